@@ -1,0 +1,39 @@
+"""Index letters and conventions, one place for the whole package.
+
+Parameters are vectorised row-major: the flat index of a matrix parameter is (row, column), so that
+``vec(A X B) = (A kron B^T) vec(X)`` and ``vec(X)`` is ``X.reshape(-1)``.
+
+Every structured operator is written with the same letters:
+
+======  ==========================================================================
+letter  meaning
+======  ==========================================================================
+a, b    row and column of the parameter that indexes the operator's rows
+c, d    row and column of the parameter that indexes the operator's columns
+s       sequence of the batch
+i, j    query token (j: a second one, when the loss couples tokens)
+l, m    key token
+f, g    output feature
+r       rank of a factored matrix
+z       vectors multiplied at once
+======  ==========================================================================
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+ROW_AXES = "ab"
+COLUMN_AXES = "cd"
+VECTORS = "z"
+SEQUENCE = "s"
+
+
+def vec(matrix: Tensor) -> Tensor:
+    """Row-major vectorisation.
+
+    >>> import torch
+    >>> vec(torch.tensor([[1, 2], [3, 4]]))
+    tensor([1, 2, 3, 4])
+    """
+    return matrix.reshape(-1)

@@ -1,0 +1,9 @@
+"""Matrices in factored form, on curvlinops' linear-operator interface."""
+
+from hessianlens.operators.base import StructuredOperator
+from hessianlens.operators.commutation import commutation_matrix
+from hessianlens.operators.factor import Factor
+from hessianlens.operators.grid import BlockGrid
+from hessianlens.operators.token_sum import Term, TokenSum
+
+__all__ = ["BlockGrid", "Factor", "StructuredOperator", "Term", "TokenSum", "commutation_matrix"]

@@ -1,0 +1,137 @@
+"""What every structured matrix can do exactly, on top of curvlinops' linear-operator interface."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import TYPE_CHECKING
+
+import torch
+from curvlinops._torch_base import PyTorchLinearOperator
+from torch import Tensor
+
+from hessianlens.errors import InputError, expect
+from hessianlens.memory import ensure_fits
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+class StructuredOperator(PyTorchLinearOperator):
+    """A matrix kept in factored form: its products, trace, diagonal and Frobenius geometry are exact and cheap.
+
+    Rows and columns are indexed by parameter tensors, vectorised row-major. All of curvlinops' algebra works
+    (``@`` with vectors, matrices and tensor lists, ``+ - * /``, ``.adjoint()``, ``.to_scipy()``); sums and scalings of
+    structured operators stay structured.
+    """
+
+    def __init__(
+        self,
+        in_shape: list[tuple[int, ...]],
+        out_shape: list[tuple[int, ...]],
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        super().__init__(in_shape, out_shape)
+        self._dtype, self._device = dtype, device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of the matrix entries."""
+        return self._dtype
+
+    @property
+    def device(self) -> torch.device:
+        """The device the factors live on."""
+        return self._device
+
+    def to_dense(self) -> Tensor:
+        """The matrix itself; refused with its size if it would not fit in memory."""
+        ensure_fits(
+            "The dense matrix",
+            self.shape,
+            self.dtype,
+            self.device,
+            "products (op @ v), op.trace(), op.diagonal() and op.frobenius_norm() never form it",
+        )
+        dense = torch.empty(self.shape, dtype=self.dtype, device=self.device)
+        self._dense_into(dense)
+        return dense
+
+    @abstractmethod
+    def _dense_into(self, target: Tensor) -> None:
+        """Write the matrix into a (view of a) tensor of its shape."""
+
+    def trace(self) -> Tensor:
+        """The exact trace."""
+        self._expect_square("trace")
+        return self._trace()
+
+    def diagonal(self) -> Tensor:
+        """The exact diagonal, as a vector."""
+        self._expect_square("diagonal")
+        return self._diagonal()
+
+    @abstractmethod
+    def _trace(self) -> Tensor: ...
+
+    @abstractmethod
+    def _diagonal(self) -> Tensor: ...
+
+    def frobenius_inner(self, other: StructuredOperator) -> Tensor:
+        """The exact Frobenius inner product: the sum of the products of all entries of two matrices."""
+        if not isinstance(other, StructuredOperator):
+            raise InputError(f"other: got {type(other).__name__}, expected a structured operator.")
+        expect(
+            self._in_shape == other._in_shape and self._out_shape == other._out_shape,
+            f"other: got an operator {other.shape[0]}x{other.shape[1]} on other parameter shapes, "
+            f"expected {self.shape[0]}x{self.shape[1]} on the same ones.",
+        )
+        return self._frobenius_inner(other)
+
+    @abstractmethod
+    def _frobenius_inner(self, other: StructuredOperator) -> Tensor: ...
+
+    @abstractmethod
+    def _frobenius_square(self) -> Tensor: ...
+
+    def frobenius_norm(self) -> Tensor:
+        """The exact Frobenius norm."""
+        return self._frobenius_square().clamp(min=0).sqrt()
+
+    def frobenius_distance(self, other: StructuredOperator) -> Tensor:
+        """The exact Frobenius norm of the difference."""
+        difference = self - other
+        assert isinstance(difference, StructuredOperator)
+        return difference.frobenius_norm()
+
+    @abstractmethod
+    def algebra(self) -> str:
+        """The matrix in index notation."""
+
+    def __sub__(self, other: PyTorchLinearOperator) -> PyTorchLinearOperator:
+        return self + (-1.0) * other
+
+    @abstractmethod
+    def __mul__(self, scalar: float) -> Self: ...
+
+    def __rmul__(self, scalar: float) -> Self:
+        return self * scalar
+
+    def __neg__(self) -> Self:
+        return self * -1.0
+
+    def __truediv__(self, scalar: float) -> Self:
+        return self * (1.0 / scalar)
+
+    def __str__(self) -> str:
+        rows, columns = self.shape
+        return f"{type(self).__name__} {rows}x{columns} {str(self.dtype).removeprefix('torch.')}: {self.algebra()}"
+
+    __repr__ = __str__
+
+    def _expect_square(self, what: str) -> None:
+        expect(
+            self._in_shape == self._out_shape,
+            f"{what}: the block is {self.shape[0]}x{self.shape[1]} between different parameters; "
+            f"a {what} exists for a block of a parameter with itself.",
+        )

@@ -1,0 +1,199 @@
+"""A matrix of named blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from hessianlens.errors import InputError, expect
+from hessianlens.operators.base import StructuredOperator
+
+Name = Hashable
+BlockBuilder = Callable[[Name, Name], StructuredOperator]
+
+
+class BlockGrid(StructuredOperator):
+    """A block matrix whose rows and columns carry parameter names.
+
+    ``H["Q", "K"]`` is a block, ``H[:]`` the whole matrix, ``H[["Q", "K"], :]`` the matrix of some of its blocks. Blocks
+    are built when first asked for.
+
+    Args:
+        rows: Name and shape of the parameter of each row of blocks, in order.
+        columns: The same for the columns.
+        build: Gives the block of a row name and a column name.
+        dtype: Dtype of the entries.
+        device: Device of the blocks.
+        symmetric: Whether ``H[x, y]`` is the transpose of ``H[y, x]``; then only one of the two is built.
+    """
+
+    def __init__(
+        self,
+        rows: Mapping[Name, tuple[int, int]],
+        columns: Mapping[Name, tuple[int, int]],
+        build: BlockBuilder,
+        dtype: torch.dtype,
+        device: torch.device,
+        symmetric: bool = False,
+    ) -> None:
+        super().__init__(list(columns.values()), list(rows.values()), dtype, device)
+        self.rows, self.columns = dict(rows), dict(columns)
+        self._build, self._symmetric = build, symmetric
+        self._built: dict[tuple[Name, Name], StructuredOperator] = {}
+
+    def block(self, row: Name, column: Name) -> StructuredOperator:
+        """One block, built at the first call."""
+        if (row, column) not in self._built:
+            mirrored = self._built.get((column, row)) if self._symmetric else None
+            block = self._build(row, column) if mirrored is None else mirrored.adjoint()
+            assert isinstance(block, StructuredOperator)
+            self._built[row, column] = block
+        return self._built[row, column]
+
+    def __getitem__(self, key: object) -> StructuredOperator:
+        if key == slice(None):
+            return self
+        if not isinstance(key, tuple) or len(key) != 2 or (key in self.rows and key in self.columns):
+            raise InputError(
+                f"Block {key!r}: expected two names, rows and columns, such as {self._example()}, "
+                "or [:] for the whole matrix."
+            )
+        rows, one_row = self._select(key[0], self.rows)
+        columns, one_column = self._select(key[1], self.columns)
+        if one_row and one_column:
+            return self.block(rows[0], columns[0])
+        return self.subgrid(rows, columns)
+
+    def subgrid(self, rows: Sequence[Name], columns: Sequence[Name]) -> BlockGrid:
+        """The matrix of the chosen rows and columns of blocks, in the order given."""
+        return BlockGrid(
+            {r: self.rows[r] for r in rows},
+            {c: self.columns[c] for c in columns},
+            self.block,
+            self.dtype,
+            self.device,
+            symmetric=self._symmetric and list(rows) == list(columns),
+        )
+
+    def _example(self) -> str:
+        return f"[{next(iter(self.rows))!r}, {list(self.columns)[-1]!r}]"
+
+    def _select(self, key: object, names: Mapping[Name, tuple[int, int]]) -> tuple[list[Name], bool]:
+        """The names a key stands for, and whether it is a single one."""
+        if isinstance(key, slice):
+            expect(
+                key == slice(None),
+                f"Block slice {key!r}: only the full slice : is understood; give a list of names.",
+            )
+            return list(names), False
+        if isinstance(key, list):
+            chosen, single = key, False
+        else:
+            chosen, single = [key], True
+        for name in chosen:
+            known = ", ".join(map(repr, names))
+            expect(
+                isinstance(name, Hashable) and name in names,
+                f"Block {name!r}: unknown name; this matrix has {known}.",
+            )
+        return chosen, single
+
+    def _blocks(self) -> list[tuple[int, int, StructuredOperator]]:
+        return [
+            (i, j, self.block(row, column)) for i, row in enumerate(self.rows) for j, column in enumerate(self.columns)
+        ]
+
+    def _matmat(self, X: list[Tensor]) -> list[Tensor]:
+        vectors = X[0].shape[-1]
+        out = [torch.zeros(*shape, vectors, dtype=self.dtype, device=self.device) for shape in self._out_shape]
+        for i, j, block in self._blocks():
+            out[i] = out[i] + block._matmat([X[j]])[0]
+        return out
+
+    def _adjoint(self) -> BlockGrid:
+        def build(row: Name, column: Name) -> StructuredOperator:
+            adjoint = self.block(column, row).adjoint()
+            assert isinstance(adjoint, StructuredOperator)
+            return adjoint
+
+        return self._like(build, transposed=True)
+
+    def _like(self, build: BlockBuilder, transposed: bool = False) -> BlockGrid:
+        rows, columns = (self.columns, self.rows) if transposed else (self.rows, self.columns)
+        return BlockGrid(rows, columns, build, self.dtype, self.device, self._symmetric)
+
+    def _dense_into(self, target: Tensor) -> None:
+        top = 0
+        for row, height in zip(self.rows, self._out_shape_flat, strict=True):
+            left = 0
+            for column, width in zip(self.columns, self._in_shape_flat, strict=True):
+                block = target[top : top + height, left : left + width]
+                if self._symmetric and left < top:
+                    block.copy_(target[left : left + width, top : top + height].T)
+                else:
+                    self.block(row, column)._dense_into(block)
+                left += width
+            top += height
+
+    def _diagonal_blocks(self) -> list[StructuredOperator]:
+        pairs = zip(self.rows, self.columns, strict=True)
+        return [self.block(row, column) for row, column in pairs]
+
+    def _trace(self) -> Tensor:
+        return torch.stack([block._trace() for block in self._diagonal_blocks()]).sum()
+
+    def _diagonal(self) -> Tensor:
+        return torch.cat([block._diagonal() for block in self._diagonal_blocks()])
+
+    def _weighted_blocks(self) -> list[tuple[float, Name, Name]]:
+        """Blocks with the number of times each counts in a sum over all of them."""
+        if not self._symmetric:
+            return [(1.0, row, column) for row in self.rows for column in self.columns]
+        names = list(self.rows)
+        return [(1.0 if i == j else 2.0, names[i], names[j]) for i in range(len(names)) for j in range(i, len(names))]
+
+    def _frobenius_square(self) -> Tensor:
+        return torch.stack([n * self.block(r, c)._frobenius_square() for n, r, c in self._weighted_blocks()]).sum()
+
+    def _frobenius_inner(self, other: StructuredOperator) -> Tensor:
+        if not isinstance(other, BlockGrid) or (self.rows, self.columns) != (other.rows, other.columns):
+            raise InputError(f"other: got {type(other).__name__}, expected a block grid with the same names.")
+        parts = [self.block(r, c)._frobenius_inner(other.block(r, c)) for r in self.rows for c in self.columns]
+        return torch.stack(parts).sum()
+
+    def norms(self) -> dict[tuple[Name, Name], Tensor]:
+        """The exact Frobenius norm of every block."""
+        found: dict[tuple[Name, Name], Tensor] = {}
+        for _, row, column in self._weighted_blocks():
+            found[row, column] = self.block(row, column).frobenius_norm()
+            if self._symmetric:
+                found[column, row] = found[row, column]
+        return found
+
+    def __add__(self, other: object) -> StructuredOperator:
+        if not isinstance(other, BlockGrid) or (self.rows, self.columns) != (other.rows, other.columns):
+            return super().__add__(other)
+        both = other
+
+        def build(row: Name, column: Name) -> StructuredOperator:
+            return self.block(row, column) + both.block(row, column)
+
+        total = self._like(build)
+        total._symmetric = self._symmetric and both._symmetric
+        return total
+
+    def __mul__(self, scalar: float) -> BlockGrid:
+        def build(row: Name, column: Name) -> StructuredOperator:
+            return self.block(row, column) * scalar
+
+        return self._like(build)
+
+    def algebra(self) -> str:
+        """Names of the blocks, then each block in index notation."""
+        lines = [f"  [{r!r}, {c!r}] = {self.block(r, c).algebra()}" for _, r, c in self._weighted_blocks()]
+        note = " (symmetric; upper blocks shown)" if self._symmetric else ""
+        return f"blocks {', '.join(map(str, self.rows))} x {', '.join(map(str, self.columns))}{note}\n" + "\n".join(
+            lines
+        )

@@ -1,0 +1,220 @@
+"""A matrix written as a sum, over tokens, of products of small factors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from string import ascii_lowercase
+
+import torch
+from torch import Tensor
+
+from hessianlens.notation import COLUMN_AXES, ROW_AXES, SEQUENCE, VECTORS
+from hessianlens.operators.base import StructuredOperator
+from hessianlens.operators.contraction import contract, cost, index_sizes
+from hessianlens.operators.factor import Factor
+
+_TRANSPOSE = str.maketrans(ROW_AXES + COLUMN_AXES, COLUMN_AXES + ROW_AXES)
+_ONTO_DIAGONAL = str.maketrans(COLUMN_AXES, ROW_AXES)
+_SUMMED = "".join(x for x in ascii_lowercase if x not in ROW_AXES + COLUMN_AXES)
+_SECOND_COPY = str.maketrans(_SUMMED, _SUMMED.upper())
+_HALVING_PAYS = 2e8
+"""Operations above which the symmetry of a squared norm is used, sequence by sequence."""
+
+
+@dataclass(frozen=True, eq=False)
+class Term:
+    """A coefficient times a product of factors, summed over every index that is not a row or column axis."""
+
+    coefficient: float
+    factors: tuple[Factor, ...]
+
+    def relabel(self, letters: Mapping[int, int | str]) -> Term:
+        """The same term under other index letters."""
+        return replace(self, factors=tuple(f.relabel(letters) for f in self.factors))
+
+    def contract(self, output: str, *others: Factor) -> Tensor:
+        """Contract the term, with further factors, down to `output`."""
+        return contract((*self.factors, *others), output, self.coefficient)
+
+    def sliced(self, index: str, start: int, stop: int) -> Term:
+        """The part of the sum in which `index` runs over a range."""
+        return replace(self, factors=tuple(f.slice(index, start, stop) for f in self.factors))
+
+    def simplified(self) -> Term:
+        """The same term without the identities that only rename a summed index."""
+        factors = self.factors
+        for place, factor in enumerate(factors):
+            if factor.tensor is None and not set(factor.indices) <= set(ROW_AXES + COLUMN_AXES):
+                x, y = sorted(factor.indices, key=(ROW_AXES + COLUMN_AXES).find)
+                rest = (*factors[:place], *factors[place + 1 :])
+                if any(x in f.indices for f in rest):
+                    return replace(self, factors=tuple(f.relabel({ord(x): y}) for f in rest)).simplified()
+        return self
+
+    def merged(self, other: Term) -> Term | None:
+        """The sum as a single term, where the two differ in a coefficient or in one factor only."""
+        if [f.indices for f in self.factors] != [f.indices for f in other.factors]:
+            return None
+        pairs = list(zip(self.factors, other.factors, strict=True))
+        different = [k for k, (f, g) in enumerate(pairs) if f.tensor is not g.tensor]
+        if not different:
+            return replace(self, coefficient=self.coefficient + other.coefficient)
+        if len(different) > 1:
+            return None
+        (k,) = different
+        mine, theirs = pairs[k]
+        if mine.tensor is None or theirs.tensor is None or mine.tensor.shape != theirs.tensor.shape:
+            return None
+        tensor = self.coefficient * mine.tensor + other.coefficient * theirs.tensor
+        name = mine.name if mine.name == theirs.name else f"({mine.name}+{theirs.name})"
+        return Term(1.0, (*self.factors[:k], Factor(name, mine.indices, tensor), *self.factors[k + 1 :]))
+
+    def __str__(self) -> str:
+        summed = sorted(set("".join(f.indices for f in self.factors)) - set(ROW_AXES + COLUMN_AXES))
+        head = "" if self.coefficient == 1 else f"{self.coefficient:.4g} "
+        over = f"sum_{{{','.join(summed)}}} " if summed else ""
+        return head + over + " ".join(map(str, self.factors))
+
+
+class TokenSum(StructuredOperator):
+    """The block ``H[(a,b),(c,d)]`` between two matrix parameters, as a sum of products of small factors.
+
+    A Kronecker product ``p p^T (x) G`` of each token n is the product ``p[n,a] G[n,b,d] p[n,c]``; rank-one,
+    low-rank, diagonal and identity factors are simply more factors. Nothing of the size of the block is formed
+    unless `to_dense` is called.
+
+    Args:
+        terms: The summands; none at all is the zero matrix.
+        out_shape: Shape of the parameter that indexes the rows, letters ``a, b``.
+        in_shape: Shape of the parameter that indexes the columns, letters ``c, d``.
+        dtype: Dtype of the entries.
+        device: Device of the factors.
+
+    >>> x = torch.tensor([[1.0, 0.0], [0.0, 2.0]])
+    >>> op = TokenSum.of(
+    ...     [Term(0.5, (Factor("x", "na", x), Factor("x", "nc", x), Factor.identity("bd", 3)))],
+    ...     (2, 3),
+    ...     (2, 3),
+    ... )
+    >>> print(op)
+    TokenSum 6x6 float32: 0.5 sum_{n} x[n,a] x[n,c] δ[b,d]
+    >>> op.diagonal()
+    tensor([0.5000, 0.5000, 0.5000, 2.0000, 2.0000, 2.0000])
+    >>> op.trace(), op.frobenius_norm() ** 2
+    (tensor(7.5000), tensor(12.7500))
+    """
+
+    def __init__(
+        self,
+        terms: Sequence[Term],
+        out_shape: tuple[int, int],
+        in_shape: tuple[int, int],
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        super().__init__([tuple(in_shape)], [tuple(out_shape)], dtype, device)
+        self.terms = tuple(term.simplified() for term in terms)
+
+    @classmethod
+    def of(cls, terms: Sequence[Term], out_shape: tuple[int, int], in_shape: tuple[int, int]) -> TokenSum:
+        """A sum with dtype and device taken from its (at least one) factors."""
+        tensor = next(f.tensor for term in terms for f in term.factors if f.tensor is not None)
+        return cls(terms, out_shape, in_shape, tensor.dtype, tensor.device)
+
+    def _with(self, terms: Sequence[Term]) -> TokenSum:
+        return TokenSum(terms, self._out_shape[0], self._in_shape[0], self.dtype, self.device)
+
+    def factor_bytes(self) -> int:
+        """Memory of the distinct factors."""
+        tensors = {id(f.tensor): f.tensor for term in self.terms for f in term.factors if f.tensor is not None}
+        return sum(t.numel() * t.element_size() for t in tensors.values())
+
+    def _zeros(self, *shape: int) -> Tensor:
+        return torch.zeros(shape, dtype=self.dtype, device=self.device)
+
+    def _sum(
+        self, output: str, shape: tuple[int, ...], *others: Factor, letters: Mapping[int, int | str] | None = None
+    ) -> Tensor:
+        result: Tensor | None = None
+        for term in self.terms:
+            part = (term.relabel(letters) if letters else term).contract(output, *others)
+            result = part if result is None else result + part
+        return self._zeros(*shape) if result is None else result
+
+    def _matmat(self, X: list[Tensor]) -> list[Tensor]:
+        (matrix,) = X
+        columns = Factor("X", COLUMN_AXES + VECTORS, matrix.to(self.dtype))
+        return [self._sum(ROW_AXES + VECTORS, (*self._out_shape[0], matrix.shape[-1]), columns)]
+
+    def _adjoint(self) -> TokenSum:
+        terms = [term.relabel(_TRANSPOSE) for term in self.terms]
+        return TokenSum(terms, self._in_shape[0], self._out_shape[0], self.dtype, self.device)
+
+    def _dense_into(self, target: Tensor) -> None:
+        entries = target.unflatten(1, self._in_shape[0]).unflatten(0, self._out_shape[0])
+        for k, term in enumerate(self.terms):
+            part = term.contract(ROW_AXES + COLUMN_AXES)
+            entries.copy_(part) if k == 0 else entries.add_(part)
+        if not self.terms:
+            target.zero_()
+
+    def _trace(self) -> Tensor:
+        return self._sum("", (), letters=_ONTO_DIAGONAL)
+
+    def _diagonal(self) -> Tensor:
+        return self._sum(ROW_AXES, tuple(self._out_shape[0]), letters=_ONTO_DIAGONAL).reshape(-1)
+
+    def _frobenius_inner(self, other: StructuredOperator) -> Tensor:
+        if not isinstance(other, TokenSum):
+            return other._frobenius_inner(self)
+        result = self._zeros()
+        for mine in self.terms:
+            for theirs in other.terms:
+                result = result + theirs.coefficient * mine.contract("", *theirs.relabel(_SECOND_COPY).factors)
+        return result
+
+    def _frobenius_square(self) -> Tensor:
+        result = self._zeros()
+        for k, term in enumerate(self.terms):
+            result = result + _self_inner(term)
+            for other in self.terms[:k]:
+                result = result + 2 * other.coefficient * term.contract("", *other.relabel(_SECOND_COPY).factors)
+        return result
+
+    def algebra(self) -> str:
+        """The sum in index notation."""
+        return " + ".join(map(str, self.terms)) or "0"
+
+    def __add__(self, other: object) -> StructuredOperator:
+        if not isinstance(other, TokenSum) or other.shape != self.shape:
+            return super().__add__(other)
+        terms = list(self.terms)
+        for new in other.terms:
+            for k, old in enumerate(terms):
+                merged = old.merged(new)
+                if merged is not None:
+                    terms[k] = merged
+                    break
+            else:
+                terms.append(new)
+        return self._with([t for t in terms if t.coefficient != 0])
+
+    def __mul__(self, scalar: float) -> TokenSum:
+        return self._with([replace(term, coefficient=term.coefficient * float(scalar)) for term in self.terms])
+
+
+def _self_inner(term: Term) -> Tensor:
+    """Squared Frobenius norm of a term; large ones use the symmetry between its two copies."""
+    copy = term.relabel(_SECOND_COPY)
+    sequences = index_sizes(term.factors).get(SEQUENCE, 1)
+    if sequences == 1 or cost((*term.factors, *copy.factors), "") < _HALVING_PAYS:
+        return term.coefficient * term.contract("", *copy.factors)
+    total = torch.zeros_like(next(f.tensor for f in term.factors if f.tensor is not None)[..., 0].sum())
+    for s in range(sequences):
+        mine = term.sliced(SEQUENCE, s, s + 1)
+        part = mine.contract("", *copy.sliced(SEQUENCE.upper(), s, s + 1).factors)
+        if s + 1 < sequences:
+            part = part + 2 * mine.contract("", *copy.sliced(SEQUENCE.upper(), s + 1, sequences).factors)
+        total = total + part
+    return term.coefficient * total
