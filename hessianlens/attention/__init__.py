@@ -1,0 +1,26 @@
+"""One attention layer: activations, masks, parameterisations, moments and entropy."""
+
+from hessianlens.attention.activations import Activation
+from hessianlens.attention.entropy import attention_entropy
+from hessianlens.attention.layer import (
+    AttentionHead,
+    FactoredValueAttention,
+    MultiHeadAttention,
+    SelfAttention,
+    SingleMatrixAttention,
+)
+from hessianlens.attention.moments import first_moment, second_moment, third_moment, third_moment_along
+
+__all__ = [
+    "Activation",
+    "AttentionHead",
+    "FactoredValueAttention",
+    "MultiHeadAttention",
+    "SelfAttention",
+    "SingleMatrixAttention",
+    "attention_entropy",
+    "first_moment",
+    "second_moment",
+    "third_moment",
+    "third_moment_along",
+]

@@ -1,0 +1,147 @@
+"""Activations that treat every score by itself."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from hessianlens.attention.activations.base import Activation, Scores, Visible
+from hessianlens.attention.rows import RowMatrices
+from hessianlens.errors import InputError
+
+
+class Elementwise(Activation):
+    """``A_ij = a(T_ij)``: ``J_i = diag(a'(T_i))`` and ``D_i(w) = diag(w a''(T_i))``."""
+
+    @abstractmethod
+    def derivatives(self, scores: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        """``a``, ``a'`` and ``a''`` at the scores; ``None`` where a'' is zero almost everywhere."""
+
+    def value(self, scores: Scores, visible: Visible) -> Scores:
+        """The function of every visible score, zero elsewhere."""
+        return torch.where(visible, self.derivatives(scores.masked_fill(~visible, 0))[0], 0)
+
+    def jacobian(self, scores: Scores, visible: Visible) -> RowMatrices:
+        """A diagonal of first derivatives."""
+        first = self.derivatives(scores.masked_fill(~visible, 0))[1]
+        return RowMatrices(tuple(scores.shape), diagonal=torch.where(visible, first, 0))
+
+    def curvature(self, scores: Scores, visible: Visible, weights: Scores) -> RowMatrices:
+        """A diagonal of weighted second derivatives."""
+        second = self.derivatives(scores.masked_fill(~visible, 0))[2]
+        if second is None:
+            return RowMatrices(tuple(scores.shape))
+        return RowMatrices(tuple(scores.shape), diagonal=torch.where(visible, weights * second, 0))
+
+
+class Linear(Elementwise):
+    """``a(t) = t``: linear attention."""
+
+    name = "linear"
+
+    def derivatives(self, scores: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        """t, 1, 0."""
+        return scores, torch.ones_like(scores), None
+
+
+class Sigmoid(Elementwise):
+    """``a(t) = 1 / (1 + exp(-(t + b)))``.
+
+    Args:
+        bias: The shift b; ``"-log L"`` takes minus the logarithm of the number of key tokens, which makes a row of zero
+            scores sum to about one, as softmax does.
+    """
+
+    name = "sigmoid"
+
+    def __init__(self, bias: float | str = 0.0) -> None:
+        if isinstance(bias, str) and bias != "-log L":
+            raise InputError(f"bias: got {bias!r}, expected a number or '-log L'.")
+        self.bias = bias
+        self.name = "sigmoid" if bias == 0.0 else f"sigmoid(bias={bias})"
+
+    def derivatives(self, scores: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        """s, s (1 - s), s (1 - s) (1 - 2 s)."""
+        bias = -math.log(scores.shape[-1]) if isinstance(self.bias, str) else self.bias
+        s = torch.sigmoid(scores + bias)
+        first = s * (1 - s)
+        return s, first, first * (1 - 2 * s)
+
+
+class ReLU(Elementwise):
+    """``a(t) = max(t, 0)``, with derivative 0 at 0."""
+
+    name = "relu"
+
+    def derivatives(self, scores: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        """max(t, 0), [t > 0], 0 almost everywhere."""
+        return torch.relu(scores), (scores > 0).to(scores.dtype), None
+
+
+class Tanh(Elementwise):
+    """``a(t) = tanh(t)``."""
+
+    name = "tanh"
+
+    def derivatives(self, scores: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        """h, 1 - h^2, -2 h (1 - h^2)."""
+        h = torch.tanh(scores)
+        first = 1 - h * h
+        return h, first, -2 * h * first
+
+
+class Exp(Elementwise):
+    """``a(t) = exp(t)``, without normalisation."""
+
+    name = "exp"
+
+    def derivatives(self, scores: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        """exp(t) three times."""
+        e = torch.exp(scores)
+        return e, e, e
+
+
+class ElementwiseFunction(Elementwise):
+    """Any differentiable scalar function, applied to every score; its derivatives come from autograd.
+
+    >>> square = ElementwiseFunction(lambda t: t**2)
+    >>> [d.item() for d in square.derivatives(torch.tensor(3.0))]
+    [9.0, 6.0, 2.0]
+    """
+
+    def __init__(self, function: Callable[[Tensor], Tensor], name: str | None = None) -> None:
+        self.function = function
+        self.name = name or str(getattr(function, "__name__", "function"))
+
+    def value(self, scores: Scores, visible: Visible) -> Scores:
+        """The function of every visible score, zero elsewhere; stays on the autograd graph."""
+        return torch.where(visible, self.function(scores.masked_fill(~visible, 0)), 0)
+
+    def derivatives(self, scores: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        """The function and two derivatives, by differentiating twice."""
+        with torch.enable_grad():
+            t = scores.detach().requires_grad_()
+            a = self.function(t)
+            _expect_elementwise(self.name, a, t)
+            first = _derivative(a, t)
+            second = _derivative(first, t)
+        return a.detach(), first.detach(), second.detach()
+
+
+def _expect_elementwise(name: str, value: Tensor, scores: Tensor) -> None:
+    if not isinstance(value, Tensor) or value.shape != scores.shape:
+        got = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+        raise InputError(
+            f"activation {name}: returned {got} for scores of shape {tuple(scores.shape)}, expected that shape."
+        )
+
+
+def _derivative(value: Tensor, at: Tensor) -> Tensor:
+    if not value.requires_grad:
+        return torch.zeros_like(at)
+    (found,) = torch.autograd.grad(value.sum(), at, create_graph=True, allow_unused=True)
+    return torch.zeros_like(at) if found is None else found

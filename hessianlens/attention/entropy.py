@@ -1,0 +1,26 @@
+"""How spread out attention is."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from hessianlens.errors import expect
+
+
+def attention_entropy(A: Float[Tensor, "*s i l"]) -> Float[Tensor, "*s i"]:
+    """Entropy ``-sum_j A_ij log A_ij`` of every row, in nats: 0 for a one-hot row, log L for a uniform one.
+
+    A row that sees nothing has entropy 0. Weights must not be negative; rows are taken as they are, so the value is an
+    entropy only where they sum to one.
+
+    >>> attention_entropy(torch.tensor([[0.5, 0.5], [1.0, 0.0], [0.0, 0.0]]))
+    tensor([0.6931, 0.0000, 0.0000])
+    """
+    lowest = float(A.min())
+    expect(
+        lowest >= 0,
+        f"A: got an attention weight of {lowest:.3g}, expected none below 0; entropy needs a distribution.",
+    )
+    return torch.special.entr(A).sum(-1)

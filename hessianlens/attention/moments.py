@@ -1,0 +1,79 @@
+"""Attention moments: what a row of attention weights says about the tokens it looks at.
+
+Row i of the attention matrix is a distribution over tokens (for softmax). Its mean is row i of M_1, its covariance
+block i of M_2, its third central moment block i of M_3 (Definition 3.1 of the paper). The value block of the Hessian
+sees M_1, the query-key blocks see M_2 through the outer product and M_3 through the functional part. For weights that
+do not sum to one the same sums are taken, centred at M_1.
+"""
+
+from __future__ import annotations
+
+from jaxtyping import Float
+from torch import Tensor, einsum
+
+from hessianlens.memory import ensure_fits
+
+
+def first_moment(A: Float[Tensor, "*s i l"], X: Float[Tensor, "*s l d"]) -> Float[Tensor, "*s i d"]:
+    """``M_1 = A X``: the mean token each row sees.
+
+    >>> import torch
+    >>> first_moment(torch.tensor([[0.5, 0.5]]), torch.tensor([[1.0], [3.0]]))
+    tensor([[2.]])
+    """
+    return A @ X
+
+
+def second_moment(A: Float[Tensor, "*s i l"], X: Float[Tensor, "*s l d"]) -> Float[Tensor, "*s i d d"]:
+    """``M_2``: for every row the sum of ``A_ij (x_j - m_i)(x_j - m_i)^T``; reshape to (L d, d) for the paper's layout.
+
+    >>> import torch
+    >>> second_moment(torch.tensor([[0.5, 0.5]]), torch.tensor([[1.0], [3.0]])).reshape(-1)
+    tensor([1.])
+    """
+    M1 = first_moment(A, X)
+    raw = einsum("...il,...la,...lb->...iab", A, X, X)
+    cross = M1[..., :, None] * M1[..., None, :]
+    total = A.sum(-1)[..., None, None]
+    return raw - cross - cross + total * cross
+
+
+def third_moment(A: Float[Tensor, "*s i l"], X: Float[Tensor, "*s l d"]) -> Float[Tensor, "*s i d d d"]:
+    """``M_3`` in full, ``[i, a, b, c]``; refused if it would not fit. A Hessian needs only `third_moment_along`.
+
+    >>> import torch
+    >>> third_moment(torch.tensor([[0.75, 0.25]]), torch.tensor([[0.0], [4.0]])).item()
+    6.0
+    """
+    width = X.shape[-1]
+    ensure_fits(
+        "The third attention moment",
+        (*A.shape[:-1], width, width, width),
+        X.dtype,
+        X.device,
+        "third_moment_along contracts it with one direction without forming it",
+    )
+    centred = X[..., None, :, :] - first_moment(A, X)[..., :, None, :]
+    return einsum("...il,...ila,...ilb,...ilc->...iabc", A, centred, centred, centred)
+
+
+def third_moment_along(
+    A: Float[Tensor, "*s i l"], X: Float[Tensor, "*s l d"], direction: Float[Tensor, "*s i d"]
+) -> Float[Tensor, "*s i d d"]:
+    """``sum_a u_ia M_3[i, a, :, :]`` for one direction a row, without ever forming M_3.
+
+    With ``u_i = W_V g_i`` this is all of M_3 that the functional Hessian of the query-key blocks sees.
+
+    >>> import torch
+    >>> A, X = torch.tensor([[0.75, 0.25]]), torch.tensor([[0.0], [4.0]])
+    >>> third_moment_along(A, X, torch.tensor([[2.0]])).item()
+    12.0
+    """
+    M1 = first_moment(A, X)
+    along = einsum("...la,...ia->...il", X, direction) - (M1 * direction).sum(-1, keepdim=True)
+    weight = A * along
+    raw = einsum("...il,...la,...lb->...iab", weight, X, X)
+    mean = einsum("...il,...la->...ia", weight, X)
+    cross = mean[..., :, None] * M1[..., None, :]
+    centre = M1[..., :, None] * M1[..., None, :] * weight.sum(-1)[..., None, None]
+    return raw - cross - cross.transpose(-1, -2) + centre

@@ -1,0 +1,67 @@
+"""A small matrix for every query token, kept as diagonal plus low rank where it is one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class RowMatrices:
+    """For every sequence s and query token i, an L x L matrix on the key tokens.
+
+    ``R_i = diag(diagonal_i) + left_i right_i^T + dense_i``; each of the three parts may be absent. The derivatives of
+    all built-in activations are diagonal plus low rank, so nothing of size L^3 is held for them; derivatives that
+    autograd finds for a user's function are dense.
+
+    Attributes:
+        shape: Sequences, query tokens, key tokens.
+        diagonal: Entries ``[s, i, l]``.
+        left: Columns of the low-rank part, ``[s, i, l, r]``.
+        right: Rows of the low-rank part, ``[s, i, m, r]``.
+        dense: Entries ``[s, i, l, m]``.
+    """
+
+    shape: tuple[int, ...]
+    diagonal: Float[Tensor, "s i l"] | None = None
+    left: Float[Tensor, "s i l r"] | None = None
+    right: Float[Tensor, "s i l r"] | None = None
+    dense: Float[Tensor, "s i l l"] | None = None
+
+    def tokens(self, start: int, stop: int) -> RowMatrices:
+        """The matrices of a range of query tokens."""
+        parts = [None if p is None else p[:, start:stop] for p in (self.diagonal, self.left, self.right, self.dense)]
+        return RowMatrices((self.shape[0], stop - start, self.shape[2]), *parts)
+
+    def transpose(self) -> RowMatrices:
+        """``R_i^T`` for every token."""
+        dense = None if self.dense is None else self.dense.transpose(-1, -2)
+        return RowMatrices(self.shape, self.diagonal, self.right, self.left, dense)
+
+    def apply(self, matrix: Float[Tensor, "s n l p"]) -> Float[Tensor, "s i l p"]:
+        """``R_i M_i``; a size-1 token axis of `matrix` serves every token."""
+        parts = []
+        if self.diagonal is not None:
+            parts.append(self.diagonal[..., None] * matrix)
+        if self.left is not None and self.right is not None:
+            parts.append(self.left @ (self.right.transpose(-1, -2) @ matrix))
+        if self.dense is not None:
+            parts.append(self.dense @ matrix)
+        if parts:
+            return sum(parts[1:], parts[0])
+        return matrix.new_zeros(self.shape[0], self.shape[1], self.shape[2], matrix.shape[-1])
+
+    def apply_rows(self, vectors: Float[Tensor, "s i l"]) -> Float[Tensor, "s i l"]:
+        """``R_i v_i``, one vector a token."""
+        return self.apply(vectors[..., None])[..., 0]
+
+    def to_dense(self) -> Float[Tensor, "s i l l"]:
+        """Every matrix in full."""
+        sample = next((p for p in (self.diagonal, self.left, self.dense) if p is not None), None)
+        length = self.shape[2]
+        if sample is None:
+            return torch.zeros(*self.shape, length)
+        return self.apply(torch.eye(length, dtype=sample.dtype, device=sample.device)[None, None])

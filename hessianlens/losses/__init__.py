@@ -1,0 +1,33 @@
+"""Losses, as far as a Hessian needs them: their gradient and curvature at the output."""
+
+from hessianlens.losses.base import Loss, LossDerivatives, given_derivatives
+from hessianlens.losses.cross_entropy import CrossEntropyLoss
+from hessianlens.losses.curvature import (
+    CoupledCurvature,
+    LowRankCoupledCurvature,
+    LowRankTokenCurvature,
+    OutputCurvature,
+    ScalarCurvature,
+    TokenCurvature,
+    UncoupledCurvature,
+    as_curvature,
+)
+from hessianlens.losses.custom import CustomLoss
+from hessianlens.losses.square import SquareLoss
+
+__all__ = [
+    "CoupledCurvature",
+    "CrossEntropyLoss",
+    "CustomLoss",
+    "Loss",
+    "LossDerivatives",
+    "LowRankCoupledCurvature",
+    "LowRankTokenCurvature",
+    "OutputCurvature",
+    "ScalarCurvature",
+    "SquareLoss",
+    "TokenCurvature",
+    "UncoupledCurvature",
+    "as_curvature",
+    "given_derivatives",
+]

@@ -1,0 +1,45 @@
+"""What a loss has to provide: its two derivatives at the output."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from hessianlens.errors import InputError, check_finite, expect
+from hessianlens.losses.curvature import OutputCurvature, as_curvature
+
+
+@dataclass(frozen=True, eq=False)
+class LossDerivatives:
+    """A loss as a Hessian sees it: ``g = dl/dF`` and ``C = d^2 l/dF^2`` at the output F of shape (B, L, d_V)."""
+
+    gradient: Tensor
+    curvature: OutputCurvature
+
+
+class Loss(ABC):
+    """A loss of the layer's output; a network behind the layer enters through the same two derivatives."""
+
+    @abstractmethod
+    def value(self, F: Tensor) -> Tensor:
+        """The loss of outputs (B, L, d_V), a scalar; differentiable by autograd."""
+
+    @abstractmethod
+    def derivatives(self, F: Tensor) -> LossDerivatives:
+        """Gradient and curvature at outputs (B, L, d_V)."""
+
+
+def given_derivatives(grad: object, curvature: object, F: Tensor) -> LossDerivatives:
+    """A loss known through the two derivatives the user passes, with or without a batch axis."""
+    if not isinstance(grad, Tensor):
+        raise InputError(f"grad: got {type(grad).__name__}, expected a tensor shaped as the output, {tuple(F.shape)}.")
+    batched = grad if grad.ndim == 3 else grad[None]
+    expect(
+        batched.shape == F.shape and batched.dtype == F.dtype and batched.device == F.device,
+        f"grad: got shape {tuple(grad.shape)} {grad.dtype} on {grad.device}, "
+        f"expected {tuple(F.shape)} {F.dtype} on {F.device} (the output, without batch axis for one sequence).",
+    )
+    check_finite("grad", batched)
+    return LossDerivatives(batched, as_curvature(curvature, F))

@@ -1,0 +1,199 @@
+"""The second derivative of a loss at the output of a layer, in the form in which it is smallest.
+
+``C[(s,i,f), (s,j,g)] = d^2 l / dF_sif dF_sjg``. Sequences are never coupled. Each form writes itself as factors in
+index notation, so that every closed form serves all of them.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from hessianlens.errors import InputError, check_finite, expect
+from hessianlens.operators.factor import Factor
+
+
+class OutputCurvature(ABC):
+    """C, as factors between a row output (token, feature) and a column output."""
+
+    coupled: bool = False
+    """Whether two different tokens of a sequence are coupled."""
+
+    @abstractmethod
+    def factors(self, row: tuple[str, str], column: tuple[str, str]) -> tuple[Factor, ...]:
+        """C between (token, feature) letters; without coupling the two token letters must be the same."""
+
+
+class UncoupledCurvature(OutputCurvature):
+    """C_i for every token by itself."""
+
+    @abstractmethod
+    def between(self, left: Tensor, right: Tensor) -> Tensor:
+        """``left C_i right^T`` for matrices ``[s, l, f]`` and ``[s, m, f]``: ``[s, i, l, m]``."""
+
+    @abstractmethod
+    def tokens(self, start: int, stop: int) -> UncoupledCurvature:
+        """The curvature of a range of tokens."""
+
+
+@dataclass(frozen=True, eq=False)
+class ScalarCurvature(UncoupledCurvature):
+    """``C_i = c_i I``, a number for every token."""
+
+    values: Tensor
+    width: int
+
+    def factors(self, row: tuple[str, str], column: tuple[str, str]) -> tuple[Factor, ...]:
+        """A number a token and an identity on the features."""
+        return Factor("c", "s" + row[0], self.values), Factor.identity(row[1] + column[1], self.width)
+
+    def tokens(self, start: int, stop: int) -> ScalarCurvature:
+        """The curvature of a range of tokens."""
+        return ScalarCurvature(self.values[:, start:stop], self.width)
+
+    def between(self, left: Tensor, right: Tensor) -> Tensor:
+        """One Gram matrix, scaled for every token."""
+        return self.values[..., None, None] * (left @ right.transpose(-1, -2))[:, None]
+
+
+@dataclass(frozen=True, eq=False)
+class TokenCurvature(UncoupledCurvature):
+    """``C_i``, a symmetric matrix for every token."""
+
+    matrices: Tensor
+
+    def factors(self, row: tuple[str, str], column: tuple[str, str]) -> tuple[Factor, ...]:
+        """One matrix a token."""
+        return (Factor("C", "s" + row[0] + row[1] + column[1], self.matrices),)
+
+    def tokens(self, start: int, stop: int) -> TokenCurvature:
+        """The curvature of a range of tokens."""
+        return TokenCurvature(self.matrices[:, start:stop])
+
+    def between(self, left: Tensor, right: Tensor) -> Tensor:
+        """A Gram matrix of every token."""
+        return left[:, None] @ self.matrices @ right[:, None].transpose(-1, -2)
+
+
+@dataclass(frozen=True, eq=False)
+class LowRankTokenCurvature(UncoupledCurvature):
+    """``C_i = R_i R_i^T`` for every token, kept factored.
+
+    Args:
+        root: ``R``, shape (L, d_V, r) or (B, L, d_V, r).
+    """
+
+    root: Tensor
+
+    def factors(self, row: tuple[str, str], column: tuple[str, str]) -> tuple[Factor, ...]:
+        """Two thin factors."""
+        return Factor("R", "s" + row[0] + row[1] + "r", self.root), Factor(
+            "R", "s" + row[0] + column[1] + "r", self.root
+        )
+
+    def tokens(self, start: int, stop: int) -> LowRankTokenCurvature:
+        """The curvature of a range of tokens."""
+        return LowRankTokenCurvature(self.root[:, start:stop])
+
+    def between(self, left: Tensor, right: Tensor) -> Tensor:
+        """Product of two thin matrices of every token."""
+        return (left[:, None] @ self.root) @ (right[:, None] @ self.root).transpose(-1, -2)
+
+
+@dataclass(frozen=True, eq=False)
+class CoupledCurvature(OutputCurvature):
+    """``C_ij`` for every pair of tokens of a sequence."""
+
+    matrices: Tensor
+    coupled = True
+
+    def factors(self, row: tuple[str, str], column: tuple[str, str]) -> tuple[Factor, ...]:
+        """One matrix a pair of tokens."""
+        return (Factor("C", "s" + row[0] + row[1] + column[0] + column[1], self.matrices),)
+
+
+@dataclass(frozen=True, eq=False)
+class LowRankCoupledCurvature(OutputCurvature):
+    """``C = R R^T`` over all tokens and features of a sequence, kept factored.
+
+    Args:
+        root: ``R``, shape (L, d_V, r) or (B, L, d_V, r); r is shared by the tokens of a sequence.
+    """
+
+    root: Tensor
+    coupled = True
+
+    def factors(self, row: tuple[str, str], column: tuple[str, str]) -> tuple[Factor, ...]:
+        """Two thin factors that share their rank index."""
+        return Factor("R", "s" + row[0] + row[1] + "r", self.root), Factor(
+            "R", "s" + column[0] + column[1] + "r", self.root
+        )
+
+
+def as_curvature(given: object, like: Tensor) -> OutputCurvature:
+    """Read a curvature: a number, or tensors of increasing detail, for outputs shaped as `like` (B, L, d_V).
+
+    ========================  =======================================================
+    shape                     meaning
+    ========================  =======================================================
+    number                    the same multiple of the identity for every token
+    (L,) or (B, L)            a multiple of the identity for every token
+    (L, f, f), (B, L, f, f)   a symmetric matrix for every token
+    (L, f, L, f), (B, ...)    a matrix for every pair of tokens
+    ========================  =======================================================
+
+    The low-rank forms are given as `LowRankTokenCurvature` or `LowRankCoupledCurvature`.
+    """
+    B, L, f = like.shape
+    if isinstance(given, (LowRankTokenCurvature, LowRankCoupledCurvature)):
+        return type(given)(_batched("curvature root", given.root, (L, f, given.root.shape[-1]), like))
+    if isinstance(given, OutputCurvature):
+        return given
+    if isinstance(given, (int, float)) or (isinstance(given, Tensor) and given.ndim == 0):
+        number = torch.as_tensor(given, dtype=like.dtype, device=like.device)
+        check_finite("curvature", number)
+        return ScalarCurvature(number.expand(B, L), f)
+    if not isinstance(given, Tensor):
+        raise InputError(f"curvature: got {type(given).__name__}, expected a number, a tensor or an OutputCurvature.")
+    shape = tuple(given.shape)
+    if shape in ((L,), (B, L)):
+        return ScalarCurvature(_batched("curvature", given, (L,), like), f)
+    if shape in ((L, f, L, f), (B, L, f, L, f)):
+        coupled = _batched("curvature", given, (L, f, L, f), like)
+        _expect_symmetric(coupled.reshape(B, L * f, L * f))
+        return CoupledCurvature(coupled)
+    if shape in ((L, f, f), (B, L, f, f)):
+        each = _batched("curvature", given, (L, f, f), like)
+        _expect_symmetric(each)
+        return TokenCurvature(each)
+    raise InputError(
+        f"curvature: got shape {shape}, expected a number, ({L},), ({L}, {f}, {f}) or ({L}, {f}, {L}, {f}), "
+        f"each with an optional leading batch axis of {B}."
+    )
+
+
+def _batched(name: str, given: Tensor, shape: tuple[int, ...], like: Tensor) -> Tensor:
+    full = (like.shape[0], *shape)
+    expect(
+        tuple(given.shape) in (shape, full),
+        f"{name}: got shape {tuple(given.shape)}, expected {shape} or {full}.",
+    )
+    expect(
+        given.dtype == like.dtype and given.device == like.device,
+        f"{name}: got {given.dtype} on {given.device}, expected {like.dtype} on {like.device} as the layer.",
+    )
+    check_finite(name, given)
+    return given.expand(full)
+
+
+def _expect_symmetric(matrices: Tensor) -> None:
+    gap = (matrices - matrices.transpose(-1, -2)).abs().max()
+    largest = matrices.abs().max()
+    expect(
+        bool(gap <= 1e-6 * largest),
+        f"curvature: got a matrix that differs from its transpose by up to {gap:.2g} (largest entry {largest:.2g}), "
+        "expected a symmetric second derivative; pass (C + C^T) / 2 if the difference is rounding.",
+    )

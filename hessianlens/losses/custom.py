@@ -1,0 +1,64 @@
+"""Any differentiable function of the output as a loss."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.func import grad, hessian, vmap
+
+from hessianlens.errors import InputError, check_choice
+from hessianlens.losses.base import Loss, LossDerivatives
+from hessianlens.losses.curvature import CoupledCurvature, TokenCurvature
+
+
+@dataclass(frozen=True, eq=False)
+class CustomLoss(Loss):
+    """A loss given as a function; its two derivatives at F come from autograd.
+
+    Args:
+        function: With ``couples="tokens"``, maps the output (L, d_V) of one sequence to a scalar; with
+            ``couples="none"``, the output (d_V,) of one token. The loss is the sum over sequences, or over tokens.
+        couples: Whether the function couples the tokens of a sequence.
+
+    >>> quartic = CustomLoss(lambda f: (f**4).sum(), couples="none")
+    >>> quartic.value(torch.ones(1, 2, 3))
+    tensor(6.)
+    """
+
+    function: Callable[[Tensor], Tensor]
+    couples: str = "tokens"
+
+    def __post_init__(self) -> None:
+        """The function can be called; the coupling is known."""
+        if not callable(self.function):
+            raise InputError(f"function: got {type(self.function).__name__}, expected a function of the output.")
+        check_choice("couples", self.couples, ("tokens", "none"))
+
+    def _each(self, outputs: Tensor) -> Tensor:
+        found = self.function(outputs)
+        if not isinstance(found, Tensor) or found.numel() != 1:
+            got = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+            raise InputError(
+                f"function: returned {got} for an output of shape {tuple(outputs.shape)}, expected a scalar."
+            )
+        return found.reshape(())
+
+    def _samples(self, F: Tensor) -> Tensor:
+        return F if self.couples == "tokens" else F.flatten(0, 1)
+
+    def value(self, F: Tensor) -> Tensor:
+        """The sum of the function over sequences or tokens."""
+        return torch.stack([self._each(sample) for sample in self._samples(F)]).sum()
+
+    def derivatives(self, F: Tensor) -> LossDerivatives:
+        """Gradient and Hessian of the function by autograd."""
+        samples = self._samples(F.detach())
+        gradient = vmap(grad(self._each))(samples).reshape(F.shape).detach()
+        second = vmap(hessian(self._each))(samples).detach()
+        B, L, f = F.shape
+        if self.couples == "none":
+            return LossDerivatives(gradient, TokenCurvature(second.reshape(B, L, f, f)))
+        return LossDerivatives(gradient, CoupledCurvature(second.reshape(B, L, f, L, f)))
