@@ -1,0 +1,166 @@
+"""Second derivatives of the loss with respect to the scores, and the blocks they carry.
+
+For uncoupled tokens everything that two score parameters share is one small symmetric matrix a query token,
+
+    M_i = d^2 l / dT_i dT_i = J_i^T V C_i V^T J_i  +  D_i(w_i)        (outer-product part + functional part),
+
+and each block is ``sum_i  vector_i vector'_i^T (x) P^T M_i P' / (s s')`` with the vector and the matrix P of each
+parameter: (x, K) for W_Q, (q, X) for W_K, (x, X) for a single query-key matrix.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor, einsum
+
+from hessianlens.attention.rows import RowMatrices
+from hessianlens.attention.state import HeadState, ScorePort
+from hessianlens.losses import LowRankTokenCurvature, UncoupledCurvature
+from hessianlens.operators import Factor, Term
+from hessianlens.theory.expansion import (
+    COLUMN_LETTERS_UNCOUPLED,
+    ROW_LETTERS,
+    collapsed_response,
+    sandwich_terms,
+)
+
+_LEAST_CHUNK_BYTES = 4 * 2**20
+
+
+@dataclass(frozen=True, eq=False)
+class ScoreCurvature:
+    """The score-space Hessian M of a pair of heads under a loss that couples no two tokens.
+
+    Attributes:
+        row: Head of the row parameter.
+        column: Head of the column parameter; another head than `row` has an outer-product part only.
+        curvature: ``C_i`` of the loss.
+        gradient: ``g`` of the loss.
+    """
+
+    row: HeadState
+    column: HeadState
+    curvature: UncoupledCurvature
+    gradient: Tensor
+
+    @cached_property
+    def activation_curvature(self) -> RowMatrices:
+        """``D_i(w_i)``."""
+        return self.row.curvature(self.gradient)
+
+    @cached_property
+    def outer_matrices(self) -> Tensor:
+        """``J_i^T V C_i V^T J_i`` for every token."""
+        return self._outer_rows(0, self.row.tokens.shape[1])
+
+    def _outer_rows(self, start: int, stop: int) -> Tensor:
+        inner = self.curvature.tokens(start, stop).between(self.row.values, self.column.values)
+        half = self.row.jacobian.tokens(start, stop).transpose().apply(inner)
+        other = self.column.jacobian.tokens(start, stop).transpose()
+        return other.apply(half.transpose(-1, -2)).transpose(-1, -2)
+
+    def _rows(self, part: str, start: int, stop: int) -> Tensor:
+        """M of a range of tokens; of all tokens at once, it is remembered for the other blocks."""
+        full = part == "full" and self.row is self.column
+        if stop - start == self.row.tokens.shape[1]:
+            return self.full_matrices if full else self.outer_matrices
+        outer = self._outer_rows(start, stop)
+        return _add(outer, self.activation_curvature.tokens(start, stop)) if full else outer
+
+    @cached_property
+    def full_matrices(self) -> Tensor:
+        """``M_i`` for every token."""
+        return _add(self.outer_matrices, self.activation_curvature)
+
+    def terms(self, row: ScorePort, column: ScorePort, part: str) -> list[Term]:
+        """The block between two score parameters; `part` is "outer", "functional" or "full".
+
+        The T-functional summand of the query-key block is not included.
+        """
+        if part == "functional":
+            return self._functional_terms(row, column)
+        widths = row.matrix.shape[-1], column.matrix.shape[-1]
+        length = self.row.tokens.shape[1]
+        cheapest = min(length * length, widths[0] * widths[1])
+        if isinstance(self.curvature, LowRankTokenCurvature) and self.curvature.root.shape[-1] * sum(widths) < cheapest:
+            outer = self._low_rank_terms(row, column, self.curvature)
+            return outer + (self._functional_terms(row, column) if part == "full" else [])
+        if length * length <= widths[0] * widths[1]:
+            return self._score_form(row, column, part)
+        return self._parameter_form(row, column, part)
+
+    def _vectors(self, row: ScorePort, column: ScorePort) -> tuple[Factor, Factor]:
+        return (
+            Factor(row.vector_name, "si" + ROW_LETTERS.split(row)[0], row.vector),
+            Factor(column.vector_name, "si" + COLUMN_LETTERS_UNCOUPLED.split(column)[0], column.vector),
+        )
+
+    @property
+    def _scale(self) -> float:
+        return 1 / (self.row.scale * self.column.scale)
+
+    def _score_form(self, row: ScorePort, column: ScorePort, part: str) -> list[Term]:
+        """M itself beside the two matrices: small when the sequence is shorter than the parameter is wide."""
+        same = self.row is self.column
+        full = part == "full" and same
+        M = Factor("M" if full else "Mo", "silm", self.full_matrices if full else self.outer_matrices)
+        left, right = self._vectors(row, column)
+        P = Factor(row.matrix_name, "sl" + ROW_LETTERS.split(row)[1], row.matrix)
+        R = Factor(column.matrix_name, "sm" + COLUMN_LETTERS_UNCOUPLED.split(column)[1], column.matrix)
+        return [Term(self._scale, (left, P, M, R, right))]
+
+    def _parameter_form(self, row: ScorePort, column: ScorePort, part: str) -> list[Term]:
+        """``G_i = P^T M_i P'`` a token, formed a few tokens at a time so that no large M is ever held."""
+        sequences, length, _ = self.row.tokens.shape
+        widths = row.matrix.shape[-1], column.matrix.shape[-1]
+        G = row.matrix.new_empty(sequences, length, *widths)
+        per_token = 4 * sequences * length * max(length, *widths) * G.element_size()
+        step = max(1, max(_LEAST_CHUNK_BYTES, G.numel() * G.element_size()) // per_token)
+        for start in range(0, length, step):
+            stop = min(start + step, length)
+            M = self._rows(part, start, stop)
+            G[:, start:stop] = row.matrix.transpose(-1, -2)[:, None] @ (M @ column.matrix[:, None])
+        left, right = self._vectors(row, column)
+        between = "si" + ROW_LETTERS.split(row)[1] + COLUMN_LETTERS_UNCOUPLED.split(column)[1]
+        return [Term(self._scale, (left, Factor("G" if part == "full" else "Go", between, G), right))]
+
+    def _low_rank_terms(self, row: ScorePort, column: ScorePort, curvature: LowRankTokenCurvature) -> list[Term]:
+        """``R_i^T V^T J_i P`` on both sides: for losses whose curvature has few directions a token."""
+        sides = []
+        for head, port, letter in (
+            (self.row, row, ROW_LETTERS.split(row)[1]),
+            (self.column, column, COLUMN_LETTERS_UNCOUPLED.split(column)[1]),
+        ):
+            Z = einsum("sifr,sifq->siqr", curvature.root, collapsed_response(head, port))
+            sides.append(Factor(f"R'S{port.matrix_name}", f"si{letter}r", Z))
+        left, right = self._vectors(row, column)
+        return [Term(self._scale, (left, sides[0], sides[1], right))]
+
+    def _functional_terms(self, row: ScorePort, column: ScorePort) -> list[Term]:
+        """``P^T D_i P'`` with D kept as diagonal plus low rank."""
+        if self.row is not self.column:
+            return []
+        left, right = self._vectors(row, column)
+        between = sandwich_terms(
+            self.activation_curvature,
+            (row.matrix_name, row.matrix, ROW_LETTERS.split(row)[1]),
+            (column.matrix_name, column.matrix, COLUMN_LETTERS_UNCOUPLED.split(column)[1]),
+            "D",
+            ROW_LETTERS,
+        )
+        return [Term(self._scale * term.coefficient, (left, *term.factors, right)) for term in between]
+
+
+def _add(matrices: Tensor, rows: RowMatrices) -> Tensor:
+    """``M_i + D_i`` without a second full-size temporary."""
+    total = matrices.clone()
+    if rows.diagonal is not None:
+        torch.diagonal(total, dim1=-2, dim2=-1).add_(rows.diagonal)
+    if rows.left is not None and rows.right is not None:
+        total.add_(rows.left @ rows.right.transpose(-1, -2))
+    if rows.dense is not None:
+        total.add_(rows.dense)
+    return total
