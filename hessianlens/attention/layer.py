@@ -58,9 +58,10 @@ class AttentionHead(AttentionOptions, ABC):
 
     def __post_init__(self) -> None:
         """Weights are finite matrices of one kind with matching shapes."""
-        for name in self.names:
-            check_tensor(f"W_{name}", self.parameters[name], (2,))
-        check_same_kind({f"W_{name}": w for name, w in self.parameters.items()})
+        weights = {f"W_{name}": w for name, w in self.parameters.items()}
+        check_same_kind({name: w for name, w in weights.items() if isinstance(w, Tensor)})
+        for name, weight in weights.items():
+            check_tensor(name, weight, (2,))
         self._check_shapes()
         self._prepare()
 
@@ -269,17 +270,17 @@ class MultiHeadAttention:
     [('Q', 0), ('K', 0), ('V', 0), ('Q', 1), ('K', 1), ('V', 1)]
     """
 
-    def __init__(self, heads: Sequence[AttentionHead]) -> None:
-        self.heads = tuple(heads)
-        expect(len(self.heads) > 0, "heads: got an empty list, expected at least one attention layer.")
-        for h, head in enumerate(self.heads):
+    def __init__(self, heads: Sequence[object]) -> None:
+        checked: list[AttentionHead] = []
+        for h, head in enumerate(heads):
             if not isinstance(head, AttentionHead):
-                raise InputError(
-                    f"heads[{h}]: got {type(head).__name__}, expected an attention layer such as SelfAttention."
-                )
+                raise InputError(f"heads[{h}]: got {type(head).__name__}, expected a layer such as SelfAttention.")
+            checked.append(head)
             for width in ("d_model", "d_v"):
-                first, own = getattr(self.heads[0], width), getattr(head, width)
+                first, own = getattr(checked[0], width), getattr(head, width)
                 expect(first == own, f"heads[{h}]: got {width} = {own}, expected {first} as in heads[0].")
+        expect(len(checked) > 0, "heads: got an empty list, expected at least one attention layer.")
+        self.heads = tuple(checked)
         check_same_kind({f"heads[{h}]": next(iter(head.parameters.values())) for h, head in enumerate(self.heads)})
 
     @property

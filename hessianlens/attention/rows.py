@@ -41,8 +41,8 @@ class RowMatrices:
         dense = None if self.dense is None else self.dense.transpose(-1, -2)
         return RowMatrices(self.shape, self.diagonal, self.right, self.left, dense)
 
-    def apply(self, matrix: Float[Tensor, "s n l p"]) -> Float[Tensor, "s i l p"]:
-        """``R_i M_i``; a size-1 token axis of `matrix` serves every token."""
+    def apply(self, matrix: Float[Tensor, "#s n l p"]) -> Float[Tensor, "s i l p"]:
+        """``R_i M_i``; a size-1 sequence or token axis of `matrix` serves all of them."""
         parts = []
         if self.diagonal is not None:
             parts.append(self.diagonal[..., None] * matrix)

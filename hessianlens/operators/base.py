@@ -112,15 +112,15 @@ class StructuredOperator(PyTorchLinearOperator):
         return self + (-1.0) * other
 
     @abstractmethod
-    def __mul__(self, scalar: float) -> Self: ...
+    def __mul__(self, scalar: int | float) -> Self: ...
 
-    def __rmul__(self, scalar: float) -> Self:
+    def __rmul__(self, scalar: int | float) -> Self:
         return self * scalar
 
     def __neg__(self) -> Self:
         return self * -1.0
 
-    def __truediv__(self, scalar: float) -> Self:
+    def __truediv__(self, scalar: int | float) -> Self:
         return self * (1.0 / scalar)
 
     def __str__(self) -> str:

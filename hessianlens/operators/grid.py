@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 
 import torch
+from curvlinops._torch_base import PyTorchLinearOperator
 from torch import Tensor
 
 from hessianlens.errors import InputError, expect
@@ -55,7 +56,7 @@ class BlockGrid(StructuredOperator):
     def __getitem__(self, key: object) -> StructuredOperator:
         if key == slice(None):
             return self
-        if not isinstance(key, tuple) or len(key) != 2 or (key in self.rows and key in self.columns):
+        if not isinstance(key, tuple) or len(key) != 2 or key in list(self.rows):
             raise InputError(
                 f"Block {key!r}: expected two names, rows and columns, such as {self._example()}, "
                 "or [:] for the whole matrix."
@@ -172,19 +173,21 @@ class BlockGrid(StructuredOperator):
                 found[column, row] = found[row, column]
         return found
 
-    def __add__(self, other: object) -> StructuredOperator:
+    def __add__(self, other: PyTorchLinearOperator) -> PyTorchLinearOperator:
         if not isinstance(other, BlockGrid) or (self.rows, self.columns) != (other.rows, other.columns):
             return super().__add__(other)
         both = other
 
         def build(row: Name, column: Name) -> StructuredOperator:
-            return self.block(row, column) + both.block(row, column)
+            total = self.block(row, column) + both.block(row, column)
+            assert isinstance(total, StructuredOperator)
+            return total
 
         total = self._like(build)
         total._symmetric = self._symmetric and both._symmetric
         return total
 
-    def __mul__(self, scalar: float) -> BlockGrid:
+    def __mul__(self, scalar: int | float) -> BlockGrid:
         def build(row: Name, column: Name) -> StructuredOperator:
             return self.block(row, column) * scalar
 

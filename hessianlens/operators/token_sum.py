@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from string import ascii_lowercase
 
 import torch
+from curvlinops._torch_base import PyTorchLinearOperator
 from torch import Tensor
 
 from hessianlens.notation import COLUMN_AXES, ROW_AXES, SEQUENCE, VECTORS
@@ -186,7 +187,7 @@ class TokenSum(StructuredOperator):
         """The sum in index notation."""
         return " + ".join(map(str, self.terms)) or "0"
 
-    def __add__(self, other: object) -> StructuredOperator:
+    def __add__(self, other: PyTorchLinearOperator) -> PyTorchLinearOperator:
         if not isinstance(other, TokenSum) or other.shape != self.shape:
             return super().__add__(other)
         terms = list(self.terms)
@@ -200,7 +201,7 @@ class TokenSum(StructuredOperator):
                 terms.append(new)
         return self._with([t for t in terms if t.coefficient != 0])
 
-    def __mul__(self, scalar: float) -> TokenSum:
+    def __mul__(self, scalar: int | float) -> TokenSum:
         return self._with([replace(term, coefficient=term.coefficient * float(scalar)) for term in self.terms])
 
 

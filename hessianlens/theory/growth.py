@@ -3,9 +3,9 @@
 Let the tokens be sigma X with sigma -> 0, weights and loss gradient fixed. Scores shrink as sigma^2. If near zero
 scores the activation's weights, first and second row derivatives behave as the powers ``k_A, k_J, k_D`` of the scores,
 then ``m = A X`` goes as ``1 + 2 k_A``, ``V^T J K`` as ``2 + 2 k_J``, and each block follows by counting. The three
-powers are found from the activation's own functions, not from a table: a(0) is non-zero for softmax (k_A = 0), zero with
-non-zero slope for tanh (k_A = 1); a''(0) is zero for a plain sigmoid, so its functional query block grows two powers
-faster than that of softmax.
+powers are found from the activation's own functions, not from a table: a(0) is non-zero for softmax (k_A = 0), zero
+with non-zero slope for tanh (k_A = 1); a''(0) is zero for a plain sigmoid, so its functional query block grows two
+powers faster than that of softmax.
 """
 
 from __future__ import annotations

@@ -190,7 +190,7 @@ def attention_hessian(
     X: object,
     loss: object = None,
     *,
-    grad: Tensor | None = None,
+    grad: object = None,
     curvature: object = None,
 ) -> AttentionHessian:
     """The exact Hessian of a loss of an attention layer, with respect to its weights.
@@ -233,7 +233,7 @@ def attention_hessian(
     return AttentionHessian(places, shapes, heads, derivatives)
 
 
-def _derivatives(loss: object, grad: Tensor | None, curvature: object, F: Tensor) -> LossDerivatives:
+def _derivatives(loss: object, grad: object, curvature: object, F: Tensor) -> LossDerivatives:
     if loss is not None:
         expect(grad is None and curvature is None, "loss: give either a loss or grad and curvature, not both.")
         if not isinstance(loss, Loss):

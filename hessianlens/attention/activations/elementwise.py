@@ -119,25 +119,26 @@ class ElementwiseFunction(Elementwise):
 
     def value(self, scores: Scores, visible: Visible) -> Scores:
         """The function of every visible score, zero elsewhere; stays on the autograd graph."""
-        return torch.where(visible, self.function(scores.masked_fill(~visible, 0)), 0)
+        filled = scores.masked_fill(~visible, 0)
+        return torch.where(visible, _expect_same_shape(self.name, self.function(filled), filled), 0)
 
     def derivatives(self, scores: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         """The function and two derivatives, by differentiating twice."""
         with torch.enable_grad():
             t = scores.detach().requires_grad_()
-            a = self.function(t)
-            _expect_elementwise(self.name, a, t)
+            a = _expect_same_shape(self.name, self.function(t), t)
             first = _derivative(a, t)
             second = _derivative(first, t)
         return a.detach(), first.detach(), second.detach()
 
 
-def _expect_elementwise(name: str, value: Tensor, scores: Tensor) -> None:
+def _expect_same_shape(name: str, value: object, scores: Tensor) -> Tensor:
     if not isinstance(value, Tensor) or value.shape != scores.shape:
         got = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
         raise InputError(
             f"activation {name}: returned {got} for scores of shape {tuple(scores.shape)}, expected that shape."
         )
+    return value
 
 
 def _derivative(value: Tensor, at: Tensor) -> Tensor:

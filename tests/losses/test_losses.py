@@ -1,0 +1,53 @@
+"""Gradient and curvature of every loss, against autograd."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.autograd.functional import hessian, jacobian
+
+import hessianlens as hl
+from hessianlens.losses import OutputCurvature, as_curvature
+from hessianlens.operators.contraction import contract
+from hessianlens.operators.factor import Factor
+from tests.oracles.comparison import assert_same
+from tests.variants import losses, randn
+
+F = randn(2, 5, 3, seed=20)
+
+
+def _dense(curvature: OutputCurvature) -> torch.Tensor:
+    """C as a matrix on all outputs of the batch."""
+    column = ("j", "g") if curvature.coupled else ("i", "g")
+    factors = curvature.factors(("i", "f"), column)
+    if curvature.coupled:
+        blocks = contract(factors, "sifjg")
+    else:
+        eye = Factor("e", "ij", torch.eye(5, dtype=F.dtype))
+        blocks = contract((*factors, eye), "sifjg")
+    return torch.block_diag(*blocks.reshape(2, 15, 15))
+
+
+@pytest.mark.parametrize("name", losses(F))
+def test_derivatives(name: str) -> None:
+    loss = losses(F)[name]
+    found = loss.derivatives(F)
+    assert_same(found.gradient, jacobian(loss.value, F), "gradient")
+    assert_same(_dense(found.curvature), hessian(loss.value, F).reshape(30, 30), "curvature")
+
+
+def test_square_loss_is_the_mean_over_every_entry() -> None:
+    Y = randn(2, 5, 3, seed=1)
+    assert_same(hl.SquareLoss(Y).value(F), torch.nn.functional.mse_loss(F, Y))
+
+
+def test_cross_entropy_is_that_of_torch() -> None:
+    classes = torch.tensor([[0, 1, -100, 2, 2], [1, 1, 0, 0, -100]])
+    expected = torch.nn.functional.cross_entropy(F.flatten(0, 1), classes.flatten())
+    assert_same(hl.CrossEntropyLoss(classes).value(F), expected)
+
+
+def test_a_batch_axis_may_be_left_out() -> None:
+    assert_same(hl.SquareLoss(F[0]).value(F[:1]), hl.SquareLoss(F[:1]).value(F[:1]))
+    number = as_curvature(randn(5), F)
+    assert_same(_dense(number), _dense(as_curvature(randn(5).expand(2, 5), F)))

@@ -1,0 +1,114 @@
+"""The registry of layers, masks, activations and losses that every property is tested over."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+import hessianlens as hl
+from hessianlens.attention.activations import ACTIVATIONS, Activation, ElementwiseFunction, RowNormalised, Sigmoid
+from hessianlens.attention.rows import RowMatrices
+
+DOUBLE = torch.float64
+LENGTH, WIDTH, OUTPUT = 5, 4, 3
+
+
+def randn(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=DOUBLE)
+
+
+class Cubic(Activation):
+    """A user's activation with derivatives of its own: a(t) = t^3 + t."""
+
+    name = "cubic"
+
+    def value(self, scores: Tensor, visible: Tensor) -> Tensor:
+        return torch.where(visible, scores**3 + scores, 0)
+
+    def jacobian(self, scores: Tensor, visible: Tensor) -> RowMatrices:
+        return RowMatrices(tuple(scores.shape), diagonal=torch.where(visible, 3 * scores**2 + 1, 0))
+
+    def curvature(self, scores: Tensor, visible: Tensor, weights: Tensor) -> RowMatrices:
+        return RowMatrices(tuple(scores.shape), diagonal=torch.where(visible, weights * 6 * scores, 0))
+
+
+def sharpened(row: Tensor) -> Tensor:
+    """A user's function of a row, non-symmetric in its derivatives: softmax weights times a running sum of scores."""
+    return torch.softmax(2 * row, -1) * torch.cumsum(torch.tanh(row), -1)
+
+
+ALL_ACTIVATIONS = {
+    **{name: make for name, make in ACTIVATIONS.items()},
+    "sigmoid with bias": lambda: Sigmoid(-0.7),
+    "softplus / row sum": lambda: RowNormalised(ElementwiseFunction(torch.nn.functional.softplus, "softplus")),
+    "user elementwise": lambda: ElementwiseFunction(lambda t: torch.sin(t) + 0.3 * t**2, "wave"),
+    "user row function": lambda: sharpened,
+    "user class": Cubic,
+}
+
+
+def _mask(length: int) -> Tensor:
+    seen = torch.rand(length, length, generator=torch.Generator().manual_seed(3)) < 0.6
+    seen[:, 0] = True
+    seen[2] = False  # a token with nothing to attend to
+    return seen
+
+
+def _bias(length: int) -> Tensor:
+    bias = randn(length, length, seed=4)
+    bias[1, 2:] = -torch.inf
+    return bias
+
+
+MASKS = {
+    "no mask": lambda length: {},
+    "causal": lambda length: {"causal": True},
+    "boolean mask with an empty row": lambda length: {"mask": _mask(length)},
+    "causal with additive bias": lambda length: {"bias": _bias(length), "causal": True},
+}
+
+
+def tokens(batch: int | None, length: int = LENGTH) -> Tensor:
+    return randn(length, WIDTH, seed=5) if batch is None else randn(batch, length, WIDTH, seed=5)
+
+
+def square_loss(X: Tensor, width: int = OUTPUT) -> hl.SquareLoss:
+    return hl.SquareLoss(randn(*X.shape[:-1], width, seed=6))
+
+
+def self_attention(d_k: int = 3, seed: int = 1, **options) -> hl.SelfAttention:
+    return hl.SelfAttention.random(WIDTH, d_k, OUTPUT, seed=seed, dtype=DOUBLE, **options)
+
+
+def layers() -> dict[str, object]:
+    """One layer of every parameterisation."""
+    return {
+        "self-attention": self_attention(),
+        "single matrix": hl.SingleMatrixAttention(randn(4, 4, seed=7), randn(4, 3, seed=8), causal=True),
+        "factored values": hl.FactoredValueAttention(*(randn(*s, seed=9) for s in ((4, 3), (4, 3), (4, 2), (2, 3)))),
+        "two heads": hl.MultiHeadAttention([self_attention(2), self_attention(3, seed=2, activation="sigmoid")]),
+        "mixed heads": hl.MultiHeadAttention(
+            [
+                self_attention(2, causal=True, temperature=0.7),
+                hl.SingleMatrixAttention(randn(4, 4, seed=7), randn(4, 3, seed=8), activation="relu_normalised"),
+            ]
+        ),
+    }
+
+
+def _coupling(F: Tensor) -> Tensor:
+    return torch.logsumexp((F @ F.T).reshape(-1), 0) + (F**3).sum()
+
+
+def losses(X: Tensor) -> dict[str, hl.losses.Loss]:
+    """Losses of every form of curvature that a `Loss` can have."""
+    batch = X if X.ndim == 3 else X[None]
+    classes = torch.randint(OUTPUT, batch.shape[:2], generator=torch.Generator().manual_seed(10))
+    classes[0, 1] = -100
+    return {
+        "square": hl.SquareLoss(randn(*batch.shape[:2], OUTPUT, seed=6)),
+        "square sum": hl.SquareLoss(randn(*batch.shape[:2], OUTPUT, seed=6), reduction="sum"),
+        "cross-entropy": hl.CrossEntropyLoss(classes),
+        "by token": hl.CustomLoss(lambda f: torch.exp(f).sum() * f[0], couples="none"),
+        "coupling tokens": hl.CustomLoss(_coupling),
+    }
