@@ -7,6 +7,9 @@ import torch
 
 from hessianlens.errors import InputError
 
+_NEVER_A_PROBLEM = 2**20
+"""Bytes below which it is not worth asking the system."""
+
 
 def available_bytes(device: torch.device) -> int:
     """Bytes that can still be allocated on `device`."""
@@ -41,6 +44,8 @@ def ensure_fits(what: str, shape: tuple[int, ...], dtype: torch.dtype, device: t
     size = dtype.itemsize
     for n in shape:
         size *= n
+    if size <= _NEVER_A_PROBLEM:
+        return
     free = available_bytes(device)
     if size > 0.8 * free:
         raise InputError(

@@ -113,7 +113,9 @@ class AttentionHead(AttentionOptions, ABC):
         A = self._activation.value(T, visible)
         value_ports, value_pair = self._value_ports(X, A)
         V = self._value_map(X)
-        return HeadState(X, T, visible, A, V, scale, self._activation, score_ports, value_ports, score_pair, value_pair)
+        return HeadState(
+            X, X, T, visible, A, V, scale, self._activation, score_ports, value_ports, score_pair, value_pair
+        )
 
     def __call__(self, X: Float[Tensor, "*s l d"]) -> Float[Tensor, "*s l f"]:
         """``F = A X W_V``, differentiable by autograd."""

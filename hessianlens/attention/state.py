@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from hessianlens.attention.activations import Activation
@@ -56,6 +56,8 @@ class HeadState:
     """One head evaluated at a batch X of shape (s, L, d).
 
     Attributes:
+        queries: Rows x_i of the query tokens; all tokens, or those that `at` has kept.
+        tokens: Rows x_l of all tokens.
         scores: ``T = Q K^T / scale`` plus any bias, before the activation.
         visible: Entries that take part.
         weights: ``A = a(T)``.
@@ -67,6 +69,7 @@ class HeadState:
         value_pair: Two parameters whose product forms the values, if there are two.
     """
 
+    queries: Float[Tensor, "s i d"]
     tokens: Float[Tensor, "s l d"]
     scores: Float[Tensor, "s i l"]
     visible: Bool[Tensor, "s i l"]
@@ -88,6 +91,20 @@ class HeadState:
     def jacobian(self) -> RowMatrices:
         """``J_i = dA_i/dT_i`` for every query token."""
         return self.activation.jacobian(self.scores, self.visible)
+
+    def at(self, kept: Int[Tensor, " n"]) -> HeadState:
+        """The same head at some of its query tokens only; every token stays a key."""
+        score_ports = {name: replace(port, vector=port.vector[:, kept]) for name, port in self.score_ports.items()}
+        value_ports = {name: replace(port, vector=port.vector[:, kept]) for name, port in self.value_ports.items()}
+        return replace(
+            self,
+            queries=self.queries[:, kept],
+            scores=self.scores[:, kept],
+            visible=self.visible[:, kept],
+            weights=self.weights[:, kept],
+            score_ports=score_ports,
+            value_ports=value_ports,
+        )
 
     def curvature(self, gradient: Float[Tensor, "s i f"]) -> RowMatrices:
         """``D_i(w_i)`` with ``w_ij = g_i . v_j``: the activation's second derivative as the loss sees it."""

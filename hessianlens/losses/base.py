@@ -18,6 +18,16 @@ class LossDerivatives:
     gradient: Tensor
     curvature: OutputCurvature
 
+    def carrying(self) -> Tensor:
+        """Positions at which any sequence carries a loss; at least one, so that an empty loss is a zero Hessian."""
+        carried = ((self.gradient != 0).any(-1) | self.curvature.carried()).any(0)
+        found = carried.nonzero()[:, 0]
+        return found if len(found) else found.new_zeros(1)
+
+    def at(self, kept: Tensor) -> LossDerivatives:
+        """The derivatives at some of the tokens only."""
+        return LossDerivatives(self.gradient[:, kept], self.curvature.at(kept))
+
 
 class Loss(ABC):
     """A loss of the layer's output; a network behind the layer enters through the same two derivatives."""

@@ -23,6 +23,14 @@ class OutputCurvature(ABC):
     """Whether two different tokens of a sequence are coupled."""
 
     @abstractmethod
+    def carried(self) -> Tensor:
+        """``[s, i]``: whether a token has any curvature at all."""
+
+    @abstractmethod
+    def at(self, kept: Tensor | slice) -> OutputCurvature:
+        """The curvature at some of the tokens only."""
+
+    @abstractmethod
     def factors(self, row: tuple[str, str], column: tuple[str, str]) -> tuple[Factor, ...]:
         """C between (token, feature) letters; without coupling the two token letters must be the same."""
 
@@ -35,8 +43,8 @@ class UncoupledCurvature(OutputCurvature):
         """``left C_i right^T`` for matrices ``[s, l, f]`` and ``[s, m, f]``: ``[s, i, l, m]``."""
 
     @abstractmethod
-    def tokens(self, start: int, stop: int) -> UncoupledCurvature:
-        """The curvature of a range of tokens."""
+    def at(self, kept: Tensor | slice) -> UncoupledCurvature:
+        """The curvature at some of the tokens only."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,13 +54,17 @@ class ScalarCurvature(UncoupledCurvature):
     values: Tensor
     width: int
 
+    def carried(self) -> Tensor:
+        """Whether a token has any curvature at all."""
+        return self.values != 0
+
+    def at(self, kept: Tensor | slice) -> ScalarCurvature:
+        """The curvature at some of the tokens only."""
+        return ScalarCurvature(self.values[:, kept], self.width)
+
     def factors(self, row: tuple[str, str], column: tuple[str, str]) -> tuple[Factor, ...]:
         """A number a token and an identity on the features."""
         return Factor("c", "s" + row[0], self.values), Factor.identity(row[1] + column[1], self.width)
-
-    def tokens(self, start: int, stop: int) -> ScalarCurvature:
-        """The curvature of a range of tokens."""
-        return ScalarCurvature(self.values[:, start:stop], self.width)
 
     def between(self, left: Tensor, right: Tensor) -> Tensor:
         """One Gram matrix, scaled for every token."""
@@ -65,13 +77,17 @@ class TokenCurvature(UncoupledCurvature):
 
     matrices: Tensor
 
+    def carried(self) -> Tensor:
+        """Whether a token has any curvature at all."""
+        return (self.matrices != 0).any(-1).any(-1)
+
+    def at(self, kept: Tensor | slice) -> TokenCurvature:
+        """The curvature at some of the tokens only."""
+        return TokenCurvature(self.matrices[:, kept])
+
     def factors(self, row: tuple[str, str], column: tuple[str, str]) -> tuple[Factor, ...]:
         """One matrix a token."""
         return (Factor("C", "s" + row[0] + row[1] + column[1], self.matrices),)
-
-    def tokens(self, start: int, stop: int) -> TokenCurvature:
-        """The curvature of a range of tokens."""
-        return TokenCurvature(self.matrices[:, start:stop])
 
     def between(self, left: Tensor, right: Tensor) -> Tensor:
         """A Gram matrix of every token."""
@@ -88,15 +104,19 @@ class LowRankTokenCurvature(UncoupledCurvature):
 
     root: Tensor
 
+    def carried(self) -> Tensor:
+        """Whether a token has any curvature at all."""
+        return (self.root != 0).any(-1).any(-1)
+
+    def at(self, kept: Tensor | slice) -> LowRankTokenCurvature:
+        """The curvature at some of the tokens only."""
+        return LowRankTokenCurvature(self.root[:, kept])
+
     def factors(self, row: tuple[str, str], column: tuple[str, str]) -> tuple[Factor, ...]:
         """Two thin factors."""
         return Factor("R", "s" + row[0] + row[1] + "r", self.root), Factor(
             "R", "s" + row[0] + column[1] + "r", self.root
         )
-
-    def tokens(self, start: int, stop: int) -> LowRankTokenCurvature:
-        """The curvature of a range of tokens."""
-        return LowRankTokenCurvature(self.root[:, start:stop])
 
     def between(self, left: Tensor, right: Tensor) -> Tensor:
         """Product of two thin matrices of every token."""
@@ -109,6 +129,14 @@ class CoupledCurvature(OutputCurvature):
 
     matrices: Tensor
     coupled = True
+
+    def carried(self) -> Tensor:
+        """Whether a token has any curvature at all."""
+        return (self.matrices != 0).flatten(2).any(-1)
+
+    def at(self, kept: Tensor | slice) -> CoupledCurvature:
+        """The curvature at some of the tokens only."""
+        return CoupledCurvature(self.matrices[:, kept][:, :, :, kept])
 
     def factors(self, row: tuple[str, str], column: tuple[str, str]) -> tuple[Factor, ...]:
         """One matrix a pair of tokens."""
@@ -125,6 +153,14 @@ class LowRankCoupledCurvature(OutputCurvature):
 
     root: Tensor
     coupled = True
+
+    def carried(self) -> Tensor:
+        """Whether a token has any curvature at all."""
+        return (self.root != 0).any(-1).any(-1)
+
+    def at(self, kept: Tensor | slice) -> LowRankCoupledCurvature:
+        """The curvature at some of the tokens only."""
+        return LowRankCoupledCurvature(self.root[:, kept])
 
     def factors(self, row: tuple[str, str], column: tuple[str, str]) -> tuple[Factor, ...]:
         """Two thin factors that share their rank index."""

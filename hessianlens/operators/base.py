@@ -15,6 +15,8 @@ from hessianlens.memory import ensure_fits
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+__all__ = ["PyTorchLinearOperator", "StructuredOperator"]
+
 
 class StructuredOperator(PyTorchLinearOperator):
     """A matrix kept in factored form: its products, trace, diagonal and Frobenius geometry are exact and cheap.

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 
 import torch
-from curvlinops._torch_base import PyTorchLinearOperator
 from torch import Tensor
 
 from hessianlens.errors import InputError, expect
-from hessianlens.operators.base import StructuredOperator
+from hessianlens.operators.base import PyTorchLinearOperator, StructuredOperator
 
 Name = Hashable
 BlockBuilder = Callable[[Name, Name], StructuredOperator]

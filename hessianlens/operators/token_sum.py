@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from string import ascii_lowercase
 
 import torch
-from curvlinops._torch_base import PyTorchLinearOperator
 from torch import Tensor
 
 from hessianlens.notation import COLUMN_AXES, ROW_AXES, SEQUENCE, VECTORS
-from hessianlens.operators.base import StructuredOperator
+from hessianlens.operators.base import PyTorchLinearOperator, StructuredOperator
 from hessianlens.operators.contraction import contract, cost, index_sizes
+from hessianlens.operators.dense import accumulate
 from hessianlens.operators.factor import Factor
 
 _TRANSPOSE = str.maketrans(ROW_AXES + COLUMN_AXES, COLUMN_AXES + ROW_AXES)
@@ -45,6 +45,8 @@ class Term:
     def simplified(self) -> Term:
         """The same term without the identities that only rename a summed index."""
         factors = self.factors
+        if all(f.tensor is not None for f in factors):
+            return self
         for place, factor in enumerate(factors):
             if factor.tensor is None and not set(factor.indices) <= set(ROW_AXES + COLUMN_AXES):
                 x, y = sorted(factor.indices, key=(ROW_AXES + COLUMN_AXES).find)
@@ -155,8 +157,7 @@ class TokenSum(StructuredOperator):
     def _dense_into(self, target: Tensor) -> None:
         entries = target.unflatten(1, self._in_shape[0]).unflatten(0, self._out_shape[0])
         for k, term in enumerate(self.terms):
-            part = term.contract(ROW_AXES + COLUMN_AXES)
-            entries.copy_(part) if k == 0 else entries.add_(part)
+            accumulate(entries, term.factors, term.coefficient, first=k == 0)
         if not self.terms:
             target.zero_()
 

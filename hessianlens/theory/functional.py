@@ -50,7 +50,7 @@ def score_pair_matrix(head: HeadState, gradient: Tensor) -> Tensor:
     It is the gradient of the loss with respect to a merged query-key matrix, over s.
     """
     pulled = head.jacobian.transpose().apply_rows(head.pulled_back(gradient))
-    return torch.tensordot(head.tokens, pulled @ head.tokens, dims=([0, 1], [0, 1])) / head.scale
+    return torch.tensordot(head.queries, pulled @ head.tokens, dims=([0, 1], [0, 1])) / head.scale
 
 
 def score_pair_terms(head: HeadState, gradient: Tensor) -> list[Term]:

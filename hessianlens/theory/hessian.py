@@ -35,6 +35,10 @@ class AttentionHessian:
     ``H.outer["Q", "K"]`` is a block and ``H.full[:]`` the whole matrix in the order of ``layer.parameters``. `t_outer`
     and `t_functional` split the query-key part at the scores instead (Remark D.1). Blocks are built when first asked
     for.
+
+    Attributes:
+        heads: Each head, evaluated at the query tokens that carry a loss.
+        loss: Gradient and curvature of the loss at those tokens.
     """
 
     def __init__(
@@ -226,6 +230,9 @@ def attention_hessian(
         heads = [head.attend(batch) for head in (layer.heads if isinstance(layer, MultiHeadAttention) else (layer,))]
         F = torch.stack([head.output for head in heads]).sum(0) if several else heads[0].output
         derivatives = _derivatives(loss, grad, curvature, F)
+        kept = derivatives.carrying()
+        if len(kept) < F.shape[1]:
+            heads, derivatives = [head.at(kept) for head in heads], derivatives.at(kept)
     places: dict[Name, Place] = {
         name: (name[1], name[0]) if isinstance(name, tuple) else (0, str(name)) for name in layer.parameters
     }

@@ -54,10 +54,10 @@ class ScoreCurvature:
     @cached_property
     def outer_matrices(self) -> Tensor:
         """``J_i^T V C_i V^T J_i`` for every token."""
-        return self._outer_rows(0, self.row.tokens.shape[1])
+        return self._outer_rows(0, self.row.queries.shape[1])
 
     def _outer_rows(self, start: int, stop: int) -> Tensor:
-        inner = self.curvature.tokens(start, stop).between(self.row.values, self.column.values)
+        inner = self.curvature.at(slice(start, stop)).between(self.row.values, self.column.values)
         half = self.row.jacobian.tokens(start, stop).transpose().apply(inner)
         other = self.column.jacobian.tokens(start, stop).transpose()
         return other.apply(half.transpose(-1, -2)).transpose(-1, -2)
@@ -65,7 +65,7 @@ class ScoreCurvature:
     def _rows(self, part: str, start: int, stop: int) -> Tensor:
         """M of a range of tokens; of all tokens at once, it is remembered for the other blocks."""
         full = part == "full" and self.row is self.column
-        if stop - start == self.row.tokens.shape[1]:
+        if stop - start == self.row.queries.shape[1]:
             return self.full_matrices if full else self.outer_matrices
         outer = self._outer_rows(start, stop)
         return _add(outer, self.activation_curvature.tokens(start, stop)) if full else outer
@@ -114,13 +114,13 @@ class ScoreCurvature:
 
     def _parameter_form(self, row: ScorePort, column: ScorePort, part: str) -> list[Term]:
         """``G_i = P^T M_i P'`` a token, formed a few tokens at a time so that no large M is ever held."""
-        sequences, length, _ = self.row.tokens.shape
+        (sequences, queries, _), length = self.row.queries.shape, self.row.tokens.shape[1]
         widths = row.matrix.shape[-1], column.matrix.shape[-1]
-        G = row.matrix.new_empty(sequences, length, *widths)
+        G = row.matrix.new_empty(sequences, queries, *widths)
         per_token = 4 * sequences * length * max(length, *widths) * G.element_size()
         step = max(1, max(_LEAST_CHUNK_BYTES, G.numel() * G.element_size()) // per_token)
-        for start in range(0, length, step):
-            stop = min(start + step, length)
+        for start in range(0, queries, step):
+            stop = min(start + step, queries)
             M = self._rows(part, start, stop)
             G[:, start:stop] = row.matrix.transpose(-1, -2)[:, None] @ (M @ column.matrix[:, None])
         left, right = self._vectors(row, column)

@@ -150,3 +150,30 @@ def test_factored_values_are_the_formulas_of_two_linear_layers() -> None:
     mixed = torch.einsum("ad,bc->abcd", c * M1.T @ D, torch.eye(2, dtype=X.dtype)).reshape(8, 6)
     assert_same(H.functional["O", "U"].to_dense(), mixed, "functional OU")
     assert float(H.functional["O", "O"].frobenius_norm()) == float(H.functional["U", "U"].frobenius_norm()) == 0
+
+
+@pytest.mark.parametrize("coupled", [False, True])
+@pytest.mark.parametrize("kind", layers())
+def test_tokens_without_a_loss_are_dropped(kind: str, coupled: bool) -> None:
+    """A loss on the last two positions only: smaller factors, the same matrix."""
+    layer, X = layers()[kind], tokens(2)
+
+    def loss(F: torch.Tensor) -> torch.Tensor:
+        seen = F[-2:]
+        return _mixed(seen) if coupled else (seen**3).sum()
+
+    custom = hl.CustomLoss(loss)
+    assert_witnesses_agree(layer, X, custom)
+    H = hl.attention_hessian(layer, X, custom)
+    assert {head.scores.shape for head in H.heads} == {(2, 2, LENGTH)}
+
+
+def _mixed(seen: torch.Tensor) -> torch.Tensor:
+    return torch.exp((seen[0] * seen[1]).sum() / 5)
+
+
+def test_a_loss_without_any_token_has_a_zero_hessian() -> None:
+    X = tokens(2)
+    H = hl.attention_hessian(self_attention(), X, grad=torch.zeros(2, LENGTH, 3, dtype=X.dtype), curvature=0.0)
+    assert float(H.full[:].frobenius_norm()) == 0
+    assert float(H.full[:].to_dense().abs().max()) == 0

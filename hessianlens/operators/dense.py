@@ -1,0 +1,69 @@
+"""Write terms into a dense block, in the order in which its entries lie in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+import torch
+from torch import Tensor
+
+from hessianlens.notation import COLUMN_AXES, ROW_AXES
+from hessianlens.operators.contraction import contract, index_sizes
+from hessianlens.operators.factor import Factor
+
+_AXES = ROW_AXES + COLUMN_AXES
+
+
+def accumulate(entries: Tensor, factors: Sequence[Factor], coefficient: float, first: bool) -> None:
+    """Add a product of factors to ``entries[a, b, c, d]``; the first one overwrites what is there.
+
+    An identity between a row and a column axis touches the diagonal of those two axes only. Otherwise, where it needs
+    no more room than the result, one row vector is kept for last: ``sum_n p[n,a] U[n,b,c,d]`` is a single matrix
+    product whose result already lies in the right order.
+    """
+    identity = next((f for f in factors if f.tensor is None), None)
+    if identity is not None:
+        _on_diagonal(entries, identity, [f for f in factors if f is not identity], coefficient, first)
+        return
+    part = _row_vector_last(factors, coefficient, entries.numel())
+    if part is None:
+        part = contract(factors, _AXES, coefficient)
+    _put(entries, part, first)
+
+
+def _put(target: Tensor, part: Tensor, first: bool) -> None:
+    if first:
+        target.copy_(part)
+    else:
+        target.add_(part)
+
+
+def _on_diagonal(entries: Tensor, identity: Factor, others: Sequence[Factor], coefficient: float, first: bool) -> None:
+    if first:
+        entries.zero_()
+    x, y = (_AXES.index(letter) for letter in identity.indices)
+    kept = [letter for letter in _AXES if letter not in identity.indices]
+    diagonal = torch.diagonal(entries, dim1=x, dim2=y)
+    renamed = [f.relabel({ord(identity.indices[1]): identity.indices[0]}) for f in others]
+    through = any(identity.indices[0] in f.indices for f in renamed)
+    output = "".join(kept) + (identity.indices[0] if through else "")
+    part = contract(renamed, output, coefficient)
+    diagonal.add_(part if through else part[..., None])
+
+
+def _row_vector_last(factors: Sequence[Factor], coefficient: float, room: int) -> Tensor | None:
+    """The product with one factor, that carries a single row axis and no column axis, contracted last."""
+    for place, factor in enumerate(factors):
+        own = [x for x in factor.indices if x in _AXES]
+        if len(own) != 1 or own[0] not in ROW_AXES or factor.tensor is None:
+            continue
+        summed = "".join(x for x in factor.indices if x not in own)
+        others = [*factors[:place], *factors[place + 1 :]]
+        rest = "".join(x for x in _AXES if x not in own)
+        sizes = index_sizes(others)
+        if not set(summed) <= set(sizes) or prod(sizes[x] for x in summed + rest) > room:
+            return None
+        U = contract(others, summed + rest, coefficient)
+        return torch.einsum(f"{factor.indices},{summed}{rest}->{_AXES}", factor.tensor, U)
+    return None
