@@ -1,0 +1,74 @@
+"""Norms of every block, traces and spectra of the diagonal ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import combinations_with_replacement
+
+import torch
+from torch import Tensor
+
+from hessianlens.lab.demonstration.facts import BlockNorms, Curvature
+from hessianlens.lab.demonstration.setting import Setting
+
+PARTS = ("outer", "functional", "full")
+WHOLE = "all"
+
+
+def dense_parts(setting: Setting) -> dict[str, Tensor]:
+    """The three dense matrices, from the closed form."""
+    return {part: setting.hessian.part(part)[:].to_dense() for part in PARTS}
+
+
+def block_norms(setting: Setting) -> tuple[BlockNorms, ...]:
+    """Exact norms of the six distinct blocks."""
+    H, layer = setting.hessian, setting.layer
+    norms = {part: H.part(part).norms() for part in PARTS}
+    return tuple(
+        BlockNorms(
+            row=row,
+            column=column,
+            rows=layer.parameters[row].numel(),
+            columns=layer.parameters[column].numel(),
+            **{part: float(norms[part][row, column]) for part in PARTS},
+        )
+        for row, column in combinations_with_replacement(layer.names, 2)
+    )
+
+
+def curvatures(setting: Setting, dense: Mapping[str, Tensor]) -> tuple[Curvature, ...]:
+    """Each weight matrix by itself and the whole, in every part."""
+    found, start = [], 0
+    ranges = {}
+    for name, weight in setting.layer.parameters.items():
+        ranges[name] = slice(start, start + weight.numel())
+        start += weight.numel()
+    for name in (*ranges, WHOLE):
+        at = ranges.get(name, slice(None))
+        for part in PARTS:
+            grid = setting.hessian.part(part)
+            operator = grid[:] if name == WHOLE else grid[name, name]
+            found.append(curvature(name, part, float(operator.trace()), dense[part][at, at]))
+    return tuple(found)
+
+
+def curvature(name: str, part: str, trace: float, matrix: Tensor) -> Curvature:
+    """Spectrum of a symmetric matrix; an eigenvalue within rounding of zero counts as zero."""
+    values = torch.linalg.eigvalsh(matrix)
+    negative = values[values < -rounding(values)]
+    total = float(values.abs().sum())
+    return Curvature(
+        name=name,
+        part=part,
+        size=len(values),
+        trace=trace,
+        smallest=float(values[0]),
+        largest=float(values[-1]),
+        negative=len(negative),
+        negative_share=float(negative.abs().sum()) / total if total else 0.0,
+    )
+
+
+def rounding(eigenvalues: Tensor) -> float:
+    """What an eigenvalue of zero may look like: size times machine precision times the largest one."""
+    return len(eigenvalues) * torch.finfo(eigenvalues.dtype).eps * float(eigenvalues.abs().max())

@@ -1,0 +1,119 @@
+"""How figures look: one palette that works for colour-blind readers, on light and dark pages, as inline SVG."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from math import log10
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+INK, MUTED, GRID = "#1b2431", "#5d6875", "#dde2e8"
+BLUE, ORANGE, GREEN, RED, PURPLE, SKY = "#0072b2", "#e69f00", "#009e73", "#d55e00", "#b5568c", "#56b4e9"
+
+PALETTE = {
+    "ink": (INK, "#e7ebf0"),
+    "muted": (MUTED, "#9aa5b1"),
+    "grid": (GRID, "#333c47"),
+    "blue": (BLUE, "#4ea8de"),
+    "orange": (ORANGE, "#f0b53a"),
+    "green": (GREEN, "#35c79a"),
+    "red": (RED, "#ff8a47"),
+    "purple": (PURPLE, "#e08fbd"),
+    "sky": (SKY, "#2f7fb5"),
+}
+"""Okabe and Ito's colours under the names of the page's CSS variables: on a light page, on a dark page."""
+
+WIDTH, HEIGHT = 4.6, 3.5
+"""Inches of one panel: about the width of a phone, so that its text stays readable there."""
+
+_DPI = 160
+"""Resolution of pictures inside a drawing: about one pixel an entry for heat maps of the default size."""
+
+_SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+_RC: Any = {
+    "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans"],
+    "font.size": 10,
+    "axes.titlesize": 11,
+    "axes.titleweight": "normal",
+    "axes.titlelocation": "left",
+    "axes.edgecolor": MUTED,
+    "axes.labelcolor": INK,
+    "axes.titlecolor": INK,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": GRID,
+    "grid.linewidth": 0.7,
+    "text.color": INK,
+    "xtick.color": MUTED,
+    "ytick.color": MUTED,
+    "xtick.labelcolor": INK,
+    "ytick.labelcolor": INK,
+    "lines.linewidth": 1.8,
+    "legend.frameon": False,
+    "legend.fontsize": 9,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "hessianlens",
+}
+
+
+def power_of_ten(exponent: float) -> str:
+    """Ten to a whole power, as text.
+
+    >>> power_of_ten(-3)
+    '10⁻³'
+    """
+    return f"10{str(round(exponent)).translate(_SUPERSCRIPT)}"
+
+
+@contextmanager
+def panel(width: float = WIDTH, height: float = HEIGHT) -> Iterator[tuple[Figure, Axes]]:
+    """One figure with one pair of axes, in the style of the page and without global state."""
+    with mpl.rc_context(_RC):
+        figure = Figure(figsize=(width, height), layout="constrained")
+        yield figure, figure.add_subplot()
+
+
+def log_axis(axes: Axes, which: str, most: int = 6) -> None:
+    """A logarithmic axis with a label at whole powers of ten, at most about `most` of them."""
+    getattr(axes, f"set_{which}scale")("log")
+    axis = getattr(axes, f"{which}axis")
+    axis.set_major_locator(LogLocator(base=10, numticks=most))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: power_of_ten(log10(value)) if value > 0 else ""))
+    axis.set_minor_locator(NullLocator())
+
+
+def to_svg(figure: Figure, name: str, description: str) -> str:
+    """The figure as an inline SVG element that follows the page's fonts and colours.
+
+    Args:
+        figure: What to write.
+        name: Unique on the page; ids inside the drawing are derived from it.
+        description: Read out in place of the drawing.
+    """
+    buffer = io.StringIO()
+    with mpl.rc_context(_RC):
+        figure.savefig(buffer, format="svg", transparent=True, dpi=_DPI, metadata={"Date": None})
+    svg = buffer.getvalue()
+    svg = svg[svg.index("<svg") :]
+    svg = re.sub(r"<metadata>.*?</metadata>\s*", "", svg, flags=re.S)
+    svg = re.sub(r'\sxmlns(:\w+)?="[^"]*"', "", svg)
+    svg = re.sub(r'(\sid="|url\(#|href="#)', rf"\1{name}-", svg)
+    svg = re.sub(r"font: ([\d.]+px) [^;\"]*", r"font: \1 var(--sans)", svg)
+    svg = re.sub(r"font: (\w+) ([\d.]+px) [^;\"]*", r"font: \1 \2 var(--sans)", svg)
+    for variable, (light, _) in PALETTE.items():
+        svg = svg.replace(light, f"var(--{variable})")
+    size = re.search(r'viewBox="0 0 ([\d.]+)', svg)
+    assert size is not None
+    width = round(float(size.group(1)) * 4 / 3)
+    head = f'<svg role="img" aria-label="{description}" style="max-width:{width}px" '
+    return head + re.sub(r'\s(width|height)="[\d.]+pt"', "", svg[len("<svg ") :], count=2)

@@ -1,0 +1,93 @@
+"""Numbers and lists as a reader wants them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from hessianlens.lab.demonstration.style import power_of_ten
+
+MINUS = "\N{MINUS SIGN}"
+GLUE = "\N{NO-BREAK SPACE}"
+_NEARLY_NOTHING = 1e-12
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """A number with some significant digits; very large and very small ones as a power of ten.
+
+    >>> number(0.12345), number(-3.1), number(0.0), number(None)
+    ('0.123', '−3.10', '0', '–')
+    >>> number(-3.1e-9, 2).replace(GLUE, " ")
+    '−3.1 × 10⁻⁹'
+    """
+    if value is None:
+        return "\N{EN DASH}"
+    if value == 0:
+        return "0"
+    mantissa, exponent = f"{value:.{digits - 1}e}".split("e")
+    if -4 < int(exponent) < 5:
+        places = max(0, digits - 1 - int(exponent))
+        return f"{value:.{places}f}".replace("-", MINUS)
+    return f"{mantissa}{GLUE}×{GLUE}{power_of_ten(int(exponent))}".replace("-", MINUS)
+
+
+def roughly(value: float) -> str:
+    """Two digits, and no more than a bound for what is almost nothing.
+
+    >>> roughly(0.7771), roughly(1e-38)
+    ('0.78', 'less than 10⁻¹²')
+    """
+    if 0 < abs(value) < _NEARLY_NOTHING:
+        return f"less than {power_of_ten(math.log10(_NEARLY_NOTHING))}"
+    return number(value, 2)
+
+
+def column(values: Sequence[float], digits: int = 4) -> list[str]:
+    """Numbers for one column of a table: with the same decimals if they are of similar size.
+
+    >>> column([1.08062, 0.39, 0.0]), column([2.0, 0.0015])
+    (['1.081', '0.390', '0'], ['2.00', '0.00150'])
+    """
+    sizes = [abs(v) for v in values if v]
+    if not sizes or not 1e-2 <= min(sizes) <= max(sizes) < 1e3:
+        return [number(v, digits - 1) for v in values]
+    decimals = max(0, digits - 1 - math.floor(math.log10(max(sizes))))
+    return [f"{v:.{decimals}f}".replace("-", MINUS) if v else "0" for v in values]
+
+
+def percent(share: float) -> str:
+    """A share as a percentage.
+
+    >>> percent(0.2656), percent(0.0004), percent(0.0)
+    ('27%', 'less than 0.1%', '0%')
+    """
+    if 0 < share < 0.001:
+        return "less than 0.1%"
+    return f"{100 * share:.1f}%" if 0 < share < 0.0995 else f"{100 * share:.0f}%"
+
+
+def several(words: Sequence[str]) -> str:
+    """A list in a sentence.
+
+    >>> several(["a", "b", "c"]), several(["a"])
+    ('a, b and c', 'a')
+    """
+    return words[-1] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+
+
+def count(n: int, noun: str) -> str:
+    """How many of a thing.
+
+    >>> count(1, "block"), count(3, "block")
+    ('1 block', '3 blocks')
+    """
+    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
+
+
+def be(n: int) -> str:
+    """The verb for so many things.
+
+    >>> be(1), be(0)
+    ('is', 'are')
+    """
+    return "is" if n == 1 else "are"
