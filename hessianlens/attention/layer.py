@@ -43,8 +43,8 @@ class AttentionOptions:
 
     def _prepare(self) -> None:
         expect(
-            isinstance(self.temperature, (int, float)) and math.isfinite(self.temperature) and self.temperature > 0,
-            f"temperature: got {self.temperature!r}, expected a positive finite number.",
+            isinstance(self.temperature, (int, float)) and 1e-100 <= self.temperature <= 1e100,
+            f"temperature: got {self.temperature!r}, expected a positive number between 1e-100 and 1e100.",
         )
         object.__setattr__(self, "_masking", Masking(self.causal, self.mask, self.bias))
         object.__setattr__(self, "_activation", as_activation(self.activation))

@@ -32,7 +32,7 @@ class ActivationPowers:
 
 
 def activation_powers(activation: ActivationLike, length: int = 6, seed: int = 0) -> ActivationPowers:
-    """The leading powers of a, a' and a'' near zero scores, along a generic direction.
+    """The leading powers of a, a' and a'' near zero scores, along a generic direction, for rows of `length` scores.
 
     >>> activation_powers("softmax")
     ActivationPowers(value=0, jacobian=0, curvature=0)
@@ -73,9 +73,11 @@ def _power(activation: Activation, at_large: Tensor, at_small: Tensor) -> int | 
 
 
 def predicted_growth(
-    activation: ActivationLike, part: str, row: str, column: str, *, residual_power: int = 0
+    activation: ActivationLike, part: str, row: str, column: str, *, residual_power: int = 0, length: int = 6
 ) -> int | None:
     """The exponent of sigma of a block's norm as sigma -> 0; ``None`` for a block that is identically zero.
+
+    A causal mask changes nothing, as long as some rows see three tokens or more.
 
     Args:
         activation: Name, `Activation` or function of a row.
@@ -83,6 +85,8 @@ def predicted_growth(
         row: "Q", "K", "V" or "QK" (a single query-key matrix).
         column: The same.
         residual_power: Power of sigma in the loss gradient itself: 0 for a fixed residual, 1 if it scales with sigma.
+        length: Tokens of a sequence. Only very short ones matter: with two tokens a uniform softmax row is symmetric
+            and its third moment vanishes, so that the functional query block grows faster.
 
     >>> {pair: predicted_growth("softmax", "outer", *pair) for pair in ("QQ", "QV", "VV")}
     {'QQ': 6, 'QV': 4, 'VV': 2}
@@ -95,7 +99,7 @@ def predicted_growth(
     check_choice("part", part, ("outer", "functional", "t_functional", "full"))
     for name in (row, column):
         check_choice("row and column", name, ("Q", "K", "V", "QK"))
-    powers = activation_powers(activation)
+    powers = activation_powers(activation, length)
     if part == "full":
         found = [_exponent(powers, p, row, column, residual_power) for p in ("outer", "functional")]
         present = [e for e in found if e is not None]

@@ -80,10 +80,11 @@ def t_outer_rank_bound(d_model: int, d_k: int) -> int:
 
 
 def t_outer_rank(length: int, d_model: int, d_k: int) -> int:
-    """The exact rank of the T-outer-product Hessian for softmax and generic weights and tokens.
+    """The exact rank of the T-outer-product Hessian for one unmasked sequence, softmax, generic weights and tokens.
 
     With ``r_X = min(L, d)``, ``r_C = min(L - 1, d)`` and ``k = min(d_K, r_X, r_C)`` it is ``k (r_X + r_C - k)``; the
-    bound of Lemma D.2 is attained exactly when ``L >= d + 1``.
+    bound of Lemma D.2 is attained exactly when ``L >= d + 1``. A causal mask lowers the rank; a batch of several
+    sequences can only raise it, up to the bound.
 
     >>> t_outer_rank(9, 8, 4) == t_outer_rank_bound(8, 4), t_outer_rank(8, 8, 4)
     (True, 44)

@@ -88,3 +88,15 @@ def test_powers_of_a_function_without_whole_power_are_refused() -> None:
     for wrong in ((0,), (-1,)):
         with pytest.raises(hl.InputError, match="depth"):
             linear_attention_growth(*wrong)
+
+
+def test_two_tokens_have_no_third_moment() -> None:
+    """At L = 2 the functional query block of softmax grows as sigma^7, and the prediction says so."""
+    layer = self_attention(3)
+
+    def norm(sigma: float) -> float:
+        H = hl.attention_hessian(layer, sigma * randn(2, 4, seed=5), grad=randn(2, 3, seed=6), curvature=1.0)
+        return float(H.functional["Q", "Q"].to_dense().norm())
+
+    assert predicted_growth("softmax", "functional", "Q", "Q", length=2) == 7
+    assert math.log10(norm(1e-2) / norm(1e-3)) == pytest.approx(7, abs=0.02)
