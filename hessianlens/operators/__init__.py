@@ -1,9 +1,10 @@
 """Matrices in factored form, on curvlinops' linear-operator interface."""
 
+from hessianlens.operators.arranged import ArrangedGrid
 from hessianlens.operators.base import StructuredOperator
 from hessianlens.operators.commutation import commutation_matrix
 from hessianlens.operators.factor import Factor
 from hessianlens.operators.grid import BlockGrid
 from hessianlens.operators.token_sum import Term, TokenSum
 
-__all__ = ["BlockGrid", "Factor", "StructuredOperator", "Term", "TokenSum", "commutation_matrix"]
+__all__ = ["ArrangedGrid", "BlockGrid", "Factor", "StructuredOperator", "Term", "TokenSum", "commutation_matrix"]

@@ -17,6 +17,7 @@ from hessianlens.operators.factor import Factor
 
 _TRANSPOSE = str.maketrans(ROW_AXES + COLUMN_AXES, COLUMN_AXES + ROW_AXES)
 _ONTO_DIAGONAL = str.maketrans(COLUMN_AXES, ROW_AXES)
+_AXES = ROW_AXES + COLUMN_AXES
 _SUMMED = "".join(x for x in ascii_lowercase if x not in ROW_AXES + COLUMN_AXES)
 _SECOND_COPY = str.maketrans(_SUMMED, _SUMMED.upper())
 _HALVING_PAYS = 2e8
@@ -184,6 +185,25 @@ class TokenSum(StructuredOperator):
                 result = result + 2 * other.coefficient * term.contract("", *other.relabel(_SECOND_COPY).factors)
         return result
 
+    def restricted(self, rows: tuple[slice, slice], columns: tuple[slice, slice]) -> TokenSum:
+        """The same block between rectangular pieces of the two parameters.
+
+        >>> p = torch.eye(3)
+        >>> op = TokenSum.of(
+        ...     [Term(1.0, (Factor("p", "na", p), Factor("p", "nc", p), Factor.identity("bd", 2)))], (3, 2), (3, 2)
+        ... )
+        >>> op.restricted((slice(0, 1), slice(None)), (slice(1, 3), slice(None))).shape
+        (2, 4)
+        """
+        shape = (*self._out_shape[0], *self._in_shape[0])
+        ranges = {x: range(n)[piece] for x, n, piece in zip(_AXES, shape, (*rows, *columns), strict=True)}
+        cut = {x: (r.start, r.stop) for x, r in ranges.items() if len(r) < shape[_AXES.index(x)]}
+        terms = [
+            replace(t, factors=tuple(_cut(f, cut, self.dtype, self.device) for f in t.factors)) for t in self.terms
+        ]
+        sizes = [len(ranges[x]) for x in _AXES]
+        return TokenSum(terms, (sizes[0], sizes[1]), (sizes[2], sizes[3]), self.dtype, self.device)
+
     def algebra(self) -> str:
         """The sum in index notation."""
         return " + ".join(map(str, self.terms)) or "0"
@@ -204,6 +224,19 @@ class TokenSum(StructuredOperator):
 
     def __mul__(self, scalar: int | float) -> TokenSum:
         return self._with([replace(term, coefficient=term.coefficient * float(scalar)) for term in self.terms])
+
+
+def _cut(factor: Factor, cut: dict[str, tuple[int, int]], dtype: torch.dtype, device: torch.device) -> Factor:
+    """A factor with some of its indices restricted; an identity that is no longer one is formed."""
+    touched = [x for x in factor.indices if x in cut]
+    if factor.tensor is None and touched:
+        if {cut.get(x) for x in factor.indices} == {cut[touched[0]]}:
+            start, stop = cut[touched[0]]
+            return Factor.identity(factor.indices, stop - start)
+        factor = Factor(factor.name, factor.indices, torch.eye(factor.size, dtype=dtype, device=device))
+    for x in touched:
+        factor = factor.slice(x, *cut[x])
+    return factor
 
 
 def _self_inner(term: Term) -> Tensor:

@@ -1,0 +1,9 @@
+"""Matrix-free curvature of named blocks: exact products with the Hessian, Gauss-Newton and functional matrix."""
+
+from hessianlens.curvature.functional import FunctionalOperator
+from hessianlens.curvature.ggn import GaussNewtonOperator
+from hessianlens.curvature.hessian import HessianOperator
+from hessianlens.curvature.linearisation import Linearisation
+from hessianlens.curvature.pair import BlockPairOperator
+
+__all__ = ["BlockPairOperator", "FunctionalOperator", "GaussNewtonOperator", "HessianOperator", "Linearisation"]

@@ -1,0 +1,95 @@
+"""One batch of a problem on one shared graph: every first and second derivative product that curvature needs.
+
+With outputs ``f(theta)``, loss gradient ``g`` and loss curvature ``C`` at the outputs,
+
+    J v,  J^T u,  C u,  and  (sum_k g_k d^2 f_k / dr dc) v
+
+all come from one forward pass: ``s(u) = J_c^T u`` is built once with a graph; differentiating ``<s(u), v>`` with
+respect to the row parameters gives the functional product and with respect to u gives ``J v``, in one backward pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from hessianlens.problem import Batch, Problem
+
+
+def _grad(outputs: Sequence[Tensor], inputs: Sequence[Tensor], weights: Sequence[Tensor], graph: bool) -> list[Tensor]:
+    """Vector-Jacobian product; zero where an input plays no part. The graph stays for further products."""
+    alive = [(o, w) for o, w in zip(outputs, weights, strict=True) if o.requires_grad]
+    if not alive:
+        return [torch.zeros_like(x) for x in inputs]
+    found = torch.autograd.grad(
+        [o for o, _ in alive],
+        list(inputs),
+        [w for _, w in alive],
+        retain_graph=True,
+        create_graph=graph,
+        allow_unused=True,
+    )
+    return [torch.zeros_like(x) if d is None else d for x, d in zip(inputs, found, strict=True)]
+
+
+class Linearisation:
+    """The derivatives of one batch with respect to chosen parameters.
+
+    Args:
+        problem: What is differentiated.
+        batch: One batch of its data.
+        names: Parameters with respect to which derivatives will be asked for.
+    """
+
+    def __init__(self, problem: Problem, batch: Batch, names: Sequence[str]) -> None:
+        self.leaves = {name: problem.params[name].detach().requires_grad_() for name in names}
+        with problem.scope(), torch.enable_grad():
+            self.outputs = problem.forward({**problem.params, **self.leaves}, batch)
+            self._point = self.outputs.detach().requires_grad_()
+            (self._slope,) = torch.autograd.grad(problem.loss(self._point, batch), self._point, create_graph=True)
+            self._dummy = self._slope.detach().clone().requires_grad_()
+            self._total = problem.loss(self.outputs, batch)
+        self._pulled: dict[tuple[str, ...], list[Tensor]] = {}
+        self._gradients: dict[tuple[str, ...], list[Tensor]] = {}
+
+    def _leaves(self, names: Sequence[str]) -> list[Tensor]:
+        return [self.leaves[name] for name in names]
+
+    def gradient(self, names: Sequence[str]) -> dict[str, Tensor]:
+        """The gradient of this batch's loss."""
+        found = _grad([self._total], self._leaves(names), [torch.ones_like(self._total)], graph=False)
+        return dict(zip(names, found, strict=True))
+
+    def transposed(self, cotangent: Tensor, names: Sequence[str]) -> dict[str, Tensor]:
+        """``J^T u``."""
+        found = _grad([self.outputs], self._leaves(names), [cotangent], graph=False)
+        return dict(zip(names, found, strict=True))
+
+    def loss_curvature(self, tangent: Tensor) -> Tensor:
+        """``C u``: the Hessian of the loss at the outputs, times a vector."""
+        return _grad([self._slope], [self._point], [tangent], graph=False)[0]
+
+    def hessian(self, tangents: Mapping[str, Tensor], names: Sequence[str]) -> dict[str, Tensor]:
+        """``H v``: rows `names`, columns those of `tangents`, by double backward through the loss."""
+        columns = tuple(tangents)
+        if columns not in self._gradients:
+            with torch.enable_grad():
+                ones = torch.ones_like(self._total)
+                self._gradients[columns] = _grad([self._total], self._leaves(columns), [ones], graph=True)
+        found = _grad(self._gradients[columns], self._leaves(names), list(tangents.values()), graph=False)
+        return dict(zip(names, found, strict=True))
+
+    def split(
+        self, tangents: Mapping[str, Tensor], names: Sequence[str]
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Gauss-Newton and functional products, ``G v`` and ``(H - G) v``, from one graph; neither is a difference."""
+        columns = tuple(tangents)
+        if columns not in self._pulled:
+            with torch.enable_grad():
+                self._pulled[columns] = _grad([self.outputs], self._leaves(columns), [self._dummy], graph=True)
+        rows = self._leaves(names)
+        *functional, tangent = _grad(self._pulled[columns], [*rows, self._dummy], list(tangents.values()), graph=False)
+        gauss_newton = self.transposed(self.loss_curvature(tangent), names)
+        return gauss_newton, dict(zip(names, functional, strict=True))

@@ -1,0 +1,105 @@
+"""An operator between named blocks: what the Hessian, Gauss-Newton and functional operators share."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from hessianlens.curvature.linearisation import Linearisation
+from hessianlens.operators.base import PyTorchLinearOperator
+from hessianlens.problem import Block, Problem
+
+Tangents = dict[str, Tensor]
+
+
+class BlockPairOperator(PyTorchLinearOperator):
+    """A curvature matrix with rows and columns in named blocks, known through exact products.
+
+    Products go over the data batch by batch; the graph of a batch serves every vector of a product, and stays for later
+    products if it is the only one (or if `keep_graphs` says so).
+
+    Args:
+        problem: What is differentiated.
+        rows: Blocks that index the rows.
+        columns: Blocks that index the columns.
+        keep_graphs: Keep the graphs of all batches between products; default: only if there is a single batch.
+    """
+
+    method = "double backward"
+    gradients_per_product: float = 2.0
+    """Cost of one product, in gradients of the loss."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        rows: Sequence[Block],
+        columns: Sequence[Block],
+        keep_graphs: bool | None = None,
+    ) -> None:
+        super().__init__([block.shape for block in columns], [block.shape for block in rows])
+        self.problem, self.rows, self.columns = problem, tuple(rows), tuple(columns)
+        self.keep_graphs = len(problem.data) == 1 if keep_graphs is None else keep_graphs
+        self._kept: dict[int, Linearisation] = {}
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Dtype of the entries, that of the problem."""
+        return self.problem.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Device of the products, that of the problem."""
+        return self.problem.device
+
+    @property
+    def row_parameters(self) -> list[str]:
+        """Parameters in which the row blocks lie."""
+        return list(dict.fromkeys(block.parameter for block in self.rows))
+
+    def linearisations(self) -> Iterator[Linearisation]:
+        """One batch after the other."""
+        names = list(dict.fromkeys([b.parameter for b in (*self.rows, *self.columns)]))
+        for k, batch in enumerate(self.problem.data):
+            if k in self._kept:
+                yield self._kept[k]
+                continue
+            at = Linearisation(self.problem, batch, names)
+            if self.keep_graphs:
+                self._kept[k] = at
+            yield at
+
+    @abstractmethod
+    def product(self, at: Linearisation, tangents: Tangents) -> Mapping[str, Tensor]:
+        """The product of one batch's matrix with parameter-shaped tangents, on the row parameters."""
+
+    def _matmat(self, X: list[Tensor]) -> list[Tensor]:
+        vectors = X[0].shape[-1]
+        result = [torch.zeros(*block.shape, vectors, dtype=self.dtype, device=self.device) for block in self.rows]
+        tangents = [self._embed([x[..., k] for x in X]) for k in range(vectors)]
+        for at in self.linearisations():
+            for k, tangent in enumerate(tangents):
+                found = self.product(at, tangent)
+                for block, out in zip(self.rows, result, strict=True):
+                    out[..., k] += block.take(found[block.parameter])
+        return result
+
+    def _embed(self, pieces: Sequence[Tensor]) -> Tangents:
+        """Vectors of the column blocks as tensors shaped as their parameters; blocks of one parameter add up."""
+        tangents: Tangents = {}
+        for block, piece in zip(self.columns, pieces, strict=True):
+            whole = block.embed(piece.to(self.dtype), self.problem.params[block.parameter])
+            tangents[block.parameter] = tangents[block.parameter] + whole if block.parameter in tangents else whole
+        return tangents
+
+    def _adjoint(self) -> BlockPairOperator:
+        return type(self)(self.problem, self.columns, self.rows, self.keep_graphs)
+
+    def __repr__(self) -> str:
+        rows, columns = (", ".join(b.name for b in blocks) for blocks in (self.rows, self.columns))
+        return (
+            f"{type(self).__name__} {self.shape[0]}x{self.shape[1]}: [{rows}] x [{columns}], {self.method}, "
+            f"about {self.gradients_per_product:g} gradients a product"
+        )

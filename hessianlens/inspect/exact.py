@@ -1,0 +1,131 @@
+"""Exact blocks of the last attention layer of a problem, under the names and in the order of its own parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+
+import torch
+from torch import Tensor
+
+from hessianlens.models.adapters.scope import differentiable_twice
+from hessianlens.models.sites import AttentionSite, find_site, frozen_copy
+from hessianlens.operators import ArrangedGrid, BlockGrid, StructuredOperator, TokenSum
+from hessianlens.problem import Block, Problem
+from hessianlens.theory.in_network import (
+    InNetworkHessian,
+    PositionDerivatives,
+    in_network_hessian,
+    position_derivatives,
+)
+
+_CLOSED_FORM = {"q": "Q", "k": "K", "v": "O", "o": "U"}
+"""Names of q, k, v and o in `FactoredValueAttention`, whose W_O W_U is our W_V W_O."""
+
+
+@dataclass(frozen=True, eq=False)
+class ExactAttention:
+    """The closed form of a problem's last attention layer.
+
+    Attributes:
+        problem: The problem.
+        sites: The layer at each batch.
+    """
+
+    problem: Problem
+    sites: tuple[AttentionSite, ...]
+
+    @property
+    def prefix(self) -> str:
+        """Name of the layer's blocks."""
+        return self.sites[0].prefix
+
+    def covers(self, blocks: Sequence[Block]) -> bool:
+        """Whether every block is a weight or bias of this layer that the closed form knows."""
+        return all(self._role(block.name) is not None for block in blocks)
+
+    def _role(self, name: str) -> tuple[str, bool] | None:
+        """Projection and whether it is a bias, for a block of this layer."""
+        head, _, tail = name.removeprefix(self.prefix + ".").partition(".")
+        if not name.startswith(self.prefix + ".") or head not in _CLOSED_FORM or tail not in ("", "bias"):
+            return None
+        bias = tail == "bias"
+        return None if bias and head not in self.sites[0].biased else (head, bias)
+
+    @cached_property
+    def _derivatives(self) -> tuple[PositionDerivatives, ...]:
+        found = []
+        for site, batch in zip(self.sites, self.problem.data, strict=True):
+            with torch.no_grad():
+                F = site.layer(site.tokens)
+
+            def loss(outputs: Tensor, batch: object = batch) -> Tensor:
+                return self.problem.loss(outputs, batch)
+
+            found.append(position_derivatives(F, site.behind, loss))
+        return tuple(found)
+
+    @cached_property
+    def _hessians(self) -> tuple[InNetworkHessian, ...]:
+        pairs = zip(self.sites, self._derivatives, strict=True)
+        return tuple(in_network_hessian(site.layer, site.tokens, found) for site, found in pairs)
+
+    def operator(self, part: str, row: Block, column: Block) -> StructuredOperator:
+        """The exact matrix between two blocks; `part` is "full", "ggn" or "functional"."""
+        grids = [self._grid(hessian.part(part), row, column) for hessian in self._hessians]
+        total = grids[0]
+        for grid in grids[1:]:
+            both = total + grid
+            assert isinstance(both, BlockGrid)
+            total = both
+        return ArrangedGrid(total, row.shape, column.shape, self._cut(row), self._cut(column))
+
+    def _grid(self, grid: BlockGrid, row: Block, column: Block) -> BlockGrid:
+        """The closed form's blocks of all heads, restricted to weights or biases."""
+        shapes: dict[str, dict[Hashable, tuple[int, int]]] = {}
+        slices: dict[str, slice] = {}
+        for block in (row, column):
+            role = self._role(block.name)
+            assert role is not None
+            pieces = self._cut(block)(torch.zeros(block.shape))
+            names = [(_CLOSED_FORM[role[0]], h) for h in range(len(pieces))]
+            shapes[block.name] = {n: (p.shape[0], p.shape[1]) for n, p in zip(names, pieces, strict=True)}
+            slices[block.name] = self._rows(*role)
+
+        def build(r: Hashable, c: Hashable) -> TokenSum:
+            found = grid.block(r, c)
+            assert isinstance(found, TokenSum)
+            return found.restricted((slices[row.name], slice(None)), (slices[column.name], slice(None)))
+
+        return BlockGrid(
+            shapes[row.name], shapes[column.name], build, grid.dtype, grid.device, symmetric=row.name == column.name
+        )
+
+    def _rows(self, name: str, bias: bool) -> slice:
+        """Rows of an extended weight that are the weight, or the bias."""
+        if name == "o" or not self.sites[0].biased:
+            return slice(None)
+        return slice(-1, None) if bias else slice(0, -1)
+
+    def _cut(self, block: Block) -> Callable[[Tensor], list[Tensor]]:
+        role = self._role(block.name)
+        assert role is not None
+        name, bias = role
+        storage = self.sites[0].storage
+        return storage.bias_by_head if bias else partial(storage.by_head, name)
+
+
+def exact_attention(problem: Problem) -> ExactAttention | None:
+    """The closed form of the last attention layer; None where the model has none that it fits."""
+    model = frozen_copy(problem)
+    if model is None:
+        return None
+    sites = []
+    with differentiable_twice(model):
+        for batch in problem.data:
+            site = find_site(problem, model, batch)
+            if site is None:
+                return None
+            sites.append(site)
+    return ExactAttention(problem, tuple(sites))

@@ -1,0 +1,127 @@
+"""Losses by name, each as a sum over the data with its reduction stated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+from torch.nn import functional as nnf
+
+from hessianlens.errors import InputError, check_choice, expect
+from hessianlens.models.adapters.batches import batch_size, inputs_of, targets_of
+from hessianlens.problem import Batch, BatchLoss
+
+IGNORED = -100
+
+
+@dataclass(frozen=True)
+class StatedLoss:
+    """A batch's share of the total loss, and in words how the total reduces."""
+
+    function: BatchLoss
+    reduction: str
+
+
+def named_loss(
+    name: str, data: Sequence[Batch], reduction: str, shift: bool, ignore_index: int = IGNORED
+) -> StatedLoss:
+    """A loss by name: "cross_entropy", "square" or "bce".
+
+    Args:
+        name: Which loss.
+        data: All batches, to count what a mean divides by.
+        reduction: "mean" over everything that counts, "sequence" (sums within a sequence, mean over them), or "sum".
+        shift: Whether position p predicts token p + 1 (causal language models).
+        ignore_index: The target without a loss.
+    """
+    check_choice("loss", name, ("cross_entropy", "square", "bce"))
+    check_choice("reduction", reduction, ("mean", "sequence", "sum"))
+    terms: dict[str, Callable[[Tensor, Batch], Tensor]] = {
+        "cross_entropy": lambda out, batch: _cross_entropy(
+            out, labels(batch, shift, ignore_index), shift, ignore_index
+        ),
+        "square": lambda out, batch: (out - _like(out, batch)).square().sum(),
+        "bce": lambda out, batch: nnf.binary_cross_entropy_with_logits(out, _like(out, batch), reduction="sum"),
+    }
+    total, words = _denominator(name, data, reduction, shift, ignore_index)
+    share = terms[name]
+    return StatedLoss(lambda out, batch: share(out, batch) / total, words)
+
+
+def callable_loss(function: Callable[[Tensor, Batch], Tensor], data: Sequence[Batch], reduction: str) -> StatedLoss:
+    """A user's function of outputs and batch, averaged over batches in proportion to their sizes, or summed."""
+    check_choice("reduction", reduction, ("mean", "sum"))
+    sequences = sum(batch_size(batch) for batch in data)
+
+    def share(out: Tensor, batch: Batch) -> Tensor:
+        value = function(out, batch)
+        expect(
+            isinstance(value, Tensor) and value.numel() == 1,
+            "loss: the function must return a scalar tensor, got "
+            + (f"shape {tuple(value.shape)}." if isinstance(value, Tensor) else f"{type(value).__name__}."),
+        )
+        return value.reshape(()) * (batch_size(batch) / sequences if reduction == "mean" else 1.0)
+
+    words = (
+        "the given function, mean over batches by size"
+        if reduction == "mean"
+        else "the given function, summed over batches"
+    )
+    return StatedLoss(share, words)
+
+
+def labels(batch: Batch, shift: bool, ignore_index: int) -> Tensor:
+    """Integer targets; for a causal model without any, its own input tokens, padding left out."""
+    found = targets_of(batch)
+    if found is not None:
+        return found
+    inputs = inputs_of(batch)
+    tokens = inputs.get("input_ids", inputs.get("tokens")) if isinstance(inputs, Mapping) else inputs
+    if not shift or not isinstance(tokens, Tensor) or tokens.is_floating_point():
+        raise InputError("data: no targets; give (inputs, targets) pairs or a dict with 'labels'.")
+    seen = inputs.get("attention_mask") if isinstance(inputs, Mapping) else None
+    return tokens if seen is None else tokens.masked_fill(seen == 0, ignore_index)
+
+
+def _cross_entropy(out: Tensor, targets: Tensor, shift: bool, ignore_index: int) -> Tensor:
+    if shift:
+        out, targets = out[:, :-1], targets[:, 1:]
+    expect(
+        targets.shape == out.shape[:-1],
+        f"targets: got shape {tuple(targets.shape)}, expected {tuple(out.shape[:-1])} for outputs {tuple(out.shape)}.",
+    )
+    return nnf.cross_entropy(
+        out.reshape(-1, out.shape[-1]), targets.reshape(-1), ignore_index=ignore_index, reduction="sum"
+    )
+
+
+def _like(out: Tensor, batch: Batch) -> Tensor:
+    targets = targets_of(batch)
+    if targets is None:
+        raise InputError("data: no targets; give (inputs, targets) pairs or a dict with 'labels'.")
+    expect(
+        targets.shape == out.shape,
+        f"targets: got shape {tuple(targets.shape)}, expected that of the outputs, {tuple(out.shape)}.",
+    )
+    return targets.to(out.dtype)
+
+
+def _denominator(name: str, data: Sequence[Batch], reduction: str, shift: bool, ignore_index: int) -> tuple[float, str]:
+    """What the sum of terms is divided by, and the sentence that says so."""
+    sequences = sum(batch_size(batch) for batch in data)
+    if reduction == "sum":
+        return 1.0, f"{name}, summed over everything"
+    if reduction == "sequence":
+        return float(sequences), f"{name}, summed within a sequence, mean over {sequences} sequences"
+    if name != "cross_entropy":
+        found = [targets_of(batch) for batch in data]
+        entries = sum(t.numel() for t in found if t is not None)
+        return float(max(entries, 1)), f"{name}, mean over all {entries} entries"
+    count = 0
+    for batch in data:
+        targets = labels(batch, shift, ignore_index)
+        count += int(((targets[:, 1:] if shift else targets) != ignore_index).sum())
+    expect(count > 0, f"targets: every target is {ignore_index}, expected at least one with a loss.")
+    torch_words = "next-token " if shift else ""
+    return float(count), f"{torch_words}{name}, mean over {count} targets"

@@ -1,0 +1,157 @@
+"""`problem`: a model, data and a loss become a frozen `Problem` with named blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from hessianlens.errors import InputError, check_choice, expect
+from hessianlens.models.adapters.batches import as_batches, targets_of
+from hessianlens.models.adapters.losses import StatedLoss, callable_loss, named_loss
+from hessianlens.models.adapters.outputs import call
+from hessianlens.models.adapters.scope import differentiable_twice, fused_attention, uses_scaled_dot_product
+from hessianlens.models.discovery import discover
+from hessianlens.problem import Batch, Problem, move
+
+LossLike = str | Callable[[Tensor, Batch], Tensor] | None
+
+
+def problem(
+    model: nn.Module,
+    data: object,
+    loss: LossLike = None,
+    *,
+    reduction: str = "mean",
+    dtype: torch.dtype | None = None,
+    device: torch.device | str | None = None,
+    micro_batch: int | None = None,
+    heads: bool = False,
+    check: bool = True,
+) -> Problem:
+    """The loss of a model on data, as a function of its named blocks.
+
+    The model is put in evaluation mode, without dropout and with attention that can be differentiated twice, only
+    while it runs, and is left as it was. Derivatives are taken in `dtype` whatever the model's own is.
+
+    Args:
+        model: Any `nn.Module`, Hugging Face model or TransformerLens-style model.
+        data: A batch (tensor, (inputs, targets), dict) or an iterable of batches.
+        loss: "cross_entropy", "square", "bce", "model" (a Hugging Face model's own, from `labels`), or a function of
+            outputs and batch. Default: the model's own if the data has labels, else next-token cross-entropy for a
+            causal language model.
+        reduction: "mean" over all targets, "sequence" (mean over sequences of sums) or "sum"; for a function: "mean"
+            over batches by size, or "sum".
+        dtype: Precision of the derivatives; default: the model's.
+        device: Where they are computed; default: where the model is.
+        micro_batch: Largest number of sequences differentiated at once.
+        heads: Also name every head's own part of q, k, v and o.
+        check: Run the first batch twice and compare, to catch randomness.
+
+    >>> layer = nn.Sequential(nn.Linear(3, 2))
+    >>> p = problem(layer, (torch.zeros(4, 3), torch.tensor([0, 1, 1, 0])), "cross_entropy")
+    >>> p.reduction, list(p.blocks)
+    ('cross_entropy, mean over 4 targets', ['0.weight', '0.bias'])
+    """
+    if not isinstance(model, nn.Module):
+        raise InputError(f"model: got {type(model).__name__}, expected a torch nn.Module.")
+    params, target_dtype, target_device = _parameters(model, dtype, device)
+    batches = [move(batch, target_dtype, target_device) for batch in as_batches(data, micro_batch)]
+    stated = _stated_loss(model, batches, loss, reduction)
+    found = discover(model, heads=heads)
+    made = Problem(
+        forward=partial(call, model),
+        loss=stated.function,
+        params=params,
+        blocks=found.blocks,
+        data=batches,
+        reduction=stated.reduction,
+        notes=(*found.notes, *_attention_note(model)),
+        scope=partial(differentiable_twice, model),
+        source=model,
+    )
+    if check:
+        _expect_deterministic(made)
+    return made
+
+
+def _parameters(
+    model: nn.Module, dtype: torch.dtype | None, device: torch.device | str | None
+) -> tuple[dict[str, Tensor], torch.dtype, torch.device]:
+    """Parameters and floating buffers, detached, in the precision and place of the derivatives."""
+    named = dict(model.named_parameters())
+    expect(len(named) > 0, f"model: {type(model).__name__} has no parameters.")
+    first = next(iter(named.values()))
+    target_dtype = first.dtype if dtype is None else dtype
+    target_device = torch.device(device) if device is not None else first.device
+    state = {**named, **dict(model.named_buffers())}
+    moved = {
+        name: tensor.detach().to(device=target_device, dtype=target_dtype if tensor.is_floating_point() else None)
+        for name, tensor in state.items()
+    }
+    return moved, target_dtype, target_device
+
+
+def _stated_loss(model: nn.Module, data: Sequence[Batch], loss: LossLike, reduction: str) -> StatedLoss:
+    if callable(loss):
+        return callable_loss(loss, data, reduction)
+    kind = _head_kind(model)
+    if loss in (None, "model"):
+        if kind is None or (targets_of(data[0]) is None and kind != "causal"):
+            raise InputError(
+                f"loss: {type(model).__name__} says nothing about its loss and the data has no labels; "
+                "give loss='cross_entropy', 'square' or 'bce' with targets, or a function of outputs and batch."
+            )
+        name = "square" if kind == "regression" else "bce" if kind == "multi_label" else "cross_entropy"
+        return named_loss(name, data, reduction, shift=kind == "causal")
+    check_choice("loss", loss, ("cross_entropy", "square", "bce", "model"))
+    return named_loss(str(loss), data, reduction, shift=kind == "causal")
+
+
+def _head_kind(model: nn.Module) -> str | None:
+    """What a Hugging Face head predicts, by its class name; None for other models."""
+    if not hasattr(model, "config"):
+        return None
+    name = type(model).__name__
+    if name.endswith(("ForCausalLM", "LMHeadModel")) and not isinstance(getattr(model, "cls", None), nn.Module):
+        return "causal"
+    if name.endswith("Classification"):
+        stated = getattr(model.config, "problem_type", None)
+        kinds = {"regression": "regression", "multi_label_classification": "multi_label"}
+        return kinds.get(str(stated), "classes")
+    return "classes" if name.endswith(("ForMaskedLM", "ForPreTraining")) else None
+
+
+def _attention_note(model: nn.Module) -> tuple[str, ...]:
+    fused = fused_attention(model)
+    if fused is not None:
+        return (
+            f"attention implementation {fused} has no second derivative: eager attention is used while differentiating",
+        )
+    if uses_scaled_dot_product(model):
+        return ("fused attention has no second derivative: the plain kernel is used while differentiating",)
+    return ()
+
+
+def _expect_deterministic(made: Problem) -> None:
+    with made.scope(), torch.no_grad():
+        first, again = (made.forward(made.params, made.data[0]) for _ in range(2))
+    if not torch.equal(first, again):
+        raise InputError(
+            f"model: two runs on the same batch differ by up to {float((first - again).abs().max()):.2g}; "
+            "it draws random numbers in evaluation mode, and its derivatives would be noise. Turn that off."
+        )
+    expect(bool(torch.isfinite(first).all()), "model: its outputs on the first batch are not finite.")
+
+
+def summary(made: Problem) -> Mapping[str, object]:
+    """What a problem is, in a few words, for reports."""
+    return {
+        "blocks": len(made.blocks),
+        "parameters": sum(p.numel() for p in made.params.values()),
+        "batches": len(made.data),
+        "reduction": made.reduction,
+        "notes": list(made.notes),
+    }

@@ -1,0 +1,75 @@
+"""The state in which a model can be differentiated twice, and how it is put back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+
+@contextmanager
+def differentiable_twice(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode without dropout, and attention through kernels that have a second derivative.
+
+    Fused attention kernels have no second derivative on any device. Inside this scope PyTorch's scaled dot-product
+    attention uses its plain kernel, the encoder's inference shortcut is off, a Hugging Face model that insists on a
+    fused implementation of its own runs its eager one, and none fills a cache of keys and values. On leaving, every
+    module is in the mode it was in.
+    """
+    modes = {module: module.training for module in model.modules()}
+    shortcut = torch.backends.mha.get_fastpath_enabled()
+    with ExitStack() as stack:
+        stack.enter_context(sdpa_kernel(SDPBackend.MATH))
+        stack.enter_context(_eager_where_fused(model))
+        stack.enter_context(_without_cache(model))
+        torch.backends.mha.set_fastpath_enabled(False)
+        model.eval()
+        try:
+            yield
+        finally:
+            torch.backends.mha.set_fastpath_enabled(shortcut)
+            for module, training in modes.items():
+                module.training = training
+
+
+def fused_attention(model: nn.Module) -> str | None:
+    """The fused implementation a Hugging Face model is set to, if any."""
+    name = getattr(getattr(model, "config", None), "_attn_implementation", None)
+    return name if isinstance(name, str) and name not in ("eager", "sdpa") else None
+
+
+@contextmanager
+def _eager_where_fused(model: nn.Module) -> Iterator[None]:
+    name = fused_attention(model)
+    switch: Any = getattr(model, "set_attn_implementation", None)
+    if name is None or switch is None:
+        yield
+        return
+    switch("eager")
+    try:
+        yield
+    finally:
+        switch(name)
+
+
+@contextmanager
+def _without_cache(model: nn.Module) -> Iterator[None]:
+    config = getattr(model, "config", None)
+    if config is None or not getattr(config, "use_cache", False):
+        yield
+        return
+    config.use_cache = False
+    try:
+        yield
+    finally:
+        config.use_cache = True
+
+
+def uses_scaled_dot_product(model: nn.Module) -> bool:
+    """Whether the model would, by itself, call fused attention."""
+    config = getattr(getattr(model, "config", None), "_attn_implementation", None)
+    return config not in (None, "eager") or any(isinstance(m, nn.MultiheadAttention) for m in model.modules())

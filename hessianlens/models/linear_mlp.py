@@ -1,0 +1,81 @@
+"""Linear MLPs on tokens, the literature's point of comparison."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from hessianlens.models.arguments import check_count, check_dtype, check_number
+from hessianlens.models.embedding import check_tokens, look_up
+from hessianlens.models.initialisation import fill_normal, fill_uniform, generator
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+class LinearMLP(nn.Module):
+    """``logits = W_n ... W_2 W_1 E[token]``, every token by itself (the paper's Figure 8).
+
+    Layers are ``torch.nn.Linear`` without bias, the last one to the logits, so ``layers=1`` is one matrix
+    vocab x width. There are no positions. Drawn from one generator in this order: the embedding, as standard normals
+    times `embedding_std`; then the layers, input first, from torch's default U(-1/sqrt(width), 1/sqrt(width)).
+
+    Args:
+        layers: Number of matrices behind the embedding.
+        width: Width of the embedding and of the hidden layers.
+        vocab: Number of tokens and of logits.
+        embedding_std: Standard deviation of the embedding.
+        seed: Seed of all weights.
+        dtype: Dtype of the weights and of the output.
+
+    >>> model = LinearMLP(layers=2, width=8)
+    >>> {name: tuple(p.shape) for name, p in model.named_parameters()}
+    {'token_embedding': (12, 8), 'layers.0.weight': (8, 8), 'layers.1.weight': (12, 8)}
+    >>> model(torch.zeros(3, 18, dtype=torch.int64)).shape
+    torch.Size([3, 18, 12])
+    """
+
+    def __init__(
+        self,
+        layers: int = 1,
+        width: int = 128,
+        vocab: int = 12,
+        *,
+        embedding_std: float = 1.0,
+        seed: int = 0,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        super().__init__()
+        for name, count in {"layers": layers, "width": width, "vocab": vocab}.items():
+            check_count(name, count)
+        check_dtype(dtype)
+        self.token_embedding = nn.Parameter(torch.zeros(vocab, width, dtype=dtype))
+        outputs = [width] * (layers - 1) + [vocab]
+        # skip_init: torch's own initialisation would draw from, and so disturb, the global generator.
+        self.layers = nn.ModuleList(
+            nn.utils.skip_init(nn.Linear, width, size, bias=False, dtype=dtype) for size in outputs
+        )
+        source = generator(seed)
+        fill_normal(self.token_embedding, check_number("embedding_std", embedding_std, 0.0), source)
+        for weight in self.layers.parameters():
+            fill_uniform(weight, 1 / math.sqrt(width), source)
+
+    def redraw_embeddings(self, std: float, seed: int) -> Self:
+        """Draw the embedding anew from N(0, std^2), in place; the layers stay as they are."""
+        fill_normal(self.token_embedding, check_number("embedding_std", std, 0.0), generator(seed))
+        return self
+
+    def forward(self, tokens: Int[Tensor, "*b l"]) -> Float[Tensor, "*b l v"]:
+        """Logits (B, L, vocab) of tokens (B, L)."""
+        x = look_up(self.token_embedding, check_tokens(tokens))
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+    def extra_repr(self) -> str:
+        """Sizes that no part shows by itself."""
+        return f"vocab={len(self.token_embedding)}"

@@ -1,0 +1,96 @@
+"""The last attention layer of GPT-2-like models: packed or separate projections, learned positions, causal softmax."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hessianlens.models.adapters.batches import inputs_of
+from hessianlens.models.adapters.outputs import as_tensor
+from hessianlens.models.sites.site import AttentionSite, Storage, heads_of, with_ones
+from hessianlens.problem import Batch
+
+
+def gpt2_site(model: nn.Module, batch: Batch) -> AttentionSite | None:
+    """The site of a model whose blocks have ``attn.c_attn`` and ``attn.c_proj`` (GPT-2, nanoGPT); None for others."""
+    blocks = _blocks(model)
+    if blocks is None:
+        return None
+    last = len(blocks) - 1
+    attention: Any = blocks[last].attn
+    heads = next((n for n in (getattr(attention, a, None) for a in ("num_heads", "n_head")) if n), None)
+    if not isinstance(heads, int):
+        return None
+    storage = Storage(heads, transposed=isinstance(attention.c_attn, nn.Linear))
+    axis = 0 if storage.transposed else 1
+    q, k, v = attention.c_attn.weight.chunk(3, dim=axis)
+    bias = attention.c_attn.bias
+    biases = dict(zip("qkv", (None,) * 3 if bias is None else bias.chunk(3), strict=True))
+    inputs = inputs_of(batch)
+    X, padding = _entering(model, attention, inputs), _padding(inputs)
+    layer, biased = heads_of(
+        storage, {"q": q, "k": k, "v": v, "o": attention.c_proj.weight}, biases, causal=True, mask=padding
+    )
+    shift = 0 if attention.c_proj.bias is None else attention.c_proj.bias
+
+    def behind(F: Tensor) -> Tensor:
+        return _with_output(model, attention, inputs, F + shift)
+
+    return AttentionSite(f"layer{last}.attn", layer, with_ones(X) if biased else X, behind, storage, biased)
+
+
+def _blocks(model: nn.Module) -> nn.ModuleList | None:
+    inner = getattr(model, "transformer", model)
+    blocks = getattr(inner, "h", None)
+    if isinstance(inner, nn.ModuleDict) and "h" in inner:
+        blocks = inner["h"]
+    if not isinstance(blocks, nn.ModuleList) or len(blocks) == 0:
+        return None
+    attention = getattr(blocks[-1], "attn", None)
+    return blocks if hasattr(attention, "c_attn") and hasattr(attention, "c_proj") else None
+
+
+def _padding(inputs: object) -> Tensor | None:
+    """Keys that may be seen, (B, L, L), from an attention mask."""
+    mask = inputs.get("attention_mask") if isinstance(inputs, Mapping) else None
+    if mask is None:
+        return None
+    return (mask != 0)[:, None, :].expand(-1, mask.shape[1], -1)
+
+
+def _run(model: nn.Module, inputs: object) -> Tensor:
+    return as_tensor(model(**inputs) if isinstance(inputs, Mapping) else model(inputs))
+
+
+def _entering(model: nn.Module, attention: nn.Module, inputs: object) -> Tensor:
+    """What enters the attention module."""
+    seen: list[Tensor] = []
+
+    def note(_: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
+        found = args[0] if args else kwargs["hidden_states"]
+        assert isinstance(found, Tensor)
+        seen.append(found.detach())
+
+    handle = attention.register_forward_pre_hook(note, with_kwargs=True)
+    try:
+        with torch.no_grad():
+            _run(model, inputs)
+    finally:
+        handle.remove()
+    return seen[0]
+
+
+def _with_output(model: nn.Module, attention: nn.Module, inputs: object, output: Tensor) -> Tensor:
+    """The model's outputs with the attention module's output replaced."""
+
+    def replaced(_: nn.Module, __: object, result: object) -> object:
+        return (output, *result[1:]) if isinstance(result, tuple) else output
+
+    handle = attention.register_forward_hook(replaced)
+    try:
+        return _run(model, inputs)
+    finally:
+        handle.remove()

@@ -1,0 +1,96 @@
+"""A grid of blocks seen as one matrix on a larger parameter, in that parameter's own order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from hessianlens.operators.base import PyTorchLinearOperator, StructuredOperator
+from hessianlens.operators.grid import BlockGrid
+
+Arrangement = Callable[[Tensor], list[Tensor]]
+
+
+class ArrangedGrid(StructuredOperator):
+    """The matrix of a grid in another order of rows and columns.
+
+    The weights of all heads usually lie in one parameter, head beside head, possibly transposed; the grid has a block
+    for every pair of heads. This is the same matrix indexed by the entries of that parameter. Norms, traces and inner
+    products are those of the grid.
+
+    Args:
+        grid: The matrix by blocks.
+        out_shape: Shape of the parameter that indexes the rows.
+        in_shape: Shape of the parameter that indexes the columns.
+        rows: Cuts a tensor of `out_shape` into the tensors of the grid's rows, taking every entry exactly once.
+        columns: The same for the columns.
+    """
+
+    def __init__(
+        self,
+        grid: BlockGrid,
+        out_shape: tuple[int, ...],
+        in_shape: tuple[int, ...],
+        rows: Arrangement,
+        columns: Arrangement,
+    ) -> None:
+        super().__init__([tuple(in_shape)], [tuple(out_shape)], grid.dtype, grid.device)
+        self.grid, self._rows, self._columns = grid, rows, columns
+        self._row_order = _order(rows, tuple(out_shape))
+        self._column_order = _order(columns, tuple(in_shape))
+
+    def _matmat(self, X: list[Tensor]) -> list[Tensor]:
+        flat = X[0].reshape(self.shape[1], -1)[self._column_order.to(X[0].device)]
+        product = self.grid @ flat
+        assert isinstance(product, Tensor)
+        result = torch.empty_like(product)
+        result[self._row_order.to(result.device)] = product
+        return [result.reshape(*self._out_shape[0], -1)]
+
+    def _adjoint(self) -> ArrangedGrid:
+        adjoint = self.grid.adjoint()
+        assert isinstance(adjoint, BlockGrid)
+        return ArrangedGrid(adjoint, self._in_shape[0], self._out_shape[0], self._columns, self._rows)
+
+    def _dense_into(self, target: Tensor) -> None:
+        dense = torch.empty_like(target)
+        self.grid._dense_into(dense)
+        target[self._row_order[:, None], self._column_order[None, :]] = dense
+
+    def _trace(self) -> Tensor:
+        return self._diagonal().sum()
+
+    def _diagonal(self) -> Tensor:
+        diagonal = self.grid._diagonal()
+        return torch.empty_like(diagonal).index_copy(0, self._row_order, diagonal)
+
+    def _frobenius_square(self) -> Tensor:
+        return self.grid._frobenius_square()
+
+    def _frobenius_inner(self, other: StructuredOperator) -> Tensor:
+        return self.grid._frobenius_inner(other.grid if isinstance(other, ArrangedGrid) else other)
+
+    def __add__(self, other: PyTorchLinearOperator) -> PyTorchLinearOperator:
+        if not isinstance(other, ArrangedGrid) or other.shape != self.shape:
+            return super().__add__(other)
+        total = self.grid + other.grid
+        assert isinstance(total, BlockGrid)
+        return self._with(total)
+
+    def __mul__(self, scalar: int | float) -> ArrangedGrid:
+        return self._with(self.grid * scalar)
+
+    def _with(self, grid: BlockGrid) -> ArrangedGrid:
+        return ArrangedGrid(grid, self._out_shape[0], self._in_shape[0], self._rows, self._columns)
+
+    def algebra(self) -> str:
+        """The algebra of the grid."""
+        return self.grid.algebra()
+
+
+def _order(cut: Arrangement, shape: tuple[int, ...]) -> Tensor:
+    """For every entry of the grid's order, its place in the parameter."""
+    numbers = torch.arange(int(torch.Size(shape).numel())).reshape(shape)
+    return torch.cat([piece.reshape(-1) for piece in cut(numbers)])

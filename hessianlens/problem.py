@@ -1,0 +1,172 @@
+"""The waist of everything matrix-free: a model, a loss, data and named blocks of parameters, frozen.
+
+A `Problem` says what is differentiated and nothing about how. `forward` maps parameters and a batch to the outputs at
+which the Gauss-Newton split is made (logits, predictions); `loss` maps outputs and a batch to that batch's share of the
+total loss, reduction included, so that the total is the plain sum over batches.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hessianlens.errors import InputError, expect
+
+Batch = Any
+Forward = Callable[[Mapping[str, Tensor], Batch], Tensor]
+BatchLoss = Callable[[Tensor, Batch], Tensor]
+
+
+@dataclass(frozen=True)
+class Block:
+    """A named part of a parameter: a whole tensor, or a rectangular piece of a packed one.
+
+    Attributes:
+        name: The name in every architecture, such as ``layer0.attn.q``.
+        parameter: The parameter it lies in, as in ``named_parameters``.
+        index: A slice for every axis of that parameter.
+        shape: Its own shape.
+        note: What a reader should know, e.g. that the parameter is shared.
+
+    >>> Block.of("layer0.attn.q", "c_attn.weight", torch.zeros(4, 12), (slice(None), slice(0, 4))).shape
+    (4, 4)
+    """
+
+    name: str
+    parameter: str
+    index: tuple[slice, ...]
+    shape: tuple[int, ...]
+    note: str = ""
+
+    @classmethod
+    def of(
+        cls, name: str, parameter: str, tensor: Tensor, index: tuple[slice, ...] | None = None, note: str = ""
+    ) -> Block:
+        """A block of `tensor`; the whole of it unless an index is given."""
+        full = tuple(slice(None) for _ in tensor.shape) if index is None else index
+        return cls(name, parameter, full, tuple(tensor[full].shape), note)
+
+    def take(self, tensor: Tensor) -> Tensor:
+        """This block of a tensor shaped as the parameter, possibly with further axes behind."""
+        return tensor[self.index]
+
+    def embed(self, piece: Tensor, like: Tensor) -> Tensor:
+        """A tensor shaped as the parameter that holds `piece` in this block and zero elsewhere."""
+        if piece.shape == like.shape:
+            return piece
+        whole = torch.zeros_like(like)
+        whole[self.index] = piece
+        return whole
+
+    @property
+    def numel(self) -> int:
+        """Number of entries."""
+        return int(torch.Size(self.shape).numel())
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """A loss as a function of named blocks of parameters, over a fixed data set.
+
+    Attributes:
+        forward: Parameters and a batch to outputs.
+        loss: Outputs and a batch to this batch's share of the total loss.
+        params: Every parameter by its name in the model, detached.
+        blocks: Named blocks, in the order of the model.
+        data: The batches.
+        reduction: How the total loss reduces over tokens and sequences, in words.
+        notes: What was decided on the way, a line each.
+        scope: Context in which `forward` must run (evaluation mode, attention that can be differentiated twice).
+        source: The model it was made from, for closed forms that look inside.
+    """
+
+    forward: Forward
+    loss: BatchLoss
+    params: Mapping[str, Tensor]
+    blocks: Mapping[str, Block]
+    data: Sequence[Batch]
+    reduction: str = ""
+    notes: tuple[str, ...] = ()
+    scope: Callable[[], AbstractContextManager[object]] = field(default=nullcontext, repr=False)
+    source: object = field(default=None, repr=False)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Dtype in which everything is computed."""
+        return next(iter(self.params.values())).dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Device on which everything is computed."""
+        return next(iter(self.params.values())).device
+
+    def to(self, dtype: torch.dtype | None = None, device: torch.device | str | None = None) -> Problem:
+        """The same problem in another precision or on another device; the model itself is left alone."""
+        moved = {name: tensor.to(dtype=dtype, device=device) for name, tensor in self.params.items()}
+        return replace(self, params=moved, data=[move(batch, dtype, device) for batch in self.data])
+
+    def select(self, pattern: str | Sequence[str]) -> list[Block]:
+        """Blocks by name, glob (``layer*.attn.q``) or regular expression (``re:layer[01].*``), in model order."""
+        patterns = [pattern] if isinstance(pattern, str) else list(pattern)
+        chosen: dict[str, Block] = {}
+        for one in patterns:
+            found = {name: block for name, block in self.blocks.items() if matches(name, one)}
+            expect(bool(found), self._unknown(one))
+            chosen.update(found)
+        return [chosen[name] for name in self.blocks if name in chosen]
+
+    def _unknown(self, pattern: str) -> str:
+        names = list(self.blocks)
+        shown = ", ".join(names[:12]) + (f", ... ({len(names)} in all)" if len(names) > 12 else "")
+        return f"blocks: nothing matches {pattern!r}; this problem has {shown}."
+
+    def total_loss(self, params: Mapping[str, Tensor] | None = None) -> Tensor:
+        """The loss summed over the batches."""
+        weights = self.params if params is None else {**self.params, **params}
+        with self.scope():
+            parts = [self.loss(self.forward(weights, batch), batch) for batch in self.data]
+        return torch.stack(parts).sum()
+
+
+def matches(name: str, pattern: str) -> bool:
+    """Whether a block name matches a name, a glob or, after ``re:``, a regular expression.
+
+    >>> matches("layer0.attn.q", "layer*.attn.*"), matches("layer0.attn.q", "re:layer[0-9]+.mlp.*")
+    (True, False)
+    """
+    if pattern.startswith("re:"):
+        try:
+            return re.fullmatch(pattern[3:], name) is not None
+        except re.error as error:
+            raise InputError(f"blocks: {pattern!r} is not a regular expression ({error}).") from error
+    return fnmatch.fnmatchcase(name, pattern)
+
+
+def move(batch: Batch, dtype: torch.dtype | None, device: torch.device | str | None) -> Batch:
+    """A batch with its floating tensors in another dtype and all of its tensors on another device."""
+    if isinstance(batch, Tensor):
+        return batch.to(device=device, dtype=dtype if batch.is_floating_point() else None)
+    if isinstance(batch, Mapping):
+        return {key: move(value, dtype, device) for key, value in batch.items()}
+    if isinstance(batch, (tuple, list)):
+        return type(batch)(move(value, dtype, device) for value in batch)
+    return batch
+
+
+def tensors(batch: Batch) -> Iterator[Tensor]:
+    """Every tensor of a batch."""
+    if isinstance(batch, Tensor):
+        yield batch
+    elif isinstance(batch, Mapping):
+        for value in batch.values():
+            yield from tensors(value)
+    elif isinstance(batch, (tuple, list)):
+        for value in batch:
+            yield from tensors(value)

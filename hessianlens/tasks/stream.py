@@ -1,0 +1,34 @@
+"""Batches one after another, the same ones every time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+Batch = dict[str, Tensor]
+"""A batch: ``{"tokens": (B, L) int64}``, so that ``model(**batch)`` works."""
+
+
+@dataclass(frozen=True)
+class BatchStream:
+    """`count` batches drawn one after another from a generator with this seed; drawn anew, alike, at every iteration.
+
+    >>> stream = BatchStream(2, 0, lambda source: {"tokens": torch.randint(9, (1, 3), generator=source)})
+    >>> len(stream), [b["tokens"].tolist() for b in stream] == [b["tokens"].tolist() for b in stream]
+    (2, True)
+    """
+
+    count: int
+    seed: int
+    draw: Callable[[torch.Generator], Batch] = field(repr=False)
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __iter__(self) -> Iterator[Batch]:
+        source = torch.Generator().manual_seed(self.seed)
+        for _ in range(self.count):
+            yield self.draw(source)
