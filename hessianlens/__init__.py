@@ -7,11 +7,12 @@ The exact Hessian of an attention layer, in three lines::
     H.full["Q", "K"].frobenius_norm()
 """
 
-from hessianlens import attention, losses, operators, theory
+from hessianlens import attention, losses, models, operators, spectra, tasks, theory
 from hessianlens.attention import (
     Activation,
     FactoredValueAttention,
     MultiHeadAttention,
+    RotaryAttention,
     SelfAttention,
     SingleMatrixAttention,
     activations,
@@ -22,6 +23,18 @@ from hessianlens.attention import (
     third_moment_along,
 )
 from hessianlens.errors import InputError
+from hessianlens.inspect import (
+    BlockNorms,
+    Forecast,
+    PairNorms,
+    block_norms,
+    block_pair_norms,
+    fit_memory,
+    forecast,
+    functional,
+    ggn,
+    hessian,
+)
 from hessianlens.losses import (
     CrossEntropyLoss,
     CustomLoss,
@@ -29,7 +42,18 @@ from hessianlens.losses import (
     LowRankTokenCurvature,
     SquareLoss,
 )
+from hessianlens.models.adapters import problem
 from hessianlens.operators import BlockGrid, StructuredOperator, TokenSum
+from hessianlens.spectra import (
+    Estimate,
+    density,
+    diagonal,
+    eigenvalues,
+    frobenius,
+    heterogeneity,
+    inertia,
+    trace,
+)
 from hessianlens.theory import (
     AttentionHessian,
     attention_hessian,
@@ -45,13 +69,18 @@ __all__ = [
     "Activation",
     "AttentionHessian",
     "BlockGrid",
+    "BlockNorms",
     "CrossEntropyLoss",
     "CustomLoss",
+    "Estimate",
     "FactoredValueAttention",
+    "Forecast",
     "InputError",
     "LowRankCoupledCurvature",
     "LowRankTokenCurvature",
     "MultiHeadAttention",
+    "PairNorms",
+    "RotaryAttention",
     "SelfAttention",
     "SingleMatrixAttention",
     "SquareLoss",
@@ -61,15 +90,33 @@ __all__ = [
     "attention",
     "attention_entropy",
     "attention_hessian",
+    "block_norms",
+    "block_pair_norms",
+    "density",
+    "diagonal",
     "eigenvalue_pairs",
+    "eigenvalues",
     "first_moment",
+    "fit_memory",
+    "forecast",
+    "frobenius",
+    "functional",
+    "ggn",
+    "hessian",
+    "heterogeneity",
+    "inertia",
     "losses",
+    "models",
     "operators",
     "predicted_growth",
+    "problem",
     "second_moment",
+    "spectra",
     "t_outer_rank",
     "t_outer_rank_bound",
+    "tasks",
     "theory",
     "third_moment",
     "third_moment_along",
+    "trace",
 ]

@@ -31,7 +31,18 @@ def readable(size: float) -> str:
     raise AssertionError
 
 
-def ensure_fits(what: str, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, instead: str) -> None:
+def _at_the_peak(size: float, working: float) -> str:
+    return "" if working == 1 else f" ({readable(working * size)} while it is formed)"
+
+
+def ensure_fits(
+    what: str,
+    shape: tuple[int, ...],
+    dtype: torch.dtype,
+    device: torch.device,
+    instead: str,
+    working: float = 1.0,
+) -> None:
     """Refuse to form a tensor that would not fit in memory.
 
     Args:
@@ -40,6 +51,7 @@ def ensure_fits(what: str, shape: tuple[int, ...], dtype: torch.dtype, device: t
         dtype: Its dtype.
         device: Where it would live.
         instead: What the user can do about it.
+        working: Times its own size that forming it holds at the peak.
     """
     size = dtype.itemsize
     for n in shape:
@@ -47,8 +59,8 @@ def ensure_fits(what: str, shape: tuple[int, ...], dtype: torch.dtype, device: t
     if size <= _NEVER_A_PROBLEM:
         return
     free = available_bytes(device)
-    if size > 0.8 * free:
+    if working * size > 0.8 * free:
         raise InputError(
-            f"{what} of shape {'x'.join(map(str, shape))} would need {readable(size)}, but only {readable(free)} "
-            f"are free on {device}; {instead}."
+            f"{what} of shape {'x'.join(map(str, shape))} would need {readable(size)}{_at_the_peak(size, working)}, "
+            f"but only {readable(free)} are free on {device}; {instead}."
         )

@@ -13,6 +13,7 @@ c, d    row and column of the parameter that indexes the operator's columns
 s       sequence of the batch
 i, j    query token (j: a second one, when the loss couples tokens)
 l, m    key token
+e       entry of a query or key after its rotation
 f, g    output feature
 r       rank of a factored matrix
 z       vectors multiplied at once

@@ -109,12 +109,16 @@ class Problem:
 
     def to(self, dtype: torch.dtype | None = None, device: torch.device | str | None = None) -> Problem:
         """The same problem in another precision or on another device; the model itself is left alone."""
-        moved = {name: tensor.to(dtype=dtype, device=device) for name, tensor in self.params.items()}
+        moved = {name: move(tensor, dtype, device) for name, tensor in self.params.items()}
         return replace(self, params=moved, data=[move(batch, dtype, device) for batch in self.data])
 
     def select(self, pattern: str | Sequence[str]) -> list[Block]:
         """Blocks by name, glob (``layer*.attn.q``) or regular expression (``re:layer[01].*``), in model order."""
         patterns = [pattern] if isinstance(pattern, str) else list(pattern)
+        expect(
+            len(patterns) > 0 and all(isinstance(one, str) for one in patterns),
+            f"blocks: got {pattern!r}, expected a name, glob or 're:' expression, or several.",
+        )
         chosen: dict[str, Block] = {}
         for one in patterns:
             found = {name: block for name, block in self.blocks.items() if matches(name, one)}
@@ -156,8 +160,14 @@ def move(batch: Batch, dtype: torch.dtype | None, device: torch.device | str | N
     if isinstance(batch, Mapping):
         return {key: move(value, dtype, device) for key, value in batch.items()}
     if isinstance(batch, (tuple, list)):
-        return type(batch)(move(value, dtype, device) for value in batch)
+        return rebuilt(batch, [move(value, dtype, device) for value in batch])
     return batch
+
+
+def rebuilt(like: tuple[Any, ...] | list[Any], values: list[Any]) -> Batch:
+    """A tuple or list of the same kind, named tuples included, with other values."""
+    make = getattr(type(like), "_make", type(like))
+    return make(values)
 
 
 def tensors(batch: Batch) -> Iterator[Tensor]:

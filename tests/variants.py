@@ -112,3 +112,12 @@ def losses(X: Tensor) -> dict[str, hl.losses.Loss]:
         "by token": hl.CustomLoss(lambda f: torch.exp(f).sum() * f[0], couples="none"),
         "coupling tokens": hl.CustomLoss(_coupling),
     }
+
+
+ROW_FUNCTIONS = {
+    "divided by its sum": lambda row: row.exp() / row.exp().sum(),
+    "softmax along axis 0": lambda row: torch.softmax(row, 0),
+    "with a branch": lambda row: row.tanh() if row.sum() > 0 else row.sin(),
+}
+"""Functions of one row that would mean something else for a matrix of rows."""
+ALL_ACTIVATIONS.update({f"row function {name}": (lambda f=f: f) for name, f in ROW_FUNCTIONS.items()})

@@ -10,16 +10,19 @@ from hessianlens.attention.layer import (
     SingleMatrixAttention,
 )
 from hessianlens.attention.moments import first_moment, second_moment, third_moment, third_moment_along
+from hessianlens.attention.rotary import RotaryAttention, rotary_tables
 
 __all__ = [
     "Activation",
     "AttentionHead",
     "FactoredValueAttention",
     "MultiHeadAttention",
+    "RotaryAttention",
     "SelfAttention",
     "SingleMatrixAttention",
     "attention_entropy",
     "first_moment",
+    "rotary_tables",
     "second_moment",
     "third_moment",
     "third_moment_along",

@@ -46,6 +46,7 @@ class AttentionOptions:
             isinstance(self.temperature, (int, float)) and 1e-100 <= self.temperature <= 1e100,
             f"temperature: got {self.temperature!r}, expected a positive number between 1e-100 and 1e100.",
         )
+        expect(isinstance(self.causal, bool), f"causal: got {self.causal!r}, expected True or False.")
         object.__setattr__(self, "_masking", Masking(self.causal, self.mask, self.bias))
         object.__setattr__(self, "_activation", as_activation(self.activation))
 
@@ -72,6 +73,8 @@ class AttentionHead(AttentionOptions, ABC):
 
     def with_parameters(self, parameters: Mapping[str, Tensor]) -> Self:
         """The same layer with other weights."""
+        for name in parameters:
+            expect(name in self.names, f"parameters: unknown name {name!r}; this layer has {', '.join(self.names)}.")
         changes: dict[str, Any] = {f"W_{name}": value for name, value in parameters.items()}
         return replace(self, **changes)
 
@@ -117,6 +120,11 @@ class AttentionHead(AttentionOptions, ABC):
             X, X, T, visible, A, V, scale, self._activation, score_ports, value_ports, score_pair, value_pair
         )
 
+    def attention(self, X: Float[Tensor, "*s l d"]) -> Float[Tensor, "*s l l"]:
+        """The attention weights ``A``, for `attention_entropy`, the moments and plots."""
+        weights = self.attend(as_batch(X)).weights
+        return weights[0] if X.ndim == 2 else weights
+
     def __call__(self, X: Float[Tensor, "*s l d"]) -> Float[Tensor, "*s l f"]:
         """``F = A X W_V``, differentiable by autograd."""
         batched = as_batch(X)
@@ -160,7 +168,10 @@ class SelfAttention(AttentionHead):
     ) -> Self:
         """Weights drawn from N(0, 1/d_model); d_k and d_v default to d_model."""
         generator = torch.Generator().manual_seed(seed)
-        widths = (d_k or d_model, d_k or d_model, d_v or d_model)
+        for name, width in (("d_model", d_model), ("d_k", d_k), ("d_v", d_v)):
+            expect(width is None or width > 0, f"{name}: got {width}, expected a positive width.")
+        inner, outer = d_model if d_k is None else d_k, d_model if d_v is None else d_v
+        widths = (inner, inner, outer)
         weights = [
             torch.randn(d_model, w, generator=generator, dtype=torch.float64) / math.sqrt(d_model) for w in widths
         ]
@@ -292,6 +303,8 @@ class MultiHeadAttention:
 
     def with_parameters(self, parameters: Mapping[tuple[str, int], Tensor]) -> MultiHeadAttention:
         """The same layer with other weights."""
+        for name in parameters:
+            expect(name in self.parameters, f"parameters: unknown name {name!r}; names are such as ('Q', 0).")
         return MultiHeadAttention(
             [
                 head.with_parameters({name: parameters[name, h] for name in head.names if (name, h) in parameters})

@@ -31,11 +31,12 @@ def second_moment(A: Float[Tensor, "*s i l"], X: Float[Tensor, "*s l d"]) -> Flo
     >>> second_moment(torch.tensor([[0.5, 0.5]]), torch.tensor([[1.0], [3.0]])).reshape(-1)
     tensor([1.])
     """
-    M1 = first_moment(A, X)
+    X, M1 = _shifted(A, X)
     raw = einsum("...il,...la,...lb->...iab", A, X, X)
     cross = M1[..., :, None] * M1[..., None, :]
-    total = A.sum(-1)[..., None, None]
-    return raw - cross - cross + total * cross
+    seen = einsum("...il,...la->...ia", A, X)
+    mixed = seen[..., :, None] * M1[..., None, :]
+    return raw - mixed - mixed.transpose(-1, -2) + A.sum(-1)[..., None, None] * cross
 
 
 def third_moment(A: Float[Tensor, "*s i l"], X: Float[Tensor, "*s l d"]) -> Float[Tensor, "*s i d d d"]:
@@ -69,7 +70,7 @@ def third_moment_along(
     >>> third_moment_along(A, X, torch.tensor([[2.0]])).item()
     12.0
     """
-    M1 = first_moment(A, X)
+    X, M1 = _shifted(A, X)
     along = einsum("...la,...ia->...il", X, direction) - (M1 * direction).sum(-1, keepdim=True)
     weight = A * along
     raw = einsum("...il,...la,...lb->...iab", weight, X, X)
@@ -77,3 +78,11 @@ def third_moment_along(
     cross = mean[..., :, None] * M1[..., None, :]
     centre = M1[..., :, None] * M1[..., None, :] * weight.sum(-1)[..., None, None]
     return raw - cross - cross.transpose(-1, -2) + centre
+
+
+def _shifted(
+    A: Float[Tensor, "*s i l"], X: Float[Tensor, "*s l d"]
+) -> tuple[Float[Tensor, "*s l d"], Float[Tensor, "*s i d"]]:
+    """Tokens and their means, both relative to the sequence's mean token: central moments without cancellation."""
+    centre = X.mean(-2, keepdim=True)
+    return X - centre, first_moment(A, X) - centre

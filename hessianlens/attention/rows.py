@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, einsum
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,6 +23,8 @@ class RowMatrices:
         left: Columns of the low-rank part, ``[s, i, l, r]``.
         right: Rows of the low-rank part, ``[s, i, m, r]``.
         dense: Entries ``[s, i, l, m]``.
+        kills_right: Whether ``R_i 1 = 0``: what it acts on may be shifted, which avoids cancellation.
+        kills_left: Whether ``1^T R_i = 0``.
     """
 
     shape: tuple[int, ...]
@@ -30,16 +32,21 @@ class RowMatrices:
     left: Float[Tensor, "s i l r"] | None = None
     right: Float[Tensor, "s i l r"] | None = None
     dense: Float[Tensor, "s i l l"] | None = None
+    kills_right: bool = False
+    kills_left: bool = False
 
     def tokens(self, start: int, stop: int) -> RowMatrices:
         """The matrices of a range of query tokens."""
-        parts = [None if p is None else p[:, start:stop] for p in (self.diagonal, self.left, self.right, self.dense)]
-        return RowMatrices((self.shape[0], stop - start, self.shape[2]), *parts)
+        diagonal, left, right, dense = (
+            None if p is None else p[:, start:stop] for p in (self.diagonal, self.left, self.right, self.dense)
+        )
+        shape = (self.shape[0], stop - start, self.shape[2])
+        return RowMatrices(shape, diagonal, left, right, dense, self.kills_right, self.kills_left)
 
     def transpose(self) -> RowMatrices:
         """``R_i^T`` for every token."""
         dense = None if self.dense is None else self.dense.transpose(-1, -2)
-        return RowMatrices(self.shape, self.diagonal, self.right, self.left, dense)
+        return RowMatrices(self.shape, self.diagonal, self.right, self.left, dense, self.kills_left, self.kills_right)
 
     def apply(self, matrix: Float[Tensor, "#s n l p"]) -> Float[Tensor, "s i l p"]:
         """``R_i M_i``; a size-1 sequence or token axis of `matrix` serves all of them."""
@@ -47,7 +54,13 @@ class RowMatrices:
         if self.diagonal is not None:
             parts.append(self.diagonal[..., None] * matrix)
         if self.left is not None and self.right is not None:
-            parts.append(self.left @ (self.right.transpose(-1, -2) @ matrix))
+            shared = matrix.shape[1] == 1 and self.shape[1] > 1
+            inner = (
+                einsum("silr,slp->sirp", self.right, matrix[:, 0].expand(self.shape[0], -1, -1))
+                if shared
+                else self.right.transpose(-1, -2) @ matrix
+            )
+            parts.append(self.left @ inner)
         if self.dense is not None:
             parts.append(self.dense @ matrix)
         if parts:

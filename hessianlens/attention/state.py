@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
@@ -12,16 +13,63 @@ from hessianlens.attention.activations import Activation
 from hessianlens.attention.rows import RowMatrices
 
 
+def rotate_half(vectors: Float[Tensor, "*n k"]) -> Float[Tensor, "*n k"]:
+    """``(-second half, first half)`` of the last axis: a quarter turn in every plane of two paired entries.
+
+    >>> import torch
+    >>> rotate_half(torch.tensor([1.0, 2.0, 3.0, 4.0])).tolist()
+    [-3.0, -4.0, 1.0, 2.0]
+    """
+    first, second = vectors.chunk(2, -1)
+    return torch.cat([-second, first], -1)
+
+
+@dataclass(frozen=True, eq=False)
+class Rotation:
+    """A linear map for every token, ``R_n q = cos_n * q + sin_n * rotate_half(q)``.
+
+    Attributes:
+        cos: ``[s, n, k]``; a single sequence serves all of them.
+        sin: The same.
+    """
+
+    cos: Float[Tensor, "#s n k"]
+    sin: Float[Tensor, "#s n k"]
+
+    def turn(self, vectors: Float[Tensor, "s n k"]) -> Float[Tensor, "s n k"]:
+        """``R_n v_n``."""
+        return self.cos * vectors + self.sin * rotate_half(vectors)
+
+    def turn_back(self, vectors: Float[Tensor, "s m k"]) -> Float[Tensor, "s n m k"]:
+        """``R_n^T v_m`` for every pair of tokens."""
+        cos, sin, each = self.cos[:, :, None], self.sin[:, :, None], vectors[:, None]
+        return cos * each - rotate_half(sin * each)
+
+    def matrices(self) -> Float[Tensor, "#s n k k"]:
+        """``R_n`` in full, ``[s, n, e, b]``."""
+        width = self.cos.shape[-1]
+        quarter = rotate_half(torch.eye(width, dtype=self.cos.dtype, device=self.cos.device)).T
+        return torch.diag_embed(self.cos) + self.sin[..., None] * quarter
+
+    def at(self, kept: Int[Tensor, " n"]) -> Rotation:
+        """The maps of some tokens only."""
+        return Rotation(self.cos[:, kept], self.sin[:, kept])
+
+
 @dataclass(frozen=True, eq=False)
 class ScorePort:
     """How a matrix parameter W enters the scores: ``dT_i = matrix (dW . vector_i) / scale``.
 
-    The vector of token i contracts one axis of W; the matrix carries the other axis to the key tokens.
+    The vector of token i contracts one axis of W; the matrix carries the other axis to the key tokens. With rotary
+    positions one of the two depends on both tokens: ``R_i^T matrix_l`` for queries, ``R_l^T vector_i`` for keys.
+    These are formed when first asked for, as `matrices` and `vectors`.
 
     Attributes:
         vector: ``[s, i, .]``, with the name it prints under.
         vector_axis: The axis of W (0 or 1) that the vector contracts.
         matrix: ``[s, l, .]``, on the other axis.
+        query_turn: Maps ``R_i`` of the query tokens, whose transposes act on the matrix.
+        key_turn: Maps ``R_l`` of the key tokens, whose transposes act on the vector.
     """
 
     vector: Float[Tensor, "s i p"]
@@ -29,6 +77,27 @@ class ScorePort:
     vector_axis: int
     matrix: Float[Tensor, "s l q"]
     matrix_name: str
+    query_turn: Rotation | None = None
+    key_turn: Rotation | None = None
+
+    @cached_property
+    def vectors(self) -> Float[Tensor, "s i *p"]:
+        """The vector of every query token ``[s, i, .]`` or, with a turn at the keys, of every pair ``[s, i, l, .]``."""
+        return self.vector if self.key_turn is None else self.key_turn.turn_back(self.vector).transpose(1, 2)
+
+    @cached_property
+    def matrices(self) -> Float[Tensor, "s *l q"]:
+        """The matrix for all query tokens ``[s, l, .]`` or, with a turn at the queries, for each ``[s, i, l, .]``."""
+        return self.matrix if self.query_turn is None else self.query_turn.turn_back(self.matrix)
+
+    def matrices_at(self, start: int, stop: int) -> Float[Tensor, "s n l q"]:
+        """The matrix of a range of query tokens; one for all of them where they share it."""
+        return self.matrix[:, None] if self.query_turn is None else self.matrices[:, start:stop]
+
+    def at(self, kept: Int[Tensor, " n"]) -> ScorePort:
+        """The same port at some query tokens only."""
+        turn = None if self.query_turn is None else self.query_turn.at(kept)
+        return replace(self, vector=self.vector[:, kept], query_turn=turn)
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,7 +163,7 @@ class HeadState:
 
     def at(self, kept: Int[Tensor, " n"]) -> HeadState:
         """The same head at some of its query tokens only; every token stays a key."""
-        score_ports = {name: replace(port, vector=port.vector[:, kept]) for name, port in self.score_ports.items()}
+        score_ports = {name: port.at(kept) for name, port in self.score_ports.items()}
         value_ports = {name: replace(port, vector=port.vector[:, kept]) for name, port in self.value_ports.items()}
         return replace(
             self,
@@ -106,6 +175,23 @@ class HeadState:
             value_ports=value_ports,
         )
 
+    def centred(self) -> HeadState:
+        """The same derivatives from centred tokens, keys and values: a common component would only cancel.
+
+        Where ``J_i 1 = 0`` (weights that do not change when all scores move together, as softmax) the keys may be
+        shifted; where ``1^T J_i = 0`` (weights that sum to one) the values may be. The output moves with the values.
+        """
+        J = self.jacobian
+        turned = any(port.key_turn is not None for port in self.score_ports.values())
+        score_ports, value_ports, tokens, values = self.score_ports, self.value_ports, self.tokens, self.values
+        if J.kills_right and not turned:
+            score_ports = {n: replace(p, matrix=_shifted(p.matrix)) for n, p in score_ports.items()}
+            tokens = _shifted(tokens)
+        if J.kills_left:
+            value_ports = {n: replace(p, content=_shifted(p.content)) for n, p in value_ports.items()}
+            values = _shifted(values)
+        return replace(self, tokens=tokens, values=values, score_ports=score_ports, value_ports=value_ports)
+
     def curvature(self, gradient: Float[Tensor, "s i f"]) -> RowMatrices:
         """``D_i(w_i)`` with ``w_ij = g_i . v_j``: the activation's second derivative as the loss sees it."""
         return self.activation.curvature(self.scores, self.visible, self.pulled_back(gradient))
@@ -113,3 +199,8 @@ class HeadState:
     def pulled_back(self, gradient: Float[Tensor, "s i f"]) -> Float[Tensor, "s i l"]:
         """``w_ij = g_i . v_j``, the gradient of the loss with respect to A."""
         return gradient @ self.values.transpose(-1, -2)
+
+
+def _shifted(rows: Float[Tensor, "s l p"]) -> Float[Tensor, "s l p"]:
+    """Rows relative to their sequence's mean row."""
+    return rows - rows.mean(1, keepdim=True)

@@ -82,20 +82,25 @@ class ExactAttention:
         return ArrangedGrid(total, row.shape, column.shape, self._cut(row), self._cut(column))
 
     def _grid(self, grid: BlockGrid, row: Block, column: Block) -> BlockGrid:
-        """The closed form's blocks of all heads, restricted to weights or biases."""
+        """The closed form's blocks of all heads, restricted to weights or biases.
+
+        The block of a key or value head that several heads share is the sum over those heads.
+        """
         shapes: dict[str, dict[Hashable, tuple[int, int]]] = {}
         slices: dict[str, slice] = {}
+        sharing: dict[Hashable, list[tuple[str, int]]] = {}
         for block in (row, column):
             role = self._role(block.name)
             assert role is not None
             pieces = self._cut(block)(torch.zeros(block.shape))
-            names = [(_CLOSED_FORM[role[0]], h) for h in range(len(pieces))]
+            name = _CLOSED_FORM[role[0]]
+            names = [(name, h) for h in range(len(pieces))]
+            sharing |= {(name, k): [(name, h) for h in self.sites[0].storage.sharing(role[0], k)] for _, k in names}
             shapes[block.name] = {n: (p.shape[0], p.shape[1]) for n, p in zip(names, pieces, strict=True)}
             slices[block.name] = self._rows(*role)
 
         def build(r: Hashable, c: Hashable) -> TokenSum:
-            found = grid.block(r, c)
-            assert isinstance(found, TokenSum)
+            found = _sum([grid.block(x, y) for x in sharing[r] for y in sharing[c]])
             return found.restricted((slices[row.name], slice(None)), (slices[column.name], slice(None)))
 
         return BlockGrid(
@@ -113,7 +118,17 @@ class ExactAttention:
         assert role is not None
         name, bias = role
         storage = self.sites[0].storage
-        return storage.bias_by_head if bias else partial(storage.by_head, name)
+        return partial(storage.bias_by_head if bias else storage.by_head, name)
+
+
+def _sum(blocks: Sequence[StructuredOperator]) -> TokenSum:
+    total = blocks[0]
+    for block in blocks[1:]:
+        both = total + block
+        assert isinstance(both, TokenSum)
+        total = both
+    assert isinstance(total, TokenSum)
+    return total
 
 
 def exact_attention(problem: Problem) -> ExactAttention | None:

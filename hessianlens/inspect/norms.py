@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 
 import torch
@@ -10,8 +9,9 @@ from torch import Tensor
 
 from hessianlens.curvature import Linearisation
 from hessianlens.errors import check_choice, expect
-from hessianlens.inspect.exact import ExactAttention
+from hessianlens.inspect.forecast import ensure_forecast_fits, forecast
 from hessianlens.inspect.operators import Pattern, closed_form
+from hessianlens.inspect.pairs import norm_from_squares
 from hessianlens.problem import Block, Problem
 from hessianlens.spectra import Estimate
 from hessianlens.spectra.probes import Probes
@@ -82,7 +82,7 @@ def block_norms(
     expect(probes >= 2, f"probes: got {probes}, expected at least 2 for an error bar.")
     chosen = problem.select(blocks)
     found: dict[tuple[str, str], Estimate] = {}
-    exact = None if method == "products" else _closed_form_of_some(problem, chosen, method == "exact")
+    exact = None if method == "products" else closed_form(problem, chosen, forced=method == "exact", some=True)
     sampled = []
     for block in chosen:
         if exact is not None and exact.covers([block]):
@@ -90,17 +90,15 @@ def block_norms(
                 found[block.name, part] = Estimate.exactly(float(exact.operator(part, block, block).frobenius_norm()))
         else:
             sampled.append(block)
+    expect(
+        method != "exact" or not sampled,
+        f"method: got 'exact', but there is no closed form of {', '.join(block.name for block in sampled[:4])}; "
+        "expected 'auto' or 'products'.",
+    )
+    if sampled:
+        ensure_forecast_fits(forecast(problem, sampled, probes, len(parts)))
     found.update(_sampled(problem, sampled, parts, probes, seed))
     return BlockNorms({(b.name, p): found[b.name, p] for b in chosen for p in parts})
-
-
-def _closed_form_of_some(problem: Problem, blocks: Sequence[Block], forced: bool) -> ExactAttention | None:
-    """The closed form, if it knows at least one of the blocks."""
-    for block in blocks:
-        form = closed_form(problem, [block], forced)
-        if form is not None:
-            return form
-    return None
 
 
 def _sampled(
@@ -123,7 +121,10 @@ def _sampled(
                 )
                 for part, product in _products(at, block, tangent, parts).items():
                     sums[block.name, part][..., k] += product
-    return {key: _estimate(total, vectors[key[0]]) for key, total in sums.items()}
+    return {
+        key: norm_from_squares(total.double().flatten(0, -2).square().sum(0), vectors[key[0]])
+        for key, total in sums.items()
+    }
 
 
 def _probes(block: Block, probes: int, seed: int, problem: Problem) -> Probes:
@@ -140,14 +141,3 @@ def _products(at: Linearisation, block: Block, tangent: Tensor, parts: Sequence[
     gauss_newton, rest = (block.take(d[block.parameter]) for d in at.split(tangents, rows))
     found = {"ggn": gauss_newton, "functional": rest, "full": gauss_newton + rest}
     return {part: found[part] for part in parts}
-
-
-def _estimate(products: Tensor, vectors: Probes) -> Estimate:
-    squares = products.double().reshape(-1, vectors.count).square().sum(0)
-    if vectors.distribution == "basis":
-        return Estimate.exactly(math.sqrt(float(squares.sum())), vectors.count, "basis")
-    square = Estimate.from_samples(squares, vectors.count, vectors.seed, "hutchinson")
-    value = math.sqrt(square.value)
-    return Estimate(
-        value, square.stderr / (2 * value) if value else 0.0, vectors.count, vectors.seed, "hutchinson", square.dof
-    )

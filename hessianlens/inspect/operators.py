@@ -66,18 +66,21 @@ def _operator(part: str, problem: Problem, rows: Pattern, cols: Pattern | None, 
         if method == "exact":
             raise InputError(
                 "method: the closed form knows single weights of a decoder's last attention layer (q, k, v, o), with "
-                f"two query-key matrices and learned positions; got {', '.join(b.name for b in row_blocks)} x "
+                "two query-key matrices a head, under a loss that acts on every position alone; got "
+                f"{', '.join(b.name for b in row_blocks)} x "
                 f"{', '.join(b.name for b in column_blocks)}. Use method='products'."
             )
     return _MATRIX_FREE[part](problem, row_blocks, column_blocks)
 
 
-def closed_form(problem: Problem, blocks: Sequence[Block], forced: bool = False) -> ExactAttention | None:
-    """The closed form if it covers every block and, unless `forced`, is cheap for this model."""
+def closed_form(
+    problem: Problem, blocks: Sequence[Block], forced: bool = False, some: bool = False
+) -> ExactAttention | None:
+    """The closed form if it covers every block (`some`: any block) and, unless `forced`, is cheap for this model."""
     if not any(".attn." in block.name for block in blocks):
         return None
     found = exact_attention(problem)
-    if found is None or not found.covers(blocks):
+    if found is None or not (any if some else all)(found.covers([block]) for block in blocks):
         return None
     if forced:
         return found

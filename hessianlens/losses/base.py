@@ -52,4 +52,4 @@ def given_derivatives(grad: object, curvature: object, F: Tensor) -> LossDerivat
         f"expected {tuple(F.shape)} {F.dtype} on {F.device} (the output, without batch axis for one sequence).",
     )
     check_finite("grad", batched)
-    return LossDerivatives(batched, as_curvature(curvature, F))
+    return LossDerivatives(batched.detach().clone(), as_curvature(curvature, F))

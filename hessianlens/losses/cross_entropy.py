@@ -47,7 +47,11 @@ class CrossEntropyLoss(Loss):
 
     def _batched(self, F: Tensor) -> tuple[Tensor, Tensor, float]:
         """Targets, which of them count, and the factor of the reduction."""
-        targets = self.targets if self.targets.ndim == 2 else self.targets[None]
+        targets = (self.targets if self.targets.ndim == 2 else self.targets[None]).long()
+        expect(
+            targets.device == F.device,
+            f"targets: got a tensor on {targets.device}, expected {F.device} as the layer.",
+        )
         expect(
             targets.shape == F.shape[:2],
             f"targets: got shape {tuple(self.targets.shape)}, expected {tuple(F.shape[:2])}, one class a token.",
@@ -77,7 +81,7 @@ class CrossEntropyLoss(Loss):
         """Predicted minus true distribution, and the covariance of the predicted one."""
         targets, counted, factor = self._batched(F)
         p = F.softmax(-1)
-        hot = torch.nn.functional.one_hot(targets.clamp(min=0), F.shape[2]).to(F.dtype)
+        hot = torch.nn.functional.one_hot(targets.masked_fill(~counted, 0), F.shape[2]).to(F.dtype)
         weight = factor * counted.to(F.dtype)[..., None]
         matrices = weight[..., None] * (torch.diag_embed(p) - p[..., :, None] * p[..., None, :])
         return LossDerivatives(weight * (p - hot), TokenCurvature(matrices))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hessianlens.errors import InputError, check_finite, expect
+from hessianlens.errors import InputError, check_finite, check_tensor, expect
 from hessianlens.operators.factor import Factor
 
 
@@ -185,9 +185,12 @@ def as_curvature(given: object, like: Tensor) -> OutputCurvature:
     """
     B, L, f = like.shape
     if isinstance(given, (LowRankTokenCurvature, LowRankCoupledCurvature)):
+        check_tensor("curvature root", given.root, (3, 4))
         return type(given)(_batched("curvature root", given.root, (L, f, given.root.shape[-1]), like))
-    if isinstance(given, OutputCurvature):
-        return given
+    if isinstance(given, (TokenCurvature, CoupledCurvature)):
+        return as_curvature(given.matrices, like)
+    if isinstance(given, ScalarCurvature):
+        return as_curvature(given.values, like)
     if isinstance(given, (int, float)) or (isinstance(given, Tensor) and given.ndim == 0):
         number = torch.as_tensor(given, dtype=like.dtype, device=like.device)
         check_finite("curvature", number)
@@ -222,14 +225,14 @@ def _batched(name: str, given: Tensor, shape: tuple[int, ...], like: Tensor) -> 
         f"{name}: got {given.dtype} on {given.device}, expected {like.dtype} on {like.device} as the layer.",
     )
     check_finite(name, given)
-    return given.expand(full)
+    return given.detach().clone().expand(full)
 
 
 def _expect_symmetric(matrices: Tensor) -> None:
     gap = (matrices - matrices.transpose(-1, -2)).abs().max()
     largest = matrices.abs().max()
     expect(
-        bool(gap <= 1e-6 * largest),
+        bool(gap <= max(1e-6, 8 * torch.finfo(matrices.dtype).eps) * largest),
         f"curvature: got a matrix that differs from its transpose by up to {gap:.2g} (largest entry {largest:.2g}), "
         "expected a symmetric second derivative; pass (C + C^T) / 2 if the difference is rounding.",
     )

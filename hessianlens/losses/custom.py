@@ -7,11 +7,13 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.func import grad, hessian, vmap
+from torch.func import grad, hessian
 
+from hessianlens.batching import each
 from hessianlens.errors import InputError, check_choice
 from hessianlens.losses.base import Loss, LossDerivatives
 from hessianlens.losses.curvature import CoupledCurvature, TokenCurvature
+from hessianlens.memory import ensure_fits
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,9 +58,17 @@ class CustomLoss(Loss):
     def derivatives(self, F: Tensor) -> LossDerivatives:
         """Gradient and Hessian of the function by autograd."""
         samples = self._samples(F.detach())
-        gradient = vmap(grad(self._each))(samples).reshape(F.shape).detach()
-        second = vmap(hessian(self._each))(samples).detach()
         B, L, f = F.shape
+        size = L * f if self.couples == "tokens" else f
+        ensure_fits(
+            "The curvature of this loss",
+            (len(samples), size, size),
+            F.dtype,
+            F.device,
+            'couples="none" needs far less for a loss that treats every token by itself',
+        )
+        gradient = each(grad(self._each), samples).reshape(F.shape).detach()
+        second = each(hessian(self._each), samples).detach()
         if self.couples == "none":
             return LossDerivatives(gradient, TokenCurvature(second.reshape(B, L, f, f)))
         return LossDerivatives(gradient, CoupledCurvature(second.reshape(B, L, f, L, f)))

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from hessianlens.errors import InputError
 from hessianlens.operators.base import PyTorchLinearOperator, StructuredOperator
 from hessianlens.operators.grid import BlockGrid
 
@@ -63,6 +64,8 @@ class ArrangedGrid(StructuredOperator):
         return self._diagonal().sum()
 
     def _diagonal(self) -> Tensor:
+        if not torch.equal(self._row_order, self._column_order):
+            raise InputError("diagonal: the rows and columns of this matrix are arranged differently; it has none.")
         diagonal = self.grid._diagonal()
         return torch.empty_like(diagonal).index_copy(0, self._row_order, diagonal)
 
@@ -70,14 +73,18 @@ class ArrangedGrid(StructuredOperator):
         return self.grid._frobenius_square()
 
     def _frobenius_inner(self, other: StructuredOperator) -> Tensor:
-        return self.grid._frobenius_inner(other.grid if isinstance(other, ArrangedGrid) else other)
+        if not isinstance(other, ArrangedGrid) or not self._same_arrangement(other):
+            raise InputError(f"other: got {type(other).__name__}, expected a grid arranged in the same way.")
+        return self.grid._frobenius_inner(other.grid)
+
+    def _same_arrangement(self, other: ArrangedGrid) -> bool:
+        return torch.equal(self._row_order, other._row_order) and torch.equal(self._column_order, other._column_order)
 
     def __add__(self, other: PyTorchLinearOperator) -> PyTorchLinearOperator:
-        if not isinstance(other, ArrangedGrid) or other.shape != self.shape:
+        if not isinstance(other, ArrangedGrid) or other.shape != self.shape or not self._same_arrangement(other):
             return super().__add__(other)
         total = self.grid + other.grid
-        assert isinstance(total, BlockGrid)
-        return self._with(total)
+        return self._with(total) if isinstance(total, BlockGrid) else super().__add__(other)
 
     def __mul__(self, scalar: int | float) -> ArrangedGrid:
         return self._with(self.grid * scalar)

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 __all__ = ["PyTorchLinearOperator", "StructuredOperator"]
 
 
+_DENSE_WORKING = 2.2
+"""Times its own size that forming a dense block holds at the peak."""
+
+
 class StructuredOperator(PyTorchLinearOperator):
     """A matrix kept in factored form: its products, trace, diagonal and Frobenius geometry are exact and cheap.
 
@@ -54,6 +58,7 @@ class StructuredOperator(PyTorchLinearOperator):
             self.dtype,
             self.device,
             "products (op @ v), op.trace(), op.diagonal() and op.frobenius_norm() never form it",
+            working=_DENSE_WORKING,
         )
         dense = torch.empty(self.shape, dtype=self.dtype, device=self.device)
         self._dense_into(dense)
@@ -79,8 +84,11 @@ class StructuredOperator(PyTorchLinearOperator):
     @abstractmethod
     def _diagonal(self) -> Tensor: ...
 
-    def frobenius_inner(self, other: StructuredOperator) -> Tensor:
+    def frobenius_inner(self, other: object) -> Tensor:
         """The exact Frobenius inner product: the sum of the products of all entries of two matrices."""
+        return self._frobenius_inner(self._comparable(other)).to(self.dtype)
+
+    def _comparable(self, other: object) -> StructuredOperator:
         if not isinstance(other, StructuredOperator):
             raise InputError(f"other: got {type(other).__name__}, expected a structured operator.")
         expect(
@@ -88,7 +96,11 @@ class StructuredOperator(PyTorchLinearOperator):
             f"other: got an operator {other.shape[0]}x{other.shape[1]} on other parameter shapes, "
             f"expected {self.shape[0]}x{self.shape[1]} on the same ones.",
         )
-        return self._frobenius_inner(other)
+        expect(
+            self.dtype == other.dtype and self.device == other.device,
+            f"other: got {other.dtype} on {other.device}, expected {self.dtype} on {self.device}.",
+        )
+        return other
 
     @abstractmethod
     def _frobenius_inner(self, other: StructuredOperator) -> Tensor: ...
@@ -98,17 +110,26 @@ class StructuredOperator(PyTorchLinearOperator):
 
     def frobenius_norm(self) -> Tensor:
         """The exact Frobenius norm."""
-        return self._frobenius_square().clamp(min=0).sqrt()
+        return self._frobenius_square().clamp(min=0).sqrt().to(self.dtype)
 
-    def frobenius_distance(self, other: StructuredOperator) -> Tensor:
-        """The exact Frobenius norm of the difference."""
-        difference = self - other
-        assert isinstance(difference, StructuredOperator)
+    def frobenius_distance(self, other: object) -> Tensor:
+        """The Frobenius norm of the difference.
+
+        Exact up to rounding; between two different factorings of nearly the same matrix, rounding leaves about the
+        square root of the machine precision times the norm.
+        """
+        difference = self - self._comparable(other)
+        if not isinstance(difference, StructuredOperator):
+            raise InputError("other: got an operator of another structure; compare the dense forms instead.")
         return difference.frobenius_norm()
 
     @abstractmethod
     def algebra(self) -> str:
         """The matrix in index notation."""
+
+    def __radd__(self, other: object) -> StructuredOperator:
+        """``sum([...])`` starts at 0."""
+        return self if other == 0 else NotImplemented
 
     def __sub__(self, other: PyTorchLinearOperator) -> PyTorchLinearOperator:
         return self + (-1.0) * other

@@ -32,7 +32,6 @@ class Program:
     """A contraction worked out for given letters and shapes.
 
     Attributes:
-        tensors: Positions of the factors that hold numbers.
         extras: Shapes of identities and vectors of ones that have to be formed after all.
         steps: Pairs of positions and the einsum that contracts them; the result goes to the end.
         multiplicity: A number that comes from identities closed upon themselves.
@@ -42,7 +41,6 @@ class Program:
         slice_size: Its size.
     """
 
-    tensors: tuple[int, ...]
     extras: tuple[tuple[int, ...], ...]
     steps: tuple[tuple[tuple[int, ...], str], ...]
     multiplicity: int
@@ -127,7 +125,6 @@ def compiled(signature: Signature, output: str) -> Program:
         default="",
     )
     return Program(
-        tensors=tuple(terms),
         extras=tuple(tuple(sizes[x] for x in term) for term in extras),
         steps=steps,
         multiplicity=multiplicity,

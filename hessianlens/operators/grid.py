@@ -98,6 +98,8 @@ class BlockGrid(StructuredOperator):
                 isinstance(name, Hashable) and name in names,
                 f"Block {name!r}: unknown name; this matrix has {known}.",
             )
+        expect(len(chosen) > 0, "Block list: got no name, expected at least one.")
+        expect(len(set(chosen)) == len(chosen), f"Block list: got {chosen}, expected every name once.")
         return chosen, single
 
     def _blocks(self) -> list[tuple[int, int, StructuredOperator]]:
@@ -150,18 +152,27 @@ class BlockGrid(StructuredOperator):
     def _weighted_blocks(self) -> list[tuple[float, Name, Name]]:
         """Blocks with the number of times each counts in a sum over all of them."""
         if not self._symmetric:
-            return [(1.0, row, column) for row in self.rows for column in self.columns]
+            return self._all_blocks()
         names = list(self.rows)
         return [(1.0 if i == j else 2.0, names[i], names[j]) for i in range(len(names)) for j in range(i, len(names))]
+
+    def _all_blocks(self) -> list[tuple[float, Name, Name]]:
+        return [(1.0, row, column) for row in self.rows for column in self.columns]
 
     def _frobenius_square(self) -> Tensor:
         return torch.stack([n * self.block(r, c)._frobenius_square() for n, r, c in self._weighted_blocks()]).sum()
 
     def _frobenius_inner(self, other: StructuredOperator) -> Tensor:
-        if not isinstance(other, BlockGrid) or (self.rows, self.columns) != (other.rows, other.columns):
-            raise InputError(f"other: got {type(other).__name__}, expected a block grid with the same names.")
-        parts = [self.block(r, c)._frobenius_inner(other.block(r, c)) for r in self.rows for c in self.columns]
-        return torch.stack(parts).sum()
+        if not isinstance(other, BlockGrid) or not self._same_layout(other):
+            raise InputError(
+                f"other: got {type(other).__name__}, expected a block grid with the same names in the same order."
+            )
+        both = self._weighted_blocks() if other._symmetric else self._all_blocks()
+        return torch.stack([n * self.block(r, c)._frobenius_inner(other.block(r, c)) for n, r, c in both]).sum()
+
+    def _same_layout(self, other: BlockGrid) -> bool:
+        mine, theirs = ([list(g.rows.items()), list(g.columns.items()), g.dtype, g.device] for g in (self, other))
+        return mine == theirs
 
     def norms(self) -> dict[tuple[Name, Name], Tensor]:
         """The exact Frobenius norm of every block."""
@@ -173,7 +184,7 @@ class BlockGrid(StructuredOperator):
         return found
 
     def __add__(self, other: PyTorchLinearOperator) -> PyTorchLinearOperator:
-        if not isinstance(other, BlockGrid) or (self.rows, self.columns) != (other.rows, other.columns):
+        if not isinstance(other, BlockGrid) or not self._same_layout(other):
             return super().__add__(other)
         both = other
 

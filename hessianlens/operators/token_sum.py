@@ -9,6 +9,7 @@ from string import ascii_lowercase
 import torch
 from torch import Tensor
 
+from hessianlens.errors import InputError, expect
 from hessianlens.notation import COLUMN_AXES, ROW_AXES, SEQUENCE, VECTORS
 from hessianlens.operators.base import PyTorchLinearOperator, StructuredOperator
 from hessianlens.operators.contraction import contract, cost, index_sizes
@@ -18,6 +19,7 @@ from hessianlens.operators.factor import Factor
 _TRANSPOSE = str.maketrans(ROW_AXES + COLUMN_AXES, COLUMN_AXES + ROW_AXES)
 _ONTO_DIAGONAL = str.maketrans(COLUMN_AXES, ROW_AXES)
 _AXES = ROW_AXES + COLUMN_AXES
+_LETTERS = ascii_lowercase.replace(VECTORS, "")
 _SUMMED = "".join(x for x in ascii_lowercase if x not in ROW_AXES + COLUMN_AXES)
 _SECOND_COPY = str.maketrans(_SUMMED, _SUMMED.upper())
 _HALVING_PAYS = 2e8
@@ -56,6 +58,16 @@ class Term:
                     return replace(self, factors=tuple(f.relabel({ord(x): y}) for f in rest)).simplified()
         return self
 
+    def normalised(self) -> Term:
+        """The same term with factors of largest entry 1, so that their products neither overflow nor underflow."""
+        coefficient, factors = self.coefficient, []
+        for f in self.factors:
+            largest = 1.0 if f.tensor is None else float(f.tensor.abs().max())
+            scaled = f if f.tensor is None or largest == 0 else Factor(f.name, f.indices, f.tensor / largest)
+            coefficient *= largest or 1.0
+            factors.append(scaled)
+        return Term(coefficient, tuple(factors))
+
     def merged(self, other: Term) -> Term | None:
         """The sum as a single term, where the two differ in a coefficient or in one factor only."""
         if [f.indices for f in self.factors] != [f.indices for f in other.factors]:
@@ -71,7 +83,7 @@ class Term:
         if mine.tensor is None or theirs.tensor is None or mine.tensor.shape != theirs.tensor.shape:
             return None
         tensor = self.coefficient * mine.tensor + other.coefficient * theirs.tensor
-        name = mine.name if mine.name == theirs.name else f"({mine.name}+{theirs.name})"
+        name = _sum_name((self.coefficient, mine.name), (other.coefficient, theirs.name))
         return Term(1.0, (*self.factors[:k], Factor(name, mine.indices, tensor), *self.factors[k + 1 :]))
 
     def __str__(self) -> str:
@@ -79,6 +91,16 @@ class Term:
         head = "" if self.coefficient == 1 else f"{self.coefficient:.4g} "
         over = f"sum_{{{','.join(summed)}}} " if summed else ""
         return head + over + " ".join(map(str, self.factors))
+
+
+def _sum_name(*parts: tuple[float, str]) -> str:
+    """A name for a weighted sum of factors, such as ``(0.5 G - Go)``."""
+    text = ""
+    for coefficient, name in parts:
+        size = "" if abs(coefficient) == 1 else f"{abs(coefficient):.4g} "
+        sign = (" - " if text else "-") if coefficient < 0 else (" + " if text else "")
+        text += f"{sign}{size}{name}"
+    return f"({text})"
 
 
 class TokenSum(StructuredOperator):
@@ -119,12 +141,19 @@ class TokenSum(StructuredOperator):
     ) -> None:
         super().__init__([tuple(in_shape)], [tuple(out_shape)], dtype, device)
         self.terms = tuple(term.simplified() for term in terms)
+        for term in self.terms:
+            _check_term(term, (*out_shape, *in_shape))
 
     @classmethod
     def of(cls, terms: Sequence[Term], out_shape: tuple[int, int], in_shape: tuple[int, int]) -> TokenSum:
         """A sum with dtype and device taken from its (at least one) factors."""
-        tensor = next(f.tensor for term in terms for f in term.factors if f.tensor is not None)
+        tensor = next((f.tensor for term in terms for f in term.factors if f.tensor is not None), None)
+        if tensor is None:
+            raise InputError("terms: no factor holds numbers; give dtype and device to TokenSum itself.")
         return cls(terms, out_shape, in_shape, tensor.dtype, tensor.device)
+
+    def _kind(self) -> tuple[object, ...]:
+        return self._out_shape, self._in_shape, self.dtype, self.device
 
     def _with(self, terms: Sequence[Term]) -> TokenSum:
         return TokenSum(terms, self._out_shape[0], self._in_shape[0], self.dtype, self.device)
@@ -148,6 +177,10 @@ class TokenSum(StructuredOperator):
 
     def _matmat(self, X: list[Tensor]) -> list[Tensor]:
         (matrix,) = X
+        expect(
+            not matrix.is_complex(),
+            f"vector: got dtype {matrix.dtype}, expected real numbers; multiply real and imaginary part one by one.",
+        )
         columns = Factor("X", COLUMN_AXES + VECTORS, matrix.to(self.dtype))
         return [self._sum(ROW_AXES + VECTORS, (*self._out_shape[0], matrix.shape[-1]), columns)]
 
@@ -170,20 +203,19 @@ class TokenSum(StructuredOperator):
 
     def _frobenius_inner(self, other: StructuredOperator) -> Tensor:
         if not isinstance(other, TokenSum):
-            return other._frobenius_inner(self)
-        result = self._zeros()
-        for mine in self.terms:
-            for theirs in other.terms:
-                result = result + theirs.coefficient * mine.contract("", *theirs.relabel(_SECOND_COPY).factors)
-        return result
+            raise InputError(f"other: got {type(other).__name__}, expected a block as this one.")
+        mine, theirs = ([term.normalised() for term in op.terms] for op in (self, other))
+        return self._total([_inner(one, two) for one in mine for two in theirs])
 
     def _frobenius_square(self) -> Tensor:
-        result = self._zeros()
-        for k, term in enumerate(self.terms):
-            result = result + _self_inner(term)
-            for other in self.terms[:k]:
-                result = result + 2 * other.coefficient * term.contract("", *other.relabel(_SECOND_COPY).factors)
-        return result
+        terms = [term.normalised() for term in self.terms]
+        mixed = [2 * _inner(term, other) for k, term in enumerate(terms) for other in terms[:k]]
+        return self._total([*map(_self_inner, terms), *mixed])
+
+    def _total(self, parts: Sequence[Tensor]) -> Tensor:
+        """Sums are taken in double precision, whatever the factors are in."""
+        zero = torch.zeros((), dtype=torch.float64, device=self.device)
+        return sum((part.double() for part in parts), zero)
 
     def restricted(self, rows: tuple[slice, slice], columns: tuple[slice, slice]) -> TokenSum:
         """The same block between rectangular pieces of the two parameters.
@@ -196,6 +228,8 @@ class TokenSum(StructuredOperator):
         (2, 4)
         """
         shape = (*self._out_shape[0], *self._in_shape[0])
+        for piece in (*rows, *columns):
+            expect(piece.step in (None, 1), f"slice: got {piece}, expected a step of 1.")
         ranges = {x: range(n)[piece] for x, n, piece in zip(_AXES, shape, (*rows, *columns), strict=True)}
         cut = {x: (r.start, r.stop) for x, r in ranges.items() if len(r) < shape[_AXES.index(x)]}
         terms = [
@@ -209,7 +243,7 @@ class TokenSum(StructuredOperator):
         return " + ".join(map(str, self.terms)) or "0"
 
     def __add__(self, other: PyTorchLinearOperator) -> PyTorchLinearOperator:
-        if not isinstance(other, TokenSum) or other.shape != self.shape:
+        if not isinstance(other, TokenSum) or self._kind() != other._kind():
             return super().__add__(other)
         terms = list(self.terms)
         for new in other.terms:
@@ -239,17 +273,38 @@ def _cut(factor: Factor, cut: dict[str, tuple[int, int]], dtype: torch.dtype, de
     return factor
 
 
+def _check_term(term: Term, shape: tuple[int, ...]) -> None:
+    """Every axis of the block occurs with its size; summed letters are small, and ``z`` is kept for vectors."""
+    sizes: dict[str, int] = {}
+    for factor in term.factors:
+        for x, n in zip(factor.indices, factor.shape, strict=True):
+            if x not in _LETTERS:
+                raise InputError(f"Factor {factor}: got the letter {x!r}, expected one of {_LETTERS}.")
+            if sizes.setdefault(x, n) != n:
+                raise InputError(f"Factor {factor}: its index {x!r} has size {n}, elsewhere in the term {sizes[x]}.")
+    for x, n in zip(_AXES, shape, strict=True):
+        if sizes.get(x) != n:
+            raise InputError(
+                f"Term {term}: its index {x!r} has size {sizes.get(x, 'none')}, expected {n} from the block's shape."
+            )
+
+
+def _inner(one: Term, other: Term) -> Tensor:
+    """Frobenius inner product of two normalised terms; the coefficients are multiplied in double precision."""
+    both = contract((*one.factors, *other.relabel(_SECOND_COPY).factors), "")
+    return both.double() * (one.coefficient * other.coefficient)
+
+
 def _self_inner(term: Term) -> Tensor:
-    """Squared Frobenius norm of a term; large ones use the symmetry between its two copies."""
+    """Squared Frobenius norm of a normalised term; large ones use the symmetry between its two copies."""
     copy = term.relabel(_SECOND_COPY)
     sequences = index_sizes(term.factors).get(SEQUENCE, 1)
     if sequences == 1 or cost((*term.factors, *copy.factors), "") < _HALVING_PAYS:
-        return term.coefficient * term.contract("", *copy.factors)
-    total = torch.zeros_like(next(f.tensor for f in term.factors if f.tensor is not None)[..., 0].sum())
+        return _inner(term, term)
+    parts = []
     for s in range(sequences):
-        mine = term.sliced(SEQUENCE, s, s + 1)
-        part = mine.contract("", *copy.sliced(SEQUENCE.upper(), s, s + 1).factors)
+        mine = term.sliced(SEQUENCE, s, s + 1).factors
+        parts.append(contract((*mine, *copy.sliced(SEQUENCE.upper(), s, s + 1).factors), ""))
         if s + 1 < sequences:
-            part = part + 2 * mine.contract("", *copy.sliced(SEQUENCE.upper(), s + 1, sequences).factors)
-        total = total + part
-    return term.coefficient * total
+            parts.append(2 * contract((*mine, *copy.sliced(SEQUENCE.upper(), s + 1, sequences).factors), ""))
+    return torch.stack(parts).double().sum() * term.coefficient**2

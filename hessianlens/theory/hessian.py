@@ -50,6 +50,8 @@ class AttentionHessian:
     ) -> None:
         self._places, self._shapes = places, shapes
         self.heads, self.loss = tuple(heads), loss
+        with torch.no_grad():
+            self._centred = tuple(head.centred() for head in heads)
         self._score_curvatures: dict[tuple[int, int], ScoreCurvature] = {}
 
     @cached_property
@@ -74,7 +76,7 @@ class AttentionHessian:
 
     @cached_property
     def t_functional(self) -> BlockGrid:
-        """The T-functional Hessian ``[[0, B], [B^T, 0]] (x) I`` of the query-key part."""
+        """The T-functional Hessian of the query-key part: ``[[0, B], [B^T, 0]] (x) I`` without rotary positions."""
         return self._grid("t_functional", self._score_names())
 
     def part(self, name: str) -> BlockGrid:
@@ -92,7 +94,8 @@ class AttentionHessian:
         like = self.loss.gradient
 
         def build(row: Name, column: Name) -> TokenSum:
-            return self._block(part, row, column)
+            with torch.no_grad():
+                return self._block(part, row, column)
 
         return BlockGrid(shapes, shapes, build, like.dtype, like.device, symmetric=True)
 
@@ -108,7 +111,7 @@ class AttentionHessian:
     def _scores(self, row: int, column: int, curvature: UncoupledCurvature) -> ScoreCurvature:
         if (row, column) not in self._score_curvatures:
             self._score_curvatures[row, column] = ScoreCurvature(
-                self.heads[row], self.heads[column], curvature, self.loss.gradient
+                self._centred[row], self._centred[column], curvature, self.loss.gradient
             )
         return self._score_curvatures[row, column]
 
@@ -117,28 +120,28 @@ class AttentionHessian:
         (h, own), (k, other) = row, column
         curvature: OutputCurvature = self.loss.curvature
         if isinstance(curvature, UncoupledCurvature):
-            ports = self.heads[h].score_ports[own], self.heads[k].score_ports[other]
+            ports = self._centred[h].score_ports[own], self._centred[k].score_ports[other]
             return self._scores(h, k, curvature).terms(*ports, part)
-        terms = [] if part == "functional" else outer_terms(self.heads[h], own, self.heads[k], other, curvature)
+        terms = [] if part == "functional" else outer_terms(self._centred[h], own, self._centred[k], other, curvature)
         if part != "outer" and h == k:
-            head = self.heads[h]
+            head = self._centred[h]
             alone = ScoreCurvature(head, head, _no_curvature(head), self.loss.gradient)
             terms = terms + alone.terms(head.score_ports[own], head.score_ports[other], "functional")
         return terms
 
     def _is_pair(self, row: Place, column: Place, pair: str) -> bool:
         (h, own), (k, other) = row, column
-        return h == k and getattr(self.heads[h], pair) == (own, other)
+        return h == k and getattr(self._centred[h], pair) == (own, other)
 
     def _outer_terms(self, row: Place, column: Place) -> list[Term] | None:
         (h, own), (k, other) = row, column
-        if own in self.heads[h].score_ports and other in self.heads[k].score_ports:
+        if own in self._centred[h].score_ports and other in self._centred[k].score_ports:
             return self._score_score(row, column, "outer")
-        return outer_terms(self.heads[h], own, self.heads[k], other, self.loss.curvature)
+        return outer_terms(self._centred[h], own, self._centred[k], other, self.loss.curvature)
 
     def _functional_terms(self, row: Place, column: Place) -> list[Term] | None:
         (h, own), (k, other) = row, column
-        head, gradient = self.heads[h], self.loss.gradient
+        head, gradient = self._centred[h], self.loss.gradient
         if h != k:
             return []
         if own in head.value_ports:
@@ -154,7 +157,7 @@ class AttentionHessian:
 
     def _full_terms(self, row: Place, column: Place) -> list[Term] | None:
         (h, own), (k, other) = row, column
-        if own in self.heads[h].score_ports and other in self.heads[k].score_ports:
+        if own in self._centred[h].score_ports and other in self._centred[k].score_ports:
             if self._is_pair(column, row, "score_pair"):
                 return None
             return (self._score_score(row, column, "full") or []) + (self._t_functional_terms(row, column) or [])
@@ -167,7 +170,7 @@ class AttentionHessian:
 
     def _t_functional_terms(self, row: Place, column: Place) -> list[Term] | None:
         if self._is_pair(row, column, "score_pair"):
-            return score_pair_terms(self.heads[row[0]], self.loss.gradient)
+            return score_pair_terms(self._centred[row[0]], self.loss.gradient)
         return None if self._is_pair(column, row, "score_pair") else []
 
     def __repr__(self) -> str:
@@ -224,12 +227,19 @@ def attention_hessian(
         raise InputError(
             f"layer: got {type(layer).__name__}, expected an attention layer such as hessianlens.SelfAttention."
         )
-    batch = as_batch(X).detach()
+    batch = as_batch(X).detach().clone()
     several = isinstance(layer, MultiHeadAttention)
+    # blocks are built later: they must not see what the caller does to the weights meanwhile
+    frozen = layer.with_parameters({name: w.detach().clone() for name, w in layer.parameters.items()})  # type: ignore[misc]
     with torch.no_grad():
-        heads = [head.attend(batch) for head in (layer.heads if isinstance(layer, MultiHeadAttention) else (layer,))]
+        heads = [head.attend(batch) for head in (frozen.heads if isinstance(frozen, MultiHeadAttention) else (frozen,))]
         F = torch.stack([head.output for head in heads]).sum(0) if several else heads[0].output
+        for h, head in enumerate(heads):
+            _expect_finite(f"scores of head {h}" if several else "scores", head.scores)
+            _expect_finite(f"attention weights of head {h}" if several else "attention weights", head.weights)
+        _expect_finite("output", F)
         derivatives = _derivatives(loss, grad, curvature, F)
+        _expect_finite("loss gradient", derivatives.gradient)
         kept = derivatives.carrying()
         if len(kept) < F.shape[1]:
             heads, derivatives = [head.at(kept) for head in heads], derivatives.at(kept)
@@ -238,6 +248,13 @@ def attention_hessian(
     }
     shapes: dict[Name, tuple[int, int]] = {name: (w.shape[0], w.shape[1]) for name, w in layer.parameters.items()}
     return AttentionHessian(places, shapes, heads, derivatives)
+
+
+def _expect_finite(what: str, found: Tensor) -> None:
+    expect(
+        bool(torch.isfinite(found).all()),
+        f"{what}: not finite at these weights and tokens in {found.dtype}; scale them down, or use float64.",
+    )
 
 
 def _derivatives(loss: object, grad: object, curvature: object, F: Tensor) -> LossDerivatives:

@@ -20,6 +20,7 @@ from hessianlens.theory.expansion import (
     Letters,
     collapsed_response,
     output_derivative,
+    vector_factor,
 )
 
 
@@ -40,11 +41,11 @@ def _collapsed_derivative(head: HeadState, name: str, letters: Letters) -> list[
     if name in head.value_ports:
         return output_derivative(head, name, letters)
     port = head.score_ports[name]
-    vector_letter, matrix_letter = letters.split(port)
+    if port.key_turn is not None:
+        return output_derivative(head, name, letters)
     S = Factor(
         f"S{port.matrix_name}",
-        f"s{letters.token}{letters.feature}{matrix_letter}",
+        f"s{letters.token}{letters.feature}{letters.split(port)[1]}",
         collapsed_response(head, port),
     )
-    vector = Factor(port.vector_name, f"s{letters.token}{vector_letter}", port.vector)
-    return [Term(1 / head.scale, (vector, S))]
+    return [Term(1 / head.scale, (vector_factor(port, letters), S))]

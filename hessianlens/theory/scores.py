@@ -5,7 +5,9 @@ For uncoupled tokens everything that two score parameters share is one small sym
     M_i = d^2 l / dT_i dT_i = J_i^T V C_i V^T J_i  +  D_i(w_i)        (outer-product part + functional part),
 
 and each block is ``sum_i  vector_i vector'_i^T (x) P^T M_i P' / (s s')`` with the vector and the matrix P of each
-parameter: (x, K) for W_Q, (q, X) for W_K, (x, X) for a single query-key matrix.
+parameter: (x, K) for W_Q, (q, X) for W_K, (x, X) for a single query-key matrix. With rotary positions they are
+``(x_i, R_i^T k_l)`` and ``(R_l^T q_i, x_l)``, with k and q already turned: a vector that depends on both tokens stays
+beside M.
 """
 
 from __future__ import annotations
@@ -23,8 +25,10 @@ from hessianlens.operators import Factor, Term
 from hessianlens.theory.expansion import (
     COLUMN_LETTERS_UNCOUPLED,
     ROW_LETTERS,
-    collapsed_response,
+    matrix_factor,
+    row_terms,
     sandwich_terms,
+    vector_factor,
 )
 
 _LEAST_CHUNK_BYTES = 4 * 2**20
@@ -82,6 +86,8 @@ class ScoreCurvature:
         """
         if part == "functional":
             return self._functional_terms(row, column)
+        if _by_pair(row, column):
+            return self._score_form(row, column, part)
         widths = row.matrix.shape[-1], column.matrix.shape[-1]
         length = self.row.tokens.shape[1]
         cheapest = min(length * length, widths[0] * widths[1])
@@ -93,10 +99,7 @@ class ScoreCurvature:
         return self._parameter_form(row, column, part)
 
     def _vectors(self, row: ScorePort, column: ScorePort) -> tuple[Factor, Factor]:
-        return (
-            Factor(row.vector_name, "si" + ROW_LETTERS.split(row)[0], row.vector),
-            Factor(column.vector_name, "si" + COLUMN_LETTERS_UNCOUPLED.split(column)[0], column.vector),
-        )
+        return vector_factor(row, ROW_LETTERS), vector_factor(column, COLUMN_LETTERS_UNCOUPLED)
 
     @property
     def _scale(self) -> float:
@@ -108,8 +111,7 @@ class ScoreCurvature:
         full = part == "full" and same
         M = Factor("M" if full else "Mo", "silm", self.full_matrices if full else self.outer_matrices)
         left, right = self._vectors(row, column)
-        P = Factor(row.matrix_name, "sl" + ROW_LETTERS.split(row)[1], row.matrix)
-        R = Factor(column.matrix_name, "sm" + COLUMN_LETTERS_UNCOUPLED.split(column)[1], column.matrix)
+        P, R = matrix_factor(row, ROW_LETTERS), matrix_factor(column, COLUMN_LETTERS_UNCOUPLED)
         return [Term(self._scale, (left, P, M, R, right))]
 
     def _parameter_form(self, row: ScorePort, column: ScorePort, part: str) -> list[Term]:
@@ -122,7 +124,7 @@ class ScoreCurvature:
         for start in range(0, queries, step):
             stop = min(start + step, queries)
             M = self._rows(part, start, stop)
-            G[:, start:stop] = row.matrix.transpose(-1, -2)[:, None] @ (M @ column.matrix[:, None])
+            G[:, start:stop] = row.matrices_at(start, stop).transpose(-1, -2) @ (M @ column.matrices_at(start, stop))
         left, right = self._vectors(row, column)
         between = "si" + ROW_LETTERS.split(row)[1] + COLUMN_LETTERS_UNCOUPLED.split(column)[1]
         return [Term(self._scale, (left, Factor("G" if part == "full" else "Go", between, G), right))]
@@ -134,7 +136,9 @@ class ScoreCurvature:
             (self.row, row, ROW_LETTERS.split(row)[1]),
             (self.column, column, COLUMN_LETTERS_UNCOUPLED.split(column)[1]),
         ):
-            Z = einsum("sifr,sifq->siqr", curvature.root, collapsed_response(head, port))
+            seen = head.jacobian.transpose().apply(einsum("slf,sifr->silr", head.values, curvature.root))
+            P = port.matrices
+            Z = einsum("slq,silr->siqr" if P.ndim == 3 else "silq,silr->siqr", P, seen)
             sides.append(Factor(f"R'S{port.matrix_name}", f"si{letter}r", Z))
         left, right = self._vectors(row, column)
         return [Term(self._scale, (left, sides[0], sides[1], right))]
@@ -144,14 +148,23 @@ class ScoreCurvature:
         if self.row is not self.column:
             return []
         left, right = self._vectors(row, column)
+        P, R = matrix_factor(row, ROW_LETTERS), matrix_factor(column, COLUMN_LETTERS_UNCOUPLED)
+        if _by_pair(row, column):
+            open_rows = row_terms(self.activation_curvature, "D", ROW_LETTERS, COLUMN_LETTERS_UNCOUPLED)
+            return [Term(self._scale * t.coefficient, (left, P, *t.factors, R, right)) for t in open_rows]
         between = sandwich_terms(
             self.activation_curvature,
-            (row.matrix_name, row.matrix, ROW_LETTERS.split(row)[1]),
-            (column.matrix_name, column.matrix, COLUMN_LETTERS_UNCOUPLED.split(column)[1]),
+            (P.name, row.matrices, ROW_LETTERS.split(row)[1]),
+            (R.name, column.matrices, COLUMN_LETTERS_UNCOUPLED.split(column)[1]),
             "D",
             ROW_LETTERS,
         )
         return [Term(self._scale * term.coefficient, (left, *term.factors, right)) for term in between]
+
+
+def _by_pair(row: ScorePort, column: ScorePort) -> bool:
+    """Whether a vector depends on the key token too, so that the keys cannot be summed before it is met."""
+    return row.key_turn is not None or column.key_turn is not None
 
 
 def _add(matrices: Tensor, rows: RowMatrices) -> Tensor:

@@ -46,7 +46,7 @@ class RowNormalised(Activation):
         """Diagonal minus rank one."""
         _, first, _, inverse = self._parts(scores, visible)
         slope, A = first * inverse, self.value(scores, visible)
-        return RowMatrices(tuple(A.shape), diagonal=slope, left=A[..., None], right=-slope[..., None])
+        return RowMatrices(tuple(A.shape), diagonal=slope, left=A[..., None], right=-slope[..., None], kills_left=True)
 
     def curvature(self, scores: Scores, visible: Visible, weights: Scores) -> RowMatrices:
         """Diagonal plus rank two."""

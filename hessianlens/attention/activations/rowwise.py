@@ -6,19 +6,20 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
-from torch.func import hessian, jacrev, vmap
+from torch.func import hessian, jacrev
 
 from hessianlens.attention.activations.base import Activation, Scores, Visible
 from hessianlens.attention.rows import RowMatrices
+from hessianlens.batching import each
 from hessianlens.errors import InputError
 
 
 class RowFunction(Activation):
     """A user's function of one row, applied to the visible entries of each row.
 
-    The function receives a tensor whose last axis holds the visible scores of a row, and returns weights of the same
-    shape. Its row derivatives are found by autograd, L x L a row; for a function of single scores
-    `hessianlens.activations.ElementwiseFunction` is much lighter.
+    The function receives one row, a vector of its visible scores, and returns as many weights. Its row derivatives are
+    found by autograd, L x L a row; for a function of single scores `hessianlens.activations.ElementwiseFunction` is
+    much lighter.
 
     >>> rows = RowFunction(lambda t: torch.softmax(2 * t, -1), "sharp softmax")
     >>> seen = torch.tensor([[[True, False], [True, True]]])
@@ -43,14 +44,14 @@ class RowFunction(Activation):
         """The function of the visible part of every row, zero elsewhere."""
         result = torch.zeros_like(scores)
         for rows, seen in _groups(visible):
-            result = _put(result, rows, seen, self._call(_flat(scores)[rows][:, seen]))
+            result = _put(result, rows, seen, each(self._call, _flat(scores)[rows][:, seen]))
         return result
 
     def jacobian(self, scores: Scores, visible: Visible) -> RowMatrices:
         """Dense row derivatives by reverse-mode autograd."""
         dense = scores.new_zeros(*scores.shape, scores.shape[-1]).flatten(0, 1)
         for rows, seen in _groups(visible):
-            found = vmap(jacrev(self._call))(_flat(scores)[rows][:, seen])
+            found = each(jacrev(self._call), _flat(scores)[rows][:, seen])
             dense[rows[:, None, None], seen[None, :, None], seen[None, None, :]] = found.detach()
         return RowMatrices(tuple(scores.shape), dense=dense.unflatten(0, scores.shape[:2]))
 
@@ -62,7 +63,7 @@ class RowFunction(Activation):
             return (self._call(row) * w).sum()
 
         for rows, seen in _groups(visible):
-            found = vmap(hessian(weighted))(_flat(scores)[rows][:, seen], _flat(weights)[rows][:, seen])
+            found = each(hessian(weighted), _flat(scores)[rows][:, seen], _flat(weights)[rows][:, seen])
             dense[rows[:, None, None], seen[None, :, None], seen[None, None, :]] = found.detach()
         return RowMatrices(tuple(scores.shape), dense=dense.unflatten(0, scores.shape[:2]))
 

@@ -33,11 +33,13 @@ class Softmax(Activation):
     def jacobian(self, scores: Scores, visible: Visible) -> RowMatrices:
         """Covariance of the row's distribution: diagonal minus rank one."""
         A = self.value(scores, visible)
-        return RowMatrices(tuple(A.shape), diagonal=A, left=A[..., None], right=-A[..., None])
+        return RowMatrices(
+            tuple(A.shape), diagonal=A, left=A[..., None], right=-A[..., None], kills_right=True, kills_left=True
+        )
 
     def curvature(self, scores: Scores, visible: Visible, weights: Tensor) -> RowMatrices:
         """Third central moment of the row's distribution along `weights`: diagonal plus rank two."""
         A = self.value(scores, visible)
         Ac = A * (weights - (A * weights).sum(-1, keepdim=True))
         left, right = torch.stack([Ac, A], -1), -torch.stack([A, Ac], -1)
-        return RowMatrices(tuple(A.shape), diagonal=Ac, left=left, right=right)
+        return RowMatrices(tuple(A.shape), diagonal=Ac, left=left, right=right, kills_right=True, kills_left=True)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from torch import Tensor
 
 from hessianlens.errors import InputError, expect
-from hessianlens.problem import Batch, tensors
+from hessianlens.problem import Batch, rebuilt, tensors
 
 
 def as_batches(data: object, micro_batch: int | None = None) -> list[Batch]:
@@ -24,7 +24,8 @@ def as_batches(data: object, micro_batch: int | None = None) -> list[Batch]:
     if is_batch(data):
         batches = [data]
     elif isinstance(data, Iterable):
-        batches = list(data)
+        # PyTorch's loaders hand out pairs as lists.
+        batches = [tuple(batch) if isinstance(batch, list) else batch for batch in data]
     else:
         raise InputError(
             f"data: got {type(data).__name__}, expected a batch (tensor, (inputs, targets), dict) "
@@ -38,7 +39,10 @@ def as_batches(data: object, micro_batch: int | None = None) -> list[Batch]:
         expect(batch_size(batch) > 0, f"data[{k}]: got an empty batch, expected at least one sequence.")
     if micro_batch is None:
         return batches
-    expect(micro_batch > 0, f"micro_batch: got {micro_batch}, expected a positive number of sequences.")
+    expect(
+        isinstance(micro_batch, int) and micro_batch > 0,
+        f"micro_batch: got {micro_batch!r}, expected a positive whole number of sequences.",
+    )
     return [piece for batch in batches for piece in _pieces(batch, micro_batch)]
 
 
@@ -68,7 +72,7 @@ def _narrow(batch: Batch, start: int, stop: int, total: int) -> Batch:
     if isinstance(batch, Mapping):
         return {key: _narrow(value, start, stop, total) for key, value in batch.items()}
     if isinstance(batch, (tuple, list)):
-        return type(batch)(_narrow(value, start, stop, total) for value in batch)
+        return rebuilt(batch, [_narrow(value, start, stop, total) for value in batch])
     return batch
 
 

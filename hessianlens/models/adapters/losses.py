@@ -100,6 +100,8 @@ def _like(out: Tensor, batch: Batch) -> Tensor:
     targets = targets_of(batch)
     if targets is None:
         raise InputError("data: no targets; give (inputs, targets) pairs or a dict with 'labels'.")
+    if out.shape == (*targets.shape, 1):
+        targets = targets[..., None]
     expect(
         targets.shape == out.shape,
         f"targets: got shape {tuple(targets.shape)}, expected that of the outputs, {tuple(out.shape)}.",

@@ -7,6 +7,7 @@ from functools import partial
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from hessianlens.errors import InputError, check_choice, expect
 from hessianlens.models.adapters.batches import as_batches, targets_of
@@ -74,6 +75,8 @@ def problem(
     )
     if check:
         _expect_deterministic(made)
+        if loss in (None, "model"):
+            _expect_own_loss(model, made)
     return made
 
 
@@ -85,6 +88,10 @@ def _parameters(
     expect(len(named) > 0, f"model: {type(model).__name__} has no parameters.")
     first = next(iter(named.values()))
     target_dtype = first.dtype if dtype is None else dtype
+    expect(
+        isinstance(target_dtype, torch.dtype) and target_dtype.is_floating_point,
+        f"dtype: got {target_dtype!r}, expected a floating torch dtype such as torch.float64.",
+    )
     target_device = torch.device(device) if device is not None else first.device
     state = {**named, **dict(model.named_buffers())}
     moved = {
@@ -97,11 +104,11 @@ def _parameters(
 def _stated_loss(model: nn.Module, data: Sequence[Batch], loss: LossLike, reduction: str) -> StatedLoss:
     if callable(loss):
         return callable_loss(loss, data, reduction)
-    kind = _head_kind(model)
+    kind = _head_kind(model, targets_of(data[0]))
     if loss in (None, "model"):
         if kind is None or (targets_of(data[0]) is None and kind != "causal"):
             raise InputError(
-                f"loss: {type(model).__name__} says nothing about its loss and the data has no labels; "
+                f"loss: {type(model).__name__} says nothing about its loss, or the data has no labels; "
                 "give loss='cross_entropy', 'square' or 'bce' with targets, or a function of outputs and batch."
             )
         name = "square" if kind == "regression" else "bce" if kind == "multi_label" else "cross_entropy"
@@ -110,18 +117,28 @@ def _stated_loss(model: nn.Module, data: Sequence[Batch], loss: LossLike, reduct
     return named_loss(str(loss), data, reduction, shift=kind == "causal")
 
 
-def _head_kind(model: nn.Module) -> str | None:
+def _head_kind(model: nn.Module, targets: Tensor | None) -> str | None:
     """What a Hugging Face head predicts, by its class name; None for other models."""
     if not hasattr(model, "config"):
         return None
     name = type(model).__name__
-    if name.endswith(("ForCausalLM", "LMHeadModel")) and not isinstance(getattr(model, "cls", None), nn.Module):
+    if name.endswith(("ForCausalLM", "LMHeadModel")):
         return "causal"
-    if name.endswith("Classification"):
-        stated = getattr(model.config, "problem_type", None)
-        kinds = {"regression": "regression", "multi_label_classification": "multi_label"}
-        return kinds.get(str(stated), "classes")
+    if name.endswith("Classification") and not name.endswith("TokenClassification"):
+        return _classification_kind(model.config, targets)
+    if name.endswith("TokenClassification"):
+        return "classes"
     return "classes" if name.endswith(("ForMaskedLM", "ForPreTraining")) else None
+
+
+def _classification_kind(config: object, targets: Tensor | None) -> str:
+    """As Hugging Face decides it: what the configuration states, else by the number and dtype of the labels."""
+    stated = getattr(config, "problem_type", None)
+    if stated is None and getattr(config, "num_labels", None) == 1:
+        return "regression"
+    if stated is None and targets is not None and targets.is_floating_point():
+        return "multi_label"
+    return {"regression": "regression", "multi_label_classification": "multi_label"}.get(str(stated), "classes")
 
 
 def _attention_note(model: nn.Module) -> tuple[str, ...]:
@@ -144,6 +161,26 @@ def _expect_deterministic(made: Problem) -> None:
             "it draws random numbers in evaluation mode, and its derivatives would be noise. Turn that off."
         )
     expect(bool(torch.isfinite(first).all()), "model: its outputs on the first batch are not finite.")
+    value = made.loss(first, made.data[0])
+    expect(bool(torch.isfinite(value)), f"loss: got {float(value)} on the first batch, expected a finite number.")
+
+
+def _expect_own_loss(model: nn.Module, made: Problem) -> None:
+    """A causal model's own loss has, on the first batch, the value of the next-token loss that stands for it."""
+    batch = made.data[0]
+    if _head_kind(model, None) != "causal" or not isinstance(batch, Mapping) or "labels" not in batch:
+        return
+    with made.scope(), torch.no_grad():
+        found = getattr(functional_call(model, dict(made.params), (), dict(batch)), "loss", None)
+        if not isinstance(found, Tensor) or not bool(torch.isfinite(found)):
+            return
+        stated = named_loss("cross_entropy", [batch], "mean", shift=True)
+        own, here = float(found), float(stated.function(made.forward(made.params, batch), batch))
+    expect(
+        abs(own - here) <= 1e-3 * max(abs(own), abs(here)),
+        f"loss: {type(model).__name__}'s own is {own:.6g} on the first batch, expected {here:.6g}, the "
+        f"{stated.reduction}; give its loss as a function of outputs and batch.",
+    )
 
 
 def summary(made: Problem) -> Mapping[str, object]:

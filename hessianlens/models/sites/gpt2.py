@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from hessianlens.models.adapters.batches import inputs_of
-from hessianlens.models.adapters.outputs import as_tensor
+from hessianlens.models.sites.hooks import entering, with_output
 from hessianlens.models.sites.site import AttentionSite, Storage, heads_of, with_ones
 from hessianlens.problem import Batch
 
@@ -30,14 +29,14 @@ def gpt2_site(model: nn.Module, batch: Batch) -> AttentionSite | None:
     bias = attention.c_attn.bias
     biases = dict(zip("qkv", (None,) * 3 if bias is None else bias.chunk(3), strict=True))
     inputs = inputs_of(batch)
-    X, padding = _entering(model, attention, inputs), _padding(inputs)
+    X, padding = entering(model, attention, inputs).tokens, _padding(inputs)
     layer, biased = heads_of(
         storage, {"q": q, "k": k, "v": v, "o": attention.c_proj.weight}, biases, causal=True, mask=padding
     )
     shift = 0 if attention.c_proj.bias is None else attention.c_proj.bias
 
     def behind(F: Tensor) -> Tensor:
-        return _with_output(model, attention, inputs, F + shift)
+        return with_output(model, attention, inputs, F + shift)
 
     return AttentionSite(f"layer{last}.attn", layer, with_ones(X) if biased else X, behind, storage, biased)
 
@@ -59,38 +58,3 @@ def _padding(inputs: object) -> Tensor | None:
     if mask is None:
         return None
     return (mask != 0)[:, None, :].expand(-1, mask.shape[1], -1)
-
-
-def _run(model: nn.Module, inputs: object) -> Tensor:
-    return as_tensor(model(**inputs) if isinstance(inputs, Mapping) else model(inputs))
-
-
-def _entering(model: nn.Module, attention: nn.Module, inputs: object) -> Tensor:
-    """What enters the attention module."""
-    seen: list[Tensor] = []
-
-    def note(_: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
-        found = args[0] if args else kwargs["hidden_states"]
-        assert isinstance(found, Tensor)
-        seen.append(found.detach())
-
-    handle = attention.register_forward_pre_hook(note, with_kwargs=True)
-    try:
-        with torch.no_grad():
-            _run(model, inputs)
-    finally:
-        handle.remove()
-    return seen[0]
-
-
-def _with_output(model: nn.Module, attention: nn.Module, inputs: object, output: Tensor) -> Tensor:
-    """The model's outputs with the attention module's output replaced."""
-
-    def replaced(_: nn.Module, __: object, result: object) -> object:
-        return (output, *result[1:]) if isinstance(result, tuple) else output
-
-    handle = attention.register_forward_hook(replaced)
-    try:
-        return _run(model, inputs)
-    finally:
-        handle.remove()

@@ -1,0 +1,138 @@
+"""The matrix of norms between all pairs of blocks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from hessianlens.curvature import BlockPairOperator, FunctionalOperator, GaussNewtonOperator, HessianOperator
+from hessianlens.errors import check_choice, expect
+from hessianlens.inspect.forecast import ensure_forecast_fits, forecast
+from hessianlens.inspect.operators import Pattern
+from hessianlens.problem import Block, Problem
+from hessianlens.spectra import Estimate
+from hessianlens.spectra.probes import Probes
+
+_KINDS: dict[str, type[BlockPairOperator]] = {
+    "full": HessianOperator,
+    "ggn": GaussNewtonOperator,
+    "functional": FunctionalOperator,
+}
+
+
+@dataclass(frozen=True)
+class PairNorms:
+    """Frobenius norms of every pair of blocks.
+
+    Attributes:
+        names: The blocks, in model order.
+        part: "full", "ggn" or "functional".
+        estimates: Norm of the block in row r and column c, by name.
+    """
+
+    names: tuple[str, ...]
+    part: str
+    estimates: dict[tuple[str, str], Estimate]
+
+    def __getitem__(self, key: tuple[str, str]) -> Estimate:
+        return self.estimates[key]
+
+    def values(self) -> Tensor:
+        """The norms as a matrix."""
+        return torch.tensor([[self.estimates[r, c].value for c in self.names] for r in self.names], dtype=torch.float64)
+
+    def stderrs(self) -> Tensor:
+        """Their standard errors as a matrix."""
+        return torch.tensor(
+            [[self.estimates[r, c].stderr for c in self.names] for r in self.names], dtype=torch.float64
+        )
+
+    def __str__(self) -> str:
+        width = max(map(len, self.names))
+        head = " " * width + "  " + "  ".join(name.rjust(max(9, len(name))) for name in self.names)
+        rows = [
+            name.ljust(width)
+            + "  "
+            + "  ".join(f"{self.estimates[name, c].value:.3g}".rjust(max(9, len(c))) for c in self.names)
+            for name in self.names
+        ]
+        return "\n".join([head, *rows])
+
+
+def block_pair_norms(
+    problem: Problem, blocks: Pattern = "*", part: str = "full", *, probes: int = 20, seed: int = 0
+) -> PairNorms:
+    """Frobenius norms of all pairs of blocks: each probe of a column block gives the norms of every row block.
+
+    The matrix is symmetric; both halves are estimated, from the probes of either side, and their squares averaged, so
+    that the result is symmetric too.
+
+    Args:
+        problem: From `hessianlens.problem`.
+        blocks: Names, globs or ``re:`` expressions.
+        part: "full", "ggn" or "functional".
+        probes: Random vectors a column block; a block with no more entries than that is answered exactly.
+        seed: Seed of the probes.
+
+    >>> import torch
+    >>> import hessianlens as hl
+    >>> model = hl.models.Transformer(layers=1, d_model=8, d_mlp=16, dtype=torch.float64)
+    >>> task = hl.tasks.Addition()
+    >>> problem = hl.problem(model, task.batch(4, seed=0), task.cross_entropy)
+    >>> norms = block_pair_norms(problem, "layer0.attn.?", probes=4)
+    >>> norms.values().shape, norms["layer0.attn.q", "layer0.attn.v"] == norms["layer0.attn.v", "layer0.attn.q"]
+    (torch.Size([4, 4]), True)
+    """
+    check_choice("part", part, tuple(_KINDS))
+    expect(probes >= 2, f"probes: got {probes}, expected at least 2 for an error bar.")
+    chosen = problem.select(blocks)
+    ensure_forecast_fits(forecast(problem, chosen, probes))
+    one_sided = {}
+    for column in chosen:
+        operator = _KINDS[part](problem, chosen, [column])
+        one_sided.update(_column(operator, chosen, column, probes, seed))
+    names = tuple(block.name for block in chosen)
+    both = {(r, c): _combined(one_sided[r, c], one_sided[c, r]) for r in names for c in names}
+    return PairNorms(names, part, both)
+
+
+def _column(
+    operator: BlockPairOperator, rows: Sequence[Block], column: Block, probes: int, seed: int
+) -> dict[tuple[str, str], Estimate]:
+    exact = probes >= column.numel
+    kind = "basis" if exact else "rademacher"
+    vectors = Probes(
+        column.numel, min(probes, column.numel), None if exact else seed, kind, operator.dtype, operator.device
+    )
+    products = operator._matmat([vectors.matrix(0, vectors.count).reshape(*column.shape, -1)])
+    found = {}
+    for block, product in zip(rows, products, strict=True):
+        squares = product.double().reshape(-1, vectors.count).square().sum(0)
+        found[block.name, column.name] = norm_from_squares(squares, vectors)
+    return found
+
+
+def norm_from_squares(squares: Tensor, vectors: Probes) -> Estimate:
+    """A Frobenius norm from the squared lengths of products with probes."""
+    if vectors.distribution == "basis":
+        return Estimate.exactly(math.sqrt(float(squares.sum())), vectors.count, "basis")
+    square = Estimate.from_samples(squares, vectors.count, vectors.seed, "hutchinson")
+    value = math.sqrt(square.value)
+    stderr = square.stderr / (2 * value) if value else 0.0
+    return Estimate(value, stderr, vectors.count, vectors.seed, "hutchinson", square.dof)
+
+
+def _combined(one: Estimate, other: Estimate) -> Estimate:
+    """The mean of two independent estimates of the same squared norm; an exact one wins."""
+    if one is other or one.exact:
+        return one
+    if other.exact:
+        return other
+    value = math.sqrt((one.value**2 + other.value**2) / 2)
+    spread = math.hypot(one.value * one.stderr, other.value * other.stderr)
+    probes = one.probes + other.probes
+    return Estimate(value, spread / (2 * value) if value else 0.0, probes, one.seed, "hutchinson", probes - 2)

@@ -1,0 +1,89 @@
+"""From names to blocks: every tensor is cut once, whatever it is called."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from torch import Tensor, nn
+
+from hessianlens.models.discovery.claims import Claim
+from hessianlens.models.discovery.pieces import Piece, attention_role, packed_pieces, whole_piece
+
+
+@dataclass(frozen=True)
+class Cutter:
+    """Cuts the parameters of a model into pieces.
+
+    Attributes:
+        model: The model.
+        parameters: Its parameters, shared ones under all of their names.
+        claims: What each is read as.
+        names: The names of the blocks in each; none if it keeps its own.
+        groups: The names of every tensor.
+    """
+
+    model: nn.Module
+    parameters: dict[str, Tensor]
+    claims: dict[str, Claim]
+    names: dict[str, tuple[str, ...]]
+    groups: list[list[str]]
+
+    def speaker(self, group: list[str]) -> str:
+        """The name, among those of a tensor, that says what it is: the first one known."""
+        return next((name for name in group if self.names[name]), group[0])
+
+    @cached_property
+    def pieces(self) -> dict[str, list[Piece]]:
+        """The pieces of every tensor, by the first of its names."""
+        return {group[0]: self._cut(self.speaker(group), group[0]) for group in self.groups}
+
+    @cached_property
+    def _outputs(self) -> dict[str, int]:
+        """Heads times width as the output projections state it, by attention."""
+        found = {}
+        for parameter, names in self.names.items():
+            if len(names) == 1 and attention_role(names[0])[1] == "o":
+                claim, tensor = self.claims[parameter], self.parameters[parameter]
+                piece = whole_piece(self.model, claim, names[0], parameter, tensor)
+                if piece.extent:
+                    found[piece.attention] = piece.extent
+        return found
+
+    def _cut(self, read_as: str, parameter: str) -> list[Piece]:
+        names, claim, tensor = self.names[read_as], self.claims[read_as], self.parameters[parameter]
+        if not names:
+            return [whole_piece(self.model, replace(claim, suffix=""), read_as, parameter, tensor)]
+        if len(names) == 1:
+            return [whole_piece(self.model, claim, names[0], parameter, tensor)]
+        outputs = self._outputs.get(attention_role(names[0])[0])
+        return packed_pieces(self.model, claim, names, parameter, tensor, outputs)
+
+    def aliases(self) -> dict[str, tuple[str, str]]:
+        """Other names of shared blocks: to the name of the block and the parameter's name behind the alias."""
+        found = {}
+        for group in self.groups:
+            named = self.pieces[group[0]]
+            for other in group:
+                again = self._cut(other, group[0])
+                if len(again) != len(named):
+                    continue
+                for alias, piece in zip(again, named, strict=True):
+                    if alias.block.name != piece.block.name:
+                        found[alias.block.name] = (piece.block.name, other)
+        return found
+
+    def unknown(self) -> list[str]:
+        """Parameters that keep their own names."""
+        return [group[0] for group in self.groups if not self.names[self.speaker(group)]]
+
+    def packings(self) -> tuple[list[str], list[str]]:
+        """Packed parameters whose parts are blocks by head, and those that could not be cut."""
+        by_head, uncut = [], []
+        for group in self.groups:
+            names, pieces = self.names[self.speaker(group)], self.pieces[group[0]]
+            if (len(names) > 1 and len(pieces) == 1) or any(name.endswith(".qkv") for name in names):
+                uncut.append(group[0])
+            elif len(pieces) > len(names) > 1:
+                by_head.append(group[0])
+        return by_head, uncut

@@ -1,0 +1,34 @@
+"""Spectra and sizes of matrices that are known through their products; every answer has an error bar."""
+
+from hessianlens.spectra.compose import heterogeneity, inertia
+from hessianlens.spectra.density import density
+from hessianlens.spectra.diagonal import diagonal
+from hessianlens.spectra.entries import median_entry
+from hessianlens.spectra.estimate import Estimate, VectorEstimate
+from hessianlens.spectra.extremal import Eigenvalues, eigenvalues
+from hessianlens.spectra.frobenius import frobenius
+from hessianlens.spectra.heterogeneity import Heterogeneity
+from hessianlens.spectra.inertia import Inertia
+from hessianlens.spectra.probes import Probes
+from hessianlens.spectra.spectrum import CumulativeDistribution, DensityCurve, SpectralDensity
+from hessianlens.spectra.trace import trace
+
+__all__ = [
+    "CumulativeDistribution",
+    "DensityCurve",
+    "Eigenvalues",
+    "Estimate",
+    "Heterogeneity",
+    "Inertia",
+    "Probes",
+    "SpectralDensity",
+    "VectorEstimate",
+    "density",
+    "diagonal",
+    "eigenvalues",
+    "frobenius",
+    "heterogeneity",
+    "inertia",
+    "median_entry",
+    "trace",
+]

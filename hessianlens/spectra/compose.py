@@ -1,0 +1,139 @@
+"""Functions of an operator that are made of others: the only file here that joins siblings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from hessianlens.errors import InputError, check_choice, expect
+from hessianlens.spectra.density import density
+from hessianlens.spectra.divergence import spectral_heterogeneity
+from hessianlens.spectra.entries import median_entry
+from hessianlens.spectra.estimate import Estimate
+from hessianlens.spectra.frobenius import frobenius
+from hessianlens.spectra.heterogeneity import Heterogeneity, ratio_heterogeneity
+from hessianlens.spectra.inertia import Inertia, inertia_of
+from hessianlens.spectra.probes import check_seed
+from hessianlens.spectra.products import LinearOperator, Progress
+from hessianlens.spectra.spectrum import SpectralDensity
+from hessianlens.spectra.trace import trace
+
+_SIZES: dict[str, Callable[..., Estimate]] = {"norm": frobenius, "trace": trace, "median": median_entry}
+
+
+def inertia(
+    op: LinearOperator | SpectralDensity,
+    probes: int = 10,
+    steps: int = 64,
+    seed: int = 0,
+    *,
+    threshold: float | None = None,
+    method: str = "auto",
+    chunk: int | None = None,
+    check_symmetry: bool = True,
+    progress: Progress | None = None,
+) -> Inertia:
+    """Shares of negative, zero and positive eigenvalues, and ``sum_{lambda<0} |lambda| / sum |lambda|``.
+
+    Exact where the spectral density is: for operators of up to ``probes * steps`` rows (at most 2048), by dense
+    eigenvalues. Else from stochastic Lanczos quadrature, with error bars over the probes and with bounds on what the
+    finite number of steps can hide.
+
+    Args:
+        op: A symmetric linear operator or matrix, or a spectral density that is already there.
+        probes: Number of random directions.
+        steps: Lanczos steps for each.
+        seed: Seed of the probes.
+        threshold: Eigenvalues of at most this size count as zero; by default ``10 sqrt(n) eps max |lambda|``.
+        method: "auto", "lanczos" or "dense".
+        chunk: Directions followed at once.
+        check_symmetry: Whether to test ``u^T A v = v^T A u`` on one random pair first.
+        progress: Called with the directions finished so far and their total.
+
+    >>> import torch
+    >>> print(inertia(torch.diag(torch.tensor([-1.0, 0.0, 1.0, 2.0]))))
+    share of 4 eigenvalues: negative 0.25 (exact), zero 0.25 (exact); negative mass 0.25 (exact)
+    """
+    if not isinstance(op, SpectralDensity):
+        op = density(
+            op, probes, steps, seed, method=method, chunk=chunk, check_symmetry=check_symmetry, progress=progress
+        )
+    return inertia_of(op, threshold)
+
+
+def heterogeneity(
+    blocks: Mapping[str, Any],
+    score: str = "js",
+    probes: int = 10,
+    steps: int = 64,
+    seed: int = 0,
+    *,
+    sigma: float | None = None,
+    normalise: bool = False,
+    method: str = "auto",
+    chunk: int | None = None,
+    check_symmetry: bool = True,
+    progress: Progress | None = None,
+) -> Heterogeneity:
+    """How different blocks are, for every pair and on average.
+
+    ========  ==========================================================================================
+    score     compares
+    ========  ==========================================================================================
+    "js"      spectral densities, by their Jensen-Shannon divergence (`spectral_heterogeneity`)
+    "norm"    Frobenius norms, by their ratio; blocks need not be square (`ratio_heterogeneity`)
+    "trace"   traces, by their ratio
+    "median"  medians of the absolute entries, by their ratio; from `probes` columns of each block
+    ========  ==========================================================================================
+
+    Spectra of all blocks are made with the same seed, so that blocks that are equal are at distance 0; for the ratios
+    block number i uses ``seed + i``, so that their errors are independent.
+
+    Args:
+        blocks: Name -> linear operator, or name -> result (`SpectralDensity` for "js", else `Estimate`).
+        score: "js", "norm", "trace" or "median".
+        probes: Number of random vectors for each block.
+        steps: Lanczos steps ("js").
+        seed: Seed of the probes.
+        sigma: Width of the smoothing ("js"); by default 1/100 of the joint support.
+        normalise: Whether to compare only the shapes of spectra ("js").
+        method: "auto", "lanczos" or "dense" ("js").
+        chunk: Vectors multiplied at once.
+        check_symmetry: Whether to test the symmetry of every block first ("js").
+        progress: Called with the blocks finished so far and their number.
+
+    >>> import torch
+    >>> A = torch.diag(torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64))
+    >>> print(heterogeneity({"q": A, "v": 10 * A}, "norm"))
+    norm between 2 blocks: mean 10 (exact)
+        q    v
+    q   1  0.1
+    v  10    1
+    >>> print(heterogeneity({"q": A, "v": 10 * A}, normalise=True).mean)
+    0 (exact)
+    """
+    check_choice("score", score, ("js", *_SIZES))
+    check_seed(seed)
+    expect(isinstance(blocks, Mapping), f"blocks: got {type(blocks).__name__}, expected a mapping from names.")
+    results: dict[str, Any] = {}
+    for i, (name, block) in enumerate(blocks.items()):
+        if isinstance(block, (SpectralDensity, Estimate)):
+            _expect_fitting(name, block, score)
+            results[name] = block
+        elif score == "js":
+            results[name] = density(
+                block, probes, steps, seed, method=method, chunk=chunk, check_symmetry=check_symmetry
+            )
+        else:
+            results[name] = _SIZES[score](block, probes, seed + i, chunk=chunk)
+        if progress is not None:
+            progress(i + 1, len(blocks))
+    if score == "js":
+        return spectral_heterogeneity(results, sigma=sigma, normalise=normalise)
+    return ratio_heterogeneity(results, score)
+
+
+def _expect_fitting(name: str, result: SpectralDensity | Estimate, score: str) -> None:
+    wanted = SpectralDensity if score == "js" else Estimate
+    if not isinstance(result, wanted):
+        raise InputError(f"blocks[{name!r}]: got {type(result).__name__}, expected {wanted.__name__} for {score!r}.")

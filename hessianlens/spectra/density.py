@@ -1,0 +1,96 @@
+"""The spectral density, by stochastic Lanczos quadrature."""
+
+from __future__ import annotations
+
+import torch
+
+from hessianlens.errors import check_choice
+from hessianlens.memory import ensure_fits
+from hessianlens.spectra.lanczos import gauss_quadrature, lanczos
+from hessianlens.spectra.probes import Probes, check_count, chunk_size
+from hessianlens.spectra.products import (
+    LinearOperator,
+    Progress,
+    check_square,
+    check_symmetric,
+    multiply,
+    symmetric_dense,
+)
+from hessianlens.spectra.spectrum import SpectralDensity
+
+METHODS = ("auto", "lanczos", "dense")
+_LARGEST_DENSE = 2048
+
+
+def density(
+    op: LinearOperator,
+    probes: int = 10,
+    steps: int = 64,
+    seed: int = 0,
+    *,
+    method: str = "auto",
+    distribution: str = "rademacher",
+    chunk: int | None = None,
+    check_symmetry: bool = True,
+    progress: Progress | None = None,
+) -> SpectralDensity:
+    """The distribution of the eigenvalues of a symmetric operator.
+
+    ``1/n tr f(A) = E q^T f(A) q`` for a random direction q, and ``q^T f(A) q = sum_j w_j f(theta_j)`` with the nodes
+    and weights of ``steps`` steps of Lanczos from q (Ubaru, Chen and Saad 2017), here with full reorthogonalisation.
+
+    With ``method="auto"`` the eigenvalues themselves are computed where ``n <= probes * steps``, so that this takes no
+    more products, and ``n <= 2048``. The result is then exact.
+
+    Args:
+        op: A symmetric linear operator or matrix.
+        probes: Number of random directions; at least 2, to have error bars.
+        steps: Lanczos steps for each, at most n.
+        seed: Seed of the probes.
+        method: "auto", "lanczos" or "dense".
+        distribution: "rademacher", "gaussian" or "sphere"; the directions are normalised.
+        chunk: Directions followed at once; by default as many as fit in 256 MiB with all their Lanczos vectors.
+        check_symmetry: Whether to test ``u^T A v = v^T A u`` on one random pair first.
+        progress: Called with the directions finished so far and their total.
+
+    >>> A = torch.diag(torch.tensor([1.0, 1.0, 3.0], dtype=torch.float64))
+    >>> spectrum = density(A)
+    >>> print(spectrum)
+    spectral density of 3 eigenvalues in [1, 3] (exact)
+    >>> spectrum.cdf(2.0).value, spectrum.moment(2).value
+    (tensor([0.6667], dtype=torch.float64), 3.667)
+    """
+    n = check_square(op, "a spectral density")
+    check_choice("method", method, METHODS)
+    check_count("probes", probes, 1, "the number of directions")
+    check_count("steps", steps, 1, "each is one product")
+    drawn = Probes(n, probes, seed, distribution, op.dtype, op.device)
+    if check_symmetry:
+        check_symmetric(op, seed)
+    if method == "dense" or (method == "auto" and n <= min(probes * steps, _LARGEST_DENSE)):
+        return _dense(op, chunk, progress)
+    check_count("probes", probes, 2, "the error bar is their spread")
+    return _lanczos(op, drawn, min(steps, n), chunk, progress)
+
+
+def _dense(op: LinearOperator, chunk: int | None, progress: Progress | None) -> SpectralDensity:
+    nodes = torch.linalg.eigvalsh(symmetric_dense(op, chunk, progress))[None]
+    n = nodes.shape[1]
+    return SpectralDensity(nodes, torch.full_like(nodes, 1 / n), n, n, None, "dense", op.dtype)
+
+
+def _lanczos(
+    op: LinearOperator, probes: Probes, steps: int, chunk: int | None, progress: Progress | None
+) -> SpectralDensity:
+    n = probes.dim
+    size = min(chunk_size(chunk, n, probes.count, copies=steps), probes.count)
+    ensure_fits("The Lanczos vectors", (size, steps, n), op.dtype, op.device, "take fewer steps or a smaller chunk")
+    nodes, weights, done = [], [], 0
+    for start in probes.chunks(size):
+        found = gauss_quadrature(*lanczos(lambda V: multiply(op, V), start, steps))
+        nodes.append(found[0])
+        weights.append(found[1])
+        done += start.shape[1]
+        if progress is not None:
+            progress(done, probes.count)
+    return SpectralDensity(torch.cat(nodes), torch.cat(weights), n, probes.count, probes.seed, "lanczos", op.dtype)

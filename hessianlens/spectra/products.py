@@ -1,0 +1,126 @@
+"""What the estimators need of a matrix: its shape and its products with vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from hessianlens.errors import InputError, expect
+from hessianlens.memory import ensure_fits
+from hessianlens.operators import StructuredOperator
+from hessianlens.spectra.probes import Probes, chunk_size
+
+Progress = Callable[[int, int], None]
+"""Called with the number of vectors multiplied so far and their total."""
+
+_SYMMETRY_STREAM = 1
+
+
+@runtime_checkable
+class LinearOperator(Protocol):
+    """A matrix through its products: curvlinops' interface; a torch matrix has it too."""
+
+    @property
+    def shape(self) -> Any:
+        """Rows and columns."""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Dtype of the vectors it multiplies."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where the vectors must live."""
+
+    def __matmul__(self, other: Any) -> Any: ...
+
+
+def check_operator(op: LinearOperator) -> tuple[int, int]:
+    """Rows and columns of an operator that can be multiplied with vectors."""
+    missing = [name for name in ("shape", "dtype", "device", "__matmul__") if not hasattr(op, name)]
+    expect(
+        not missing,
+        f"op: got {type(op).__name__} without {', '.join(missing)}, expected a linear operator such as those of "
+        "hessianlens or curvlinops, or a torch matrix.",
+    )
+    expect(len(op.shape) == 2, f"op: got shape {tuple(op.shape)}, expected a matrix (rows, columns).")
+    rows, columns = (int(n) for n in op.shape)
+    expect(rows > 0 and columns > 0, f"op: got shape {rows}x{columns}, expected at least one row and one column.")
+    expect(op.dtype.is_floating_point, f"op: got dtype {op.dtype}, expected a real floating dtype.")
+    return rows, columns
+
+
+def check_square(op: LinearOperator, what: str) -> int:
+    """The size of a square operator."""
+    rows, columns = check_operator(op)
+    expect(rows == columns, f"op: got shape {rows}x{columns}, expected a square operator; only those have {what}.")
+    return rows
+
+
+def multiply(op: LinearOperator, vectors: Float[Tensor, "columns k"]) -> Float[Tensor, "rows k"]:
+    """``op @ vectors``, detached and finite."""
+    product = (op @ vectors.to(device=op.device, dtype=op.dtype)).detach()
+    if not bool(torch.isfinite(product).all()):
+        raise InputError("op: a product with finite vectors has infinite or NaN entries, expected finite ones.")
+    return product
+
+
+def multiply_in_chunks(op: LinearOperator, vectors: Float[Tensor, "columns k"], size: int) -> Float[Tensor, "rows k"]:
+    """``op @ vectors``, `size` columns at a time."""
+    return torch.cat([multiply(op, part) for part in vectors.split(size, dim=1)], dim=1)
+
+
+def probe(
+    op: LinearOperator, probes: Probes, chunk: int | None, progress: Progress | None = None
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Pairs ``V, op @ V`` over chunks of probes."""
+    done = 0
+    for V in probes.chunks(chunk_size(chunk, max(op.shape), probes.count)):
+        yield V, multiply(op, V)
+        done += V.shape[1]
+        if progress is not None:
+            progress(done, probes.count)
+
+
+def basis(op: LinearOperator) -> Probes:
+    """Every basis vector of the columns of an operator."""
+    columns = int(op.shape[1])
+    return Probes(columns, columns, None, "basis", op.dtype, op.device)
+
+
+def dense(op: LinearOperator, chunk: int | None, progress: Progress | None = None) -> Float[Tensor, "rows columns"]:
+    """The matrix itself, in float64, column by column unless the operator can write it down."""
+    rows, columns = check_operator(op)
+    ensure_fits("The dense matrix", (rows, columns), torch.float64, op.device, "use a method that needs products only")
+    if isinstance(op, StructuredOperator):
+        return op.to_dense().detach().double()
+    return torch.cat([AV.double() for _, AV in probe(op, basis(op), chunk, progress)], dim=1)
+
+
+def symmetric_dense(op: LinearOperator, chunk: int | None, progress: Progress | None = None) -> Float[Tensor, "n n"]:
+    """The dense matrix of a symmetric operator, symmetric to the last bit."""
+    matrix = dense(op, chunk, progress)
+    return (matrix + matrix.T) / 2
+
+
+def check_symmetric(op: LinearOperator, seed: int) -> None:
+    """Refuse an operator with ``u^T A v != v^T A u`` for one random pair of vectors.
+
+    An operator that calls itself self-adjoint is believed. The difference may be up to ``sqrt(eps)`` of
+    ``|A u| + |A v|``, far above rounding and far below the difference of an unsymmetric matrix.
+    """
+    if getattr(op, "SELF_ADJOINT", False):
+        return
+    u, v = Probes(int(op.shape[1]), 2, seed, "gaussian", op.dtype, op.device, _SYMMETRY_STREAM).matrix(0, 2).T
+    Au, Av = multiply(op, torch.stack([u, v], 1)).double().T
+    difference = float(u.double() @ Av - v.double() @ Au)
+    scale = float(Au.norm() + Av.norm())
+    expect(
+        abs(difference) <= torch.finfo(op.dtype).eps ** 0.5 * scale,
+        f"op: got u^T A v - v^T A u = {difference:.3g} for a random pair with |A u| + |A v| = {scale:.3g}, expected a "
+        "symmetric operator; its spectrum is real. If the difference is rounding, pass check_symmetry=False.",
+    )

@@ -1,0 +1,170 @@
+"""The distribution of eigenvalues, as a weighted set of points for every probe."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from hessianlens.errors import expect
+from hessianlens.spectra.estimate import EXACT_METHODS, Estimate, mean_and_stderr
+from hessianlens.spectra.probes import check_count
+
+
+@dataclass(frozen=True, eq=False)
+class DensityCurve:
+    """A smoothed density on a grid, with its standard error over the probes."""
+
+    grid: Float[Tensor, "points"]
+    value: Float[Tensor, "points"]
+    stderr: Float[Tensor, "points"]
+    sigma: float
+
+
+@dataclass(frozen=True, eq=False)
+class CumulativeDistribution:
+    """The share of eigenvalues at or below every ``x``.
+
+    Attributes:
+        x: Where it was asked for.
+        value: The share.
+        stderr: Its standard error over the probes.
+        lower: What the share cannot be below, for the same probes, whatever the number of Lanczos steps.
+        upper: What it cannot be above.
+    """
+
+    x: Float[Tensor, "points"]
+    value: Float[Tensor, "points"]
+    stderr: Float[Tensor, "points"]
+    lower: Float[Tensor, "points"]
+    upper: Float[Tensor, "points"]
+
+
+@dataclass(frozen=True, eq=False)
+class SpectralDensity:
+    """``mu = 1/n sum_i delta(lambda - lambda_i)``, as the mean over probes of ``sum_j w_kj delta(lambda - theta_kj)``.
+
+    Error bars are those of the mean over the probes. They do not hold the error of the quadrature, which is zero for
+    polynomials of degree below ``2 steps`` and falls with the number of steps for the rest.
+
+    Attributes:
+        nodes: Ritz values ``theta``, one row per probe; one row of eigenvalues if the spectrum is exact.
+        weights: ``w``; every row sums to 1.
+        dimension: n, the number of eigenvalues.
+        probes: Number of start vectors, or n if the spectrum is exact.
+        seed: Seed of the probes; None if the spectrum is exact.
+        method: "lanczos" or "dense".
+        dtype: Dtype of the operator; it sets what rounding is.
+    """
+
+    nodes: Float[Tensor, "samples steps"]
+    weights: Float[Tensor, "samples steps"]
+    dimension: int
+    probes: int
+    seed: int | None
+    method: str
+    dtype: torch.dtype = torch.float64
+
+    @property
+    def exact(self) -> bool:
+        """Whether the nodes are the eigenvalues themselves."""
+        return self.method in EXACT_METHODS
+
+    @property
+    def steps(self) -> int:
+        """Nodes per probe."""
+        return self.nodes.shape[1]
+
+    @property
+    def support(self) -> tuple[float, float]:
+        """The smallest and largest node that carries weight."""
+        seen = self.nodes[self.weights > 1e-12]
+        return float(seen.min()), float(seen.max())
+
+    def expectation(self, function: Callable[[Tensor], Tensor]) -> Estimate:
+        """``1/n tr f(A)`` for a function of the eigenvalues."""
+        return self.estimate((self.weights * function(self.nodes)).sum(1))
+
+    def moment(self, power: int) -> Estimate:
+        """``1/n tr A^power``; free of quadrature error for powers below ``2 steps``."""
+        check_count("power", power, 0, "moments are powers")
+        return self.expectation(lambda x: x**power)
+
+    def estimate(self, samples: Float[Tensor, "samples"]) -> Estimate:
+        """The mean of a number per probe."""
+        if self.exact:
+            return Estimate.exactly(float(samples[0]), self.probes, self.method)
+        return Estimate.from_samples(samples, self.probes, self.seed, self.method)
+
+    def cdf(self, x: Float[Tensor, "points"] | float) -> CumulativeDistribution:
+        """The share of eigenvalues at or below ``x``.
+
+        ``lower`` and ``upper`` are the bounds of Chebyshev, Markov and Stieltjes: the distribution seen by a probe
+        differs from its Gauss quadrature by at most the weight of the node next to ``x`` on either side.
+        """
+        at = torch.as_tensor(x, dtype=torch.float64, device=self.nodes.device).reshape(-1)
+        after = torch.searchsorted(self.nodes.contiguous(), at.expand(len(self.nodes), -1).contiguous(), right=True)
+        padded = torch.nn.functional.pad(self.weights, (1, 1))  # weight 0 before the first and after the last node
+        total = padded.cumsum(1)
+        share = total.gather(1, after)
+        value, stderr = self._summary(share)
+        if self.exact or self.steps >= self.dimension:
+            return CumulativeDistribution(at, value, stderr, value, value)
+        lower, upper = share - padded.gather(1, after), share + padded.gather(1, after + 1)
+        return CumulativeDistribution(at, value, stderr, lower.mean(0), upper.mean(0))
+
+    def on_grid(
+        self, n: int = 512, sigma: float | None = None, bounds: tuple[float, float] | None = None
+    ) -> DensityCurve:
+        """The density convolved with a normal distribution, ``sum_j w_j N(lambda; theta_j, sigma^2)``.
+
+        Args:
+            n: Number of grid points.
+            sigma: Width of the smoothing; by default about a third of the mean distance between nodes, at least 1/300
+                of the support.
+            bounds: Ends of the grid; by default four widths beyond the support.
+        """
+        check_count("n", n, 2, "a grid has two ends")
+        sigma = self.default_sigma() if sigma is None else check_sigma(sigma)
+        low, high = self.support
+        low, high = (low - 4 * sigma, high + 4 * sigma) if bounds is None else bounds
+        expect(low < high, f"bounds: got ({low}, {high}), expected the lower end first.")
+        grid = torch.linspace(low, high, n, dtype=torch.float64, device=self.nodes.device)
+        value, stderr = self._summary(self.smooth(grid, sigma))
+        return DensityCurve(grid, value, stderr, sigma)
+
+    def default_sigma(self) -> float:
+        """A third of the mean distance between nodes, at least 1/300 of the support."""
+        low, high = self.support
+        width = high - low if high > low else max(abs(high), 1.0)
+        return width / (3 * min(max(self.steps - 1, 1), 100))
+
+    def smooth(self, grid: Float[Tensor, "points"], sigma: float) -> Float[Tensor, "samples points"]:
+        """The smoothed density of every probe."""
+        curves, grid = [], grid.to(self.nodes.device)
+        for nodes, weights in zip(self.nodes, self.weights, strict=True):
+            bumps = torch.exp(-0.5 * ((grid[:, None] - nodes) / sigma).square())
+            curves.append(bumps @ weights / (sigma * math.sqrt(2 * math.pi)))
+        return torch.stack(curves)
+
+    def _summary(self, samples: Float[Tensor, "samples n"]) -> tuple[Tensor, Tensor]:
+        if self.exact:
+            return samples[0], torch.zeros_like(samples[0])
+        return mean_and_stderr(samples)
+
+    def __str__(self) -> str:
+        low, high = self.support
+        how = "exact" if self.exact else f"{self.probes} probes of {self.steps} steps"
+        return f"spectral density of {self.dimension} eigenvalues in [{low:.4g}, {high:.4g}] ({how})"
+
+    __repr__ = __str__
+
+
+def check_sigma(sigma: float) -> float:
+    """A positive width."""
+    expect(sigma > 0, f"sigma: got {sigma}, expected a positive width of the smoothing.")
+    return sigma
