@@ -85,6 +85,7 @@ class Problem:
         notes: What was decided on the way, a line each.
         scope: Context in which `forward` must run (evaluation mode, attention that can be differentiated twice).
         source: The model it was made from, for closed forms that look inside.
+        aliases: Other names of blocks, such as ``unembed`` where it is tied to ``embed``.
     """
 
     forward: Forward
@@ -96,6 +97,7 @@ class Problem:
     notes: tuple[str, ...] = ()
     scope: Callable[[], AbstractContextManager[object]] = field(default=nullcontext, repr=False)
     source: object = field(default=None, repr=False)
+    aliases: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -121,7 +123,8 @@ class Problem:
         )
         chosen: dict[str, Block] = {}
         for one in patterns:
-            found = {name: block for name, block in self.blocks.items() if matches(name, one)}
+            named = {**{name: name for name in self.blocks}, **self.aliases}
+            found = {name: self.blocks[name] for other, name in named.items() if matches(other, one)}
             expect(bool(found), self._unknown(one))
             chosen.update(found)
         return [chosen[name] for name in self.blocks if name in chosen]

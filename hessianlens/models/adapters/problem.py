@@ -72,6 +72,7 @@ def problem(
         notes=(*found.notes, *_attention_note(model)),
         scope=partial(differentiable_twice, model),
         source=model,
+        aliases=found.aliases,
     )
     if check:
         _expect_deterministic(made)
