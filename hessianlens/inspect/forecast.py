@@ -14,7 +14,7 @@ from hessianlens.curvature import Linearisation
 from hessianlens.errors import InputError, expect
 from hessianlens.memory import available_bytes, readable
 from hessianlens.models.adapters.batches import as_batches, batch_size
-from hessianlens.problem import Block, Problem
+from hessianlens.problem import Block, Problem, tensors
 
 _SAFETY = 0.8
 """Share of the free memory that a forecast may claim."""
@@ -74,9 +74,8 @@ def forecast(problem: Problem, blocks: Sequence[Block], probes: int = 20, parts:
     """
     expect(len(blocks) > 0, "blocks: got none, expected at least one.")
     widest = max(blocks, key=lambda block: block.numel)
-    one = as_batches([problem.data[0]], 1)[0]
-    per_sequence = _graph_bytes(problem, one, widest)
-    sequences = max(batch_size(batch) for batch in problem.data)
+    per_sequence = _sequence_bytes(problem, widest)
+    sequences = max(_size(batch) for batch in problem.data)
     itemsize = problem.dtype.itemsize
     vectors = sum(block.numel for block in blocks) * min(probes, widest.numel) * parts * itemsize
     return Forecast(
@@ -109,7 +108,7 @@ def fit_memory(problem: Problem, max_memory: str | float | None = None) -> Probl
         problem: From `hessianlens.problem`.
         max_memory: Bytes, or a text such as "2 GiB"; default: most of what is free.
 
-    The total loss is the same: its shares add up over any cut of the data.
+    The total loss is the same; a function given as loss whose shares do not add up over the cut is refused.
     """
     limit = None if max_memory is None else parse_size(max_memory)
     made = forecast(problem, list(problem.blocks.values()), probes=1, parts=1)
@@ -121,6 +120,14 @@ def fit_memory(problem: Problem, max_memory: str | float | None = None) -> Probl
     )
     if width >= made.sequences:
         return problem
+    largest = max(problem.data, key=_size)
+    with torch.no_grad():
+        whole, cut = (float(replace(problem, data=d).total_loss()) for d in ([largest], as_batches([largest], width)))
+    expect(
+        abs(whole - cut) <= torch.finfo(problem.dtype).eps ** 0.5 * max(abs(whole), abs(cut)),
+        f"max_memory: batches of at most {width} sequences fit, but the loss of the largest batch is {whole:.6g} and "
+        f"that of its pieces {cut:.6g}; give a loss that is a mean over sequences, or a sum with reduction='sum'.",
+    )
     return replace(problem, data=as_batches(list(problem.data), width))
 
 
@@ -140,9 +147,26 @@ def parse_size(size: str | float) -> float:
     return float(found.group(1)) * units[found.group(2).lower()]
 
 
+def _sequence_bytes(problem: Problem, block: Block) -> int:
+    """Graph of a single sequence; a share of the first batch's where model or loss need a whole batch."""
+    first = problem.data[0]
+    try:
+        return _graph_bytes(problem, as_batches([first], 1)[0], block)
+    except (RuntimeError, ValueError, IndexError):
+        return -(-_graph_bytes(problem, first, block) // _size(first))
+
+
+def _size(batch: object) -> int:
+    """Sequences of a batch; one if it holds no tensor that would tell."""
+    try:
+        return batch_size(batch)
+    except InputError:
+        return 1
+
+
 def _graph_bytes(problem: Problem, batch: object, block: Block) -> int:
     """Bytes that the graph of one batch holds for products with a block."""
-    with _counting(problem) as seen:
+    with _counting(problem, batch) as seen:
         at = Linearisation(problem, batch, [block.parameter])
         tangent = torch.zeros_like(problem.params[block.parameter])
         at.split({block.parameter: tangent}, [block.parameter])
@@ -151,9 +175,9 @@ def _graph_bytes(problem: Problem, batch: object, block: Block) -> int:
 
 
 @contextmanager
-def _counting(problem: Problem) -> Iterator[dict[int, int]]:
-    """Distinct memory saved for backward passes, the parameters themselves left out."""
-    owned = {tensor.untyped_storage().data_ptr() for tensor in problem.params.values()}
+def _counting(problem: Problem, batch: object) -> Iterator[dict[int, int]]:
+    """Distinct memory saved for backward passes; parameters and data, which are there anyway, are left out."""
+    owned = {tensor.untyped_storage().data_ptr() for tensor in (*problem.params.values(), *tensors(batch))}
     seen: dict[int, int] = {}
 
     def note(tensor: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -96,7 +97,10 @@ def block_pair_norms(
         operator = _KINDS[part](problem, chosen, [column])
         one_sided.update(_column(operator, chosen, column, probes, seed))
     names = tuple(block.name for block in chosen)
-    both = {(r, c): _combined(one_sided[r, c], one_sided[c, r]) for r in names for c in names}
+    both: dict[tuple[str, str], Estimate] = {}
+    for k, r in enumerate(names):
+        for c in names[: k + 1]:
+            both[r, c] = both[c, r] = _combined(one_sided[r, c], one_sided[c, r])
     return PairNorms(names, part, both)
 
 
@@ -105,8 +109,10 @@ def _column(
 ) -> dict[tuple[str, str], Estimate]:
     exact = probes >= column.numel
     kind = "basis" if exact else "rademacher"
+    # A stream of its own for every block: the two estimates of a pair must not share probes.
+    stream = zlib.crc32(column.name.encode())
     vectors = Probes(
-        column.numel, min(probes, column.numel), None if exact else seed, kind, operator.dtype, operator.device
+        column.numel, min(probes, column.numel), None if exact else seed, kind, operator.dtype, operator.device, stream
     )
     products = operator._matmat([vectors.matrix(0, vectors.count).reshape(*column.shape, -1)])
     found = {}

@@ -23,7 +23,8 @@ _LETTERS = ascii_lowercase.replace(VECTORS, "")
 _SUMMED = "".join(x for x in ascii_lowercase if x not in ROW_AXES + COLUMN_AXES)
 _SECOND_COPY = str.maketrans(_SUMMED, _SUMMED.upper())
 _HALVING_PAYS = 2e8
-"""Operations above which the symmetry of a squared norm is used, sequence by sequence."""
+"""Operations above which the symmetry of a squared norm is used, group of sequences by group."""
+_HALVING_GROUPS = 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -302,9 +303,11 @@ def _self_inner(term: Term) -> Tensor:
     if sequences == 1 or cost((*term.factors, *copy.factors), "") < _HALVING_PAYS:
         return _inner(term, term)
     parts = []
-    for s in range(sequences):
-        mine = term.sliced(SEQUENCE, s, s + 1).factors
-        parts.append(contract((*mine, *copy.sliced(SEQUENCE.upper(), s, s + 1).factors), ""))
-        if s + 1 < sequences:
-            parts.append(2 * contract((*mine, *copy.sliced(SEQUENCE.upper(), s + 1, sequences).factors), ""))
+    width = -(-sequences // _HALVING_GROUPS)
+    for start in range(0, sequences, width):
+        stop = min(start + width, sequences)
+        mine = term.sliced(SEQUENCE, start, stop).factors
+        parts.append(contract((*mine, *copy.sliced(SEQUENCE.upper(), start, stop).factors), ""))
+        if stop < sequences:
+            parts.append(2 * contract((*mine, *copy.sliced(SEQUENCE.upper(), stop, sequences).factors), ""))
     return torch.stack(parts).double().sum() * term.coefficient**2

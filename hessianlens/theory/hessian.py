@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,6 +27,7 @@ from hessianlens.theory.scores import ScoreCurvature
 
 Name = Hashable
 Place = tuple[int, str]
+Layer = AttentionHead | MultiHeadAttention
 
 
 class AttentionHessian:
@@ -227,22 +229,44 @@ def attention_hessian(
         raise InputError(
             f"layer: got {type(layer).__name__}, expected an attention layer such as hessianlens.SelfAttention."
         )
-    batch = as_batch(X).detach().clone()
-    several = isinstance(layer, MultiHeadAttention)
-    # blocks are built later: they must not see what the caller does to the weights meanwhile
-    frozen = layer.with_parameters({name: w.detach().clone() for name, w in layer.parameters.items()})  # type: ignore[misc]
     with torch.no_grad():
-        heads = [head.attend(batch) for head in (frozen.heads if isinstance(frozen, MultiHeadAttention) else (frozen,))]
-        F = torch.stack([head.output for head in heads]).sum(0) if several else heads[0].output
-        for h, head in enumerate(heads):
-            _expect_finite(f"scores of head {h}" if several else "scores", head.scores)
-            _expect_finite(f"attention weights of head {h}" if several else "attention weights", head.weights)
+        heads = _evaluated(layer, as_batch(X).detach().clone())
+        F = torch.stack([head.output for head in heads]).sum(0)
         _expect_finite("output", F)
         derivatives = _derivatives(loss, grad, curvature, F)
         _expect_finite("loss gradient", derivatives.gradient)
         kept = derivatives.carrying()
         if len(kept) < F.shape[1]:
             heads, derivatives = [head.at(kept) for head in heads], derivatives.at(kept)
+    return _assembled(layer, heads, derivatives)
+
+
+def hessian_at(layer: Layer, X: Tensor, positions: Tensor, derivatives: LossDerivatives) -> AttentionHessian:
+    """The Hessian from derivatives that are known, and already checked, at some positions only.
+
+    Args:
+        layer: The layer.
+        X: Tokens, (B, L, d).
+        positions: The positions that carry a loss.
+        derivatives: Gradient and curvature of the loss at those positions.
+    """
+    with torch.no_grad():
+        heads = [head.at(positions) for head in _evaluated(layer, X)]
+    return _assembled(layer, heads, derivatives)
+
+
+def _evaluated(layer: Layer, batch: Tensor) -> list[HeadState]:
+    """Every head at a batch. Blocks are built later, so they must not see what becomes of the weights meanwhile."""
+    several = isinstance(layer, MultiHeadAttention)
+    frozen: Any = layer.with_parameters({name: w.detach().clone() for name, w in layer.parameters.items()})  # type: ignore[misc]
+    heads = [head.attend(batch) for head in (frozen.heads if several else (frozen,))]
+    for h, head in enumerate(heads):
+        _expect_finite(f"scores of head {h}" if several else "scores", head.scores)
+        _expect_finite(f"attention weights of head {h}" if several else "attention weights", head.weights)
+    return heads
+
+
+def _assembled(layer: Layer, heads: Sequence[HeadState], derivatives: LossDerivatives) -> AttentionHessian:
     places: dict[Name, Place] = {
         name: (name[1], name[0]) if isinstance(name, tuple) else (0, str(name)) for name in layer.parameters
     }

@@ -22,9 +22,9 @@ from torch import Tensor
 
 from hessianlens.attention.layer import AttentionHead, MultiHeadAttention
 from hessianlens.errors import expect
-from hessianlens.losses import TokenCurvature
+from hessianlens.losses import LossDerivatives, TokenCurvature
 from hessianlens.operators import BlockGrid
-from hessianlens.theory.hessian import AttentionHessian, attention_hessian
+from hessianlens.theory.hessian import AttentionHessian, hessian_at
 
 Behind = Callable[[Tensor], Tensor]
 
@@ -147,22 +147,13 @@ def in_network_hessian(
         derivatives.gradient.shape[:2] == X.shape[:2],
         f"derivatives: taken at {tuple(derivatives.gradient.shape[:2])} tokens, expected {tuple(X.shape[:2])} as in X.",
     )
-    g, head = derivatives.gradient, derivatives.head
-    total = derivatives.ggn if head is None else derivatives.ggn + head
+    positions, head = derivatives.positions, derivatives.head
+    g = derivatives.gradient[:, positions]
 
     def at(gradient: Tensor, curvature: Tensor) -> AttentionHessian:
-        return attention_hessian(layer, X, grad=gradient, curvature=_spread(curvature, derivatives.positions, g))
+        return hessian_at(layer, X, positions, LossDerivatives(gradient, TokenCurvature(curvature)))
 
-    full = at(g, total)
+    full = at(g, derivatives.ggn if head is None else derivatives.ggn + head)
     if head is None:
         return InNetworkHessian(full.outer, full.functional, full.full)
     return InNetworkHessian(at(torch.zeros_like(g), derivatives.ggn).outer, at(g, head).full, full.full)
-
-
-def _spread(curvature: Tensor, positions: Tensor, like: Tensor) -> TokenCurvature:
-    """Matrices of some positions among zeros."""
-    if len(positions) == like.shape[1]:
-        return TokenCurvature(curvature)
-    whole = like.new_zeros(*like.shape, like.shape[-1])
-    whole[:, positions] = curvature
-    return TokenCurvature(whole)
