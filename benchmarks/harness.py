@@ -1,0 +1,170 @@
+"""Interleaved timing: every competitor once a round, in shuffled order, so that noise and drift hit all of them."""
+
+from __future__ import annotations
+
+import gc
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import quantiles
+from time import perf_counter
+
+import torch
+
+from benchmarks import provenance
+from benchmarks.problem import Problem, Size
+from benchmarks.results import OURS, PEER, Memory, Result, Spread, Timing
+
+QUICK_ROUNDS = 3
+NOISY = 2.0
+"""Upper over lower quartile of a ratio beyond which a run says that it was disturbed."""
+
+Run = Callable[[], object]
+Tick = Callable[[str], None]
+Report = tuple[dict[str, object], list[str]]
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to measure: fewer rounds and no memory if `quick`; the number of threads PyTorch may use."""
+
+    quick: bool = False
+    threads: int = 2
+
+
+@dataclass(frozen=True)
+class Competitor:
+    """One way of computing a thing.
+
+    Attributes:
+        name: What it is called in the tables.
+        prepare: Does what is done once (a kept graph, an operator) and returns what is timed.
+        role: `OURS`, `PEER` or `SET_UP`.
+    """
+
+    name: str
+    prepare: Callable[[Problem], Run]
+    role: str = PEER
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """A question put to several competitors.
+
+    Attributes:
+        name: Also the name of the result file.
+        title: What is measured, in a line.
+        size: The problem measured.
+        tiny: A small problem of the same kind, for tests and to load every library before memory is measured.
+        competitors: Exactly one of them has the role `OURS`.
+        check: Raises unless the competitors' outputs agree; called before anything is timed.
+        report: Further numbers and sentences, from the problem, the outputs, the result so far and whether to hurry.
+        target: The ratio aimed at.
+        against: The peer that the target is about.
+        rounds: Rounds of a full run.
+        memory: Names of the competitors whose memory is measured too.
+    """
+
+    name: str
+    title: str
+    size: Size
+    tiny: Size
+    competitors: tuple[Competitor, ...]
+    check: Callable[[Mapping[str, object]], None]
+    report: Callable[[Problem, Mapping[str, object], Result, bool], Report]
+    target: float
+    against: str
+    rounds: int
+    memory: tuple[str, ...] = ()
+
+    def competitor(self, name: str) -> Competitor:
+        """A competitor by name."""
+        return next(c for c in self.competitors if c.name == name)
+
+
+def first_calls(runs: Mapping[str, Run]) -> tuple[dict[str, object], dict[str, float]]:
+    """Warm up: call everything twice; the output and the duration of the first calls."""
+    outputs, seconds = {}, {}
+    for name, run in runs.items():
+        start = perf_counter()
+        outputs[name] = run()
+        seconds[name] = perf_counter() - start
+        run()
+    return outputs, seconds
+
+
+def interleave(runs: Mapping[str, Run], rounds: int, tick: Tick | None = None, seed: int = 0) -> dict[str, list[float]]:
+    """Seconds of every competitor in every round; each round runs all of them once, in an order of its own."""
+    order, shuffle = list(runs), random.Random(seed).shuffle
+    seconds: dict[str, list[float]] = {name: [] for name in runs}
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        for k in range(rounds):
+            gc.collect()
+            shuffle(order)
+            for name in order:
+                start = perf_counter()
+                runs[name]()
+                seconds[name].append(perf_counter() - start)
+            if tick is not None:
+                tick(f"round {k + 1} of {rounds}")
+    finally:
+        if collecting:
+            gc.enable()
+    return seconds
+
+
+def spread(values: Sequence[float]) -> Spread:
+    """Median and quartiles of at least one value."""
+    if len(values) == 1:
+        return Spread(values[0], values[0], values[0])
+    low, median, high = quantiles(values, n=4, method="inclusive")
+    return Spread(median, low, high)
+
+
+def summarise(
+    competitors: Sequence[Competitor], seconds: Mapping[str, Sequence[float]], first: Mapping[str, float]
+) -> tuple[Timing, ...]:
+    """Medians, quartiles, and the ratio to the library formed within each round."""
+    (ours,) = (c.name for c in competitors if c.role == OURS)
+    timings = []
+    for c in competitors:
+        ratios = [t / own for t, own in zip(seconds[c.name], seconds[ours], strict=True)]
+        timings.append(Timing(c.name, c.role, spread(seconds[c.name]), spread(ratios), first[c.name]))
+    return tuple(timings)
+
+
+def disturbance(timings: Sequence[Timing]) -> list[str]:
+    """A warning if ratios scatter so much that other work must have got in between."""
+    scatter = max(t.ratio.high / t.ratio.low for t in timings)
+    if scatter < NOISY:
+        return []
+    return [f"Noise: a ratio scatters by {scatter:.1f}x between its quartiles; repeat this on an idle machine."]
+
+
+def measure(benchmark: Benchmark, options: Options, tick: Tick, memory: Mapping[str, Memory]) -> Result:
+    """Warm up, check, time in rounds, report."""
+    torch.set_num_threads(options.threads)
+    rounds = QUICK_ROUNDS if options.quick else benchmark.rounds
+    problem = Problem(benchmark.size)
+    runs = {c.name: c.prepare(problem) for c in benchmark.competitors}
+    outputs, first = first_calls(runs)
+    benchmark.check(outputs)
+    tick("first calls")
+    seconds = interleave(runs, rounds, tick)
+    del runs
+    result = Result(
+        name=benchmark.name,
+        title=benchmark.title,
+        setting=benchmark.size.describe() | {"dtype": "float64"},
+        target=benchmark.target,
+        against=benchmark.against,
+        rounds=rounds,
+        timings=summarise(benchmark.competitors, seconds, first),
+        memory=dict(memory),
+        provenance=provenance.collect(),
+    )
+    details, notes = benchmark.report(problem, outputs, result, options.quick)
+    tick("further numbers")
+    return replace(result, details=details, notes=(*notes, *disturbance(result.timings)))

@@ -1,0 +1,91 @@
+"""The layer, the tokens and the loss that all competitors share."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+import hessianlens as hl
+
+NAMES = ("Q", "K", "V")
+
+
+@dataclass(frozen=True)
+class Size:
+    """How large a problem is.
+
+    Attributes:
+        batch: Sequences.
+        length: Tokens a sequence, L.
+        width: Width of a token and of the output, d = d_V.
+        key_width: Width of queries and keys, d_K; `width` if None.
+        read: Only the last `read` tokens of a sequence carry a loss; all of them if None.
+    """
+
+    batch: int
+    length: int
+    width: int
+    key_width: int | None = None
+    read: int | None = None
+
+    def describe(self) -> dict[str, int]:
+        """The sizes by name, all of them spelled out."""
+        return {
+            "batch": self.batch,
+            "L": self.length,
+            "d": self.width,
+            "d_K": self.key_width or self.width,
+            "tokens with a loss": self.read or self.length,
+        }
+
+
+class Problem:
+    """A self-attention layer, a batch and a square loss, in float64 from a fixed seed.
+
+    The library sees the loss as `hessianlens.SquareLoss`, or, where only some tokens carry it, through its gradient and
+    one curvature a token. Autograd sees plain PyTorch code, `loss`, without the checks and masks of the library's own
+    layer, and which leaves out the queries that the loss does not read.
+    """
+
+    def __init__(self, size: Size) -> None:
+        self.size = size
+        generator = torch.Generator().manual_seed(1)
+        shape = (size.batch, size.length, size.width)
+        self.X = torch.randn(shape, generator=generator, dtype=torch.float64)
+        self.Y = torch.randn(shape, generator=generator, dtype=torch.float64)
+        self.layer = hl.SelfAttention.random(size.width, size.key_width, seed=0, dtype=torch.float64)
+        self.weights: tuple[Tensor, ...] = tuple(self.layer.parameters.values())
+        self._scale = math.sqrt(self.weights[0].shape[1])
+        read = size.read or size.length
+        self._queries, self._targets = self.X[:, -read:], self.Y[:, -read:]
+
+    @cached_property
+    def derivatives(self) -> tuple[Tensor, Tensor]:
+        """``dl/dF`` and one number ``d^2 l/dF^2`` a token, zero on tokens without loss."""
+        carries = torch.zeros(self.X.shape[:2], dtype=torch.float64)
+        carries[:, -self._queries.shape[1] :] = 2 / self._targets.numel()
+        return carries[..., None] * (self.layer(self.X) - self.Y), carries
+
+    def hessian(self) -> hl.AttentionHessian:
+        """The library's Hessian from scratch, forward pass included."""
+        if self.size.read is None:
+            return hl.attention_hessian(self.layer, self.X, hl.SquareLoss(self.Y))
+        gradient, curvature = self.derivatives
+        return hl.attention_hessian(self.layer, self.X, grad=gradient, curvature=curvature)
+
+    def loss(self, W_Q: Tensor, W_K: Tensor, W_V: Tensor) -> Tensor:
+        """The loss as a PyTorch user would write it."""
+        return self.loss_of_query(W_Q, self.X @ W_K, self.X @ W_V)
+
+    def loss_of_query(self, W_Q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        """The loss for keys and values computed beforehand."""
+        scores = (self._queries @ W_Q) @ keys.transpose(1, 2) / self._scale
+        return (torch.softmax(scores, -1) @ values - self._targets).square().mean()
+
+    def leaves(self) -> list[Tensor]:
+        """Copies of the weights that autograd may differentiate."""
+        return [w.clone().requires_grad_() for w in self.weights]

@@ -1,0 +1,69 @@
+"""All benchmarks by name, in the order they run, and how each is run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from benchmarks import block_norms, block_product, dense_hessian, scaling, scaling_plot, scaling_text
+from benchmarks.harness import QUICK_ROUNDS, Benchmark, Options, Tick, measure
+from benchmarks.memory import measure_apart
+from benchmarks.results import Result
+from benchmarks.sweeps import SWEEPS
+
+BENCHMARKS: dict[str, Benchmark] = {
+    b.name: b
+    for b in (
+        dense_hessian.BENCHMARK,
+        block_norms.BENCHMARK,
+        block_norms.FEW_TOKENS,
+        block_norms.ONE_SEQUENCE,
+        block_product.BENCHMARK,
+    )
+}
+
+
+@dataclass(frozen=True)
+class Runner:
+    """A benchmark as the command line sees it.
+
+    Attributes:
+        title: What it measures.
+        steps: How often a run ticks.
+        run: Measure and write every file of the result.
+    """
+
+    title: str
+    steps: Callable[[Options], int]
+    run: Callable[[Options, Tick], Result]
+
+
+def _comparison(benchmark: Benchmark) -> Runner:
+    def steps(options: Options) -> int:
+        return 2 + (QUICK_ROUNDS if options.quick else benchmark.rounds + len(benchmark.memory))
+
+    def run(options: Options, tick: Tick) -> Result:
+        memory = {}
+        for name in () if options.quick else benchmark.memory:
+            memory[name] = measure_apart(benchmark, name, options.threads)
+            tick(f"memory of {name}")
+        result = measure(benchmark, options, tick, memory)
+        result.save()
+        return result
+
+    return Runner(benchmark.title, steps, run)
+
+
+def _scaling() -> Runner:
+    def run(options: Options, tick: Tick) -> Result:
+        found = scaling.measure(SWEEPS, options, tick)
+        result = replace(found, notes=tuple(scaling_text.notes(SWEEPS, found)))
+        result.save()
+        scaling_plot.save(result)
+        scaling_text.save(SWEEPS, result)
+        return result
+
+    return Runner(scaling.TITLE, lambda options: scaling.steps(SWEEPS), run)
+
+
+RUNNERS: dict[str, Runner] = {name: _comparison(b) for name, b in BENCHMARKS.items()} | {scaling.NAME: _scaling()}

@@ -1,0 +1,66 @@
+"""The sweeps of `scaling`, with the growth that the closed forms let one expect.
+
+With N = B L tokens and d = d_K = d_V. Two score parameters share one matrix a token: the L x L matrix ``M_i`` itself
+while L <= d, and ``P^T M_i P'``, d x d, beyond.
+"""
+
+from __future__ import annotations
+
+from benchmarks.problem import Size
+from benchmarks.scaling import GRADIENT, Expectation, Sweep
+
+SHORT = Sweep(
+    name="tokens up to d",
+    label="tokens L   (d = 64, batch 4; L up to d)",
+    field="length",
+    values=(8, 16, 24, 32, 48, 64),
+    base=Size(batch=4, length=0, width=64),
+    expected={
+        "norms": Expectation(2, 4, "Gram matrices of all pairs of tokens, B^2 L^2 d, and all pairs of M_i, B^2 L^4"),
+        "product": Expectation(1, 3, "projections of the tokens, B L d^2, averages B L^2 d, and the M_i, B L^3"),
+        "trace": Expectation(1, 3, "the forward pass, B L d^2, averages B L^2 d, and forming the M_i, B L^3"),
+        GRADIENT: Expectation(1, 2, "projections of the tokens, B L d^2, and averages, B L^2 d"),
+    },
+)
+LONG = Sweep(
+    name="tokens beyond d",
+    label="tokens L   (d = 24, batch 4; L beyond d)",
+    field="length",
+    values=(32, 48, 64, 96, 128, 160),
+    base=Size(batch=4, length=0, width=24),
+    expected={
+        "norms": Expectation(2, 3, "all pairs of d x d matrices, B^2 L^2 d^2, and forming them, B L^3 d"),
+        "product": Expectation(1, 2, "one d x d matrix a token, B L d^2, and averages in the value blocks, B L^2 d"),
+        "trace": Expectation(1, 3, "the forward pass, B L d^2 + B L^2 d, and forming the matrices, B L^3 d"),
+        GRADIENT: Expectation(1, 2, "projections of the tokens, B L d^2, and averages, B L^2 d"),
+    },
+)
+WIDTH = Sweep(
+    name="width",
+    label="width d = d_K = d_V   (L = 32, batch 4; d from L)",
+    field="width",
+    values=(32, 64, 96, 128, 192, 256),
+    base=Size(batch=4, length=32, width=0),
+    expected={
+        "norms": Expectation(
+            0, 2, "pairs of M_i know no d, B^2 L^4; Gram matrices B^2 L^2 d, the forward pass B L d^2"
+        ),
+        "product": Expectation(1, 2, "averages, B L^2 d, and projections of the tokens, B L d^2"),
+        "trace": Expectation(0, 2, "the M_i, B L^3, averages B L^2 d and the forward pass B L d^2"),
+        GRADIENT: Expectation(1, 2, "averages, B L^2 d, and projections of the tokens, B L d^2"),
+    },
+)
+BATCH = Sweep(
+    name="batch",
+    label="batch B   (L = 32, d = 64)",
+    field="batch",
+    values=(1, 2, 4, 8, 16),
+    base=Size(batch=0, length=32, width=64),
+    expected={
+        "norms": Expectation(1, 2, "all pairs of tokens; the factors themselves grow with B"),
+        "product": Expectation(0, 1, "a sum over tokens; the T-functional summand of Q and K, d^3, is free of B"),
+        "trace": Expectation(1, 1, "a sum over tokens"),
+        GRADIENT: Expectation(1, 1, "a sum over tokens"),
+    },
+)
+SWEEPS = (SHORT, LONG, WIDTH, BATCH)

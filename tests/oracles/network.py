@@ -1,0 +1,101 @@
+"""Dense Hessians of whole networks by autograd: one vector of chosen weights in, one total loss out."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.functional import hessian, jacobian
+from torch.func import functional_call
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from tests.oracles.autograd import DenseHessian
+
+Batch = Any
+Piece = tuple[str, tuple[slice, ...]]
+Total = Callable[[Sequence[Tensor], Sequence[Batch]], Tensor]
+"""The loss of all batches at once, from the outputs of all of them."""
+
+PARTS = {"full": "full", "ggn": "outer", "functional": "functional"}
+
+
+def plain_copy(model: nn.Module, attention: str) -> nn.Module:
+    """A copy in evaluation mode; a Hugging Face model with the attention that is named."""
+    copied = copy.deepcopy(model).eval()
+    if hasattr(copied, "set_attn_implementation"):
+        copied.set_attn_implementation(attention)
+        copied.config.use_cache = False
+    return copied
+
+
+@contextmanager
+def plain_kernels() -> Iterator[None]:
+    shortcut = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with sdpa_kernel(SDPBackend.MATH):
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(shortcut)
+
+
+def outputs_of(model: nn.Module, weights: Mapping[str, Tensor], batch: Batch) -> Tensor:
+    """Logits or predictions."""
+    if isinstance(batch, Mapping):
+        inputs = {key: value for key, value in batch.items() if key != "labels"}
+        result = functional_call(model, dict(weights), (), inputs)
+    else:
+        result = functional_call(model, dict(weights), (batch[0] if isinstance(batch, tuple) else batch,))
+    if isinstance(result, Tensor):
+        return result
+    return result[0] if isinstance(result, tuple) else result.logits
+
+
+def dense_network_hessian(
+    model: nn.Module, batches: Sequence[Batch], total: Total, pieces: Mapping[str, Piece], attention: str = "eager"
+) -> DenseHessian:
+    """``J^T C J`` at the outputs of all batches, ``d^2 <g, outputs>`` with g frozen, and H from the loss itself.
+
+    Args:
+        model: The network, left alone.
+        batches: All data.
+        total: The loss, as a function of the outputs of all batches.
+        pieces: Parameter and index of every block; they must not overlap.
+        attention: Attention of a Hugging Face model.
+    """
+    frozen = plain_copy(model, attention)
+    base = {name: p.detach() for name, p in frozen.named_parameters()}
+    parts = [base[name][index] for name, index in pieces.values()]
+    sizes = [part.numel() for part in parts]
+    theta = torch.cat([part.reshape(-1) for part in parts])
+
+    def weights(vector: Tensor) -> dict[str, Tensor]:
+        changed = dict(base)
+        for (name, index), part, value in zip(pieces.values(), parts, vector.split(sizes), strict=True):
+            changed[name] = changed[name].clone()
+            changed[name][index] = value.reshape(part.shape)
+        return changed
+
+    with plain_kernels():
+        shapes = [outputs_of(frozen, base, batch).shape for batch in batches]
+
+        def outputs(vector: Tensor) -> Tensor:
+            changed = weights(vector)
+            return torch.cat([outputs_of(frozen, changed, batch).reshape(-1) for batch in batches])
+
+        def loss(flat: Tensor) -> Tensor:
+            split = flat.split([shape.numel() for shape in shapes])
+            return total([o.reshape(shape) for o, shape in zip(split, shapes, strict=True)], batches)
+
+        at = outputs(theta).detach().requires_grad_()
+        (g,) = torch.autograd.grad(loss(at), at)
+        J, C = jacobian(outputs, theta), hessian(loss, at.detach())
+        functional = hessian(lambda t: (g * outputs(t)).sum(), theta)
+        full = hessian(lambda t: loss(outputs(t)), theta)
+    starts = [sum(sizes[:k]) for k in range(len(sizes))]
+    ranges = {name: slice(s, s + n) for name, s, n in zip(pieces, starts, sizes, strict=True)}
+    return DenseHessian(J.T @ C @ J, functional, full, ranges)

@@ -1,0 +1,204 @@
+"""`Problem` and `Block`: selection, pieces of parameters, the total loss and moves to another precision."""
+
+from __future__ import annotations
+
+from collections import UserDict, namedtuple
+from dataclasses import FrozenInstanceError
+
+import pytest
+import torch
+from torch import Tensor
+
+import hessianlens as hl
+from hessianlens.problem import Block, Problem, matches, move, tensors
+from tests.variants import DOUBLE, randn
+
+NAMES = ["embed", "layer0.attn.q", "layer0.attn.k", "layer0.mlp.in", "layer1.attn.q", "layer10.attn.q", "unembed"]
+
+
+def quadratic(**options) -> Problem:
+    """``0.5 |W x - y|^2`` summed over batches, and a bias that the loss does not look at."""
+    params = {"W": randn(2, 3), "b": randn(2, seed=1), "steps": torch.tensor(3)}
+    blocks = {
+        "first": Block.of("first", "W", params["W"], (slice(0, 1), slice(None))),
+        "W": Block.of("W", "W", params["W"]),
+        "b": Block.of("b", "b", params["b"]),
+    }
+    data = [(randn(3, seed=k), randn(2, seed=5 + k)) for k in range(2)]
+
+    def forward(weights, batch) -> Tensor:
+        return weights["W"] @ batch[0]
+
+    def loss(outputs: Tensor, batch) -> Tensor:
+        return 0.5 * (outputs - batch[1]).square().sum()
+
+    return Problem(forward, loss, params, blocks, data, **options)
+
+
+def named() -> Problem:
+    weight = randn(1)
+    return Problem(
+        lambda w, b: b, lambda o, b: o, {"w": weight}, {n: Block.of(n, "w", weight) for n in NAMES}, [weight]
+    )
+
+
+# --- selection -------------------------------------------------------------------------------------------------------
+
+
+SELECTIONS = {
+    "layer0.attn.q": ["layer0.attn.q"],
+    "layer*.attn.q": ["layer0.attn.q", "layer1.attn.q", "layer10.attn.q"],
+    "layer?.attn.q": ["layer0.attn.q", "layer1.attn.q"],
+    "layer0.attn.[qk]": ["layer0.attn.q", "layer0.attn.k"],
+    "*": NAMES,
+    "re:layer[0-9]+[.]attn[.]q": ["layer0.attn.q", "layer1.attn.q", "layer10.attn.q"],
+    "re:(un)?embed": ["embed", "unembed"],
+}
+
+
+@pytest.mark.parametrize("pattern", SELECTIONS)
+def test_names_globs_and_expressions(pattern: str) -> None:
+    assert [block.name for block in named().select(pattern)] == SELECTIONS[pattern]
+    assert [block.name for block in named().select([pattern])] == SELECTIONS[pattern]
+
+
+def test_several_patterns_give_each_block_once_in_model_order() -> None:
+    found = named().select(["unembed", "layer0.*", "layer0.attn.q", "re:embed"])
+    assert [b.name for b in found] == ["embed", "layer0.attn.q", "layer0.attn.k", "layer0.mlp.in", "unembed"]
+
+
+def test_an_expression_must_match_the_whole_name() -> None:
+    assert not matches("layer10.attn.q", "re:layer1") and not matches("layer0.attn.q", "attn")
+
+
+def test_a_pattern_that_matches_nothing_says_what_there_is() -> None:
+    with pytest.raises(hl.InputError, match=r"blocks: nothing matches 'layer2\.\*'; this problem has embed, layer0"):
+        named().select("layer2.*")
+    with pytest.raises(hl.InputError, match=r"nothing matches 'Layer0\.attn\.q'"):
+        named().select(["embed", "Layer0.attn.q"])
+
+
+def test_long_lists_of_blocks_are_cut() -> None:
+    weight = randn(1)
+    blocks = {f"b{k}": Block.of(f"b{k}", "w", weight) for k in range(20)}
+    problem = Problem(lambda w, b: b, lambda o, b: o, {"w": weight}, blocks, [weight])
+    with pytest.raises(hl.InputError, match=r"b11, \.\.\. \(20 in all\)"):
+        problem.select("c*")
+
+
+@pytest.mark.parametrize("pattern", [[], (), [3], ["embed", None]], ids=str)
+def test_a_selection_that_is_no_pattern(pattern) -> None:
+    with pytest.raises(hl.InputError, match=r"blocks: got .* expected a name, glob or 're:' expression"):
+        named().select(pattern)
+
+
+def test_a_broken_expression() -> None:
+    with pytest.raises(hl.InputError, match=r"blocks: 're:\(' is not a regular expression"):
+        named().select("re:(")
+
+
+# --- blocks ----------------------------------------------------------------------------------------------------------
+
+
+PIECES = [None, (slice(None), slice(0, 2)), (slice(1, 3), slice(4, 6)), (slice(2, None), slice(None))]
+
+
+@pytest.mark.parametrize("index", PIECES, ids=str)
+def test_embed_and_take_are_transposes_of_each_other(index) -> None:
+    parameter = randn(4, 6)
+    block = Block.of("b", "p", parameter, index)
+    piece, other = randn(*block.shape, seed=1), randn(4, 6, seed=2)
+    whole = block.embed(piece, parameter)
+    assert whole.shape == parameter.shape and block.numel == piece.numel()
+    assert torch.equal(block.take(whole), piece)
+    assert float(whole.abs().sum()) == pytest.approx(float(piece.abs().sum()))
+    assert float((whole * other).sum()) == pytest.approx(float((piece * block.take(other)).sum()))
+    assert torch.equal(block.take(parameter), parameter if index is None else parameter[index])
+
+
+def test_take_leaves_further_axes_alone() -> None:
+    block = Block.of("b", "p", randn(4, 6), (slice(1, 3), slice(4, 6)))
+    several = randn(4, 6, 5)
+    assert torch.equal(block.take(several), several[1:3, 4:6])
+
+
+def test_embed_leaves_its_arguments_alone() -> None:
+    parameter, piece = randn(4, 6), randn(2, 6, seed=1)
+    before = parameter.clone(), piece.clone()
+    Block.of("b", "p", parameter, (slice(0, 2), slice(None))).embed(piece, parameter)
+    assert torch.equal(parameter, before[0]) and torch.equal(piece, before[1])
+
+
+def test_blocks_and_problems_are_frozen() -> None:
+    problem = quadratic()
+    for target, field in ((problem, "data"), (problem.blocks["W"], "name")):
+        with pytest.raises(FrozenInstanceError):
+            setattr(target, field, None)
+
+
+# --- the total loss and its curvature --------------------------------------------------------------------------------
+
+
+def test_the_total_loss_is_the_sum_over_batches() -> None:
+    problem = quadratic()
+    expected = sum(0.5 * (problem.params["W"] @ x - y).square().sum() for x, y in problem.data)
+    assert torch.allclose(problem.total_loss(), expected)
+    other = problem.total_loss({"W": torch.zeros(2, 3, dtype=DOUBLE)})
+    assert torch.allclose(other, sum(0.5 * y.square().sum() for _, y in problem.data))
+
+
+def test_a_problem_by_hand_has_the_curvature_it_must_have() -> None:
+    """``sum_batches x x^T (x) I``: no model, no discovery, a parameter without influence and an integer buffer."""
+    problem = quadratic()
+    second_moment = sum(torch.outer(x, x) for x, _ in problem.data)
+    eye = torch.eye(6, dtype=DOUBLE)
+    assert torch.allclose(hl.hessian(problem, "W") @ eye, torch.kron(torch.eye(2, dtype=DOUBLE), second_moment))
+    assert torch.allclose(hl.ggn(problem, "first") @ eye[:3, :3], second_moment)
+    assert not (hl.functional(problem, "W") @ eye).any()
+    assert not (hl.hessian(problem, "b", "W") @ eye).any()
+
+
+def test_the_scope_is_entered_around_every_forward_pass() -> None:
+    entered = []
+
+    class Scope:
+        def __enter__(self) -> None:
+            entered.append("in")
+
+        def __exit__(self, *_: object) -> None:
+            entered.append("out")
+
+    problem = quadratic(scope=Scope)
+    problem.total_loss()
+    hl.hessian(problem, "W") @ torch.ones(6, dtype=DOUBLE)
+    assert entered == ["in", "out"] * 3
+
+
+# --- moving ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_problem_moves_without_its_integers_and_without_the_original() -> None:
+    problem = quadratic()
+    moved = problem.to(torch.float32)
+    assert (moved.dtype, problem.dtype, moved.device) == (torch.float32, DOUBLE, problem.device)
+    assert moved.params["steps"].dtype == torch.int64
+    assert all(t.dtype == torch.float32 for batch in moved.data for t in tensors(batch))
+    assert torch.allclose(moved.total_loss().double(), problem.total_loss(), rtol=1e-5)
+
+
+Pair = namedtuple("Pair", "inputs targets")
+
+
+def test_batches_of_every_form_move() -> None:
+    real, whole = randn(2), torch.tensor([1, 2])
+    batch = Pair({"x": real, "note": "text", "parts": [real, whole]}, (whole, None))
+    moved = move(batch, torch.float32, None)
+    assert isinstance(moved, Pair) and isinstance(moved.targets, tuple)
+    assert moved.inputs["x"].dtype == torch.float32 and moved.inputs["note"] == "text"
+    assert [t.dtype for t in moved.inputs["parts"]] == [torch.float32, torch.int64]
+    assert moved.targets[1] is None
+    assert [t.dtype for t in tensors(UserDict(a=real, b=[whole]))] == [DOUBLE, torch.int64]
+
+
+def test_the_module_and_the_function_of_the_same_name() -> None:
+    assert callable(hl.problem) and hl.problem.__module__ == "hessianlens.models.adapters.problem"
