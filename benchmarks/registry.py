@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from benchmarks import block_norms, block_product, dense_hessian, scaling, scaling_plot, scaling_text
 from benchmarks.harness import QUICK_ROUNDS, Benchmark, Options, Tick, measure
 from benchmarks.memory import measure_apart
+from benchmarks.network import NETWORKS
 from benchmarks.results import Result
 from benchmarks.sweeps import SWEEPS
 
@@ -66,4 +67,8 @@ def _scaling() -> Runner:
     return Runner(scaling.TITLE, lambda options: scaling.steps(SWEEPS), run)
 
 
-RUNNERS: dict[str, Runner] = {name: _comparison(b) for name, b in BENCHMARKS.items()} | {scaling.NAME: _scaling()}
+RUNNERS: dict[str, Runner] = (
+    {name: _comparison(b) for name, b in BENCHMARKS.items()}
+    | {scaling.NAME: _scaling()}
+    | {b.name: Runner(b.title, b.steps, b.run) for b in NETWORKS}
+)

@@ -20,7 +20,7 @@ from torch import Tensor, einsum
 
 from hessianlens.attention.rows import RowMatrices
 from hessianlens.attention.state import HeadState, ScorePort
-from hessianlens.losses import LowRankTokenCurvature, UncoupledCurvature
+from hessianlens.losses import LowRankTokenCurvature, ScalarCurvature, UncoupledCurvature
 from hessianlens.operators import Factor, Term
 from hessianlens.theory.expansion import (
     COLUMN_LETTERS_UNCOUPLED,
@@ -61,10 +61,22 @@ class ScoreCurvature:
         return self._outer_rows(0, self.row.queries.shape[1])
 
     def _outer_rows(self, start: int, stop: int) -> Tensor:
-        inner = self.curvature.at(slice(start, stop)).between(self.row.values, self.column.values)
+        inner = self._between(start, stop)
         half = self.row.jacobian.tokens(start, stop).transpose().apply(inner)
         other = self.column.jacobian.tokens(start, stop).transpose()
         return other.apply(half.transpose(-1, -2)).transpose(-1, -2)
+
+    @cached_property
+    def _gram(self) -> Tensor:
+        """``V V'^T``, the same for every token."""
+        return self.row.values @ self.column.values.transpose(-1, -2)
+
+    def _between(self, start: int, stop: int) -> Tensor:
+        """``V C_i V'^T`` of a range of tokens."""
+        curvature = self.curvature.at(slice(start, stop))
+        if isinstance(curvature, ScalarCurvature):
+            return curvature.values[..., None, None] * self._gram[:, None]
+        return curvature.between(self.row.values, self.column.values)
 
     def _rows(self, part: str, start: int, stop: int) -> Tensor:
         """M of a range of tokens; of all tokens at once, it is remembered for the other blocks."""

@@ -1,0 +1,191 @@
+"""Blocks of whole networks, against the libraries that people use for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+import hessianlens as hl
+from benchmarks import provenance
+from benchmarks.harness import QUICK_ROUNDS, Options, Run, Tick, disturbance, interleave, spread
+from benchmarks.network_peers import curvlinops_operator, kept_graph_product, pyhessian_product
+from benchmarks.results import OURS, PEER, Result, Timing
+
+PROBES = 20
+Q, V = "layer0.attn.q", "layer0.attn.v"
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """A competitor of which only a part is run, and how often that part occurs in the whole."""
+
+    run: Run
+    times: int = 1
+
+
+def _addition(layers: int) -> tuple[hl.models.Transformer, hl.tasks.Addition, dict[str, Tensor]]:
+    """The literature's setting: d = 128, one head, no norm, 64 sequences of the addition task, float32."""
+    model, task = hl.models.Transformer(layers=layers, seed=0), hl.tasks.Addition()
+    return model, task, task.batch(64, seed=1234)
+
+
+def exact_norms(_: Options) -> tuple[dict[str, Scaled], dict[str, object]]:
+    """Six norms of one layer: ours exact; curvlinops with 20 probes each, H - G by a product of each."""
+    model, task, batch = _addition(1)
+    problem = hl.problem(model, batch, task.cross_entropy)
+    runs = {"ours, exact": Scaled(lambda: hl.block_norms(problem, [Q, V]))}
+    for kind in ("hessian", "ggn"):
+        ops = [curvlinops_operator(kind, model, batch, model.blocks[0].attention, name) for name in ("W_Q", "W_V")]
+        runs[f"curvlinops, {kind} products"] = Scaled(_each_once(ops), 2 * PROBES)
+    return runs, {"layers": 1, "d": 128, "sequences": 64, "norms": 6}
+
+
+def layer_norms(_: Options) -> tuple[dict[str, Scaled], dict[str, object]]:
+    """The same six norms of every layer of a three-layer model, 20 probes each, ours without the closed form."""
+    model, task, batch = _addition(3)
+    problem = hl.problem(model, batch, task.cross_entropy)
+    names = [f"layer{n}.attn.{x}" for n in range(3) for x in "qv"]
+    runs = {"ours, 20 probes": Scaled(lambda: hl.block_norms(problem, names, probes=PROBES, method="products"))}
+    runs["ours, closed form where there is one"] = Scaled(lambda: hl.block_norms(problem, names, probes=PROBES))
+    for kind in ("hessian", "ggn"):
+        ops = [curvlinops_operator(kind, model, batch, b.attention, w) for b in model.blocks for w in ("W_Q", "W_V")]
+        runs[f"curvlinops, {kind} products"] = Scaled(_each_once(ops), 2 * PROBES)
+    return runs, {"layers": 3, "d": 128, "sequences": 64, "norms": 18}
+
+
+def _deep(
+    quick: bool,
+) -> tuple[hl.models.Transformer, dict[str, Tensor], Callable[[Tensor, dict[str, Tensor]], Tensor]]:
+    layers, width, length = (2, 64, 32) if quick else (12, 256, 128)
+    model = hl.models.Transformer(
+        layers=layers,
+        d_model=width,
+        heads=8,
+        d_mlp=4 * width,
+        vocab=512,
+        context=length,
+        norm="pre",
+        mlp_activation="gelu",
+    )
+    tokens = torch.randint(512, (4, length), generator=torch.Generator().manual_seed(0))
+
+    def loss(logits: Tensor, batch: dict[str, Tensor]) -> Tensor:
+        seen = batch["tokens"]
+        return torch.nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), seen[:, 1:].flatten())
+
+    return model, {"tokens": tokens}, loss
+
+
+def products(number: int) -> Callable[[Options], tuple[dict[str, Scaled], dict[str, object]]]:
+    """Hessian-vector products of the query block of the middle layer of a GPT-2-style model, from nothing."""
+
+    def setting(options: Options) -> tuple[dict[str, Scaled], dict[str, object]]:
+        model, batch, loss = _deep(options.quick)
+        problem = hl.problem(model, batch, loss, check=False)
+        middle = len(model.blocks) // 2
+        attention = model.blocks[middle].attention
+        vectors = [torch.randn(attention.W_Q.shape, generator=torch.Generator().manual_seed(k)) for k in range(number)]
+
+        def ours() -> list[Tensor]:
+            op = hl.hessian(problem, f"layer{middle}.attn.q", method="products")
+            return [op @ v.flatten() for v in vectors]
+
+        library = curvlinops_operator("hessian", model, batch, attention, "W_Q", loss)
+        runs = {
+            "ours": Scaled(ours),
+            "curvlinops": Scaled(lambda: [library @ v.flatten() for v in vectors]),
+            "kept double-backward graph": Scaled(lambda: kept_graph_product(model, batch, loss, attention, vectors)),
+            "one gradient": Scaled(lambda: _gradient(model, batch, loss, attention)),
+        }
+        if (found := pyhessian_product(model, batch, loss, attention, vectors)) is not None:
+            runs["PyHessian"] = Scaled(found)
+        size = {"layers": len(model.blocks), "d": attention.d_model, "L": batch["tokens"].shape[1], "products": number}
+        return runs, size
+
+    return setting
+
+
+def _gradient(model: torch.nn.Module, batch: dict[str, Tensor], loss: Callable, attention: torch.nn.Module) -> Tensor:
+    return torch.autograd.grad(loss(model(batch["tokens"]), batch), attention.W_Q)[0]
+
+
+def _each_once(operators: list[object]) -> Run:
+    vectors = [torch.randn(op.shape[1], generator=torch.Generator().manual_seed(k)) for k, op in enumerate(operators)]
+    return lambda: [op @ v for op, v in zip(operators, vectors, strict=True)]
+
+
+@dataclass(frozen=True)
+class NetworkBenchmark:
+    """A question about networks: what is run, the ratio aimed at, and how often."""
+
+    name: str
+    title: str
+    setting: Callable[[Options], tuple[dict[str, Scaled], dict[str, object]]]
+    target: float
+    rounds: int
+
+    def steps(self, options: Options) -> int:
+        """Ticks of a run."""
+        return 1 + (QUICK_ROUNDS if options.quick else self.rounds)
+
+    def run(self, options: Options, tick: Tick) -> Result:
+        """Measure, interleaved; the parts of a path that is run in parts are added up."""
+        torch.set_num_threads(options.threads)
+        runs, size = self.setting(options)
+        for scaled in runs.values():
+            scaled.run()
+        tick("first calls")
+        rounds = QUICK_ROUNDS if options.quick else self.rounds
+        raw = interleave({name: scaled.run for name, scaled in runs.items()}, rounds, tick)
+        seconds = {name: [runs[name].times * t for t in values] for name, values in raw.items()}
+        timings = _timings(seconds)
+        result = Result(
+            self.name,
+            self.title,
+            {**size, "dtype": "float32"},
+            self.target,
+            "the fastest peer",
+            rounds,
+            timings,
+            notes=(*_notes(seconds, timings), *disturbance(timings)),
+            provenance=provenance.collect(),
+        )
+        result.save()
+        return result
+
+
+def _timings(seconds: Mapping[str, list[float]]) -> tuple[Timing, ...]:
+    first = next(iter(seconds))
+    merged = {first: seconds[first]}
+    parts = [name for name in seconds if name.startswith("curvlinops, ")]
+    if parts:
+        merged["curvlinops, 20 probes a norm"] = [
+            sum(row) for row in zip(*(seconds[name] for name in parts), strict=True)
+        ]
+    merged.update({name: seconds[name] for name in seconds if name != first and name not in parts})
+    timings = []
+    for name, values in merged.items():
+        ratios = [t / own for t, own in zip(values, merged[first], strict=True)]
+        role = OURS if name == first else PEER
+        timings.append(Timing(name, role, spread(values), spread(ratios), values[0]))
+    return tuple(timings)
+
+
+def _notes(seconds: Mapping[str, list[float]], timings: tuple[Timing, ...]) -> list[str]:
+    if "one gradient" not in seconds:
+        counted = "20 for H, 20 for G, 20 of each for H - G"
+        return [f"curvlinops' products are timed once each and count 40 times a block: {counted}."]
+    unit = spread(seconds["one gradient"]).median
+    costs = ", ".join(f"{t.name} {t.seconds.median / unit:.1f}" for t in timings if t.name != "one gradient")
+    return [f"In units of one gradient of the same block: {costs}."]
+
+
+NETWORKS = (
+    NetworkBenchmark("network_norms", "Six norms of the literature's one-layer model", exact_norms, 30, 7),
+    NetworkBenchmark("network_layer_norms", "The same norms of all layers of a three-layer model", layer_norms, 5, 3),
+    NetworkBenchmark("network_product", "One Hessian-vector product of a block of a deep model", products(1), 1, 9),
+    NetworkBenchmark("network_products", "Twenty products of the same block", products(PROBES), 1, 3),
+)
