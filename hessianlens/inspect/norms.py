@@ -9,6 +9,7 @@ from torch import Tensor
 
 from hessianlens.curvature import Linearisation
 from hessianlens.errors import check_choice, expect
+from hessianlens.inspect.exact import ExactAttention
 from hessianlens.inspect.forecast import ensure_forecast_fits, forecast
 from hessianlens.inspect.operators import Pattern, closed_form
 from hessianlens.inspect.pairs import norm_from_squares
@@ -86,8 +87,7 @@ def block_norms(
     sampled = []
     for block in chosen:
         if exact is not None and exact.covers([block]):
-            for part in parts:
-                found[block.name, part] = Estimate.exactly(float(exact.operator(part, block, block).frobenius_norm()))
+            found.update({(block.name, part): norm for part, norm in _exact_norms(exact, block, parts).items()})
         else:
             sampled.append(block)
     expect(
@@ -99,6 +99,16 @@ def block_norms(
         ensure_forecast_fits(forecast(problem, sampled, probes, len(parts)))
     found.update(_sampled(problem, sampled, parts, probes, seed))
     return BlockNorms({(b.name, p): found[b.name, p] for b in chosen for p in parts})
+
+
+def _exact_norms(exact: ExactAttention, block: Block, parts: Sequence[str]) -> dict[str, Estimate]:
+    """Norms in closed form; where the functional part is exactly zero, the other two are the same matrix."""
+    found: dict[str, Estimate] = {}
+    for part in sorted(parts, key=("functional", "ggn", "full").index):
+        same = part == "full" and "ggn" in found and "functional" in found and found["functional"].value == 0
+        norm = found["ggn"] if same else None
+        found[part] = norm or Estimate.exactly(float(exact.operator(part, block, block).frobenius_norm()))
+    return found
 
 
 def _sampled(
