@@ -30,6 +30,9 @@ class StructuredOperator(PyTorchLinearOperator):
     structured operators stay structured.
     """
 
+    method = "closed form"
+    """How its numbers are found, beside the methods of matrix-free operators."""
+
     def __init__(
         self,
         in_shape: list[tuple[int, ...]],
