@@ -11,7 +11,12 @@ from torch import Tensor
 import hessianlens as hl
 from benchmarks import provenance
 from benchmarks.harness import QUICK_ROUNDS, Options, Run, Tick, disturbance, interleave, spread
-from benchmarks.network_peers import curvlinops_operator, kept_graph_product, pyhessian_product
+from benchmarks.network_peers import (
+    curvlinops_operator,
+    eigenthings_product,
+    kept_graph_product,
+    pyhessian_product,
+)
 from benchmarks.results import OURS, PEER, Result, Timing
 
 PROBES = 20
@@ -100,8 +105,9 @@ def products(number: int) -> Callable[[Options], tuple[dict[str, Scaled], dict[s
             "kept double-backward graph": Scaled(lambda: kept_graph_product(model, batch, loss, attention, vectors)),
             "one gradient": Scaled(lambda: _gradient(model, batch, loss, attention)),
         }
-        if (found := pyhessian_product(model, batch, loss, attention, vectors)) is not None:
-            runs["PyHessian"] = Scaled(found)
+        for name, peer in (("PyHessian", pyhessian_product), ("hessian-eigenthings", eigenthings_product)):
+            if (found := peer(model, batch, loss, attention, vectors)) is not None:
+                runs[name] = Scaled(found)
         size = {"layers": len(model.blocks), "d": attention.d_model, "L": batch["tokens"].shape[1], "products": number}
         return runs, size
 
@@ -117,6 +123,21 @@ def _each_once(operators: list[object]) -> Run:
     return lambda: [op @ v for op, v in zip(operators, vectors, strict=True)]
 
 
+def equal_accuracy(timings: tuple[Timing, ...]) -> str:
+    """How the ratio changes when every estimate has to have a standard error of 1 %, from the measured variance."""
+    model, task, batch = _addition(1)
+    problem = hl.problem(model, batch, task.cross_entropy)
+    norms = hl.block_norms(problem, [Q, V], probes=60, method="products")
+    needed = {k: 60 * (e.stderr / e.value / 0.01) ** 2 for k, e in norms.items() if e.value > 1e-12}
+    # H and G cost one product a probe, H - G one of each; a norm that is zero to rounding needs none
+    weights = {"full": 1, "ggn": 1, "functional": 2}
+    products = sum(weights[part] * n for (_, part), n in needed.items())
+    (peer,) = (t for t in timings if t.role == PEER)
+    ratio = peer.ratio.median * products / (8 * PROBES)
+    low, high = min(needed.values()), max(needed.values())
+    return f"At equal accuracy, 1 % standard error: {low:.0f} to {high:.0f} probes a norm, and a ratio of {ratio:.0f}x."
+
+
 @dataclass(frozen=True)
 class NetworkBenchmark:
     """A question about networks: what is run, the ratio aimed at, and how often."""
@@ -126,6 +147,7 @@ class NetworkBenchmark:
     setting: Callable[[Options], tuple[dict[str, Scaled], dict[str, object]]]
     target: float
     rounds: int
+    further: Callable[[tuple[Timing, ...]], str] | None = None
 
     def steps(self, options: Options) -> int:
         """Ticks of a run."""
@@ -142,6 +164,7 @@ class NetworkBenchmark:
         raw = interleave({name: scaled.run for name, scaled in runs.items()}, rounds, tick)
         seconds = {name: [runs[name].times * t for t in values] for name, values in raw.items()}
         timings = _timings(seconds)
+        extra = [self.further(timings)] if self.further is not None else []
         result = Result(
             self.name,
             self.title,
@@ -150,7 +173,7 @@ class NetworkBenchmark:
             "the fastest peer",
             rounds,
             timings,
-            notes=(*_notes(seconds, timings), *disturbance(timings)),
+            notes=(*_notes(seconds, timings), *extra, *disturbance(timings)),
             provenance=provenance.collect(),
         )
         result.save()
@@ -184,7 +207,7 @@ def _notes(seconds: Mapping[str, list[float]], timings: tuple[Timing, ...]) -> l
 
 
 NETWORKS = (
-    NetworkBenchmark("network_norms", "Six norms of the literature's one-layer model", exact_norms, 30, 7),
+    NetworkBenchmark("network_norms", "Six norms of the literature's model", exact_norms, 30, 7, equal_accuracy),
     NetworkBenchmark("network_layer_norms", "The same norms of all layers of a three-layer model", layer_norms, 5, 3),
     NetworkBenchmark("network_product", "One Hessian-vector product of a block of a deep model", products(1), 1, 9),
     NetworkBenchmark("network_products", "Twenty products of the same block", products(PROBES), 1, 3),

@@ -71,3 +71,19 @@ def pyhessian_product(
                 p.grad = None
 
     return run
+
+
+def eigenthings_product(
+    model: nn.Module, batch: dict[str, Tensor], loss: Loss, attention: nn.Module, vectors: list[Tensor]
+) -> Callable[[], list[Tensor]] | None:
+    """hessian-eigenthings' operator of the block; None if it is not installed."""
+    try:
+        from hessian_eigenthings import HessianOperator
+    except ImportError:
+        return None
+
+    def loss_fn(network: nn.Module, data: dict[str, Tensor]) -> Tensor:
+        return loss(network(data["tokens"]), data)
+
+    operator = HessianOperator(model, [batch], loss_fn, param_filter=lambda _, p: p is attention.W_Q)
+    return lambda: [operator.matvec(v.flatten()) for v in vectors]
