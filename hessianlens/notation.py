@@ -22,19 +22,7 @@ z       vectors multiplied at once
 
 from __future__ import annotations
 
-from torch import Tensor
-
 ROW_AXES = "ab"
 COLUMN_AXES = "cd"
 VECTORS = "z"
 SEQUENCE = "s"
-
-
-def vec(matrix: Tensor) -> Tensor:
-    """Row-major vectorisation.
-
-    >>> import torch
-    >>> vec(torch.tensor([[1, 2], [3, 4]]))
-    tensor([1, 2, 3, 4])
-    """
-    return matrix.reshape(-1)

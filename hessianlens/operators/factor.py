@@ -50,4 +50,4 @@ class Factor:
 
     def __str__(self) -> str:
         """The factor in index notation."""
-        return f"{self.name}[{','.join(self.indices)}]"
+        return f"{self.name}[{','.join(self.indices)}]" if self.indices else self.name

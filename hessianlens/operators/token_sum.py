@@ -141,7 +141,7 @@ class TokenSum(StructuredOperator):
         device: torch.device,
     ) -> None:
         super().__init__([tuple(in_shape)], [tuple(out_shape)], dtype, device)
-        self.terms = tuple(term.simplified() for term in terms)
+        self.terms = tuple(_with_numbers(term, dtype, device).simplified() for term in terms)
         for term in self.terms:
             _check_term(term, (*out_shape, *in_shape))
 
@@ -272,6 +272,13 @@ def _cut(factor: Factor, cut: dict[str, tuple[int, int]], dtype: torch.dtype, de
     for x in touched:
         factor = factor.slice(x, *cut[x])
     return factor
+
+
+def _with_numbers(term: Term, dtype: torch.dtype, device: torch.device) -> Term:
+    """A product of identities alone gets a factor 1, so that every contraction knows its dtype and device."""
+    if any(f.tensor is not None for f in term.factors):
+        return term
+    return replace(term, factors=(Factor("1", "", torch.ones((), dtype=dtype, device=device)), *term.factors))
 
 
 def _check_term(term: Term, shape: tuple[int, ...]) -> None:

@@ -258,6 +258,7 @@ def hessian_at(layer: Layer, X: Tensor, positions: Tensor, derivatives: LossDeri
 def _evaluated(layer: Layer, batch: Tensor) -> list[HeadState]:
     """Every head at a batch. Blocks are built later, so they must not see what becomes of the weights meanwhile."""
     several = isinstance(layer, MultiHeadAttention)
+    # mypy cannot tell that a layer takes its own names back, text for one head and pairs for several
     frozen: Any = layer.with_parameters({name: w.detach().clone() for name, w in layer.parameters.items()})  # type: ignore[misc]
     heads = [head.attend(batch) for head in (frozen.heads if several else (frozen,))]
     for h, head in enumerate(heads):

@@ -71,6 +71,20 @@ def identity_factor_square() -> Made:
     return op, 0.5 * torch.kron(B, torch.eye(2, dtype=B.dtype))
 
 
+def identity_alone() -> Made:
+    factors = (Factor.identity("ac", 3), Factor.identity("bd", 2))
+    op = TokenSum([Term(0.3, factors)], (3, 2), (3, 2), torch.float64, torch.device("cpu"))
+    return op, 0.3 * torch.eye(6, dtype=torch.float64)
+
+
+def damped() -> Made:
+    """A block plus a multiple of the identity."""
+    (first, dense), (second, eye) = kronecker_sum(), identity_alone()
+    total = first + second
+    assert isinstance(total, StructuredOperator)
+    return total, dense + eye
+
+
 def zero() -> Made:
     return TokenSum([], (3, 2), (4, 2), torch.float64, torch.device("cpu")), torch.zeros(6, 8, dtype=torch.float64)
 
@@ -120,6 +134,8 @@ OPERATORS: dict[str, Callable[[], Made]] = {
     "identity factor": identity_factor,
     "chained identities": chained_identities,
     "sum of unlike terms": sum_of_unlike_terms,
+    "identity alone": identity_alone,
+    "block plus identity": damped,
     "zero": zero,
     "grid": grid,
     **{f"{kind}, {part}": _whole(kind, part) for kind in layers() for part in ("outer", "functional", "full")},

@@ -182,14 +182,3 @@ def _expect_own_loss(model: nn.Module, made: Problem) -> None:
         f"loss: {type(model).__name__}'s own is {own:.6g} on the first batch, expected {here:.6g}, the "
         f"{stated.reduction}; give its loss as a function of outputs and batch.",
     )
-
-
-def summary(made: Problem) -> Mapping[str, object]:
-    """What a problem is, in a few words, for reports."""
-    return {
-        "blocks": len(made.blocks),
-        "parameters": sum(p.numel() for p in made.params.values()),
-        "batches": len(made.data),
-        "reduction": made.reduction,
-        "notes": list(made.notes),
-    }
