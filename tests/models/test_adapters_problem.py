@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 import hessianlens as hl
-from hessianlens.models.adapters.problem 
 from tests.curvature import hugging_face, networks
 from tests.curvature.networks import LENGTH, WIDTH, scrambled, tokens
 from tests.curvature.registry import pairs
