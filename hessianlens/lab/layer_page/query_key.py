@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from hessianlens.lab.demonstration.blocks import rounding
-from hessianlens.lab.demonstration.facts import Pairs, Rank
-from hessianlens.lab.demonstration.setting import Setting, random_layer
-from hessianlens.lab.demonstration.witnesses import relative_gap
+from hessianlens.lab.layer_page.blocks import rounding
+from hessianlens.lab.layer_page.facts import Pairs, Rank
+from hessianlens.lab.layer_page.setting import Setting, random_layer
+from hessianlens.lab.layer_page.witnesses import relative_gap
 from hessianlens.losses import SquareLoss
 from hessianlens.theory import attention_hessian, eigenvalue_pairs, t_outer_rank, t_outer_rank_bound
 

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 from torch.func import grad, hessian, jacrev, jvp, vjp, vmap
 
-from hessianlens.lab.demonstration.facts import Agreement
-from hessianlens.lab.demonstration.setting import Setting
+from hessianlens.lab.layer_page.facts import Agreement
+from hessianlens.lab.layer_page.setting import Setting
 
 PARTS = ("outer", "functional", "full")
 TOLERANCE = 1e-10

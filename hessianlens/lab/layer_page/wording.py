@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from hessianlens.lab.demonstration.style import power_of_ten
+from hessianlens.lab.plots.style import power_of_ten
 
 MINUS = "\N{MINUS SIGN}"
 GLUE = "\N{NO-BREAK SPACE}"

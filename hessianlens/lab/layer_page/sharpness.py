@@ -8,8 +8,8 @@ import numpy as np
 from torch import Tensor
 
 from hessianlens.attention import attention_entropy, second_moment, third_moment_along
-from hessianlens.lab.demonstration.facts import Sharpness
-from hessianlens.lab.demonstration.setting import Setting
+from hessianlens.lab.layer_page.facts import Sharpness
+from hessianlens.lab.layer_page.setting import Setting
 from hessianlens.theory import attention_hessian
 
 SCALES = tuple(float(c) for c in np.logspace(-1, 4, 26))

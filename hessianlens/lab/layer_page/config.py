@@ -1,4 +1,4 @@
-"""What the demonstration is asked to look at."""
+"""What the page of a layer is asked to look at."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TEMPERATURES = (1e-3, 1e3)
 
 
 @dataclass(frozen=True)
-class DemonstrationConfig:
+class LayerConfig:
     """A random attention layer, random tokens and random targets.
 
     Attributes:
@@ -31,7 +31,7 @@ class DemonstrationConfig:
         causal: Whether a token sees only itself and the tokens before it.
         temperature: Divides the scores.
 
-    >>> DemonstrationConfig(length=5, d_model=4, d_k=3).weights
+    >>> LayerConfig(length=5, d_model=4, d_k=3).weights
     40
     """
 

@@ -1,4 +1,4 @@
-"""The layer, the tokens and the loss of the demonstration."""
+"""The layer, the tokens and the loss of the page of a layer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from hessianlens.attention import SelfAttention
 from hessianlens.attention.activations import ActivationLike
-from hessianlens.lab.demonstration.config import DemonstrationConfig
+from hessianlens.lab.layer_page.config import LayerConfig
 from hessianlens.losses import SquareLoss
 from hessianlens.theory import AttentionHessian, attention_hessian
 
@@ -19,7 +19,7 @@ from hessianlens.theory import AttentionHessian, attention_hessian
 class Setting:
     """Everything that is measured at: one layer, one batch, one loss, and the Hessian of the three."""
 
-    config: DemonstrationConfig
+    config: LayerConfig
     layer: SelfAttention
     X: Tensor
     loss: SquareLoss
@@ -47,7 +47,7 @@ class Setting:
 
 
 def random_layer(
-    config: DemonstrationConfig, *, d_k: int | None = None, activation: ActivationLike | None = None
+    config: LayerConfig, *, d_k: int | None = None, activation: ActivationLike | None = None
 ) -> SelfAttention:
     """The layer of a config, or one that differs from it in its query width or activation."""
     return SelfAttention.random(
@@ -61,7 +61,7 @@ def random_layer(
     )
 
 
-def build(config: DemonstrationConfig) -> Setting:
+def build(config: LayerConfig) -> Setting:
     """Weights from N(0, 1/d), tokens and targets from N(0, 1)."""
     generator = torch.Generator().manual_seed(config.seed + 1)
     shape = (2, config.batch, config.length, config.d_model)

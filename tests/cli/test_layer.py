@@ -8,7 +8,7 @@ import torch
 from typer.testing import CliRunner
 
 import hessianlens as hl
-import hessianlens.lab.demonstration as demonstration
+import hessianlens.lab.layer_page as layer_page
 from hessianlens.cli import app
 
 SMALL = ["--length", "5", "--d-model", "4", "--d-k", "3"]
@@ -22,26 +22,27 @@ def call(*arguments):
 @pytest.fixture(scope="module")
 def reported(tmp_path_factory):
     out = tmp_path_factory.mktemp("report")
-    return call("report", *SMALL, "--seed", 2, "--out", out, "--json"), out
+    return call("layer", *SMALL, "--seed", 2, "--out", out, "--json"), out
 
 
 @pytest.fixture(scope="module")
 def tiny_facts():
-    return demonstration.measure_layer(demonstration.DemonstrationConfig(length=2, d_model=2, d_k=1))
+    return layer_page.measure_layer(layer_page.LayerConfig(length=2, d_model=2, d_k=1))
 
 
 def test_help_and_version():
-    for arguments in (["--help"], ["report", "--help"]):
+    for arguments, example in (
+        (["--help"], "hessianlens layer"),
+        (["layer", "--help"], "hessianlens layer --activation"),
+    ):
         answer = call(*arguments)
-        assert (
-            answer.exit_code == 0 and "Examples" in answer.output and "hessianlens report --activation" in answer.output
-        )
+        assert answer.exit_code == 0 and "Examples" in answer.output and example in answer.output
     assert call("--version").output.strip() == f"hessianlens {hl.__version__}"
 
 
 def test_report_is_written_and_summarised(tiny_facts, tmp_path, monkeypatch):
-    monkeypatch.setattr(demonstration, "measure_layer", lambda config, on_step: tiny_facts)
-    answer = call("report", *TINY, "--out", tmp_path / "deep" / "report")
+    monkeypatch.setattr(layer_page, "measure_layer", lambda config, on_step: tiny_facts)
+    answer = call("layer", *TINY, "--out", tmp_path / "deep" / "report")
     assert answer.exit_code == 0, answer.output
     page = (tmp_path / "deep" / "report" / "index.html").read_text(encoding="utf-8")
     assert page.startswith("<!DOCTYPE html>") and page.rstrip().endswith("</html>")
@@ -69,16 +70,16 @@ def test_json_holds_the_numbers_of_a_direct_computation(reported):
 
 
 def test_another_seed_gives_other_numbers(reported, tmp_path, monkeypatch):
-    monkeypatch.setattr(demonstration, "render", lambda facts: "")
+    monkeypatch.setattr(layer_page, "render", lambda facts: "")
     first = json.loads(reported[0].stdout)
-    other = json.loads(call("report", *SMALL, "--seed", 3, "--out", tmp_path, "--json").stdout)
+    other = json.loads(call("layer", *SMALL, "--seed", 3, "--out", tmp_path, "--json").stdout)
     for now, then in zip(other["blocks"], first["blocks"], strict=True):
         assert now["outer"] != then["outer"]
 
 
 def test_options_reach_the_layer(tmp_path):
     options = ["--activation", "sigmoid", "--causal", "--temperature", "2.5", "--batch", "2"]
-    answer = call("report", "--length", 3, "--d-model", 2, "--d-k", 1, *options, "--out", tmp_path, "--json")
+    answer = call("layer", "--length", 3, "--d-model", 2, "--d-k", 1, *options, "--out", tmp_path, "--json")
     config = json.loads(answer.stdout)["config"]
     assert config == {
         "seed": 0,
@@ -109,7 +110,7 @@ def test_options_reach_the_layer(tmp_path):
     ],
 )
 def test_bad_input_is_explained_in_one_paragraph(tmp_path, options, said):
-    answer = call("report", "--out", tmp_path / "none", *options)
+    answer = call("layer", "--out", tmp_path / "none", *options)
     assert answer.exit_code == 2
     assert said in answer.stderr and "Traceback" not in answer.output
     assert not answer.stdout and not (tmp_path / "none").exists()
@@ -118,8 +119,8 @@ def test_bad_input_is_explained_in_one_paragraph(tmp_path, options, said):
 def test_unwritable_place_is_refused_before_the_work(tmp_path, monkeypatch):
     file = tmp_path / "file"
     file.write_text("mine")
-    monkeypatch.setattr(demonstration, "measure_layer", lambda *a: pytest.fail("measured first"))
-    answer = call("report", *SMALL, "--out", file)
+    monkeypatch.setattr(layer_page, "measure_layer", lambda *a: pytest.fail("measured first"))
+    answer = call("layer", *SMALL, "--out", file)
     assert answer.exit_code == 2 and "cannot write" in answer.stderr
     assert answer.stderr.strip().count("\n") == 0 and file.read_text() == "mine"
 
@@ -131,8 +132,8 @@ def test_interruption_keeps_the_earlier_page(tmp_path, monkeypatch):
         on_step("Three witnesses")
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(demonstration, "measure_layer", interrupted)
-    answer = call("report", *SMALL, "--out", tmp_path)
+    monkeypatch.setattr(layer_page, "measure_layer", interrupted)
+    answer = call("layer", *SMALL, "--out", tmp_path)
     assert answer.exit_code == 130
     assert "interrupted" in answer.stderr and "Traceback" not in answer.output
     assert [p.name for p in tmp_path.iterdir()] == ["index.html"]
@@ -143,10 +144,10 @@ def test_interruption_while_writing_leaves_no_part_of_a_page(tmp_path, monkeypat
     def interrupted(self, target):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(demonstration, "measure_layer", lambda config, on_step: None)
-    monkeypatch.setattr(demonstration, "render", lambda facts: "<!DOCTYPE html>")
+    monkeypatch.setattr(layer_page, "measure_layer", lambda config, on_step: None)
+    monkeypatch.setattr(layer_page, "render", lambda facts: "<!DOCTYPE html>")
     monkeypatch.setattr("pathlib.Path.replace", interrupted)
-    answer = call("report", *TINY, "--out", tmp_path)
+    answer = call("layer", *TINY, "--out", tmp_path)
     assert answer.exit_code == 130
     assert not list(tmp_path.iterdir())
 
@@ -154,7 +155,7 @@ def test_interruption_while_writing_leaves_no_part_of_a_page(tmp_path, monkeypat
 def test_disagreeing_witnesses_end_with_exit_code_one(tiny_facts, tmp_path, monkeypatch):
     wrong = tuple(dataclasses.replace(a, closed_dense=0.1, verdict="differ") for a in tiny_facts.agreements)
     disturbed = dataclasses.replace(tiny_facts, agreements=wrong)
-    monkeypatch.setattr(demonstration, "measure_layer", lambda config, on_step: disturbed)
-    answer = call("report", *TINY, "--out", tmp_path)
+    monkeypatch.setattr(layer_page, "measure_layer", lambda config, on_step: disturbed)
+    answer = call("layer", *TINY, "--out", tmp_path)
     assert answer.exit_code == 1 and "do not agree" in answer.stderr
     assert "differ" in (tmp_path / "index.html").read_text(encoding="utf-8")

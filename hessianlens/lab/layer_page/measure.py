@@ -11,10 +11,11 @@ from typing import Any
 import torch
 
 from hessianlens.errors import expect
-from hessianlens.lab.demonstration import blocks, growth, provenance, query_key, sharpness, witnesses
-from hessianlens.lab.demonstration.config import DemonstrationConfig
-from hessianlens.lab.demonstration.facts import LayerFacts, Step
-from hessianlens.lab.demonstration.setting import Setting, build
+from hessianlens.lab.layer_page import blocks, growth, query_key, sharpness, witnesses
+from hessianlens.lab.layer_page.config import LayerConfig
+from hessianlens.lab.layer_page.facts import LayerFacts, Step
+from hessianlens.lab.layer_page.setting import Setting, build
+from hessianlens.lab.results import provenance
 
 _PRINTED = (("full", "Q", "Q"), ("full", "Q", "K"), ("full", "V", "Q"), ("full", "V", "V"), ("functional", "Q", "Q"))
 
@@ -23,7 +24,7 @@ _FEW_WEIGHTS = 1024
 
 
 @contextmanager
-def _threads_for(config: DemonstrationConfig) -> Iterator[None]:
+def _threads_for(config: LayerConfig) -> Iterator[None]:
     """One thread for small layers: they gain nothing from more, and lose much when other programs hold the cores."""
     before = torch.get_num_threads()
     torch.set_num_threads(1 if config.weights <= _FEW_WEIGHTS else before)
@@ -76,14 +77,14 @@ STEPS: dict[str, Callable[[Setting], dict[str, Any]]] = {
 """Title of every step, and the fields of `LayerFacts` it computes."""
 
 
-def measure_layer(config: DemonstrationConfig, on_step: Callable[[str], None] = lambda title: None) -> LayerFacts:
+def measure_layer(config: LayerConfig, on_step: Callable[[str], None] = lambda title: None) -> LayerFacts:
     """Compute all facts of a layer.
 
     Args:
         config: What to look at.
         on_step: Called with the title of each step before it starts.
 
-    >>> facts = measure_layer(DemonstrationConfig(length=4, d_model=3, d_k=2))
+    >>> facts = measure_layer(LayerConfig(length=4, d_model=3, d_k=2))
     >>> facts.witnesses_agree
     True
     """

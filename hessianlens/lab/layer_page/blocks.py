@@ -8,8 +8,8 @@ from itertools import combinations_with_replacement
 import torch
 from torch import Tensor
 
-from hessianlens.lab.demonstration.facts import BlockNorms, Curvature
-from hessianlens.lab.demonstration.setting import Setting
+from hessianlens.lab.layer_page.facts import BlockNorms, Curvature
+from hessianlens.lab.layer_page.setting import Setting
 
 PARTS = ("outer", "functional", "full")
 WHOLE = "all"

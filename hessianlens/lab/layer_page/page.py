@@ -10,12 +10,12 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from hessianlens.errors import InputError
-from hessianlens.lab.demonstration.facts import GrowthCurve, LayerFacts
-from hessianlens.lab.demonstration.figures import BLOCK_COLOURS, PART_COLOURS, draw
-from hessianlens.lab.demonstration.findings import findings, whole
-from hessianlens.lab.demonstration.snippets import snippets
-from hessianlens.lab.demonstration.style import PALETTE
-from hessianlens.lab.demonstration.wording import column, number, percent
+from hessianlens.lab.layer_page.facts import GrowthCurve, LayerFacts
+from hessianlens.lab.layer_page.figures import BLOCK_COLOURS, PART_COLOURS, draw
+from hessianlens.lab.layer_page.findings import findings, whole
+from hessianlens.lab.layer_page.snippets import snippets
+from hessianlens.lab.layer_page.wording import column, number, percent
+from hessianlens.lab.plots.style import PALETTE
 
 FILE_NAME = "index.html"
 HEADINGS = {

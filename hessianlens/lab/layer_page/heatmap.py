@@ -7,8 +7,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap, Normalize
 
-from hessianlens.lab.demonstration.facts import LayerFacts
-from hessianlens.lab.demonstration.style import MUTED, panel, power_of_ten, to_svg
+from hessianlens.lab.layer_page.facts import LayerFacts
+from hessianlens.lab.plots.style import MUTED, panel, power_of_ten, to_svg
 
 _TITLES = {"full": "Full", "outer": "Outer product", "functional": "Functional"}
 _LEVELS = 64

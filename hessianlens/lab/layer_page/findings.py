@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from hessianlens.lab.demonstration.facts import Curvature, LayerFacts
-from hessianlens.lab.demonstration.witnesses import TOLERANCE
-from hessianlens.lab.demonstration.wording import be, count, number, percent, roughly, several
+from hessianlens.lab.layer_page.facts import Curvature, LayerFacts
+from hessianlens.lab.layer_page.witnesses import TOLERANCE
+from hessianlens.lab.layer_page.wording import be, count, number, percent, roughly, several
 
 
 def findings(facts: LayerFacts) -> dict[str, str]:

@@ -7,8 +7,8 @@ import math
 import numpy as np
 
 from hessianlens.attention import SelfAttention
-from hessianlens.lab.demonstration.facts import Growth, GrowthCurve
-from hessianlens.lab.demonstration.setting import Setting, random_layer
+from hessianlens.lab.layer_page.facts import Growth, GrowthCurve
+from hessianlens.lab.layer_page.setting import Setting, random_layer
 from hessianlens.theory import AttentionHessian, attention_hessian, predicted_growth
 
 ACTIVATIONS = ("softmax", "linear", "sigmoid", "relu_normalised")

@@ -1,4 +1,4 @@
-"""The demonstration: facts against the library and autograd, sentences against facts, the page as a file."""
+"""The page of a layer: facts against the library and autograd, sentences against facts, the page as a file."""
 
 import dataclasses
 import re
@@ -10,19 +10,19 @@ import torch
 
 import hessianlens as hl
 from hessianlens.errors import InputError
-from hessianlens.lab.demonstration import STEPS, DemonstrationConfig, check_directory, measure_layer, render, write_page
-from hessianlens.lab.demonstration import page as page_module
-from hessianlens.lab.demonstration import provenance as provenance_of
-from hessianlens.lab.demonstration.figures import draw
-from hessianlens.lab.demonstration.findings import findings
-from hessianlens.lab.demonstration.page import FILE_NAME
-from hessianlens.lab.demonstration.query_key import ranks
-from hessianlens.lab.demonstration.setting import build
-from hessianlens.lab.demonstration.snippets import snippets
-from hessianlens.lab.demonstration.style import PALETTE
-from hessianlens.lab.demonstration.witnesses import PARTS, agreement
+from hessianlens.lab.layer_page import STEPS, LayerConfig, check_directory, measure_layer, render, write_page
+from hessianlens.lab.layer_page import page as page_module
+from hessianlens.lab.layer_page.figures import draw
+from hessianlens.lab.layer_page.findings import findings
+from hessianlens.lab.layer_page.page import FILE_NAME
+from hessianlens.lab.layer_page.query_key import ranks
+from hessianlens.lab.layer_page.setting import build
+from hessianlens.lab.layer_page.snippets import snippets
+from hessianlens.lab.layer_page.witnesses import PARTS, agreement
+from hessianlens.lab.plots.style import PALETTE
+from hessianlens.lab.results import provenance as provenance_of
 
-CONFIG = DemonstrationConfig(seed=3, length=7, d_model=5, d_k=3)
+CONFIG = LayerConfig(seed=3, length=7, d_model=5, d_k=3)
 VOID = {"meta", "br", "hr", "img", "input", "link"}
 
 
@@ -110,7 +110,7 @@ def test_growth_is_measured_where_it_says_and_agrees(facts):
 
 
 def test_the_asked_activation_is_among_the_growth_curves():
-    measured = measure_layer(DemonstrationConfig(length=4, d_model=3, d_k=2, activation="tanh"))
+    measured = measure_layer(LayerConfig(length=4, d_model=3, d_k=2, activation="tanh"))
     assert "tanh" in {c.activation for c in measured.growth.curves}
     assert all(s.entropy is None for s in measured.sharpness)
     assert all(r.exact is None for r in measured.ranks)
@@ -141,7 +141,7 @@ def test_query_key_blocks_fade_as_attention_sharpens(facts):
 
 
 def test_one_hot_attention_is_not_mistaken_for_a_wrong_formula():
-    setting = build(DemonstrationConfig(length=2, d_model=4, d_k=2, temperature=1e-3, seed=1))
+    setting = build(LayerConfig(length=2, d_model=4, d_k=2, temperature=1e-3, seed=1))
     found = [agreement(setting, part) for part in PARTS]
     assert all(a.agree for a in found)
     assert any(a.worst > 1e-6 and a.verdict == "agree up to rounding" for a in found)
@@ -195,16 +195,14 @@ def test_provenance_names_no_foreign_commit(tmp_path, facts):
 )
 def test_bad_configs_say_what_to_change(wrong, said):
     with pytest.raises(InputError, match=re.escape(said)):
-        DemonstrationConfig(**wrong)
+        LayerConfig(**wrong)
 
 
 def test_overflow_and_all_zero_attention_are_named():
     with pytest.raises(InputError, match="overflows"):
-        measure_layer(DemonstrationConfig(length=4, d_model=3, d_k=2, activation="exp", temperature=1e-3))
+        measure_layer(LayerConfig(length=4, d_model=3, d_k=2, activation="exp", temperature=1e-3))
     with pytest.raises(InputError, match="is zero on these tokens"):
-        measure_layer(
-            DemonstrationConfig(length=2, d_model=2, d_k=1, seed=4, causal=True, activation="relu_normalised")
-        )
+        measure_layer(LayerConfig(length=2, d_model=2, d_k=1, seed=4, causal=True, activation="relu_normalised"))
 
 
 # --- sentences --------------------------------------------------------------------------------------------------------

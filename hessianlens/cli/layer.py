@@ -1,63 +1,32 @@
-"""The command line: parse, call the laboratory, say what was found.
-
-Everything heavy is imported inside the commands. Exit codes: 0 done, 1 a check of the report failed, 2 bad input,
-130 interrupted.
-"""
+"""`hessianlens layer`: a page about one attention layer."""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-if TYPE_CHECKING:
-    from hessianlens.lab.demonstration import DemonstrationConfig, LayerFacts
+from hessianlens.cli.app import app
+from hessianlens.cli.endings import FINDING, clear_endings
 
-app = typer.Typer(
-    name="hessianlens",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+if TYPE_CHECKING:
+    from hessianlens.lab.layer_page import LayerConfig, LayerFacts
 
 _EXAMPLES = """[bold]Examples[/bold]
 
-[cyan]hessianlens report[/cyan]    the default layer, into report/index.html
+[cyan]hessianlens layer[/cyan]    the default layer, into layer/index.html
 
-[cyan]hessianlens report --activation sigmoid --causal --seed 3 --out sigmoid[/cyan]
+[cyan]hessianlens layer --activation sigmoid --causal --seed 3 --out sigmoid[/cyan]
 
-[cyan]hessianlens report --length 9 --d-model 8 --d-k 4 --json > figures.json[/cyan]"""
-
-_FAILED, _BAD_INPUT, _INTERRUPTED = 1, 2, 130
-
-
-def _version(asked: bool) -> None:
-    if asked:
-        from hessianlens import __version__
-
-        typer.echo(f"hessianlens {__version__}")
-        raise typer.Exit
-
-
-@app.callback(epilog=_EXAMPLES)
-def main(
-    version: Annotated[
-        bool, typer.Option("--version", help="Show the version and exit.", callback=_version, is_eager=True)
-    ] = False,
-) -> None:
-    """The curvature laboratory for Transformers: exact Hessians of attention layers."""
+[cyan]hessianlens layer --length 9 --d-model 8 --d-k 4 --json > figures.json[/cyan]"""
 
 
 @app.command(epilog=_EXAMPLES)
-def report(
-    out: Annotated[Path, typer.Option(help="Directory for index.html; made if it does not exist.")] = Path("report"),
+def layer(
+    out: Annotated[Path, typer.Option(help="Directory for index.html; made if it does not exist.")] = Path("layer"),
     seed: Annotated[int, typer.Option(help="Draws the weights; the next number draws tokens and targets.")] = 0,
     length: Annotated[int, typer.Option(help="Tokens in a sequence.")] = 17,
     d_model: Annotated[int, typer.Option(help="Width of a token and of the output.")] = 16,
@@ -72,11 +41,11 @@ def report(
 
     One self-contained file: the matrix, its blocks and spectra, how they grow, and how three witnesses agree.
     """
-    with _clear_endings():
-        from hessianlens.lab.demonstration import DemonstrationConfig, check_directory
+    with clear_endings("the page is either complete or as it was before."):
+        from hessianlens.lab.layer_page import LayerConfig, check_directory
 
         check_directory(out)
-        config = DemonstrationConfig(seed, length, d_model, d_k, batch, activation, causal, temperature)
+        config = LayerConfig(seed, length, d_model, d_k, batch, activation, causal, temperature)
         facts, page = _measure_and_write(config, out)
         if as_json:
             typer.echo(json.dumps(facts.to_dict(), indent=2, allow_nan=False))
@@ -84,33 +53,15 @@ def report(
             _summarise(facts, page)
     if not facts.witnesses_agree:
         typer.echo("hessianlens: the three witnesses do not agree; see section 2 of the page.", err=True)
-        raise typer.Exit(_FAILED)
+        raise typer.Exit(FINDING)
 
 
-@contextmanager
-def _clear_endings() -> Iterator[None]:
-    """Bad input and Ctrl-C end with one plain message and their exit code."""
-    from hessianlens.errors import InputError
-
-    try:
-        yield
-    except InputError as error:
-        _stop(str(error), _BAD_INPUT)
-    except KeyboardInterrupt:
-        _stop("interrupted; the page is either complete or as it was before.", _INTERRUPTED)
-
-
-def _stop(message: str, code: int) -> NoReturn:
-    typer.echo(f"hessianlens: {message}", err=True)
-    raise typer.Exit(code)
-
-
-def _measure_and_write(config: DemonstrationConfig, out: Path) -> tuple[LayerFacts, Path]:
+def _measure_and_write(config: LayerConfig, out: Path) -> tuple[LayerFacts, Path]:
     """Every step under a progress bar on standard error."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    from hessianlens.lab.demonstration import STEPS, measure_layer, render, write_page
+    from hessianlens.lab.layer_page import STEPS, measure_layer, render, write_page
 
     columns = (TextColumn("{task.description:<28}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=not sys.stderr.isatty()) as progress:
@@ -133,8 +84,8 @@ def _summarise(facts: LayerFacts, page: Path) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from hessianlens.lab.demonstration.findings import findings
-    from hessianlens.lab.demonstration.page import HEADINGS
+    from hessianlens.lab.layer_page.findings import findings
+    from hessianlens.lab.layer_page.page import HEADINGS
 
     table = Table.grid(padding=(0, 2))
     table.add_column(style="cyan", no_wrap=True)

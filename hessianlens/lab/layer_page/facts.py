@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from hessianlens.lab.demonstration.config import DemonstrationConfig
-from hessianlens.lab.demonstration.provenance import Provenance
+from hessianlens.lab.layer_page.config import LayerConfig
+from hessianlens.lab.results.provenance import Provenance
 
 
 @dataclass(frozen=True)
@@ -175,7 +175,7 @@ class LayerFacts:
         algebra: Printed form of some blocks, by the expression that prints it.
     """
 
-    config: DemonstrationConfig
+    config: LayerConfig
     loss: float
     mean_square_target: float
     agreements: tuple[Agreement, ...]

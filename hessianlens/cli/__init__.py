@@ -1,0 +1,13 @@
+"""The command line: parse, call the laboratory, say what was found; one file a command.
+
+Everything heavy is imported inside the commands. Exit codes: 0 done, 1 a finding (a check that failed, a verdict that
+changed), 2 bad input, 130 interrupted.
+"""
+
+from hessianlens.cli import layer
+from hessianlens.cli.app import app
+
+COMMANDS = (layer,)
+"""Importing a command's module registers it; the help lists them in this order."""
+
+__all__ = ["COMMANDS", "app"]

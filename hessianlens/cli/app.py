@@ -1,0 +1,37 @@
+"""The application that the commands register with."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(
+    name="hessianlens",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+EXAMPLES = """[bold]Examples[/bold]
+
+[cyan]hessianlens layer[/cyan]    a page about one attention layer, into layer/index.html"""
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from hessianlens import __version__
+
+        typer.echo(f"hessianlens {__version__}")
+        raise typer.Exit
+
+
+@app.callback(epilog=EXAMPLES)
+def main(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version and exit.", callback=_version, is_eager=True)
+    ] = False,
+) -> None:
+    """The curvature laboratory for Transformers: exact Hessians, every figure of the literature, every claim tested."""

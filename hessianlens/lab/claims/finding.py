@@ -1,0 +1,85 @@
+"""What the test of a claim found; the verdict is computed from the checks and cannot be typed in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from hessianlens.lab.claims.check import Check
+
+
+class Verdict(str, Enum):
+    """The five possible verdicts."""
+
+    HOLDS = "holds"
+    HOLDS_IF = "holds if"
+    FAILS = "fails"
+    NEEDS_TRAINING = "needs training"
+    NOT_CHECKABLE = "not checkable here"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+@dataclass(frozen=True)
+class Curves:
+    """Numbers worth a picture: named curves over one axis. Drawn elsewhere.
+
+    Attributes:
+        x_label: Label of the horizontal axis.
+        y_label: Label of the vertical axis.
+        curves: Points (x, y) by name of the curve.
+        log_x: Logarithmic horizontal axis.
+        log_y: Logarithmic vertical axis.
+    """
+
+    x_label: str
+    y_label: str
+    curves: Mapping[str, tuple[tuple[float, ...], tuple[float, ...]]]
+    log_x: bool = False
+    log_y: bool = False
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The checks of a claim and what to say about them.
+
+    Attributes:
+        checks: The claim as written. It holds if all of them pass.
+        conditional: The claim under `condition`; it holds if ... when these pass and some of `checks` do not.
+        condition: The condition under which the claim is true, for "holds if".
+        support: Checks that what `correction` says is true instead.
+        correction: What was claimed, what is true, under which condition; for "fails" and "holds if".
+        example: The smallest example that shows the failure, with its numbers.
+        curves: Data for a plot, where one helps.
+    """
+
+    checks: tuple[Check, ...]
+    conditional: tuple[Check, ...] = ()
+    condition: str = ""
+    support: tuple[Check, ...] = ()
+    correction: str = ""
+    example: str = ""
+    curves: Curves | None = field(default=None, compare=False)
+
+    @property
+    def verdict(self) -> Verdict:
+        """Computed from the checks."""
+        if self.checks and all(check.passed for check in self.checks):
+            return Verdict.HOLDS
+        if self.conditional and all(check.passed for check in self.conditional):
+            return Verdict.HOLDS_IF
+        return Verdict.FAILS
+
+    @property
+    def confirmed(self) -> bool:
+        """Whether what is said about the claim is itself supported.
+
+        The correction's own checks pass, and a claim that does not simply hold shows its example, with a condition or
+        a correction.
+        """
+        if self.verdict is Verdict.HOLDS:
+            return True
+        told = bool(self.condition if self.verdict is Verdict.HOLDS_IF else self.correction)
+        return told and bool(self.example) and all(check.passed for check in self.support)
