@@ -42,7 +42,8 @@ def layer(
     One self-contained file: the matrix, its blocks and spectra, how they grow, and how three witnesses agree.
     """
     with clear_endings("the page is either complete or as it was before."):
-        from hessianlens.lab.layer_page import LayerConfig, check_directory
+        from hessianlens.lab.layer_page import LayerConfig
+        from hessianlens.lab.pages import check_directory
 
         check_directory(out)
         config = LayerConfig(seed, length, d_model, d_k, batch, activation, causal, temperature)
@@ -61,7 +62,8 @@ def _measure_and_write(config: LayerConfig, out: Path) -> tuple[LayerFacts, Path
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    from hessianlens.lab.layer_page import STEPS, measure_layer, render, write_page
+    from hessianlens.lab.layer_page import STEPS, measure_layer, render
+    from hessianlens.lab.pages import write_page
 
     columns = (TextColumn("{task.description:<28}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=not sys.stderr.isatty()) as progress:

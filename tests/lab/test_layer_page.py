@@ -10,15 +10,16 @@ import torch
 
 import hessianlens as hl
 from hessianlens.errors import InputError
-from hessianlens.lab.layer_page import STEPS, LayerConfig, check_directory, measure_layer, render, write_page
+from hessianlens.lab.layer_page import STEPS, LayerConfig, measure_layer, render
 from hessianlens.lab.layer_page import page as page_module
 from hessianlens.lab.layer_page.figures import draw
 from hessianlens.lab.layer_page.findings import findings
-from hessianlens.lab.layer_page.page import FILE_NAME
 from hessianlens.lab.layer_page.query_key import ranks
 from hessianlens.lab.layer_page.setting import build
 from hessianlens.lab.layer_page.snippets import snippets
 from hessianlens.lab.layer_page.witnesses import PARTS, agreement
+from hessianlens.lab.pages import check_directory, write_page
+from hessianlens.lab.pages.writing import FILE_NAME
 from hessianlens.lab.plots.style import PALETTE
 from hessianlens.lab.results import provenance as provenance_of
 

@@ -1,0 +1,32 @@
+"""Fill a template into one self-contained page in the common style."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from hessianlens.lab.pages.wording import number, percent
+from hessianlens.lab.plots.style import PALETTE
+
+
+def render_template(template: Path, **values: Any) -> str:
+    """The page; the template may include the common ``page.css.jinja`` and use the filters number and percent.
+
+    A name that the template uses and `values` does not give is an error, and every text is escaped unless it is
+    `markupsafe.Markup`.
+    """
+    environment = Environment(
+        loader=FileSystemLoader([template.parent, Path(__file__).parent]),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"number": number, "percent": percent}
+    return environment.get_template(template.name).render(
+        light={name: colours[0] for name, colours in PALETTE.items()},
+        dark={name: colours[1] for name, colours in PALETTE.items()},
+        **values,
+    )

@@ -1,0 +1,45 @@
+"""Write a page whole or not at all."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from hessianlens.errors import InputError
+
+FILE_NAME = "index.html"
+
+
+def check_directory(directory: Path) -> None:
+    """Raise `InputError` if the page could not be written there, before anything is computed."""
+    existing = next(path for path in (directory, *directory.absolute().parents) if path.exists())
+    if not existing.is_dir():
+        raise InputError(f"out: cannot write to {directory}: {existing} is a file; give a directory.")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise InputError(f"out: cannot write to {directory}: no permission to write in {existing}; give another one.")
+
+
+def write_page(directory: Path, html: str) -> Path:
+    """Write the page whole or not at all: under another name first, then renamed.
+
+    Args:
+        directory: Made if it does not exist.
+        html: The page.
+
+    Returns:
+        The file written.
+
+    Raises:
+        InputError: If the directory or the file cannot be written.
+    """
+    target = directory / FILE_NAME
+    partial = directory / f".{FILE_NAME}.{os.getpid()}.part"
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        partial.write_text(html, encoding="utf-8")
+        partial.replace(target)
+    except OSError as error:
+        raise InputError(f"out: cannot write {target}: {error.strerror or error}; give another directory.") from error
+    finally:
+        partial.unlink(missing_ok=True) if directory.is_dir() else None
+    return target
