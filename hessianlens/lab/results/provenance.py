@@ -34,6 +34,7 @@ class Provenance:
     python: str
     libraries: dict[str, str]
     system: str
+    cpu: str
     cores: int
     threads: int
     memory: str
@@ -48,10 +49,20 @@ def collect() -> Provenance:
         python=platform.python_version(),
         libraries={name: metadata.version(name) for name in _LIBRARIES},
         system=f"{platform.system()} {platform.release()}, {platform.machine()}",
+        cpu=_cpu(),
         cores=os.cpu_count() or 1,
         threads=torch.get_num_threads(),
         memory=readable(psutil.virtual_memory().total),
     )
+
+
+def _cpu() -> str:
+    """The processor's name, as far as the system tells it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor() or "unknown"
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "unknown")
 
 
 def _commit(package: Path) -> str | None:

@@ -8,6 +8,7 @@ from hessianlens.theory.paper.functional import score_product_matrix
 from hessianlens.theory.paper.kronecker import identity, kron
 from hessianlens.theory.paper.printed import PrintedAttention, score_factor
 from hessianlens.theory.paper.single_matrix import single_matrix_summands
+from hessianlens.theory.query_key import t_outer_rank_bound
 
 
 def remark_d_1_u(setting: PrintedAttention) -> Float[Tensor, "d_V_squared d_V_squared"]:
@@ -116,4 +117,4 @@ def lemma_d_2(d_V: int, d_K: int) -> int:
         >>> lemma_d_2(d_V=4, d_K=1), lemma_d_2(d_V=4, d_K=4), lemma_d_2(d_V=4, d_K=9)
         (7, 16, 16)
     """
-    return 2 * d_K * d_V - d_K**2 if d_K < d_V else d_V**2
+    return t_outer_rank_bound(d_V, d_K)
