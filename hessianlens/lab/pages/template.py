@@ -7,8 +7,8 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from hessianlens.lab.pages.wording import number, percent
 from hessianlens.lab.plots.style import PALETTE
+from hessianlens.lab.wording import number, percent
 
 
 def render_template(template: Path, **values: Any) -> str:

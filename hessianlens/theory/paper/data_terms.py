@@ -103,10 +103,11 @@ def z_2_from_moments(
     Args:
         X: The sequence, a token in each row.
         A: The attention matrix.
-        printed: Try the printed factor `X^T`, which raises unless `L` divides `d_V`.
+        printed: Try the printed factor `X^T`.
 
     Raises:
         ValueError: With `printed=True`, as the block grids do not match.
+        RuntimeError: With `printed=True` where `L` divides `d_V`: the blocks match, the product with `K` does not.
 
     Example:
         >>> z_2_from_moments(torch.tensor([[1.0], [3.0]]), torch.tensor([[0.5, 0.5], [0.75, 0.25]])).T

@@ -25,8 +25,9 @@ def kron(*factors: Float[Tensor, "_ _"]) -> Float[Tensor, "rows cols"]:
         >>> torch.allclose(vec(A @ X @ B), kron(A, B.T) @ vec(X))
         True
     """
-    # torch.kron refuses some transposed views, hence the contiguous copies.
-    return reduce(lambda A, B: torch.kron(A.contiguous(), B.contiguous()), factors)
+    # torch.kron refuses some transposed views; .contiguous() leaves those of a single row as they are.
+    copies = (factor.clone(memory_format=torch.contiguous_format) for factor in factors)
+    return reduce(torch.kron, copies)
 
 
 def identity(size: int, like: Tensor) -> Float[Tensor, "{size} {size}"]:

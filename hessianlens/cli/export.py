@@ -1,0 +1,47 @@
+"""`hessianlens export`: what a store holds, as files for other programs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hessianlens.cli.app import app
+from hessianlens.cli.endings import clear_endings
+from hessianlens.cli.running import STORE
+
+_EXAMPLES = """[bold]Examples[/bold]
+
+[cyan]hessianlens export --out tables[/cyan]    every experiment as CSV, with its provenance beside it
+
+[cyan]hessianlens export fig3a fig6 --format parquet --out tables[/cyan]
+
+[cyan]hessianlens export --store paper.sqlite --format json --out tables[/cyan]"""
+
+
+@app.command(epilog=_EXAMPLES)
+def export(
+    names: Annotated[list[str] | None, typer.Argument(help="Experiments; all in the store if none.")] = None,
+    store: Annotated[Path, typer.Option(help="The file that `hessianlens reproduce` wrote.")] = STORE,
+    form: Annotated[str, typer.Option("--format", help="csv, parquet or json.")] = "csv",
+    out: Annotated[Path, typer.Option(help="Directory for the files; made if it does not exist.")] = Path("export"),
+) -> None:
+    """Write the last complete run of each experiment as a table; arrays go to an npz file beside it.
+
+    Prints the name of every file written.
+    """
+    with clear_endings("every file that was printed is complete."):
+        from hessianlens.errors import check_choice, expect
+        from hessianlens.lab.store import last_complete_runs, open_store
+        from hessianlens.lab.store.export import FORMATS, export_run
+
+        check_choice("format", form, FORMATS)
+        with open_store(store, readonly=True) as opened:
+            runs = last_complete_runs(opened)
+            expect(bool(runs), f"store: got {store}, which has no complete run; run `hessianlens reproduce` first.")
+            for name in names or []:
+                check_choice("experiment", name, runs)
+            for name in dict.fromkeys(names or runs):
+                for path in export_run(opened, runs[name], form, out):
+                    typer.echo(path)

@@ -1,0 +1,221 @@
+"""`hessianlens inspect`: one model in, one curvature table out."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hessianlens.cli.app import app
+from hessianlens.cli.endings import INTERRUPTED, clear_endings, stop
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+    from hessianlens.inspect.measurement import Measurement
+    from hessianlens.inspect.opened import Opened
+
+_EXAMPLES = """[bold]Examples[/bold]
+
+[cyan]hessianlens inspect toy:layers=2,d_model=64[/cyan]    a small Transformer on the addition task
+
+[cyan]hessianlens inspect "config:gpt2?n_layer=2&n_embd=64&n_head=4" --blocks "layer*.attn.*" --per-head[/cyan]
+
+[cyan]hessianlens inspect ./my-model --data text.txt --length 64 --max-memory 2GB --csv blocks.csv[/cyan]
+
+[cyan]hessianlens inspect ./my-model --data batch.pt --forecast[/cyan]    what it would take, without doing it
+
+[cyan]hessianlens inspect toy --blocks "layer0.attn.?" --pairs --spectrum layer0.attn.q --json[/cyan]"""
+
+
+@app.command(name="inspect", epilog=_EXAMPLES)
+def inspect_model(
+    model: Annotated[
+        str, typer.Argument(help="A Hugging Face folder or hub name, config:TYPE?NAME=VALUE&..., toy:NAME=VALUE,...")
+    ],
+    data: Annotated[
+        Path | None, typer.Option(help=".pt, .npy, .jsonl or .txt; without it the data is random, and said to be.")
+    ] = None,
+    blocks: Annotated[list[str] | None, typer.Option(help="Name, glob or re: expression; may be repeated.")] = None,
+    per_head: Annotated[bool, typer.Option("--per-head", help="Every head a block of its own.")] = False,
+    parts: Annotated[str, typer.Option(help="Which matrices, with commas between them.")] = "full,ggn,functional",
+    probes: Annotated[int, typer.Option(help="Random vectors a block.")] = 20,
+    seed: Annotated[int, typer.Option(help="Draws probes, random data and random weights.")] = 0,
+    dtype: Annotated[str, typer.Option(help="float32 or float64.")] = "float64",
+    device: Annotated[str, typer.Option(help="Where to compute.")] = "cpu",
+    max_memory: Annotated[str | None, typer.Option(help="Such as 2GB: batches are cut to stay within it.")] = None,
+    head: Annotated[
+        str, typer.Option(help="causal-lm, masked-lm, sequence-classification, image-classification or encoder.")
+    ] = "auto",
+    sequences: Annotated[int | None, typer.Option(help="Sequences to take from the data, or to draw.")] = None,
+    length: Annotated[int | None, typer.Option(help="Tokens of a sequence, at most.")] = None,
+    forecast: Annotated[bool, typer.Option("--forecast", help="Only say what it would take.")] = False,
+    pairs: Annotated[bool, typer.Option("--pairs", help="Also the norms of every pair of blocks.")] = False,
+    spectrum: Annotated[
+        list[str] | None, typer.Option(help="Also extremal eigenvalues and inertia of this block; may be repeated.")
+    ] = None,
+    csv: Annotated[Path | None, typer.Option(help="Write the table to this file.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON on standard output.")] = False,
+) -> None:
+    """Measure the curvature of a model, block by block.
+
+    A row a block: norms of the Hessian H, of the Gauss-Newton matrix G and of the rest, and the block's scale beside
+    the others. Ctrl-C keeps what is done.
+    """
+    with clear_endings("nothing had been measured yet."):
+        from hessianlens.inspect.measurement import Measurement, check_writable
+        from hessianlens.inspect.opened import Settings, open_model
+
+        chosen = tuple(part.strip() for part in parts.split(",") if part.strip())
+        settings = Settings(
+            model=model,
+            data=data,
+            blocks=tuple(blocks or ()),
+            per_head=per_head,
+            parts=chosen,
+            probes=probes,
+            seed=seed,
+            dtype=dtype,
+            device=device,
+            max_memory=max_memory,
+            head=head,
+            sequences=sequences,
+            length=length,
+        )
+        if csv is not None:
+            check_writable(csv)
+        with _progress() as progress:
+            progress.add_task("Loading the model", total=None)
+            opened = open_model(settings)
+        if forecast:
+            _print_forecast(opened, as_json)
+            return
+        measurement = Measurement(opened, with_pairs=pairs, spectra=tuple(spectrum or ()))
+        with _progress() as progress:
+            _run(measurement, progress)
+        if csv is not None:
+            csv.write_text(measurement.table.to_csv(), encoding="utf-8")
+        if as_json:
+            typer.echo(json.dumps(measurement.to_dict(), indent=2, allow_nan=False))
+        else:
+            _print_table(measurement)
+    if measurement.interrupted:
+        done = f"{len(measurement.table.rows)} of {measurement.table.expected} blocks are measured"
+        stop(f"interrupted; {done}, and shown.", INTERRUPTED)
+
+
+def _progress() -> Progress:
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        Progress,
+        TaskProgressColumn,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    console = Console(stderr=True)
+    return Progress(
+        TextColumn("{task.description:<36}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
+
+
+def _run(measurement: Measurement, progress: Progress) -> None:
+    """Every step moves the bar by the products it made."""
+    task = progress.add_task("Starting", total=measurement.products)
+    measurement.run(
+        on_step=lambda title: progress.update(task, description=title),
+        on_products=lambda count: progress.advance(task, count),
+    )
+
+
+def _print_forecast(opened: Opened, as_json: bool) -> None:
+    from hessianlens.inspect.blockwise import cost
+    from hessianlens.memory import readable
+
+    found = cost(opened.problem, opened.blocks, opened.settings.parts, opened.settings.probes)
+    memory = found.memory
+    if as_json:
+        figures = {
+            "blocks": len(opened.blocks),
+            "products": memory.products,
+            "bytes": memory.total_bytes,
+            "available": memory.available,
+            "seconds": found.seconds,
+        }
+        typer.echo(json.dumps({**opened.to_dict(), "forecast": figures}, indent=2, allow_nan=False))
+        return
+    typer.echo(f"{opened.loaded.described}: {opened.loaded.parameters:,} parameters; data: {opened.data.described}")
+    typer.echo(
+        f"{len(opened.blocks)} blocks, {memory.products} products, about {_time(found.seconds)}; "
+        f"{readable(memory.total_bytes)} at the peak ({readable(memory.graph_bytes)} of graph, sequences: "
+        f"{memory.sequences} at once, {readable(memory.vector_bytes)} of vectors), "
+        f"{readable(memory.available)} free."
+    )
+
+
+def _time(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def _print_table(measurement: Measurement) -> None:
+    from rich.console import Console
+
+    console = Console(width=None if sys.stdout.isatty() else 120, highlight=False)
+    opened, table = measurement.opened, measurement.table
+    settings = opened.settings
+    heading = [
+        ("Model", f"{opened.loaded.described}: {opened.loaded.parameters:,} parameters"),
+        ("Data", opened.data.described),
+        ("Loss", f"{opened.loss:.6g} ({opened.problem.reduction})"),
+        ("Probes", f"{settings.probes} a block, seed {settings.seed}, {settings.dtype} on {opened.problem.device}"),
+        *(("Note", note) for note in opened.notes),
+    ]
+    for name, text in heading:
+        console.print(f"[cyan]{name:<7}[/cyan] ", text, sep="", soft_wrap=True, markup=True)
+    if table.rows:
+        console.print(_rich_table(measurement))
+        console.print(
+            "± standard error, none where exact; scale: |H| / sqrt(parameters) over that of the median block.",
+            style="dim",
+            soft_wrap=True,
+        )
+        console.print(f"[cyan]What to do:[/cyan] {table.advice()}", soft_wrap=True)
+    for title, text in measurement.extras():
+        console.print(f"\n[cyan]{title}[/cyan]")
+        console.print(text, soft_wrap=True, markup=False)
+
+
+def _rich_table(measurement: Measurement) -> Any:
+    from rich import box
+    from rich.table import Table
+
+    from hessianlens.inspect.measurement import cell
+
+    headings = {"full": "|H|", "ggn": "|G|", "functional": "|H-G|"}
+    parts, table = measurement.opened.settings.parts, measurement.table
+    scales = table.scales
+    made = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    made.add_column("block", style="cyan", no_wrap=True)
+    for title in ("parameters", *(headings[part] for part in parts), "functional/outer", "scale"):
+        made.add_column(title, justify="right", no_wrap=True)
+    for row in table.rows:
+        found = table.ratio(row)
+        ratio = "" if found is None else f"{found:.2g}"
+        scale = "flat" if row.name not in scales else f"{scales[row.name]:.2g}"
+        made.add_row(row.name, f"{row.parameters:,}", *(cell(row.norms[part]) for part in parts), ratio, scale)
+    return made

@@ -1,0 +1,132 @@
+"""`hessianlens report`: reproduce every figure, test every claim, and write one page about it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hessianlens.cli.app import app
+from hessianlens.cli.endings import FINDING, clear_endings, stop
+from hessianlens.cli.running import STORE, chosen_experiments, cores, run_shown
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hessianlens.lab.claims.ledger import Ledger
+    from hessianlens.lab.results import Result
+    from hessianlens.lab.runner import Plan
+    from hessianlens.lab.store import Store
+
+_EXAMPLES = """[bold]Examples[/bold]
+
+[cyan]hessianlens report[/cyan]    everything in laptop size, into report/index.html
+
+[cyan]hessianlens report --preset paper --jobs 8[/cyan]    the published sizes; once more to continue
+
+[cyan]hessianlens report fig3a fig7 --set repeats=5 --no-claims[/cyan]
+
+[cyan]hessianlens report --no-run --store results.sqlite[/cyan]    a page about what a store holds; measures nothing"""
+
+
+@app.command(epilog=_EXAMPLES)
+def report(
+    names: Annotated[list[str] | None, typer.Argument(help="Experiments, e.g. fig1 fig3a; all if none.")] = None,
+    out: Annotated[Path, typer.Option(help="Directory for index.html; made if it does not exist.")] = Path("report"),
+    preset: Annotated[str, typer.Option(help="quick (laptop size) or paper (published size).")] = "quick",
+    jobs: Annotated[int | None, typer.Option(help="Processes; as many as there are cores if not given.")] = None,
+    store: Annotated[Path, typer.Option(help="The file that keeps every finished cell.")] = STORE,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Change a setting; tuples as 2,3,4.")
+    ] = None,
+    claims: Annotated[bool, typer.Option(help="Test the claims of the documents, too.")] = True,
+    run: Annotated[bool, typer.Option(help="Measure what the store lacks; --no-run only reads it.")] = True,
+    reference: Annotated[
+        Path | None, typer.Option(help="Published means to compare with, a growth.csv; looked for if not given.")
+    ] = None,
+) -> None:
+    """Reproduce every figure, test every claim, and write one self-contained page.
+
+    Finished cells are kept in the store at once; the same command continues an interrupted run.
+    """
+    with clear_endings(f"what was measured is kept in {store}; run the same command again to continue."):
+        from hessianlens.lab.analysis.reference import find_reference, read_reference
+        from hessianlens.lab.pages import check_directory, write_page
+        from hessianlens.lab.report import render
+        from hessianlens.lab.runner import configure
+        from hessianlens.lab.store import open_store
+
+        check_directory(out)
+        found = find_reference(reference)
+        published = read_reference(found) if found else None
+        plans = configure(chosen_experiments(names or []), preset, settings or [])
+        if claims:
+            plans = [*plans, *_claims_plan(preset)]
+        with open_store(store, readonly=not run) as opened:
+            results, failed = _measure(plans, opened, jobs or cores()) if run else (_stored(plans, opened), 0)
+        ledger, experiments = _ledger(results)
+        page = write_page(out, render(experiments, ledger, published, _command(names or [], preset, settings or [])))
+    _summarise(experiments, ledger, page)
+    if failed:
+        stop(f"{failed} cells failed; the page tells what is complete.", FINDING)
+
+
+def _claims_plan(preset: str) -> list[Plan]:
+    from hessianlens.lab.claims.stored import EXPERIMENT
+    from hessianlens.lab.runner import Plan
+
+    return [Plan(EXPERIMENT, EXPERIMENT.preset(preset), preset)]
+
+
+def _measure(plans: Sequence[Plan], store: Store, jobs: int) -> tuple[Sequence[Result], int]:
+    from hessianlens.cli.run_display import print_failures
+
+    results, _, failures = run_shown(plans, store, jobs)
+    if failures:
+        print_failures(failures)
+    return results, len(failures)
+
+
+def _stored(plans: Sequence[Plan], store: Store) -> list[Result]:
+    """The newest complete run of each experiment that the store has, of whatever size."""
+    from hessianlens.errors import expect
+    from hessianlens.lab.store import last_complete_runs, load_run
+
+    runs = last_complete_runs(store)
+    found = [load_run(store, runs[plan.experiment.name]) for plan in plans if plan.experiment.name in runs]
+    expect(bool(found), f"store: {store.path} holds no complete run of these; run without --no-run first.")
+    return found
+
+
+def _ledger(results: Sequence[Result]) -> tuple[Ledger | None, list[Result]]:
+    """The claims apart from the figures."""
+    from hessianlens.lab.claims.stored import EXPERIMENT, stored_ledger
+
+    ledgers = [stored_ledger(result) for result in results if result.experiment == EXPERIMENT.name]
+    return next(iter(ledgers), None), [result for result in results if result.experiment != EXPERIMENT.name]
+
+
+def _command(names: Sequence[str], preset: str, settings: Sequence[str]) -> str:
+    words = ["hessianlens report", *names, f"--preset {preset}", *(f"--set {setting}" for setting in settings)]
+    return " ".join(words)
+
+
+def _summarise(results: Sequence[Result], ledger: Ledger | None, page: Path) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from hessianlens.lab.analysis.findings.registry import FINDINGS
+    from hessianlens.lab.report.claims import ledger_summary
+    from hessianlens.lab.report.names import short_name
+
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="cyan", no_wrap=True)
+    table.add_column()
+    for result in results:
+        table.add_row(short_name(result.experiment), FINDINGS[result.experiment](result)[0])
+    if ledger is not None:
+        table.add_row("Claims", ledger_summary(ledger))
+    console = Console(highlight=False)
+    console.print(table)
+    console.print(f"\nPage: {page}", soft_wrap=True)

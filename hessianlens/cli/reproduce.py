@@ -1,0 +1,194 @@
+"""`hessianlens reproduce`: run the published figures and tables, and keep what they measured."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hessianlens.cli.app import app
+from hessianlens.cli.endings import FINDING, clear_endings, stop
+from hessianlens.cli.run_display import print_catalogue, print_failures, print_forecast, print_outcome
+from hessianlens.cli.running import STORE, chosen_experiments, cores, run_shown
+
+if TYPE_CHECKING:
+    from hessianlens.lab.analysis.reference import Reference
+    from hessianlens.lab.experiments.experiment import Experiment
+    from hessianlens.lab.results import Result
+    from hessianlens.lab.runner import Failure, Plan, Progress
+    from hessianlens.lab.store import Store
+
+_EXAMPLES = """[bold]Examples[/bold]
+
+[cyan]hessianlens reproduce --list[/cyan]    what there is, and how long it takes
+
+[cyan]hessianlens reproduce[/cyan]    everything in laptop size; once more to continue after an interruption
+
+[cyan]hessianlens reproduce fig3a fig6 --preset paper --jobs 8 --figures figures[/cyan]
+
+[cyan]hessianlens reproduce fig7 --set layers=1,2 --set repeats=3 --dry-run[/cyan]
+
+[cyan]hessianlens reproduce --preset paper --backend dask --address tcp://10.0.0.1:8786[/cyan]"""
+
+
+@app.command(epilog=_EXAMPLES)
+def reproduce(
+    names: Annotated[list[str] | None, typer.Argument(help="Experiments, e.g. fig1 fig3a; all if none.")] = None,
+    preset: Annotated[str, typer.Option(help="quick (laptop size) or paper (published size).")] = "quick",
+    jobs: Annotated[int | None, typer.Option(help="Processes; as many as there are cores if not given.")] = None,
+    store: Annotated[Path, typer.Option(help="The file that keeps every finished cell.")] = STORE,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Change a setting; tuples as 2,3,4.")
+    ] = None,
+    backend: Annotated[str, typer.Option(help="local, dask or ray.")] = "local",
+    address: Annotated[str | None, typer.Option(help="The cluster's scheduler, e.g. tcp://host:8786.")] = None,
+    figures: Annotated[Path | None, typer.Option(help="Directory for figures as PNG, SVG and PDF.")] = None,
+    reference: Annotated[
+        Path | None, typer.Option(help="Published means to draw, a growth.csv; looked for if not given.")
+    ] = None,
+    listed: Annotated[bool, typer.Option("--list", help="Show the experiments and run nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be measured, and run nothing.")] = False,
+    prune: Annotated[bool, typer.Option("--prune", help="First delete what other code has measured of these.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON on standard output.")] = False,
+) -> None:
+    """Reproduce published figures and tables.
+
+    Every finished cell is kept at once. The same command continues an interrupted run; cells that other code has
+    measured are never used.
+    """
+    with clear_endings("nothing was measured."):
+        from hessianlens.lab.runner import configure
+        from hessianlens.lab.store import open_store
+
+        experiments = chosen_experiments(names or [])
+        if listed:
+            _list(experiments, store, as_json)
+            return
+        plans = configure(experiments, preset, settings or [])
+        published = _published(reference)
+        processes = cores() if jobs is None else jobs
+        if dry_run:
+            _forecast(plans, store, processes, as_json)
+            return
+        with open_store(store) as opened:
+            if prune:
+                _prune(opened, plans)
+            results, progress, failures = run_shown(plans, opened, processes, backend, address)
+        pictures = {result.experiment: _draw(result, figures, published) for result in results} if figures else {}
+        exponents = _exponents(results)
+    if as_json:
+        typer.echo(json.dumps(_outcome(progress, results, failures, pictures, exponents, store), indent=2))
+    else:
+        print_outcome(progress, exponents, pictures)
+    if failures:
+        print_failures(failures)
+        stop(f"{len(failures)} cells failed; all others are kept in {store}.", FINDING)
+
+
+def _prune(store: Store, plans: Sequence[Plan]) -> None:
+    from hessianlens.lab.store import prune
+
+    deleted = prune(store, {plan.experiment.name: plan.code for plan in plans})
+    typer.echo(f"hessianlens: {deleted} cells of other code deleted.", err=True)
+
+
+def _list(experiments: Sequence[Experiment[Any]], path: Path, as_json: bool) -> None:
+    """Times come from what the store has seen, by whatever code."""
+    from contextlib import nullcontext
+
+    from hessianlens.lab.runner import configure, forecast
+    from hessianlens.lab.store import open_store
+
+    entries: list[dict[str, Any]] = []
+    with open_store(path, readonly=True) if path.exists() else nullcontext(None) as store:
+        for experiment in experiments:
+            presets = {}
+            for preset in experiment.presets:
+                (plan,) = configure([experiment], preset)
+                presets[preset] = {"cells": len(plan.cells), "seconds": forecast(plan, store)}
+            about = {"experiment": experiment.name, "title": experiment.title, "source": experiment.source}
+            entries.append({**about, "question": experiment.question, "presets": presets})
+    if as_json:
+        typer.echo(json.dumps(entries, indent=2))
+    else:
+        print_catalogue(entries, path)
+
+
+def _forecast(plans: Sequence[Plan], path: Path, jobs: int, as_json: bool) -> None:
+    from hessianlens.lab.runner import start_progress, tasks_to_do
+    from hessianlens.lab.store import leftovers, open_store
+
+    if not path.exists():
+        progress = start_progress(plans, tasks_to_do(plans, None))
+    else:
+        with open_store(path, readonly=True) as store:
+            progress = start_progress(plans, tasks_to_do(plans, store))
+            progress.notes += map(str, leftovers(store, {plan.experiment.name: plan.code for plan in plans}))
+    progress.workers = jobs
+    if as_json:
+        typer.echo(json.dumps(_outcome(progress, [], [], {}, [], path), indent=2))
+    else:
+        print_forecast(progress)
+
+
+def _draw(result: Result, folder: Path, reference: Reference | None) -> list[str]:
+    """The files of an experiment's pictures."""
+    from hessianlens.lab.plots.pictures import pictures
+    from hessianlens.lab.plots.registry import save
+
+    drawn = pictures(result, reference)
+    return [str(file) for p in drawn for file in save(p.figure, folder, f"{result.experiment}-{p.name}")]
+
+
+def _published(path: Path | None) -> Reference | None:
+    """Published means, if they are named or at hand."""
+    from hessianlens.lab.analysis.reference import find_reference, read_reference
+
+    found = find_reference(path)
+    return read_reference(found) if found else None
+
+
+def _exponents(results: Sequence[Result]) -> list[dict[str, Any]]:
+    """Fitted exponents of the experiments that have some."""
+    from hessianlens.lab.analysis.exponents import exponent_table
+
+    return [dict(row) for row in exponent_table(result for result in results if "fit_ranges" in result.config)]
+
+
+def _outcome(
+    progress: Progress,
+    results: Sequence[Result],
+    failures: Sequence[Failure],
+    pictures: dict[str, list[str]],
+    exponents: Sequence[dict[str, Any]],
+    path: Path,
+) -> dict[str, Any]:
+    """Everything a machine may want to know about a run."""
+    configs = {result.experiment: result.config for result in results}
+    return {
+        "store": str(path),
+        "notes": progress.notes,
+        "experiments": [
+            {
+                "experiment": tally.experiment,
+                "preset": tally.preset,
+                "cells": tally.planned,
+                "new": tally.new,
+                "from_store": tally.stored,
+                "failed": tally.failed,
+                "to_do": tally.to_do,
+                "seconds": tally.seconds,
+                "config": configs.get(tally.experiment),
+                "figures": pictures.get(tally.experiment, []),
+            }
+            for tally in progress.tallies
+        ],
+        "exponents": list(exponents),
+        "failures": [
+            {"experiment": failure.experiment, "parameters": dict(failure.parameters), "message": failure.message}
+            for failure in failures
+        ],
+    }

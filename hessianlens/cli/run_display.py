@@ -1,0 +1,142 @@
+"""What a user sees of a run: a bar for each experiment while it goes on, a table at the end."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from hessianlens.lab.wording import duration
+
+if TYPE_CHECKING:
+    from hessianlens.lab.runner import Failure, Progress, Tally
+
+_LOG_SECONDS = 30.0
+"""Between two lines of progress where there is no terminal."""
+
+
+@contextmanager
+def shown_progress() -> Iterator[Callable[[Progress], None]]:
+    """Takes the state of a run and shows it on standard error: bars on a terminal, else a line now and then."""
+    if not sys.stderr.isatty():
+        yield _logged_progress()
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as Bars
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[left]}"))
+    with Bars(*columns, TimeElapsedColumn(), console=Console(stderr=True)) as bars:
+        tasks: dict[int, TaskID] = {}
+
+        def show(progress: Progress) -> None:
+            for number, tally in enumerate(progress.tallies):
+                if number not in tasks:
+                    tasks[number] = bars.add_task(tally.experiment, total=tally.planned, left="")
+                bars.update(tasks[number], completed=_tried(tally), left=_left(tally.work_left, progress.workers))
+            if -1 not in tasks:
+                tasks[-1] = bars.add_task("[bold]all[/bold]", total=progress.planned, left="")
+            done = sum(map(_tried, progress.tallies))
+            bars.update(tasks[-1], completed=done, left=_left(progress.seconds_left, 1))
+
+        yield show
+
+
+def _tried(tally: Tally) -> int:
+    return tally.planned - tally.to_do
+
+
+def _left(seconds: float | None, workers: int) -> str:
+    if seconds is None:
+        return ""
+    return f"{duration(seconds / workers)} left" if seconds > 0 else ""
+
+
+def _logged_progress() -> Callable[[Progress], None]:
+    last = time.monotonic()
+
+    def show(progress: Progress) -> None:
+        nonlocal last
+        if time.monotonic() - last > _LOG_SECONDS:
+            last = time.monotonic()
+            left = duration(progress.seconds_left)
+            typer.echo(f"{progress.kept} of {progress.planned} cells; time left: {left}", err=True)
+
+    return show
+
+
+def print_outcome(progress: Progress, exponents: Sequence[dict[str, Any]], pictures: Mapping[str, list[str]]) -> None:
+    """What was measured, what came from the store, and how long it took."""
+    headings = ["experiment", "preset", "cells", "new", "from store", "failed", "time"]
+    rows = [
+        [t.experiment, t.preset, t.planned, t.new, t.stored, t.failed, duration(t.seconds)] for t in progress.tallies
+    ]
+    if exponents:
+        headings.append("exponents as predicted")
+        for row in rows:
+            row.append(_agreement([fit for fit in exponents if fit["experiment"] == row[0]]))
+    _print_table(headings, rows)
+    for name, files in pictures.items():
+        if files:
+            typer.echo(f"{name}: {', '.join(files)}")
+
+
+def print_forecast(progress: Progress) -> None:
+    """What a run would do."""
+    headings = ["experiment", "preset", "cells", "in store", "to do", "time left"]
+    rows = [
+        [t.experiment, t.preset, t.planned, t.stored, t.to_do, _known(t.work_left, progress.workers)]
+        for t in progress.tallies
+    ]
+    _print_table(headings, rows)
+    for note in progress.notes:
+        typer.echo(f"{note}.")
+    typer.echo(f"Time left with {progress.workers} at a time: {duration(progress.seconds_left)}.")
+
+
+def print_catalogue(entries: Sequence[dict[str, Any]], path: Path) -> None:
+    """The experiments, with the size of each preset."""
+    for entry in entries:
+        sizes = [(name, entry["presets"][name]) for name in entry["presets"]]
+        told = "; ".join(f"{name}: {size['cells']} cells, time {duration(size['seconds'])}" for name, size in sizes)
+        typer.secho(entry["experiment"], bold=True, nl=False)
+        typer.echo(f" - {entry['source']}\n    {entry['question']}\n    {told}")
+    typer.echo(f"Times are processor time on one core, as seen in earlier runs ({path}).")
+
+
+def print_failures(failures: Sequence[Failure]) -> None:
+    """On standard error: each message once, with one cell as an example."""
+    alike: dict[str, list[Failure]] = {}
+    for failure in failures:
+        alike.setdefault(failure.message, []).append(failure)
+    for group in alike.values():
+        more = f"; and {len(group) - 1} more cells with the same message" if len(group) > 1 else ""
+        typer.echo(f"hessianlens: failed: {group[0]}{more}", err=True)
+
+
+def _known(seconds: float | None, workers: int) -> str:
+    return duration(None if seconds is None else seconds / workers)
+
+
+def _agreement(fits: Sequence[dict[str, Any]]) -> str:
+    """How many of the fitted exponents agree with their prediction; those that nothing decides are not counted."""
+    decided = [fit["agrees"] for fit in fits if fit["agrees"] is not None]
+    return f"{sum(decided)} of {len(decided)}" if decided else ""
+
+
+def _print_table(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading, values in zip(headings, zip(*rows, strict=True), strict=True):
+        counts = all(isinstance(value, int) for value in values)
+        table.add_column(heading, justify="right" if counts else "left", no_wrap=heading == "experiment")
+    for row in rows:
+        table.add_row(*map(str, row))
+    Console().print(table)

@@ -1,0 +1,61 @@
+"""What commands that run experiments share: the choice of experiments, and a run with its progress shown."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from hessianlens.cli.endings import INTERRUPTED, stop
+from hessianlens.cli.run_display import shown_progress
+
+if TYPE_CHECKING:
+    from hessianlens.lab.experiments.experiment import Experiment
+    from hessianlens.lab.results import Result
+    from hessianlens.lab.runner import Failure, Plan, Progress
+    from hessianlens.lab.store import Store
+
+STORE = Path("hessianlens.sqlite")
+"""Where cells are kept if the user does not say."""
+
+
+def chosen_experiments(names: Sequence[str]) -> list[Experiment[Any]]:
+    """The experiments of these names, each once; all if there are none."""
+    from hessianlens.lab.experiments.registry import EXPERIMENTS
+
+    return [EXPERIMENTS[name] for name in dict.fromkeys(names or EXPERIMENTS)]
+
+
+def cores() -> int:
+    """How many processes fill this machine, or the part of it that this process may use."""
+    import joblib
+
+    return int(joblib.cpu_count())
+
+
+def run_shown(
+    plans: Sequence[Plan], store: Store, jobs: int, backend: str = "local", address: str | None = None
+) -> tuple[Sequence[Result], Progress, Sequence[Failure]]:
+    """The results, the last state of the run, and what failed. Ctrl-C ends the command and tells what is kept."""
+    from hessianlens.lab.runner import CellsFailed, Progress, run
+
+    state = Progress([])
+    try:
+        with shown_progress() as show:
+
+            def on_progress(progress: Progress) -> None:
+                nonlocal state
+                if progress is not state:
+                    state = progress
+                    for note in progress.notes:
+                        typer.echo(f"hessianlens: {note}.", err=True)
+                show(progress)
+
+            return run(plans, store, jobs, backend, address, on_progress), state, ()
+    except CellsFailed as failed:
+        return failed.results, state, failed.failures
+    except KeyboardInterrupt:
+        kept = f"{state.kept} of {state.planned} cells are kept in {store.path}"
+        stop(f"interrupted; {kept}; run the same command again to continue.", INTERRUPTED)

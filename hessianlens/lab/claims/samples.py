@@ -1,0 +1,211 @@
+"""Random layers, tokens and targets over seeds and shapes, and how figures are taken from them.
+
+Everything random comes from `seeds`; moving `FIRST_SEED` repeats the whole ledger on other draws.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, wraps
+from typing import TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hessianlens.attention import SelfAttention
+from hessianlens.lab.claims.witness import Witness, attention_output, mean_square, softmax_rows
+from hessianlens.losses import SquareLoss
+from hessianlens.theory import AttentionHessian, attention_hessian
+from hessianlens.theory.paper import PrintedAttention
+
+FIRST_SEED = 0
+"""Added to every seed."""
+
+SHAPES = ((4, 3, 2), (5, 2, 3), (3, 3, 3), (4, 2, 1))
+"""(L, d_V, d_K): query width below, above and equal to the token width; more and not more tokens than features."""
+
+EXACT = 1e-10
+"""Largest relative difference between two float64 computations of the same matrix."""
+
+Result = TypeVar("Result")
+_FOUND: dict[tuple[object, ...], object] = {}
+
+
+def seeds(count: int) -> range:
+    """The seeds of a measurement.
+
+    >>> list(seeds(3))
+    [0, 1, 2]
+    """
+    return range(FIRST_SEED, FIRST_SEED + count)
+
+
+def measured(function: Callable[[], Result]) -> Callable[[], Result]:
+    """Measure once for all claims that use it; another `FIRST_SEED` measures anew."""
+
+    @wraps(function)
+    def once() -> Result:
+        key = (function, FIRST_SEED)
+        if key not in _FOUND:
+            _FOUND[key] = function()
+        return _FOUND[key]  # type: ignore[return-value]
+
+    return once
+
+
+def forget() -> None:
+    """Drop every measurement and sample that is kept."""
+    _FOUND.clear()
+
+
+def normal(seed: int, *shape: int) -> Tensor:
+    """Standard normal numbers, float64."""
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """One softmax attention layer in the paper's setting: weights, tokens and a target, all random.
+
+    Attributes:
+        X: Tokens, L x d_V.
+        Y: Target, L x d_V.
+        weights: W_Q, W_K (d_V x d_K) and W_V (d_V x d_V) by "Q", "K", "V".
+        activation: What turns scores into attention weights: "softmax" or "linear".
+    """
+
+    X: Tensor
+    Y: Tensor
+    weights: dict[str, Tensor]
+    activation: str = "softmax"
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(L, d_V, d_K)."""
+        return (*self.X.shape, self.weights["Q"].shape[1])
+
+    @cached_property
+    def setting(self) -> PrintedAttention:
+        """The same layer in the paper's printed matrices."""
+        w = self.weights
+        return PrintedAttention(self.X, w["Q"], w["K"], w["V"], self.Y)
+
+    @cached_property
+    def layer(self) -> SelfAttention:
+        """The same layer in the library."""
+        return SelfAttention(*self.weights.values(), activation=self.activation)
+
+    @cached_property
+    def hessian(self) -> AttentionHessian:
+        """The library's Hessian of the mean square error."""
+        return attention_hessian(self.layer, self.X, SquareLoss(self.Y))
+
+    @cached_property
+    def witness(self) -> Witness:
+        """Automatic differentiation of the same loss."""
+        activation = softmax_rows if self.activation == "softmax" else _unchanged
+        return Witness(lambda w: attention_output(self.X, w, activation), self.weights, mean_square(self.Y))
+
+    @cached_property
+    def linear(self) -> Sample:
+        """The same weights, tokens and target without the softmax."""
+        return replace(self, activation="linear")
+
+    @cached_property
+    def at_target(self) -> Sample:
+        """The same layer with a residual of zero."""
+        return replace(self, Y=self.layer(self.X))
+
+    def query_key(self, part: str) -> Tensor:
+        """The query-key part of "outer", "functional", "full", "t_outer" or "t_functional", order Q, K."""
+        grid = self.hessian.part(part)
+        return torch.cat([torch.cat([grid[r, c].to_dense() for c in "QK"], 1) for r in "QK"], 0)
+
+
+def _unchanged(T: Tensor) -> Tensor:
+    return T
+
+
+def sample(seed: int, length: int, d_v: int, d_k: int, *, token_scale: float = 1.0) -> Sample:
+    """Weights N(0, 1/d_V), tokens N(0, token_scale^2), target N(0, 1).
+
+    >>> sample(0, 4, 3, 2).shape
+    (4, 3, 2)
+    """
+    source = 1000 * seed
+    widths = {"Q": d_k, "K": d_k, "V": d_v}
+    weights = {n: normal(source + i, d_v, w) / math.sqrt(d_v) for i, (n, w) in enumerate(widths.items())}
+    return Sample(token_scale * normal(source + 3, length, d_v), normal(source + 4, length, d_v), weights)
+
+
+@measured
+def small_samples() -> tuple[Sample, ...]:
+    """Three seeds of every shape: what a formula is tested on."""
+    return tuple(sample(seed, *shape) for shape in SHAPES for seed in seeds(3))
+
+
+@measured
+def many_samples() -> tuple[Sample, ...]:
+    """Fifty layers of one shape: what a sign is counted on."""
+    return tuple(sample(seed, 6, 4, 3) for seed in seeds(50))
+
+
+def holding(layer: SelfAttention, X: Tensor, A: Tensor) -> SelfAttention:
+    """The layer with a bias on its scores that makes its attention matrix A at X: only the explicit factors move."""
+    bare = replace(layer, bias=None)
+    return replace(layer, bias=A.log() - bare.attend(X[None]).scores[0])
+
+
+def gap(found: Tensor, wanted: Tensor) -> float:
+    """Relative distance of two matrices; infinite if their sizes differ.
+
+    >>> gap(torch.tensor([3.0, 4.0]), torch.tensor([3.0, 5.0])) < 0.2
+    True
+    """
+    if found.shape != wanted.shape:
+        return math.inf
+    size = float(wanted.norm())
+    return float((found - wanted).norm()) / size if size > 0 else float(found.norm())
+
+
+def largest(values: Iterable[float]) -> float:
+    """The largest of some figures; not a number if one of them is not."""
+    return float(np.max(list(values)))
+
+
+def smallest(values: Iterable[float]) -> float:
+    """The smallest of some figures; not a number if one of them is not."""
+    return float(np.min(list(values)))
+
+
+def slope(x: Sequence[float], y: Sequence[float]) -> float:
+    """Least-squares slope in log-log, the exponent of a power law; not a number if a value vanishes.
+
+    >>> round(slope([1, 2, 4], [3, 12, 48]), 6)
+    2.0
+    """
+    if min(y) <= 0:
+        return math.nan
+    return float(np.polyfit(np.log(x), np.log(y), 1)[0])
+
+
+def numbers(matrix: Tensor, digits: int = 3) -> str:
+    """A small matrix or vector as text; entries below 1e-12 of the largest are rounding and read 0.
+
+    >>> numbers(torch.tensor([[1.0, -0.5], [0.25, 1e-17]]))
+    '[[1, -0.5], [0.25, 0]]'
+    """
+    if matrix.ndim == 0:
+        return f"{float(matrix):.{digits}g}"
+    kept = torch.where(matrix.abs() < 1e-12 * matrix.abs().max(), 0.0, matrix)
+    return "[" + ", ".join(numbers(row, digits) for row in kept) + "]"
+
+
+def relative_minimum(matrix: Tensor) -> float:
+    """Smallest eigenvalue of a symmetric matrix over its largest absolute one: below zero if it is indefinite."""
+    values = torch.linalg.eigvalsh(matrix)
+    top = float(values.abs().max())
+    return float(values[0]) / top if top > 0 else 0.0

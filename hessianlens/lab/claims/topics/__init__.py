@@ -1,0 +1,1 @@
+"""The claims by topic: one small file a topic, each ending with its tuple ``CLAIMS``."""

@@ -1,0 +1,251 @@
+"""Powers of the data in each block, for softmax and for what might replace it."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from hessianlens.attention import SelfAttention
+from hessianlens.lab.claims.activations import NOT_NORMALISED, SHAPES, exponents, frozen, layer, listed
+from hessianlens.lab.claims.check import Check, at_least, at_most, equal, share
+from hessianlens.lab.claims.claim import claim
+from hessianlens.lab.claims.finding import Curves, Finding
+from hessianlens.lab.claims.measures import value_functional_checks
+from hessianlens.lab.claims.samples import gap, largest, normal, sample, seeds, smallest
+from hessianlens.theory import attention_hessian
+
+SMALL = (1e-3, 1e-2)
+LARGE = (3.0, 10.0)
+WITHIN = 0.05
+BLOCKS = ("QQ", "KK", "QK", "VQ", "VK", "VV")
+SIXTH = dict.fromkeys(BLOCKS, 6)
+OUTER = {"QQ": 6, "KK": 6, "QK": 6, "VQ": 4, "VK": 4, "VV": 2}
+TABLES: dict[str, dict[str, tuple[int, ...]]] = {
+    "outer": {block: (power,) for block, power in OUTER.items()},
+    "functional": {"QQ": (5,), "KK": (5,), "QK": (3, 5), "VQ": (3,), "VK": (3,)},
+}
+"""Equation (5); the entries of the mixed functional block are of one kind or the other."""
+
+WHERE = "3 shapes x 2 seeds"
+
+
+def farthest(activation: str, part: str, powers: dict[str, int], scales: tuple[float, ...] = SMALL) -> float:
+    """Largest distance of a block's exponent from the given power."""
+    return largest(
+        abs(e - p) for block, p in powers.items() for e in exponents(activation, part, block[0], block[1], scales)
+    )
+
+
+def _matches(activation: str, powers: dict[str, int], name: str) -> Check:
+    return at_most(
+        f"{activation}: outer blocks, distance from {name}, {WHERE}", farthest(activation, "outer", powers), WITHIN
+    )
+
+
+def outer_powers(activation: str) -> str:
+    """The measured powers of the outer product's QQ, VQ and VV blocks as text."""
+    return ", ".join(
+        f"{block} {listed([round(e, 2) for e in exponents(activation, 'outer', block[0], block[1], SMALL)])}"
+        for block in ("QQ", "VQ", "VV")
+    )
+
+
+def _entry_share(part: str, powers: dict[str, tuple[int, ...]], scales: tuple[float, float]) -> tuple[int, int]:
+    """How many of the non-zero entries of all blocks have one of their block's powers, and how many there are."""
+    hits = total = 0
+    for shape in SHAPES:
+        small, large = (frozen("softmax", seeds(1)[0], shape, s).part(part) for s in scales)
+        for block, allowed in powers.items():
+            first, second = (grid[block[0], block[1]].to_dense().flatten() for grid in (small, large))
+            found = (second / first)[first != 0].abs().log() / math.log(scales[1] / scales[0])
+            hits += int(torch.stack([(found - p).abs() < WITHIN for p in allowed]).any(0).sum())
+            total += len(found)
+    return hits, total
+
+
+@claim(
+    "A7",
+    source="The root of the heterogeneity: data dependence",
+    statement="The two tables of Equation (5), read as: all entries of a block scale as the k-th power of the entries "
+    "of X.",
+    method="power of every single non-zero entry of every block, softmax layer, 3 shapes, loss derivatives held, "
+    "tokens scaled from 0.001 to 0.01 and from 3 to 10; at least 95 % of the entries within 0.05 of the table (3 or 5 "
+    "where it says X^5 + X^3)",
+)
+def powers_of_entries() -> Finding:
+    """Entry by entry."""
+    found = {
+        (part, scales): _entry_share(part, powers, scales)
+        for part, powers in TABLES.items()
+        for scales in (SMALL, LARGE)
+    }
+    small, large = (
+        tuple(
+            share(
+                f"{part} entries with the power of the table, tokens of scale {s[0]:g} to {s[1]:g}",
+                *found[part, s],
+                0.95,
+            )
+            for part in ("outer", "functional")
+        )
+        for s in (SMALL, LARGE)
+    )
+    value = float(frozen("softmax", 0, SHAPES[0], 1.0).functional["V", "V"].frobenius_norm())
+    hits, total = found["outer", LARGE]
+    return Finding(
+        checks=small + large,
+        conditional=small,
+        condition="X is small, so that attention is nearly uniform, and the residual is held fixed.",
+        support=(
+            at_most("share of outer entries with the power of the table, tokens of scale 3 to 10", hits / total, 0.5),
+            at_most("norm of the functional value block, O(1) in the table", value, 0),
+        ),
+        correction="The powers are limits for X going to 0. Softmax itself depends on X: once it leaves the uniform "
+        "distribution the entries follow no power of X. For large X, where the paper compares the parts, the tables "
+        "are upper bounds. The entry O(1) of the value block stands for a zero, as the article says right after it.",
+        example=f"tokens scaled from 3 to 10: {hits} of {total} entries of the outer product follow the table; from "
+        f"0.001 to 0.01: {found['outer', SMALL][0]} of {total}.",
+    )
+
+
+@claim(
+    "A8",
+    source="The root of the heterogeneity: data dependence",
+    statement="The functional Hessian of the value weights is exactly zero.",
+    method="automatic differentiation and closed form, 4 shapes x 3 seeds, square loss",
+)
+def value_functional_zero() -> Finding:
+    """The same measurement as P5."""
+    return Finding(checks=value_functional_checks())
+
+
+def _mixing_gap(activation: str) -> float:
+    """Change of the outer blocks when the tokens are mixed by a rotation, which keeps X^T X."""
+    gaps = []
+    for shape in SHAPES:
+        for seed in seeds(2):
+            one, turn = sample(seed, *shape), torch.linalg.qr(normal(seed + 30, shape[0], shape[0])).Q
+            before, after = (
+                attention_hessian(layer(activation, seed, shape), X, grad=one.Y, curvature=1.0)
+                for X in (one.X, turn @ one.X)
+            )
+            gaps += [gap(after.outer[r, c].to_dense(), before.outer[r, c].to_dense()) for r, c in map(tuple, BLOCKS)]
+    return largest(gaps)
+
+
+@claim(
+    "A11",
+    source="Figure 3 and the text below",
+    statement="With linear attention every block of the outer product depends uniformly on the cube of the covariance "
+    "X^T X / L.",
+    method="exponents of all six outer blocks, 3 shapes x 2 seeds, 6 within 0.05; and outer blocks before and after "
+    "mixing the tokens by a rotation, which changes X but not its covariance",
+)
+def linear_is_uniform() -> Finding:
+    """Exponents, and equal covariances."""
+    return Finding(
+        checks=(
+            _matches("linear", SIXTH, "6"),
+            at_most("change of the outer blocks at equal covariance, linear", _mixing_gap("linear"), 1e-10),
+            at_least("the same for softmax (a test of the test)", _mixing_gap("softmax"), 1e-3),
+        )
+    )
+
+
+@claim(
+    "A12",
+    source="The root of the heterogeneity: data dependence",
+    statement="Replacing softmax by sigmoid, the identity or anything else without row normalisation makes every "
+    "outer block depend on the cube of the covariance: all grow at the same rate.",
+    method="exponents of all six outer blocks for five activations without row normalisation, 3 shapes x 2 seeds, "
+    "tokens of scale 0.001 to 0.01; 6 within 0.05",
+)
+def without_normalisation() -> Finding:
+    """Exponents for five activations."""
+    checks = {a: _matches(a, SIXTH, "6") for a in NOT_NORMALISED}
+    return Finding(
+        checks=tuple(checks.values()),
+        support=(
+            *(_matches(a, OUTER, "6, 6, 6, 4, 4, 2, the powers of softmax") for a in ("sigmoid", "exp", "softmax")),
+            *(checks[a] for a in ("linear", "relu", "tanh")),
+        ),
+        correction="It is true of the identity, ReLU and tanh, and not of sigmoid or exp. What decides is not "
+        "normalisation but the value of the activation at zero scores. The value block contains the attention weights "
+        "themselves. If they vanish with the scores, as for the identity, they bring the square of X each and all "
+        "blocks agree. Sigmoid weights tend to 1/2, softmax weights to 1/L; both are constants, so sigmoid gives "
+        "exactly the powers of softmax.",
+        example="; ".join(f"{a}: {outer_powers(a)}" for a in ("linear", "sigmoid", "softmax")) + ".",
+        curves=_curves(("softmax", "sigmoid", "linear")),
+    )
+
+
+def _curves(activations: tuple[str, ...]) -> Curves:
+    scales = (1e-3, 1e-2, 1e-1, 1.0)
+    drawn = {
+        f"{a}, {block}": (
+            scales,
+            tuple(float(frozen(a, 0, SHAPES[0], s).outer[block[0], block[1]].frobenius_norm()) for s in scales),
+        )
+        for a in activations
+        for block in ("QQ", "VV")
+    }
+    return Curves("scale of the tokens", "norm of the outer block", drawn, log_x=True, log_y=True)
+
+
+@claim(
+    "A14",
+    source="The root of the heterogeneity: data dependence",
+    statement="The structural cause of the block heterogeneity is that queries and keys stand inside the normalising "
+    "nonlinearity and the values outside.",
+    method="exponents of the outer blocks, 3 shapes x 2 seeds, for a normalising nonlinearity (ReLU over its row sum) "
+    "and a non-normalising one (sigmoid), with the same weights inside and outside; if the cause were right the first "
+    "would be heterogeneous and the second not",
+)
+def inside_and_outside() -> Finding:
+    """Normalising and other activations."""
+    spread = {a: _spread(a) for a in ("softmax", "relu_normalised", "sigmoid", "exp")}
+    one = _one_feature()
+    return Finding(
+        checks=(
+            at_least("spread of powers, softmax", spread["softmax"], 1),
+            at_least(
+                "spread of powers, ReLU over its row sum: normalising, W_Q inside, W_V outside",
+                spread["relu_normalised"],
+                1,
+            ),
+            at_most("spread of powers, sigmoid: not normalising", spread["sigmoid"], 1),
+        ),
+        support=(
+            at_most("spread of powers, ReLU over its row sum", spread["relu_normalised"], WITHIN),
+            at_least("spread of powers, sigmoid", spread["sigmoid"], 3.9),
+            at_least("spread of powers, exp without normalisation", spread["exp"], 3.9),
+            equal("rows of ReLU over its row sum at scores (1, 3) and (0.01, 0.03)", one[0], one[1]),
+        ),
+        correction="Normalisation is neither necessary nor sufficient. Sigmoid and exp do not normalise and have the "
+        "powers of softmax, 6 and 2; ReLU over its row sum normalises and has the power 2 in every block. The cause "
+        "is how attention weights behave for small scores: if they tend to constants, they drop out of the value "
+        "block and their slopes stay in the query block. ReLU over its row sum does not change when all scores "
+        "shrink, so its slopes grow as the scores shrink.",
+        example="; ".join(f"{a}: {outer_powers(a)}" for a in ("softmax", "relu_normalised", "sigmoid")) + ".",
+    )
+
+
+def _spread(activation: str) -> float:
+    """The power of the query block less that of the value block."""
+    query, value = (exponents(activation, "outer", block[0], block[1], SMALL) for block in ("QQ", "VV"))
+    return smallest(q - v for q, v in zip(query, value, strict=True))
+
+
+def _one_feature() -> tuple[str, str]:
+    """Attention of a token to two others at scores (1, 3) and at scores a hundred times smaller."""
+    one = torch.ones(1, 1, dtype=torch.float64)
+    rows = []
+    for scale in (1.0, 0.1):
+        X = scale * torch.tensor([[1.0], [3.0]], dtype=torch.float64)
+        A = SelfAttention(one, one, one, activation="relu_normalised").attention(X)
+        rows.append(", ".join(f"{a:.6g}" for a in A[0].tolist()))
+    return rows[0], rows[1]
+
+
+CLAIMS = (powers_of_entries, value_functional_zero, linear_is_uniform, without_normalisation, inside_and_outside)

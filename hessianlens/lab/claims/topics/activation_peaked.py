@@ -1,0 +1,105 @@
+"""What happens to the query-key curvature as attention becomes sharp."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+
+from hessianlens.attention import SelfAttention, second_moment
+from hessianlens.lab.claims.check import at_least, at_most
+from hessianlens.lab.claims.claim import claim
+from hessianlens.lab.claims.finding import Curves, Finding
+from hessianlens.lab.claims.networks import geometric
+from hessianlens.lab.claims.samples import Sample, largest, many_samples, sample, seeds
+from hessianlens.losses import SquareLoss
+from hessianlens.theory import attention_hessian
+
+
+@dataclass(frozen=True)
+class Peak:
+    """A layer with its query weights multiplied: largest weight of a row on average, size of M_2, of the blocks."""
+
+    weight: float
+    second: float
+    query: float
+    key: float
+
+
+def _peaked(one: Sample, factor: float) -> Peak:
+    w = {**one.weights, "Q": factor * one.weights["Q"]}
+    layer = SelfAttention(*w.values())
+    A, H = layer.attention(one.X), attention_hessian(layer, one.X, SquareLoss(one.Y))
+    sizes = (float(H.full[n, n].frobenius_norm()) for n in "QK")
+    return Peak(float(A.amax(-1).mean()), float(second_moment(A, one.X).norm()), *sizes)
+
+
+@claim(
+    "A23",
+    source="Attention moments",
+    statement="A model with sharply peaked attention has M_2 and M_3 near 0 and therefore near-zero curvature in the "
+    "query-key directions.",
+    method="50 layers (L = 6, d = 4, d_K = 3), W_Q times 1, 3, 10, 30, as a model sharpens its attention: M_2, the "
+    "query and the key block (geometric means), relative to the start, at a mean largest weight above 0.85; at most "
+    "0.1. Also exactly one-hot attention",
+)
+def peaked_attention() -> Finding:
+    """Growing query weights, and one-hot attention."""
+    factors = (1.0, 3.0, 10.0, 30.0)
+    runs = {f: [_peaked(s, f) for s in many_samples()] for f in factors}
+    means = {
+        f: {k: geometric([getattr(p, k) for p in runs[f]]) for k in ("weight", "second", "query", "key")}
+        for f in factors
+    }
+    first, last = means[1.0], means[30.0]
+    one_hot = [_one_hot_curvature(seed) for seed in seeds(5)]
+    limit = at_most("norm of the query-key part, exactly one-hot attention", largest(one_hot), 1e-12)
+    falling = (
+        at_least("mean largest weight at W_Q times 30", last["weight"], 0.85),
+        at_most("M_2 relative to the start", last["second"] / first["second"], 0.2),
+        at_most("query block relative to the start", last["query"] / first["query"], 0.1),
+    )
+    return Finding(
+        checks=(limit, *falling, at_most("key block relative to the start", last["key"] / first["key"], 0.1)),
+        conditional=(limit, *falling),
+        condition="attention is exactly one-hot, or one means the query block. The key block grows while attention "
+        "sharpens.",
+        support=(
+            at_least(
+                "largest key block on the way, relative to the start",
+                largest(m["key"] for m in means.values()) / first["key"],
+                3,
+            ),
+        ),
+        correction="A model sharpens attention by growing its weights. The key block contains the queries squared "
+        "besides the moments, so it grows with W_Q long before the moments, which fall only where no two scores are "
+        "close, take over. Only the query block falls from the start. With attention held fixed by other means the "
+        "moments decide, and a one-hot row has no curvature.",
+        example="W_Q times "
+        + "; ".join(
+            f"{f:g}: largest weight {m['weight']:.2f}, query block {m['query']:.2g}, key block {m['key']:.2g}"
+            for f, m in means.items()
+        )
+        + ".",
+        curves=Curves(
+            "factor on W_Q",
+            "norm, geometric mean of 50 layers",
+            {
+                name: (factors, tuple(means[f][key] for f in factors))
+                for name, key in (("M_2", "second"), ("H(Q,Q)", "query"), ("H(K,K)", "key"))
+            },
+            log_x=True,
+            log_y=True,
+        ),
+    )
+
+
+def _one_hot_curvature(seed: int) -> float:
+    one = sample(seed, 6, 4, 3)
+    only = torch.zeros(6, 6, dtype=torch.bool)
+    only[torch.arange(6), torch.randint(6, (6,), generator=torch.Generator().manual_seed(seed))] = True
+    H = attention_hessian(replace(one.layer, mask=only), one.X, SquareLoss(one.Y))
+    return largest(float(H.full[r, c].frobenius_norm()) for r in "QK" for c in "QK")
+
+
+CLAIMS = (peaked_attention,)

@@ -1,0 +1,295 @@
+"""The identities of the paper's appendices: Kronecker products, vectorisation, commutation, ranks, softmax."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.func import jacrev
+
+from hessianlens.lab.claims.check import at_most, equal
+from hessianlens.lab.claims.claim import claim
+from hessianlens.lab.claims.finding import Finding
+from hessianlens.lab.claims.samples import EXACT, gap, largest, normal, numbers, seeds, small_samples
+from hessianlens.lab.claims.witness import softmax_rows
+from hessianlens.operators.commutation import commutation_matrix
+from hessianlens.theory import numerical_rank, paper
+from hessianlens.theory.paper import block_diagonal, kron, vec
+
+SIZES = ((2, 3, 4, 2), (3, 2, 2, 5), (4, 3, 3, 3))
+"""(n, m, p, q) of random matrices."""
+
+
+def _largest_gap(sides: Callable[[int, int, int, int, int], tuple[Tensor, Tensor]]) -> float:
+    return largest(gap(*sides(seed, *size)) for size in SIZES for seed in seeds(3))
+
+
+@claim(
+    "P2",
+    source="Lemma B.1, Equation (19)",
+    statement="Jacobians of the layer with respect to W_V and W_Q, and of the row-wise softmax.",
+    method="the printed products against torch.func.jacrev; 3 seeds x 4 shapes, relative difference at most 1e-10",
+)
+def jacobians() -> Finding:
+    """Lemma B.1 block by block; the key block is ours, with the same middle."""
+    checks = [
+        at_most(
+            f"dF/dW_{name}, largest relative difference",
+            largest(
+                gap(paper.lemma_b_1(s.setting, name), s.witness.jacobian[:, s.witness.place(name)])
+                for s in small_samples()
+            ),
+            EXACT,
+        )
+        for name in ("V", "Q", "K")
+    ]
+    rows = [
+        gap(paper.softmax_jacobian(s.setting.A), jacrev(softmax_rows)(s.setting.T).reshape(2 * (s.shape[0] ** 2,)))
+        for s in small_samples()
+    ]
+    return Finding(checks=(*checks, at_most("dA/dT, largest relative difference", largest(rows), EXACT)))
+
+
+@claim(
+    "P10",
+    source="Remark C.1, Lemma C.1, Equation (23)",
+    statement="The second derivative of F with respect to T is block diagonal with the printed blocks D_i, of size"
+    " L^4 x L^2.",
+    method="the printed blocks, and Equation (23), against jacrev of jacrev of the row-wise softmax, L = 2, 3, 4, 3"
+    " seeds; and the rows that the second derivative of F = A X W_V has",
+)
+def second_derivative_of_softmax() -> Finding:
+    """The matrix is right; the letter on its left-hand side is not."""
+    gaps = []
+    for length in (2, 3, 4):
+        for seed in seeds(3):
+            T = normal(seed, length, length)
+            exact = torch.func.hessian(softmax_rows)(T).reshape(length**4, length**2)
+            gaps.append(gap(paper.softmax_second_derivative(softmax_rows(T)), exact))
+    of_softmax = at_most("blockdiag D_i minus d2A/dT2, largest relative difference", largest(gaps), EXACT)
+    L, d = 2, 3
+    X, W_V, T = normal(1, L, d), normal(2, d, d), normal(3, L, L)
+    of_output = torch.func.hessian(lambda t: softmax_rows(t) @ X @ W_V)(T).reshape(-1, L**2)
+    rows = equal(f"rows of d2F/dT2 at L = {L}, d_V = {d}, against L^4", of_output.shape[0], L**4)
+    return Finding(
+        checks=(of_softmax, rows),
+        conditional=(of_softmax,),
+        condition="F on the left-hand side is read as A, which the text (second derivative of the row-wise softmax) and"
+        " the proof say",
+        correction="Remark C.1 and Lemma C.1 print the second derivative of F. The matrix on the right belongs to A: it"
+        " has one L^2 x L^2 Hessian for each of the L^2 entries of A, whereas F has L d_V entries.",
+        support=(equal("rows of d2F/dT2, against L d_V L^2", of_output.shape[0], L * d * L**2),),
+        example=f"L = {L}, d_V = {d}: the printed matrix has {L**4} rows, the second derivative of F has"
+        f" {of_output.shape[0]}.",
+    )
+
+
+@claim(
+    "P11",
+    source="Equations (6)-(12), (14)-(18)",
+    statement="Rules for Kronecker products, block-diagonal products, and derivatives of products and transposes.",
+    method="both sides at random matrices, 3 sizes x 3 seeds, derivatives by jacrev; relative difference at most 1e-10",
+)
+def kronecker_rules() -> Finding:
+    """One check an equation."""
+    return Finding(
+        checks=tuple(
+            at_most(f"Equation {number}, largest relative difference", _largest_gap(sides), EXACT)
+            for number, sides in _RULES.items()
+        )
+    )
+
+
+def _both(*pairs: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    """Several equalities as one."""
+    return torch.cat([a.reshape(-1) for a, _ in pairs]), torch.cat([b.reshape(-1) for _, b in pairs])
+
+
+def _distributive(s: int, n: int, m: int, p: int, q: int) -> tuple[Tensor, Tensor]:
+    A, B, C = normal(s, n, m), normal(s + 1, p, q), normal(s + 2, p, q)
+    return _both((kron(A, B + C), kron(A, B) + kron(A, C)), (kron(B + C, A), kron(B, A) + kron(C, A)))
+
+
+def _scalars(s: int, n: int, m: int, p: int, q: int) -> tuple[Tensor, Tensor]:
+    A, B, k = normal(s, n, m), normal(s + 1, p, q), float(normal(s + 2, 1))
+    return _both((kron(k * A, B), k * kron(A, B)), (kron(A, k * B), k * kron(A, B)))
+
+
+def _associative(s: int, n: int, m: int, p: int, q: int) -> tuple[Tensor, Tensor]:
+    A, B, C = normal(s, n, m), normal(s + 1, p, q), normal(s + 2, m, n)
+    return torch.kron(torch.kron(A, B), C), torch.kron(A, torch.kron(B, C))
+
+
+def _mixed(s: int, n: int, m: int, p: int, q: int) -> tuple[Tensor, Tensor]:
+    A, B, C, D = normal(s, n, m), normal(s + 1, p, q), normal(s + 2, m, p), normal(s + 3, q, n)
+    return kron(A, B) @ kron(C, D), kron(A @ C, B @ D)
+
+
+def _transposed(s: int, n: int, m: int, p: int, q: int) -> tuple[Tensor, Tensor]:
+    A, B = normal(s, n, m), normal(s + 1, p, q)
+    return kron(A, B).T, kron(A.T, B.T)
+
+
+def _vectors(s: int, n: int, m: int, p: int, q: int) -> tuple[Tensor, Tensor]:
+    a, b = normal(s, n + 1, 1), normal(s + 1, p, 1)
+    return _both((kron(a.T, b), b @ a.T), (kron(b, a.T), b @ a.T))
+
+
+def _row_times(s: int, n: int, m: int, p: int, q: int) -> tuple[Tensor, Tensor]:
+    A, B, v = normal(s, n, m), normal(s + 1, m, p), normal(s + 2, q, 1)
+    return A @ kron(v.T, B), kron(v.T, A @ B)
+
+
+def _block_diagonal(s: int, n: int, m: int, p: int, q: int) -> tuple[Tensor, Tensor]:
+    A, B, C = normal(s, m, q, p), normal(s + 1, m, n), normal(s + 2, p, 3)
+    return block_diagonal(A) @ kron(B, C), torch.cat([kron(B[i : i + 1], A[i] @ C) for i in range(m)])
+
+
+def _matrix_product(s: int, n: int, m: int, p: int, q: int) -> tuple[Tensor, Tensor]:
+    A, X, B = normal(s, n, m), normal(s + 1, m, p), normal(s + 2, p, q)
+    return kron(A, B.T), jacrev(lambda x: A @ x @ B)(X).reshape(n * q, m * p)
+
+
+def _by_left_factor(s: int, n: int, m: int, p: int, q: int) -> tuple[Tensor, Tensor]:
+    X, Y = normal(s, n, m), normal(s + 1, p, q)
+    return paper.equation_16(X, Y), jacrev(lambda x: kron(x, Y))(X).reshape(-1, n * m)
+
+
+def _by_right_factor(s: int, n: int, m: int, p: int, q: int) -> tuple[Tensor, Tensor]:
+    X, Y = normal(s, n, m), normal(s + 1, p, q)
+    return paper.equation_17(X, Y), jacrev(lambda y: kron(X, y))(Y).reshape(-1, p * q)
+
+
+def _transposition(s: int, n: int, m: int, p: int, q: int) -> tuple[Tensor, Tensor]:
+    X = normal(s, n, q)
+    return commutation_matrix(q, n, X.dtype), jacrev(lambda x: x.T.contiguous())(X).reshape(n * q, n * q)
+
+
+_RULES = {
+    "(6)": _distributive,
+    "(7)": _scalars,
+    "(8)": _associative,
+    "(9)": _mixed,
+    "(10)": _transposed,
+    "(11)": _vectors,
+    "(12)": _row_times,
+    "(14)": _block_diagonal,
+    "(15)": _matrix_product,
+    "(16)": _by_left_factor,
+    "(17)": _by_right_factor,
+    "(18)": _transposition,
+}
+
+
+@claim(
+    "P12",
+    source="Equation (13)",
+    statement="For A of size n x m, vec(A) = (A kron I_n) vec(A).",
+    method="both sides at random matrices, square and not, 3 sizes x 3 seeds; relative difference at most 1e-10",
+)
+def vectorisation_by_an_identity() -> Finding:
+    """The printed right-hand side is quadratic in A."""
+    shapes = ((2, 3), (3, 2), (2, 2))
+    draws = [normal(seed, *shape) for shape in shapes for seed in seeds(3)]
+    square = torch.tensor([[1.0, 2.0], [3.0, 4.0]], dtype=torch.float64)
+    projection = torch.tensor([[1.0, 1.0], [0.0, 0.0]], dtype=torch.float64)
+    return Finding(
+        checks=(
+            at_most(
+                "printed right-hand side minus vec(A), square A, largest relative difference",
+                largest(gap(paper.equation_13(A, printed=True), vec(A)) for A in draws if A.shape[0] == A.shape[1]),
+                EXACT,
+            ),
+            equal(
+                "entries of the printed right-hand side for A of size 2 x 3, against those of vec(A)",
+                paper.equation_13(normal(0, 2, 3), printed=True).numel(),
+                6,
+            ),
+        ),
+        support=(
+            at_most(
+                "(A kron I_m) vec(I_m) minus vec(A), largest relative difference",
+                largest(gap(paper.equation_13(A), vec(A)) for A in draws),
+                EXACT,
+            ),
+            at_most(
+                "printed form minus vec(A A) for square A, largest relative difference",
+                largest(gap(paper.equation_13(A, printed=True), vec(A @ A)) for A in draws if A.shape[0] == A.shape[1]),
+                EXACT,
+            ),
+            at_most(
+                "printed form minus vec(A) for a projection",
+                gap(paper.equation_13(projection, printed=True), vec(projection)),
+                EXACT,
+            ),
+        ),
+        correction="The last factor must be an identity: vec(A) = (A kron I_m) vec(I_m) for A of size n x m, which is"
+        " also what Lemma B.3 uses. As printed the right side has n^2 entries; for square A it is vec(A A), which is"
+        " vec(A) only for a projection. The proof ends with vec(I), of size n where it should be m.",
+        example=f"A = {numbers(square)}: vec(A) = {numbers(vec(square)[:, 0])}, printed right-hand side ="
+        f" {numbers(paper.equation_13(square, printed=True)[:, 0])}.",
+    )
+
+
+@claim(
+    "P13",
+    source="Lemmas B.2 and B.3",
+    statement="Two rules for commutation matrices next to vec(I) and vec(A).",
+    method="both sides at 4 sizes (B.2) and 4 sizes x 3 seeds (B.3). K(M, N) is taken by its index definition; it is"
+    " K_{N,M} in the notation of Equation (18)",
+)
+def commutation_rules() -> Finding:
+    """Equation (20) and Lemma B.3."""
+    sizes = ((2, 3), (3, 2), (4, 4), (1, 5))
+    swaps = [gap(paper.index_swap_matrix(M, N), commutation_matrix(N, M)) for M, N in sizes]
+    return Finding(
+        checks=(
+            at_most(
+                "Equation (20), largest relative difference", largest(gap(*paper.equation_20(*s)) for s in sizes), 0
+            ),
+            at_most(
+                "Lemma B.3, largest relative difference",
+                largest(gap(*paper.lemma_b_3(normal(seed, *s))) for s in sizes for seed in seeds(3)),
+                EXACT,
+            ),
+            at_most("K(M, N) minus K_{N,M} of Equation (18), largest difference", largest(swaps), 0),
+        )
+    )
+
+
+@claim(
+    "P23",
+    source="Lemma D.1",
+    statement="The stack of I_q kron A over B kron I_n has rank q rk(A) + n rk(B) - rk(A) rk(B).",
+    method="90 pairs of random matrices of chosen ranks from 0 to full, 3 sizes; rank by singular values",
+)
+def rank_of_a_stack() -> Finding:
+    """Measured rank against the formula."""
+    cases = [(size, a, b, seed) for size in SIZES for a in range(3) for b in range(3) for seed in seeds(3)]
+    cases += [((4, 4, 4, 4), 4, b, seed) for b in (3, 4, 2) for seed in seeds(3)]
+    wrong = sum(not _stack_rank_agrees(*case) for case in cases)
+    return Finding(checks=(equal(f"pairs of {len(cases)} whose rank differs from the formula", wrong, 0),))
+
+
+def _stack_rank_agrees(size: tuple[int, int, int, int], rank_a: int, rank_b: int, seed: int) -> bool:
+    m, n, p, q = size
+    A, B = _of_rank(seed, m, n, rank_a), _of_rank(seed + 100, p, q, rank_b)
+    stack = torch.cat([kron(torch.eye(q, dtype=A.dtype), A), kron(B, torch.eye(n, dtype=A.dtype))])
+    r_a, r_b = min(rank_a, m, n), min(rank_b, p, q)
+    found = numerical_rank(stack) if float(stack.abs().max()) > 0 else 0
+    return found == q * r_a + n * r_b - r_a * r_b
+
+
+def _of_rank(seed: int, rows: int, columns: int, rank: int) -> Tensor:
+    return normal(seed, rows, rank) @ normal(seed + 50, rank, columns)
+
+
+CLAIMS = (
+    jacobians,
+    second_derivative_of_softmax,
+    kronecker_rules,
+    vectorisation_by_an_identity,
+    commutation_rules,
+    rank_of_a_stack,
+)

@@ -1,0 +1,234 @@
+"""Several heads: what they share and what they do not (Appendix E)."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from hessianlens.attention import MultiHeadAttention, SelfAttention
+from hessianlens.lab.claims.check import Check, at_least, at_most, close, true
+from hessianlens.lab.claims.claim import claim
+from hessianlens.lab.claims.finding import Curves, Finding
+from hessianlens.lab.claims.networks import geometric
+from hessianlens.lab.claims.samples import EXACT, gap, largest, measured, normal, seeds, smallest
+from hessianlens.lab.claims.witness import Weights, Witness, attention_output, mean_square, softmax_rows
+from hessianlens.losses import SquareLoss
+from hessianlens.theory import AttentionHessian, attention_hessian
+from hessianlens.theory.paper import PrintedMultiHead, remark_e_1
+
+SHAPES = ((5, 4, 2, 2), (4, 3, 3, 2), (4, 3, 1, 3))
+"""L, d, d_K, heads."""
+
+HEADS = (1, 2, 4)
+
+
+def head_weights(seed: int, d_v: int, d_k: int, heads: int) -> Weights:
+    """Weights of all heads, named such as "Q0", from N(0, 1/d)."""
+    widths = {"Q": d_k, "K": d_k, "V": d_v}
+    return {
+        f"{name}{h}": normal(10_000 * seed + 10 * h + i, d_v, width) / math.sqrt(d_v)
+        for h in range(heads)
+        for i, (name, width) in enumerate(widths.items())
+    }
+
+
+def output(X: Tensor, heads: int, w: Weights) -> Tensor:
+    """The sum of the heads' outputs, written out."""
+    parts = [attention_output(X, {n: w[f"{n}{h}"] for n in "QKV"}, softmax_rows) for h in range(heads)]
+    return torch.stack(parts).sum(0)
+
+
+def cross_entropy(targets: Tensor, F: Tensor) -> Tensor:
+    """Mean cross-entropy with F as logits."""
+    return torch.nn.functional.cross_entropy(F, targets)
+
+
+def _redrawn(weights: Weights, seed: int, head: int) -> Weights:
+    """The same weights except that one head is drawn anew."""
+    return {n: normal(seed, *w.shape) if n.endswith(str(head)) else w for n, w in weights.items()}
+
+
+@measured
+def _jacobian_gaps() -> tuple[list[float], list[float], list[float]]:
+    """Change of a head's Jacobian when another head is drawn anew, and when its own is; distance from Remark E.1."""
+    other, own, printed = [], [], []
+    for seed in seeds(3):
+        for length, d_v, d_k, heads in SHAPES:
+            X, Y = normal(seed + 900, length, d_v), normal(seed + 901, length, d_v)
+            weights = head_weights(seed, d_v, d_k, heads)
+            run = partial(output, X, heads)
+            base = Witness(run, weights, mean_square(Y))
+            Q, K, V = (torch.stack([weights[f"{n}{h}"] for h in range(heads)]) for n in "QKV")
+            setting = PrintedMultiHead(X, Q, K, V, Y)
+            for name in ("Q", "K", "V"):
+                before = base.jacobian[:, base.place(f"{name}0")]
+                after = [Witness(run, _redrawn(weights, seed + 7, h), mean_square(Y)) for h in (1, 0)]
+                changes = [gap(w.jacobian[:, w.place(f"{name}0")], before) for w in after]
+                other.append(changes[0])
+                own.append(changes[1])
+                printed.append(gap(remark_e_1(setting, 0, name), before))
+    return other, own, printed
+
+
+@claim(
+    "P52",
+    source="Appendix E, Remark E.1",
+    statement="The Jacobian with respect to a head's weights depends on that head's weights alone and has the printed "
+    "form.",
+    method="jacrev of 2 and 3 heads, 3 shapes x 3 seeds, blocks Q, K, V: change when another head is drawn anew, "
+    "change when the head itself is, distance from the printed formula; float64",
+)
+def jacobian_of_a_head() -> Finding:
+    """Another head drawn anew, and the printed form."""
+    other, own, printed = _jacobian_gaps()
+    return Finding(
+        checks=(
+            at_most("largest change when another head is drawn anew", largest(other), EXACT),
+            at_least("smallest change when the head itself is drawn anew", smallest(own), 1e-3),
+            at_most("largest distance from Remark E.1", largest(printed), EXACT),
+        )
+    )
+
+
+@claim(
+    "P53",
+    source="Appendix E",
+    statement="Functional blocks between two heads are zero, whatever the loss.",
+    method="functional Hessian by automatic differentiation, 3 shapes x 3 seeds, square loss and cross-entropy, every "
+    "pair of blocks of different heads, relative to the whole; blocks within a head must not vanish",
+)
+def between_heads() -> Finding:
+    """Two losses."""
+    across: dict[str, list[float]] = {"square loss": [], "cross-entropy": []}
+    outer = []
+    for seed in seeds(3):
+        for length, d_v, d_k, heads in SHAPES:
+            X, Y = normal(seed + 900, length, d_v), normal(seed + 901, length, d_v)
+            targets = torch.arange(length) % d_v
+            for name, loss in (("square loss", mean_square(Y)), ("cross-entropy", partial(cross_entropy, targets))):
+                weights = head_weights(seed, d_v, d_k, heads)
+                witness = Witness(partial(output, X, heads), weights, loss)
+                pairs = [(r, c) for r in weights for c in weights if r[1] != c[1]]
+                outer.append(smallest(float(witness.block("outer", *pair).norm()) for pair in pairs))
+                size = float(witness.functional.norm())
+                across[name].append(
+                    largest(float(witness.block("functional", *pair).abs().max()) / size for pair in pairs)
+                )
+    return Finding(
+        checks=(
+            *(at_most(f"largest functional entry between heads, {n}", largest(v), 1e-14) for n, v in across.items()),
+            at_least("smallest norm of the outer product between heads", smallest(outer), 1e-6),
+        )
+    )
+
+
+def many_heads(seed: int, heads: int, scale: float) -> AttentionHessian:
+    """Heads of width d / H at d = 16, ten tokens of the given scale, square loss."""
+    d = 16
+    X, Y = scale * normal(seed + 300, 10, d), normal(seed + 301, 10, d)
+    w = head_weights(seed, d, d // heads, heads)
+    layers = [SelfAttention(w[f"Q{h}"], w[f"K{h}"], w[f"V{h}"]) for h in range(heads)]
+    return attention_hessian(MultiHeadAttention(layers), X, SquareLoss(Y))
+
+
+def zero_share(heads: int, d: int = 8) -> float:
+    """Share of exactly zero entries of the functional Hessian at width d."""
+    shares = []
+    for seed in seeds(2):
+        w = head_weights(seed, d, d // heads, heads)
+        layer = MultiHeadAttention([SelfAttention(w[f"Q{h}"], w[f"K{h}"], w[f"V{h}"]) for h in range(heads)])
+        X, Y = normal(seed + 300, 6, d), normal(seed + 301, 6, d)
+        matrix = attention_hessian(layer, X, SquareLoss(Y)).functional[:].to_dense()
+        shares.append(float((matrix == 0).double().mean()))
+    return smallest(shares)
+
+
+@claim(
+    "P54",
+    source="Appendix E",
+    statement="For fixed d_V and d_K = d_V / H the functional Hessian becomes sparser with every further head, and "
+    "most entries of the Hessian are the outer product alone.",
+    method="share of exactly zero entries of the functional Hessian, d_V = 8, H = 1, 2, 4, two seeds; growing with H, "
+    "and above one half from H = 2 on",
+)
+def sparser_with_heads() -> Finding:
+    """Zero entries counted."""
+    shares = {heads: zero_share(heads) for heads in (1, 2, 4)}
+    return Finding(
+        checks=(
+            true("the share of zero entries grows with H", shares[1] < shares[2] < shares[4]),
+            *(at_least(f"share of zero entries, H = {h}", shares[h], 0.5) for h in (2, 4)),
+            close(
+                "share of zero entries, H = 4 (only blocks within a head, without its VV block)",
+                shares[4],
+                _expected(4),
+                1e-12,
+            ),
+        )
+    )
+
+
+def _expected(heads: int, d: int = 8) -> float:
+    """Non-zero: within a head, everything but the value block."""
+    own, values = 2 * d * d // heads + d * d, d * d
+    return 1 - heads * (own**2 - values**2) / (heads * own) ** 2
+
+
+@measured
+def _dominance() -> dict[float, dict[int, list[float]]]:
+    """``|H_o| / |H_f|`` by scale of the tokens and number of heads, for every seed."""
+    return {
+        scale: {h: [_part_ratio(many_heads(seed, h, scale)) for seed in seeds(3)] for h in HEADS}
+        for scale in (0.1, 1.0)
+    }
+
+
+def _part_ratio(H: AttentionHessian) -> float:
+    return float(H.outer[:].frobenius_norm()) / float(H.functional[:].frobenius_norm())
+
+
+@claim(
+    "P55",
+    source="Appendix E, heading",
+    statement="With more heads the outer product dominates the Hessian.",
+    method="|H_o| / |H_f| of one layer, d = 16, d_K = 16 / H, H = 1, 2, 4, 10 tokens of scale 0.1 and 1, 3 seeds; "
+    "domination: a ratio of at least 3 at H = 4 and at least 1.5 times that at H = 1",
+)
+def outer_dominates() -> Finding:
+    """Norms over the number of heads, for small and larger tokens."""
+    found = {scale: {h: geometric(r) for h, r in by_heads.items()} for scale, by_heads in _dominance().items()}
+
+    def dominates(scale: float) -> tuple[Check, ...]:
+        ratios = found[scale]
+        return (
+            at_least(f"|H_o| / |H_f| at H = 4, tokens of scale {scale:g}", ratios[4], 3),
+            at_least(f"growth of |H_o| / |H_f| from H = 1 to 4, tokens of scale {scale:g}", ratios[4] / ratios[1], 1.5),
+        )
+
+    shown = "; ".join(
+        f"scale {scale:g}: " + ", ".join(f"{r:.2g}" for r in ratios.values()) for scale, ratios in found.items()
+    )
+    return Finding(
+        checks=tuple(check for scale in found for check in dominates(scale)),
+        conditional=dominates(0.1),
+        condition="the tokens are small (attention nearly uniform), or entries are counted and not weighed (see P54).",
+        support=(at_most("|H_o| / |H_f| at H = 4, tokens of scale 1", found[1.0][4], 3),),
+        correction="That the blocks between heads have no functional part makes most entries outer-product entries; "
+        "it does not make them large. With small tokens all heads attend alike and the inter-head value blocks add "
+        "up, so the outer product gains roughly the square root of H. With tokens of scale one the heads differ and "
+        "the ratio of the two norms hardly depends on H.",
+        example=f"|H_o| / |H_f| for H = 1, 2, 4: {shown}.",
+        curves=Curves(
+            "heads H",
+            "|H_o| / |H_f|",
+            {f"tokens of scale {s:g}": (tuple(map(float, HEADS)), tuple(r.values())) for s, r in found.items()},
+            log_x=True,
+            log_y=True,
+        ),
+    )
+
+
+CLAIMS = (jacobian_of_a_head, between_heads, sparser_with_heads, outer_dominates)

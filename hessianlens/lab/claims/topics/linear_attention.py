@@ -1,0 +1,295 @@
+"""Attention without the softmax: closed forms, powers of the covariance, and the sign of the blocks."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from hessianlens.lab.claims.check import Check, at_least, at_most, close, equal, share
+from hessianlens.lab.claims.claim import claim
+from hessianlens.lab.claims.finding import Finding
+from hessianlens.lab.claims.samples import (
+    EXACT,
+    Sample,
+    gap,
+    largest,
+    many_samples,
+    numbers,
+    relative_minimum,
+    sample,
+    seeds,
+    small_samples,
+    smallest,
+)
+from hessianlens.lab.claims.witness import Witness, mean_square
+from hessianlens.theory import AttentionHessian, attention_hessian, paper
+from hessianlens.theory.paper import kron
+
+FORMULA = "3 seeds x 4 shapes, against torch.func, relative difference at most 1e-10"
+BLOCKS = ("QQ", "KK", "VV", "QK", "VQ", "VK")
+ROUNDING = -1e-10
+"""A relative eigenvalue above this is not called negative."""
+
+
+def _remark_checks(part: str, pairs: tuple[str, ...]) -> tuple[Check, ...]:
+    printed = {"outer": paper.remark_4_1_outer, "functional": paper.remark_4_1_functional}[part]
+    return tuple(
+        at_most(
+            f"{part} {pair}, largest relative difference",
+            largest(
+                gap(printed(s.setting, pair[0], pair[1]), s.linear.witness.block(part, *pair))  # type: ignore[arg-type]
+                for s in small_samples()
+            ),
+            EXACT,
+        )
+        for pair in pairs
+    )
+
+
+@claim(
+    "P14",
+    source="Remark 4.1",
+    statement="Closed forms of the outer-product blocks VV, QQ, VQ and QK of linear self-attention.",
+    method="the printed products of the covariance and the weights; " + FORMULA,
+)
+def linear_outer_blocks() -> Finding:
+    """The four printed blocks."""
+    return Finding(checks=_remark_checks("outer", ("VV", "QQ", "VQ", "QK")))
+
+
+@claim(
+    "P15",
+    source="Remark 4.1",
+    statement="Of the functional blocks of linear self-attention only the off-diagonal ones are non-zero; closed forms"
+    " of VQ and QK.",
+    method="the printed products; norms of all blocks by autograd; " + FORMULA,
+)
+def linear_functional_blocks() -> Finding:
+    """Two printed blocks, zeros on the diagonal and nothing else zero."""
+    sizes = {
+        pair: [float(s.linear.witness.block("functional", *pair).abs().max()) for s in small_samples()]
+        for pair in BLOCKS
+    }
+    return Finding(
+        checks=(
+            *_remark_checks("functional", ("VQ", "QK")),
+            *(at_most(f"largest entry of functional {p}", largest(sizes[p]), 0.0) for p in ("QQ", "KK", "VV")),
+            *(
+                at_least(f"largest entry of functional {p}, smallest", smallest(sizes[p]), 1e-6)
+                for p in ("QK", "VQ", "VK")
+            ),
+        )
+    )
+
+
+@claim(
+    "P16",
+    source="Section 4.1, before Remark 4.1",
+    statement="Without softmax the first derivative of A by T is the identity of size d_V^2 and the second is zero.",
+    method="jacrev and its jacrev of the identity map at 4 shapes (L, d_V, d_K)",
+)
+def derivative_of_the_identity() -> Finding:
+    """The derivative of an L x L matrix by itself has L^2 rows."""
+    shapes = sorted({s.shape for s in small_samples()})
+    sizes = {
+        shape: torch.func.jacrev(lambda T: 1 * T)(torch.zeros(shape[0], shape[0])).reshape(shape[0] ** 2, -1).shape[0]
+        for shape in shapes
+    }
+    second = torch.func.hessian(lambda T: 1 * T)(torch.zeros(3, 3))
+    L, d, k = next(s for s in shapes if s[0] != s[1])
+    return Finding(
+        checks=(
+            *(equal(f"rows of dA/dT at L = {s[0]}, d_V = {s[1]}, against d_V^2", sizes[s], s[1] ** 2) for s in shapes),
+            at_most("largest entry of the second derivative", float(second.abs().max()), 0.0),
+        ),
+        support=(
+            *(equal(f"rows of dA/dT at L = {s[0]}, against L^2", sizes[s], s[0] ** 2) for s in shapes),
+            *_remark_checks("outer", ("QQ",)),
+        ),
+        correction="A and T are L x L, so the first derivative is the identity of size L^2. The printed size is right"
+        " only if the sequence is as long as the tokens are wide. Remark 4.1 itself uses the right size.",
+        example=f"L = {L}, d_V = {d}: dA/dT has {sizes[L, d, k]} rows, the printed identity {d * d}.",
+    )
+
+
+@claim(
+    "P42",
+    source="Section 4.1, softmax makes the Hessian block-heterogeneous",
+    statement="Without softmax all outer blocks depend cubically on the covariance, the non-zero functional blocks"
+    " linearly on X kron Sigma, and the number of weight matrices is the same in all outer blocks and in all non-zero"
+    " functional blocks.",
+    method="exact powers: tokens doubled (6 in X outer, 3 functional with the residual held), all weights doubled (4"
+    " outer, 1 functional), 3 seeds x 4 shapes, to 1e-9",
+)
+def powers_without_softmax() -> Finding:
+    """Without the softmax every block is a polynomial of one degree, so a doubling shows it exactly."""
+    checks = []
+    for what, tokens, weights, degrees in (
+        ("the tokens", 2.0, 1.0, {"outer": 6, "functional": 3}),
+        ("all weights", 1.0, 2.0, {"outer": 4, "functional": 1}),
+    ):
+        powers = [_powers(s, tokens, weights) for s in small_samples()]
+        for part, degree in degrees.items():
+            found = [value for row in powers for (p, _), value in row.items() if p == part]
+            worst = max(found, key=lambda v, d=degree: abs(v - d))  # type: ignore[misc]
+            checks.append(close(f"degree in {what}, {part} blocks, farthest of {len(found)}", worst, degree, 1e-9))
+    return Finding(checks=tuple(checks))
+
+
+def _powers(one: Sample, tokens: float, weights: float) -> dict[tuple[str, str], float]:
+    """log2 of what doubling the tokens or the weights does to every block that is not zero, by part and block."""
+    layer, factor = one.linear.layer, 2 / one.Y.numel()
+    scaled = layer.with_parameters({n: weights * w for n, w in one.weights.items()})
+    before, after = (
+        attention_hessian(at, x * one.X, grad=factor * one.Y, curvature=factor)
+        for at, x in ((layer, 1.0), (scaled, tokens))
+    )
+    blocks = [("outer", b) for b in BLOCKS] + [("functional", b) for b in BLOCKS if b[0] != b[1]]
+    return {(p, b): math.log2(_norm(after, p, b) / _norm(before, p, b)) for p, b in blocks}
+
+
+def _norm(H: AttentionHessian, part: str, block: str) -> float:
+    return float(H.part(part)[block[0], block[1]].frobenius_norm())
+
+
+@claim(
+    "P43",
+    source="Table 1",
+    statement="The Hessian of a linear MLP is of order Sigma (outer) and Omega (functional), that of linear attention"
+    " of order Sigma^3 and Omega Sigma, with Omega = X^T (F - Y) / L.",
+    method="all blocks rebuilt from Sigma, Omega and the weights alone (no token, no residual), two-layer linear MLP"
+    " and linear attention, against torch, 3 seeds x 4 shapes, relative difference at most 1e-10",
+)
+def covariances_suffice() -> Finding:
+    """Blocks from the two covariances and nothing else of the data."""
+    gaps: dict[str, list[float]] = {}
+    for one in small_samples():
+        for name, value in {**_mlp_gaps(one), **_attention_gaps(one)}.items():
+            gaps.setdefault(name, []).append(value)
+    return Finding(
+        checks=tuple(at_most(f"{name}, largest relative difference", largest(v), EXACT) for name, v in gaps.items())
+    )
+
+
+def _mlp_gaps(one: Sample) -> dict[str, float]:
+    """``F = X W_1 W_2``: H_o(1,1) = c L Sigma kron W_2 W_2^T, and Omega between the two layers."""
+    L, d, k = one.shape
+    first, second = one.weights["Q"], one.weights["K"].T.contiguous()
+    witness = Witness(lambda w: one.X @ w["1"] @ w["2"], {"1": first, "2": second}, mean_square(one.Y))
+    Sigma, c, eye = one.X.T @ one.X / L, 2 / (L * d), torch.eye(k, dtype=one.X.dtype)
+    Omega = one.X.T @ (witness.value - one.Y) / L
+    mixed = torch.einsum("ac,be->abec", c * L * Omega, eye).reshape(d * k, k * d)
+    return {
+        "MLP outer from Sigma": gap(c * L * kron(Sigma, second @ second.T), witness.block("outer", "1", "1")),
+        "MLP functional from Omega": gap(mixed, witness.block("functional", "1", "2")),
+    }
+
+
+def _attention_gaps(one: Sample) -> dict[str, float]:
+    L, d, k = one.shape
+    s, w, witness = one.setting, one.weights, one.linear.witness
+    Sigma, eye = one.X.T @ one.X / L, torch.eye(k, dtype=one.X.dtype)
+    Omega = one.X.T @ (witness.value - one.Y) / L
+    factor = 2 / (L * d) * L**2 / s.scale
+    value_query = torch.einsum("ae,cb->abce", Sigma @ w["K"], Omega)
+    query_key = torch.einsum("ac,be->abce", Omega @ w["V"].T @ Sigma, eye)
+    outer = [gap(paper.remark_4_1_outer(s, p[0], p[1]), witness.block("outer", *p)) for p in BLOCKS]  # type: ignore[arg-type]
+    return {
+        "attention outer from Sigma, six blocks": largest(outer),
+        "attention functional VQ from Omega and Sigma": gap(
+            factor * value_query.reshape(d * d, d * k), witness.block("functional", "V", "Q")
+        ),
+        "attention functional QK from Omega and Sigma": gap(
+            factor * query_key.reshape(d * k, d * k), witness.block("functional", "Q", "K")
+        ),
+    }
+
+
+def diagonal_minima(activation: str, block: str) -> list[float]:
+    """Smallest over largest absolute eigenvalue of a diagonal block of the full Hessian, 50 layers."""
+    chosen = [s if activation == "softmax" else s.linear for s in many_samples()]
+    return [relative_minimum(s.hessian.full[block, block].to_dense()) for s in chosen]
+
+
+@claim(
+    "P44",
+    source="Section 4.1, softmax makes the diagonal blocks more indefinite",
+    statement="Softmax makes the diagonal blocks of the Hessian (more) indefinite.",
+    method="smallest eigenvalue of each diagonal block over its largest absolute one, 50 layers (L = 6, d_V = 4, d_K ="
+    " 3) with random targets, softmax; negative means below -1e-10",
+)
+def softmax_makes_blocks_indefinite() -> Finding:
+    """True for the query and key blocks away from a perfect fit; the value block has no functional part."""
+    found = {b: diagonal_minima("softmax", b) for b in "QKV"}
+    linear = {b: diagonal_minima("linear", b) for b in "QK"}
+    fitted = [relative_minimum(s.at_target.hessian.full["Q", "Q"].to_dense()) for s in many_samples()]
+    one = next(
+        s for s in (sample(seed, 2, 1, 1) for seed in seeds(100)) if float(s.witness.block("full", "Q", "Q")) < 0
+    )
+    counted = {b: share(f"{b}{b} blocks with a negative eigenvalue", _negative(v), 50, 0.9) for b, v in found.items()}
+    return Finding(
+        checks=tuple(counted.values()),
+        conditional=(
+            counted["Q"],
+            counted["K"],
+            *(
+                at_least(f"linear attention, {b}{b}: smallest relative eigenvalue", smallest(v), ROUNDING)
+                for b, v in linear.items()
+            ),
+        ),
+        condition="the query and key blocks are meant, at a residual that is not zero",
+        correction="The value block stays positive semi-definite with softmax, because F is linear in W_V. The query"
+        " and key blocks become indefinite through the third attention moment weighted by the residual; at a perfect"
+        " fit they are positive semi-definite too.",
+        support=(
+            at_least("softmax, VV: smallest relative eigenvalue of 50", smallest(found["V"]), ROUNDING),
+            at_least("softmax at zero residual, QQ: smallest relative eigenvalue of 50", smallest(fitted), ROUNDING),
+        ),
+        example=f"L = 2, d_V = d_K = 1, tokens {numbers(one.X[:, 0])}: H(V,V) ="
+        f" {numbers(one.witness.block('full', 'V', 'V')[0, 0])}, H(Q,Q) ="
+        f" {numbers(one.witness.block('full', 'Q', 'Q')[0, 0])} = outer"
+        f" {numbers(one.witness.block('outer', 'Q', 'Q')[0, 0])} + functional"
+        f" {numbers(one.witness.block('functional', 'Q', 'Q')[0, 0])}.",
+    )
+
+
+def _negative(values: list[float]) -> int:
+    return sum(v < ROUNDING for v in values)
+
+
+@claim(
+    "P45",
+    source="Section 4.1, softmax makes the diagonal blocks more indefinite",
+    statement="Without softmax the diagonal blocks are given by the outer product alone and are positive"
+    " semi-definite.",
+    method="50 layers (L = 6, d_V = 4, d_K = 3) with random targets: norm of the functional diagonal blocks, and"
+    " smallest eigenvalue over the largest",
+)
+def linear_blocks_are_semi_definite() -> Finding:
+    """Block-hollow functional part, so that the diagonal is a Gram matrix."""
+    functional = [
+        float(s.linear.hessian.functional[b, b].to_dense().abs().max()) for s in many_samples() for b in "QKV"
+    ]
+    return Finding(
+        checks=(
+            at_most("largest entry of a functional diagonal block", largest(functional), 0.0),
+            *(
+                at_least(
+                    f"{b}{b}: smallest relative eigenvalue of 50", smallest(diagonal_minima("linear", b)), ROUNDING
+                )
+                for b in "QKV"
+            ),
+        )
+    )
+
+
+CLAIMS = (
+    linear_outer_blocks,
+    linear_functional_blocks,
+    derivative_of_the_identity,
+    powers_without_softmax,
+    covariances_suffice,
+    softmax_makes_blocks_indefinite,
+    linear_blocks_are_semi_definite,
+)

@@ -1,0 +1,186 @@
+"""The experimental setting and what is said about networks around one layer (Section 4.2, Appendix F, footnote 3)."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from hessianlens.lab.claims.check import at_least, at_most, close, equal
+from hessianlens.lab.claims.claim import claim
+from hessianlens.lab.claims.finding import Finding
+from hessianlens.lab.claims.networks import HISTOGRAM, PUBLISHED, TASK
+from hessianlens.lab.claims.samples import EXACT, gap, largest, normal, sample, seeds, smallest
+from hessianlens.lab.claims.witness import Weights, Witness, attention_output, mean_square, softmax_rows
+from hessianlens.models import Transformer
+from hessianlens.theory import numerical_rank
+from hessianlens.theory.paper import PrintedAttention, theorem_3_1, theorem_3_2
+from hessianlens.theory.paper.printed import Block
+
+GPT2_STD = 0.02
+"""Standard deviation of GPT-2's weights at initialisation, at every width (its released configuration)."""
+
+GPT2_WIDTHS = (768, 1024, 1280, 1600)
+PAIRS: tuple[tuple[Block, Block], ...] = (("Q", "Q"), ("Q", "K"), ("V", "Q"), ("V", "V"), ("K", "K"), ("V", "K"))
+_LETTERS = ("Q", "K", "V")
+
+
+def _second_layer(X: Tensor, w: Weights) -> Tensor:
+    """Two chained attention layers; weights of the first are named Q1, K1, V1."""
+    inner = attention_output(X, {n: w[f"{n}1"] for n in _LETTERS}, softmax_rows)
+    return attention_output(inner, {n: w[n] for n in _LETTERS}, softmax_rows)
+
+
+@claim(
+    "P61",
+    source="Section 5, footnote 3",
+    statement="Theorems 3.1 and 3.2 hold for the last layer of any deep self-attention network with X replaced by "
+    "what the layer before puts out.",
+    method="two chained softmax attention layers, square loss, 3 shapes x 3 seeds: all blocks of the last layer by "
+    "automatic differentiation of the whole network against the theorems at the hidden tokens; float64, relative "
+    "distance at most 1e-8, since the third moments of the nearly equal hidden tokens lose digits",
+)
+def last_layer() -> Finding:
+    """The theorems at the hidden tokens."""
+    gaps: dict[str, list[float]] = {"outer": [], "functional": []}
+    naive = []
+    for shape in ((4, 3, 2), (5, 2, 3), (3, 3, 3)):
+        for seed in seeds(3):
+            top, first = sample(seed, *shape), sample(seed + 50, *shape)
+            weights = dict(top.weights) | {f"{n}1": w for n, w in first.weights.items()}
+            network = Witness(partial(_second_layer, top.X), weights, mean_square(top.Y))
+            hidden = attention_output(top.X, first.weights, softmax_rows)
+            setting = PrintedAttention(hidden, top.weights["Q"], top.weights["K"], top.weights["V"], top.Y)
+            for row, col in PAIRS:
+                gaps["outer"].append(gap(theorem_3_1(setting, row, col), network.block("outer", row, col)))
+                if (row, col) != ("V", "V"):
+                    gaps["functional"].append(
+                        gap(theorem_3_2(setting, row, col), network.block("functional", row, col))
+                    )
+            naive.append(gap(theorem_3_1(top.setting, "Q", "Q"), network.block("outer", "Q", "Q")))
+    return Finding(
+        checks=(
+            *(
+                at_most(f"largest distance, {part} blocks of the last layer", largest(g), 1e-8)
+                for part, g in gaps.items()
+            ),
+            at_least("smallest distance if X is not replaced (a test of the test)", smallest(naive), 1e-2),
+        )
+    )
+
+
+@claim(
+    "P62",
+    source="Appendix F",
+    statement="Weights are initialised the same way as GPT-2's: N(0, 0.64 / d_V).",
+    method="arithmetic: 0.8 / sqrt(d_V) against GPT-2's 0.02 at the widths of Figures 1 and 3 and at GPT-2's own four "
+    "widths; and the standard deviation that the network of Figure 1 really has",
+)
+def same_as_gpt2() -> Finding:
+    """The rule at several widths."""
+    rule = {d: 0.8 / math.sqrt(d) for d in (HISTOGRAM.d_model, PUBLISHED.d_model, *GPT2_WIDTHS)}
+    drawn = float(torch.cat([w.detach().flatten() for w in Transformer(d_model=16).parameters() if w.ndim == 2]).std())
+    return Finding(
+        checks=tuple(close(f"standard deviation at d_V = {d}", std, GPT2_STD, 0.0005) for d, std in rule.items()),
+        conditional=(close("standard deviation at d_V = 1600", rule[1600], GPT2_STD, 1e-9),),
+        condition="d_V = 1600, the width of the largest GPT-2.",
+        support=(
+            close("standard deviation at d_V = 16, in units of GPT-2's", rule[16] / GPT2_STD, 10, 1e-9),
+            close("standard deviation of the weights drawn for Figure 1", drawn, rule[16], 0.01),
+        ),
+        correction="GPT-2 draws its weights from N(0, 0.02^2) whatever the width, and shrinks those that write to the "
+        "residual stream with the depth. N(0, 0.64 / d_V) is the rule of a library that agrees with it at d_V = 1600 "
+        "alone; at the widths used here the weights, and so the embeddings X, are 10 times (d_V = 16) and 3.5 times "
+        "(d_V = 128) larger. The exponents do not depend on it, the sizes in Figures 1 and 4 do.",
+        example=", ".join(f"d_V = {d}: {std:.4f}" for d, std in rule.items()) + f"; GPT-2: {GPT2_STD} at every width.",
+    )
+
+
+@claim(
+    "P63",
+    source="Appendix F",
+    statement="For the addition of 5-digit numbers the sequence length is L = 17.",
+    method="count the tokens of XXXXX+YYYYY=ZZZZZZ, the positions with a next token, and the positions with a loss",
+)
+def sequence_length() -> Finding:
+    """Tokens, predictions and losses counted."""
+    text = "12345+67890=080235"
+    tokens = int(TASK.batch(1, seed=0)["tokens"].shape[1])
+    predicting = equal("positions that have a next token to predict", tokens - 1, 17)
+    return Finding(
+        checks=(equal("tokens of a sequence, operands, signs and a 6-digit sum", tokens, 17), predicting),
+        conditional=(predicting,),
+        condition="L counts positions that predict something; the sequence itself has 18 tokens.",
+        support=(
+            equal("characters of the example", len(text), 18),
+            equal("5 + 1 + 5 + 1 + 6", 5 + 1 + 5 + 1 + 6, tokens),
+            equal("positions with a loss", len(TASK.loss_positions), 6),
+        ),
+        correction="The sum of two 5-digit numbers needs 6 digits, so a sequence has 5 + 1 + 5 + 1 + 6 = 18 tokens, "
+        "and the network's attention is 18 x 18. 17 of its positions have a next token; the loss uses the last 6 of "
+        "these.",
+        example=f"'{text}' has {len(text)} characters.",
+    )
+
+
+def _nearest(W: Tensor, rank: int) -> tuple[Tensor, Tensor]:
+    """Factors W_Q, W_K of the nearest product of that rank; no other product comes closer."""
+    left, values, right = torch.linalg.svd(W)
+    roots = values[:rank].sqrt()
+    return left[:, :rank] * roots, right[:rank].T * roots
+
+
+@claim(
+    "P64",
+    source="Section 4.2",
+    statement="Replacing W_Q W_K^T by a single matrix W_QK leaves the class of functions the same; for small d_K the "
+    "two matrices have fewer parameters.",
+    method="random W_QK (d = 4, 5 seeds): the best product of d x d_K factors (truncated SVD) for d_K = 1 .. 5, "
+    "distance of scores; parameter counts 2 d d_K and d^2",
+)
+def same_functions() -> Finding:
+    """The best product of two factors."""
+    d = 4
+    gaps: dict[int, list[float]] = {k: [] for k in range(1, 6)}
+    ranks = []
+    for seed in seeds(5):
+        W, X = normal(seed, d, d), normal(seed + 60, 8, d)
+        ranks.append(numerical_rank(W))
+        for d_k in gaps:
+            Q, K = _nearest(W, min(d_k, d))
+            gaps[d_k].append(gap(X @ Q @ K.T @ X.T, X @ W @ X.T))
+    wide = at_most("largest distance of scores, d_K = 4 and 5", largest(gaps[4] + gaps[5]), EXACT)
+    identity = torch.eye(2, dtype=torch.float64)
+    Q, K = _nearest(identity, 1)
+    left = float((identity - Q @ K.T).norm())
+    return Finding(
+        checks=(
+            wide,
+            at_most("largest distance of scores, d_K = 1, 2, 3", largest(gaps[1] + gaps[2] + gaps[3]), EXACT),
+        ),
+        conditional=(wide,),
+        condition="d_K >= d_V. For d_K < d_V the single matrix can do strictly more.",
+        support=(
+            equal("smallest rank of a random W_QK, d = 4", min(ranks), 4),
+            at_least(
+                "smallest distance of scores to the best product, d_K = 1, 2, 3",
+                smallest(gaps[1] + gaps[2] + gaps[3]),
+                1e-3,
+            ),
+            equal(
+                "widths d_K at which two matrices have fewer parameters, d = 4",
+                [k for k in gaps if 2 * d * k < d * d],
+                [1],
+            ),
+        ),
+        correction="A product of d_V x d_K factors has rank at most d_K. The classes are equal exactly if d_K >= d_V; "
+        "in the usual case d_K < d_V every pair of factors is a W_QK but not the other way round. And the pair has "
+        "fewer parameters only for d_K < d_V / 2, which is inside the range where the classes differ.",
+        example=f"d_V = 2, d_K = 1: W_QK = I has rank 2; the best product differs from it by {left:.2g} in Frobenius "
+        "norm.",
+    )
+
+
+CLAIMS = (last_layer, same_as_gpt2, sequence_length, same_functions)

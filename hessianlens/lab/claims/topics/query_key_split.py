@@ -1,0 +1,236 @@
+"""The query-key Hessian split at the scores, and the eigenvalue pairs of its T-functional part."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.func import grad, hessian, jacrev
+
+from hessianlens.lab.claims.check import Check, at_least, at_most, equal
+from hessianlens.lab.claims.claim import claim
+from hessianlens.lab.claims.finding import Finding
+from hessianlens.lab.claims.measures import flip_gap, group_spread, pair_gap
+from hessianlens.lab.claims.samples import EXACT, Sample, gap, largest, measured, numbers, sample, seeds, small_samples
+from hessianlens.lab.claims.witness import half_square, mean_square, softmax_rows
+from hessianlens.theory import paper
+
+Loss = Callable[[Tensor], Callable[[Tensor], Tensor]]
+
+
+def split_by_autograd(one: Sample, order: str = "QK", loss: Loss = mean_square) -> tuple[Tensor, Tensor]:
+    """T-outer-product and T-functional Hessian by differentiating at the scores, in the given order of the weights."""
+    weights = one.weights
+    size, k = weights["Q"].numel(), math.sqrt(one.shape[2])
+
+    def scores(flat: Tensor) -> Tensor:
+        part = {n: p.reshape(weights["Q"].shape) for n, p in zip(order, flat.split(size), strict=True)}
+        return one.X @ part["Q"] @ part["K"].T @ one.X.T / k
+
+    def loss_of(T: Tensor) -> Tensor:
+        return loss(one.Y)(softmax_rows(T) @ one.X @ weights["V"])
+
+    flat = torch.cat([weights[n].reshape(-1) for n in order])
+    T = scores(flat)
+    J = jacrev(scores)(flat).reshape(T.numel(), -1)
+    C = hessian(loss_of)(T).reshape(T.numel(), T.numel())
+    return J.T @ C @ J, torch.einsum("ij,ijab->ab", grad(loss_of)(T), hessian(scores)(flat))
+
+
+@measured
+def _splits() -> tuple[tuple[Tensor, Tensor], ...]:
+    return tuple(split_by_autograd(s) for s in small_samples())
+
+
+def printed_split_finding(correction: str) -> Finding:
+    """Remark D.1 as printed, under its condition, and corrected; shared by the paper and the article."""
+    printed = [
+        (paper.t_outer_product(s.setting, printed=True), paper.t_functional(s.setting, printed=True))
+        for s in small_samples()
+    ]
+    halves = [split_by_autograd(s, "KQ", half_square) for s in small_samples()]
+    corrected = [
+        (paper.query_first(paper.t_outer_product(s.setting)), paper.query_first(paper.t_functional(s.setting)))
+        for s in small_samples()
+    ]
+    one = sample(seeds(1)[0], 3, 1, 1)
+    tiny = paper.t_outer_product(one.setting, printed=True), split_by_autograd(one)[0]
+    return Finding(
+        checks=_pair_checks("order [W_Q; W_K], mean square error", printed, _splits()),
+        conditional=_pair_checks("order [W_K; W_Q], loss |F - Y|^2 / 2", printed, halves),
+        condition="the parameters are taken in the order [W_K; W_Q] and the loss is |F - Y|^2 / 2",
+        correction=correction,
+        support=_pair_checks("blocks exchanged, times 2/(L d_V)", corrected, _splits()),
+        example=f"L = 3, d_V = d_K = 1, tokens {numbers(one.X[:, 0])}, W_Q = {numbers(one.weights['Q'][0, 0])}, W_K ="
+        f" {numbers(one.weights['K'][0, 0])}: V^T U V / d_K = {numbers(tiny[0])}; the T-outer-product Hessian in the"
+        f" order [W_Q; W_K] is {numbers(tiny[1])}.",
+    )
+
+
+def _pair_checks(name: str, found: object, wanted: object) -> tuple[Check, Check]:
+    pairs = list(zip(found, wanted, strict=True))  # type: ignore[call-overload]
+    return (
+        at_most(
+            f"T-outer-product, {name}, largest relative difference", largest(gap(f[0], w[0]) for f, w in pairs), EXACT
+        ),
+        at_most(
+            f"T-functional, {name}, largest relative difference", largest(gap(f[1], w[1]) for f, w in pairs), EXACT
+        ),
+    )
+
+
+@claim(
+    "P19",
+    source="Remark D.1",
+    statement="The query-key part of the Hessian in the order [W_Q; W_K] is V^T U V / d_K plus the block-hollow matrix"
+    " of B and B^T over sqrt(d_K), times I.",
+    method="both matrices as printed against automatic differentiation at the scores T, 3 seeds x 4 shapes, relative"
+    " difference at most 1e-10",
+)
+def nested_decomposition() -> Finding:
+    """Right in the other order, up to the factor of the loss."""
+    return printed_split_finding(
+        "The first columns of the printed V differentiate the scores by W_K, and B has rows that belong to W_Q. So V"
+        " and the place of B belong to the order [W_K; W_Q], not [W_Q; W_K]. The factor 2/(L d_V) of the mean square"
+        " error is left out. With the blocks exchanged and the factor put in front, the decomposition is exact."
+    )
+
+
+@claim(
+    "B8",
+    source="What the dual parameterization adds",
+    statement="H_o^T = V^T U V / d_K with U of Lemma 4.1 and V = [(W_Q kron I) K, I kron W_K]; H_f^T is the"
+    " block-hollow matrix of B^T and B over sqrt(d_K), times I.",
+    method="the same comparison as for the paper's Remark D.1, the pair (W_Q, W_K) taken in this order; U against Lemma"
+    " 4.1 in another entry",
+)
+def article_formulas() -> Finding:
+    """The article carries the paper's order and missing factor over."""
+    return printed_split_finding(
+        "The article writes the pair as (W_Q, W_K); the V and B it gives belong to the order (W_K, W_Q): the first"
+        " columns of V are the derivative of the scores by W_K. The factor 2/(L d_V) of the mean square error is"
+        " missing, as in the paper. U is indeed the expression of Lemma 4.1."
+    )
+
+
+@claim(
+    "B10",
+    source="Caption of Figure 2",
+    statement="The query-key portion of the outer-product Hessian decomposes into the T-outer-product and the"
+    " T-functional Hessian.",
+    method="sum of the two against the query-key part of the outer-product Hessian, and of the full Hessian, both by"
+    " torch, 3 seeds x 4 shapes, relative difference at most 1e-10",
+)
+def what_is_decomposed() -> Finding:
+    """It is the full query-key Hessian that splits, not its outer product."""
+    sums = [a + b for a, b in _splits()]
+    parts = {p: [_query_key(s, p) for s in small_samples()] for p in ("outer", "full")}
+    one = sample(seeds(1)[0], 2, 1, 1)
+    both = sum(split_by_autograd(one))
+    return Finding(
+        checks=(
+            at_most(
+                "T-outer + T-functional minus the outer-product Hessian, largest relative difference",
+                largest(gap(s, o) for s, o in zip(sums, parts["outer"], strict=True)),
+                EXACT,
+            ),
+        ),
+        support=(
+            at_most(
+                "T-outer + T-functional minus the full Hessian, largest relative difference",
+                largest(gap(s, o) for s, o in zip(sums, parts["full"], strict=True)),
+                EXACT,
+            ),
+            at_most("T-functional against a part of F's functional Hessian", _inside_functional(), EXACT),
+        ),
+        correction="The two T-parts add up to the query-key part of the full Hessian, as the article's text says. The"
+        " outer product is only a part of the T-outer term; the rest of that term, the second derivative of the"
+        " softmax, and the whole T-functional term come from the functional Hessian.",
+        example=f"L = 2, d_V = d_K = 1, tokens {numbers(one.X[:, 0])}: T-outer + T-functional ="
+        f" {numbers(torch.as_tensor(both))}, full = {numbers(_query_key(one, 'full'))}, outer product ="
+        f" {numbers(_query_key(one, 'outer'))}.",
+    )
+
+
+def _query_key(one: Sample, part: str) -> Tensor:
+    size = 2 * one.weights["Q"].numel()
+    matrix: Tensor = getattr(one.witness, part)
+    return matrix[:size, :size]
+
+
+def _inside_functional() -> float:
+    """F's functional Hessian minus the T-functional Hessian must be the softmax part of the T-outer Hessian."""
+    found = []
+    for one, (t_outer, t_functional) in zip(small_samples(), _splits(), strict=True):
+        softmax_part = t_outer - _query_key(one, "outer")
+        found.append(gap(_query_key(one, "functional") - softmax_part, t_functional))
+    return largest(found)
+
+
+@claim(
+    "P20",
+    source="Appendix D, query-key Hessian eigenspectrum",
+    statement="The eigenvalues of the T-functional Hessian come in pairs +-lambda_i, i = 1 ... d_V, each with"
+    " multiplicity d_K.",
+    method="eigenvalues of the T-functional Hessian from automatic differentiation, 3 seeds x 4 shapes: spectrum"
+    " against its mirror image, spread inside groups of d_K, number of groups; relative to the largest, at most 1e-10",
+)
+def eigenvalue_pairs() -> Finding:
+    """Mirror image and multiplicity."""
+    return Finding(checks=pair_checks())
+
+
+def pair_checks() -> tuple[Check, ...]:
+    """Pairs, multiplicity and the flipped eigenvector, on spectra from automatic differentiation."""
+    spectra = [torch.linalg.eigvalsh(f) for _, f in _splits()]
+    flips = [flip_gap(f) for _, f in _splits()]
+    shapes = [s.shape for s in small_samples()]
+    return (
+        at_most("spectrum minus its mirror image, largest", largest(pair_gap(e) for e in spectra), EXACT),
+        at_most(
+            "spread inside groups of d_K, largest",
+            largest(group_spread(e, s[2]) for e, s in zip(spectra, shapes, strict=True)),
+            EXACT,
+        ),
+        equal(
+            "number of eigenvalues is 2 d_V d_K",
+            all(len(e) == 2 * s[1] * s[2] for e, s in zip(spectra, shapes, strict=True)),
+            True,
+        ),
+        at_most("[-v_1; v_2] is an eigenvector of -lambda, largest residual", largest(flips), EXACT),
+    )
+
+
+@claim(
+    "B13",
+    source="Block-hollow means indefinite",
+    statement="The T-functional Hessian has at least 2 rank(B) d_K non-zero eigenvalues, half of them positive and half"
+    " negative.",
+    method="signs of its eigenvalues (above 1e-10 of the largest) against the rank of B, both from automatic"
+    " differentiation, 3 seeds x 4 shapes; more and fewer tokens than features, so that B has and has not full rank",
+)
+def number_of_pairs() -> Finding:
+    """Exactly that many."""
+    counts = []
+    for one, (_, f) in zip(small_samples(), _splits(), strict=True):
+        values = torch.linalg.eigvalsh(f)
+        limit = 1e-10 * float(values.abs().max())
+        half, k = len(values) // 2, one.shape[2]
+        B = f[:half, half:][::k, ::k]
+        counts.append((int((values > limit).sum()), int((values < -limit).sum()), int(torch.linalg.matrix_rank(B)) * k))
+    return Finding(
+        checks=(
+            equal("samples with rank(B) d_K positive eigenvalues", sum(p == r for p, _, r in counts), len(counts)),
+            equal("samples with rank(B) d_K negative eigenvalues", sum(n == r for _, n, r in counts), len(counts)),
+            at_least(
+                "samples in which B has not full rank",
+                sum(r < s.shape[1] * s.shape[2] for (_, _, r), s in zip(counts, small_samples(), strict=True)),
+                1,
+            ),
+        )
+    )
+
+
+CLAIMS = (nested_decomposition, article_formulas, what_is_decomposed, eigenvalue_pairs, number_of_pairs)

@@ -1,0 +1,206 @@
+"""What softmax makes of large scores: vanishing gradients, one-hot rows, low entropy."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from hessianlens.attention import SelfAttention, attention_entropy
+from hessianlens.lab.claims.check import Check, at_least, at_most, close, share
+from hessianlens.lab.claims.claim import claim
+from hessianlens.lab.claims.finding import Curves, Finding
+from hessianlens.lab.claims.score_rows import dot_products, normal, shown, softmax
+
+
+@claim(
+    "C17",
+    source="Brain teaser 2, problem 1",
+    statement="When softmax is nearly one-hot its gradient with respect to the scores is nearly zero, so the model "
+    "cannot learn.",
+    method="norm of diag(p) - p p' against 1 - max p on 300 rows; gradients of W_Q, W_K and W_V of a layer (square "
+    "loss, 9 tokens, 5 seeds) where the top score of every row leads by 40, over those at temperature 1; vanished: "
+    "below 1e-6",
+)
+def vanishing_gradient(seed: int = 0) -> Finding:
+    """The scores' gradient vanishes, the values' does not."""
+    bound = max(_jacobian_over_gap(seed + n, n) for n in (3, 10, 30))
+    ratios = [_gradients(seed + n, _one_hot_temperature(seed + n)) / _gradients(seed + n, 1.0) for n in range(5)]
+    largest, least = torch.stack(ratios).amax(0), torch.stack(ratios).amin(0)
+    scores_vanish = (
+        at_most("largest norm of softmax's derivative over 1 - max p", bound, 2 + 1e-9),
+        at_most("query gradient, one-hot over soft, largest", float(largest[0]), 1e-6),
+        at_most("key gradient, one-hot over soft, largest", float(largest[1]), 1e-6),
+    )
+    steps = tuple(10 ** (-4 + 0.25 * n) for n in range(17))
+    series = torch.stack([_gradients(seed, t) for t in steps])
+    return Finding(
+        checks=(*scores_vanish, at_most("value gradient, one-hot over soft, largest", float(largest[2]), 1e-6)),
+        conditional=scores_vanish,
+        condition="only what acts through the scores is meant: the queries and the keys of that layer. The values, "
+        "and every other layer, keep their gradients, so the model still learns; it learns nothing about where to "
+        "look.",
+        support=(at_least("value gradient, one-hot over soft, smallest", float(least[2]), 0.1),),
+        example=f"p = {shown(softmax([10, 0]), 5)}: the derivative by a score is p(1 - p) = {_slope(10):.2g}, against "
+        f"{_slope(0):.2g} at p = [0.5, 0.5], while the derivative by the first value is p = {softmax([10, 0])[0]:.5f}.",
+        curves=Curves(
+            "temperature",
+            "norm of the gradient",
+            {f"W_{name}": (steps, tuple(series[:, n].clamp(min=1e-30).tolist())) for n, name in enumerate("QKV")},
+            log_x=True,
+            log_y=True,
+        ),
+    )
+
+
+def _slope(score: float) -> float:
+    p = softmax([score, 0])[0]
+    return p * (1 - p)
+
+
+def _jacobian_over_gap(seed: int, keys: int) -> float:
+    """The largest spectral norm of softmax's derivative over what the largest weight leaves to the others."""
+    p = (torch.logspace(-1, 1.5, 100, dtype=torch.float64)[:, None] * normal(seed, 100, keys)).softmax(-1)
+    jacobian = torch.diag_embed(p) - p[:, :, None] * p[:, None, :]
+    left = 1 - p.amax(-1)
+    kept = left > 1e-8  # below that, 1 - max p is mostly rounding
+    return float((torch.linalg.matrix_norm(jacobian, 2)[kept] / left[kept]).max())
+
+
+def _setting(seed: int) -> tuple[SelfAttention, Tensor, Tensor]:
+    """A layer, its tokens and their targets."""
+    X, Y = normal(seed + 1000, 2, 9, 8)
+    return SelfAttention.random(8, 4, seed=seed, dtype=torch.float64), X, Y
+
+
+def _one_hot_temperature(seed: int) -> float:
+    """The temperature at which the first score of every row leads the second by 40, so that every row is one-hot."""
+    layer, X, _ = _setting(seed)
+    scores = (X @ layer.W_Q) @ (X @ layer.W_K).T / math.sqrt(layer.d_k)
+    first, second = scores.topk(2, -1).values.unbind(-1)
+    return float((first - second).min()) / 40
+
+
+def _gradients(seed: int, temperature: float) -> Tensor:
+    """Norms of the gradients of W_Q, W_K, W_V."""
+    layer, X, Y = _setting(seed)
+    weights = [w.clone().requires_grad_() for w in (layer.W_Q, layer.W_K, layer.W_V)]
+    loss = (SelfAttention(*weights, temperature=temperature)(X) - Y).square().mean()
+    return torch.stack([gradient.norm() for gradient in torch.autograd.grad(loss, weights)])
+
+
+@claim(
+    "C18",
+    source="Brain teaser 2, problem 2",
+    statement="Without scaling, attention degenerates into mostly one-hot rows.",
+    method="standard normal queries and keys, rows of 16, 64 and 256 keys, d_K = 64, 512, 2048; then queries and "
+    "keys of a layer with weights N(0, 0.02^2), width 768, d_K = 64; mostly one-hot: more than half of the rows "
+    "give one token over 0.9",
+)
+def one_hot(seed: int = 0) -> Finding:
+    """True of wide heads with unit-variance components."""
+    keys = (16, 64, 256)
+    found = {(n, d_k): _share_over(seed, n, d_k) for d_k in (64, 512, 2048) for n in keys}
+    wide = tuple(_one_hot(found, n, d_k) for d_k in (512, 2048) for n in keys)
+    narrow = tuple(_one_hot(found, n, 64) for n in keys)
+    fresh = dot_products(seed + 7, 64, 300, 64) * 768 * 0.02**2
+    peak = fresh.softmax(-1).amax(-1)
+    return Finding(
+        checks=(
+            *wide,
+            *narrow,
+            share("rows over 0.9, layer with weights N(0, 0.02^2), 64 keys", int((peak > 0.9).sum()), 300, 0.5),
+        ),
+        conditional=wide,
+        condition="the components of queries and keys have unit variance and d_K is large (512 and more here). With "
+        "d_K = 64, the usual width of a head, fewer than half of the rows are one-hot once there are 64 keys; with "
+        "the small weights of a GPT-2 initialisation the scores are too small for it.",
+        support=(
+            at_most("share of rows over 0.9 for d_K = 64, 64 keys", found[64, 64], 0.5),
+            at_most("share of rows over 0.9 for d_K = 64, 256 keys", found[256, 64], 0.5),
+            at_most("share of rows over 0.9, small weights", float((peak > 0.9).double().mean()), 0.05),
+            at_most(
+                "share of rows over 0.9, scaled, d_K = 512, 16 keys", _share_over(seed, 16, 512, scaled=True), 0.01
+            ),
+        ),
+        example=f"64 keys, d_K = 64: {found[64, 64]:.0%} of the unscaled rows give one token more than 0.9; d_K = "
+        f"2048: {found[64, 2048]:.0%}.",
+    )
+
+
+def _share_over(seed: int, keys: int, d_k: int, scaled: bool = False) -> float:
+    """The share of rows that give one token more than 0.9."""
+    rows = max(100, min(1000, 2**25 // (keys * d_k)))
+    scores = dot_products(seed + keys, d_k, rows, keys) / (math.sqrt(d_k) if scaled else 1)
+    return float((scores.softmax(-1).amax(-1) > 0.9).double().mean())
+
+
+def _one_hot(found: dict[tuple[int, int], float], keys: int, d_k: int) -> Check:
+    return at_least(f"share of rows over 0.9, {keys} keys, d_K = {d_k}", found[keys, d_k], 0.5)
+
+
+@claim(
+    "C23",
+    source="Brain teaser 2, practical insight",
+    statement="Attention entropy consistently below 1.0 indicates over-peaked attention, often a scaling problem.",
+    method="entropy in nats of 1000 rows of properly scaled scores (d_K = 64) with 2 to 256 visible keys; a false "
+    "alarm is a scaled row below 1.0; the same for unscaled rows",
+)
+def low_entropy(seed: int = 0) -> Finding:
+    """Only where a row sees enough keys."""
+    keys = (2, 3, 4, 8, 16, 64, 256)
+    scaled = {n: _entropies(seed, n, scaled=True) for n in keys}
+    unscaled = {n: _entropies(seed, n, scaled=False) for n in keys}
+    alarms = {n: at_most(f"share of scaled rows below 1.0, {n} keys", _below(scaled[n]), 0.05) for n in keys}
+    xs = tuple(map(float, keys))
+    return Finding(
+        checks=tuple(alarms.values()),
+        conditional=(
+            *(alarms[n] for n in keys if n >= 8),
+            *(
+                at_least(f"share of unscaled rows below 1.0, {n} keys", _below(unscaled[n]), 0.5)
+                for n in keys
+                if n >= 8
+            ),
+        ),
+        condition="rows see at least about 8 keys. The most a row of n keys can have is log n, and well scaled "
+        "random scores give about log n - 1/2, so with 2 keys every row, and with 3 most rows, are below 1.0 "
+        "however well they are scaled; the first rows under a causal mask always are. A threshold relative to log n "
+        "works at any length. (In bits the limits are those of 1.0 bit = 0.69 nats.)",
+        support=(
+            at_most("largest entropy of a row of 2 keys", float(scaled[2].max()), math.log(2) + 1e-12),
+            close("log n minus mean entropy, scaled, 256 keys", math.log(256) - float(scaled[256].mean()), 0.5, 0.05),
+            at_least("smallest mean entropy over log n, scaled", min(_relative(scaled[n], n) for n in keys), 0.7),
+            at_most("largest mean entropy over log n, unscaled", max(_relative(unscaled[n], n) for n in keys), 0.3),
+        ),
+        example=f"two keys with equal scores: entropy log 2 = {math.log(2):.3f} < 1.0 although attention is "
+        "perfectly even.",
+        curves=Curves(
+            "visible keys",
+            "mean entropy (nats)",
+            {
+                "scaled": (xs, tuple(float(scaled[n].mean()) for n in keys)),
+                "unscaled, d_K = 64": (xs, tuple(float(unscaled[n].mean()) for n in keys)),
+                "log n": (xs, tuple(math.log(n) for n in keys)),
+                "the threshold 1.0": (xs, tuple(1.0 for _ in keys)),
+            },
+            log_x=True,
+        ),
+    )
+
+
+def _entropies(seed: int, keys: int, scaled: bool) -> Tensor:
+    scores = dot_products(seed + keys, 64, 1000, keys)
+    return attention_entropy((scores / 8 if scaled else scores).softmax(-1))
+
+
+def _below(entropies: Tensor) -> float:
+    return float((entropies < 1.0).double().mean())
+
+
+def _relative(entropies: Tensor, keys: int) -> float:
+    return float(entropies.mean()) / math.log(keys)
+
+
+CLAIMS = (vanishing_gradient, one_hot, low_entropy)

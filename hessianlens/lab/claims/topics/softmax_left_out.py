@@ -1,0 +1,137 @@
+"""What happens when the exponential or the normalisation of softmax is left out."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from hessianlens.attention import SelfAttention
+from hessianlens.lab.claims.check import Check, at_least, at_most, equal, share, true
+from hessianlens.lab.claims.claim import claim
+from hessianlens.lab.claims.finding import Finding
+from hessianlens.lab.claims.score_rows import (
+    SHAPES,
+    by_relu_sum,
+    by_row_sum,
+    dot_products,
+    from_uniform,
+    normal,
+    row,
+    shown,
+)
+
+
+def _squares(scores: Tensor) -> Tensor:
+    return by_row_sum(scores.square())
+
+
+def _sharp_relu(scores: Tensor) -> Tensor:
+    return by_row_sum(torch.relu(scores) ** 8)
+
+
+@claim(
+    "C43",
+    source="Putting it all together",
+    statement="Without the exponential, attention weights are negative and emphasis is weak.",
+    method="weights without an exponential on 1000 random rows of 16 scores (d_K = 64, scaled): raw, row sum, ReLU "
+    "and row sum, squares and row sum; emphasis: median of the largest weight against softmax's, also for ReLU to "
+    "the eighth power",
+)
+def without_exponential(seed: int = 0) -> Finding:
+    """Only if the sign of the scores is kept; emphasis can be had by a power."""
+    scores = dot_products(seed, 64, 1000, 16) / 8
+    keeping = {"raw scores": scores, "row sum": by_row_sum(scores)}
+    kept = scores[(scores > 0).any(-1)]
+    positive = {"ReLU, row sum": by_relu_sum(kept), "squares, row sum": _squares(kept)}
+    soft, sharper = _peak(scores.softmax(-1)), _peak(_sharp_relu(kept))
+    lifted = scores - scores.amin(-1, keepdim=True) + 1
+    flatter = int((from_uniform(by_row_sum(lifted)) < from_uniform(lifted.softmax(-1))).sum())
+    return Finding(
+        checks=(
+            *(_negative(name, weights) for name, weights in (keeping | positive).items()),
+            at_most("median largest weight, ReLU^8 and row sum, against softmax's", sharper, soft),
+        ),
+        conditional=(
+            *(_negative(name, weights) for name, weights in keeping.items()),
+            share("rows with scores of at least 1 that are flatter by row sum than by softmax", flatter, 1000),
+        ),
+        condition="for negative weights: what replaces the exponential keeps the sign of the scores, as raw scores "
+        "and their row sum do; for weak emphasis: scores of at least 1 are divided by their sum (C27). Weights made "
+        "of positive parts or squares are never negative, the article's own third option among them; and a power "
+        "above them is as sharp as one likes.",
+        support=(
+            equal("negative weights, ReLU and row sum", int((positive["ReLU, row sum"] < 0).sum()), 0),
+            equal("negative weights, squares and row sum", int((positive["squares, row sum"] < 0).sum()), 0),
+            at_least("median largest weight, ReLU^8 over softmax", sharper / soft, 1.5),
+        ),
+        example=f"scores 3, -2, 1: ReLU and row sum {shown(by_relu_sum(row([3, -2, 1])).tolist())}, to the eighth "
+        f"power {shown(_sharp_relu(row([3, -2, 1])).tolist(), 4)}, softmax "
+        f"{shown(row([3, -2, 1]).softmax(-1).tolist(), 4)}.",
+    )
+
+
+def _peak(weights: Tensor) -> float:
+    return float(weights.amax(-1).median())
+
+
+def _negative(name: str, weights: Tensor) -> Check:
+    return share(f"rows with a negative weight, {name}", int((weights < 0).any(-1).sum()), len(weights), 0.8)
+
+
+@claim(
+    "C44",
+    source="Putting it all together",
+    statement="Without normalisation, outputs are unbounded.",
+    method="output of layers (3 shapes x 3 seeds) with W_Q multiplied by 1 to 10^6, without normalisation: linear, "
+    "ReLU, exp, sigmoid, tanh; bounded: never above the sum of the values' norms",
+)
+def without_normalisation(seed: int = 0) -> Finding:
+    """Bounded functions need no normalisation for that."""
+    excess = {name: _excess(name, seed) for name in ("linear", "relu", "exp", "sigmoid", "tanh", "softmax")}
+    unbounded = ("linear", "relu", "exp")
+    return Finding(
+        checks=tuple(_exceeds(name, excess[name]) for name in (*unbounded, "sigmoid", "tanh")),
+        conditional=tuple(_exceeds(name, excess[name]) for name in unbounded),
+        condition="the function of the scores is itself unbounded: linear, ReLU, exp. Sigmoid and tanh weights stay "
+        "within 1 in size, so the output never exceeds the sum of the values' norms, which grows with the number of "
+        "tokens but not with the scores.",
+        support=(
+            *(
+                at_most(f"largest output over the sum of values, {name}", excess[name], 1 + 1e-12)
+                for name in ("sigmoid", "tanh")
+            ),
+            at_most("largest output over the sum of values, softmax", excess["softmax"], 1 + 1e-12),
+            true("sigmoid outputs grow with the number of equal tokens", _equal_tokens(20) > 9 * _equal_tokens(2)),
+        ),
+        example="two tokens with value 1 each and scores 1000: raw scores give 2000, sigmoid "
+        f"{2 * float(torch.sigmoid(torch.tensor(1000.0))):.0f}, softmax 1.",
+    )
+
+
+def _excess(activation: str, seed: int) -> float:
+    """The largest output over the sum of the values' norms, over score scales, shapes and seeds."""
+    found = []
+    for n in range(3):
+        for length, width, d_k in SHAPES:
+            X = normal(seed + n, length, width)
+            layer = SelfAttention.random(width, d_k, seed=seed + n, dtype=torch.float64, activation=activation)
+            values = (X @ layer.W_V).norm(dim=-1).sum()
+            # exp overflows beyond a factor of ten; it is far above the bound by then.
+            for factor in (1, 10) if activation == "exp" else (1, 1e2, 1e4, 1e6):
+                out = SelfAttention(factor * layer.W_Q, layer.W_K, layer.W_V, activation=activation)(X)
+                found.append(float(out.norm(dim=-1).max() / values))
+    return max(found)
+
+
+def _exceeds(name: str, excess: float) -> Check:
+    measured = f"{excess:.3g}"
+    return Check(f"largest output over the sum of values, {name}", measured, "at least 1000", excess >= 1000)
+
+
+def _equal_tokens(count: int) -> float:
+    ones = torch.ones(1, 1, dtype=torch.float64)
+    layer = SelfAttention(ones, ones, ones, activation="sigmoid")
+    return float(layer(torch.ones(count, 1, dtype=torch.float64)).max())
+
+
+CLAIMS = (without_exponential, without_normalisation)

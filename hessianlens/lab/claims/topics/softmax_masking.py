@@ -1,0 +1,230 @@
+"""Hiding future tokens: minus infinity before softmax, and what plain division makes of it."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+from torch.func import jacrev
+
+from hessianlens.attention import SelfAttention
+from hessianlens.lab.claims.check import Check, as_printed, at_least, equal, share, true
+from hessianlens.lab.claims.claim import claim
+from hessianlens.lab.claims.finding import Finding
+from hessianlens.lab.claims.score_rows import MASKED, SHAPES, by_row_sum, divided, normal, row, shown, softmax
+from hessianlens.models import Transformer
+
+
+@claim(
+    "C5",
+    source="Causal masking",
+    statement="Scores 2.8 and 1.2 with two masked tokens become 0.82, 0.18, 0.00, 0.00.",
+    method="softmax in float64, rounded to the two digits printed",
+)
+def masked_example() -> Finding:
+    """Both visible weights are off by one in the last digit."""
+    weights = softmax([2.8, 1.2, MASKED, MASKED])
+    return Finding(
+        checks=(as_printed("softmax of the masked row", weights, [".82", ".18", ".00", ".00"]),),
+        support=(
+            as_printed("softmax of the masked row", weights, [".83", ".17", ".00", ".00"]),
+            equal("weights of the masked tokens", weights[2:], [0.0, 0.0]),
+        ),
+        correction=f"The masked tokens do get exactly zero. The visible ones get {shown(weights[:2])}.",
+        example=f"1/(1 + exp(-(2.8 - 1.2))) = {weights[0]:.4f}, which rounds to 0.83.",
+    )
+
+
+def attend(X: Tensor, layer: SelfAttention, masked: bool) -> Tensor:
+    """Attention as the article builds it: scores, minus infinity on the future, softmax, weighted sum."""
+    scores = (X @ layer.W_Q) @ (X @ layer.W_K).T / math.sqrt(layer.d_k)
+    if masked:
+        scores = scores + torch.full_like(scores, MASKED).triu(1)
+    return scores.softmax(-1) @ (X @ layer.W_V)
+
+
+def _changed_future(seed: int, masked: bool) -> list[tuple[float, float]]:
+    """For each shape: change of the first half's output after redrawing the second half, and its largest derivative."""
+    found = []
+    for length, width, d_k in SHAPES:
+        layer = SelfAttention.random(width, d_k, seed=seed, dtype=torch.float64)
+        X, other = normal(seed + length, 2, length, width)
+        half = length // 2
+        changed = torch.cat([X[:half], 100 * other[half:]])
+        before, after = (attend(tokens, layer, masked)[:half] for tokens in (X, changed))
+        derivative = jacrev(lambda tokens, layer=layer, half=half: attend(tokens, layer, masked)[:half])(X)
+        found.append((float((after - before).abs().max()), float(derivative[:, :, half:].abs().max())))
+    return found
+
+
+def _model_change(seed: int) -> float:
+    """The largest change of a two-layer decoder's early logits after its later tokens change."""
+    model = Transformer(layers=2, d_model=16, d_mlp=32, dtype=torch.float64, seed=seed)
+    tokens = torch.randint(0, 12, (4, 18), generator=torch.Generator().manual_seed(seed))
+    other = tokens.clone()
+    other[:, 9:] = (tokens[:, 9:] + 1) % 12
+    with torch.no_grad():
+        return float((model(tokens)[:, :9] - model(other)[:, :9]).abs().max())
+
+
+@claim(
+    "C6",
+    source="Causal masking, why it works",
+    statement="Minus infinity before softmax gives future tokens a weight of exactly zero; that alone enforces "
+    "causality.",
+    method="redraw the later half of the tokens, 100 times larger: change and derivatives of the earlier outputs, "
+    "bit for bit; 3 shapes x 5 seeds, float64; the same in a two-layer decoder, 3 seeds",
+)
+def causal(seed: int = 0) -> Finding:
+    """Exactly zero, in value and derivative."""
+    pairs = [pair for n in range(5) for pair in _changed_future(seed + 10 * n, masked=True)]
+    return Finding(
+        checks=(
+            equal("largest change of an earlier output", max(change for change, _ in pairs), 0.0),
+            equal("largest derivative of an earlier output by a later token", max(slope for _, slope in pairs), 0.0),
+            equal("largest change of earlier logits in a decoder", max(_model_change(seed + n) for n in range(3)), 0.0),
+        )
+    )
+
+
+@claim(
+    "C45",
+    source="Putting it all together",
+    statement="Without the mask, information leaks from future tokens.",
+    method="the measurement of C6 without the mask",
+)
+def leaks(seed: int = 0) -> Finding:
+    """Every earlier output moves."""
+    pairs = [pair for n in range(5) for pair in _changed_future(seed + 10 * n, masked=False)]
+    return Finding(
+        checks=(
+            at_least("smallest change of an earlier output over 15 layers", min(change for change, _ in pairs), 1e-2),
+            at_least("smallest of their largest derivatives by a later token", min(slope for _, slope in pairs), 1e-3),
+        )
+    )
+
+
+@claim(
+    "C7",
+    source="Brain teaser 4, why minus infinity works",
+    statement="Masking with minus infinity is mathematically clean and handles all edge cases.",
+    method="rows with 0 to 6 visible of 6 scores, 100 random rows each, float64: finite weights that sum to 1, and "
+    "finite derivatives; padding in front of a causal sequence",
+)
+def edge_cases(seed: int = 0) -> Finding:
+    """All but the row that sees nothing."""
+    by_visible = [_proper_rows(seed, visible) for visible in range(7)]
+    nothing, something = by_visible[0], by_visible[1:]
+    padded = torch.zeros(3, 3) + torch.full((3, 3), MASKED).triu(1)
+    padded[:, 0] = MASKED
+    return Finding(
+        checks=(share("proper rows among those with 0 to 6 visible scores", sum(by_visible), 700),),
+        conditional=(share("proper rows among those with 1 to 6 visible scores", sum(something), 600),),
+        condition="every row keeps at least one visible token. A row that is masked altogether gives 0/0, not a "
+        "number, and so do its derivatives; it occurs as soon as padding in front of a sequence meets the causal "
+        "mask. Code must treat such rows apart.",
+        support=(
+            equal("proper rows among 100 that see nothing", nothing, 0),
+            equal("rows without a number, padding in front of a causal sequence of 3", _not_numbers(padded), 1),
+        ),
+        example=f"softmax of (-inf, -inf) = {shown(softmax([MASKED, MASKED]))}; of (-inf, 5) = "
+        f"{shown(softmax([MASKED, 5]))}.",
+    )
+
+
+def _proper_rows(seed: int, visible: int) -> int:
+    scores = 10 * normal(seed, 100, 6)
+    scores[:, visible:] = MASKED
+    scores.requires_grad_()
+    weights = scores.softmax(-1)
+    weights[:, 0].sum().backward()
+    assert scores.grad is not None
+    proper = ((weights.sum(-1) - 1).abs() < 1e-14) & scores.grad.isfinite().all(-1)
+    return int(proper.sum())
+
+
+def _not_numbers(scores: Tensor) -> int:
+    return int(scores.softmax(-1).isnan().any(-1).sum())
+
+
+@claim(
+    "C33",
+    source="Brain teaser 4, first attempt",
+    statement="With plain division a mask of minus infinity breaks at once.",
+    method="IEEE arithmetic on 2.8, 1.2 and two masked scores; 100 random rows of 6 with two masked",
+)
+def division_breaks(seed: int = 0) -> Finding:
+    """Masked tokens get no number, visible ones zero."""
+    weights = by_row_sum(row([2.8, 1.2, MASKED, MASKED]))
+    rows = normal(seed, 100, 6)
+    rows[:, 4:] = MASKED
+    many = by_row_sum(rows)
+    return Finding(
+        checks=(
+            true("the two masked weights of the example are not numbers", bool(weights[2:].isnan().all())),
+            equal("sum of the visible weights of the example", abs(float(weights[:2].sum())), 0.0),
+            share("random rows with a weight that is not a number", int(many.isnan().any(-1).sum()), 100),
+        ),
+        correction="What breaks is not the division by infinity as such: IEEE arithmetic gives a finite score over "
+        "minus infinity the value 0. Minus infinity over minus infinity has none. So the visible tokens lose all "
+        "weight and the masked ones get what is not a number.",
+    )
+
+
+@claim(
+    "C34",
+    source="Brain teaser 4, second attempt",
+    statement="With zeros in place of masked scores, 2.8, 1.2, 0, 0 over their sum is 0.70, 0.30, 0, 0.",
+    method="arithmetic, rounded to the digits printed",
+)
+def zero_mask() -> Finding:
+    """As printed."""
+    return Finding(checks=(as_printed("scores over their sum", divided([2.8, 1.2, 0, 0]), [".70", ".30", "0", "0"]),))
+
+
+@claim(
+    "C35",
+    source="Brain teaser 4, the fatal flaw",
+    statement="The same on -1, -2, 0, 0 gives -0.33, -0.67, 0, 0: negative attention.",
+    method="arithmetic, rounded to the digits printed; 3000 random rows of 2, 4 and 8 visible scores, by the signs "
+    "in them",
+)
+def fatal_flaw(seed: int = 0) -> Finding:
+    """The signs cancel; what is lost is the order."""
+    weights = divided([-1, -2, 0, 0])
+    return Finding(
+        checks=(as_printed("scores over their sum", weights, ["-.33", "-.67", "0", "0"]),),
+        support=(
+            as_printed("scores over their sum", weights, [".33", ".67", "0", "0"]),
+            *_signs(seed),
+            true("the lower score, -2, gets the larger weight", weights[1] > weights[0]),
+        ),
+        correction=(
+            f"The sum is -3, so the signs cancel and the weights are {shown(weights[:2])}: positive. Where all "
+            "visible scores are negative the flaw is another one: the order is turned round, the least similar token "
+            "gets the most weight. Negative weights come from rows with scores of both signs."
+        ),
+        example=f"-1/(-1 - 2) = {weights[0]:.2f}; for the flaw meant, take 1, -2: weights {shown(divided([1, -2]))}.",
+    )
+
+
+def _signs(seed: int) -> tuple[Check, Check, Check]:
+    negative = mixed = mixed_negative = turned = 0
+    for visible in (2, 4, 8):
+        rows = normal(seed + visible, 1000, visible)
+        below = -rows.abs()
+        weights = by_row_sum(below)
+        negative += int((weights < 0).any(-1).sum())
+        turned += int((weights.argmax(-1) == below.argmin(-1)).sum())
+        both = rows[(rows > 0).any(-1) & (rows < 0).any(-1)]
+        mixed += len(both)
+        mixed_negative += int((by_row_sum(both) < 0).any(-1).sum())
+    return (
+        equal("rows of negative scores with a negative weight, of 3000", negative, 0),
+        share("rows of negative scores whose lowest score gets the most weight", turned, 3000),
+        share("rows with scores of both signs that have a negative weight", mixed_negative, mixed),
+    )
+
+
+CLAIMS = (masked_example, causal, leaks, edge_cases, division_breaks, zero_mask, fatal_flaw)

@@ -1,0 +1,156 @@
+"""Temperature: the printed rows, and what it does in general."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from hessianlens.attention import SelfAttention, attention_entropy
+from hessianlens.lab.claims.check import as_printed, at_least, at_most, equal, true
+from hessianlens.lab.claims.claim import claim
+from hessianlens.lab.claims.finding import Curves, Finding
+from hessianlens.lab.claims.score_rows import normal, shown, softmax
+
+SCORES = (3, 2, 1)
+
+
+@claim(
+    "C37",
+    source="The temperature knob",
+    statement="Scores 3, 2, 1 at temperature 1 give 0.67, 0.24, 0.09.",
+    method="softmax in float64, rounded to the two digits printed",
+)
+def standard() -> Finding:
+    """As printed."""
+    return Finding(checks=(as_printed("softmax at temperature 1", softmax(SCORES), [".67", ".24", ".09"]),))
+
+
+@claim(
+    "C38",
+    source="The temperature knob",
+    statement="Scores 3, 2, 1 at temperature 0.5 give 0.84, 0.14, 0.02.",
+    method="softmax in float64, rounded to the two digits printed; every temperature from 0.1 to 10 in steps of 0.1 %",
+)
+def sharp() -> Finding:
+    """The printed row belongs to a temperature of about 0.56."""
+    weights, printed = softmax(SCORES, 0.5), [".84", ".14", ".02"]
+    found = _temperatures(printed)
+    return Finding(
+        checks=(as_printed("softmax at temperature 0.5", weights, printed),),
+        support=(
+            as_printed("softmax at temperature 0.5", weights, [".87", ".12", ".02"]),
+            at_least("lowest temperature that gives the printed row", min(found, default=0.0), 0.54),
+            at_most("highest temperature that gives the printed row", max(found, default=1.0), 0.58),
+        ),
+        correction=f"At temperature 0.5 it is {shown(weights)}. The printed row is that of a temperature between "
+        f"{min(found):.3f} and {max(found):.3f}. That a lower temperature is sharper is right (C40).",
+        example=f"1/(1 + exp(-2) + exp(-4)) = {weights[0]:.4f}, which rounds to 0.87.",
+    )
+
+
+@claim(
+    "C39",
+    source="The temperature knob",
+    statement="Scores 3, 2, 1 at temperature 2 give 0.49, 0.32, 0.19.",
+    method="softmax in float64, rounded to the two digits printed; every temperature from 0.1 to 10 in steps of 0.1 %",
+)
+def soft() -> Finding:
+    """No temperature gives the printed row."""
+    weights, printed = softmax(SCORES, 2.0), [".49", ".32", ".19"]
+    return Finding(
+        checks=(as_printed("softmax at temperature 2", weights, printed),),
+        support=(
+            as_printed("softmax at temperature 2", weights, [".51", ".31", ".19"]),
+            equal("temperatures that give the printed row", len(_temperatures(printed)), 0),
+        ),
+        correction=f"At temperature 2 it is {shown(weights)}, and no temperature gives the printed row. That a "
+        "higher temperature is flatter is right (C40).",
+        example=f"1/(1 + exp(-0.5) + exp(-1)) = {weights[0]:.4f}, which rounds to 0.51.",
+    )
+
+
+def _temperatures(printed: Sequence[str]) -> list[float]:
+    """Temperatures at which the scores give the printed row."""
+    grid = [0.1 * 1.001**n for n in range(4608)]
+    rows = torch.softmax(torch.tensor([[score / t for score in SCORES] for t in grid], dtype=torch.float64), -1)
+    near = (rows - torch.tensor([float(text) for text in printed], dtype=torch.float64)).abs().amax(-1) <= 0.005
+    return [t for t, hit in zip(grid, near.tolist(), strict=True) if hit]
+
+
+@claim(
+    "C40",
+    source="The temperature knob",
+    statement="A higher temperature makes attention flatter, a lower one sharper.",
+    method="300 random rows of 3, 10 and 40 scores at 60 temperatures from 0.01 to 100, float64: entropy never "
+    "falls, the largest weight never rises, and both ends are one-hot and uniform",
+)
+def monotone(seed: int = 0) -> Finding:
+    """Monotone on every row."""
+    temperatures = torch.logspace(-2, 2, 60, dtype=torch.float64)
+    falls, rises, flat, sharpest = 0.0, 0.0, 0.0, 0.0
+    for keys in (3, 10, 40):
+        rows = normal(seed + keys, 100, keys)
+        weights = (rows[None] / temperatures[:, None, None]).softmax(-1)
+        entropy, peak = attention_entropy(weights), weights.amax(-1)
+        falls = max(falls, float((entropy[:-1] - entropy[1:]).max()))
+        rises = max(rises, float((peak[1:] - peak[:-1]).max()))
+        flat = max(flat, float((math.log(keys) - entropy[-1]).max()))
+        sharpest = max(sharpest, float(entropy[0].median()))
+    ts = tuple(temperatures.tolist())
+    example = attention_entropy(torch.stack([torch.tensor(softmax(SCORES, t)) for t in ts]))
+    return Finding(
+        checks=(
+            at_most("largest fall of entropy from one temperature to the next", falls, 1e-12),
+            at_most("largest rise of the top weight", rises, 1e-12),
+            at_most("largest distance from log n at temperature 100", flat, 1e-2),
+            at_most("median entropy at temperature 0.01", sharpest, 1e-2),
+        ),
+        curves=Curves(
+            "temperature", "entropy of the row 3, 2, 1 (nats)", {"softmax": (ts, tuple(example.tolist()))}, log_x=True
+        ),
+    )
+
+
+@claim(
+    "C41",
+    source="The temperature knob, architecture design and experiment",
+    statement="Learned temperatures let attention heads differ in sharpness, and bring 1 to 3 % on reasoning tasks.",
+    method="entropies of 5 heads of equal weight scale at temperatures 0.25, 1, 4 (9 tokens); the same heads with "
+    "W_Q divided by the temperature instead; the gain would need training and is not part of the verdict",
+)
+def learned_temperature(seed: int = 0) -> Finding:
+    """It adds no function that the query weights do not have."""
+    spread, gap = [], 0.0
+    for n in range(5):
+        X = normal(seed + n, 9, 8)
+        heads = {
+            t: SelfAttention.random(8, 4, seed=seed + n, dtype=torch.float64, temperature=t) for t in (0.25, 1.0, 4.0)
+        }
+        entropies = [float(attention_entropy(head.attention(X)).mean()) for head in heads.values()]
+        spread.append(entropies == sorted(entropies) and entropies[-1] - entropies[0] > 0.1)
+        gap = max(gap, *(_without(head, X) for head in heads.values()))
+    differ = true("entropy rises with a head's temperature in all 5 heads, by more than 0.1 nats", all(spread))
+    return Finding(
+        checks=(
+            differ,
+            at_least("gap between a temperature t and W_Q / t: what only a temperature can express", gap, 1e-6),
+        ),
+        conditional=(differ,),
+        condition="a temperature is read as a convenience. A head with temperature t computes exactly what it "
+        "computes with W_Q / t, so heads differ in sharpness without it, through their weights; a gain can only "
+        "come from how training moves, and whether it is 1 to 3 % needs training and was not tested.",
+        support=(at_most("gap between a temperature t and W_Q / t", gap, 1e-14),),
+        example=f"one query 2 and keys 1, 0 at temperature 2: scores 2/2, 0: {shown(softmax([2, 0], 2.0))}; query "
+        f"2/2 at temperature 1: {shown(softmax([1, 0]))}.",
+    )
+
+
+def _without(head: SelfAttention, X: Tensor) -> float:
+    plain = SelfAttention(head.W_Q / head.temperature, head.W_K, head.W_V)
+    return float((plain(X) - head(X)).abs().max())
+
+
+CLAIMS = (standard, sharp, soft, monotone, learned_temperature)

@@ -1,0 +1,128 @@
+"""What a temperature does to the two parts of the query-key Hessian."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from hessianlens.lab.claims.check import at_least, at_most, close
+from hessianlens.lab.claims.claim import claim
+from hessianlens.lab.claims.finding import Curves, Finding
+from hessianlens.lab.claims.samples import Sample, holding, largest, measured, sample, seeds, slope, smallest
+from hessianlens.losses import SquareLoss
+from hessianlens.theory import AttentionHessian, attention_hessian
+
+TEMPERATURES = (0.003, 0.01, 0.03, 0.1, 1.0, 10.0, 100.0, 1000.0)
+LATE = (1e3, 1e4)
+PARTS = {"t_outer": 2, "t_functional": 1}
+"""Parts of the query-key Hessian and the power of 1/t the paper gives them."""
+
+
+@measured
+def _samples() -> tuple[Sample, ...]:
+    return tuple(sample(seed, *shape) for shape in ((6, 4, 3), (5, 3, 3)) for seed in seeds(5))
+
+
+def _at(one: Sample, temperature: float) -> AttentionHessian:
+    """The Hessian at a temperature, everything else that depends on it moving along."""
+    return attention_hessian(replace(one.layer, temperature=temperature), one.X, SquareLoss(one.Y))
+
+
+def _explicit(one: Sample, temperature: float) -> AttentionHessian:
+    """Only the factors: attention matrix, residual and loss curvature held at temperature one."""
+    layer = holding(replace(one.layer, temperature=temperature), one.X, one.setting.A)
+    return attention_hessian(layer, one.X, grad=one.hessian.loss.gradient[0], curvature=2 / one.Y.numel())
+
+
+def _norm(H: AttentionHessian, part: str) -> float:
+    return float(H.part(part)[:].frobenius_norm())
+
+
+@claim(
+    "P49",
+    source="Section 4.3, temperature scaling",
+    statement="Dividing the scores by t scales the T-outer-product Hessian by 1/t^2 and the T-functional Hessian by"
+    " 1/t.",
+    method="norms at t = 2 over norms at t = 1, 5 seeds x 2 shapes, 1/4 and 1/2 wanted within 1 %; then with attention"
+    " matrix and residual held at t = 1; and the powers of t between t = 1,000 and 10,000",
+)
+def temperature_factors() -> Finding:
+    """The explicit factors; the attention matrix moves with t too."""
+    free = {p: [_norm(_at(s, 2.0), p) / _norm(_at(s, 1.0), p) for s in _samples()] for p in PARTS}
+    held = {p: [_norm(_explicit(s, 2.0), p) / _norm(s.hessian, p) for s in _samples()] for p in PARTS}
+    late = {p: [slope(LATE, [_norm(_at(s, t), p) for t in LATE]) for s in _samples()] for p in PARTS}
+    small = sample(seeds(1)[0], 2, 1, 1)
+    ratios = {p: _norm(_at(small, 2.0), p) / _norm(_at(small, 1.0), p) for p in PARTS}
+
+    def farthest(values: list[float], wanted: float) -> float:
+        return max(values, key=lambda v: abs(v - wanted))
+
+    return Finding(
+        checks=tuple(
+            close(f"{p} at t = 2 over t = 1, farthest of 10", farthest(free[p], 2.0**-e), 2.0**-e, 0.01 * 2.0**-e)
+            for p, e in PARTS.items()
+        ),
+        conditional=tuple(
+            close(f"{p}, attention and residual held, farthest of 10", farthest(held[p], 2.0**-e), 2.0**-e, 1e-9)
+            for p, e in PARTS.items()
+        ),
+        condition="the attention matrix and the residual are held, that is, the factors written in the formulas are"
+        " meant",
+        correction="1/t^2 and 1/t are the factors that stand in front. The attention matrix inside U and B, and the"
+        " residual, change with t as well, so the two parts do not scale by these factors. For large t attention is"
+        " uniform and no longer changes, and the factors become the whole dependence.",
+        support=(
+            *(
+                close(f"{p}: power of t between 1,000 and 10,000, farthest of 10", farthest(late[p], -e), -e, 0.05)
+                for p, e in PARTS.items()
+            ),
+        ),
+        example=f"L = 2, d_V = d_K = 1, from t = 1 to t = 2: the T-outer-product Hessian is multiplied by"
+        f" {ratios['t_outer']:.3f} (claimed 0.25), the T-functional by {ratios['t_functional']:.3f} (claimed 0.5).",
+    )
+
+
+@claim(
+    "P50",
+    source="Section 4.3, temperature scaling",
+    statement="As t grows the T-functional Hessian dominates the query-key part; as t goes to 0 the T-outer-product"
+    " Hessian does.",
+    method="norm of the T-functional over the T-outer-product Hessian, t from 0.003 to 1000, 5 seeds x 2 shapes, fixed"
+    " random target: above 10 at t = 1000, below 0.5 at t = 0.003 in every layer whose parts are still above the"
+    " smallest float64. Both parts go to zero at both ends; the claim is about their ratio",
+)
+def temperature_limits() -> Finding:
+    """The ratio grows with t at both ends."""
+    ratios = [[_ratio(s, t) for t in TEMPERATURES] for s in _samples()]
+    cold = [r[0] for r in ratios if math.isfinite(r[0])]
+    return Finding(
+        checks=(
+            at_least(
+                "T-functional over T-outer-product at t = 1000, smallest of 10", smallest(r[-1] for r in ratios), 10
+            ),
+            at_most(f"T-functional over T-outer-product at t = 0.003, largest of {len(cold)}", largest(cold), 0.5),
+            at_least("layers of 10 in which both parts are above zero at t = 0.003", len(cold), 3),
+            close("power of t in the ratio, t = 100 to 1000, mean", _mean_slope(ratios), 1, 0.05),
+        ),
+        curves=Curves(
+            "temperature",
+            "T-functional over T-outer-product norm",
+            {f"seed {s}": (TEMPERATURES[1:], tuple(r[1:])) for s, r in zip(seeds(5), ratios, strict=False)},
+            log_x=True,
+            log_y=True,
+        ),
+    )
+
+
+def _ratio(one: Sample, temperature: float) -> float:
+    """T-functional over T-outer-product norm; not a number where both are too small for float64."""
+    H = _at(one, temperature)
+    outer = _norm(H, "t_outer")
+    return _norm(H, "t_functional") / outer if outer > 1e-290 else math.nan
+
+
+def _mean_slope(ratios: list[list[float]]) -> float:
+    return sum(slope(TEMPERATURES[-2:], r[-2:]) for r in ratios) / len(ratios)
+
+
+CLAIMS = (temperature_factors, temperature_limits)

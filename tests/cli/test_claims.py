@@ -1,0 +1,173 @@
+"""`hessianlens claims`: what it prints, draws, records and answers."""
+
+import io
+import json
+import subprocess
+import sys
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from hessianlens.cli import app
+from hessianlens.cli.claims_view import claims_table, counts_table, explanation
+from hessianlens.lab.claims import record, registry
+from hessianlens.lab.claims.check import at_most
+from hessianlens.lab.claims.claim import Claim
+from hessianlens.lab.claims.finding import Finding
+from hessianlens.lab.claims.ledger import run
+
+
+def call(*arguments):
+    return CliRunner().invoke(app, ["claims", *map(str, arguments), "--jobs", "1"])
+
+
+@pytest.fixture
+def own_record(tmp_path, monkeypatch):
+    path = tmp_path / "recorded.json"
+    monkeypatch.setattr(record, "RECORD", path)
+    return path
+
+
+def printed(renderable, width=100):
+    console = Console(width=width, record=True, file=io.StringIO())
+    console.print(renderable)
+    return console.export_text()
+
+
+def test_help_has_examples():
+    answer = CliRunner().invoke(app, ["claims", "--help"])
+    assert answer.exit_code == 0 and "hessianlens claims A12 P25" in answer.output
+
+
+def test_table_with_counts():
+    answer = call("--topic", "softmax_division")
+    assert answer.exit_code == 0, answer.stderr
+    lines = answer.stdout.splitlines()
+    assert any(line.startswith("C10") and " fails " in line for line in lines)
+    assert lines[-2].split()[-6:] == ["3", "1", "1", ".", ".", "5"]
+    shown = call("--topic", "softmax_division", "--verdict", "fails").stdout
+    assert "C10" in shown and "C9" not in shown
+
+
+def test_explanation_shows_everything():
+    answer = call("c10", "C23", "C13")
+    assert answer.exit_code == 0, answer.stderr
+    text = " ".join(answer.stdout.split())
+    for part in (
+        "C10 fails",
+        "as written no distance under plain division",
+        "correction Plain division moves 0.48 of the weight",
+        "wanted at least 1.4",
+        "example plain: [0.37, 0.33, 0.30]",
+        "hessianlens/lab/claims/topics/softmax_division.py:",
+        "C23 holds if",
+        "holds if rows see at least about 8 keys",
+        "plot hessianlens claims C23 --plot DIR",
+        "C13 needs training",
+        "why It compares trained models.",
+    ):
+        assert part in text, part
+
+
+def test_json_is_the_whole_entry():
+    answer = call("C10", "C13", "--json")
+    first, second = json.loads(answer.stdout)
+    assert answer.exit_code == 0 and first["verdict"] == "fails" and first["confirmed"] and second["reason"]
+    assert first["checks"][0]["passed"] is False and first["location"].count(":") == 1
+
+
+def test_plots_are_written_where_there_are_curves(tmp_path):
+    answer = call("C23", "C8", "--plot", tmp_path / "deep" / "pictures")
+    assert answer.exit_code == 0, answer.stderr
+    assert [path.name for path in (tmp_path / "deep" / "pictures").iterdir()] == ["C23.png"]
+    assert (tmp_path / "deep" / "pictures" / "C23.png").read_bytes().startswith(b"\x89PNG")
+    assert "none; no claim shown has curves" in call("C8", "--plot", tmp_path).stderr
+    (tmp_path / "file").write_text("")
+    answer = call("C8", "--plot", tmp_path / "file")
+    assert answer.exit_code == 2 and "cannot be a directory" in answer.stderr
+
+
+def test_recording_and_a_changed_verdict(own_record):
+    answer = call("C8", "C10")
+    assert answer.exit_code == 1 and "2 verdicts are not recorded yet (C8, C10)" in answer.stderr
+    assert call("C8", "C10", "--record").exit_code == 0
+    assert call("C8", "C10").exit_code == 0
+    kept = json.loads(own_record.read_text())
+    kept["C10"]["verdict"] = "holds"
+    own_record.write_text(json.dumps(kept))
+    answer = call("C8", "C10")
+    assert (
+        answer.exit_code == 1
+        and "C10: recorded as 'holds', now 'fails'" in answer.stderr
+        and "C8:" not in answer.stderr
+    )
+
+
+def _with(monkeypatch, claim):
+    monkeypatch.setattr("hessianlens.lab.claims.selection.find", lambda ids: (claim,))
+
+
+def test_a_broken_test_is_a_finding_and_never_recorded(own_record, monkeypatch):
+    def broken():
+        raise RuntimeError("on purpose")
+
+    _with(monkeypatch, Claim("C1", "here", "Something.", "somehow", "made up", broken))
+    answer = call("C1", "--record")
+    assert answer.exit_code == 1 and "C1: its test raised RuntimeError: on purpose" in answer.stderr
+    assert "error" in answer.stdout and not own_record.exists()
+
+
+def test_an_unsupported_correction_is_a_finding(own_record, monkeypatch):
+    finding = Finding(
+        (at_most("gap", 2, 1),), support=(at_most("other", 2, 1),), correction="It is less.", example="none"
+    )
+    _with(monkeypatch, Claim("C1", "here", "Something.", "somehow", "made up", lambda: finding))
+    answer = call("C1", "--record")
+    assert answer.exit_code == 1 and "did not pass its own checks" in answer.stderr and not own_record.exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["C99"], "expected an id such as"),
+        (["--document", "X"], "expected one of 'P', 'A', 'B', 'C'"),
+        (["--topic", "softmax_mask"], "'softmax masking'"),
+        (["--verdict", "maybe", "C8"], "'needs training'"),
+        (["C8", "--topic", "training"], "leave none"),
+    ],
+)
+def test_bad_input(arguments, message):
+    answer = call(*arguments)
+    assert answer.exit_code == 2 and message in answer.stderr and "Traceback" not in answer.output
+
+
+def test_no_process_at_all_is_bad_input():
+    answer = CliRunner().invoke(app, ["claims", "C8", "--jobs", "0"])
+    assert answer.exit_code == 2 and "jobs: got 0" in answer.stderr
+
+
+@pytest.mark.parametrize("width", [40, 69, 70, 100, 160])
+def test_nothing_is_cut_off_at_any_width(width):
+    entries = run(registry.find(["C1", "C13", "C23", "C32"])).entries
+    for renderable in (claims_table(entries, width), *map(explanation, entries)):
+        text = printed(renderable, width)
+        assert "…" not in text and max(map(len, text.splitlines())) <= width
+    flat = "".join(printed(claims_table(entries, width), width).split())
+    for entry in entries:
+        assert "".join(str(entry.verdict).split()) in flat
+
+
+def test_counts_by_document_and_in_all():
+    entries = run(registry.find(["C1", "C13", "C23", "C32", "C8"])).entries
+    one, *_ = (line for line in printed(counts_table(entries)).splitlines() if line.startswith(" C  "))
+    assert one.split()[-6:] == ["1", "1", "1", "1", "1", "5"]
+    other = Claim("P1", "here", "Something.", "somehow", "made up", lambda: 1 / 0)
+    *_, total = (line for line in printed(counts_table([*entries, *run([other])])).splitlines() if line.strip())
+    assert total.split() == ["all", "1", "1", "1", "1", "1", "1", "6"]
+
+
+def test_ledger_is_not_imported_for_help():
+    """Commands stay quick: the laboratory is loaded only when it works."""
+    code = "import sys, hessianlens.cli; sys.exit('hessianlens.lab.claims.registry' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
