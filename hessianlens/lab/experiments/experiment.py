@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import torch
+from threadpoolctl import threadpool_limits
 
 from hessianlens.errors import InputError, check_choice
 from hessianlens.lab.results import FinishedCell, Measurement, Parameters, Result, collect
@@ -58,7 +59,9 @@ class Experiment(Generic[Config]):
         torch.set_num_threads(1)
         start = time.perf_counter()
         try:
-            measurement = self.measure(parameters)
+            # Torch's own setting leaves NumPy's and SciPy's linear algebra alone, whose sums depend on it, too.
+            with threadpool_limits(limits=1):
+                measurement = self.measure(parameters)
         finally:
             torch.set_num_threads(threads)
         return FinishedCell(dict(parameters), measurement, time.perf_counter() - start)

@@ -1,0 +1,1 @@
+"""What the measurements say: series over repeats, fitted exponents, comparison with published numbers."""

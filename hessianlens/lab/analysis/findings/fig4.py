@@ -1,0 +1,32 @@
+"""What Figure 4 shows."""
+
+from __future__ import annotations
+
+from hessianlens.lab.analysis.findings.table import block_ratios, choices, geometric, numbers, select, short, span
+from hessianlens.lab.results import Result
+
+
+def findings(result: Result) -> list[str]:
+    """Value over query for every kind of attention, and which block softmax changes."""
+    sentences = []
+    for attention in choices(result, "attention"):
+        ratios = block_ratios(result, attention=attention)
+        sentences.append(
+            f"With {attention} attention the median absolute entry of the value block is {short(geometric(ratios))} "
+            f"times that of the query block ({span(ratios)} over {len(ratios)} draws)."
+        )
+    if {"softmax", "linear"} <= set(choices(result, "attention")):
+        changes = {block: _change(result, block) for block in ("query", "value")}
+        sentences.append(
+            f"Taking softmax away multiplies the median of the query block by {short(changes['query'])} and that of "
+            f"the value block by {short(changes['value'])}."
+        )
+    return sentences
+
+
+def _change(result: Result, block: str) -> float:
+    linear, softmax = (
+        geometric(numbers(select(result, attention=a, block=block, part="full"), "median"))
+        for a in ("linear", "softmax")
+    )
+    return linear / softmax

@@ -1,0 +1,30 @@
+"""The exact query, key and value blocks of a problem's last attention layer: statistics and histograms of entries."""
+
+from __future__ import annotations
+
+from hessianlens.errors import InputError
+from hessianlens.inspect.exact import exact_attention
+from hessianlens.lab.experiments.common.entries import EDGES, entry_sizes, log_histogram
+from hessianlens.lab.experiments.common.toy import ATTENTION_BLOCKS
+from hessianlens.lab.results import Measurement, Row
+from hessianlens.problem import Problem
+
+PARTS = {"outer": "ggn", "functional": "functional", "full": "full"}
+"""Parts of the Hessian by the papers' name and by the library's."""
+
+
+def diagonal_blocks(problem: Problem) -> Measurement:
+    """One row a block and part, and the histogram of each full block under its own name, bins under ``edges``."""
+    exact = exact_attention(problem)
+    if exact is None:
+        raise InputError("problem: got a model without closed form, expected a decoder such as models.Transformer.")
+    rows: list[Row] = []
+    arrays = {"edges": EDGES}
+    for name, place in ATTENTION_BLOCKS.items():
+        block = problem.blocks[place]
+        for part, own in PARTS.items():
+            matrix = exact.operator(own, block, block).to_dense()
+            rows.append({"block": name, "part": part, **entry_sizes(matrix)})
+            if part == "full":
+                arrays[name] = log_histogram(matrix)
+    return Measurement(tuple(rows), arrays)
