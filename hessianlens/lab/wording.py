@@ -5,11 +5,31 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from hessianlens.lab.plots.style import power_of_ten
-
 MINUS = "\N{MINUS SIGN}"
 GLUE = "\N{NO-BREAK SPACE}"
 _NEARLY_NOTHING = 1e-12
+_SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+def power_of_ten(exponent: float) -> str:
+    """Ten to a whole power, as text.
+
+    >>> power_of_ten(-3)
+    '10⁻³'
+    """
+    return f"10{str(round(exponent)).translate(_SUPERSCRIPT)}"
+
+
+def scientific(value: float, digits: int = 1) -> str:
+    """A number as a product with a power of ten, as text.
+
+    >>> scientific(4.49e-7), scientific(0.0)
+    ('4.5 × 10⁻⁷', '0')
+    """
+    if value == 0:
+        return "0"
+    mantissa, exponent = f"{value:.{digits}e}".split("e")
+    return f"{mantissa} × {power_of_ten(int(exponent))}"
 
 
 def number(value: float | None, digits: int = 3) -> str:
@@ -91,3 +111,18 @@ def be(n: int) -> str:
     ('is', 'are')
     """
     return "is" if n == 1 else "are"
+
+
+def duration(seconds: float | None) -> str:
+    """Seconds as a reader says them.
+
+    >>> duration(0.04), duration(75), duration(7500), duration(None)
+    ('0.04 s', '1 min 15 s', '2 h 5 min', 'not known')
+    """
+    if seconds is None:
+        return "not known"
+    if seconds < 60:
+        return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes_left = divmod(minutes, 60)
+    return f"{hours} h {minutes_left} min" if hours else f"{minutes} min {rest} s"

@@ -12,8 +12,8 @@ from hessianlens.lab.layer_page.figures import BLOCK_COLOURS, PART_COLOURS, draw
 from hessianlens.lab.layer_page.findings import findings, whole
 from hessianlens.lab.layer_page.snippets import snippets
 from hessianlens.lab.pages.template import render_template
-from hessianlens.lab.pages.wording import column
 from hessianlens.lab.plots.style import PALETTE
+from hessianlens.lab.wording import column
 
 HEADINGS = {
     "witnesses": ("witnesses", "Three witnesses"),

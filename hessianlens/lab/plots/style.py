@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from math import log10
 from typing import Any
 
@@ -13,6 +13,8 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+from hessianlens.lab.wording import power_of_ten
 
 INK, MUTED, GRID = "#1b2431", "#5d6875", "#dde2e8"
 BLUE, ORANGE, GREEN, RED, PURPLE, SKY = "#0072b2", "#e69f00", "#009e73", "#d55e00", "#b5568c", "#56b4e9"
@@ -36,7 +38,6 @@ WIDTH, HEIGHT = 4.6, 3.5
 _DPI = 160
 """Resolution of pictures inside a drawing: about one pixel an entry for heat maps of the default size."""
 
-_SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 _RC: Any = {
     "font.family": "sans-serif",
     "font.sans-serif": ["DejaVu Sans"],
@@ -66,21 +67,35 @@ _RC: Any = {
 }
 
 
-def power_of_ten(exponent: float) -> str:
-    """Ten to a whole power, as text.
-
-    >>> power_of_ten(-3)
-    '10⁻³'
-    """
-    return f"10{str(round(exponent)).translate(_SUPERSCRIPT)}"
-
-
 @contextmanager
 def panel(width: float = WIDTH, height: float = HEIGHT) -> Iterator[tuple[Figure, Axes]]:
     """One figure with one pair of axes, in the style of the page and without global state."""
     with mpl.rc_context(_RC):
         figure = Figure(figsize=(width, height), layout="constrained")
         yield figure, figure.add_subplot()
+
+
+def styled() -> AbstractContextManager[None]:
+    """The style of every figure, for as long as the context lasts and without global state."""
+    return mpl.rc_context(_RC)
+
+
+@contextmanager
+def panels(
+    columns: int, rows: int = 1, width: float = WIDTH, height: float = HEIGHT, **sharing: Any
+) -> Iterator[tuple[Figure, list[Axes]]]:
+    """One figure with several pairs of axes, row by row, each of the given size in inches.
+
+    Args:
+        columns: Panels side by side.
+        rows: Panels on top of each other.
+        width: Of one panel.
+        height: Of one panel.
+        **sharing: ``sharex`` and ``sharey`` as for matplotlib's `Figure.subplots`.
+    """
+    with styled():
+        figure = Figure(figsize=(columns * width, rows * height), layout="constrained")
+        yield figure, list(figure.subplots(rows, columns, squeeze=False, **sharing).flat)
 
 
 def log_axis(axes: Axes, which: str, most: int = 6) -> None:
