@@ -10,6 +10,7 @@ from torch.nn import functional as nnf
 
 from hessianlens.errors import InputError, check_choice, expect
 from hessianlens.models.adapters.batches import batch_size, inputs_of, targets_of
+from hessianlens.models.adapters.precision import in_precision_of
 from hessianlens.problem import Batch, BatchLoss
 
 IGNORED = -100
@@ -55,7 +56,8 @@ def callable_loss(function: Callable[[Tensor, Batch], Tensor], data: Sequence[Ba
     sequences = sum(batch_size(batch) for batch in data)
 
     def share(out: Tensor, batch: Batch) -> Tensor:
-        value = function(out, batch)
+        with in_precision_of([out]):
+            value = function(out, batch)
         expect(
             isinstance(value, Tensor) and value.numel() == 1,
             "loss: the function must return a scalar tensor, got "
@@ -84,15 +86,32 @@ def labels(batch: Batch, shift: bool, ignore_index: int) -> Tensor:
     return tokens if seen is None else tokens.masked_fill(seen == 0, ignore_index)
 
 
-def _cross_entropy(out: Tensor, targets: Tensor, shift: bool, ignore_index: int) -> Tensor:
-    if shift:
-        out, targets = out[:, :-1], targets[:, 1:]
+def check_classes(out: Tensor, targets: Tensor, ignore_index: int) -> None:
+    """Targets are numbers of classes, one for each row of outputs."""
     expect(
         targets.shape == out.shape[:-1],
         f"targets: got shape {tuple(targets.shape)}, expected {tuple(out.shape[:-1])} for outputs {tuple(out.shape)}.",
     )
+    expect(
+        not targets.is_floating_point(),
+        f"targets: got dtype {targets.dtype}, expected numbers of classes; convert them with .long(), or use 'bce' "
+        "or 'square'.",
+    )
+    classes = out.shape[-1]
+    wrong = targets[((targets < 0) | (targets >= classes)) & (targets != ignore_index)]
+    if wrong.numel():
+        raise InputError(
+            f"targets: got class {int(wrong[0])} ({wrong.numel()} of {targets.numel()} out of range), expected "
+            f"0 .. {classes - 1} for outputs of {classes} classes, or {ignore_index} where there is no loss."
+        )
+
+
+def _cross_entropy(out: Tensor, targets: Tensor, shift: bool, ignore_index: int) -> Tensor:
+    if shift:
+        out, targets = out[:, :-1], targets[:, 1:]
+    check_classes(out, targets, ignore_index)
     return nnf.cross_entropy(
-        out.reshape(-1, out.shape[-1]), targets.reshape(-1), ignore_index=ignore_index, reduction="sum"
+        out.reshape(-1, out.shape[-1]), targets.reshape(-1).long(), ignore_index=ignore_index, reduction="sum"
     )
 
 
@@ -100,6 +119,11 @@ def _like(out: Tensor, batch: Batch) -> Tensor:
     targets = targets_of(batch)
     if targets is None:
         raise InputError("data: no targets; give (inputs, targets) pairs or a dict with 'labels'.")
+    return targets_like(out, targets)
+
+
+def targets_like(out: Tensor, targets: Tensor) -> Tensor:
+    """Targets in the shape and dtype of the outputs; one number a sequence serves a single output."""
     if out.shape == (*targets.shape, 1):
         targets = targets[..., None]
     expect(

@@ -2,26 +2,58 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 
+import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
 from hessianlens.errors import InputError
-from hessianlens.models.adapters.batches import inputs_of
+from hessianlens.models.adapters.batches import inputs_of, targets_of
+from hessianlens.models.adapters.precision import in_precision_of
 from hessianlens.problem import Batch
 
 _FIELDS = ("logits", "prediction_logits", "last_hidden_state", "pooler_output")
 
 
-def call(model: nn.Module, params: Mapping[str, Tensor], batch: Batch) -> Tensor:
-    """The model's outputs for a batch, as a tensor."""
+def call(model: nn.Module, params: Mapping[str, Tensor], batch: Batch, *, with_targets: bool = False) -> Tensor:
+    """The model's outputs for a batch, as a tensor, in float64 throughout where the parameters are float64.
+
+    Args:
+        model: The model.
+        params: Its parameters and buffers.
+        batch: A batch; the model sees its inputs.
+        with_targets: Also hand over the targets, as `targets`; see `wants_targets`.
+    """
+    return counted_call(model, params, batch, with_targets)[0]
+
+
+def counted_call(
+    model: nn.Module, params: Mapping[str, Tensor], batch: Batch, with_targets: bool
+) -> tuple[Tensor, int]:
+    """As `call`, and how many steps asked for float32 and ran in float64."""
     inputs = inputs_of(batch)
-    if isinstance(inputs, Mapping):
-        result = functional_call(model, dict(params), (), dict(inputs))
-    else:
-        result = functional_call(model, dict(params), (inputs,))
-    return as_tensor(result)
+    args: tuple[object, ...] = () if isinstance(inputs, Mapping) else (inputs,)
+    options = dict(inputs) if isinstance(inputs, Mapping) else {}
+    targets = targets_of(batch) if with_targets else None
+    if targets is not None:
+        options["targets"] = targets.clamp(min=0)  # targets without a loss have another number in every library
+    with in_precision_of(params.values()) as seen:
+        result = functional_call(model, dict(params), args, options)
+    return as_tensor(result), 0 if seen is None else seen.widened
+
+
+def wants_targets(model: nn.Module, params: Mapping[str, Tensor], batch: Batch) -> bool:
+    """Whether the model, as nanoGPT does, gives outputs at every position only when it gets `targets`."""
+    targets = targets_of(batch)
+    if not isinstance(targets, Tensor) or targets.ndim != 2 or targets.is_floating_point():
+        return False
+    if "targets" not in inspect.signature(model.forward).parameters:
+        return False
+    with torch.no_grad():
+        found = call(model, params, batch)
+    return found.ndim == 3 and found.shape[1] < targets.shape[1]
 
 
 def as_tensor(result: object) -> Tensor:

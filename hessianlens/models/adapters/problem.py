@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -12,8 +13,9 @@ from torch.func import functional_call
 from hessianlens.errors import InputError, check_choice, expect
 from hessianlens.models.adapters.batches import as_batches, targets_of
 from hessianlens.models.adapters.losses import StatedLoss, callable_loss, named_loss
-from hessianlens.models.adapters.outputs import call
+from hessianlens.models.adapters.outputs import call, counted_call, wants_targets
 from hessianlens.models.adapters.scope import differentiable_twice, fused_attention, uses_scaled_dot_product
+from hessianlens.models.adapters.torch_losses import recognised, torch_loss
 from hessianlens.models.discovery import discover
 from hessianlens.problem import Batch, Problem, move
 
@@ -35,16 +37,18 @@ def problem(
     """The loss of a model on data, as a function of its named blocks.
 
     The model is put in evaluation mode, without dropout and with attention that can be differentiated twice, only
-    while it runs, and is left as it was. Derivatives are taken in `dtype` whatever the model's own is.
+    while it runs, and is left as it was. Derivatives are taken in `dtype` whatever the model's own is; in float64 also
+    where the model casts to float32, as many norms do.
 
     Args:
         model: Any `nn.Module`, Hugging Face model or TransformerLens-style model.
         data: A batch (tensor, (inputs, targets), dict) or an iterable of batches.
-        loss: "cross_entropy", "square", "bce", "model" (a Hugging Face model's own, from `labels`), or a function of
-            outputs and batch. Default: the model's own if the data has labels, else next-token cross-entropy for a
-            causal language model.
+        loss: "cross_entropy", "square", "bce", "model" (a Hugging Face model's own, from `labels`), one of PyTorch's
+            losses such as `nn.CrossEntropyLoss()` or `torch.nn.functional.mse_loss`, or a function of outputs and
+            batch. Default: the model's own if the data has labels, else next-token cross-entropy for a causal
+            language model.
         reduction: "mean" over all targets, "sequence" (mean over sequences of sums) or "sum"; for a function: "mean"
-            over batches by size, or "sum".
+            over batches by size, or "sum"; PyTorch's losses keep their own.
         dtype: Precision of the derivatives; default: the model's.
         device: Where they are computed; default: where the model is.
         micro_batch: Largest number of sequences differentiated at once.
@@ -62,20 +66,23 @@ def problem(
     batches = [move(batch, target_dtype, target_device) for batch in as_batches(data, micro_batch)]
     stated = _stated_loss(model, batches, loss, reduction)
     found = discover(model, heads=heads)
+    with differentiable_twice(model):
+        with_targets = wants_targets(model, params, batches[0])
     made = Problem(
-        forward=partial(call, model),
+        forward=partial(call, model, with_targets=with_targets),
         loss=stated.function,
         params=params,
         blocks=found.blocks,
         data=batches,
         reduction=stated.reduction,
-        notes=(*found.notes, *_attention_note(model)),
+        notes=(*found.notes, *_attention_note(model), *_targets_note(model, with_targets)),
         scope=partial(differentiable_twice, model),
         source=model,
         aliases=found.aliases,
     )
     if check:
-        _expect_deterministic(made)
+        widened = _expect_deterministic(made, partial(counted_call, model, with_targets=with_targets))
+        made = replace(made, notes=(*made.notes, *_precision_note(widened)))
         if loss in (None, "model"):
             _expect_own_loss(model, made)
     return made
@@ -103,9 +110,12 @@ def _parameters(
 
 
 def _stated_loss(model: nn.Module, data: Sequence[Batch], loss: LossLike, reduction: str) -> StatedLoss:
+    kind = _head_kind(model, targets_of(data[0]))
+    torchs_own = recognised(loss)
+    if torchs_own is not None:
+        return torch_loss(torchs_own, data, reduction, shift=kind == "causal")
     if callable(loss):
         return callable_loss(loss, data, reduction)
-    kind = _head_kind(model, targets_of(data[0]))
     if loss in (None, "model"):
         if kind is None or (targets_of(data[0]) is None and kind != "causal"):
             raise InputError(
@@ -153,9 +163,23 @@ def _attention_note(model: nn.Module) -> tuple[str, ...]:
     return ()
 
 
-def _expect_deterministic(made: Problem) -> None:
+def _targets_note(model: nn.Module, with_targets: bool) -> tuple[str, ...]:
+    if not with_targets:
+        return ()
+    return (f"{type(model).__name__} gives outputs at every position only with targets: it is called with them",)
+
+
+def _precision_note(widened: int) -> tuple[str, ...]:
+    if not widened:
+        return ()
+    return ("the model casts some steps to float32: they run in float64 while differentiating",)
+
+
+def _expect_deterministic(made: Problem, counted: Callable[..., tuple[Tensor, int]]) -> int:
+    """Two runs of the first batch agree and are finite; gives the number of steps that asked for float32."""
     with made.scope(), torch.no_grad():
-        first, again = (made.forward(made.params, made.data[0]) for _ in range(2))
+        first = made.forward(made.params, made.data[0])
+        again, widened = counted(made.params, made.data[0])
     if not torch.equal(first, again):
         raise InputError(
             f"model: two runs on the same batch differ by up to {float((first - again).abs().max()):.2g}; "
@@ -164,6 +188,7 @@ def _expect_deterministic(made: Problem) -> None:
     expect(bool(torch.isfinite(first).all()), "model: its outputs on the first batch are not finite.")
     value = made.loss(first, made.data[0])
     expect(bool(torch.isfinite(value)), f"loss: got {float(value)} on the first batch, expected a finite number.")
+    return widened
 
 
 def _expect_own_loss(model: nn.Module, made: Problem) -> None:

@@ -1,0 +1,173 @@
+"""Hugging Face models from a configuration or from where they were saved; transformers is an optional extra."""
+
+from __future__ import annotations
+
+import json
+import logging as standard_logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from hessianlens.errors import InputError, expect
+from hessianlens.inspect.specification import Specification, check_known, check_options
+
+HEADS = {
+    "causal-lm": "AutoModelForCausalLM",
+    "masked-lm": "AutoModelForMaskedLM",
+    "sequence-classification": "AutoModelForSequenceClassification",
+    "image-classification": "AutoModelForImageClassification",
+    "encoder": "AutoModel",
+}
+"""What a model predicts, and the class that loads it."""
+
+_ARCHITECTURES = {
+    "ForCausalLM": "causal-lm",
+    "LMHeadModel": "causal-lm",
+    "ForMaskedLM": "masked-lm",
+    "ForPreTraining": "masked-lm",
+    "ForSequenceClassification": "sequence-classification",
+    "ForImageClassification": "image-classification",
+    "Model": "encoder",
+}
+_TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "spiece.model", "vocab.json", "vocab.txt")
+_BY_TYPE = ("image-classification", "masked-lm", "causal-lm", "sequence-classification")
+"""Tried in this order where a configuration names no architecture: BERT has heads of every kind, GPT-2 has not."""
+
+
+def transformers_package() -> Any:
+    """The package transformers; `InputError` says how to get it."""
+    try:
+        import transformers
+    except ImportError as error:
+        raise InputError(
+            "model: Hugging Face models need the package transformers, which is not installed; "
+            "install it with: pip install 'hessianlens[hf]'."
+        ) from error
+    return transformers
+
+
+def config_model(specification: Specification, head: str, seed: int) -> tuple[nn.Module, str]:
+    """A model with random weights from a configuration: a type such as ``gpt2``, or a file; and its head."""
+    transformers = transformers_package()
+    with _quietly(transformers), _explained(f"config {specification.name!r}"):
+        config = _configuration(transformers, specification)
+        found = _head(transformers, config, head)
+        factory = getattr(transformers, HEADS[found])
+        # Initialisation draws from the global generator; it is put back as it was.
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return factory.from_config(config), found
+
+
+def saved_model(name: str, head: str) -> tuple[nn.Module, str]:
+    """A saved model, from a folder or by its name on the hub; and its head."""
+    transformers = transformers_package()
+    expect(
+        not name.startswith((".", "/", "~")) or Path(name).is_dir(),
+        f"model: got {name!r}, but there is no such folder; expected a folder with a config.json, a name on the hub, "
+        "'config:...' or 'toy:...'.",
+    )
+    with _quietly(transformers), _explained(repr(name)):
+        config = transformers.AutoConfig.from_pretrained(name)
+        found = _head(transformers, config, head)
+        return getattr(transformers, HEADS[found]).from_pretrained(name), found
+
+
+def tokenizer_of(source: str | None, model: str) -> Any:
+    """The tokenizer saved beside a model."""
+    if source is None:
+        raise InputError(f"data: text needs a tokenizer, but {model} has random weights and none; give token ids.")
+    transformers = transformers_package()
+    remedy = "save one beside the model, or give token ids (.npy, .pt, .jsonl with input_ids)"
+    # Without its files transformers may make an empty tokenizer of the model's type, to which every word is unknown.
+    there = not Path(source).is_dir() or any(file.name in _TOKENIZERS for file in Path(source).iterdir())
+    expect(there, f"data: text needs a tokenizer, and there is none in {source!r}; {remedy}.")
+    with _quietly(transformers):
+        try:
+            return transformers.AutoTokenizer.from_pretrained(source)
+        except Exception as error:  # a tokenizer may be unreadable in as many ways as there are kinds of it
+            said = f"that of {source!r} could not be read ({_line(error)})"
+            raise InputError(f"data: text needs a tokenizer, and {said}; {remedy}.") from error
+
+
+def _configuration(transformers: Any, specification: Specification) -> Any:
+    name, stated = specification.name, {}
+    if Path(name).suffix == ".json":
+        stated = _file(Path(name))
+        name = str(stated.pop("model_type", ""))
+    known = transformers.models.auto.CONFIG_MAPPING
+    check_known(f"transformers knows no type of model {name!r}", name, known.keys())
+    default = known[name]()
+    check_options(
+        type(default).__name__, specification.options, {*default.to_dict(), *default.attribute_map, "num_labels"}
+    )
+    # Made with its options, not changed afterwards: sizes that follow from others are computed when it is made.
+    return transformers.AutoConfig.for_model(name, **{**stated, **specification.options})
+
+
+def _file(path: Path) -> dict[str, Any]:
+    expect(path.is_file(), f"model: got '{path}', but there is no such file; expected a config.json.")
+    try:
+        stated = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise InputError(f"model: '{path}' is not JSON ({error}); expected a config.json.") from error
+    expect(isinstance(stated, dict), f"model: '{path}' holds no object, expected a config.json with a model_type.")
+    return stated
+
+
+def _head(transformers: Any, config: Any, asked: str) -> str:
+    expect(
+        not getattr(config, "is_encoder_decoder", False),
+        f"model: {config.model_type} has an encoder and a decoder, expected one of the two; this command takes "
+        "causal and masked language models, classifiers and plain encoders.",
+    )
+    if asked != "auto":
+        return asked
+    for architecture in config.architectures or ():
+        found = next((head for suffix, head in _ARCHITECTURES.items() if architecture.endswith(suffix)), None)
+        if found is None:
+            raise InputError(
+                f"model: {architecture} predicts something this command has no loss for; "
+                f"choose a head with --head {' | '.join(HEADS)}."
+            )
+        return found
+    for head in _BY_TYPE:
+        if type(config) in getattr(transformers, HEADS[head])._model_mapping:
+            return head
+    return "encoder"
+
+
+@contextmanager
+def _quietly(transformers: Any) -> Iterator[None]:
+    """Without bars and remarks of transformers and of the hub, whose settings are put back."""
+    logging, hub = transformers.utils.logging, standard_logging.getLogger("huggingface_hub")
+    level, hub_level, bars = logging.get_verbosity(), hub.level, logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    hub.setLevel(standard_logging.ERROR)
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        hub.setLevel(hub_level)
+        if bars:
+            logging.enable_progress_bar()
+
+
+@contextmanager
+def _explained(what: str) -> Iterator[None]:
+    """Whatever transformers cannot make of a model becomes one line."""
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:  # transformers raises what it likes, from OSError to its own validation errors
+        raise InputError(f"model: {what} could not be loaded: {_line(error)}") from error
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())[:300] or type(error).__name__

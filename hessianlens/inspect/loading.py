@@ -1,0 +1,99 @@
+"""From the name of a model to the model, with what it takes for data to be made for it."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from hessianlens.errors import InputError, check_choice, expect
+from hessianlens.inspect.hugging_face import HEADS, config_model, saved_model, tokenizer_of
+from hessianlens.inspect.specification import Specification, check_options, parse_specification
+from hessianlens.models import Transformer
+from hessianlens.tasks import Addition
+
+
+@dataclass(frozen=True, eq=False)
+class LoadedModel:
+    """A model and what is known about it.
+
+    Attributes:
+        model: The model.
+        head: What it predicts: "toy", or one of `hessianlens.inspect.hugging_face.HEADS`.
+        described: One line about it.
+        task: The task of a toy.
+        source: Where a tokenizer may lie; None if the weights are random.
+    """
+
+    model: nn.Module
+    head: str
+    described: str
+    task: Addition | None = None
+    source: str | None = None
+
+    @property
+    def config(self) -> Any:
+        """The configuration of a Hugging Face model."""
+        return getattr(self.model, "config", None)
+
+    @property
+    def parameters(self) -> int:
+        """Number of parameters."""
+        return sum(parameter.numel() for parameter in self.model.parameters())
+
+    @property
+    def has_tokenizer(self) -> bool:
+        """Whether there is a tokenizer beside the model."""
+        try:
+            self.tokenizer()
+        except InputError:
+            return False
+        return True
+
+    def tokenizer(self) -> Any:
+        """The tokenizer saved with the model; `InputError` if there is none."""
+        return tokenizer_of(self.source, type(self.model).__name__)
+
+
+def load_model(name: str, *, head: str = "auto", seed: int = 0, dtype: torch.dtype = torch.float64) -> LoadedModel:
+    """The model behind a name.
+
+    Args:
+        name: ``toy:layers=2,d_model=64`` for `hessianlens.models.Transformer` (with ``digits=`` for its task),
+            ``config:gpt2?n_layer=2`` or a path to a config.json for a Hugging Face model with random weights, else a
+            folder or hub name of a saved one.
+        head: What a Hugging Face model predicts; "auto" lets its configuration decide.
+        seed: Draws random weights.
+        dtype: Dtype of a toy's weights; other models keep their own.
+
+    >>> load_model("toy:layers=2,d_model=8,digits=2").described
+    'Transformer(layers=2, d_model=8), random weights'
+    """
+    check_choice("head", head, ("auto", *HEADS))
+    specification = parse_specification(name)
+    if specification.kind == "toy":
+        return _toy(specification, seed, dtype)
+    if specification.kind == "config":
+        model, found = config_model(specification, head, seed)
+        return LoadedModel(model, found, f"{type(model).__name__}, random weights")
+    model, found = saved_model(specification.name, head)
+    return LoadedModel(model, found, f"{type(model).__name__} from {specification.name}", source=specification.name)
+
+
+def _toy(specification: Specification, seed: int, dtype: torch.dtype) -> LoadedModel:
+    options: dict[str, Any] = dict(specification.options)
+    known = set(inspect.signature(Transformer).parameters) - {"dtype"}
+    check_options("toy", options, known | {"digits"})
+    task = Addition(options.pop("digits", 5))
+    shown = ", ".join(f"{name}={value}" for name, value in options.items())
+    defaults = {"vocab": task.vocab, "context": task.context, "seed": seed}
+    model = Transformer(**{**defaults, **options}, dtype=dtype)
+    for size, wanted, least in (
+        ("vocab", len(model.token_embedding), task.vocab),
+        ("context", len(model.position_embedding), task.context),
+    ):
+        expect(wanted >= least, f"model: got {size}={wanted}, expected at least {least} for its task, addition.")
+    return LoadedModel(model, "toy", f"Transformer({shown}), random weights", task)

@@ -1,0 +1,184 @@
+"""The curvature table of a model: a row a block, their scales against each other, and what to do about them."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from hessianlens.problem import Block
+from hessianlens.spectra import Estimate
+
+_ALIKE = 10.0
+"""Blocks whose scales differ by less than this factor can share a learning rate."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One block.
+
+    Attributes:
+        name: Its name.
+        shape: Its shape.
+        norms: Frobenius norms by part.
+        note: What a reader should know about it.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    norms: Mapping[str, Estimate]
+    note: str = ""
+
+    @classmethod
+    def of(cls, block: Block, norms: Mapping[str, Estimate]) -> Row:
+        """The row of a block."""
+        return cls(block.name, block.shape, norms, block.note)
+
+    @property
+    def parameters(self) -> int:
+        """Number of entries."""
+        return math.prod(self.shape)
+
+    @property
+    def norm(self) -> float:
+        """Of the Hessian if it was measured, else of the first part that was."""
+        return self.norms["full" if "full" in self.norms else next(iter(self.norms))].value
+
+    @property
+    def rms(self) -> float:
+        """``|H| / sqrt(parameters)``: the root mean square eigenvalue, a size that does not grow with the block."""
+        return self.norm / math.sqrt(self.parameters)
+
+    @property
+    def ratio(self) -> float | None:
+        """``|functional| / |outer|``; None where one was not measured or the outer part is zero."""
+        if not {"ggn", "functional"} <= set(self.norms) or self.norms["ggn"].value == 0:
+            return None
+        return self.norms["functional"].value / self.norms["ggn"].value
+
+
+@dataclass(frozen=True)
+class CurvatureTable:
+    """Rows with their scales.
+
+    Attributes:
+        rows: A row a block, in the order of the model.
+        expected: How many there would be had the work not been interrupted.
+        eps: Rounding unit of the numbers.
+
+    >>> rows = [Row(n, (4, 4), {"full": Estimate.exactly(v)}) for n, v in (("q", 0.1), ("v", 4.0), ("o", 8.0))]
+    >>> table = CurvatureTable(tuple(rows), 3)
+    >>> [round(scale, 3) for scale in table.scales.values()]
+    [0.025, 1.0, 2.0]
+    >>> print(table.advice())
+    Badly scaled: o has 80 times the curvature of q (rms eigenvalues 2 and 0.025). Give q (0.025 times the median) its
+    own, larger learning rate, or use a method that rescales every block, such as Adam.
+    """
+
+    rows: tuple[Row, ...]
+    expected: int
+    eps: float = 2.0**-52
+
+    @property
+    def complete(self) -> bool:
+        """Whether every block was measured."""
+        return len(self.rows) == self.expected
+
+    @property
+    def flat(self) -> tuple[str, ...]:
+        """Blocks whose curvature is zero up to rounding, such as key biases in front of a softmax."""
+        largest = max((row.norm for row in self.rows), default=0.0)
+        return tuple(row.name for row in self.rows if row.norm <= 10 * self.eps * largest)
+
+    def ratio(self, row: Row) -> float | None:
+        """``|functional| / |outer|`` of a block that is not flat: between two roundings it would say nothing."""
+        return None if row.name in self.flat else row.ratio
+
+    @property
+    def scales(self) -> dict[str, float]:
+        """Root mean square eigenvalue of each block over that of the median block; flat blocks are left out."""
+        curved = [row for row in self.rows if row.name not in self.flat]
+        middle = median(row.rms for row in curved) if curved else 1.0
+        return {row.name: row.rms / middle for row in curved}
+
+    def advice(self) -> str:
+        """What the scales say about training: which blocks are far from the others."""
+        flat = f" Flat, up to rounding: {_listed(self.flat)}." if self.flat else ""
+        curved = {row.name: row.rms for row in self.rows if row.name not in self.flat}
+        if len(curved) < 2:
+            return f"Fewer than two blocks with curvature: there is nothing to compare.{flat}"
+        top, bottom = max(curved, key=lambda n: curved[n]), min(curved, key=lambda n: curved[n])
+        times = curved[top] / curved[bottom]
+        if times < _ALIKE:
+            return (
+                f"Well scaled: all blocks within a factor of {_times(times)}; one learning rate can serve them.{flat}"
+            )
+        far = [
+            self._outliers("larger", lambda scale: scale <= 1 / math.sqrt(_ALIKE), 1),
+            self._outliers("smaller", lambda scale: scale >= math.sqrt(_ALIKE), -1),
+        ]
+        return (
+            f"Badly scaled: {top} has {_times(times)} times the curvature of {bottom} (rms eigenvalues "
+            f"{curved[top]:.2g} and {curved[bottom]:.2g}). Give {', and '.join(filter(None, far))}, or use a method "
+            f"that rescales every block, such as Adam.{flat}"
+        )
+
+    def _outliers(self, rate: str, far: Any, order: int) -> str:
+        names = sorted((n for n, s in self.scales.items() if far(s)), key=lambda n: order * self.scales[n])
+        if not names:
+            return ""
+        first = f"{names[0]} ({_times(self.scales[names[0]])} times the median)" + (
+            f" and {len(names) - 1} more like it their" if len(names) > 1 else " its"
+        )
+        return f"{first} own, {rate} learning rate"
+
+    def to_list(self) -> list[dict[str, Any]]:
+        """Rows as plain numbers and texts."""
+        scales = self.scales
+        return [
+            {
+                "block": row.name,
+                "shape": list(row.shape),
+                "parameters": row.parameters,
+                "norms": {part: _plain(estimate) for part, estimate in row.norms.items()},
+                "functional_over_outer": self.ratio(row),
+                "rms_eigenvalue": row.rms,
+                "scale": scales.get(row.name),
+                "note": row.note,
+            }
+            for row in self.rows
+        ]
+
+    def to_csv(self) -> str:
+        """A line a block, a column a number."""
+        parts = list(dict.fromkeys(part for row in self.rows for part in row.norms))
+        head = ["block", "parameters", *(f"{part}{end}" for part in parts for end in ("", "_stderr", "_method"))]
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow([*head, "functional_over_outer", "rms_eigenvalue", "scale"])
+        for row in self.rows:
+            found = [x for p in parts for x in (row.norms[p].value, row.norms[p].stderr, row.norms[p].method)]
+            writer.writerow([row.name, row.parameters, *found, self.ratio(row), row.rms, self.scales.get(row.name)])
+        return text.getvalue()
+
+
+def _plain(estimate: Estimate) -> dict[str, Any]:
+    return {
+        "value": estimate.value,
+        "stderr": estimate.stderr,
+        "method": estimate.method,
+        "probes": estimate.probes,
+    }
+
+
+def _times(factor: float) -> str:
+    """A factor to three digits, without an exponent where it is large."""
+    return f"{factor:.3g}" if factor < 1000 else f"{float(f'{factor:.3g}'):,.0f}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

@@ -1,0 +1,177 @@
+"""`hessianlens inspect`: the table it prints, the files it writes, how it ends."""
+
+from __future__ import annotations
+
+import csv
+import json
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import hessianlens as hl
+from hessianlens.cli import app
+from tests.inspect.saved_models import BERT, GPT2, LLAMA, VIT, saved
+
+TOY = "toy:layers=2,d_model=4,d_mlp=3,digits=1"
+QUICK = ["--probes", "2", "--sequences", "2"]
+
+
+def call(*arguments: object):
+    return CliRunner().invoke(app, ["inspect", *map(str, arguments)])
+
+
+def test_help_has_examples() -> None:
+    answer = call("--help")
+    assert answer.exit_code == 0 and "Examples" in answer.output
+    for words in ("toy:layers=2,d_model=64", "config:gpt2", "--max-memory", "--spectrum", "--forecast"):
+        assert words in answer.output
+
+
+def test_a_table() -> None:
+    answer = call(TOY, *QUICK, "--blocks", "layer*.attn.[qv]", "--blocks", "layer0.mlp.in")
+    assert answer.exit_code == 0, answer.output
+    for words in ("the addition task, 2 sequences", "|H|", "|G|", "|H-G|", "functional/outer", "scale", "What to do:"):
+        assert words in answer.stdout
+    rows = [line.split() for line in answer.stdout.splitlines() if line.strip().startswith("layer")]
+    assert [row[0] for row in rows] == [
+        "layer0.attn.q",
+        "layer0.attn.v",
+        "layer0.mlp.in",
+        "layer1.attn.q",
+        "layer1.attn.v",
+    ]
+    assert "±" in rows[0] and "±" not in rows[3]  # the last attention layer is exact
+    assert answer.stderr == ""
+
+
+def test_json_holds_the_numbers_of_a_direct_computation() -> None:
+    arguments = ["--sequences", 3, "--probes", 3, "--seed", 2, "--blocks", "layer*", "--json"]
+    answer = call(TOY, *arguments, "--pairs", "--spectrum", "layer0.attn.v")
+    assert answer.exit_code == 0, answer.output
+    found = json.loads(answer.stdout)
+    task = hl.tasks.Addition(1)
+    model = hl.models.Transformer(2, 4, d_mlp=3, context=task.context, seed=2, dtype=torch.float64)
+    problem = hl.problem(model, task.batch(3, seed=2), task.cross_entropy)
+    names = [block.name for block in problem.select("layer*")]
+    norms = hl.block_norms(problem, names, probes=3, seed=2)
+    assert [row["block"] for row in found["blocks"]] == names and found["complete"] is True
+    assert found["loss_value"] == pytest.approx(float(problem.total_loss()))
+    for row in found["blocks"]:
+        for part, norm in row["norms"].items():
+            assert norm["value"] == pytest.approx(norms[row["block"], part].value, rel=1e-9, abs=1e-15)
+            assert norm["stderr"] == pytest.approx(norms[row["block"], part].stderr, rel=1e-6, abs=1e-15)
+    pairs = hl.block_pair_norms(problem, names, probes=3, seed=2)
+    assert torch.allclose(torch.tensor(found["pairs"]["norms"], dtype=torch.float64), pairs.values())
+    ends = hl.eigenvalues(hl.hessian(problem, "layer0.attn.v"), 3, "both")
+    assert found["spectra"]["layer0.attn.v"]["eigenvalues"] == pytest.approx(ends.values.tolist(), abs=1e-12)
+
+
+@pytest.mark.parametrize("name", [GPT2, BERT, LLAMA, VIT], ids=["gpt2", "bert", "llama", "vit"])
+def test_random_data_is_said_to_be_random(name: str) -> None:
+    answer = call(name, *QUICK, "--blocks", "layer0.attn.v", "--length", 6)
+    assert answer.exit_code == 0, answer.output
+    assert "RANDOM" in answer.stdout and "random weights" in answer.stdout and "layer0.attn.v" in answer.stdout
+
+
+def test_a_saved_model_on_a_text(tmp_path: Path) -> None:
+    from hessianlens.inspect.loading import load_model
+
+    folder = saved(tmp_path / "model", load_model(GPT2).model)
+    (tmp_path / "a.txt").write_text("the cat sat on the mat and the dog ran away")
+    answer = call(folder, "--data", tmp_path / "a.txt", "--length", 5, *QUICK, "--blocks", "layer0.attn.q")
+    assert answer.exit_code == 0, answer.output
+    assert "2 sequences of" in answer.stdout and "RANDOM" not in answer.stdout
+    assert "next-token cross_entropy, mean over 8 targets" in answer.stdout
+
+
+def test_heads_parts_and_precision(tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    options = ["--per-head", "--parts", "full", "--dtype", "float32", "--blocks", "layer0.attn.[qk]*"]
+    answer = call("toy:d_model=4,heads=2,digits=1", *QUICK, *options, "--csv", path)
+    assert answer.exit_code == 0, answer.output
+    assert "float32" in answer.stdout and "|G|" not in answer.stdout
+    with path.open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["block"] for row in rows][:2] == ["layer0.attn.q.head0", "layer0.attn.q.head1"]
+    assert {"full", "full_stderr", "full_method"} < set(rows[0]) and "ggn" not in rows[0]
+
+
+def test_a_forecast_measures_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hessianlens.inspect.measurement.rows", lambda *a, **k: pytest.fail("measured"))
+    answer = call(TOY, *QUICK, "--blocks", "layer0.*", "--forecast")
+    assert answer.exit_code == 0, answer.output
+    assert "12 blocks" in answer.stdout and "24 products" in answer.stdout and "free" in answer.stdout
+    found = json.loads(call(TOY, *QUICK, "--blocks", "layer0.*", "--forecast", "--json").stdout)
+    assert found["forecast"]["products"] == 24 and found["forecast"]["bytes"] > 0
+
+
+def test_a_limit_of_memory_cuts_batches_and_changes_nothing() -> None:
+    def inspected(*options: object) -> dict:
+        arguments = [TOY, "--sequences", 6, "--probes", 3, "--blocks", "layer0.attn.q", "--json", *options]
+        return json.loads(call(*arguments).stdout)
+
+    whole, cut = inspected(), inspected("--max-memory", "60kB")
+    assert whole["batches"] == 1 < cut["batches"]
+    for part, norm in whole["blocks"][0]["norms"].items():
+        assert cut["blocks"][0]["norms"][part]["value"] == pytest.approx(norm["value"], rel=1e-9)
+
+
+BAD = {
+    "model: got '/nosuch', but there is no such folder": ["/nosuch"],
+    "toy has no option 'layer'; did you mean layers": ["toy:layer=1"],
+    "blocks: nothing matches 'layer9.*'": [TOY, "--blocks", "layer9.*"],
+    "blocks: nothing matches 'nosuch'": [TOY, "--blocks", "layer0.attn.q", "--spectrum", "nosuch"],
+    "parts: got 'hessian', expected one of": [TOY, "--parts", "hessian"],
+    "probes: got 1, expected at least 2": [TOY, "--probes", "1"],
+    "dtype: got 'half', expected one of": [TOY, "--dtype", "half"],
+    "device: got 'abacus'": [TOY, "--device", "abacus"],
+    "head: got 'neck', expected one of": [GPT2, "--head", "neck"],
+    "data: there is no file": [TOY, "--data", "nosuch.pt"],
+    "max_memory: got 'lots', expected a size": [TOY, "--max-memory", "lots"],
+    "max_memory: one sequence at a time needs": [TOY, "--max-memory", "1kB"],
+    "csv: cannot write": [TOY, "--csv", "/nosuch/table.csv"],
+}
+
+
+@pytest.mark.parametrize("said", BAD)
+def test_bad_input_is_one_line(said: str) -> None:
+    answer = call(*BAD[said])
+    assert answer.exit_code == 2 and said in answer.stderr
+    assert answer.stderr.strip().count("\n") == 0 and not answer.stdout
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_what_is_done_is_shown_after_ctrl_c(as_json: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A real signal, in the middle of the third group."""
+    real, calls = hl.block_norms, []
+
+    def interrupted(*args, **kwargs):
+        calls.append(args)
+        if len(calls) == 3:
+            signal.raise_signal(signal.SIGINT)
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr("hessianlens.inspect.blockwise.block_norms", interrupted)
+    options = ["--csv", tmp_path / "table.csv", *(["--json"] if as_json else [])]
+    answer = call(TOY, *QUICK, "--blocks", "layer0.mlp.*", "--pairs", *options)
+    assert answer.exit_code == 130
+    assert answer.stderr == "hessianlens: interrupted; 2 of 4 blocks are measured, and shown.\n"
+    assert (tmp_path / "table.csv").read_text().count("\n") == 3
+    if as_json:
+        found = json.loads(answer.stdout)
+        assert found["complete"] is False and len(found["blocks"]) == 2 and "pairs" not in found
+    else:
+        assert answer.stdout.count("layer0.mlp.") >= 2 and "pair" not in answer.stdout
+
+
+def test_ctrl_c_before_anything_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(settings):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("hessianlens.inspect.opened.open_model", interrupted)
+    answer = call(TOY)
+    assert answer.exit_code == 130 and answer.stdout == ""
+    assert answer.stderr == "hessianlens: interrupted; nothing had been measured yet.\n"
