@@ -1,0 +1,88 @@
+"""One chapter an experiment: what was asked, what was found, the pictures, and how to repeat it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from markupsafe import Markup, escape
+
+from hessianlens.lab.analysis.agreement import SeriesComparison, compare
+from hessianlens.lab.analysis.findings.registry import FINDINGS
+from hessianlens.lab.analysis.reference import Reference
+from hessianlens.lab.experiments.registry import EXPERIMENTS
+from hessianlens.lab.plots.pictures import pictures
+from hessianlens.lab.plots.style import to_svg
+from hessianlens.lab.report.exponents import is_growth, series_name
+from hessianlens.lab.report.names import short_name
+from hessianlens.lab.report.repeating import command, settings
+from hessianlens.lab.results import Provenance, Result
+from hessianlens.lab.wording import MINUS, duration, number, percent
+
+
+@dataclass(frozen=True)
+class ShownPicture:
+    """A drawing and the words below it."""
+
+    svg: Markup
+    caption: str
+
+
+@dataclass(frozen=True)
+class Chapter:
+    """What the page says about one experiment."""
+
+    name: str
+    label: str
+    title: str
+    source: str
+    question: str
+    findings: tuple[str, ...]
+    pictures: tuple[ShownPicture, ...]
+    published: tuple[Mapping[str, str], ...]
+    command: str
+    settings: Mapping[str, str]
+    cells: int
+    seconds: str
+    provenance: Provenance
+
+
+def chapter(result: Result, reference: Reference | None = None) -> Chapter:
+    """The chapter of one result; `reference` holds published numbers to compare growth curves with."""
+    experiment = EXPERIMENTS[result.experiment]
+    compared = compare(result, reference) if reference is not None and is_growth(result) else []
+    return Chapter(
+        name=experiment.name,
+        label=short_name(experiment.name),
+        title=experiment.title,
+        source=experiment.source,
+        question=experiment.question,
+        findings=tuple(FINDINGS[result.experiment](result)),
+        pictures=tuple(
+            ShownPicture(
+                Markup(to_svg(p.figure, f"{experiment.name}-{p.name}", str(escape(f"{experiment.title}: {p.name}")))),
+                p.caption,
+            )
+            for p in pictures(result, reference)
+        ),
+        published=tuple(map(_published, compared)),
+        command=command(result),
+        settings=settings(result),
+        cells=len(result.cells),
+        seconds=duration(result.seconds),
+        provenance=result.provenance,
+    )
+
+
+def _published(series: SeriesComparison) -> dict[str, str]:
+    """A row of the comparison with published means."""
+    sound = len(series.sound)
+    return {
+        "series": series_name(series.series),
+        "points": str(sound),
+        "median_z": f"{series.median_z:.1f}" if sound else "–",
+        "within_2": percent(series.share_within(2)) if sound else "–",
+        "within_3": percent(series.share_within(3)) if sound else "–",
+        "ratio": number(series.ratio).replace("-", MINUS) if sound else "–",
+        "noise": str(len(series.points) - sound),
+    }

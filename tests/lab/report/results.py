@@ -1,0 +1,21 @@
+"""Results that the tests of the report share, computed once."""
+
+from functools import cache
+
+from hessianlens.lab.experiments.registry import EXPERIMENTS
+from hessianlens.lab.results import Result
+from tests.lab.experiments.small import SMALL, small_result
+
+GROWTH = {
+    "fig3a": {"d_model": 4, "sequences": 2, "points": 7, "repeats": 3},
+    "fig8": {"layers": (1, 2), "d_model": 4, "sequences": 2, "points": 4, "repeats": 3},
+}
+"""Changes to the quick presets that make them tiny."""
+
+
+@cache
+def result(name: str) -> Result:
+    if name in SMALL:
+        return small_result(name)
+    experiment = EXPERIMENTS[name]
+    return experiment.run(experiment.preset("quick", GROWTH[name]))

@@ -1,0 +1,141 @@
+"""The page: self-contained, complete, and with no number that is not in the results."""
+
+import dataclasses
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from hessianlens.lab.analysis.exponents import exponent_fits
+from hessianlens.lab.analysis.findings.registry import FINDINGS
+from hessianlens.lab.analysis.reference import PublishedPoint, Reference, published_key
+from hessianlens.lab.claims.ledger import run
+from hessianlens.lab.claims.registry import find
+from hessianlens.lab.experiments.registry import EXPERIMENTS
+from hessianlens.lab.plots.captions import CAPTIONS
+from hessianlens.lab.plots.registry import DRAW
+from hessianlens.lab.report import render
+from hessianlens.lab.report.chapters import chapter
+from hessianlens.lab.report.exponents import exponent_rows, series_name, summary
+from hessianlens.lab.report.repeating import command
+from hessianlens.lab.runner import configure
+from tests.lab.experiments.small import SMALL
+from tests.lab.report.results import GROWTH, result
+
+NAMES = ("fig3a", "fig8", "rank_fraction", "table1")
+CLAIMS = ("C1", "C8", "C19")
+
+
+@pytest.fixture(scope="module")
+def page() -> str:
+    return render([result(name) for name in NAMES], run(find(CLAIMS)))
+
+
+class Tags(HTMLParser):
+    """Checks that tags close in order, and collects attributes."""
+
+    VOID = frozenset(("meta", "br", "path", "use", "image", "rect", "line", "circle"))
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.ids: list[str] = []
+        self.links: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag not in self.VOID:
+            self.open.append(tag)
+        told = dict(attrs)
+        self.ids += [told["id"]] if told.get("id") else []
+        self.links += [told[name] or "" for name in ("href", "src", "xlink:href") if name in told]
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        if tag not in self.VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in self.VOID:
+            assert self.open.pop() == tag
+
+
+def test_well_formed_and_self_contained(page: str) -> None:
+    tags = Tags()
+    tags.feed(page)
+    assert tags.open == [] and len(tags.ids) == len(set(tags.ids))
+    assert all(link.startswith(("#", "data:")) for link in tags.links)
+    assert {link[1:] for link in tags.links if link.startswith("#")} <= set(tags.ids)
+    assert "http://" not in page.replace("http://www.w3.org", "") and "https://" not in page and "<script" not in page
+
+
+def test_every_chapter_tells_what_was_asked_found_and_how_to_repeat_it(page: str) -> None:
+    text = re.sub(r"<[^>]*>", "", page).replace("&#39;", "'")
+    for name in NAMES:
+        experiment = EXPERIMENTS[name]
+        assert f'<section id="{name}">' in page
+        assert experiment.question.replace("'", "&#39;") in page and experiment.title in text
+        for sentence in FINDINGS[name](result(name)):
+            assert sentence in text
+        assert f"hessianlens reproduce {name} --preset " in text
+    assert "commit" in text and "torch" in text
+
+
+def test_claims_show_their_figures(page: str) -> None:
+    assert "3 statements that can be checked" in page and page.count('class="claim"') == 3
+    assert page.index('id="claim-C1"') < page.index('id="claim-C8"'), "a failing claim comes before one that holds"
+    assert "needs training" in page
+
+
+def test_an_edited_number_changes_the_page() -> None:
+    before = result("fig8")
+    cells = tuple(
+        dataclasses.replace(
+            cell,
+            measurement=dataclasses.replace(
+                cell.measurement,
+                rows=tuple({**row, "value": row["value"] * cell.parameters["sigma"]} for row in cell.measurement.rows),
+            ),
+        )
+        for cell in before.cells
+    )
+    rows = exponent_rows([dataclasses.replace(before, cells=cells)])
+    assert {row.measured for row in rows} == {"3.00"} or all(row.measured.startswith(("2.9", "3.0")) for row in rows)
+    assert all(row.differs for row in rows) and not any(row.differs for row in exponent_rows([before]))
+    assert summary(rows).startswith(f"Of the exponents predicted by counting powers of σ, 0 of {len(rows)} agree")
+
+
+def test_the_table_lists_every_prediction_once() -> None:
+    results = [result(name) for name in GROWTH]
+    fits = [fit for r in results for fit in exponent_fits(r) if fit.predicted is not None or fit.paper is not None]
+    rows = exponent_rows(results)
+    assert [row.series for row in rows] == [series_name(fit.series) for fit in fits]
+    assert [row.first for row in rows].count(True) == len(results)
+
+
+def test_published_means_are_compared() -> None:
+    at_size = dataclasses.replace(result("fig8"), config={**result("fig8").config, "d_model": 128, "sequences": 64})
+    key = published_key(at_size.config, 1, 0, "mlp", "full")
+    assert key is not None
+    first = [cell for cell in at_size.cells if cell.parameters["layers"] == 1]
+    sigma = first[0].parameters["sigma"]
+    mean = sum(c.measurement.rows[0]["value"] for c in first if c.parameters["sigma"] == sigma) / 3
+    reference = Reference({key: (PublishedPoint(sigma, mean * 1.01, mean * 0.1, 20, 0, 0),)}, None)
+    (row,) = chapter(at_size, reference).published
+    assert row["points"] == "1" and row["within_2"] == "100%" and row["ratio"] == "0.990"
+    assert chapter(result("fig8"), reference).published == (), "another size is not compared"
+
+
+@pytest.mark.parametrize("name", [*SMALL, *GROWTH])
+def test_the_command_repeats_the_configuration(name: str) -> None:
+    words = command(result(name)).split()
+    assert words[:3] == ["hessianlens", "reproduce", name] and words[3] == "--preset"
+    settings = [words[k + 1] for k, word in enumerate(words) if word == "--set"]
+    (plan,) = configure([EXPERIMENTS[name]], words[4], settings)
+    assert dataclasses.asdict(plan.config) == result(name).config
+
+
+def test_every_picture_has_a_caption() -> None:
+    for name in DRAW:
+        for picture in DRAW[name](result(name)):
+            assert CAPTIONS[name, picture].endswith(".")
+    assert set(FINDINGS) == set(EXPERIMENTS)
