@@ -17,6 +17,14 @@ app = typer.Typer(
 
 EXAMPLES = """[bold]Examples[/bold]
 
+[cyan]hessianlens report[/cyan]    every figure in laptop size and every claim, into report/index.html
+
+[cyan]hessianlens reproduce fig3a --preset paper --figures figures[/cyan]
+
+[cyan]hessianlens claims A12[/cyan]    one claim explained
+
+[cyan]hessianlens inspect toy:layers=2[/cyan]    which block of a model is badly scaled
+
 [cyan]hessianlens layer[/cyan]    a page about one attention layer, into layer/index.html"""
 
 

@@ -64,7 +64,9 @@ def report(
         if claims:
             plans = [*plans, *_claims_plan(preset)]
         with open_store(store, readonly=not run) as opened:
-            results, failed = _measure(plans, opened, jobs or cores()) if run else (_stored(plans, opened), 0)
+            results, failed = (
+                _measure(plans, opened, cores() if jobs is None else jobs) if run else (_stored(plans, opened), 0)
+            )
         ledger, experiments = _ledger(results)
         page = write_page(out, render(experiments, ledger, published, _command(names or [], preset, settings or [])))
     _summarise(experiments, ledger, page)

@@ -57,5 +57,7 @@ def run_shown(
     except CellsFailed as failed:
         return failed.results, state, failed.failures
     except KeyboardInterrupt:
-        kept = f"{state.kept} of {state.planned} cells are kept in {store.path}"
+        # Asked of the store: the last cell may have come between its being kept and its being counted.
+        found = sum(len(store.known(plan.experiment.name, plan.code).intersection(plan.keys)) for plan in plans)
+        kept = f"{found} of {state.planned} cells are kept in {store.path}"
         stop(f"interrupted; {kept}; run the same command again to continue.", INTERRUPTED)

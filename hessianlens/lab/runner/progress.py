@@ -1,0 +1,108 @@
+"""How far a run is, and how long the rest will take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from hessianlens.lab.runner.plan import Plan, Task
+
+
+@dataclass
+class Tally:
+    """The cells of one plan.
+
+    Attributes:
+        planned: All of them.
+        stored: Found in the store.
+        new: Measured in this run.
+        failed: Tried in this run without success.
+        seconds: Processor time of the new ones.
+        forecast: Expected seconds of those still to do whose length is known from earlier runs.
+        timed: How many those are.
+    """
+
+    experiment: str
+    preset: str
+    planned: int
+    stored: int = 0
+    new: int = 0
+    failed: int = 0
+    seconds: float = 0.0
+    forecast: float = 0.0
+    timed: int = 0
+
+    def count(self, seconds: float | None, forecast: float | None) -> None:
+        """Count one cell.
+
+        Args:
+            seconds: How long it took; None if it failed.
+            forecast: How long it was expected to take; None if nobody knew.
+        """
+        if seconds is None:
+            self.failed += 1
+        else:
+            self.new += 1
+            self.seconds += seconds
+        if forecast is not None:
+            self.forecast -= forecast
+            self.timed -= 1
+
+    @property
+    def to_do(self) -> int:
+        """Neither stored nor tried yet."""
+        return self.planned - self.stored - self.new - self.failed
+
+    @property
+    def work_left(self) -> float | None:
+        """Seconds of work still to do, from earlier runs or else as the cells of this run; None if nobody knows."""
+        unknown = self.to_do - self.timed
+        if unknown > 0 and self.new == 0:
+            return None
+        return self.forecast + (unknown * self.seconds / self.new if unknown > 0 else 0.0)
+
+
+@dataclass
+class Progress:
+    """The state of a run.
+
+    Attributes:
+        tallies: One a plan, in the order of the plans.
+        workers: How many cells run at a time.
+        notes: What the user should know, e.g. about cells of other code.
+    """
+
+    tallies: Sequence[Tally]
+    workers: int = 1
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def planned(self) -> int:
+        """All cells."""
+        return sum(tally.planned for tally in self.tallies)
+
+    @property
+    def kept(self) -> int:
+        """Cells in the store."""
+        return sum(tally.stored + tally.new for tally in self.tallies)
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Until the end of the run; None until a cell of every experiment is done."""
+        left = [tally.work_left for tally in self.tallies]
+        known = [seconds for seconds in left if seconds is not None]
+        return sum(known) / self.workers if len(known) == len(left) else None
+
+
+def start_progress(plans: Sequence[Plan], tasks: Iterable[Task]) -> Progress:
+    """The state before the first cell."""
+    to_do = {task.key: task for task in tasks}
+    tallies = []
+    for plan in plans:
+        keys = set(plan.keys)
+        tally = Tally(plan.experiment.name, plan.preset, len(keys), stored=len(keys - to_do.keys()))
+        timed = [to_do[key].seconds for key in keys & to_do.keys()]
+        known = [seconds for seconds in timed if seconds is not None]
+        tally.forecast, tally.timed = sum(known), len(known)
+        tallies.append(tally)
+    return Progress(tallies)

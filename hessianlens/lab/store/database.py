@@ -1,0 +1,73 @@
+"""Opening an SQLite file for durable writing, and what to say when SQLite refuses."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from hessianlens.errors import InputError, expect
+from hessianlens.lab.store.schema import prepare
+
+WAIT_SECONDS = 20.0
+"""How long to wait for another process that is writing."""
+
+
+def connect(path: Path, readonly: bool, wait: float = WAIT_SECONDS) -> sqlite3.Connection:
+    """A connection whose every commit is on the disk when it returns."""
+    _check_place(path, readonly)
+    with clear_errors(path):
+        address = f"{path.absolute().as_uri()}?mode={'ro' if readonly else 'rwc'}"
+        connection = sqlite3.connect(address, uri=True, timeout=wait, isolation_level=None)
+        try:
+            connection.execute("PRAGMA foreign_keys = ON")
+            connection.execute("PRAGMA synchronous = FULL")
+            prepare(connection, path)
+            if not readonly:
+                # Commits in a third of the time of a rollback journal; a file system that cannot do it keeps that.
+                connection.execute("PRAGMA journal_mode = WAL")
+        except BaseException:
+            connection.close()
+            raise
+    return connection
+
+
+def disconnect(connection: sqlite3.Connection, readonly: bool) -> None:
+    """Close, and leave one plain file behind that can be copied, and read where nothing may be written."""
+    if not readonly:
+        with suppress(sqlite3.OperationalError):  # another process has it open, and will do the same
+            connection.execute("PRAGMA journal_mode = DELETE")
+    connection.close()
+
+
+def _check_place(path: Path, readonly: bool) -> None:
+    expect(not path.is_dir(), f"store: got the directory {path}, expected a file; name one inside it.")
+    if readonly:
+        expect(path.is_file(), f"store: got {path}, which does not exist; run `hessianlens reproduce` first.")
+    parent = path.absolute().parent
+    expect(parent.is_dir(), f"store: got {path}, but there is no directory {parent}; make it first.")
+
+
+@contextmanager
+def clear_errors(path: Path) -> Iterator[None]:
+    """Turn SQLite's errors into what the user can do about them."""
+    try:
+        yield
+    except sqlite3.DatabaseError as error:
+        raise InputError(f"store: {path} cannot be used ({error}); {_remedy(str(error))}") from error
+
+
+def _remedy(message: str) -> str:
+    remedies = {
+        "not a database": "expected a store of hessianlens; name another file with --store.",
+        "malformed": "the file is damaged; use a copy of it, or delete it to measure again.",
+        "readonly": "expected a file this user may write; change its rights or name another with --store.",
+        "unable to open": "expected a file this user may read and write; change the rights of it and of its directory.",
+        "locked": "another process is writing to it; wait for that to end, or name another file with --store.",
+        "full": "there is no space left on its disk; every cell finished so far is kept.",
+    }
+    for part, remedy in remedies.items():
+        if part in message:
+            return remedy
+    return "expected a store of hessianlens on a disk that works; name another file with --store."

@@ -1,0 +1,67 @@
+"""Rows as JSON text and arrays as an npz file in memory; both come back bit by bit."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import zipfile
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from hessianlens.errors import InputError, expect
+from hessianlens.lab.results import Measurement, Row
+from hessianlens.lab.store.keys import canonical_json, check_scalars
+
+_PREFIX = "array_"
+"""In front of every name, since `numpy.savez` keeps a few names for itself."""
+
+
+def check_storable(experiment: str, measurement: Measurement) -> None:
+    """Refuse what would not come back from a store as it was."""
+    for row in measurement.rows:
+        check_scalars(experiment, row)
+    for name, array in measurement.arrays.items():
+        kind = f"{type(array).__name__} of dtype {getattr(array, 'dtype', None)}"
+        expect(
+            isinstance(array, np.ndarray) and not array.dtype.hasobject,
+            f"{experiment}: got {kind} for the array {name!r}, expected a NumPy array of numbers, truth values or "
+            "fixed-length text.",
+        )
+
+
+def encode_rows(rows: tuple[Row, ...]) -> str:
+    """Rows as text; JSON's extension for nan and infinities keeps those too."""
+    return json.dumps([dict(row) for row in rows], separators=(",", ":"), ensure_ascii=False)
+
+
+def encode_arrays(arrays: Mapping[str, np.ndarray]) -> bytes | None:
+    """Named arrays as one compressed npz file; None if there are none."""
+    if not arrays:
+        return None
+    buffer = io.BytesIO()
+    save: Any = np.savez_compressed  # its annotations do not know that every name is a prefixed one
+    save(buffer, **{_PREFIX + name: array for name, array in arrays.items()})
+    return buffer.getvalue()
+
+
+def decode(rows: str, arrays: bytes | None) -> Measurement:
+    """The measurement that was encoded."""
+    return Measurement(tuple(json.loads(rows)), {} if arrays is None else _decode_arrays(arrays))
+
+
+def _decode_arrays(content: bytes) -> dict[str, np.ndarray]:
+    try:
+        with np.load(io.BytesIO(content), allow_pickle=False) as archive:
+            return {name.removeprefix(_PREFIX): archive[name] for name in archive.files}
+    except (ValueError, OSError, zipfile.BadZipFile) as error:
+        raise InputError(f"got arrays that cannot be read ({error}), expected an npz file.") from error
+
+
+def checksum(parameters: str, rows: str, arrays: bytes | None, seconds: float) -> str:
+    """Of a stored cell; tells a damaged file from a sound one."""
+    digest = hashlib.sha256(canonical_json([parameters, rows, seconds]).encode())
+    digest.update(arrays or b"")
+    return digest.hexdigest()

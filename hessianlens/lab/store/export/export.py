@@ -1,0 +1,70 @@
+"""One complete run into files of one format."""
+
+from __future__ import annotations
+
+import io
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hessianlens.errors import InputError, check_choice
+from hessianlens.lab.results import Result
+from hessianlens.lab.store.export.description import describe, table
+from hessianlens.lab.store.export.parquet import parquet_bytes
+from hessianlens.lab.store.export.text import csv_text, json_text
+from hessianlens.lab.store.runs import Run, load_run
+from hessianlens.lab.store.store import Store
+
+FORMATS = ("csv", "parquet", "json")
+
+
+def export_run(store: Store, run: Run, form: str, folder: Path) -> list[Path]:
+    """Write one complete run; returns the files, each either whole or as it was before.
+
+    Args:
+        store: Where the run is.
+        run: One of `list_runs(store, complete=True)`.
+        form: "csv" writes ``NAME.csv`` and ``NAME.provenance.json``; "parquet" and "json" write one file each that
+            holds the provenance too. Arrays go to ``NAME.npz``, as ``cell_number/name``.
+        folder: Made if it does not exist.
+    """
+    check_choice("format", form, FORMATS)
+    result = load_run(store, run)
+    description = describe(store, run, result)
+    files: dict[str, bytes] = {}
+    if form == "csv":
+        files["csv"] = csv_text(table(result)).encode()
+        files["provenance.json"] = json_text(description).encode()
+    elif form == "parquet":
+        files["parquet"] = parquet_bytes(table(result), json_text(description))
+    else:
+        files["json"] = json_text({**description, "rows": table(result)}).encode()
+    if any(cell.measurement.arrays for cell in result.cells):
+        files["npz"] = _npz(result)
+    return [_write(folder, f"{run.experiment}.{ending}", content) for ending, content in files.items()]
+
+
+def _npz(result: Result) -> bytes:
+    named = {
+        f"{number}/{name}": array
+        for number, cell in enumerate(result.cells)
+        for name, array in cell.measurement.arrays.items()
+    }
+    buffer = io.BytesIO()
+    save: Any = np.savez_compressed  # its annotations do not know that no name is one of its own
+    save(buffer, **named)
+    return buffer.getvalue()
+
+
+def _write(folder: Path, name: str, content: bytes) -> Path:
+    path = folder / name
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        unfinished = folder / f"{name}.tmp"
+        unfinished.write_bytes(content)
+        os.replace(unfinished, path)
+    except OSError as error:
+        raise InputError(f"out: {path} cannot be written ({error}); name another directory with --out.") from error
+    return path

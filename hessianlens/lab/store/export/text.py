@@ -1,0 +1,43 @@
+"""CSV and JSON as text; floats with all of their digits."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from typing import Any
+
+from hessianlens.lab.results import Scalar
+from hessianlens.lab.store.export.description import columns
+
+
+def csv_text(rows: list[dict[str, Scalar]]) -> str:
+    """A header and a line a row; None is an empty field."""
+    buffer = io.StringIO()
+    writer = csv.DictWriter(buffer, columns(rows), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return buffer.getvalue()
+
+
+def json_text(value: Any) -> str:
+    """Strict JSON: what it has no numbers for becomes "NaN", "Infinity" or "-Infinity".
+
+    >>> print(json_text({"low": float("-inf"), "value": 0.1}))
+    {
+      "low": "-Infinity",
+      "value": 0.1
+    }
+    """
+    return json.dumps(_strict(value), indent=2, ensure_ascii=False, allow_nan=False)
+
+
+def _strict(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _strict(part) for name, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_strict(part) for part in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return value

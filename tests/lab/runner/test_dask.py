@@ -1,0 +1,86 @@
+"""A real Dask cluster of processes on this machine: same numbers, also when workers die."""
+
+import logging
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import dask
+import pytest
+from distributed import LocalCluster
+
+from hessianlens.errors import InputError
+from hessianlens.lab.runner import CellsFailed, Plan, run
+from hessianlens.lab.store import open_store
+from tests.lab.runner.test_run import fingerprint
+from tests.lab.runner.toys import DIES, DIES_ONCE, SPECTRUM, ToyConfig
+
+pytestmark = [
+    pytest.mark.slow,
+    # Of Dask itself: a worker that was killed closes nothing.
+    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+
+@pytest.fixture(scope="module")
+def address():
+    # A cell that has ended two workers is given up; by default it would be four.
+    patient = dask.config.set({"distributed.scheduler.allowed-failures": 1})
+    with (
+        patient,
+        LocalCluster(
+            n_workers=2,
+            threads_per_worker=1,
+            processes=True,
+            host="127.0.0.1",
+            dashboard_address="127.0.0.1:0",
+            silence_logs=logging.CRITICAL,
+        ) as cluster,
+    ):
+        yield cluster.scheduler_address
+
+
+def test_a_cluster_gives_the_numbers_of_a_serial_run_although_a_worker_dies(address: str, tmp_path: Path) -> None:
+    config = ToyConfig(sizes=(60,), repeats=8, bad=3, folder=str(tmp_path))
+    with open_store(tmp_path / "cells.sqlite") as store:
+        (result,) = run([Plan(DIES_ONCE, config)], store, backend="dask", address=address)
+    assert (tmp_path / "60-3").exists()  # its worker was killed
+    assert fingerprint(result) == fingerprint(DIES_ONCE.run(config))
+
+
+def test_a_cell_that_ends_every_worker_is_given_up_and_the_others_go_on(address: str, tmp_path: Path) -> None:
+    with open_store(tmp_path / "cells.sqlite") as store:
+        with pytest.raises(CellsFailed) as caught:
+            run([Plan(DIES, ToyConfig(sizes=(20,), repeats=4, bad=1))], store, backend="dask", address=address)
+        (failure,) = caught.value.failures
+        assert failure.parameters["repeat"] == 1 and "KilledWorker" in failure.message
+        assert store.query("SELECT count(*) FROM cells") == [(3,)]
+
+
+def test_workers_with_several_threads_are_refused(tmp_path: Path) -> None:
+    with (
+        LocalCluster(n_workers=1, threads_per_worker=2, processes=False, dashboard_address="127.0.0.1:0") as cluster,
+        open_store(tmp_path / "cells.sqlite") as store,
+        pytest.raises(InputError, match=r"have \[2\] threads, expected 1 each"),
+    ):
+        run([Plan(SPECTRUM, ToyConfig())], store, backend="dask", address=cluster.scheduler_address)
+
+
+def test_no_scheduler_and_no_dask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hessianlens.lab.runner.dask._CONNECT_SECONDS", 0.2)
+    with open_store(tmp_path / "cells.sqlite") as store:
+        with pytest.raises(InputError, match=r"no Dask scheduler answers at 'tcp://127.0.0.1:9'"):
+            run([Plan(SPECTRUM, ToyConfig())], store, backend="dask", address="tcp://127.0.0.1:9")
+        monkeypatch.setitem(sys.modules, "distributed", None)
+        with pytest.raises(InputError, match=r"pip install 'hessianlens\[cluster\]'"):
+            run([Plan(SPECTRUM, ToyConfig())], store, backend="dask", address="tcp://127.0.0.1:9")
+
+
+def test_no_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with open_store(tmp_path / "cells.sqlite") as store:
+        monkeypatch.setitem(sys.modules, "ray", ModuleType("ray"))
+        with pytest.raises(InputError, match=r"no Ray cluster answers at '127.0.0.1:9'"):
+            run([Plan(SPECTRUM, ToyConfig())], store, backend="ray", address="127.0.0.1:9")
+        monkeypatch.setitem(sys.modules, "ray", None)
+        with pytest.raises(InputError, match=r"pip install ray"):
+            run([Plan(SPECTRUM, ToyConfig())], store, backend="ray", address="auto")
