@@ -47,7 +47,7 @@ lint: $(STAMP)
 test: lint  ## lint, type-check, check the import layers, then run the tests
 	@$(ONE_THREAD) $(BIN)/python -m pytest -n $(JOBS)
 
-report: $(STAMP)  ## run the demonstration, write report/index.html
+report: $(STAMP)  ## reproduce every figure in laptop size, test every claim, write report/index.html
 	@$(BIN)/hessianlens report --out report
 
 bench: $(STAMP)  ## run the benchmarks

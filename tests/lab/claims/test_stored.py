@@ -2,14 +2,12 @@
 
 from pathlib import Path
 
-import pytest
-
-from hessianlens.lab.claims import stored
 from hessianlens.lab.claims.ledger import run as run_ledger
 from hessianlens.lab.claims.registry import all_claims, find
 from hessianlens.lab.claims.stored import EXPERIMENT, ClaimsConfig, cells, stored_ledger
+from hessianlens.lab.experiments.registry import EXPERIMENTS
 from hessianlens.lab.runner import Plan, run
-from hessianlens.lab.store import open_store
+from hessianlens.lab.store import code_of, open_store
 
 IDS = ("C1", "C9", "C19", "C23")
 
@@ -30,7 +28,5 @@ def test_every_claim_with_a_test_is_a_cell() -> None:
     assert [cell["claim"] for cell in cells(ClaimsConfig())] == [c.id for c in all_claims() if c.test is not None]
 
 
-def test_a_changed_test_is_another_cell(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = cells(ClaimsConfig(("C1",)))
-    monkeypatch.setattr(stored, "_tests_digest", lambda: "another")
-    assert cells(ClaimsConfig(("C1",))) != before
+def test_the_code_of_the_tests_is_part_of_a_cells_identity() -> None:
+    assert code_of(EXPERIMENT.measure) != code_of(EXPERIMENTS["fig8"].measure)
