@@ -93,7 +93,7 @@ def _slope(sigmas: np.ndarray, norms: np.ndarray) -> float | None:
 EXPERIMENT = Experiment(
     name="activation_growth",
     title="Growth of the blocks with the token scale, by attention activation",
-    source="Article on softmax and sigmoid, Figure 3; Ormaniec, Dangel and Singh (2025), Equation 5",
+    source="Article on softmax and sigmoid, Figure 3; the paper, Equation 5",
     question="With which power of the token scale does each block grow for each attention activation, and does the "
     "activation near zero predict it?",
     presets={

@@ -117,7 +117,7 @@ def attention_hessian_in_network(problem: Problem, names: Sequence[str] = ATTENT
 EXPERIMENT = Experiment(
     name="fig1",
     title="The Hessian of a one-block Transformer at initialisation",
-    source="Ormaniec, Dangel and Singh (2025), Figure 1",
+    source="The paper, Figure 1",
     question="How unlike are the blocks of a Transformer's Hessian at initialisation, and are the entries of the query "
     "block two orders of magnitude below those of the value block?",
     presets={"quick": Fig1Config(map_sequences=32, repeats=10), "paper": Fig1Config()},

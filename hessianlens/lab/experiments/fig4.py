@@ -51,7 +51,7 @@ def measure(parameters: Parameters) -> Measurement:
 EXPERIMENT = Experiment(
     name="fig4",
     title="Entries of the query and value blocks, with softmax and without",
-    source="Ormaniec, Dangel and Singh (2025), Figure 4",
+    source="The paper, Figure 4",
     question="Is it softmax that makes the entries of the query block so much smaller than those of the value block?",
     presets={"quick": Fig4Config(repeats=10), "paper": Fig4Config()},
     cells=cells,

@@ -100,7 +100,7 @@ def rebuild(setting: LoneLayer, name: str, moment: Tensor) -> Tensor:
 EXPERIMENT = Experiment(
     name="moment_strata",
     title="Attention moments and the blocks built on them, from uniform to one-hot attention",
-    source="Article on softmax and sigmoid, Figure 4; Ormaniec, Dangel and Singh (2025), Definition 3.1",
+    source="Article on softmax and sigmoid, Figure 4; the paper, Definition 3.1",
     question="Does the value block see the first attention moment, the query block the second and third, and do those "
     "two fade as attention becomes one-hot?",
     presets={"quick": StrataConfig(points=21, repeats=8), "paper": StrataConfig(d_model=16, d_k=16, length=18)},

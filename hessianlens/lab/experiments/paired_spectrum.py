@@ -86,7 +86,7 @@ def multiplicity(values: torch.Tensor) -> int:
 EXPERIMENT = Experiment(
     name="paired_spectrum",
     title="Eigenvalues of the query-key part in plus and minus pairs",
-    source="Article on one matrix or two, Figure 3; Ormaniec, Dangel and Singh (2025), Remark D.1",
+    source="Article on one matrix or two, Figure 3; the paper, Remark D.1",
     question="Do the eigenvalues of the T-functional Hessian come in pairs of opposite sign, each d_K times, with "
     "softmax and without, and is the T-outer-product part free of negative ones?",
     presets={

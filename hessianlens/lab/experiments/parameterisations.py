@@ -75,7 +75,7 @@ def _gradient_norm(layer: AttentionHead, names: list[str], setting: LoneLayer) -
 EXPERIMENT = Experiment(
     name="parameterisations",
     title="One query-key matrix or two, at the same function",
-    source="Article on one matrix or two, Figures 1 and 2; Ormaniec, Dangel and Singh (2025), Section 4.2",
+    source="Article on one matrix or two, Figures 1 and 2; the paper, Section 4.2",
     question="How do the curvature, its signs and its conditioning differ between one query-key matrix and two that "
     "compute the same function?",
     presets={

@@ -65,7 +65,7 @@ def measure(parameters: Parameters) -> Measurement:
 EXPERIMENT = Experiment(
     name="rank_fraction",
     title="Rank of the T-outer-product Hessian",
-    source="Article on one matrix or two, Figure 4; Ormaniec, Dangel and Singh (2025), Lemma D.2",
+    source="Article on one matrix or two, Figure 4; the paper, Lemma D.2",
     question="Which share of the query-key parameters has curvature from the T-outer-product Hessian, as the width of "
     "queries and keys changes, and is the bound on its rank reached?",
     presets={

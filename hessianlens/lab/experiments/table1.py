@@ -203,7 +203,7 @@ FACTORISED = {"linear MLP": _mlp_factorised, "linear attention": _attention_fact
 EXPERIMENT = Experiment(
     name="table1",
     title="What linear models' Hessians depend on",
-    source="Ormaniec, Dangel and Singh (2025), Table 1",
+    source="The paper, Table 1",
     question="Do the Hessian blocks of a linear MLP see the data through Sigma and Omega once each, and those of "
     "linear attention through Sigma cubed and Omega times Sigma?",
     presets={"quick": Table1Config(repeats=5), "paper": Table1Config(length=24, d_model=12, d_hidden=8)},
