@@ -11,6 +11,7 @@ respect to the row parameters gives the functional product and with respect to u
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -47,12 +48,33 @@ class Linearisation:
         self.leaves = {name: problem.params[name].detach().requires_grad_() for name in names}
         with problem.scope(), torch.enable_grad():
             self.outputs = problem.forward({**problem.params, **self.leaves}, batch)
-            self._point = self.outputs.detach().requires_grad_()
-            (self._slope,) = torch.autograd.grad(problem.loss(self._point, batch), self._point, create_graph=True)
-            self._dummy = self._slope.detach().clone().requires_grad_()
-            self._total = problem.loss(self.outputs, batch)
+        self._problem, self._batch = problem, batch
         self._pulled: dict[tuple[str, ...], list[Tensor]] = {}
         self._gradients: dict[tuple[str, ...], list[Tensor]] = {}
+
+    # Hessian products need the loss through the graph, Gauss-Newton products the loss at the outputs: neither is built
+    # before it is asked for.
+
+    def _loss(self, outputs: Tensor) -> Tensor:
+        with self._problem.scope(), torch.enable_grad():
+            return self._problem.loss(outputs, self._batch)
+
+    @cached_property
+    def _total(self) -> Tensor:
+        return self._loss(self.outputs)
+
+    @cached_property
+    def _point(self) -> Tensor:
+        return self.outputs.detach().requires_grad_()
+
+    @cached_property
+    def _slope(self) -> Tensor:
+        with torch.enable_grad():
+            return torch.autograd.grad(self._loss(self._point), self._point, create_graph=True)[0]
+
+    @cached_property
+    def _dummy(self) -> Tensor:
+        return self._slope.detach().clone().requires_grad_()
 
     def _leaves(self, names: Sequence[str]) -> list[Tensor]:
         return [self.leaves[name] for name in names]

@@ -59,6 +59,11 @@ class BlockPairOperator(PyTorchLinearOperator):
         """Parameters in which the row blocks lie."""
         return list(dict.fromkeys(block.parameter for block in self.rows))
 
+    @property
+    def cost(self) -> str:
+        """What a product costs, in words."""
+        return f"about {self.gradients_per_product:g} gradients a product"
+
     def linearisations(self) -> Iterator[Linearisation]:
         """One batch after the other."""
         names = list(dict.fromkeys([b.parameter for b in (*self.rows, *self.columns)]))
@@ -100,6 +105,5 @@ class BlockPairOperator(PyTorchLinearOperator):
     def __repr__(self) -> str:
         rows, columns = (", ".join(b.name for b in blocks) for blocks in (self.rows, self.columns))
         return (
-            f"{type(self).__name__} {self.shape[0]}x{self.shape[1]}: [{rows}] x [{columns}], {self.method}, "
-            f"about {self.gradients_per_product:g} gradients a product"
+            f"{type(self).__name__} {self.shape[0]}x{self.shape[1]}: [{rows}] x [{columns}], {self.method}, {self.cost}"
         )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from hessianlens.models.adapters.scope import differentiable_twice
 from hessianlens.models.sites import AttentionSite, find_site, frozen_copy
@@ -19,8 +19,9 @@ from hessianlens.theory.in_network import (
     in_network_hessian,
     position_derivatives,
 )
+from hessianlens.theory.part_norms import part_norms
 
-_CLOSED_FORM = {"q": "Q", "k": "K", "v": "O", "o": "U"}
+CLOSED_FORM = {"q": "Q", "k": "K", "v": "O", "o": "U"}
 """Names of q, k, v and o in `FactoredValueAttention`, whose W_O W_U is our W_V W_O."""
 
 
@@ -31,10 +32,12 @@ class ExactAttention:
     Attributes:
         problem: The problem.
         sites: The layer at each batch.
+        model: The model that they belong to, a copy.
     """
 
     problem: Problem
     sites: tuple[AttentionSite, ...]
+    model: nn.Module
 
     @property
     def prefix(self) -> str:
@@ -48,27 +51,26 @@ class ExactAttention:
     def _role(self, name: str) -> tuple[str, bool] | None:
         """Projection and whether it is a bias, for a block of this layer."""
         head, _, tail = name.removeprefix(self.prefix + ".").partition(".")
-        if not name.startswith(self.prefix + ".") or head not in _CLOSED_FORM or tail not in ("", "bias"):
+        if not name.startswith(self.prefix + ".") or head not in CLOSED_FORM or tail not in ("", "bias"):
             return None
         bias = tail == "bias"
         return None if bias and head not in self.sites[0].biased else (head, bias)
 
     @cached_property
-    def _derivatives(self) -> tuple[PositionDerivatives, ...]:
+    def derivatives(self) -> tuple[PositionDerivatives, ...]:
+        """Gradient and curvature of the network behind the layer, at each batch."""
         found = []
         for site, batch in zip(self.sites, self.problem.data, strict=True):
-            with torch.no_grad():
-                F = site.layer(site.tokens)
 
             def loss(outputs: Tensor, batch: object = batch) -> Tensor:
                 return self.problem.loss(outputs, batch)
 
-            found.append(position_derivatives(F, site.behind, loss))
+            found.append(position_derivatives(site.output, site.network_output, site.behind_at, loss))
         return tuple(found)
 
     @cached_property
     def _hessians(self) -> tuple[InNetworkHessian, ...]:
-        pairs = zip(self.sites, self._derivatives, strict=True)
+        pairs = zip(self.sites, self.derivatives, strict=True)
         return tuple(in_network_hessian(site.layer, site.tokens, found) for site, found in pairs)
 
     def operator(self, part: str, row: Block, column: Block) -> StructuredOperator:
@@ -80,6 +82,25 @@ class ExactAttention:
             assert isinstance(both, BlockGrid)
             total = both
         return ArrangedGrid(total, row.shape, column.shape, self._cut(row), self._cut(column))
+
+    def norms(self, block: Block, parts: Sequence[str]) -> dict[str, float]:
+        """Exact norms of parts of a diagonal block; where the functional part is zero, the other two are the same."""
+        shared = self._shared_norms(block)
+        if shared is not None:
+            return {part: shared[part] for part in parts}
+        found: dict[str, float] = {}
+        for part in sorted(parts, key=("functional", "ggn", "full").index):
+            same = part == "full" and "ggn" in found and found.get("functional") == 0
+            found[part] = found["ggn"] if same else float(self.operator(part, block, block).frobenius_norm())
+        return found
+
+    def _shared_norms(self, block: Block) -> dict[str, float] | None:
+        role = self._role(block.name)
+        assert role is not None
+        if len(self.sites) > 1:
+            return None
+        (site,), (derivatives,) = self.sites, self.derivatives
+        return part_norms(site.layer, site.tokens, derivatives, CLOSED_FORM[role[0]], self.rows(*role))
 
     def _grid(self, grid: BlockGrid, row: Block, column: Block) -> BlockGrid:
         """The closed form's blocks of all heads, restricted to weights or biases.
@@ -93,11 +114,11 @@ class ExactAttention:
             role = self._role(block.name)
             assert role is not None
             pieces = self._cut(block)(torch.zeros(block.shape))
-            name = _CLOSED_FORM[role[0]]
+            name = CLOSED_FORM[role[0]]
             names = [(name, h) for h in range(len(pieces))]
             sharing |= {(name, k): [(name, h) for h in self.sites[0].storage.sharing(role[0], k)] for _, k in names}
             shapes[block.name] = {n: (p.shape[0], p.shape[1]) for n, p in zip(names, pieces, strict=True)}
-            slices[block.name] = self._rows(*role)
+            slices[block.name] = self.rows(*role)
 
         def build(r: Hashable, c: Hashable) -> TokenSum:
             found = _sum([grid.block(x, y) for x in sharing[r] for y in sharing[c]])
@@ -107,7 +128,7 @@ class ExactAttention:
             shapes[row.name], shapes[column.name], build, grid.dtype, grid.device, symmetric=row.name == column.name
         )
 
-    def _rows(self, name: str, bias: bool) -> slice:
+    def rows(self, name: str, bias: bool) -> slice:
         """Rows of an extended weight that are the weight, or the bias."""
         if name == "o" or not self.sites[0].biased:
             return slice(None)
@@ -143,4 +164,4 @@ def exact_attention(problem: Problem) -> ExactAttention | None:
             if site is None:
                 return None
             sites.append(site)
-    return ExactAttention(problem, tuple(sites))
+    return ExactAttention(problem, tuple(sites), model)

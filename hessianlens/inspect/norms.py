@@ -9,7 +9,7 @@ from torch import Tensor
 
 from hessianlens.curvature import Linearisation
 from hessianlens.errors import check_choice, expect
-from hessianlens.inspect.exact import ExactAttention
+from hessianlens.inspect.chained import ChainedAttention, chained_attention
 from hessianlens.inspect.forecast import ensure_forecast_fits, forecast
 from hessianlens.inspect.operators import Pattern, closed_form
 from hessianlens.inspect.pairs import norm_from_squares
@@ -57,7 +57,9 @@ def block_norms(
     """Frobenius norms of the diagonal blocks of the Hessian, Gauss-Newton and functional matrix.
 
     Every part of a block comes from the same probes and the same graph. Blocks of a decoder's last attention layer are
-    answered exactly, without probes, where the closed form is cheap.
+    answered exactly, without probes, where the closed form is cheap; with "auto" the probes of earlier attention layers
+    go together through the layers' own formulas where these are joined by piecewise linear maps (one head, no norm,
+    ReLU). The estimates are the same.
 
     Args:
         problem: From `hessianlens.problem`.
@@ -83,11 +85,15 @@ def block_norms(
     expect(probes >= 2, f"probes: got {probes}, expected at least 2 for an error bar.")
     chosen = problem.select(blocks)
     found: dict[tuple[str, str], Estimate] = {}
-    exact = None if method == "products" else closed_form(problem, chosen, forced=method == "exact", some=True)
-    sampled = []
+    exact = None if method == "products" else closed_form(problem, chosen, forced=method == "exact")
+    chain = None if exact is None or exact.covers(chosen) or method == "exact" else chained_attention(exact)
+    sampled, chained = [], []
     for block in chosen:
         if exact is not None and exact.covers([block]):
-            found.update({(block.name, part): norm for part, norm in _exact_norms(exact, block, parts).items()})
+            norms = exact.norms(block, parts)
+            found.update({(block.name, part): Estimate.exactly(norm) for part, norm in norms.items()})
+        elif chain is not None and chain.covers(block):
+            chained.append(block)
         else:
             sampled.append(block)
     expect(
@@ -98,17 +104,9 @@ def block_norms(
     if sampled:
         ensure_forecast_fits(forecast(problem, sampled, probes, len(parts)))
     found.update(_sampled(problem, sampled, parts, probes, seed))
+    if chain is not None and chained:
+        found.update(_chained(chain, chained, parts, {b.name: _probes(b, probes, seed, problem) for b in chained}))
     return BlockNorms({(b.name, p): found[b.name, p] for b in chosen for p in parts})
-
-
-def _exact_norms(exact: ExactAttention, block: Block, parts: Sequence[str]) -> dict[str, Estimate]:
-    """Norms in closed form; where the functional part is exactly zero, the other two are the same matrix."""
-    found: dict[str, Estimate] = {}
-    for part in sorted(parts, key=("functional", "ggn", "full").index):
-        same = part == "full" and "ggn" in found and "functional" in found and found["functional"].value == 0
-        norm = found["ggn"] if same else None
-        found[part] = norm or Estimate.exactly(float(exact.operator(part, block, block).frobenius_norm()))
-    return found
 
 
 def _sampled(
@@ -135,6 +133,20 @@ def _sampled(
         key: norm_from_squares(total.double().flatten(0, -2).square().sum(0), vectors[key[0]])
         for key, total in sums.items()
     }
+
+
+def _chained(
+    chain: ChainedAttention, blocks: Sequence[Block], parts: Sequence[str], vectors: Mapping[str, Probes]
+) -> dict[tuple[str, str], Estimate]:
+    """The same estimates, from products that all probes of a layer share."""
+    drawn = [(b, vectors[b.name].matrix(0, vectors[b.name].count).T.reshape(-1, *b.shape)) for b in blocks]
+    found = {}
+    for name, (gauss_newton, rest) in chain.products(drawn).items():
+        products = {"ggn": gauss_newton, "functional": rest, "full": gauss_newton + rest}
+        for part in parts:
+            squares = products[part].double().flatten(1).square().sum(1)
+            found[name, part] = norm_from_squares(squares, vectors[name])
+    return found
 
 
 def _probes(block: Block, probes: int, seed: int, problem: Problem) -> Probes:

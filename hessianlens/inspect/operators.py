@@ -61,7 +61,8 @@ def _operator(part: str, problem: Problem, rows: Pattern, cols: Pattern | None, 
     column_blocks = row_blocks if cols is None else problem.select(cols)
     if method != "products":
         exact = closed_form(problem, (*row_blocks, *column_blocks), forced=method == "exact")
-        if exact is not None and len(row_blocks) == len(column_blocks) == 1:
+        one = len(row_blocks) == len(column_blocks) == 1
+        if exact is not None and one and exact.covers((*row_blocks, *column_blocks)):
             return exact.operator(part, row_blocks[0], column_blocks[0])
         if method == "exact":
             raise InputError(
@@ -73,17 +74,12 @@ def _operator(part: str, problem: Problem, rows: Pattern, cols: Pattern | None, 
     return _MATRIX_FREE[part](problem, row_blocks, column_blocks)
 
 
-def closed_form(
-    problem: Problem, blocks: Sequence[Block], forced: bool = False, some: bool = False
-) -> ExactAttention | None:
-    """The closed form if it covers every block (`some`: any block) and, unless `forced`, is cheap for this model."""
+def closed_form(problem: Problem, blocks: Sequence[Block], forced: bool = False) -> ExactAttention | None:
+    """The closed form of the last attention layer, if attention is asked for and, unless `forced`, it is cheap."""
     if not any(".attn." in block.name for block in blocks):
         return None
     found = exact_attention(problem)
-    if found is None or not (any if some else all)(found.covers([block]) for block in blocks):
-        return None
-    if forced:
+    if found is None or forced:
         return found
     site = found.sites[0]
-    outputs = site.behind(site.layer(site.tokens)).shape[-1]
-    return found if max(outputs, site.tokens.shape[-1]) <= _CHEAP_OUTPUTS else None
+    return found if max(site.network_output.shape[-1], site.tokens.shape[-1]) <= _CHEAP_OUTPUTS else None

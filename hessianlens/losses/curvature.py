@@ -124,6 +124,42 @@ class LowRankTokenCurvature(UncoupledCurvature):
 
 
 @dataclass(frozen=True, eq=False)
+class FactoredTokenCurvature(UncoupledCurvature):
+    """``C_i = L_i R_i^T``, symmetric but of any sign, for every token, kept factored.
+
+    Args:
+        left: ``L``, shape (B, L, d_V, r).
+        right: ``R``, the same shape.
+
+    >>> J, Lambda = torch.tensor([[[[1.0], [2.0]]]]), -3.0
+    >>> FactoredTokenCurvature(J, Lambda * J).between(torch.eye(2)[None], torch.eye(2)[None])[0, 0]
+    tensor([[ -3.,  -6.],
+            [ -6., -12.]])
+    """
+
+    left: Tensor
+    right: Tensor
+
+    def carried(self) -> Tensor:
+        """Whether a token has any curvature at all."""
+        return ((self.left != 0) & (self.right != 0).any(-2, keepdim=True)).any(-1).any(-1)
+
+    def at(self, kept: Tensor | slice) -> FactoredTokenCurvature:
+        """The curvature at some of the tokens only."""
+        return FactoredTokenCurvature(self.left[:, kept], self.right[:, kept])
+
+    def factors(self, row: tuple[str, str], column: tuple[str, str]) -> tuple[Factor, ...]:
+        """Two thin factors."""
+        return Factor("L", "s" + row[0] + row[1] + "r", self.left), Factor(
+            "R", "s" + row[0] + column[1] + "r", self.right
+        )
+
+    def between(self, left: Tensor, right: Tensor) -> Tensor:
+        """Product of two thin matrices of every token."""
+        return (left[:, None] @ self.left) @ (right[:, None] @ self.right).transpose(-1, -2)
+
+
+@dataclass(frozen=True, eq=False)
 class CoupledCurvature(OutputCurvature):
     """``C_ij`` for every pair of tokens of a sequence."""
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from curvlinops._torch_base import PyTorchLinearOperator
 from torch import Tensor
 
 from hessianlens.errors import InputError, expect
-from hessianlens.memory import ensure_fits
+from hessianlens.memory import ensure_fits, readable
+from hessianlens.notation import COLUMN_AXES, ROW_AXES, VECTORS
+from hessianlens.operators.contraction import cost
+from hessianlens.operators.factor import Factor
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -52,6 +55,22 @@ class StructuredOperator(PyTorchLinearOperator):
     def device(self) -> torch.device:
         """The device the factors live on."""
         return self._device
+
+    @property
+    def multiply_adds(self) -> float:
+        """Multiply-adds of one product with a vector, from the plans of its contractions; blocks are built for it."""
+        return sum((_product_operations(one) for one in _sums(self)), 0.0) / 2
+
+    @property
+    def held_bytes(self) -> int:
+        """Memory of the distinct factors that a product reads."""
+        factors = [f.tensor for one in _sums(self) for term in one.terms for f in term.factors if f.tensor is not None]
+        return sum(t.numel() * t.element_size() for t in {(t.data_ptr(), t.shape): t for t in factors}.values())
+
+    @property
+    def cost(self) -> str:
+        """What a product costs and what is held, in words."""
+        return f"{self.multiply_adds:.2g} multiply-adds a product, {readable(self.held_bytes)} held"
 
     def to_dense(self) -> Tensor:
         """The matrix itself; refused with its size if it would not fit in memory."""
@@ -151,7 +170,11 @@ class StructuredOperator(PyTorchLinearOperator):
 
     def __str__(self) -> str:
         rows, columns = self.shape
-        return f"{type(self).__name__} {rows}x{columns} {str(self.dtype).removeprefix('torch.')}: {self.algebra()}"
+        # The algebra of a single sum says by itself what it costs.
+        cost = "" if hasattr(self, "terms") else f", {self.cost}"
+        return (
+            f"{type(self).__name__} {rows}x{columns} {str(self.dtype).removeprefix('torch.')}{cost}: {self.algebra()}"
+        )
 
     __repr__ = __str__
 
@@ -161,3 +184,20 @@ class StructuredOperator(PyTorchLinearOperator):
             f"{what}: the block is {self.shape[0]}x{self.shape[1]} between different parameters; "
             f"a {what} exists for a block of a parameter with itself.",
         )
+
+
+def _sums(operator: Any) -> list[Any]:
+    """The token sums that an operator is made of: those of its grid, of its blocks, or itself."""
+    if hasattr(operator, "terms"):
+        return [operator]
+    if hasattr(operator, "grid"):
+        return _sums(operator.grid)
+    return [one for row in operator.rows for column in operator.columns for one in _sums(operator.block(row, column))]
+
+
+def _product_operations(sum_over_tokens: Any) -> float:
+    """Operations of the product of a token sum with a single vector, a multiply-add counted as two."""
+    shape = (*sum_over_tokens._in_shape[0], 1)
+    vector = Factor("X", COLUMN_AXES + VECTORS, torch.empty(shape, device="meta"))
+    parts = (cost((*term.factors, vector), ROW_AXES + VECTORS) for term in sum_over_tokens.terms)
+    return sum(parts, 0.0)

@@ -22,11 +22,12 @@ from torch import Tensor
 
 from hessianlens.attention.layer import AttentionHead, MultiHeadAttention
 from hessianlens.errors import expect
-from hessianlens.losses import LossDerivatives, TokenCurvature
+from hessianlens.losses import LossDerivatives, TokenCurvature, UncoupledCurvature
+from hessianlens.losses.curvature import FactoredTokenCurvature
 from hessianlens.operators import BlockGrid
 from hessianlens.theory.hessian import AttentionHessian, hessian_at
 
-Behind = Callable[[Tensor], Tensor]
+Map = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,14 +35,14 @@ class PositionDerivatives:
     """A position-wise network behind an attention layer, at its output F of shape (B, L, d).
 
     Attributes:
-        gradient: ``g``, (B, L, d).
-        ggn: ``C^ggn``, (B, n, d, d), of the n positions that carry a loss.
-        head: ``C^head`` likewise; None where it is exactly zero.
+        gradient: ``g``, (B, n, d), at the n positions that carry a loss.
+        ggn: ``C^ggn`` there.
+        head: ``C^head`` there, (B, n, d, d); None where it is exactly zero.
         positions: Those n positions.
     """
 
     gradient: Tensor
-    ggn: Tensor
+    ggn: UncoupledCurvature
     head: Tensor | None
     positions: Tensor
 
@@ -60,32 +61,44 @@ class InNetworkHessian:
         return grid
 
 
-def position_derivatives(F: Tensor, behind: Behind, loss: Behind) -> PositionDerivatives:
+def position_derivatives(
+    F: Tensor, outputs: Tensor, behind_at: Callable[[Tensor], Map], loss: Map
+) -> PositionDerivatives:
     """Gradient and curvature of ``loss(behind(F))`` at every position, for a network that acts on each position alone.
 
-    All positions are differentiated at once: a tangent in feature f at every position gives column f of every C_i.
+    Positions that carry no loss are left out. All others are differentiated at once: a cotangent in output k at every
+    position gives row k of every Jacobian.
 
     Args:
         F: Attention output, (B, L, d).
-        behind: The rest of the network, F to outputs (B, L, v).
-        loss: Outputs to the loss.
+        outputs: The network's outputs there, (B, L, v).
+        behind_at: From some positions to the rest of the network at those, F to outputs.
+        loss: Outputs at all positions to the loss.
     """
     with torch.enable_grad():
-        point = F.detach().requires_grad_()
-        outputs = behind(point)
         at = outputs.detach().requires_grad_()
         (slope,) = torch.autograd.grad(loss(at), at, create_graph=True)
-        (gradient,) = torch.autograd.grad(outputs, point, slope.detach(), retain_graph=True)
         Lambda = _position_hessian(slope, at)
-        positions = _carrying(gradient, Lambda)
-        J = _position_jacobian(outputs, point)[:, positions]
-        weighted = Lambda[:, positions] @ J
-        head = _head_curvature(outputs, point, slope.detach(), positions)
-    return PositionDerivatives(gradient, J.transpose(-1, -2) @ weighted, head, positions)
+        positions = _carrying(slope.detach(), Lambda)
+        Lambda = Lambda[:, positions]
+        point = F[:, positions].detach().requires_grad_()
+        found = behind_at(positions)(point)
+        (gradient,) = torch.autograd.grad(found, point, slope.detach()[:, positions], create_graph=True)
+        J = _position_jacobian(found, point)
+        head = _head_curvature(gradient, point)
+    return PositionDerivatives(gradient.detach(), _pulled_back(Lambda, J), head, positions)
 
 
-def _carrying(gradient: Tensor, Lambda: Tensor) -> Tensor:
-    seen = (gradient != 0).any(-1) | (Lambda != 0).flatten(2).any(-1)
+def _pulled_back(Lambda: Tensor, J: Tensor) -> UncoupledCurvature:
+    """``J^T Lambda J``, factored where there are few outputs."""
+    left, right = J.transpose(-1, -2), (Lambda @ J).transpose(-1, -2)
+    if 2 * J.shape[-2] < J.shape[-1]:
+        return FactoredTokenCurvature(left, right)
+    return TokenCurvature(left @ right.transpose(-1, -2))
+
+
+def _carrying(slope: Tensor, Lambda: Tensor) -> Tensor:
+    seen = (slope != 0).any(-1) | (Lambda != 0).flatten(2).any(-1)
     found = seen.any(0).nonzero()[:, 0]
     return found if len(found) else found.new_zeros(1)
 
@@ -111,20 +124,19 @@ def _position_jacobian(outputs: Tensor, point: Tensor) -> Tensor:
     return torch.stack(rows, -2)
 
 
-def _head_curvature(outputs: Tensor, point: Tensor, slope: Tensor, positions: Tensor) -> Tensor | None:
+def _head_curvature(gradient: Tensor, point: Tensor) -> Tensor | None:
     """``C^head`` column by column; None if a random product shows that there is none."""
-    (pulled,) = torch.autograd.grad(outputs, point, slope, create_graph=True)
-    if not pulled.requires_grad:
+    if not gradient.requires_grad:
         return None
     generator = torch.Generator(device="cpu").manual_seed(0)
     probe = torch.randn(point.shape, generator=generator, dtype=torch.float64).to(point)
-    if not bool(_second(pulled, point, probe).any()):
+    if not bool(_second(gradient, point, probe).any()):
         return None
     columns = []
     for f in range(point.shape[-1]):
         tangent = torch.zeros_like(point)
         tangent[..., f] = 1
-        columns.append(_second(pulled, point, tangent)[:, positions])
+        columns.append(_second(gradient, point, tangent))
     return torch.stack(columns, -1)
 
 
@@ -144,16 +156,26 @@ def in_network_hessian(
         derivatives: From `position_derivatives`.
     """
     expect(
-        derivatives.gradient.shape[:2] == X.shape[:2],
-        f"derivatives: taken at {tuple(derivatives.gradient.shape[:2])} tokens, expected {tuple(X.shape[:2])} as in X.",
+        len(derivatives.gradient) == len(X) and int(derivatives.positions.max()) < X.shape[1],
+        f"derivatives: taken at {len(derivatives.gradient)} sequences, positions {derivatives.positions.tolist()}; "
+        f"expected positions of the {len(X)} sequences of {X.shape[1]} tokens of X.",
     )
-    positions, head = derivatives.positions, derivatives.head
-    g = derivatives.gradient[:, positions]
+    positions, head, ggn = derivatives.positions, derivatives.head, derivatives.ggn
+    g = derivatives.gradient
 
-    def at(gradient: Tensor, curvature: Tensor) -> AttentionHessian:
-        return hessian_at(layer, X, positions, LossDerivatives(gradient, TokenCurvature(curvature)))
+    def at(gradient: Tensor, curvature: UncoupledCurvature) -> AttentionHessian:
+        return hessian_at(layer, X, positions, LossDerivatives(gradient, curvature))
 
-    full = at(g, derivatives.ggn if head is None else derivatives.ggn + head)
     if head is None:
-        return InNetworkHessian(full.outer, full.functional, full.full)
-    return InNetworkHessian(at(torch.zeros_like(g), derivatives.ggn).outer, at(g, head).full, full.full)
+        alone = at(g, ggn)
+        return InNetworkHessian(alone.outer, alone.functional, alone.full)
+    full = at(g, TokenCurvature(_matrices(ggn) + head)).full
+    return InNetworkHessian(at(torch.zeros_like(g), ggn).outer, at(g, TokenCurvature(head)).full, full)
+
+
+def _matrices(curvature: UncoupledCurvature) -> Tensor:
+    """``C_i`` in full, (B, n, d, d)."""
+    if isinstance(curvature, FactoredTokenCurvature):
+        return curvature.left @ curvature.right.transpose(-1, -2)
+    assert isinstance(curvature, TokenCurvature)
+    return curvature.matrices

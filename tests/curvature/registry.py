@@ -214,7 +214,6 @@ CASES: dict[str, Case] = {
             "layer0.norm1": "model.layers.0.input_layernorm.weight",
         },
         {"heads": True},
-        relative=1e-5,  # its norms compute in float32 whatever the dtype
     ),
     "BERT, masked": Case(
         hugging_face.masked_bert,

@@ -15,19 +15,25 @@ from hessianlens.models.sites.toy import toy_site
 from hessianlens.problem import Batch, Problem
 
 FINDERS = (toy_site, gpt2_site, llama_site)
+_WEIGHTS = 64
+"""Powers of two in use; their span is far from overflow in single precision."""
+_TERMS = 2.0**16
+"""More than a sum over the features and outputs of a position has terms."""
 
 
 def frozen_copy(problem: Problem) -> nn.Module | None:
     """A copy of the problem's model that holds the problem's own parameters, so that nothing touches the user's."""
     if not isinstance(problem.source, nn.Module):
         return None
+    # Parameters are handed over, not copied: a copy of the model costs no more than its other attributes.
+    handed = {
+        id(parameter): nn.Parameter(problem.params[name], requires_grad=False)
+        for name, parameter in problem.source.named_parameters()
+    }
     try:
-        model = copy.deepcopy(problem.source).to(device=problem.device, dtype=problem.dtype)
+        model = copy.deepcopy(problem.source, handed).to(device=problem.device, dtype=problem.dtype)
     except (RuntimeError, TypeError):  # some models hold what cannot be copied, such as outputs with their graph
         return None
-    for name, parameter in model.named_parameters():
-        parameter.data = problem.params[name]
-        parameter.requires_grad_(False)
     return model.eval()
 
 
@@ -50,7 +56,7 @@ def find_site(problem: Problem, model: nn.Module, batch: Batch) -> AttentionSite
 def _same_outputs(problem: Problem, site: AttentionSite, batch: Batch) -> bool:
     with problem.scope():
         expected = problem.forward(problem.params, batch)
-    found: Tensor = site.behind(site.layer(site.tokens))
+    found = site.network_output
     if found.shape != expected.shape or expected.ndim != 3:
         return False
     tolerance = 100 * torch.finfo(expected.dtype).eps * float(expected.abs().max())
@@ -58,24 +64,32 @@ def _same_outputs(problem: Problem, site: AttentionSite, batch: Batch) -> bool:
 
 
 def _position_wise(problem: Problem, site: AttentionSite, batch: Batch) -> bool:
-    """Whether no position reaches another, in the Jacobian behind the layer and in the Hessian of the loss.
-
-    Two positions differ in a bit of their numbers, so a product for each bit is enough: a random vector on the
-    positions that have it must leave the others at zero.
-    """
+    """Whether no position reaches another, in the Jacobian behind the layer and in the Hessian of the loss."""
     with torch.enable_grad():
-        F = site.layer(site.tokens).detach().requires_grad_()
+        F = site.output.detach().requires_grad_()
         outputs = site.behind(F)
         point = outputs.detach().requires_grad_()
         (slope,) = torch.autograd.grad(problem.loss(point, batch), point, create_graph=True)
-    maps = [(outputs, F)] + ([(slope, point)] if slope.requires_grad else [])
-    number = torch.arange(F.shape[0] * F.shape[1], device=F.device).reshape(F.shape[:2])
+    return _acts_alone(outputs, F) and (not slope.requires_grad or _acts_alone(slope, point))
+
+
+def _acts_alone(value: Tensor, at: Tensor) -> bool:
+    """Whether ``J^T (w u) = w J^T u`` for weights w of the positions and a random u: then J couples no two of them.
+
+    The weights are powers of two, with which rounding commutes, so the two sides agree to the last bit unless a
+    position reaches another one of a different weight. Two positions differ in a digit of their numbers, so a product
+    for every digit is enough.
+    """
+    number = torch.arange(value.shape[0] * value.shape[1], device=value.device).reshape(*value.shape[:2], 1)
     generator = torch.Generator().manual_seed(0)
-    for bit in range((number.numel() - 1).bit_length()):
-        chosen = (number >> bit & 1).bool()[..., None]
-        for value, at in maps:
-            noise = torch.randn(value.shape, generator=generator, dtype=torch.float64).to(value)
-            (reached,) = torch.autograd.grad(value, at, torch.where(chosen, noise, 0), retain_graph=True)
-            if bool((reached.masked_fill(chosen, 0) != 0).any()):
-                return False
+    u = torch.randn(value.shape, generator=generator, dtype=torch.float64).to(value)
+    (alone,) = torch.autograd.grad(value, at, u, retain_graph=True)
+    # Numbers too small to be normal are rounded more coarsely; what they could hide is as small.
+    smallest = _TERMS * torch.finfo(value.dtype).tiny
+    while bool((number > 0).any()):
+        weights = torch.exp2((number % _WEIGHTS).to(value))
+        (weighted,) = torch.autograd.grad(value, at, weights * u, retain_graph=True)
+        if not bool(((weighted - weights * alone).abs() <= smallest * weights).all()):
+            return False
+        number = number // _WEIGHTS
     return True

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from hessianlens.models.adapters.outputs import as_tensor
+from hessianlens.models.adapters.precision import in_precision_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,8 +26,9 @@ class Entering:
 
 
 def run(model: nn.Module, inputs: object) -> Tensor:
-    """The model's outputs as a tensor."""
-    return as_tensor(model(**inputs) if isinstance(inputs, Mapping) else model(inputs))
+    """The model's outputs as a tensor, in float64 throughout where its parameters are float64."""
+    with in_precision_of(model.parameters()):
+        return as_tensor(model(**inputs) if isinstance(inputs, Mapping) else model(inputs))
 
 
 def entering(model: nn.Module, attention: nn.Module, inputs: object) -> Entering:

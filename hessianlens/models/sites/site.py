@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from hessianlens.attention.layer import FactoredValueAttention, MultiHeadAttention
+
+Behind = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -62,14 +65,34 @@ class AttentionSite:
         behind: The rest of the network: F (without output bias) to the model's outputs.
         storage: How the model stores the projections.
         biased: Which of q, k and v have a bias.
+        narrowed: From some positions to the rest of the network at those alone, for models whose parts can be called.
     """
 
     prefix: str
     layer: MultiHeadAttention
     tokens: Tensor
-    behind: Callable[[Tensor], Tensor]
+    behind: Behind
     storage: Storage
     biased: frozenset[str]
+    narrowed: Callable[[Tensor], Behind] | None = None
+
+    @cached_property
+    def output(self) -> Tensor:
+        """F, what the layer puts out (without output bias), (B, L, d)."""
+        with torch.no_grad():
+            return self.layer(self.tokens)
+
+    @cached_property
+    def network_output(self) -> Tensor:
+        """The model's outputs, (B, L, v)."""
+        with torch.no_grad():
+            return self.behind(self.output)
+
+    def behind_at(self, positions: Tensor) -> Behind:
+        """The rest of the network at some positions only, F there to outputs there; the others stay as they are."""
+        if self.narrowed is not None:
+            return self.narrowed(positions)
+        return lambda F: self.behind(self.output.index_copy(1, positions, F))[:, positions]
 
 
 def heads_of(

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from hessianlens.attention.layer import MultiHeadAttention
 from hessianlens.models.adapters.batches import inputs_of
+from hessianlens.models.attention import Attention
 from hessianlens.models.block import Block
-from hessianlens.models.sites.site import AttentionSite, Storage, heads_of, with_ones
+from hessianlens.models.sites.site import AttentionSite, Behind, Storage, heads_of, with_ones
 from hessianlens.models.transformer import Transformer
 from hessianlens.problem import Batch
 
@@ -24,7 +26,20 @@ def toy_site(model: nn.Module, batch: Batch) -> AttentionSite | None:
     residual = model.residual(inputs["tokens"] if isinstance(inputs, dict) else inputs)
     X = block.attention_input(residual)
     storage = Storage(attention.heads, transposed=False)
-    layer, biased = heads_of(
+    layer, biased = toy_heads(attention, storage)
+    shift = 0 if attention.b_O is None else attention.b_O
+
+    def narrowed(positions: Tensor | slice) -> Behind:
+        entering = residual[:, positions]
+        return lambda F: model.unembed(block.join(F + shift, entering))
+
+    tokens = with_ones(X) if biased else X
+    return AttentionSite(f"layer{last}.attn", layer, tokens, narrowed(slice(None)), storage, biased, narrowed=narrowed)
+
+
+def toy_heads(attention: Attention, storage: Storage) -> tuple[MultiHeadAttention, frozenset[str]]:
+    """The heads of an attention module, and which of q, k and v have a bias."""
+    return heads_of(
         storage,
         {name: getattr(attention, f"W_{name.upper()}") for name in "qkvo"},
         {name: getattr(attention, f"b_{name.upper()}") for name in "qkv"},
@@ -32,9 +47,3 @@ def toy_site(model: nn.Module, batch: Batch) -> AttentionSite | None:
         causal=attention.causal,
         temperature=attention.temperature,
     )
-    shift = 0 if attention.b_O is None else attention.b_O
-
-    def behind(F: Tensor) -> Tensor:
-        return model.unembed(block.join(F + shift, residual))
-
-    return AttentionSite(f"layer{last}.attn", layer, with_ones(X) if biased else X, behind, storage, biased)
