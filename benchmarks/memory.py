@@ -18,6 +18,7 @@ import subprocess
 import sys
 from dataclasses import asdict
 from pathlib import Path
+from typing import Protocol
 
 import torch
 
@@ -92,7 +93,15 @@ def measure_here(benchmark: Benchmark, name: str, threads: int, tiny: bool = Fal
     return Memory(set_up, kept, running.growth())
 
 
-def measure_apart(benchmark: Benchmark, name: str, threads: int, tiny: bool = False) -> Memory:
+class Named(Protocol):
+    """A benchmark as the command line knows it."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+
+
+def measure_apart(benchmark: Named, name: str, threads: int, tiny: bool = False) -> Memory:
     """Run one competitor once in a process of its own."""
     options = ["--threads", str(threads), *(["--tiny"] if tiny else [])]
     command = [sys.executable, "-m", "benchmarks.memory", benchmark.name, name, *options]
@@ -105,15 +114,20 @@ def measure_apart(benchmark: Benchmark, name: str, threads: int, tiny: bool = Fa
 
 def main() -> None:
     """Measure the competitor named on the command line and print the result as JSON."""
+    from benchmarks.network import NETWORKS
     from benchmarks.registry import BENCHMARKS
 
+    networks = {b.name: b for b in NETWORKS}
     parser = argparse.ArgumentParser(prog="python -m benchmarks.memory", description=main.__doc__)
-    parser.add_argument("benchmark", choices=list(BENCHMARKS))
+    parser.add_argument("benchmark", choices=[*BENCHMARKS, *networks])
     parser.add_argument("competitor")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--tiny", action="store_true", help="measure the small problem of the tests")
     given = parser.parse_args()
-    found = measure_here(BENCHMARKS[given.benchmark], given.competitor, given.threads, given.tiny)
+    if given.benchmark in networks:
+        found = networks[given.benchmark].memory_here(given.competitor, given.threads, given.tiny)
+    else:
+        found = measure_here(BENCHMARKS[given.benchmark], given.competitor, given.threads, given.tiny)
     print(json.dumps(asdict(found)))
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor
@@ -11,15 +11,18 @@ from torch import Tensor
 import hessianlens as hl
 from benchmarks import provenance
 from benchmarks.harness import QUICK_ROUNDS, Options, Run, Tick, disturbance, interleave, spread
+from benchmarks.memory import PeakMeter, measure_apart
 from benchmarks.network_peers import (
     curvlinops_operator,
     eigenthings_product,
     kept_graph_product,
     pyhessian_product,
 )
-from benchmarks.results import OURS, PEER, Result, Timing
+from benchmarks.results import OURS, PEER, SET_UP, Memory, Result, Timing
 
 PROBES = 20
+GRADIENT = "one gradient"
+_PART, _WHOLE = "curvlinops, ", f"curvlinops, {PROBES} probes a norm"
 Q, V = "layer0.attn.q", "layer0.attn.v"
 
 
@@ -31,40 +34,47 @@ class Scaled:
     times: int = 1
 
 
-def _addition(layers: int) -> tuple[hl.models.Transformer, hl.tasks.Addition, dict[str, Tensor]]:
+Setting = Callable[[bool], tuple[dict[str, Scaled], dict[str, object]]]
+"""Competitors and sizes, for a tiny model or the one to be measured."""
+
+
+def _addition(layers: int, tiny: bool = False) -> tuple[hl.models.Transformer, hl.tasks.Addition, dict[str, Tensor]]:
     """The literature's setting: d = 128, one head, no norm, 64 sequences of the addition task, float32."""
-    model, task = hl.models.Transformer(layers=layers, seed=0), hl.tasks.Addition()
-    return model, task, task.batch(64, seed=1234)
+    width, sequences = (16, 4) if tiny else (128, 64)
+    model, task = hl.models.Transformer(layers=layers, d_model=width, seed=0), hl.tasks.Addition()
+    return model, task, task.batch(sequences, seed=1234)
 
 
-def exact_norms(_: Options) -> tuple[dict[str, Scaled], dict[str, object]]:
+def exact_norms(tiny: bool) -> tuple[dict[str, Scaled], dict[str, object]]:
     """Six norms of one layer: ours exact; curvlinops with 20 probes each, H - G by a product of each."""
-    model, task, batch = _addition(1)
+    model, task, batch = _addition(1, tiny)
     problem = hl.problem(model, batch, task.cross_entropy)
     runs = {"ours, exact": Scaled(lambda: hl.block_norms(problem, [Q, V]))}
     for kind in ("hessian", "ggn"):
         ops = [curvlinops_operator(kind, model, batch, model.blocks[0].attention, name) for name in ("W_Q", "W_V")]
         runs[f"curvlinops, {kind} products"] = Scaled(_each_once(ops), 2 * PROBES)
-    return runs, {"layers": 1, "d": 128, "sequences": 64, "norms": 6}
+    return runs, {"layers": 1, "d": model.W_U.shape[0], "sequences": len(batch["tokens"]), "norms": 6}
 
 
-def layer_norms(_: Options) -> tuple[dict[str, Scaled], dict[str, object]]:
-    """The same six norms of every layer of a three-layer model, 20 probes each, ours without the closed form."""
-    model, task, batch = _addition(3)
+def layer_norms(tiny: bool) -> tuple[dict[str, Scaled], dict[str, object]]:
+    """The same six norms of every layer of a three-layer model, 20 probes each; ours also without closed forms."""
+    model, task, batch = _addition(3, tiny)
     problem = hl.problem(model, batch, task.cross_entropy)
     names = [f"layer{n}.attn.{x}" for n in range(3) for x in "qv"]
-    runs = {"ours, 20 probes": Scaled(lambda: hl.block_norms(problem, names, probes=PROBES, method="products"))}
-    runs["ours, closed form where there is one"] = Scaled(lambda: hl.block_norms(problem, names, probes=PROBES))
+    runs = {"ours": Scaled(lambda: hl.block_norms(problem, names, probes=PROBES))}
+    runs["ours, products by autograd"] = Scaled(
+        lambda: hl.block_norms(problem, names, probes=PROBES, method="products")
+    )
     for kind in ("hessian", "ggn"):
         ops = [curvlinops_operator(kind, model, batch, b.attention, w) for b in model.blocks for w in ("W_Q", "W_V")]
         runs[f"curvlinops, {kind} products"] = Scaled(_each_once(ops), 2 * PROBES)
-    return runs, {"layers": 3, "d": 128, "sequences": 64, "norms": 18}
+    return runs, {"layers": 3, "d": model.W_U.shape[0], "sequences": len(batch["tokens"]), "norms": 18}
 
 
 def _deep(
-    quick: bool,
+    tiny: bool,
 ) -> tuple[hl.models.Transformer, dict[str, Tensor], Callable[[Tensor, dict[str, Tensor]], Tensor]]:
-    layers, width, length = (2, 64, 32) if quick else (12, 256, 128)
+    layers, width, length = (2, 64, 32) if tiny else (12, 256, 128)
     model = hl.models.Transformer(
         layers=layers,
         d_model=width,
@@ -84,11 +94,11 @@ def _deep(
     return model, {"tokens": tokens}, loss
 
 
-def products(number: int) -> Callable[[Options], tuple[dict[str, Scaled], dict[str, object]]]:
+def products(number: int) -> Setting:
     """Hessian-vector products of the query block of the middle layer of a GPT-2-style model, from nothing."""
 
-    def setting(options: Options) -> tuple[dict[str, Scaled], dict[str, object]]:
-        model, batch, loss = _deep(options.quick)
+    def setting(tiny: bool) -> tuple[dict[str, Scaled], dict[str, object]]:
+        model, batch, loss = _deep(tiny)
         problem = hl.problem(model, batch, loss, check=False)
         middle = len(model.blocks) // 2
         attention = model.blocks[middle].attention
@@ -103,7 +113,7 @@ def products(number: int) -> Callable[[Options], tuple[dict[str, Scaled], dict[s
             "ours": Scaled(ours),
             "curvlinops": Scaled(lambda: [library @ v.flatten() for v in vectors]),
             "kept double-backward graph": Scaled(lambda: kept_graph_product(model, batch, loss, attention, vectors)),
-            "one gradient": Scaled(lambda: _gradient(model, batch, loss, attention)),
+            GRADIENT: Scaled(lambda: _gradient(model, batch, loss, attention)),
         }
         for name, peer in (("PyHessian", pyhessian_product), ("hessian-eigenthings", eigenthings_product)):
             if (found := peer(model, batch, loss, attention, vectors)) is not None:
@@ -140,23 +150,43 @@ def equal_accuracy(timings: tuple[Timing, ...]) -> str:
 
 @dataclass(frozen=True)
 class NetworkBenchmark:
-    """A question about networks: what is run, the ratio aimed at, and how often."""
+    """A question about networks: what is run (at its size, or a tiny one), the ratio aimed at, and how often."""
 
     name: str
     title: str
-    setting: Callable[[Options], tuple[dict[str, Scaled], dict[str, object]]]
+    setting: Setting
     target: float
     rounds: int
+    tiny_if_quick: bool = False
     further: Callable[[tuple[Timing, ...]], str] | None = None
 
     def steps(self, options: Options) -> int:
         """Ticks of a run."""
-        return 1 + (QUICK_ROUNDS if options.quick else self.rounds)
+        return 1 + (QUICK_ROUNDS if options.quick else self.rounds + len(self.setting(True)[0]))
+
+    def memory_here(self, name: str, threads: int, tiny: bool = False) -> Memory:
+        """Run one competitor once in this process, after a tiny run that loads every library."""
+        torch.set_num_threads(threads)
+        self.setting(True)[0][name].run()
+        preparing = PeakMeter()
+        run = self.setting(tiny)[0][name].run
+        set_up, kept = preparing.growth(), preparing.kept()
+        running = PeakMeter()
+        run()
+        return Memory(set_up, kept, running.growth())
+
+    def _memory(self, names: Iterable[str], threads: int, tick: Tick) -> dict[str, Memory]:
+        """Of every competitor in a process of its own."""
+        found = {}
+        for name in names:
+            found[name] = measure_apart(self, name, threads)
+            tick(f"memory of {name}")
+        return found
 
     def run(self, options: Options, tick: Tick) -> Result:
         """Measure, interleaved; the parts of a path that is run in parts are added up."""
         torch.set_num_threads(options.threads)
-        runs, size = self.setting(options)
+        runs, size = self.setting(options.quick and self.tiny_if_quick)
         for scaled in runs.values():
             scaled.run()
         tick("first calls")
@@ -164,6 +194,7 @@ class NetworkBenchmark:
         raw = interleave({name: scaled.run for name, scaled in runs.items()}, rounds, tick)
         seconds = {name: [runs[name].times * t for t in values] for name, values in raw.items()}
         timings = _timings(seconds)
+        memory = {} if options.quick else self._memory(runs, options.threads, tick)
         extra = [self.further(timings)] if self.further is not None else []
         result = Result(
             self.name,
@@ -173,6 +204,7 @@ class NetworkBenchmark:
             "the fastest peer",
             rounds,
             timings,
+            memory=_merged(memory),
             notes=(*_notes(seconds, timings), *extra, *disturbance(timings)),
             provenance=provenance.collect(),
         )
@@ -183,32 +215,43 @@ class NetworkBenchmark:
 def _timings(seconds: Mapping[str, list[float]]) -> tuple[Timing, ...]:
     first = next(iter(seconds))
     merged = {first: seconds[first]}
-    parts = [name for name in seconds if name.startswith("curvlinops, ")]
+    parts = [name for name in seconds if name.startswith(_PART)]
     if parts:
-        merged["curvlinops, 20 probes a norm"] = [
-            sum(row) for row in zip(*(seconds[name] for name in parts), strict=True)
-        ]
+        merged[_WHOLE] = [sum(row) for row in zip(*(seconds[name] for name in parts), strict=True)]
     merged.update({name: seconds[name] for name in seconds if name != first and name not in parts})
     timings = []
     for name, values in merged.items():
         ratios = [t / own for t, own in zip(values, merged[first], strict=True)]
-        role = OURS if name == first else PEER
+        role = OURS if name.startswith(OURS) else SET_UP if name == GRADIENT else PEER
         timings.append(Timing(name, role, spread(values), spread(ratios), values[0]))
     return tuple(timings)
 
 
+def _merged(memory: Mapping[str, Memory]) -> dict[str, Memory]:
+    """A path that is run in parts, one after the other, needs what the largest of them needs."""
+    parts = [found for name, found in memory.items() if name.startswith(_PART)]
+    rest = {name: found for name, found in memory.items() if not name.startswith(_PART)}
+    if not parts:
+        return rest
+    return rest | {_WHOLE: Memory(*(max(getattr(p, f.name) for p in parts) for f in fields(Memory)))}
+
+
 def _notes(seconds: Mapping[str, list[float]], timings: tuple[Timing, ...]) -> list[str]:
-    if "one gradient" not in seconds:
+    if GRADIENT not in seconds:
         counted = "20 for H, 20 for G, 20 of each for H - G"
         return [f"curvlinops' products are timed once each and count 40 times a block: {counted}."]
-    unit = spread(seconds["one gradient"]).median
-    costs = ", ".join(f"{t.name} {t.seconds.median / unit:.1f}" for t in timings if t.name != "one gradient")
+    unit = spread(seconds[GRADIENT]).median
+    costs = ", ".join(f"{t.name} {t.seconds.median / unit:.1f}" for t in timings if t.name != GRADIENT)
     return [f"In units of one gradient of the same block: {costs}."]
 
 
 NETWORKS = (
-    NetworkBenchmark("network_norms", "Six norms of the literature's model", exact_norms, 30, 7, equal_accuracy),
+    NetworkBenchmark(
+        "network_norms", "Six norms of the literature's model", exact_norms, 30, 7, further=equal_accuracy
+    ),
     NetworkBenchmark("network_layer_norms", "The same norms of all layers of a three-layer model", layer_norms, 5, 3),
-    NetworkBenchmark("network_product", "One Hessian-vector product of a block of a deep model", products(1), 1, 9),
-    NetworkBenchmark("network_products", "Twenty products of the same block", products(PROBES), 1, 3),
+    NetworkBenchmark(
+        "network_product", "One Hessian-vector product of a block of a deep model", products(1), 1, 9, True
+    ),
+    NetworkBenchmark("network_products", "Twenty products of the same block", products(PROBES), 1, 3, True),
 )
