@@ -81,7 +81,7 @@ def test_every_chapter_tells_what_was_asked_found_and_how_to_repeat_it(page: str
 
 
 def test_claims_show_their_figures(page: str) -> None:
-    assert "3 statements that can be checked" in page and page.count('class="claim"') == 3
+    assert "3 statements of the documents" in page and page.count('class="claim"') == 3
     assert page.index('id="claim-C1"') < page.index('id="claim-C8"'), "a failing claim comes before one that holds"
     assert "needs training" in page
 
