@@ -18,7 +18,23 @@ SHAPES = ((6, 4, 3), (5, 3, 3), (7, 3, 4))
 NOT_NORMALISED = ("linear", "relu", "tanh", "sigmoid", "exp")
 """Activations that act on every score by itself."""
 
+NAMES = {
+    "relu": "ReLU",
+    "relu_normalised": "ReLU over its row sum",
+    "sigmoid_log_length": "sigmoid with bias -log L",
+}
+"""Activations whose name in the library is not how one would say it."""
+
 Shape = tuple[int, int, int]
+
+
+def named(activation: str) -> str:
+    """An activation as readers know it.
+
+    >>> named("softmax"), named("relu_normalised")
+    ('softmax', 'ReLU over its row sum')
+    """
+    return NAMES.get(activation, activation)
 
 
 def layer(activation: str, seed: int, shape: Shape) -> SelfAttention:

@@ -79,7 +79,8 @@ class Finding:
         The correction's own checks pass, and a claim that does not simply hold shows its example, with a condition or
         a correction.
         """
+        supported = all(check.passed for check in self.support)
         if self.verdict is Verdict.HOLDS:
-            return True
+            return supported
         told = bool(self.condition if self.verdict is Verdict.HOLDS_IF else self.correction)
-        return told and bool(self.example) and all(check.passed for check in self.support)
+        return told and bool(self.example) and supported

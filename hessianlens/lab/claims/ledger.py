@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import traceback
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -54,9 +55,12 @@ def run(claims: Sequence[Claim], jobs: int = 1, on_entry: Callable[[Entry], None
     """
     expect(jobs >= 1, f"jobs: got {jobs}, expected at least 1 process.")
     finished: dict[str, Entry] = {}
-    for entry in _entries(claims, min(jobs, sum(claim.test is not None for claim in claims))):
-        finished[entry.claim.id] = entry
-        on_entry(entry)
+    with warnings.catch_warnings():
+        # joblib renews a process that has grown; nothing is lost.
+        warnings.filterwarnings("ignore", "A worker stopped while some jobs were given", UserWarning)
+        for entry in _entries(claims, min(jobs, sum(claim.test is not None for claim in claims))):
+            finished[entry.claim.id] = entry
+            on_entry(entry)
     return Ledger(tuple(finished[claim.id] for claim in claims))
 
 

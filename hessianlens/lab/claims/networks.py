@@ -12,7 +12,7 @@ from functools import cache
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from hessianlens.inspect import block_norms, hessian
 from hessianlens.lab.claims.samples import seeds, slope
@@ -38,7 +38,7 @@ class Network:
         layers: Number of blocks.
         d_model: Width; one head of the same width, an MLP four times as wide.
         attention: Activation of the attention.
-        norm: None, "pre" or "post".
+        norm: None, "pre", "post", or "scale": as "pre", but tokens are only divided by their root mean square.
         mlp_activation: Activation of the MLP.
         sequences: Sequences of the addition task.
         stack: Chain of linear attention instead: no MLP, no skip connection, square loss.
@@ -62,17 +62,28 @@ class Network:
             layers=self.layers,
             d_model=self.d_model,
             attention=self.attention,
-            norm=self.norm,
+            norm="pre" if self.norm == "scale" else self.norm,
             mlp_activation=self.mlp_activation,
             seed=seed,
             embedding_std=sigma,
             dtype=torch.float64,
         )
+        if self.norm == "scale":
+            _only_scale(model)
         return problem(model, data, TASK.cross_entropy)
 
     def __str__(self) -> str:
         kind = "linear attention stack" if self.stack else f"{self.attention} attention, norm {self.norm or 'none'}"
         return f"{self.layers} layer(s), d = {self.d_model}, {kind}, {self.sequences} sequences"
+
+
+def _only_scale(module: nn.Module) -> None:
+    """Replace every LayerNorm by a division by the root mean square."""
+    for name, child in module.named_children():
+        if isinstance(child, nn.LayerNorm):
+            setattr(module, name, nn.RMSNorm(child.normalized_shape, eps=child.eps, dtype=child.weight.dtype))
+        else:
+            _only_scale(child)
 
 
 BLOCK = Network()

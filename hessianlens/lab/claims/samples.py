@@ -17,6 +17,7 @@ from torch import Tensor
 
 from hessianlens.attention import SelfAttention
 from hessianlens.lab.claims.witness import Witness, attention_output, mean_square, softmax_rows
+from hessianlens.lab.experiments.common.slopes import log_log_slope
 from hessianlens.losses import SquareLoss
 from hessianlens.theory import AttentionHessian, attention_hessian
 from hessianlens.theory.paper import PrintedAttention
@@ -187,9 +188,8 @@ def slope(x: Sequence[float], y: Sequence[float]) -> float:
     >>> round(slope([1, 2, 4], [3, 12, 48]), 6)
     2.0
     """
-    if min(y) <= 0:
-        return math.nan
-    return float(np.polyfit(np.log(x), np.log(y), 1)[0])
+    found = log_log_slope(x, y)
+    return math.nan if found is None else found
 
 
 def numbers(matrix: Tensor, digits: int = 3) -> str:
@@ -202,6 +202,18 @@ def numbers(matrix: Tensor, digits: int = 3) -> str:
         return f"{float(matrix):.{digits}g}"
     kept = torch.where(matrix.abs() < 1e-12 * matrix.abs().max(), 0.0, matrix)
     return "[" + ", ".join(numbers(row, digits) for row in kept) + "]"
+
+
+def described(one: Sample) -> str:
+    """A small layer in numbers, so that an example can be worked by hand.
+
+    >>> described(sample(0, 2, 1, 1))
+    'L = 2, d_V = d_K = 1, X = [0.803, 0.175], W_Q = 1.54, W_K = 0.661, W_V = 0.392, Y = [-1.61, 0.232]'
+    """
+    L, d, k = one.shape
+    sizes = f"L = {L}, d_V = d_K = {d}" if d == k else f"L = {L}, d_V = {d}, d_K = {k}"
+    parts = {"X": one.X, **{f"W_{n}": w for n, w in one.weights.items()}, "Y": one.Y}
+    return f"{sizes}, " + ", ".join(f"{name} = {numbers(value.squeeze())}" for name, value in parts.items())
 
 
 def relative_minimum(matrix: Tensor) -> float:

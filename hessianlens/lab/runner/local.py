@@ -32,6 +32,8 @@ def local_workers(jobs: int) -> Iterator[Workers]:
         with warnings.catch_warnings():
             # An interrupted user knows that tasks were cancelled.
             warnings.filterwarnings("ignore", r".*tasks? which were still being processed", UserWarning)
+            # joblib renews a process that has grown; nothing is lost.
+            warnings.filterwarnings("ignore", "A worker stopped while some jobs were given", UserWarning)
             yield Workers(jobs, lambda orders: _answers(orders, jobs))
     finally:
         get_reusable_executor(reuse=True).shutdown(wait=True, kill_workers=True)

@@ -7,7 +7,7 @@ import math
 import torch
 
 from hessianlens.attention import SelfAttention
-from hessianlens.lab.claims.activations import NOT_NORMALISED, SHAPES, exponents, frozen, layer, listed
+from hessianlens.lab.claims.activations import NOT_NORMALISED, SHAPES, exponents, frozen, layer, listed, named
 from hessianlens.lab.claims.check import Check, at_least, at_most, equal, share
 from hessianlens.lab.claims.claim import claim
 from hessianlens.lab.claims.finding import Curves, Finding
@@ -39,7 +39,9 @@ def farthest(activation: str, part: str, powers: dict[str, int], scales: tuple[f
 
 def _matches(activation: str, powers: dict[str, int], name: str) -> Check:
     return at_most(
-        f"{activation}: outer blocks, distance from {name}, {WHERE}", farthest(activation, "outer", powers), WITHIN
+        f"{named(activation)}: largest distance of an outer block's power from {name}, {WHERE}",
+        farthest(activation, "outer", powers),
+        WITHIN,
     )
 
 
@@ -167,7 +169,7 @@ def without_normalisation() -> Finding:
     return Finding(
         checks=tuple(checks.values()),
         support=(
-            *(_matches(a, OUTER, "6, 6, 6, 4, 4, 2, the powers of softmax") for a in ("sigmoid", "exp", "softmax")),
+            *(_matches(a, OUTER, "softmax's, 6, 4 or 2") for a in ("sigmoid", "exp", "softmax")),
             *(checks[a] for a in ("linear", "relu", "tanh")),
         ),
         correction="It is true of the identity, ReLU and tanh, and not of sigmoid or exp. What decides is not "
@@ -183,7 +185,7 @@ def without_normalisation() -> Finding:
 def _curves(activations: tuple[str, ...]) -> Curves:
     scales = (1e-3, 1e-2, 1e-1, 1.0)
     drawn = {
-        f"{a}, {block}": (
+        f"{named(a)}, {block}": (
             scales,
             tuple(float(frozen(a, 0, SHAPES[0], s).outer[block[0], block[1]].frobenius_norm()) for s in scales),
         )
@@ -227,14 +229,15 @@ def inside_and_outside() -> Finding:
         "is how attention weights behave for small scores: if they tend to constants, they drop out of the value "
         "block and their slopes stay in the query block. ReLU over its row sum does not change when all scores "
         "shrink, so its slopes grow as the scores shrink.",
-        example="; ".join(f"{a}: {outer_powers(a)}" for a in ("softmax", "relu_normalised", "sigmoid")) + ".",
+        example="; ".join(f"{named(a)}: {outer_powers(a)}" for a in ("softmax", "relu_normalised", "sigmoid")) + ".",
+        curves=_curves(("softmax", "sigmoid", "relu_normalised")),
     )
 
 
 def _spread(activation: str) -> float:
-    """The power of the query block less that of the value block."""
+    """The power of the query block less that of the value block, to the digits that the fit gives."""
     query, value = (exponents(activation, "outer", block[0], block[1], SMALL) for block in ("QQ", "VV"))
-    return smallest(q - v for q, v in zip(query, value, strict=True))
+    return round(smallest(q - v for q, v in zip(query, value, strict=True)), 6) + 0.0
 
 
 def _one_feature() -> tuple[str, str]:

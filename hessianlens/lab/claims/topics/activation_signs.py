@@ -5,17 +5,16 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from hessianlens.attention import SelfAttention
-from hessianlens.lab.claims.activations import SHAPES, drawn_samples, extremes, hessian
+from hessianlens.lab.claims.activations import SHAPES, drawn_samples, extremes, hessian, named
 from hessianlens.lab.claims.check import Check, at_least, at_most, share
 from hessianlens.lab.claims.claim import claim
 from hessianlens.lab.claims.finding import Finding
 from hessianlens.lab.claims.samples import (
     EXACT,
+    Sample,
     gap,
     largest,
     many_samples,
-    numbers,
     relative_minimum,
     sample,
     seeds,
@@ -93,11 +92,8 @@ def _indefinite(matrices: list[Tensor]) -> int:
     return sum(low < -SIGN and high > SIGN for low, high in map(extremes, matrices))
 
 
-def _two_tokens(seed: int) -> Tensor:
-    """The functional query block of two tokens under a causal mask: one row of attention has anything to choose."""
-    one = sample(seed, 2, 3, 2)
-    layer = SelfAttention(*one.weights.values(), causal=True)
-    return attention_hessian(layer, one.X, SquareLoss(one.Y)).functional["Q", "Q"].to_dense()
+def _functional_query(one: Sample) -> Tensor:
+    return one.hessian.functional["Q", "Q"].to_dense()
 
 
 @claim(
@@ -105,49 +101,49 @@ def _two_tokens(seed: int) -> Tensor:
     source="Softmax makes the Hessian more indefinite",
     statement="With softmax the functional blocks of queries and keys are non-zero and indefinite, with eigenvalues "
     "of both signs.",
-    method="eigenvalues of H_f(Q,Q) and H_f(K,K), 50 seeds, L = 6, d = 4, d_K = 3, square loss; and of two tokens "
-    "under a causal mask, 20 seeds",
+    method="eigenvalues of H_f(Q,Q) and H_f(K,K), 50 seeds, L = 6, d = 4, d_K = 3, square loss; of two tokens (d = "
+    "3, d_K = 2), 50 seeds; and where the output is the target, 10 seeds",
 )
 def functional_blocks_indefinite() -> Finding:
-    """Fifty layers, and two tokens."""
+    """Fifty layers, two tokens, and no residual."""
     blocks = {n: [s.hessian.functional[n, n].to_dense() for s in many_samples()] for n in "QK"}
     generic = tuple(
         share(f"layers with H_f({n},{n}) of both signs, L = 6", _indefinite(m), COUNT, 0.95) for n, m in blocks.items()
     )
-    two = [_two_tokens(seed) for seed in seeds(20)]
+    two, three = ([_functional_query(sample(seed, n, 3, 2)) for seed in seeds(COUNT)] for n in (2, 3))
     signs = [extremes(m) for m in two]
-    values = torch.linalg.eigvalsh(two[0])
-    values = torch.where(values.abs() > SIGN * values.abs().max(), values, 0).sort(descending=True).values
+    positive, negative = sum(low > -SIGN for low, _ in signs), sum(high < SIGN for _, high in signs)
+    fitted = largest(float(_functional_query(s.at_target).norm()) for s in many_samples()[:10])
+    smallest_norm = smallest(float(m.norm()) for ms in blocks.values() for m in ms)
     return Finding(
         checks=(
             *generic,
-            at_least(
-                "smallest norm of such a block", smallest(float(m.norm()) for ms in blocks.values() for m in ms), 1e-6
-            ),
-            share("layers with H_f(Q,Q) of both signs, two tokens, causal", _indefinite(two), 20),
+            at_least("smallest norm of such a block", smallest_norm, 1e-6),
+            share("layers with H_f(Q,Q) of both signs, two tokens", _indefinite(two), COUNT, 0.95),
+            at_least("norm of H_f(Q,Q) where the output is the target", fitted, 1e-6),
         ),
         conditional=generic,
-        condition="several tokens choose between several others, as in any sequence of ordinary length.",
+        condition="there are more than two tokens and the residual is not zero, as in any ordinary sequence before "
+        "a perfect fit.",
         support=(
-            share(
-                "two tokens, causal: layers with H_f(Q,Q) of one sign",
-                sum(min(-low, high) < SIGN for low, high in signs),
-                20,
-            ),
-            share("two tokens, causal: positive ones", sum(high > SIGN for _, high in signs), 20, 0.1),
-            share("two tokens, causal: negative ones", sum(low < -SIGN for low, _ in signs), 20, 0.1),
+            share("two tokens: layers without a negative eigenvalue of H_f(Q,Q)", positive, COUNT, 0.02),
+            share("two tokens: layers without a positive eigenvalue of H_f(Q,Q)", negative, COUNT, 0.02),
+            share("three tokens: layers with H_f(Q,Q) of both signs", _indefinite(three), COUNT, 0.9),
+            at_most("norm of H_f(Q,Q) where the output is the target", fitted, 1e-12),
         ),
-        correction="The functional query block is a sum over tokens; the part of one token that chooses between two "
-        "others is a single square with a sign, so it is semi-definite, of either sign. Mixed signs come from several "
-        "tokens and several choices, which every ordinary sequence has.",
-        example=f"two tokens under a causal mask, seed {seeds(1)[0]}: eigenvalues of H_f(Q,Q) {numbers(values, 2)}.",
+        correction="The functional query block is a sum over tokens, each part weighted by the residual of its token. "
+        "With two tokens to choose from, each part is a square times a number, and the block has both signs only if "
+        "the two numbers differ in sign. With more tokens both signs are the rule. At a residual of zero the block "
+        "is zero.",
+        example=f"two tokens, {COUNT} random layers: H_f(Q,Q) has both signs in {_indefinite(two)}, only non-negative "
+        f"eigenvalues in {positive}, only non-positive ones in {negative}.",
     )
 
 
-def _minimum(activation: str, scale: float) -> list[float]:
-    return [
-        relative_minimum(hessian(activation, seed, SHAPES[0], scale).full["Q", "Q"].to_dense()) for seed in seeds(COUNT)
-    ]
+def _minimum(activation: str) -> list[float]:
+    """Of every layer, the smallest relative eigenvalue of its diagonal blocks."""
+    layers = [hessian(activation, seed, SHAPES[0], 1.0).full for seed in seeds(COUNT)]
+    return [smallest(relative_minimum(full[n, n].to_dense()) for n in "QKV") for full in layers]
 
 
 def _hollow(activation: str) -> Check:
@@ -156,7 +152,7 @@ def _hollow(activation: str) -> Check:
         H = hessian(activation, seed, SHAPES[0], 1.0)
         parts = [float(H.functional[n, n].frobenius_norm()) / float(H.outer[n, n].frobenius_norm()) for n in "QKV"]
         sizes.append(largest(parts))
-    return at_most(f"{activation}: largest functional over outer diagonal block", largest(sizes), 1e-12)
+    return at_most(f"{named(activation)}: largest functional over outer diagonal block", largest(sizes), 1e-12)
 
 
 @claim(
@@ -164,15 +160,16 @@ def _hollow(activation: str) -> Check:
     source="Softmax makes the Hessian more indefinite",
     statement="Removing softmax, by sigmoid too, restores a functional Hessian without diagonal blocks, and diagonal "
     "blocks that are positive semi-definite.",
-    method="functional diagonal blocks and smallest eigenvalue of H(Q,Q), 50 seeds, L = 6, d = 4, d_K = 3, for "
-    "linear, ReLU and sigmoid attention; float64",
+    method="functional diagonal blocks and smallest eigenvalue of H(Q,Q), H(K,K) and H(V,V), 50 seeds, L = 6, d = 4, "
+    "d_K = 3, for linear, ReLU and sigmoid attention; float64",
 )
 def removing_softmax() -> Finding:
     """Signs with linear, ReLU and sigmoid attention."""
-    lows = {a: _minimum(a, 1.0) for a in ("linear", "relu", "sigmoid")}
+    lows = {a: _minimum(a) for a in ("linear", "relu", "sigmoid")}
     hollow = {a: _hollow(a) for a in lows}
     signs = {
-        a: share(f"{a}: layers with H(Q,Q) semi-definite", sum(v > -SIGN for v in v_), COUNT) for a, v_ in lows.items()
+        a: share(f"{named(a)}: layers with semi-definite diagonal blocks", sum(v > -SIGN for v in found), COUNT)
+        for a, found in lows.items()
     }
     kept = tuple(check for a in ("linear", "relu") for check in (hollow[a], signs[a]))
     negative = sum(v < -SIGN for v in lows["sigmoid"])
@@ -181,11 +178,11 @@ def removing_softmax() -> Finding:
         conditional=kept,
         condition="what replaces softmax has no second derivative: the identity, or piecewise linear as ReLU. Not "
         "sigmoid.",
-        support=(share("sigmoid: layers with H(Q,Q) indefinite", negative, COUNT, 0.8),),
+        support=(share("sigmoid: layers with an indefinite diagonal block", negative, COUNT, 0.8),),
         correction="The functional diagonal blocks come from the second derivative of the activation, not from "
-        "softmax as such. The identity has none; sigmoid has one, so its functional query block is not zero and "
-        "H(Q,Q) is indefinite in most layers (with tokens of scale one).",
-        example=f"{COUNT} random layers: H(Q,Q) has a negative eigenvalue in {negative} with sigmoid, in "
+        "softmax as such. The identity has none; sigmoid has one, so its functional query and key "
+        "blocks are not zero, and in most layers (with tokens of scale one) a diagonal block is indefinite.",
+        example=f"{COUNT} random layers: a diagonal block has a negative eigenvalue in {negative} with sigmoid, in "
         f"{sum(v < -SIGN for v in lows['linear'])} with linear attention; smallest with sigmoid: "
         f"{smallest(lows['sigmoid']):.2f} of the largest.",
     )

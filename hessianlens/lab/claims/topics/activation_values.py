@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -104,12 +105,13 @@ def convex_combinations() -> Finding:
         for a in ("softmax", "sigmoid")
     }
     left = {a: _outside_hull(a) for a in ("softmax", "sigmoid")}
+    worst = largest(left["softmax"])
     return Finding(
         checks=(
             at_most(
                 "largest distance of a softmax row sum from 1", largest(abs(s - 1) for s in sums["softmax"]), 1e-12
             ),
-            at_most("softmax outputs outside the range of the values", largest(left["softmax"]), 1e-12),
+            at_most("how far softmax outputs leave the range of the values (below 0: inside)", worst, 1e-12),
             at_least(
                 f"spread of sigmoid row sums ({listed(sums['sigmoid'])})",
                 largest(sums["sigmoid"]) - smallest(sums["sigmoid"]),
@@ -128,53 +130,64 @@ def convex_combinations() -> Finding:
 @claim(
     "A3",
     source="Normalization is load-bearing structure",
-    statement="Softmax rows fill a simplex, a known compact manifold; sigmoid gives an unconstrained hypercube.",
-    method="smallest weight of softmax([t, 0, 0]) as t grows, in exact logarithms; rank of the row Jacobians "
-    "(dimension of the sets); rank of the log-odds of a sigmoid attention matrix, 10 seeds, L = 8, d_K = 3",
+    statement="Softmax rows lie on a simplex, a compact manifold; sigmoid rows lie in a hypercube, without a "
+    "constraint.",
+    method="20 rows of L = 5 weights drawn from the simplex, and from the cube: each must be the image of some scores; "
+    "rank of the row Jacobians (dimension of the sets); row sums of softmax; float64",
 )
 def simplex_and_cube() -> Finding:
-    """Limits, dimensions and ranks."""
-    logs = [float(torch.tensor([t, 0.0, 0.0], dtype=torch.float64).log_softmax(-1).min()) for t in (10.0, 100.0, 700.0)]
+    """Both maps reach every inner point of their set, and the sets have the right dimensions."""
+    cube = [normal(seed, 5).sigmoid() for seed in seeds(20)]
+    simplex = [p / p.sum() for p in cube]
     dimension = {
         "softmax": numerical_rank(torch.func.jacrev(lambda t: t.softmax(-1))(normal(1, 5))),
         "sigmoid": numerical_rank(torch.func.jacrev(torch.sigmoid)(normal(1, 5))),
     }
-    ranks = [_log_odds_rank(seed) for seed in seeds(10)]
-    dimensions = (
-        equal("dimension of the set of softmax rows, L = 5", dimension["softmax"], 4),
-        equal("dimension of the set of sigmoid rows, L = 5", dimension["sigmoid"], 5),
-    )
+    smallest_weight = float(torch.tensor([700.0, 0.0, 0.0], dtype=torch.float64).softmax(-1)[1])
+    ranks = {a: max(_score_rank(a, seed) for seed in seeds(10)) for a in ("softmax", "sigmoid")}
     return Finding(
         checks=(
-            *dimensions,
-            true(
-                "the vertex (1, 0, 0), the limit of softmax([t, 0, 0]), is itself a softmax row", min(logs) == -math.inf
+            at_most(
+                "largest distance of a softmax row sum from 1",
+                largest(float((T.softmax(-1).sum(-1) - 1).abs().max()) for T in _scores(20)),
+                1e-12,
             ),
-            equal("largest rank of sigmoid log-odds, L = 8, unconstrained", max(ranks), 8),
+            equal("dimension of the set of softmax rows, L = 5", dimension["softmax"], 4),
+            at_most("points of the simplex: distance from softmax of their logs", _missed(simplex, _by_log), 1e-12),
+            equal("dimension of the set of sigmoid rows, L = 5", dimension["sigmoid"], 5),
+            at_most("points of the cube: distance from sigmoid of their log-odds", _missed(cube, _by_odds), 1e-12),
         ),
-        conditional=dimensions,
-        condition="one means the closure: softmax rows lie in the simplex, sigmoid rows in the cube, of these "
-        "dimensions.",
         support=(
-            true(
-                "the smallest weight of softmax([t, 0, 0]) is positive at t = 10, 100, 700",
-                all(v > -math.inf for v in logs),
+            true("the smallest weight of softmax([700, 0, 0]) is above 0", smallest_weight > 0),
+            *(
+                equal(f"largest rank of the centred scores behind 8 x 8 {a} weights, d_K = 3", rank, 3)
+                for a, rank in ranks.items()
             ),
-            at_most("log of the smallest weight at t = 700", logs[-1], -600),
-            equal("largest rank of sigmoid log-odds, L = 8, d_K = 3", max(ranks), 3),
         ),
-        correction="The simplex with its boundary is compact, but no softmax row lies on the boundary: what softmax "
-        "fills is the open simplex, which is not closed. The cube that sigmoid fills is as bounded as the simplex, "
-        "and it is not unconstrained as an attention matrix either: the log-odds are the scores, of rank d_K at most.",
-        example=f"softmax([t, 0, 0]) tends to (1, 0, 0) but its smallest entry at t = 700 is e^{logs[-1]:.0f}, not 0; "
-        f"an 8 x 8 sigmoid attention matrix with d_K = 3 has log-odds of rank {max(ranks)}.",
+        correction="The simplex is compact together with its border, which softmax approaches and never reaches; the "
+        "hypercube is bounded in the same way. 'Without a constraint' is true of one row. The rows of an attention "
+        "matrix together are tied by its scores, of rank d_K at most, under sigmoid and softmax alike.",
+        example=f"softmax([700, 0, 0]) has the smallest weight {smallest_weight:.0e}, not 0.",
     )
 
 
-def _log_odds_rank(seed: int) -> int:
-    one = sample(seed, 8, 4, 3)
-    A = layer("sigmoid", seed, (8, 4, 3)).attention(one.X)
-    return numerical_rank(torch.logit(A), tolerance=1e-10)
+def _by_log(p: Tensor) -> Tensor:
+    return p.log().softmax(-1)
+
+
+def _by_odds(p: Tensor) -> Tensor:
+    return torch.logit(p).sigmoid()
+
+
+def _missed(points: list[Tensor], back: Callable[[Tensor], Tensor]) -> float:
+    return largest(float((back(p) - p).abs().max()) for p in points)
+
+
+def _score_rank(activation: str, seed: int) -> int:
+    """Rank of the scores that attention weights tell: of softmax only up to a constant a row, so without row means."""
+    A = layer(activation, seed, (8, 4, 3)).attention(sample(seed, 8, 4, 3).X)
+    T = A.log() if activation == "softmax" else torch.logit(A)
+    return numerical_rank(T - T.mean(-1, keepdim=True), tolerance=1e-10)
 
 
 CLAIMS = (into_unit_interval, convex_combinations, simplex_and_cube)

@@ -54,10 +54,10 @@ def jacobians() -> Finding:
 @claim(
     "P10",
     source="Remark C.1, Lemma C.1, Equation (23)",
-    statement="The second derivative of F with respect to T is block diagonal with the printed blocks D_i, of size"
+    statement="The second derivative of the row-wise softmax is block diagonal with the printed blocks D_i, of size"
     " L^4 x L^2.",
-    method="the printed blocks, and Equation (23), against jacrev of jacrev of the row-wise softmax, L = 2, 3, 4, 3"
-    " seeds; and the rows that the second derivative of F = A X W_V has",
+    method="the printed blocks, stacked as Equation (23) says, against the second derivative of the row-wise softmax by"
+    " torch.func, L = 2, 3, 4, 3 seeds, relative difference at most 1e-10",
 )
 def second_derivative_of_softmax() -> Finding:
     """The matrix is right; the letter on its left-hand side is not."""
@@ -67,19 +67,15 @@ def second_derivative_of_softmax() -> Finding:
             T = normal(seed, length, length)
             exact = torch.func.hessian(softmax_rows)(T).reshape(length**4, length**2)
             gaps.append(gap(paper.softmax_second_derivative(softmax_rows(T)), exact))
-    of_softmax = at_most("blockdiag D_i minus d2A/dT2, largest relative difference", largest(gaps), EXACT)
     L, d = 2, 3
     X, W_V, T = normal(1, L, d), normal(2, d, d), normal(3, L, L)
     of_output = torch.func.hessian(lambda t: softmax_rows(t) @ X @ W_V)(T).reshape(-1, L**2)
-    rows = equal(f"rows of d2F/dT2 at L = {L}, d_V = {d}, against L^4", of_output.shape[0], L**4)
     return Finding(
-        checks=(of_softmax, rows),
-        conditional=(of_softmax,),
-        condition="F on the left-hand side is read as A, which the text (second derivative of the row-wise softmax) and"
-        " the proof say",
-        correction="Remark C.1 and Lemma C.1 print the second derivative of F. The matrix on the right belongs to A: it"
-        " has one L^2 x L^2 Hessian for each of the L^2 entries of A, whereas F has L d_V entries.",
-        support=(equal("rows of d2F/dT2, against L d_V L^2", of_output.shape[0], L * d * L**2),),
+        checks=(at_most("blockdiag D_i minus d2A/dT2, largest relative difference", largest(gaps), EXACT),),
+        correction="On the left-hand side Remark C.1 and Lemma C.1 print F where the text says row-wise softmax, which"
+        " is A. The matrix belongs to A: it has one L^2 x L^2 Hessian for each of the L^2 entries of A, whereas F has L"
+        " d_V entries.",
+        support=(equal(f"rows of d2F/dT2 at L = {L}, d_V = {d}", of_output.shape[0], L * d * L**2),),
         example=f"L = {L}, d_V = {d}: the printed matrix has {L**4} rows, the second derivative of F has"
         f" {of_output.shape[0]}.",
     )

@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from hessianlens.lab.claims.check import Check, at_least, at_most, close, share
 from hessianlens.lab.claims.claim import claim
 from hessianlens.lab.claims.finding import Curves, Finding
-from hessianlens.lab.claims.measures import value_functional_checks, value_functional_entries
-from hessianlens.lab.claims.samples import Sample, holding, largest, measured, sample, seeds, slope, smallest
+from hessianlens.lab.claims.measures import value_functional_checks
+from hessianlens.lab.claims.samples import (
+    Sample,
+    described,
+    holding,
+    largest,
+    measured,
+    sample,
+    seeds,
+    slope,
+    smallest,
+)
 from hessianlens.theory import AttentionHessian, attention_hessian
 
 SMALL = (1e-3, 3e-3, 1e-2)
@@ -54,7 +65,7 @@ def slope_checks(part: str, exponents: dict[str, int]) -> tuple[Check, ...]:
     for block, exponent in exponents.items():
         slopes = [slope(SMALL, row[: len(SMALL)]) for row in block_norms()[part, block]]
         worst = max(slopes, key=lambda s, e=exponent: abs(s - e))  # type: ignore[misc]
-        checks.append(close(f"{part} {block}, slope farthest from it of {len(slopes)}", worst, exponent, 0.05))
+        checks.append(close(f"{part} {block}, farthest slope of {len(slopes)} layers", worst, exponent, 0.05))
     return tuple(checks)
 
 
@@ -144,24 +155,24 @@ def _softmax_part(H: AttentionHessian) -> float:
 @claim(
     "P27",
     source="Equation (5), H_f(V, V)",
-    statement="The functional value block is in O(1): constant in the data.",
-    method="largest entry of the block by autograd and by the library, 3 seeds x 4 shapes; of order one wanted, and as"
-    " an upper bound",
+    statement="The functional value block is in O(1): it does not grow with the data.",
+    method="largest entry of the block by automatic differentiation at token scales 0.01 to 100, 9 layers; at most 1"
+    " wanted. The paper defines its O as an upper bound on entries",
 )
 def functional_value_block_order() -> Finding:
-    """The block is zero, so that any order is an upper bound and none is its growth."""
-    zero = value_functional_checks()
-    found = largest(value_functional_entries().values())
-    bounded = at_most("largest entry of H_f(V,V), as an upper bound", found, 1.0)
+    """The block is zero, so that any order is an upper bound."""
+    entries = [
+        float(replace(one, X=sigma * one.X).witness.block("functional", "V", "V").abs().max())
+        for one in growth_samples()
+        for sigma in WIDE
+    ]
     return Finding(
-        checks=(bounded, at_least("largest entry of H_f(V,V), as a block of constant size", found, 1e-12)),
-        conditional=(bounded, *zero),
-        condition="O(1) is read as an upper bound, which the number zero meets; the other entries of Equation (5) are"
-        " the powers with which blocks grow, and this one has none",
-        correction="F is linear in W_V, so H_f(V, V) is identically zero, at any scale of the data, as Theorem 3.2"
-        " says. The entry of Equation (5) should be 0.",
-        support=zero,
-        example=f"L = 4, d_V = 3, d_K = 2, random residual: every entry of H_f(V,V) is {found:g}.",
+        checks=(at_most("largest entry of H_f(V,V), token scales 0.01 to 100", largest(entries), 1.0),),
+        correction="More is true: F is linear in W_V, so H_f(V,V) is zero at every scale of the data, as Theorem 3.2"
+        " states. The other entries of Equation (5) are powers that the blocks do follow; this one would better be 0.",
+        support=value_functional_checks(),
+        example=f"L = 5, d_V = 3, d_K = 2, random residual, tokens of scale 0.01 to 100: the largest entry of H_f(V,V)"
+        f" is {largest(entries):g}.",
     )
 
 
@@ -210,41 +221,39 @@ def _jacobian_constants(one: Sample) -> dict[str, float]:
     "P29",
     source="Section 3.1",
     statement="If the residual is left out, the outer-product Hessian dominates the Hessian for large X.",
-    method="norm of outer over functional part at token scales 10 and 30, residual held, 9 layers: the query block,"
-    " and the whole matrix, above 1 wanted; the same with the attention matrix held at its value at scale 1",
+    method="norm of outer over functional part at token scale 30, residual held, 9 layers: of the whole matrix, and of"
+    " the query block alone, as Equation (5) compares block by block; above 1 wanted; and the query block with the"
+    " attention matrix held at its value at scale 1, token scale up to 100",
 )
 def dominance_for_large_tokens() -> Finding:
     """The powers alone say so; the softmax saturates and says otherwise for the query block."""
-    live = {s: [_ratio(at_scale(one, s)) for one in growth_samples()] for s in (10.0, 30.0)}
+    live = [_ratio(at_scale(one, 30.0)) for one in growth_samples()]
     held = {s: [_ratio(_held(one, s)) for one in growth_samples()] for s in (1.0, 10.0, 100.0)}
     powers = [slope((1.0, 10.0, 100.0), [held[s][i] for s in held]) for i in range(len(growth_samples()))]
     one, at = _example()
     query = [float(at.part(p)["Q", "Q"].frobenius_norm()) for p in ("outer", "functional")]
-    dominated = sum(r < 1 for r in live[30.0])
-    whole, count = sum(_whole(one) for one in growth_samples()), len(growth_samples())
+    whole = share("layers whose whole outer part is the larger", sum(map(_whole, growth_samples())), len(live), 0.9)
     return Finding(
-        checks=tuple(
-            at_least(f"query block, outer over functional at scale {s:g}, smallest", smallest(r), 1)
-            for s, r in live.items()
+        checks=(
+            whole,
+            share("layers whose outer query block is the larger", sum(r > 1 for r in live), len(live), 0.9),
         ),
         conditional=(
+            whole,
             at_least(
                 "query block, attention held, outer over functional at scale 100, smallest", smallest(held[100.0]), 1
             ),
             close("power of the scale in that ratio, farthest from 1", max(powers, key=lambda p: abs(p - 1)), 1, 0.05),
         ),
-        condition="the attention matrix is held while X grows, as the counting of powers does; or the whole matrix is"
-        " meant, where the value block, which has no functional part, decides",
-        correction="Counting powers, X^6 beats X^5. But scores grow as X^2, the softmax saturates, and its derivatives"
-        " vanish exponentially. The outer query block carries them squared, the functional block once, so for large"
-        " X the functional part dominates the query block. The whole outer-product Hessian dominates through its value"
-        " block, which does not vanish.",
-        support=(
-            share("layers whose query block is dominated by the functional part at scale 30", dominated, count, 0.5),
-            share("layers whose whole matrix is dominated by the outer product at scale 30", whole, count, 0.75),
-        ),
-        example=f"L = {one.shape[0]}, d_V = {one.shape[1]}, d_K = {one.shape[2]}, tokens times 10: the query block has"
-        f" outer norm {query[0]:.2g} and functional norm {query[1]:.2g}.",
+        condition="the whole matrix is meant, where the value block decides, which has no functional part; or, block"
+        " by block, the attention matrix is held while X grows, as the counting of powers does",
+        correction="Counting powers, X^6 beats X^5 in the query block. But scores grow as X^2, the softmax saturates,"
+        " and its derivatives vanish exponentially. The outer query block carries them squared, the functional one"
+        " once, so that for large X the functional part dominates the query block. The whole outer-product Hessian"
+        " still dominates, through its value block, which does not vanish.",
+        support=(share("layers whose functional query block is the larger", sum(r < 1 for r in live), len(live), 0.5),),
+        example=f"{described(one)}, the residual held at Y, tokens times 10: the outer query block is {query[0]:.2g},"
+        f" the functional one {query[1]:.2g} in size.",
         curves=_ratio_curves(),
     )
 
@@ -265,8 +274,8 @@ def _whole(one: Sample) -> bool:
 
 
 def _example() -> tuple[Sample, AttentionHessian]:
-    """The layer whose functional query block is largest among those it dominates tenfold."""
-    candidates = [(one, at_scale(one, 10.0)) for one in growth_samples()]
+    """The layer of two scalar tokens whose functional query block is largest among those it dominates tenfold."""
+    candidates = [(one, at_scale(one, 10.0)) for one in (sample(seed, 2, 1, 1) for seed in seeds(50))]
     return max(
         (pair for pair in candidates if _ratio(pair[1]) < 0.1),
         key=lambda pair: float(pair[1].functional["Q", "Q"].frobenius_norm()),

@@ -73,7 +73,7 @@ def _checks(part: str, residual: str) -> tuple[Check, ...]:
             for block, power in stated.items()
         ]
         name = f"powers of W_{weight} in {part} {', '.join(stated)}, residual {residual}, farthest of {len(_samples())}"
-        checks.append(as_printed(name, worst, [f"{p:.4f}" for p in stated.values()]))
+        checks.append(as_printed(name, worst, [f"{p:.2f}" for p in stated.values()]))
     return tuple(checks)
 
 
@@ -84,7 +84,7 @@ def _checks(part: str, residual: str) -> tuple[Check, ...]:
     " QK linearly on W_Q and W_K and quadratically on W_V, outer VQ and VK linearly; functional QQ quadratically on"
     " W_K and linearly on W_V, functional VQ only linearly on W_K.",
     method="one weight matrix doubled while a bias on the scores keeps the attention matrix, log2 of the ratio of block"
-    " norms, 5 seeds x 2 shapes, to four digits; functional blocks with the residual as it is, and held",
+    " norms, 5 seeds x 2 shapes, to two decimals; functional blocks with the residual as it is, and held",
 )
 def powers_of_the_weights() -> Finding:
     """Explicit powers; the residual brings W_V in a second time."""

@@ -12,6 +12,7 @@ from hessianlens.lab.claims.finding import Finding
 from hessianlens.lab.claims.samples import (
     EXACT,
     Sample,
+    described,
     gap,
     largest,
     many_samples,
@@ -76,7 +77,7 @@ def linear_functional_blocks() -> Finding:
             *_remark_checks("functional", ("VQ", "QK")),
             *(at_most(f"largest entry of functional {p}", largest(sizes[p]), 0.0) for p in ("QQ", "KK", "VV")),
             *(
-                at_least(f"largest entry of functional {p}, smallest", smallest(sizes[p]), 1e-6)
+                at_least(f"largest entry of functional {p}, smallest of {len(sizes[p])}", smallest(sizes[p]), 1e-6)
                 for p in ("QK", "VQ", "VK")
             ),
         )
@@ -98,13 +99,14 @@ def derivative_of_the_identity() -> Finding:
     }
     second = torch.func.hessian(lambda T: 1 * T)(torch.zeros(3, 3))
     L, d, k = next(s for s in shapes if s[0] != s[1])
+    by_length = {shape[0]: rows for shape, rows in sizes.items()}
     return Finding(
         checks=(
             *(equal(f"rows of dA/dT at L = {s[0]}, d_V = {s[1]}, against d_V^2", sizes[s], s[1] ** 2) for s in shapes),
             at_most("largest entry of the second derivative", float(second.abs().max()), 0.0),
         ),
         support=(
-            *(equal(f"rows of dA/dT at L = {s[0]}, against L^2", sizes[s], s[0] ** 2) for s in shapes),
+            *(equal(f"rows of dA/dT at L = {n}, against L^2", rows, n**2) for n, rows in by_length.items()),
             *_remark_checks("outer", ("QQ",)),
         ),
         correction="A and T are L x L, so the first derivative is the identity of size L^2. The printed size is right"
@@ -246,7 +248,7 @@ def softmax_makes_blocks_indefinite() -> Finding:
             at_least("softmax, VV: smallest relative eigenvalue of 50", smallest(found["V"]), ROUNDING),
             at_least("softmax at zero residual, QQ: smallest relative eigenvalue of 50", smallest(fitted), ROUNDING),
         ),
-        example=f"L = 2, d_V = d_K = 1, tokens {numbers(one.X[:, 0])}: H(V,V) ="
+        example=f"{described(one)}: H(V,V) ="
         f" {numbers(one.witness.block('full', 'V', 'V')[0, 0])}, H(Q,Q) ="
         f" {numbers(one.witness.block('full', 'Q', 'Q')[0, 0])} = outer"
         f" {numbers(one.witness.block('outer', 'Q', 'Q')[0, 0])} + functional"

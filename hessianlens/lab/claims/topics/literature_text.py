@@ -58,7 +58,7 @@ def all_blocks_derived() -> Finding:
     )
 
 
-_TRAINING = "Only training runs can settle it; the study of optimisers runs them."
+_TRAINING = "Only training runs can settle it, and the ledger measures at one point."
 
 CLAIMS = (
     unmeasured(

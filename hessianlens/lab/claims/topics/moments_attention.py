@@ -119,7 +119,7 @@ def similar_tokens() -> Finding:
             ),
             *(
                 close(
-                    f"power of eps in {part} {block}, farthest of 5 seeds",
+                    f"power of eps in {part.replace('t_', 'T-')} {block}, farthest of 5 seeds",
                     max(p, key=lambda v: abs(v - wanted[part, block])),
                     wanted[part, block],
                     0.1,
@@ -127,7 +127,14 @@ def similar_tokens() -> Finding:
                 for (part, block), p in powers.items()
             ),
             at_least("value block at the smallest eps over that at 0.1, smallest", smallest(values), 0.5),
-        )
+        ),
+        curves=Curves(
+            "spread of the tokens",
+            "norm of the query-key part, uniform attention",
+            {f"seed {s}": (spreads, tuple(run)) for s, run in zip(seeds(3), totals, strict=False)},
+            log_x=True,
+            log_y=True,
+        ),
     )
 
 

@@ -13,6 +13,7 @@ from hessianlens.lab.claims.samples import largest, seeds, smallest
 from hessianlens.spectra import frobenius
 
 SMALL = (0.01, 0.03, 0.1, 0.3)
+PRACTICAL = (*SMALL, 1.0)
 LARGE = (2.0, 6.0)
 REPEATS = 3
 PREDICTED = {
@@ -27,7 +28,7 @@ _LABELS = {"ggn": "outer product", "functional": "functional", "full": "full"}
 
 
 def _exponents(network: Network, sigmas: tuple[float, ...], repeats: int, within: float) -> tuple[Check, ...]:
-    where = f"d = {network.d_model}, sigma {sigmas[0]:g} to {sigmas[-1]:g}, {repeats} seed(s)"
+    where = f"d = {network.d_model}, sigma {sigmas[0]:g} to {sigmas[-1]:g}, {repeats} seed{'s' if repeats > 1 else ''}"
     return tuple(
         close(
             f"exponent of W_{key[1].upper()} {_LABELS[key[2]]}, {where}",
@@ -40,7 +41,7 @@ def _exponents(network: Network, sigmas: tuple[float, ...], repeats: int, within
 
 
 def _curves() -> Curves:
-    sigmas = (*SMALL, 1.0, *LARGE)
+    sigmas = (*PRACTICAL, *LARGE)
     drawn = {
         f"W_{key[1].upper()} {_LABELS[key[2]]}": (sigmas, tuple(mean_norms(BLOCK, sigmas, key, REPEATS)))
         for key in PREDICTED
@@ -60,20 +61,19 @@ def _curves() -> Curves:
 )
 def rates_carry_over() -> Finding:
     """Exponents below and beyond saturation."""
-    small = _exponents(BLOCK, SMALL, REPEATS, 0.2) + _exponents(PUBLISHED, (0.01, 0.3), 1, 0.2)
+    small = _exponents(BLOCK, PRACTICAL, REPEATS, 0.2) + _exponents(PUBLISHED, (0.01, 0.3, 1.0), 1, 0.2)
     large = _exponents(BLOCK, LARGE, REPEATS, 0.2)
     found = {key: growth(BLOCK, LARGE, key, REPEATS) for key in PREDICTED}
     shown = ", ".join(f"W_{k[1].upper()} {_LABELS[k[2]]} {found[k]:.2f} instead of {p:g}" for k, p in PREDICTED.items())
     return Finding(
         checks=small + large,
         conditional=small,
-        condition="sigma below about 0.3, where the scores are small and attention is nearly uniform; slowly worse up "
-        "to sigma = 1, the end of what the paper calls the practical range.",
+        condition="sigma is at most about 1, the range that the caption of Figure 3 calls practical",
         support=(at_most("exponent of W_Q outer product beyond sigma = 2, instead of 6", found[0, "q", "ggn"], 5.2),),
-        correction="Equation (5) is the behaviour for small X. In a whole block with cross-entropy it is exact to two "
-        "digits below sigma = 0.3. For larger embeddings softmax saturates and the curvature of the cross-entropy "
-        "shrinks: the outer product of the query block falls well below its sixth power, and the other blocks mostly "
-        "grow more slowly than predicted, too.",
+        correction="Equation (5) is the behaviour for small X, and up to sigma = 1 a whole block with cross-entropy "
+        "follows it. For larger embeddings, which Figures 3a and 5b show as well, the softmax saturates and the "
+        "curvature of the cross-entropy shrinks: the outer product of the query block falls well below its sixth "
+        "power, and the other blocks grow more slowly than predicted, too.",
         example=f"d = 32, sigma from 2 to 6: {shown}.",
         curves=_curves(),
     )
@@ -82,8 +82,8 @@ def rates_carry_over() -> Finding:
 @claim(
     "P31",
     source="Section 3.1, empirical validation",
-    statement="The full query block follows sigma^5 of the functional part, not sigma^6 (which the text ascribes to "
-    "the functional part as well); sigma^6 is likely suppressed by dependencies other than the data.",
+    statement="The full query block follows sigma^5 of the functional part, not sigma^6 (which the text, by a slip, "
+    "ascribes to the functional part as well); sigma^6 is likely suppressed by dependencies other than the data.",
     method="prefactors c6 = |H_o| / sigma^6 and c5 = |H_f| / sigma^5 of the query block at sigma = 0.01, 3 seeds at d "
     "= 16 and 32 and one at d = 128; if non-data factors did the suppressing, c6 / c5 would be below 0.1",
 )
@@ -103,16 +103,16 @@ def query_follows_the_fifth_power() -> Finding:
             follows,
             at_least("exponent of the outer product in the query block", growth(BLOCK, SMALL, (0, "q", "ggn"), 3), 5.8),
         ),
-        condition=f"sigma is below c5 / c6, which lies between {1 / largest(prefactors):.2g} and "
-        f"{1 / smallest(prefactors):.2g} in these networks; and the reason is the data.",
+        condition="only the observation is meant, without the reason given for it, and sigma is below c5 / c6, which "
+        f"lies between {1 / largest(prefactors):.2g} and {1 / smallest(prefactors):.2g} in these networks",
         support=(
             at_least("smallest c6 / c5", smallest(prefactors), 0.1),
             at_most("largest c6 / c5", largest(prefactors), 10),
             at_most("largest |H_o| / |H_f| at sigma = 0.01", largest(ratios), 0.1),
         ),
-        correction="The observation is right, the reason is not. sigma^6 belongs to the outer product (a slip in the "
-        "text). Its non-data prefactor is of the same size as that of sigma^5, so nothing but the data suppresses it: "
-        "one more power of a sigma below 1.",
+        correction="The observation is right, the reason is not. sigma^6 belongs to the outer product. Its factor that "
+        "does not depend on the data is of the same size as that of sigma^5, so it is the data that suppress it: one "
+        "more power of a sigma below 1.",
         example=f"d = {nets[0][0].d_model}, seed {nets[0][1]}: |H_o| = {found[0][0, 'q', 'ggn'] / sigma**6:.3g} "
         f"sigma^6 and |H_f| = {found[0][0, 'q', 'functional'] / sigma**5:.3g} sigma^5; at sigma = 0.01 their ratio is "
         f"{ratios[0]:.2g}, of which {prefactors[0]:.2g} is non-data and 0.01 is sigma.",
@@ -133,9 +133,10 @@ def _value_functional(network: Network) -> float:
 @claim(
     "P32",
     source="Section 3.1 and Figure 3a",
-    statement="In the GPT-2 block, too, the functional Hessian of the value weights is zero.",
+    statement="In the GPT-2 block without layer norm, too, the functional Hessian of the value weights is zero.",
     method="products with the functional operator (automatic differentiation, no closed form), 4 random vectors, 3 "
-    "seeds at d = 32; GPT-2 itself has GELU and layer norms, so these are measured too; relative to the outer product",
+    "seeds at d = 32, relative to the outer product; the MLP with ReLU, and with GELU as in GPT-2, since the paper "
+    "names no activation; for the correction also with layer norms",
 )
 def value_functional_in_network() -> Finding:
     """ReLU without norm, GELU, and Pre-LN."""
@@ -147,16 +148,16 @@ def value_functional_in_network() -> Finding:
     sizes = {name: _value_functional(network) for name, network in variants.items()}
     checks = {name: at_most(f"|H_f(V,V)| / |H_o(V,V)|, {name}", size, 1e-12) for name, size in sizes.items()}
     return Finding(
-        checks=tuple(checks.values()),
+        checks=(checks["ReLU, no norm"], checks["GELU, no norm"]),
         conditional=(checks["ReLU, no norm"],),
-        condition="what stands behind the attention is piecewise linear (ReLU) and has no norm, as in the measured "
-        "network.",
+        condition="the MLP behind the attention is piecewise linear (ReLU)",
         support=tuple(
             at_least(f"|H_f(V,V)| / |H_o(V,V)|, {name}", sizes[name], 1e-3)
             for name in ("GELU, no norm", "ReLU, Pre-LN")
         ),
-        correction="The block is zero because the logits are piecewise linear in W_V. GPT-2 as published has GELU and "
-        "layer norms behind the attention; the logits are then curved in W_V and the functional block is not zero.",
+        correction="The block is zero if the logits are piecewise linear in W_V, which they are with ReLU and without "
+        "norms; the paper's value of zero says that its network is of this kind. With GELU, as in GPT-2, or with layer "
+        "norms behind the attention the logits are curved in W_V and the block is not zero.",
         example="one block, d = 32: " + ", ".join(f"{name}: {size:.2g}" for name, size in sizes.items()) + ".",
     )
 

@@ -152,7 +152,7 @@ def relu_signs() -> tuple[float, float, list[float]]:
     statement="For ReLU MLPs the functional Hessian is block-hollow and the diagonal blocks are positive "
     "semi-definite.",
     method="automatic differentiation, ReLU MLPs of 2, 3 and 4 layers, 10 seeds, square loss: functional diagonal "
-    "blocks relative to the functional Hessian, smallest over largest eigenvalue of every diagonal block",
+    "blocks relative to the whole Hessian, smallest over largest eigenvalue of every diagonal block",
 )
 def relu_mlp_blocks() -> Finding:
     """Diagonal blocks, one layer at a time."""
@@ -168,7 +168,7 @@ def relu_mlp_blocks() -> Finding:
 @claim(
     "A16",
     source="Softmax makes the Hessian more indefinite",
-    statement="MLPs with piecewise linear activations have non-negative eigenvalues everywhere.",
+    statement="MLPs with piecewise linear activations: non-negative eigenvalues everywhere.",
     method="as A15, but the whole Hessian, all layers together: 30 networks; and the smallest case, one number a layer",
 )
 def eigenvalues_everywhere() -> Finding:
@@ -182,7 +182,7 @@ def eigenvalues_everywhere() -> Finding:
     return Finding(
         checks=(by_block, at_least("smallest relative eigenvalue of a whole Hessian", smallest(whole), -ZERO)),
         conditional=(by_block,),
-        condition="one means the diagonal blocks, one layer at a time.",
+        condition="'everywhere' means in every diagonal block, one layer at a time, as the sentence before suggests.",
         support=(
             share("whole Hessians with a negative eigenvalue", negative, len(whole), 0.9),
             at_most("smallest eigenvalue of two ReLU layers of one number each", float(values[0]), -0.1),

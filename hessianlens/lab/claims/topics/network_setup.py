@@ -75,24 +75,26 @@ def last_layer() -> Finding:
     "P62",
     source="Appendix F",
     statement="Weights are initialised the same way as GPT-2's: N(0, 0.64 / d_V).",
-    method="arithmetic: 0.8 / sqrt(d_V) against GPT-2's 0.02 at the widths of Figures 1 and 3 and at GPT-2's own four "
-    "widths; and the standard deviation that the network of Figure 1 really has",
+    method="arithmetic: 0.8 / sqrt(d_V) against GPT-2's 0.02 at the widths of Figures 1 and 3, and for the correction "
+    "at GPT-2's own four widths",
 )
 def same_as_gpt2() -> Finding:
     """The rule at several widths."""
-    rule = {d: 0.8 / math.sqrt(d) for d in (HISTOGRAM.d_model, PUBLISHED.d_model, *GPT2_WIDTHS)}
+    used = (HISTOGRAM.d_model, PUBLISHED.d_model)
+    rule = {d: 0.8 / math.sqrt(d) for d in (*used, *GPT2_WIDTHS)}
     drawn = float(torch.cat([w.detach().flatten() for w in Transformer(d_model=16).parameters() if w.ndim == 2]).std())
     return Finding(
-        checks=tuple(close(f"standard deviation at d_V = {d}", std, GPT2_STD, 0.0005) for d, std in rule.items()),
-        conditional=(close("standard deviation at d_V = 1600", rule[1600], GPT2_STD, 1e-9),),
-        condition="d_V = 1600, the width of the largest GPT-2.",
+        checks=tuple(
+            close(f"standard deviation at d_V = {d}, against GPT-2's", rule[d], GPT2_STD, 0.0005) for d in used
+        ),
         support=(
-            close("standard deviation at d_V = 16, in units of GPT-2's", rule[16] / GPT2_STD, 10, 1e-9),
-            close("standard deviation of the weights drawn for Figure 1", drawn, rule[16], 0.01),
+            close("standard deviation at d_V = 1600, the largest GPT-2", rule[1600], GPT2_STD, 1e-9),
+            close(f"standard deviation at d_V = {used[0]}, in units of GPT-2's", rule[used[0]] / GPT2_STD, 10, 1e-9),
+            close("standard deviation of the weights drawn for Figure 1", drawn, rule[used[0]], 0.01),
         ),
         correction="GPT-2 draws its weights from N(0, 0.02^2) whatever the width, and shrinks those that write to the "
-        "residual stream with the depth. N(0, 0.64 / d_V) is the rule of a library that agrees with it at d_V = 1600 "
-        "alone; at the widths used here the weights, and so the embeddings X, are 10 times (d_V = 16) and 3.5 times "
+        "residual stream with the depth. N(0, 0.64 / d_V) agrees with it at d_V = 1600 alone, the width of the largest "
+        "GPT-2; at the widths used here the weights, and so the embeddings X, are 10 times (d_V = 16) and 3.5 times "
         "(d_V = 128) larger. The exponents do not depend on it, the sizes in Figures 1 and 4 do.",
         example=", ".join(f"d_V = {d}: {std:.4f}" for d, std in rule.items()) + f"; GPT-2: {GPT2_STD} at every width.",
     )
@@ -112,15 +114,15 @@ def sequence_length() -> Finding:
     return Finding(
         checks=(equal("tokens of a sequence, operands, signs and a 6-digit sum", tokens, 17), predicting),
         conditional=(predicting,),
-        condition="L counts positions that predict something; the sequence itself has 18 tokens.",
+        condition="the last token, which has nothing left to predict, is not counted",
         support=(
             equal("characters of the example", len(text), 18),
             equal("5 + 1 + 5 + 1 + 6", 5 + 1 + 5 + 1 + 6, tokens),
             equal("positions with a loss", len(TASK.loss_positions), 6),
         ),
-        correction="The sum of two 5-digit numbers needs 6 digits, so a sequence has 5 + 1 + 5 + 1 + 6 = 18 tokens, "
-        "and the network's attention is 18 x 18. 17 of its positions have a next token; the loss uses the last 6 of "
-        "these.",
+        correction="The sum of two 5-digit numbers needs 6 digits, so a sequence has 5 + 1 + 5 + 1 + 6 = 18 tokens. 17 "
+        "of its positions have a next token to predict, and 6 of these predict a digit of the sum. A network that is "
+        "given the sequence without its last token sees L = 17.",
         example=f"'{text}' has {len(text)} characters.",
     )
 

@@ -13,6 +13,7 @@ from hessianlens.lab.claims.finding import Finding
 from hessianlens.lab.claims.measures import merged, single_witness, single_witnesses, t_functional_of_one_matrix
 from hessianlens.lab.claims.samples import (
     EXACT,
+    described,
     gap,
     largest,
     normal,
@@ -80,7 +81,7 @@ def gradients() -> Finding:
             at_most("dl/dW_Q - G W_K / sqrt(d_K) and its twin, largest relative difference", largest(rules), EXACT),
             at_least("change of the product by a gradient step, smallest relative difference", smallest(steps), 0.01),
         ),
-        example=f"L = 2, d_V = d_K = 1, W_Q = {numbers(q[0, 0])}, W_K = {numbers(key[0, 0])}: G = {numbers(G[0, 0])},"
+        example=f"{described(one)}: G = {numbers(G[0, 0])},"
         f" dl/dW_Q = {numbers(two['Q'][0, 0])}, dl/dW_K = {numbers(two['K'][0, 0])}; one step of size eps changes the"
         f" product by {numbers(-(two['Q'] * key + q * two['K'])[0, 0])} eps against {numbers(-G[0, 0])} eps.",
     )

@@ -45,7 +45,8 @@ def bound_checks() -> tuple[Check, ...]:
     statement="The T-outer-product Hessian has rank at most 2 d_K d_V - d_K^2 if d_K < d_V, and at most d_V^2"
     " otherwise.",
     method="non-zero eigenvalues (above 1e-11 of the largest), 100 instances: 10 shapes (L, d_V, d_K), 10 seeds, query"
-    " width below, equal to and above d_V; the exact rank for few tokens, which is smaller, in the last check",
+    " width below, equal to and above d_V; last, against the exact rank k (min(L, d_V) + min(L - 1, d_V) - k), k ="
+    " min(d_K, L - 1, d_V), which is smaller for few tokens",
 )
 def rank_bound() -> Finding:
     """The bound, and the exact rank beside it."""
@@ -53,7 +54,7 @@ def rank_bound() -> Finding:
     return Finding(
         checks=(
             *bound_checks(),
-            equal("instances with the exact rank k (r_X + r_C - k)", exact, len(bound_cases())),
+            equal(f"instances of {len(bound_cases())} with the exact rank", exact, len(bound_cases())),
         )
     )
 

@@ -9,15 +9,27 @@ import torch
 from torch import Tensor
 from torch.func import grad, hessian, jacrev
 
-from hessianlens.lab.claims.check import Check, at_least, at_most, equal
+from hessianlens.lab.claims.check import Check, at_least, at_most, equal, share
 from hessianlens.lab.claims.claim import claim
 from hessianlens.lab.claims.finding import Finding
 from hessianlens.lab.claims.measures import flip_gap, group_spread, pair_gap
-from hessianlens.lab.claims.samples import EXACT, Sample, gap, largest, measured, numbers, sample, seeds, small_samples
+from hessianlens.lab.claims.samples import (
+    EXACT,
+    Sample,
+    described,
+    gap,
+    largest,
+    measured,
+    numbers,
+    sample,
+    seeds,
+    small_samples,
+)
 from hessianlens.lab.claims.witness import half_square, mean_square, softmax_rows
 from hessianlens.theory import paper
 
 Loss = Callable[[Tensor], Callable[[Tensor], Tensor]]
+MEAN_SQUARE, HALF_SQUARE = "mean square error", "|F - Y|^2 / 2"
 
 
 def split_by_autograd(one: Sample, order: str = "QK", loss: Loss = mean_square) -> tuple[Tensor, Tensor]:
@@ -44,8 +56,13 @@ def _splits() -> tuple[tuple[Tensor, Tensor], ...]:
     return tuple(split_by_autograd(s) for s in small_samples())
 
 
-def printed_split_finding(correction: str) -> Finding:
-    """Remark D.1 as printed, under its condition, and corrected; shared by the paper and the article."""
+def printed_split_finding(correction: str, loss: str) -> Finding:
+    """Remark D.1 as printed, under its condition, and corrected; shared by the paper and the article.
+
+    Args:
+        correction: What to say about it.
+        loss: The loss it is written for, "mean square error" or, if the document names none, "|F - Y|^2 / 2".
+    """
     printed = [
         (paper.t_outer_product(s.setting, printed=True), paper.t_functional(s.setting, printed=True))
         for s in small_samples()
@@ -55,16 +72,18 @@ def printed_split_finding(correction: str) -> Finding:
         (paper.query_first(paper.t_outer_product(s.setting)), paper.query_first(paper.t_functional(s.setting)))
         for s in small_samples()
     ]
+    written_for = mean_square if loss == MEAN_SQUARE else half_square
+    as_written = [split_by_autograd(s, "QK", written_for) for s in small_samples()]
     one = sample(seeds(1)[0], 3, 1, 1)
-    tiny = paper.t_outer_product(one.setting, printed=True), split_by_autograd(one)[0]
+    tiny = paper.t_outer_product(one.setting, printed=True), split_by_autograd(one, "QK", written_for)[0]
     return Finding(
-        checks=_pair_checks("order [W_Q; W_K], mean square error", printed, _splits()),
-        conditional=_pair_checks("order [W_K; W_Q], loss |F - Y|^2 / 2", printed, halves),
-        condition="the parameters are taken in the order [W_K; W_Q] and the loss is |F - Y|^2 / 2",
+        checks=_pair_checks(f"order [W_Q; W_K], loss {loss}", printed, as_written),
+        conditional=_pair_checks(f"order [W_K; W_Q], loss {HALF_SQUARE}", printed, halves),
+        condition="the parameters are taken in the order [W_K; W_Q]"
+        + (f" and the loss is {HALF_SQUARE}" if loss == MEAN_SQUARE else ""),
         correction=correction,
-        support=_pair_checks("blocks exchanged, times 2/(L d_V)", corrected, _splits()),
-        example=f"L = 3, d_V = d_K = 1, tokens {numbers(one.X[:, 0])}, W_Q = {numbers(one.weights['Q'][0, 0])}, W_K ="
-        f" {numbers(one.weights['K'][0, 0])}: V^T U V / d_K = {numbers(tiny[0])}; the T-outer-product Hessian in the"
+        support=_pair_checks("blocks exchanged, times 2/(L d_V), loss mean square error", corrected, _splits()),
+        example=f"{described(one)}, loss {loss}: V^T U V / d_K = {numbers(tiny[0])}; the T-outer-product Hessian in the"
         f" order [W_Q; W_K] is {numbers(tiny[1])}.",
     )
 
@@ -94,7 +113,8 @@ def nested_decomposition() -> Finding:
     return printed_split_finding(
         "The first columns of the printed V differentiate the scores by W_K, and B has rows that belong to W_Q. So V"
         " and the place of B belong to the order [W_K; W_Q], not [W_Q; W_K]. The factor 2/(L d_V) of the mean square"
-        " error is left out. With the blocks exchanged and the factor put in front, the decomposition is exact."
+        " error is left out. With the blocks exchanged and the factor put in front, the decomposition is exact.",
+        MEAN_SQUARE,
     )
 
 
@@ -103,15 +123,16 @@ def nested_decomposition() -> Finding:
     source="What the dual parameterization adds",
     statement="H_o^T = V^T U V / d_K with U of Lemma 4.1 and V = [(W_Q kron I) K, I kron W_K]; H_f^T is the"
     " block-hollow matrix of B^T and B over sqrt(d_K), times I.",
-    method="the same comparison as for the paper's Remark D.1, the pair (W_Q, W_K) taken in this order; U against Lemma"
-    " 4.1 in another entry",
+    method="the same comparison as for the paper's Remark D.1, the pair (W_Q, W_K) taken in this order, and the loss"
+    " |F - Y|^2 / 2, since the article names none; that U is Lemma 4.1's expression is P18",
 )
 def article_formulas() -> Finding:
-    """The article carries the paper's order and missing factor over."""
+    """The article carries the paper's order over."""
     return printed_split_finding(
-        "The article writes the pair as (W_Q, W_K); the V and B it gives belong to the order (W_K, W_Q): the first"
-        " columns of V are the derivative of the scores by W_K. The factor 2/(L d_V) of the mean square error is"
-        " missing, as in the paper. U is indeed the expression of Lemma 4.1."
+        "The article writes the pair as (W_Q, W_K); the V and the place of B that it gives belong to the order (W_K,"
+        " W_Q), because the first columns of V are the derivative of the scores by W_K. U is indeed the expression of"
+        " Lemma 4.1. For the paper's mean square error both matrices take a factor 2/(L d_V).",
+        HALF_SQUARE,
     )
 
 
@@ -148,7 +169,7 @@ def what_is_decomposed() -> Finding:
         correction="The two T-parts add up to the query-key part of the full Hessian, as the article's text says. The"
         " outer product is only a part of the T-outer term; the rest of that term, the second derivative of the"
         " softmax, and the whole T-functional term come from the functional Hessian.",
-        example=f"L = 2, d_V = d_K = 1, tokens {numbers(one.X[:, 0])}: T-outer + T-functional ="
+        example=f"{described(one)}: T-outer + T-functional ="
         f" {numbers(torch.as_tensor(both))}, full = {numbers(_query_key(one, 'full'))}, outer product ="
         f" {numbers(_query_key(one, 'outer'))}.",
     )
@@ -194,10 +215,10 @@ def pair_checks() -> tuple[Check, ...]:
             largest(group_spread(e, s[2]) for e, s in zip(spectra, shapes, strict=True)),
             EXACT,
         ),
-        equal(
-            "number of eigenvalues is 2 d_V d_K",
-            all(len(e) == 2 * s[1] * s[2] for e, s in zip(spectra, shapes, strict=True)),
-            True,
+        share(
+            "layers with 2 d_V d_K eigenvalues",
+            sum(len(e) == 2 * s[1] * s[2] for e, s in zip(spectra, shapes, strict=True)),
+            len(shapes),
         ),
         at_most("[-v_1; v_2] is an eigenvector of -lambda, largest residual", largest(flips), EXACT),
     )

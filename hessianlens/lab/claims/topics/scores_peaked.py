@@ -30,18 +30,20 @@ def vanishing_gradient(seed: int = 0) -> Finding:
     largest, least = torch.stack(ratios).amax(0), torch.stack(ratios).amin(0)
     scores_vanish = (
         at_most("largest norm of softmax's derivative over 1 - max p", bound, 2 + 1e-9),
-        at_most("query gradient, one-hot over soft, largest", float(largest[0]), 1e-6),
-        at_most("key gradient, one-hot over soft, largest", float(largest[1]), 1e-6),
+        at_most("gradient of W_Q, one-hot attention over soft, largest", float(largest[0]), 1e-6),
+        at_most("gradient of W_K, one-hot attention over soft, largest", float(largest[1]), 1e-6),
     )
     steps = tuple(10 ** (-4 + 0.25 * n) for n in range(17))
     series = torch.stack([_gradients(seed, t) for t in steps])
     return Finding(
-        checks=(*scores_vanish, at_most("value gradient, one-hot over soft, largest", float(largest[2]), 1e-6)),
+        checks=(
+            *scores_vanish,
+            at_most("gradient of W_V, one-hot attention over soft, largest", float(largest[2]), 1e-6),
+        ),
         conditional=scores_vanish,
-        condition="only what acts through the scores is meant: the queries and the keys of that layer. The values, "
-        "and every other layer, keep their gradients, so the model still learns; it learns nothing about where to "
-        "look.",
-        support=(at_least("value gradient, one-hot over soft, smallest", float(least[2]), 0.1),),
+        condition="only what acts through the scores is meant: the queries and the keys of that layer.",
+        correction="The values keep their gradients: the model still learns, but nothing about where to look.",
+        support=(at_least("gradient of W_V, one-hot attention over soft, smallest", float(least[2]), 0.1),),
         example=f"p = {shown(softmax([10, 0]), 5)}: the derivative by a score is p(1 - p) = {_slope(10):.2g}, against "
         f"{_slope(0):.2g} at p = [0.5, 0.5], while the derivative by the first value is p = {softmax([10, 0])[0]:.5f}.",
         curves=Curves(
@@ -100,8 +102,8 @@ def _gradients(seed: int, temperature: float) -> Tensor:
 )
 def one_hot(seed: int = 0) -> Finding:
     """True of wide heads with unit-variance components."""
-    keys = (16, 64, 256)
-    found = {(n, d_k): _share_over(seed, n, d_k) for d_k in (64, 512, 2048) for n in keys}
+    keys, widths = (16, 64, 256), (64.0, 512.0, 2048.0)
+    found = {(n, int(d_k)): _share_over(seed, n, int(d_k)) for d_k in widths for n in keys}
     wide = tuple(_one_hot(found, n, d_k) for d_k in (512, 2048) for n in keys)
     narrow = tuple(_one_hot(found, n, 64) for n in keys)
     fresh = dot_products(seed + 7, 64, 300, 64) * 768 * 0.02**2
@@ -113,9 +115,9 @@ def one_hot(seed: int = 0) -> Finding:
             share("rows over 0.9, layer with weights N(0, 0.02^2), 64 keys", int((peak > 0.9).sum()), 300, 0.5),
         ),
         conditional=wide,
-        condition="the components of queries and keys have unit variance and d_K is large (512 and more here). With "
-        "d_K = 64, the usual width of a head, fewer than half of the rows are one-hot once there are 64 keys; with "
-        "the small weights of a GPT-2 initialisation the scores are too small for it.",
+        condition="the components of queries and keys have unit variance and d_K is large (512 and more here).",
+        correction="With d_K = 64, the usual width of a head, fewer than half of the rows are one-hot once there are "
+        "64 keys; with the small weights of a GPT-2 initialisation the scores are too small for it.",
         support=(
             at_most("share of rows over 0.9 for d_K = 64, 64 keys", found[64, 64], 0.5),
             at_most("share of rows over 0.9 for d_K = 64, 256 keys", found[256, 64], 0.5),
@@ -126,6 +128,12 @@ def one_hot(seed: int = 0) -> Finding:
         ),
         example=f"64 keys, d_K = 64: {found[64, 64]:.0%} of the unscaled rows give one token more than 0.9; d_K = "
         f"2048: {found[64, 2048]:.0%}.",
+        curves=Curves(
+            "width of queries and keys, d_K",
+            "share of rows over 0.9, unscaled",
+            {f"{n} keys": (widths, tuple(found[n, int(d)] for d in widths)) for n in keys},
+            log_x=True,
+        ),
     )
 
 
@@ -164,12 +172,15 @@ def low_entropy(seed: int = 0) -> Finding:
                 if n >= 8
             ),
         ),
-        condition="rows see at least about 8 keys. The most a row of n keys can have is log n, and well scaled "
-        "random scores give about log n - 1/2, so with 2 keys every row, and with 3 most rows, are below 1.0 "
-        "however well they are scaled; the first rows under a causal mask always are. A threshold relative to log n "
-        "works at any length. (In bits the limits are those of 1.0 bit = 0.69 nats.)",
+        condition="rows see at least about 8 keys.",
+        correction="The most a row of n keys can have is log n, and well scaled random scores give about log n - 1/2, "
+        "so with 2 keys every row, and with 3 most rows, are below 1.0 however well they are scaled; the first rows "
+        "under a causal mask always are. A threshold relative to log n works at any length. In bits (1.0 bit = 0.69 "
+        "nats) 2 keys still never exceed 1.0, and about 4 are enough.",
         support=(
-            at_most("largest entropy of a row of 2 keys", float(scaled[2].max()), math.log(2) + 1e-12),
+            at_most("largest entropy of a row of 2 keys (log 2 = 0.693)", float(scaled[2].max()), 0.6932),
+            at_least("share of scaled rows below 1.0 bit, 2 keys", _below(scaled[2], math.log(2)), 0.99),
+            at_most("share of scaled rows below 1.0 bit, 4 keys", _below(scaled[4], math.log(2)), 0.05),
             close("log n minus mean entropy, scaled, 256 keys", math.log(256) - float(scaled[256].mean()), 0.5, 0.05),
             at_least("smallest mean entropy over log n, scaled", min(_relative(scaled[n], n) for n in keys), 0.7),
             at_most("largest mean entropy over log n, unscaled", max(_relative(unscaled[n], n) for n in keys), 0.3),
@@ -195,8 +206,8 @@ def _entropies(seed: int, keys: int, scaled: bool) -> Tensor:
     return attention_entropy((scores / 8 if scaled else scores).softmax(-1))
 
 
-def _below(entropies: Tensor) -> float:
-    return float((entropies < 1.0).double().mean())
+def _below(entropies: Tensor, threshold: float = 1.0) -> float:
+    return float((entropies < threshold).double().mean())
 
 
 def _relative(entropies: Tensor, keys: int) -> float:

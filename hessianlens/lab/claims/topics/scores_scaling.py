@@ -39,8 +39,9 @@ def magnitudes(seed: int = 0) -> Finding:
             close(f"root mean square of q.k, d_K = {d_k}", rms[d_k], figure, 0.05 * figure)
             for d_k, figure in zip(WIDTHS, printed, strict=True)
         ),
-        condition="'average magnitude' is the root mean square, sqrt(d_K). The mean of |q.k| is smaller by the factor "
-        "sqrt(2/pi) = 0.80: about 6.4, 18 and 36.",
+        condition="'average magnitude' is the root mean square, sqrt(d_K) for components of unit variance.",
+        correction="The mean of |q.k| is smaller than the root mean square by the factor sqrt(2/pi) = 0.80: about "
+        f"{mean[64]:.1f}, {mean[512]:.0f} and {mean[2048]:.0f}.",
         support=tuple(
             close(f"mean |q.k| over sqrt(2 d_K/pi), d_K = {d_k}", mean[d_k] / math.sqrt(2 * d_k / math.pi), 1.0, 0.02)
             for d_k in WIDTHS
@@ -70,9 +71,9 @@ def variance(seed: int = 0) -> Finding:
         checks=independent
         + tuple(close(f"variance over d_K = 64, {name}", value, 1.0, 0.05) for name, value in other.items()),
         conditional=independent,
-        condition="the components of a query and a key have mean zero and are independent of each other. Unit "
-        "variance alone is not enough: equal components give d_K^2, a mean of one gives 3 d_K, and a query equal to "
-        "its key gives 2 d_K around a mean of d_K.",
+        condition="the components of a query and a key have mean zero and are independent of each other.",
+        correction="Unit variance alone is not enough: equal components give d_K^2, a mean of one gives 3 d_K, and a "
+        "query equal to its key gives 2 d_K around a mean of d_K.",
         support=(
             close("variance over d_K = 64, all components equal", other["all components equal"], 64.0, 6.4),
             close("variance over d_K = 64, mean one", other["components of mean one"], 3.0, 0.15),

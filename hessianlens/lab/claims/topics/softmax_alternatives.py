@@ -176,9 +176,10 @@ def relu_works(seed: int = 0) -> Finding:
         conditional=(
             share("proper rows among those with a positive score", sum(_proper(by_relu_sum(s)) for s in kept), total),
         ),
-        condition="every row has at least one positive score, or the division is guarded. A row without one is 0/0 "
-        "in the printed code. With n visible keys that has probability 2^-n: half of all first tokens under a "
-        "causal mask. How well it performs once guarded needs training.",
+        condition="every row has at least one positive score, or the division is guarded.",
+        correction="A row without a positive score is 0/0 in the printed code. For random scores of n "
+        "visible keys that has probability 2^-n: half of all first tokens under a causal mask. How well it performs "
+        "once guarded needs training.",
         support=tuple(
             close(f"rows of {n} without a positive score, share", empty[n] / 2000, 0.5**n, _four_errors(0.5**n))
             for n in lengths
@@ -198,7 +199,7 @@ def relu_works(seed: int = 0) -> Finding:
 
 def _four_errors(share: float) -> float:
     """Four standard errors of a share of 2000 rows."""
-    return 4 * math.sqrt(share * (1 - share) / 2000)
+    return round(4 * math.sqrt(share * (1 - share) / 2000), 4)
 
 
 def _proper(weights: Tensor) -> int:

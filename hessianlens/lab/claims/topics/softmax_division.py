@@ -84,7 +84,8 @@ def look_alike() -> Finding:
         ),
         correction=(
             f"Plain division moves {plain:.2f} of the weight between the scenarios, softmax only {soft:.2f}: the "
-            "first tells them apart better, because softmax already gives two thirds to the first token of 10, 9, 8. "
+            "first tells them apart better, because softmax already gives two thirds to the first token of 10, 9, 8 "
+            "(the row printed for it, 0.47, 0.33, 0.20, is not its softmax; C11). "
             "What plain division cannot see is a common factor (10, 9, 8 and 1000, 900, 800 look the same to it); "
             "what softmax cannot see is a common shift (10, 9, 8 and 110, 109, 108 look the same to it)."
         ),
@@ -137,10 +138,11 @@ def too_uniform(seed: int = 0) -> Finding:
     return Finding(
         checks=tuple(flatter),
         conditional=tuple(above),
-        condition="every score of the row is at least 1 (then the ratio of two weights is a/b under division and "
-        "exp(a - b), which is larger, under softmax; see C3). Scores of random queries and keys have both signs; "
-        "their row sum is often near zero, and division by it gives weights far larger than 1 in size: less uniform "
-        "than softmax, not more.",
+        condition="every score of the row is at least 1.",
+        correction="With scores a > b of at least 1 the ratio of two weights is a/b under division and exp(a - b), "
+        "which is larger, under softmax (C3). But scores of random queries and keys have both signs; their row sum is "
+        "often near zero, and division by it gives weights far larger than 1 in size: less uniform than softmax, not "
+        "more.",
         support=(
             at_least("median distance from uniform by row sum, rows of 16", float(from_uniform(plain).median()), 1.0),
             at_most("largest such distance under softmax", float(from_uniform(_rows(seed, 16).softmax(-1)).max()), 1.0),

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from hessianlens.attention import SelfAttention
+from hessianlens.lab.claims.activations import named
 from hessianlens.lab.claims.check import Check, at_least, at_most, equal, share, true
 from hessianlens.lab.claims.claim import claim
 from hessianlens.lab.claims.finding import Finding
@@ -49,16 +50,16 @@ def without_exponential(seed: int = 0) -> Finding:
     return Finding(
         checks=(
             *(_negative(name, weights) for name, weights in (keeping | positive).items()),
-            at_most("median largest weight, ReLU^8 and row sum, against softmax's", sharper, soft),
+            at_most("median largest weight, ReLU^8 and row sum, against softmax's", sharper, round(soft, 3)),
         ),
         conditional=(
             *(_negative(name, weights) for name, weights in keeping.items()),
             share("rows with scores of at least 1 that are flatter by row sum than by softmax", flatter, 1000),
         ),
         condition="for negative weights: what replaces the exponential keeps the sign of the scores, as raw scores "
-        "and their row sum do; for weak emphasis: scores of at least 1 are divided by their sum (C27). Weights made "
-        "of positive parts or squares are never negative, the article's own third option among them; and a power "
-        "above them is as sharp as one likes.",
+        "and their row sum do; for weak emphasis: scores of at least 1 are divided by their sum (C27).",
+        correction="Weights made of positive parts or squares are never negative, the article's own third option "
+        "(ReLU) among them; and a power of them is as sharp as one likes.",
         support=(
             equal("negative weights, ReLU and row sum", int((positive["ReLU, row sum"] < 0).sum()), 0),
             equal("negative weights, squares and row sum", int((positive["squares, row sum"] < 0).sum()), 0),
@@ -92,9 +93,9 @@ def without_normalisation(seed: int = 0) -> Finding:
     return Finding(
         checks=tuple(_exceeds(name, excess[name]) for name in (*unbounded, "sigmoid", "tanh")),
         conditional=tuple(_exceeds(name, excess[name]) for name in unbounded),
-        condition="the function of the scores is itself unbounded: linear, ReLU, exp. Sigmoid and tanh weights stay "
-        "within 1 in size, so the output never exceeds the sum of the values' norms, which grows with the number of "
-        "tokens but not with the scores.",
+        condition="the function of the scores is itself unbounded: linear, ReLU, exp.",
+        correction="Sigmoid and tanh weights stay within 1 in size, so the output never exceeds the sum of the values' "
+        "norms, which grows with the number of tokens but not with the scores.",
         support=(
             *(
                 at_most(f"largest output over the sum of values, {name}", excess[name], 1 + 1e-12)
@@ -125,7 +126,7 @@ def _excess(activation: str, seed: int) -> float:
 
 def _exceeds(name: str, excess: float) -> Check:
     measured = f"{excess:.3g}"
-    return Check(f"largest output over the sum of values, {name}", measured, "at least 1000", excess >= 1000)
+    return Check(f"largest output over the sum of values, {named(name)}", measured, "at least 1000", excess >= 1000)
 
 
 def _equal_tokens(count: int) -> float:

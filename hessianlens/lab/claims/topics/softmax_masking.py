@@ -121,9 +121,9 @@ def edge_cases(seed: int = 0) -> Finding:
     return Finding(
         checks=(share("proper rows among those with 0 to 6 visible scores", sum(by_visible), 700),),
         conditional=(share("proper rows among those with 1 to 6 visible scores", sum(something), 600),),
-        condition="every row keeps at least one visible token. A row that is masked altogether gives 0/0, not a "
-        "number, and so do its derivatives; it occurs as soon as padding in front of a sequence meets the causal "
-        "mask. Code must treat such rows apart.",
+        condition="every row keeps at least one visible token, as under a causal mask alone.",
+        correction="A row that is masked altogether gives 0/0, not a number, and so do its derivatives; it occurs as "
+        "soon as padding in front of a sequence meets the causal mask. Code must treat such rows apart.",
         support=(
             equal("proper rows among 100 that see nothing", nothing, 0),
             equal("rows without a number, padding in front of a causal sequence of 3", _not_numbers(padded), 1),

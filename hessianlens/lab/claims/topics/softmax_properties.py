@@ -39,10 +39,10 @@ def three_properties(seed: int = 0) -> Finding:
     return Finding(
         checks=(*good, share("pairs of scores between 0 and 1 that softmax pulls further apart", small, 1000)),
         conditional=(*good, share("pairs of scores above 1 that softmax pulls further apart", large, 1000)),
-        condition="the scores are at least 1. Softmax turns the difference a - b into the ratio exp(a - b) of "
-        "weights, where plain division gives a/b. The first is larger when both scores are above 1, and smaller "
-        "when both are below 1: there softmax is the flatter of the two. Scores of a freshly initialised layer are "
-        "often below 1.",
+        condition="the scores are at least 1 (for the second property; the others always hold).",
+        correction="Softmax turns the difference a - b into the ratio exp(a - b) of weights, where plain division "
+        "gives a/b. The first is larger when both scores are above 1, and smaller when both are between 0 and 1: there "
+        "softmax is the flatter of the two. Scores of a freshly initialised layer are often below 1.",
         support=(
             share("pairs below 1 that softmax pulls closer together", 1000 - small, 1000),
             at_most(
@@ -123,9 +123,9 @@ def shift_exp_normalise(seed: int = 0) -> Finding:
             ),
         ),
         conditional=(*vector_only, at_most("gap to softmax, row by row", _gap(per_row, matrix.softmax(-1)), 1e-15)),
-        condition="it is applied to one row that has at least one finite score. The maximum and the sum of the "
-        "printed code run over the whole array, so a matrix of scores becomes one distribution over all its "
-        "entries; production code takes both along the last axis.",
+        condition="it is applied to one row that has at least one finite score.",
+        correction="The maximum and the sum of the printed code run over the whole array, so a matrix of scores "
+        "becomes one distribution over all its entries; production code takes both along the last axis.",
         support=(
             true("the textbook formula gives no number for 1000, 999, 998", bool(textbook.isnan().any())),
             close("sum of all entries of the 5 x 7 matrix", float(sums.sum()), 1.0, 1e-12),

@@ -8,7 +8,17 @@ from dataclasses import replace
 from hessianlens.lab.claims.check import at_least, at_most, close
 from hessianlens.lab.claims.claim import claim
 from hessianlens.lab.claims.finding import Curves, Finding
-from hessianlens.lab.claims.samples import Sample, holding, largest, measured, sample, seeds, slope, smallest
+from hessianlens.lab.claims.samples import (
+    Sample,
+    described,
+    holding,
+    largest,
+    measured,
+    sample,
+    seeds,
+    slope,
+    smallest,
+)
 from hessianlens.losses import SquareLoss
 from hessianlens.theory import AttentionHessian, attention_hessian
 
@@ -16,6 +26,8 @@ TEMPERATURES = (0.003, 0.01, 0.03, 0.1, 1.0, 10.0, 100.0, 1000.0)
 LATE = (1e3, 1e4)
 PARTS = {"t_outer": 2, "t_functional": 1}
 """Parts of the query-key Hessian and the power of 1/t the paper gives them."""
+
+NAMES = {"t_outer": "T-outer-product", "t_functional": "T-functional"}
 
 
 @measured
@@ -59,11 +71,13 @@ def temperature_factors() -> Finding:
 
     return Finding(
         checks=tuple(
-            close(f"{p} at t = 2 over t = 1, farthest of 10", farthest(free[p], 2.0**-e), 2.0**-e, 0.01 * 2.0**-e)
+            close(
+                f"{NAMES[p]} at t = 2 over t = 1, farthest of 10", farthest(free[p], 2.0**-e), 2.0**-e, 0.01 * 2.0**-e
+            )
             for p, e in PARTS.items()
         ),
         conditional=tuple(
-            close(f"{p}, attention and residual held, farthest of 10", farthest(held[p], 2.0**-e), 2.0**-e, 1e-9)
+            close(f"{NAMES[p]}, attention and residual held, farthest of 10", farthest(held[p], 2.0**-e), 2.0**-e, 1e-9)
             for p, e in PARTS.items()
         ),
         condition="the attention matrix and the residual are held, that is, the factors written in the formulas are"
@@ -73,13 +87,25 @@ def temperature_factors() -> Finding:
         " uniform and no longer changes, and the factors become the whole dependence.",
         support=(
             *(
-                close(f"{p}: power of t between 1,000 and 10,000, farthest of 10", farthest(late[p], -e), -e, 0.05)
+                close(f"{NAMES[p]}: power of t, t = 1,000 to 10,000, farthest of 10", farthest(late[p], -e), -e, 0.05)
                 for p, e in PARTS.items()
             ),
         ),
-        example=f"L = 2, d_V = d_K = 1, from t = 1 to t = 2: the T-outer-product Hessian is multiplied by"
-        f" {ratios['t_outer']:.3f} (claimed 0.25), the T-functional by {ratios['t_functional']:.3f} (claimed 0.5).",
+        example=f"{described(small)}: from t = 1 to t = 2 the norm of the T-outer-product Hessian is multiplied by"
+        f" {ratios['t_outer']:.3f} (claimed 0.25), that of the T-functional by {ratios['t_functional']:.3f} (claimed"
+        " 0.5).",
+        curves=_factor_curves(_samples()[max(range(10), key=lambda i: abs(free["t_outer"][i] - 0.25))]),
     )
+
+
+def _factor_curves(one: Sample) -> Curves:
+    """Norms over those at t = 1, the claimed factors beside them."""
+    ts = (1.0, 2.0, 4.0, 10.0, 30.0, 100.0)
+    drawn = {}
+    for part, power in PARTS.items():
+        drawn[NAMES[part]] = (ts, tuple(_norm(_at(one, t), part) / _norm(one.hessian, part) for t in ts))
+        drawn[f"1/t^{power}" if power > 1 else "1/t"] = (ts, tuple(t**-power for t in ts))
+    return Curves("temperature", "norm over that at t = 1", drawn, log_x=True, log_y=True)
 
 
 @claim(
