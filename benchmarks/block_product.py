@@ -119,7 +119,7 @@ def _memory_notes(result: Result, size: int) -> tuple[dict[str, float], list[str
 
 def report(problem: Problem, outputs: Mapping[str, object], result: Result, quick: bool) -> Report:
     """Verdicts, cost of the set-up in products, memory, counted arithmetic."""
-    size = operator(problem).factor_bytes()
+    size = operator(problem).held_bytes
     ratios, memory_notes = _memory_notes(result, size)
     kept = result.timing(_KEPT_NAME)
     fresh = result.timing(_FRESH_ONCE)

@@ -11,6 +11,7 @@ import typer
 
 from hessianlens.cli.app import app
 from hessianlens.cli.endings import FINDING, clear_endings
+from hessianlens.cli.running import cores
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -53,9 +54,12 @@ def claims(
     """
     with clear_endings("nothing was recorded."):
         from hessianlens.lab.claims.selection import select, with_verdict
+        from hessianlens.lab.pages import check_directory
 
         chosen = select(ids or (), document, topic)
         with_verdict((), verdict)  # refuse a misspelt verdict before the work
+        if plot is not None:
+            check_directory(plot, "plot")
         ledger = _run(chosen, jobs)
         entries = with_verdict(ledger, verdict)
         _print(entries, explain=bool(ids), as_json=as_json)
@@ -73,7 +77,6 @@ def claims(
 
 def _run(chosen: Sequence[Claim], jobs: int | None) -> Ledger:
     """Every test under a progress bar on standard error."""
-    from joblib import cpu_count
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -86,7 +89,7 @@ def _run(chosen: Sequence[Claim], jobs: int | None) -> Ledger:
         def on_entry(entry: Entry) -> None:
             progress.update(task, advance=1, description=f"Tested {entry.claim.id}")
 
-        return run(chosen, cpu_count() if jobs is None else jobs, on_entry)
+        return run(chosen, cores() if jobs is None else jobs, on_entry)
 
 
 def _print(entries: Sequence[Entry], *, explain: bool, as_json: bool) -> None:

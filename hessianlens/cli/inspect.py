@@ -13,6 +13,7 @@ from hessianlens.cli.app import app
 from hessianlens.cli.endings import INTERRUPTED, clear_endings, stop
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.progress import Progress
 
     from hessianlens.inspect.measurement import Measurement
@@ -62,11 +63,12 @@ def inspect_model(
 ) -> None:
     """Measure the curvature of a model, block by block.
 
-    A row a block: norms of the Hessian H, of the Gauss-Newton matrix G and of the rest, and the block's scale beside
-    the others. Ctrl-C keeps what is done.
+    A row a block: norms of the Hessian H, of the Gauss-Newton matrix G and
+    of the rest, and the block's scale beside the others.
+    Ctrl-C keeps what is done.
     """
     with clear_endings("nothing had been measured yet."):
-        from hessianlens.inspect.measurement import Measurement, check_writable
+        from hessianlens.inspect.measurement import Measurement, check_writable, write_csv
         from hessianlens.inspect.opened import Settings, open_model
 
         chosen = tuple(part.strip() for part in parts.split(",") if part.strip())
@@ -96,12 +98,12 @@ def inspect_model(
         measurement = Measurement(opened, with_pairs=pairs, spectra=tuple(spectrum or ()))
         with _progress() as progress:
             _run(measurement, progress)
-        if csv is not None:
-            csv.write_text(measurement.table.to_csv(), encoding="utf-8")
         if as_json:
             typer.echo(json.dumps(measurement.to_dict(), indent=2, allow_nan=False))
         else:
             _print_table(measurement)
+        if csv is not None:
+            write_csv(measurement.table, csv)
     if measurement.interrupted:
         done = f"{len(measurement.table.rows)} of {measurement.table.expected} blocks are measured"
         stop(f"interrupted; {done}, and shown.", INTERRUPTED)
@@ -188,7 +190,7 @@ def _print_table(measurement: Measurement) -> None:
     for name, text in heading:
         console.print(f"[cyan]{name:<7}[/cyan] ", text, sep="", soft_wrap=True, markup=True)
     if table.rows:
-        console.print(_rich_table(measurement))
+        _print_rows(measurement, console)
         console.print(
             "± standard error, none where exact; scale: |H| / sqrt(parameters) over that of the median block.",
             style="dim",
@@ -200,7 +202,24 @@ def _print_table(measurement: Measurement) -> None:
         console.print(text, soft_wrap=True, markup=False)
 
 
-def _rich_table(measurement: Measurement) -> Any:
+_TWO_LINES = {"parameters": "para-\nmeters", "functional/outer": "functional/\nouter"}
+"""Headings where the terminal is narrow: eighty columns hold a model's table."""
+
+
+def _print_rows(measurement: Measurement, console: Console) -> None:
+    """A number is never cut short: error bars go below the norms where the terminal is narrow, then lines are longer.
+
+    A file is as wide as it has to be.
+    """
+    roomy = console.options.update(width=1000)
+    table = _rich_table(measurement)
+    if sys.stdout.isatty() and console.measure(table, options=roomy).maximum > console.width:
+        table = _rich_table(measurement, narrow=True)
+    console.width = max(console.width, console.measure(table, options=roomy).maximum)
+    console.print(table)
+
+
+def _rich_table(measurement: Measurement, narrow: bool = False) -> Any:
     from rich import box
     from rich.table import Table
 
@@ -209,13 +228,15 @@ def _rich_table(measurement: Measurement) -> Any:
     headings = {"full": "|H|", "ggn": "|G|", "functional": "|H-G|"}
     parts, table = measurement.opened.settings.parts, measurement.table
     scales = table.scales
-    made = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    made = Table(box=None if narrow else box.SIMPLE_HEAD, pad_edge=False)
     made.add_column("block", style="cyan", no_wrap=True)
     for title in ("parameters", *(headings[part] for part in parts), "functional/outer", "scale"):
-        made.add_column(title, justify="right", no_wrap=True)
+        made.add_column(_TWO_LINES.get(title, title) if narrow else title, justify="right", no_wrap=True)
     for row in table.rows:
         found = table.ratio(row)
         ratio = "" if found is None else f"{found:.2g}"
         scale = "flat" if row.name not in scales else f"{scales[row.name]:.2g}"
-        made.add_row(row.name, f"{row.parameters:,}", *(cell(row.norms[part]) for part in parts), ratio, scale)
+        norms = [cell(row.norms[part]) for part in parts]
+        shown = [norm.replace(" ±", "\n±") for norm in norms] if narrow else norms
+        made.add_row(row.name, f"{row.parameters:,}", *shown, ratio, scale)
     return made

@@ -9,7 +9,7 @@ import typer
 
 from hessianlens.cli.app import app
 from hessianlens.cli.endings import FINDING, clear_endings, stop
-from hessianlens.cli.running import STORE, chosen_experiments, cores, run_shown
+from hessianlens.cli.running import STORE, chosen_experiments, cores, published_means, run_shown
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -51,15 +51,13 @@ def report(
     Finished cells are kept in the store at once; the same command continues an interrupted run.
     """
     with clear_endings(f"what was measured is kept in {store}; run the same command again to continue."):
-        from hessianlens.lab.analysis.reference import find_reference, read_reference
         from hessianlens.lab.pages import check_directory, write_page
         from hessianlens.lab.report import render
         from hessianlens.lab.runner import configure
         from hessianlens.lab.store import open_store
 
         check_directory(out)
-        found = find_reference(reference)
-        published = read_reference(found) if found else None
+        published = published_means(reference)
         plans = configure(chosen_experiments(names or []), preset, settings or [])
         if claims:
             plans = [*plans, *_claims_plan(preset)]

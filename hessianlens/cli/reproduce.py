@@ -12,7 +12,7 @@ import typer
 from hessianlens.cli.app import app
 from hessianlens.cli.endings import FINDING, clear_endings, stop
 from hessianlens.cli.run_display import print_catalogue, print_failures, print_forecast, print_outcome
-from hessianlens.cli.running import STORE, chosen_experiments, cores, run_shown
+from hessianlens.cli.running import STORE, chosen_experiments, cores, published_means, run_shown
 
 if TYPE_CHECKING:
     from hessianlens.lab.analysis.reference import Reference
@@ -56,10 +56,12 @@ def reproduce(
 ) -> None:
     """Reproduce published figures and tables.
 
-    Every finished cell is kept at once. The same command continues an interrupted run; cells that other code has
-    measured are never used.
+    Every finished cell is kept at once.
+    The same command continues an interrupted run.
+    Cells that other code has measured are never used.
     """
     with clear_endings("nothing was measured."):
+        from hessianlens.lab.pages import check_directory
         from hessianlens.lab.runner import configure
         from hessianlens.lab.store import open_store
 
@@ -68,11 +70,13 @@ def reproduce(
             _list(experiments, store, as_json)
             return
         plans = configure(experiments, preset, settings or [])
-        published = _published(reference)
+        published = published_means(reference)
         processes = cores() if jobs is None else jobs
         if dry_run:
             _forecast(plans, store, processes, as_json)
             return
+        if figures is not None:
+            check_directory(figures, "figures")
         with open_store(store) as opened:
             if prune:
                 _prune(opened, plans)
@@ -141,14 +145,6 @@ def _draw(result: Result, folder: Path, reference: Reference | None) -> list[str
 
     drawn = pictures(result, reference)
     return [str(file) for p in drawn for file in save(p.figure, folder, f"{result.experiment}-{p.name}")]
-
-
-def _published(path: Path | None) -> Reference | None:
-    """Published means, if they are named or at hand."""
-    from hessianlens.lab.analysis.reference import find_reference, read_reference
-
-    found = find_reference(path)
-    return read_reference(found) if found else None
 
 
 def _exponents(results: Sequence[Result]) -> list[dict[str, Any]]:

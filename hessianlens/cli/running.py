@@ -12,6 +12,7 @@ from hessianlens.cli.endings import INTERRUPTED, stop
 from hessianlens.cli.run_display import shown_progress
 
 if TYPE_CHECKING:
+    from hessianlens.lab.analysis.reference import Reference
     from hessianlens.lab.experiments.experiment import Experiment
     from hessianlens.lab.results import Result
     from hessianlens.lab.runner import Failure, Plan, Progress
@@ -26,6 +27,14 @@ def chosen_experiments(names: Sequence[str]) -> list[Experiment[Any]]:
     from hessianlens.lab.experiments.registry import EXPERIMENTS
 
     return [EXPERIMENTS[name] for name in dict.fromkeys(names or EXPERIMENTS)]
+
+
+def published_means(path: Path | None) -> Reference | None:
+    """Published means, if they are named or at hand."""
+    from hessianlens.lab.analysis.reference import find_reference, read_reference
+
+    found = find_reference(path)
+    return read_reference(found) if found else None
 
 
 def cores() -> int:

@@ -86,8 +86,15 @@ def _array(path: Path, length: int) -> Batch:
     return windows(tokens, length) if tokens.ndim == 1 else tokens[:, :length]
 
 
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"data: '{path}' could not be read ({error}); expected text in UTF-8.") from error
+
+
 def _text(path: Path, length: int, tokenizer: Tokenizer) -> Tensor:
-    text = path.read_text(encoding="utf-8")
+    text = _read_text(path)
     expect(bool(text.strip()), f"data: '{path}' is empty.")
     return windows(tokenizer()(text, add_special_tokens=False, verbose=False)["input_ids"], length)
 
@@ -114,7 +121,7 @@ def _examples(path: Path, length: int, tokenizer: Tokenizer) -> Batch:
 
 
 def _lines(path: Path) -> Iterator[dict[str, Any]]:
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+    for number, line in enumerate(_read_text(path).splitlines(), 1):
         if not line.strip():
             continue
         try:

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from hessianlens.errors import expect
+from hessianlens.errors import InputError, expect
 from hessianlens.inspect.blockwise import rows
 from hessianlens.inspect.opened import Opened
 from hessianlens.inspect.operators import hessian
@@ -148,6 +148,16 @@ def check_writable(path: Path) -> None:
         folder.is_dir() and not path.is_dir() and os.access(path if path.exists() else folder, os.W_OK),
         f"csv: cannot write '{path}'; expected a file in a folder that exists.",
     )
+
+
+def write_csv(table: CurvatureTable, path: Path) -> None:
+    """The table as a file."""
+    try:
+        path.write_text(table.to_csv(), encoding="utf-8")
+    except OSError as error:
+        raise InputError(
+            f"csv: cannot write '{path}' ({error.strerror}); expected a file that can be written."
+        ) from error
 
 
 def _spectrum(ends: Eigenvalues, found: Inertia) -> dict[str, Any]:

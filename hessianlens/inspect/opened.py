@@ -58,7 +58,7 @@ class Settings:
         """Settings that no model could make sense of are refused before one is loaded."""
         check_choice("dtype", self.dtype, DTYPES)
         expect(self.probes >= 2, f"probes: got {self.probes}, expected at least 2 for an error bar.")
-        expect(self.seed >= 0, f"seed: got {self.seed}, expected 0 or a positive whole number.")
+        expect(0 <= self.seed < 2**63, f"seed: got {self.seed}, expected a whole number from 0 to 2^63 - 1.")
         expect(len(self.parts) > 0, f"parts: got none, expected some of {', '.join(PARTS)}.")
         for part in self.parts:
             check_choice("parts", part, PARTS)

@@ -42,6 +42,14 @@ class ArrangedGrid(StructuredOperator):
         self._row_order = _order(rows, tuple(out_shape))
         self._column_order = _order(columns, tuple(in_shape))
 
+    @property
+    def multiply_adds(self) -> float:
+        """Those of the grid."""
+        return self.grid.multiply_adds
+
+    def _factors(self) -> list[Tensor]:
+        return self.grid._factors()
+
     def _matmat(self, X: list[Tensor]) -> list[Tensor]:
         flat = X[0].reshape(self.shape[1], -1)[self._column_order.to(X[0].device)]
         product = self.grid @ flat

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from curvlinops._torch_base import PyTorchLinearOperator
@@ -11,9 +11,6 @@ from torch import Tensor
 
 from hessianlens.errors import InputError, expect
 from hessianlens.memory import ensure_fits, readable
-from hessianlens.notation import COLUMN_AXES, ROW_AXES, VECTORS
-from hessianlens.operators.contraction import cost
-from hessianlens.operators.factor import Factor
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -35,6 +32,7 @@ class StructuredOperator(PyTorchLinearOperator):
 
     method = "closed form"
     """How its numbers are found, beside the methods of matrix-free operators."""
+    _prints_cost = True
 
     def __init__(
         self,
@@ -57,15 +55,19 @@ class StructuredOperator(PyTorchLinearOperator):
         return self._device
 
     @property
+    @abstractmethod
     def multiply_adds(self) -> float:
         """Multiply-adds of one product with a vector, from the plans of its contractions; blocks are built for it."""
-        return sum((_product_operations(one) for one in _sums(self)), 0.0) / 2
 
     @property
     def held_bytes(self) -> int:
         """Memory of the distinct factors that a product reads."""
-        factors = [f.tensor for one in _sums(self) for term in one.terms for f in term.factors if f.tensor is not None]
-        return sum(t.numel() * t.element_size() for t in {(t.data_ptr(), t.shape): t for t in factors}.values())
+        distinct = {(t.data_ptr(), t.shape): t for t in self._factors()}
+        return sum(t.numel() * t.element_size() for t in distinct.values())
+
+    @abstractmethod
+    def _factors(self) -> list[Tensor]:
+        """The numbers that a product reads, some of them possibly more than once."""
 
     @property
     def cost(self) -> str:
@@ -170,8 +172,7 @@ class StructuredOperator(PyTorchLinearOperator):
 
     def __str__(self) -> str:
         rows, columns = self.shape
-        # The algebra of a single sum says by itself what it costs.
-        cost = "" if hasattr(self, "terms") else f", {self.cost}"
+        cost = f", {self.cost}" if self._prints_cost else ""
         return (
             f"{type(self).__name__} {rows}x{columns} {str(self.dtype).removeprefix('torch.')}{cost}: {self.algebra()}"
         )
@@ -184,20 +185,3 @@ class StructuredOperator(PyTorchLinearOperator):
             f"{what}: the block is {self.shape[0]}x{self.shape[1]} between different parameters; "
             f"a {what} exists for a block of a parameter with itself.",
         )
-
-
-def _sums(operator: Any) -> list[Any]:
-    """The token sums that an operator is made of: those of its grid, of its blocks, or itself."""
-    if hasattr(operator, "terms"):
-        return [operator]
-    if hasattr(operator, "grid"):
-        return _sums(operator.grid)
-    return [one for row in operator.rows for column in operator.columns for one in _sums(operator.block(row, column))]
-
-
-def _product_operations(sum_over_tokens: Any) -> float:
-    """Operations of the product of a token sum with a single vector, a multiply-add counted as two."""
-    shape = (*sum_over_tokens._in_shape[0], 1)
-    vector = Factor("X", COLUMN_AXES + VECTORS, torch.empty(shape, device="meta"))
-    parts = (cost((*term.factors, vector), ROW_AXES + VECTORS) for term in sum_over_tokens.terms)
-    return sum(parts, 0.0)

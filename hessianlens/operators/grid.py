@@ -107,6 +107,14 @@ class BlockGrid(StructuredOperator):
             (i, j, self.block(row, column)) for i, row in enumerate(self.rows) for j, column in enumerate(self.columns)
         ]
 
+    @property
+    def multiply_adds(self) -> float:
+        """Those of all blocks, which are built for it."""
+        return sum((block.multiply_adds for _, _, block in self._blocks()), 0.0)
+
+    def _factors(self) -> list[Tensor]:
+        return [tensor for _, _, block in self._blocks() for tensor in block._factors()]
+
     def _matmat(self, X: list[Tensor]) -> list[Tensor]:
         vectors = X[0].shape[-1]
         out = [torch.zeros(*shape, vectors, dtype=self.dtype, device=self.device) for shape in self._out_shape]

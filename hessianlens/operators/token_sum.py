@@ -132,6 +132,8 @@ class TokenSum(StructuredOperator):
     (tensor(7.5000), tensor(12.7500))
     """
 
+    _prints_cost = False  # the algebra of a single sum says by itself what it costs
+
     def __init__(
         self,
         terms: Sequence[Term],
@@ -159,10 +161,14 @@ class TokenSum(StructuredOperator):
     def _with(self, terms: Sequence[Term]) -> TokenSum:
         return TokenSum(terms, self._out_shape[0], self._in_shape[0], self.dtype, self.device)
 
-    def factor_bytes(self) -> int:
-        """Memory of the distinct factors."""
-        tensors = {id(f.tensor): f.tensor for term in self.terms for f in term.factors if f.tensor is not None}
-        return sum(t.numel() * t.element_size() for t in tensors.values())
+    @property
+    def multiply_adds(self) -> float:
+        """Multiply-adds of one product with a vector, from the plans of its contractions."""
+        vector = Factor("X", COLUMN_AXES + VECTORS, torch.empty(*self._in_shape[0], 1, device="meta"))
+        return sum((cost((*term.factors, vector), ROW_AXES + VECTORS) for term in self.terms), 0.0) / 2
+
+    def _factors(self) -> list[Tensor]:
+        return [f.tensor for term in self.terms for f in term.factors if f.tensor is not None]
 
     def _zeros(self, *shape: int) -> Tensor:
         return torch.zeros(shape, dtype=self.dtype, device=self.device)

@@ -85,7 +85,7 @@ def test_plots_are_written_where_there_are_curves(tmp_path):
     assert "none; no claim shown has curves" in call("C8", "--plot", tmp_path).stderr
     (tmp_path / "file").write_text("")
     answer = call("C8", "--plot", tmp_path / "file")
-    assert answer.exit_code == 2 and "cannot be a directory" in answer.stderr
+    assert answer.exit_code == 2 and "file is a file; give a directory" in answer.stderr
 
 
 def test_recording_and_a_changed_verdict(own_record):

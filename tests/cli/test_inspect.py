@@ -13,6 +13,9 @@ from typer.testing import CliRunner
 
 import hessianlens as hl
 from hessianlens.cli import app
+from hessianlens.cli.inspect import _print_rows
+from hessianlens.inspect.measurement import Measurement, cell
+from hessianlens.inspect.opened import Settings, open_model
 from tests.inspect.saved_models import BERT, GPT2, LLAMA, VIT, saved
 
 TOY = "toy:layers=2,d_model=4,d_mlp=3,digits=1"
@@ -45,6 +48,32 @@ def test_a_table() -> None:
     ]
     assert "±" in rows[0] and "±" not in rows[3]  # the last attention layer is exact
     assert answer.stderr == ""
+
+
+@pytest.mark.parametrize(("columns", "stacked"), [(80, True), (40, True), (160, False)])
+def test_no_number_is_cut_short_in_a_narrow_terminal(
+    columns: int, stacked: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from rich.console import Console
+
+    blocks = ("layer0.attn.q", "layer0.attn.q.bias")
+    measurement = Measurement(open_model(Settings(TOY + ",attention_bias=true", blocks=blocks, probes=2, sequences=2)))
+    measurement.run()
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    _print_rows(measurement, Console(width=columns))
+    shown = capsys.readouterr().out
+    assert "…" not in shown
+    for row in measurement.table.rows:
+        for norm in row.norms.values():
+            assert all(word in shown for word in cell(norm).split(" ± ")) and (cell(norm) in shown) != stacked
+    assert stacked != ("functional/outer" in shown)
+    assert columns < 80 or max(map(len, shown.splitlines())) <= columns
+
+
+def test_the_table_is_shown_where_its_file_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hessianlens.inspect.measurement.check_writable", lambda path: None)
+    answer = call(TOY, *QUICK, "--blocks", "layer1.attn.q", "--csv", tmp_path / "missing" / "table.csv")
+    assert answer.exit_code == 2 and "csv: cannot write" in answer.stderr and "layer1.attn.q" in answer.stdout
 
 
 def test_json_holds_the_numbers_of_a_direct_computation() -> None:

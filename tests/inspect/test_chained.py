@@ -11,6 +11,8 @@ from torch import Tensor, nn
 import hessianlens as hl
 from hessianlens.inspect.chained import ChainedAttention, chained_attention
 from hessianlens.inspect.exact import exact_attention
+from hessianlens.losses.curvature import FactoredTokenCurvature
+from hessianlens.models.block import Block
 from hessianlens.models.sites import find_chain
 from hessianlens.problem import Problem
 from hessianlens.theory import chain as theory
@@ -32,6 +34,17 @@ def _first_positions(out: Tensor, batch: dict[str, Tensor]) -> Tensor:
     return out[:, 1:3].pow(2).sum() + out[:, 1].exp().sum()
 
 
+def _negative_curvature(out: Tensor, batch: dict[str, Tensor]) -> Tensor:
+    return out.sin().sum()
+
+
+def curved_at_the_end() -> hl.models.Transformer:
+    """Behind the last attention layer the network may bend; 12 features for 4 outputs keep its curvature factored."""
+    model = relu(d_model=12)
+    model.blocks[-1].mlp.activation = nn.functional.gelu
+    return scrambled(model, size=0.4)
+
+
 NETWORKS: dict[str, Callable[[], Problem]] = {
     "softmax": lambda: hl.problem(relu(), pairs(3), "cross_entropy"),
     "two layers, several batches": lambda: hl.problem(relu(layers=2), pairs(2, 1), "cross_entropy"),
@@ -50,6 +63,8 @@ NETWORKS: dict[str, Callable[[], Problem]] = {
     "scaled residual": lambda: hl.problem(relu(residual_scale=0.5), pairs(2), "cross_entropy"),
     "wide head": lambda: hl.problem(relu(d_head=6), pairs(2), "cross_entropy"),
     "linear MLP": lambda: hl.problem(relu(mlp_activation="linear"), pairs(2), "cross_entropy"),
+    "MLP of falling slopes": lambda: hl.problem(relu(mlp_activation=torch.abs), pairs(2), "cross_entropy"),
+    "factored, curved at the end": lambda: hl.problem(curved_at_the_end(), {"tokens": tokens(3)}, _negative_curvature),
 }
 
 
@@ -82,13 +97,20 @@ def test_products_are_those_of_autograd(name: str) -> None:
             assert float((product - expected[name, part]).norm()) <= allowed, f"{part} {name}"
 
 
+def test_the_curved_network_is_factored_and_curved() -> None:
+    exact = exact_attention(NETWORKS["factored, curved at the end"]())
+    (found,) = exact.derivatives
+    assert isinstance(found.ggn, FactoredTokenCurvature) and found.head is not None
+
+
 def _layers(names: Iterable[str]) -> set[str]:
     return {name.split(".")[0] for name in names}
 
 
+@pytest.mark.parametrize("name", ["softmax", "factored, curved at the end"])
 @pytest.mark.parametrize("room", [1, 10**9])
-def test_sequences_may_be_taken_together_or_one_by_one(room: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    problem = NETWORKS["softmax"]()
+def test_sequences_may_be_taken_together_or_one_by_one(name: str, room: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = NETWORKS[name]()
     block = problem.blocks["layer0.attn.q"]
     V = randn(2, *block.shape)
     expected = chain_of(problem).products([(block, V)])[block.name]
@@ -110,6 +132,15 @@ def test_norms_are_the_same_estimates() -> None:
         assert (estimate.probes, estimate.seed, estimate.method) == (other.probes, other.seed, other.method)
         assert estimate.value == pytest.approx(other.value, rel=1e-10, abs=1e-14)
         assert estimate.stderr == pytest.approx(other.stderr, rel=1e-8, abs=1e-14)
+
+
+def test_single_precision_gives_single_precision() -> None:
+    model = scrambled(relu(), size=0.4)
+    double, single = (hl.problem(model, pairs(3), "cross_entropy", dtype=t) for t in (torch.float64, torch.float32))
+    names = "layer[01].attn.[qkvo]"
+    expected, found = (hl.block_norms(problem, names, probes=5) for problem in (double, single))
+    for key, estimate in found.items():
+        assert estimate.value == pytest.approx(expected[key].value, rel=1e-3), key
 
 
 def test_blocks_of_one_layer_do_not_disturb_each_other() -> None:
@@ -142,6 +173,19 @@ def test_models_that_form_no_chain(name: str) -> None:
     norms = hl.block_norms(problem, ["layer0.attn.v", "layer1.attn.v"], ("full",), probes=3, seed=2)
     slow = hl.block_norms(problem, ["layer0.attn.v", "layer1.attn.v"], ("full",), probes=3, seed=2, method="products")
     assert dict(norms) == dict(slow)
+
+
+class Bent(Block):
+    """A block of the user's own, which adds what the chain does not know."""
+
+    def join(self, F: Tensor, residual: Tensor) -> Tensor:
+        return super().join(F, residual) + 0.01 * residual.tanh()
+
+
+def test_blocks_that_do_more_form_no_chain() -> None:
+    model = relu()
+    model.blocks[0].__class__ = Bent
+    assert chain_of(hl.problem(model, pairs(2), "cross_entropy")) is None
 
 
 def test_a_single_layer_is_no_chain() -> None:

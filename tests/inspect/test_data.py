@@ -174,6 +174,11 @@ def _written(path: Path, text: str) -> Path:
     return path
 
 
+def _bytes(path: Path, content: bytes) -> Path:
+    path.write_bytes(content)
+    return path
+
+
 def _array(path: Path, values: Any) -> Path:
     np.save(path, values)
     return path
@@ -196,6 +201,8 @@ BAD: dict[str, Callable[[Path], Path]] = {
     ),
     "input_ids of .* are not numbers": lambda folder: lines(folder / "a.jsonl", [{"input_ids": ["one", "two"]}]),
     "holds no example": lambda folder: _written(folder / "a.jsonl", "\n"),
+    "could not be read .*expected text in UTF-8": lambda folder: _bytes(folder / "a.jsonl", b"\xff\xfe"),
+    "a.txt' could not be read": lambda folder: _bytes(folder / "a.txt", b"\xff\xfe"),
     "is empty": lambda folder: _written(folder / "a.txt", " \n"),
     "got 1 tokens, expected at least 2": lambda folder: _written(folder / "a.txt", "cat"),
 }

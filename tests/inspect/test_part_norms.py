@@ -98,6 +98,15 @@ def test_parts_that_cancel_are_left_to_the_blocks() -> None:
     assert theory._norms(torch.eye(2, dtype=torch.float64))["full"] == pytest.approx(2**0.5)
 
 
+def test_positions_without_slope_still_have_curvature() -> None:
+    """At the minimum of a loss the gradient is zero at every position."""
+    model = networks.toy(**WIDE)
+    problem = hl.problem(model, {"tokens": tokens(3)}, lambda out, _: (out - out.detach()).square().sum())
+    op = hl.ggn(problem, "layer0.attn.v", method="products")
+    expected = float((op @ torch.eye(op.shape[1], dtype=op.dtype)).norm())
+    assert hl.block_norms(problem, "layer0.attn.v", ("ggn",))["layer0.attn.v", "ggn"].value == pytest.approx(expected)
+
+
 def test_too_many_tokens_are_left_to_the_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = wide()
     monkeypatch.setattr(theory, "_LARGEST_BYTES", 1)

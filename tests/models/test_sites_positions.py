@@ -56,3 +56,10 @@ def test_a_single_pair_of_positions_is_found(pair: tuple[int, int]) -> None:
         return (flat + change).reshape(values.shape)
 
     assert not _acts_alone(reached(at), at)
+
+
+def test_half_precision_cannot_tell() -> None:
+    """Its smallest numbers would hide positions that reach each other; other ways than the closed form remain."""
+    at = randn(2, 5, 3).half().requires_grad_()
+    assert not _acts_alone(at + 1e-3 * at.mean(1, keepdim=True), at)
+    assert not _acts_alone(at * 2, at)

@@ -36,7 +36,7 @@ def test_multiply_adds_are_those_of_a_product(name: str) -> None:
 
 def test_held_bytes_count_shared_factors_once() -> None:
     op = operators()["one block"]
-    assert op.held_bytes == op.factor_bytes() == (op + op).held_bytes
+    assert op.held_bytes == (op + op).held_bytes > 0
     grid = operators()["a grid"]
     assert max(grid[r, r].held_bytes for r in "QKV") < grid.held_bytes
     assert grid.held_bytes < sum(grid[r, c].held_bytes for r in "QKV" for c in "QKV")

@@ -92,7 +92,7 @@ def test_nothing_of_the_size_of_a_block_is_formed() -> None:
     for row in "QKV":
         for column in "QKV":
             op = H.full[row, column]
-            assert op.factor_bytes() < 0.05 * entries * 8
+            assert op.held_bytes < 0.05 * entries * 8
             op @ randn(op.shape[1])
             op.frobenius_norm()
     assert contraction.compiled.cache_info().currsize > 0

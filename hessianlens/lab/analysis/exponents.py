@@ -113,10 +113,11 @@ def fit_slope(series: Series, where: FitRange) -> Slope:
     return Slope(mean, mean - half, mean + half, len(slopes), left_out)
 
 
-def agreement(slope: Slope, vanishes: bool, prediction: Prediction) -> bool | None:
+def agreement(slope: Slope, vanishes: bool | None, prediction: Prediction) -> bool | None:
     """Whether a prediction agrees: it lies in the interval widened by 0.1, or both say that the block is zero.
 
-    None if nothing was predicted, or if the interval holds the prediction but is too wide to decide.
+    None if nothing was predicted, if the interval holds the prediction but is too wide to decide, or if all that is
+    known of a block is zero but some of it is not known.
 
     >>> slope = Slope(5.02, 4.98, 5.06, repeats=20, left_out=0)
     >>> [agreement(slope, False, p) for p in (5, 6, "zero", None)]
@@ -124,11 +125,17 @@ def agreement(slope: Slope, vanishes: bool, prediction: Prediction) -> bool | No
     >>> vague = Slope(3.2, 0.9, 5.5, repeats=5, left_out=0)
     >>> [agreement(vague, False, p) for p in (5, 6)]
     [None, False]
+    >>> [agreement(Slope(p, p - 1.5, p + 1.5, repeats=5, left_out=0), False, p) for p in (18, 6)]
+    [True, None]
+    >>> [agreement(Slope(None, None, None, repeats=0, left_out=9), v, "zero") for v in (True, False, None)]
+    [True, False, None]
     """
     if prediction is None:
         return None
-    if vanishes or prediction == "zero":
-        return vanishes and prediction == "zero"
+    if prediction == "zero":
+        return vanishes
+    if vanishes:
+        return False
     if slope.low is None or slope.high is None:
         return None
     if not slope.low - TOLERANCE <= prediction <= slope.high + TOLERANCE:

@@ -70,9 +70,12 @@ class Series:
         return found
 
     @property
-    def vanishes(self) -> bool:
-        """Whether every value is exactly zero."""
-        return bool((self.values == 0).all())
+    def vanishes(self) -> bool | None:
+        """Whether every value is exactly zero; None if some are missing and all others are zero."""
+        missing = np.isnan(self.values)
+        if not (missing | (self.values == 0)).all():
+            return False
+        return None if missing.any() else True
 
 
 def growth_series(result: Result) -> dict[SeriesKey, Series]:

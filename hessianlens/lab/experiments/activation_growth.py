@@ -10,6 +10,7 @@ import torch
 
 from hessianlens.attention.activations import ACTIVATIONS
 from hessianlens.lab.experiments.common.layers import lone_layer
+from hessianlens.lab.experiments.common.slopes import log_log_slope
 from hessianlens.lab.experiments.experiment import Experiment
 from hessianlens.lab.results import Measurement, Parameters, Row
 from hessianlens.theory import attention_hessian, predicted_growth
@@ -77,17 +78,12 @@ def measure(parameters: Parameters) -> Measurement:
                 {
                     "part": part,
                     "block": row + column,
-                    "exponent": _slope(sigmas[fitted], found[fitted]),
+                    "exponent": log_log_slope(sigmas[fitted], found[fitted]),
                     "predicted": predicted,
                 }
             )
             norms.append(found)
     return Measurement(tuple(rows), {"sigmas": sigmas, "norms": np.array(norms), "fitted": fitted})
-
-
-def _slope(sigmas: np.ndarray, norms: np.ndarray) -> float | None:
-    """Least-squares slope in log-log; None for a block that vanishes."""
-    return float(np.polyfit(np.log(sigmas), np.log(norms), 1)[0]) if norms.min() > 0 else None
 
 
 EXPERIMENT = Experiment(

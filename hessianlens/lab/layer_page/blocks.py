@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import combinations_with_replacement
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from hessianlens.lab.experiments.common.spectra import spectrum_facts
 from hessianlens.lab.layer_page.facts import BlockNorms, Curvature
 from hessianlens.lab.layer_page.setting import Setting
 
@@ -54,21 +56,6 @@ def curvatures(setting: Setting, dense: Mapping[str, Tensor]) -> tuple[Curvature
 
 def curvature(name: str, part: str, trace: float, matrix: Tensor) -> Curvature:
     """Spectrum of a symmetric matrix; an eigenvalue within rounding of zero counts as zero."""
-    values = torch.linalg.eigvalsh(matrix)
-    negative = values[values < -rounding(values)]
-    total = float(values.abs().sum())
-    return Curvature(
-        name=name,
-        part=part,
-        size=len(values),
-        trace=trace,
-        smallest=float(values[0]),
-        largest=float(values[-1]),
-        negative=len(negative),
-        negative_share=float(negative.abs().sum()) / total if total else 0.0,
-    )
-
-
-def rounding(eigenvalues: Tensor) -> float:
-    """What an eigenvalue of zero may look like: size times machine precision times the largest one."""
-    return len(eigenvalues) * torch.finfo(eigenvalues.dtype).eps * float(eigenvalues.abs().max())
+    facts: dict[str, Any] = spectrum_facts(torch.linalg.eigvalsh(matrix))
+    told = ("size", "smallest", "largest", "negative", "negative_share")
+    return Curvature(name=name, part=part, trace=trace, **{fact: facts[fact] for fact in told})

@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 from hessianlens.attention import SelfAttention
+from hessianlens.lab.experiments.common.slopes import log_log_slope
 from hessianlens.lab.layer_page.facts import Growth, GrowthCurve
 from hessianlens.lab.layer_page.setting import Setting, random_layer
 from hessianlens.theory import AttentionHessian, attention_hessian, predicted_growth
@@ -41,7 +42,7 @@ def _curves(setting: Setting, activation: str, sigmas: tuple[float, ...], fitted
     for part in PARTS:
         for row, column in BLOCKS:
             norms = [float(H.part(part)[row, column].frobenius_norm()) for H in hessians]
-            slope = fitted_slope(sigmas[:fitted], norms[:fitted])
+            slope = log_log_slope(sigmas[:fitted], norms[:fitted])
             predicted = predicted_growth(activation, part, row, column)
             kept = tuple(n if math.isfinite(n) else None for n in norms)
             found.append(GrowthCurve(activation, part, row, column, kept, slope, predicted, verdict(slope, predicted)))
@@ -51,13 +52,6 @@ def _curves(setting: Setting, activation: str, sigmas: tuple[float, ...], fitted
 def _at_scale(setting: Setting, layer: SelfAttention, sigma: float) -> AttentionHessian:
     gradient = setting.hessian.loss.gradient
     return attention_hessian(layer, sigma * setting.X, grad=gradient, curvature=setting.curvature)
-
-
-def fitted_slope(sigmas: tuple[float, ...], norms: list[float]) -> float | None:
-    """Least-squares slope in log-log; None if a norm is zero."""
-    if min(norms) <= 0:
-        return None
-    return float(np.polyfit(np.log(sigmas), np.log(norms), 1)[0])
 
 
 def verdict(slope: float | None, predicted: int | None) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from hessianlens.lab.layer_page.blocks import rounding
+from hessianlens.lab.experiments.common.spectra import rounding
 from hessianlens.lab.layer_page.facts import Pairs, Rank
 from hessianlens.lab.layer_page.setting import Setting, random_layer
 from hessianlens.lab.layer_page.witnesses import relative_gap

@@ -10,13 +10,15 @@ from hessianlens.errors import InputError
 FILE_NAME = "index.html"
 
 
-def check_directory(directory: Path) -> None:
-    """Raise `InputError` if the page could not be written there, before anything is computed."""
+def check_directory(directory: Path, option: str = "out") -> None:
+    """Raise `InputError` if nothing could be written there, before anything is computed; `option` named it."""
     existing = next(path for path in (directory, *directory.absolute().parents) if path.exists())
     if not existing.is_dir():
-        raise InputError(f"out: cannot write to {directory}: {existing} is a file; give a directory.")
+        raise InputError(f"{option}: cannot write to {directory}: {existing} is a file; give a directory.")
     if not os.access(existing, os.W_OK | os.X_OK):
-        raise InputError(f"out: cannot write to {directory}: no permission to write in {existing}; give another one.")
+        raise InputError(
+            f"{option}: cannot write to {directory}: no permission to write in {existing}; give another one."
+        )
 
 
 def write_page(directory: Path, html: str) -> Path:

@@ -64,7 +64,7 @@ def _draw_panel(
     for line in panel.lines:
         own = [fit for fit in fits if fit.series == line.key]
         curve = series[line.key]
-        text = label(line.name, told(own), curve.vanishes)
+        text = label(line.name, told(own), bool(curve.vanishes))
         if curve.vanishes:
             axes.plot([], [], color=line.colour, linestyle=":", label=text)
             continue

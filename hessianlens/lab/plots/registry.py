@@ -66,16 +66,14 @@ def save(figure: Figure, folder: Path, name: str) -> tuple[Path, ...]:
     Returns:
         The files.
     """
+    paths = tuple(folder / f"{name}.{ending}" for ending in _METADATA)
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        with styled():
+            for path, metadata in zip(paths, _METADATA.values(), strict=True):
+                figure.savefig(path, dpi=_DPI, metadata=metadata)
     except OSError as error:
         raise InputError(
             f"folder: cannot write to {folder} ({error.strerror}); give a folder you may write."
         ) from error
-    written = []
-    with styled():
-        for ending, metadata in _METADATA.items():
-            path = folder / f"{name}.{ending}"
-            figure.savefig(path, dpi=_DPI, metadata=metadata)
-            written.append(path)
-    return tuple(written)
+    return paths

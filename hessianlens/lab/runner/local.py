@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 import time
 import warnings
@@ -90,8 +91,12 @@ def _measure_in_child(order: Order, parent: int) -> Answer:
 
 @lru_cache
 def _end_with(parent: int) -> None:
-    """Watch the parent from a thread: when it is killed, nobody else tells this process to stop."""
+    """Watch the parent from a thread: when it is killed, nobody else tells this process to stop.
+
+    Ctrl-C reaches every process of a terminal; the parent answers it and ends this one.
+    """
     if parent != os.getpid():
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
         threading.Thread(target=_watch, args=(parent,), daemon=True).start()
 
 

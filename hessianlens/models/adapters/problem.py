@@ -180,12 +180,15 @@ def _expect_deterministic(made: Problem, counted: Callable[..., tuple[Tensor, in
     with made.scope(), torch.no_grad():
         first = made.forward(made.params, made.data[0])
         again, widened = counted(made.params, made.data[0])
+    expect(
+        bool(torch.isfinite(first).all()),
+        "model: its outputs on the first batch are not finite; look for NaN or infinity in the data and the weights.",
+    )
     if not torch.equal(first, again):
         raise InputError(
             f"model: two runs on the same batch differ by up to {float((first - again).abs().max()):.2g}; "
             "it draws random numbers in evaluation mode, and its derivatives would be noise. Turn that off."
         )
-    expect(bool(torch.isfinite(first).all()), "model: its outputs on the first batch are not finite.")
     value = made.loss(first, made.data[0])
     expect(bool(torch.isfinite(value)), f"loss: got {float(value)} on the first batch, expected a finite number.")
     return widened

@@ -80,12 +80,14 @@ def _acts_alone(value: Tensor, at: Tensor) -> bool:
     position reaches another one of a different weight. Two positions differ in a digit of their numbers, so a product
     for every digit is enough.
     """
+    # Numbers too small to be normal are rounded more coarsely; what they could hide is as small.
+    smallest = _TERMS * torch.finfo(value.dtype).tiny
+    if smallest > torch.finfo(value.dtype).eps:  # float16, in which that is not small
+        return False
     number = torch.arange(value.shape[0] * value.shape[1], device=value.device).reshape(*value.shape[:2], 1)
     generator = torch.Generator().manual_seed(0)
     u = torch.randn(value.shape, generator=generator, dtype=torch.float64).to(value)
     (alone,) = torch.autograd.grad(value, at, u, retain_graph=True)
-    # Numbers too small to be normal are rounded more coarsely; what they could hide is as small.
-    smallest = _TERMS * torch.finfo(value.dtype).tiny
     while bool((number > 0).any()):
         weights = torch.exp2((number % _WEIGHTS).to(value))
         (weighted,) = torch.autograd.grad(value, at, weights * u, retain_graph=True)

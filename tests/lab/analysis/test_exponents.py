@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from hessianlens.errors import InputError
 from hessianlens.lab.analysis.exponents import FitRange, exponent_fits, exponent_table, fit_slope
@@ -87,6 +89,21 @@ def test_a_block_that_vanishes_agrees_with_zero_only() -> None:
     assert (fits["outer"].predicted, fits["outer"].agrees) == (2, False)
     alive = exponent_fits(synthetic(config(), lambda s, r: s**3, series=series[:1]))[0]
     assert alive.agrees is False
+
+
+def test_the_interval_is_students() -> None:
+    slopes, sigma = [4.8, 5.1, 5.3], np.array([0.01, 0.1, 1.0])
+    found = fit_slope(Series(KEY, sigma, np.array([sigma**p for p in slopes]), True), EVERYWHERE)
+    expected = stats.t.interval(0.95, df=2, loc=np.mean(slopes), scale=stats.sem(slopes))
+    assert (found.low, found.high) == pytest.approx(expected)
+
+
+def test_zeros_with_cells_missing_decide_nothing() -> None:
+    result = synthetic(config(), lambda s, r: 0.0, series=((0, "value", "functional"),))
+    half = exponent_fits(dataclasses.replace(result, cells=result.cells[: len(result.cells) // 2 + 1]))[0]
+    assert (half.predicted, half.agrees) == ("zero", None)
+    nearly = synthetic(config(), lambda s, r: s if r == 3 else math.nan, series=((0, "value", "functional"),))
+    assert exponent_fits(nearly)[0].agrees is False
 
 
 def test_ranges_include_their_ends_and_need_three_points() -> None:

@@ -57,6 +57,14 @@ def test_curves_on_a_noise_floor_and_broken_points_do_not_count(tmp_path: Path) 
     assert found.points[2].flag == "partly zero"
 
 
+def test_a_large_published_mean_above_sound_ones_is_no_floor(tmp_path: Path) -> None:
+    """It counts as a difference."""
+    result = synthetic(CONFIG, lambda sigma, repeat: sigma**6 * (1 + 0.01 * repeat))
+    lines = [line(s, s**6 * (50 if s == SIGMAS[3] else 1), s**6 / 20) for s in SIGMAS]
+    (found,) = compare(result, read_reference(write(tmp_path, lines)))
+    assert [p.flag for p in found.points] == [""] * 4 and abs(found.points[3].z) > 100
+
+
 def test_two_curves_that_vanish_agree(tmp_path: Path) -> None:
     result = synthetic(CONFIG, lambda s, r: 0.0, series=((0, "value", "functional"),))
     lines = [line(s, 0.0, 0.0, zeros=20, part="func").replace(",q,", ",v,") for s in SIGMAS]

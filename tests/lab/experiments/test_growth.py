@@ -166,3 +166,11 @@ def test_bad_settings_are_refused() -> None:
             dataclasses.replace(GrowthConfig(), **wrong)
     with pytest.raises(InputError, match="at most 10000"):
         growth_cells(GrowthConfig(points=10_001))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("layers", (1, 0)), ("d_model", -4), ("sequences", 0), ("probes", 1), ("points", 1)]
+)
+def test_sizes_are_refused_before_the_first_cell(name: str, value: object) -> None:
+    with pytest.raises(InputError, match=rf"{name}: got -?\d, expected at least"):
+        GrowthConfig(**{name: value})

@@ -72,7 +72,7 @@ class GrowthConfig:
     fit_ranges: tuple[tuple[str, float, float], ...] = (NEAR_ZERO, PRACTICAL, SATURATED)
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be measured; the model checks its own sizes."""
+        """Refuse what cannot be measured, before the first cell."""
         check_choice("model", self.model, (TRANSFORMER, LINEAR_MLP))
         check_choice("loss", self.loss, ("cross_entropy", "square"))
         check_choice("spacing", self.spacing, ("log", "linear"))
@@ -86,7 +86,9 @@ class GrowthConfig:
             0 < self.sigma_low < min(self.sigma_high),
             f"sigma_low, sigma_high: got {self.sigma_low} and {self.sigma_high}, expected 0 < sigma_low < sigma_high.",
         )
-        for name, value, least in (("points", self.points, 2), ("repeats", self.repeats, 1)):
+        smallest = {"points": 2, "repeats": 1, "d_model": 1, "sequences": 1, "probes": 2}
+        sizes = [(name, getattr(self, name), least) for name, least in smallest.items()]
+        for name, value, least in (*sizes, ("layers", min(self.layers), 1)):
             expect(value >= least, f"{name}: got {value}, expected at least {least}.")
         for name, low, high in self.fit_ranges:
             expect(low < high, f"fit_ranges: got {name!r} from {low} to {high}, expected the lower end first.")
