@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -71,7 +71,7 @@ class Block:
         return int(torch.Size(self.shape).numel())
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Problem:
     """A loss as a function of named blocks of parameters, over a fixed data set.
 
@@ -95,9 +95,16 @@ class Problem:
     data: Sequence[Batch]
     reduction: str = ""
     notes: tuple[str, ...] = ()
-    scope: Callable[[], AbstractContextManager[object]] = field(default=nullcontext, repr=False)
-    source: object = field(default=None, repr=False)
-    aliases: Mapping[str, str] = field(default_factory=dict, repr=False)
+    scope: Callable[[], AbstractContextManager[object]] = field(default=nullcontext)
+    source: object = None
+    aliases: Mapping[str, str] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        """One line, however large the model."""
+        parameters = sum(tensor.numel() for tensor in self.params.values())
+        kind = f"{parameters:,} parameters in {len(self.blocks)} blocks, batches: {len(self.data)}"
+        loss = f", loss: {self.reduction}" if self.reduction else ""
+        return f"Problem({kind}, {str(self.dtype).removeprefix('torch.')} on {self.device}{loss})"
 
     @property
     def dtype(self) -> torch.dtype:
@@ -116,7 +123,7 @@ class Problem:
 
     def select(self, pattern: str | Sequence[str]) -> list[Block]:
         """Blocks by name, glob (``layer*.attn.q``) or regular expression (``re:layer[01].*``), in model order."""
-        patterns = [pattern] if isinstance(pattern, str) else list(pattern)
+        patterns = [pattern] if isinstance(pattern, str) or not isinstance(pattern, Iterable) else list(pattern)
         expect(
             len(patterns) > 0 and all(isinstance(one, str) for one in patterns),
             f"blocks: got {pattern!r}, expected a name, glob or 're:' expression, or several.",

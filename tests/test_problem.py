@@ -86,7 +86,7 @@ def test_long_lists_of_blocks_are_cut() -> None:
         problem.select("c*")
 
 
-@pytest.mark.parametrize("pattern", [[], (), [3], ["embed", None]], ids=str)
+@pytest.mark.parametrize("pattern", [[], (), 3, None, [3], ["embed", None]], ids=str)
 def test_a_selection_that_is_no_pattern(pattern) -> None:
     with pytest.raises(hl.InputError, match=r"blocks: got .* expected a name, glob or 're:' expression"):
         named().select(pattern)
@@ -137,6 +137,13 @@ def test_blocks_and_problems_are_frozen() -> None:
 
 
 # --- the total loss and its curvature --------------------------------------------------------------------------------
+
+
+def test_a_problem_prints_one_line_without_its_weights() -> None:
+    assert repr(named()) == f"Problem(1 parameters in {len(NAMES)} blocks, batches: 1, float64 on cpu)"
+    task = hl.tasks.Addition()
+    problem = hl.problem(hl.models.Transformer(1, 4), task.batch(2, seed=0), task.cross_entropy)
+    assert "\n" not in repr(problem) and "tensor" not in repr(problem) and problem.reduction in repr(problem)
 
 
 def test_the_total_loss_is_the_sum_over_batches() -> None:

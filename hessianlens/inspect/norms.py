@@ -82,7 +82,10 @@ def block_norms(
         check_choice("parts", part, PARTS)
     check_choice("method", method, ("auto", "exact", "products"))
     expect(len(parts) > 0, "parts: got none, expected some of 'full', 'ggn', 'functional'.")
-    expect(probes >= 2, f"probes: got {probes}, expected at least 2 for an error bar.")
+    expect(
+        isinstance(probes, int) and probes >= 2,
+        f"probes: got {probes!r}, expected at least 2 for an error bar, a whole number.",
+    )
     chosen = problem.select(blocks)
     found: dict[tuple[str, str], Estimate] = {}
     exact = None if method == "products" else closed_form(problem, chosen, forced=method == "exact")

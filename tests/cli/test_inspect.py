@@ -60,7 +60,7 @@ def test_no_number_is_cut_short_in_a_narrow_terminal(
     measurement = Measurement(open_model(Settings(TOY + ",attention_bias=true", blocks=blocks, probes=2, sequences=2)))
     measurement.run()
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
-    _print_rows(measurement, Console(width=columns))
+    _print_rows(measurement, Console(width=columns, color_system=None))
     shown = capsys.readouterr().out
     assert "…" not in shown
     for row in measurement.table.rows:

@@ -115,6 +115,7 @@ def test_bad_input(arguments: tuple[str, ...], message: str) -> None:
     assert done.exit_code == 2 and message in done.stderr, done.output
     assert "Traceback" not in done.output
 
+
 def test_a_place_for_figures_is_checked_before_any_work() -> None:
     Path("file").write_text("")
     done = call("reproduce", "spectrum", *SMALL, "--figures", "file")

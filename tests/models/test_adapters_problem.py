@@ -68,7 +68,7 @@ def test_random_numbers_outside_are_not_used_up() -> None:
 def test_outputs_and_losses_must_be_finite() -> None:
     with pytest.raises(hl.InputError, match="model: its outputs on the first batch are not finite"):
         hl.problem(Undefined(), (X, Y), "cross_entropy")
-    with pytest.raises(hl.InputError, match="model: its outputs .* not finite; look for NaN or infinity in the data"):
+    with pytest.raises(hl.InputError, match=r"model: its outputs .* not finite; look for NaN or infinity in the data"):
         hl.problem(networks.mlp(), (X * torch.nan, Y), "cross_entropy")
     with pytest.raises(hl.InputError, match="loss: got inf on the first batch, expected a finite number"):
         hl.problem(networks.mlp(), (X, Y), lambda out, batch: out.sum() * torch.inf / out.sum())
