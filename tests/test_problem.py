@@ -165,20 +165,31 @@ def test_a_problem_by_hand_has_the_curvature_it_must_have() -> None:
     assert not (hl.hessian(problem, "b", "W") @ eye).any()
 
 
-def test_the_scope_is_entered_around_every_forward_pass() -> None:
-    entered = []
+def test_forward_and_loss_run_within_the_scope_and_nothing_else_is_left_open() -> None:
+    open_scopes, seen = [], []
 
     class Scope:
         def __enter__(self) -> None:
-            entered.append("in")
+            open_scopes.append(self)
 
         def __exit__(self, *_: object) -> None:
-            entered.append("out")
+            open_scopes.remove(self)
 
-    problem = quadratic(scope=Scope)
+    plain = quadratic()
+
+    def watched(name, function):
+        def call(*arguments) -> Tensor:
+            seen.append((name, bool(open_scopes)))
+            return function(*arguments)
+
+        return call
+
+    problem = replace(plain, forward=watched("forward", plain.forward), loss=watched("loss", plain.loss), scope=Scope)
     problem.total_loss()
     hl.hessian(problem, "W") @ torch.ones(6, dtype=DOUBLE)
-    assert entered == ["in", "out"] * 3
+    hl.ggn(problem, "W") @ torch.ones(6, dtype=DOUBLE)
+    assert {name for name, _ in seen} == {"forward", "loss"} and all(inside for _, inside in seen)
+    assert not open_scopes
 
 
 # --- moving ----------------------------------------------------------------------------------------------------------
