@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import UserDict, namedtuple
-from dataclasses import FrozenInstanceError
+from dataclasses import FrozenInstanceError, replace
 
 import pytest
 import torch

@@ -8,6 +8,6 @@ from hessianlens.cli import claims, export, inspect, layer, report, reproduce
 from hessianlens.cli.app import app
 
 COMMANDS = (report, reproduce, export, claims, inspect, layer)
-"""Importing a command's module registers it; the help lists them in this order."""
+"""Importing a command's module registers it."""
 
 __all__ = ["COMMANDS", "app"]

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from hessianlens.attention.activations import ACTIVATIONS
+from hessianlens.lab.experiments.common.checks import check_config
 from hessianlens.lab.experiments.common.layers import lone_layer
 from hessianlens.lab.experiments.common.slopes import log_log_slope
 from hessianlens.lab.experiments.experiment import Experiment
@@ -40,6 +41,10 @@ class ActivationGrowthConfig:
     largest_score: float = 0.01
     repeats: int = 20
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be measured, before the first cell."""
+        check_config(self, {"length": 3, "points": 3}, {"activations": ACTIVATIONS})
 
 
 def cells(config: ActivationGrowthConfig) -> list[dict[str, Any]]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hessianlens.attention.activations import ACTIVATIONS
+from hessianlens.lab.experiments.common.checks import check_config
 from hessianlens.lab.experiments.common.diagonal_blocks import PARTS, diagonal_blocks
 from hessianlens.lab.experiments.common.entries import entry_sizes
 from hessianlens.lab.experiments.common.layers import lone_layer
@@ -36,6 +37,10 @@ class MagnitudesConfig:
     repeats: int = 20
     seed: int = 0
     data_seed: int = 1234
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be measured, before the first cell."""
+        check_config(self, {"length": 2}, {"activations": ACTIVATIONS, "places": ("transformer", "layer")})
 
 
 def cells(config: MagnitudesConfig) -> list[dict[str, Any]]:

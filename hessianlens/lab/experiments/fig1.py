@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from hessianlens.inspect import hessian
+from hessianlens.lab.experiments.common.checks import check_config
 from hessianlens.lab.experiments.common.diagonal_blocks import diagonal_blocks
 from hessianlens.lab.experiments.common.entries import entry_sizes
 from hessianlens.lab.experiments.common.maps import pooled_map
@@ -57,6 +58,10 @@ class Fig1Config:
     seed: int = 0
     data_seed: int = 1234
     pixels: int = 480
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be measured, before the first cell."""
+        check_config(self)
 
 
 def cells(config: Fig1Config) -> list[dict[str, Any]]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from hessianlens.attention.activations import ACTIVATIONS
+from hessianlens.lab.experiments.common.checks import check_config
 from hessianlens.lab.experiments.common.diagonal_blocks import diagonal_blocks
 from hessianlens.lab.experiments.common.toy import toy_problem
 from hessianlens.lab.experiments.experiment import Experiment
@@ -22,6 +24,10 @@ class Fig4Config:
     repeats: int = 20
     seed: int = 0
     data_seed: int = 1234
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be measured, before the first cell."""
+        check_config(self, choices={"attentions": ACTIVATIONS})
 
 
 def cells(config: Fig4Config) -> list[dict[str, Any]]:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, einsum
 
 from hessianlens.attention import attention_entropy, first_moment, second_moment, third_moment_along
+from hessianlens.lab.experiments.common.checks import check_config
 from hessianlens.lab.experiments.common.layers import LoneLayer, lone_layer
 from hessianlens.lab.experiments.experiment import Experiment
 from hessianlens.lab.results import Measurement, Parameters, Row
@@ -35,6 +36,10 @@ class StrataConfig:
     points: int = 25
     repeats: int = 20
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be measured, before the first cell."""
+        check_config(self, {"length": 2, "points": 2})
 
 
 def cells(config: StrataConfig) -> list[dict[str, Any]]:

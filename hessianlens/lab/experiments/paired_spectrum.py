@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from hessianlens.attention.activations import ACTIVATIONS
+from hessianlens.lab.experiments.common.checks import check_config
 from hessianlens.lab.experiments.common.layers import lone_layer
 from hessianlens.lab.experiments.common.spectra import rounding, spectrum_facts
 from hessianlens.lab.experiments.experiment import Experiment
@@ -27,6 +29,10 @@ class PairedSpectrumConfig:
     length: int = 32
     repeats: int = 20
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be measured, before the first cell."""
+        check_config(self, {"length": 2}, {"activations": ACTIVATIONS})
 
 
 def cells(config: PairedSpectrumConfig) -> list[dict[str, Any]]:

@@ -11,6 +11,7 @@ import torch
 
 from hessianlens.attention import SingleMatrixAttention
 from hessianlens.attention.layer import AttentionHead
+from hessianlens.lab.experiments.common.checks import check_config
 from hessianlens.lab.experiments.common.layers import LoneLayer, lone_layer
 from hessianlens.lab.experiments.common.spectra import spectrum_facts
 from hessianlens.lab.experiments.experiment import Experiment
@@ -27,6 +28,10 @@ class ParameterisationsConfig:
     length: int = 32
     repeats: int = 20
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be measured, before the first cell."""
+        check_config(self, {"length": 2})
 
 
 def cells(config: ParameterisationsConfig) -> list[dict[str, Any]]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from hessianlens.lab.experiments.common.checks import check_config
 from hessianlens.lab.experiments.common.layers import lone_layer
 from hessianlens.lab.experiments.common.spectra import spectrum_facts
 from hessianlens.lab.experiments.experiment import Experiment
@@ -31,6 +32,10 @@ class RankConfig:
     lengths: tuple[int, ...] = (32, 8)
     repeats: int = 10
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be measured, before the first cell."""
+        check_config(self, {"lengths": 2})
 
 
 def cells(config: RankConfig) -> list[dict[str, Any]]:

@@ -19,6 +19,7 @@ from torch import Tensor, kron, nn
 
 from hessianlens.attention import SelfAttention
 from hessianlens.inspect import functional, ggn
+from hessianlens.lab.experiments.common.checks import check_config
 from hessianlens.lab.experiments.experiment import Experiment
 from hessianlens.lab.results import Measurement, Parameters, Row
 from hessianlens.losses import SquareLoss
@@ -38,17 +39,24 @@ PRINTED = {
 """Powers of Sigma and of Omega in the printed table."""
 
 
+MODELS = ("linear MLP", "linear attention", "softmax attention")
+
+
 @dataclass(frozen=True)
 class Table1Config:
     """Sizes and seeds; `factors` is the number of scales from 1/4 to 4 behind each power."""
 
-    models: tuple[str, ...] = ("linear MLP", "linear attention", "softmax attention")
+    models: tuple[str, ...] = MODELS
     length: int = 12
     d_model: int = 6
     d_hidden: int = 4
     factors: int = 5
     repeats: int = 20
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be measured, before the first cell."""
+        check_config(self, {"length": 2, "factors": 2}, {"models": MODELS})
 
 
 def cells(config: Table1Config) -> list[dict[str, Any]]:

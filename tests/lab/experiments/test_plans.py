@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 import torch
 
+from hessianlens.errors import InputError
 from hessianlens.lab.experiments.registry import EXPERIMENTS
+from hessianlens.lab.runner import configure
 from tests.lab.experiments.small import SMALL, small_result
 
 
@@ -49,3 +51,24 @@ def test_another_seed_gives_other_numbers(name: str) -> None:
         assert other.rows[0]["smallest_kept"] != cell.measurement.rows[0]["smallest_kept"]
     else:
         assert json.dumps(other.rows) != json.dumps(cell.measurement.rows)
+
+
+IMPOSSIBLE = [
+    ("fig1", "d_model=0"),
+    ("fig4", "attentions=softmax,hardmax"),
+    ("table1", "d_hidden=-1"),
+    ("table1", "models=linear"),
+    ("activation_magnitudes", "places=nowhere"),
+    ("activation_growth", "points=2"),
+    ("activation_growth", "low=3"),
+    ("moment_strata", "length=1"),
+    ("paired_spectrum", "repeats=0"),
+    ("rank_fraction", "d_ks=0,2"),
+    ("parameterisations", "d_model=-4"),
+]
+
+
+@pytest.mark.parametrize(("name", "setting"), IMPOSSIBLE)
+def test_impossible_settings_are_refused_before_the_first_cell(name: str, setting: str) -> None:
+    with pytest.raises(InputError, match="got"):
+        configure([EXPERIMENTS[name]], "quick", [setting])
