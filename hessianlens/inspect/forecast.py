@@ -171,19 +171,22 @@ def _graph_bytes(problem: Problem, batch: object, block: Block) -> int:
         tangent = torch.zeros_like(problem.params[block.parameter])
         at.split({block.parameter: tangent}, [block.parameter])
         at.hessian({block.parameter: tangent}, [block.parameter])
-    return sum(seen.values())
+    return sum(storage.nbytes() for storage in seen.values())
 
 
 @contextmanager
-def _counting(problem: Problem, batch: object) -> Iterator[dict[int, int]]:
-    """Distinct memory saved for backward passes; parameters and data, which are there anyway, are left out."""
+def _counting(problem: Problem, batch: object) -> Iterator[dict[int, torch.UntypedStorage]]:
+    """Distinct memory saved for backward passes; parameters and data, which are there anyway, are left out.
+
+    All of it is kept until the end: an address that is free again may be given to another tensor, and count once.
+    """
     owned = {tensor.untyped_storage().data_ptr() for tensor in (*problem.params.values(), *tensors(batch))}
-    seen: dict[int, int] = {}
+    seen: dict[int, torch.UntypedStorage] = {}
 
     def note(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in owned:
-            seen[storage.data_ptr()] = storage.nbytes()
+            seen[storage.data_ptr()] = storage
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
