@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from hessianlens.inspect import block_norms, hessian
 from hessianlens.lab.claims.samples import seeds, slope
+from hessianlens.lab.experiments.common.means import geometric_mean
 from hessianlens.models import LinearAttentionStack, Transformer
 from hessianlens.models.adapters import problem
 from hessianlens.operators import StructuredOperator
@@ -128,7 +129,7 @@ def norm_ratio(network: Network, sigma: float | None, repeats: int) -> float:
     """Geometric mean over seeds of the value block's norm over the query block's, in the last layer."""
     last = network.layers - 1
     found = [norms(network, seed, sigma) for seed in seeds(repeats)]
-    return geometric([n[last, "v", "full"] / n[last, "q", "full"] for n in found])
+    return geometric_mean([n[last, "v", "full"] / n[last, "q", "full"] for n in found])
 
 
 @cache
@@ -145,7 +146,7 @@ def entries(network: Network, seed: int, sigma: float | None = None) -> dict[str
 
 def typical(network: Network, block: str, repeats: int, sigma: float | None = None) -> float:
     """Geometric mean over seeds of the median absolute entry of a block."""
-    return geometric([median_entry(network, seed, block, sigma) for seed in seeds(repeats)])
+    return geometric_mean([median_entry(network, seed, block, sigma) for seed in seeds(repeats)])
 
 
 def median_entry(network: Network, seed: int, block: str, sigma: float | None = None) -> float:
@@ -165,15 +166,6 @@ def histogram_overlap(network: Network, seed: int) -> float:
     bins = np.arange(-14.0, 3.01, 0.25)
     shares = [np.histogram(log, bins)[0] / len(log) for log in logs]
     return float(np.minimum(*shares).sum())
-
-
-def geometric(values: Sequence[float]) -> float:
-    """The geometric mean; zero if a value is.
-
-    >>> round(geometric([1.0, 100.0]), 6)
-    10.0
-    """
-    return math.exp(float(np.mean(np.log(values)))) if min(values) > 0 else 0.0
 
 
 def over_seeds(measure: Callable[[int], float], repeats: int) -> list[float]:

@@ -177,6 +177,15 @@ def largest(values: Iterable[float]) -> float:
     return float(np.max(list(values)))
 
 
+def farthest(values: Sequence[float], target: float) -> float:
+    """The value farthest from a target: the one that decides whether all are close to it.
+
+    >>> farthest([5.9, 6.0, 6.3], 6)
+    6.3
+    """
+    return max(values, key=lambda value: abs(value - target))
+
+
 def smallest(values: Iterable[float]) -> float:
     """The smallest of some figures; not a number if one of them is not."""
     return float(np.min(list(values)))

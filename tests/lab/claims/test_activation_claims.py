@@ -15,6 +15,7 @@ from hessianlens.lab.claims.topics import (
     activation_values,
 )
 from hessianlens.theory import predicted_growth
+from tests.lab.claims.verdicts import check_finding
 
 TOPICS = (
     activation_values,
@@ -48,11 +49,7 @@ def test_every_claim_of_the_article_has_an_entry():
 
 @pytest.mark.parametrize("id", [marked(id) for id in sorted(CLAIMS)])
 def test_verdict(id):
-    finding = CLAIMS[id].test()
-    assert finding.verdict is expected(id), [str(check) for check in finding.checks]
-    assert finding.confirmed, [str(check) for check in finding.support]
-    if finding.verdict is not Verdict.HOLDS:
-        assert finding.correction and any(letter.isdigit() for letter in finding.example)
+    check_finding(CLAIMS[id].test(), expected(id))
 
 
 @pytest.mark.parametrize("id", CHEAP)

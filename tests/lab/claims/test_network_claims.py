@@ -23,6 +23,7 @@ from hessianlens.lab.claims.topics import (
     norm_pre,
 )
 from hessianlens.models import Transformer
+from tests.lab.claims.verdicts import check_finding
 
 TOPICS = (
     network_growth,
@@ -69,11 +70,7 @@ def test_every_claim_of_this_part_has_an_entry():
 
 @pytest.mark.parametrize("id", [marked(id) for id in MEASURED])
 def test_verdict(id):
-    finding = CLAIMS[id].test()
-    assert finding.verdict is expected(id), [str(check) for check in finding.checks]
-    assert finding.confirmed, [str(check) for check in finding.support]
-    if finding.verdict is not Verdict.HOLDS:
-        assert finding.correction and any(letter.isdigit() for letter in finding.example)
+    check_finding(CLAIMS[id].test(), expected(id))
 
 
 @pytest.mark.parametrize("id", CHEAP)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from hessianlens.lab.analysis.findings.table import block_ratios, choices, geometric, short
+from hessianlens.lab.analysis.findings.table import block_ratios, choices, short
+from hessianlens.lab.experiments.common.means import geometric_mean
 from hessianlens.lab.results import Result
 
 UNLIKE = 10.0
@@ -12,7 +13,7 @@ UNLIKE = 10.0
 def ratios(result: Result, place: str) -> dict[str, float]:
     """Root mean square entry of the value block over that of the query block, by activation, largest first."""
     names = choices(result, "activation")
-    found = {name: geometric(block_ratios(result, "rms", place=place, activation=name)) for name in names}
+    found = {name: geometric_mean(block_ratios(result, "rms", place=place, activation=name)) for name in names}
     return dict(sorted(found.items(), key=lambda item: -item[1]))
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from math import log10
 
-from hessianlens.lab.analysis.findings.table import block_ratios, geometric, numbers, select, short, span
+from hessianlens.lab.analysis.findings.table import block_ratios, numbers, select, short, span
+from hessianlens.lab.experiments.common.means import geometric_mean
 from hessianlens.lab.results import Result
 
 
@@ -12,15 +13,15 @@ def findings(result: Result) -> list[str]:
     """The two-orders claim, what dominates the query block, and how far two ways to the same matrix agree."""
     median, rms = block_ratios(result, kind="blocks"), block_ratios(result, "rms", kind="blocks")
     by_part = {
-        part: geometric(numbers(select(result, kind="blocks", block="query", part=part), "norm"))
+        part: geometric_mean(numbers(select(result, kind="blocks", block="query", part=part), "norm"))
         for part in ("outer", "functional")
     }
-    query = geometric(numbers(select(result, kind="blocks", block="query", part="full"), "median"))
-    value = geometric(numbers(select(result, kind="blocks", block="value", part="full"), "median"))
+    query = geometric_mean(numbers(select(result, kind="blocks", block="query", part="full"), "median"))
+    value = geometric_mean(numbers(select(result, kind="blocks", block="value", part="full"), "median"))
     sentences = [
-        f"The median absolute entry of the value block is {short(geometric(median))} times that of the query block "
-        f"({span(median)} over {len(median)} draws of the weights), {log10(geometric(median)):.1f} orders of "
-        f"magnitude; by root mean square it is {short(geometric(rms))} times.",
+        f"The median absolute entry of the value block is {short(geometric_mean(median))} times that of the query "
+        f"block ({span(median)} over {len(median)} draws of the weights), {log10(geometric_mean(median)):.1f} orders of "
+        f"magnitude; by root mean square it is {short(geometric_mean(rms))} times.",
         f"The medians themselves are {short(query)} (query) and {short(value)} (value); the functional part of the "
         f"query block has {short(by_part['functional'] / by_part['outer'])} times the norm of its outer-product part.",
     ]

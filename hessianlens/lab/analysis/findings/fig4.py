@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from hessianlens.lab.analysis.findings.table import block_ratios, choices, geometric, numbers, select, short, span
+from hessianlens.lab.analysis.findings.table import block_ratios, choices, numbers, select, short, span
+from hessianlens.lab.experiments.common.means import geometric_mean
 from hessianlens.lab.results import Result
 
 
@@ -12,8 +13,8 @@ def findings(result: Result) -> list[str]:
     for attention in choices(result, "attention"):
         ratios = block_ratios(result, attention=attention)
         sentences.append(
-            f"With {attention} attention the median absolute entry of the value block is {short(geometric(ratios))} "
-            f"times that of the query block ({span(ratios)} over {len(ratios)} draws)."
+            f"With {attention} attention the median absolute entry of the value block is "
+            f"{short(geometric_mean(ratios))} times that of the query block ({span(ratios)} over {len(ratios)} draws)."
         )
     if {"softmax", "linear"} <= set(choices(result, "attention")):
         changes = {block: _change(result, block) for block in ("query", "value")}
@@ -26,7 +27,7 @@ def findings(result: Result) -> list[str]:
 
 def _change(result: Result, block: str) -> float:
     linear, softmax = (
-        geometric(numbers(select(result, attention=a, block=block, part="full"), "median"))
+        geometric_mean(numbers(select(result, attention=a, block=block, part="full"), "median"))
         for a in ("linear", "softmax")
     )
     return linear / softmax

@@ -32,15 +32,6 @@ def block_ratios(result: Result, field: str = "median", **wanted: Scalar) -> np.
     return value / query
 
 
-def geometric(values: np.ndarray) -> float:
-    """Geometric mean, for ratios.
-
-    >>> geometric(np.array([1.0, 100.0]))
-    10.0
-    """
-    return float(10 ** np.mean(np.log10(values)))
-
-
 def span(values: np.ndarray, show: Callable[[float], str] | None = None) -> str:
     """A range in words.
 

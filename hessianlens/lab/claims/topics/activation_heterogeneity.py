@@ -15,13 +15,13 @@ from hessianlens.lab.claims.networks import (
     Network,
     entries,
     entry_ratio,
-    geometric,
     histogram_overlap,
     norm_ratio,
     over_seeds,
     with_attention,
 )
 from hessianlens.lab.claims.samples import largest, seeds, smallest
+from hessianlens.lab.experiments.common.means import geometric_mean
 from hessianlens.theory import predicted_growth
 
 REPEATS = 5
@@ -32,7 +32,7 @@ SMALLER = replace(HISTOGRAM, sequences=16)
 def orders(attention: str, network: Network = HISTOGRAM, sigma: float | None = None, repeats: int = REPEATS) -> float:
     """Orders of magnitude by which the value block's median entry exceeds the query block's."""
     other = with_attention(network, attention)
-    return math.log10(geometric(over_seeds(lambda seed: entry_ratio(other, seed, sigma), repeats)))
+    return math.log10(geometric_mean(over_seeds(lambda seed: entry_ratio(other, seed, sigma), repeats)))
 
 
 @claim(

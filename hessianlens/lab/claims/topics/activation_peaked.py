@@ -10,8 +10,8 @@ from hessianlens.attention import SelfAttention, second_moment, third_moment
 from hessianlens.lab.claims.check import at_least, at_most
 from hessianlens.lab.claims.claim import claim
 from hessianlens.lab.claims.finding import Curves, Finding
-from hessianlens.lab.claims.networks import geometric
 from hessianlens.lab.claims.samples import Sample, largest, many_samples, sample, seeds
+from hessianlens.lab.experiments.common.means import geometric_mean
 from hessianlens.losses import SquareLoss
 from hessianlens.theory import attention_hessian
 
@@ -49,7 +49,7 @@ def peaked_attention() -> Finding:
     factors = (1.0, 3.0, 10.0, 30.0)
     runs = {f: [_peaked(s, f) for s in many_samples()] for f in factors}
     means = {
-        f: {k: geometric([getattr(p, k) for p in runs[f]]) for k in ("weight", "second", "third", "query", "key")}
+        f: {k: geometric_mean([getattr(p, k) for p in runs[f]]) for k in ("weight", "second", "third", "query", "key")}
         for f in factors
     }
     first, last = means[1.0], means[30.0]

@@ -12,6 +12,7 @@ from hessianlens.lab.claims.measures import value_functional_checks
 from hessianlens.lab.claims.samples import (
     Sample,
     described,
+    farthest,
     holding,
     largest,
     measured,
@@ -64,7 +65,7 @@ def slope_checks(part: str, exponents: dict[str, int]) -> tuple[Check, ...]:
     checks = []
     for block, exponent in exponents.items():
         slopes = [slope(SMALL, row[: len(SMALL)]) for row in block_norms()[part, block]]
-        worst = max(slopes, key=lambda s, e=exponent: abs(s - e))  # type: ignore[misc]
+        worst = farthest(slopes, exponent)
         checks.append(close(f"{part} {block}, farthest slope of {len(slopes)} layers", worst, exponent, 0.05))
     return tuple(checks)
 
@@ -197,7 +198,7 @@ def jacobian_exponents() -> Finding:
     return Finding(
         checks=(
             *(
-                close(f"dF/dW_{n}, slope farthest from {e}", max(slopes[n], key=lambda s, e=e: abs(s - e)), e, 0.05)  # type: ignore[misc]
+                close(f"dF/dW_{n}, slope farthest from {e}", farthest(slopes[n], e), e, 0.05)
                 for n, e in exponents.items()
             ),
             *(at_most(f"dF/dW_{n} over its bound, largest", largest(ratios[n]), 1.0) for n in exponents),

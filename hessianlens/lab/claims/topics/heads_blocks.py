@@ -12,9 +12,9 @@ from hessianlens.attention import MultiHeadAttention, SelfAttention
 from hessianlens.lab.claims.check import Check, at_least, at_most, close, true
 from hessianlens.lab.claims.claim import claim
 from hessianlens.lab.claims.finding import Curves, Finding
-from hessianlens.lab.claims.networks import geometric
 from hessianlens.lab.claims.samples import EXACT, gap, largest, measured, normal, seeds, smallest
 from hessianlens.lab.claims.witness import Weights, Witness, attention_output, mean_square, softmax_rows
+from hessianlens.lab.experiments.common.means import geometric_mean
 from hessianlens.losses import SquareLoss
 from hessianlens.theory import AttentionHessian, attention_hessian
 from hessianlens.theory.paper import PrintedMultiHead, remark_e_1
@@ -199,7 +199,7 @@ def _part_ratio(H: AttentionHessian) -> float:
 )
 def outer_dominates() -> Finding:
     """Norms over the number of heads, for small and larger tokens."""
-    found = {scale: {h: geometric(r) for h, r in by_heads.items()} for scale, by_heads in _dominance().items()}
+    found = {scale: {h: geometric_mean(r) for h, r in by_heads.items()} for scale, by_heads in _dominance().items()}
 
     def dominates(scale: float) -> tuple[Check, ...]:
         ratios = found[scale]

@@ -9,7 +9,7 @@ from torch import Tensor
 from hessianlens.lab.claims.check import Check, as_printed
 from hessianlens.lab.claims.claim import claim
 from hessianlens.lab.claims.finding import Finding
-from hessianlens.lab.claims.samples import Sample, holding, measured, sample, seeds
+from hessianlens.lab.claims.samples import Sample, farthest, holding, measured, sample, seeds
 from hessianlens.losses import SquareLoss
 from hessianlens.theory import AttentionHessian, attention_hessian
 
@@ -68,10 +68,7 @@ def _checks(part: str, residual: str) -> tuple[Check, ...]:
     checks = []
     for i, weight in enumerate("QKV"):
         stated = {block: powers[i] for block, powers in POWERS[part].items()}
-        worst = [
-            max(_powers()[part, block, weight, residual], key=lambda v, p=power: abs(v - p))  # type: ignore[misc]
-            for block, power in stated.items()
-        ]
+        worst = [farthest(_powers()[part, block, weight, residual], power) for block, power in stated.items()]
         name = f"powers of W_{weight} in {part} {', '.join(stated)}, residual {residual}, farthest of {len(_samples())}"
         checks.append(as_printed(name, worst, [f"{p:.2f}" for p in stated.values()]))
     return tuple(checks)

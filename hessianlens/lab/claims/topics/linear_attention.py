@@ -13,6 +13,7 @@ from hessianlens.lab.claims.samples import (
     EXACT,
     Sample,
     described,
+    farthest,
     gap,
     largest,
     many_samples,
@@ -134,7 +135,7 @@ def powers_without_softmax() -> Finding:
         powers = [_powers(s, tokens, weights) for s in small_samples()]
         for part, degree in degrees.items():
             found = [value for row in powers for (p, _), value in row.items() if p == part]
-            worst = max(found, key=lambda v, d=degree: abs(v - d))  # type: ignore[misc]
+            worst = farthest(found, degree)
             checks.append(close(f"degree in {what}, {part} blocks, farthest of {len(found)}", worst, degree, 1e-9))
     return Finding(checks=tuple(checks))
 

@@ -14,7 +14,6 @@ from hessianlens.lab.claims.networks import (
     HISTOGRAM,
     HISTOGRAM_SIGMA,
     entry_ratio,
-    geometric,
     histogram_overlap,
     norm_ratio,
     over_seeds,
@@ -22,6 +21,7 @@ from hessianlens.lab.claims.networks import (
     with_attention,
 )
 from hessianlens.lab.claims.samples import largest, smallest
+from hessianlens.lab.experiments.common.means import geometric_mean
 
 REPEATS = 5
 MANY = 20
@@ -39,7 +39,7 @@ def orders(ratio: float) -> float:
 
 def value_over_query(repeats: int = REPEATS, sigma: float | None = None) -> float:
     """How much larger the value block's median entry is than the query block's, in the network of Figure 1."""
-    return geometric(over_seeds(lambda seed: entry_ratio(HISTOGRAM, seed, sigma), repeats))
+    return geometric_mean(over_seeds(lambda seed: entry_ratio(HISTOGRAM, seed, sigma), repeats))
 
 
 def ratio_curve(sigmas: Sequence[float]) -> Curves:
@@ -95,7 +95,7 @@ def two_orders() -> Finding:
 )
 def similar_without_softmax() -> Finding:
     """Median entries and histograms of Figure 4."""
-    ratio = geometric(over_seeds(lambda seed: entry_ratio(LINEAR, seed), REPEATS))
+    ratio = geometric_mean(over_seeds(lambda seed: entry_ratio(LINEAR, seed), REPEATS))
     overlaps = over_seeds(lambda seed: histogram_overlap(LINEAR, seed), REPEATS)
     return Finding(
         checks=(
@@ -250,8 +250,8 @@ def factors_of_hundreds() -> Finding:
         condition="the embeddings are small: standard deviation 0.07, as the same rule of initialisation gives at d = "
         "128.",
         support=(
-            at_least("ratio of median entries, d = 16, geometric mean", geometric(medians), 10),
-            at_most("ratio of median entries, d = 16, geometric mean", geometric(medians), 100),
+            at_least("ratio of median entries, d = 16, geometric mean", geometric_mean(medians), 10),
+            at_most("ratio of median entries, d = 16, geometric mean", geometric_mean(medians), 100),
         ),
         correction="In the network of the paper's Figure 1 the typical entries differ by a factor of tens, in few "
         "networks by a hundred. The factor grows as the embeddings shrink (as sigma^-3) and does reach hundreds at d "

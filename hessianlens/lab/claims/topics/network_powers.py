@@ -7,12 +7,13 @@ import math
 from hessianlens.lab.claims.check import Check, at_most, close
 from hessianlens.lab.claims.claim import claim
 from hessianlens.lab.claims.finding import Finding
-from hessianlens.lab.claims.networks import BLOCK, geometric, norms, over_seeds
+from hessianlens.lab.claims.networks import BLOCK, norms, over_seeds
+from hessianlens.lab.experiments.common.means import geometric_mean
 
 
 def _part(block: str, part: str, sigma: float) -> float:
     """Geometric mean over 3 seeds of a block's norm."""
-    return geometric(over_seeds(lambda seed: norms(BLOCK, seed, sigma)[0, block, part], 3))
+    return geometric_mean(over_seeds(lambda seed: norms(BLOCK, seed, sigma)[0, block, part], 3))
 
 
 @claim(
