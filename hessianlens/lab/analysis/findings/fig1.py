@@ -20,8 +20,8 @@ def findings(result: Result) -> list[str]:
     value = geometric_mean(numbers(select(result, kind="blocks", block="value", part="full"), "median"))
     sentences = [
         f"The median absolute entry of the value block is {short(geometric_mean(median))} times that of the query "
-        f"block ({span(median)} over {len(median)} draws of the weights), {log10(geometric_mean(median)):.1f} orders of "
-        f"magnitude; by root mean square it is {short(geometric_mean(rms))} times.",
+        f"block ({span(median)} over {len(median)} draws of the weights), {log10(geometric_mean(median)):.1f} orders "
+        f"of magnitude; by root mean square it is {short(geometric_mean(rms))} times.",
         f"The medians themselves are {short(query)} (query) and {short(value)} (value); the functional part of the "
         f"query block has {short(by_part['functional'] / by_part['outer'])} times the norm of its outer-product part.",
     ]
