@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import hessianlens as hl
-from hessianlens.problem import Block, Problem, matches, move, tensors
+from hessianlens.problems import Block, Problem, matches, move, tensors
 from tests.variants import DOUBLE, randn
 
 NAMES = ["embed", "layer0.attn.q", "layer0.attn.k", "layer0.mlp.in", "layer1.attn.q", "layer10.attn.q", "unembed"]

@@ -16,7 +16,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from hessianlens.problem import Batch, Problem
+from hessianlens.problems import Batch, Problem
 
 
 def _grad(outputs: Sequence[Tensor], inputs: Sequence[Tensor], weights: Sequence[Tensor], graph: bool) -> list[Tensor]:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from hessianlens.curvature.linearisation import Linearisation
 from hessianlens.operators.base import PyTorchLinearOperator
-from hessianlens.problem import Block, Problem
+from hessianlens.problems import Block, Problem
 
 Tangents = dict[str, Tensor]
 

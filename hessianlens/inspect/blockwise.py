@@ -13,7 +13,7 @@ from hessianlens.inspect.norms import PARTS, block_norms
 from hessianlens.inspect.table import Row
 from hessianlens.memory import readable
 from hessianlens.models.discovery.heads import head_name
-from hessianlens.problem import Block, Problem
+from hessianlens.problems import Block, Problem
 
 _LAYER = re.compile(r"(?:^|\.)layer(\d+)\.")
 _SHARE = 0.8

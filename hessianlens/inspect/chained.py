@@ -11,7 +11,7 @@ from torch import Tensor
 
 from hessianlens.inspect.exact import CLOSED_FORM, ExactAttention
 from hessianlens.models.sites import find_chain
-from hessianlens.problem import Block
+from hessianlens.problems import Block
 from hessianlens.theory.chain import Link, Vectors, chain_products
 
 _NAME = re.compile(r"layer(\d+)\.attn\.([qkvo])(\.bias)?")

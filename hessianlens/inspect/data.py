@@ -16,7 +16,7 @@ from hessianlens.inspect.loading import LoadedModel
 from hessianlens.models.adapters import differentiable_twice
 from hessianlens.models.adapters.batches import as_batches, batch_size, targets_of
 from hessianlens.models.adapters.outputs import call
-from hessianlens.problem import Batch
+from hessianlens.problems import Batch
 
 MASKED_SHARE = 0.15
 _DEFAULT_LENGTH, _DEFAULT_SEQUENCES = 32, 8

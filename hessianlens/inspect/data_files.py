@@ -13,7 +13,7 @@ from torch import Tensor
 
 from hessianlens.errors import InputError, expect
 from hessianlens.models.adapters.batches import as_batches
-from hessianlens.problem import Batch
+from hessianlens.problems import Batch
 
 _PADDING = {"input_ids": 0, "attention_mask": 0, "token_type_ids": 0, "position_ids": 0, "labels": -100}
 """What fills up shorter sequences; padded input_ids are hidden by the mask and never seen."""

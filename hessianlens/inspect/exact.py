@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from hessianlens.models.adapters.scope import differentiable_twice
 from hessianlens.models.sites import AttentionSite, find_site, frozen_copy
 from hessianlens.operators import ArrangedGrid, BlockGrid, StructuredOperator, TokenSum
-from hessianlens.problem import Block, Problem
+from hessianlens.problems import Block, Problem
 from hessianlens.theory.in_network import (
     InNetworkHessian,
     PositionDerivatives,

@@ -14,7 +14,7 @@ from hessianlens.curvature import Linearisation
 from hessianlens.errors import InputError, expect
 from hessianlens.memory import available_bytes, readable
 from hessianlens.models.adapters.batches import as_batches, batch_size
-from hessianlens.problem import Block, Problem, tensors
+from hessianlens.problems import Block, Problem, tensors
 
 _SAFETY = 0.8
 """Share of the free memory that a forecast may claim."""

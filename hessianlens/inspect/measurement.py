@@ -16,7 +16,7 @@ from hessianlens.inspect.opened import Opened
 from hessianlens.inspect.operators import hessian
 from hessianlens.inspect.pairs import PairNorms, block_pair_norms
 from hessianlens.inspect.table import CurvatureTable, Row
-from hessianlens.problem import Block
+from hessianlens.problems import Block
 from hessianlens.spectra import Estimate, eigenvalues, inertia
 from hessianlens.spectra.extremal import Eigenvalues
 from hessianlens.spectra.inertia import Inertia

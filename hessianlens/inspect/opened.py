@@ -15,7 +15,7 @@ from hessianlens.inspect.data import Data, prepare_data
 from hessianlens.inspect.loading import LoadedModel, load_model
 from hessianlens.inspect.norms import PARTS
 from hessianlens.models.adapters import problem as make_problem
-from hessianlens.problem import Block, Problem
+from hessianlens.problems import Block, Problem
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 

@@ -8,7 +8,7 @@ from hessianlens.curvature import BlockPairOperator, FunctionalOperator, GaussNe
 from hessianlens.errors import InputError, check_choice
 from hessianlens.inspect.exact import ExactAttention, exact_attention
 from hessianlens.operators import StructuredOperator
-from hessianlens.problem import Block, Problem
+from hessianlens.problems import Block, Problem
 
 Pattern = str | Sequence[str]
 Operator = BlockPairOperator | StructuredOperator

@@ -14,7 +14,7 @@ from hessianlens.curvature import BlockPairOperator, FunctionalOperator, GaussNe
 from hessianlens.errors import check_choice, expect
 from hessianlens.inspect.forecast import ensure_forecast_fits, forecast
 from hessianlens.inspect.operators import Pattern
-from hessianlens.problem import Block, Problem
+from hessianlens.problems import Block, Problem
 from hessianlens.spectra import Estimate
 from hessianlens.spectra.probes import Probes
 

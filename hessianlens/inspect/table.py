@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from hessianlens.problem import Block
+from hessianlens.problems import Block
 from hessianlens.spectra import Estimate
 
 _ALIKE = 10.0

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 import hessianlens as hl
-from hessianlens.problem import Problem
+from hessianlens.problems import Problem
 from tests.curvature.registry import CASES, dense_of, problem_of
 from tests.oracles.comparison import assert_same
 from tests.oracles.network import PARTS

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as nnf
 
 import hessianlens as hl
-from hessianlens.problem import Problem
+from hessianlens.problems import Problem
 from tests.curvature import hugging_face, networks
 from tests.curvature.networks import LENGTH, VOCAB, WIDTH, tokens
 from tests.oracles.autograd import DenseHessian

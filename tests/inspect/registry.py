@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import hessianlens as hl
-from hessianlens.problem import Problem
+from hessianlens.problems import Problem
 from tests.curvature import hugging_face, networks
 from tests.curvature.networks import LENGTH, VOCAB, tokens
 from tests.curvature.registry import pairs

@@ -14,7 +14,7 @@ from hessianlens.inspect.exact import exact_attention
 from hessianlens.losses.curvature import FactoredTokenCurvature
 from hessianlens.models.block import Block
 from hessianlens.models.sites import find_chain
-from hessianlens.problem import Problem
+from hessianlens.problems import Problem
 from hessianlens.theory import chain as theory
 from tests.curvature import networks
 from tests.curvature.networks import scrambled, tokens

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import hessianlens as hl
 from hessianlens.curvature import BlockPairOperator
-from hessianlens.problem import Problem
+from hessianlens.problems import Problem
 from tests.curvature import hugging_face, networks
 from tests.curvature.networks import LENGTH, WIDTH, scrambled, tokens
 from tests.curvature.registry import contrast, pairs, problem_of

@@ -11,7 +11,7 @@ from torch import Tensor
 
 import hessianlens as hl
 from hessianlens.inspect.forecast import ensure_forecast_fits
-from hessianlens.problem import Block, Problem
+from hessianlens.problems import Block, Problem
 from tests.curvature import networks
 from tests.curvature.agreement import same_operator
 from tests.curvature.networks import LENGTH, VOCAB, tokens

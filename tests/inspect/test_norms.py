@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import hessianlens as hl
-from hessianlens.problem import Problem
+from hessianlens.problems import Problem
 from tests.curvature import networks
 from tests.curvature.agreement import OPERATORS, identity
 from tests.curvature.networks import scrambled

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import hessianlens as hl
-from hessianlens.problem import Block, Problem
+from hessianlens.problems import Block, Problem
 from tests.curvature.agreement import OPERATORS, identity
 from tests.curvature.registry import CASES, problem_of
 from tests.spectra.coverage import assert_covers

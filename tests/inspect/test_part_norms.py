@@ -9,7 +9,7 @@ import torch
 
 import hessianlens as hl
 from hessianlens.inspect.exact import exact_attention
-from hessianlens.problem import Problem
+from hessianlens.problems import Problem
 from hessianlens.theory import part_norms as theory
 from tests.curvature import networks
 from tests.curvature.networks import tokens

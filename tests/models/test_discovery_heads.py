@@ -9,7 +9,7 @@ from torch import nn
 from hessianlens.errors import InputError
 from hessianlens.models import Transformer
 from hessianlens.models.discovery import HeadLayout, discover
-from hessianlens.problem import matches
+from hessianlens.problems import matches
 from tests.models.test_discovery_zoo import FAMILIES, discovery_of, model_of, noise, outputs, tree
 
 GROUPED = {"llama", "mistral", "qwen2", "gemma", "gemma2", "qwen3", "phi", "phi3", "olmo2", "lens-grouped"}

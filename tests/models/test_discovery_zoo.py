@@ -15,7 +15,7 @@ from torch.func import functional_call
 
 from hessianlens.models import Transformer
 from hessianlens.models.discovery import Discovery, discover
-from hessianlens.problem import matches
+from hessianlens.problems import matches
 
 LLAMA = "attn.q attn.k attn.v attn.o mlp.in mlp.gate mlp.out norm1 norm2"
 PLAIN = "attn.q attn.k attn.v attn.o mlp.in mlp.out norm1 norm2"

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 import hessianlens as hl
 from hessianlens.models.sites import AttentionSite, Storage, find_site, frozen_copy
 from hessianlens.models.sites.site import heads_of, with_ones
-from hessianlens.problem import Problem
+from hessianlens.problems import Problem
 from tests.curvature import hugging_face, networks
 from tests.curvature.networks import LENGTH, VOCAB, WIDTH, tokens
 from tests.curvature.registry import pairs

@@ -10,7 +10,7 @@ from torch import Tensor
 
 import hessianlens as hl
 from hessianlens.models.sites.find import _acts_alone
-from hessianlens.problem import Problem
+from hessianlens.problems import Problem
 from tests.curvature import hugging_face, networks
 from tests.curvature.networks import tokens
 from tests.curvature.registry import pairs

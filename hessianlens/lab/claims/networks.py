@@ -20,7 +20,7 @@ from hessianlens.lab.experiments.common.means import geometric_mean
 from hessianlens.models import LinearAttentionStack, Transformer
 from hessianlens.models.adapters import problem
 from hessianlens.operators import StructuredOperator
-from hessianlens.problem import Problem
+from hessianlens.problems import Problem
 from hessianlens.tasks import Addition
 
 TASK = Addition(digits=5)

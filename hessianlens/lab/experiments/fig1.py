@@ -18,7 +18,7 @@ from hessianlens.lab.experiments.common.maps import pooled_map
 from hessianlens.lab.experiments.common.toy import toy_problem
 from hessianlens.lab.experiments.experiment import Experiment
 from hessianlens.lab.results import Measurement, Parameters, Row
-from hessianlens.problem import Problem
+from hessianlens.problems import Problem
 
 ORDER = {
     "W_E": "embed",

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from torch import Tensor
 
 from hessianlens.errors import InputError, expect
-from hessianlens.problem import Batch, rebuilt, tensors
+from hessianlens.problems import Batch, rebuilt, tensors
 
 
 def as_batches(data: object, micro_batch: int | None = None) -> list[Batch]:

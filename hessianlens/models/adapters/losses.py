@@ -11,7 +11,7 @@ from torch.nn import functional as nnf
 from hessianlens.errors import InputError, check_choice, expect
 from hessianlens.models.adapters.batches import batch_size, inputs_of, targets_of
 from hessianlens.models.adapters.precision import in_precision_of
-from hessianlens.problem import Batch, BatchLoss
+from hessianlens.problems import Batch, BatchLoss
 
 IGNORED = -100
 

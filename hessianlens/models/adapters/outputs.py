@@ -12,7 +12,7 @@ from torch.func import functional_call
 from hessianlens.errors import InputError
 from hessianlens.models.adapters.batches import inputs_of, targets_of
 from hessianlens.models.adapters.precision import in_precision_of
-from hessianlens.problem import Batch
+from hessianlens.problems import Batch
 
 _FIELDS = ("logits", "prediction_logits", "last_hidden_state", "pooler_output")
 

@@ -17,7 +17,7 @@ from hessianlens.models.adapters.outputs import call, counted_call, wants_target
 from hessianlens.models.adapters.scope import differentiable_twice, fused_attention, uses_scaled_dot_product
 from hessianlens.models.adapters.torch_losses import recognised, torch_loss
 from hessianlens.models.discovery import discover
-from hessianlens.problem import Batch, Problem, move
+from hessianlens.problems import Batch, Problem, move
 
 LossLike = str | Callable[[Tensor, Batch], Tensor] | None
 

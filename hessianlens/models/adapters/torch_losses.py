@@ -15,7 +15,7 @@ from torch.nn.modules.loss import _Loss
 
 from hessianlens.errors import expect
 from hessianlens.models.adapters.losses import IGNORED, StatedLoss, check_classes, labels, targets_like
-from hessianlens.problem import Batch
+from hessianlens.problems import Batch
 
 _BY_CLASS = ("cross_entropy", "nll_loss", "CrossEntropyLoss", "NLLLoss")
 _FUNCTIONS = (

@@ -18,7 +18,7 @@ from hessianlens.models.discovery.names import name_claims
 from hessianlens.models.discovery.pieces import Piece
 from hessianlens.models.discovery.result import Discovery
 from hessianlens.models.discovery.sharing import groups_of, settle
-from hessianlens.problem import Block
+from hessianlens.problems import Block
 
 
 def discover(model: nn.Module, heads: bool = False) -> Discovery:

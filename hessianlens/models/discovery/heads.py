@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from hessianlens.models.discovery.paths import module_at, parent
-from hessianlens.problem import Block
+from hessianlens.problems import Block
 
 _QUERY = ("num_attention_heads", "num_heads", "n_heads", "n_head", "nhead", "heads")
 _KEY_VALUE = ("num_key_value_heads", "num_kv_heads", "n_key_value_heads", "n_kv_heads", "n_kv_head", "kv_heads")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from hessianlens.models.discovery.heads import head_name
-from hessianlens.problem import Block
+from hessianlens.problems import Block
 
 
 @dataclass(frozen=True)

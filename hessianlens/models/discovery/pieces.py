@@ -10,7 +10,7 @@ from hessianlens.models.discovery.claims import Claim
 from hessianlens.models.discovery.heads import stated_heads
 from hessianlens.models.discovery.packed import Packing, cut_blocks, cuts, uncut_name
 from hessianlens.models.discovery.storage import extent, head_axis, output_axis
-from hessianlens.problem import Block
+from hessianlens.problems import Block
 
 
 @dataclass(frozen=True)

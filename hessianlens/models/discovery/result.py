@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from hessianlens.errors import InputError
 from hessianlens.models.discovery.heads import HeadLayout, by_head, head_name, split_heads
 from hessianlens.models.discovery.notes import listed
-from hessianlens.problem import Block
+from hessianlens.problems import Block
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from hessianlens.models.mlp import MLP
 from hessianlens.models.sites.site import Storage, with_ones
 from hessianlens.models.sites.toy import toy_heads
 from hessianlens.models.transformer import Transformer
-from hessianlens.problem import Batch
+from hessianlens.problems import Batch
 from hessianlens.theory.chain import Link
 
 

@@ -12,7 +12,7 @@ from hessianlens.models.sites.gpt2 import gpt2_site
 from hessianlens.models.sites.llama import llama_site
 from hessianlens.models.sites.site import AttentionSite
 from hessianlens.models.sites.toy import toy_site
-from hessianlens.problem import Batch, Problem
+from hessianlens.problems import Batch, Problem
 
 FINDERS = (toy_site, gpt2_site, llama_site)
 _WEIGHTS = 64

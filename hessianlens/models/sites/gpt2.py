@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from hessianlens.models.adapters.batches import inputs_of
 from hessianlens.models.sites.hooks import entering, with_output
 from hessianlens.models.sites.site import AttentionSite, Storage, heads_of, with_ones
-from hessianlens.problem import Batch
+from hessianlens.problems import Batch
 
 
 def gpt2_site(model: nn.Module, batch: Batch) -> AttentionSite | None:

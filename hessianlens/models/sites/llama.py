@@ -12,7 +12,7 @@ from hessianlens.attention.rotary import RotaryAttention
 from hessianlens.models.adapters.batches import inputs_of
 from hessianlens.models.sites.hooks import Entering, entering, with_output
 from hessianlens.models.sites.site import AttentionSite, Storage, heads_of, with_ones
-from hessianlens.problem import Batch
+from hessianlens.problems import Batch
 
 _PROJECTIONS = {name: f"{name}_proj" for name in "qkvo"}
 

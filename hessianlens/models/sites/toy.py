@@ -10,7 +10,7 @@ from hessianlens.models.attention import Attention
 from hessianlens.models.block import Block
 from hessianlens.models.sites.site import AttentionSite, Behind, Storage, heads_of, with_ones
 from hessianlens.models.transformer import Transformer
-from hessianlens.problem import Batch
+from hessianlens.problems import Batch
 
 
 def toy_site(model: nn.Module, batch: Batch) -> AttentionSite | None:

@@ -7,7 +7,7 @@ from hessianlens.inspect.exact import exact_attention
 from hessianlens.lab.experiments.common.entries import EDGES, entry_sizes, log_histogram
 from hessianlens.lab.experiments.common.toy import ATTENTION_BLOCKS
 from hessianlens.lab.results import Measurement, Row
-from hessianlens.problem import Problem
+from hessianlens.problems import Problem
 
 PARTS = {"outer": "ggn", "functional": "functional", "full": "full"}
 """Parts of the Hessian by the papers' name and by the library's."""

@@ -6,7 +6,7 @@ import torch
 
 from hessianlens.models import Transformer
 from hessianlens.models.adapters import problem
-from hessianlens.problem import Problem
+from hessianlens.problems import Problem
 from hessianlens.tasks import Addition
 
 ATTENTION_BLOCKS = {"query": "layer0.attn.q", "key": "layer0.attn.k", "value": "layer0.attn.v"}

@@ -7,68 +7,20 @@ total loss, reduction included, so that the total is the plain sum over batches.
 
 from __future__ import annotations
 
-import fnmatch
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from hessianlens.errors import InputError, expect
+from hessianlens.errors import expect
+from hessianlens.problems.batch import Batch, move
+from hessianlens.problems.block import Block
+from hessianlens.problems.selection import matches
 
-Batch = Any
 Forward = Callable[[Mapping[str, Tensor], Batch], Tensor]
 BatchLoss = Callable[[Tensor, Batch], Tensor]
-
-
-@dataclass(frozen=True)
-class Block:
-    """A named part of a parameter: a whole tensor, or a rectangular piece of a packed one.
-
-    Attributes:
-        name: The name in every architecture, such as ``layer0.attn.q``.
-        parameter: The parameter it lies in, as in ``named_parameters``.
-        index: A slice for every axis of that parameter.
-        shape: Its own shape.
-        note: What a reader should know, e.g. that the parameter is shared.
-
-    >>> Block.of("layer0.attn.q", "c_attn.weight", torch.zeros(4, 12), (slice(None), slice(0, 4))).shape
-    (4, 4)
-    """
-
-    name: str
-    parameter: str
-    index: tuple[slice, ...]
-    shape: tuple[int, ...]
-    note: str = ""
-
-    @classmethod
-    def of(
-        cls, name: str, parameter: str, tensor: Tensor, index: tuple[slice, ...] | None = None, note: str = ""
-    ) -> Block:
-        """A block of `tensor`; the whole of it unless an index is given."""
-        full = tuple(slice(None) for _ in tensor.shape) if index is None else index
-        return cls(name, parameter, full, tuple(tensor[full].shape), note)
-
-    def take(self, tensor: Tensor) -> Tensor:
-        """This block of a tensor shaped as the parameter, possibly with further axes behind."""
-        return tensor[self.index]
-
-    def embed(self, piece: Tensor, like: Tensor) -> Tensor:
-        """A tensor shaped as the parameter that holds `piece` in this block and zero elsewhere."""
-        if piece.shape == like.shape:
-            return piece
-        whole = torch.zeros_like(like)
-        whole[self.index] = piece
-        return whole
-
-    @property
-    def numel(self) -> int:
-        """Number of entries."""
-        return int(torch.Size(self.shape).numel())
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -147,46 +99,3 @@ class Problem:
         with self.scope():
             parts = [self.loss(self.forward(weights, batch), batch) for batch in self.data]
         return torch.stack(parts).sum()
-
-
-def matches(name: str, pattern: str) -> bool:
-    """Whether a block name matches a name, a glob or, after ``re:``, a regular expression.
-
-    >>> matches("layer0.attn.q", "layer*.attn.*"), matches("layer0.attn.q", "re:layer[0-9]+.mlp.*")
-    (True, False)
-    """
-    if pattern.startswith("re:"):
-        try:
-            return re.fullmatch(pattern[3:], name) is not None
-        except re.error as error:
-            raise InputError(f"blocks: {pattern!r} is not a regular expression ({error}).") from error
-    return fnmatch.fnmatchcase(name, pattern)
-
-
-def move(batch: Batch, dtype: torch.dtype | None, device: torch.device | str | None) -> Batch:
-    """A batch with its floating tensors in another dtype and all of its tensors on another device."""
-    if isinstance(batch, Tensor):
-        return batch.to(device=device, dtype=dtype if batch.is_floating_point() else None)
-    if isinstance(batch, Mapping):
-        return {key: move(value, dtype, device) for key, value in batch.items()}
-    if isinstance(batch, (tuple, list)):
-        return rebuilt(batch, [move(value, dtype, device) for value in batch])
-    return batch
-
-
-def rebuilt(like: tuple[Any, ...] | list[Any], values: list[Any]) -> Batch:
-    """A tuple or list of the same kind, named tuples included, with other values."""
-    make = getattr(type(like), "_make", type(like))
-    return make(values)
-
-
-def tensors(batch: Batch) -> Iterator[Tensor]:
-    """Every tensor of a batch."""
-    if isinstance(batch, Tensor):
-        yield batch
-    elif isinstance(batch, Mapping):
-        for value in batch.values():
-            yield from tensors(value)
-    elif isinstance(batch, (tuple, list)):
-        for value in batch:
-            yield from tensors(value)

@@ -1,0 +1,121 @@
+"""The public names: `hessianlens` imports a name from here when it is first used."""
+
+from . import attention as attention
+from . import losses as losses
+from . import models as models
+from . import operators as operators
+from . import spectra as spectra
+from . import tasks as tasks
+from . import theory as theory
+from .attention import (
+    Activation,
+    FactoredValueAttention,
+    MultiHeadAttention,
+    RotaryAttention,
+    SelfAttention,
+    SingleMatrixAttention,
+    activations,
+    attention_entropy,
+    first_moment,
+    second_moment,
+    third_moment,
+    third_moment_along,
+)
+from .errors import InputError
+from .inspect import (
+    BlockNorms,
+    Forecast,
+    PairNorms,
+    block_norms,
+    block_pair_norms,
+    fit_memory,
+    forecast,
+    functional,
+    ggn,
+    hessian,
+)
+from .losses import (
+    CrossEntropyLoss,
+    CustomLoss,
+    LowRankCoupledCurvature,
+    LowRankTokenCurvature,
+    SquareLoss,
+)
+from .models.adapters import problem
+from .operators import BlockGrid, StructuredOperator, TokenSum
+from .spectra import (
+    Estimate,
+    density,
+    diagonal,
+    eigenvalues,
+    frobenius,
+    heterogeneity,
+    inertia,
+    trace,
+)
+from .theory import (
+    AttentionHessian,
+    attention_hessian,
+    eigenvalue_pairs,
+    predicted_growth,
+    t_outer_rank,
+    t_outer_rank_bound,
+)
+
+__version__: str
+
+__all__ = [
+    "Activation",
+    "AttentionHessian",
+    "BlockGrid",
+    "BlockNorms",
+    "CrossEntropyLoss",
+    "CustomLoss",
+    "Estimate",
+    "FactoredValueAttention",
+    "Forecast",
+    "InputError",
+    "LowRankCoupledCurvature",
+    "LowRankTokenCurvature",
+    "MultiHeadAttention",
+    "PairNorms",
+    "RotaryAttention",
+    "SelfAttention",
+    "SingleMatrixAttention",
+    "SquareLoss",
+    "StructuredOperator",
+    "TokenSum",
+    "activations",
+    "attention",
+    "attention_entropy",
+    "attention_hessian",
+    "block_norms",
+    "block_pair_norms",
+    "density",
+    "diagonal",
+    "eigenvalue_pairs",
+    "eigenvalues",
+    "first_moment",
+    "fit_memory",
+    "forecast",
+    "frobenius",
+    "functional",
+    "ggn",
+    "hessian",
+    "heterogeneity",
+    "inertia",
+    "losses",
+    "models",
+    "operators",
+    "predicted_growth",
+    "problem",
+    "second_moment",
+    "spectra",
+    "t_outer_rank",
+    "t_outer_rank_bound",
+    "tasks",
+    "theory",
+    "third_moment",
+    "third_moment_along",
+    "trace",
+]

@@ -1,0 +1,22 @@
+"""How blocks are asked for: by name, glob or regular expression."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+
+from hessianlens.errors import InputError
+
+
+def matches(name: str, pattern: str) -> bool:
+    """Whether a block name matches a name, a glob or, after ``re:``, a regular expression.
+
+    >>> matches("layer0.attn.q", "layer*.attn.*"), matches("layer0.attn.q", "re:layer[0-9]+.mlp.*")
+    (True, False)
+    """
+    if pattern.startswith("re:"):
+        try:
+            return re.fullmatch(pattern[3:], name) is not None
+        except re.error as error:
+            raise InputError(f"blocks: {pattern!r} is not a regular expression ({error}).") from error
+    return fnmatch.fnmatchcase(name, pattern)
