@@ -69,7 +69,8 @@ def inspect_model(
     """
     with clear_endings("nothing had been measured yet."):
         from hessianlens.inspect.measurement import Measurement, check_writable, write_csv
-        from hessianlens.inspect.opened import Settings, open_model
+        from hessianlens.inspect.opened import open_model
+        from hessianlens.inspect.settings import Settings
 
         chosen = tuple(part.strip() for part in parts.split(",") if part.strip())
         settings = Settings(

@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 
 from hessianlens.errors import InputError
 from hessianlens.inspect.forecast import Forecast, fit_memory, forecast, parse_size
-from hessianlens.inspect.norms import PARTS, block_norms
+from hessianlens.inspect.norms import block_norms
+from hessianlens.inspect.parts import PARTS
 from hessianlens.inspect.table import Row
 from hessianlens.memory import readable
 from hessianlens.models.discovery.heads import head_name

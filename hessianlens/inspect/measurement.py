@@ -33,7 +33,8 @@ class Measurement:
         with_pairs: Whether the norms of all pairs of blocks are asked for.
         spectra: Patterns of the blocks whose spectra are asked for.
 
-    >>> from hessianlens.inspect.opened import Settings, open_model
+    >>> from hessianlens.inspect.opened import open_model
+    >>> from hessianlens.inspect.settings import Settings
     >>> opened = open_model(Settings("toy:d_model=4", blocks=("layer0.attn.[qv]",), sequences=2))
     >>> measurement = Measurement(opened)
     >>> measurement.run()

@@ -13,11 +13,10 @@ from hessianlens.inspect.chained import ChainedAttention, chained_attention
 from hessianlens.inspect.forecast import ensure_forecast_fits, forecast
 from hessianlens.inspect.operators import Pattern, closed_form
 from hessianlens.inspect.pairs import norm_from_squares
+from hessianlens.inspect.parts import PARTS
 from hessianlens.problems import Block, Problem
 from hessianlens.spectra import Estimate
 from hessianlens.spectra.probes import Probes
-
-PARTS = ("full", "ggn", "functional")
 
 
 class BlockNorms(Mapping[tuple[str, str], Estimate]):

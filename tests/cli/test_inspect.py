@@ -15,7 +15,8 @@ import hessianlens as hl
 from hessianlens.cli import app
 from hessianlens.cli.inspect import _print_rows
 from hessianlens.inspect.measurement import Measurement, cell
-from hessianlens.inspect.opened import Settings, open_model
+from hessianlens.inspect.opened import open_model
+from hessianlens.inspect.settings import Settings
 from tests.inspect.saved_models import BERT, GPT2, LLAMA, VIT, saved
 
 TOY = "toy:layers=2,d_model=4,d_mlp=3,digits=1"

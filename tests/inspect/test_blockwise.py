@@ -12,7 +12,8 @@ import hessianlens as hl
 from hessianlens.inspect.blockwise import choose_blocks, cost, forecast_rows, groups, rows, within_memory
 from hessianlens.inspect.forecast import parse_size
 from hessianlens.inspect.measurement import Measurement
-from hessianlens.inspect.opened import Settings, open_model
+from hessianlens.inspect.opened import open_model
+from hessianlens.inspect.settings import Settings
 from hessianlens.memory import readable
 from tests.inspect.saved_models import BERT, GPT2
 
