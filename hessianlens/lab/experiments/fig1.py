@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hessianlens.inspect import hessian
 from hessianlens.lab.experiments.common.checks import check_config
 from hessianlens.lab.experiments.common.diagonal_blocks import diagonal_blocks
 from hessianlens.lab.experiments.common.entries import entry_sizes
@@ -18,6 +17,7 @@ from hessianlens.lab.experiments.common.maps import pooled_map
 from hessianlens.lab.experiments.common.toy import toy_problem
 from hessianlens.lab.experiments.experiment import Experiment
 from hessianlens.lab.results import Measurement, Parameters, Row
+from hessianlens.network import hessian
 from hessianlens.problems import Problem
 
 ORDER = {

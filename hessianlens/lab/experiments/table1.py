@@ -18,12 +18,12 @@ import torch
 from torch import Tensor, kron, nn
 
 from hessianlens.attention import SelfAttention
-from hessianlens.inspect import functional, ggn
 from hessianlens.lab.experiments.common.checks import check_config
 from hessianlens.lab.experiments.experiment import Experiment
 from hessianlens.lab.results import Measurement, Parameters, Row
 from hessianlens.losses import SquareLoss
 from hessianlens.models.adapters import problem
+from hessianlens.network import functional, ggn
 from hessianlens.operators.commutation import commutation_matrix
 from hessianlens.theory import attention_hessian
 

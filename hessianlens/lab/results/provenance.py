@@ -14,7 +14,7 @@ import psutil
 import torch
 
 from hessianlens import __version__
-from hessianlens.memory import readable
+from hessianlens.sizes import readable
 
 _LIBRARIES = ("torch", "numpy", "scipy", "curvlinops-for-pytorch", "opt_einsum", "matplotlib")
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import torch
 
-from hessianlens.inspect import block_norms
 from hessianlens.lab.experiments.growth.config import LINEAR_MLP
 from hessianlens.lab.experiments.growth.linear_blocks import linear_block_norms
 from hessianlens.lab.results import Measurement, Parameters, Row
 from hessianlens.models import LinearMLP, Transformer
 from hessianlens.models.adapters import problem
+from hessianlens.network import block_norms
 from hessianlens.spectra import Estimate
 from hessianlens.tasks import Addition
 
