@@ -14,7 +14,6 @@ from hessianlens.inspect.measurement import Measurement
 from hessianlens.inspect.opened import open_model
 from hessianlens.inspect.settings import Settings
 from hessianlens.network import forecasting
-from hessianlens.network.forecasting import parse_size
 from hessianlens.sizes import parse_size
 from tests.inspect.saved_models import BERT, GPT2
 from tests.network.watches import Counting, Interrupting
@@ -104,7 +103,7 @@ BAD = {
     "probes: got 1, expected at least 2": {"probes": 1},
     "seed: got -1, expected a whole number from 0 to": {"seed": -1},
     "seed: got 9223372036854775808, expected a whole number from 0 to": {"seed": 2**63},
-    r"parts: got \(\), expected some of": {"parts": ()},
+    "parts: got none, expected some of": {"parts": ()},
     "parts: got 'hessian', expected one of 'full', 'ggn', 'functional'": {"parts": ("hessian",)},
 }
 
