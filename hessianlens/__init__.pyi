@@ -22,7 +22,15 @@ from .attention import (
     third_moment_along,
 )
 from .errors import InputError
-from .inspect import (
+from .losses import (
+    CrossEntropyLoss,
+    CustomLoss,
+    LowRankCoupledCurvature,
+    LowRankTokenCurvature,
+    SquareLoss,
+)
+from .models.adapters import problem
+from .network import (
     BlockNorms,
     Forecast,
     PairNorms,
@@ -34,14 +42,6 @@ from .inspect import (
     ggn,
     hessian,
 )
-from .losses import (
-    CrossEntropyLoss,
-    CustomLoss,
-    LowRankCoupledCurvature,
-    LowRankTokenCurvature,
-    SquareLoss,
-)
-from .models.adapters import problem
 from .operators import BlockGrid, StructuredOperator, TokenSum
 from .spectra import (
     Estimate,

@@ -146,7 +146,7 @@ def _run(measurement: Measurement, progress: Progress) -> None:
 
 def _print_forecast(opened: Opened, as_json: bool) -> None:
     from hessianlens.inspect.blockwise import cost
-    from hessianlens.memory import readable
+    from hessianlens.sizes import readable
 
     found = cost(opened.problem, opened.blocks, opened.settings.parts, opened.settings.probes)
     memory = found.memory

@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from hessianlens.errors import InputError
-from hessianlens.inspect.forecast import Forecast, fit_memory, forecast, parse_size
-from hessianlens.inspect.norms import block_norms
-from hessianlens.inspect.parts import PARTS
 from hessianlens.inspect.table import Row
-from hessianlens.memory import readable
 from hessianlens.models.discovery.heads import head_name
+from hessianlens.network.forecast import Forecast, fit_memory, forecast, parse_size
+from hessianlens.network.norms import block_norms
+from hessianlens.parts import PARTS
 from hessianlens.problems import Block, Problem
+from hessianlens.sizes import readable
 
 _LAYER = re.compile(r"(?:^|\.)layer(\d+)\.")
 _SHARE = 0.8

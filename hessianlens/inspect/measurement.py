@@ -13,9 +13,9 @@ import torch
 from hessianlens.errors import InputError, expect
 from hessianlens.inspect.blockwise import rows
 from hessianlens.inspect.opened import Opened
-from hessianlens.inspect.operators import hessian
-from hessianlens.inspect.pairs import PairNorms, block_pair_norms
 from hessianlens.inspect.table import CurvatureTable, Row
+from hessianlens.network.operators import hessian
+from hessianlens.network.pairs import PairNorms, block_pair_norms
 from hessianlens.problems import Block
 from hessianlens.spectra import Estimate, eigenvalues, inertia
 from hessianlens.spectra.extremal import Eigenvalues

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hessianlens.errors import check_choice, expect
-from hessianlens.inspect.parts import PARTS
+from hessianlens.parts import PARTS
 
 DTYPES = ("float32", "float64")
 """Names of the dtypes that a model can be measured in."""

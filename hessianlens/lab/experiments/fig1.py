@@ -105,7 +105,7 @@ def whole_hessian(problem: Problem) -> Tensor:
     """The dense Hessian of all parameters in the order of `ORDER`, column block by column block."""
     import torch
 
-    from hessianlens.inspect import hessian
+    from hessianlens.network import hessian
 
     model_order = [block.name for block in problem.select("*")]
     columns = []
@@ -122,7 +122,7 @@ def attention_hessian_in_network(problem: Problem, names: Sequence[str] = ATTENT
     """The dense Hessian of the attention weights in closed form."""
     import torch
 
-    from hessianlens.inspect import hessian
+    from hessianlens.network import hessian
 
     def block(row: str, column: str) -> Tensor:
         return hessian(problem, ORDER[row], ORDER[column], method="exact").to_dense()

@@ -41,7 +41,7 @@ def collect() -> Provenance:
     import psutil
     import torch
 
-    from hessianlens.memory import readable
+    from hessianlens.sizes import readable
 
     return Provenance(
         version=__version__,

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, kron, nn
 
 from hessianlens.attention import SelfAttention
-from hessianlens.inspect import functional, ggn
 from hessianlens.losses import SquareLoss
 from hessianlens.models.adapters import problem
+from hessianlens.network import functional, ggn
 from hessianlens.operators.commutation import commutation_matrix
 from hessianlens.theory import attention_hessian
 

@@ -30,9 +30,9 @@ def measure_growth(parameters: Parameters) -> Measurement:
 def _transformer(asked: Any) -> list[Row]:
     import torch
 
-    from hessianlens.inspect import block_norms
     from hessianlens.models import Transformer
     from hessianlens.models.adapters import problem
+    from hessianlens.network import block_norms
     from hessianlens.tasks import Addition
 
     task = Addition()

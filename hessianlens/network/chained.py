@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hessianlens.inspect.exact import CLOSED_FORM, ExactAttention
 from hessianlens.models.sites import find_chain
+from hessianlens.network.exact import CLOSED_FORM, ExactAttention
 from hessianlens.problems import Block
 from hessianlens.theory.chain import Link, Vectors, chain_products
 

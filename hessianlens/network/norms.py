@@ -9,11 +9,11 @@ from torch import Tensor
 
 from hessianlens.curvature import Linearisation
 from hessianlens.errors import check_choice, expect
-from hessianlens.inspect.chained import ChainedAttention, chained_attention
-from hessianlens.inspect.forecast import ensure_forecast_fits, forecast
-from hessianlens.inspect.operators import Pattern, closed_form
-from hessianlens.inspect.pairs import norm_from_squares
-from hessianlens.inspect.parts import PARTS
+from hessianlens.network.chained import ChainedAttention, chained_attention
+from hessianlens.network.forecast import ensure_forecast_fits, forecast
+from hessianlens.network.operators import Pattern, closed_form
+from hessianlens.network.pairs import norm_from_squares
+from hessianlens.parts import PARTS
 from hessianlens.problems import Block, Problem
 from hessianlens.spectra import Estimate
 from hessianlens.spectra.probes import Probes

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from hessianlens.curvature import BlockPairOperator, FunctionalOperator, GaussNewtonOperator, HessianOperator
 from hessianlens.errors import InputError, check_choice
-from hessianlens.inspect.exact import ExactAttention, exact_attention
+from hessianlens.network.exact import ExactAttention, exact_attention
 from hessianlens.operators import StructuredOperator
 from hessianlens.problems import Block, Problem
 

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from hessianlens.curvature import BlockPairOperator, FunctionalOperator, GaussNewtonOperator, HessianOperator
 from hessianlens.errors import check_choice, expect
-from hessianlens.inspect.forecast import ensure_forecast_fits, forecast
-from hessianlens.inspect.operators import Pattern
+from hessianlens.network.forecast import ensure_forecast_fits, forecast
+from hessianlens.network.operators import Pattern
 from hessianlens.problems import Block, Problem
 from hessianlens.spectra import Estimate
 from hessianlens.spectra.probes import Probes

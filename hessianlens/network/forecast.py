@@ -12,9 +12,10 @@ from torch import Tensor
 
 from hessianlens.curvature import Linearisation
 from hessianlens.errors import InputError, expect
-from hessianlens.memory import available_bytes, readable
+from hessianlens.memory import available_bytes
 from hessianlens.models.adapters.batches import as_batches, batch_size
 from hessianlens.problems import Block, Problem, tensors
+from hessianlens.sizes import readable
 
 _SAFETY = 0.8
 """Share of the free memory that a forecast may claim."""
