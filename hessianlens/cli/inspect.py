@@ -68,9 +68,9 @@ def inspect_model(
     Ctrl-C keeps what is done.
     """
     with clear_endings("nothing had been measured yet."):
-        from hessianlens.inspect.measurement import Measurement, check_writable, write_csv
-        from hessianlens.inspect.opened import open_model
         from hessianlens.inspect.settings import Settings
+        from hessianlens.inspect.writable import check_writable
+        from hessianlens.problems.selection import check_pattern
 
         chosen = tuple(part.strip() for part in parts.split(",") if part.strip())
         settings = Settings(
@@ -88,10 +88,15 @@ def inspect_model(
             sequences=sequences,
             length=length,
         )
+        for pattern in spectrum or ():
+            check_pattern(pattern)
         if csv is not None:
             check_writable(csv)
         with _progress() as progress:
             progress.add_task("Loading the model", total=None)
+            from hessianlens.inspect.measurement import Measurement, write_csv
+            from hessianlens.inspect.opened import open_model
+
             opened = open_model(settings)
         if forecast:
             _print_forecast(opened, as_json)

@@ -6,7 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hessianlens.errors import check_choice, expect
+from hessianlens.inspect.data_kinds import check_amounts, check_data_file
+from hessianlens.inspect.heads import HEADS
+from hessianlens.inspect.specification import check_there, parse_specification
+from hessianlens.inspect.toy import check_toy
 from hessianlens.parts import PARTS
+from hessianlens.problems.selection import check_pattern
+from hessianlens.sizes import parse_size
 
 DTYPES = ("float32", "float64")
 """Names of the dtypes that a model can be measured in."""
@@ -54,3 +60,20 @@ class Settings:
         expect(len(self.parts) > 0, f"parts: got none, expected some of {', '.join(PARTS)}.")
         for part in self.parts:
             check_choice("parts", part, PARTS)
+        check_amounts(self.sequences, self.length)
+        check_choice("head", self.head, ("auto", *HEADS))
+        for pattern in self.blocks:
+            check_pattern(pattern)
+        if self.max_memory is not None:
+            parse_size(self.max_memory)
+        self._check_places()
+
+    def _check_places(self) -> None:
+        """What is named is there, as far as this machine knows."""
+        specification = parse_specification(self.model)
+        if specification.kind == "toy":
+            check_toy(specification.options)
+        else:
+            check_there(specification)
+        if self.data is not None:
+            check_data_file(self.data)
