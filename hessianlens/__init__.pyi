@@ -22,6 +22,7 @@ from .attention import (
     third_moment_along,
 )
 from .errors import InputError
+from .inspect.measured import Measured, measure
 from .losses import (
     CrossEntropyLoss,
     CustomLoss,
@@ -77,6 +78,7 @@ __all__ = [
     "InputError",
     "LowRankCoupledCurvature",
     "LowRankTokenCurvature",
+    "Measured",
     "MultiHeadAttention",
     "PairNorms",
     "RotaryAttention",
@@ -105,6 +107,7 @@ __all__ = [
     "heterogeneity",
     "inertia",
     "losses",
+    "measure",
     "models",
     "operators",
     "predicted_growth",

@@ -12,8 +12,9 @@ from hessianlens.errors import InputError
 from hessianlens.inspect.blockwise import choose_blocks, within_memory
 from hessianlens.inspect.data import Data, prepare_data
 from hessianlens.inspect.loading import LoadedModel, load_model
-from hessianlens.inspect.settings import Settings
+from hessianlens.inspect.settings import PROBES, Settings
 from hessianlens.models.adapters import problem as make_problem
+from hessianlens.network.forecast import Forecast
 from hessianlens.problems import Block, Problem
 
 
@@ -28,6 +29,7 @@ class Opened:
         problem: Both, with a loss.
         blocks: The blocks chosen.
         loss: The value of the loss.
+        needed: What measuring it will take.
     """
 
     settings: Settings
@@ -36,6 +38,7 @@ class Opened:
     problem: Problem
     blocks: Sequence[Block]
     loss: float
+    needed: Forecast
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -54,6 +57,7 @@ class Opened:
             "loss_value": self.loss,
             "notes": list(self.notes),
             "probes": self.settings.probes,
+            "budget": self.settings.seconds,
             "seed": self.settings.seed,
             "dtype": self.settings.dtype,
             "device": str(self.problem.device),
@@ -85,8 +89,9 @@ def open_model(settings: Settings) -> Opened:
     if loaded.task is not None:
         problem = replace(problem, reduction="cross_entropy of the sum's digits, mean over them")
     blocks = choose_blocks(problem, settings.blocks, settings.per_head)
-    fitted = within_memory(problem, blocks, settings.probes, len(settings.parts), settings.max_memory)
-    return Opened(settings, loaded, data, fitted, blocks, float(fitted.total_loss()))
+    probes = settings.probes or PROBES
+    fitted, needed = within_memory(problem, blocks, probes, len(settings.parts), settings.max_memory)
+    return Opened(settings, loaded, data, fitted, blocks, float(fitted.total_loss()), needed)
 
 
 def _device(name: str) -> torch.device:

@@ -97,9 +97,8 @@ def memory_errors_explained(instead: str) -> Iterator[None]:
         raise
     except (MemoryError, RuntimeError) as error:
         said = " ".join(str(error).split())
-        if not isinstance(error, (MemoryError, torch.OutOfMemoryError)) and not any(
-            s in said.lower() for s in _SAYINGS
-        ):
+        known = isinstance(error, (MemoryError, torch.OutOfMemoryError))
+        if not known and not any(saying in said.lower() for saying in _SAYINGS):
             raise
         told = f" ({said[:200]})" if said else ""
         raise InputError(f"memory: an allocation failed{told}; {instead}.") from error

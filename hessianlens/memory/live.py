@@ -23,6 +23,7 @@ class LiveBytes(TorchDispatchMode):
 
     Attributes:
         peak: The most that was alive at once, in bytes.
+        made: Everything that was made, in bytes.
 
     >>> with LiveBytes() as live:
     ...     for _ in range(3):
@@ -33,7 +34,7 @@ class LiveBytes(TorchDispatchMode):
 
     def __init__(self, owned: Iterable[Tensor] = ()) -> None:
         super().__init__()
-        self.peak = self._now = 0
+        self.peak = self.made = self._now = 0
         self._known: set[int] = set()
         for tensor in owned:
             self._note(tensor, counted=False)
@@ -46,6 +47,7 @@ class LiveBytes(TorchDispatchMode):
         size = storage.nbytes() if counted else 0
         self._known.add(key)
         self._now += size
+        self.made += size
         self.peak = max(self.peak, self._now)
         weakref.finalize(storage, self._gone, key, size)
 

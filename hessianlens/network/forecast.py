@@ -1,24 +1,23 @@
-"""What curvature will cost before it is computed: memory of the graphs, number of products; and batches that fit."""
+"""What curvature will cost before it is computed: memory at the peak, number of products; and batches that fit."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor
 
-from hessianlens.curvature import Linearisation
 from hessianlens.errors import InputError, expect
-from hessianlens.memory import available_bytes
-from hessianlens.models.adapters.batches import as_batches, batch_size
-from hessianlens.problems import Block, Problem, tensors
-from hessianlens.sizes import readable
+from hessianlens.memory import SAFE_SHARE, available_bytes, process_bytes
+from hessianlens.models.adapters.batches import as_batches
+from hessianlens.network.rehearsal import Rehearsal, forward_sizes, sequences_of
+from hessianlens.network.sampling import WORKSPACE, layer_groups, layer_of
+from hessianlens.parts import PARTS
+from hessianlens.problems import Block, Problem
+from hessianlens.sizes import parse_size, readable
 
-_SAFETY = 0.8
-"""Share of the free memory that a forecast may claim."""
+_SURELY = 40
+"""Times the bytes that a forward pass makes, and those of the parameters asked for, that no product comes near."""
 
 
 @dataclass(frozen=True)
@@ -27,66 +26,126 @@ class Forecast:
 
     Attributes:
         products: Matrix-vector products, each over all of the data.
-        graph_bytes: Graph of the largest batch, kept while its products are made.
-        vector_bytes: Probe vectors and results.
-        available: Bytes that are free.
+        bytes_per_sequence: What grows with the sequences of a batch: its graph and what passes through it.
+        vector_bytes: What does not: probes, products and gradients, which have the sizes of parameters.
         sequences: Sequences of the largest batch.
-        bytes_per_sequence: Graph of a single sequence.
+        available: Bytes that are free.
+        process_bytes: Bytes that the process holds already: libraries, weights, data.
+        closed_form_bytes: What the closed form of the last attention layer holds, where it is used.
     """
 
     products: int
-    graph_bytes: int
-    vector_bytes: int
-    available: int
-    sequences: int
     bytes_per_sequence: int
+    vector_bytes: int
+    sequences: int
+    available: int
+    process_bytes: int = 0
+    closed_form_bytes: int = 0
+
+    @property
+    def graph_bytes(self) -> int:
+        """The graph of the largest batch."""
+        return self.bytes_per_sequence * self.sequences
 
     @property
     def total_bytes(self) -> int:
-        """Everything held at once."""
-        return self.graph_bytes + self.vector_bytes
+        """Everything held at once beyond what the process holds already."""
+        return max(self.graph_bytes + self.vector_bytes, self.closed_form_bytes)
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most memory that the process will have held."""
+        return self.process_bytes + self.total_bytes
 
     @property
     def fits(self) -> bool:
         """Whether it fits in the memory that is free."""
-        return self.total_bytes <= _SAFETY * self.available
+        return self.total_bytes <= SAFE_SHARE * self.available
 
     def micro_batch(self, max_bytes: float | None = None) -> int:
         """The largest number of sequences at once that stays within a limit; 0 if not even one does."""
-        limit = _SAFETY * self.available if max_bytes is None else max_bytes
+        limit = SAFE_SHARE * self.available if max_bytes is None else max_bytes
         return max(0, int((limit - self.vector_bytes) // max(self.bytes_per_sequence, 1)))
 
     def __str__(self) -> str:
+        closed = f", or {readable(self.closed_form_bytes)} for the closed form" if self.closed_form_bytes else ""
         return (
             f"{self.products} products, {readable(self.total_bytes)} ({readable(self.graph_bytes)} of graph for "
-            f"{self.sequences} sequences at once, {readable(self.vector_bytes)} of vectors); "
-            f"{readable(self.available)} free"
+            f"{self.sequences} sequences at once, {readable(self.vector_bytes)} of vectors{closed}) beside "
+            f"{readable(self.process_bytes)} held already; {readable(self.available)} free"
         )
 
 
 def forecast(problem: Problem, blocks: Sequence[Block], probes: int = 20, parts: int = 3) -> Forecast:
-    """What it takes to probe some blocks, measured on a single sequence of the data.
+    """What it takes to probe some blocks, from a rehearsal without contents.
+
+    Vectors are made and dropped one at a time, so the peak does not grow with their number. The rehearsal goes through
+    the most demanding blocks only: those of the first layer, the widest and the first of the others.
 
     Args:
         problem: From `hessianlens.problem`.
         blocks: The blocks to be probed.
         probes: Vectors a block.
-        parts: Parts of each block that are held at once.
+        parts: Number of parts asked for.
     """
     expect(len(blocks) > 0, "blocks: got none, expected at least one.")
-    widest = max(blocks, key=lambda block: block.numel)
-    per_sequence = _sequence_bytes(problem, widest)
-    sequences = max(_size(batch) for batch in problem.data)
-    itemsize = problem.dtype.itemsize
-    vectors = sum(block.numel for block in blocks) * min(probes, widest.numel) * parts * itemsize
+    rehearsal, groups, asked = Rehearsal(problem), _demanding(blocks), PARTS[:1] if parts == 1 else PARTS
+    one = max(rehearsal.peak(group, asked, 1) for group in groups)
+    width = rehearsal.sequences
+    # Without contents the whole batch costs no more than a part of it.
+    other = width if rehearsal.hollow else min(2, width)
+    if other > 1:
+        more = max(rehearsal.peak(group, asked, other) for group in groups)
+        each = max(more - one, 0) // (other - 1)
+    else:
+        each = max(one - _vector_bytes(blocks, problem), 0)
     return Forecast(
         products=sum(min(probes, block.numel) for block in blocks),
-        graph_bytes=per_sequence * sequences,
-        vector_bytes=vectors,
+        bytes_per_sequence=each,
+        vector_bytes=max(one - each, 0) + _held_bytes(problem, blocks, probes, len(asked)),
+        sequences=width,
         available=available_bytes(problem.device),
-        sequences=sequences,
-        bytes_per_sequence=per_sequence,
+        process_bytes=process_bytes(),
     )
+
+
+def _demanding(blocks: Sequence[Block]) -> list[list[Block]]:
+    """Groups of blocks of which one must be the most demanding."""
+    groups = layer_groups(blocks)
+    layers = [group for group in groups if layer_of(group[0].name) is not None]
+    others = [group for group in groups if layer_of(group[0].name) is None]
+    widest = max(others, key=lambda group: group[0].numel, default=None)
+    chosen = [*layers[:1], *others[:1], *([widest] if widest is not None and widest is not others[0] else [])]
+    # Stacks of an encoder and a decoder: the first layer of each.
+    seen = {(layer_of(group[0].name) or "").rpartition("layer")[0] for group in layers[:1]}
+    for group in layers[1:]:
+        stack = (layer_of(group[0].name) or "").rpartition("layer")[0]
+        if stack not in seen:
+            seen.add(stack)
+            chosen.append(group)
+    return chosen
+
+
+def _vector_bytes(blocks: Sequence[Block], problem: Problem) -> int:
+    """A probe of the widest block and its products."""
+    return (1 + len(PARTS)) * max(block.numel for block in blocks) * problem.dtype.itemsize
+
+
+def _held_bytes(problem: Problem, blocks: Sequence[Block], probes: int, parts: int) -> int:
+    """Products that wait for the other batches."""
+    if len(problem.data) == 1:
+        return 0
+    widest = max(block.numel for block in blocks) * parts * problem.dtype.itemsize
+    group = max(sum(block.numel for block in group) for group in layer_groups(blocks))
+    return max(widest, min(WORKSPACE, group * probes * parts * problem.dtype.itemsize))
+
+
+def ensure_fits_in_memory(problem: Problem, blocks: Sequence[Block], probes: int, parts: int) -> None:
+    """Refuse to probe blocks where that would not fit; asked first in a way that costs less than a forward pass."""
+    made = forward_sizes(problem).made
+    asked = max(sum(block.numel for block in group) for group in layer_groups(blocks)) * problem.dtype.itemsize
+    if _SURELY * (made + asked) > SAFE_SHARE * available_bytes(problem.device):
+        ensure_forecast_fits(forecast(problem, blocks, probes, parts))
 
 
 def ensure_forecast_fits(made: Forecast) -> None:
@@ -97,7 +156,7 @@ def ensure_forecast_fits(made: Forecast) -> None:
     remedy = (
         f"hessianlens.fit_memory(problem), or micro_batch={width} in hessianlens.problem, would fit"
         if width
-        else "not even one sequence at a time would fit: choose fewer blocks or probes, shorter sequences or float32"
+        else "not even one sequence at a time would fit: choose smaller blocks, shorter sequences or float32"
     )
     raise InputError(f"memory: {made}; {remedy}.")
 
@@ -117,11 +176,14 @@ def fit_memory(problem: Problem, max_memory: str | float | None = None) -> Probl
     expect(
         width > 0,
         f"max_memory: a single sequence needs {readable(made.bytes_per_sequence + made.vector_bytes)}, got "
-        f"{readable(limit if limit is not None else _SAFETY * made.available)}; allow more, or use float32.",
+        f"{readable(limit if limit is not None else SAFE_SHARE * made.available)}; allow more, or use float32.",
     )
-    if width >= made.sequences:
-        return problem
-    largest = max(problem.data, key=_size)
+    return problem if width >= made.sequences else cut_to(problem, width)
+
+
+def cut_to(problem: Problem, width: int) -> Problem:
+    """The same problem in batches of at most `width` sequences; refused where that would change the loss."""
+    largest = max(problem.data, key=sequences_of)
     with torch.no_grad():
         whole, cut = (float(replace(problem, data=d).total_loss()) for d in ([largest], as_batches([largest], width)))
     expect(
@@ -130,65 +192,3 @@ def fit_memory(problem: Problem, max_memory: str | float | None = None) -> Probl
         f"that of its pieces {cut:.6g}; give a loss that is a mean over sequences, or a sum with reduction='sum'.",
     )
     return replace(problem, data=as_batches(list(problem.data), width))
-
-
-def parse_size(size: str | float) -> float:
-    """Bytes from a number or a text.
-
-    >>> parse_size("1.5 GiB") == 1.5 * 2**30, parse_size("200MB"), parse_size(1000)
-    (True, 200000000.0, 1000.0)
-    """
-    if isinstance(size, (int, float)):
-        expect(size > 0, f"max_memory: got {size}, expected a positive number of bytes.")
-        return float(size)
-    units = {"": 1, "b": 1, "kb": 1e3, "mb": 1e6, "gb": 1e9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
-    found = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*([a-zA-Z]*)\s*", size)
-    if found is None or found.group(2).lower() not in units:
-        raise InputError(f"max_memory: got {size!r}, expected a size such as '2 GiB' or '500 MB'.")
-    return float(found.group(1)) * units[found.group(2).lower()]
-
-
-def _sequence_bytes(problem: Problem, block: Block) -> int:
-    """Graph of a single sequence; a share of the first batch's where model or loss need a whole batch."""
-    first = problem.data[0]
-    try:
-        return _graph_bytes(problem, as_batches([first], 1)[0], block)
-    except (RuntimeError, ValueError, IndexError):
-        return -(-_graph_bytes(problem, first, block) // _size(first))
-
-
-def _size(batch: object) -> int:
-    """Sequences of a batch; one if it holds no tensor that would tell."""
-    try:
-        return batch_size(batch)
-    except InputError:
-        return 1
-
-
-def _graph_bytes(problem: Problem, batch: object, block: Block) -> int:
-    """Bytes that the graph of one batch holds for products with a block."""
-    with _counting(problem, batch) as seen:
-        at = Linearisation(problem, batch, [block.parameter])
-        tangent = torch.zeros_like(problem.params[block.parameter])
-        at.split({block.parameter: tangent}, [block.parameter])
-        at.hessian({block.parameter: tangent}, [block.parameter])
-    return sum(storage.nbytes() for storage in seen.values())
-
-
-@contextmanager
-def _counting(problem: Problem, batch: object) -> Iterator[dict[int, torch.UntypedStorage]]:
-    """Distinct memory saved for backward passes; parameters and data, which are there anyway, are left out.
-
-    All of it is kept until the end: an address that is free again may be given to another tensor, and count once.
-    """
-    owned = {tensor.untyped_storage().data_ptr() for tensor in (*problem.params.values(), *tensors(batch))}
-    seen: dict[int, torch.UntypedStorage] = {}
-
-    def note(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in owned:
-            seen[storage.data_ptr()] = storage
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-        yield seen

@@ -1,22 +1,21 @@
-"""Norms of many blocks and parts at once: shared probes, shared graphs, exact where that is possible."""
+"""`block_norms`: norms of many blocks and parts at once, exact where that is possible."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-import torch
-from torch import Tensor
-
-from hessianlens.curvature import Linearisation
 from hessianlens.errors import check_choice, expect
-from hessianlens.network.chained import ChainedAttention, chained_attention
-from hessianlens.network.forecast import ensure_forecast_fits, forecast
-from hessianlens.network.operators import Pattern, closed_form
-from hessianlens.network.pairs import norm_from_squares
-from hessianlens.parts import PARTS
-from hessianlens.problems import Block, Problem
+from hessianlens.memory import memory_errors_explained
+from hessianlens.network.forecast import ensure_fits_in_memory
+from hessianlens.network.norm_run import NormRun
+from hessianlens.network.operators import METHODS, Pattern
+from hessianlens.network.watch import Deadline, Watch, watching
+from hessianlens.parts import PARTS, check_parts
+from hessianlens.problems import Problem
 from hessianlens.spectra import Estimate
-from hessianlens.spectra.probes import Probes
+
+REMEDY = "cut the batches with hessianlens.fit_memory(problem), shorten the sequences or use float32"
+"""What helps where memory ran out."""
 
 
 class BlockNorms(Mapping[tuple[str, str], Estimate]):
@@ -52,13 +51,15 @@ def block_norms(
     probes: int = 20,
     seed: int = 0,
     method: str = "auto",
+    progress: bool | Watch = False,
 ) -> BlockNorms:
     """Frobenius norms of the diagonal blocks of the Hessian, Gauss-Newton and functional matrix.
 
-    Every part of a block comes from the same probes and the same graph. Blocks of a decoder's last attention layer are
-    answered exactly, without probes, where the closed form is cheap; with "auto" the probes of earlier attention layers
-    go together through the layers' own formulas where these are joined by piecewise linear maps (one head, no norm,
-    ReLU). The estimates are the same.
+    Every part of a block comes from the same probes and the same graph; different blocks have different probes. Blocks
+    of a decoder's last attention layer are answered exactly, without probes, where the closed form is cheap; with
+    "auto" the probes of earlier attention layers go together through the layers' own formulas where these are joined by
+    piecewise linear maps (one head, no norm, ReLU). Vectors are made and dropped one at a time: the memory it takes
+    does not grow with their number. For an answer within a given time see `hessianlens.measure`.
 
     Args:
         problem: From `hessianlens.problem`.
@@ -67,6 +68,7 @@ def block_norms(
         probes: Random vectors a block; a block with no more entries than that is answered exactly.
         seed: Seed of the probes.
         method: "auto", "exact" or "products", as for `hessian`.
+        progress: Show a bar that counts products and tells the time left.
 
     >>> import torch
     >>> import hessianlens as hl
@@ -77,91 +79,17 @@ def block_norms(
     >>> norms["layer0.attn.q", "functional"].stderr, norms["layer0.mlp.in", "full"].probes
     (0.0, 4)
     """
-    for part in parts:
-        check_choice("parts", part, PARTS)
-    check_choice("method", method, ("auto", "exact", "products"))
-    expect(len(parts) > 0, "parts: got none, expected some of 'full', 'ggn', 'functional'.")
+    check_parts(parts)
+    check_choice("method", method, METHODS)
     expect(
         isinstance(probes, int) and probes >= 2,
         f"probes: got {probes!r}, expected at least 2 for an error bar, a whole number.",
     )
-    chosen = problem.select(blocks)
-    found: dict[tuple[str, str], Estimate] = {}
-    exact = None if method == "products" else closed_form(problem, chosen, forced=method == "exact")
-    chain = None if exact is None or exact.covers(chosen) or method == "exact" else chained_attention(exact)
-    sampled, chained = [], []
-    for block in chosen:
-        if exact is not None and exact.covers([block]):
-            norms = exact.norms(block, parts)
-            found.update({(block.name, part): Estimate.exactly(norm) for part, norm in norms.items()})
-        elif chain is not None and chain.covers(block):
-            chained.append(block)
-        else:
-            sampled.append(block)
-    expect(
-        method != "exact" or not sampled,
-        f"method: got 'exact', but there is no closed form of {', '.join(block.name for block in sampled[:4])}; "
-        "expected 'auto' or 'products'.",
-    )
-    if sampled:
-        ensure_forecast_fits(forecast(problem, sampled, probes, len(parts)))
-    found.update(_sampled(problem, sampled, parts, probes, seed))
-    if chain is not None and chained:
-        found.update(_chained(chain, chained, parts, {b.name: _probes(b, probes, seed, problem) for b in chained}))
-    return BlockNorms({(b.name, p): found[b.name, p] for b in chosen for p in parts})
-
-
-def _sampled(
-    problem: Problem, blocks: Sequence[Block], parts: Sequence[str], probes: int, seed: int
-) -> dict[tuple[str, str], Estimate]:
-    """Hutchinson estimates; the products of all batches add up before they are squared."""
-    vectors = {block.name: _probes(block, probes, seed, problem) for block in blocks}
-    sums = {
-        (b.name, part): torch.zeros(*b.shape, vectors[b.name].count, dtype=problem.dtype)
-        for b in blocks
-        for part in parts
-    }
-    names = list(dict.fromkeys(block.parameter for block in blocks))
-    for batch in problem.data if blocks else ():
-        at = Linearisation(problem, batch, names)
-        for block in blocks:
-            for k in range(vectors[block.name].count):
-                tangent = block.embed(
-                    vectors[block.name].vector(k).reshape(block.shape), problem.params[block.parameter]
-                )
-                for part, product in _products(at, block, tangent, parts).items():
-                    sums[block.name, part][..., k] += product
-    return {
-        key: norm_from_squares(total.double().flatten(0, -2).square().sum(0), vectors[key[0]])
-        for key, total in sums.items()
-    }
-
-
-def _chained(
-    chain: ChainedAttention, blocks: Sequence[Block], parts: Sequence[str], vectors: Mapping[str, Probes]
-) -> dict[tuple[str, str], Estimate]:
-    """The same estimates, from products that all probes of a layer share."""
-    drawn = [(b, vectors[b.name].matrix(0, vectors[b.name].count).T.reshape(-1, *b.shape)) for b in blocks]
-    found = {}
-    for name, (gauss_newton, rest) in chain.products(drawn).items():
-        products = {"ggn": gauss_newton, "functional": rest, "full": gauss_newton + rest}
-        for part in parts:
-            squares = products[part].double().flatten(1).square().sum(1)
-            found[name, part] = norm_from_squares(squares, vectors[name])
-    return found
-
-
-def _probes(block: Block, probes: int, seed: int, problem: Problem) -> Probes:
-    if probes >= block.numel:
-        return Probes(block.numel, block.numel, None, "basis", problem.dtype, problem.device)
-    return Probes(block.numel, probes, seed, "rademacher", problem.dtype, problem.device)
-
-
-def _products(at: Linearisation, block: Block, tangent: Tensor, parts: Sequence[str]) -> dict[str, Tensor]:
-    """All requested parts of one product, from one graph."""
-    tangents, rows = {block.parameter: tangent}, [block.parameter]
-    if tuple(parts) == ("full",):
-        return {"full": block.take(at.hessian(tangents, rows)[block.parameter])}
-    gauss_newton, rest = (block.take(d[block.parameter]) for d in at.split(tangents, rows))
-    found = {"ggn": gauss_newton, "functional": rest, "full": gauss_newton + rest}
-    return {part: found[part] for part in parts}
+    with memory_errors_explained(REMEDY), watching(progress) as watch:
+        run = NormRun(problem, problem.select(blocks), parts, seed=seed, method=method, watch=watch)
+        run.solve()
+        if run.sampled:
+            ensure_fits_in_memory(problem, run.sampled, probes, len(parts))
+            watch.begin(sum(min(probes, block.numel) for block in run.sampled), Deadline())
+            run.sample(probes)
+    return BlockNorms(run.found)
