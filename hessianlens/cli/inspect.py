@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from hessianlens.cli import completion
 from hessianlens.cli.app import app
 from hessianlens.cli.endings import INTERRUPTED, clear_endings, stop
 from hessianlens.cli.waiting import waiting
@@ -39,14 +40,20 @@ _EXAMPLES = """[bold]Examples[/bold]
 @app.command(name="inspect", epilog=_EXAMPLES)
 def inspect_model(
     model: Annotated[
-        str, typer.Argument(help="A Hugging Face folder or hub name, config:TYPE?NAME=VALUE&..., toy:NAME=VALUE,...")
+        str,
+        typer.Argument(
+            help="A Hugging Face folder or hub name, config:TYPE?NAME=VALUE&..., toy:NAME=VALUE,...",
+            autocompletion=completion.models,
+        ),
     ],
     data: Annotated[
         Path | None, typer.Option(help=".pt, .npy, .jsonl or .txt; without it the data is random, and said to be.")
     ] = None,
     blocks: Annotated[list[str] | None, typer.Option(help="Name, glob or re: expression; may be repeated.")] = None,
     per_head: Annotated[bool, typer.Option("--per-head", help="Every head a block of its own.")] = False,
-    parts: Annotated[str, typer.Option(help="Which matrices, with commas between them.")] = "full,ggn,functional",
+    parts: Annotated[
+        str, typer.Option(help="Which matrices, with commas between them.", autocompletion=completion.parts)
+    ] = "full,ggn,functional",
     probes: Annotated[
         int | None, typer.Option(help="Random vectors a block; with --budget the most of them.", show_default="20")
     ] = None,
@@ -57,13 +64,17 @@ def inspect_model(
         float, typer.Option(help="With --budget: stop when every interval is within this share of its norm.")
     ] = 0.05,
     seed: Annotated[int, typer.Option(help="Draws probes, random data and random weights.")] = 0,
-    dtype: Annotated[str, typer.Option(help="float32 or float64.")] = "float64",
+    dtype: Annotated[str, typer.Option(help="float32 or float64.", autocompletion=completion.dtypes)] = "float64",
     device: Annotated[str, typer.Option(help="Where to compute.")] = "cpu",
     max_memory: Annotated[
         str | None, typer.Option(help="Such as 2GB: batches are cut so that the process stays within it.")
     ] = None,
     head: Annotated[
-        str, typer.Option(help="causal-lm, masked-lm, sequence-classification, image-classification or encoder.")
+        str,
+        typer.Option(
+            help="causal-lm, masked-lm, sequence-classification, image-classification or encoder.",
+            autocompletion=completion.heads,
+        ),
     ] = "auto",
     sequences: Annotated[int | None, typer.Option(help="Sequences to take from the data, or to draw.")] = None,
     length: Annotated[int | None, typer.Option(help="Tokens of a sequence, at most.")] = None,
