@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from hessianlens.cli import completion
 from hessianlens.cli.app import app
 from hessianlens.cli.endings import INTERRUPTED, clear_endings, stop
+from hessianlens.cli.waiting import waiting
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -38,14 +40,20 @@ _EXAMPLES = """[bold]Examples[/bold]
 @app.command(name="inspect", epilog=_EXAMPLES)
 def inspect_model(
     model: Annotated[
-        str, typer.Argument(help="A Hugging Face folder or hub name, config:TYPE?NAME=VALUE&..., toy:NAME=VALUE,...")
+        str,
+        typer.Argument(
+            help="A Hugging Face folder or hub name, config:TYPE?NAME=VALUE&..., toy:NAME=VALUE,...",
+            autocompletion=completion.models,
+        ),
     ],
     data: Annotated[
         Path | None, typer.Option(help=".pt, .npy, .jsonl or .txt; without it the data is random, and said to be.")
     ] = None,
     blocks: Annotated[list[str] | None, typer.Option(help="Name, glob or re: expression; may be repeated.")] = None,
     per_head: Annotated[bool, typer.Option("--per-head", help="Every head a block of its own.")] = False,
-    parts: Annotated[str, typer.Option(help="Which matrices, with commas between them.")] = "full,ggn,functional",
+    parts: Annotated[
+        str, typer.Option(help="Which matrices, with commas between them.", autocompletion=completion.parts)
+    ] = "full,ggn,functional",
     probes: Annotated[
         int | None, typer.Option(help="Random vectors a block; with --budget the most of them.", show_default="20")
     ] = None,
@@ -56,13 +64,17 @@ def inspect_model(
         float, typer.Option(help="With --budget: stop when every interval is within this share of its norm.")
     ] = 0.05,
     seed: Annotated[int, typer.Option(help="Draws probes, random data and random weights.")] = 0,
-    dtype: Annotated[str, typer.Option(help="float32 or float64.")] = "float64",
+    dtype: Annotated[str, typer.Option(help="float32 or float64.", autocompletion=completion.dtypes)] = "float64",
     device: Annotated[str, typer.Option(help="Where to compute.")] = "cpu",
     max_memory: Annotated[
         str | None, typer.Option(help="Such as 2GB: batches are cut so that the process stays within it.")
     ] = None,
     head: Annotated[
-        str, typer.Option(help="causal-lm, masked-lm, sequence-classification, image-classification or encoder.")
+        str,
+        typer.Option(
+            help="causal-lm, masked-lm, sequence-classification, image-classification or encoder.",
+            autocompletion=completion.heads,
+        ),
     ] = "auto",
     sequences: Annotated[int | None, typer.Option(help="Sequences to take from the data, or to draw.")] = None,
     length: Annotated[int | None, typer.Option(help="Tokens of a sequence, at most.")] = None,
@@ -82,10 +94,9 @@ def inspect_model(
     """
     started = time.monotonic()
     with clear_endings("nothing had been measured yet."):
-        from hessianlens.inspect.measurement import Measurement, check_writable, write_csv
-        from hessianlens.inspect.opened import open_model
         from hessianlens.inspect.settings import Settings
-        from hessianlens.network.watch import BarWatch, Deadline, product_bar
+        from hessianlens.inspect.writable import check_writable
+        from hessianlens.problems.selection import check_pattern
 
         chosen = tuple(part.strip() for part in parts.split(",") if part.strip())
         settings = Settings(
@@ -105,8 +116,14 @@ def inspect_model(
             sequences=sequences,
             length=length,
         )
+        for pattern in spectrum or ():
+            check_pattern(pattern)
         if csv is not None:
             check_writable(csv)
+        with waiting("Loading the libraries"):
+            from hessianlens.inspect.measurement import Measurement, write_csv
+            from hessianlens.inspect.opened import open_model
+            from hessianlens.network.watch import BarWatch, Deadline, product_bar
         with product_bar() as bar:
             bar.add_task("Loading the model", total=None, made="")
             opened = open_model(settings)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging as standard_logging
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,17 +13,9 @@ import torch
 from torch import nn
 
 from hessianlens.errors import InputError, expect
-from hessianlens.inspect.specification import Specification, check_known, check_options
+from hessianlens.inspect.heads import HEADS
+from hessianlens.inspect.specification import Specification, check_known, check_options, check_there, stated_config
 from hessianlens.inspect.weighing import ensure_model_fits
-
-HEADS = {
-    "causal-lm": "AutoModelForCausalLM",
-    "masked-lm": "AutoModelForMaskedLM",
-    "sequence-classification": "AutoModelForSequenceClassification",
-    "image-classification": "AutoModelForImageClassification",
-    "encoder": "AutoModel",
-}
-"""What a model predicts, and the class that loads it."""
 
 _ARCHITECTURES = {
     "ForCausalLM": "causal-lm",
@@ -76,11 +67,7 @@ def config_model(
 def saved_model(name: str, head: str) -> tuple[nn.Module, str]:
     """A saved model, from a folder or by its name on the hub; and its head."""
     transformers = transformers_package()
-    expect(
-        not name.startswith((".", "/", "~")) or Path(name).is_dir(),
-        f"model: got {name!r}, but there is no such folder; expected a folder with a config.json, a name on the hub, "
-        "'config:...' or 'toy:...'.",
-    )
+    check_there(Specification("saved", name))
     with _quietly(transformers), _explained(repr(name)):
         config = transformers.AutoConfig.from_pretrained(name)
         found = _head(transformers, config, head)
@@ -112,7 +99,7 @@ def _ensure_fits(
     key = config.attribute_map.get("num_hidden_layers", "num_hidden_layers")
 
     def build(count: int) -> nn.Module:
-        with_layers = {**specification.options, key: count}
+        with_layers = {n: v for n, v in specification.options.items() if n != "num_hidden_layers"} | {key: count}
         return factory.from_config(_configuration(transformers, replace(specification, options=with_layers)))
 
     if not isinstance(layers, int) or Path(specification.name).suffix == ".json":
@@ -125,7 +112,7 @@ def _ensure_fits(
 def _configuration(transformers: Any, specification: Specification) -> Any:
     name, stated = specification.name, {}
     if Path(name).suffix == ".json":
-        stated = _file(Path(name))
+        stated = stated_config(Path(name))
         name = str(stated.pop("model_type", ""))
     known = transformers.models.auto.CONFIG_MAPPING
     check_known(f"transformers knows no type of model {name!r}", name, known.keys())
@@ -141,16 +128,6 @@ def _configuration(transformers: Any, specification: Specification) -> Any:
         )
     # Made with its options, not changed afterwards: sizes that follow from others are computed when it is made.
     return transformers.AutoConfig.for_model(name, **{**stated, **specification.options})
-
-
-def _file(path: Path) -> dict[str, Any]:
-    expect(path.is_file(), f"model: got '{path}', but there is no such file; expected a config.json.")
-    try:
-        stated = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise InputError(f"model: '{path}' is not JSON ({error}); expected a config.json.") from error
-    expect(isinstance(stated, dict), f"model: '{path}' holds no object, expected a config.json with a model_type.")
-    return stated
 
 
 def _head(transformers: Any, config: Any, asked: str) -> str:

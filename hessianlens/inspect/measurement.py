@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from hessianlens.errors import InputError, expect
+from hessianlens.errors import InputError
 from hessianlens.inspect.measured import Measured, outcome, run_until
 from hessianlens.inspect.opened import Opened
 from hessianlens.inspect.settings import PROBES
@@ -151,15 +150,6 @@ def cell(estimate: Estimate) -> str:
     if estimate.exact or estimate.value == 0:
         return f"{estimate.value:.4g}"
     return f"{estimate.value:.3g} ± {100 * estimate.stderr / estimate.value:.2g}%"
-
-
-def check_writable(path: Path) -> None:
-    """A file that can be written, before any work is done for it."""
-    folder = path.parent
-    expect(
-        folder.is_dir() and not path.is_dir() and os.access(path if path.exists() else folder, os.W_OK),
-        f"csv: cannot write '{path}'; expected a file in a folder that exists.",
-    )
 
 
 def write_csv(table: CurvatureTable, path: Path) -> None:

@@ -6,7 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hessianlens.errors import check_choice, expect
+from hessianlens.inspect.data_kinds import check_amounts, check_data_file
+from hessianlens.inspect.heads import HEADS
+from hessianlens.inspect.specification import check_there, parse_specification
+from hessianlens.inspect.toy import check_toy
 from hessianlens.parts import PARTS, check_parts
+from hessianlens.problems.selection import check_pattern
 from hessianlens.sizes import parse_size, parse_time
 
 DTYPES = ("float32", "float64")
@@ -63,6 +68,21 @@ class Settings:
                 parse(given)
         expect(0 <= self.seed < 2**63, f"seed: got {self.seed}, expected a whole number from 0 to 2^63 - 1.")
         check_parts(self.parts)
+        check_amounts(self.sequences, self.length)
+        check_choice("head", self.head, ("auto", *HEADS))
+        for pattern in self.blocks:
+            check_pattern(pattern)
+        self._check_places()
+
+    def _check_places(self) -> None:
+        """What is named is there, as far as this machine knows."""
+        specification = parse_specification(self.model)
+        if specification.kind == "toy":
+            check_toy(specification.options)
+        else:
+            check_there(specification)
+        if self.data is not None:
+            check_data_file(self.data)
 
     @property
     def most_probes(self) -> float:
