@@ -122,6 +122,7 @@ NAMED_NORMS = {
     "olmo2": ["post_attention", "post_feedforward"],
     "albert": ["attention.LayerNorm", "full_layer"],
     "minimax": ["input", "post_attention"],
+    "dbrx": ["norm_1", "norm_2"],
     "decoder": ["norm1", "norm2", "norm3"],
     "gpt2-cross": ["ln_1", "ln_cross_attn", "ln_2"],
     "modernbert": ["attn_norm", "mlp_norm"],

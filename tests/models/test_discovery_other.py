@@ -144,6 +144,36 @@ def test_reference_llama_names() -> None:
     assert blocks["layer0.mlp.in"].parameter.endswith("w1.weight") and "layer0.mlp.gate" not in blocks
 
 
+class InternLM2Attention(nn.Module):
+    """Two groups of two heads of width 2: the queries of a group, its key, its value."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.num_heads, self.num_key_value_heads = 4, 2
+        self.wqkv, self.wo = nn.Linear(8, 16, bias=False), nn.Linear(8, 8, bias=False)
+
+
+class LayoutLMv2SelfAttention(nn.Module):
+    """Queries and values have biases of their own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.num_attention_heads, self.qkv_linear = 4, nn.Linear(8, 24, bias=False)
+        self.q_bias, self.v_bias = (nn.Parameter(torch.zeros(1, 1, 8)) for _ in "qv")
+
+
+def test_other_packed_names() -> None:
+    rows = torch.arange(24)[:, None].expand(-1, 8)
+    found = discover(tree({"model.layers.0.attention": InternLM2Attention()}))
+    places = {role: found.blocks[f"layer0.attn.{role}"].take(rows[:16])[:, 0].tolist() for role in "qkv"}
+    assert places == {"q": [0, 1, 2, 3, 8, 9, 10, 11], "k": [4, 5, 12, 13], "v": [6, 7, 14, 15]}
+    place = "encoder.layer.0.attention"
+    modules = {f"{place}.self": LayoutLMv2SelfAttention(), f"{place}.output.dense": nn.Linear(8, 8, bias=False)}
+    found = discover(tree(modules), heads=True)
+    assert found.blocks["layer0.attn.k"].index[0] == slice(8, 16) and found.heads[0].query == 4
+    assert {n for n in found.blocks if n.endswith(".bias")} == {"layer0.attn.q.bias", "layer0.attn.v.bias"}
+
+
 def test_torchvision_names() -> None:
     layer = "encoder.layers.encoder_layer_{}"
     modules: dict[str, nn.Module] = {"conv_proj": nn.Conv2d(3, 8, 4, 4)}

@@ -59,11 +59,10 @@ def read_names(parameters: Iterable[str]) -> dict[str, Name]:
             names[parameter] = Name(name, *added[name], added=True)
             continue
         where, which = _copy(name, copied)
-        leaf = where.rpartition(".")[2]
-        layer = inside.get(parent(where))
-        found = where if layer is None else f"{layer}.{leaf}"
-        path, bias = canonical(found)
-        names[parameter] = Name(found if where == name else name, path, which + bias)
+        module = parent(where)
+        own = inside.get(module, module) + where.removeprefix(module)
+        path, bias = canonical(own)
+        names[parameter] = Name(own if where == name else name, path, which + bias)
     if len({name.own for name in names.values()}) < len(names):
         return {parameter: replace(name, own=parameter) for parameter, name in names.items()}
     return names
