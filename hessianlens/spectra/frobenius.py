@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import torch
+from torch import Tensor
 
 from hessianlens.operators import StructuredOperator
 from hessianlens.spectra.estimate import Estimate
@@ -50,9 +51,19 @@ def frobenius(
     check_count("probes", probes, 1 if columns == 1 else 2, "the error bar is their spread")
     exact = probes >= columns
     pairs = probe(op, basis(op) if exact else vectors, chunk, progress)
-    squares = torch.cat([AV.double().square().sum(0) for _, AV in pairs])
+    lengths = torch.cat([_lengths(AV.double()) for _, AV in pairs])
+    unit = float(lengths.max()) or 1.0  # squares relative to the largest neither overflow nor vanish
+    squares = (lengths / unit).square()
     if exact:
-        return Estimate.exactly(math.sqrt(float(squares.sum())), columns, "basis")
+        return Estimate.exactly(unit * math.sqrt(float(squares.sum())), columns, "basis")
     square = Estimate.from_samples(squares, probes, seed, "hutchinson")
     value = math.sqrt(square.value)
-    return Estimate(value, square.stderr / (2 * value) if value else 0.0, probes, seed, "hutchinson", square.dof)
+    stderr = unit * square.stderr / (2 * value) if value else 0.0
+    return Estimate(unit * value, stderr, probes, seed, "hutchinson", square.dof)
+
+
+def _lengths(columns: Tensor) -> Tensor:
+    """The length of every column, whatever the range of its entries."""
+    largest = columns.abs().amax(0)
+    unit = torch.where(largest == 0, torch.ones_like(largest), largest)
+    return unit * (columns / unit).square().sum(0).sqrt()
