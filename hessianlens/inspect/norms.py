@@ -12,10 +12,10 @@ from hessianlens.errors import check_choice, expect
 from hessianlens.inspect.chained import ChainedAttention, chained_attention
 from hessianlens.inspect.forecast import ensure_forecast_fits, forecast
 from hessianlens.inspect.operators import Pattern, closed_form
-from hessianlens.inspect.pairs import norm_from_squares
 from hessianlens.problems import Block, Problem
 from hessianlens.spectra import Estimate
 from hessianlens.spectra.probes import Probes
+from hessianlens.spectra.squares import norm_from_squares
 
 PARTS = ("full", "ggn", "functional")
 
@@ -56,7 +56,8 @@ def block_norms(
 ) -> BlockNorms:
     """Frobenius norms of the diagonal blocks of the Hessian, Gauss-Newton and functional matrix.
 
-    Every part of a block comes from the same probes and the same graph. Blocks of a decoder's last attention layer are
+    Every part of a block comes from the same probes and the same graph, so that their errors go together; those of
+    different blocks are independent. Blocks of a decoder's last attention layer are
     answered exactly, without probes, where the closed form is cheap; with "auto" the probes of earlier attention layers
     go together through the layers' own formulas where these are joined by piecewise linear maps (one head, no norm,
     ReLU). The estimates are the same.
@@ -83,8 +84,8 @@ def block_norms(
     check_choice("method", method, ("auto", "exact", "products"))
     expect(len(parts) > 0, "parts: got none, expected some of 'full', 'ggn', 'functional'.")
     expect(
-        isinstance(probes, int) and probes >= 2,
-        f"probes: got {probes!r}, expected at least 2 for an error bar, a whole number.",
+        isinstance(probes, int) and probes >= 1,
+        f"probes: got {probes!r}, expected at least 1, a whole number.",
     )
     chosen = problem.select(blocks)
     found: dict[tuple[str, str], Estimate] = {}
@@ -132,10 +133,7 @@ def _sampled(
                 )
                 for part, product in _products(at, block, tangent, parts).items():
                     sums[block.name, part][..., k] += product
-    return {
-        key: norm_from_squares(total.double().flatten(0, -2).square().sum(0), vectors[key[0]])
-        for key, total in sums.items()
-    }
+    return {key: _norm(total.double().flatten(0, -2).square().sum(0), vectors[key[0]]) for key, total in sums.items()}
 
 
 def _chained(
@@ -148,14 +146,16 @@ def _chained(
         products = {"ggn": gauss_newton, "functional": rest, "full": gauss_newton + rest}
         for part in parts:
             squares = products[part].double().flatten(1).square().sum(1)
-            found[name, part] = norm_from_squares(squares, vectors[name])
+            found[name, part] = _norm(squares, vectors[name])
     return found
 
 
 def _probes(block: Block, probes: int, seed: int, problem: Problem) -> Probes:
-    if probes >= block.numel:
-        return Probes(block.numel, block.numel, None, "basis", problem.dtype, problem.device)
-    return Probes(block.numel, probes, seed, "rademacher", problem.dtype, problem.device)
+    return Probes.of_block(block.name, block.numel, probes, seed, problem.dtype, problem.device)
+
+
+def _norm(squares: Tensor, vectors: Probes) -> Estimate:
+    return norm_from_squares(squares, seed=vectors.seed, exact=vectors.distribution == "basis")
 
 
 def _products(at: Linearisation, block: Block, tangent: Tensor, parts: Sequence[str]) -> dict[str, Tensor]:
