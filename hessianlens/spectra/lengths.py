@@ -25,7 +25,7 @@ def norm_from_lengths(lengths: Float[Tensor, "probes"], *, seed: int | None, exa
 
     >>> lengths = torch.tensor([2.0, 1.8, 2.2, 2.0])
     >>> print(norm_from_lengths(lengths, seed=0))
-    2.00 [1.82, 2.48] (4 probes: few)
+    2.00 [1.82, 2.68] (4 probes: few)
     >>> print(norm_from_lengths(lengths[:1], seed=0), norm_from_lengths(lengths, seed=None, exact=True), sep="; ")
     2.0 [0.9, 63.8] (1 probe: few); 4.00999 (exact)
     """
