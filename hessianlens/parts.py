@@ -16,6 +16,7 @@ def check_parts(parts: Sequence[str]) -> None:
     >>> check_parts(("full", "ggn"))
     """
     if isinstance(parts, str) or not isinstance(parts, Sequence) or not parts:
-        raise InputError(f"parts: got {parts!r}, expected some of {', '.join(map(repr, PARTS))}, as a tuple.")
+        got = "none" if isinstance(parts, Sequence) and not parts else repr(parts)
+        raise InputError(f"parts: got {got}, expected some of {', '.join(map(repr, PARTS))}, as a tuple.")
     for part in parts:
         check_choice("parts", part, PARTS)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from hessianlens.errors import InputError
 from hessianlens.memory import SAFE_SHARE
 from hessianlens.models.discovery.heads import head_name
-from hessianlens.network.forecast import Forecast, cut_to, forecast
+from hessianlens.network.forecasting import Forecast, cut_to, forecast
 from hessianlens.network.sampling import GraphSource, Request, layer_groups
 from hessianlens.problems import Block, Problem
 from hessianlens.sizes import parse_size, readable

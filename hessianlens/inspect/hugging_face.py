@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging as standard_logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from torch import nn
 from hessianlens.errors import InputError, expect
 from hessianlens.inspect.heads import HEADS
 from hessianlens.inspect.specification import Specification, check_known, check_options, check_there, stated_config
+from hessianlens.inspect.weighing import ensure_model_fits
 
 _ARCHITECTURES = {
     "ForCausalLM": "causal-lm",
@@ -29,6 +31,11 @@ _BY_TYPE = ("image-classification", "masked-lm", "causal-lm", "sequence-classifi
 """Tried in this order where a configuration names no architecture: BERT has heads of every kind, GPT-2 has not."""
 
 
+_LAYERS = ("num_hidden_layers", "num_layers", "n_layer", "n_layers")
+_MOST_LAYERS = 10_000
+"""Configurations list their layers: with very many of them not even the configuration fits in memory."""
+
+
 def transformers_package() -> Any:
     """The package transformers; `InputError` says how to get it."""
     try:
@@ -41,13 +48,16 @@ def transformers_package() -> Any:
     return transformers
 
 
-def config_model(specification: Specification, head: str, seed: int) -> tuple[nn.Module, str]:
+def config_model(
+    specification: Specification, head: str, seed: int, dtype: torch.dtype = torch.float64
+) -> tuple[nn.Module, str]:
     """A model with random weights from a configuration: a type such as ``gpt2``, or a file; and its head."""
     transformers = transformers_package()
     with _quietly(transformers), _explained(f"config {specification.name!r}"):
         config = _configuration(transformers, specification)
         found = _head(transformers, config, head)
         factory = getattr(transformers, HEADS[found])
+        _ensure_fits(transformers, specification, config, factory, dtype)
         # Initialisation draws from the global generator; it is put back as it was.
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
@@ -81,6 +91,24 @@ def tokenizer_of(source: str | None, model: str) -> Any:
             raise InputError(f"data: text needs a tokenizer, and {said}; {remedy}.") from error
 
 
+def _ensure_fits(
+    transformers: Any, specification: Specification, config: Any, factory: Any, dtype: torch.dtype
+) -> None:
+    """Refuse weights that would not fit, counted with fewer layers where the configuration can be made with fewer."""
+    layers = getattr(config, "num_hidden_layers", None)
+    key = config.attribute_map.get("num_hidden_layers", "num_hidden_layers")
+
+    def build(count: int) -> nn.Module:
+        with_layers = {n: v for n, v in specification.options.items() if n != "num_hidden_layers"} | {key: count}
+        return factory.from_config(_configuration(transformers, replace(specification, options=with_layers)))
+
+    if not isinstance(layers, int) or Path(specification.name).suffix == ".json":
+        # A file may list what every layer is, and fits its own number of layers only.
+        ensure_model_fits(specification.name, lambda _: factory.from_config(config), 1, dtype)
+    else:
+        ensure_model_fits(specification.name, build, max(layers, 1), dtype)
+
+
 def _configuration(transformers: Any, specification: Specification) -> Any:
     name, stated = specification.name, {}
     if Path(name).suffix == ".json":
@@ -92,6 +120,12 @@ def _configuration(transformers: Any, specification: Specification) -> Any:
     check_options(
         type(default).__name__, specification.options, {*default.to_dict(), *default.attribute_map, "num_labels"}
     )
+    for option in _LAYERS:
+        count = {**stated, **specification.options}.get(option, 0)
+        expect(
+            not isinstance(count, int) or count <= _MOST_LAYERS,
+            f"model: got {option}={count}, expected at most {_MOST_LAYERS:,} layers.",
+        )
     # Made with its options, not changed afterwards: sizes that follow from others are computed when it is made.
     return transformers.AutoConfig.for_model(name, **{**stated, **specification.options})
 

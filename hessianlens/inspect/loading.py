@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from hessianlens.inspect.heads import HEADS
 from hessianlens.inspect.hugging_face import config_model, saved_model, tokenizer_of
 from hessianlens.inspect.specification import Specification, parse_specification
 from hessianlens.inspect.toy import check_toy
+from hessianlens.inspect.weighing import ensure_model_fits, ensure_saved_fits
 from hessianlens.models import Transformer
 from hessianlens.tasks import Addition
 
@@ -68,7 +70,7 @@ def load_model(name: str, *, head: str = "auto", seed: int = 0, dtype: torch.dty
             folder or hub name of a saved one.
         head: What a Hugging Face model predicts; "auto" lets its configuration decide.
         seed: Draws random weights.
-        dtype: Dtype of a toy's weights; other models keep their own.
+        dtype: Dtype of a toy's weights and of the derivatives; other models keep their own weights.
 
     >>> load_model("toy:layers=2,d_model=8,digits=2").described
     'Transformer(layers=2, d_model=8), random weights'
@@ -78,8 +80,9 @@ def load_model(name: str, *, head: str = "auto", seed: int = 0, dtype: torch.dty
     if specification.kind == "toy":
         return _toy(specification, seed, dtype)
     if specification.kind == "config":
-        model, found = config_model(specification, head, seed)
+        model, found = config_model(specification, head, seed, dtype)
         return LoadedModel(model, found, f"{type(model).__name__}, random weights")
+    ensure_saved_fits(Path(specification.name), dtype)
     model, found = saved_model(specification.name, head)
     return LoadedModel(model, found, f"{type(model).__name__} from {specification.name}", source=specification.name)
 
@@ -89,8 +92,11 @@ def _toy(specification: Specification, seed: int, dtype: torch.dtype) -> LoadedM
     check_toy(specification.options)
     task = Addition(options.pop("digits", 5))
     shown = ", ".join(f"{name}={value}" for name, value in options.items())
-    defaults = {"vocab": task.vocab, "context": task.context, "seed": seed}
-    model = Transformer(**{**defaults, **options}, dtype=dtype)
+    asked = {"vocab": task.vocab, "context": task.context, "seed": seed, **options, "dtype": dtype}
+    layers = asked.get("layers", 1)
+    if isinstance(layers, int) and layers > 0:
+        ensure_model_fits("the toy", lambda count: Transformer(**{**asked, "layers": count}), layers, dtype)
+    model = Transformer(**asked)
     for size, wanted, least in (
         ("vocab", len(model.token_embedding), task.vocab),
         ("context", len(model.position_embedding), task.context),

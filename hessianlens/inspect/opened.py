@@ -14,7 +14,7 @@ from hessianlens.inspect.data import Data, prepare_data
 from hessianlens.inspect.loading import LoadedModel, load_model
 from hessianlens.inspect.settings import PROBES, Settings
 from hessianlens.models.adapters import problem as make_problem
-from hessianlens.network.forecast import Forecast
+from hessianlens.network.forecasting import Forecast
 from hessianlens.problems import Block, Problem
 
 

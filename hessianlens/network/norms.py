@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from hessianlens.errors import check_choice, expect
 from hessianlens.memory import memory_errors_explained
-from hessianlens.network.forecast import ensure_fits_in_memory
+from hessianlens.network.forecasting import ensure_fits_in_memory
 from hessianlens.network.norm_run import NormRun
 from hessianlens.network.operators import METHODS, Pattern
 from hessianlens.network.watch import Deadline, Watch, watching

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from hessianlens.curvature import BlockPairOperator, FunctionalOperator, GaussNewtonOperator, HessianOperator
 from hessianlens.errors import check_choice, expect
-from hessianlens.network.forecast import ensure_fits_in_memory
+from hessianlens.network.forecasting import ensure_fits_in_memory
 from hessianlens.network.operators import Pattern
 from hessianlens.network.sampling import WORKSPACE
 from hessianlens.problems import Block, Problem

@@ -37,16 +37,21 @@ class ForwardSizes:
 class Rehearsal:
     """Runs of a problem on the meta device, where tensors have a size but no contents and cost next to nothing.
 
-    A model or a loss that asks for contents is run on a few sequences instead.
+    A model or a loss that asks for contents is run on a few sequences instead; one that needs its whole batch, on that.
 
     Args:
         problem: What would be differentiated.
+
+    Attributes:
+        batch: The largest batch.
+        cut: Whether a part of that batch could be run alone.
     """
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         self.batch: Batch = max(problem.data, key=sequences_of)
         self._hollow: Problem | None = problem.to(device="meta")
+        self.cut = True
 
     @property
     def sequences(self) -> int:
@@ -81,10 +86,15 @@ class Rehearsal:
                 return measure(self._on(self._hollow, sequences))
             except Exception:  # whatever a model makes of tensors without contents, with contents it may run
                 self._hollow = None
-        return measure(self._on(self.problem, sequences))
+        if self.cut and sequences < self.sequences:
+            try:
+                return measure(self._on(self.problem, sequences))
+            except (RuntimeError, ValueError, IndexError):
+                self.cut = False
+        return measure(self._on(self.problem, self.sequences if not self.cut else sequences))
 
     def _on(self, problem: Problem, sequences: int) -> Problem:
-        """The problem on the first sequences of the largest batch; on all of it where that cannot be cut."""
+        """The problem on the first sequences of the largest batch."""
         batch = self.batch if sequences >= self.sequences else as_batches([self.batch], sequences)[0]
         return replace(problem, data=[move(batch, None, problem.device)])
 

@@ -18,6 +18,7 @@ from hessianlens.inspect.measurement import Measurement, cell
 from hessianlens.inspect.opened import open_model
 from hessianlens.inspect.settings import Settings
 from tests.inspect.saved_models import BERT, GPT2, LLAMA, VIT, saved
+from tests.network.watches import Interrupting
 
 TOY = "toy:layers=2,d_model=4,d_mlp=3,digits=1"
 QUICK = ["--probes", "2", "--sequences", "2"]
@@ -130,7 +131,7 @@ def test_heads_parts_and_precision(tmp_path: Path) -> None:
 
 
 def test_a_forecast_measures_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hessianlens.inspect.measurement.rows", lambda *a, **k: pytest.fail("measured"))
+    monkeypatch.setattr("hessianlens.inspect.measurement.run_until", lambda *a, **k: pytest.fail("measured"))
     answer = call(TOY, *QUICK, "--blocks", "layer0.*", "--forecast")
     assert answer.exit_code == 0, answer.output
     assert "12 blocks" in answer.stdout and "24 products" in answer.stdout and "free" in answer.stdout
@@ -138,11 +139,12 @@ def test_a_forecast_measures_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found["forecast"]["products"] == 24 and found["forecast"]["bytes"] > 0
 
 
-def test_a_limit_of_memory_cuts_batches_and_changes_nothing() -> None:
+def test_a_limit_of_memory_cuts_batches_and_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     def inspected(*options: object) -> dict:
         arguments = [TOY, "--sequences", 6, "--probes", 3, "--blocks", "layer0.attn.q", "--json", *options]
         return json.loads(call(*arguments).stdout)
 
+    monkeypatch.setattr("hessianlens.network.forecasting.process_bytes", lambda: 0)
     whole, cut = inspected(), inspected("--max-memory", "60kB")
     assert whole["batches"] == 1 < cut["batches"]
     for part, norm in whole["blocks"][0]["norms"].items():
@@ -173,18 +175,13 @@ def test_bad_input_is_one_line(said: str) -> None:
     assert answer.stderr.strip().count("\n") == 0 and not answer.stdout
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("as_json", [False, True])
-def test_what_is_done_is_shown_after_ctrl_c(as_json: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A real signal, in the middle of the third group."""
-    real, calls = hl.block_norms, []
-
-    def interrupted(*args, **kwargs):
-        calls.append(args)
-        if len(calls) == 3:
-            signal.raise_signal(signal.SIGINT)
-        return real(*args, **kwargs)
-
-    monkeypatch.setattr("hessianlens.inspect.blockwise.block_norms", interrupted)
+def test_what_is_done_is_shown_after_a_signal(
+    as_json: bool, number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A real signal, after the products of two blocks."""
+    monkeypatch.setattr("hessianlens.network.watch.BarWatch", lambda bar: Interrupting(4, number))
     options = ["--csv", tmp_path / "table.csv", *(["--json"] if as_json else [])]
     answer = call(TOY, *QUICK, "--blocks", "layer0.mlp.*", "--pairs", *options)
     assert answer.exit_code == 130

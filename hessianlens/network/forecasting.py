@@ -94,15 +94,16 @@ def forecast(problem: Problem, blocks: Sequence[Block], probes: int = 20, parts:
     width = rehearsal.sequences
     # Without contents the whole batch costs no more than a part of it.
     other = width if rehearsal.hollow else min(2, width)
-    if other > 1:
-        more = max(rehearsal.peak(group, asked, other) for group in groups)
-        each = max(more - one, 0) // (other - 1)
+    vectors = min(_vector_bytes(blocks, problem), one)
+    if not rehearsal.cut or other == 1:
+        each = (one - vectors) // (1 if rehearsal.cut else width)
     else:
-        each = max(one - _vector_bytes(blocks, problem), 0)
+        each = max(max(rehearsal.peak(group, asked, other) for group in groups) - one, 0) // (other - 1)
+        vectors = max(one - each, 0)
     return Forecast(
         products=sum(min(probes, block.numel) for block in blocks),
         bytes_per_sequence=each,
-        vector_bytes=max(one - each, 0) + _held_bytes(problem, blocks, probes, len(asked)),
+        vector_bytes=vectors + _held_bytes(problem, blocks, probes, len(asked)),
         sequences=width,
         available=available_bytes(problem.device),
         process_bytes=process_bytes(),
