@@ -13,7 +13,7 @@ from hessianlens.lab.claims.claim import DOCUMENTS
 
 TOPICS = Path(__file__).parent / "topics"
 
-_GIVEN = re.compile(r'(?:@claim|= unmeasured)\(\s*"([A-Z]\d+)"')
+_GIVEN = re.compile(r'(?:@claim|\bunmeasured)\(\s*"([A-Z]\d+)"')
 """How a topic gives a claim; ids are written out there."""
 
 

@@ -7,7 +7,6 @@ import platform
 import subprocess
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from importlib import metadata
 from pathlib import Path
 
 from hessianlens import __version__
@@ -38,6 +37,8 @@ class Provenance:
 
 def collect() -> Provenance:
     """The circumstances now."""
+    from importlib import metadata
+
     import psutil
     import torch
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import zipfile
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -58,6 +57,8 @@ def decode(rows: str, arrays: bytes | None) -> Measurement:
 
 
 def _decode_arrays(content: bytes) -> dict[str, np.ndarray]:
+    import zipfile
+
     import numpy as np
 
     try:
