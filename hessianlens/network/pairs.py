@@ -108,7 +108,7 @@ def block_pair_norms(
     check_choice("part", part, tuple(_KINDS))
     expect(probes >= 1, f"probes: got {probes}, expected at least 1.")
     chosen = problem.select(blocks)
-    ensure_fits_in_memory(problem, chosen, probes, 1)
+    ensure_fits_in_memory(problem, chosen, probes, 1, together=True)
     one_sided = {}
     for column in chosen:
         operator = _KINDS[part](problem, chosen, [column])
