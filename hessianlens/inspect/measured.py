@@ -18,6 +18,7 @@ from hessianlens.network.watch import Deadline, Watch, terminations_interrupt, w
 from hessianlens.parts import PARTS, check_parts
 from hessianlens.problems import Block, Problem
 from hessianlens.sizes import parse_time, readable_time
+from hessianlens.spectra.estimate import ends_in_percent
 
 BUDGET, RTOL = 300.0, 0.05
 """Seconds, and the relative half-width of intervals that is narrow enough, where nothing else is asked for."""
@@ -61,9 +62,9 @@ class Measured:
     @property
     def summary(self) -> str:
         """One line: how much was done, and what was left out."""
-        sampled = [norm for norm in self.norms.values() if not norm.exact]
-        width = max((norm.relative_width() for norm in sampled), default=0.0)
-        widest = f", every interval within {100 * width:.2g} % of its norm" if sampled else ""
+        sampled = [norm for norm in self.norms.values() if not norm.exact and norm.value]
+        wide = max(sampled, key=lambda norm: norm.relative_width(), default=None)
+        widest = "" if wide is None else f", widest interval {ends_in_percent(wide.value, *wide.interval())}"
         within = f" of {readable_time(self.budget)}" if self.budget is not None else ""
         ended = ", interrupted" if self.interrupted else ""
         left = f"; left out: {_listed(self.left_out)}" if self.left_out else ""

@@ -187,14 +187,14 @@ def with_interval(value: float, low: float, high: float) -> str:
 
 
 def ends_in_percent(value: float, low: float, high: float) -> str:
-    """The ends of an interval, from the value and in percent of it.
+    """The ends of an interval, from the value and in percent of it; from three times the value on as a multiple.
 
     >>> ends_in_percent(3.2141, 3.137, 3.347), ends_in_percent(1.0, 0.446, 31.9)
-    ('-2.4% +4.1%', '-55% +3090%')
+    ('-2.4% +4.1%', '-55% x32')
     """
     sizes = (round(100 * abs(end / value - 1), 2) for end in (low, high))
     below, above = (f"{size:.2g}%" if size < 99.5 else f"{size:.0f}%" for size in sizes)
-    return f"-{below} +{above}"
+    return f"-{below} " + (f"+{above}" if high < 3 * value else f"x{high / value:.2g}")
 
 
 def _counted(probes: int, few: bool) -> str:
