@@ -200,8 +200,8 @@ def _print_table(measurement: Measurement) -> None:
     if table.rows:
         _print_rows(measurement, console)
         console.print(
-            "-2% +4%: 95 % interval (x5: up to five times as much), none where exact; few: from fewer than 10 probes; scale: |H| / sqrt(parameters) "
-            "over that of the median block.",
+            "-2% +4%: 95 % interval (x5: up to five times as much), none where exact; few: from fewer than 10 probes; "
+            "scale: |H| / sqrt(parameters) over that of the median block.",
             style="dim",
             soft_wrap=True,
         )
