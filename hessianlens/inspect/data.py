@@ -14,9 +14,9 @@ from hessianlens.errors import InputError, expect
 from hessianlens.inspect.data_files import read_batches
 from hessianlens.inspect.loading import LoadedModel
 from hessianlens.models.adapters import differentiable_twice
-from hessianlens.models.adapters.batches import as_batches, batch_size, targets_of
+from hessianlens.models.adapters.batches import as_batches, targets_of
 from hessianlens.models.adapters.outputs import call
-from hessianlens.problems import Batch
+from hessianlens.problems import Batch, batch_size
 
 MASKED_SHARE = 0.15
 _DEFAULT_LENGTH, _DEFAULT_SEQUENCES = 32, 8

@@ -13,8 +13,8 @@ from torch import Tensor
 from hessianlens.curvature import Linearisation
 from hessianlens.errors import InputError, expect
 from hessianlens.memory import available_bytes, readable
-from hessianlens.models.adapters.batches import as_batches, batch_size
-from hessianlens.problems import Block, Problem, tensors
+from hessianlens.models.adapters.batches import as_batches
+from hessianlens.problems import Block, Problem, batch_size, tensors
 
 _SAFETY = 0.8
 """Share of the free memory that a forecast may claim."""
