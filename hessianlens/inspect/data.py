@@ -16,9 +16,9 @@ from hessianlens.inspect.data_kinds import check_amounts
 from hessianlens.inspect.loading import LoadedModel
 from hessianlens.memory import ensure_fits
 from hessianlens.models.adapters import differentiable_twice
-from hessianlens.models.adapters.batches import as_batches, batch_size, targets_of
+from hessianlens.models.adapters.batches import as_batches, targets_of
 from hessianlens.models.adapters.outputs import call
-from hessianlens.problems import Batch
+from hessianlens.problems import Batch, batch_size
 
 MASKED_SHARE = 0.15
 _DEFAULT_LENGTH, _DEFAULT_SEQUENCES = 32, 8

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
+from hessianlens.curvature import verify
 from hessianlens.errors import expect
 from hessianlens.network.chained import ChainedAttention, ChainSource, chained_attention
 from hessianlens.network.exact import ExactAttention
@@ -120,11 +121,12 @@ class NormRun:
         self._sampled = sampled
 
     def _solve(self, exact: ExactAttention) -> None:
-        for block in self.blocks:
-            if exact.covers([block]):
-                self.watch.step(f"{block.name}, exactly")
-                norms = exact.norms(block, self.parts)
-                self._exact.update({(block.name, part): Estimate.exactly(norm) for part, norm in norms.items()})
+        covered = [block for block in self.blocks if exact.covers([block])]
+        self._verify(covered)
+        for block in covered:
+            self.watch.step(f"{block.name}, exactly")
+            norms = exact.norms(block, self.parts)
+            self._exact.update({(block.name, part): Estimate.exactly(norm) for part, norm in norms.items()})
 
     def _join(self, chain: ChainedAttention | None, sampled: Sequence[Block]) -> None:
         if chain is not None:
@@ -141,6 +143,8 @@ class NormRun:
         together = [self._request(block, probes) for block in self._sampled if block.name in self._chained]
         if together:
             self.watch.step(f"{len(together)} blocks of attention layers together")
+            for group in layer_groups([request.block for request in together]):
+                self._verify(group)
             self._keep(self._source(together).draw(together))
         for group in layer_groups([block for block in self._sampled if block.name not in self._chained]):
             for _ in self._visit([self._request(block, probes) for block in group]):
@@ -175,9 +179,15 @@ class NormRun:
         """Draw what is asked for, one product at a time."""
         first = requests[0].block.name
         self.watch.step(first + (f" and {len(requests) - 1} more" if len(requests) > 1 else ""))
+        self._verify([request.block for request in requests])
         for drawn in self._source(requests).draw(requests):
             self._keep([drawn])
             yield
+
+    def _verify(self, blocks: Sequence[Block]) -> None:
+        """Once for every layer: its second derivatives are all there."""
+        if blocks:
+            verify(self.problem, [block.parameter for block in blocks])
 
     def _keep(self, drawn: Iterator[tuple[str, dict[str, Tensor]]] | Sequence[tuple[str, dict[str, Tensor]]]) -> None:
         for name, lengths in drawn:

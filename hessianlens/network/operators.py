@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hessianlens.curvature import BlockPairOperator, FunctionalOperator, GaussNewtonOperator, HessianOperator
+from hessianlens.curvature import BlockPairOperator, FunctionalOperator, GaussNewtonOperator, HessianOperator, verify
 from hessianlens.errors import InputError, check_choice, expect
 from hessianlens.memory import SAFE_SHARE, available_bytes
 from hessianlens.network.exact import ExactAttention, closed_form_bytes, exact_attention
@@ -66,6 +66,7 @@ def _operator(part: str, problem: Problem, rows: Pattern, cols: Pattern | None, 
         exact = closed_form(problem, (*row_blocks, *column_blocks), forced=method == "exact")
         one = len(row_blocks) == len(column_blocks) == 1
         if exact is not None and one and exact.covers((*row_blocks, *column_blocks)):
+            verify(problem, [block.parameter for block in (*row_blocks, *column_blocks)])
             return exact.operator(part, row_blocks[0], column_blocks[0])
         if method == "exact":
             raise InputError(

@@ -11,9 +11,9 @@ import torch
 
 from hessianlens.errors import InputError
 from hessianlens.memory import LiveBytes
-from hessianlens.models.adapters.batches import as_batches, batch_size
+from hessianlens.models.adapters.batches import as_batches
 from hessianlens.network.sampling import GraphSource, Request
-from hessianlens.problems import Batch, Block, Problem, move, tensors
+from hessianlens.problems import Batch, Block, Problem, batch_size, move, tensors
 
 T = TypeVar("T")
 

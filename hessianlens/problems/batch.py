@@ -1,31 +1,57 @@
-"""Batches of any nesting: their tensors, moved or rebuilt."""
+"""Batches of any nesting: their tensors, moved, cut or rebuilt."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from hessianlens.errors import InputError
 
 Batch = Any
 
 
 def move(batch: Batch, dtype: torch.dtype | None, device: torch.device | str | None) -> Batch:
     """A batch with its floating tensors in another dtype and all of its tensors on another device."""
+    return mapped(lambda tensor: tensor.to(device=device, dtype=dtype if tensor.is_floating_point() else None), batch)
+
+
+def batch_size(batch: Batch) -> int:
+    """Number of sequences: the first axis of the first tensor."""
+    first = next(iter(tensors(batch)), None)
+    if first is None or first.ndim == 0:
+        raise InputError("data: got a batch without any tensor, expected inputs with a batch axis.")
+    return first.shape[0]
+
+
+def pieces(batch: Batch, size: int) -> Iterator[Batch]:
+    """A batch cut along its first axis into pieces of at most `size` sequences; what has no such axis stays whole."""
+    total = batch_size(batch)
+
+    def narrowed(tensor: Tensor, start: int) -> Tensor:
+        return tensor[start : start + size] if tensor.ndim and tensor.shape[0] == total else tensor
+
+    for start in range(0, total, size):
+        yield mapped(partial(narrowed, start=start), batch)
+
+
+def mapped(function: Callable[[Tensor], Tensor], batch: Batch) -> Batch:
+    """A batch with a function applied to each of its tensors.
+
+    >>> mapped(torch.neg, {"a": (torch.ones(1), "name")})
+    {'a': (tensor([-1.]), 'name')}
+    """
     if isinstance(batch, Tensor):
-        return batch.to(device=device, dtype=dtype if batch.is_floating_point() else None)
+        return function(batch)
     if isinstance(batch, Mapping):
-        return {key: move(value, dtype, device) for key, value in batch.items()}
+        return {key: mapped(function, value) for key, value in batch.items()}
     if isinstance(batch, (tuple, list)):
-        return rebuilt(batch, [move(value, dtype, device) for value in batch])
+        make = getattr(type(batch), "_make", type(batch))  # named tuples
+        return make([mapped(function, value) for value in batch])
     return batch
-
-
-def rebuilt(like: tuple[Any, ...] | list[Any], values: list[Any]) -> Batch:
-    """A tuple or list of the same kind, named tuples included, with other values."""
-    make = getattr(type(like), "_make", type(like))
-    return make(values)
 
 
 def tensors(batch: Batch) -> Iterator[Tensor]:

@@ -8,15 +8,15 @@ import sys
 from hessianlens.cli import app
 from hessianlens.network import watch
 
-NUMBER = int(sys.stdin.read())
-
 
 class Signalled(watch.BarWatch):
     def products(self, count: float) -> None:
         super().products(count)
         if self._done == 10:
-            os.kill(os.getpid(), NUMBER)
+            os.kill(os.getpid(), number)
 
 
-watch.BarWatch = Signalled  # type: ignore[misc]
-app(["inspect", *sys.argv[1:]])
+if __name__ == "__main__":
+    number = int(sys.stdin.read())
+    watch.BarWatch = Signalled  # type: ignore[misc]
+    app(["inspect", *sys.argv[1:]])

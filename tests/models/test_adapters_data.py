@@ -13,7 +13,8 @@ from torch.utils.data import DataLoader, TensorDataset
 from transformers import BatchEncoding
 
 import hessianlens as hl
-from hessianlens.models.adapters.batches import as_batches, batch_size, inputs_of, targets_of
+from hessianlens.models.adapters.batches import as_batches, inputs_of, targets_of
+from hessianlens.problems import batch_size
 from tests.curvature import hugging_face, networks
 from tests.curvature.networks import tokens
 from tests.curvature.registry import pairs

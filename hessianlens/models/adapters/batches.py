@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from torch import Tensor
 
 from hessianlens.errors import InputError, expect
-from hessianlens.problems import Batch, rebuilt, tensors
+from hessianlens.problems import Batch, batch_size, pieces
 
 
 def as_batches(data: object, micro_batch: int | None = None) -> list[Batch]:
@@ -43,7 +43,7 @@ def as_batches(data: object, micro_batch: int | None = None) -> list[Batch]:
         isinstance(micro_batch, int) and micro_batch > 0,
         f"micro_batch: got {micro_batch!r}, expected a positive whole number of sequences.",
     )
-    return [piece for batch in batches for piece in _pieces(batch, micro_batch)]
+    return [piece for batch in batches for piece in pieces(batch, micro_batch)]
 
 
 def is_batch(data: object) -> bool:
@@ -51,29 +51,6 @@ def is_batch(data: object) -> bool:
     if isinstance(data, (Tensor, Mapping)):
         return True
     return isinstance(data, tuple) and len(data) > 0 and isinstance(data[0], (Tensor, Mapping))
-
-
-def batch_size(batch: Batch) -> int:
-    """Number of sequences: the first axis of the first tensor."""
-    first = next(iter(tensors(batch)), None)
-    if first is None or first.ndim == 0:
-        raise InputError("data: got a batch without any tensor, expected inputs with a batch axis.")
-    return first.shape[0]
-
-
-def _pieces(batch: Batch, size: int) -> list[Batch]:
-    total = batch_size(batch)
-    return [_narrow(batch, start, min(start + size, total), total) for start in range(0, total, size)]
-
-
-def _narrow(batch: Batch, start: int, stop: int, total: int) -> Batch:
-    if isinstance(batch, Tensor):
-        return batch[start:stop] if batch.ndim and batch.shape[0] == total else batch
-    if isinstance(batch, Mapping):
-        return {key: _narrow(value, start, stop, total) for key, value in batch.items()}
-    if isinstance(batch, (tuple, list)):
-        return rebuilt(batch, [_narrow(value, start, stop, total) for value in batch])
-    return batch
 
 
 LABELS = ("labels", "label", "targets", "target", "y")
