@@ -8,6 +8,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, einsum
 
+from hessianlens.peak import Peak
+
 
 @dataclass(frozen=True, eq=False)
 class RowMatrices:
@@ -78,3 +80,17 @@ class RowMatrices:
         if sample is None:
             return torch.zeros(*self.shape, length)
         return self.apply(torch.eye(length, dtype=sample.dtype, device=sample.device)[None, None])
+
+
+def quotient_rows(peak: Peak, slopes: Float[Tensor, "s i l"], *, kills_right: bool) -> RowMatrices:
+    """``diag(b_i) - A_i b_i^T`` for weights A that sum to one and slopes b: the derivative of a quotient.
+
+    Split at the largest weight, ``A = A_* e_* + A'`` and b' alike, it is
+    ``diag(b with b_* (1 - A_*) in its place) - A' b^T - A_* e_* b'^T``: where one weight is nearly one, every summand
+    is as small as the whole.
+    """
+    at, others = peak.place, peak.others
+    diagonal = slopes.scatter(-1, at, slopes.gather(-1, at) * peak.rest)
+    left = torch.stack([others, peak.weights - others], -1)
+    right = -torch.stack([slopes, slopes.scatter(-1, at, 0.0)], -1)
+    return RowMatrices(tuple(slopes.shape), diagonal, left, right, kills_right=kills_right, kills_left=True)

@@ -200,7 +200,8 @@ def _print_table(measurement: Measurement) -> None:
     if table.rows:
         _print_rows(measurement, console)
         console.print(
-            "± standard error, none where exact; scale: |H| / sqrt(parameters) over that of the median block.",
+            "-2% +4%: 95 % interval, none where exact; few: from fewer than 10 probes; scale: |H| / sqrt(parameters) "
+            "over that of the median block.",
             style="dim",
             soft_wrap=True,
         )
@@ -212,12 +213,12 @@ def _print_table(measurement: Measurement) -> None:
         console.print(text, soft_wrap=True, markup=False)
 
 
-_TWO_LINES = {"parameters": "para-\nmeters", "functional/outer": "functional/\nouter"}
+_TWO_LINES = {"parameters": "para-\nmeters", "functional/outer": "func-\ntional/\nouter"}
 """Headings where the terminal is narrow: eighty columns hold a model's table."""
 
 
 def _print_rows(measurement: Measurement, console: Console) -> None:
-    """A number is never cut short: error bars go below the norms where the terminal is narrow, then lines are longer.
+    """A number is never cut short: intervals go below the norms where the terminal is narrow, then lines are longer.
 
     A file is as wide as it has to be.
     """
@@ -247,6 +248,6 @@ def _rich_table(measurement: Measurement, narrow: bool = False) -> Any:
         ratio = "" if found is None else f"{found:.2g}"
         scale = "flat" if row.name not in scales else f"{scales[row.name]:.2g}"
         norms = [cell(row.norms[part]) for part in parts]
-        shown = [norm.replace(" ±", "\n±") for norm in norms] if narrow else norms
+        shown = [norm.replace(" -", "\n-").replace(" few", "\nfew") for norm in norms] if narrow else norms
         made.add_row(row.name, f"{row.parameters:,}", *shown, ratio, scale)
     return made

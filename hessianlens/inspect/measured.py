@@ -113,7 +113,8 @@ def measure(
     >>> import hessianlens as hl
     >>> model = hl.models.Transformer(layers=1, d_model=4, d_mlp=8, dtype=torch.float64)
     >>> task = hl.tasks.Addition(digits=1)
-    >>> measured = measure(hl.problem(model, task.batch(4), task.cross_entropy), "layer0.*", budget=60, progress=False)
+    >>> problem = hl.problem(model, task.batch(4, seed=0), task.cross_entropy)
+    >>> measured = measure(problem, "layer0.*", budget=60, progress=False)
     >>> measured.left_out, measured.norms["layer0.mlp.in", "full"].relative_width() <= 0.05
     ((), True)
     """

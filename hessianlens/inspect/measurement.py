@@ -19,6 +19,7 @@ from hessianlens.network.pairs import PairNorms, block_pair_norms
 from hessianlens.network.watch import Deadline, Watch, terminations_interrupt
 from hessianlens.problems import Block
 from hessianlens.spectra import Estimate, eigenvalues, inertia
+from hessianlens.spectra.estimate import ends_in_percent
 from hessianlens.spectra.extremal import Eigenvalues
 from hessianlens.spectra.inertia import Inertia
 
@@ -135,6 +136,7 @@ class Measurement:
                 "blocks": list(self._pairs.names),
                 "norms": self._pairs.values().tolist(),
                 "stderrs": self._pairs.stderrs().tolist(),
+                **{name: ends.tolist() for name, ends in zip(("low", "high"), self._pairs.intervals(), strict=True)},
             }
         if self._spectra:
             found["spectra"] = {name: _spectrum(*both) for name, both in self._spectra.items()}
@@ -142,14 +144,17 @@ class Measurement:
 
 
 def cell(estimate: Estimate) -> str:
-    """A norm in a table: with its relative standard error, without one where it is exact.
+    """A norm in a table: with the ends of its 95 % interval in percent, without them where it is exact.
 
-    >>> cell(Estimate(3.2141, 0.0372, probes=20, seed=0, method="hutchinson")), cell(Estimate.exactly(0.5))
-    ('3.21 ± 1.2%', '0.5')
+    >>> cell(Estimate(3.2141, 0.0372, probes=20, seed=0, skewed=True)), cell(Estimate.exactly(0.5))
+    ('3.21 -2.1% +3.5%', '0.5')
+    >>> cell(Estimate(3.2141, 0.0372, probes=4, seed=0, skewed=True))
+    '3.21 -2.6% +11% few'
     """
     if estimate.exact or estimate.value == 0:
         return f"{estimate.value:.4g}"
-    return f"{estimate.value:.3g} ± {100 * estimate.stderr / estimate.value:.2g}%"
+    few = " few" if estimate.few else ""
+    return f"{estimate.value:.3g} {ends_in_percent(estimate.value, *estimate.interval())}{few}"
 
 
 def write_csv(table: CurvatureTable, path: Path) -> None:

@@ -76,7 +76,9 @@ class Forecast:
         )
 
 
-def forecast(problem: Problem, blocks: Sequence[Block], probes: int = 20, parts: int = 3) -> Forecast:
+def forecast(
+    problem: Problem, blocks: Sequence[Block], probes: int = 20, parts: int = 3, *, together: bool = False
+) -> Forecast:
     """What it takes to probe some blocks, from a rehearsal without contents.
 
     Vectors are made and dropped one at a time, so the peak does not grow with their number. The rehearsal goes through
@@ -87,9 +89,11 @@ def forecast(problem: Problem, blocks: Sequence[Block], probes: int = 20, parts:
         blocks: The blocks to be probed.
         probes: Vectors a block.
         parts: Number of parts asked for.
+        together: Whether all blocks share one graph, as they do for pairs of blocks.
     """
     expect(len(blocks) > 0, "blocks: got none, expected at least one.")
-    rehearsal, groups, asked = Rehearsal(problem), _demanding(blocks), PARTS[:1] if parts == 1 else PARTS
+    rehearsal, asked = Rehearsal(problem), PARTS[:1] if parts == 1 else PARTS
+    groups = [list(blocks)] if together else _demanding(blocks)
     one = max(rehearsal.peak(group, asked, 1) for group in groups)
     width = rehearsal.sequences
     # Without contents the whole batch costs no more than a part of it.
@@ -141,12 +145,22 @@ def _held_bytes(problem: Problem, blocks: Sequence[Block], probes: int, parts: i
     return max(widest, min(WORKSPACE, group * probes * parts * problem.dtype.itemsize))
 
 
-def ensure_fits_in_memory(problem: Problem, blocks: Sequence[Block], probes: int, parts: int) -> None:
-    """Refuse to probe blocks where that would not fit; asked first in a way that costs less than a forward pass."""
-    made = forward_sizes(problem).made
-    asked = max(sum(block.numel for block in group) for group in layer_groups(blocks)) * problem.dtype.itemsize
-    if _SURELY * (made + asked) > SAFE_SHARE * available_bytes(problem.device):
-        ensure_forecast_fits(forecast(problem, blocks, probes, parts))
+def ensure_fits_in_memory(
+    problem: Problem, blocks: Sequence[Block], probes: int, parts: int, together: bool = False
+) -> None:
+    """Refuse to probe blocks where that would not fit; asked first in a way that costs less than a forward pass.
+
+    Args:
+        problem: From `hessianlens.problem`.
+        blocks: The blocks to be probed.
+        probes: Vectors a block.
+        parts: Number of parts asked for.
+        together: Whether all blocks share one graph, as they do for pairs.
+    """
+    groups = [list(blocks)] if together else layer_groups(blocks)
+    asked = max(sum(block.numel for block in group) for group in groups) * problem.dtype.itemsize
+    if _SURELY * (forward_sizes(problem).made + asked) > SAFE_SHARE * available_bytes(problem.device):
+        ensure_forecast_fits(forecast(problem, blocks, probes, parts, together=together))
 
 
 def ensure_forecast_fits(made: Forecast) -> None:

@@ -7,6 +7,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
+import torch
 from torch import Tensor
 
 from hessianlens.errors import expect
@@ -17,7 +18,7 @@ from hessianlens.network.sampling import GraphSource, Request, layer_groups
 from hessianlens.network.watch import Deadline, Watch
 from hessianlens.problems import Block, Problem
 from hessianlens.spectra import Estimate
-from hessianlens.spectra.squares import norm_from_lengths
+from hessianlens.spectra.lengths import norm_from_lengths
 
 _BASIS_UP_TO = 20
 """Entries of a block up to which every basis vector is used in the first pass of a run with a budget."""
@@ -88,7 +89,8 @@ class NormRun:
         if not drawn:
             return {}
         seed = None if basis else self.seed
-        return {p: norm_from_lengths([one[p] for one in drawn], seed=seed, exact=basis) for p in self.parts}
+        lengths = {part: torch.stack([one[part] for one in drawn]) for part in self.parts}
+        return {part: norm_from_lengths(found, seed=seed, exact=basis) for part, found in lengths.items()}
 
     def width(self, block: Block) -> float:
         """How uncertain a block is: the relative half-width of its widest interval; infinite if nothing is known."""

@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from hessianlens.curvature import Linearisation
 from hessianlens.problems import Block, Problem
+from hessianlens.spectra.lengths import lengths_of
 from hessianlens.spectra.probes import Probes
 
 WORKSPACE = 2**28
@@ -56,10 +56,8 @@ class Request:
 
     def probes(self, problem: Problem, seed: int) -> Probes:
         """Its vectors; every block has a stream of its own."""
-        numel, dtype, device = self.block.numel, problem.dtype, problem.device
-        if self.basis:
-            return Probes(numel, numel, None, "basis", dtype, device)
-        return Probes(numel, self.stop, seed, "rademacher", dtype, device)
+        count = self.block.numel if self.basis else min(self.stop, self.block.numel - 1)
+        return Probes.of_block(self.block.name, self.block.numel, count, seed, problem.dtype, problem.device)
 
 
 class GraphSource:
@@ -140,6 +138,5 @@ class GraphSource:
 
 
 def length(product: Tensor) -> Tensor:
-    """Euclidean length in float64, without overflow where the entries are finite."""
-    scale = torch.linalg.vector_norm(product, torch.inf).clamp(min=torch.finfo(product.dtype).tiny)
-    return scale.double() * torch.linalg.vector_norm(product / scale, dtype=torch.float64)
+    """Euclidean length, a number in float64."""
+    return lengths_of(product.reshape(-1, 1))[0]

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from hessianlens.errors import InputError, expect
 from hessianlens.memory import ensure_fits
+from hessianlens.operators.scaled import Scaled
 from hessianlens.sizes import readable
 
 if TYPE_CHECKING:
@@ -111,7 +112,7 @@ class StructuredOperator(PyTorchLinearOperator):
 
     def frobenius_inner(self, other: object) -> Tensor:
         """The exact Frobenius inner product: the sum of the products of all entries of two matrices."""
-        return self._frobenius_inner(self._comparable(other)).to(self.dtype)
+        return self._frobenius_inner(self._comparable(other)).number(self.dtype, "frobenius_inner")
 
     def _comparable(self, other: object) -> StructuredOperator:
         if not isinstance(other, StructuredOperator):
@@ -128,14 +129,14 @@ class StructuredOperator(PyTorchLinearOperator):
         return other
 
     @abstractmethod
-    def _frobenius_inner(self, other: StructuredOperator) -> Tensor: ...
+    def _frobenius_inner(self, other: StructuredOperator) -> Scaled: ...
 
     @abstractmethod
-    def _frobenius_square(self) -> Tensor: ...
+    def _frobenius_square(self) -> Scaled: ...
 
     def frobenius_norm(self) -> Tensor:
-        """The exact Frobenius norm."""
-        return self._frobenius_square().clamp(min=0).sqrt().to(self.dtype)
+        """The exact Frobenius norm; its square need not fit in the dtype. Refused if the norm itself does not."""
+        return self._frobenius_square().root().number(self.dtype, "frobenius_norm")
 
     def frobenius_distance(self, other: object) -> Tensor:
         """The Frobenius norm of the difference.

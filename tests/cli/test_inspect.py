@@ -48,7 +48,9 @@ def test_a_table() -> None:
         "layer1.attn.q",
         "layer1.attn.v",
     ]
-    assert "±" in rows[0] and "±" not in rows[3]  # the last attention layer is exact
+    assert rows[0].count("few") == 3 and "few" not in rows[3]  # the last attention layer is exact
+    assert rows[0][3].startswith("-") and rows[0][4].startswith("+")
+    assert "-2% +4%: 95 % interval" in answer.stdout
     assert answer.stderr == ""
 
 
@@ -67,7 +69,8 @@ def test_no_number_is_cut_short_in_a_narrow_terminal(
     assert "…" not in shown
     for row in measurement.table.rows:
         for norm in row.norms.values():
-            assert all(word in shown for word in cell(norm).split(" ± ")) and (cell(norm) in shown) != stacked
+            words = cell(norm).removesuffix(" few").split(" ", 1)
+            assert all(word in shown for word in words) and (cell(norm) in shown) != stacked
     assert stacked != ("functional/outer" in shown)
     assert columns < 80 or max(map(len, shown.splitlines())) <= columns
 
@@ -94,8 +97,11 @@ def test_json_holds_the_numbers_of_a_direct_computation() -> None:
         for part, norm in row["norms"].items():
             assert norm["value"] == pytest.approx(norms[row["block"], part].value, rel=1e-9, abs=1e-15)
             assert norm["stderr"] == pytest.approx(norms[row["block"], part].stderr, rel=1e-6, abs=1e-15)
+            ends = norms[row["block"], part].interval()
+            assert (norm["low"], norm["high"]) == pytest.approx(ends, rel=1e-6, abs=1e-15)
     pairs = hl.block_pair_norms(problem, names, probes=3, seed=2)
     assert torch.allclose(torch.tensor(found["pairs"]["norms"], dtype=torch.float64), pairs.values())
+    assert torch.allclose(torch.tensor(found["pairs"]["high"], dtype=torch.float64), pairs.intervals()[1])
     ends = hl.eigenvalues(hl.hessian(problem, "layer0.attn.v"), 3, "both")
     assert found["spectra"]["layer0.attn.v"]["eigenvalues"] == pytest.approx(ends.values.tolist(), abs=1e-12)
 
@@ -127,7 +133,7 @@ def test_heads_parts_and_precision(tmp_path: Path) -> None:
     with path.open() as file:
         rows = list(csv.DictReader(file))
     assert [row["block"] for row in rows][:2] == ["layer0.attn.q.head0", "layer0.attn.q.head1"]
-    assert {"full", "full_stderr", "full_method"} < set(rows[0]) and "ggn" not in rows[0]
+    assert {"full", "full_stderr", "full_low", "full_high", "full_method"} < set(rows[0]) and "ggn" not in rows[0]
 
 
 def test_a_forecast_measures_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

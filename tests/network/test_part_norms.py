@@ -14,6 +14,7 @@ from hessianlens.theory import part_norms as theory
 from tests.curvature import networks
 from tests.curvature.networks import tokens
 from tests.curvature.registry import pairs
+from tests.variants import DOUBLE
 
 PARTS = ("full", "ggn", "functional")
 ROLES = ("q", "k", "v", "o", "q.bias", "v.bias")
@@ -93,9 +94,23 @@ def test_several_heads_are_left_to_the_blocks(options: dict[str, int]) -> None:
 
 
 def test_parts_that_cancel_are_left_to_the_blocks() -> None:
-    inner = torch.tensor([[1.0, -0.999], [-0.999, 1.0]], dtype=torch.float64)
-    assert theory._norms(inner) is None
-    assert theory._norms(torch.eye(2, dtype=torch.float64))["full"] == pytest.approx(2**0.5)
+    inner, sizes = torch.tensor([[1.0, -0.999], [-0.999, 1.0]], dtype=DOUBLE), torch.ones(2, dtype=DOUBLE)
+    assert theory._norms(inner, sizes, DOUBLE) is None
+    assert theory._norms(torch.eye(2, dtype=DOUBLE), sizes, DOUBLE)["full"] == pytest.approx(2**0.5)
+
+
+@pytest.mark.parametrize("size", [1e-200, 1e200])
+def test_squares_of_norms_need_not_fit(size: float) -> None:
+    found = theory._norms(torch.eye(2, dtype=DOUBLE), size * torch.tensor([3.0, 4.0], dtype=DOUBLE), DOUBLE)
+    assert found == pytest.approx({"ggn": 3 * size, "functional": 4 * size, "full": 5 * size}, rel=1e-14, abs=0)
+
+
+def test_products_that_have_left_the_range_are_left_to_the_blocks() -> None:
+    """Zero because it is small is not zero; zero because there is nothing is."""
+    inner = torch.tensor([[1.0, 0.0], [0.0, 0.0]], dtype=DOUBLE)
+    assert theory._norms(inner, torch.tensor([1.0, 1e-9], dtype=DOUBLE), DOUBLE) is None
+    nothing = theory._norms(inner, torch.tensor([1.0, 0.0], dtype=DOUBLE), DOUBLE)
+    assert nothing == {"ggn": 1.0, "functional": 0.0, "full": 1.0}
 
 
 def test_positions_without_slope_still_have_curvature() -> None:
