@@ -123,8 +123,8 @@ def measure(
     check_choice("method", method, METHODS)
     deadline = Deadline(None if budget is None else parse_time(budget))
     expect(
-        probes is None or (isinstance(probes, int) and probes >= 2),
-        f"probes: got {probes!r}, expected a whole number of at least 2, or None.",
+        probes is None or (isinstance(probes, int) and probes >= 1),
+        f"probes: got {probes!r}, expected a whole number of at least 1, or None.",
     )
     expect(budget is not None or probes is not None, "budget: got None, expected a time, or a number of probes.")
     expect(rtol > 0, f"rtol: got {rtol}, expected a positive relative width.")

@@ -61,7 +61,7 @@ class Settings:
     def __post_init__(self) -> None:
         """Settings that no model could make sense of are refused before one is loaded."""
         check_choice("dtype", self.dtype, DTYPES)
-        expect(self.most_probes >= 2, f"probes: got {self.probes}, expected at least 2 for an error bar.")
+        expect(self.most_probes >= 1, f"probes: got {self.probes}, expected at least 1.")
         expect(self.rtol > 0, f"rtol: got {self.rtol}, expected a positive relative width.")
         for given, parse in ((self.budget, parse_time), (self.max_memory, parse_size)):
             if given is not None:

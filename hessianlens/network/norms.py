@@ -82,8 +82,8 @@ def block_norms(
     check_parts(parts)
     check_choice("method", method, METHODS)
     expect(
-        isinstance(probes, int) and probes >= 2,
-        f"probes: got {probes!r}, expected at least 2 for an error bar, a whole number.",
+        isinstance(probes, int) and probes >= 1,
+        f"probes: got {probes!r}, expected at least 1, a whole number.",
     )
     with memory_errors_explained(REMEDY), watching(progress) as watch:
         run = NormRun(problem, problem.select(blocks), parts, seed=seed, method=method, watch=watch)

@@ -163,7 +163,7 @@ BAD = {
     "blocks: nothing matches 'layer9.*'": [TOY, "--blocks", "layer9.*"],
     "blocks: nothing matches 'nosuch'": [TOY, "--blocks", "layer0.attn.q", "--spectrum", "nosuch"],
     "parts: got 'hessian', expected one of": [TOY, "--parts", "hessian"],
-    "probes: got 1, expected at least 2": [TOY, "--probes", "1"],
+    "probes: got 0, expected at least 1": [TOY, "--probes", "0"],
     "dtype: got 'half', expected one of": [TOY, "--dtype", "half"],
     "device: got 'abacus'": [TOY, "--device", "abacus"],
     "head: got 'neck', expected one of": [GPT2, "--head", "neck"],

@@ -107,7 +107,7 @@ REFUSED = {
     "layer --seed -1": "seed: got -1",
     "layer --temperature 0": "temperature: got 0",
     "layer --out plain.txt": "out: cannot write to plain.txt",
-    "inspect toy --probes 1": "probes: got 1, expected at least 2",
+    "inspect toy --probes 0": "probes: got 0, expected at least 1",
     "inspect toy --dtype float16": "dtype: got 'float16', expected one of 'float32', 'float64'",
     "inspect toy --parts foo": "parts: got 'foo', expected one of 'full'",
     "inspect toy --parts ,": "parts: got",

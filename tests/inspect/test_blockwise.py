@@ -116,7 +116,7 @@ def test_a_refusal_names_memory_that_would_fit(opened, held: int) -> None:
 
 BAD = {
     "dtype: got 'float16', expected one of 'float32', 'float64'": {"dtype": "float16"},
-    "probes: got 1, expected at least 2": {"probes": 1},
+    "probes: got 0, expected at least 1": {"probes": 0},
     "seed: got -1, expected a whole number from 0 to": {"seed": -1},
     "seed: got 9223372036854775808, expected a whole number from 0 to": {"seed": 2**63},
     "parts: got none, expected some of": {"parts": ()},

@@ -49,7 +49,7 @@ BAD: dict[str, dict[str, Any]] = {
     "budget: got 'soon', expected a number of seconds or a time": {"budget": "soon"},
     "budget: got -1": {"budget": -1},
     "budget: got None, expected a time, or a number of probes": {"budget": None},
-    "probes: got 1, expected a whole number of at least 2": {"probes": 1},
+    "probes: got 0, expected a whole number of at least 1": {"probes": 0},
     "rtol: got 0, expected": {"rtol": 0},
     "method: got 'magic', expected one of": {"method": "magic"},
     "parts: got 'hessian', expected one of": {"parts": ("hessian",)},
