@@ -40,11 +40,16 @@ KINDS: dict[str, np.ndarray] = {
 
 
 @cache
-def squared_lengths(kind: str, distribution: str) -> np.ndarray:
-    """A row a seed, a column a probe; the truth is 1. Eigenvectors are random, the same for all seeds."""
+def _all_kinds(distribution: str) -> np.ndarray:
+    """Seeds, probes, kinds. Eigenvectors are random, the same for all; the truth is 1."""
     rng = np.random.default_rng(0)
     Q, _ = np.linalg.qr(rng.standard_normal((COLUMNS, COLUMNS)))
     shape = (SEEDS * MOST, COLUMNS)
     V = 2.0 * rng.integers(0, 2, shape) - 1 if distribution == "rademacher" else rng.standard_normal(shape)
-    squares = KINDS[kind]
-    return ((V @ Q) ** 2 @ (squares / squares.sum())).reshape(SEEDS, MOST)
+    shares = np.stack([squares / squares.sum() for squares in KINDS.values()], axis=1)
+    return ((V @ Q) ** 2 @ shares).reshape(SEEDS, MOST, len(KINDS))
+
+
+def squared_lengths(kind: str, distribution: str) -> np.ndarray:
+    """A row a seed, a column a probe."""
+    return _all_kinds(distribution)[:, :, list(KINDS).index(kind)]
