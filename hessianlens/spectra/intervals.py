@@ -26,7 +26,7 @@ one eigenvalue                      93.1-93.9  93.6-94.0  93.9-94.3  93.9-94.2  
 one over a flat bulk                93.3-97.5  93.7-98.0  94.0-97.4  94.0-96.8  94.2-96.4  94.3-95.8
 two to ten, equal or falling        95.8-97.2  96.2-97.6  95.8-97.7  95.3-97.0  94.8-96.4  94.7-95.7
 power laws                          94.2-97.2  94.2-97.7  94.3-97.3  94.2-97.0  94.2-96.4  94.3-95.8
-flat, and a semicircle's            93.9-95.4  94.1-95.5  94.5-95.5  94.9-95.9  95.3-95.6  95.0-95.4
+flat, and evenly spaced             93.9-95.4  94.1-95.5  94.5-95.5  94.9-95.9  95.3-95.6  95.0-95.4
 ==================================  =========  =========  =========  =========  =========  =========
 
 Most intervals that miss are above the truth where the spectrum is flat, below it where one eigenvalue dominates. Two

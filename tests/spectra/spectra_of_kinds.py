@@ -33,7 +33,7 @@ KINDS: dict[str, np.ndarray] = {
     "one over thrice": _over_bulk(3),
     "one over tenfold": _over_bulk(10),
     "power law": (1.0 + np.arange(COLUMNS)) ** -2,
-    "semicircle": np.linspace(-1, 1, COLUMNS) ** 2,
+    "evenly spaced": np.linspace(-1, 1, COLUMNS) ** 2,
     "flat": np.repeat([1.0, 0.9], COLUMNS // 2),
 }
 """Squares of the eigenvalues."""
