@@ -33,18 +33,23 @@ KINDS: dict[str, np.ndarray] = {
     "one over thrice": _over_bulk(3),
     "one over tenfold": _over_bulk(10),
     "power law": (1.0 + np.arange(COLUMNS)) ** -2,
-    "semicircle": np.linspace(-1, 1, COLUMNS) ** 2,
+    "evenly spaced": np.linspace(-1, 1, COLUMNS) ** 2,
     "flat": np.repeat([1.0, 0.9], COLUMNS // 2),
 }
 """Squares of the eigenvalues."""
 
 
 @cache
-def squared_lengths(kind: str, distribution: str) -> np.ndarray:
-    """A row a seed, a column a probe; the truth is 1. Eigenvectors are random, the same for all seeds."""
+def _all_kinds(distribution: str) -> np.ndarray:
+    """Seeds, probes, kinds. Eigenvectors are random, the same for all; the truth is 1."""
     rng = np.random.default_rng(0)
     Q, _ = np.linalg.qr(rng.standard_normal((COLUMNS, COLUMNS)))
     shape = (SEEDS * MOST, COLUMNS)
     V = 2.0 * rng.integers(0, 2, shape) - 1 if distribution == "rademacher" else rng.standard_normal(shape)
-    squares = KINDS[kind]
-    return ((V @ Q) ** 2 @ (squares / squares.sum())).reshape(SEEDS, MOST)
+    shares = np.stack([squares / squares.sum() for squares in KINDS.values()], axis=1)
+    return ((V @ Q) ** 2 @ shares).reshape(SEEDS, MOST, len(KINDS))
+
+
+def squared_lengths(kind: str, distribution: str) -> np.ndarray:
+    """A row a seed, a column a probe."""
+    return _all_kinds(distribution)[:, :, list(KINDS).index(kind)]
