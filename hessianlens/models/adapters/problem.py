@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from hessianlens.errors import InputError, check_choice, expect
+from hessianlens.memory import ensure_fits
 from hessianlens.models.adapters.batches import as_batches, targets_of
 from hessianlens.models.adapters.losses import StatedLoss, callable_loss, named_loss
 from hessianlens.models.adapters.outputs import call, counted_call, wants_targets
@@ -102,6 +103,9 @@ def _parameters(
     )
     target_device = torch.device(device) if device is not None else first.device
     state = {**named, **dict(model.named_buffers())}
+    copied = sum(t.numel() for t in state.values() if t.dtype != target_dtype or t.device != target_device)
+    what, instead = "A copy of the parameters", "use the model's own dtype and device, or a smaller model"
+    ensure_fits(what, (copied,), target_dtype, target_device, instead)
     moved = {
         name: tensor.detach().to(device=target_device, dtype=target_dtype if tensor.is_floating_point() else None)
         for name, tensor in state.items()

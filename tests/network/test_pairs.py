@@ -15,7 +15,7 @@ from tests.variants import randn
 
 
 @pytest.mark.parametrize("part", ["full", "ggn", "functional"])
-@pytest.mark.parametrize("name", ["MLP, cross-entropy", "nanoGPT"])
+@pytest.mark.parametrize("name", ["MLP, cross-entropy", "nanoGPT", "GPT-NeoX, interleaved"])
 def test_norms_at_full_order_are_exact(name: str, part: str) -> None:
     problem, blocks = problem_of(name), list(CASES[name].blocks)
     norms = hl.block_pair_norms(problem, blocks, part, probes=20)
@@ -70,11 +70,21 @@ def test_pairs_print_as_a_table() -> None:
     assert [row.split()[0] for row in rows] == list(norms.names)
 
 
+def test_sampled_pairs_say_how_wide_their_intervals_are() -> None:
+    problem, _ = bilinear(24)
+    few, more = (hl.block_pair_norms(problem, "*", probes=probes) for probes in (3, 12))
+    low, high = few.intervals()
+    assert bool((low <= few.values()).all() and (few.values() <= high).all())
+    assert (low[0, 1], high[0, 1]) == few["u", "w"].interval()
+    assert str(few).splitlines()[-1].startswith("widest 95 % interval: -") and str(few).endswith("; few probes")
+    assert str(more).splitlines()[-1].endswith("%")
+
+
 @pytest.mark.parametrize(
     "message, options",
     [
         ("part: got 'half', expected one of 'full', 'ggn', 'functional'", {"part": "half"}),
-        ("probes: got 1, expected at least 2", {"probes": 1}),
+        ("probes: got 0, expected at least 1", {"probes": 0}),
         ("blocks: nothing matches 'x'", {"blocks": "x"}),
     ],
 )

@@ -9,12 +9,13 @@ import torch
 from torch import nn
 
 import hessianlens as hl
-from hessianlens.problems import Problem
+from hessianlens.problems import Block, Problem
 from tests.curvature import networks
 from tests.curvature.agreement import OPERATORS, identity
 from tests.curvature.networks import scrambled
 from tests.curvature.registry import CASES, pairs, problem_of
 from tests.spectra.coverage import assert_covers
+from tests.spectra.registry import symmetric
 from tests.variants import DOUBLE, randn
 
 PARTS = ("full", "ggn", "functional")
@@ -25,7 +26,13 @@ def direct(problem: Problem, block: str, part: str) -> float:
     return float((op @ identity(op)).norm())
 
 
-@pytest.mark.parametrize("name", ["MLP, bce, summed", "toy", "GPT-2", "BERT, masked", "nn.TransformerEncoder, square"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("MLP, bce, summed", "toy", "GPT-2", "BERT, masked", "nn.TransformerEncoder, square"),
+        *("GPT-NeoX, interleaved", "BLOOM, interleaved, with heads", "GPT-2, LoRA around c_attn"),
+    ],
+)
 def test_norms_at_full_order_are_exact(name: str) -> None:
     """As many probes as entries: every basis vector; fewer would be drawn at random."""
     problem, blocks = problem_of(name), list(CASES[name].blocks)
@@ -60,7 +67,7 @@ def test_the_closed_form_answers_without_probes() -> None:
 
 
 def test_the_model_is_searched_for_a_closed_form_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    from hessianlens.inspect import operators
+    from hessianlens.network import operators
 
     searches, search = [], operators.exact_attention
 
@@ -92,7 +99,7 @@ def test_norms_are_those_of_the_probes() -> None:
     """``|A v|^2`` averaged over the very vectors of the seed; the full product is the sum of its parts."""
     problem = problem_of("MLP, cross-entropy")
     norms = hl.block_norms(problem, "0.weight", probes=7, seed=3, method="products")
-    V = hl.spectra.Probes(12, 7, 3).matrix(0, 7)
+    V = hl.spectra.Probes.of_block("0.weight", 12, 7, 3, torch.float64).matrix(0, 7)
     products = {part: OPERATORS[part](problem, "0.weight") @ V for part in PARTS}
     assert torch.allclose(products["ggn"] + products["functional"], products["full"])
     for part, product in products.items():
@@ -122,7 +129,7 @@ def test_norms_print_as_a_table() -> None:
     head, first, second = str(norms).splitlines()
     assert head.split() == ["block", "full", "ggn"]
     assert first.split()[0] == "layer0.attn.q" and first.count("(exact)") == 2
-    assert second.split()[0] == "layer0.mlp.in" and second.count("(4 probes)") == 2
+    assert second.split()[0] == "layer0.mlp.in" and second.count("(4 probes: few)") == 2
     assert first.index(str(norms["layer0.attn.q", "full"])) == head.index("full")
     assert repr(norms) == str(norms)
 
@@ -136,8 +143,8 @@ def test_single_precision_accumulates_in_double() -> None:
 BAD = {
     "parts: got 'half', expected one of 'full', 'ggn', 'functional'": {"parts": ("half",)},
     "parts: got none, expected some of": {"parts": ()},
-    "probes: got 1, expected at least 2": {"probes": 1},
-    "probes: got 2.5, expected at least 2 for an error bar, a whole number": {"probes": 2.5},
+    "probes: got 0, expected at least 1": {"probes": 0},
+    "probes: got 2.5, expected at least 1, a whole number": {"probes": 2.5},
     "method: got 'fast', expected one of": {"method": "fast"},
     "seed: got -1, expected a non-negative": {"seed": -1, "probes": 2},
     "blocks: nothing matches 'layer9'": {"blocks": "layer9"},
@@ -165,6 +172,36 @@ def test_error_bars_cover_the_truth_at_the_stated_rate() -> None:
     runs = [hl.block_norms(problem, "0.weight", probes=10, seed=seed, method="products") for seed in range(200)]
     for part in PARTS:
         assert_covers([run["0.weight", part] for run in runs], direct(problem, "0.weight", part))
+
+
+def twins(size: int) -> tuple[Problem, torch.Tensor]:
+    """``u^T S u / 2 + w^T S w / 2``: two blocks with one and the same Hessian."""
+    S = symmetric(size)
+    params = {"u": randn(size), "w": randn(size, seed=1)}
+    blocks = {name: Block.of(name, name, value) for name, value in params.items()}
+
+    def forward(weights, batch):
+        return sum(v @ batch @ v for v in weights.values()) / 2
+
+    return Problem(forward, lambda outputs, batch: outputs, params, blocks, [S]), S
+
+
+def test_blocks_of_equal_size_have_independent_errors() -> None:
+    """Shared probes would give equal blocks equal numbers, whatever their errors."""
+    problem, S = twins(24)
+    runs = [hl.block_norms(problem, "*", ("full",), probes=4, seed=seed) for seed in range(150)]
+    errors = torch.tensor([[run[name, "full"].value - float(S.norm()) for name in "uw"] for run in runs])
+    assert abs(float(torch.corrcoef(errors.T)[0, 1])) < 4 / len(runs) ** 0.5
+    alone = hl.block_norms(problem, "w", ("full",), probes=4, seed=7)
+    assert alone["w", "full"] == runs[7]["w", "full"] != runs[7]["u", "full"]
+
+
+def test_one_probe_gives_the_interval_of_any_matrix() -> None:
+    problem, S = twins(24)
+    found = hl.block_norms(problem, "u", ("full",), probes=1)["u", "full"]
+    low, high = found.interval()
+    assert (found.probes, found.few, high / low > 50) == (1, True, True)
+    assert low < float(S.norm()) < high
 
 
 def test_a_part_that_is_zero_is_found_to_be() -> None:

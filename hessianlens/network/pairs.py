@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import math
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from hessianlens.curvature import BlockPairOperator, FunctionalOperator, GaussNewtonOperator, HessianOperator
 from hessianlens.errors import check_choice, expect
-from hessianlens.inspect.forecast import ensure_forecast_fits, forecast
-from hessianlens.inspect.operators import Pattern
+from hessianlens.network.forecasting import ensure_fits_in_memory
+from hessianlens.network.operators import Pattern
+from hessianlens.network.sampling import WORKSPACE
 from hessianlens.problems import Block, Problem
 from hessianlens.spectra import Estimate
+from hessianlens.spectra.estimate import ends_in_percent
+from hessianlens.spectra.lengths import lengths_of, norm_from_lengths
 from hessianlens.spectra.probes import Probes
 
 _KINDS: dict[str, type[BlockPairOperator]] = {
@@ -52,6 +54,12 @@ class PairNorms:
             [[self.estimates[r, c].stderr for c in self.names] for r in self.names], dtype=torch.float64
         )
 
+    def intervals(self, level: float = 0.95) -> tuple[Tensor, Tensor]:
+        """The lower and the upper ends of their intervals, as matrices."""
+        ends = [[self.estimates[r, c].interval(level) for c in self.names] for r in self.names]
+        low, high = torch.tensor(ends, dtype=torch.float64).unbind(-1)
+        return low, high
+
     def __str__(self) -> str:
         width = max(map(len, self.names))
         head = " " * width + "  " + "  ".join(name.rjust(max(9, len(name))) for name in self.names)
@@ -61,7 +69,16 @@ class PairNorms:
             + "  ".join(f"{self.estimates[name, c].value:.3g}".rjust(max(9, len(c))) for c in self.names)
             for name in self.names
         ]
-        return "\n".join([head, *rows])
+        return "\n".join([head, *rows, *self._widest()])
+
+    def _widest(self) -> list[str]:
+        """What the matrix leaves out: the widest interval, and whether few probes decide."""
+        sampled = [e for e in self.estimates.values() if not e.exact and e.value > 0]
+        if not sampled:
+            return []
+        widest = max(sampled, key=lambda e: e.relative_width())
+        few = "; few probes" if any(e.few for e in sampled) else ""
+        return [f"widest 95 % interval: {ends_in_percent(widest.value, *widest.interval())}{few}"]
 
 
 def block_pair_norms(
@@ -69,8 +86,8 @@ def block_pair_norms(
 ) -> PairNorms:
     """Frobenius norms of all pairs of blocks: each probe of a column block gives the norms of every row block.
 
-    The matrix is symmetric; both halves are estimated, from the probes of either side, and their squares averaged, so
-    that the result is symmetric too.
+    The matrix is symmetric; both halves are estimated, from the probes of either side, and their squared lengths
+    pooled, so that the result is symmetric too. Norms in one column share that block's probes.
 
     Args:
         problem: From `hessianlens.problem`.
@@ -89,9 +106,9 @@ def block_pair_norms(
     (torch.Size([4, 4]), True)
     """
     check_choice("part", part, tuple(_KINDS))
-    expect(probes >= 2, f"probes: got {probes}, expected at least 2 for an error bar.")
+    expect(probes >= 1, f"probes: got {probes}, expected at least 1.")
     chosen = problem.select(blocks)
-    ensure_forecast_fits(forecast(problem, chosen, probes))
+    ensure_fits_in_memory(problem, chosen, probes, 1, together=True)
     one_sided = {}
     for column in chosen:
         operator = _KINDS[part](problem, chosen, [column])
@@ -100,45 +117,36 @@ def block_pair_norms(
     both: dict[tuple[str, str], Estimate] = {}
     for k, r in enumerate(names):
         for c in names[: k + 1]:
-            both[r, c] = both[c, r] = _combined(one_sided[r, c], one_sided[c, r])
+            both[r, c] = both[c, r] = _combined(one_sided[r, c], one_sided[c, r], seed)
     return PairNorms(names, part, both)
 
 
 def _column(
     operator: BlockPairOperator, rows: Sequence[Block], column: Block, probes: int, seed: int
-) -> dict[tuple[str, str], Estimate]:
-    exact = probes >= column.numel
-    kind = "basis" if exact else "rademacher"
-    # A stream of its own for every block: the two estimates of a pair must not share probes.
-    stream = zlib.crc32(column.name.encode())
-    vectors = Probes(
-        column.numel, min(probes, column.numel), None if exact else seed, kind, operator.dtype, operator.device, stream
-    )
-    products = operator._matmat([vectors.matrix(0, vectors.count).reshape(*column.shape, -1)])
-    found = {}
-    for block, product in zip(rows, products, strict=True):
-        squares = product.double().reshape(-1, vectors.count).square().sum(0)
-        found[block.name, column.name] = norm_from_squares(squares, vectors)
-    return found
+) -> dict[tuple[str, str], _Lengths]:
+    # Every block has probes of its own: the two estimates of a pair must not share them.
+    vectors = Probes.of_block(column.name, column.numel, probes, seed, operator.dtype, operator.device)
+    held = (column.numel + sum(block.numel for block in rows)) * operator.dtype.itemsize
+    lengths: dict[str, list[Tensor]] = {block.name: [] for block in rows}
+    for chunk in vectors.chunks(max(1, WORKSPACE // held)):
+        products = operator._matmat([chunk.reshape(*column.shape, -1)])
+        for block, product in zip(rows, products, strict=True):
+            lengths[block.name].append(lengths_of(product.flatten(0, -2)))
+    exact = vectors.distribution == "basis"
+    return {(name, column.name): _Lengths(torch.cat(found), exact) for name, found in lengths.items()}
 
 
-def norm_from_squares(squares: Tensor, vectors: Probes) -> Estimate:
-    """A Frobenius norm from the squared lengths of products with probes."""
-    if vectors.distribution == "basis":
-        return Estimate.exactly(math.sqrt(float(squares.sum())), vectors.count, "basis")
-    square = Estimate.from_samples(squares, vectors.count, vectors.seed, "hutchinson")
-    value = math.sqrt(square.value)
-    stderr = square.stderr / (2 * value) if value else 0.0
-    return Estimate(value, stderr, vectors.count, vectors.seed, "hutchinson", square.dof)
+class _Lengths(NamedTuple):
+    """Lengths of the products with the probes of one side, or with every basis vector."""
+
+    lengths: Tensor
+    exact: bool
 
 
-def _combined(one: Estimate, other: Estimate) -> Estimate:
-    """The mean of two independent estimates of the same squared norm; an exact one wins."""
-    if one is other or one.exact:
-        return one
-    if other.exact:
-        return other
-    value = math.sqrt((one.value**2 + other.value**2) / 2)
-    spread = math.hypot(one.value * one.stderr, other.value * other.stderr)
-    probes = one.probes + other.probes
-    return Estimate(value, spread / (2 * value) if value else 0.0, probes, one.seed, "hutchinson", probes - 2)
+def _combined(one: _Lengths, other: _Lengths, seed: int) -> Estimate:
+    """The lengths of both sides are independent samples of one squared norm; an exact side wins."""
+    for side in (one, other):
+        if side.exact:
+            return norm_from_lengths(side.lengths, seed=None, exact=True)
+    lengths = one.lengths if one is other else torch.cat([one.lengths, other.lengths])
+    return norm_from_lengths(lengths, seed=seed)
