@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from itertools import chain
 from typing import Any
 
 import torch
@@ -66,7 +65,10 @@ class Wide(TorchFunctionMode):
     ) -> Any:
         """Run `func` with every narrower dtype it asks for replaced, if it acts on a tensor of the precision."""
         kwargs = kwargs or {}
-        own = next((value for value in _flat(chain(args, kwargs.values())) if _is(self.dtype, value)), None)
+        own = None
+        if getattr(func, "__name__", "") != "__get__":  # a shape or a dtype is looked up
+            own = self._first_own(args)
+            own = self._first_own(kwargs.values()) if own is None else own
         if own is None:
             return func(*args, **kwargs)
         if func in _CASTS and _CASTS[func] in self._narrower and own is args[0]:
@@ -86,6 +88,18 @@ class Wide(TorchFunctionMode):
             self.asked.add(torch.get_autocast_dtype(own.device.type))
         with torch.autocast(own.device.type, enabled=False):
             return func(*args, **kwargs)
+
+    def _first_own(self, values: Iterable[Any]) -> Tensor | None:
+        """The first tensor of the precision, one level deep; this is asked at every step of a model."""
+        for value in values:
+            if isinstance(value, Tensor):
+                if value.dtype == self.dtype:
+                    return value
+            elif isinstance(value, (tuple, list)):
+                for inner in value:
+                    if isinstance(inner, Tensor) and inner.dtype == self.dtype:
+                        return inner
+        return None
 
     def _is_narrow(self, value: object) -> bool:
         return isinstance(value, Tensor) and value.dtype in self._narrower
@@ -115,28 +129,20 @@ class Wide(TorchFunctionMode):
 
 
 @contextmanager
-def in_precision_of(values: Iterable[Tensor]) -> Iterator[Wide | None]:
+def in_precision_of(values: Iterable[Tensor], halves: bool = True) -> Iterator[Wide | None]:
     """A scope in which nothing is computed in less than the precision of the first floating tensor of `values`.
+
+    Args:
+        values: Tensors.
+        halves: Whether half precision may occur; if not, there is nothing to do in float32.
 
     >>> with in_precision_of([torch.arange(2)]) as seen:
     ...     seen is None
     True
     """
     first = next((value for value in values if value.is_floating_point()), None)
-    if first is None or first.dtype not in _NARROWER:
+    if first is None or first.dtype not in _NARROWER or (first.dtype == torch.float32 and not halves):
         yield None
         return
     with Wide(first.dtype) as seen:
         yield seen
-
-
-def _is(dtype: torch.dtype, value: object) -> bool:
-    return isinstance(value, Tensor) and value.dtype == dtype
-
-
-def _flat(args: Iterable[Any]) -> Iterator[Any]:
-    for value in args:
-        if isinstance(value, (tuple, list)):
-            yield from value
-        else:
-            yield value

@@ -90,7 +90,11 @@ def problem(
     )
     if check:
         asked = _expect_deterministic(made, partial(counted_call, model, with_targets=with_targets))
-        made = replace(made, notes=(*made.notes, *_precision_note(asked, target_dtype)))
+        made = replace(
+            made,
+            forward=partial(call, model, with_targets=with_targets, halves=any(map(_is_half, asked))),
+            notes=(*made.notes, *_precision_note(asked, target_dtype)),
+        )
         if loss in (None, "model"):
             _expect_own_loss(model, made)
     return made
@@ -185,9 +189,13 @@ def _targets_note(model: nn.Module, with_targets: bool) -> tuple[str, ...]:
     return (f"{type(model).__name__} gives outputs at every position only with targets: it is called with them",)
 
 
+def _is_half(dtype: torch.dtype) -> bool:
+    return dtype.itemsize < torch.float32.itemsize
+
+
 def _weights_note(model: nn.Module, dtype: torch.dtype) -> tuple[str, ...]:
     own = _own_dtypes(model)
-    half = [one for one in own if one.itemsize < torch.float32.itemsize]
+    half = any(map(_is_half, own))
     if not half and len(own) < 2:
         return ()
     rounded = " of the rounded weights" if half else ""
