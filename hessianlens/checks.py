@@ -9,9 +9,12 @@ from torch import Tensor
 
 from hessianlens.errors import InputError, expect
 
+PRECISIONS = (torch.float32, torch.float64)
+"""What derivatives can be computed in: of second derivatives in half precision no digit is left."""
+
 
 def check_tensor(name: str, value: object, ndim: Iterable[int]) -> Tensor:
-    """A non-empty, finite, floating tensor with one of the given numbers of dimensions."""
+    """A non-empty, finite tensor in float32 or float64 with one of the given numbers of dimensions."""
     dims = tuple(ndim)
     wanted = " or ".join(f"{n}-dimensional" for n in dims)
     if not isinstance(value, Tensor):
@@ -20,8 +23,9 @@ def check_tensor(name: str, value: object, ndim: Iterable[int]) -> Tensor:
         )
     expect(value.ndim in dims, f"{name}: got shape {tuple(value.shape)}, expected a {wanted} tensor.")
     expect(
-        value.is_floating_point(),
-        f"{name}: got dtype {value.dtype}, expected a floating dtype; convert it with .double() or .float().",
+        value.dtype in PRECISIONS,
+        f"{name}: got dtype {value.dtype}, expected a floating dtype, float32 or float64; convert it with .double() or "
+        ".float().",
     )
     expect(
         value.numel() > 0,
@@ -41,6 +45,18 @@ def check_finite(name: str, value: Tensor) -> None:
             f"{name}: got {bad} non-finite of {value.numel()} entries (the first at index {where}), "
             "expected finite numbers only."
         )
+
+
+def check_precision(name: str, dtype: object) -> torch.dtype:
+    """A dtype in which second derivatives have digits.
+
+    >>> check_precision("dtype", torch.bfloat16)
+    Traceback (most recent call last):
+    hessianlens.errors.InputError: dtype: got torch.bfloat16, expected torch.float32 or torch.float64.
+    """
+    if not isinstance(dtype, torch.dtype) or dtype not in PRECISIONS:
+        raise InputError(f"{name}: got {dtype!r}, expected torch.float32 or torch.float64.")
+    return dtype
 
 
 def check_shape(name: str, value: Tensor, expected: tuple[int, ...], why: str) -> None:

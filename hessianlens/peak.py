@@ -11,6 +11,9 @@ from functools import cached_property
 
 from torch import Tensor
 
+_CLOSE = 0.99
+"""Weights above, beside others, lose two digits or more to differences from one."""
+
 
 class Peak:
     """Rows A of weights with sum one (or all zero), and where each is largest in size.
@@ -26,7 +29,15 @@ class Peak:
 
     def __init__(self, weights: Tensor) -> None:
         self.weights = weights
-        self.place = weights.abs().argmax(-1, keepdim=True)
+        self._size, self.place = weights.abs().max(-1, keepdim=True)
+
+    @cached_property
+    def close_to_one(self) -> bool:
+        """Whether some row has a weight so close to one, beside others, that differences from it would cancel."""
+        close = self._size > _CLOSE
+        if not bool(close.any()):
+            return False
+        return bool((close & ((self.weights != 0).sum(-1, keepdim=True) > 1)).any())
 
     @cached_property
     def others(self) -> Tensor:
@@ -45,5 +56,7 @@ class Peak:
 
     def centred(self, values: Tensor) -> Tensor:
         """``w_j - sum_l A_l w_l`` for values w of each row."""
+        if not self.close_to_one:
+            return values - (self.weights * values).sum(-1, keepdim=True)
         relative = values - values.gather(-1, self.place)
         return relative - (self.others * relative).sum(-1, keepdim=True)

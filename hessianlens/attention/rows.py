@@ -85,12 +85,16 @@ class RowMatrices:
 def quotient_rows(peak: Peak, slopes: Float[Tensor, "s i l"], *, kills_right: bool) -> RowMatrices:
     """``diag(b_i) - A_i b_i^T`` for weights A that sum to one and slopes b: the derivative of a quotient.
 
-    Split at the largest weight, ``A = A_* e_* + A'`` and b' alike, it is
-    ``diag(b with b_* (1 - A_*) in its place) - A' b^T - A_* e_* b'^T``: where one weight is nearly one, every summand
-    is as small as the whole.
+    Where a weight is nearly one, its own entry ``b_* - A_* b_*`` would cancel. Split at the largest weight of each row,
+    ``A = A_* e_* + A'`` and b alike, the matrix is ``diag(b with b_* (1 - A_*) in its place) - A' b^T - A_* e_* b'^T``,
+    of which every summand is as small as the whole.
     """
-    at, others = peak.place, peak.others
-    diagonal = slopes.scatter(-1, at, slopes.gather(-1, at) * peak.rest)
-    left = torch.stack([others, peak.weights - others], -1)
-    right = -torch.stack([slopes, slopes.scatter(-1, at, 0.0)], -1)
-    return RowMatrices(tuple(slopes.shape), diagonal, left, right, kills_right=kills_right, kills_left=True)
+    shape, A = tuple(slopes.shape), peak.weights
+    if not peak.close_to_one:
+        parts = slopes, A[..., None], -slopes[..., None]
+    else:
+        at, others = peak.place, peak.others
+        left = torch.stack([others, A - others], -1)
+        right = -torch.stack([slopes, slopes.scatter(-1, at, 0.0)], -1)
+        parts = slopes.scatter(-1, at, slopes.gather(-1, at) * peak.rest), left, right
+    return RowMatrices(shape, *parts, kills_right=kills_right, kills_left=True)

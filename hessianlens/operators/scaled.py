@@ -11,6 +11,9 @@ from torch import Tensor
 
 from hessianlens.errors import InputError
 
+_MODERATE = 100
+"""Bits by which a mantissa may differ from one."""
+
 
 @dataclass(frozen=True, eq=False)
 class Scaled:
@@ -28,15 +31,19 @@ class Scaled:
     def total(cls, parts: Iterable[Scaled], device: torch.device | None = None) -> Scaled:
         """The sum of several; of none, zero."""
         listed = [part.even() for part in parts]
+        if len(listed) == 1:
+            return listed[0]
         top = max((part.exponent for part in listed if float(part.mantissa.detach()) != 0), default=0)
-        mantissas = [part.mantissa * math.ldexp(1.0, max(part.exponent - top, -1100)) for part in listed]
+        mantissas = [part.mantissa * math.ldexp(1.0, max(min(part.exponent - top, 0), -2000)) for part in listed]
         zero = torch.zeros((), dtype=torch.float64, device=device)
         return cls(torch.stack(mantissas).sum() if mantissas else zero, top)
 
     def even(self) -> Scaled:
-        """The same number with a mantissa of about one, in double precision."""
+        """The same number with a mantissa of moderate size, in double precision."""
         value = self.mantissa.double()
         shift = math.frexp(float(value.detach()))[1]
+        if abs(shift) < _MODERATE:
+            return Scaled(value, self.exponent)
         return Scaled(_shifted(value, -shift), self.exponent + shift)
 
     def times(self, number: float) -> Scaled:

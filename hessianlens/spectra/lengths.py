@@ -48,5 +48,6 @@ def lengths_of(columns: Float[Tensor, "n k"]) -> Float[Tensor, "k"]:
     >>> lengths_of(torch.tensor([[3e30, 0.0], [4e30, 1e-30]]))
     tensor([5.0000e+30, 1.0000e-30], dtype=torch.float64)
     """
+    columns = columns.to(torch.promote_types(columns.dtype, torch.float32))
     unit = torch.linalg.vector_norm(columns, torch.inf, dim=0).clamp(min=torch.finfo(columns.dtype).tiny)
     return unit.double() * torch.linalg.vector_norm(columns / unit, dim=0, dtype=torch.float64)
