@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 
 import torch
 from torch import Tensor
@@ -73,4 +73,27 @@ def check_same_kind(tensors: Mapping[str, Tensor]) -> None:
 def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
     """`value` is one of the named choices."""
     listed = list(choices)
-    expect(value in listed, f"{name}: got {value!r}, expected one of {', '.join(map(repr, listed))}.")
+    known = isinstance(value, Hashable) and value in listed  # an array in a list is no question of true or false
+    expect(known, f"{name}: got {value!r}, expected one of {', '.join(map(repr, listed))}.")
+
+
+def check_flag(name: str, value: object) -> None:
+    """`value` is True or False."""
+    expect(isinstance(value, bool), f"{name}: got {value!r}, expected True or False.")
+
+
+def check_device(device: object) -> torch.device:
+    """A device that numbers can be put on here.
+
+    >>> check_device("cpu")
+    device(type='cpu')
+    """
+    try:
+        found = torch.device(device)  # type: ignore[call-overload]
+        torch.zeros(1, device=found)
+    except (RuntimeError, AssertionError, NotImplementedError, TypeError) as error:
+        raise InputError(
+            f"device: got {device!r}, which cannot be used here; expected one such as cpu or cuda."
+        ) from error
+    expect(found.type != "meta", "device: got 'meta', which holds shapes and no numbers; expected one such as cpu.")
+    return found
