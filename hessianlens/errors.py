@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,6 +17,20 @@ def expect(condition: bool, message: str) -> None:
     """Raise `InputError` with `message` unless `condition` holds."""
     if not condition:
         raise InputError(message)
+
+
+def shown(value: object) -> str:
+    """A value in a message: one short line, whatever it is.
+
+    >>> shown("both"), shown(torch.zeros(3, 4)), shown([0] * 100)
+    ("'both'", 'a tensor of shape (3, 4)', '[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 ...')
+    """
+    if isinstance(value, Tensor):
+        return f"a tensor of shape {tuple(value.shape)}"
+    if isinstance(value, np.ndarray):
+        return f"a NumPy array of shape {value.shape}"
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 60 else f"{text[:59].rstrip(' ,')} ..."
 
 
 def check_tensor(name: str, value: object, ndim: Iterable[int]) -> Tensor:
@@ -74,12 +89,12 @@ def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
     """`value` is one of the named choices."""
     listed = list(choices)
     known = isinstance(value, Hashable) and value in listed  # an array in a list is no question of true or false
-    expect(known, f"{name}: got {value!r}, expected one of {', '.join(map(repr, listed))}.")
+    expect(known, f"{name}: got {shown(value)}, expected one of {', '.join(map(repr, listed))}.")
 
 
 def check_flag(name: str, value: object) -> None:
     """`value` is True or False."""
-    expect(isinstance(value, bool), f"{name}: got {value!r}, expected True or False.")
+    expect(isinstance(value, bool), f"{name}: got {shown(value)}, expected True or False.")
 
 
 def check_device(device: object) -> torch.device:
@@ -93,7 +108,7 @@ def check_device(device: object) -> torch.device:
         torch.zeros(1, device=found)
     except (RuntimeError, AssertionError, NotImplementedError, TypeError) as error:
         raise InputError(
-            f"device: got {device!r}, which cannot be used here; expected one such as cpu or cuda."
+            f"device: got {shown(device)}, which cannot be used here; expected one such as cpu or cuda."
         ) from error
     expect(found.type != "meta", "device: got 'meta', which holds shapes and no numbers; expected one such as cpu.")
     return found

@@ -156,10 +156,15 @@ def _denominator(name: str, data: Sequence[Batch], reduction: str, shift: bool, 
         found = [checked_targets(batch) for batch in data]
         entries = sum(t.numel() for t in found if t is not None)
         return float(max(entries, 1)), f"{name}, mean over all {entries} entries"
-    count = 0
+    count = width = 0
     for batch in data:
         targets = labels(batch, shift, ignore_index)
+        expect(
+            not shift or targets.ndim > 1, f"targets: got shape {tuple(targets.shape)}, expected (sequences, tokens)."
+        )
+        width = max(width, targets.shape[1] if shift else 2)
         count += int(((targets[:, 1:] if shift else targets) != ignore_index).sum())
+    expect(width > 1, "targets: got sequences of one token, expected at least two to predict the next one.")
     expect(count > 0, f"targets: every target is {ignore_index}, expected at least one with a loss.")
     torch_words = "next-token " if shift else ""
     return float(count), f"{torch_words}{name}, mean over {count} targets"

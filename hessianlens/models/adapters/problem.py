@@ -100,9 +100,13 @@ def problem(
     if check:
         widened = _expect_deterministic(model, made, with_targets)
         made = replace(made, notes=(*made.notes, *_precision_note(widened)))
-        if loss in (None, "model"):
+        if _is_own(loss):
             _expect_own_loss(model, made)
     return made
+
+
+def _is_own(loss: object) -> bool:
+    return loss is None or (isinstance(loss, str) and loss == "model")
 
 
 def _batches(model: nn.Module, data: object, micro_batch: int | None) -> tuple[list[Batch], tuple[str, ...]]:
@@ -144,7 +148,7 @@ def _stated_loss(model: nn.Module, data: Sequence[Batch], loss: LossLike, reduct
         return torch_loss(torchs_own, data, reduction, shift=kind == "causal")
     if callable(loss):
         return callable_loss(loss, data, reduction)
-    if loss in (None, "model"):
+    if _is_own(loss):
         if kind is None or (targets is None and kind != "causal"):
             raise InputError(no_own_loss(model, kind, targets))
         name = {"regression": "square", "multi_label": "bce"}.get(kind, "cross_entropy")

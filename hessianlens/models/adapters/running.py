@@ -65,7 +65,7 @@ class Lookups(TorchFunctionMode):
     >>> with Lookups({"wte": table}, {"input_ids": torch.tensor([[0, 7]])}):
     ...     nnf.embedding(torch.tensor([[0, 7]]), table)
     Traceback (most recent call last):
-    hessianlens.errors.InputError: data: input_ids holds the ids 0 .. 7, expected 0 .. 2: wte has 3 rows; ...
+    hessianlens.errors.InputError: data: got the ids 0 .. 7 in input_ids, expected 0 .. 2: wte has 3 rows; ...
     """
 
     def __init__(self, params: Mapping[str, Tensor], batch: Batch) -> None:
@@ -85,10 +85,12 @@ class Lookups(TorchFunctionMode):
         if low >= 0 and high < rows:
             return
         name = next((name for name, tensor in self._params.items() if tensor is table), "an embedding")
-        key = next((k for k, t in named_tensors(self._batch) if t.shape == ids.shape and torch.equal(t, ids)), None)
+        given = named_tensors(self._batch, "inputs")
+        key = next((key for key, tensor in given if tensor.shape == ids.shape and torch.equal(tensor, ids)), None)
         if key is not None:
-            found = f"data: {key} holds the ids {low} .. {high}, expected 0 .. {rows - 1}: {name} has {rows} rows"
-            remedy = "take the tokenizer of this model, or enlarge its embedding" if key in TOKENS else "check them"
+            found = f"data: got the ids {low} .. {high} in {key}, expected 0 .. {rows - 1}: {name} has {rows} rows"
+            known = key in (*TOKENS, "inputs")
+            remedy = "take the tokenizer of this model, or enlarge its embedding" if known else "check them"
             raise InputError(f"{found}; {remedy}.")
         raise InputError(
             f"data: the model looks up row {high if high >= rows else low} of {name}, which has {rows} rows; sequences "
