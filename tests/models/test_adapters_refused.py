@@ -65,9 +65,14 @@ CASES: dict[str, tuple[Callable[[], object], str]] = {
         gpt2({"input_ids": tokens().double()}),
         r"data: input_ids is torch.float64, expected token ids, whole numbers; convert them with .long\(\)",
     ),
-    "no tokens at all": (
-        gpt2({"input_ids": tokens(2, 0)}),
-        "model: GPT2LMHeadModel could not be run on the data: |tar",
+    "no tokens at all": (gpt2({"input_ids": tokens(2, 0)}), r"data: input_ids has shape \(2, 0\), expected at least"),
+    "no token to predict": (
+        gpt2({"input_ids": tokens(2, 1)}),
+        "targets: got sequences of one token, expected at least",
+    ),
+    "one label a sequence": (
+        gpt2({"input_ids": tokens(2), "labels": Y[:2]}),
+        r"targets: got shape \(2,\), expected \(seq",
     ),
     "an array": (mlp(X.numpy()), r"data: got a NumPy array, expected torch tensors; wrap it with torch.as_tensor"),
     "arrays by name": (

@@ -79,6 +79,8 @@ def labels(batch: Batch, shift: bool, ignore_index: int) -> Tensor:
     """Integer targets; for a causal model without any, its own input tokens, padding left out."""
     found = checked_targets(batch)
     if found is not None:
+        wanted = "expected (sequences, tokens)"
+        expect(not shift or found.ndim > 1, f"targets: got shape {tuple(found.shape)}, {wanted}.")
         return found
     inputs = inputs_of(batch)
     tokens = inputs.get("input_ids", inputs.get("tokens")) if isinstance(inputs, Mapping) else inputs
@@ -159,9 +161,6 @@ def _denominator(name: str, data: Sequence[Batch], reduction: str, shift: bool, 
     count = width = 0
     for batch in data:
         targets = labels(batch, shift, ignore_index)
-        expect(
-            not shift or targets.ndim > 1, f"targets: got shape {tuple(targets.shape)}, expected (sequences, tokens)."
-        )
         width = max(width, targets.shape[1] if shift else 2)
         count += int(((targets[:, 1:] if shift else targets) != ignore_index).sum())
     expect(width > 1, "targets: got sequences of one token, expected at least two to predict the next one.")
