@@ -49,7 +49,8 @@ def inspect_model(
     device: Annotated[str, typer.Option(help="Where to compute.")] = "cpu",
     max_memory: Annotated[str | None, typer.Option(help="Such as 2GB: batches are cut to stay within it.")] = None,
     head: Annotated[
-        str, typer.Option(help="causal-lm, masked-lm, sequence-classification, image-classification or encoder.")
+        str,
+        typer.Option(help="causal-lm, masked-lm, seq2seq-lm, sequence-classification, image-classification, encoder."),
     ] = "auto",
     sequences: Annotated[int | None, typer.Option(help="Sequences to take from the data, or to draw.")] = None,
     length: Annotated[int | None, typer.Option(help="Tokens of a sequence, at most.")] = None,
@@ -196,7 +197,7 @@ def _print_table(measurement: Measurement) -> None:
             style="dim",
             soft_wrap=True,
         )
-        console.print(f"[cyan]What to do:[/cyan] {table.advice()}", soft_wrap=True)
+        console.print(f"[cyan]What to do:[/cyan] {measurement.advice()}", soft_wrap=True)
     for title, text in measurement.extras():
         console.print(f"\n[cyan]{title}[/cyan]")
         console.print(text, soft_wrap=True, markup=False)

@@ -12,6 +12,7 @@ import torch
 
 from hessianlens.errors import InputError, expect
 from hessianlens.inspect.blockwise import rows
+from hessianlens.inspect.caveats import advised
 from hessianlens.inspect.opened import Opened
 from hessianlens.inspect.operators import hessian
 from hessianlens.inspect.pairs import PairNorms, block_pair_norms
@@ -61,6 +62,10 @@ class Measurement:
         """The rows measured so far, in the order of the model."""
         found = tuple(self._rows[block.name] for block in self.opened.blocks if block.name in self._rows)
         return CurvatureTable(found, len(self.opened.blocks), torch.finfo(self.opened.problem.dtype).eps)
+
+    def advice(self) -> str:
+        """What the scales say about training, and what they cannot say."""
+        return advised(self.table.advice(), self.opened.loaded, self.opened.data)
 
     def run(
         self, on_step: Callable[[str], None] | None = None, on_products: Callable[[int], None] | None = None
@@ -116,7 +121,7 @@ class Measurement:
             "complete": not self.interrupted,
             "blocks": table.to_list(),
             "flat": list(table.flat),
-            "advice": table.advice(),
+            "advice": self.advice(),
         }
         if self._pairs is not None:
             found["pairs"] = {

@@ -11,6 +11,7 @@ import torch
 
 from hessianlens.errors import check_choice, check_device, expect
 from hessianlens.inspect.blockwise import choose_blocks, within_memory
+from hessianlens.inspect.caveats import caveats
 from hessianlens.inspect.data import Data, prepare_data
 from hessianlens.inspect.loading import LoadedModel, load_model
 from hessianlens.inspect.norms import PARTS
@@ -85,6 +86,11 @@ class Opened:
     loss: float
 
     @property
+    def caveats(self) -> tuple[str, ...]:
+        """What was drawn at random, and limits what the numbers say."""
+        return caveats(self.loaded, self.data)
+
+    @property
     def notes(self) -> tuple[str, ...]:
         """What was decided on the way."""
         return (*self.data.notes, *self.problem.notes)
@@ -97,6 +103,8 @@ class Opened:
             "parameters": self.loaded.parameters,
             "data": self.data.described,
             "random_data": self.data.random,
+            "random_weights": self.loaded.random_weights,
+            "caveats": list(self.caveats),
             "loss": self.problem.reduction,
             "loss_value": self.loss,
             "notes": list(self.notes),
