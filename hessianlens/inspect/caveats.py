@@ -36,4 +36,5 @@ def advised(advice: str, loaded: LoadedModel, data: Data) -> str:
         if loaded.random_weights
         else "real data may scale the blocks otherwise; give it with --data"
     )
-    return f"From {' and '.join(drawn)}: {limit}. {advice}"
+    listed = " and ".join(filter(None, [", ".join(drawn[:-1]), drawn[-1]]))
+    return f"From {listed}: {limit}. {advice}"

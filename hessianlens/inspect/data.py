@@ -122,7 +122,7 @@ def _completed(loaded: LoadedModel, batches: list[Batch], described: str, seed: 
         raise InputError("data: a classifier needs labels; give them in the file (.jsonl with label, .pt with labels).")
     if loaded.head == "seq2seq-lm" and missing:
         raise InputError(
-            "data: a model with an encoder and a decoder needs labels; give them in the file (.jsonl or .pt with labels)."
+            "data: an encoder with a decoder needs labels; give them in the file (.jsonl or .pt with labels)."
         )
     makers: dict[str, tuple[Callable[..., Batch], str]] = {
         "masked-lm": (_masked, f"{MASKED_SHARE:.0%} of the tokens are masked and predicted (seed {seed})"),
