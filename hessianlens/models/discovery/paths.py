@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 from torch import nn
 
-_WRAPPERS = re.compile(r"(?<![^.])(?:base_layer|_orig_mod|_checkpoint_wrapped_module)\.")
 _NUMBERED = re.compile(r"(?:\w*(?:layer|block))?_?(\d+)")
 _WEIGHTS = ("weight", "w", "scale", "gamma")
 _BIASES = ("bias", "b", "shift", "beta")
@@ -16,12 +15,12 @@ _BIASES = ("bias", "b", "shift", "beta")
 def canonical(parameter: str) -> tuple[str, str]:
     """The path of a parameter without its leaf, and ``.bias`` if it is a bias.
 
-    What an adapter, a compiler or a checkpoint is wrapped around (``base_layer``, ``_orig_mod``) counts as the layer.
+    A ``base_layer``, which is what an adapter is wrapped around, counts as the layer itself.
 
     >>> canonical("h.0.ln_1.bias"), canonical("attn.b_Q"), canonical("attn.in_proj_bias"), canonical("cls_token")
     (('h.0.ln_1', '.bias'), ('attn.W_Q', '.bias'), ('attn.in_proj_weight', '.bias'), ('cls_token', ''))
     """
-    parent, _, leaf = _WRAPPERS.sub("", parameter).rpartition(".")
+    parent, _, leaf = parameter.replace(".base_layer.", ".").rpartition(".")
     if parent and leaf in _WEIGHTS:
         return parent, ""
     if parent and leaf in _BIASES:
