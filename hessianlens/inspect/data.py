@@ -12,6 +12,7 @@ from torch import Tensor
 
 from hessianlens.errors import InputError, expect
 from hessianlens.inspect.data_files import read_batches
+from hessianlens.inspect.data_kinds import check_amounts
 from hessianlens.inspect.loading import LoadedModel
 from hessianlens.models.adapters import differentiable_twice
 from hessianlens.models.adapters.batches import as_batches, batch_size, targets_of
@@ -64,8 +65,7 @@ def prepare_data(
     >>> prepare_data(load_model("toy:d_model=8"), sequences=4).described
     'the addition task, 4 sequences'
     """
-    for name, given in (("sequences", sequences), ("length", length)):
-        expect(given is None or given > 0, f"{name}: got {given}, expected a positive whole number.")
+    check_amounts(sequences, length)
     most = _longest(loaded)
     width = min(_DEFAULT_LENGTH, most or _DEFAULT_LENGTH) if length is None else length
     if path is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging as standard_logging
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,17 +12,8 @@ import torch
 from torch import nn
 
 from hessianlens.errors import InputError, expect
-from hessianlens.inspect.specification import Specification, check_known, check_options
-
-HEADS = {
-    "causal-lm": "AutoModelForCausalLM",
-    "masked-lm": "AutoModelForMaskedLM",
-    "seq2seq-lm": "AutoModelForSeq2SeqLM",
-    "sequence-classification": "AutoModelForSequenceClassification",
-    "image-classification": "AutoModelForImageClassification",
-    "encoder": "AutoModel",
-}
-"""What a model predicts, and the class that loads it."""
+from hessianlens.inspect.heads import HEADS
+from hessianlens.inspect.specification import Specification, check_known, check_options, check_there, stated_config
 
 _ARCHITECTURES = {
     "ForCausalLM": "causal-lm",
@@ -72,11 +62,7 @@ def config_model(specification: Specification, head: str, seed: int) -> tuple[nn
 def saved_model(name: str, head: str) -> tuple[nn.Module, str]:
     """A saved model, from a folder or by its name on the hub; and its head."""
     transformers = transformers_package()
-    expect(
-        not name.startswith((".", "/", "~")) or Path(name).is_dir(),
-        f"model: got {name!r}, but there is no such folder; expected a folder with a config.json, a name on the hub, "
-        "'config:...' or 'toy:...'.",
-    )
+    check_there(Specification("saved", name))
     with _quietly(transformers), _explained(repr(name)):
         config = transformers.AutoConfig.from_pretrained(name)
         found = _head(transformers, config, head)
@@ -103,7 +89,7 @@ def tokenizer_of(source: str | None, model: str) -> Any:
 def _configuration(transformers: Any, specification: Specification) -> Any:
     name, stated = specification.name, {}
     if Path(name).suffix == ".json":
-        stated = _file(Path(name))
+        stated = stated_config(Path(name))
         name = str(stated.pop("model_type", ""))
     known = transformers.models.auto.CONFIG_MAPPING
     check_known(f"transformers knows no type of model {name!r}", name, known.keys())
@@ -113,16 +99,6 @@ def _configuration(transformers: Any, specification: Specification) -> Any:
     )
     # Made with its options, not changed afterwards: sizes that follow from others are computed when it is made.
     return transformers.AutoConfig.for_model(name, **{**stated, **specification.options})
-
-
-def _file(path: Path) -> dict[str, Any]:
-    expect(path.is_file(), f"model: got '{path}', but there is no such file; expected a config.json.")
-    try:
-        stated = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise InputError(f"model: '{path}' is not JSON ({error}); expected a config.json.") from error
-    expect(isinstance(stated, dict), f"model: '{path}' holds no object, expected a config.json with a model_type.")
-    return stated
 
 
 def _give_start_token(config: Any) -> None:

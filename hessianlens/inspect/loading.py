@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,8 +9,10 @@ import torch
 from torch import nn
 
 from hessianlens.errors import InputError, check_choice, expect
-from hessianlens.inspect.hugging_face import HEADS, config_model, saved_model, tokenizer_of
-from hessianlens.inspect.specification import Specification, check_options, parse_specification
+from hessianlens.inspect.heads import HEADS
+from hessianlens.inspect.hugging_face import config_model, saved_model, tokenizer_of
+from hessianlens.inspect.specification import Specification, parse_specification
+from hessianlens.inspect.toy import check_toy
 from hessianlens.models import Transformer
 from hessianlens.tasks import Addition
 
@@ -22,7 +23,7 @@ class LoadedModel:
 
     Attributes:
         model: The model.
-        head: What it predicts: "toy", or one of `hessianlens.inspect.hugging_face.HEADS`.
+        head: What it predicts: "toy", or one of `hessianlens.inspect.heads.HEADS`.
         described: One line about it.
         task: The task of a toy.
         source: Where a tokenizer may lie; None if the weights are random.
@@ -90,8 +91,7 @@ def load_model(name: str, *, head: str = "auto", seed: int = 0, dtype: torch.dty
 
 def _toy(specification: Specification, seed: int, dtype: torch.dtype) -> LoadedModel:
     options: dict[str, Any] = dict(specification.options)
-    known = set(inspect.signature(Transformer).parameters) - {"dtype"}
-    check_options("toy", options, known | {"digits"})
+    check_toy(specification.options)
     task = Addition(options.pop("digits", 5))
     shown = ", ".join(f"{name}={value}" for name, value in options.items())
     defaults = {"vocab": task.vocab, "context": task.context, "seed": seed}

@@ -10,7 +10,8 @@ from curvlinops._torch_base import PyTorchLinearOperator
 from torch import Tensor
 
 from hessianlens.errors import InputError, expect
-from hessianlens.memory import ensure_fits, readable
+from hessianlens.memory import ensure_fits
+from hessianlens.sizes import readable
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -74,6 +74,11 @@ class Estimate:
         half = _quantile(self, level) * self.stderr
         return self.value - half, self.value + half
 
+    def relative_width(self, level: float = 0.95) -> float:
+        """Half the width of the interval over the value."""
+        low, high = self.interval(level)
+        return (high - low) / (2 * self.value) if self.value else 0.0
+
     def __float__(self) -> float:
         return self.value
 

@@ -15,7 +15,8 @@ import hessianlens as hl
 from hessianlens.cli import app
 from hessianlens.cli.inspect import _print_rows
 from hessianlens.inspect.measurement import Measurement, cell
-from hessianlens.inspect.opened import Settings, open_model
+from hessianlens.inspect.opened import open_model
+from hessianlens.inspect.settings import Settings
 from tests.inspect.saved_models import BERT, GPT2, LLAMA, T5, VIT, saved
 
 TOY = "toy:layers=2,d_model=4,d_mlp=3,digits=1"
@@ -71,7 +72,7 @@ def test_no_number_is_cut_short_in_a_narrow_terminal(
 
 
 def test_the_table_is_shown_where_its_file_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hessianlens.inspect.measurement.check_writable", lambda path: None)
+    monkeypatch.setattr("hessianlens.inspect.writable.check_writable", lambda path: None)
     answer = call(TOY, *QUICK, "--blocks", "layer1.attn.q", "--csv", tmp_path / "missing" / "table.csv")
     assert answer.exit_code == 2 and "csv: cannot write" in answer.stderr and "layer1.attn.q" in answer.stdout
 
@@ -201,7 +202,7 @@ BAD = {
     "device: got 'abacus'": [TOY, "--device", "abacus"],
     "head: got 'neck', expected one of": [GPT2, "--head", "neck"],
     "data: there is no file": [TOY, "--data", "nosuch.pt"],
-    "max_memory: got 'lots', expected a size": [TOY, "--max-memory", "lots"],
+    "max_memory: got 'lots', expected a number of bytes or a size": [TOY, "--max-memory", "lots"],
     "max_memory: one sequence at a time needs": [TOY, "--max-memory", "1kB"],
     "csv: cannot write": [TOY, "--csv", "/nosuch/table.csv"],
 }

@@ -10,10 +10,11 @@ import torch
 
 import hessianlens as hl
 from hessianlens.inspect.blockwise import choose_blocks, cost, forecast_rows, groups, rows, within_memory
-from hessianlens.inspect.forecast import parse_size
 from hessianlens.inspect.measurement import Measurement
-from hessianlens.inspect.opened import Settings, open_model
-from hessianlens.memory import readable
+from hessianlens.inspect.opened import open_model
+from hessianlens.inspect.settings import Settings
+from hessianlens.network.forecast import parse_size
+from hessianlens.sizes import readable
 from tests.inspect.saved_models import BERT, GPT2
 
 TOY = "toy:layers=2,d_model=8,heads=2,d_mlp=12,digits=1"

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from hessianlens.errors import InputError, check_choice, check_device, check_flag, expect
+from hessianlens.checks import check_device
+from hessianlens.errors import InputError, check_choice, check_flag, expect
 from hessianlens.models.adapters.batches import SPANS, as_batches, targets_of
 from hessianlens.models.adapters.decoders import NOTE, with_decoder_inputs
 from hessianlens.models.adapters.heads import decodes, head_kind, no_own_loss

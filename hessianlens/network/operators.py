@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hessianlens.curvature import BlockPairOperator, FunctionalOperator, GaussNewtonOperator, HessianOperator
-from hessianlens.errors import InputError, check_choice
-from hessianlens.inspect.exact import ExactAttention, exact_attention
+from hessianlens.errors import InputError, check_choice, expect
+from hessianlens.memory import SAFE_SHARE, available_bytes
+from hessianlens.network.exact import ExactAttention, closed_form_bytes, exact_attention
 from hessianlens.operators import StructuredOperator
 from hessianlens.problems import Block, Problem
+from hessianlens.sizes import readable
 
 Pattern = str | Sequence[str]
 Operator = BlockPairOperator | StructuredOperator
@@ -18,6 +20,7 @@ _MATRIX_FREE: dict[str, type[BlockPairOperator]] = {
     "ggn": GaussNewtonOperator,
     "functional": FunctionalOperator,
 }
+METHODS = ("auto", "exact", "products")
 _CHEAP_OUTPUTS = 512
 """Outputs a position, and width of the model, up to which the closed form is taken without being asked for."""
 
@@ -56,7 +59,7 @@ def functional(problem: Problem, rows: Pattern, cols: Pattern | None = None, *, 
 
 
 def _operator(part: str, problem: Problem, rows: Pattern, cols: Pattern | None, method: str) -> Operator:
-    check_choice("method", method, ("auto", "exact", "products"))
+    check_choice("method", method, METHODS)
     row_blocks = problem.select(rows)
     column_blocks = row_blocks if cols is None else problem.select(cols)
     if method != "products":
@@ -75,11 +78,24 @@ def _operator(part: str, problem: Problem, rows: Pattern, cols: Pattern | None, 
 
 
 def closed_form(problem: Problem, blocks: Sequence[Block], forced: bool = False) -> ExactAttention | None:
-    """The closed form of the last attention layer, if attention is asked for and, unless `forced`, it is cheap."""
-    if not any(".attn." in block.name for block in blocks):
+    """The closed form of the last attention layer, if attention is asked for and it is cheap.
+
+    Args:
+        problem: From `hessianlens.problem`.
+        blocks: What is asked for.
+        forced: Take it whatever it costs, as long as it fits in memory; `InputError` if it does not.
+    """
+    attention = [block for block in blocks if ".attn." in block.name]
+    if not attention:
         return None
-    found = exact_attention(problem)
-    if found is None or forced:
-        return found
-    site = found.sites[0]
-    return found if max(site.network_output.shape[-1], site.tokens.shape[-1]) <= _CHEAP_OUTPUTS else None
+    needed, outputs = closed_form_bytes(problem, attention)
+    fits = needed <= SAFE_SHARE * available_bytes(problem.device)
+    if not forced:
+        wide = max(outputs, max(max(block.shape) for block in attention)) > _CHEAP_OUTPUTS
+        return None if wide or not fits else exact_attention(problem)
+    expect(
+        fits,
+        f"memory: the closed form for {outputs} outputs a position needs {readable(needed)}, "
+        f"{readable(available_bytes(problem.device))} are free; use method='products', or fewer or shorter sequences.",
+    )
+    return exact_attention(problem)

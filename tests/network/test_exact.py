@@ -7,11 +7,11 @@ import torch
 
 import hessianlens as hl
 from hessianlens.curvature import BlockPairOperator
-from hessianlens.inspect.exact import exact_attention
+from hessianlens.network.exact import exact_attention
 from hessianlens.operators import ArrangedGrid
 from tests.curvature import networks
 from tests.curvature.registry import pairs
-from tests.inspect.registry import NETWORKS, problem_of, products_of
+from tests.network.registry import NETWORKS, problem_of, products_of
 from tests.oracles.comparison import assert_same
 from tests.oracles.properties import PROPERTIES, trace_and_diagonal
 from tests.variants import randn
@@ -103,7 +103,7 @@ def test_it_is_taken_at_the_weights_of_the_problem() -> None:
 
 def test_auto_takes_products_where_the_closed_form_is_dear(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = problem_of("softmax")
-    monkeypatch.setattr("hessianlens.inspect.operators._CHEAP_OUTPUTS", 3)
+    monkeypatch.setattr("hessianlens.network.operators._CHEAP_OUTPUTS", 3)
     assert isinstance(hl.hessian(problem, "layer0.attn.q"), BlockPairOperator)
     assert isinstance(hl.hessian(problem, "layer0.attn.q", method="exact"), ArrangedGrid)
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from hessianlens.models.adapters.scope import differentiable_twice
 from hessianlens.models.sites import AttentionSite, find_site, frozen_copy
+from hessianlens.network.rehearsal import forward_sizes, sequences_of
 from hessianlens.operators import ArrangedGrid, BlockGrid, StructuredOperator, TokenSum
 from hessianlens.problems import Block, Problem
 from hessianlens.theory.in_network import (
@@ -166,3 +167,22 @@ def exact_attention(problem: Problem) -> ExactAttention | None:
                 return None
             sites.append(site)
     return ExactAttention(problem, tuple(sites), model)
+
+
+def closed_form_bytes(problem: Problem, blocks: Sequence[Block]) -> tuple[int, int]:
+    """Bytes that the closed form would hold at its peak, from sizes alone, and the number of outputs a position.
+
+    For N tokens with v outputs and width d: twice the Hessian of the loss at the outputs, ``N v^2``; then that, the
+    Jacobians ``N v d`` in three copies, the curvature ``N d^2`` in two, and for every head its small matrices.
+
+    Args:
+        problem: From `hessianlens.problem`.
+        blocks: Blocks of the attention layer.
+    """
+    *positions, outputs = forward_sizes(problem).outputs
+    length = positions[-1] if positions else 1
+    tokens = length * sum(map(sequences_of, problem.data))
+    width = max(max(block.shape) for block in blocks)
+    first = 2 * tokens * outputs**2 + tokens * outputs * width
+    later = tokens * (outputs**2 + 3 * outputs * width + 3 * width**2 + 2 * length**2)
+    return max(first, later) * problem.dtype.itemsize, outputs

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 
 import hessianlens as hl
-from hessianlens.inspect.chained import ChainedAttention, chained_attention
-from hessianlens.inspect.exact import exact_attention
 from hessianlens.losses.curvature import FactoredTokenCurvature
 from hessianlens.models.block import Block
 from hessianlens.models.sites import find_chain
+from hessianlens.network.chained import ChainedAttention, chained_attention
+from hessianlens.network.exact import exact_attention
 from hessianlens.problems import Problem
 from hessianlens.theory import chain as theory
 from tests.curvature import networks

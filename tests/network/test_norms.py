@@ -60,7 +60,7 @@ def test_the_closed_form_answers_without_probes() -> None:
 
 
 def test_the_model_is_searched_for_a_closed_form_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    from hessianlens.inspect import operators
+    from hessianlens.network import operators
 
     searches, search = [], operators.exact_attention
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import hessianlens as hl
-from hessianlens.inspect.exact import exact_attention
+from hessianlens.network.exact import exact_attention
 from hessianlens.problems import Problem
 from hessianlens.theory import part_norms as theory
 from tests.curvature import networks

@@ -15,7 +15,7 @@ from hessianlens.problems import Problem
 from tests.curvature import hugging_face, networks
 from tests.curvature.networks import LENGTH, WIDTH, scrambled, tokens
 from tests.curvature.registry import contrast, pairs, problem_of
-from tests.inspect.registry import problem_of as exact_problem_of
+from tests.network.registry import problem_of as exact_problem_of
 from tests.oracles.comparison import assert_same
 from tests.variants import randn
 

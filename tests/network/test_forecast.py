@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import hessianlens as hl
-from hessianlens.inspect.forecast import ensure_forecast_fits
+from hessianlens.network.forecast import ensure_forecast_fits
 from hessianlens.problems import Block, Problem
 from tests.curvature import networks
 from tests.curvature.agreement import same_operator

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from hessianlens.inspect.exact import CLOSED_FORM, ExactAttention
 from hessianlens.models.sites import find_chain
-from hessianlens.problems import Block
+from hessianlens.network.exact import CLOSED_FORM, ExactAttention
+from hessianlens.network.sampling import WORKSPACE, Drawn, Request, length
+from hessianlens.problems import Block, Problem
 from hessianlens.theory.chain import Link, Vectors, chain_products
 
 _NAME = re.compile(r"layer(\d+)\.attn\.([qkvo])(\.bias)?")
@@ -89,3 +90,43 @@ def _same_last(links: tuple[Link, ...], exact: ExactAttention, number: int) -> b
         return False
     tolerance = torch.finfo(expected.dtype).eps ** 0.5 * float(expected.abs().max())
     return float((expected - found).abs().max()) <= tolerance
+
+
+class ChainSource:
+    """The same products for attention layers that form a chain, all vectors of a chunk together.
+
+    Args:
+        chain: The layers.
+        problem: What is differentiated.
+        parts: Among "full", "ggn" and "functional".
+        seed: Seed of the probes.
+        workspace: Bytes of products held at once.
+    """
+
+    def __init__(
+        self, chain: ChainedAttention, problem: Problem, parts: Sequence[str], seed: int, workspace: int = WORKSPACE
+    ) -> None:
+        self.chain, self.problem, self.parts, self.seed, self.workspace = chain, problem, tuple(parts), seed, workspace
+
+    def draw(self, requests: Sequence[Request]) -> Iterator[Drawn]:
+        """The lengths of all products asked for."""
+        each = sum(request.block.numel for request in requests) * 2 * self.problem.dtype.itemsize
+        step = max(1, self.workspace // max(each, 1))
+        longest = max(request.stop - request.start for request in requests)
+        for offset in range(0, longest, step):
+            chunk = [
+                Request(r.block, r.start + offset, min(r.stop, r.start + offset + step), r.basis)
+                for r in requests
+                if r.start + offset < r.stop
+            ]
+            yield from self._together(chunk)
+
+    def _together(self, requests: Sequence[Request]) -> Iterator[Drawn]:
+        vectors = [
+            (r.block, r.probes(self.problem, self.seed).matrix(r.start, r.stop).T.reshape(-1, *r.block.shape))
+            for r in requests
+        ]
+        for name, (gauss_newton, rest) in self.chain.products(vectors).items():
+            for G, F in zip(gauss_newton, rest, strict=True):
+                found = {"ggn": G, "functional": F, "full": G + F}
+                yield name, {part: length(found[part]) for part in self.parts}

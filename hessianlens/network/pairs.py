@@ -12,8 +12,9 @@ from torch import Tensor
 
 from hessianlens.curvature import BlockPairOperator, FunctionalOperator, GaussNewtonOperator, HessianOperator
 from hessianlens.errors import check_choice, expect
-from hessianlens.inspect.forecast import ensure_forecast_fits, forecast
-from hessianlens.inspect.operators import Pattern
+from hessianlens.network.forecast import ensure_fits_in_memory
+from hessianlens.network.operators import Pattern
+from hessianlens.network.sampling import WORKSPACE
 from hessianlens.problems import Block, Problem
 from hessianlens.spectra import Estimate
 from hessianlens.spectra.probes import Probes
@@ -91,7 +92,7 @@ def block_pair_norms(
     check_choice("part", part, tuple(_KINDS))
     expect(probes >= 2, f"probes: got {probes}, expected at least 2 for an error bar.")
     chosen = problem.select(blocks)
-    ensure_forecast_fits(forecast(problem, chosen, probes))
+    ensure_fits_in_memory(problem, chosen, probes, 1)
     one_sided = {}
     for column in chosen:
         operator = _KINDS[part](problem, chosen, [column])
@@ -114,12 +115,13 @@ def _column(
     vectors = Probes(
         column.numel, min(probes, column.numel), None if exact else seed, kind, operator.dtype, operator.device, stream
     )
-    products = operator._matmat([vectors.matrix(0, vectors.count).reshape(*column.shape, -1)])
-    found = {}
-    for block, product in zip(rows, products, strict=True):
-        squares = product.double().reshape(-1, vectors.count).square().sum(0)
-        found[block.name, column.name] = norm_from_squares(squares, vectors)
-    return found
+    held = (column.numel + sum(block.numel for block in rows)) * operator.dtype.itemsize
+    squares: dict[str, list[Tensor]] = {block.name: [] for block in rows}
+    for chunk in vectors.chunks(max(1, WORKSPACE // held)):
+        products = operator._matmat([chunk.reshape(*column.shape, -1)])
+        for block, product in zip(rows, products, strict=True):
+            squares[block.name].append(product.double().flatten(0, -2).square().sum(0))
+    return {(name, column.name): norm_from_squares(torch.cat(found), vectors) for name, found in squares.items()}
 
 
 def norm_from_squares(squares: Tensor, vectors: Probes) -> Estimate:

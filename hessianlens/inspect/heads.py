@@ -1,0 +1,11 @@
+"""What a Hugging Face model can be asked to predict."""
+
+HEADS = {
+    "causal-lm": "AutoModelForCausalLM",
+    "masked-lm": "AutoModelForMaskedLM",
+    "seq2seq-lm": "AutoModelForSeq2SeqLM",
+    "sequence-classification": "AutoModelForSequenceClassification",
+    "image-classification": "AutoModelForImageClassification",
+    "encoder": "AutoModel",
+}
+"""What a model predicts, and the class that loads it."""
