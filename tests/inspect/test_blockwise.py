@@ -51,6 +51,22 @@ def test_heads_stand_for_what_they_are_cut_from() -> None:
     assert everything == sum(block.numel for block in open_model(Settings(TOY, sequences=2)).blocks)
 
 
+def test_heads_of_interleaved_projections_stand_for_them_too() -> None:
+    sizes = {"vocab_size": 11, "hidden_size": 8, "intermediate_size": 6, "num_attention_heads": 2}
+    options = {**sizes, "num_hidden_layers": 1, "max_position_embeddings": 16, "bos_token_id": 0, "eos_token_id": 0}
+    model = "config:gpt_neox?" + "&".join(f"{name}={value}" for name, value in options.items())
+    chosen = ("layer0.attn.q", "layer0.attn.k.*")
+    opened = open_model(Settings(model, per_head=True, sequences=2, length=4, blocks=chosen, probes=40))
+    heads = [f"layer0.attn.k.head{h}" for h in range(2)]
+    assert [b.name for b in opened.blocks] == ["layer0.attn.q", *heads, *(f"{head}.bias" for head in heads)]
+    found = {row.name: row for row in rows(opened.problem, opened.blocks, probes=100)}
+    H = hl.hessian(opened.problem, "layer0.attn.k", method="products")
+    whole = H @ torch.eye(H.shape[0], dtype=H.dtype)
+    for head, rows_of in zip(heads, whole.chunk(2), strict=True):
+        part = rows_of.chunk(2, 1)[heads.index(head)]
+        assert found[head].norms["full"].value == pytest.approx(float(part.norm()), rel=1e-5)
+
+
 def test_groups_hold_every_block_once(opened) -> None:
     blocks = list(opened.problem.blocks.values())
     found = groups(blocks)

@@ -12,7 +12,7 @@ from hessianlens.errors import InputError
 from hessianlens.models import LinearMLP
 from hessianlens.models.discovery import Rule, discover, register_rule, unregister_rule
 from tests.models.test_discovery import cover
-from tests.models.test_discovery_zoo import FAMILIES, SHORT, discovery_of, encoder_layer, hf, tree
+from tests.models.test_discovery_zoo import SHORT, discovery_of, encoder_layer, hf, tree
 
 LINEARS = ("q_proj", "k_proj", "v_proj", "o_proj")
 
@@ -52,7 +52,7 @@ def test_shared_layers_with_interleaved_heads() -> None:
     parts = {"attn.query_key_value": nn.Linear(8, 24), "attn.dense": nn.Linear(8, 8)}
     layer = tree(parts, num_heads=4)
     found = discover(nn.ModuleList([layer, layer]))
-    assert found.aliases["layer1.attn.k.head2"] == "layer0.attn.k.head2"
+    assert found.aliases["layer1.attn.k"] == "layer0.attn.k" and found.blocks["layer0.attn.k"].stretch == (0, 6)
     assert found.head_blocks(1, "k") == found.head_blocks(0, "k")
 
 
@@ -160,23 +160,6 @@ def test_torchvision_names() -> None:
     )
 
 
-def test_wrappers_change_nothing() -> None:
-    names = list(discovery_of("own").blocks)
-    wrapped = nn.Module()
-    wrapped.module = FAMILIES["own"].build()
-    assert list(discover(wrapped).blocks) == names
-
-
-def test_adapters_leave_the_layer_its_name() -> None:
-    modules = attention("model.layers.0")
-    del modules["model.layers.0.self_attn.q_proj"]
-    modules |= {"model.layers.0.self_attn.q_proj.base_layer": nn.Linear(4, 4, bias=False)}
-    modules |= {"model.layers.0.self_attn.q_proj.lora_A.default": nn.Linear(4, 1, bias=False)}
-    blocks = discover(tree(modules)).blocks
-    assert blocks["layer0.attn.q"].parameter.endswith("base_layer.weight")
-    assert "model.layers.0.self_attn.q_proj.lora_A.default.weight" in blocks
-
-
 # --- what is not known -----------------------------------------------------------------------------------------------
 
 
@@ -277,7 +260,9 @@ def test_a_rule_can_say_how_a_parameter_is_packed() -> None:
     model = tree({"layers.0.attn.fused": nn.Linear(4, 12), "layers.0.attn.proj": nn.Linear(4, 4)}, num_heads=2)
     rule = register_rule("<attn>fused", "attn.q", "attn.k", "attn.v", packing="grouped")
     try:
-        assert discover(model).blocks["layer0.attn.k.head1"].index == (slice(8, 10), slice(None))
+        blocks = discover(model, heads=True).blocks
+        assert blocks["layer0.attn.k.head1"].index == (slice(8, 10), slice(None))
+        assert blocks["layer0.attn.k"].take(torch.arange(12)[:, None]).flatten().tolist() == [2, 3, 8, 9]
     finally:
         unregister_rule(rule)
 
@@ -287,5 +272,7 @@ def test_wrong_rules_are_refused() -> None:
         Rule("<attn>(", ("attn.q",))
     with pytest.raises(InputError, match="scope: got 'here'"):
         Rule("q", ("attn.q",), scope="here")
+    with pytest.raises(InputError, match="shards: got 0, expected a number of stretches"):
+        Rule("q", ("attn.q",), shards=0)
     with pytest.raises(InputError, match="expected at least one name"):
         register_rule("q")

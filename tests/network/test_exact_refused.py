@@ -48,6 +48,26 @@ class Soft(networks.NanoGPT):
         self.transformer["h"][0].attn = SharperAttention(True)
 
 
+class SharedKeys(networks.NanoGPT):
+    """A decoder whose c_attn has fewer heads of keys and values than of queries."""
+
+    def __init__(self) -> None:
+        super().__init__(layers=1)
+        self.transformer["h"][0].attn = SharedKeysAttention(True)
+
+
+class SharedKeysAttention(networks.NanoAttention):
+    def __init__(self, bias: bool) -> None:
+        super().__init__(bias)
+        self.c_attn, self.n_kv_head = nn.Linear(WIDTH, 2 * WIDTH, bias=bias), 1
+
+    def forward(self, x: Tensor) -> Tensor:
+        parts = self.c_attn(x).split([WIDTH, WIDTH // 2, WIDTH // 2], -1)
+        q, k, v = (z.unflatten(-1, (-1, WIDTH // 2)).transpose(1, 2) for z in parts)
+        mixed = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+        return self.c_proj(mixed.transpose(1, 2).flatten(2))
+
+
 class SharperAttention(networks.NanoAttention):
     def forward(self, x: Tensor) -> Tensor:
         q, k, v = (z.unflatten(-1, (self.n_head, -1)).transpose(1, 2) for z in self.c_attn(x).chunk(3, -1))
@@ -61,6 +81,14 @@ def _coupled(loss) -> Problem:
 
 def _perplexity(outputs: Tensor, batch: tuple[Tensor, Tensor]) -> Tensor:
     return torch.nn.functional.cross_entropy(outputs.flatten(0, 1), batch[1].flatten()).exp()
+
+
+def _untrained() -> nn.Module:
+    model = hugging_face.gpt2_with_lora()
+    with torch.no_grad():
+        for block in model.transformer.h:
+            block.attn.c_attn.lora_b.zero_()
+    return model
 
 
 MODELS: dict[str, Callable[[], Problem]] = {
@@ -77,6 +105,9 @@ MODELS: dict[str, Callable[[], Problem]] = {
         scrambled(Averaging(layers=1).double()), pairs(2), "cross_entropy"
     ),
     "other scores": lambda: hl.problem(scrambled(Soft().double()), pairs(2), "cross_entropy"),
+    "LoRA around c_attn": lambda: hl.problem(hugging_face.gpt2_with_lora(), {"input_ids": tokens()}),
+    "LoRA around c_attn that adds nothing yet": lambda: hl.problem(_untrained(), {"input_ids": tokens()}),
+    "fewer keys than queries": lambda: hl.problem(scrambled(SharedKeys().double()), pairs(2), "cross_entropy"),
     "scores divided by the number of the layer": lambda: hl.problem(
         hugging_face.gpt2(scale_attn_by_inverse_layer_idx=True), {"input_ids": tokens()}
     ),
@@ -94,6 +125,9 @@ def test_a_model_or_loss_without_closed_form(name: str) -> None:
         assert isinstance(op, BlockPairOperator)
         v = randn(op.shape[1])
         assert_same(op @ v, make(problem, last, method="products") @ v, name, 0)
+    norms = hl.block_norms(problem, last, probes=3)
+    assert list(norms.values()) == list(hl.block_norms(problem, last, probes=3, method="products").values())
+    assert not any(norm.method == "exact" for norm in norms.values())
 
 
 def test_a_model_that_cannot_be_copied() -> None:

@@ -25,7 +25,13 @@ def direct(problem: Problem, block: str, part: str) -> float:
     return float((op @ identity(op)).norm())
 
 
-@pytest.mark.parametrize("name", ["MLP, bce, summed", "toy", "GPT-2", "BERT, masked", "nn.TransformerEncoder, square"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("MLP, bce, summed", "toy", "GPT-2", "BERT, masked", "nn.TransformerEncoder, square"),
+        *("GPT-NeoX, interleaved", "BLOOM, interleaved, with heads", "GPT-2, LoRA around c_attn"),
+    ],
+)
 def test_norms_at_full_order_are_exact(name: str) -> None:
     """As many probes as entries: every basis vector; fewer would be drawn at random."""
     problem, blocks = problem_of(name), list(CASES[name].blocks)

@@ -15,7 +15,7 @@ from tests.variants import randn
 
 
 @pytest.mark.parametrize("part", ["full", "ggn", "functional"])
-@pytest.mark.parametrize("name", ["MLP, cross-entropy", "nanoGPT"])
+@pytest.mark.parametrize("name", ["MLP, cross-entropy", "nanoGPT", "GPT-NeoX, interleaved"])
 def test_norms_at_full_order_are_exact(name: str, part: str) -> None:
     problem, blocks = problem_of(name), list(CASES[name].blocks)
     norms = hl.block_pair_norms(problem, blocks, part, probes=20)

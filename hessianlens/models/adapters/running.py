@@ -12,10 +12,9 @@ from torch.nn import functional as nnf
 from torch.overrides import TorchFunctionMode
 
 from hessianlens.errors import InputError
+from hessianlens.memory import lacks_memory
 from hessianlens.models.adapters.batches import TOKENS, named_tensors
 from hessianlens.problems import Batch
-
-_MEMORY = ("out of memory", "not enough memory", "allocate memory")
 
 
 @contextmanager
@@ -39,13 +38,6 @@ def explained(what: str, remedy: str) -> Iterator[None]:
         if lacks_memory(error) or "vmap" in str(error):  # what cannot be vectorised is looped over, not refused
             raise
         raise InputError(f"{what}: {line(error)}; {remedy}.") from error
-
-
-def lacks_memory(error: BaseException) -> bool:
-    """Whether an error says that there is not enough memory."""
-    return isinstance(error, (MemoryError, torch.cuda.OutOfMemoryError)) or any(
-        words in str(error).lower() for words in _MEMORY
-    )
 
 
 def line(error: BaseException) -> str:
