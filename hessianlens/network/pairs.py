@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from hessianlens.curvature import BlockPairOperator, FunctionalOperator, GaussNewtonOperator, HessianOperator
-from hessianlens.errors import check_choice, expect
+from hessianlens.errors import check_choice, check_seed, check_whole, shown
 from hessianlens.network.forecast import ensure_fits_in_memory
 from hessianlens.network.operators import Pattern
 from hessianlens.network.sampling import WORKSPACE
-from hessianlens.problems import Block, Problem
+from hessianlens.problems import Block, Problem, check_problem
 from hessianlens.spectra import Estimate
 from hessianlens.spectra.probes import Probes
 
@@ -41,6 +41,8 @@ class PairNorms:
     estimates: dict[tuple[str, str], Estimate]
 
     def __getitem__(self, key: tuple[str, str]) -> Estimate:
+        if not isinstance(key, Hashable) or key not in self.estimates:
+            raise KeyError(f"{shown(key)}, expected two of the blocks {', '.join(self.names[:8])}")
         return self.estimates[key]
 
     def values(self) -> Tensor:
@@ -89,8 +91,10 @@ def block_pair_norms(
     >>> norms.values().shape, norms["layer0.attn.q", "layer0.attn.v"] == norms["layer0.attn.v", "layer0.attn.q"]
     (torch.Size([4, 4]), True)
     """
+    check_problem(problem)
     check_choice("part", part, tuple(_KINDS))
-    expect(probes >= 2, f"probes: got {probes}, expected at least 2 for an error bar.")
+    check_whole("probes", probes, 2, why="the error bar is their spread")
+    check_seed(seed)
     chosen = problem.select(blocks)
     ensure_fits_in_memory(problem, chosen, probes, 1)
     one_sided = {}

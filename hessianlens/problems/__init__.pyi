@@ -2,7 +2,18 @@
 
 from .batch import Batch, move, rebuilt, tensors
 from .block import Block
-from .problem import BatchLoss, Forward, Problem
+from .problem import BatchLoss, Forward, Problem, check_problem
 from .selection import matches
 
-__all__ = ["Batch", "BatchLoss", "Block", "Forward", "Problem", "matches", "move", "rebuilt", "tensors"]
+__all__ = [
+    "Batch",
+    "BatchLoss",
+    "Block",
+    "Forward",
+    "Problem",
+    "check_problem",
+    "matches",
+    "move",
+    "rebuilt",
+    "tensors",
+]

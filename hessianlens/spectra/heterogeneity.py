@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from hessianlens.errors import check_choice, expect
+from hessianlens.errors import check_choice, check_that, expect
 from hessianlens.spectra.estimate import Estimate, with_error
 
 _SHOWN = 8
@@ -35,6 +35,7 @@ class Heterogeneity:
     mean: Estimate
 
     def __getitem__(self, pair: tuple[str, str]) -> Estimate:
+        check_that(isinstance(pair, tuple) and len(pair) == 2, "pair", pair, "the names of two blocks")
         for name in pair:
             check_choice("block", name, self.names)
         i, j = (self.names.index(name) for name in pair)

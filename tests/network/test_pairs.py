@@ -74,7 +74,7 @@ def test_pairs_print_as_a_table() -> None:
     "message, options",
     [
         ("part: got 'half', expected one of 'full', 'ggn', 'functional'", {"part": "half"}),
-        ("probes: got 1, expected at least 2", {"probes": 1}),
+        ("probes: got 1, expected a whole number of at least 2", {"probes": 1}),
         ("blocks: nothing matches 'x'", {"blocks": "x"}),
     ],
 )

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hessianlens.errors import InputError, expect
+from hessianlens.errors import InputError, check_that, expect
 from hessianlens.problems import Batch, rebuilt, tensors
 
 
@@ -43,10 +43,8 @@ def as_batches(data: object, micro_batch: int | None = None) -> list[Batch]:
         expect(batch_size(batch) > 0, f"data[{k}]: got an empty batch, expected at least one sequence.")
     if micro_batch is None:
         return batches
-    expect(
-        isinstance(micro_batch, int) and not isinstance(micro_batch, bool) and micro_batch > 0,
-        f"micro_batch: got {micro_batch!r}, expected a positive whole number of sequences.",
-    )
+    whole = isinstance(micro_batch, int) and not isinstance(micro_batch, bool) and micro_batch > 0
+    check_that(whole, "micro_batch", micro_batch, "a positive whole number of sequences")
     return [piece for batch in batches for piece in _pieces(batch, micro_batch)]
 
 
@@ -72,7 +70,13 @@ def _pieces(batch: Batch, size: int) -> list[Batch]:
 
 def _narrow(batch: Batch, start: int, stop: int, total: int) -> Batch:
     if isinstance(batch, Tensor):
-        return batch[start:stop] if batch.ndim and batch.shape[0] == total else batch
+        cut = batch.ndim > 0 and batch.shape[0] == total
+        expect(
+            not cut or batch.layout == torch.strided,
+            f"micro_batch: the data holds a sparse tensor of shape {tuple(batch.shape)}, which cannot be cut; give it "
+            "in smaller batches, or dense, with .to_dense().",
+        )
+        return batch[start:stop] if cut else batch
     if isinstance(batch, Mapping):
         return {key: _narrow(value, start, stop, total) for key, value in batch.items()}
     if isinstance(batch, (tuple, list)):

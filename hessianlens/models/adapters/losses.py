@@ -9,9 +9,9 @@ from torch import Tensor
 from torch.nn import functional as nnf
 
 from hessianlens.errors import InputError, check_choice, expect
+from hessianlens.failures import explained
 from hessianlens.models.adapters.batches import batch_size, inputs_of, targets_of
 from hessianlens.models.adapters.precision import in_precision_of
-from hessianlens.models.adapters.running import explained
 from hessianlens.problems import Batch, BatchLoss
 
 IGNORED = -100

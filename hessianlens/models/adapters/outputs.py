@@ -10,9 +10,10 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from hessianlens.errors import InputError
+from hessianlens.failures import explained
 from hessianlens.models.adapters.batches import inputs_of, named_tensors, targets_of
+from hessianlens.models.adapters.lookups import Lookups
 from hessianlens.models.adapters.precision import in_precision_of
-from hessianlens.models.adapters.running import Lookups, explained
 from hessianlens.problems import Batch
 
 _FIELDS = ("logits", "prediction_logits", "last_hidden_state", "pooler_output")

@@ -11,13 +11,13 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from hessianlens.checks import check_device
-from hessianlens.errors import InputError, check_choice, check_flag, expect
+from hessianlens.errors import InputError, check_choice, check_flag, expect, shown
+from hessianlens.failures import explained
 from hessianlens.models.adapters.batches import SPANS, as_batches, targets_of
 from hessianlens.models.adapters.decoders import NOTE, with_decoder_inputs
 from hessianlens.models.adapters.heads import decodes, head_kind, no_own_loss
 from hessianlens.models.adapters.losses import StatedLoss, callable_loss, named_loss
 from hessianlens.models.adapters.outputs import call, checked_call, counted_call, wants_targets
-from hessianlens.models.adapters.running import explained
 from hessianlens.models.adapters.scope import (
     differentiable_twice,
     fused_attention,
@@ -130,7 +130,7 @@ def _parameters(
     target_dtype = first.dtype if dtype is None else dtype
     expect(
         isinstance(target_dtype, torch.dtype) and target_dtype.is_floating_point,
-        f"dtype: got {target_dtype!r}, expected a floating torch dtype such as torch.float64.",
+        f"dtype: got {shown(target_dtype)}, expected a floating torch dtype such as torch.float64.",
     )
     target_device = check_device(device) if device is not None else first.device
     state = {**named, **dict(model.named_buffers())}

@@ -14,8 +14,8 @@ from torch.nn import functional as nnf
 from torch.nn.modules.loss import _Loss
 
 from hessianlens.errors import expect
+from hessianlens.failures import explained
 from hessianlens.models.adapters.losses import IGNORED, StatedLoss, check_classes, labels, targets_like
-from hessianlens.models.adapters.running import explained
 from hessianlens.problems import Batch
 
 _BY_CLASS = ("cross_entropy", "nll_loss", "CrossEntropyLoss", "NLLLoss")

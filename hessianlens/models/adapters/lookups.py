@@ -1,9 +1,8 @@
-"""What a model or a loss raises on the data of its user, said in one line with what to do about it."""
+"""Ids that are outside of an embedding: which, of what, before the lookup fails without a word about it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -12,38 +11,8 @@ from torch.nn import functional as nnf
 from torch.overrides import TorchFunctionMode
 
 from hessianlens.errors import InputError
-from hessianlens.memory import lacks_memory
 from hessianlens.models.adapters.batches import TOKENS, named_tensors
 from hessianlens.problems import Batch
-
-
-@contextmanager
-def explained(what: str, remedy: str) -> Iterator[None]:
-    """Any failure inside becomes one `InputError` that quotes it; a lack of memory stays what it is.
-
-    Args:
-        what: The argument, and what could not be done with it.
-        remedy: What to do.
-
-    >>> with explained("model: Linear could not be run", "check the data"):
-    ...     torch.ones(2) @ torch.ones(3)
-    Traceback (most recent call last):
-    hessianlens.errors.InputError: model: Linear could not be run: inconsistent tensor size, ...; check the data.
-    """
-    try:
-        yield
-    except InputError:
-        raise
-    except Exception as error:  # a model or a loss may raise anything
-        if lacks_memory(error) or "vmap" in str(error):  # what cannot be vectorised is looped over, not refused
-            raise
-        raise InputError(f"{what}: {line(error)}; {remedy}.") from error
-
-
-def line(error: BaseException) -> str:
-    """What an error says, in one line; its kind where it says nothing, or only a name."""
-    said = " ".join(str(error).split())[:300].rstrip(".;")
-    return said if " " in said else f"{type(error).__name__} {said}".rstrip()
 
 
 class Lookups(TorchFunctionMode):
