@@ -7,20 +7,39 @@ from collections.abc import Iterable, Mapping
 import torch
 from torch import Tensor
 
-from hessianlens.errors import InputError, expect
+from hessianlens.errors import InputError, expect, shown
+
+_NARROWEST = 2
+"""Bytes of a number; those of one byte only store numbers."""
+
+
+def check_dense(name: str, value: object, wanted: str = "torch tensor") -> Tensor:
+    """A tensor that holds all of its numbers: not sparse, not quantised, not on the meta device.
+
+    >>> check_dense("X", torch.eye(2).to_sparse())
+    Traceback (most recent call last):
+    hessianlens.errors.InputError: X: got a sparse tensor (torch.sparse_coo), expected a dense one; ... .to_dense().
+    """
+    if not isinstance(value, Tensor):
+        raise InputError(f"{name}: got {type(value).__name__}, expected a {wanted}; wrap it with torch.as_tensor.")
+    expect(
+        value.layout == torch.strided,
+        f"{name}: got a sparse tensor ({value.layout}), expected a dense one; convert it with .to_dense().",
+    )
+    expect(not value.is_quantized, f"{name}: got quantised numbers ({value.dtype}), expected floating ones.")
+    expect(not value.is_meta, f"{name}: got a tensor on the meta device, which holds a shape and no numbers.")
+    return value
+
 
 PRECISIONS = (torch.float32, torch.float64)
 """What derivatives can be computed in: of second derivatives in half precision no digit is left."""
 
 
 def check_tensor(name: str, value: object, ndim: Iterable[int]) -> Tensor:
-    """A non-empty, finite tensor in float32 or float64 with one of the given numbers of dimensions."""
+    """A dense, non-empty, finite tensor in float32 or float64 with one of the given numbers of dimensions."""
     dims = tuple(ndim)
     wanted = " or ".join(f"{n}-dimensional" for n in dims)
-    if not isinstance(value, Tensor):
-        raise InputError(
-            f"{name}: got {type(value).__name__}, expected a {wanted} torch tensor; wrap it with torch.as_tensor."
-        )
+    value = check_dense(name, value, f"{wanted} torch tensor")
     expect(value.ndim in dims, f"{name}: got shape {tuple(value.shape)}, expected a {wanted} tensor.")
     expect(
         value.dtype in PRECISIONS,
@@ -33,6 +52,14 @@ def check_tensor(name: str, value: object, ndim: Iterable[int]) -> Tensor:
     )
     check_finite(name, value)
     return value
+
+
+def check_precise(name: str, value: Tensor) -> None:
+    """In single or double precision, which factorisations of matrices need."""
+    expect(
+        value.dtype in (torch.float32, torch.float64),
+        f"{name}: got {value.dtype}, expected float32 or float64; convert it with .double().",
+    )
 
 
 def check_finite(name: str, value: Tensor) -> None:
@@ -76,3 +103,30 @@ def check_same_kind(tensors: Mapping[str, Tensor]) -> None:
             raise InputError(
                 f"Tensors of different {attribute}: {listed}; expected one {attribute}, convert with {remedy}."
             )
+
+
+def check_device(device: object, hollow: bool = False) -> torch.device:
+    """A device that numbers can be put on here; the meta device, which holds none, only if that is asked for.
+
+    >>> check_device("cpu")
+    device(type='cpu')
+    """
+    try:
+        found = torch.device(device)  # type: ignore[call-overload]
+        torch.zeros(1, device=found)
+    except (RuntimeError, AssertionError, NotImplementedError, TypeError, ValueError) as error:
+        raise InputError(
+            f"device: got {shown(device)}, which cannot be used here; expected one such as cpu or cuda."
+        ) from error
+    expect(
+        hollow or found.type != "meta",
+        "device: got 'meta', which holds shapes and no numbers; expected one such as cpu.",
+    )
+    return found
+
+
+def check_dtype(dtype: object) -> torch.dtype:
+    """A floating dtype."""
+    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point or dtype.itemsize < _NARROWEST:
+        raise InputError(f"dtype: got {shown(dtype)}, expected a floating dtype such as torch.float64.")
+    return dtype

@@ -5,7 +5,9 @@ Without torch, so that a command can refuse its arguments at once; `hessianlens.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Hashable, Iterable
+from numbers import Integral, Real
 
 
 class InputError(ValueError):
@@ -18,7 +20,83 @@ def expect(condition: bool, message: str) -> None:
         raise InputError(message)
 
 
+def shown(value: object) -> str:
+    """A value in a message: one short line, whatever it is.
+
+    >>> import torch
+    >>> shown("both"), shown(torch.zeros(3, 4)), shown([0] * 100)
+    ("'both'", 'Tensor of shape (3, 4)', '[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 ...')
+    """
+    shape = getattr(value, "shape", None)
+    if isinstance(shape, tuple):
+        return f"{type(value).__name__} of shape {tuple(shape)}"
+    try:
+        text = " ".join(repr(value).split())
+    except Exception:  # an object that cannot even be shown
+        text = type(value).__name__
+    return text if len(text) <= 60 else f"{text[:59].rstrip(' ,')} ..."
+
+
+def check_that(condition: bool, name: str, value: object, wanted: str) -> None:
+    """As `expect`, with a message that is made only where it is needed: showing a value may take long.
+
+    >>> check_that(False, "causal", 3, "True or False")
+    Traceback (most recent call last):
+    hessianlens.errors.InputError: causal: got 3, expected True or False.
+    """
+    if not condition:
+        raise InputError(f"{name}: got {shown(value)}, expected {wanted}.")
+
+
 def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
     """`value` is one of the named choices."""
     listed = list(choices)
-    expect(value in listed, f"{name}: got {value!r}, expected one of {', '.join(map(repr, listed))}.")
+    known = isinstance(value, Hashable) and value in listed  # an array in a list is no question of true or false
+    expect(known, f"{name}: got {shown(value)}, expected one of {', '.join(map(repr, listed))}.")
+
+
+def check_flag(name: str, value: object) -> None:
+    """`value` is True or False."""
+    check_that(isinstance(value, bool), name, value, "True or False")
+
+
+def check_whole(name: str, value: object, least: int = 1, most: int | None = None, why: str = "") -> int:
+    """A whole number in a range.
+
+    >>> check_whole("heads", 4), check_whole("seed", 0, 0)
+    (4, 0)
+    """
+    if isinstance(value, Integral) and not isinstance(value, bool):
+        number = int(value)
+        if least <= number and (most is None or number <= most):
+            return number
+    wanted = f"of at least {least}" if most is None else f"from {least} to {most}"
+    raise InputError(f"{name}: got {shown(value)}, expected a whole number {wanted}{f' ({why})' if why else ''}.")
+
+
+def check_number(name: str, value: object, lowest: float = -math.inf, strictly: bool = False) -> float:
+    """A finite number, not below `lowest` (or, strictly, above it)."""
+    if isinstance(value, bool) or not isinstance(value, Real) or not _is_finite(value):
+        raise InputError(f"{name}: got {shown(value)}, expected a finite number.")
+    number = float(value)
+    inside = number > lowest if strictly else number >= lowest
+    wanted = f"above {lowest:g}" if strictly else f"of at least {lowest:g}"
+    check_that(inside, name, value, f"a number {wanted}")
+    return number
+
+
+def _is_finite(value: Real) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # a whole number beyond all floating ones
+        return False
+
+
+def check_seed(seed: object) -> int:
+    """A whole number that a generator takes as its seed."""
+    return check_whole("seed", seed, 0, 2**63 - 1)
+
+
+def check_function(name: str, value: object, what: str) -> None:
+    """Something that can be called."""
+    check_that(callable(value), name, value, what)

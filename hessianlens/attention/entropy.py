@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from hessianlens.checks import check_dense, check_finite
 from hessianlens.errors import expect
 
 
@@ -18,7 +19,11 @@ def attention_entropy(A: Float[Tensor, "*s i l"]) -> Float[Tensor, "*s i"]:
     >>> attention_entropy(torch.tensor([[0.5, 0.5], [1.0, 0.0], [0.0, 0.0]]))
     tensor([0.6931, 0.0000, 0.0000])
     """
-    lowest = float(A.min())
+    check_dense("A", A)
+    expect(A.is_floating_point(), f"A: got dtype {A.dtype}, expected a floating dtype.")
+    expect(A.ndim > 0 and A.numel() > 0, f"A: got shape {tuple(A.shape)}, expected rows of attention weights.")
+    check_finite("A", A)
+    lowest = float(A.detach().min())
     expect(
         lowest >= 0,
         f"A: got an attention weight of {lowest:.3g}, expected none below 0; entropy needs a distribution.",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +15,9 @@ from torch import Tensor
 from hessianlens.attention.activations import Activation, ActivationLike, as_activation
 from hessianlens.attention.masks import Masking
 from hessianlens.attention.state import HeadState, ScorePort, ValuePort
-from hessianlens.checks import check_same_kind, check_shape, check_tensor
-from hessianlens.errors import InputError, expect
+from hessianlens.checks import check_dense, check_dtype, check_same_kind, check_shape, check_tensor
+from hessianlens.errors import InputError, check_choice, check_flag, check_seed, check_that, check_whole, expect
+from hessianlens.memory import ensure_fits
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -43,11 +44,9 @@ class AttentionOptions:
     _activation: Activation = field(init=False, repr=False)
 
     def _prepare(self) -> None:
-        expect(
-            isinstance(self.temperature, (int, float)) and 1e-100 <= self.temperature <= 1e100,
-            f"temperature: got {self.temperature!r}, expected a positive number between 1e-100 and 1e100.",
-        )
-        expect(isinstance(self.causal, bool), f"causal: got {self.causal!r}, expected True or False.")
+        positive = isinstance(self.temperature, (int, float)) and 1e-100 <= self.temperature <= 1e100
+        check_that(positive, "temperature", self.temperature, "a positive number between 1e-100 and 1e100")
+        check_flag("causal", self.causal)
         object.__setattr__(self, "_masking", Masking(self.causal, self.mask, self.bias))
         object.__setattr__(self, "_activation", as_activation(self.activation))
 
@@ -74,8 +73,7 @@ class AttentionHead(AttentionOptions, ABC):
 
     def with_parameters(self, parameters: Mapping[str, Tensor]) -> Self:
         """The same layer with other weights."""
-        for name in parameters:
-            expect(name in self.names, f"parameters: unknown name {name!r}; this layer has {', '.join(self.names)}.")
+        _check_names(parameters, self.names, f"this layer has {', '.join(self.names)}")
         changes: dict[str, Any] = {f"W_{name}": value for name, value in parameters.items()}
         return replace(self, **changes)
 
@@ -106,6 +104,8 @@ class AttentionHead(AttentionOptions, ABC):
 
     def attend(self, X: Float[Tensor, "s l d"]) -> HeadState:
         """Evaluate the head at a batch and describe how each parameter enters."""
+        check_dense("X", X, "3-dimensional torch tensor")
+        expect(X.ndim == 3, f"X: got shape {tuple(X.shape)}, expected a batch of sequences, (B, L, d).")
         check_same_kind({"X": X, f"W_{self.names[0]}": self.parameters[self.names[0]]})
         expect(
             X.shape[-1] == self.d_model,
@@ -168,11 +168,17 @@ class SelfAttention(AttentionHead):
         **options: Any,
     ) -> Self:
         """Weights drawn from N(0, 1/d_model); d_k and d_v default to d_model."""
-        generator = torch.Generator().manual_seed(seed)
-        for name, width in (("d_model", d_model), ("d_k", d_k), ("d_v", d_v)):
-            expect(width is None or width > 0, f"{name}: got {width}, expected a positive width.")
-        inner, outer = d_model if d_k is None else d_k, d_model if d_v is None else d_v
+        check_dtype(dtype)
+        for name in options:
+            check_choice("options", name, ("activation", "causal", "mask", "bias", "temperature"))
+        check_whole("d_model", d_model)
+        inner = d_model if d_k is None else check_whole("d_k", d_k)
+        outer = d_model if d_v is None else check_whole("d_v", d_v)
         widths = (inner, inner, outer)
+        ensure_fits(
+            "The weights", (d_model, sum(widths)), torch.float64, torch.device("cpu"), "take a smaller width", 2
+        )
+        generator = torch.Generator().manual_seed(check_seed(seed))
         weights = [
             torch.randn(d_model, w, generator=generator, dtype=torch.float64) / math.sqrt(d_model) for w in widths
         ]
@@ -286,6 +292,8 @@ class MultiHeadAttention:
 
     def __init__(self, heads: Sequence[object]) -> None:
         checked: list[AttentionHead] = []
+        several = isinstance(heads, Iterable) and not isinstance(heads, Tensor)
+        check_that(several, "heads", heads, "a list of layers")
         for h, head in enumerate(heads):
             if not isinstance(head, AttentionHead):
                 raise InputError(f"heads[{h}]: got {type(head).__name__}, expected a layer such as SelfAttention.")
@@ -304,8 +312,7 @@ class MultiHeadAttention:
 
     def with_parameters(self, parameters: Mapping[tuple[str, int], Tensor]) -> MultiHeadAttention:
         """The same layer with other weights."""
-        for name in parameters:
-            expect(name in self.parameters, f"parameters: unknown name {name!r}; names are such as ('Q', 0).")
+        _check_names(parameters, self.parameters, "names are such as ('Q', 0)")
         return MultiHeadAttention(
             [
                 head.with_parameters({name: parameters[name, h] for name in head.names if (name, h) in parameters})
@@ -317,6 +324,14 @@ class MultiHeadAttention:
         """The sum of the heads' outputs, differentiable by autograd."""
         outputs = [head(X) for head in self.heads]
         return sum(outputs[1:], outputs[0])
+
+
+def _check_names(given: object, known: Container[object], hint: str) -> None:
+    """Weights by name, all of them known."""
+    if not isinstance(given, Mapping):
+        raise InputError(f"parameters: got {type(given).__name__}, expected a mapping from names to tensors; {hint}.")
+    for name in given:
+        expect(name in known, f"parameters: unknown name {name!r}; {hint}.")
 
 
 def dual_scores(

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from hessianlens.checks import check_dense
 from hessianlens.errors import InputError, expect
 
 
@@ -66,6 +67,7 @@ def _expect_square(name: str, tensor: object) -> None:
     if not isinstance(tensor, Tensor) or tensor.ndim not in (2, 3) or tensor.shape[-1] != tensor.shape[-2]:
         got = tuple(tensor.shape) if isinstance(tensor, Tensor) else type(tensor).__name__
         raise InputError(f"{name}: got {got}, expected a tensor of shape (L, L) or (B, L, L).")
+    check_dense(name, tensor)
 
 
 def _fit(name: str, tensor: Tensor, shape: tuple[int, int, int]) -> Tensor:

@@ -12,6 +12,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, einsum
 
+from hessianlens.checks import check_dense, check_finite, check_same_kind, check_shape
+from hessianlens.errors import expect
 from hessianlens.memory import ensure_fits
 from hessianlens.peak import Peak
 
@@ -23,6 +25,7 @@ def first_moment(A: Float[Tensor, "*s i l"], X: Float[Tensor, "*s l d"]) -> Floa
     >>> first_moment(torch.tensor([[0.5, 0.5]]), torch.tensor([[1.0], [3.0]]))
     tensor([[2.]])
     """
+    _check(A, X)
     return A @ X
 
 
@@ -33,6 +36,7 @@ def second_moment(A: Float[Tensor, "*s i l"], X: Float[Tensor, "*s l d"]) -> Flo
     >>> second_moment(torch.tensor([[0.5, 0.5]]), torch.tensor([[1.0], [3.0]])).reshape(-1)
     tensor([1.])
     """
+    _check(A, X)
     X, M1 = _shifted(A, X)
     peak = _close_to_one(A)
     if peak is not None:
@@ -51,6 +55,7 @@ def third_moment(A: Float[Tensor, "*s i l"], X: Float[Tensor, "*s l d"]) -> Floa
     >>> third_moment(torch.tensor([[0.75, 0.25]]), torch.tensor([[0.0], [4.0]])).item()
     6.0
     """
+    _check(A, X)
     width = X.shape[-1]
     ensure_fits(
         "The third attention moment",
@@ -77,6 +82,12 @@ def third_moment_along(
     >>> third_moment_along(A, X, torch.tensor([[2.0]])).item()
     12.0
     """
+    _check(A, X)
+    check_dense("direction", direction)
+    check_same_kind({"X": X, "direction": direction})
+    wanted = (*A.shape[:-1], X.shape[-1])
+    check_shape("direction", direction, wanted, "one for every row of A")
+    check_finite("direction", direction)
     X, M1 = _shifted(A, X)
     peak = _close_to_one(A)
     seen = einsum("...la,...ia->...il", X, direction)
@@ -87,6 +98,21 @@ def third_moment_along(
     cross = mean[..., :, None] * M1[..., None, :]
     centre = M1[..., :, None] * M1[..., None, :] * weight.sum(-1)[..., None, None]
     return raw - cross - cross.transpose(-1, -2) + centre
+
+
+def _check(A: object, X: object) -> None:
+    """Rows of attention weights, and tokens for them to look at."""
+    weights, tokens = check_dense("A", A), check_dense("X", X)
+    for name, tensor in (("A", weights), ("X", tokens)):
+        expect(tensor.is_floating_point(), f"{name}: got dtype {tensor.dtype}, expected a floating dtype.")
+        expect(tensor.ndim > 1, f"{name}: got shape {tuple(tensor.shape)}, expected a matrix, or a batch of them.")
+    check_same_kind({"A": weights, "X": tokens})
+    expect(
+        tokens.shape[:-1] == (*weights.shape[:-2], weights.shape[-1]) and tokens.numel() > 0 and weights.numel() > 0,
+        f"A and X: got shapes {tuple(weights.shape)} and {tuple(tokens.shape)}, expected (..., L, L) and (..., L, d).",
+    )
+    check_finite("A", weights)
+    check_finite("X", tokens)
 
 
 def _shifted(

@@ -10,8 +10,9 @@ from torch import Tensor
 
 from hessianlens.attention.layer import FactoredValueAttention
 from hessianlens.attention.state import Rotation, ScorePort
-from hessianlens.checks import check_same_kind, check_shape, check_tensor
-from hessianlens.errors import expect
+from hessianlens.checks import check_dtype, check_same_kind, check_shape, check_tensor
+from hessianlens.errors import check_number, check_whole, expect
+from hessianlens.memory import ensure_fits
 
 
 def rotary_tables(
@@ -25,8 +26,11 @@ def rotary_tables(
     >>> cos[0].tolist(), sin[0].tolist()
     ([1.0, 1.0, 1.0, 1.0], [0.0, 0.0, 0.0, 0.0])
     """
-    expect(length > 0, f"length: got {length}, expected at least one position.")
-    expect(d_k > 0 and d_k % 2 == 0, f"d_k: got {d_k}, expected a positive even width.")
+    check_whole("length", length, 1)
+    expect(check_whole("d_k", d_k, 1) % 2 == 0, f"d_k: got {d_k}, expected an even width.")
+    base = check_number("base", base, 0.0, strictly=True)
+    check_dtype(dtype)
+    ensure_fits("The table of rotations", (length, d_k), torch.float64, torch.device("cpu"), "take fewer positions", 4)
     frequencies = base ** (-torch.arange(0, d_k, 2, dtype=torch.float64) / d_k)
     angles = torch.arange(length, dtype=torch.float64)[:, None] * torch.cat([frequencies, frequencies])
     return angles.cos().to(dtype), angles.sin().to(dtype)

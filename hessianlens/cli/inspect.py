@@ -72,7 +72,7 @@ def inspect_model(
     head: Annotated[
         str,
         typer.Option(
-            help="causal-lm, masked-lm, sequence-classification, image-classification or encoder.",
+            help="causal-lm, masked-lm, seq2seq-lm, sequence-classification, image-classification, encoder.",
             autocompletion=completion.heads,
         ),
     ] = "auto",
@@ -207,7 +207,7 @@ def _print_table(measurement: Measurement) -> None:
         )
         if opened.settings.seconds is not None or measurement.measured.left_out:
             console.print("[cyan]Measured:[/cyan]", measurement.measured.summary, soft_wrap=True)
-        console.print(f"[cyan]What to do:[/cyan] {table.advice()}", soft_wrap=True)
+        console.print(f"[cyan]What to do:[/cyan] {measurement.advice()}", soft_wrap=True)
     for title, text in measurement.extras():
         console.print(f"\n[cyan]{title}[/cyan]")
         console.print(text, soft_wrap=True, markup=False)

@@ -10,13 +10,13 @@ from torch import Tensor
 
 from hessianlens.curvature.linearisation import Linearisation
 from hessianlens.curvature.verification import verify
-from hessianlens.operators.base import PyTorchLinearOperator
+from hessianlens.operators.checked import CheckedOperator
 from hessianlens.problems import Block, Problem
 
 Tangents = dict[str, Tensor]
 
 
-class BlockPairOperator(PyTorchLinearOperator):
+class BlockPairOperator(CheckedOperator):
     """A curvature matrix with rows and columns in named blocks, known through exact products.
 
     Products go over the data batch by batch; the graph of a batch serves every vector of a product, and stays for later

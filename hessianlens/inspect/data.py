@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ class Data:
         described: One line about them.
         notes: What was made up, a line each.
         random: Whether nothing of it came from the user.
+        made_up: What the outputs are compared with where that is random too, such as "random labels".
     """
 
     batches: list[Batch]
@@ -41,6 +42,7 @@ class Data:
     described: str
     notes: tuple[str, ...] = ()
     random: bool = False
+    made_up: str = ""
 
 
 def prepare_data(
@@ -81,7 +83,7 @@ def prepare_data(
         return Data([loaded.task.batch(count, seed)], loaded.task.cross_entropy, described, random=True)
     batch, described = _random(loaded, count, width, seed)
     found = _completed(loaded, [batch], described, seed, most)
-    return Data(found.batches, found.loss, described, found.notes, random=True)
+    return replace(found, random=True, made_up=found.made_up or ("random labels" if "labels" in batch else ""))
 
 
 def _first(batches: list[Batch], sequences: int | None) -> list[Batch]:
@@ -108,8 +110,9 @@ def _random(loaded: LoadedModel, count: int, length: int, seed: int) -> tuple[Ba
         batch, described = {"input_ids": tokens}, f"RANDOM token ids, {count} sequences of {length}"
     if loaded.head.endswith("classification"):
         batch["labels"] = torch.randint(config.num_labels, (count,), generator=source)
-        described += ", random labels"
-    return batch, described
+    elif loaded.head == "seq2seq-lm":
+        batch["labels"] = torch.randint(_vocabulary(loaded), (count, length), generator=source)
+    return batch, described + (", random labels" if "labels" in batch else "")
 
 
 def _completed(loaded: LoadedModel, batches: list[Batch], described: str, seed: int, most: int | None) -> Data:
@@ -122,6 +125,10 @@ def _completed(loaded: LoadedModel, batches: list[Batch], described: str, seed: 
     missing = any(targets_of(batch) is None for batch in named)
     if loaded.head.endswith("classification") and missing:
         raise InputError("data: a classifier needs labels; give them in the file (.jsonl with label, .pt with labels).")
+    if loaded.head == "seq2seq-lm" and missing:
+        raise InputError(
+            "data: an encoder with a decoder needs labels; give them in the file (.jsonl or .pt with labels)."
+        )
     makers: dict[str, tuple[Callable[..., Batch], str]] = {
         "masked-lm": (_masked, f"{MASKED_SHARE:.0%} of the tokens are masked and predicted (seed {seed})"),
         "encoder": (_random_targets, f"a plain encoder has no loss: square loss to random targets (seed {seed})"),
@@ -131,7 +138,8 @@ def _completed(loaded: LoadedModel, batches: list[Batch], described: str, seed: 
     make, note = makers[loaded.head]
     source = torch.Generator().manual_seed(seed)
     loss = "square" if loaded.head == "encoder" else None
-    return Data([make(loaded, batch, source) for batch in named], loss, described, (note,))
+    made_up = "random targets" if loaded.head == "encoder" else ""
+    return Data([make(loaded, batch, source) for batch in named], loss, described, (note,), made_up=made_up)
 
 
 def _named(loaded: LoadedModel, batch: Batch) -> dict[str, Tensor]:

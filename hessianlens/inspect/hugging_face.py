@@ -22,6 +22,8 @@ _ARCHITECTURES = {
     "LMHeadModel": "causal-lm",
     "ForMaskedLM": "masked-lm",
     "ForPreTraining": "masked-lm",
+    "ForConditionalGeneration": "seq2seq-lm",
+    "MTModel": "seq2seq-lm",
     "ForSequenceClassification": "sequence-classification",
     "ForImageClassification": "image-classification",
     "Model": "encoder",
@@ -29,6 +31,8 @@ _ARCHITECTURES = {
 _TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "spiece.model", "vocab.json", "vocab.txt")
 _BY_TYPE = ("image-classification", "masked-lm", "causal-lm", "sequence-classification")
 """Tried in this order where a configuration names no architecture: BERT has heads of every kind, GPT-2 has not."""
+_DECODED = ("seq2seq-lm", "sequence-classification")
+"""Heads of models that have an encoder and a decoder."""
 
 
 _LAYERS = ("num_hidden_layers", "num_layers", "n_layer", "n_layers")
@@ -56,6 +60,7 @@ def config_model(
     with _quietly(transformers), _explained(f"config {specification.name!r}"):
         config = _configuration(transformers, specification)
         found = _head(transformers, config, head)
+        _give_start_token(config)
         factory = getattr(transformers, HEADS[found])
         _ensure_fits(transformers, specification, config, factory, dtype)
         # Initialisation draws from the global generator; it is put back as it was.
@@ -130,13 +135,20 @@ def _configuration(transformers: Any, specification: Specification) -> Any:
     return transformers.AutoConfig.for_model(name, **{**stated, **specification.options})
 
 
+def _give_start_token(config: Any) -> None:
+    """Types such as T5 leave the token in front of the labels to the saved model; there it is the padding."""
+    if getattr(config, "is_encoder_decoder", False) and getattr(config, "decoder_start_token_id", None) is None:
+        config.decoder_start_token_id = config.pad_token_id
+
+
 def _head(transformers: Any, config: Any, asked: str) -> str:
-    expect(
-        not getattr(config, "is_encoder_decoder", False),
-        f"model: {config.model_type} has an encoder and a decoder, expected one of the two; this command takes "
-        "causal and masked language models, classifiers and plain encoders.",
-    )
+    decoded = getattr(config, "is_encoder_decoder", False)
     if asked != "auto":
+        expect(
+            not decoded or asked in _DECODED,
+            f"head: got {asked!r}, but {config.model_type} has an encoder and a decoder, which predicts labels; "
+            f"expected {' or '.join(_DECODED)}.",
+        )
         return asked
     for architecture in config.architectures or ():
         found = next((head for suffix, head in _ARCHITECTURES.items() if architecture.endswith(suffix)), None)
@@ -145,8 +157,13 @@ def _head(transformers: Any, config: Any, asked: str) -> str:
                 f"model: {architecture} predicts something this command has no loss for; "
                 f"choose a head with --head {' | '.join(HEADS)}."
             )
+        expect(
+            found in _DECODED or not decoded,
+            f"model: {architecture} has an encoder and a decoder and no head, so that nothing goes into the decoder; "
+            f"choose one with --head {' | '.join(_DECODED)}.",
+        )
         return found
-    for head in _BY_TYPE:
+    for head in _DECODED if decoded else _BY_TYPE:
         if type(config) in getattr(transformers, HEADS[head])._model_mapping:
             return head
     return "encoder"

@@ -43,6 +43,11 @@ class LoadedModel:
         return getattr(self.model, "config", None)
 
     @property
+    def random_weights(self) -> bool:
+        """Whether the weights were drawn, not learned."""
+        return self.source is None
+
+    @property
     def parameters(self) -> int:
         """Number of parameters."""
         return sum(parameter.numel() for parameter in self.model.parameters())

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import torch
 
-from hessianlens.errors import check_choice, expect
-from hessianlens.inspect.blockwise import choose_blocks, within_memory
+from hessianlens.errors import check_choice, check_number, check_seed, check_whole, expect
+from hessianlens.inspect.blockwise import within_memory
 from hessianlens.inspect.table import CurvatureTable, Row
 from hessianlens.memory import memory_errors_explained
 from hessianlens.network.norm_run import NormRun
@@ -16,7 +16,7 @@ from hessianlens.network.norms import REMEDY, BlockNorms
 from hessianlens.network.operators import METHODS, Pattern
 from hessianlens.network.watch import Deadline, Watch, terminations_interrupt, watching
 from hessianlens.parts import PARTS, check_parts
-from hessianlens.problems import Block, Problem
+from hessianlens.problems import Block, Problem, check_problem
 from hessianlens.sizes import parse_time, readable_time
 from hessianlens.spectra.estimate import ends_in_percent
 
@@ -119,16 +119,16 @@ def measure(
     >>> measured.left_out, measured.norms["layer0.mlp.in", "full"].relative_width() <= 0.05
     ((), True)
     """
+    check_problem(problem)
     check_parts(parts)
     check_choice("method", method, METHODS)
     deadline = Deadline(None if budget is None else parse_time(budget))
-    expect(
-        probes is None or (isinstance(probes, int) and probes >= 1),
-        f"probes: got {probes!r}, expected a whole number of at least 1, or None.",
-    )
+    if probes is not None:
+        check_whole("probes", probes, 1)
+    check_seed(seed)
     expect(budget is not None or probes is not None, "budget: got None, expected a time, or a number of probes.")
-    expect(rtol > 0, f"rtol: got {rtol}, expected a positive relative width.")
-    chosen = choose_blocks(problem, (blocks,) if isinstance(blocks, str) else tuple(blocks or ()))
+    check_number("rtol", rtol, 0.0, strictly=True)
+    chosen = list(problem.blocks.values()) if blocks is None else problem.select(blocks)
     fitted, _ = within_memory(problem, chosen, probes or 1, len(parts), max_memory)
     with memory_errors_explained(REMEDY), watching(progress) as watch:
         run = NormRun(fitted, chosen, parts, seed=seed, method=method, watch=watch)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hessianlens.errors import InputError
+from hessianlens.inspect.caveats import advised
 from hessianlens.inspect.measured import Measured, outcome, run_until
 from hessianlens.inspect.opened import Opened
 from hessianlens.inspect.settings import PROBES
@@ -71,6 +72,10 @@ class Measurement:
         """The rows measured so far, in the order of the model."""
         return self.measured.table
 
+    def advice(self) -> str:
+        """What the scales say about training, and what they cannot say."""
+        return advised(self.table.advice(), self.opened.loaded, self.opened.data)
+
     def run(self, watch: Watch | None = None) -> None:
         """Measure; an interruption ends the run and leaves what is done.
 
@@ -128,7 +133,7 @@ class Measurement:
             "seconds": self.measured.seconds,
             "blocks": table.to_list(),
             "flat": list(table.flat),
-            "advice": table.advice(),
+            "advice": self.advice(),
         }
         if self._pairs is not None:
             found["pairs"] = {

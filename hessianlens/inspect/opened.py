@@ -8,8 +8,9 @@ from typing import Any
 
 import torch
 
-from hessianlens.errors import InputError
+from hessianlens.checks import check_device
 from hessianlens.inspect.blockwise import choose_blocks, within_memory
+from hessianlens.inspect.caveats import caveats
 from hessianlens.inspect.data import Data, prepare_data
 from hessianlens.inspect.loading import LoadedModel, load_model
 from hessianlens.inspect.settings import PROBES, Settings
@@ -41,6 +42,11 @@ class Opened:
     needed: Forecast
 
     @property
+    def caveats(self) -> tuple[str, ...]:
+        """What was drawn at random, and limits what the numbers say."""
+        return caveats(self.loaded, self.data)
+
+    @property
     def notes(self) -> tuple[str, ...]:
         """What was decided on the way."""
         return (*self.data.notes, *self.problem.notes)
@@ -53,6 +59,8 @@ class Opened:
             "parameters": self.loaded.parameters,
             "data": self.data.described,
             "random_data": self.data.random,
+            "random_weights": self.loaded.random_weights,
+            "caveats": list(self.caveats),
             "loss": self.problem.reduction,
             "loss_value": self.loss,
             "notes": list(self.notes),
@@ -73,33 +81,13 @@ def open_model(settings: Settings) -> Opened:
     >>> [block.name for block in opened.blocks], opened.data.random
     (['layer0.attn.q', 'layer0.attn.k', 'layer0.attn.v', 'layer0.attn.o'], True)
     """
-    dtype, device = getattr(torch, settings.dtype), _device(settings.device)
+    dtype, device = getattr(torch, settings.dtype), check_device(settings.device)
     loaded = load_model(settings.model, head=settings.head, seed=settings.seed, dtype=dtype)
     data = prepare_data(loaded, settings.data, sequences=settings.sequences, length=settings.length, seed=settings.seed)
-    try:
-        problem = make_problem(
-            loaded.model, data.batches, data.loss, dtype=dtype, device=device, heads=settings.per_head
-        )
-    except InputError:
-        raise
-    except (RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError) as error:
-        said = " ".join(str(error).split())[:300]
-        name = type(loaded.model).__name__
-        raise InputError(f"data: {name} could not be run on {data.described}: {said}") from error
+    problem = make_problem(loaded.model, data.batches, data.loss, dtype=dtype, device=device, heads=settings.per_head)
     if loaded.task is not None:
         problem = replace(problem, reduction="cross_entropy of the sum's digits, mean over them")
     blocks = choose_blocks(problem, settings.blocks, settings.per_head)
     probes = settings.probes or PROBES
     fitted, needed = within_memory(problem, blocks, probes, len(settings.parts), settings.max_memory)
     return Opened(settings, loaded, data, fitted, blocks, float(fitted.total_loss()), needed)
-
-
-def _device(name: str) -> torch.device:
-    try:
-        device = torch.device(name)
-        torch.zeros(1, device=device)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise InputError(
-            f"device: got {name!r}, which cannot be used here; expected one such as cpu or cuda."
-        ) from error
-    return device

@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
-from hessianlens.errors import check_choice, expect
+from hessianlens.errors import check_choice, check_number, check_seed, check_whole, expect
 from hessianlens.inspect.specification import Value, check_options
 from hessianlens.models.arguments import (
     MLP_ACTIVATION_NAMES,
     QUERY_KEY,
-    check_count,
     check_norm,
-    check_number,
-    check_seed,
     head_width,
 )
 from hessianlens.notation import ACTIVATION_NAMES
@@ -64,10 +61,10 @@ class ToyOptions:
     def __post_init__(self) -> None:
         """Refuse what the model would refuse."""
         for name in ("layers", "d_model", "heads", "digits"):
-            check_count(name, getattr(self, name))
+            check_whole(name, getattr(self, name))
         for name in ("d_mlp", "vocab", "context", "d_head"):
             if getattr(self, name) is not None:
-                check_count(name, getattr(self, name))
+                check_whole(name, getattr(self, name))
         if self.d_head is None:
             head_width(self.d_model, self.heads)
         check_number("residual_scale", self.residual_scale)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from hessianlens.checks import check_finite
+from hessianlens.checks import check_dense, check_finite
 from hessianlens.errors import InputError, expect
 from hessianlens.losses.curvature import OutputCurvature, as_curvature
 
@@ -42,10 +42,22 @@ class Loss(ABC):
         """Gradient and curvature at outputs (B, L, d_V)."""
 
 
+def check_outputs(F: object) -> Tensor:
+    """Outputs of a layer, (B, L, d_V)."""
+    outputs = check_dense("F", F)
+    expect(
+        outputs.ndim == 3 and outputs.is_floating_point(),
+        f"F: got {outputs.dtype} of shape {tuple(outputs.shape)}, expected outputs (B, L, d_V) of a floating dtype.",
+    )
+    return outputs
+
+
 def given_derivatives(grad: object, curvature: object, F: Tensor) -> LossDerivatives:
     """A loss known through the two derivatives the user passes, with or without a batch axis."""
+    check_outputs(F)
     if not isinstance(grad, Tensor):
         raise InputError(f"grad: got {type(grad).__name__}, expected a tensor shaped as the output, {tuple(F.shape)}.")
+    check_dense("grad", grad)
     batched = grad if grad.ndim == 3 else grad[None]
     expect(
         batched.shape == F.shape and batched.dtype == F.dtype and batched.device == F.device,

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hessianlens.errors import check_choice, expect
-from hessianlens.losses.base import Loss, LossDerivatives
+from hessianlens.checks import check_dense
+from hessianlens.errors import check_choice, check_that, expect
+from hessianlens.losses.base import Loss, LossDerivatives, check_outputs
 from hessianlens.losses.curvature import TokenCurvature
 from hessianlens.peak import Peak
 
@@ -44,10 +45,14 @@ class CrossEntropyLoss(Loss):
                 else "no tensor."
             ),
         )
+        check_dense("targets", self.targets)
+        expect(not self.targets.is_complex(), f"targets: expected an integer tensor, got {self.targets.dtype}.")
+        check_that(isinstance(self.ignore_index, int), "ignore_index", self.ignore_index, "a whole number")
         check_choice("reduction", self.reduction, ("mean", "sum"))
 
     def _batched(self, F: Tensor) -> tuple[Tensor, Tensor, float]:
         """Targets, which of them count, and the factor of the reduction."""
+        check_outputs(F)
         targets = (self.targets if self.targets.ndim == 2 else self.targets[None]).long()
         expect(
             targets.device == F.device,

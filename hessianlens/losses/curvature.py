@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hessianlens.checks import check_finite, check_tensor
+from hessianlens.checks import check_dense, check_finite, check_tensor
 from hessianlens.errors import InputError, expect
 from hessianlens.operators.factor import Factor
 
@@ -220,6 +220,8 @@ def as_curvature(given: object, like: Tensor) -> OutputCurvature:
 
     The low-rank forms are given as `LowRankTokenCurvature` or `LowRankCoupledCurvature`.
     """
+    check_dense("like", like)
+    expect(like.ndim == 3, f"like: got shape {tuple(like.shape)}, expected outputs (B, L, d_V).")
     B, L, f = like.shape
     if isinstance(given, (LowRankTokenCurvature, LowRankCoupledCurvature)):
         check_tensor("curvature root", given.root, (3, 4))

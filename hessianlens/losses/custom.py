@@ -11,7 +11,8 @@ from torch.func import grad, hessian
 
 from hessianlens.batching import each
 from hessianlens.errors import InputError, check_choice
-from hessianlens.losses.base import Loss, LossDerivatives
+from hessianlens.failures import explained
+from hessianlens.losses.base import Loss, LossDerivatives, check_outputs
 from hessianlens.losses.curvature import CoupledCurvature, TokenCurvature
 from hessianlens.memory import ensure_fits
 
@@ -40,7 +41,8 @@ class CustomLoss(Loss):
         check_choice("couples", self.couples, ("tokens", "none"))
 
     def _each(self, outputs: Tensor) -> Tensor:
-        found = self.function(outputs)
+        with explained("function: it failed", f"it was given outputs of shape {tuple(outputs.shape)}"):
+            found = self.function(outputs)
         if not isinstance(found, Tensor) or found.numel() != 1:
             got = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
             raise InputError(
@@ -49,6 +51,7 @@ class CustomLoss(Loss):
         return found.reshape(())
 
     def _samples(self, F: Tensor) -> Tensor:
+        check_outputs(F)
         return F if self.couples == "tokens" else F.flatten(0, 1)
 
     def value(self, F: Tensor) -> Tensor:
@@ -57,6 +60,7 @@ class CustomLoss(Loss):
 
     def derivatives(self, F: Tensor) -> LossDerivatives:
         """Gradient and Hessian of the function by autograd."""
+        check_outputs(F)
         samples = self._samples(F.detach())
         B, L, f = F.shape
         size = L * f if self.couples == "tokens" else f

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from hessianlens.checks import check_tensor
 from hessianlens.errors import check_choice, expect
-from hessianlens.losses.base import Loss, LossDerivatives
+from hessianlens.losses.base import Loss, LossDerivatives, check_outputs
 from hessianlens.losses.curvature import ScalarCurvature
 
 
@@ -34,6 +34,7 @@ class SquareLoss(Loss):
         check_choice("reduction", self.reduction, ("mean", "sum"))
 
     def _residual(self, F: Tensor) -> tuple[Tensor, float]:
+        check_outputs(F)
         targets = self.targets if self.targets.ndim == 3 else self.targets[None]
         expect(
             targets.shape == F.shape and targets.dtype == F.dtype and targets.device == F.device,

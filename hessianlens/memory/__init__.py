@@ -4,6 +4,7 @@ from hessianlens.memory.limits import (
     SAFE_SHARE,
     available_bytes,
     ensure_fits,
+    lacks_memory,
     memory_errors_explained,
     process_bytes,
 )
@@ -14,6 +15,7 @@ __all__ = [
     "LiveBytes",
     "available_bytes",
     "ensure_fits",
+    "lacks_memory",
     "memory_errors_explained",
     "process_bytes",
 ]

@@ -80,6 +80,17 @@ _SAYINGS = ("not enough memory", "out of memory", "can't allocate memory")
 """How torch says that an allocation failed where it raises a plain RuntimeError."""
 
 
+def lacks_memory(error: BaseException) -> bool:
+    """Whether an error says that an allocation failed.
+
+    >>> lacks_memory(MemoryError()), lacks_memory(ValueError("out of range"))
+    (True, False)
+    """
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+        return True
+    return isinstance(error, RuntimeError) and any(saying in str(error).lower() for saying in _SAYINGS)
+
+
 @contextmanager
 def memory_errors_explained(instead: str) -> Iterator[None]:
     """An allocation that fails ends in an `InputError` that says what to do, whatever torch or NumPy raised.
@@ -96,9 +107,8 @@ def memory_errors_explained(instead: str) -> Iterator[None]:
     except InputError:
         raise
     except (MemoryError, RuntimeError) as error:
-        said = " ".join(str(error).split())
-        known = isinstance(error, (MemoryError, torch.OutOfMemoryError))
-        if not known and not any(saying in said.lower() for saying in _SAYINGS):
+        if not lacks_memory(error):
             raise
+        said = " ".join(str(error).split())
         told = f" ({said[:200]})" if said else ""
         raise InputError(f"memory: an allocation failed{told}; {instead}.") from error

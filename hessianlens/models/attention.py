@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from hessianlens.attention import SelfAttention, SingleMatrixAttention
 from hessianlens.attention.activations import ActivationLike, as_activation
 from hessianlens.attention.masks import Masking
-from hessianlens.errors import InputError, check_choice
-from hessianlens.models.arguments import QUERY_KEY, check_count, check_number, head_width
+from hessianlens.errors import InputError, check_choice, check_flag, check_number, check_whole
+from hessianlens.models.arguments import QUERY_KEY, head_width
 
 
 class Attention(nn.Module):
@@ -55,11 +55,13 @@ class Attention(nn.Module):
         dtype: torch.dtype = torch.float32,
     ) -> None:
         super().__init__()
-        self.d_model, self.heads = check_count("d_model", d_model), check_count("heads", heads)
-        self.d_head = head_width(d_model, heads) if d_head is None else check_count("d_head", d_head)
+        self.d_model, self.heads = check_whole("d_model", d_model), check_whole("heads", heads)
+        self.d_head = head_width(d_model, heads) if d_head is None else check_whole("d_head", d_head)
         check_choice("query_key", query_key, QUERY_KEY)
         self.query_key = query_key
         self.temperature = check_number("temperature", temperature, 0.0, strictly=True)
+        check_flag("causal", causal)
+        check_flag("bias", bias)
         self.causal = causal
         self.activation = as_activation(activation)
         inner = heads * self.d_head

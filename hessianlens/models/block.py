@@ -6,7 +6,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from hessianlens.models.arguments import check_norm, check_number
+from hessianlens.errors import check_number
+from hessianlens.models.arguments import check_norm
 from hessianlens.models.attention import Attention
 from hessianlens.models.mlp import MLP
 

@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from hessianlens.checks import check_dense
 from hessianlens.errors import InputError
 
 INTEGERS = (torch.int64, torch.int32)
@@ -18,6 +19,7 @@ def check_tokens(tokens: object) -> Tensor:
         raise InputError(
             f"tokens: got {type(tokens).__name__}, expected an integer tensor of shape (B, L) or (L,){hint}."
         )
+    check_dense("tokens", tokens)
     if tokens.dtype not in INTEGERS or tokens.ndim not in (1, 2) or tokens.numel() == 0:
         raise InputError(
             f"tokens: got {tokens.dtype} of shape {tuple(tokens.shape)}, expected integers of shape (B, L) or (L,); "

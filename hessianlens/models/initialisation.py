@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from hessianlens.models.arguments import check_seed
+from hessianlens.errors import check_seed
 
 
 def generator(seed: int) -> torch.Generator:

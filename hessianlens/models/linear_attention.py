@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 from hessianlens.errors import expect
@@ -24,6 +25,9 @@ class LinearAttentionStack(Transformer):
     """
 
     def __init__(self, layers: int = 1, d_model: int = 128, **options: Any) -> None:
+        known = inspect.signature(Transformer).parameters
+        for name in options:
+            expect(name in known, f"options: got {name!r}, expected one of {', '.join(known)}.")
         for name, value in FIXED.items():
             expect(
                 name not in options,

@@ -9,7 +9,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from hessianlens.models.arguments import check_count, check_dtype, check_number
+from hessianlens.checks import check_dtype
+from hessianlens.errors import check_number, check_whole
+from hessianlens.memory import ensure_fits
 from hessianlens.models.embedding import check_tokens, look_up
 from hessianlens.models.initialisation import fill_normal, fill_uniform, generator
 
@@ -51,8 +53,10 @@ class LinearMLP(nn.Module):
     ) -> None:
         super().__init__()
         for name, count in {"layers": layers, "width": width, "vocab": vocab}.items():
-            check_count(name, count)
+            check_whole(name, count)
         check_dtype(dtype)
+        size = (layers * width + 2 * vocab, width)
+        ensure_fits("The weights", size, torch.float64, torch.device("cpu"), "take a smaller model", 2)
         self.token_embedding = nn.Parameter(torch.zeros(vocab, width, dtype=dtype))
         outputs = [width] * (layers - 1) + [vocab]
         # skip_init: torch's own initialisation would draw from, and so disturb, the global generator.

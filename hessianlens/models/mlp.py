@@ -8,8 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from hessianlens.errors import InputError
-from hessianlens.models.arguments import check_count
+from hessianlens.errors import InputError, check_whole, shown
 
 
 def _gelu_tanh(x: Tensor) -> Tensor:
@@ -47,7 +46,7 @@ class MLP(nn.Module):
         dtype: torch.dtype = torch.float32,
     ) -> None:
         super().__init__()
-        d_model, d_mlp = check_count("d_model", d_model), check_count("d_mlp", d_mlp)
+        d_model, d_mlp = check_whole("d_model", d_model), check_whole("d_mlp", d_mlp)
         self.activation, self._name = _activation(activation)
         self.W_in = nn.Parameter(torch.zeros(d_model, d_mlp, dtype=dtype))
         self.b_in = nn.Parameter(torch.zeros(d_mlp, dtype=dtype))
@@ -69,5 +68,5 @@ def _activation(given: object) -> tuple[Callable[[Tensor], Tensor], str]:
     if callable(given):
         return given, str(getattr(given, "__name__", type(given).__name__))
     raise InputError(
-        f"mlp_activation: got {given!r}, expected one of {', '.join(MLP_ACTIVATIONS)}, or a function of a tensor."
+        f"mlp_activation: got {shown(given)}, expected one of {', '.join(MLP_ACTIVATIONS)}, or a function of a tensor."
     )

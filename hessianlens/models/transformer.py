@@ -11,8 +11,10 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from hessianlens.attention.activations import ActivationLike
-from hessianlens.errors import InputError, expect
-from hessianlens.models.arguments import check_count, check_dtype, check_number, check_seed
+from hessianlens.checks import check_dense, check_dtype
+from hessianlens.errors import InputError, check_flag, check_number, check_seed, check_whole, expect, shown
+from hessianlens.memory import ensure_fits
+from hessianlens.models.arguments import head_width
 from hessianlens.models.attention import Attention
 from hessianlens.models.block import Block, layer_norm
 from hessianlens.models.capture import AttentionCapture
@@ -92,8 +94,14 @@ class Transformer(nn.Module):
     ) -> None:
         super().__init__()
         for name, count in {"layers": layers, "d_model": d_model, "vocab": vocab, "context": context}.items():
-            check_count(name, count)
+            check_whole(name, count)
         check_dtype(dtype)
+        check_flag("mlp", mlp)
+        inner = 4 * d_model if d_mlp is None else check_whole("d_mlp", d_mlp)
+        check_whole("heads", heads)
+        width = heads * (head_width(d_model, heads) if d_head is None else check_whole("d_head", d_head))
+        numbers = (vocab * 2 + context + layers * (4 * width + (2 * inner if mlp else 0)), d_model)
+        ensure_fits("The weights", numbers, torch.float64, torch.device("cpu"), "take a smaller model", 2)
         self.token_embedding = nn.Parameter(torch.zeros(vocab, d_model, dtype=dtype))
         self.position_embedding = nn.Parameter(torch.zeros(context, d_model, dtype=dtype))
 
@@ -154,6 +162,7 @@ class Transformer(nn.Module):
 
     def unembed(self, residual: Float[Tensor, "*b d"]) -> Float[Tensor, "*b v"]:
         """Logits from the residual stream behind the last block."""
+        self._check_width("residual", residual, self.W_U.shape[0])
         last = residual if self.norm_final is None else self.norm_final(residual)
         return last @ self.W_U + self.b_U
 
@@ -199,15 +208,25 @@ class Transformer(nn.Module):
         True
         """
         own = self._block(layer)
-        for name, given, width in (("z", z, len(own.attention.W_O)), ("residual", residual, own.attention.d_model)):
-            expect(
-                given.shape[-1:] == (width,),
-                f"{name}: got shape {tuple(given.shape)}, expected {width} in the last axis; see Transformer.capture.",
-            )
+        self._check_width("z", z, len(own.attention.W_O))
+        self._check_width("residual", residual, own.attention.d_model)
+        expect(
+            z.shape[:-1] == residual.shape[:-1],
+            f"z and residual: got shapes {tuple(z.shape)} and {tuple(residual.shape)}, expected the same tokens.",
+        )
         stream = own.finish(z, residual)
         for block in self.blocks[self._index(layer) + 1 :]:
             stream = block(stream)
         return self.unembed(stream)
+
+    def _check_width(self, name: str, given: object, width: int) -> None:
+        """Vectors of a width, in the precision of the weights."""
+        vectors = check_dense(name, given)
+        expect(
+            vectors.shape[-1:] == (width,) and vectors.dtype == self.W_U.dtype,
+            f"{name}: got {vectors.dtype} of shape {tuple(vectors.shape)}, expected {self.W_U.dtype} and {width} in "
+            "the last axis; see Transformer.capture.",
+        )
 
     def extra_repr(self) -> str:
         """Sizes that no part shows by itself."""
@@ -217,7 +236,7 @@ class Transformer(nn.Module):
         depth = len(self.blocks)
         if isinstance(layer, bool) or not isinstance(layer, int) or not -depth <= layer < depth:
             raise InputError(
-                f"layer: got {layer!r}, expected 0 .. {depth - 1}, or -{depth} .. -1 counted from the end."
+                f"layer: got {shown(layer)}, expected 0 .. {depth - 1}, or -{depth} .. -1 counted from the end."
             )
         return layer % depth
 

@@ -66,7 +66,8 @@ class ExactAttention:
             def loss(outputs: Tensor, batch: object = batch) -> Tensor:
                 return self.problem.loss(outputs, batch)
 
-            found.append(position_derivatives(site.output, site.network_output, site.behind_at, loss))
+            with differentiable_twice(self.model):
+                found.append(position_derivatives(site.output, site.network_output, site.behind_at, loss))
         return tuple(found)
 
     @cached_property

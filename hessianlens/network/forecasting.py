@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from hessianlens.errors import InputError, expect
+from hessianlens.errors import InputError, check_number, check_that, check_whole, expect
 from hessianlens.memory import SAFE_SHARE, available_bytes, process_bytes
 from hessianlens.models.adapters.batches import as_batches
 from hessianlens.network.rehearsal import Rehearsal, forward_sizes, sequences_of
 from hessianlens.network.sampling import WORKSPACE, layer_groups, layer_of
 from hessianlens.parts import PARTS
-from hessianlens.problems import Block, Problem
+from hessianlens.problems import Block, Problem, check_problem
 from hessianlens.sizes import parse_size, readable
 
 _SURELY = 40
@@ -64,7 +64,7 @@ class Forecast:
 
     def micro_batch(self, max_bytes: float | None = None) -> int:
         """The largest number of sequences at once that stays within a limit; 0 if not even one does."""
-        limit = SAFE_SHARE * self.available if max_bytes is None else max_bytes
+        limit = SAFE_SHARE * self.available if max_bytes is None else check_number("max_bytes", max_bytes)
         return max(0, int((limit - self.vector_bytes) // max(self.bytes_per_sequence, 1)))
 
     def __str__(self) -> str:
@@ -91,7 +91,11 @@ def forecast(
         parts: Number of parts asked for.
         together: Whether all blocks share one graph, as they do for pairs of blocks.
     """
-    expect(len(blocks) > 0, "blocks: got none, expected at least one.")
+    check_problem(problem)
+    some = isinstance(blocks, Sequence) and len(blocks) > 0 and all(isinstance(block, Block) for block in blocks)
+    check_that(some, "blocks", blocks, "blocks, from problem.select('layer*')")
+    check_whole("probes", probes)
+    check_whole("parts", parts, 1, len(PARTS))
     rehearsal, asked = Rehearsal(problem), PARTS[:1] if parts == 1 else PARTS
     groups = [list(blocks)] if together else _demanding(blocks)
     one = max(rehearsal.peak(group, asked, 1) for group in groups)
@@ -185,6 +189,7 @@ def fit_memory(problem: Problem, max_memory: str | float | None = None) -> Probl
 
     The total loss is the same; a function given as loss whose shares do not add up over the cut is refused.
     """
+    check_problem(problem)
     limit = None if max_memory is None else parse_size(max_memory)
     made = forecast(problem, list(problem.blocks.values()), probes=1, parts=1)
     width = made.micro_batch(limit)

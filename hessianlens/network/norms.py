@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 
-from hessianlens.errors import check_choice, expect
+from hessianlens.errors import check_choice, check_seed, check_whole, shown
 from hessianlens.memory import memory_errors_explained
 from hessianlens.network.forecasting import ensure_fits_in_memory
 from hessianlens.network.norm_run import NormRun
 from hessianlens.network.operators import METHODS, Pattern
 from hessianlens.network.watch import Deadline, Watch, watching
 from hessianlens.parts import PARTS, check_parts
-from hessianlens.problems import Problem
+from hessianlens.problems import Problem, check_problem
 from hessianlens.spectra import Estimate
 
 REMEDY = "cut the batches with hessianlens.fit_memory(problem), shorten the sequences or use float32"
@@ -25,6 +25,8 @@ class BlockNorms(Mapping[tuple[str, str], Estimate]):
         self._found = found
 
     def __getitem__(self, key: tuple[str, str]) -> Estimate:
+        if not isinstance(key, Hashable) or key not in self._found:
+            raise KeyError(f"{shown(key)}, expected a block and a part, such as {next(iter(self._found), None)}")
         return self._found[key]
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
@@ -79,12 +81,11 @@ def block_norms(
     >>> norms["layer0.attn.q", "functional"].stderr, norms["layer0.mlp.in", "full"].probes
     (0.0, 4)
     """
+    check_problem(problem)
     check_parts(parts)
     check_choice("method", method, METHODS)
-    expect(
-        isinstance(probes, int) and probes >= 1,
-        f"probes: got {probes!r}, expected at least 1, a whole number.",
-    )
+    check_whole("probes", probes, 1)
+    check_seed(seed)
     with memory_errors_explained(REMEDY), watching(progress) as watch:
         run = NormRun(problem, problem.select(blocks), parts, seed=seed, method=method, watch=watch)
         run.solve()

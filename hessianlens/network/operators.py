@@ -9,7 +9,7 @@ from hessianlens.errors import InputError, check_choice, expect
 from hessianlens.memory import SAFE_SHARE, available_bytes
 from hessianlens.network.exact import ExactAttention, closed_form_bytes, exact_attention
 from hessianlens.operators import StructuredOperator
-from hessianlens.problems import Block, Problem
+from hessianlens.problems import Block, Problem, check_problem
 from hessianlens.sizes import readable
 
 Pattern = str | Sequence[str]
@@ -59,6 +59,7 @@ def functional(problem: Problem, rows: Pattern, cols: Pattern | None = None, *, 
 
 
 def _operator(part: str, problem: Problem, rows: Pattern, cols: Pattern | None, method: str) -> Operator:
+    check_problem(problem)
     check_choice("method", method, METHODS)
     row_blocks = problem.select(rows)
     column_blocks = row_blocks if cols is None else problem.select(cols)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from hessianlens.curvature import BlockPairOperator, FunctionalOperator, GaussNewtonOperator, HessianOperator
-from hessianlens.errors import check_choice, expect
+from hessianlens.errors import check_choice, check_seed, check_whole, shown
 from hessianlens.network.forecasting import ensure_fits_in_memory
 from hessianlens.network.operators import Pattern
 from hessianlens.network.sampling import WORKSPACE
-from hessianlens.problems import Block, Problem
+from hessianlens.problems import Block, Problem, check_problem
 from hessianlens.spectra import Estimate
 from hessianlens.spectra.estimate import ends_in_percent
 from hessianlens.spectra.lengths import lengths_of, norm_from_lengths
@@ -42,6 +42,8 @@ class PairNorms:
     estimates: dict[tuple[str, str], Estimate]
 
     def __getitem__(self, key: tuple[str, str]) -> Estimate:
+        if not isinstance(key, Hashable) or key not in self.estimates:
+            raise KeyError(f"{shown(key)}, expected two of the blocks {', '.join(self.names[:8])}")
         return self.estimates[key]
 
     def values(self) -> Tensor:
@@ -105,8 +107,10 @@ def block_pair_norms(
     >>> norms.values().shape, norms["layer0.attn.q", "layer0.attn.v"] == norms["layer0.attn.v", "layer0.attn.q"]
     (torch.Size([4, 4]), True)
     """
+    check_problem(problem)
     check_choice("part", part, tuple(_KINDS))
-    expect(probes >= 1, f"probes: got {probes}, expected at least 1.")
+    check_whole("probes", probes, 1)
+    check_seed(seed)
     chosen = problem.select(blocks)
     ensure_fits_in_memory(problem, chosen, probes, 1, together=True)
     one_sided = {}

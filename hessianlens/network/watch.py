@@ -10,6 +10,8 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import FrameType
 from typing import TYPE_CHECKING
 
+from hessianlens.errors import check_that
+
 if TYPE_CHECKING:
     from rich.progress import Progress
 
@@ -112,6 +114,7 @@ def product_bar(shown: bool = True) -> Progress:
 @contextmanager
 def watching(progress: bool | Watch) -> Iterator[Watch]:
     """The watch that `progress` asks for: one that shows a bar, one that is silent, or the one given."""
+    check_that(isinstance(progress, (bool, Watch)), "progress", progress, "True or False")
     if isinstance(progress, Watch):
         yield progress
     elif progress:

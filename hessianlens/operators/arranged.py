@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
-from hessianlens.errors import InputError
+from hessianlens.errors import InputError, check_function, check_number, check_that, check_whole, shown
+from hessianlens.failures import explained
 from hessianlens.operators.base import PyTorchLinearOperator, StructuredOperator
 from hessianlens.operators.grid import BlockGrid
 from hessianlens.operators.scaled import Scaled
@@ -38,6 +39,14 @@ class ArrangedGrid(StructuredOperator):
         rows: Arrangement,
         columns: Arrangement,
     ) -> None:
+        if not isinstance(grid, BlockGrid):
+            raise InputError(f"grid: got {shown(grid)}, expected a BlockGrid.")
+        for name, shape, cut in (("rows", out_shape, rows), ("columns", in_shape, columns)):
+            sizes = isinstance(shape, Sequence) and not isinstance(shape, str)
+            check_that(sizes, name, shape, "the shape of a parameter")
+            for size in shape:
+                check_whole(name, size)
+            check_function(name, cut, "a function that cuts a tensor")
         super().__init__([tuple(in_shape)], [tuple(out_shape)], grid.dtype, grid.device)
         self.grid, self._rows, self._columns = grid, rows, columns
         self._row_order = _order(rows, tuple(out_shape))
@@ -96,6 +105,7 @@ class ArrangedGrid(StructuredOperator):
         return self._with(total) if isinstance(total, BlockGrid) else super().__add__(other)
 
     def __mul__(self, scalar: int | float) -> ArrangedGrid:
+        check_number("scalar", scalar)
         return self._with(self.grid * scalar)
 
     def _with(self, grid: BlockGrid) -> ArrangedGrid:
@@ -109,4 +119,5 @@ class ArrangedGrid(StructuredOperator):
 def _order(cut: Arrangement, shape: tuple[int, ...]) -> Tensor:
     """For every entry of the grid's order, its place in the parameter."""
     numbers = torch.arange(int(torch.Size(shape).numel())).reshape(shape)
-    return torch.cat([piece.reshape(-1) for piece in cut(numbers)])
+    with explained("rows and columns: the cut failed", f"it was given a tensor of shape {tuple(shape)}"):
+        return torch.cat([piece.reshape(-1) for piece in cut(numbers)])

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
 from curvlinops._torch_base import PyTorchLinearOperator
 from torch import Tensor
 
-from hessianlens.errors import InputError, expect
+from hessianlens.checks import check_dtype
+from hessianlens.errors import InputError, check_that, check_whole, expect
 from hessianlens.memory import ensure_fits
+from hessianlens.operators.checked import CheckedOperator
 from hessianlens.operators.scaled import Scaled
 from hessianlens.sizes import readable
 
@@ -24,7 +27,7 @@ _DENSE_WORKING = 2.2
 """Times its own size that forming a dense block holds at the peak."""
 
 
-class StructuredOperator(PyTorchLinearOperator):
+class StructuredOperator(CheckedOperator):
     """A matrix kept in factored form: its products, trace, diagonal and Frobenius geometry are exact and cheap.
 
     Rows and columns are indexed by parameter tensors, vectorised row-major. All of curvlinops' algebra works
@@ -156,10 +159,7 @@ class StructuredOperator(PyTorchLinearOperator):
 
     def __radd__(self, other: object) -> StructuredOperator:
         """``sum([...])`` starts at 0."""
-        return self if other == 0 else NotImplemented
-
-    def __sub__(self, other: PyTorchLinearOperator) -> PyTorchLinearOperator:
-        return self + (-1.0) * other
+        return self if isinstance(other, int) and other == 0 else NotImplemented
 
     @abstractmethod
     def __mul__(self, scalar: int | float) -> Self: ...
@@ -169,9 +169,6 @@ class StructuredOperator(PyTorchLinearOperator):
 
     def __neg__(self) -> Self:
         return self * -1.0
-
-    def __truediv__(self, scalar: int | float) -> Self:
-        return self * (1.0 / scalar)
 
     def __str__(self) -> str:
         rows, columns = self.shape
@@ -188,3 +185,18 @@ class StructuredOperator(PyTorchLinearOperator):
             f"{what}: the block is {self.shape[0]}x{self.shape[1]} between different parameters; "
             f"a {what} exists for a block of a parameter with itself.",
         )
+
+
+def check_parameter(name: str, shape: object) -> None:
+    """The shape of a matrix parameter."""
+    two = isinstance(shape, Sequence) and len(shape) == 2 and not isinstance(shape, str)
+    check_that(two, name, shape, "two sizes, such as (4, 3)")
+    assert isinstance(shape, Sequence)
+    for size in shape:
+        check_whole(name, size)
+
+
+def check_place(dtype: object, device: object) -> None:
+    """Where the numbers of a matrix live, and in which precision."""
+    check_dtype(dtype)
+    check_that(isinstance(device, torch.device), "device", device, "a torch.device")

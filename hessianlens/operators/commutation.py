@@ -4,6 +4,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from hessianlens.checks import check_device, check_dtype
+from hessianlens.errors import check_whole
+from hessianlens.memory import ensure_fits
+
 
 def commutation_matrix(
     rows: int,
@@ -31,7 +35,9 @@ def commutation_matrix(
         >>> torch.equal(K.T, commutation_matrix(2, 3))
         True
     """
-    if rows < 1 or cols < 1:
-        raise ValueError(f"commutation_matrix(rows={rows}, cols={cols}): both sizes must be at least 1")
+    size = check_whole("rows", rows) * check_whole("cols", cols)
+    kind = torch.get_default_dtype() if dtype is None else check_dtype(dtype)
+    place = torch.get_default_device() if device is None else check_device(device)
+    ensure_fits("The commutation matrix", (size, size), kind, place, "transpose the matrix itself", 2)
     order = torch.arange(rows * cols, device=device).reshape(cols, rows).T.reshape(-1)
     return torch.eye(rows * cols, dtype=dtype, device=device)[order]

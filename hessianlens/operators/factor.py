@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from hessianlens.errors import InputError
+from hessianlens.errors import InputError, check_that, check_whole
 
 
 class Factor:
@@ -22,6 +22,10 @@ class Factor:
     __slots__ = ("indices", "name", "size", "tensor")
 
     def __init__(self, name: str, indices: str, tensor: Tensor | None, size: int = 0) -> None:
+        check_that(tensor is None or isinstance(tensor, Tensor), "tensor", tensor, "a tensor or None")
+        check_that(isinstance(name, str), "name", name, "a text")
+        check_that(isinstance(indices, str), "indices", indices, "a letter for every axis")
+        check_whole("size", size, 0)
         axes = 2 if tensor is None else tensor.ndim
         if len(indices) != axes:
             raise InputError(f"Factor {name}: got {len(indices)} index letters {indices!r} for {axes} axes.")
@@ -34,6 +38,7 @@ class Factor:
 
     def relabel(self, letters: Mapping[int, int | str]) -> Factor:
         """The same numbers under other index letters; `letters` is a table of `str.maketrans`."""
+        check_that(isinstance(letters, Mapping), "letters", letters, "a table of letters, from str.maketrans")
         return Factor(self.name, self.indices.translate(letters), self.tensor, self.size)
 
     @property
@@ -43,6 +48,7 @@ class Factor:
 
     def slice(self, index: str, start: int, stop: int) -> Factor:
         """Restrict one index to a range; factors without it stay as they are."""
+        check_that(isinstance(index, str), "index", index, "a letter")
         if self.tensor is None or index not in self.indices:
             return self
         axis = self.indices.index(index)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from hessianlens.errors import InputError, expect
-from hessianlens.operators.base import PyTorchLinearOperator, StructuredOperator
+from hessianlens.errors import InputError, check_flag, check_function, check_number, check_that, expect, shown
+from hessianlens.failures import explained
+from hessianlens.operators.base import PyTorchLinearOperator, StructuredOperator, check_parameter, check_place
 from hessianlens.operators.scaled import Scaled
 
 Name = Hashable
@@ -39,6 +41,14 @@ class BlockGrid(StructuredOperator):
         device: torch.device,
         symmetric: bool = False,
     ) -> None:
+        for name, shapes in (("rows", rows), ("columns", columns)):
+            named = isinstance(shapes, Mapping) and len(shapes) > 0
+            check_that(named, name, shapes, "shapes of parameters by name")
+            for shape in shapes.values():
+                check_parameter(name, shape)
+        check_function("build", build, "a function of two names that gives a block")
+        check_place(dtype, device)
+        check_flag("symmetric", symmetric)
         super().__init__(list(columns.values()), list(rows.values()), dtype, device)
         self.rows, self.columns = dict(rows), dict(columns)
         self._build, self._symmetric = build, symmetric
@@ -46,19 +56,31 @@ class BlockGrid(StructuredOperator):
 
     def block(self, row: Name, column: Name) -> StructuredOperator:
         """One block, built at the first call."""
-        if (row, column) not in self._built:
+        if not _known((row, column), self._built):
+            self._select(row, self.rows)
+            self._select(column, self.columns)
             mirrored = self._built.get((column, row)) if self._symmetric else None
-            block = self._build(row, column) if mirrored is None else mirrored.adjoint()
-            assert isinstance(block, StructuredOperator)
+            if mirrored is None:
+                with explained("build: it failed", f"it was asked for the block of {row!r} and {column!r}"):
+                    block: object = self._build(row, column)
+            else:
+                block = mirrored.adjoint()
+            if not isinstance(block, StructuredOperator):
+                raise InputError(f"build: returned {shown(block)} for {row!r} and {column!r}, expected an operator.")
+            expect(
+                block._out_shape == [self.rows[row]] and block._in_shape == [self.columns[column]],
+                f"build: returned a block {block.shape[0]}x{block.shape[1]} for {row!r} and {column!r}, expected one "
+                f"between parameters of shapes {tuple(self.rows[row])} and {tuple(self.columns[column])}.",
+            )
             self._built[row, column] = block
         return self._built[row, column]
 
     def __getitem__(self, key: object) -> StructuredOperator:
-        if key == slice(None):
+        if isinstance(key, slice) and key == slice(None):
             return self
         if not isinstance(key, tuple) or len(key) != 2 or key in list(self.rows):
             raise InputError(
-                f"Block {key!r}: expected two names, rows and columns, such as {self._example()}, "
+                f"Block {shown(key)}: expected two names, rows and columns, such as {self._example()}, "
                 "or [:] for the whole matrix."
             )
         rows, one_row = self._select(key[0], self.rows)
@@ -69,6 +91,8 @@ class BlockGrid(StructuredOperator):
 
     def subgrid(self, rows: Sequence[Name], columns: Sequence[Name]) -> BlockGrid:
         """The matrix of the chosen rows and columns of blocks, in the order given."""
+        rows, _ = self._select(rows if isinstance(rows, slice) else _listed(rows), self.rows)
+        columns, _ = self._select(columns if isinstance(columns, slice) else _listed(columns), self.columns)
         return BlockGrid(
             {r: self.rows[r] for r in rows},
             {c: self.columns[c] for c in columns},
@@ -86,7 +110,7 @@ class BlockGrid(StructuredOperator):
         if isinstance(key, slice):
             expect(
                 key == slice(None),
-                f"Block slice {key!r}: only the full slice : is understood; give a list of names.",
+                f"Block slice {shown(key)}: only the full slice : is understood; give a list of names.",
             )
             return list(names), False
         if isinstance(key, list):
@@ -96,11 +120,11 @@ class BlockGrid(StructuredOperator):
         for name in chosen:
             known = ", ".join(map(repr, names))
             expect(
-                isinstance(name, Hashable) and name in names,
-                f"Block {name!r}: unknown name; this matrix has {known}.",
+                _known(name, names),
+                f"Block {shown(name)}: unknown name; this matrix has {known}.",
             )
         expect(len(chosen) > 0, "Block list: got no name, expected at least one.")
-        expect(len(set(chosen)) == len(chosen), f"Block list: got {chosen}, expected every name once.")
+        expect(len(set(chosen)) == len(chosen), f"Block list: got {shown(chosen)}, expected every name once.")
         return chosen, single
 
     def _blocks(self) -> list[tuple[int, int, StructuredOperator]]:
@@ -209,6 +233,8 @@ class BlockGrid(StructuredOperator):
         return total
 
     def __mul__(self, scalar: int | float) -> BlockGrid:
+        check_number("scalar", scalar)
+
         def build(row: Name, column: Name) -> StructuredOperator:
             return self.block(row, column) * scalar
 
@@ -221,3 +247,17 @@ class BlockGrid(StructuredOperator):
         return f"blocks {', '.join(map(str, self.rows))} x {', '.join(map(str, self.columns))}{note}\n" + "\n".join(
             lines
         )
+
+
+def _known(name: object, names: Mapping[Any, object]) -> bool:
+    """Whether a name is one of these; what cannot be the key of a mapping is not."""
+    try:
+        return name in names
+    except TypeError:
+        return False
+
+
+def _listed(names: object) -> list[Name]:
+    many = isinstance(names, Iterable) and not isinstance(names, (str, Tensor))
+    check_that(many, "Block list", names, "a list of names")
+    return list(names)  # type: ignore[call-overload]

@@ -10,9 +10,9 @@ from string import ascii_lowercase
 import torch
 from torch import Tensor
 
-from hessianlens.errors import InputError, expect
+from hessianlens.errors import InputError, check_number, check_that, expect
 from hessianlens.notation import COLUMN_AXES, ROW_AXES, VECTORS
-from hessianlens.operators.base import PyTorchLinearOperator, StructuredOperator
+from hessianlens.operators.base import PyTorchLinearOperator, StructuredOperator, check_parameter, check_place
 from hessianlens.operators.contraction import cost
 from hessianlens.operators.dense import accumulate
 from hessianlens.operators.factor import Factor
@@ -65,6 +65,10 @@ class TokenSum(StructuredOperator):
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
+        check_parameter("out_shape", out_shape)
+        check_parameter("in_shape", in_shape)
+        _check_terms(terms)
+        check_place(dtype, device)
         super().__init__([tuple(in_shape)], [tuple(out_shape)], dtype, device)
         self.terms = tuple(_with_numbers(term, dtype, device).simplified() for term in terms)
         for term in self.terms:
@@ -73,6 +77,7 @@ class TokenSum(StructuredOperator):
     @classmethod
     def of(cls, terms: Sequence[Term], out_shape: tuple[int, int], in_shape: tuple[int, int]) -> TokenSum:
         """A sum with dtype and device taken from its (at least one) factors."""
+        _check_terms(terms)
         tensor = next((f.tensor for term in terms for f in term.factors if f.tensor is not None), None)
         if tensor is None:
             raise InputError("terms: no factor holds numbers; give dtype and device to TokenSum itself.")
@@ -155,6 +160,9 @@ class TokenSum(StructuredOperator):
         (2, 4)
         """
         shape = (*self._out_shape[0], *self._in_shape[0])
+        for name, pieces in (("rows", rows), ("columns", columns)):
+            two = isinstance(pieces, Sequence) and len(pieces) == 2 and all(isinstance(p, slice) for p in pieces)
+            check_that(two, name, pieces, "two slices")
         for piece in (*rows, *columns):
             expect(piece.step in (None, 1), f"slice: got {piece}, expected a step of 1.")
         ranges = {x: range(n)[piece] for x, n, piece in zip(_AXES, shape, (*rows, *columns), strict=True)}
@@ -184,6 +192,7 @@ class TokenSum(StructuredOperator):
         return self._with([t for t in terms if t.coefficient != 0])
 
     def __mul__(self, scalar: int | float) -> TokenSum:
+        check_number("scalar", scalar)
         return self._with([replace(term, coefficient=term.coefficient * float(scalar)) for term in self.terms])
 
 
@@ -205,6 +214,17 @@ def _with_numbers(term: Term, dtype: torch.dtype, device: torch.device) -> Term:
     if any(f.tensor is not None for f in term.factors):
         return term
     return replace(term, factors=(Factor("1", "", torch.ones((), dtype=dtype, device=device)), *term.factors))
+
+
+def _check_terms(terms: object) -> None:
+    """Terms, each with a number and with factors."""
+    check_that(isinstance(terms, Sequence), "terms", terms, "a list of terms")
+    assert isinstance(terms, Sequence)
+    for k, term in enumerate(terms):
+        check_that(isinstance(term, Term), f"terms[{k}]", term, "a Term")
+        check_number(f"terms[{k}].coefficient", term.coefficient)
+        factors = isinstance(term.factors, Sequence) and all(isinstance(factor, Factor) for factor in term.factors)
+        check_that(factors, f"terms[{k}].factors", term.factors, "factors")
 
 
 def _check_term(term: Term, shape: tuple[int, ...]) -> None:

@@ -2,7 +2,7 @@
 
 from .batch import Batch, batch_size, mapped, move, pieces, tensors
 from .block import Block
-from .problem import BatchLoss, Forward, Problem
+from .problem import BatchLoss, Forward, Problem, check_problem
 from .selection import matches
 
 __all__ = [
@@ -12,6 +12,7 @@ __all__ = [
     "Forward",
     "Problem",
     "batch_size",
+    "check_problem",
     "mapped",
     "matches",
     "move",

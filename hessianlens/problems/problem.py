@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from hessianlens.checks import check_precision
-from hessianlens.errors import expect
+from hessianlens.checks import check_device, check_precision
+from hessianlens.errors import InputError, check_that, expect, shown
 from hessianlens.problems.batch import Batch, move
 from hessianlens.problems.block import Block
 from hessianlens.problems.selection import matches
@@ -75,32 +76,49 @@ class Problem:
         """The same problem in float32 or float64, or on another device; the model itself is left alone."""
         if dtype is not None:
             check_precision("dtype", dtype)
+        if device is not None:
+            check_device(device, hollow=True)
         moved = {name: move(tensor, dtype, device) for name, tensor in self.params.items()}
         return replace(self, params=moved, data=[move(batch, dtype, device) for batch in self.data])
 
     def select(self, pattern: str | Sequence[str]) -> list[Block]:
         """Blocks by name, glob (``layer*.attn.q``) or regular expression (``re:layer[01].*``), in model order."""
-        patterns = [pattern] if isinstance(pattern, str) or not isinstance(pattern, Iterable) else list(pattern)
-        expect(
-            len(patterns) > 0 and all(isinstance(one, str) for one in patterns),
-            f"blocks: got {pattern!r}, expected a name, glob or 're:' expression, or several.",
-        )
+        one = isinstance(pattern, (str, Tensor)) or not isinstance(pattern, Iterable)
+        patterns: list[Any] = [pattern] if one else list(pattern)
+        texts = len(patterns) > 0 and all(isinstance(each, str) for each in patterns)
+        check_that(texts, "blocks", pattern, "a name, glob or 're:' expression, or several")
         chosen: dict[str, Block] = {}
-        for one in patterns:
+        for each in patterns:
             named = {**{name: name for name in self.blocks}, **self.aliases}
-            found = {name: self.blocks[name] for other, name in named.items() if matches(other, one)}
-            expect(bool(found), self._unknown(one))
+            found = {name: self.blocks[name] for other, name in named.items() if matches(other, each)}
+            expect(bool(found), self._unknown(each))
             chosen.update(found)
         return [chosen[name] for name in self.blocks if name in chosen]
 
     def _unknown(self, pattern: str) -> str:
         names = list(self.blocks)
-        shown = ", ".join(names[:12]) + (f", ... ({len(names)} in all)" if len(names) > 12 else "")
-        return f"blocks: nothing matches {pattern!r}; this problem has {shown}."
+        some = ", ".join(names[:12]) + (f", ... ({len(names)} in all)" if len(names) > 12 else "")
+        return f"blocks: nothing matches {pattern!r}; this problem has {some}."
 
     def total_loss(self, params: Mapping[str, Tensor] | None = None) -> Tensor:
         """The loss summed over the batches."""
+        named = params is None or (isinstance(params, Mapping) and all(name in self.params for name in params))
+        check_that(named, "params", params, "tensors by the names of parameters")
         weights = self.params if params is None else {**self.params, **params}
         with self.scope():
             parts = [self.loss(self.forward(weights, batch), batch) for batch in self.data]
         return torch.stack(parts).sum()
+
+
+def check_problem(problem: object) -> Problem:
+    """Something that `hessianlens.problem` gave.
+
+    >>> check_problem("gpt2")
+    Traceback (most recent call last):
+    hessianlens.errors.InputError: problem: got 'gpt2', expected a Problem; make one with hessianlens.problem(...).
+    """
+    if not isinstance(problem, Problem):
+        raise InputError(
+            f"problem: got {shown(problem)}, expected a Problem; make one with hessianlens.problem(model, data, loss)."
+        )
+    return problem

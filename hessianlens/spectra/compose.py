@@ -14,7 +14,7 @@ from hessianlens.spectra.frobenius import frobenius
 from hessianlens.spectra.heterogeneity import Heterogeneity, ratio_heterogeneity
 from hessianlens.spectra.inertia import Inertia, inertia_of
 from hessianlens.spectra.probes import check_seed
-from hessianlens.spectra.products import LinearOperator, Progress
+from hessianlens.spectra.products import LinearOperator, Progress, check_progress
 from hessianlens.spectra.spectrum import SpectralDensity
 from hessianlens.spectra.trace import trace
 
@@ -113,6 +113,7 @@ def heterogeneity(
     0 (exact)
     """
     check_choice("score", score, ("js", *_SIZES))
+    check_progress(progress)
     check_seed(seed)
     expect(isinstance(blocks, Mapping), f"blocks: got {type(blocks).__name__}, expected a mapping from names.")
     results: dict[str, Any] = {}

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import torch
 
-from hessianlens.errors import check_choice
+from hessianlens.errors import check_choice, check_flag
 from hessianlens.memory import ensure_fits
 from hessianlens.spectra.lanczos import gauss_quadrature, lanczos
 from hessianlens.spectra.probes import Probes, check_count, chunk_size
 from hessianlens.spectra.products import (
     LinearOperator,
     Progress,
+    check_progress,
     check_square,
     check_symmetric,
     multiply,
@@ -61,6 +62,8 @@ def density(
     (tensor([0.6667], dtype=torch.float64), 3.667)
     """
     n = check_square(op, "a spectral density")
+    check_progress(progress)
+    check_flag("check_symmetry", check_symmetry)
     check_choice("method", method, METHODS)
     check_count("probes", probes, 1, "the number of directions")
     check_count("steps", steps, 1, "each is one product")
@@ -84,6 +87,7 @@ def _lanczos(
 ) -> SpectralDensity:
     n = probes.dim
     size = min(chunk_size(chunk, n, probes.count, copies=steps), probes.count)
+    ensure_fits("The nodes", (2 * probes.count, steps), torch.float64, op.device, "take fewer probes or steps")
     ensure_fits("The Lanczos vectors", (size, steps, n), op.dtype, op.device, "take fewer steps or a smaller chunk")
     nodes, weights, done = [], [], 0
     for start in probes.chunks(size):

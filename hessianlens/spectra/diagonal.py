@@ -11,7 +11,7 @@ from torch import Tensor
 from hessianlens.operators import StructuredOperator
 from hessianlens.spectra.estimate import VectorEstimate
 from hessianlens.spectra.probes import Probes, check_count, check_seed
-from hessianlens.spectra.products import LinearOperator, Progress, basis, check_square, probe
+from hessianlens.spectra.products import LinearOperator, Progress, basis, check_progress, check_square, probe
 
 
 def diagonal(
@@ -47,6 +47,7 @@ def diagonal(
     tensor([1.1000, 2.1000, 3.1000], dtype=torch.float64)
     """
     n = check_square(op, "a diagonal")
+    check_progress(progress)
     check_seed(seed)
     if isinstance(op, StructuredOperator):
         value = op.diagonal().detach().double()

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from hessianlens.errors import expect
+from hessianlens.errors import check_flag, expect
 from hessianlens.spectra.estimate import Estimate
 from hessianlens.spectra.heterogeneity import Heterogeneity, expect_blocks
 from hessianlens.spectra.spectrum import SpectralDensity, check_sigma
@@ -54,6 +54,7 @@ def spectral_heterogeneity(
     v  0.3466  0.3466       0
     """
     expect_blocks(spectra)
+    check_flag("normalise", normalise)
     sampled = [s for s in spectra.values() if not s.exact]
     counts = sorted({s.probes for s in sampled})
     expect(len(counts) < 2, f"blocks: got spectra with {counts} probes, expected the same number for all.")

@@ -13,7 +13,7 @@ from hessianlens.memory import ensure_fits
 from hessianlens.operators import StructuredOperator
 from hessianlens.spectra.estimate import Estimate
 from hessianlens.spectra.probes import check_count, check_seed, chunk_size
-from hessianlens.spectra.products import LinearOperator, Progress, check_operator, multiply
+from hessianlens.spectra.products import LinearOperator, Progress, check_operator, check_progress, multiply
 
 _DENSE_ENTRIES = 2**22
 
@@ -44,11 +44,12 @@ def median_entry(
     3.5 (exact)
     """
     rows, n = check_operator(op)
+    check_progress(progress)
     check_seed(seed)
     if isinstance(op, StructuredOperator) and rows * n <= _DENSE_ENTRIES:
         return Estimate.exactly(float(np.median(op.to_dense().detach().abs().cpu().numpy())))
     check_count("columns", columns, 1 if n == 1 else 2, "the error bar is their spread")
-    count = min(columns, n)
+    count = min(int(columns), n)
     ensure_fits("The sampled columns", (rows, 2 * count), torch.float64, op.device, "take fewer columns")
     chosen = np.sort(np.random.default_rng(seed).choice(n, count, replace=False)) if count < n else np.arange(n)
     sizes = _columns(op, torch.from_numpy(chosen), chunk_size(chunk, max(rows, n), count), progress).abs().cpu().numpy()

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from numbers import Integral, Real
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from hessianlens.checks import check_dense
+from hessianlens.errors import check_that, check_whole, expect, shown
 from hessianlens.spectra.intervals import check_level, squared_lengths, student
 
 EXACT_METHODS = ("exact", "basis", "dense")
@@ -58,9 +61,20 @@ class Estimate:
     dof: int | None = None
     skewed: bool = False
 
+    def __post_init__(self) -> None:
+        """Numbers are numbers; those that are not known are NaN."""
+        for name, number in (("value", self.value), ("stderr", self.stderr)):
+            real = isinstance(number, Real) and not isinstance(number, bool)
+            check_that(real, name, number, "a number")
+        check_whole("probes", self.probes, 0)
+        if self.dof is not None:
+            check_whole("dof", self.dof, 0)
+        check_that(isinstance(self.method, str), "method", self.method, "a text")
+
     @classmethod
     def exactly(cls, value: float, probes: int = 0, method: str = "exact") -> Estimate:
         """A value without sampling error."""
+        check_that(isinstance(value, Real), "value", value, "a number")
         return cls(float(value), 0.0, probes, None, method)
 
     @classmethod
@@ -70,7 +84,11 @@ class Estimate:
         >>> print(Estimate.from_samples(torch.tensor([1.0, 2.0, 3.0]), 3, 0, "hutchinson"))
         2.0 [-0.5, 4.5] (3 probes: few)
         """
-        samples = samples.double()
+        check_dense("samples", samples)
+        shape = tuple(samples.shape)
+        expect(samples.ndim == 1 and shape != (0,), f"samples: got shape {shape}, expected a vector of samples.")
+        expect(not samples.is_complex(), f"samples: got dtype {samples.dtype}, expected real numbers.")
+        samples = samples.detach().double()
         value, stderr = mean_and_stderr(samples[:, None])
         return cls(float(value[0]), float(stderr[0]), probes, seed, method, len(samples) - 1)
 
@@ -145,6 +163,8 @@ class VectorEstimate:
         return len(self.value)
 
     def __getitem__(self, index: int) -> Estimate:
+        if isinstance(index, bool) or not isinstance(index, Integral) or not -len(self) <= index < len(self):
+            raise IndexError(f"index: got {shown(index)}, expected a whole number below {len(self)}.")
         return Estimate(
             float(self.value[index]), float(self.stderr[index]), self.probes, self.seed, self.method, self.dof
         )

@@ -10,11 +10,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from hessianlens.errors import check_choice, expect
+from hessianlens.errors import check_choice, check_flag, check_number, expect
 from hessianlens.spectra.probes import Probes, check_count, chunk_size
 from hessianlens.spectra.products import (
     LinearOperator,
     Progress,
+    check_progress,
     check_square,
     check_symmetric,
     multiply,
@@ -102,12 +103,18 @@ def eigenvalues(
     tensor([1., 5.], dtype=torch.float64)
     """
     n = check_square(op, "eigenvalues")
+    check_progress(progress)
+    check_flag("check_symmetry", check_symmetry)
     check_choice("which", which, WHICH)
     check_choice("method", method, METHODS)
     check_count("k", k, 1, "the number of eigenvalues")
+    check_flag("vectors", vectors)
     total = 2 * k if which == "both" else k
     expect(total <= n, f"k: got {k} with which={which!r}, expected at most {n} eigenvalues of a {n}x{n} operator.")
-    expect(tol is None or tol >= 0, f"tol: got {tol}, expected a relative accuracy of at least 0.")
+    if tol is not None:
+        check_number("tol", tol, 0.0)
+    if max_iterations is not None:
+        check_count("max_iterations", max_iterations, 1, "restarts")
     if check_symmetry:
         check_symmetric(op, seed)
     start = Probes(n, 1, seed, "gaussian")

@@ -8,7 +8,7 @@ from hessianlens.operators import StructuredOperator
 from hessianlens.spectra.estimate import Estimate
 from hessianlens.spectra.lengths import lengths_of, norm_from_lengths
 from hessianlens.spectra.probes import Probes, check_count
-from hessianlens.spectra.products import LinearOperator, Progress, basis, check_operator, probe
+from hessianlens.spectra.products import LinearOperator, Progress, basis, check_operator, check_progress, probe
 
 
 def frobenius(
@@ -45,6 +45,7 @@ def frobenius(
     (4.2 [3.2, 5.9])e+03 (10 probes)
     """
     _, columns = check_operator(op)
+    check_progress(progress)
     vectors = Probes(columns, probes, seed, distribution, op.dtype, op.device)
     if isinstance(op, StructuredOperator):
         return Estimate.exactly(float(op.frobenius_norm().detach()))

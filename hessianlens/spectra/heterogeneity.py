@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from hessianlens.errors import check_choice, expect
+from hessianlens.errors import check_choice, check_that, expect
 from hessianlens.spectra.estimate import Estimate, with_interval
 from hessianlens.spectra.quotients import PowerProduct
 
@@ -38,6 +38,7 @@ class Heterogeneity:
     sizes: tuple[Estimate, ...] = ()
 
     def __getitem__(self, pair: tuple[str, str]) -> Estimate:
+        check_that(isinstance(pair, tuple) and len(pair) == 2, "pair", pair, "the names of two blocks")
         for name in pair:
             check_choice("block", name, self.names)
         i, j = (self.names.index(name) for name in pair)

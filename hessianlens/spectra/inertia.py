@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from hessianlens.errors import expect
+from hessianlens.errors import check_number
 from hessianlens.spectra.estimate import Estimate
 from hessianlens.spectra.spectrum import SpectralDensity
 
@@ -59,7 +59,7 @@ def inertia_of(spectrum: SpectralDensity, threshold: float | None = None) -> Ine
     size = max(abs(end) for end in spectrum.support)
     if threshold is None:
         threshold = 10 * math.sqrt(spectrum.dimension) * torch.finfo(spectrum.dtype).eps * size
-    expect(threshold >= 0, f"threshold: got {threshold}, expected a size of at least 0.")
+    check_number("threshold", threshold, 0.0)
     cdf = spectrum.cdf(math.nextafter(-threshold, -math.inf))
     return Inertia(
         negative=spectrum.expectation(lambda x: (x < -threshold).double()),

@@ -6,13 +6,16 @@ import math
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from numbers import Integral
 
 import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from hessianlens.errors import check_choice, expect
+from hessianlens.checks import check_dtype
+from hessianlens.errors import check_choice, check_that, check_whole, expect
+from hessianlens.memory import ensure_fits
 
 DISTRIBUTIONS = ("rademacher", "gaussian", "sphere")
 _WORKSPACE = 2**25
@@ -54,6 +57,10 @@ class Probes:
     def __post_init__(self) -> None:
         """The distribution is known and there are enough basis vectors."""
         check_choice("distribution", self.distribution, (*DISTRIBUTIONS, "basis"))
+        check_whole("dim", self.dim)
+        check_whole("probes", self.count)
+        check_whole("stream", self.stream, 0)
+        check_dtype(self.dtype)
         if self.distribution == "basis":
             expect(self.count <= self.dim, f"probes: got {self.count} basis vectors of length {self.dim}.")
         else:
@@ -78,11 +85,14 @@ class Probes:
 
     def vector(self, k: int) -> Float[Tensor, "{self.dim}"]:
         """Probe number k."""
+        check_whole("k", k, 0, self.count - 1)
         return self.matrix(k, k + 1)[:, 0]
 
     def matrix(self, start: int, stop: int) -> Float[Tensor, "{self.dim} vectors"]:
         """Probes number start, ..., stop - 1, as columns."""
-        indices = range(start, stop)
+        check_whole("start", start, 0)
+        indices = range(start, check_whole("stop", stop, start, self.count, "the number of probes"))
+        ensure_fits("The probes", (self.dim, len(indices)), torch.float64, torch.device("cpu"), "take fewer at once", 2)
         if self.distribution == "basis":
             columns = torch.zeros(self.dim, len(indices), dtype=self.dtype, device=self.device)
             columns[list(indices), list(range(len(indices)))] = 1
@@ -105,6 +115,7 @@ class Probes:
 
     def chunks(self, size: int) -> Iterator[Tensor]:
         """All probes as matrices of at most `size` columns."""
+        check_whole("size", size)
         for start in range(0, self.count, size):
             yield self.matrix(start, min(start + size, self.count))
 
@@ -116,19 +127,16 @@ def chunk_size(chunk: int | None, length: int, count: int, copies: int = 1) -> i
     (32, 1, 7)
     """
     if chunk is not None:
-        expect(chunk >= 1, f"chunk: got {chunk}, expected at least 1 vector at once.")
-        return chunk
+        return min(check_whole("chunk", chunk, 1, why="vectors at once"), max(1, count))
     return max(1, min(count, _WORKSPACE // max(1, length * copies)))
 
 
 def check_seed(seed: int | None) -> None:
     """A seed is a non-negative whole number."""
-    expect(isinstance(seed, int) and seed >= 0, f"seed: got {seed!r}, expected a non-negative whole number.")
+    whole = isinstance(seed, Integral) and not isinstance(seed, bool) and seed >= 0
+    check_that(whole, "seed", seed, "a non-negative whole number")
 
 
 def check_count(name: str, value: int, least: int, why: str) -> None:
     """A whole number that is large enough."""
-    expect(
-        isinstance(value, int) and value >= least,
-        f"{name}: got {value!r}, expected a whole number of at least {least} ({why}).",
-    )
+    check_whole(name, value, least, why=why)

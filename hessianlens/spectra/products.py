@@ -9,7 +9,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from hessianlens.errors import InputError, expect
+from hessianlens.errors import InputError, check_function, check_that, expect, shown
+from hessianlens.failures import explained
 from hessianlens.memory import ensure_fits
 from hessianlens.operators import StructuredOperator
 from hessianlens.spectra.probes import Probes, chunk_size
@@ -47,11 +48,21 @@ def check_operator(op: LinearOperator) -> tuple[int, int]:
         f"op: got {type(op).__name__} without {', '.join(missing)}, expected a linear operator such as those of "
         "hessianlens or curvlinops, or a torch matrix.",
     )
+    wanted = "a linear operator on torch vectors, or a torch matrix; wrap an array with torch.from_numpy"
+    check_that(isinstance(op.dtype, torch.dtype) and not isinstance(op, type), "op", op, wanted)
+    if isinstance(op, Tensor):
+        expect(not op.is_meta, "op: got a matrix on the meta device, which holds a shape and no numbers.")
     expect(len(op.shape) == 2, f"op: got shape {tuple(op.shape)}, expected a matrix (rows, columns).")
     rows, columns = (int(n) for n in op.shape)
     expect(rows > 0 and columns > 0, f"op: got shape {rows}x{columns}, expected at least one row and one column.")
     expect(op.dtype.is_floating_point, f"op: got dtype {op.dtype}, expected a real floating dtype.")
     return rows, columns
+
+
+def check_progress(progress: Progress | None) -> None:
+    """Something to be told how far the work is, or nothing."""
+    if progress is not None:
+        check_function("progress", progress, "a function of the vectors done and their total, or None")
 
 
 def check_square(op: LinearOperator, what: str) -> int:
@@ -64,7 +75,12 @@ def check_square(op: LinearOperator, what: str) -> int:
 def multiply(op: LinearOperator, vectors: Float[Tensor, "columns k"]) -> Float[Tensor, "rows k"]:
     """``op @ vectors``, detached and finite; of a matrix in half precision in single, as its sums might overflow."""
     matrix = op.float() if isinstance(op, Tensor) and op.dtype.itemsize < torch.float32.itemsize else op
-    product = (matrix @ vectors.to(device=matrix.device, dtype=matrix.dtype)).detach()
+    with explained("op: a product with it failed", f"it was given vectors of shape {tuple(vectors.shape)}"):
+        product = matrix @ vectors.to(device=matrix.device, dtype=matrix.dtype)
+    expected = (int(op.shape[0]), vectors.shape[1])
+    if not isinstance(product, Tensor) or tuple(product.shape) != expected:
+        raise InputError(f"op: a product with vectors is {shown(product)}, expected a tensor of shape {expected}.")
+    product = product.detach()
     if not bool(torch.isfinite(product).all()):
         raise InputError("op: a product with finite vectors has infinite or NaN entries, expected finite ones.")
     return product

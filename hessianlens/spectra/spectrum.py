@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from numbers import Real
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from hessianlens.errors import expect
+from hessianlens.checks import check_dense, check_shape, check_tensor
+from hessianlens.errors import InputError, check_function, check_number, check_that, expect, shown
+from hessianlens.failures import explained
 from hessianlens.spectra.estimate import EXACT_METHODS, Estimate, mean_and_stderr
 from hessianlens.spectra.probes import check_count
 
@@ -87,7 +90,13 @@ class SpectralDensity:
 
     def expectation(self, function: Callable[[Tensor], Tensor]) -> Estimate:
         """``1/n tr f(A)`` for a function of the eigenvalues."""
-        return self.estimate((self.weights * function(self.nodes)).sum(1))
+        check_function("function", function, "a function of eigenvalues")
+        with explained("function: it failed", f"it was given eigenvalues of shape {tuple(self.nodes.shape)}"):
+            values = function(self.nodes)
+        if not isinstance(values, Tensor) or values.shape != self.nodes.shape:
+            wanted = f"a number for every eigenvalue, {tuple(self.nodes.shape)}"
+            raise InputError(f"function: returned {shown(values)}, expected {wanted}.")
+        return self.estimate((self.weights * values).sum(1))
 
     def moment(self, power: int) -> Estimate:
         """``1/n tr A^power``; free of quadrature error for powers below ``2 steps``."""
@@ -96,6 +105,7 @@ class SpectralDensity:
 
     def estimate(self, samples: Float[Tensor, "samples"]) -> Estimate:
         """The mean of a number per probe."""
+        check_shape("samples", check_dense("samples", samples), (len(self.nodes),), "one for every probe")
         if self.exact:
             return Estimate.exactly(float(samples[0]), self.probes, self.method)
         return Estimate.from_samples(samples, self.probes, self.seed, self.method)
@@ -106,7 +116,9 @@ class SpectralDensity:
         ``lower`` and ``upper`` are the bounds of Chebyshev, Markov and Stieltjes: the distribution seen by a probe
         differs from its Gauss quadrature by at most the weight of the node next to ``x`` on either side.
         """
-        at = torch.as_tensor(x, dtype=torch.float64, device=self.nodes.device).reshape(-1)
+        at = (check_dense("x", x) if isinstance(x, Tensor) else torch.tensor(check_number("x", x))).reshape(-1)
+        expect(not at.is_complex(), f"x: got dtype {at.dtype}, expected real numbers.")
+        at = at.detach().to(dtype=torch.float64, device=self.nodes.device)
         after = torch.searchsorted(self.nodes.contiguous(), at.expand(len(self.nodes), -1).contiguous(), right=True)
         padded = torch.nn.functional.pad(self.weights, (1, 1))  # weight 0 before the first and after the last node
         total = padded.cumsum(1)
@@ -131,8 +143,7 @@ class SpectralDensity:
         check_count("n", n, 2, "a grid has two ends")
         sigma = self.default_sigma() if sigma is None else check_sigma(sigma)
         low, high = self.support
-        low, high = (low - 4 * sigma, high + 4 * sigma) if bounds is None else bounds
-        expect(low < high, f"bounds: got ({low}, {high}), expected the lower end first.")
+        low, high = (low - 4 * sigma, high + 4 * sigma) if bounds is None else _checked_bounds(bounds)
         grid = torch.linspace(low, high, n, dtype=torch.float64, device=self.nodes.device)
         value, stderr = self._summary(self.smooth(grid, sigma))
         return DensityCurve(grid, value, stderr, sigma)
@@ -145,6 +156,8 @@ class SpectralDensity:
 
     def smooth(self, grid: Float[Tensor, "points"], sigma: float) -> Float[Tensor, "samples points"]:
         """The smoothed density of every probe."""
+        check_tensor("grid", grid, (1,))
+        check_sigma(sigma)
         curves, grid = [], grid.to(self.nodes.device)
         for nodes, weights in zip(self.nodes, self.weights, strict=True):
             bumps = torch.exp(-0.5 * ((grid[:, None] - nodes) / sigma).square())
@@ -166,5 +179,14 @@ class SpectralDensity:
 
 def check_sigma(sigma: float) -> float:
     """A positive width."""
-    expect(sigma > 0, f"sigma: got {sigma}, expected a positive width of the smoothing.")
-    return sigma
+    if isinstance(sigma, bool) or not isinstance(sigma, Real) or not 0 < sigma < math.inf:
+        raise InputError(f"sigma: got {shown(sigma)}, expected a positive width of the smoothing.")
+    return float(sigma)
+
+
+def _checked_bounds(bounds: object) -> tuple[float, float]:
+    check_that(isinstance(bounds, Sequence) and len(bounds) == 2, "bounds", bounds, "two numbers")
+    assert isinstance(bounds, Sequence)
+    low, high = (check_number("bounds", end) for end in bounds)
+    expect(low < high, f"bounds: got ({low}, {high}), expected the lower end first.")
+    return low, high

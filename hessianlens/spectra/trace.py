@@ -10,7 +10,7 @@ from hessianlens.errors import check_choice
 from hessianlens.operators import StructuredOperator
 from hessianlens.spectra.estimate import Estimate
 from hessianlens.spectra.probes import Probes, check_count
-from hessianlens.spectra.products import LinearOperator, Progress, basis, check_square, probe
+from hessianlens.spectra.products import LinearOperator, Progress, basis, check_progress, check_square, probe
 from hessianlens.spectra.sketched import hutch_plus_plus, xtrace
 
 METHODS = {
@@ -71,6 +71,7 @@ def trace(
     3990.000000 3990 (exact)
     """
     n = check_square(op, "a trace")
+    check_progress(progress)
     check_choice("method", method, METHODS)
     drawn = Probes(n, probes, seed, distribution, op.dtype, op.device)
     if isinstance(op, StructuredOperator):

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from numbers import Integral
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from hessianlens.errors import InputError, expect
+from hessianlens.checks import check_dense
+from hessianlens.errors import InputError, check_seed, check_that, check_whole, expect
+from hessianlens.memory import ensure_fits
 from hessianlens.tasks.stream import Batch, BatchStream
 
 PLUS, EQUALS = 10, 11
@@ -43,7 +44,7 @@ class Addition:
 
     def __post_init__(self) -> None:
         """Numbers have at least one digit."""
-        _check_whole("digits", self.digits, 1)
+        check_whole("digits", self.digits, 1)
 
     @property
     def vocabulary(self) -> tuple[str, ...]:
@@ -82,13 +83,16 @@ class Addition:
 
     def encode(self, x: Sequence[int], y: Sequence[int]) -> Batch:
         """The batch of these sums."""
+        for name, given in (("x", x), ("y", y)):
+            many = isinstance(given, Iterable) and not isinstance(given, (str, Tensor, Mapping))
+            check_that(many, name, given, "a list of whole numbers")
         operands = [list(x), list(y)]
         expect(
             len(operands[0]) == len(operands[1]) > 0,
             f"x, y: got {len(operands[0])} and {len(operands[1])} numbers, expected as many of one as of the other.",
         )
         for number in operands[0] + operands[1]:
-            _check_whole("x, y", number, 0, 10**self.digits - 1)
+            check_whole("x, y", number, 0, 10**self.digits - 1)
         texts = [[f"{number:0{self.digits}d}" for number in numbers] for numbers in operands]
         digits = torch.tensor([[[int(symbol) for symbol in text] for text in side] for side in texts])
         return self._sequences(digits[0], digits[1])
@@ -99,9 +103,10 @@ class Addition:
 
     def batches(self, count: int, size: int, seed: int) -> BatchStream:
         """Batches of one seed, as something to iterate over more than once; the first is ``batch(size, seed)``."""
-        _check_whole("count", count, 1)
-        _check_whole("size", size, 1)
-        _check_whole("seed", seed, 0, 2**63 - 1)
+        check_whole("count", count, 1)
+        check_whole("size", size, 1)
+        ensure_fits("The batch", (size, self.context), torch.int64, torch.device("cpu"), "take a smaller batch", 4)
+        check_seed(seed)
         return BatchStream(int(count), int(seed), partial(self._draw, int(size)))
 
     def _draw(self, size: int, source: torch.Generator) -> Batch:
@@ -134,6 +139,10 @@ class Addition:
         '12+34=046'
         """
         given = _tokens(tokens)
+        expect(
+            given.dtype in (torch.int64, torch.int32) and given.ndim in (1, 2),
+            f"tokens: got {given.dtype} of shape {tuple(given.shape)}, expected whole numbers, (L,) or (B, L).",
+        )
         if given.ndim > 1:
             return ["".join(self._symbol(token) for token in row) for row in given.tolist()]
         return "".join(self._symbol(token) for token in given.tolist())
@@ -181,6 +190,11 @@ class Addition:
 
     def _checked(self, logits: Tensor, batch: Batch | Tensor) -> Tensor:
         tokens = _tokens(batch)
+        check_dense("logits", logits)
+        expect(
+            logits.is_floating_point() and tokens.dtype == torch.int64 and tokens.ndim > 0,
+            f"logits and batch: got {logits.dtype} and {tokens.dtype}, expected floating numbers and int64.",
+        )
         expect(
             tokens.shape[-1] == self.context,
             f"batch: got sequences of {tokens.shape[-1]} tokens, expected {self.context} ({self.digits} digits).",
@@ -200,12 +214,4 @@ def _tokens(batch: object) -> Tensor:
         raise InputError(
             f"batch: got {type(batch).__name__}, expected {{'tokens': tensor}} as Addition.batch gives it, or a tensor."
         )
-    return found
-
-
-def _check_whole(name: str, value: object, lowest: int, highest: int | None = None) -> None:
-    """A whole number in a range."""
-    number = int(value) if isinstance(value, Integral) and not isinstance(value, bool) else lowest - 1
-    inside = lowest <= number and (highest is None or number <= highest)
-    wanted = f"of at least {lowest}" if highest is None else f"from {lowest} to {highest}"
-    expect(inside, f"{name}: got {value!r}, expected a whole number {wanted}.")
+    return check_dense("tokens", found)

@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from hessianlens.errors import check_function, check_seed, check_whole
+from hessianlens.failures import explained
+
 Batch = dict[str, Tensor]
 """A batch: ``{"tokens": (B, L) int64}``, so that ``model(**batch)`` works."""
 
@@ -25,10 +28,18 @@ class BatchStream:
     seed: int
     draw: Callable[[torch.Generator], Batch] = field(repr=False)
 
+    def __post_init__(self) -> None:
+        """A number of batches, a seed and a function that draws one."""
+        check_whole("count", self.count, 0)
+        check_seed(self.seed)
+        check_function("draw", self.draw, "a function of a generator that gives a batch")
+
     def __len__(self) -> int:
         return self.count
 
     def __iter__(self) -> Iterator[Batch]:
         source = torch.Generator().manual_seed(self.seed)
         for _ in range(self.count):
-            yield self.draw(source)
+            with explained("draw: it failed", "it was given a torch.Generator"):
+                batch = self.draw(source)
+            yield batch

@@ -17,9 +17,12 @@ import torch
 from torch import Tensor
 
 from hessianlens.attention.activations import Activation, ActivationLike, as_activation
-from hessianlens.errors import InputError, check_choice, expect
+from hessianlens.errors import check_choice, check_seed, check_whole, expect
+from hessianlens.memory import ensure_fits
 
 _SMALL = (1e-3, 1e-4)
+_DEEPEST = 10_000
+"""Layers of a stack; no model has as many."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,10 @@ def activation_powers(activation: ActivationLike, length: int = 6, seed: int = 0
     ActivationPowers(value=0, jacobian=-1, curvature=-2)
     """
     a = as_activation(activation)
-    generator = torch.Generator().manual_seed(seed)
+    check_whole("length", length)
+    generator = torch.Generator().manual_seed(check_seed(seed))
+    size = (4, length, length, length)
+    ensure_fits("The derivatives of every row", size, torch.float64, torch.device("cpu"), "take shorter sequences")
     scores, weights = torch.randn(2, 1, length, length, generator=generator, dtype=torch.float64)
     visible = torch.ones(1, length, length, dtype=torch.bool)
 
@@ -99,6 +105,7 @@ def predicted_growth(
     check_choice("part", part, ("outer", "functional", "t_functional", "full"))
     for name in (row, column):
         check_choice("row and column", name, ("Q", "K", "V", "QK"))
+    check_whole("residual_power", residual_power, 0)
     powers = activation_powers(activation, length)
     if part == "full":
         found = [_exponent(powers, p, row, column, residual_power) for p in ("outer", "functional")]
@@ -137,16 +144,10 @@ def linear_attention_growth(depth: int) -> int:
     >>> [linear_attention_growth(depth) for depth in (1, 2, 3)]
     [6, 18, 54]
     """
-    if depth < 1:
-        raise InputError(f"depth: got {depth}, expected at least 1.")
-    power = 1
-    for _ in range(depth):
-        power *= 3
-    return 2 * power
+    return 2 * 3 ** check_whole("depth", depth, 1, _DEEPEST)
 
 
 def linear_mlp_growth(depth: int) -> int:
     """Exponent of the outer-product blocks of a linear MLP: its Jacobian is linear in the input at any depth."""
-    if depth < 1:
-        raise InputError(f"depth: got {depth}, expected at least 1.")
+    check_whole("depth", depth, 1, _DEEPEST)
     return 2

@@ -9,7 +9,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from hessianlens.attention.layer import SelfAttention
-from hessianlens.errors import InputError, expect
+from hessianlens.checks import check_precise, check_tensor
+from hessianlens.errors import InputError, check_number, check_whole, shown
 from hessianlens.theory.functional import score_pair_matrix
 from hessianlens.theory.hessian import AttentionHessian
 
@@ -61,7 +62,9 @@ def eigenvalue_pairs(H: AttentionHessian, head: int = 0) -> EigenvaluePairs:
     >>> bool(torch.allclose(pairs.eigenvalues(), torch.linalg.eigvalsh(H.t_functional[:].to_dense())))
     True
     """
-    expect(0 <= head < len(H.heads), f"head: got {head}, expected 0 .. {len(H.heads) - 1}.")
+    if not isinstance(H, AttentionHessian):
+        raise InputError(f"H: got {shown(H)}, expected an AttentionHessian, from hessianlens.attention_hessian.")
+    check_whole("head", head, 0, len(H.heads) - 1)
     state = H.heads[head]
     if state.score_pair is None:
         raise InputError(f"head {head}: it has a single query-key matrix, so there is no T-functional Hessian.")
@@ -76,6 +79,8 @@ def t_outer_rank_bound(d_model: int, d_k: int) -> int:
     >>> t_outer_rank_bound(8, 4), t_outer_rank_bound(8, 9)
     (48, 64)
     """
+    check_whole("d_model", d_model)
+    check_whole("d_k", d_k)
     return 2 * d_k * d_model - d_k**2 if d_k < d_model else d_model**2
 
 
@@ -89,6 +94,8 @@ def t_outer_rank(length: int, d_model: int, d_k: int) -> int:
     >>> t_outer_rank(9, 8, 4) == t_outer_rank_bound(8, 4), t_outer_rank(8, 8, 4)
     (True, 44)
     """
+    for name, size in (("length", length), ("d_model", d_model), ("d_k", d_k)):
+        check_whole(name, size)
     tokens, centred = min(length, d_model), min(length - 1, d_model)
     k = min(d_k, tokens, centred)
     return k * (tokens + centred - k)
@@ -96,8 +103,11 @@ def t_outer_rank(length: int, d_model: int, d_k: int) -> int:
 
 def numerical_rank(matrix: Float[Tensor, "n m"], tolerance: float | None = None) -> int:
     """Singular values above ``tolerance`` times the largest (default: the size times machine precision)."""
+    check_tensor("matrix", matrix, (2,))
+    check_precise("matrix", matrix)
     values = torch.linalg.svdvals(matrix)
-    relative = max(matrix.shape) * torch.finfo(matrix.dtype).eps if tolerance is None else tolerance
+    machine = max(matrix.shape) * torch.finfo(matrix.dtype).eps
+    relative = machine if tolerance is None else check_number("tolerance", tolerance, 0.0)
     return int((values > relative * values.max()).sum())
 
 
@@ -109,6 +119,9 @@ def gauge_directions(layer: SelfAttention) -> Float[Tensor, "n g"]:
     >>> gauge_directions(SelfAttention.random(5, 2, dtype=torch.float64)).shape
     torch.Size([20, 4])
     """
+    if not isinstance(layer, SelfAttention):
+        raise InputError(f"layer: got {shown(layer)}, expected a SelfAttention.")
+    check_precise("layer", layer.W_Q)
     k = layer.d_k
     units = torch.eye(k * k, dtype=layer.W_Q.dtype, device=layer.W_Q.device).reshape(k * k, k, k)
     columns = torch.cat([(layer.W_Q @ units).flatten(1), -(layer.W_K @ units.transpose(-1, -2)).flatten(1)], 1).T

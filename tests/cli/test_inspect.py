@@ -17,7 +17,7 @@ from hessianlens.cli.inspect import _print_rows
 from hessianlens.inspect.measurement import Measurement, cell
 from hessianlens.inspect.opened import open_model
 from hessianlens.inspect.settings import Settings
-from tests.inspect.saved_models import BERT, GPT2, LLAMA, VIT, saved
+from tests.inspect.saved_models import BERT, GPT2, LLAMA, T5, VIT, saved
 from tests.network.watches import Interrupting
 
 TOY = "toy:layers=2,d_model=4,d_mlp=3,digits=1"
@@ -111,6 +111,48 @@ def test_random_data_is_said_to_be_random(name: str) -> None:
     answer = call(name, *QUICK, "--blocks", "layer0.attn.v", "--length", 6)
     assert answer.exit_code == 0, answer.output
     assert "RANDOM" in answer.stdout and "random weights" in answer.stdout and "layer0.attn.v" in answer.stdout
+
+
+AT_INITIALISATION = "this says how the architecture scales at initialisation, not how a trained model does"
+ADVICE = {
+    TOY: f"From random weights: {AT_INITIALISATION}. ",
+    GPT2: f"From random weights and random token ids: {AT_INITIALISATION}. ",
+    VIT: f"From random weights, random pixels and random labels: {AT_INITIALISATION}. ",
+    T5: f"From random weights, random token ids and random labels: {AT_INITIALISATION}. ",
+}
+
+
+@pytest.mark.parametrize("name", ADVICE, ids=["toy", "gpt2", "vit", "t5"])
+def test_advice_says_what_it_is_made_from(name: str) -> None:
+    options = [*QUICK, "--blocks", "*layer0.attn.[qv]", *([] if name == TOY else ["--length", 6])]
+    shown, found = call(name, *options), json.loads(call(name, *options, "--json").stdout)
+    assert f"What to do: {ADVICE[name]}" in shown.stdout
+    assert found["advice"].startswith(ADVICE[name]) and len(found["advice"]) > len(ADVICE[name])
+    assert found["random_weights"] is True and found["caveats"][0] == "random weights"
+
+
+def test_there_is_no_advice_from_a_made_up_loss(tmp_path: Path) -> None:
+    options = [BERT, "--head", "encoder", *QUICK, "--length", 4, "--blocks", "layer0.attn.[qv]"]
+    shown = call(*options)
+    assert "What to do: Nothing: the loss is made up (random targets), and so are these scales." in shown.stdout
+    assert "learning rate" not in shown.stdout
+    found = json.loads(call(*options, "--json").stdout)
+    assert found["advice"].startswith("Nothing: ") and "random targets" in found["caveats"]
+    batch = {"input_ids": torch.ones(2, 4, dtype=torch.int64), "labels": torch.ones(2, 4, 8)}
+    torch.save(batch, tmp_path / "batch.pt")
+    own = json.loads(call(*options, "--data", tmp_path / "batch.pt", "--json").stdout)
+    assert own["caveats"] == ["random weights"] and own["advice"].startswith("From random weights: ")
+
+
+def test_a_trained_model_on_random_and_on_real_data(tmp_path: Path) -> None:
+    from hessianlens.inspect.loading import load_model
+
+    folder = saved(tmp_path / "model", load_model(GPT2).model)
+    (tmp_path / "a.txt").write_text("the cat sat on the mat and the dog ran away")
+    options = [folder, *QUICK, "--length", 5, "--blocks", "layer0.attn.[qv]", "--json"]
+    drawn, real = (json.loads(call(*options, *more).stdout) for more in ([], ["--data", tmp_path / "a.txt"]))
+    assert drawn["advice"].startswith("From random token ids: real data may scale the blocks otherwise; give it with")
+    assert real["caveats"] == [] and real["advice"].startswith(("Well scaled", "Badly scaled"))
 
 
 def test_a_saved_model_on_a_text(tmp_path: Path) -> None:

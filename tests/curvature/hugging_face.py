@@ -90,6 +90,33 @@ def vit() -> nn.Module:
     return scrambled(transformers.ViTForImageClassification(config).to(DOUBLE))
 
 
+def t5(**options) -> nn.Module:
+    sizes = {"d_model": WIDTH, "d_kv": 2, "d_ff": 3, "num_layers": 1, "num_decoder_layers": 1, "num_heads": 2}
+    ends = {"decoder_start_token_id": 0, "pad_token_id": 0, "eos_token_id": 1}
+    config = transformers.T5Config(vocab_size=VOCAB, **{**sizes, **ends, **options})
+    return scrambled(transformers.T5ForConditionalGeneration(config).to(DOUBLE))
+
+
+def bart(kind: str = "Bart", head: str = "ForConditionalGeneration", **options) -> nn.Module:
+    """BART, and those that are made like it: MBart, Marian ..."""
+    ends = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2, "decoder_start_token_id": 2}
+    sizes = {
+        f"{side}_{name}": value
+        for side in ("encoder", "decoder")
+        for name, value in {"layers": 1, "attention_heads": 2, "ffn_dim": 3}.items()
+    }
+    common = {"vocab_size": VOCAB, "d_model": WIDTH, "max_position_embeddings": LENGTH + 2, "forced_eos_token_id": None}
+    config = getattr(transformers, f"{kind}Config")(**{**common, **sizes, **ends, **options})
+    return scrambled(getattr(transformers, kind + head)(config).to(DOUBLE))
+
+
+def sentences(batch: int = 2, seed: int = 0) -> dict[str, Tensor]:
+    """Padded inputs, and labels of another length, some of them without a loss."""
+    inputs, labels = padded(batch, LENGTH, seed), tokens(batch, LENGTH - 1, seed + 1)
+    labels[-1, -1] = -100
+    return {**inputs, "labels": labels}
+
+
 def images(batch: int = 2, seed: int = 0) -> Tensor:
     return randn(batch, 1, 4, 4, seed=seed)
 

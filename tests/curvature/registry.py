@@ -307,6 +307,30 @@ CASES: dict[str, Case] = {
         },
         attention="sdpa",  # its eager attention computes in float32 whatever the dtype
     ),
+    "T5": Case(
+        hugging_face.t5,
+        lambda: [hugging_face.sentences(2), hugging_face.sentences(1, seed=5)],
+        None,
+        cross_entropy,
+        {
+            "embed": "shared.weight",
+            "encoder.layer0.attn.q": "encoder.block.0.layer.0.SelfAttention.q.weight",
+            "encoder.layer0.attn.relative_bias": "encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight",
+            "decoder.layer0.cross.k": "decoder.block.0.layer.1.EncDecAttention.k.weight",
+            "decoder.layer0.mlp.out": "decoder.block.0.layer.2.DenseReluDense.wo.weight",
+        },
+    ),
+    "BART": Case(
+        hugging_face.bart,
+        lambda: [hugging_face.sentences(2)],
+        "model",
+        cross_entropy,
+        {
+            "encoder.layer0.attn.v": "model.encoder.layers.0.self_attn.v_proj.weight",
+            "decoder.layer0.attn.k": "model.decoder.layers.0.self_attn.k_proj.weight",
+            "decoder.layer0.cross.q": "model.decoder.layers.0.encoder_attn.q_proj.weight",
+        },
+    ),
     "nn.TransformerEncoder, square": Case(
         networks.torch_encoder,
         lambda: [(randn(2, LENGTH, WIDTH, seed=1), randn(2, LENGTH, WIDTH, seed=2))],

@@ -14,6 +14,7 @@ GPT2 = "config:gpt2?n_layer=1&n_embd=8&n_head=2&n_inner=6&n_positions=16&vocab_s
 BERT = f"config:bert?{_SIZES}&vocab_size=12&max_position_embeddings=16"
 LLAMA = f"config:llama?{_SIZES}&vocab_size=12&max_position_embeddings=16"
 VIT = f"config:vit?{_SIZES}&image_size=4&patch_size=2&num_channels=1&num_labels=3"
+T5 = "config:t5?d_model=8&d_kv=4&num_heads=2&d_ff=6&num_layers=1&vocab_size=12"
 
 
 def tokenizer() -> transformers.PreTrainedTokenizerFast:

@@ -15,7 +15,7 @@ from torch import Tensor
 import hessianlens as hl
 from hessianlens.inspect.data import MASKED_SHARE, Data, prepare_data
 from hessianlens.inspect.loading import LoadedModel, load_model
-from tests.inspect.saved_models import BERT, GPT2, VIT, saved
+from tests.inspect.saved_models import BERT, GPT2, T5, VIT, saved
 
 IDS = torch.randint(12, (3, 6), generator=torch.Generator().manual_seed(0))
 TEXT = "the cat sat on the mat and the dog ran away and the cat sat"
@@ -154,6 +154,20 @@ def test_a_plain_encoder_gets_random_targets() -> None:
     data = prepare_data(encoder, sequences=2, length=5)
     assert data.loss == "square" and data.batches[0]["labels"].shape == (2, 5, 8)
     assert "a plain encoder has no loss" in data.notes[0] and runs(encoder, data).value > 0
+
+
+def test_an_encoder_with_a_decoder_gets_random_labels(tmp_path: Path) -> None:
+    model = load_model(T5)
+    data = prepare_data(model, sequences=2, length=5)
+    assert data.described == "RANDOM token ids, 2 sequences of 5, random labels" and data.made_up == "random labels"
+    assert data.batches[0]["labels"].shape == (2, 5)
+    records = [{"input_ids": [1, 2, 3], "labels": [4, 5]}, {"input_ids": [4, 5], "labels": [1]}]
+    given = prepare_data(model, lines(tmp_path / "a.jsonl", records))
+    assert given.batches[0]["labels"].tolist() == [[4, 5], [1, -100]] and given.made_up == ""
+    problem = hl.problem(model.model, given.batches, given.loss, dtype=torch.float64)
+    assert problem.reduction == "cross_entropy, mean over 3 targets"
+    with pytest.raises(hl.InputError, match="data: an encoder with a decoder needs labels"):
+        prepare_data(model, lines(tmp_path / "b.jsonl", [{"input_ids": [1, 2, 3]}]))
 
 
 def test_a_toy_adds(tmp_path: Path) -> None:

@@ -12,12 +12,13 @@ import transformers
 
 import hessianlens as hl
 from hessianlens.inspect.loading import load_model
-from tests.inspect.saved_models import BERT, GPT2, LLAMA, VIT, saved
+from tests.inspect.saved_models import BERT, GPT2, LLAMA, T5, VIT, saved
 
 HEADS = {
     GPT2: ("causal-lm", "GPT2LMHeadModel"),
     BERT: ("masked-lm", "BertForMaskedLM"),
     LLAMA: ("causal-lm", "LlamaForCausalLM"),
+    T5: ("seq2seq-lm", "T5ForConditionalGeneration"),
     VIT: ("image-classification", "ViTForImageClassification"),
 }
 
@@ -93,10 +94,23 @@ BAD = {
     "config:gpt2?n_layers=2": "GPT2Config has no option 'n_layers'; did you mean n_layer",
     "config:gpt": "transformers knows no type of model 'gpt'; did you mean",
     "config:gpt2?n_embd=15&n_head=2": "config 'gpt2' could not be loaded: .*divisible",
-    "config:t5": "t5 has an encoder and a decoder",
     "/nosuch/folder": "got '/nosuch/folder', but there is no such folder",
     "nosuch.json": "got 'nosuch.json', but there is no such file",
 }
+
+
+@pytest.mark.parametrize("head", ["encoder", "causal-lm", "masked-lm"])
+def test_an_encoder_with_a_decoder_predicts_labels(head: str) -> None:
+    with pytest.raises(hl.InputError, match=f"head: got '{head}', but t5 has an encoder and a decoder, which predicts"):
+        load_model(T5, head=head)
+    assert type(load_model(T5, head="sequence-classification").model).__name__ == "T5ForSequenceClassification"
+
+
+def test_an_encoder_with_a_decoder_and_no_head(tmp_path: Path) -> None:
+    stated = {**load_model(T5).config.to_dict(), "architectures": ["T5Model"]}
+    (tmp_path / "config.json").write_text(json.dumps(stated))
+    with pytest.raises(hl.InputError, match=r"T5Model has an encoder and a decoder and no head.* --head seq2seq-lm"):
+        load_model(str(tmp_path / "config.json"))
 
 
 @pytest.mark.parametrize("name", BAD)

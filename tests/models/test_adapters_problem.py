@@ -147,9 +147,12 @@ BAD: dict[str, Callable[[], object]] = {
         networks.mlp(), (X, Y), "hinge"
     ),
     "loss: got 3, expected one of": lambda: hl.problem(networks.mlp(), (X, Y), 3),
-    "loss: Sequential says nothing about its loss": lambda: hl.problem(networks.mlp(), (X, Y)),
-    "loss: Sequential says nothing": lambda: hl.problem(networks.mlp(), (X, Y), "model"),
-    "loss: BertForMaskedLM says nothing about its loss, or the data has no labels": lambda: hl.problem(
+    "loss: Sequential is a plain module, which has no loss of its own; give": lambda: hl.problem(
+        networks.mlp(), (X, Y)
+    ),
+    "loss: Sequential is a plain module, which": lambda: hl.problem(networks.mlp(), (X, Y), "model"),
+    "loss: Sequential is a plain module.* and the data has no targets": lambda: hl.problem(networks.mlp(), X),
+    "loss: BertForMaskedLM's own loss compares its outputs with labels, and the data has none": lambda: hl.problem(
         hugging_face.masked_bert(), _IDS
     ),
     r"loss: the function must return a scalar tensor, got shape \(6, 3\)": lambda: hl.problem(

@@ -143,8 +143,8 @@ def test_single_precision_accumulates_in_double() -> None:
 BAD = {
     "parts: got 'half', expected one of 'full', 'ggn', 'functional'": {"parts": ("half",)},
     "parts: got none, expected some of": {"parts": ()},
-    "probes: got 0, expected at least 1": {"probes": 0},
-    "probes: got 2.5, expected at least 1, a whole number": {"probes": 2.5},
+    "probes: got 0, expected a whole number of at least 1": {"probes": 0},
+    "probes: got 2.5, expected a whole number of at least 1": {"probes": 2.5},
     "method: got 'fast', expected one of": {"method": "fast"},
     "seed: got -1, expected a non-negative": {"seed": -1, "probes": 2},
     "blocks: nothing matches 'layer9'": {"blocks": "layer9"},

@@ -84,7 +84,7 @@ def test_sampled_pairs_say_how_wide_their_intervals_are() -> None:
     "message, options",
     [
         ("part: got 'half', expected one of 'full', 'ggn', 'functional'", {"part": "half"}),
-        ("probes: got 0, expected at least 1", {"probes": 0}),
+        ("probes: got 0, expected a whole number of at least 1", {"probes": 0}),
         ("blocks: nothing matches 'x'", {"blocks": "x"}),
     ],
 )

@@ -54,7 +54,9 @@ def plain_kernels() -> Iterator[None]:
 def outputs_of(model: nn.Module, weights: Mapping[str, Tensor], batch: Batch) -> Tensor:
     """Logits or predictions."""
     if isinstance(batch, Mapping):
-        inputs = {key: value for key, value in batch.items() if key != "labels"}
+        # An encoder-decoder makes what goes into its decoder from the labels.
+        decodes = getattr(getattr(model, "config", None), "is_encoder_decoder", False)
+        inputs = {key: value for key, value in batch.items() if decodes or key != "labels"}
         result = functional_call(model, dict(weights), (), inputs)
     else:
         result = functional_call(model, dict(weights), (batch[0] if isinstance(batch, tuple) else batch,))

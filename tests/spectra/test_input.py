@@ -52,7 +52,7 @@ CASES = {
     "tolerance": (lambda: eigenvalues(A, tol=-1.0), r"tol: got -1.0, expected"),
     "all eigenvalues by ARPACK": (lambda: eigenvalues(A, 30, method="arpack"), r"use method='dense'"),
     "seed": (lambda: frobenius(A, seed=-1), r"seed: got -1, expected a non-negative whole number"),
-    "chunk": (lambda: frobenius(A, chunk=0), r"chunk: got 0, expected at least 1"),
+    "chunk": (lambda: frobenius(A, chunk=0), r"chunk: got 0, expected a whole number of at least 1"),
     "three axes": (lambda: frobenius(randn(2, 3, 4)), r"op: got shape \(2, 3, 4\), expected a matrix"),
     "no columns": (lambda: frobenius(randn(3, 0)), r"op: got shape 3x0, expected at least one"),
     "integers": (lambda: frobenius(torch.ones(3, 3, dtype=torch.int64)), r"op: got dtype torch.int64, expected a real"),

@@ -8,9 +8,16 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from hessianlens.attention.rows import RowMatrices
+from hessianlens.errors import check_that
 
 Scores = Float[Tensor, "s i l"]
 Visible = Bool[Tensor, "s i l"]
+
+
+def function_name(function: object, name: object = None) -> str:
+    """What a function is called in messages: the name it is given, or has."""
+    check_that(name is None or isinstance(name, str), "name", name, "a text")
+    return str(name or getattr(function, "__name__", "function"))
 
 
 class Activation(ABC):

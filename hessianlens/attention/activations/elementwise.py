@@ -9,9 +9,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from hessianlens.attention.activations.base import Activation, Scores, Visible
+from hessianlens.attention.activations.base import Activation, Scores, Visible, function_name
 from hessianlens.attention.rows import RowMatrices
-from hessianlens.errors import InputError
+from hessianlens.errors import InputError, check_function, check_number
+from hessianlens.failures import explained
 from hessianlens.graph import expect_twice_differentiable
 
 
@@ -62,7 +63,7 @@ class Sigmoid(Elementwise):
     def __init__(self, bias: float | str = 0.0) -> None:
         if isinstance(bias, str) and bias != "-log L":
             raise InputError(f"bias: got {bias!r}, expected a number or '-log L'.")
-        self.bias = bias
+        self.bias = bias if isinstance(bias, str) else check_number("bias", bias)
         self.name = "sigmoid" if bias == 0.0 else f"sigmoid(bias={bias})"
 
     def derivatives(self, scores: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -116,19 +117,23 @@ class ElementwiseFunction(Elementwise):
     """
 
     def __init__(self, function: Callable[[Tensor], Tensor], name: str | None = None) -> None:
-        self.function = function
-        self.name = name or str(getattr(function, "__name__", "function"))
+        check_function("function", function, "a function of scores")
+        self.function, self.name = function, function_name(function, name)
 
     def value(self, scores: Scores, visible: Visible) -> Scores:
         """The function of every visible score, zero elsewhere; stays on the autograd graph."""
         filled = scores.masked_fill(~visible, 0)
-        return torch.where(visible, _expect_same_shape(self.name, self.function(filled), filled), 0)
+        return torch.where(visible, _expect_same_shape(self.name, self._called(filled), filled), 0)
+
+    def _called(self, scores: Tensor) -> Tensor:
+        with explained(f"activation {self.name}: it failed", f"it was given scores of shape {tuple(scores.shape)}"):
+            return self.function(scores)
 
     def derivatives(self, scores: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         """The function and two derivatives, by differentiating twice."""
         with torch.enable_grad():
             t = scores.detach().requires_grad_()
-            a = _expect_same_shape(self.name, self.function(t), t)
+            a = _expect_same_shape(self.name, self._called(t), t)
             expect_twice_differentiable(f"activation {self.name}", a)
             first = _derivative(a, t)
             second = _derivative(first, t)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from hessianlens.attention.activations.base import Activation, Scores, Visible
+from hessianlens.attention.activations.base import Activation, Scores, Visible, function_name
 from hessianlens.attention.activations.elementwise import Elementwise, Linear, ReLU
 from hessianlens.attention.rows import RowMatrices, quotient_rows
+from hessianlens.errors import check_that
 from hessianlens.peak import Peak
 
 
@@ -20,8 +21,8 @@ class RowNormalised(Activation):
     """
 
     def __init__(self, inner: Elementwise, name: str | None = None) -> None:
-        self.inner = inner
-        self.name = name or f"{inner.name} / row sum"
+        check_that(isinstance(inner, Elementwise), "inner", inner, "an elementwise activation")
+        self.inner, self.name = inner, function_name(inner, f"{inner.name} / row sum" if name is None else name)
 
     def _parts(self, scores: Scores, visible: Visible) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
         """Value, first and second derivative of the function, and one over the row sum."""

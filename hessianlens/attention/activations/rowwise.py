@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 from torch.func import hessian, jacrev
 
-from hessianlens.attention.activations.base import Activation, Scores, Visible
+from hessianlens.attention.activations.base import Activation, Scores, Visible, function_name
 from hessianlens.attention.rows import RowMatrices
 from hessianlens.batching import each
-from hessianlens.errors import InputError
+from hessianlens.errors import InputError, check_function
+from hessianlens.failures import explained
 
 
 class RowFunction(Activation):
@@ -28,11 +29,12 @@ class RowFunction(Activation):
     """
 
     def __init__(self, function: Callable[[Tensor], Tensor], name: str | None = None) -> None:
-        self.function = function
-        self.name = name or str(getattr(function, "__name__", "function"))
+        check_function("function", function, "a function of a row of scores")
+        self.function, self.name = function, function_name(function, name)
 
     def _call(self, row: Tensor) -> Tensor:
-        weights = self.function(row)
+        with explained(f"activation {self.name}: it failed", f"it was given a row of {len(row)} scores"):
+            weights = self.function(row)
         if not isinstance(weights, Tensor) or weights.shape != row.shape:
             got = tuple(weights.shape) if isinstance(weights, Tensor) else type(weights).__name__
             raise InputError(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
+import numpy as np
+import torch
 from torch import Tensor
 
-from hessianlens.errors import InputError, expect
+from hessianlens.errors import InputError, check_that, expect
 from hessianlens.problems import Batch, batch_size, pieces
 
 
@@ -17,10 +19,10 @@ def as_batches(data: object, micro_batch: int | None = None) -> list[Batch]:
         data: What the user has.
         micro_batch: Split every batch along its first axis into pieces of at most this size.
 
-    >>> import torch
     >>> [b[0].shape[0] for b in as_batches((torch.zeros(5, 2), torch.zeros(5)), micro_batch=2)]
     [2, 2, 1]
     """
+    _expect_no_array("data", data)
     if is_batch(data):
         batches = [data]
     elif isinstance(data, Iterable):
@@ -33,16 +35,16 @@ def as_batches(data: object, micro_batch: int | None = None) -> list[Batch]:
         )
     expect(len(batches) > 0, "data: got no batch at all; an exhausted generator cannot be read twice, pass a list.")
     for k, batch in enumerate(batches):
+        _expect_no_array(f"data[{k}]", batch)
         expect(
             is_batch(batch), f"data[{k}]: got {type(batch).__name__}, expected a tensor, (inputs, targets) or a dict."
         )
+        _check_tensors(f"data[{k}]", batch)
         expect(batch_size(batch) > 0, f"data[{k}]: got an empty batch, expected at least one sequence.")
     if micro_batch is None:
         return batches
-    expect(
-        isinstance(micro_batch, int) and micro_batch > 0,
-        f"micro_batch: got {micro_batch!r}, expected a positive whole number of sequences.",
-    )
+    whole = isinstance(micro_batch, int) and not isinstance(micro_batch, bool) and micro_batch > 0
+    check_that(whole, "micro_batch", micro_batch, "a positive whole number of sequences")
     return [piece for batch in batches for piece in pieces(batch, micro_batch)]
 
 
@@ -53,18 +55,67 @@ def is_batch(data: object) -> bool:
     return isinstance(data, tuple) and len(data) > 0 and isinstance(data[0], (Tensor, Mapping))
 
 
+def named_tensors(batch: Batch, name: str = "data") -> Iterator[tuple[str, Tensor]]:
+    """Every tensor of a batch with a name for it: its key, or its place."""
+    if isinstance(batch, Tensor):
+        yield name, batch
+    elif isinstance(batch, Mapping):
+        for key, value in batch.items():
+            yield from named_tensors(value, str(key))
+    elif isinstance(batch, (tuple, list)):
+        for place, value in enumerate(batch):
+            yield from named_tensors(value, f"{name}[{place}]")
+
+
+def _check_tensors(name: str, batch: Batch) -> None:
+    """Tensors hold numbers, and what should be tensors are."""
+    for key, tensor in named_tensors(batch, name):
+        expect(
+            not tensor.is_meta,
+            f"data: {key} is on the meta device, which holds shapes and no numbers; give it its numbers.",
+        )
+    if not isinstance(batch, (tuple, Mapping)):
+        return
+    items: Iterable[tuple[object, object]] = batch.items() if isinstance(batch, Mapping) else enumerate(batch)
+    for at, value in items:
+        place = f"{name}[{at!r}]"
+        _expect_no_array(place, value)
+        expect(
+            not isinstance(value, list) or at not in (*TOKENS, *LABELS, *SPANS, "attention_mask", 1),
+            f"{place}: got a list, expected a tensor; wrap it with torch.as_tensor (a tokenizer gives tensors with "
+            "return_tensors='pt').",
+        )
+
+
+def _expect_no_array(name: str, value: object) -> None:
+    expect(
+        not isinstance(value, np.ndarray),
+        f"{name}: got a NumPy array, expected torch tensors; wrap it with torch.as_tensor.",
+    )
+
+
+TOKENS = ("input_ids", "decoder_input_ids", "tokens")
 LABELS = ("labels", "label", "targets", "target", "y")
+SPANS = ("start_positions", "end_positions")
+"""Targets of a model that finds the start and the end of an answer."""
 
 
 def inputs_of(batch: Batch) -> Batch:
     """What goes into the model: a batch without its targets."""
     if isinstance(batch, Mapping):
-        return {key: value for key, value in batch.items() if key not in LABELS}
+        without = (*LABELS, *SPANS) if _has_spans(batch) else LABELS
+        return {key: value for key, value in batch.items() if key not in without}
     return batch[0] if isinstance(batch, tuple) else batch
 
 
 def targets_of(batch: Batch) -> Tensor | None:
-    """The targets of a batch, if it has any."""
+    """The targets of a batch, if it has any; starts and ends of answers as a column each."""
     if isinstance(batch, Mapping):
+        if _has_spans(batch):
+            return torch.stack([batch[key] for key in SPANS], -1)
         return next((batch[key] for key in LABELS if key in batch), None)
     return batch[1] if isinstance(batch, tuple) and len(batch) > 1 else None
+
+
+def _has_spans(batch: Mapping[str, object]) -> bool:
+    return all(isinstance(batch.get(key), Tensor) for key in SPANS)

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn import functional as nnf
 
 from hessianlens.errors import InputError, check_choice, expect
+from hessianlens.failures import explained
 from hessianlens.models.adapters.batches import inputs_of, targets_of
 from hessianlens.models.adapters.precision import in_precision_of
 from hessianlens.problems import Batch, BatchLoss, batch_size
@@ -56,7 +57,8 @@ def callable_loss(function: Callable[[Tensor, Batch], Tensor], data: Sequence[Ba
     sequences = sum(batch_size(batch) for batch in data)
 
     def share(out: Tensor, batch: Batch) -> Tensor:
-        with in_precision_of([out]):
+        remedy = f"it was given outputs of shape {tuple(out.shape)} and the batch"
+        with explained("loss: the given function failed", remedy), in_precision_of([out]):
             value = function(out, batch)
         expect(
             isinstance(value, Tensor) and value.numel() == 1,
@@ -75,8 +77,10 @@ def callable_loss(function: Callable[[Tensor, Batch], Tensor], data: Sequence[Ba
 
 def labels(batch: Batch, shift: bool, ignore_index: int) -> Tensor:
     """Integer targets; for a causal model without any, its own input tokens, padding left out."""
-    found = targets_of(batch)
+    found = checked_targets(batch)
     if found is not None:
+        wanted = "expected (sequences, tokens)"
+        expect(not shift or found.ndim > 1, f"targets: got shape {tuple(found.shape)}, {wanted}.")
         return found
     inputs = inputs_of(batch)
     tokens = inputs.get("input_ids", inputs.get("tokens")) if isinstance(inputs, Mapping) else inputs
@@ -84,6 +88,16 @@ def labels(batch: Batch, shift: bool, ignore_index: int) -> Tensor:
         raise InputError("data: no targets; give (inputs, targets) pairs or a dict with 'labels'.")
     seen = inputs.get("attention_mask") if isinstance(inputs, Mapping) else None
     return tokens if seen is None else tokens.masked_fill(seen == 0, ignore_index)
+
+
+def checked_targets(batch: Batch) -> Tensor | None:
+    """The targets of a batch, which are a tensor if there are any."""
+    found = targets_of(batch)
+    expect(
+        found is None or isinstance(found, Tensor),
+        f"targets: got {type(found).__name__}, expected a tensor; wrap it with torch.as_tensor.",
+    )
+    return found
 
 
 def check_classes(out: Tensor, targets: Tensor, ignore_index: int) -> None:
@@ -118,7 +132,7 @@ def _cross_entropy(out: Tensor, targets: Tensor, shift: bool, ignore_index: int)
 
 
 def _like(out: Tensor, batch: Batch) -> Tensor:
-    targets = targets_of(batch)
+    targets = checked_targets(batch)
     if targets is None:
         raise InputError("data: no targets; give (inputs, targets) pairs or a dict with 'labels'.")
     return targets_like(out, targets)
@@ -143,13 +157,15 @@ def _denominator(name: str, data: Sequence[Batch], reduction: str, shift: bool, 
     if reduction == "sequence":
         return float(sequences), f"{name}, summed within a sequence, mean over {sequences} sequences"
     if name != "cross_entropy":
-        found = [targets_of(batch) for batch in data]
+        found = [checked_targets(batch) for batch in data]
         entries = sum(t.numel() for t in found if t is not None)
         return float(max(entries, 1)), f"{name}, mean over all {entries} entries"
-    count = 0
+    count = width = 0
     for batch in data:
         targets = labels(batch, shift, ignore_index)
+        width = max(width, targets.shape[1] if shift else 2)
         count += int(((targets[:, 1:] if shift else targets) != ignore_index).sum())
+    expect(width > 1, "targets: got sequences of one token, expected at least two to predict the next one.")
     expect(count > 0, f"targets: every target is {ignore_index}, expected at least one with a loss.")
     torch_words = "next-token " if shift else ""
     return float(count), f"{torch_words}{name}, mean over {count} targets"

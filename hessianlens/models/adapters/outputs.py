@@ -10,11 +10,14 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from hessianlens.errors import InputError
-from hessianlens.models.adapters.batches import inputs_of, targets_of
+from hessianlens.failures import explained
+from hessianlens.models.adapters.batches import inputs_of, named_tensors, targets_of
+from hessianlens.models.adapters.lookups import Lookups
 from hessianlens.models.adapters.precision import in_precision_of
 from hessianlens.problems import Batch
 
 _FIELDS = ("logits", "prediction_logits", "last_hidden_state", "pooler_output")
+_ENDS = ("start_logits", "end_logits")
 
 
 def call(
@@ -47,9 +50,34 @@ def counted_call(
     targets = targets_of(batch) if with_targets else None
     if targets is not None:
         options["targets"] = targets.clamp(min=0)  # targets without a loss have another number in every library
-    with in_precision_of(params.values(), halves) as seen:
-        result = functional_call(model, dict(params), args, options)
+
+    def run() -> object:
+        return functional_call(model, dict(params), args, options)
+
+    remedy = f"it was given {_shapes(inputs)}, compare that with its forward"
+    with explained(f"model: {type(model).__name__} could not be run on the data", remedy):
+        try:
+            with in_precision_of(params.values(), halves) as seen:
+                result = run()
+        except IndexError:
+            with Lookups(params, inputs), torch.no_grad():
+                run()
+            raise
     return as_tensor(result), frozenset(() if seen is None else seen.asked)
+
+
+def checked_call(model: nn.Module, params: Mapping[str, Tensor], batch: Batch, with_targets: bool) -> Tensor:
+    """As `call`, with every id looked at before it is looked up: on a GPU a failed lookup ends the process."""
+    with Lookups(params, inputs_of(batch)):
+        return call(model, params, batch, with_targets=with_targets)
+
+
+def _shapes(inputs: Batch) -> str:
+    """Names, shapes and dtypes of what a model is given."""
+    return ", ".join(
+        f"{name} {tuple(t.shape)} {'' if t.layout == torch.strided else 'sparse '}{str(t.dtype).removeprefix('torch.')}"
+        for name, t in named_tensors(inputs, "inputs")
+    )
 
 
 def wants_targets(model: nn.Module, params: Mapping[str, Tensor], batch: Batch) -> bool:
@@ -67,6 +95,8 @@ def wants_targets(model: nn.Module, params: Mapping[str, Tensor], batch: Batch) 
 def as_tensor(result: object) -> Tensor:
     """Logits or predictions out of whatever a model returns: a tensor, a Hugging Face output, a tuple, a dict.
 
+    Logits of the start and of the end of an answer are rows of one tensor, (B, 2, L).
+
     >>> import torch
     >>> as_tensor({"logits": torch.ones(2)}).shape
     torch.Size([2])
@@ -74,12 +104,19 @@ def as_tensor(result: object) -> Tensor:
     if isinstance(result, Tensor):
         return result
     for name in _FIELDS:
-        found = result.get(name) if isinstance(result, Mapping) else getattr(result, name, None)
+        found = _field(result, name)
         if isinstance(found, Tensor):
             return found
+    ends = [_field(result, name) for name in _ENDS]
+    if all(isinstance(end, Tensor) for end in ends):
+        return torch.stack(ends, 1)  # type: ignore[arg-type]
     if isinstance(result, (tuple, list)) and result and isinstance(result[0], Tensor):
         return result[0]
     raise InputError(
         f"model: returned {type(result).__name__}, expected a tensor, a tuple that begins with one, or a field among "
         f"{', '.join(_FIELDS)}; wrap the model so that it returns its predictions."
     )
+
+
+def _field(result: object, name: str) -> object:
+    return result.get(name) if isinstance(result, Mapping) else getattr(result, name, None)

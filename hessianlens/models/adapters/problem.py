@@ -10,14 +10,25 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from hessianlens.checks import check_precision
-from hessianlens.errors import InputError, check_choice, expect
+from hessianlens.checks import check_device, check_precision
+from hessianlens.errors import InputError, check_choice, check_flag, expect
+from hessianlens.failures import explained
 from hessianlens.memory import ensure_fits
-from hessianlens.models.adapters.batches import as_batches, targets_of
+from hessianlens.models.adapters.batches import SPANS, as_batches, targets_of
+from hessianlens.models.adapters.decoders import NOTE, with_decoder_inputs
+from hessianlens.models.adapters.heads import decodes, head_kind, no_own_loss
 from hessianlens.models.adapters.losses import StatedLoss, callable_loss, named_loss
-from hessianlens.models.adapters.outputs import call, counted_call, wants_targets
-from hessianlens.models.adapters.scope import differentiable_twice, fused_attention, uses_scaled_dot_product
+from hessianlens.models.adapters.outputs import call, checked_call, counted_call, wants_targets
+from hessianlens.models.adapters.scope import (
+    differentiable_twice,
+    fused_attention,
+    is_compiled,
+    uses_scaled_dot_product,
+)
+from hessianlens.models.adapters.tokens import check_ids
 from hessianlens.models.adapters.torch_losses import recognised, torch_loss
+from hessianlens.models.adapters.weights import check_weights
+from hessianlens.models.adapters.wrappers import unwrapped
 from hessianlens.models.discovery import discover
 from hessianlens.problems import Batch, Problem, move
 
@@ -68,12 +79,18 @@ def problem(
     """
     if not isinstance(model, nn.Module):
         raise InputError(f"model: got {type(model).__name__}, expected a torch nn.Module.")
+    check_flag("heads", heads)
+    check_flag("check", check)
+    model, looked_through = unwrapped(model)
+    check_weights(model)
+    batches, decoder_notes = _batches(model, data, micro_batch)
     params, target_dtype, target_device = _parameters(model, dtype, device)
-    batches = [move(batch, target_dtype, target_device) for batch in as_batches(data, micro_batch)]
+    batches = [move(batch, target_dtype, target_device) for batch in batches]
     stated = _stated_loss(model, batches, loss, reduction)
     found = discover(model, heads=heads)
     with differentiable_twice(model):
         with_targets = wants_targets(model, params, batches[0])
+    notes = (*looked_through, *found.notes, *_compiled_note(model), *_attention_note(model))
     made = Problem(
         forward=partial(call, model, with_targets=with_targets),
         loss=stated.function,
@@ -81,27 +98,37 @@ def problem(
         blocks=found.blocks,
         data=batches,
         reduction=stated.reduction,
-        notes=(
-            *found.notes,
-            *_weights_note(model, target_dtype),
-            *_attention_note(model),
-            *_targets_note(model, with_targets),
-        ),
+        notes=(*notes, *_weights_note(model, target_dtype), *_targets_note(model, with_targets), *decoder_notes),
         scope=partial(differentiable_twice, model),
         source=model,
         aliases=found.aliases,
         verify=verify,
     )
     if check:
-        asked = _expect_deterministic(made, partial(counted_call, model, with_targets=with_targets))
+        asked = _expect_deterministic(model, made, with_targets)
         made = replace(
             made,
             forward=partial(call, model, with_targets=with_targets, halves=any(map(_is_half, asked))),
             notes=(*made.notes, *_precision_note(asked, target_dtype)),
         )
-        if loss in (None, "model"):
+        if _is_own(loss):
             _expect_own_loss(model, made)
     return made
+
+
+def _is_own(loss: object) -> bool:
+    return loss is None or (isinstance(loss, str) and loss == "model")
+
+
+def _batches(model: nn.Module, data: object, micro_batch: int | None) -> tuple[list[Batch], tuple[str, ...]]:
+    """The batches with all that goes into the model, and what was made for them."""
+    given = as_batches(data, micro_batch)
+    for batch in given:
+        check_ids(model, batch)
+    if not decodes(model):
+        return given, ()
+    completed = [with_decoder_inputs(model, batch) for batch in given]
+    return completed, (NOTE,) if any(new is not old for new, old in zip(completed, given, strict=True)) else ()
 
 
 def _parameters(
@@ -109,9 +136,8 @@ def _parameters(
 ) -> tuple[dict[str, Tensor], torch.dtype, torch.device]:
     """Parameters and floating buffers, detached, in the precision and place of the derivatives."""
     named = dict(model.named_parameters())
-    expect(len(named) > 0, f"model: {type(model).__name__} has no parameters.")
     target_dtype = _widest(model) if dtype is None else check_precision("dtype", dtype)
-    target_device = torch.device(device) if device is not None else next(iter(named.values())).device
+    target_device = check_device(device) if device is not None else next(iter(named.values())).device
     state = {**named, **dict(model.named_buffers())}
     copied = sum(t.numel() for t in state.values() if t.dtype != target_dtype or t.device != target_device)
     what, instead = "A copy of the parameters", "use the model's own dtype and device, or a smaller model"
@@ -134,46 +160,26 @@ def _widest(model: nn.Module) -> torch.dtype:
 
 
 def _stated_loss(model: nn.Module, data: Sequence[Batch], loss: LossLike, reduction: str) -> StatedLoss:
-    kind = _head_kind(model, targets_of(data[0]))
+    targets = targets_of(data[0])
+    kind = head_kind(model, targets)
     torchs_own = recognised(loss)
     if torchs_own is not None:
         return torch_loss(torchs_own, data, reduction, shift=kind == "causal")
     if callable(loss):
         return callable_loss(loss, data, reduction)
-    if loss in (None, "model"):
-        if kind is None or (targets_of(data[0]) is None and kind != "causal"):
-            raise InputError(
-                f"loss: {type(model).__name__} says nothing about its loss, or the data has no labels; "
-                "give loss='cross_entropy', 'square' or 'bce' with targets, or a function of outputs and batch."
-            )
-        name = "square" if kind == "regression" else "bce" if kind == "multi_label" else "cross_entropy"
+    if _is_own(loss):
+        if kind is None or (targets is None and kind != "causal"):
+            raise InputError(no_own_loss(model, kind, targets))
+        name = {"regression": "square", "multi_label": "bce"}.get(kind, "cross_entropy")
         return named_loss(name, data, reduction, shift=kind == "causal")
     check_choice("loss", loss, ("cross_entropy", "square", "bce", "model"))
     return named_loss(str(loss), data, reduction, shift=kind == "causal")
 
 
-def _head_kind(model: nn.Module, targets: Tensor | None) -> str | None:
-    """What a Hugging Face head predicts, by its class name; None for other models."""
-    if not hasattr(model, "config"):
-        return None
-    name = type(model).__name__
-    if name.endswith(("ForCausalLM", "LMHeadModel")):
-        return "causal"
-    if name.endswith("Classification") and not name.endswith("TokenClassification"):
-        return _classification_kind(model.config, targets)
-    if name.endswith("TokenClassification"):
-        return "classes"
-    return "classes" if name.endswith(("ForMaskedLM", "ForPreTraining")) else None
-
-
-def _classification_kind(config: object, targets: Tensor | None) -> str:
-    """As Hugging Face decides it: what the configuration states, else by the number and dtype of the labels."""
-    stated = getattr(config, "problem_type", None)
-    if stated is None and getattr(config, "num_labels", None) == 1:
-        return "regression"
-    if stated is None and targets is not None and targets.is_floating_point():
-        return "multi_label"
-    return {"regression": "regression", "multi_label_classification": "multi_label"}.get(str(stated), "classes")
+def _compiled_note(model: nn.Module) -> tuple[str, ...]:
+    if not is_compiled(model):
+        return ()
+    return ("what torch.compile makes has no second derivative: the model runs as it is written",)
 
 
 def _attention_note(model: nn.Module) -> tuple[str, ...]:
@@ -216,13 +222,11 @@ def _names(dtypes: Iterable[torch.dtype]) -> str:
     return " and ".join(sorted(str(dtype).removeprefix("torch.") for dtype in dtypes))
 
 
-def _expect_deterministic(
-    made: Problem, counted: Callable[..., tuple[Tensor, frozenset[torch.dtype]]]
-) -> frozenset[torch.dtype]:
+def _expect_deterministic(model: nn.Module, made: Problem, with_targets: bool) -> frozenset[torch.dtype]:
     """Two runs of the first batch agree and are finite; gives the narrower dtypes that the model asked for."""
     with made.scope(), torch.no_grad():
-        first = made.forward(made.params, made.data[0])
-        again, asked = counted(made.params, made.data[0])
+        first = checked_call(model, made.params, made.data[0], with_targets)
+        again, asked = counted_call(model, made.params, made.data[0], with_targets)
     expect(
         bool(torch.isfinite(first).all()),
         "model: its outputs on the first batch are not finite; look for NaN or infinity in the data and the weights.",
@@ -237,19 +241,33 @@ def _expect_deterministic(
     return asked
 
 
+def _own_loss(model: nn.Module, params: Mapping[str, Tensor], batch: Mapping[str, object]) -> object:
+    """What a model gives as its loss; Hugging Face writes the kind of problem that it finds into the configuration."""
+    config, name = getattr(model, "config", None), type(model).__name__
+    kind = getattr(config, "problem_type", None)
+    try:
+        with explained(f"loss: {name} could not compute its own", "give a function of outputs and batch"):
+            return getattr(functional_call(model, dict(params), (), dict(batch)), "loss", None)
+    finally:
+        if getattr(config, "problem_type", None) != kind:
+            config.problem_type = kind  # type: ignore[union-attr]
+
+
 def _expect_own_loss(model: nn.Module, made: Problem) -> None:
-    """A causal model's own loss has, on the first batch, the value of the next-token loss that stands for it."""
+    """The loss that the model itself gives on the first batch has the value of the one that stands for it."""
     batch = made.data[0]
-    if _head_kind(model, None) != "causal" or not isinstance(batch, Mapping) or "labels" not in batch:
+    if not isinstance(batch, Mapping) or not ("labels" in batch or all(key in batch for key in SPANS)):
         return
+    # The model makes what goes into its decoder by itself, unless it was given that.
+    asked = {key: value for key, value in batch.items() if NOTE not in made.notes or key != "decoder_input_ids"}
     with made.scope(), torch.no_grad():
-        found = getattr(functional_call(model, dict(made.params), (), dict(batch)), "loss", None)
-        if not isinstance(found, Tensor) or not bool(torch.isfinite(found)):
+        found = _own_loss(model, made.params, asked)
+        if not isinstance(found, Tensor) or found.numel() != 1 or not bool(torch.isfinite(found)):
             return
-        stated = named_loss("cross_entropy", [batch], "mean", shift=True)
+        stated = _stated_loss(model, [batch], None, "mean")
         own, here = float(found), float(stated.function(made.forward(made.params, batch), batch))
     expect(
-        abs(own - here) <= 1e-3 * max(abs(own), abs(here)),
+        abs(own - here) <= max(1e-3, 16 * torch.finfo(made.dtype).eps) * max(abs(own), abs(here)),
         f"loss: {type(model).__name__}'s own is {own:.6g} on the first batch, expected {here:.6g}, the "
         f"{stated.reduction}; give its loss as a function of outputs and batch.",
     )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -13,12 +14,13 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 @contextmanager
 def differentiable_twice(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode without dropout, and attention through kernels that have a second derivative.
+    """Evaluation mode without dropout, as it is written, with attention through kernels that have a second derivative.
 
     Fused attention kernels have no second derivative on any device. Inside this scope PyTorch's scaled dot-product
     attention uses its plain kernel, the encoder's inference shortcut is off, a Hugging Face model that insists on a
-    fused implementation of its own runs its eager one, and none fills a cache of keys and values. On leaving, every
-    module is in the mode it was in.
+    fused implementation of its own runs its eager one, and none fills a cache of keys and values. What torch.compile
+    made of it or of its parts is left aside, since that has no second derivative either, and so is accelerate's mixed
+    precision. On leaving, every module is in the mode it was in.
     """
     modes = {module: module.training for module in model.modules()}
     shortcut = torch.backends.mha.get_fastpath_enabled()
@@ -26,6 +28,8 @@ def differentiable_twice(model: nn.Module) -> Iterator[None]:
         stack.enter_context(sdpa_kernel(SDPBackend.MATH))
         stack.enter_context(_eager_where_fused(model))
         stack.enter_context(_without_cache(model))
+        stack.enter_context(_not_compiled())
+        stack.enter_context(_own_forward(model))
         torch.backends.mha.set_fastpath_enabled(False)
         model.eval()
         try:
@@ -54,6 +58,33 @@ def _eager_where_fused(model: nn.Module) -> Iterator[None]:
         yield
     finally:
         switch(name)
+
+
+def is_compiled(model: nn.Module) -> bool:
+    """Whether the model, or a part of it, was compiled in place."""
+    return any(m._compiled_call_impl is not None or "_orig_mod" in m._modules for m in model.modules())
+
+
+def _not_compiled() -> AbstractContextManager[object]:
+    """A scope in which nothing that was compiled runs; nothing was if the compiler was never imported."""
+    if "torch._dynamo" not in sys.modules or not hasattr(torch.compiler, "set_stance"):
+        return nullcontext()
+    return torch.compiler.set_stance("force_eager")
+
+
+@contextmanager
+def _own_forward(model: nn.Module) -> Iterator[None]:
+    """A scope without the autocast that accelerate wraps around a model's forward."""
+    state = model.__dict__
+    if "forward" not in state or "_original_forward" not in state:
+        yield
+        return
+    wrapped = state["forward"]
+    state["forward"] = state["_original_forward"]
+    try:
+        yield
+    finally:
+        state["forward"] = wrapped
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from torch.nn import functional as nnf
 from torch.nn.modules.loss import _Loss
 
 from hessianlens.errors import expect
+from hessianlens.failures import explained
 from hessianlens.models.adapters.losses import IGNORED, StatedLoss, check_classes, labels, targets_like
 from hessianlens.problems import Batch
 
@@ -66,9 +67,9 @@ def recognised(loss: object) -> TorchLoss | None:
     if isinstance(loss, _Loss):
         return _described(type(loss).__name__, partial(_call_module, loss), vars(loss), dict(loss.named_buffers()))
     bound = loss.keywords if isinstance(loss, partial) and not loss.args else {}
-    function = loss.func if isinstance(loss, partial) and not loss.args else loss
-    if function in _FUNCTIONS:
-        assert callable(function)
+    given = loss.func if isinstance(loss, partial) and not loss.args else loss
+    function = next((known for known in _FUNCTIONS if known is given), None)
+    if function is not None:
         return _described(function.__name__, partial(_call_function, function, bound), bound, bound)
     return None
 
@@ -97,13 +98,19 @@ def torch_loss(found: TorchLoss, data: Sequence[Batch], reduction: str, shift: b
         count = found.counted(targets)
         if count == 0:  # PyTorch's mean over nothing is not a number
             return (0 * out).sum()
-        value = found.call(*_aligned(found, out[:, :-1] if shift else out, targets))
+        outputs, aligned = _aligned(found, out[:, :-1] if shift else out, targets)
+        with explained(f"loss: {found.name} failed", f"it was given {_shapes(outputs, aligned)}"):
+            value = found.call(outputs, aligned)
         return value * (count / total if own == "mean" else 1.0)
 
     words = f"{'next-token ' if shift else ''}{found.name}, " + (
         f"mean over {total:g} {_unit(found)}" if own == "mean" else "summed over everything"
     )
     return StatedLoss(share, words)
+
+
+def _shapes(outputs: Tensor, targets: Tensor) -> str:
+    return f"outputs {tuple(outputs.shape)} and targets {tuple(targets.shape)} {targets.dtype}"
 
 
 def _unit(found: TorchLoss) -> str:
