@@ -5,5 +5,13 @@ from hessianlens.curvature.ggn import GaussNewtonOperator
 from hessianlens.curvature.hessian import HessianOperator
 from hessianlens.curvature.linearisation import Linearisation
 from hessianlens.curvature.pair import BlockPairOperator
+from hessianlens.curvature.verification import verify
 
-__all__ = ["BlockPairOperator", "FunctionalOperator", "GaussNewtonOperator", "HessianOperator", "Linearisation"]
+__all__ = [
+    "BlockPairOperator",
+    "FunctionalOperator",
+    "GaussNewtonOperator",
+    "HessianOperator",
+    "Linearisation",
+    "verify",
+]

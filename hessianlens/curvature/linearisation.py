@@ -16,23 +16,11 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from hessianlens.curvature.culprit import culprit
+from hessianlens.curvature.potential import cannot_be_differentiated_twice
+from hessianlens.errors import InputError
+from hessianlens.graph import OnceOnly, is_refusal, marked, once_only, refusal
 from hessianlens.problems import Batch, Problem
-
-
-def _grad(outputs: Sequence[Tensor], inputs: Sequence[Tensor], weights: Sequence[Tensor], graph: bool) -> list[Tensor]:
-    """Vector-Jacobian product; zero where an input plays no part. The graph stays for further products."""
-    alive = [(o, w) for o, w in zip(outputs, weights, strict=True) if o.requires_grad]
-    if not alive:
-        return [torch.zeros_like(x) for x in inputs]
-    found = torch.autograd.grad(
-        [o for o, _ in alive],
-        list(inputs),
-        [w for _, w in alive],
-        retain_graph=True,
-        create_graph=graph,
-        allow_unused=True,
-    )
-    return [torch.zeros_like(x) if d is None else d for x, d in zip(inputs, found, strict=True)]
 
 
 class Linearisation:
@@ -48,7 +36,7 @@ class Linearisation:
         self.leaves = {name: problem.params[name].detach().requires_grad_() for name in names}
         with problem.scope(), torch.enable_grad():
             self.outputs = problem.forward({**problem.params, **self.leaves}, batch)
-        self._problem, self._batch = problem, batch
+        self.problem, self.batch = problem, batch
         self._pulled: dict[tuple[str, ...], list[Tensor]] = {}
         self._gradients: dict[tuple[str, ...], list[Tensor]] = {}
 
@@ -56,11 +44,12 @@ class Linearisation:
     # before it is asked for.
 
     def _loss(self, outputs: Tensor) -> Tensor:
-        with self._problem.scope(), torch.enable_grad():
-            return self._problem.loss(outputs, self._batch)
+        with self.problem.scope(), torch.enable_grad():
+            return self.problem.loss(outputs, self.batch)
 
     @cached_property
-    def _total(self) -> Tensor:
+    def loss(self) -> Tensor:
+        """This batch's share of the loss."""
         return self._loss(self.outputs)
 
     @cached_property
@@ -69,49 +58,97 @@ class Linearisation:
 
     @cached_property
     def _slope(self) -> Tensor:
-        with torch.enable_grad():
-            return torch.autograd.grad(self._loss(self._point), self._point, create_graph=True)[0]
+        value = self._loss(self._point)
+        self._expect_twice(once_only(value), [self._point], [self._point])
+        return self._pulled_back([value], [self._point], [torch.ones_like(value)], graph=True)[0]
 
     @cached_property
     def _dummy(self) -> Tensor:
         return self._slope.detach().clone().requires_grad_()
+
+    @cached_property
+    def _once_in_outputs(self) -> list[OnceOnly]:
+        return once_only(self.outputs)
+
+    @cached_property
+    def _once_in_loss(self) -> list[OnceOnly]:
+        return once_only(self.loss)
 
     def _leaves(self, names: Sequence[str]) -> list[Tensor]:
         return [self.leaves[name] for name in names]
 
     def gradient(self, names: Sequence[str]) -> dict[str, Tensor]:
         """The gradient of this batch's loss."""
-        found = _grad([self._total], self._leaves(names), [torch.ones_like(self._total)], graph=False)
+        found = self._pulled_back([self.loss], self._leaves(names), [torch.ones_like(self.loss)], graph=False)
         return dict(zip(names, found, strict=True))
 
     def transposed(self, cotangent: Tensor, names: Sequence[str]) -> dict[str, Tensor]:
         """``J^T u``."""
-        found = _grad([self.outputs], self._leaves(names), [cotangent], graph=False)
+        found = self._pulled_back([self.outputs], self._leaves(names), [cotangent], graph=False)
         return dict(zip(names, found, strict=True))
 
     def loss_curvature(self, tangent: Tensor) -> Tensor:
         """``C u``: the Hessian of the loss at the outputs, times a vector."""
-        return _grad([self._slope], [self._point], [tangent], graph=False)[0]
+        return self._pulled_back([self._slope], [self._point], [tangent], graph=False)[0]
 
     def hessian(self, tangents: Mapping[str, Tensor], names: Sequence[str]) -> dict[str, Tensor]:
         """``H v``: rows `names`, columns those of `tangents`, by double backward through the loss."""
-        columns = tuple(tangents)
+        columns, rows = tuple(tangents), self._leaves(names)
+        self._expect_twice(self._once_in_loss, self._leaves(columns), rows)
         if columns not in self._gradients:
-            with torch.enable_grad():
-                ones = torch.ones_like(self._total)
-                self._gradients[columns] = _grad([self._total], self._leaves(columns), [ones], graph=True)
-        found = _grad(self._gradients[columns], self._leaves(names), list(tangents.values()), graph=False)
+            ones = torch.ones_like(self.loss)
+            self._gradients[columns] = self._pulled_back([self.loss], self._leaves(columns), [ones], graph=True)
+        found = self._pulled_back(self._gradients[columns], rows, list(tangents.values()), graph=False)
         return dict(zip(names, found, strict=True))
 
     def split(
         self, tangents: Mapping[str, Tensor], names: Sequence[str]
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Gauss-Newton and functional products, ``G v`` and ``(H - G) v``, from one graph; neither is a difference."""
-        columns = tuple(tangents)
+        columns, rows = tuple(tangents), self._leaves(names)
+        # The Jacobian's product with a tangent takes a second derivative too, whatever the rows.
+        self._expect_twice(self._once_in_outputs, self._leaves(columns), self._leaves(columns))
         if columns not in self._pulled:
-            with torch.enable_grad():
-                self._pulled[columns] = _grad([self.outputs], self._leaves(columns), [self._dummy], graph=True)
-        rows = self._leaves(names)
-        *functional, tangent = _grad(self._pulled[columns], [*rows, self._dummy], list(tangents.values()), graph=False)
+            self._pulled[columns] = self._pulled_back([self.outputs], self._leaves(columns), [self._dummy], graph=True)
+        *functional, tangent = self._pulled_back(
+            self._pulled[columns], [*rows, self._dummy], list(tangents.values()), graph=False
+        )
         gauss_newton = self.transposed(self.loss_curvature(tangent), names)
         return gauss_newton, dict(zip(names, functional, strict=True))
+
+    def _pulled_back(
+        self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], weights: Sequence[Tensor], graph: bool
+    ) -> list[Tensor]:
+        """Vector-Jacobian product; zero where an input plays no part. The graph stays for further products."""
+        alive = [(o, w) for o, w in zip(outputs, weights, strict=True) if o.requires_grad]
+        if not alive:
+            return [torch.zeros_like(x) for x in inputs]
+        try:
+            with torch.set_grad_enabled(graph):
+                found = torch.autograd.grad(
+                    [o for o, _ in alive],
+                    list(inputs),
+                    [w for _, w in alive],
+                    retain_graph=True,
+                    create_graph=graph,
+                    allow_unused=True,
+                )
+        except RuntimeError as error:
+            if not is_refusal(error):
+                raise
+            raise self._refused(f"PyTorch says '{_first_sentence(error)}'") from error
+        return [torch.zeros_like(x) if d is None else d for x, d in zip(inputs, found, strict=True)]
+
+    def _expect_twice(self, found: Sequence[OnceOnly], columns: Sequence[Tensor], rows: Sequence[Tensor]) -> None:
+        """No Function between columns and rows hands out constants for derivatives: None then means zero."""
+        for one in found:
+            if one.reaches(columns) and one.reaches(rows):
+                raise self._refused(marked(one.function))
+
+    def _refused(self, why: str) -> InputError:
+        where = culprit(self.problem, self.batch, list(self.leaves), cannot_be_differentiated_twice)
+        return refusal(where or "model: a step outside of its modules", why)
+
+
+def _first_sentence(error: RuntimeError) -> str:
+    return str(error).strip().splitlines()[0].partition(". ")[0].rstrip(".")

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from hessianlens.curvature.linearisation import Linearisation
+from hessianlens.curvature.verification import verify
 from hessianlens.operators.base import PyTorchLinearOperator
 from hessianlens.problems import Block, Problem
 
@@ -81,6 +82,7 @@ class BlockPairOperator(PyTorchLinearOperator):
         """The product of one batch's matrix with parameter-shaped tangents, on the row parameters."""
 
     def _matmat(self, X: list[Tensor]) -> list[Tensor]:
+        verify(self.problem, self.row_parameters, [block.parameter for block in self.columns])
         vectors = X[0].shape[-1]
         result = [torch.zeros(*block.shape, vectors, dtype=self.dtype, device=self.device) for block in self.rows]
         tangents = [self._embed([x[..., k] for x in X]) for k in range(vectors)]

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from hessianlens.curvature import Linearisation
+from hessianlens.curvature import Linearisation, verify
 from hessianlens.errors import check_choice, expect
 from hessianlens.inspect.chained import ChainedAttention, chained_attention
 from hessianlens.inspect.forecast import ensure_forecast_fits, forecast
@@ -87,6 +87,7 @@ def block_norms(
         f"probes: got {probes!r}, expected at least 2 for an error bar, a whole number.",
     )
     chosen = problem.select(blocks)
+    verify(problem, [block.parameter for block in chosen])
     found: dict[tuple[str, str], Estimate] = {}
     exact = None if method == "products" else closed_form(problem, chosen, forced=method == "exact")
     chain = None if exact is None or exact.covers(chosen) or method == "exact" else chained_attention(exact)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hessianlens.curvature import BlockPairOperator, FunctionalOperator, GaussNewtonOperator, HessianOperator
+from hessianlens.curvature import BlockPairOperator, FunctionalOperator, GaussNewtonOperator, HessianOperator, verify
 from hessianlens.errors import InputError, check_choice
 from hessianlens.inspect.exact import ExactAttention, exact_attention
 from hessianlens.operators import StructuredOperator
@@ -78,6 +78,7 @@ def closed_form(problem: Problem, blocks: Sequence[Block], forced: bool = False)
     """The closed form of the last attention layer, if attention is asked for and, unless `forced`, it is cheap."""
     if not any(".attn." in block.name for block in blocks):
         return None
+    verify(problem, [block.parameter for block in blocks])
     found = exact_attention(problem)
     if found is None or forced:
         return found

@@ -38,6 +38,7 @@ class Problem:
         scope: Context in which `forward` must run (evaluation mode, attention that can be differentiated twice).
         source: The model it was made from, for closed forms that look inside.
         aliases: Other names of blocks, such as ``unembed`` where it is tied to ``embed``.
+        verify: Whether autograd's second derivatives are checked with the first measurement.
     """
 
     forward: Forward
@@ -50,6 +51,7 @@ class Problem:
     scope: Callable[[], AbstractContextManager[object]] = field(default=nullcontext)
     source: object = None
     aliases: Mapping[str, str] = field(default_factory=dict)
+    verify: bool = True
 
     def __repr__(self) -> str:
         """One line, however large the model."""

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from hessianlens.attention.layer import AttentionHead, MultiHeadAttention
 from hessianlens.errors import expect
+from hessianlens.graph import expect_twice_differentiable
 from hessianlens.losses import LossDerivatives, TokenCurvature, UncoupledCurvature
 from hessianlens.losses.curvature import FactoredTokenCurvature
 from hessianlens.operators import BlockGrid
@@ -77,12 +78,15 @@ def position_derivatives(
     """
     with torch.enable_grad():
         at = outputs.detach().requires_grad_()
-        (slope,) = torch.autograd.grad(loss(at), at, create_graph=True)
+        value = loss(at)
+        expect_twice_differentiable("loss", value)
+        (slope,) = torch.autograd.grad(value, at, create_graph=True)
         Lambda = _position_hessian(slope, at)
         positions = _carrying(slope.detach(), Lambda)
         Lambda = Lambda[:, positions]
         point = F[:, positions].detach().requires_grad_()
         found = behind_at(positions)(point)
+        expect_twice_differentiable("model: what stands behind the attention layer", found)
         (gradient,) = torch.autograd.grad(found, point, slope.detach()[:, positions], create_graph=True)
         J = _position_jacobian(found, point)
         head = _head_curvature(gradient, point)

@@ -12,6 +12,7 @@ from torch import Tensor
 from hessianlens.attention.activations.base import Activation, Scores, Visible
 from hessianlens.attention.rows import RowMatrices
 from hessianlens.errors import InputError
+from hessianlens.graph import expect_twice_differentiable
 
 
 class Elementwise(Activation):
@@ -127,6 +128,7 @@ class ElementwiseFunction(Elementwise):
         with torch.enable_grad():
             t = scores.detach().requires_grad_()
             a = _expect_same_shape(self.name, self.function(t), t)
+            expect_twice_differentiable(f"activation {self.name}", a)
             first = _derivative(a, t)
             second = _derivative(first, t)
         return a.detach(), first.detach(), second.detach()

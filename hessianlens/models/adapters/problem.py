@@ -33,6 +33,7 @@ def problem(
     micro_batch: int | None = None,
     heads: bool = False,
     check: bool = True,
+    verify: bool = True,
 ) -> Problem:
     """The loss of a model on data, as a function of its named blocks.
 
@@ -54,6 +55,8 @@ def problem(
         micro_batch: Largest number of sequences differentiated at once.
         heads: Also name every head's own part of q, k, v and o.
         check: Run the first batch twice and compare, to catch randomness.
+        verify: With the first measurement, compare autograd's second derivatives to differences of the gradient on one
+            sequence, to catch modules that hide part of their derivative; costs a few gradients of it a layer.
 
     >>> layer = nn.Sequential(nn.Linear(3, 2))
     >>> p = problem(layer, (torch.zeros(4, 3), torch.tensor([0, 1, 1, 0])), "cross_entropy")
@@ -79,6 +82,7 @@ def problem(
         scope=partial(differentiable_twice, model),
         source=model,
         aliases=found.aliases,
+        verify=verify,
     )
     if check:
         widened = _expect_deterministic(made, partial(counted_call, model, with_targets=with_targets))

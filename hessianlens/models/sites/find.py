@@ -7,6 +7,7 @@ import copy
 import torch
 from torch import Tensor, nn
 
+from hessianlens.graph import expect_twice_differentiable
 from hessianlens.models.adapters.scope import differentiable_twice
 from hessianlens.models.sites.gpt2 import gpt2_site
 from hessianlens.models.sites.llama import llama_site
@@ -69,7 +70,9 @@ def _position_wise(problem: Problem, site: AttentionSite, batch: Batch) -> bool:
         F = site.output.detach().requires_grad_()
         outputs = site.behind(F)
         point = outputs.detach().requires_grad_()
-        (slope,) = torch.autograd.grad(problem.loss(point, batch), point, create_graph=True)
+        value = problem.loss(point, batch)
+        expect_twice_differentiable("loss", value)
+        (slope,) = torch.autograd.grad(value, point, create_graph=True)
     return _acts_alone(outputs, F) and (not slope.requires_grad or _acts_alone(slope, point))
 
 

@@ -1,0 +1,222 @@
+"""Claimed derivatives against finite differences, with a verdict only where the difference itself can be trusted.
+
+The difference ``D(h) = (f(x + h v) - f(x)) / h`` is wrong where h is too large (bends), too small (rounding, also of
+steps that a model computes in a narrower dtype) or where a kink lies within the step, or right at x. What is wrong for
+such a reason changes with the size of h, its sign or the direction. So a claim is right if it agrees with D at *some*
+step, and it is wrong only if D stays the same over several steps of very different sizes, both ways, and the claim is
+far from all of them, in several directions. Anything else is left open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+Rows = Mapping[str, Tensor]
+"""A gradient, or its derivative along a direction, by the name of the variable."""
+VALUE = ""
+"""The name of the row that stands for the function itself."""
+Difference = tuple[float, tuple[Tensor, Tensor]]
+"""The size of a step, and the differences of a row over a step of this size there and back."""
+
+_ROUNDING = 30.0
+"""Times the machine precision to which a gradient is computed, at worst."""
+_NARROWER = 2.0 * torch.finfo(torch.float32).eps
+"""Relative size of a change that a step in a narrower dtype may not feel."""
+_CLEARLY = 10.0
+"""How far a claim must be from a difference, in units of the difference's own uncertainty, to be wrong."""
+_DIRECTIONS = 3
+"""In how many a claim must be wrong."""
+_COARSE = 0.03
+"""Agreement that is enough where a difference is visibly no better than that."""
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Sizes of steps relative to the point, and what is asked of a claim.
+
+    Attributes:
+        sizes: From small to large.
+        felt: The smallest that is felt also where a step of the function is computed in a narrower dtype.
+        relative: Agreement asked for.
+    """
+
+    sizes: tuple[float, ...]
+    felt: float
+    relative: float
+
+
+STEPS = {
+    torch.float64: Steps((3e-9, 3e-8, 3e-7, 3e-6, 3e-5, 3e-4, 3e-3, 3e-2), 3e-7, 1e-4),
+    torch.float32: Steps((3e-4, 1e-3, 3e-3, 1e-2, 3e-2), 3e-4, 2e-2),
+}
+"""By dtype; half precision has no differences to speak of."""
+
+
+class Verdict(Enum):
+    """What a finite difference says about claimed derivatives."""
+
+    RIGHT = 0
+    OPEN = 1
+    WRONG = 2
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The verdict, and for a wrong claim the row, its norm by difference and as claimed."""
+
+    verdict: Verdict
+    row: str = VALUE
+    found: float = 0.0
+    claimed: float = 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """A function somewhere along a direction, as autograd sees it.
+
+    Attributes:
+        value: Its value.
+        slope: Its gradient times the direction.
+        gradient: Rows of its gradient.
+    """
+
+    value: Tensor
+    slope: Tensor
+    gradient: Rows
+
+
+def compare(
+    sample: Callable[[float], Sample],
+    claim: Rows,
+    scales: Mapping[str, float],
+    dtype: torch.dtype,
+    narrower: bool = False,
+) -> Comparison:
+    """The slope, and a claimed derivative of the gradient along a direction, against differences.
+
+    Args:
+        sample: From a step along the direction to the function there.
+        claim: The derivative of the gradient along the direction, as claimed.
+        scales: Size of the variable that belongs to each row of the gradient; in these units rows can be compared.
+        dtype: Precision in which the function is computed.
+        narrower: Whether some of it may be computed in a narrower dtype; small steps then pass it by.
+    """
+    steps, start = STEPS[dtype], sample(0.0)
+    sizes = _Sizes(start, claim, scales, _ROUNDING * torch.finfo(dtype).eps, _NARROWER if narrower else 0.0)
+    smallest = steps.felt if narrower else steps.sizes[0]
+    quick = steps.felt if narrower else steps.sizes[1]  # kinks ask for small steps
+    claimed = {VALUE: start.slope, **claim}
+    first = _differences(start, sample(quick), quick)
+    found: dict[str, list[Difference]] = {
+        row: [] for row in claimed if not _agrees(first[row], claimed[row], steps.relative, sizes.rounding(row, quick))
+    }
+    if not found:
+        return Comparison(Verdict.RIGHT)
+    for h in steps.sizes:
+        there, back = (_differences(start, sample(step), step) for step in (h, -h))
+        for row, differences in found.items():
+            differences.append((h, (there[row], back[row])))
+    verdicts = [_judged(row, claimed[row], D, smallest, steps.relative, sizes) for row, D in found.items()]
+    return max(verdicts, key=lambda one: one.verdict.value)
+
+
+def confirmed(in_direction: Callable[[int], Comparison]) -> Comparison:
+    """The verdict in a first direction; if it is that a claim is wrong, only if it is the same in others.
+
+    Args:
+        in_direction: From the number of a direction to the comparison there.
+    """
+    first = in_direction(0)
+    if first.verdict is Verdict.WRONG:
+        others = (in_direction(k).verdict for k in range(1, _DIRECTIONS))
+        return first if all(verdict is Verdict.WRONG for verdict in others) else Comparison(Verdict.OPEN)
+    return first
+
+
+def _differences(start: Sample, there: Sample, step: float) -> dict[str, Tensor]:
+    """Differences of the rows; that of the value as far as the slopes at both ends do not explain it.
+
+    Where a kink lies between them a true slope changes at once, and the value with it.
+    """
+    mean = (there.value - start.value) / step
+    between = torch.clamp(mean, torch.minimum(start.slope, there.slope), torch.maximum(start.slope, there.slope))
+    rows = {row: (value - start.gradient[row]) / step for row, value in there.gradient.items()}
+    return {VALUE: start.slope + (mean - between), **rows}
+
+
+class _Sizes:
+    """The sizes that rounding is measured by: a gradient is a sum of terms as large as itself and its derivative."""
+
+    def __init__(self, start: Sample, claim: Rows, scales: Mapping[str, float], rounding: float, unfelt: float) -> None:
+        self.scales, self._rounding, self._unfelt = scales, rounding, max(rounding, unfelt)
+        self.value = _norm(start.value)
+        self.gradient = max(self._total(rows) for rows in (start.gradient, claim))
+
+    def _total(self, rows: Rows) -> float:
+        return sum((self.scales[row] * _norm(value)) ** 2 for row, value in rows.items()) ** 0.5
+
+    def rounding(self, row: str, step: float) -> float:
+        """Error of a difference by rounding, at worst."""
+        return self._rounding * self._size(row) / step
+
+    def unfelt(self, row: str, step: float) -> float:
+        """A derivative that may be there and not show in a difference."""
+        return self._unfelt * self._size(row) / step
+
+    def _size(self, row: str) -> float:
+        return self.value + self.gradient if row == VALUE else self.gradient / self.scales[row]
+
+
+def _agrees(found: Tensor, claimed: Tensor, relative: float, otherwise: float) -> bool:
+    return _distance(found, claimed) <= relative * max(_norm(found), _norm(claimed)) + otherwise
+
+
+def _judged(
+    row: str, claimed: Tensor, differences: Sequence[Difference], smallest: float, relative: float, sizes: _Sizes
+) -> Comparison:
+    """The verdict on one row: it is right if it agrees with a difference at some step from `smallest` on."""
+    for (step, found), (_, further) in pairwise(differences):
+        for D, next_D in zip(found, further, strict=True):
+            coarse = min(_distance(D, next_D), _COARSE * _norm(D))
+            if step >= smallest and _agrees(D, claimed, relative, sizes.rounding(row, step) + coarse):
+                return Comparison(Verdict.RIGHT)
+    for k in range(len(differences) - 3):
+        if _settled(row, claimed, differences[k : k + 3], differences[k + 3 :], relative, sizes):
+            return Comparison(Verdict.WRONG, row, _norm(differences[k + 1][1][0]), _norm(claimed))
+    return Comparison(Verdict.OPEN)
+
+
+def _settled(
+    row: str,
+    claimed: Tensor,
+    close: Sequence[Difference],
+    larger: Sequence[Difference],
+    relative: float,
+    sizes: _Sizes,
+) -> bool:
+    """Whether differences over three sizes are one, over a larger one not far from it, and the claim is.
+
+    What all three may have failed to feel would show over the larger one.
+    """
+    found = [D for _, both in close for D in both]
+    spread = max(_distance(one, other) for one in found for other in found)
+    away = min(_distance(D, claimed) for D in found)
+    size = max(_norm(claimed), *(_norm(D) for D in found))
+    if away <= _CLEARLY * max(spread, relative * size, *(sizes.rounding(row, step) for step, _ in close)):
+        return False
+    felt = next((both for step, both in larger if _CLEARLY * sizes.unfelt(row, step) < away), ())
+    return bool(felt) and all(_distance(D, found[0]) < away / 2 for D in felt)
+
+
+def _norm(tensor: Tensor) -> float:
+    return float(tensor.norm())
+
+
+def _distance(one: Tensor, other: Tensor) -> float:
+    return _norm(one - other)

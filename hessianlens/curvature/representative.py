@@ -1,0 +1,70 @@
+"""One sequence that stands for a problem where its derivatives are checked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import torch
+
+from hessianlens.curvature.difference import STEPS
+from hessianlens.curvature.linearisation import Linearisation
+from hessianlens.errors import InputError
+from hessianlens.graph import custom_functions, in_half_precision, kinked
+from hessianlens.memory import available_bytes
+from hessianlens.problems import Batch, Problem, batch_size, pieces
+
+_VECTORS = 10
+"""Vectors as long as the asked parameters that are held at once."""
+
+
+def representative(problem: Problem, names: Sequence[str]) -> Linearisation | None:
+    """One sequence, in float64; None if there is no precision in which a difference would say something.
+
+    In float32 differences are so coarse that kinks cannot be told from bends: smooth networks only, and only if a step
+    without a formula of PyTorch's own gives reason to look.
+    """
+    wide = _running(problem, torch.float64, names) if _fits(problem, names) else None
+    if wide is not None and in_half_precision(wide.loss):
+        return None
+    if problem.dtype == torch.float64:
+        return wide
+    own = _running(problem, problem.dtype, names)
+    if own is None:
+        return wide
+    unseen = custom_functions(own.loss) - (set() if wide is None else custom_functions(wide.loss))
+    if not unseen or problem.dtype not in STEPS or kinked(own.loss):
+        return wide
+    return own
+
+
+def _fits(problem: Problem, names: Sequence[str]) -> bool:
+    size = sum(tensor.numel() for tensor in problem.params.values() if tensor.dtype != torch.float64)
+    size += _VECTORS * sum(problem.params[name].numel() for name in names)
+    return 8 * size <= available_bytes(problem.device) / 2
+
+
+def _running(problem: Problem, dtype: torch.dtype, names: Sequence[str]) -> Linearisation | None:
+    """One sequence where that works and has a gradient, else the first batch; None if the model refuses this dtype."""
+    last = None
+    for batch in _batches(problem.data[0]):
+        try:
+            moved = replace(problem, data=[batch]).to(dtype)
+            at = Linearisation(moved, moved.data[0], names)
+            at.loss  # noqa: B018 - built when first asked for
+        except Exception:  # whatever a model says of a batch or a dtype that it cannot take
+            continue
+        last = at
+        if any(bool(gradient.any()) for gradient in at.gradient(names).values()):
+            break
+    return last
+
+
+def _batches(first: Batch) -> Iterator[Batch]:
+    try:
+        several = batch_size(first) > 1
+    except InputError:
+        several = False
+    if several:
+        yield next(iter(pieces(first, 1)))
+    yield first

@@ -1,0 +1,160 @@
+"""`verify`: autograd's second derivatives against the derivative of the gradient, once a problem.
+
+A backward that saved a detached tensor, a kernel that autograd cannot look into, a straight-through step: each leaves
+autograd with a second derivative that lacks a part, and no error. The gradient itself knows better: along a random
+direction in every layer its finite difference must be ``H v`` by double backward, and along one in all layers
+``G v + (H - G) v``.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+
+from hessianlens.curvature.culprit import culprit
+from hessianlens.curvature.difference import VALUE, Comparison, Rows, Sample, Verdict, compare, confirmed
+from hessianlens.curvature.linearisation import Linearisation
+from hessianlens.curvature.potential import hides_a_derivative, random_direction, scale_of
+from hessianlens.curvature.representative import representative
+from hessianlens.errors import expect
+from hessianlens.graph import narrower, padding
+from hessianlens.problems import Problem
+
+_LAYER = re.compile(r"(?:.*?\.)??[^.]*\d(?=\.)")
+"""``layer0`` of ``layer0.attn.q``, ``layers.0`` of ``layers.0.act.weight``."""
+
+Asked = tuple[frozenset[str], frozenset[str]]
+_done: WeakKeyDictionary[Problem, dict[Asked, str]] = WeakKeyDictionary()
+"""What was wrong with what was asked of a problem; empty if nothing."""
+
+
+def verify(problem: Problem, rows: Sequence[str], columns: Sequence[str] | None = None) -> None:
+    """Make sure that autograd sees every second derivative between some parameters, once; `InputError` if not.
+
+    The check runs on one sequence, in float64 where the model can, and takes a few gradients of it a layer. It is
+    remembered with the problem, and left out if the problem has ``verify=False``.
+
+    Args:
+        problem: From `hessianlens.problem`.
+        rows: Parameters that index the rows.
+        columns: Parameters that index the columns; default: the rows.
+
+    >>> import hessianlens as hl
+    >>> model = hl.models.Transformer(layers=1, d_model=8, d_mlp=16, dtype=torch.float64)
+    >>> task = hl.tasks.Addition()
+    >>> problem = hl.problem(model, task.batch(4, seed=0), task.cross_entropy)
+    >>> verify(problem, ["blocks.0.attention.W_Q"])
+    """
+    if not problem.verify:
+        return
+    asked = (frozenset(rows), frozenset(rows if columns is None else columns))
+    known = _done.setdefault(problem, {})
+    if any(not wrong and asked[0] <= seen[0] and asked[1] <= seen[1] for seen, wrong in known.items()):
+        return
+    if asked not in known:
+        known[asked] = _wrong(problem, *([name for name in problem.params if name in names] for names in asked))
+    expect(not known[asked], known[asked])
+
+
+def _wrong(problem: Problem, rows: list[str], columns: list[str]) -> str:
+    """What is wrong with the second derivatives between some parameters; empty if nothing is known to be."""
+    names = list(dict.fromkeys([*rows, *columns]))
+    at = representative(problem, names)
+    if at is None:
+        return ""
+    check, left_open = _Check(at, rows, columns), False
+    directions = [(check.hessian, layer) for layer in _layers(problem, columns)] + [(check.sum_of_parts, columns)]
+    for product, chosen in directions:
+        found = confirmed(partial(check.along, chosen, product))
+        left_open = left_open or found.verdict is Verdict.OPEN
+        if found.verdict is Verdict.WRONG:
+            where = culprit(at.problem, at.batch, names, hides_a_derivative)
+            return _message(where or f"model: a step between {chosen[0]} and the loss", found)
+    # A module by itself may be judged where the network as a whole, with all its kinks, cannot.
+    where = culprit(at.problem, at.batch, names, hides_a_derivative) if left_open else None
+    return "" if where is None else _message(where)
+
+
+def _message(where: str, found: Comparison | None = None) -> str:
+    measured = ""
+    if found is not None:
+        what = "the loss" if found.row == VALUE else f"the gradient of {found.row}"
+        measured = f" (in a random direction {what} changes by {found.found:.3g}, by autograd {found.claimed:.3g})"
+    return (
+        f"{where} hides part of its derivative from autograd{measured}: a detached tensor, or a backward of its own "
+        "that autograd cannot look into, is taken for a constant. Use an implementation made of plain PyTorch "
+        "operations (eager, unfused), or verify=False in hessianlens.problem for numbers that lack this part."
+    )
+
+
+# --- what is compared ------------------------------------------------------------------------------------------------
+
+
+def _layers(problem: Problem, columns: Sequence[str]) -> list[list[str]]:
+    """Parameters layer by layer, and those outside of layers."""
+    of: dict[str, str] = {}
+    for block in problem.blocks.values():
+        found = _LAYER.match(block.name)
+        of.setdefault(block.parameter, found.group() if found else "")
+    layers: dict[str, list[str]] = {}
+    for name in columns:
+        layers.setdefault(of.get(name, ""), []).append(name)
+    return list(layers.values())
+
+
+class _Check:
+    """Products against differences of the gradient at one sequence.
+
+    Args:
+        at: The sequence.
+        rows: Parameters that index the rows.
+        columns: Parameters that index the columns.
+    """
+
+    def __init__(self, at: Linearisation, rows: Sequence[str], columns: Sequence[str]) -> None:
+        self.at, self.rows, self.columns = at, rows, columns
+        self.params, self.names = at.problem.params, list(at.leaves)
+        found = {name: scale_of(self.params[name], otherwise=0.0) for name in self.names}
+        usual = max(found.values()) or 1.0
+        self.scales = {name: scale or usual for name, scale in found.items()}
+        self.left_out, self.narrower = padding(at.loss), narrower(at.loss)
+        self.gradient = at.gradient(self.names)
+
+    def hessian(self, v: Mapping[str, Tensor]) -> Rows:
+        """``H v`` by double backward."""
+        return self.at.hessian(v, self.rows)
+
+    def sum_of_parts(self, v: Mapping[str, Tensor]) -> Rows:
+        """``G v + (H - G) v``."""
+        gauss_newton, rest = self.at.split(v, self.rows)
+        return {name: value + rest[name] for name, value in gauss_newton.items()}
+
+    def along(self, chosen: Sequence[str], product: Callable[[Mapping[str, Tensor]], Rows], number: int) -> Comparison:
+        """The verdict on a product in a random direction of the chosen parameters."""
+        # Zero in the other columns, so that all layers share one graph.
+        v = {name: torch.zeros_like(self.params[name]) for name in self.columns}
+        for name in chosen:
+            seed = zlib.crc32(f"{name} {number}".encode())
+            v[name] = random_direction(self.at.leaves[name], self.scales[name], seed, self.left_out)
+
+        def there(step: float) -> Sample:
+            value, gradient = self._moved({name: self.params[name] + step * v[name] for name in chosen if step})
+            slope = torch.stack([(gradient[name] * v[name]).sum() for name in chosen]).sum()
+            return Sample(value, slope, {name: gradient[name] for name in self.rows})
+
+        return compare(there, product(v), self.scales, self.at.problem.dtype, self.narrower)
+
+    def _moved(self, changed: Mapping[str, Tensor]) -> tuple[Tensor, Rows]:
+        """Loss and gradient with some parameters changed."""
+        if not changed:
+            return self.at.loss.detach(), self.gradient
+        problem = replace(self.at.problem, params={**self.params, **changed})
+        here = Linearisation(problem, self.at.batch, self.names)
+        return here.loss.detach(), here.gradient(self.names)

@@ -1,0 +1,170 @@
+"""The graph between a result and its leaves: what lies on the way, and what of it cannot be differentiated twice.
+
+Autograd answers None, or a constant, both where a leaf plays no part and behind a `torch.autograd.Function` whose
+backward is marked ``@once_differentiable``. The graph tells the two apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from hessianlens.errors import InputError
+
+_MARKED = getattr(once_differentiable(lambda _: None), "__code__", None)
+"""The code that ``@once_differentiable`` puts around every backward."""
+_KINKS = ("Relu", "Prelu", "Hard", "Softshrink", "Abs", "Max", "Min", "Amax", "Amin", "Clamp", "Threshold", "Topk")
+"""How the names of steps begin whose derivative jumps."""
+_NO_SECOND = (
+    "differentiate twice",
+    "is not implemented",
+    "double backward",
+    "no autograd formula was registered",
+    "you must implement either the backward or vjp",
+    "incompatible with .grad()",
+    "not compatible with .grad()",
+    "donated buffers",
+)
+"""What PyTorch's errors say where a derivative of a derivative is missing."""
+
+
+@dataclass(frozen=True, eq=False)
+class OnceOnly:
+    """A Function on the way that can be differentiated once.
+
+    Attributes:
+        function: The name of its class.
+        leaves: The leaves behind it.
+    """
+
+    function: str
+    leaves: tuple[Tensor, ...]
+
+    def reaches(self, tensors: Sequence[Tensor]) -> bool:
+        """Whether one of these leaves lies behind it."""
+        return any(leaf is tensor for leaf in self.leaves for tensor in tensors)
+
+
+def once_only(result: Tensor) -> list[OnceOnly]:
+    """The Functions between a result and its leaves whose backward is marked ``@once_differentiable``.
+
+    >>> weight = torch.ones(2, requires_grad=True)
+    >>> once_only((weight.tanh() * 3).sum())
+    []
+    """
+    marked = [node for node in _nodes(result.grad_fn) if _is_marked(node)]
+    return [OnceOnly(node._forward_cls.__name__, tuple(_leaves(node))) for node in marked]
+
+
+def custom_functions(result: Tensor) -> set[str]:
+    """Names of the Functions between a result and its leaves that PyTorch has no formula of its own for."""
+    return {node.name() for node in _nodes(result.grad_fn) if hasattr(node, "_forward_cls") or "CppNode" in node.name()}
+
+
+def narrower(result: Tensor) -> bool:
+    """Whether a step is computed in a narrower dtype than the result, or may be because nobody can look into it.
+
+    >>> weight = torch.ones(1, dtype=torch.float64, requires_grad=True)
+    >>> narrower(weight.tanh()), narrower(weight.float().tanh().double())
+    (False, True)
+    """
+    eps = torch.finfo(result.dtype).eps
+    return bool(custom_functions(result)) or any(torch.finfo(dtype).eps > eps for dtype in _dtypes(result))
+
+
+def in_half_precision(result: Tensor) -> bool:
+    """Whether a step is computed in half precision."""
+    return any(dtype.itemsize <= 2 for dtype in _dtypes(result))
+
+
+def padding(result: Tensor) -> list[tuple[Tensor, int]]:
+    """Embeddings, and the row of each that PyTorch leaves out of its gradient on purpose.
+
+    >>> embedding = torch.nn.Embedding(3, 2, padding_idx=1)
+    >>> [(leaf is embedding.weight, row) for leaf, row in padding(embedding(torch.tensor([0, 1])))]
+    [(True, 1)]
+    """
+    found: list[tuple[Tensor, int]] = []
+    for node in _nodes(result.grad_fn):
+        row = getattr(node, "_saved_padding_idx", -1) if node.name().startswith("Embedding") else -1
+        found.extend((leaf, row) for leaf in _leaves(node) if leaf.ndim == 2 and 0 <= row < len(leaf))
+    return found
+
+
+def kinked(result: Tensor) -> bool:
+    """Whether a step is known to have a derivative that jumps.
+
+    >>> kinked(torch.ones(1, requires_grad=True).relu()), kinked(torch.ones(1, requires_grad=True).tanh())
+    (True, False)
+    """
+    return any(node.name().startswith(_KINKS) or "Pool" in node.name() for node in _nodes(result.grad_fn))
+
+
+def is_refusal(error: RuntimeError) -> bool:
+    """Whether an error of PyTorch's says that a derivative is missing."""
+    said = str(error).lower()
+    return any(words in said for words in _NO_SECOND)
+
+
+def refusal(where: str, why: str) -> InputError:
+    """The error for what cannot be differentiated twice.
+
+    Args:
+        where: What cannot, beginning with the argument it came in.
+        why: The reason.
+    """
+    return InputError(
+        f"{where} cannot be differentiated twice: {why}. Use an implementation made of plain PyTorch operations "
+        "(eager, unfused, not compiled)."
+    )
+
+
+def marked(function: str) -> str:
+    """The reason, for a Function that `once_only` found."""
+    return f"the backward of its {function} is marked @once_differentiable, which autograd would take for a constant"
+
+
+def expect_twice_differentiable(where: str, result: Tensor) -> None:
+    """Refuse a result with a Function on the way to its leaves that can be differentiated once only."""
+    found = once_only(result)
+    if found:
+        raise refusal(where, marked(found[0].function))
+
+
+def _nodes(root: Any) -> Iterator[Any]:
+    """Every node from `root` on, each once."""
+    seen, left = {root}, [root] if root is not None else []
+    while left:
+        node = left.pop()
+        yield node
+        for following, _ in node.next_functions:
+            if following is not None and following not in seen:
+                seen.add(following)
+                left.append(following)
+
+
+def _dtypes(result: Tensor) -> set[torch.dtype]:
+    """Floating dtypes of the steps."""
+    found = {one.dtype for node in _nodes(result.grad_fn) for one in node._input_metadata}
+    return {dtype for dtype in found if dtype.is_floating_point}
+
+
+def _leaves(root: Any) -> Iterator[Tensor]:
+    return (node.variable for node in _nodes(root) if node.name() == "torch::autograd::AccumulateGrad")
+
+
+def _is_marked(node: Any) -> bool:
+    """Whether the backward of a Function is marked, possibly under further decorators."""
+    function = getattr(node, "_forward_cls", None)
+    for name in ("backward", "vjp"):
+        backward = getattr(function, name, None)
+        while backward is not None:
+            if getattr(backward, "__code__", None) is _MARKED:
+                return True
+            backward = getattr(backward, "__wrapped__", None)
+    return False
