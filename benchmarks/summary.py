@@ -7,7 +7,7 @@ from pathlib import Path
 
 from benchmarks.results import PEER, RESULTS, Result
 from benchmarks.wording import duration, times, with_spread
-from hessianlens.memory import readable
+from hessianlens.sizes import readable
 
 _HEAD = """# Results of the last run
 

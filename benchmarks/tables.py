@@ -12,7 +12,7 @@ from rich.text import Text
 from benchmarks.results import OURS, PEER, Result, Timing
 from benchmarks.scaling import GRADIENT, KINDS
 from benchmarks.wording import duration, times
-from hessianlens.memory import readable
+from hessianlens.sizes import readable
 
 
 def _head(result: Result) -> str:

@@ -22,7 +22,16 @@ from .attention import (
     third_moment_along,
 )
 from .errors import InputError
-from .inspect import (
+from .inspect.measured import Measured, measure
+from .losses import (
+    CrossEntropyLoss,
+    CustomLoss,
+    LowRankCoupledCurvature,
+    LowRankTokenCurvature,
+    SquareLoss,
+)
+from .models.adapters import problem
+from .network import (
     BlockNorms,
     Forecast,
     PairNorms,
@@ -34,14 +43,6 @@ from .inspect import (
     ggn,
     hessian,
 )
-from .losses import (
-    CrossEntropyLoss,
-    CustomLoss,
-    LowRankCoupledCurvature,
-    LowRankTokenCurvature,
-    SquareLoss,
-)
-from .models.adapters import problem
 from .operators import BlockGrid, StructuredOperator, TokenSum
 from .spectra import (
     Estimate,
@@ -77,6 +78,7 @@ __all__ = [
     "InputError",
     "LowRankCoupledCurvature",
     "LowRankTokenCurvature",
+    "Measured",
     "MultiHeadAttention",
     "PairNorms",
     "RotaryAttention",
@@ -105,6 +107,7 @@ __all__ = [
     "heterogeneity",
     "inertia",
     "losses",
+    "measure",
     "models",
     "operators",
     "predicted_growth",

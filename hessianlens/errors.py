@@ -1,11 +1,11 @@
-"""Checks of user input: every message says what was given, what was expected and what to do."""
+"""What is said of input that cannot be used: what was given, what was expected and what to do.
+
+Without torch, so that a command can refuse its arguments at once; `hessianlens.checks` has the checks of tensors.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-
-import torch
-from torch import Tensor
+from collections.abc import Iterable
 
 
 class InputError(ValueError):
@@ -16,58 +16,6 @@ def expect(condition: bool, message: str) -> None:
     """Raise `InputError` with `message` unless `condition` holds."""
     if not condition:
         raise InputError(message)
-
-
-def check_tensor(name: str, value: object, ndim: Iterable[int]) -> Tensor:
-    """A non-empty, finite, floating tensor with one of the given numbers of dimensions."""
-    dims = tuple(ndim)
-    wanted = " or ".join(f"{n}-dimensional" for n in dims)
-    if not isinstance(value, Tensor):
-        raise InputError(
-            f"{name}: got {type(value).__name__}, expected a {wanted} torch tensor; wrap it with torch.as_tensor."
-        )
-    expect(value.ndim in dims, f"{name}: got shape {tuple(value.shape)}, expected a {wanted} tensor.")
-    expect(
-        value.is_floating_point(),
-        f"{name}: got dtype {value.dtype}, expected a floating dtype; convert it with .double() or .float().",
-    )
-    expect(
-        value.numel() > 0,
-        f"{name}: got an empty tensor of shape {tuple(value.shape)}, expected no axis of size 0.",
-    )
-    check_finite(name, value)
-    return value
-
-
-def check_finite(name: str, value: Tensor) -> None:
-    """Every entry is a finite number."""
-    finite = torch.isfinite(value)
-    if not bool(finite.all()):
-        bad = int((~finite).sum())
-        where = tuple((~finite).nonzero()[0].tolist())
-        raise InputError(
-            f"{name}: got {bad} non-finite of {value.numel()} entries (the first at index {where}), "
-            "expected finite numbers only."
-        )
-
-
-def check_shape(name: str, value: Tensor, expected: tuple[int, ...], why: str) -> None:
-    """`value` has exactly the expected shape."""
-    expect(
-        tuple(value.shape) == tuple(expected),
-        f"{name}: got shape {tuple(value.shape)}, expected {tuple(expected)} ({why}).",
-    )
-
-
-def check_same_kind(tensors: Mapping[str, Tensor]) -> None:
-    """All tensors share one dtype and one device."""
-    for attribute, remedy in (("dtype", ".to(dtype)"), ("device", ".to(device)")):
-        kinds = {name: getattr(value, attribute) for name, value in tensors.items()}
-        if len(set(kinds.values())) > 1:
-            listed = ", ".join(f"{name} is {kind}" for name, kind in kinds.items())
-            raise InputError(
-                f"Tensors of different {attribute}: {listed}; expected one {attribute}, convert with {remedy}."
-            )
 
 
 def check_choice(name: str, value: object, choices: Iterable[str]) -> None:

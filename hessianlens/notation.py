@@ -26,3 +26,16 @@ ROW_AXES = "ab"
 COLUMN_AXES = "cd"
 VECTORS = "z"
 SEQUENCE = "s"
+
+ACTIVATION_NAMES = (
+    "softmax",
+    "linear",
+    "sigmoid",
+    "sigmoid_log_length",
+    "relu",
+    "tanh",
+    "exp",
+    "relu_normalised",
+    "row_sum",
+)
+"""Attention activations by name; `hessianlens.activations.ACTIVATIONS` has what they stand for, which takes torch."""

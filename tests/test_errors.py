@@ -29,6 +29,12 @@ CASES = {
     "not a tensor": (lambda: hessian([[1.0]]), r"X: got list, expected a 2-dimensional or 3-dimensional torch tensor"),
     "wrong ndim": (lambda: layer(W_Q=randn(4)), r"W_Q: got shape \(4,\), expected a 2-dimensional"),
     "integers": (lambda: hessian(torch.ones(5, 4, dtype=torch.int64)), r"X: got dtype torch.int64.*floating"),
+    "half precision weights": (
+        lambda: hl.SelfAttention(W.half(), W.half(), V.half()),
+        r"W_Q: got dtype torch.float16, expected.*float32 or float64; convert it with .double\(\) or .float\(\)",
+    ),
+    "half precision tokens": (lambda: hessian(X.bfloat16()), r"X: got dtype torch.bfloat16.*float32 or float64"),
+    "half precision targets": (lambda: hl.SquareLoss(Y.half()), r"targets: got dtype torch.float16"),
     "empty weight": (lambda: layer(W_Q=randn(4, 0), W_K=randn(4, 0)), r"W_Q: got an empty tensor of shape \(4, 0\)"),
     "not finite": (lambda: layer(W_K=NAN), r"W_K: got 1 non-finite of 12 entries \(the first at index \(1, 2\)\)"),
     "mismatched keys": (

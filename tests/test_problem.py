@@ -103,6 +103,15 @@ def test_a_broken_expression() -> None:
 PIECES = [None, (slice(None), slice(0, 2)), (slice(1, 3), slice(4, 6)), (slice(2, None), slice(None))]
 
 
+UNIONS = {
+    "rows 1:2 of every 2": ((slice(None), slice(1, 2), slice(None)), (0, 2), [1, 3], range(6)),
+    "columns 0:1 of every 3": ((slice(None), slice(None), slice(0, 1)), (1, 3), range(4), [0, 3]),
+    "some rows, columns 1:3 of every 3": ((slice(1, 3), slice(None), slice(1, 3)), (1, 3), [1, 2], [1, 2, 4, 5]),
+    "the second stretch": ((slice(1, 2), slice(0, 2), slice(2, 4)), (0, 2), [2, 3], [2, 3]),
+    "everything": ((slice(None), slice(0, 2), slice(None)), (0, 2), range(4), range(6)),
+}
+
+
 @pytest.mark.parametrize("index", PIECES, ids=str)
 def test_embed_and_take_are_transposes_of_each_other(index) -> None:
     parameter = randn(4, 6)
@@ -114,6 +123,48 @@ def test_embed_and_take_are_transposes_of_each_other(index) -> None:
     assert float(whole.abs().sum()) == pytest.approx(float(piece.abs().sum()))
     assert float((whole * other).sum()) == pytest.approx(float((piece * block.take(other)).sum()))
     assert torch.equal(block.take(parameter), parameter if index is None else parameter[index])
+
+
+@pytest.mark.parametrize("name", UNIONS)
+@pytest.mark.parametrize("transposed", [False, True])
+def test_a_union_of_slices_is_what_its_rows_and_columns_say(name: str, transposed: bool) -> None:
+    index, stretch, rows, columns = UNIONS[name]
+    parameter = randn(6, 4).T if transposed else randn(4, 6)
+    block = Block.of("b", "p", parameter, index, stretch=stretch)
+    mask = torch.zeros(4, 6, dtype=torch.bool)
+    mask[torch.tensor(rows)[:, None], torch.tensor(columns)] = True
+    piece, other = randn(*block.shape, seed=1), randn(4, 6, seed=2)
+    assert block.shape == (len(rows), len(columns)) and block.numel == int(mask.sum())
+    assert torch.equal(block.take(parameter).flatten(), parameter[mask])
+    whole = block.embed(piece, parameter)
+    assert whole.shape == parameter.shape and not whole[~mask].any()
+    assert torch.equal(block.take(whole), piece)
+    assert float((whole * other).sum()) == pytest.approx(float((piece * block.take(other)).sum()))
+    several = randn(4, 6, 5, seed=3)
+    assert torch.equal(block.take(several), torch.stack([block.take(x) for x in several.unbind(-1)], -1))
+
+
+def test_a_union_of_slices_can_be_differentiated_through() -> None:
+    parameter = randn(4, 6).requires_grad_()
+    block = Block.of("b", "p", parameter, (slice(None), slice(0, 1), slice(None)), stretch=(0, 2))
+    weights = randn(*block.shape, seed=1)
+    (found,) = torch.autograd.grad((block.take(parameter) * weights).sum(), parameter)
+    assert torch.equal(found, block.embed(weights, parameter))
+
+
+def test_parts_of_a_block() -> None:
+    parameter = torch.arange(24).reshape(12, 2)
+    union = Block.of("q", "p", parameter, (slice(None), slice(1, 3), slice(None)), stretch=(0, 4))
+    rectangle = Block.of("q", "p", parameter, (slice(4, 10), slice(None)))
+    for block in (union, rectangle):
+        parts = [block.part(f"q.{n}", 0, 2 * n, 2 * n + 2, "a part") for n in range(3)]
+        assert torch.equal(torch.cat([part.take(parameter) for part in parts]), block.take(parameter))
+        assert all(part.stretch is None and part.shape == (2, 2) and part.note == "a part" for part in parts)
+        columns = [block.part(f"q.{n}", 1, n, n + 1) for n in range(2)]
+        assert torch.equal(torch.cat([part.take(parameter) for part in columns], 1), block.take(parameter))
+    assert union.part("q.1", 0, 2, 4).index == (slice(5, 7), slice(None))
+    with pytest.raises(hl.InputError, match="part: entries 1:3 of q do not lie next to each other in p"):
+        union.part("q.1", 0, 1, 3)
 
 
 def test_take_leaves_further_axes_alone() -> None:

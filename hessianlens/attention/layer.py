@@ -15,7 +15,8 @@ from torch import Tensor
 from hessianlens.attention.activations import Activation, ActivationLike, as_activation
 from hessianlens.attention.masks import Masking
 from hessianlens.attention.state import HeadState, ScorePort, ValuePort
-from hessianlens.errors import InputError, check_same_kind, check_shape, check_tensor, expect
+from hessianlens.checks import check_same_kind, check_shape, check_tensor
+from hessianlens.errors import InputError, expect
 
 if TYPE_CHECKING:
     from typing_extensions import Self

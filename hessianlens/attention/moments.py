@@ -8,10 +8,12 @@ do not sum to one the same sums are taken, centred at M_1.
 
 from __future__ import annotations
 
+import torch
 from jaxtyping import Float
 from torch import Tensor, einsum
 
 from hessianlens.memory import ensure_fits
+from hessianlens.peak import Peak
 
 
 def first_moment(A: Float[Tensor, "*s i l"], X: Float[Tensor, "*s l d"]) -> Float[Tensor, "*s i d"]:
@@ -32,6 +34,9 @@ def second_moment(A: Float[Tensor, "*s i l"], X: Float[Tensor, "*s l d"]) -> Flo
     tensor([1.])
     """
     X, M1 = _shifted(A, X)
+    peak = _close_to_one(A)
+    if peak is not None:
+        return _second_moment_at(peak, X)
     raw = einsum("...il,...la,...lb->...iab", A, X, X)
     cross = M1[..., :, None] * M1[..., None, :]
     seen = einsum("...il,...la->...ia", A, X)
@@ -54,7 +59,9 @@ def third_moment(A: Float[Tensor, "*s i l"], X: Float[Tensor, "*s l d"]) -> Floa
         X.device,
         "third_moment_along contracts it with one direction without forming it",
     )
-    centred = X[..., None, :, :] - first_moment(A, X)[..., :, None, :]
+    peak = _close_to_one(A)
+    mean = first_moment(A, X)[..., :, None, :]
+    centred = X[..., None, :, :] - mean if peak is None else _centred_tokens(peak, X)
     return einsum("...il,...ila,...ilb,...ilc->...iabc", A, centred, centred, centred)
 
 
@@ -71,7 +78,9 @@ def third_moment_along(
     12.0
     """
     X, M1 = _shifted(A, X)
-    along = einsum("...la,...ia->...il", X, direction) - (M1 * direction).sum(-1, keepdim=True)
+    peak = _close_to_one(A)
+    seen = einsum("...la,...ia->...il", X, direction)
+    along = seen - (M1 * direction).sum(-1, keepdim=True) if peak is None else peak.centred(seen)
     weight = A * along
     raw = einsum("...il,...la,...lb->...iab", weight, X, X)
     mean = einsum("...il,...la->...ia", weight, X)
@@ -86,3 +95,32 @@ def _shifted(
     """Tokens and their means, both relative to the sequence's mean token: central moments without cancellation."""
     centre = X.mean(-2, keepdim=True)
     return X - centre, first_moment(A, X) - centre
+
+
+def _close_to_one(A: Float[Tensor, "*s i l"]) -> Peak | None:
+    """The largest weights, if the rows sum to one and some row has next to nothing beside its largest."""
+    peak = Peak(A)
+    gap = (A.sum(-1) - 1).abs() * A.any(-1)
+    return peak if bool((gap <= 2 * A.shape[-1] * torch.finfo(A.dtype).eps).all()) and peak.close_to_one else None
+
+
+def _largest_token(peak: Peak, X: Float[Tensor, "*s l d"]) -> Float[Tensor, "*s i d"]:
+    """The token with the largest weight of each row."""
+    return X.gather(-2, peak.place.expand(*peak.place.shape[:-1], X.shape[-1]))
+
+
+def _second_moment_at(peak: Peak, X: Float[Tensor, "*s l d"]) -> Float[Tensor, "*s i d d"]:
+    """``M_2`` around the token of the largest weight, from the other weights alone: no summand exceeds the sum."""
+    top, rest = _largest_token(peak, X), peak.rest
+    seen = einsum("...il,...la->...ia", peak.others, X)
+    mean = seen - rest * top
+    mixed = seen[..., :, None] * top[..., None, :]
+    raw = einsum("...il,...la,...lb->...iab", peak.others, X, X)
+    around = raw - mixed - mixed.transpose(-1, -2) + rest[..., None] * top[..., :, None] * top[..., None, :]
+    return around - mean[..., :, None] * mean[..., None, :]
+
+
+def _centred_tokens(peak: Peak, X: Float[Tensor, "*s l d"]) -> Float[Tensor, "*s i l d"]:
+    """``x_j - m_i``, as differences from the token of the largest weight and their mean."""
+    relative = X[..., None, :, :] - _largest_token(peak, X)[..., :, None, :]
+    return relative - einsum("...il,...ila->...ia", peak.others, relative)[..., :, None, :]

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from hessianlens.attention.layer import FactoredValueAttention
 from hessianlens.attention.state import Rotation, ScorePort
-from hessianlens.errors import check_same_kind, check_shape, check_tensor, expect
+from hessianlens.checks import check_same_kind, check_shape, check_tensor
+from hessianlens.errors import expect
 
 
 def rotary_tables(

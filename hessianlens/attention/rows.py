@@ -8,6 +8,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, einsum
 
+from hessianlens.peak import Peak
+
 
 @dataclass(frozen=True, eq=False)
 class RowMatrices:
@@ -78,3 +80,21 @@ class RowMatrices:
         if sample is None:
             return torch.zeros(*self.shape, length)
         return self.apply(torch.eye(length, dtype=sample.dtype, device=sample.device)[None, None])
+
+
+def quotient_rows(peak: Peak, slopes: Float[Tensor, "s i l"], *, kills_right: bool) -> RowMatrices:
+    """``diag(b_i) - A_i b_i^T`` for weights A that sum to one and slopes b: the derivative of a quotient.
+
+    Where a weight is nearly one, its own entry ``b_* - A_* b_*`` would cancel. Split at the largest weight of each row,
+    ``A = A_* e_* + A'`` and b alike, the matrix is ``diag(b with b_* (1 - A_*) in its place) - A' b^T - A_* e_* b'^T``,
+    of which every summand is as small as the whole.
+    """
+    shape, A = tuple(slopes.shape), peak.weights
+    if not peak.close_to_one:
+        parts = slopes, A[..., None], -slopes[..., None]
+    else:
+        at, others = peak.place, peak.others
+        left = torch.stack([others, A - others], -1)
+        right = -torch.stack([slopes, slopes.scatter(-1, at, 0.0)], -1)
+        parts = slopes.scatter(-1, at, slopes.gather(-1, at) * peak.rest), left, right
+    return RowMatrices(shape, *parts, kills_right=kills_right, kills_left=True)

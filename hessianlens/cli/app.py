@@ -6,10 +6,12 @@ from typing import Annotated
 
 import typer
 
+from hessianlens.cli.group import CommandGroup
+
 app = typer.Typer(
     name="hessianlens",
+    cls=CommandGroup,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},

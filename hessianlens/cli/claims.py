@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from hessianlens.cli import completion
 from hessianlens.cli.app import app
 from hessianlens.cli.endings import FINDING, clear_endings
-from hessianlens.cli.running import cores
+from hessianlens.cli.running import processes
+from hessianlens.cli.waiting import waiting
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,12 +38,24 @@ _EXAMPLES = """[bold]Examples[/bold]
 @app.command(epilog=_EXAMPLES)
 def claims(
     ids: Annotated[
-        list[str] | None, typer.Argument(help="Claims to explain, such as A12 P25; none: all, as a table.")
+        list[str] | None,
+        typer.Argument(
+            help="Claims to explain, such as A12 P25; none: all, as a table.", autocompletion=completion.claims
+        ),
     ] = None,
-    document: Annotated[str | None, typer.Option(help="Only claims of this document: P, A, B or C.")] = None,
-    topic: Annotated[str | None, typer.Option(help="Only claims of this topic, e.g. 'softmax masking'.")] = None,
+    document: Annotated[
+        str | None,
+        typer.Option(help="Only claims of this document: P, A, B or C.", autocompletion=completion.documents),
+    ] = None,
+    topic: Annotated[
+        str | None,
+        typer.Option(help="Only claims of this topic, e.g. 'softmax masking'.", autocompletion=completion.topics),
+    ] = None,
     verdict: Annotated[
-        str | None, typer.Option(help="Show only: holds, 'holds if', fails, 'needs training', ...")
+        str | None,
+        typer.Option(
+            help="Show only: holds, 'holds if', fails, 'needs training', ...", autocompletion=completion.verdicts
+        ),
     ] = None,
     plot: Annotated[Path | None, typer.Option(help="Directory for a PNG of every claim that has curves.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON on standard output.")] = False,
@@ -53,14 +67,18 @@ def claims(
     Exit code 1 if a verdict is not the recorded one, or a test or its correction did not pass.
     """
     with clear_endings("nothing was recorded."):
-        from hessianlens.lab.claims.selection import select, with_verdict
+        from hessianlens.errors import expect
+        from hessianlens.lab.claims.selection import select, selected_ids, with_verdict
         from hessianlens.lab.pages import check_directory
 
-        chosen = select(ids or (), document, topic)
+        chosen = selected_ids(ids or (), document, topic)
         with_verdict((), verdict)  # refuse a misspelt verdict before the work
+        expect(jobs is None or jobs >= 1, f"jobs: got {jobs}, expected at least 1 process.")
         if plot is not None:
             check_directory(plot, "plot")
-        ledger = _run(chosen, jobs)
+        with waiting("Loading the claims"):
+            loaded = select(chosen)
+        ledger = _run(loaded, jobs)
         entries = with_verdict(ledger, verdict)
         _print(entries, explain=bool(ids), as_json=as_json)
         if plot is not None:
@@ -89,7 +107,7 @@ def _run(chosen: Sequence[Claim], jobs: int | None) -> Ledger:
         def on_entry(entry: Entry) -> None:
             progress.update(task, advance=1, description=f"Tested {entry.claim.id}")
 
-        return run(chosen, cores() if jobs is None else jobs, on_entry)
+        return run(chosen, processes(jobs), on_entry)
 
 
 def _print(entries: Sequence[Entry], *, explain: bool, as_json: bool) -> None:

@@ -22,6 +22,13 @@ def clear_endings(kept: str) -> Iterator[None]:
         stop(str(error), BAD_INPUT)
     except KeyboardInterrupt:
         stop(f"interrupted; {kept}", INTERRUPTED)
+    except MemoryError:
+        stop("memory: there was not enough of it; ask for less at once.", BAD_INPUT)
+    except RuntimeError as error:
+        # Only torch raises this one, so that asking for it imports nothing that is not there already.
+        if "alloc" not in str(error).lower() and "memory" not in str(error).lower():
+            raise
+        stop(f"memory: {' '.join(str(error).split())[:200]}; ask for less at once.", BAD_INPUT)
 
 
 def stop(message: str, code: int) -> NoReturn:

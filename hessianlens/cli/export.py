@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from hessianlens.cli import completion
 from hessianlens.cli.app import app
 from hessianlens.cli.endings import clear_endings
 from hessianlens.cli.running import STORE
@@ -22,9 +23,14 @@ _EXAMPLES = """[bold]Examples[/bold]
 
 @app.command(epilog=_EXAMPLES)
 def export(
-    names: Annotated[list[str] | None, typer.Argument(help="Experiments; all in the store if none.")] = None,
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(help="Experiments; all in the store if none.", autocompletion=completion.experiments),
+    ] = None,
     store: Annotated[Path, typer.Option(help="The file that `hessianlens reproduce` wrote.")] = STORE,
-    form: Annotated[str, typer.Option("--format", help="csv, parquet or json.")] = "csv",
+    form: Annotated[
+        str, typer.Option("--format", help="csv, parquet or json.", autocompletion=completion.formats)
+    ] = "csv",
     out: Annotated[Path, typer.Option(help="Directory for the files; made if it does not exist.")] = Path("export"),
 ) -> None:
     """Write the last complete run of each experiment as a table; arrays go to an npz file beside it.
@@ -33,10 +39,12 @@ def export(
     """
     with clear_endings("every file that was printed is complete."):
         from hessianlens.errors import check_choice, expect
+        from hessianlens.lab.pages import check_directory
         from hessianlens.lab.store import last_complete_runs, open_store
         from hessianlens.lab.store.export import FORMATS, export_run
 
         check_choice("format", form, FORMATS)
+        check_directory(out)
         with open_store(store, readonly=True) as opened:
             runs = last_complete_runs(opened)
             expect(bool(runs), f"store: got {store}, which has no complete run; run `hessianlens reproduce` first.")

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from hessianlens.cli import completion
 from hessianlens.cli.app import app
 from hessianlens.cli.endings import INTERRUPTED, clear_endings, stop
+from hessianlens.cli.waiting import waiting
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.progress import Progress
 
     from hessianlens.inspect.measurement import Measurement
     from hessianlens.inspect.opened import Opened
+    from hessianlens.inspect.settings import Settings
 
 _EXAMPLES = """[bold]Examples[/bold]
 
@@ -27,6 +30,8 @@ _EXAMPLES = """[bold]Examples[/bold]
 
 [cyan]hessianlens inspect ./my-model --data text.txt --length 64 --max-memory 2GB --csv blocks.csv[/cyan]
 
+[cyan]hessianlens inspect config:gpt2 --sequences 1 --length 64 --budget 5m[/cyan]    an answer in time
+
 [cyan]hessianlens inspect ./my-model --data batch.pt --forecast[/cyan]    what it would take, without doing it
 
 [cyan]hessianlens inspect toy --blocks "layer0.attn.?" --pairs --spectrum layer0.attn.q --json[/cyan]"""
@@ -35,21 +40,41 @@ _EXAMPLES = """[bold]Examples[/bold]
 @app.command(name="inspect", epilog=_EXAMPLES)
 def inspect_model(
     model: Annotated[
-        str, typer.Argument(help="A Hugging Face folder or hub name, config:TYPE?NAME=VALUE&..., toy:NAME=VALUE,...")
+        str,
+        typer.Argument(
+            help="A Hugging Face folder or hub name, config:TYPE?NAME=VALUE&..., toy:NAME=VALUE,...",
+            autocompletion=completion.models,
+        ),
     ],
     data: Annotated[
         Path | None, typer.Option(help=".pt, .npy, .jsonl or .txt; without it the data is random, and said to be.")
     ] = None,
     blocks: Annotated[list[str] | None, typer.Option(help="Name, glob or re: expression; may be repeated.")] = None,
     per_head: Annotated[bool, typer.Option("--per-head", help="Every head a block of its own.")] = False,
-    parts: Annotated[str, typer.Option(help="Which matrices, with commas between them.")] = "full,ggn,functional",
-    probes: Annotated[int, typer.Option(help="Random vectors a block.")] = 20,
+    parts: Annotated[
+        str, typer.Option(help="Which matrices, with commas between them.", autocompletion=completion.parts)
+    ] = "full,ggn,functional",
+    probes: Annotated[
+        int | None, typer.Option(help="Random vectors a block; with --budget the most of them.", show_default="20")
+    ] = None,
+    budget: Annotated[
+        str | None, typer.Option(help="Such as 5m: a first pass over every block, then more where it is needed most.")
+    ] = None,
+    rtol: Annotated[
+        float, typer.Option(help="With --budget: stop when every interval is within this share of its norm.")
+    ] = 0.05,
     seed: Annotated[int, typer.Option(help="Draws probes, random data and random weights.")] = 0,
-    dtype: Annotated[str, typer.Option(help="float32 or float64.")] = "float64",
+    dtype: Annotated[str, typer.Option(help="float32 or float64.", autocompletion=completion.dtypes)] = "float64",
     device: Annotated[str, typer.Option(help="Where to compute.")] = "cpu",
-    max_memory: Annotated[str | None, typer.Option(help="Such as 2GB: batches are cut to stay within it.")] = None,
+    max_memory: Annotated[
+        str | None, typer.Option(help="Such as 2GB: batches are cut so that the process stays within it.")
+    ] = None,
     head: Annotated[
-        str, typer.Option(help="causal-lm, masked-lm, sequence-classification, image-classification or encoder.")
+        str,
+        typer.Option(
+            help="causal-lm, masked-lm, sequence-classification, image-classification or encoder.",
+            autocompletion=completion.heads,
+        ),
     ] = "auto",
     sequences: Annotated[int | None, typer.Option(help="Sequences to take from the data, or to draw.")] = None,
     length: Annotated[int | None, typer.Option(help="Tokens of a sequence, at most.")] = None,
@@ -67,9 +92,11 @@ def inspect_model(
     of the rest, and the block's scale beside the others.
     Ctrl-C keeps what is done.
     """
+    started = time.monotonic()
     with clear_endings("nothing had been measured yet."):
-        from hessianlens.inspect.measurement import Measurement, check_writable, write_csv
-        from hessianlens.inspect.opened import Settings, open_model
+        from hessianlens.inspect.settings import Settings
+        from hessianlens.inspect.writable import check_writable
+        from hessianlens.problems.selection import check_pattern
 
         chosen = tuple(part.strip() for part in parts.split(",") if part.strip())
         settings = Settings(
@@ -79,6 +106,8 @@ def inspect_model(
             per_head=per_head,
             parts=chosen,
             probes=probes,
+            budget=budget,
+            rtol=rtol,
             seed=seed,
             dtype=dtype,
             device=device,
@@ -87,17 +116,24 @@ def inspect_model(
             sequences=sequences,
             length=length,
         )
+        for pattern in spectrum or ():
+            check_pattern(pattern)
         if csv is not None:
             check_writable(csv)
-        with _progress() as progress:
-            progress.add_task("Loading the model", total=None)
+        with waiting("Loading the libraries"):
+            from hessianlens.inspect.measurement import Measurement, write_csv
+            from hessianlens.inspect.opened import open_model
+            from hessianlens.network.watch import BarWatch, Deadline, product_bar
+        with product_bar() as bar:
+            bar.add_task("Loading the model", total=None, made="")
             opened = open_model(settings)
         if forecast:
             _print_forecast(opened, as_json)
             return
-        measurement = Measurement(opened, with_pairs=pairs, spectra=tuple(spectrum or ()))
-        with _progress() as progress:
-            _run(measurement, progress)
+        # The budget is for the whole command, loading included.
+        measurement = Measurement(opened, pairs, tuple(spectrum or ()), Deadline(settings.seconds, started))
+        with product_bar() as bar:
+            measurement.run(BarWatch(bar))
         if as_json:
             typer.echo(json.dumps(measurement.to_dict(), indent=2, allow_nan=False))
         else:
@@ -109,69 +145,41 @@ def inspect_model(
         stop(f"interrupted; {done}, and shown.", INTERRUPTED)
 
 
-def _progress() -> Progress:
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        Progress,
-        TaskProgressColumn,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-
-    console = Console(stderr=True)
-    return Progress(
-        TextColumn("{task.description:<36}"),
-        BarColumn(),
-        TaskProgressColumn(),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-    )
-
-
-def _run(measurement: Measurement, progress: Progress) -> None:
-    """Every step moves the bar by the products it made."""
-    task = progress.add_task("Starting", total=measurement.products)
-    measurement.run(
-        on_step=lambda title: progress.update(task, description=title),
-        on_products=lambda count: progress.advance(task, count),
-    )
-
-
 def _print_forecast(opened: Opened, as_json: bool) -> None:
     from hessianlens.inspect.blockwise import cost
-    from hessianlens.memory import readable
+    from hessianlens.inspect.settings import PROBES
+    from hessianlens.sizes import readable, readable_time
 
-    found = cost(opened.problem, opened.blocks, opened.settings.parts, opened.settings.probes)
+    settings = opened.settings
+    found = cost(opened.problem, opened.blocks, settings.parts, settings.probes or PROBES)
     memory = found.memory
+    seconds = found.seconds if settings.seconds is None else min(found.seconds, settings.seconds)
     if as_json:
         figures = {
             "blocks": len(opened.blocks),
             "products": memory.products,
             "bytes": memory.total_bytes,
+            "process_bytes": memory.process_bytes,
+            "peak_bytes": memory.peak_bytes,
             "available": memory.available,
-            "seconds": found.seconds,
+            "seconds": seconds,
         }
         typer.echo(json.dumps({**opened.to_dict(), "forecast": figures}, indent=2, allow_nan=False))
         return
     typer.echo(f"{opened.loaded.described}: {opened.loaded.parameters:,} parameters; data: {opened.data.described}")
     typer.echo(
-        f"{len(opened.blocks)} blocks, {memory.products} products, about {_time(found.seconds)}; "
-        f"{readable(memory.total_bytes)} at the peak ({readable(memory.graph_bytes)} of graph, sequences: "
-        f"{memory.sequences} at once, {readable(memory.vector_bytes)} of vectors), "
-        f"{readable(memory.available)} free."
+        f"{len(opened.blocks)} blocks, {memory.products} products, about {readable_time(seconds)}; "
+        f"{readable(memory.peak_bytes)} at the peak ({readable(memory.process_bytes)} held already, "
+        f"{readable(memory.graph_bytes)} of graph, sequences: {memory.sequences} at once, "
+        f"{readable(memory.vector_bytes)} of vectors), {readable(memory.available)} free."
     )
 
 
-def _time(seconds: float) -> str:
-    if seconds < 120:
-        return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+def _asked(settings: Settings) -> str:
+    if settings.seconds is None:
+        return f"{settings.most_probes:.0f} a block"
+    limit = "" if settings.probes is None else f", at most {settings.probes} a block"
+    return f"as many as {settings.budget} allow{limit}"
 
 
 def _print_table(measurement: Measurement) -> None:
@@ -184,7 +192,7 @@ def _print_table(measurement: Measurement) -> None:
         ("Model", f"{opened.loaded.described}: {opened.loaded.parameters:,} parameters"),
         ("Data", opened.data.described),
         ("Loss", f"{opened.loss:.6g} ({opened.problem.reduction})"),
-        ("Probes", f"{settings.probes} a block, seed {settings.seed}, {settings.dtype} on {opened.problem.device}"),
+        ("Probes", f"{_asked(settings)}, seed {settings.seed}, {settings.dtype} on {opened.problem.device}"),
         *(("Note", note) for note in opened.notes),
     ]
     for name, text in heading:
@@ -192,22 +200,25 @@ def _print_table(measurement: Measurement) -> None:
     if table.rows:
         _print_rows(measurement, console)
         console.print(
-            "± standard error, none where exact; scale: |H| / sqrt(parameters) over that of the median block.",
+            "-2% +4%: 95 % interval (x5: up to five times as much), none where exact; few: from fewer than 10 probes; "
+            "scale: |H| / sqrt(parameters) over that of the median block.",
             style="dim",
             soft_wrap=True,
         )
+        if opened.settings.seconds is not None or measurement.measured.left_out:
+            console.print("[cyan]Measured:[/cyan]", measurement.measured.summary, soft_wrap=True)
         console.print(f"[cyan]What to do:[/cyan] {table.advice()}", soft_wrap=True)
     for title, text in measurement.extras():
         console.print(f"\n[cyan]{title}[/cyan]")
         console.print(text, soft_wrap=True, markup=False)
 
 
-_TWO_LINES = {"parameters": "para-\nmeters", "functional/outer": "functional/\nouter"}
+_TWO_LINES = {"parameters": "para-\nmeters", "functional/outer": "func-\ntional/\nouter"}
 """Headings where the terminal is narrow: eighty columns hold a model's table."""
 
 
 def _print_rows(measurement: Measurement, console: Console) -> None:
-    """A number is never cut short: error bars go below the norms where the terminal is narrow, then lines are longer.
+    """A number is never cut short: intervals go below the norms where the terminal is narrow, then lines are longer.
 
     A file is as wide as it has to be.
     """
@@ -237,6 +248,6 @@ def _rich_table(measurement: Measurement, narrow: bool = False) -> Any:
         ratio = "" if found is None else f"{found:.2g}"
         scale = "flat" if row.name not in scales else f"{scales[row.name]:.2g}"
         norms = [cell(row.norms[part]) for part in parts]
-        shown = [norm.replace(" ±", "\n±") for norm in norms] if narrow else norms
+        shown = [norm.replace(" -", "\n-").replace(" few", "\nfew") for norm in norms] if narrow else norms
         made.add_row(row.name, f"{row.parameters:,}", *shown, ratio, scale)
     return made

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from hessianlens.cli import completion
 from hessianlens.cli.app import app
 from hessianlens.cli.endings import FINDING, clear_endings
+from hessianlens.cli.waiting import waiting
 
 if TYPE_CHECKING:
     from hessianlens.lab.layer_page import LayerConfig, LayerFacts
@@ -32,7 +34,10 @@ def layer(
     d_model: Annotated[int, typer.Option(help="Width of a token and of the output.")] = 16,
     d_k: Annotated[int, typer.Option(help="Width of queries and keys.")] = 8,
     batch: Annotated[int, typer.Option(help="Sequences.")] = 1,
-    activation: Annotated[str, typer.Option(help="softmax, linear, sigmoid, relu_normalised, ...")] = "softmax",
+    activation: Annotated[
+        str,
+        typer.Option(help="softmax, linear, sigmoid, relu_normalised, ...", autocompletion=completion.activations),
+    ] = "softmax",
     causal: Annotated[bool, typer.Option(help="Let a token see only itself and the tokens before it.")] = False,
     temperature: Annotated[float, typer.Option(help="Divides the scores.")] = 1.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print every figure as JSON on standard output.")] = False,
@@ -62,9 +67,9 @@ def _measure_and_write(config: LayerConfig, out: Path) -> tuple[LayerFacts, Path
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    from hessianlens.lab.layer_page import STEPS, measure_layer, render
-    from hessianlens.lab.pages import write_page
-
+    with waiting("Loading the libraries"):
+        from hessianlens.lab.layer_page import STEPS, measure_layer, render
+        from hessianlens.lab.pages import write_page
     columns = (TextColumn("{task.description:<28}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=not sys.stderr.isatty()) as progress:
         task = progress.add_task("Starting", total=len(STEPS) + 1)

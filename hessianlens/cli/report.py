@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from hessianlens.cli import completion
 from hessianlens.cli.app import app
 from hessianlens.cli.endings import FINDING, clear_endings, stop
-from hessianlens.cli.running import STORE, chosen_experiments, cores, published_means, run_shown
+from hessianlens.cli.running import STORE, chosen_experiments, processes, published_means, run_shown
+from hessianlens.cli.waiting import waiting
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,13 +34,25 @@ _EXAMPLES = """[bold]Examples[/bold]
 
 @app.command(epilog=_EXAMPLES)
 def report(
-    names: Annotated[list[str] | None, typer.Argument(help="Experiments, e.g. fig1 fig3a; all if none.")] = None,
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(help="Experiments, e.g. fig1 fig3a; all if none.", autocompletion=completion.experiments),
+    ] = None,
     out: Annotated[Path, typer.Option(help="Directory for index.html; made if it does not exist.")] = Path("report"),
-    preset: Annotated[str, typer.Option(help="quick (laptop size) or paper (published size).")] = "quick",
+    preset: Annotated[
+        str,
+        typer.Option(help="quick (laptop size) or paper (published size).", autocompletion=completion.presets),
+    ] = "quick",
     jobs: Annotated[int | None, typer.Option(help="Processes; as many as there are cores if not given.")] = None,
     store: Annotated[Path, typer.Option(help="The file that keeps every finished cell.")] = STORE,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Change a setting; tuples as 2,3,4.")
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="NAME=VALUE",
+            help="Change a setting; tuples as 2,3,4.",
+            autocompletion=completion.settings,
+        ),
     ] = None,
     claims: Annotated[bool, typer.Option(help="Test the claims of the documents, too.")] = True,
     run: Annotated[bool, typer.Option(help="Measure what the store lacks; --no-run only reads it.")] = True,
@@ -51,20 +65,22 @@ def report(
     Finished cells are kept in the store at once; the same command continues an interrupted run.
     """
     with clear_endings(f"what was measured is kept in {store}; run the same command again to continue."):
+        chosen = chosen_experiments(names or [])
         from hessianlens.lab.pages import check_directory, write_page
-        from hessianlens.lab.report import render
-        from hessianlens.lab.runner import configure
+        from hessianlens.lab.runner import check_workers, configure
         from hessianlens.lab.store import open_store
 
-        check_directory(out)
+        plans = configure(chosen, preset, settings or [])
         published = published_means(reference)
-        plans = configure(chosen_experiments(names or []), preset, settings or [])
-        if claims:
-            plans = [*plans, *_claims_plan(preset)]
+        check_workers("local", 1 if jobs is None else jobs, None)
+        check_directory(out)
         with open_store(store, readonly=not run) as opened:
-            results, failed = (
-                _measure(plans, opened, cores() if jobs is None else jobs) if run else (_stored(plans, opened), 0)
-            )
+            with waiting("Loading the libraries"):
+                from hessianlens.lab.report import render
+
+                if claims:
+                    plans = [*plans, *_claims_plan(preset)]
+            results, failed = _measure(plans, opened, processes(jobs)) if run else (_stored(plans, opened), 0)
         ledger, experiments = _ledger(results)
         page = write_page(out, render(experiments, ledger, published, _command(names or [], preset, settings or [])))
     _summarise(experiments, ledger, page)

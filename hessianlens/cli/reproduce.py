@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from hessianlens.cli import completion
 from hessianlens.cli.app import app
 from hessianlens.cli.endings import FINDING, clear_endings, stop
 from hessianlens.cli.run_display import print_catalogue, print_failures, print_forecast, print_outcome
-from hessianlens.cli.running import STORE, chosen_experiments, cores, published_means, run_shown
+from hessianlens.cli.running import STORE, chosen_experiments, processes, published_means, run_shown
 
 if TYPE_CHECKING:
     from hessianlens.lab.analysis.reference import Reference
@@ -36,14 +37,26 @@ _EXAMPLES = """[bold]Examples[/bold]
 
 @app.command(epilog=_EXAMPLES)
 def reproduce(
-    names: Annotated[list[str] | None, typer.Argument(help="Experiments, e.g. fig1 fig3a; all if none.")] = None,
-    preset: Annotated[str, typer.Option(help="quick (laptop size) or paper (published size).")] = "quick",
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(help="Experiments, e.g. fig1 fig3a; all if none.", autocompletion=completion.experiments),
+    ] = None,
+    preset: Annotated[
+        str,
+        typer.Option(help="quick (laptop size) or paper (published size).", autocompletion=completion.presets),
+    ] = "quick",
     jobs: Annotated[int | None, typer.Option(help="Processes; as many as there are cores if not given.")] = None,
     store: Annotated[Path, typer.Option(help="The file that keeps every finished cell.")] = STORE,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Change a setting; tuples as 2,3,4.")
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="NAME=VALUE",
+            help="Change a setting; tuples as 2,3,4.",
+            autocompletion=completion.settings,
+        ),
     ] = None,
-    backend: Annotated[str, typer.Option(help="local, dask or ray.")] = "local",
+    backend: Annotated[str, typer.Option(help="local, dask or ray.", autocompletion=completion.backends)] = "local",
     address: Annotated[str | None, typer.Option(help="The cluster's scheduler, e.g. tcp://host:8786.")] = None,
     figures: Annotated[Path | None, typer.Option(help="Directory for figures as PNG, SVG and PDF.")] = None,
     reference: Annotated[
@@ -61,26 +74,26 @@ def reproduce(
     Cells that other code has measured are never used.
     """
     with clear_endings("nothing was measured."):
+        experiments = chosen_experiments(names or [])
         from hessianlens.lab.pages import check_directory
-        from hessianlens.lab.runner import configure
+        from hessianlens.lab.runner import check_workers, configure
         from hessianlens.lab.store import open_store
 
-        experiments = chosen_experiments(names or [])
         if listed:
             _list(experiments, store, as_json)
             return
         plans = configure(experiments, preset, settings or [])
         published = published_means(reference)
-        processes = cores() if jobs is None else jobs
+        check_workers(backend, 1 if jobs is None else jobs, address)
         if dry_run:
-            _forecast(plans, store, processes, as_json)
+            _forecast(plans, store, processes(jobs), as_json)
             return
         if figures is not None:
             check_directory(figures, "figures")
         with open_store(store) as opened:
             if prune:
                 _prune(opened, plans)
-            results, progress, failures = run_shown(plans, opened, processes, backend, address)
+            results, progress, failures = run_shown(plans, opened, processes(jobs), backend, address)
         pictures = {result.experiment: _draw(result, figures, published) for result in results} if figures else {}
         exponents = _exponents(results)
     if as_json:

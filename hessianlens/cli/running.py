@@ -10,6 +10,7 @@ import typer
 
 from hessianlens.cli.endings import INTERRUPTED, stop
 from hessianlens.cli.run_display import shown_progress
+from hessianlens.cli.waiting import waiting
 
 if TYPE_CHECKING:
     from hessianlens.lab.analysis.reference import Reference
@@ -37,8 +38,10 @@ def published_means(path: Path | None) -> Reference | None:
     return read_reference(found) if found else None
 
 
-def cores() -> int:
-    """How many processes fill this machine, or the part of it that this process may use."""
+def processes(jobs: int | None) -> int:
+    """So many, or if nobody says how many, as many as fill this machine or the part of it that may be used."""
+    if jobs is not None:
+        return jobs
     import joblib
 
     return int(joblib.cpu_count())
@@ -50,6 +53,8 @@ def run_shown(
     """The results, the last state of the run, and what failed. Ctrl-C ends the command and tells what is kept."""
     from hessianlens.lab.runner import CellsFailed, Progress, run
 
+    with waiting("Loading the libraries"):
+        import torch  # noqa: F401  every cell needs it, and the time until the first one is to be explained
     state = Progress([])
     try:
         with shown_progress() as show:

@@ -37,7 +37,6 @@ class Linearisation:
         with problem.scope(), torch.enable_grad():
             self.outputs = problem.forward({**problem.params, **self.leaves}, batch)
         self.problem, self.batch = problem, batch
-        self._pulled: dict[tuple[str, ...], list[Tensor]] = {}
         self._gradients: dict[tuple[str, ...], list[Tensor]] = {}
 
     # Hessian products need the loss through the graph, Gauss-Newton products the loss at the outputs: neither is built
@@ -74,6 +73,12 @@ class Linearisation:
     def _once_in_loss(self) -> list[OnceOnly]:
         return once_only(self.loss)
 
+    @cached_property
+    def _pulled(self) -> dict[str, Tensor]:
+        """``s(u) = J^T u`` with its graph, for all parameters in one pass: one is no cheaper where others follow."""
+        found = self._pulled_back([self.outputs], list(self.leaves.values()), [self._dummy], graph=True)
+        return dict(zip(self.leaves, found, strict=True))
+
     def _leaves(self, names: Sequence[str]) -> list[Tensor]:
         return [self.leaves[name] for name in names]
 
@@ -108,11 +113,8 @@ class Linearisation:
         columns, rows = tuple(tangents), self._leaves(names)
         # The Jacobian's product with a tangent takes a second derivative too, whatever the rows.
         self._expect_twice(self._once_in_outputs, self._leaves(columns), self._leaves(columns))
-        if columns not in self._pulled:
-            self._pulled[columns] = self._pulled_back([self.outputs], self._leaves(columns), [self._dummy], graph=True)
-        *functional, tangent = self._pulled_back(
-            self._pulled[columns], [*rows, self._dummy], list(tangents.values()), graph=False
-        )
+        pulled = [self._pulled[name] for name in columns]
+        *functional, tangent = self._pulled_back(pulled, [*rows, self._dummy], list(tangents.values()), graph=False)
         gauss_newton = self.transposed(self.loss_curvature(tangent), names)
         return gauss_newton, dict(zip(names, functional, strict=True))
 

@@ -12,7 +12,9 @@ from torch import Tensor
 
 from hessianlens.errors import InputError, expect
 from hessianlens.inspect.data_files import read_batches
+from hessianlens.inspect.data_kinds import check_amounts
 from hessianlens.inspect.loading import LoadedModel
+from hessianlens.memory import ensure_fits
 from hessianlens.models.adapters import differentiable_twice
 from hessianlens.models.adapters.batches import as_batches, targets_of
 from hessianlens.models.adapters.outputs import call
@@ -62,8 +64,7 @@ def prepare_data(
     >>> prepare_data(load_model("toy:d_model=8"), sequences=4).described
     'the addition task, 4 sequences'
     """
-    for name, given in (("sequences", sequences), ("length", length)):
-        expect(given is None or given > 0, f"{name}: got {given}, expected a positive whole number.")
+    check_amounts(sequences, length)
     most = _longest(loaded)
     width = min(_DEFAULT_LENGTH, most or _DEFAULT_LENGTH) if length is None else length
     if path is not None:
@@ -71,6 +72,10 @@ def prepare_data(
         described = f"{sum(map(batch_size, batches))} sequences of '{path}'"
         return _completed(loaded, batches, described, seed, most)
     count = _DEFAULT_SEQUENCES if sequences is None else sequences
+    tokens = loaded.task.context if loaded.task is not None else width
+    ensure_fits(
+        "Random data", (count, tokens), torch.int64, torch.device("cpu"), "take fewer --sequences or a --length"
+    )
     if loaded.task is not None:
         described = f"the addition task, {count} sequences"
         return Data([loaded.task.batch(count, seed)], loaded.task.cross_entropy, described, random=True)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from hessianlens.errors import InputError, expect
+from hessianlens.inspect.data_kinds import check_data_file
 from hessianlens.models.adapters.batches import as_batches
 from hessianlens.problems import Batch
 
@@ -38,11 +39,7 @@ def read_batches(path: Path, length: int, tokenizer: Tokenizer) -> list[Batch]:
         ".jsonl": lambda: [_examples(path, length, tokenizer)],
         ".txt": lambda: [{"input_ids": _text(path, length, tokenizer)}],
     }
-    expect(
-        path.suffix in readers,
-        f"data: got '{path}', expected a file that ends in {', '.join(readers)}.",
-    )
-    expect(path.is_file(), f"data: there is no file '{path}'.")
+    check_data_file(path)
     return readers[path.suffix]()
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import logging as standard_logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +13,9 @@ import torch
 from torch import nn
 
 from hessianlens.errors import InputError, expect
-from hessianlens.inspect.specification import Specification, check_known, check_options
-
-HEADS = {
-    "causal-lm": "AutoModelForCausalLM",
-    "masked-lm": "AutoModelForMaskedLM",
-    "sequence-classification": "AutoModelForSequenceClassification",
-    "image-classification": "AutoModelForImageClassification",
-    "encoder": "AutoModel",
-}
-"""What a model predicts, and the class that loads it."""
+from hessianlens.inspect.heads import HEADS
+from hessianlens.inspect.specification import Specification, check_known, check_options, check_there, stated_config
+from hessianlens.inspect.weighing import ensure_model_fits
 
 _ARCHITECTURES = {
     "ForCausalLM": "causal-lm",
@@ -38,6 +31,11 @@ _BY_TYPE = ("image-classification", "masked-lm", "causal-lm", "sequence-classifi
 """Tried in this order where a configuration names no architecture: BERT has heads of every kind, GPT-2 has not."""
 
 
+_LAYERS = ("num_hidden_layers", "num_layers", "n_layer", "n_layers")
+_MOST_LAYERS = 10_000
+"""Configurations list their layers: with very many of them not even the configuration fits in memory."""
+
+
 def transformers_package() -> Any:
     """The package transformers; `InputError` says how to get it."""
     try:
@@ -50,13 +48,16 @@ def transformers_package() -> Any:
     return transformers
 
 
-def config_model(specification: Specification, head: str, seed: int) -> tuple[nn.Module, str]:
+def config_model(
+    specification: Specification, head: str, seed: int, dtype: torch.dtype = torch.float64
+) -> tuple[nn.Module, str]:
     """A model with random weights from a configuration: a type such as ``gpt2``, or a file; and its head."""
     transformers = transformers_package()
     with _quietly(transformers), _explained(f"config {specification.name!r}"):
         config = _configuration(transformers, specification)
         found = _head(transformers, config, head)
         factory = getattr(transformers, HEADS[found])
+        _ensure_fits(transformers, specification, config, factory, dtype)
         # Initialisation draws from the global generator; it is put back as it was.
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
@@ -66,11 +67,7 @@ def config_model(specification: Specification, head: str, seed: int) -> tuple[nn
 def saved_model(name: str, head: str) -> tuple[nn.Module, str]:
     """A saved model, from a folder or by its name on the hub; and its head."""
     transformers = transformers_package()
-    expect(
-        not name.startswith((".", "/", "~")) or Path(name).is_dir(),
-        f"model: got {name!r}, but there is no such folder; expected a folder with a config.json, a name on the hub, "
-        "'config:...' or 'toy:...'.",
-    )
+    check_there(Specification("saved", name))
     with _quietly(transformers), _explained(repr(name)):
         config = transformers.AutoConfig.from_pretrained(name)
         found = _head(transformers, config, head)
@@ -94,10 +91,28 @@ def tokenizer_of(source: str | None, model: str) -> Any:
             raise InputError(f"data: text needs a tokenizer, and {said}; {remedy}.") from error
 
 
+def _ensure_fits(
+    transformers: Any, specification: Specification, config: Any, factory: Any, dtype: torch.dtype
+) -> None:
+    """Refuse weights that would not fit, counted with fewer layers where the configuration can be made with fewer."""
+    layers = getattr(config, "num_hidden_layers", None)
+    key = config.attribute_map.get("num_hidden_layers", "num_hidden_layers")
+
+    def build(count: int) -> nn.Module:
+        with_layers = {n: v for n, v in specification.options.items() if n != "num_hidden_layers"} | {key: count}
+        return factory.from_config(_configuration(transformers, replace(specification, options=with_layers)))
+
+    if not isinstance(layers, int) or Path(specification.name).suffix == ".json":
+        # A file may list what every layer is, and fits its own number of layers only.
+        ensure_model_fits(specification.name, lambda _: factory.from_config(config), 1, dtype)
+    else:
+        ensure_model_fits(specification.name, build, max(layers, 1), dtype)
+
+
 def _configuration(transformers: Any, specification: Specification) -> Any:
     name, stated = specification.name, {}
     if Path(name).suffix == ".json":
-        stated = _file(Path(name))
+        stated = stated_config(Path(name))
         name = str(stated.pop("model_type", ""))
     known = transformers.models.auto.CONFIG_MAPPING
     check_known(f"transformers knows no type of model {name!r}", name, known.keys())
@@ -105,18 +120,14 @@ def _configuration(transformers: Any, specification: Specification) -> Any:
     check_options(
         type(default).__name__, specification.options, {*default.to_dict(), *default.attribute_map, "num_labels"}
     )
+    for option in _LAYERS:
+        count = {**stated, **specification.options}.get(option, 0)
+        expect(
+            not isinstance(count, int) or count <= _MOST_LAYERS,
+            f"model: got {option}={count}, expected at most {_MOST_LAYERS:,} layers.",
+        )
     # Made with its options, not changed afterwards: sizes that follow from others are computed when it is made.
     return transformers.AutoConfig.for_model(name, **{**stated, **specification.options})
-
-
-def _file(path: Path) -> dict[str, Any]:
-    expect(path.is_file(), f"model: got '{path}', but there is no such file; expected a config.json.")
-    try:
-        stated = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise InputError(f"model: '{path}' is not JSON ({error}); expected a config.json.") from error
-    expect(isinstance(stated, dict), f"model: '{path}' holds no object, expected a config.json with a model_type.")
-    return stated
 
 
 def _head(transformers: Any, config: Any, asked: str) -> str:

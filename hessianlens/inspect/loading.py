@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-import inspect
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
 from hessianlens.errors import InputError, check_choice, expect
-from hessianlens.inspect.hugging_face import HEADS, config_model, saved_model, tokenizer_of
-from hessianlens.inspect.specification import Specification, check_options, parse_specification
+from hessianlens.inspect.heads import HEADS
+from hessianlens.inspect.hugging_face import config_model, saved_model, tokenizer_of
+from hessianlens.inspect.specification import Specification, parse_specification
+from hessianlens.inspect.toy import check_toy
+from hessianlens.inspect.weighing import ensure_model_fits, ensure_saved_fits
 from hessianlens.models import Transformer
 from hessianlens.tasks import Addition
 
@@ -22,7 +25,7 @@ class LoadedModel:
 
     Attributes:
         model: The model.
-        head: What it predicts: "toy", or one of `hessianlens.inspect.hugging_face.HEADS`.
+        head: What it predicts: "toy", or one of `hessianlens.inspect.heads.HEADS`.
         described: One line about it.
         task: The task of a toy.
         source: Where a tokenizer may lie; None if the weights are random.
@@ -67,7 +70,7 @@ def load_model(name: str, *, head: str = "auto", seed: int = 0, dtype: torch.dty
             folder or hub name of a saved one.
         head: What a Hugging Face model predicts; "auto" lets its configuration decide.
         seed: Draws random weights.
-        dtype: Dtype of a toy's weights; other models keep their own.
+        dtype: Dtype of a toy's weights and of the derivatives; other models keep their own weights.
 
     >>> load_model("toy:layers=2,d_model=8,digits=2").described
     'Transformer(layers=2, d_model=8), random weights'
@@ -77,20 +80,23 @@ def load_model(name: str, *, head: str = "auto", seed: int = 0, dtype: torch.dty
     if specification.kind == "toy":
         return _toy(specification, seed, dtype)
     if specification.kind == "config":
-        model, found = config_model(specification, head, seed)
+        model, found = config_model(specification, head, seed, dtype)
         return LoadedModel(model, found, f"{type(model).__name__}, random weights")
+    ensure_saved_fits(Path(specification.name), dtype)
     model, found = saved_model(specification.name, head)
     return LoadedModel(model, found, f"{type(model).__name__} from {specification.name}", source=specification.name)
 
 
 def _toy(specification: Specification, seed: int, dtype: torch.dtype) -> LoadedModel:
     options: dict[str, Any] = dict(specification.options)
-    known = set(inspect.signature(Transformer).parameters) - {"dtype"}
-    check_options("toy", options, known | {"digits"})
+    check_toy(specification.options)
     task = Addition(options.pop("digits", 5))
     shown = ", ".join(f"{name}={value}" for name, value in options.items())
-    defaults = {"vocab": task.vocab, "context": task.context, "seed": seed}
-    model = Transformer(**{**defaults, **options}, dtype=dtype)
+    asked = {"vocab": task.vocab, "context": task.context, "seed": seed, **options, "dtype": dtype}
+    layers = asked.get("layers", 1)
+    if isinstance(layers, int) and layers > 0:
+        ensure_model_fits("the toy", lambda count: Transformer(**{**asked, "layers": count}), layers, dtype)
+    model = Transformer(**asked)
     for size, wanted, least in (
         ("vocab", len(model.token_embedding), task.vocab),
         ("context", len(model.position_embedding), task.context),

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from hessianlens.errors import InputError, expect
-from hessianlens.inspect.blockwise import rows
+from hessianlens.errors import InputError
+from hessianlens.inspect.measured import Measured, outcome, run_until
 from hessianlens.inspect.opened import Opened
-from hessianlens.inspect.operators import hessian
-from hessianlens.inspect.pairs import PairNorms, block_pair_norms
-from hessianlens.inspect.table import CurvatureTable, Row
+from hessianlens.inspect.settings import PROBES
+from hessianlens.inspect.table import CurvatureTable
+from hessianlens.memory import memory_errors_explained
+from hessianlens.network.norm_run import NormRun
+from hessianlens.network.operators import hessian
+from hessianlens.network.pairs import PairNorms, block_pair_norms
+from hessianlens.network.watch import Deadline, Watch, terminations_interrupt
 from hessianlens.problems import Block
 from hessianlens.spectra import Estimate, eigenvalues, inertia
+from hessianlens.spectra.estimate import ends_in_percent
 from hessianlens.spectra.extremal import Eigenvalues
 from hessianlens.spectra.inertia import Inertia
 
@@ -32,8 +34,10 @@ class Measurement:
         opened: The model on its data.
         with_pairs: Whether the norms of all pairs of blocks are asked for.
         spectra: Patterns of the blocks whose spectra are asked for.
+        deadline: When to stop; by default the budget of the settings, from now.
 
-    >>> from hessianlens.inspect.opened import Settings, open_model
+    >>> from hessianlens.inspect.opened import open_model
+    >>> from hessianlens.inspect.settings import Settings
     >>> opened = open_model(Settings("toy:d_model=4", blocks=("layer0.attn.[qv]",), sequences=2))
     >>> measurement = Measurement(opened)
     >>> measurement.run()
@@ -41,56 +45,61 @@ class Measurement:
     [True, False]
     """
 
-    def __init__(self, opened: Opened, with_pairs: bool = False, spectra: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        opened: Opened,
+        with_pairs: bool = False,
+        spectra: tuple[str, ...] = (),
+        deadline: Deadline | None = None,
+    ) -> None:
         self.opened, self.with_pairs = opened, with_pairs
         self.spectral_blocks: list[Block] = opened.problem.select(list(spectra)) if spectra else []
+        self.deadline = Deadline(opened.settings.seconds) if deadline is None else deadline
         self.interrupted = False
-        self._rows: dict[str, Row] = {}
+        settings = opened.settings
+        self._norms = NormRun(opened.problem, opened.blocks, settings.parts, seed=settings.seed)
         self._pairs: PairNorms | None = None
         self._spectra: dict[str, tuple[Eigenvalues, Inertia]] = {}
 
     @property
-    def products(self) -> int:
-        """Products that the bar counts: a spectrum is given those of a block of its size."""
-        probes = self.opened.settings.probes
-        each = [min(probes, block.numel) for block in self.opened.blocks]
-        return sum(each) * (2 if self.with_pairs else 1) + probes * len(self.spectral_blocks)
+    def measured(self) -> Measured:
+        """The norms that are known so far."""
+        return outcome(self._norms, self.deadline, self.interrupted)
 
     @property
     def table(self) -> CurvatureTable:
         """The rows measured so far, in the order of the model."""
-        found = tuple(self._rows[block.name] for block in self.opened.blocks if block.name in self._rows)
-        return CurvatureTable(found, len(self.opened.blocks), torch.finfo(self.opened.problem.dtype).eps)
+        return self.measured.table
 
-    def run(
-        self, on_step: Callable[[str], None] | None = None, on_products: Callable[[int], None] | None = None
-    ) -> None:
+    def run(self, watch: Watch | None = None) -> None:
         """Measure; an interruption ends the run and leaves what is done.
 
         Args:
-            on_step: Called with the name of what comes next.
-            on_products: Called with a number of products that are done.
+            watch: Is told what comes next and how many products are done.
         """
-        say, done = on_step or (lambda title: None), on_products or (lambda count: None)
-        try:
-            self._measure(say, done)
-        except KeyboardInterrupt:
-            self.interrupted = True
+        self._norms.watch = watch or Watch()
+        most = self.opened.settings.most_probes
+        with memory_errors_explained("use --max-memory, --length, --dtype float32 or fewer --blocks"):
+            self.interrupted = run_until(
+                self._norms, self.deadline, None if math.isinf(most) else int(most), self.opened.settings.rtol
+            )
+            if self.interrupted:
+                return
+            try:
+                with terminations_interrupt():
+                    self._extra(self._norms.watch)
+            except KeyboardInterrupt:
+                self.interrupted = True
 
-    def _measure(self, say: Callable[[str], None], done: Callable[[int], None]) -> None:
+    def _extra(self, watch: Watch) -> None:
+        """Pairs and spectra, which are asked for by name and made whatever the budget is."""
         problem, settings, blocks = self.opened.problem, self.opened.settings, self.opened.blocks
-        options: dict[str, Any] = {"probes": settings.probes, "seed": settings.seed}
-        for row in rows(problem, blocks, settings.parts, **options, on_group=say):
-            self._rows[row.name] = row
-            done(min(settings.probes, row.parameters))
         if self.with_pairs:
-            say(f"{len(blocks)} x {len(blocks)} pairs")
-            names = [block.name for block in blocks]
-            self._pairs = block_pair_norms(problem, names, settings.parts[0], **options)
-            done(sum(min(settings.probes, block.numel) for block in blocks))
+            watch.step(f"{len(blocks)} x {len(blocks)} pairs")
+            names, probes = [block.name for block in blocks], settings.probes or PROBES
+            self._pairs = block_pair_norms(problem, names, settings.parts[0], probes=probes, seed=settings.seed)
         for block in self.spectral_blocks:
-            self._spectra[block.name] = self._spectrum(block, say)
-            done(settings.probes)
+            self._spectra[block.name] = self._spectrum(block, watch.step)
 
     def _spectrum(self, block: Block, say: Callable[[str], None]) -> tuple[Eigenvalues, Inertia]:
         title, seed = f"spectrum of {block.name}", self.opened.settings.seed
@@ -113,7 +122,10 @@ class Measurement:
         table = self.table
         found: dict[str, Any] = {
             **self.opened.to_dict(),
-            "complete": not self.interrupted,
+            "complete": table.complete and not self.interrupted,
+            "left_out": list(self.measured.left_out),
+            "products": self.measured.products,
+            "seconds": self.measured.seconds,
             "blocks": table.to_list(),
             "flat": list(table.flat),
             "advice": table.advice(),
@@ -124,6 +136,7 @@ class Measurement:
                 "blocks": list(self._pairs.names),
                 "norms": self._pairs.values().tolist(),
                 "stderrs": self._pairs.stderrs().tolist(),
+                **{name: ends.tolist() for name, ends in zip(("low", "high"), self._pairs.intervals(), strict=True)},
             }
         if self._spectra:
             found["spectra"] = {name: _spectrum(*both) for name, both in self._spectra.items()}
@@ -131,23 +144,17 @@ class Measurement:
 
 
 def cell(estimate: Estimate) -> str:
-    """A norm in a table: with its relative standard error, without one where it is exact.
+    """A norm in a table: with the ends of its 95 % interval in percent, without them where it is exact.
 
-    >>> cell(Estimate(3.2141, 0.0372, probes=20, seed=0, method="hutchinson")), cell(Estimate.exactly(0.5))
-    ('3.21 ± 1.2%', '0.5')
+    >>> cell(Estimate(3.2141, 0.0372, probes=20, seed=0, skewed=True)), cell(Estimate.exactly(0.5))
+    ('3.21 -2.1% +3.5%', '0.5')
+    >>> cell(Estimate(3.2141, 0.0372, probes=4, seed=0, skewed=True))
+    '3.21 -2.6% +11% few'
     """
     if estimate.exact or estimate.value == 0:
         return f"{estimate.value:.4g}"
-    return f"{estimate.value:.3g} ± {100 * estimate.stderr / estimate.value:.2g}%"
-
-
-def check_writable(path: Path) -> None:
-    """A file that can be written, before any work is done for it."""
-    folder = path.parent
-    expect(
-        folder.is_dir() and not path.is_dir() and os.access(path if path.exists() else folder, os.W_OK),
-        f"csv: cannot write '{path}'; expected a file in a folder that exists.",
-    )
+    few = " few" if estimate.few else ""
+    return f"{estimate.value:.3g} {ends_in_percent(estimate.value, *estimate.interval())}{few}"
 
 
 def write_csv(table: CurvatureTable, path: Path) -> None:

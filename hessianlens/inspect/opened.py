@@ -4,64 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from hessianlens.errors import InputError, check_choice, expect
+from hessianlens.errors import InputError
 from hessianlens.inspect.blockwise import choose_blocks, within_memory
 from hessianlens.inspect.data import Data, prepare_data
 from hessianlens.inspect.loading import LoadedModel, load_model
-from hessianlens.inspect.norms import PARTS
+from hessianlens.inspect.settings import PROBES, Settings
 from hessianlens.models.adapters import problem as make_problem
+from hessianlens.network.forecasting import Forecast
 from hessianlens.problems import Block, Problem
-
-DTYPES = {"float32": torch.float32, "float64": torch.float64}
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What is asked for, as texts and numbers.
-
-    Attributes:
-        model: Name of the model, as `load_model` takes it.
-        data: A file; None for random data.
-        blocks: Patterns; all blocks if empty.
-        per_head: Whether heads are blocks of their own.
-        parts: Among "full", "ggn" and "functional".
-        probes: Random vectors a block.
-        seed: Draws probes, random data and random weights.
-        dtype: "float32" or "float64".
-        device: Where to compute.
-        max_memory: Such as "2GB"; None for no limit.
-        head: What a Hugging Face model predicts; "auto" lets its configuration decide.
-        sequences: How many sequences of data.
-        length: Tokens of a sequence, at most.
-    """
-
-    model: str
-    data: Path | None = None
-    blocks: tuple[str, ...] = ()
-    per_head: bool = False
-    parts: tuple[str, ...] = PARTS
-    probes: int = 20
-    seed: int = 0
-    dtype: str = "float64"
-    device: str = "cpu"
-    max_memory: str | None = None
-    head: str = "auto"
-    sequences: int | None = None
-    length: int | None = None
-
-    def __post_init__(self) -> None:
-        """Settings that no model could make sense of are refused before one is loaded."""
-        check_choice("dtype", self.dtype, DTYPES)
-        expect(self.probes >= 2, f"probes: got {self.probes}, expected at least 2 for an error bar.")
-        expect(0 <= self.seed < 2**63, f"seed: got {self.seed}, expected a whole number from 0 to 2^63 - 1.")
-        expect(len(self.parts) > 0, f"parts: got none, expected some of {', '.join(PARTS)}.")
-        for part in self.parts:
-            check_choice("parts", part, PARTS)
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,6 +29,7 @@ class Opened:
         problem: Both, with a loss.
         blocks: The blocks chosen.
         loss: The value of the loss.
+        needed: What measuring it will take.
     """
 
     settings: Settings
@@ -83,6 +38,7 @@ class Opened:
     problem: Problem
     blocks: Sequence[Block]
     loss: float
+    needed: Forecast
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -101,6 +57,7 @@ class Opened:
             "loss_value": self.loss,
             "notes": list(self.notes),
             "probes": self.settings.probes,
+            "budget": self.settings.seconds,
             "seed": self.settings.seed,
             "dtype": self.settings.dtype,
             "device": str(self.problem.device),
@@ -111,11 +68,12 @@ class Opened:
 def open_model(settings: Settings) -> Opened:
     """Load, prepare and check; every failure is an `InputError`.
 
+    >>> from hessianlens.inspect.settings import Settings
     >>> opened = open_model(Settings("toy:d_model=8", blocks=("layer0.attn.?",), sequences=2))
     >>> [block.name for block in opened.blocks], opened.data.random
     (['layer0.attn.q', 'layer0.attn.k', 'layer0.attn.v', 'layer0.attn.o'], True)
     """
-    dtype, device = DTYPES[settings.dtype], _device(settings.device)
+    dtype, device = getattr(torch, settings.dtype), _device(settings.device)
     loaded = load_model(settings.model, head=settings.head, seed=settings.seed, dtype=dtype)
     data = prepare_data(loaded, settings.data, sequences=settings.sequences, length=settings.length, seed=settings.seed)
     try:
@@ -131,8 +89,9 @@ def open_model(settings: Settings) -> Opened:
     if loaded.task is not None:
         problem = replace(problem, reduction="cross_entropy of the sum's digits, mean over them")
     blocks = choose_blocks(problem, settings.blocks, settings.per_head)
-    fitted = within_memory(problem, blocks, settings.probes, len(settings.parts), settings.max_memory)
-    return Opened(settings, loaded, data, fitted, blocks, float(fitted.total_loss()))
+    probes = settings.probes or PROBES
+    fitted, needed = within_memory(problem, blocks, probes, len(settings.parts), settings.max_memory)
+    return Opened(settings, loaded, data, fitted, blocks, float(fitted.total_loss()), needed)
 
 
 def _device(name: str) -> torch.device:

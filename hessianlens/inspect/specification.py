@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
+from typing import Any
 
 from hessianlens.errors import InputError, expect
 
@@ -51,6 +53,32 @@ def parse_specification(text: str) -> Specification:
     if Path(text).suffix == ".json":
         return Specification("config", text)
     return Specification("saved", text)
+
+
+def check_there(specification: Specification) -> None:
+    """What must be on this machine is there: a folder that is named as one, a file with a configuration."""
+    name = specification.name
+    if specification.kind == "saved":
+        expect(
+            not name.startswith((".", "/", "~")) or Path(name).is_dir(),
+            f"model: got {name!r}, but there is no such folder; expected a folder with a config.json, a name on the "
+            "hub, 'config:...' or 'toy:...'.",
+        )
+    elif Path(name).suffix == ".json":
+        stated_config(Path(name))
+
+
+def stated_config(path: Path) -> dict[str, Any]:
+    """What a file with a configuration says."""
+    expect(path.is_file(), f"model: got '{path}', but there is no such file; expected a config.json.")
+    try:
+        stated = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"model: '{path}' cannot be read ({error.strerror}); expected a config.json.") from error
+    except ValueError as error:
+        raise InputError(f"model: '{path}' is not JSON ({error}); expected a config.json.") from error
+    expect(isinstance(stated, dict), f"model: '{path}' holds no object, expected a config.json with a model_type.")
+    return stated
 
 
 def check_options(owner: str, given: Iterable[str], known: Iterable[str]) -> None:

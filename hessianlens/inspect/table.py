@@ -156,20 +156,25 @@ class CurvatureTable:
     def to_csv(self) -> str:
         """A line a block, a column a number."""
         parts = list(dict.fromkeys(part for row in self.rows for part in row.norms))
-        head = ["block", "parameters", *(f"{part}{end}" for part in parts for end in ("", "_stderr", "_method"))]
+        ends = ("", "_stderr", "_low", "_high", "_method")
+        head = ["block", "parameters", *(f"{part}{end}" for part in parts for end in ends)]
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow([*head, "functional_over_outer", "rms_eigenvalue", "scale"])
         for row in self.rows:
-            found = [x for p in parts for x in (row.norms[p].value, row.norms[p].stderr, row.norms[p].method)]
+            norms = [row.norms[part] for part in parts]
+            found = [x for e in norms for x in (e.value, e.stderr, *e.interval(), e.method)]
             writer.writerow([row.name, row.parameters, *found, self.ratio(row), row.rms, self.scales.get(row.name)])
         return text.getvalue()
 
 
 def _plain(estimate: Estimate) -> dict[str, Any]:
+    low, high = estimate.interval()
     return {
         "value": estimate.value,
         "stderr": estimate.stderr,
+        "low": low,
+        "high": high,
         "method": estimate.method,
         "probes": estimate.probes,
     }

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from hessianlens.errors import InputError, check_finite, expect
+from hessianlens.checks import check_finite
+from hessianlens.errors import InputError, expect
 from hessianlens.losses.curvature import OutputCurvature, as_curvature
 
 

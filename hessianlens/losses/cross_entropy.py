@@ -10,6 +10,7 @@ from torch import Tensor
 from hessianlens.errors import check_choice, expect
 from hessianlens.losses.base import Loss, LossDerivatives
 from hessianlens.losses.curvature import TokenCurvature
+from hessianlens.peak import Peak
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,7 +82,9 @@ class CrossEntropyLoss(Loss):
         """Predicted minus true distribution, and the covariance of the predicted one."""
         targets, counted, factor = self._batched(F)
         p = F.softmax(-1)
-        hot = torch.nn.functional.one_hot(targets.masked_fill(~counted, 0), F.shape[2]).to(F.dtype)
+        missing = Peak(p).complement
+        hot = torch.nn.functional.one_hot(targets.masked_fill(~counted, 0), F.shape[2]).bool()
         weight = factor * counted.to(F.dtype)[..., None]
-        matrices = weight[..., None] * (torch.diag_embed(p) - p[..., :, None] * p[..., None, :])
-        return LossDerivatives(weight * (p - hot), TokenCurvature(matrices))
+        matrices = -p[..., :, None] * p[..., None, :]
+        torch.diagonal(matrices, dim1=-2, dim2=-1).copy_(p * missing)
+        return LossDerivatives(weight * torch.where(hot, -missing, p), TokenCurvature(weight[..., None] * matrices))

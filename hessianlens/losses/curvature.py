@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hessianlens.errors import InputError, check_finite, check_tensor, expect
+from hessianlens.checks import check_finite, check_tensor
+from hessianlens.errors import InputError, expect
 from hessianlens.operators.factor import Factor
 
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from hessianlens.errors import check_choice, check_tensor, expect
+from hessianlens.checks import check_tensor
+from hessianlens.errors import check_choice, expect
 from hessianlens.losses.base import Loss, LossDerivatives
 from hessianlens.losses.curvature import ScalarCurvature
 

@@ -1,8 +1,6 @@
 """Toy models of the literature: a configurable decoder, stacks of linear attention, linear MLPs."""
 
-from hessianlens.models.capture import AttentionCapture
-from hessianlens.models.linear_attention import LinearAttentionStack
-from hessianlens.models.linear_mlp import LinearMLP
-from hessianlens.models.transformer import Transformer
+import lazy_loader
 
-__all__ = ["AttentionCapture", "LinearAttentionStack", "LinearMLP", "Transformer"]
+# `__init__.pyi` says which name comes from where. A name is imported when it is first used: see `hessianlens.cli`.
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,13 +1,21 @@
-"""Checks of the arguments that models share."""
+"""Checks of the arguments that models share; without torch, so that a command can refuse them at once."""
 
 from __future__ import annotations
 
 import math
 from numbers import Integral, Real
+from typing import TYPE_CHECKING
 
-import torch
+from hessianlens.errors import InputError, check_choice, expect
 
-from hessianlens.errors import InputError, expect
+if TYPE_CHECKING:
+    import torch
+
+QUERY_KEY = ("dual", "single")
+"""Two query-key matrices a head, or one."""
+
+MLP_ACTIVATION_NAMES = ("relu", "gelu", "gelu_tanh", "silu", "tanh", "linear")
+"""What can be named in ``mlp_activation=``; `hessianlens.models.mlp.MLP_ACTIVATIONS` has what it stands for."""
 
 
 def check_count(name: str, value: object) -> int:
@@ -36,6 +44,23 @@ def check_seed(seed: object) -> int:
 
 def check_dtype(dtype: object) -> torch.dtype:
     """A floating dtype."""
+    import torch
+
     if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
         raise InputError(f"dtype: got {dtype!r}, expected a floating dtype such as torch.float64.")
     return dtype
+
+
+def check_norm(norm: object) -> None:
+    """The norm is one that a block knows."""
+    if norm is not None:
+        check_choice("norm (or None for no norm)", norm, ("pre", "post"))
+
+
+def head_width(d_model: int, heads: int) -> int:
+    """The width of a head where none is given."""
+    if d_model % heads:
+        raise InputError(
+            f"heads: got {heads} for d_model = {d_model}, expected a divisor of d_model; otherwise give d_head."
+        )
+    return d_model // heads

@@ -13,9 +13,7 @@ from hessianlens.attention import SelfAttention, SingleMatrixAttention
 from hessianlens.attention.activations import ActivationLike, as_activation
 from hessianlens.attention.masks import Masking
 from hessianlens.errors import InputError, check_choice
-from hessianlens.models.arguments import check_count, check_number
-
-QUERY_KEY = ("dual", "single")
+from hessianlens.models.arguments import QUERY_KEY, check_count, check_number, head_width
 
 
 class Attention(nn.Module):
@@ -58,7 +56,7 @@ class Attention(nn.Module):
     ) -> None:
         super().__init__()
         self.d_model, self.heads = check_count("d_model", d_model), check_count("heads", heads)
-        self.d_head = _head_width(d_model, heads) if d_head is None else check_count("d_head", d_head)
+        self.d_head = head_width(d_model, heads) if d_head is None else check_count("d_head", d_head)
         check_choice("query_key", query_key, QUERY_KEY)
         self.query_key = query_key
         self.temperature = check_number("temperature", temperature, 0.0, strictly=True)
@@ -140,11 +138,3 @@ class Attention(nn.Module):
             f"d_model={self.d_model}, heads={self.heads}, d_head={self.d_head}, activation={self.activation}, "
             f"query_key={self.query_key}, causal={self.causal}, temperature={self.temperature}"
         )
-
-
-def _head_width(d_model: int, heads: int) -> int:
-    if d_model % heads:
-        raise InputError(
-            f"heads: got {heads} for d_model = {d_model}, expected a divisor of d_model; otherwise give d_head."
-        )
-    return d_model // heads

@@ -6,8 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from hessianlens.errors import check_choice
-from hessianlens.models.arguments import check_number
+from hessianlens.models.arguments import check_norm, check_number
 from hessianlens.models.attention import Attention
 from hessianlens.models.mlp import MLP
 
@@ -71,12 +70,6 @@ class Block(nn.Module):
     def extra_repr(self) -> str:
         """How the parts are joined."""
         return f"norm={self.norm}, residual_scale={self.residual_scale}"
-
-
-def check_norm(norm: object) -> None:
-    """The norm is one that a block knows."""
-    if norm is not None:
-        check_choice("norm (or None for no norm)", norm, ("pre", "post"))
 
 
 def layer_norm(width: int, dtype: torch.dtype) -> nn.LayerNorm:

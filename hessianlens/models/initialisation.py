@@ -25,6 +25,8 @@ def fill_normal(parameter: Tensor, std: float, source: torch.Generator) -> None:
     >>> weight.abs().max().item()
     0.0
     """
+    if parameter.is_meta:  # a size without contents
+        return
     with torch.no_grad():
         parameter.copy_(std * torch.randn(parameter.shape, generator=source, dtype=torch.float64))
 

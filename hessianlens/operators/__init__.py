@@ -5,6 +5,7 @@ from hessianlens.operators.base import StructuredOperator
 from hessianlens.operators.commutation import commutation_matrix
 from hessianlens.operators.factor import Factor
 from hessianlens.operators.grid import BlockGrid
-from hessianlens.operators.token_sum import Term, TokenSum
+from hessianlens.operators.term import Term
+from hessianlens.operators.token_sum import TokenSum
 
 __all__ = ["ArrangedGrid", "BlockGrid", "Factor", "StructuredOperator", "Term", "TokenSum", "commutation_matrix"]

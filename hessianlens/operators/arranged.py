@@ -10,6 +10,7 @@ from torch import Tensor
 from hessianlens.errors import InputError
 from hessianlens.operators.base import PyTorchLinearOperator, StructuredOperator
 from hessianlens.operators.grid import BlockGrid
+from hessianlens.operators.scaled import Scaled
 
 Arrangement = Callable[[Tensor], list[Tensor]]
 
@@ -77,10 +78,10 @@ class ArrangedGrid(StructuredOperator):
         diagonal = self.grid._diagonal()
         return torch.empty_like(diagonal).index_copy(0, self._row_order, diagonal)
 
-    def _frobenius_square(self) -> Tensor:
+    def _frobenius_square(self) -> Scaled:
         return self.grid._frobenius_square()
 
-    def _frobenius_inner(self, other: StructuredOperator) -> Tensor:
+    def _frobenius_inner(self, other: StructuredOperator) -> Scaled:
         if not isinstance(other, ArrangedGrid) or not self._same_arrangement(other):
             raise InputError(f"other: got {type(other).__name__}, expected a grid arranged in the same way.")
         return self.grid._frobenius_inner(other.grid)

@@ -10,7 +10,9 @@ from curvlinops._torch_base import PyTorchLinearOperator
 from torch import Tensor
 
 from hessianlens.errors import InputError, expect
-from hessianlens.memory import ensure_fits, readable
+from hessianlens.memory import ensure_fits
+from hessianlens.operators.scaled import Scaled
+from hessianlens.sizes import readable
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -27,7 +29,8 @@ class StructuredOperator(PyTorchLinearOperator):
 
     Rows and columns are indexed by parameter tensors, vectorised row-major. All of curvlinops' algebra works
     (``@`` with vectors, matrices and tensor lists, ``+ - * /``, ``.adjoint()``, ``.to_scipy()``); sums and scalings of
-    structured operators stay structured.
+    structured operators stay structured. Exact means: no sampling, only the rounding of the dtype, relative to the
+    largest entries of the matrix (docs/operators.md says more).
     """
 
     method = "closed form"
@@ -110,7 +113,7 @@ class StructuredOperator(PyTorchLinearOperator):
 
     def frobenius_inner(self, other: object) -> Tensor:
         """The exact Frobenius inner product: the sum of the products of all entries of two matrices."""
-        return self._frobenius_inner(self._comparable(other)).to(self.dtype)
+        return self._frobenius_inner(self._comparable(other)).number(self.dtype, "frobenius_inner")
 
     def _comparable(self, other: object) -> StructuredOperator:
         if not isinstance(other, StructuredOperator):
@@ -127,14 +130,14 @@ class StructuredOperator(PyTorchLinearOperator):
         return other
 
     @abstractmethod
-    def _frobenius_inner(self, other: StructuredOperator) -> Tensor: ...
+    def _frobenius_inner(self, other: StructuredOperator) -> Scaled: ...
 
     @abstractmethod
-    def _frobenius_square(self) -> Tensor: ...
+    def _frobenius_square(self) -> Scaled: ...
 
     def frobenius_norm(self) -> Tensor:
-        """The exact Frobenius norm."""
-        return self._frobenius_square().clamp(min=0).sqrt().to(self.dtype)
+        """The exact Frobenius norm; its square need not fit in the dtype. Refused if the norm itself does not."""
+        return self._frobenius_square().root().number(self.dtype, "frobenius_norm")
 
     def frobenius_distance(self, other: object) -> Tensor:
         """The Frobenius norm of the difference.

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from hessianlens.errors import InputError, expect
 from hessianlens.operators.base import PyTorchLinearOperator, StructuredOperator
+from hessianlens.operators.scaled import Scaled
 
 Name = Hashable
 BlockBuilder = Callable[[Name, Name], StructuredOperator]
@@ -167,16 +168,18 @@ class BlockGrid(StructuredOperator):
     def _all_blocks(self) -> list[tuple[float, Name, Name]]:
         return [(1.0, row, column) for row in self.rows for column in self.columns]
 
-    def _frobenius_square(self) -> Tensor:
-        return torch.stack([n * self.block(r, c)._frobenius_square() for n, r, c in self._weighted_blocks()]).sum()
+    def _frobenius_square(self) -> Scaled:
+        squares = [self.block(r, c)._frobenius_square().times(n) for n, r, c in self._weighted_blocks()]
+        return Scaled.total(squares, self.device)
 
-    def _frobenius_inner(self, other: StructuredOperator) -> Tensor:
+    def _frobenius_inner(self, other: StructuredOperator) -> Scaled:
         if not isinstance(other, BlockGrid) or not self._same_layout(other):
             raise InputError(
                 f"other: got {type(other).__name__}, expected a block grid with the same names in the same order."
             )
         both = self._weighted_blocks() if other._symmetric else self._all_blocks()
-        return torch.stack([n * self.block(r, c)._frobenius_inner(other.block(r, c)) for n, r, c in both]).sum()
+        parts = [self.block(r, c)._frobenius_inner(other.block(r, c)).times(n) for n, r, c in both]
+        return Scaled.total(parts, self.device)
 
     def _same_layout(self, other: BlockGrid) -> bool:
         mine, theirs = ([list(g.rows.items()), list(g.columns.items()), g.dtype, g.device] for g in (self, other))

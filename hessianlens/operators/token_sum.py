@@ -3,105 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import cached_property
 from string import ascii_lowercase
 
 import torch
 from torch import Tensor
 
 from hessianlens.errors import InputError, expect
-from hessianlens.notation import COLUMN_AXES, ROW_AXES, SEQUENCE, VECTORS
+from hessianlens.notation import COLUMN_AXES, ROW_AXES, VECTORS
 from hessianlens.operators.base import PyTorchLinearOperator, StructuredOperator
-from hessianlens.operators.contraction import contract, cost, index_sizes
+from hessianlens.operators.contraction import cost
 from hessianlens.operators.dense import accumulate
 from hessianlens.operators.factor import Factor
+from hessianlens.operators.inner_products import inner_product, squared_norm
+from hessianlens.operators.ranges import evened
+from hessianlens.operators.scaled import Scaled
+from hessianlens.operators.term import Term
 
 _TRANSPOSE = str.maketrans(ROW_AXES + COLUMN_AXES, COLUMN_AXES + ROW_AXES)
 _ONTO_DIAGONAL = str.maketrans(COLUMN_AXES, ROW_AXES)
 _AXES = ROW_AXES + COLUMN_AXES
 _LETTERS = ascii_lowercase.replace(VECTORS, "")
-_SUMMED = "".join(x for x in ascii_lowercase if x not in ROW_AXES + COLUMN_AXES)
-_SECOND_COPY = str.maketrans(_SUMMED, _SUMMED.upper())
-_HALVING_PAYS = 2e8
-"""Operations above which the symmetry of a squared norm is used, group of sequences by group."""
-_HALVING_GROUPS = 8
-
-
-@dataclass(frozen=True, eq=False)
-class Term:
-    """A coefficient times a product of factors, summed over every index that is not a row or column axis."""
-
-    coefficient: float
-    factors: tuple[Factor, ...]
-
-    def relabel(self, letters: Mapping[int, int | str]) -> Term:
-        """The same term under other index letters."""
-        return replace(self, factors=tuple(f.relabel(letters) for f in self.factors))
-
-    def contract(self, output: str, *others: Factor) -> Tensor:
-        """Contract the term, with further factors, down to `output`."""
-        return contract((*self.factors, *others), output, self.coefficient)
-
-    def sliced(self, index: str, start: int, stop: int) -> Term:
-        """The part of the sum in which `index` runs over a range."""
-        return replace(self, factors=tuple(f.slice(index, start, stop) for f in self.factors))
-
-    def simplified(self) -> Term:
-        """The same term without the identities that only rename a summed index."""
-        factors = self.factors
-        if all(f.tensor is not None for f in factors):
-            return self
-        for place, factor in enumerate(factors):
-            if factor.tensor is None and not set(factor.indices) <= set(ROW_AXES + COLUMN_AXES):
-                x, y = sorted(factor.indices, key=(ROW_AXES + COLUMN_AXES).find)
-                rest = (*factors[:place], *factors[place + 1 :])
-                if any(x in f.indices for f in rest):
-                    return replace(self, factors=tuple(f.relabel({ord(x): y}) for f in rest)).simplified()
-        return self
-
-    def normalised(self) -> Term:
-        """The same term with factors of largest entry 1, so that their products neither overflow nor underflow."""
-        coefficient, factors = self.coefficient, []
-        for f in self.factors:
-            largest = 1.0 if f.tensor is None else float(f.tensor.abs().max())
-            scaled = f if f.tensor is None or largest == 0 else Factor(f.name, f.indices, f.tensor / largest)
-            coefficient *= largest or 1.0
-            factors.append(scaled)
-        return Term(coefficient, tuple(factors))
-
-    def merged(self, other: Term) -> Term | None:
-        """The sum as a single term, where the two differ in a coefficient or in one factor only."""
-        if [f.indices for f in self.factors] != [f.indices for f in other.factors]:
-            return None
-        pairs = list(zip(self.factors, other.factors, strict=True))
-        different = [k for k, (f, g) in enumerate(pairs) if f.tensor is not g.tensor]
-        if not different:
-            return replace(self, coefficient=self.coefficient + other.coefficient)
-        if len(different) > 1:
-            return None
-        (k,) = different
-        mine, theirs = pairs[k]
-        if mine.tensor is None or theirs.tensor is None or mine.tensor.shape != theirs.tensor.shape:
-            return None
-        tensor = self.coefficient * mine.tensor + other.coefficient * theirs.tensor
-        name = _sum_name((self.coefficient, mine.name), (other.coefficient, theirs.name))
-        return Term(1.0, (*self.factors[:k], Factor(name, mine.indices, tensor), *self.factors[k + 1 :]))
-
-    def __str__(self) -> str:
-        summed = sorted(set("".join(f.indices for f in self.factors)) - set(ROW_AXES + COLUMN_AXES))
-        head = "" if self.coefficient == 1 else f"{self.coefficient:.4g} "
-        over = f"sum_{{{','.join(summed)}}} " if summed else ""
-        return head + over + " ".join(map(str, self.factors))
-
-
-def _sum_name(*parts: tuple[float, str]) -> str:
-    """A name for a weighted sum of factors, such as ``(0.5 G - Go)``."""
-    text = ""
-    for coefficient, name in parts:
-        size = "" if abs(coefficient) == 1 else f"{abs(coefficient):.4g} "
-        sign = (" - " if text else "-") if coefficient < 0 else (" + " if text else "")
-        text += f"{sign}{size}{name}"
-    return f"({text})"
 
 
 class TokenSum(StructuredOperator):
@@ -170,6 +93,11 @@ class TokenSum(StructuredOperator):
     def _factors(self) -> list[Tensor]:
         return [f.tensor for term in self.terms for f in term.factors if f.tensor is not None]
 
+    @cached_property
+    def _even(self) -> tuple[Term, ...]:
+        """The terms with factors of one size, where products of their factors might leave the range of the dtype."""
+        return tuple(evened(term, self.dtype) for term in self.terms)
+
     def _zeros(self, *shape: int) -> Tensor:
         return torch.zeros(shape, dtype=self.dtype, device=self.device)
 
@@ -177,7 +105,7 @@ class TokenSum(StructuredOperator):
         self, output: str, shape: tuple[int, ...], *others: Factor, letters: Mapping[int, int | str] | None = None
     ) -> Tensor:
         result: Tensor | None = None
-        for term in self.terms:
+        for term in self._even:
             part = (term.relabel(letters) if letters else term).contract(output, *others)
             result = part if result is None else result + part
         return self._zeros(*shape) if result is None else result
@@ -197,7 +125,7 @@ class TokenSum(StructuredOperator):
 
     def _dense_into(self, target: Tensor) -> None:
         entries = target.unflatten(1, self._in_shape[0]).unflatten(0, self._out_shape[0])
-        for k, term in enumerate(self.terms):
+        for k, term in enumerate(self._even):
             accumulate(entries, term.factors, term.coefficient, first=k == 0)
         if not self.terms:
             target.zero_()
@@ -208,21 +136,13 @@ class TokenSum(StructuredOperator):
     def _diagonal(self) -> Tensor:
         return self._sum(ROW_AXES, tuple(self._out_shape[0]), letters=_ONTO_DIAGONAL).reshape(-1)
 
-    def _frobenius_inner(self, other: StructuredOperator) -> Tensor:
+    def _frobenius_inner(self, other: StructuredOperator) -> Scaled:
         if not isinstance(other, TokenSum):
             raise InputError(f"other: got {type(other).__name__}, expected a block as this one.")
-        mine, theirs = ([term.normalised() for term in op.terms] for op in (self, other))
-        return self._total([_inner(one, two) for one in mine for two in theirs])
+        return inner_product(self.terms, other.terms, self.device)
 
-    def _frobenius_square(self) -> Tensor:
-        terms = [term.normalised() for term in self.terms]
-        mixed = [2 * _inner(term, other) for k, term in enumerate(terms) for other in terms[:k]]
-        return self._total([*map(_self_inner, terms), *mixed])
-
-    def _total(self, parts: Sequence[Tensor]) -> Tensor:
-        """Sums are taken in double precision, whatever the factors are in."""
-        zero = torch.zeros((), dtype=torch.float64, device=self.device)
-        return sum((part.double() for part in parts), zero)
+    def _frobenius_square(self) -> Scaled:
+        return squared_norm(self.terms, self.device)
 
     def restricted(self, rows: tuple[slice, slice], columns: tuple[slice, slice]) -> TokenSum:
         """The same block between rectangular pieces of the two parameters.
@@ -301,26 +221,3 @@ def _check_term(term: Term, shape: tuple[int, ...]) -> None:
             raise InputError(
                 f"Term {term}: its index {x!r} has size {sizes.get(x, 'none')}, expected {n} from the block's shape."
             )
-
-
-def _inner(one: Term, other: Term) -> Tensor:
-    """Frobenius inner product of two normalised terms; the coefficients are multiplied in double precision."""
-    both = contract((*one.factors, *other.relabel(_SECOND_COPY).factors), "")
-    return both.double() * (one.coefficient * other.coefficient)
-
-
-def _self_inner(term: Term) -> Tensor:
-    """Squared Frobenius norm of a normalised term; large ones use the symmetry between its two copies."""
-    copy = term.relabel(_SECOND_COPY)
-    sequences = index_sizes(term.factors).get(SEQUENCE, 1)
-    if sequences == 1 or cost((*term.factors, *copy.factors), "") < _HALVING_PAYS:
-        return _inner(term, term)
-    parts = []
-    width = -(-sequences // _HALVING_GROUPS)
-    for start in range(0, sequences, width):
-        stop = min(start + width, sequences)
-        mine = term.sliced(SEQUENCE, start, stop).factors
-        parts.append(contract((*mine, *copy.sliced(SEQUENCE.upper(), start, stop).factors), ""))
-        if stop < sequences:
-            parts.append(2 * contract((*mine, *copy.sliced(SEQUENCE.upper(), stop, sequences).factors), ""))
-    return torch.stack(parts).double().sum() * term.coefficient**2

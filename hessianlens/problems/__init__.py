@@ -1,20 +1,6 @@
 """The waist of everything matrix-free: a `Problem` is a model, a loss, data and named blocks of parameters, frozen."""
 
-from hessianlens.problems.batch import Batch, batch_size, mapped, move, pieces, tensors
-from hessianlens.problems.block import Block
-from hessianlens.problems.problem import BatchLoss, Forward, Problem
-from hessianlens.problems.selection import matches
+import lazy_loader
 
-__all__ = [
-    "Batch",
-    "BatchLoss",
-    "Block",
-    "Forward",
-    "Problem",
-    "batch_size",
-    "mapped",
-    "matches",
-    "move",
-    "pieces",
-    "tensors",
-]
+# `__init__.pyi` says which name comes from where. A name is imported when it is first used: see `hessianlens.cli`.
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

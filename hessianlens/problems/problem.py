@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
+from hessianlens.checks import check_precision
 from hessianlens.errors import expect
 from hessianlens.problems.batch import Batch, move
 from hessianlens.problems.block import Block
@@ -71,7 +72,9 @@ class Problem:
         return next(iter(self.params.values())).device
 
     def to(self, dtype: torch.dtype | None = None, device: torch.device | str | None = None) -> Problem:
-        """The same problem in another precision or on another device; the model itself is left alone."""
+        """The same problem in float32 or float64, or on another device; the model itself is left alone."""
+        if dtype is not None:
+            check_precision("dtype", dtype)
         moved = {name: move(tensor, dtype, device) for name, tensor in self.params.items()}
         return replace(self, params=moved, data=[move(batch, dtype, device) for batch in self.data])
 

@@ -15,8 +15,15 @@ def matches(name: str, pattern: str) -> bool:
     (True, False)
     """
     if pattern.startswith("re:"):
+        check_pattern(pattern)
+        return re.fullmatch(pattern[3:], name) is not None
+    return fnmatch.fnmatchcase(name, pattern)
+
+
+def check_pattern(pattern: str) -> None:
+    """What stands after ``re:`` is a regular expression."""
+    if pattern.startswith("re:"):
         try:
-            return re.fullmatch(pattern[3:], name) is not None
+            re.compile(pattern[3:])
         except re.error as error:
             raise InputError(f"blocks: {pattern!r} is not a regular expression ({error}).") from error
-    return fnmatch.fnmatchcase(name, pattern)

@@ -40,9 +40,9 @@ def diagonal(
     >>> A = torch.diag(torch.arange(1.0, 11.0)) + 0.1
     >>> estimate = diagonal(A, probes=8, seed=0)
     >>> print(estimate)
-    10 values in [0.975, 10.18] (standard errors up to 0.1, 8 probes)
+    10 values in [0.975, 10.18] (95 % intervals of ± 0.24 or less, 8 probes: few)
     >>> print(estimate[0])
-    0.97 ± 0.10 (8 probes)
+    0.97 [0.73, 1.22] (8 probes: few)
     >>> diagonal(A, probes=10).value[:3]
     tensor([1.1000, 2.1000, 3.1000], dtype=torch.float64)
     """

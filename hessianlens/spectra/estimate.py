@@ -1,4 +1,4 @@
-"""A number that was measured: its value, its standard error and how it was obtained."""
+"""A number that was measured: its value, its interval and how it was obtained."""
 
 from __future__ import annotations
 
@@ -7,36 +7,45 @@ from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
-from scipy.special import stdtrit
 from torch import Tensor
 
-from hessianlens.errors import expect
+from hessianlens.spectra.intervals import check_level, squared_lengths, student
 
 EXACT_METHODS = ("exact", "basis", "dense")
 """No sampling: the operator's own answer, every basis vector, or the dense matrix."""
 
 
+FEW = 10
+"""Fewer samples than this are said to be few: what is rare in them may not have been seen at all."""
+
+
 @dataclass(frozen=True)
 class Estimate:
-    """A value with its standard error.
+    """A value with its standard error and its interval, which is printed at 95 %.
 
-    The interval is ``value ± t stderr`` with ``t`` the quantile of Student's distribution. It takes the mean over the
-    probes as normal. A matrix that one eigenvalue dominates gives skewed samples: from 20 probes of a matrix of rank
-    one, the 95 % interval of a norm or a trace covers the truth in about 90 % of all runs.
+    A norm's interval is made for the skewed law of squared lengths: of 95 % it covers 93 to 98 % with three probes or
+    more (`hessianlens.spectra.intervals` says where and how well). All other intervals are Student's,
+    ``value ± t stderr``, which takes the mean over the probes as normal: right for traces and shares of spectra
+    without a dominant eigenvalue, but the trace of a matrix of rank one is missed by 18 % of all intervals from 4
+    probes and by 9 % from 20, mostly because they are too low.
+
+    Where fewer than ten samples decide, "few" is printed behind their number: the interval has to rely on what such
+    samples usually look like.
 
     Attributes:
         value: The estimate.
-        stderr: Its standard error; 0 for an exact value.
+        stderr: Its standard error; 0 for an exact value, infinite for a norm from one probe.
         probes: Number of vectors the operator was multiplied with; 0 if the operator itself knew the answer.
         seed: Seed of the probes; None if nothing was drawn.
         method: How it was found; "exact", "basis" and "dense" are free of sampling error.
         dof: Degrees of freedom of the standard error; ``probes - 1`` if omitted.
+        skewed: Whether the value is the root of a mean of squared lengths, as norms are.
 
-    >>> estimate = Estimate(3.2141, 0.0372, probes=20, seed=0, method="hutchinson")
+    >>> estimate = Estimate(3.2141, 0.0372, probes=20, seed=0, method="hutchinson", skewed=True)
     >>> print(estimate)
-    3.21 ± 0.04 (20 probes)
-    >>> estimate.interval(0.95)
-    (3.136, 3.292)
+    3.21 [3.15, 3.33] (20 probes)
+    >>> estimate.interval(0.9), estimate.relative_width()
+    ((3.159, 3.303), 0.02804)
     >>> print(Estimate.exactly(3.2141))
     3.2141 (exact)
     """
@@ -44,9 +53,10 @@ class Estimate:
     value: float
     stderr: float
     probes: int
-    seed: int | None
-    method: str
+    seed: int | None = None
+    method: str = "hutchinson"
     dof: int | None = None
+    skewed: bool = False
 
     @classmethod
     def exactly(cls, value: float, probes: int = 0, method: str = "exact") -> Estimate:
@@ -58,7 +68,7 @@ class Estimate:
         """Mean of independent samples, with standard error ``std / sqrt(samples)``.
 
         >>> print(Estimate.from_samples(torch.tensor([1.0, 2.0, 3.0]), 3, 0, "hutchinson"))
-        2.0 ± 0.6 (3 probes)
+        2.0 [-0.5, 4.5] (3 probes: few)
         """
         samples = samples.double()
         value, stderr = mean_and_stderr(samples[:, None])
@@ -69,10 +79,31 @@ class Estimate:
         """Whether the value is free of sampling error."""
         return self.method in EXACT_METHODS
 
+    @property
+    def samples(self) -> int:
+        """Number of independent samples behind the standard error."""
+        return self.probes if self.dof is None else self.dof + 1
+
+    @property
+    def few(self) -> bool:
+        """Whether fewer than ten samples decide."""
+        return not self.exact and self.samples < FEW
+
     def interval(self, level: float = 0.95) -> tuple[float, float]:
-        """The two-sided confidence interval of Student's t at this level."""
-        half = _quantile(self, level) * self.stderr
+        """The two-sided confidence interval at this level."""
+        check_level(level)
+        if self.skewed and self.value > 0:
+            low, high = squared_lengths(level, self.samples, 2 * self.stderr / self.value)
+            return self.value * math.sqrt(low), self.value * math.sqrt(high)
+        half = student(level, self.samples - 1) * self.stderr if self.stderr else 0.0
         return self.value - half, self.value + half
+
+    def relative_width(self, level: float = 0.95) -> float:
+        """Half the width of the interval over the size of the value; 0 for an exact one."""
+        low, high = self.interval(level)
+        if high == low:
+            return 0.0
+        return (high - low) / (2 * abs(self.value)) if self.value else math.inf
 
     def __float__(self) -> float:
         return self.value
@@ -80,7 +111,7 @@ class Estimate:
     def __str__(self) -> str:
         if self.exact:
             return f"{self.value:.6g} (exact)"
-        return f"{with_error(self.value, self.stderr)} ({self.probes} probes)"
+        return f"{with_interval(self.value, *self.interval())} ({_counted(self.probes, self.few)})"
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,8 +132,14 @@ class VectorEstimate:
 
     def interval(self, level: float = 0.95) -> tuple[Float[Tensor, "n"], Float[Tensor, "n"]]:
         """The interval of every entry at this level; they do not hold jointly."""
-        half = _quantile(self, level) * self.stderr
+        check_level(level)
+        half = self._half_widths(level)
         return self.value - half, self.value + half
+
+    def _half_widths(self, level: float) -> Float[Tensor, "n"]:
+        if self.exact:
+            return torch.zeros_like(self.stderr)
+        return student(level, self.probes - 1 if self.dof is None else self.dof) * self.stderr
 
     def __len__(self) -> int:
         return len(self.value)
@@ -114,8 +151,10 @@ class VectorEstimate:
 
     def __str__(self) -> str:
         low, high = float(self.value.min()), float(self.value.max())
-        error = "exact" if self.exact else f"standard errors up to {float(self.stderr.max()):.2g}, {self.probes} probes"
-        return f"{len(self)} values in [{low:.4g}, {high:.4g}] ({error})"
+        if self.exact:
+            return f"{len(self)} values in [{low:.4g}, {high:.4g}] (exact)"
+        widest, counted = float(self._half_widths(0.95).max()), _counted(self.probes, self[0].few)
+        return f"{len(self)} values in [{low:.4g}, {high:.4g}] (95 % intervals of ± {widest:.2g} or less, {counted})"
 
     __repr__ = __str__
 
@@ -128,34 +167,39 @@ def mean_and_stderr(samples: Float[Tensor, "samples n"]) -> tuple[Float[Tensor, 
     return mean, samples.std(0) / math.sqrt(len(samples))
 
 
-def _quantile(estimate: Estimate | VectorEstimate, level: float) -> float:
-    expect(0 < level < 1, f"level: got {level}, expected a probability between 0 and 1, e.g. 0.95.")
-    if estimate.exact:
-        return 0.0
-    dof = estimate.probes - 1 if estimate.dof is None else estimate.dof
-    return float(stdtrit(dof, 0.5 + level / 2))
+def with_interval(value: float, low: float, high: float) -> str:
+    """A value and its interval, rounded to the first digit of the nearer end's distance, or two if it is below 4.
 
-
-def with_error(value: float, stderr: float) -> str:
-    """A value and its error, rounded to the first digit of the error (two digits if the first is a 1).
-
-    >>> with_error(3.2141, 0.0372), with_error(3.2141, 0.0142), with_error(4187.0, 484.0)
-    ('3.21 ± 0.04', '3.214 ± 0.014', '(4.2 ± 0.5)e+03')
+    >>> with_interval(3.2141, 3.137, 3.347), with_interval(3.2141, 3.19, 3.25), with_interval(4187.0, 3400.0, 6100.0)
+    ('3.21 [3.14, 3.35]', '3.214 [3.190, 3.250]', '(4.2 [3.4, 6.1])e+03')
     """
-    if not (math.isfinite(value) and math.isfinite(stderr)) or stderr <= 1e-9 * abs(value):
-        return f"{value:.10g} ± {stderr:.1g}"
-    magnitude = max(_exponent(value), _exponent(stderr)) if value else _exponent(stderr)
-    digits = _decimals(stderr)
+    near = min(value - low, high - value)
+    if not all(map(math.isfinite, (value, low, high))) or near <= 1e-9 * abs(value):
+        return f"{value:.10g} [{low:.10g}, {high:.10g}]"
+    first = _exponent(near)
+    digits = 1 - first if near / 10.0**first < 3.95 else -first
+    magnitude = _exponent(max(abs(low), abs(high)))
     power = 0 if -3 <= magnitude < 4 and digits >= 0 else magnitude
-    value, stderr, digits = value / 10.0**power, stderr / 10.0**power, max(0, digits + power)
-    body = f"{value:.{digits}f} ± {stderr:.{digits}f}"
+    digits = max(0, digits + power)
+    body, *ends = (f"{number / 10.0**power:.{digits}f}" for number in (value, low, high))
+    body = f"{body} [{', '.join(ends)}]"
     return f"({body})e{power:+03d}" if power else body
 
 
-def _decimals(stderr: float) -> int:
-    """Decimals up to the first digit of the error, or the second if the first is a 1."""
-    first = _exponent(stderr)
-    return 1 - first if stderr / 10.0**first < 1.95 else -first
+def ends_in_percent(value: float, low: float, high: float) -> str:
+    """The ends of an interval, from the value and in percent of it; from three times the value on as a multiple.
+
+    >>> ends_in_percent(3.2141, 3.137, 3.347), ends_in_percent(1.0, 0.446, 31.9)
+    ('-2.4% +4.1%', '-55% x32')
+    """
+    sizes = (round(100 * abs(end / value - 1), 2) for end in (low, high))
+    below, above = (f"{size:.2g}%" if size < 99.5 else f"{size:.0f}%" for size in sizes)
+    return f"-{below} " + (f"+{above}" if high < 3 * value else f"x{high / value:.2g}")
+
+
+def _counted(probes: int, few: bool) -> str:
+    """How many probes, and whether that is few."""
+    return f"{probes} probe{'s' * (probes != 1)}{': few' * few}"
 
 
 def _exponent(number: float) -> int:

@@ -10,7 +10,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from hessianlens.errors import check_choice, expect
-from hessianlens.spectra.estimate import Estimate, with_error
+from hessianlens.spectra.estimate import Estimate, with_interval
+from hessianlens.spectra.quotients import PowerProduct
 
 _SHOWN = 8
 """Blocks up to which the whole table is printed."""
@@ -26,6 +27,7 @@ class Heterogeneity:
         pairwise: The score of block i (row) against block j (column).
         stderr: Its standard errors.
         mean: "js": the mean over all pairs; ratios: the geometric mean over all pairs of the larger over the smaller.
+        sizes: What the ratios are of, a size a block; none for "js".
     """
 
     names: tuple[str, ...]
@@ -33,22 +35,28 @@ class Heterogeneity:
     pairwise: Float[Tensor, "b b"]
     stderr: Float[Tensor, "b b"]
     mean: Estimate
+    sizes: tuple[Estimate, ...] = ()
 
     def __getitem__(self, pair: tuple[str, str]) -> Estimate:
         for name in pair:
             check_choice("block", name, self.names)
         i, j = (self.names.index(name) for name in pair)
-        mean = self.mean
-        return Estimate(float(self.pairwise[i, j]), float(self.stderr[i, j]), mean.probes, mean.seed, mean.method)
+        mean, value = self.mean, float(self.pairwise[i, j])
+        if i == j:
+            return Estimate.exactly(value)
+        if self.sizes:
+            return PowerProduct.of(value, [(self.sizes[i], 1), (self.sizes[j], -1)])
+        return Estimate(value, float(self.stderr[i, j]), mean.probes, mean.seed, mean.method)
 
     def __str__(self) -> str:
         head = f"{self.score} between {len(self.names)} blocks: mean {self.mean}"
         if len(self.names) > _SHOWN:
             return f"{head}\n{self._extremes()}"
         cells = [["", *self.names]]
-        for name, values, errors in zip(self.names, self.pairwise.tolist(), self.stderr.tolist(), strict=True):
-            shown = (with_error(v, e) if e else f"{v:.4g}" for v, e in zip(values, errors, strict=True))
-            cells.append([name, *shown])
+        for row in self.names:
+            found = (self[row, column] for column in self.names)
+            shown = (with_interval(e.value, *e.interval()) if e.stderr else f"{e.value:.4g}" for e in found)
+            cells.append([row, *shown])
         widths = [max(len(row[column]) for row in cells) for column in range(len(cells))]
         lines = ("  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in cells)
         return "\n".join([head, *lines])
@@ -66,8 +74,8 @@ def ratio_heterogeneity(sizes: Mapping[str, Estimate], score: str = "norm") -> H
     """Ratios ``s_i / s_j`` of a size of the blocks: their norms, traces or median entries.
 
     The mean is ``exp mean_{i<j} |log |s_i / s_j||``: how many times larger the larger block of a pair is, typically;
-    1 for equal blocks, infinite if some but not all are zero. Errors are carried through the first derivatives, with
-    blocks taken as independent.
+    1 for equal blocks, infinite if some but not all are zero. Blocks are taken as independent: standard errors are
+    carried through the first derivatives, intervals on the scale of logarithms (`PowerProduct`).
 
     Args:
         sizes: Name -> `Estimate`.
@@ -91,14 +99,8 @@ def ratio_heterogeneity(sizes: Mapping[str, Estimate], score: str = "norm") -> H
     upper = torch.ones_like(ratios).triu(1).bool()
     mean = float(logs[upper].abs().mean().exp())
     slopes = logs.sign().sum(1) / int(upper.sum())
-    exact = all(s.exact for s in sizes.values())
-    sampled = [s for s in sizes.values() if not s.exact]
-    summary = (
-        Estimate.exactly(mean)
-        if exact
-        else Estimate(mean, mean * float((slopes * relative).norm()), min(s.probes for s in sampled), None, "delta")
-    )
-    return Heterogeneity(tuple(sizes), score, ratios, errors.fill_diagonal_(0), summary)
+    summary = PowerProduct.of(mean, list(zip(sizes.values(), slopes.tolist(), strict=True)))
+    return Heterogeneity(tuple(sizes), score, ratios, errors.fill_diagonal_(0), summary, tuple(sizes.values()))
 
 
 def expect_blocks(blocks: Mapping[str, object]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -57,6 +58,23 @@ class Probes:
             expect(self.count <= self.dim, f"probes: got {self.count} basis vectors of length {self.dim}.")
         else:
             check_seed(self.seed)
+
+    @classmethod
+    def of_block(
+        cls, name: str, dim: int, count: int, seed: int | None, dtype: torch.dtype, device: torch.device | None = None
+    ) -> Probes:
+        """The probes of a named block: random signs, or every basis vector where those are no more than `count`.
+
+        The stream is a hash of the name, the same on every machine: blocks of equal size have independent probes, and
+        a block has the same ones whatever other blocks are measured.
+
+        >>> one, other = (Probes.of_block(name, 64, 1, 0, torch.float64) for name in ("layer0.attn.q", "layer0.attn.k"))
+        >>> torch.equal(one.vector(0), other.vector(0))
+        False
+        """
+        if count >= dim:
+            return cls(dim, dim, None, "basis", dtype, device)
+        return cls(dim, count, seed, "rademacher", dtype, device, zlib.crc32(name.encode()))
 
     def vector(self, k: int) -> Float[Tensor, "{self.dim}"]:
         """Probe number k."""

@@ -62,8 +62,9 @@ def check_square(op: LinearOperator, what: str) -> int:
 
 
 def multiply(op: LinearOperator, vectors: Float[Tensor, "columns k"]) -> Float[Tensor, "rows k"]:
-    """``op @ vectors``, detached and finite."""
-    product = (op @ vectors.to(device=op.device, dtype=op.dtype)).detach()
+    """``op @ vectors``, detached and finite; of a matrix in half precision in single, as its sums might overflow."""
+    matrix = op.float() if isinstance(op, Tensor) and op.dtype.itemsize < torch.float32.itemsize else op
+    product = (matrix @ vectors.to(device=matrix.device, dtype=matrix.dtype)).detach()
     if not bool(torch.isfinite(product).all()):
         raise InputError("op: a product with finite vectors has infinite or NaN entries, expected finite ones.")
     return product

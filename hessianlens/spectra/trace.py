@@ -49,6 +49,9 @@ def trace(
     flat; the jackknife is on average never too small (inequality of Efron and Stein), but several times too large
     where the spectrum falls by orders of magnitude.
 
+    Intervals are Student's: traces have either sign, and their samples are skewed to either side. Where one eigenvalue
+    dominates too many of them miss (`Estimate` says how many), fewer with "hutch++", whose sketch takes it out.
+
     A structured operator answers exactly, without products. With as many probes as rows the basis vectors are used,
     which is exact.
 
@@ -63,7 +66,7 @@ def trace(
 
     >>> A = torch.arange(400.0).reshape(20, 20).double()
     >>> print(trace(A, probes=10, seed=0))
-    (3.5 ± 1.2)e+03 (10 probes)
+    (3.5 [0.9, 6.1])e+03 (10 probes)
     >>> print(f"{trace(A, probes=10, method='hutch++').value:.6f}", trace(A, probes=20))
     3990.000000 3990 (exact)
     """

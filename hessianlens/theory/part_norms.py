@@ -53,23 +53,35 @@ def part_norms(
     with torch.no_grad():
         head = layer.heads[0].attend(X).at(derivatives.positions).centred()
         if name in head.score_ports:
-            inner = _score_products(head, head.score_ports[name], derivatives, rows)
+            found = _score_products(head, head.score_ports[name], derivatives, rows)
         else:
-            inner = _value_products(head.value_ports[name], derivatives, rows)
-    return None if inner is None else _norms(inner)
+            found = _value_products(head.value_ports[name], derivatives, rows)
+    return None if found is None else _norms(*found, X.dtype)
 
 
-def _norms(inner: Tensor) -> dict[str, float] | None:
-    """Norms from the inner products of the two parts; None if they cancel so far that the sum is rounding."""
-    ggn, functional, mixed = float(inner[0, 0]), float(inner[1, 1]), float(inner[0, 1] + inner[1, 0])
-    full = ggn + functional + mixed
-    if full < _CANCELLED * (ggn + functional):
+def _norms(inner: Tensor, sizes: Tensor, dtype: torch.dtype) -> dict[str, float] | None:
+    """Norms from the inner products of the two parts, each over its size.
+
+    None if they cancel so far that the sum is rounding, or have left the range of the numbers: a part that is not zero
+    has products of about one.
+    """
+    limits = torch.finfo(dtype)
+    own = inner.diagonal().clamp(min=0)
+    if bool(((own < limits.tiny / limits.eps) & (sizes != 0)).any()):
         return None
-    return {"ggn": math.sqrt(max(ggn, 0.0)), "functional": math.sqrt(max(functional, 0.0)), "full": math.sqrt(full)}
+    relative = sizes / sizes.max().clamp(min=torch.finfo(sizes.dtype).tiny)
+    squares = inner * torch.outer(relative, relative)
+    full, parts = float(squares.sum()), float(squares.diagonal().sum())
+    if full < _CANCELLED * parts:
+        return None
+    ggn, functional = (own.sqrt() * sizes).tolist()
+    return {"ggn": ggn, "functional": functional, "full": math.sqrt(full) * float(sizes.max())}
 
 
-def _score_products(head: HeadState, port: ScorePort, found: PositionDerivatives, rows: slice) -> Tensor | None:
-    """Inner products ``[part, part]`` of a query or key block."""
+def _score_products(
+    head: HeadState, port: ScorePort, found: PositionDerivatives, rows: slice
+) -> tuple[Tensor, Tensor] | None:
+    """Inner products ``[part, part]`` of a query or key block, over the sizes of the parts, and these."""
     vectors, matrix = port.vector, port.matrix
     if port.vector_axis == 0:
         vectors = vectors[..., rows]
@@ -91,7 +103,7 @@ def _score_products(head: HeadState, port: ScorePort, found: PositionDerivatives
     for start in range(0, sequences, step):
         stop = min(start + step, sequences)
         inner += _score_group(p, P, M, start, stop)
-    return inner * torch.outer(largest, largest) * (sizes * lengths) ** 4
+    return inner, largest * (sizes * lengths) ** 2
 
 
 def _score_curvature(head: HeadState, curvature: UncoupledCurvature, gradient: Tensor) -> Tensor:
@@ -121,8 +133,8 @@ def _score_group(p: Tensor, P: Tensor, M: Tensor, start: int, stop: int) -> Tens
     return torch.einsum("oguiwj,ogij->uw", products, weights).double()
 
 
-def _value_products(port: ValuePort, found: PositionDerivatives, rows: slice) -> Tensor | None:
-    """Inner products ``[part, part]`` of a value or output block, a strip of the matrices after the other."""
+def _value_products(port: ValuePort, found: PositionDerivatives, rows: slice) -> tuple[Tensor, Tensor] | None:
+    """The same of a value or output block, a strip of the matrices after the other."""
     p, lengths = _normalised(port.vector[..., rows].flatten(0, 1))
     sides = [_sides(found.ggn, port.readout)]
     if found.head is not None:
@@ -138,8 +150,8 @@ def _value_products(port: ValuePort, found: PositionDerivatives, rows: slice) ->
         if len(strips) == 2:
             inner[0, 1] += _weighted_gram(weights, strips[0], strips[1], symmetric=False)
     inner[1, 0] = inner[0, 1]
-    sizes = torch.tensor([size for *_, size in sides] + [1.0] * (2 - len(sides)), dtype=torch.float64)
-    return inner * torch.outer(sizes, sizes).to(inner) * lengths**4
+    sizes = torch.tensor([size for *_, size in sides] + [0.0] * (2 - len(sides)), dtype=torch.float64)
+    return inner, sizes.to(inner) * lengths**2
 
 
 def _sides(curvature: UncoupledCurvature, readout: Tensor | None) -> tuple[Tensor, Tensor, float]:
@@ -201,7 +213,6 @@ def _largest(values: Tensor) -> float:
 
 
 def _each_normalised(values: Tensor, dims: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """The same for every slice along the axes that are not named; the entries in double precision."""
+    """The same for every slice along the axes that are not named; the entries in double precision, 0 for no entry."""
     largest = values.abs().amax(tuple(dims), keepdim=True)
-    largest = torch.where(largest == 0, torch.ones_like(largest), largest)
-    return values / largest, largest.flatten().double()
+    return values / torch.where(largest == 0, torch.ones_like(largest), largest), largest.flatten().double()

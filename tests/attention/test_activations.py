@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import mpmath
 import pytest
 import torch
 from torch.autograd.functional import hessian, jacobian
@@ -12,8 +13,10 @@ import hessianlens as hl
 from hessianlens.attention.activations import (
     ACTIVATIONS,
     ElementwiseFunction,
+    Exp,
     ReLU,
     RowFunction,
+    RowNormalised,
     Sigmoid,
     Softmax,
     as_activation,
@@ -123,3 +126,53 @@ def test_row_function_equals_the_built_in_activation() -> None:
         for a in ("softmax", lambda t: torch.softmax(t, -1))
     ]
     assert_same(hessians[1], hessians[0])
+
+
+# --- one weight close to one: what is left keeps its digits ----------------------------------------------------------
+
+GAPS = (30.0, 100.0, 300.0)
+
+
+@pytest.mark.parametrize("gap", GAPS)
+def test_softmax_next_to_a_single_weight(gap: float) -> None:
+    """Scores (0, -gap): with e = exp(-gap), J = e/(1+e)^2 (1 -1; -1 1) and D(w) = J (w_2 - w_1) (1-e)/(1+e)."""
+    T, seen = torch.tensor([[[0.0, -gap]]], dtype=torch.float64), torch.ones(1, 1, 2, dtype=torch.bool)
+    e, w = math.exp(-gap), torch.tensor([[[0.3, 2.0]]], dtype=torch.float64)
+    pattern = torch.tensor([[1.0, -1.0], [-1.0, 1.0]], dtype=torch.float64)
+    J, D = Softmax().jacobian(T, seen).to_dense()[0, 0], Softmax().curvature(T, seen, w).to_dense()[0, 0]
+    assert_same(J, e / (1 + e) ** 2 * pattern, "J", 1e-14)
+    assert_same(D, 1.7 * e * (1 - e) / (1 + e) ** 3 * pattern, "D", 1e-14)
+
+
+@pytest.mark.parametrize("gap", GAPS)
+def test_any_activation_over_its_row_sum(gap: float) -> None:
+    """exp over its sum is softmax, also where one weight is close to one."""
+    T, seen, w = -gap * torch.rand(2, 3, 4, dtype=torch.float64), torch.ones(2, 3, 4, dtype=torch.bool), randn(2, 3, 4)
+    T[..., 0] = 0
+    over_sum, softmax = RowNormalised(Exp()), Softmax()
+    assert_same(over_sum.jacobian(T, seen).to_dense(), softmax.jacobian(T, seen).to_dense(), "J", 1e-13)
+    assert_same(over_sum.curvature(T, seen, w).to_dense(), softmax.curvature(T, seen, w).to_dense(), "D", 1e-13)
+
+
+@pytest.mark.parametrize("sign", [-1.0, 1.0])
+@pytest.mark.parametrize("t", [*GAPS, 1e-9])
+def test_slopes_of_sigmoid_and_tanh_at_their_ends(t: float, sign: float) -> None:
+    """Both are even; they fall as exp(-|t|) and 4 exp(-2 |t|). The second derivatives are odd, and linear near 0."""
+    with mpmath.workdps(400):
+        half = mpmath.mpf(sign * t)
+        s = 1 / (1 + mpmath.exp(-half))
+        sech = mpmath.sech(half) ** 2
+        expected = {
+            "sigmoid": (s * (1 - s), s * (1 - s) * (1 - 2 * s)),
+            "tanh": (sech, -2 * mpmath.tanh(half) * sech),
+        }
+        expected = {name: [float(x) for x in pair] for name, pair in expected.items()}
+    for name, pair in expected.items():
+        _, first, second = as_activation(name).derivatives(torch.tensor(sign * t, dtype=torch.float64))
+        assert [float(first), float(second)] == pytest.approx(pair, rel=1e-14, abs=0), name
+
+
+def test_nan_stays_nan() -> None:
+    T, seen = torch.tensor([[[0.0, torch.nan]]], dtype=torch.float64), torch.ones(1, 1, 2, dtype=torch.bool)
+    for name in ("softmax", "sigmoid", "tanh", "relu_normalised"):
+        assert bool(as_activation(name).jacobian(T, seen).to_dense().isnan().any()), name

@@ -66,3 +66,17 @@ def test_entropy() -> None:
     assert_same(hl.attention_entropy(A), torch.log(torch.tensor([4.0], dtype=torch.float64)))
     with pytest.raises(hl.InputError, match=r"-0\.5"):
         hl.attention_entropy(torch.tensor([[1.5, -0.5]]))
+
+
+@pytest.mark.parametrize("gap", [20.0, 60.0, 200.0])
+def test_moments_next_to_a_single_weight(gap: float) -> None:
+    """Weights 1/(1+e) and e/(1+e): second moment p q (x_2 - x_1)^2, third p q (p - q) (x_2 - x_1)^3."""
+    T = torch.tensor([[0.0, -gap], [-gap, 0.0]], dtype=torch.float64)
+    A, X = T.softmax(-1), torch.tensor([[1.0], [3.5]], dtype=torch.float64)
+    e = torch.tensor(-gap, dtype=torch.float64).exp()
+    spread, skew = e / (1 + e) ** 2, (1 - e) / (1 + e)
+    third = spread * skew * 2.5**3 * torch.tensor([1.0, -1.0], dtype=torch.float64)
+    assert_same(hl.second_moment(A, X).reshape(-1), (spread * 2.5**2).expand(2), "second", 1e-14)
+    assert_same(hl.third_moment(A, X).reshape(-1), third, "third", 1e-14)
+    along = hl.third_moment_along(A, X, torch.full((2, 1), 2.0, dtype=torch.float64))
+    assert_same(along.reshape(-1), 2 * third, "third, along a direction", 1e-14)

@@ -105,7 +105,7 @@ def test_recording_and_a_changed_verdict(own_record):
 
 
 def _with(monkeypatch, claim):
-    monkeypatch.setattr("hessianlens.lab.claims.selection.find", lambda ids: (claim,))
+    monkeypatch.setattr("hessianlens.lab.claims.registry.find", lambda ids: (claim,))
 
 
 def test_a_broken_test_is_a_finding_and_never_recorded(own_record, monkeypatch):

@@ -15,8 +15,10 @@ import hessianlens as hl
 from hessianlens.cli import app
 from hessianlens.cli.inspect import _print_rows
 from hessianlens.inspect.measurement import Measurement, cell
-from hessianlens.inspect.opened import Settings, open_model
+from hessianlens.inspect.opened import open_model
+from hessianlens.inspect.settings import Settings
 from tests.inspect.saved_models import BERT, GPT2, LLAMA, VIT, saved
+from tests.network.watches import Interrupting
 
 TOY = "toy:layers=2,d_model=4,d_mlp=3,digits=1"
 QUICK = ["--probes", "2", "--sequences", "2"]
@@ -46,7 +48,9 @@ def test_a_table() -> None:
         "layer1.attn.q",
         "layer1.attn.v",
     ]
-    assert "±" in rows[0] and "±" not in rows[3]  # the last attention layer is exact
+    assert rows[0].count("few") == 3 and "few" not in rows[3]  # the last attention layer is exact
+    assert rows[0][3].startswith("-") and rows[0][4].startswith("+")
+    assert "-2% +4%: 95 % interval" in answer.stdout
     assert answer.stderr == ""
 
 
@@ -65,13 +69,14 @@ def test_no_number_is_cut_short_in_a_narrow_terminal(
     assert "…" not in shown
     for row in measurement.table.rows:
         for norm in row.norms.values():
-            assert all(word in shown for word in cell(norm).split(" ± ")) and (cell(norm) in shown) != stacked
+            words = cell(norm).removesuffix(" few").split(" ", 1)
+            assert all(word in shown for word in words) and (cell(norm) in shown) != stacked
     assert stacked != ("functional/outer" in shown)
     assert columns < 80 or max(map(len, shown.splitlines())) <= columns
 
 
 def test_the_table_is_shown_where_its_file_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hessianlens.inspect.measurement.check_writable", lambda path: None)
+    monkeypatch.setattr("hessianlens.inspect.writable.check_writable", lambda path: None)
     answer = call(TOY, *QUICK, "--blocks", "layer1.attn.q", "--csv", tmp_path / "missing" / "table.csv")
     assert answer.exit_code == 2 and "csv: cannot write" in answer.stderr and "layer1.attn.q" in answer.stdout
 
@@ -92,8 +97,11 @@ def test_json_holds_the_numbers_of_a_direct_computation() -> None:
         for part, norm in row["norms"].items():
             assert norm["value"] == pytest.approx(norms[row["block"], part].value, rel=1e-9, abs=1e-15)
             assert norm["stderr"] == pytest.approx(norms[row["block"], part].stderr, rel=1e-6, abs=1e-15)
+            ends = norms[row["block"], part].interval()
+            assert (norm["low"], norm["high"]) == pytest.approx(ends, rel=1e-6, abs=1e-15)
     pairs = hl.block_pair_norms(problem, names, probes=3, seed=2)
     assert torch.allclose(torch.tensor(found["pairs"]["norms"], dtype=torch.float64), pairs.values())
+    assert torch.allclose(torch.tensor(found["pairs"]["high"], dtype=torch.float64), pairs.intervals()[1])
     ends = hl.eigenvalues(hl.hessian(problem, "layer0.attn.v"), 3, "both")
     assert found["spectra"]["layer0.attn.v"]["eigenvalues"] == pytest.approx(ends.values.tolist(), abs=1e-12)
 
@@ -125,11 +133,11 @@ def test_heads_parts_and_precision(tmp_path: Path) -> None:
     with path.open() as file:
         rows = list(csv.DictReader(file))
     assert [row["block"] for row in rows][:2] == ["layer0.attn.q.head0", "layer0.attn.q.head1"]
-    assert {"full", "full_stderr", "full_method"} < set(rows[0]) and "ggn" not in rows[0]
+    assert {"full", "full_stderr", "full_low", "full_high", "full_method"} < set(rows[0]) and "ggn" not in rows[0]
 
 
 def test_a_forecast_measures_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hessianlens.inspect.measurement.rows", lambda *a, **k: pytest.fail("measured"))
+    monkeypatch.setattr("hessianlens.inspect.measurement.run_until", lambda *a, **k: pytest.fail("measured"))
     answer = call(TOY, *QUICK, "--blocks", "layer0.*", "--forecast")
     assert answer.exit_code == 0, answer.output
     assert "12 blocks" in answer.stdout and "24 products" in answer.stdout and "free" in answer.stdout
@@ -137,11 +145,12 @@ def test_a_forecast_measures_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found["forecast"]["products"] == 24 and found["forecast"]["bytes"] > 0
 
 
-def test_a_limit_of_memory_cuts_batches_and_changes_nothing() -> None:
+def test_a_limit_of_memory_cuts_batches_and_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     def inspected(*options: object) -> dict:
         arguments = [TOY, "--sequences", 6, "--probes", 3, "--blocks", "layer0.attn.q", "--json", *options]
         return json.loads(call(*arguments).stdout)
 
+    monkeypatch.setattr("hessianlens.network.forecasting.process_bytes", lambda: 0)
     whole, cut = inspected(), inspected("--max-memory", "60kB")
     assert whole["batches"] == 1 < cut["batches"]
     for part, norm in whole["blocks"][0]["norms"].items():
@@ -154,12 +163,12 @@ BAD = {
     "blocks: nothing matches 'layer9.*'": [TOY, "--blocks", "layer9.*"],
     "blocks: nothing matches 'nosuch'": [TOY, "--blocks", "layer0.attn.q", "--spectrum", "nosuch"],
     "parts: got 'hessian', expected one of": [TOY, "--parts", "hessian"],
-    "probes: got 1, expected at least 2": [TOY, "--probes", "1"],
+    "probes: got 0, expected at least 1": [TOY, "--probes", "0"],
     "dtype: got 'half', expected one of": [TOY, "--dtype", "half"],
     "device: got 'abacus'": [TOY, "--device", "abacus"],
     "head: got 'neck', expected one of": [GPT2, "--head", "neck"],
     "data: there is no file": [TOY, "--data", "nosuch.pt"],
-    "max_memory: got 'lots', expected a size": [TOY, "--max-memory", "lots"],
+    "max_memory: got 'lots', expected a number of bytes or a size": [TOY, "--max-memory", "lots"],
     "max_memory: one sequence at a time needs": [TOY, "--max-memory", "1kB"],
     "csv: cannot write": [TOY, "--csv", "/nosuch/table.csv"],
 }
@@ -172,18 +181,13 @@ def test_bad_input_is_one_line(said: str) -> None:
     assert answer.stderr.strip().count("\n") == 0 and not answer.stdout
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("as_json", [False, True])
-def test_what_is_done_is_shown_after_ctrl_c(as_json: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A real signal, in the middle of the third group."""
-    real, calls = hl.block_norms, []
-
-    def interrupted(*args, **kwargs):
-        calls.append(args)
-        if len(calls) == 3:
-            signal.raise_signal(signal.SIGINT)
-        return real(*args, **kwargs)
-
-    monkeypatch.setattr("hessianlens.inspect.blockwise.block_norms", interrupted)
+def test_what_is_done_is_shown_after_a_signal(
+    as_json: bool, number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A real signal, after the products of two blocks."""
+    monkeypatch.setattr("hessianlens.network.watch.BarWatch", lambda bar: Interrupting(4, number))
     options = ["--csv", tmp_path / "table.csv", *(["--json"] if as_json else [])]
     answer = call(TOY, *QUICK, "--blocks", "layer0.mlp.*", "--pairs", *options)
     assert answer.exit_code == 130

@@ -21,6 +21,51 @@ def gpt2(**options) -> nn.Module:
     return scrambled(transformers.GPT2LMHeadModel(GPT2Config(**{**sizes, **ends, **options})).to(DOUBLE))
 
 
+class AroundConv1D(nn.Module):
+    """LoRA as one writes it by hand: no `weight` of its own."""
+
+    def __init__(self, base: nn.Module, rank: int = 2) -> None:
+        super().__init__()
+        self.base = base
+        inputs, outputs = base.weight.shape
+        self.lora_a, self.lora_b = (nn.Parameter(torch.zeros(size)) for size in ((inputs, rank), (rank, outputs)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.base(x) + x @ self.lora_a @ self.lora_b
+
+
+def gpt2_with_lora(**options) -> nn.Module:
+    """GPT-2 with LoRA around every c_attn."""
+    model = gpt2(**options)
+    for block in model.transformer.h:
+        block.attn.c_attn = AroundConv1D(block.attn.c_attn)
+    return scrambled(model.to(DOUBLE))
+
+
+def gpt_neox() -> nn.Module:
+    """q, k, v of one head after those of another."""
+    config = transformers.GPTNeoXConfig(
+        vocab_size=VOCAB, max_position_embeddings=8, rotary_pct=1.0, bos_token_id=0, eos_token_id=0, **_LAYERS
+    )
+    return scrambled(transformers.GPTNeoXForCausalLM(config).to(DOUBLE))
+
+
+def bloom() -> nn.Module:
+    config = transformers.BloomConfig(
+        vocab_size=VOCAB, hidden_size=WIDTH, n_layer=1, n_head=2, bos_token_id=0, eos_token_id=0
+    )
+    return scrambled(transformers.BloomForCausalLM(config).to(DOUBLE))
+
+
+def falcon() -> nn.Module:
+    """Four heads in two groups: the queries of a group, its key, its value, then the next group."""
+    sizes = {**_LAYERS, "hidden_size": 8, "num_attention_heads": 4, "num_kv_heads": 2}
+    config = transformers.FalconConfig(
+        vocab_size=VOCAB, new_decoder_architecture=True, ffn_hidden_size=3, bos_token_id=0, eos_token_id=0, **sizes
+    )
+    return scrambled(transformers.FalconForCausalLM(config).to(DOUBLE))
+
+
 def llama() -> nn.Module:
     """Grouped queries: four heads, two of keys and values."""
     sizes = {**_LAYERS, "hidden_size": 8, "num_attention_heads": 4, "num_key_value_heads": 2}

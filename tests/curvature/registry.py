@@ -29,7 +29,8 @@ class Case:
         data: Makes the batches.
         loss: What `hessianlens.problem` is told.
         total: The loss of all batches from all outputs.
-        blocks: Where some blocks lie, in model order: a parameter, or ``parameter:axis:start:stop``.
+        blocks: Where some blocks lie, in model order: a parameter, ``parameter:axis:start:stop``, or
+            ``parameter:axis:positions`` with commas between these.
         options: Further arguments of `hessianlens.problem`.
         attention: Hugging Face attention of the oracle.
         relative: Agreement asked for.
@@ -54,7 +55,9 @@ class Case:
         for block, place in self.blocks.items():
             name, *cut = place.split(":")
             index = [slice(None)] * axes[name]
-            if cut:
+            if len(cut) == 2:
+                index[int(cut[0])] = [int(position) for position in cut[1].split(",")]
+            elif cut:
                 axis, start, stop = map(int, cut)
                 index[axis] = slice(start, stop)
             pieces[block] = (name, tuple(index))
@@ -148,6 +151,17 @@ _GPT2 = {
     "norm_final": "transformer.ln_f.weight",
 }
 _NANO = {name: place.replace("c_attn.weight:1", "c_attn.weight:0") for name, place in _GPT2.items()}
+_NEOX = "gpt_neox.layers.0.attention.query_key_value"
+_BLOOM = "transformer.h.0.self_attention.query_key_value"
+_FALCON = "transformer.h.0.self_attention.query_key_value"
+_LORA = {
+    "layer0.attn.qkv.lora_a": "transformer.h.0.attn.c_attn.lora_a",
+    "layer0.attn.v.lora_b": f"transformer.h.0.attn.c_attn.lora_b:1:{2 * WIDTH}:{3 * WIDTH}",
+    "layer0.attn.k": f"transformer.h.0.attn.c_attn.base.weight:1:{WIDTH}:{2 * WIDTH}",
+    "layer1.attn.q.lora_b": f"transformer.h.1.attn.c_attn.lora_b:1:0:{WIDTH}",
+    "layer1.attn.q": f"transformer.h.1.attn.c_attn.base.weight:1:0:{WIDTH}",
+    "layer1.attn.o": "transformer.h.1.attn.c_proj.weight",
+}
 _BERT = "bert.encoder.layer.0."
 _VIT = "vit.layers.0."
 
@@ -201,6 +215,46 @@ CASES: dict[str, Case] = {
     ),
     "GPT-2": Case(
         hugging_face.gpt2, lambda: [hugging_face.padded(2), hugging_face.padded(1, 4, seed=7)], None, next_token, _GPT2
+    ),
+    "GPT-2, LoRA around c_attn": Case(
+        hugging_face.gpt2_with_lora, lambda: [hugging_face.padded(2)], None, next_token, _LORA
+    ),
+    "GPT-NeoX, interleaved": Case(
+        hugging_face.gpt_neox,
+        lambda: [hugging_face.padded(2)],
+        None,
+        next_token,
+        {
+            "layer0.attn.q": f"{_NEOX}.weight:0:0,1,6,7",
+            "layer0.attn.k": f"{_NEOX}.weight:0:2,3,8,9",
+            "layer0.attn.v": f"{_NEOX}.weight:0:4,5,10,11",
+            "layer0.attn.q.bias": f"{_NEOX}.bias:0:0,1,6,7",
+            "layer0.mlp.in": "gpt_neox.layers.0.mlp.dense_h_to_4h.weight",
+        },
+    ),
+    "BLOOM, interleaved, with heads": Case(
+        hugging_face.bloom,
+        lambda: [hugging_face.padded(2)],
+        None,
+        next_token,
+        {
+            "layer0.attn.q": f"{_BLOOM}.weight:0:0,1,6,7",
+            "layer0.attn.k.head1": f"{_BLOOM}.weight:0:8:10",
+            "layer0.attn.v": f"{_BLOOM}.weight:0:4,5,10,11",
+            "layer0.attn.v.bias": f"{_BLOOM}.bias:0:4,5,10,11",
+        },
+        {"heads": True},
+    ),
+    "Falcon, groups of queries": Case(
+        hugging_face.falcon,
+        lambda: labelled(input_ids=tokens(), labels=tokens()),
+        "model",
+        next_token,
+        {
+            "layer0.attn.q": f"{_FALCON}.weight:0:0,1,2,3,8,9,10,11",
+            "layer0.attn.v": f"{_FALCON}.weight:0:6,7,14,15",
+            "layer0.attn.o": "transformer.h.0.self_attention.dense.weight",
+        },
     ),
     "Llama, grouped queries": Case(
         hugging_face.llama,

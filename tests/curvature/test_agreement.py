@@ -90,6 +90,7 @@ WRONG = [
     ("full", "MLP, bce, summed", FirstBatchOnly),
     ("full", "nn.TransformerEncoder, square", AtTheStartOfTheParameter),
     ("full", "toy, two layers, by head, square", AtTheStartOfTheParameter),
+    ("full", "GPT-NeoX, interleaved", AtTheStartOfTheParameter),
 ]
 
 

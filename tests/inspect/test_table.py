@@ -63,18 +63,25 @@ def test_an_unfinished_table_says_so() -> None:
 
 
 def test_as_plain_data_and_as_a_file() -> None:
-    estimate = Estimate(2.0, 0.5, 20, 0, "hutchinson")
+    estimate = Estimate(2.0, 0.5, 20, 0, "hutchinson", skewed=True)
+    low, high = estimate.interval()
     found = table(Row("a", (2, 3), {"full": estimate, "ggn": Estimate.exactly(1.0)}), row("b", 0, (2,), ggn=0.0))
     first, second = found.to_list()
-    assert first["norms"]["full"] == {"value": 2.0, "stderr": 0.5, "method": "hutchinson", "probes": 20}
+    numbers = {"value": 2.0, "stderr": 0.5, "low": low, "high": high}
+    assert first["norms"]["full"] == {**numbers, "method": "hutchinson", "probes": 20}
     assert (first["parameters"], first["scale"], second["scale"]) == (6, 1.0, None)
     lines = list(csv.DictReader(io.StringIO(found.to_csv())))
     assert [line["block"] for line in lines] == ["a", "b"]
     assert (lines[0]["full"], lines[0]["full_stderr"], lines[0]["ggn_method"]) == ("2.0", "0.5", "exact")
+    assert (float(lines[0]["full_low"]), float(lines[0]["full_high"]), lines[0]["ggn_high"]) == (low, high, "1.0")
     assert lines[1]["scale"] == ""
 
 
 def test_cells() -> None:
-    assert cell(Estimate(2.0, 0.5, 20, 0, "hutchinson")) == "2 ± 25%"
-    assert cell(Estimate(0.0, 0.0, 20, 0, "hutchinson")) == "0"
+    """The interval, never a standard error alone; a word where few probes decide."""
+    assert cell(Estimate(2.0, 0.1, 20, 0, skewed=True)) == "2 -9.3% +15%"
+    assert cell(Estimate(2.0, 0.1, 9, 0, skewed=True)) == "2 -9.6% +21% few"
+    assert cell(Estimate(2.0, math.inf, 1, 0, skewed=True)) == "2 -55% x32 few"
+    assert cell(Estimate(2.0, 1e-17, 20, 0, skewed=True)) == "2 -0% +0%"
+    assert cell(Estimate(0.0, 0.0, 20, 0)) == "0"
     assert cell(Estimate.exactly(1 / 3)) == "0.3333"

@@ -96,14 +96,14 @@ def test_an_own_loss_leaves_the_configuration_alone() -> None:
 
 
 class Failing:
-    """A loss that fails at a given call."""
+    """A loss that fails from a given call on."""
 
     def __init__(self, call: int) -> None:
         self.call, self.calls = call, 0
 
     def __call__(self, outputs: Tensor, batch: Any) -> Tensor:
         self.calls += 1
-        if self.calls == self.call:
+        if self.calls >= self.call:
             raise ZeroDivisionError("in the loss")
         return outputs.square().mean()
 

@@ -51,3 +51,18 @@ def test_a_batch_axis_may_be_left_out() -> None:
     assert_same(hl.SquareLoss(F[0]).value(F[:1]), hl.SquareLoss(F[:1]).value(F[:1]))
     number = as_curvature(randn(5), F)
     assert_same(_dense(number), _dense(as_curvature(randn(5).expand(2, 5), F)))
+
+
+@pytest.mark.parametrize("target", [0, 1])
+@pytest.mark.parametrize("gap", [20.0, 50.0, 300.0])
+def test_cross_entropy_of_a_confident_prediction(gap: float, target: int) -> None:
+    """Logits (0, -gap): with e = exp(-gap), C is e/(1+e)^2 (1 -1; -1 1), and a right prediction has g = p_2 (-1, 1)."""
+    logits = torch.tensor([[[0.0, -gap]]], dtype=torch.float64)
+    found = hl.CrossEntropyLoss(torch.tensor([target])).derivatives(logits)
+    e = torch.tensor(-gap, dtype=torch.float64).exp()
+    p = torch.stack([1 / (1 + e), e / (1 + e)])
+    missing = p.flip(0)
+    expected = torch.stack([-missing[0], p[1]]) if target == 0 else torch.stack([p[0], -missing[1]])
+    assert_same(found.gradient[0, 0], expected, "gradient", 1e-14)
+    pattern = torch.tensor([[1.0, -1.0], [-1.0, 1.0]], dtype=torch.float64)
+    assert_same(found.curvature.matrices[0, 0], e / (1 + e) ** 2 * pattern, "curvature", 1e-14)

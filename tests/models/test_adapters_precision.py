@@ -1,7 +1,8 @@
-"""Models that cast to float32 in the middle are differentiated in float64, and only where float64 was asked for."""
+"""Models that cast to a narrower dtype in the middle, or are in half precision, are differentiated without."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from functools import cache
 
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as nnf
 
 import hessianlens as hl
-from hessianlens.models.adapters.precision import Doubles
+from hessianlens.models.adapters.precision import Wide
 from tests.curvature.networks import LENGTH, VOCAB, scrambled, tokens
 from tests.oracles.autograd import DenseHessian
 from tests.oracles.comparison import assert_same
@@ -152,16 +153,159 @@ CASTS: dict[str, Callable[[Tensor], Tensor]] = {
 
 @pytest.mark.parametrize("name", CASTS)
 def test_what_stays_float64(name: str) -> None:
-    with Doubles():
+    with Wide(DOUBLE):
         assert CASTS[name](torch.ones(3, 3, dtype=DOUBLE)).dtype == DOUBLE
 
 
+NARROW = torch.ones(3, 3, dtype=torch.bfloat16)
+HALF_CASTS: dict[str, Callable[[Tensor], Tensor]] = {
+    "half": lambda x: x.half(),
+    "bfloat16": lambda x: x.bfloat16(),
+    "to": lambda x: x.to(torch.float16),
+    "to, by keyword": lambda x: x.to(dtype=torch.bfloat16),
+    "type": lambda x: x.type(torch.bfloat16),
+    "type_as": lambda x: x.type_as(NARROW),
+    "to another tensor's": lambda x: x.to(NARROW),
+    "softmax": lambda x: nnf.softmax(x, dim=-1, dtype=torch.float16),
+    "linear with half": lambda x: nnf.linear(x, NARROW),
+    "matmul with half": lambda x: NARROW @ x,
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, DOUBLE])
+@pytest.mark.parametrize("name", HALF_CASTS)
+def test_what_does_not_become_half(name: str, dtype: torch.dtype) -> None:
+    x = torch.full((3, 3), 1 + 2.0**-20, dtype=dtype)
+    with Wide(dtype):
+        found = HALF_CASTS[name](x)
+    assert found.dtype == dtype
+    assert not torch.equal(found, found.bfloat16().to(dtype))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, DOUBLE])
+def test_autocast_has_no_effect(dtype: torch.dtype) -> None:
+    x = randn(3, 3).to(dtype)
+    with Wide(dtype) as seen, torch.autocast("cpu", dtype=torch.bfloat16):
+        found = x @ x
+    assert torch.equal(found, x @ x)
+    assert seen.asked == {torch.bfloat16}
+
+
 def test_what_is_left_as_it_is() -> None:
-    """Float32 itself, half precision and whole numbers: buckets of relative positions depend on float32 rounding."""
-    with Doubles() as seen:
+    """The narrow itself, whole numbers and wider numbers: buckets of relative positions depend on float32 rounding."""
+    with Wide(DOUBLE) as seen:
         assert torch.ones(2).to(torch.float32).dtype == torch.float32
         assert torch.arange(LENGTH).float().dtype == torch.float32
         assert torch.zeros(2, dtype=torch.float32).dtype == torch.float32
-        assert torch.ones(2, dtype=DOUBLE).half().dtype == torch.float16
         assert torch.ones(2, dtype=DOUBLE).to(torch.long).dtype == torch.long
-    assert seen.widened == 0
+    with Wide(torch.float32) as single:
+        assert torch.ones(2).to(torch.float32).dtype == torch.float32
+        assert torch.ones(2).double().dtype == DOUBLE
+    assert seen.asked == single.asked == set()
+
+
+# --- weights in half precision ---------------------------------------------------------------------------------------
+
+
+class Casting(nn.Module):
+    """A network that computes its first layer in half precision, one way or another."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.how, self.first, self.last = how, nn.Linear(3, 4), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.how == "autocast":
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                return self.last(self.first(x).tanh())
+        if self.how == "half":
+            hidden = nnf.linear(x.half(), self.first.weight.half(), self.first.bias.half())
+            return self.last(hidden.tanh().float())
+        if self.how == "bfloat16":
+            kind = torch.bfloat16
+            hidden = nnf.linear(x.to(kind), self.first.weight.to(kind), self.first.bias.to(kind))
+            return self.last(hidden.tanh().to(x.dtype))
+        return self.last(self.first(x).tanh())
+
+
+def casting(how: str) -> nn.Module:
+    torch.manual_seed(0)
+    return Casting(how)
+
+
+PAIR = (randn(5, 3), torch.tensor([0, 1, 1, 0, 1]))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, DOUBLE])
+@pytest.mark.parametrize("how, kind", [("autocast", "bfloat16"), ("half", "float16"), ("bfloat16", "bfloat16")])
+def test_a_model_that_casts_to_half_is_not_rounded(how: str, kind: str, dtype: torch.dtype) -> None:
+    problem = hl.problem(casting(how), PAIR, "cross_entropy", dtype=dtype)
+    plain = hl.problem(casting("not at all"), PAIR, "cross_entropy", dtype=dtype)
+    found, expected = (hl.hessian(p, "first.weight") @ torch.eye(12, dtype=dtype) for p in (problem, plain))
+    assert_same(found, expected, how, 20 * torch.finfo(dtype).eps)
+    name = str(dtype).removeprefix("torch.")
+    narrow = [note for note in problem.notes if "casts some steps" in note]
+    assert len(narrow) == 1 and kind in narrow[0] and f"they run in {name} while differentiating" in narrow[0]
+
+
+@pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16])
+def test_weights_in_half_precision_are_computed_with_in_single(kind: torch.dtype) -> None:
+    model = hl.models.Transformer(layers=1, d_model=12, d_mlp=16, vocab=12, context=8, seed=0).to(kind)
+    data = {"tokens": torch.randint(12, (3, 8), generator=torch.Generator().manual_seed(0))}
+
+    def loss(out: Tensor, _: object) -> Tensor:
+        return out.square().mean()
+
+    problem, wide = hl.problem(model, data, loss), hl.problem(copy.deepcopy(model).float(), data, loss)
+    name = str(kind).removeprefix("torch.")
+    note = f"weights are {name}: derivatives are computed in float32 of the rounded weights"
+    assert problem.dtype == torch.float32 and note in problem.notes and note not in wide.notes
+    assert next(model.parameters()).dtype == kind
+    for method in ("products", "auto"):
+        blocks = ["layer0.attn.q"]
+        op, expected = (hl.hessian(p, blocks, method=method) for p in (problem, wide))
+        eye = torch.eye(op.shape[1])
+        assert_same(op @ eye, expected @ eye, method, 1e-6)
+    norms, expected = (hl.block_norms(p, "layer0.attn.*") for p in (problem, wide))
+    for key in norms:
+        assert norms[key].value == pytest.approx(expected[key].value, rel=1e-5, abs=1e-12)
+
+
+def test_a_hugging_face_model_in_half_precision() -> None:
+    """Its norms cast to float32 and back to the dtype of what came in."""
+    model = causal("Llama").bfloat16()
+    problem = hl.problem(model, BATCH, "cross_entropy")
+    wide = hl.problem(copy.deepcopy(model).float(), BATCH, "cross_entropy")
+    assert any(note.startswith("weights are bfloat16: derivatives are computed in float32") for note in problem.notes)
+    assert problem.forward(problem.params, problem.data[0]).dtype == torch.float32
+    found, expected = (hl.hessian(p, "layer0.attn.k", method="products") for p in (problem, wide))
+    eye = torch.eye(found.shape[1])
+    assert_same(found @ eye, expected @ eye, "hessian", 1e-6)
+
+
+def test_half_precision_in_double() -> None:
+    model = nn.Linear(3, 2).bfloat16()
+    problem = hl.problem(model, PAIR, "cross_entropy", dtype=DOUBLE)
+    assert "weights are bfloat16: derivatives are computed in float64 of the rounded weights" in problem.notes
+    assert problem.data[0][0].dtype == DOUBLE
+
+
+@pytest.mark.parametrize("kinds, expected", [
+    ((torch.bfloat16, torch.float32), torch.float32),
+    ((torch.float32, DOUBLE), DOUBLE),
+    ((torch.float16, torch.bfloat16), torch.float32),
+])  # fmt: skip
+def test_mixed_weights_are_computed_with_in_the_widest(kinds: tuple[torch.dtype, ...], expected: torch.dtype) -> None:
+    model = nn.Sequential(*(nn.Linear(3, 3, dtype=kind) for kind in kinds))
+    problem = hl.problem(model, PAIR, "cross_entropy")
+    assert {p.dtype for p in problem.params.values()} == {expected}
+    first, second = sorted(str(kind).removeprefix("torch.") for kind in kinds)
+    assert any(note.startswith(f"weights are {first} and {second}: derivatives") for note in problem.notes)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.int64, "float64"])
+def test_no_derivatives_in_half_precision(dtype: object) -> None:
+    with pytest.raises(hl.InputError, match=r"dtype: got .*, expected torch.float32 or torch.float64"):
+        hl.problem(nn.Linear(3, 2), PAIR, "cross_entropy", dtype=dtype)
+    with pytest.raises(hl.InputError, match=r"dtype: got .*, expected torch.float32 or torch.float64"):
+        hl.problem(nn.Linear(3, 2), PAIR, "cross_entropy").to(dtype)

@@ -178,10 +178,10 @@ BAD: dict[str, Callable[[], object]] = {
     "targets: every target is -100, expected at least one": lambda: hl.problem(
         networks.mlp(), (X, torch.full((6,), -100)), "cross_entropy"
     ),
-    r"dtype: got torch\.int64, expected a floating torch dtype": lambda: hl.problem(
+    r"dtype: got torch\.int64, expected torch\.float32 or torch\.float64": lambda: hl.problem(
         networks.mlp(), (X, Y), "cross_entropy", dtype=torch.int64
     ),
-    "dtype: got 'float64', expected a floating torch dtype": lambda: hl.problem(
+    "dtype: got 'float64', expected torch.float32 or torch.float64": lambda: hl.problem(
         networks.mlp(), (X, Y), "cross_entropy", dtype="float64"
     ),
 }

@@ -106,11 +106,23 @@ def test_norms_are_norms_and_embeddings_are_embeddings(family: str) -> None:
             assert "Embedding" in owner or name in discovery_of(family).aliases.values(), (name, owner)
 
 
-POST_NORM = ["bert", "bert-classes", "roberta", "roberta-classes", "distilbert", "electra", "encoder", "encoder-layer"]
+POST_NORM = [
+    "deberta",
+    "bert",
+    "bert-classes",
+    "roberta",
+    "roberta-classes",
+    "distilbert",
+    "electra",
+    "encoder",
+    "encoder-layer",
+]
 NAMED_NORMS = {
     "gemma2": ["input", "post_attention", "pre_feedforward", "post_feedforward"],
     "olmo2": ["post_attention", "post_feedforward"],
     "albert": ["attention.LayerNorm", "full_layer"],
+    "minimax": ["input", "post_attention"],
+    "dbrx": ["norm_1", "norm_2"],
     "decoder": ["norm1", "norm2", "norm3"],
     "gpt2-cross": ["ln_1", "ln_cross_attn", "ln_2"],
     "modernbert": ["attn_norm", "mlp_norm"],

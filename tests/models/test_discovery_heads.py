@@ -12,7 +12,7 @@ from hessianlens.models.discovery import HeadLayout, discover
 from hessianlens.problems import matches
 from tests.models.test_discovery_zoo import FAMILIES, discovery_of, model_of, noise, outputs, tree
 
-GROUPED = {"llama", "mistral", "qwen2", "gemma", "gemma2", "qwen3", "phi", "phi3", "olmo2", "lens-grouped"}
+GROUPED = {"dbrx", "llama", "mistral", "qwen2", "gemma", "gemma2", "qwen3", "phi", "phi3", "olmo2", "lens-grouped"}
 WIDE = {"gemma", "gemma2", "qwen3"}
 
 

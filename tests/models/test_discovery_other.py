@@ -12,7 +12,7 @@ from hessianlens.errors import InputError
 from hessianlens.models import LinearMLP
 from hessianlens.models.discovery import Rule, discover, register_rule, unregister_rule
 from tests.models.test_discovery import cover
-from tests.models.test_discovery_zoo import FAMILIES, SHORT, discovery_of, encoder_layer, hf, tree
+from tests.models.test_discovery_zoo import SHORT, discovery_of, encoder_layer, hf, tree
 
 LINEARS = ("q_proj", "k_proj", "v_proj", "o_proj")
 
@@ -52,7 +52,7 @@ def test_shared_layers_with_interleaved_heads() -> None:
     parts = {"attn.query_key_value": nn.Linear(8, 24), "attn.dense": nn.Linear(8, 8)}
     layer = tree(parts, num_heads=4)
     found = discover(nn.ModuleList([layer, layer]))
-    assert found.aliases["layer1.attn.k.head2"] == "layer0.attn.k.head2"
+    assert found.aliases["layer1.attn.k"] == "layer0.attn.k" and found.blocks["layer0.attn.k"].stretch == (0, 6)
     assert found.head_blocks(1, "k") == found.head_blocks(0, "k")
 
 
@@ -144,6 +144,36 @@ def test_reference_llama_names() -> None:
     assert blocks["layer0.mlp.in"].parameter.endswith("w1.weight") and "layer0.mlp.gate" not in blocks
 
 
+class InternLM2Attention(nn.Module):
+    """Two groups of two heads of width 2: the queries of a group, its key, its value."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.num_heads, self.num_key_value_heads = 4, 2
+        self.wqkv, self.wo = nn.Linear(8, 16, bias=False), nn.Linear(8, 8, bias=False)
+
+
+class LayoutLMv2SelfAttention(nn.Module):
+    """Queries and values have biases of their own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.num_attention_heads, self.qkv_linear = 4, nn.Linear(8, 24, bias=False)
+        self.q_bias, self.v_bias = (nn.Parameter(torch.zeros(1, 1, 8)) for _ in "qv")
+
+
+def test_other_packed_names() -> None:
+    rows = torch.arange(24)[:, None].expand(-1, 8)
+    found = discover(tree({"model.layers.0.attention": InternLM2Attention()}))
+    places = {role: found.blocks[f"layer0.attn.{role}"].take(rows[:16])[:, 0].tolist() for role in "qkv"}
+    assert places == {"q": [0, 1, 2, 3, 8, 9, 10, 11], "k": [4, 5, 12, 13], "v": [6, 7, 14, 15]}
+    place = "encoder.layer.0.attention"
+    modules = {f"{place}.self": LayoutLMv2SelfAttention(), f"{place}.output.dense": nn.Linear(8, 8, bias=False)}
+    found = discover(tree(modules), heads=True)
+    assert found.blocks["layer0.attn.k"].index[0] == slice(8, 16) and found.heads[0].query == 4
+    assert {n for n in found.blocks if n.endswith(".bias")} == {"layer0.attn.q.bias", "layer0.attn.v.bias"}
+
+
 def test_torchvision_names() -> None:
     layer = "encoder.layers.encoder_layer_{}"
     modules: dict[str, nn.Module] = {"conv_proj": nn.Conv2d(3, 8, 4, 4)}
@@ -158,23 +188,6 @@ def test_torchvision_names() -> None:
     assert {"embed.patch", "layer1.attn.v", "layer1.mlp.in", "layer1.mlp.out", "norm_final", "unembed"} <= set(
         found.blocks
     )
-
-
-def test_wrappers_change_nothing() -> None:
-    names = list(discovery_of("own").blocks)
-    wrapped = nn.Module()
-    wrapped.module = FAMILIES["own"].build()
-    assert list(discover(wrapped).blocks) == names
-
-
-def test_adapters_leave_the_layer_its_name() -> None:
-    modules = attention("model.layers.0")
-    del modules["model.layers.0.self_attn.q_proj"]
-    modules |= {"model.layers.0.self_attn.q_proj.base_layer": nn.Linear(4, 4, bias=False)}
-    modules |= {"model.layers.0.self_attn.q_proj.lora_A.default": nn.Linear(4, 1, bias=False)}
-    blocks = discover(tree(modules)).blocks
-    assert blocks["layer0.attn.q"].parameter.endswith("base_layer.weight")
-    assert "model.layers.0.self_attn.q_proj.lora_A.default.weight" in blocks
 
 
 # --- what is not known -----------------------------------------------------------------------------------------------
@@ -277,7 +290,9 @@ def test_a_rule_can_say_how_a_parameter_is_packed() -> None:
     model = tree({"layers.0.attn.fused": nn.Linear(4, 12), "layers.0.attn.proj": nn.Linear(4, 4)}, num_heads=2)
     rule = register_rule("<attn>fused", "attn.q", "attn.k", "attn.v", packing="grouped")
     try:
-        assert discover(model).blocks["layer0.attn.k.head1"].index == (slice(8, 10), slice(None))
+        blocks = discover(model, heads=True).blocks
+        assert blocks["layer0.attn.k.head1"].index == (slice(8, 10), slice(None))
+        assert blocks["layer0.attn.k"].take(torch.arange(12)[:, None]).flatten().tolist() == [2, 3, 8, 9]
     finally:
         unregister_rule(rule)
 
@@ -287,5 +302,7 @@ def test_wrong_rules_are_refused() -> None:
         Rule("<attn>(", ("attn.q",))
     with pytest.raises(InputError, match="scope: got 'here'"):
         Rule("q", ("attn.q",), scope="here")
+    with pytest.raises(InputError, match="shards: got 0, expected a number of stretches"):
+        Rule("q", ("attn.q",), shards=0)
     with pytest.raises(InputError, match="expected at least one name"):
         register_rule("q")

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from hessianlens.models.discovery import discover
+from hessianlens.models.discovery import discover, register_rule, unregister_rule
 from hessianlens.models.discovery.packed import Packing, cuts
-from tests.models.test_discovery_zoo import changed, discovery_of, hf, hidden, model_of, outputs, tree
+from tests.models.test_discovery_zoo import changed, discovery_of, hidden, model_of, outputs, tree
 
 
 def block_of(family: str, name: str) -> Tensor:
@@ -54,34 +54,82 @@ def test_multihead_attention_with_widths_of_its_own_is_not_packed() -> None:
     assert found.blocks["layer0.attn.v.bias"].index == (slice(16, 24),)
 
 
-@pytest.mark.parametrize("family", ["gpt-neox", "bloom", "falcon-grouped", "bigcode-interleaved"])
-def test_interleaved_projections_are_cut_by_head_and_say_so(family: str) -> None:
-    found = discovery_of(family)
-    assert "layer0.attn.q" not in found.blocks
-    assert sum("only its heads are blocks" in note for note in found.notes) == 1
+INTERLEAVED = {
+    "gpt-neox": "gpt_neox.layers.0.attention.query_key_value",
+    "gpt-neox-japanese": "gpt_neox_japanese.layers.0.attention.query_key_value",
+    "persimmon": "model.layers.0.self_attn.query_key_value",
+    "bloom": "transformer.h.0.self_attention.query_key_value",
+    "falcon-interleaved": "transformer.h.0.self_attention.query_key_value",
+    "falcon-grouped": "transformer.h.0.self_attention.query_key_value",
+    "bigcode-interleaved": "transformer.h.0.attn.c_attn",
+    "codegen": "transformer.h.0.attn.qkv_proj",
+    "minimax": "model.layers.0.self_attn.qkv_proj",
+    "deberta": "deberta.encoder.layer.0.attention.self.in_proj",
+}
+JOINED = {
+    "falcon": "transformer.h.0.self_attention.query_key_value",
+    "bigcode": "transformer.h.0.attn.c_attn",
+    "mpt": "transformer.blocks.0.attn.Wqkv",
+    "dbrx": "transformer.blocks.0.norm_attn_norm.attn.Wqkv",
+}
+PACKED = {**INTERLEAVED, **JOINED}
 
 
-def _own_split(family: str, X: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """q, k and v (batch, length, heads, width) as the model's own code splits them."""
-    if family == "gpt-neox":
-        fused = model_of(family).gpt_neox.layers[0].attention.query_key_value(X)
-        return fused.view(*X.shape[:-1], -1, 3 * 2).chunk(3, dim=-1)
-    attention = model_of(family).transformer.h[0].self_attention
+@pytest.mark.parametrize("family", INTERLEAVED)
+def test_interleaved_projections_are_one_block_each_and_say_so(family: str) -> None:
+    found, own = discovery_of(family), INTERLEAVED[family]
+    layout = found.heads[0]
+    shapes = {role: found.blocks[f"layer0.attn.{role}"].shape for role in "qkv"}
+    assert shapes == {role: (layout.count(role) * layout.width, 8) for role in "qkv"}
+    assert {found.blocks[f"layer0.attn.{role}"].parameter for role in "qkv"} == {f"{own}.weight"}
+    assert sum("q, k, v of one head (or group) after the other" in note for note in found.notes) == 1
+    assert sum(own.rpartition(".")[2] in note for note in found.notes) == 1
+
+
+def _own_split(family: str, X: Tensor) -> tuple[Tensor, ...]:
+    """q, k and v (batch, length, heads, width) as the model's own code splits them, before biases of their own."""
+    fused = model_of(family).get_submodule(PACKED[family])(X).detach()
+    attention = model_of(family).get_submodule(PACKED[family].rpartition(".")[0])
     if family == "bloom":
-        return tuple(part.transpose(1, 2) for part in attention._reshape(attention.query_key_value(X)))
-    return attention._split_heads(attention.query_key_value(X))
+        return tuple(part.transpose(1, 2) for part in attention._reshape(fused))
+    if family.startswith(("falcon", "persimmon")):
+        return attention._split_heads(fused)
+    if family == "codegen":
+        query, value, key = fused.unflatten(-1, (4, -1)).split(2, dim=-1)
+        return tuple(attention._split_heads(part, 4, 2, mp_num=4) for part in (query, key, value))
+    if family == "deberta":
+        return tuple(part.transpose(1, 2) for part in attention.transpose_for_scores(fused).chunk(3, dim=-1))
+    if family in JOINED:
+        return tuple(part.unflatten(-1, (-1, 2)) for part in fused.split([8, *2 * [(fused.shape[-1] - 8) // 2]], -1))
+    return fused.unflatten(-1, (4, 6)).split(2, dim=-1)
 
 
-@pytest.mark.parametrize("family", ["gpt-neox", "bloom", "falcon", "falcon-grouped"])
-def test_heads_of_interleaved_projections_are_those_of_the_model(family: str) -> None:
+def _bias(family: str, name: str) -> Tensor | float:
+    """The bias of a block, where it lies beside the weight."""
+    found = discovery_of(family).blocks.get(name)
+    return block_of(family, name) if found is not None and PACKED[family] in found.parameter else 0.0
+
+
+@pytest.mark.parametrize("family", PACKED)
+def test_q_k_and_v_are_what_the_model_computes(family: str) -> None:
+    X, layout = hidden(), discovery_of(family).heads[0]
+    for role, expected in zip("qkv", _own_split(family, X), strict=True):
+        name = f"layer0.attn.{role}"
+        mine = X @ block_of(family, name).T + _bias(family, f"{name}.bias")
+        torch.testing.assert_close(mine, expected[:, :, :: expected.shape[2] // layout.count(role)].flatten(2))
+
+
+@pytest.mark.parametrize("family", PACKED)
+def test_heads_of_packed_projections_are_those_of_the_model(family: str) -> None:
     X, found = hidden(), discovery_of(family)
     for role, expected in zip("qkv", _own_split(family, X), strict=True):
         for head, block in enumerate(found.head_blocks(0, role)):
+            assert block.stretch is None and len(block.index) == 2  # a rectangle
             mine = X @ block.take(dict(model_of(family).named_parameters())[block.parameter].detach()).T
-            if f"{block.name}.bias" in found.blocks:
-                mine = mine + block_of(family, f"{block.name}.bias")
+            bias = _bias(family, f"layer0.attn.{role}.bias")
             repeats = expected.shape[2] // found.heads[0].count(role)
-            torch.testing.assert_close(mine, expected[:, :, head * repeats].detach())
+            shift = bias[2 * head : 2 * head + 2] if isinstance(bias, Tensor) else 0.0
+            torch.testing.assert_close(mine + shift, expected[:, :, head * repeats])
 
 
 def test_phi3_packs_fewer_keys_than_queries_and_the_gate_before_the_input() -> None:
@@ -98,11 +146,37 @@ def test_phi3_packs_fewer_keys_than_queries_and_the_gate_before_the_input() -> N
     }
 
 
+def test_heads_of_interleaved_projections_on_request() -> None:
+    names = [name for name in discover(model_of("gpt-neox"), heads=True).blocks if name.startswith("layer0.attn.k")]
+    assert names == [
+        *("layer0.attn.k", *(f"layer0.attn.k.head{h}" for h in range(4))),
+        *("layer0.attn.k.bias", *(f"layer0.attn.k.head{h}.bias" for h in range(4))),
+    ]
+
+
 def test_an_order_that_is_not_known_stays_in_one_piece() -> None:
-    size = {"vocab_size": 20, "n_embd": 16, "n_layer": 1, "n_head": 4, "rotary_dim": 2, "n_positions": 16}
-    found = discover(hf("CodeGen", "ForCausalLM", **size, bos_token_id=0, eos_token_id=1)())
-    assert found.blocks["layer0.attn.qkv"].shape == (48, 16)
+    model = tree({"h.0.attn.mixed": nn.Linear(8, 24), "h.0.attn.proj": nn.Linear(8, 8)}, num_heads=4)
+    rule = register_rule("<attn>mixed", "attn.qkv")
+    try:
+        found = discover(model)
+    finally:
+        unregister_rule(rule)
+    assert found.blocks["layer0.attn.qkv"].shape == (24, 8)
     assert any("order that is not known" in note for note in found.notes)
+
+
+@pytest.mark.parametrize(("heads", "cut"), [(4, True), (6, False)])
+def test_shards_hold_whole_heads_or_nothing_is_cut(heads: int, cut: bool) -> None:
+    model = tree({"h.0.attn.mixed": nn.Linear(12, 36), "h.0.attn.proj": nn.Linear(12, 12)}, num_heads=heads)
+    rule = register_rule("<attn>mixed", "attn.q", "attn.k", "attn.v", shards=4)
+    try:
+        found = discover(model).blocks
+    finally:
+        unregister_rule(rule)
+    assert ("layer0.attn.k" in found, "layer0.attn.qkv" in found) == (cut, not cut)
+    if cut:
+        rows = torch.arange(36)[:, None].expand(-1, 12)
+        assert found["layer0.attn.k"].take(rows)[:, 0].tolist() == [3, 4, 5, 12, 13, 14, 21, 22, 23, 30, 31, 32]
 
 
 @pytest.mark.parametrize("rows", [25, 48])
@@ -117,10 +191,10 @@ def test_cuts_tile_whatever_the_numbers_of_heads() -> None:
     for query, key_value in [(1, 1), (4, 1), (4, 2), (4, 4), (6, 3)]:
         for order in ("joined", "grouped"):
             total = 5 * (query + 2 * key_value)
-            parts = cuts(("q", "k", "v"), total, Packing(0, order, query, key_value))
+            parts = cuts(("q", "k", "v"), total, Packing(order, query=query, key_value=key_value))
             assert parts is not None
-            entries = sorted(i for _, start, end in parts for i in range(start, end))
-            assert entries == list(range(total))
+            entries = [i for part in parts for i in range(total) if part.start <= i % part.length < part.end]
+            assert sorted(entries) == list(range(total))
 
 
 def test_conv1d_is_told_by_its_layout_even_if_square() -> None:

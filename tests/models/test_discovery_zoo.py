@@ -19,7 +19,6 @@ from hessianlens.problems import matches
 
 LLAMA = "attn.q attn.k attn.v attn.o mlp.in mlp.gate mlp.out norm1 norm2"
 PLAIN = "attn.q attn.k attn.v attn.o mlp.in mlp.out norm1 norm2"
-NEOX = " ".join(f"attn.{r}.head{h}" for r in "qkv" for h in range(4)) + " attn.o mlp.in mlp.out norm1 norm2"
 CROSS = f"{PLAIN} cross.q cross.k cross.v cross.o norm3"
 BERT = "embed pos embed.type embed.norm"
 VIT = "embed.cls embed.patch pos norm_final unembed"
@@ -69,9 +68,15 @@ def hf(kind: str, head: str, **options: Any) -> Callable[[], nn.Module]:
     def build() -> nn.Module:
         transformers = pytest.importorskip("transformers")
         config = getattr(transformers, f"{kind}Config")(**options)
+        config._experts_implementation = "eager"  # others refuse double precision
         return getattr(transformers, kind + head)(config)
 
     return build
+
+
+def own(layers: str, *names: str) -> str:
+    """Parameters of two layers under their own names."""
+    return " ".join(f"{layers}.{number}.{name}" for number in range(2) for name in names)
 
 
 def pixels() -> dict[str, Tensor]:
@@ -285,9 +290,71 @@ FAMILIES: dict[str, Family] = {
         CAUSAL,
         rotary=True,
     ),
-    "gpt-neox": Family(hf("GPTNeoX", LM, **SHORT, bos_token_id=0, eos_token_id=1), NEOX, CAUSAL, rotary=True),
+    "gpt-neox": Family(hf("GPTNeoX", LM, **SHORT, bos_token_id=0, eos_token_id=1), PLAIN, CAUSAL, rotary=True),
+    "gpt-neox-japanese": Family(
+        hf(
+            "GPTNeoXJapanese",
+            LM,
+            **{k: v for k, v in SHORT.items() if k != "intermediate_size"},
+            intermediate_multiple_size=2,
+            bos_token_id=0,
+            eos_token_id=1,
+        ),
+        PLAIN,
+        "embed norm_final",
+        rotary=True,
+    ),
+    "persimmon": Family(
+        hf(
+            "Persimmon",
+            LM,
+            **SHORT,
+            qk_layernorm=False,
+            rope_parameters={"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 1.0},
+            bos_token_id=0,
+            eos_token_id=1,
+        ),
+        PLAIN,
+        CAUSAL,
+        rotary=True,
+    ),
+    "codegen": Family(hf("CodeGen", LM, **{**GPT2, "rotary_dim": 2}), PLAIN.replace(" norm2", ""), CAUSAL, rotary=True),
+    "dbrx": Family(
+        hf(
+            "Dbrx",
+            LM,
+            vocab_size=20,
+            d_model=8,
+            n_heads=4,
+            n_layers=2,
+            max_seq_len=16,
+            attn_config={"kv_n_heads": 2, "clip_qkv": 100.0, "rope_theta": 1e4},
+            ffn_config={"hidden_size": 8, "ffn_hidden_size": 8, "moe_num_experts": 2, "moe_top_k": 2},
+            bos_token_id=0,
+            eos_token_id=1,
+        ),
+        "attn.q attn.k attn.v attn.o mlp.router norm1 norm2",
+        f"{CAUSAL} {own('transformer.blocks', 'ffn.experts.mlp.w1', 'ffn.experts.mlp.v1', 'ffn.experts.mlp.w2')}",
+        rotary=True,
+    ),
+    "minimax": Family(
+        hf(
+            "MiniMax",
+            LM,
+            **GROUPED,
+            head_dim=2,
+            num_local_experts=2,
+            block_size=4,
+            max_position_embeddings=16,
+            layer_types=["linear_attention"] * 2,
+        ),
+        "attn.q attn.k attn.v attn.o mlp.router norm1 norm2",
+        f"{CAUSAL} {own('model.layers', 'self_attn.norm.weight', 'self_attn.output_gate.weight')} "
+        f"{own('model.layers', 'mlp.experts.gate_up_proj', 'mlp.experts.down_proj')}",
+        rotary=True,
+    ),
     "bloom": Family(
-        hf("Bloom", LM, vocab_size=20, hidden_size=8, n_layer=2, n_head=4), NEOX, "embed embed.norm norm_final"
+        hf("Bloom", LM, vocab_size=20, hidden_size=8, n_layer=2, n_head=4), PLAIN, "embed embed.norm norm_final"
     ),
     "falcon": Family(
         hf("Falcon", LM, **TEXT, bos_token_id=0, eos_token_id=1),
@@ -297,12 +364,18 @@ FAMILIES: dict[str, Family] = {
     ),
     "falcon-grouped": Family(
         hf("Falcon", LM, **TEXT, num_kv_heads=2, new_decoder_architecture=True, bos_token_id=0, eos_token_id=1),
-        " ".join(n for n in NEOX.split() if n not in {f"attn.{r}.head{h}" for r in "kv" for h in (2, 3)}),
+        PLAIN,
+        "embed norm_final",
+        rotary=True,
+    ),
+    "falcon-interleaved": Family(
+        hf("Falcon", LM, **TEXT, multi_query=False, bos_token_id=0, eos_token_id=1),
+        PLAIN.replace(" norm2", ""),
         "embed norm_final",
         rotary=True,
     ),
     "bigcode": Family(hf("GPTBigCode", LM, **GPT2), PLAIN, "embed pos norm_final"),
-    "bigcode-interleaved": Family(hf("GPTBigCode", LM, **GPT2, multi_query=False), NEOX, "embed pos norm_final"),
+    "bigcode-interleaved": Family(hf("GPTBigCode", LM, **GPT2, multi_query=False), PLAIN, "embed pos norm_final"),
     "llama": Family(hf("Llama", LM, **GROUPED), LLAMA, CAUSAL, rotary=True),
     "mistral": Family(hf("Mistral", LM, **GROUPED), LLAMA, CAUSAL, rotary=True),
     "qwen2": Family(hf("Qwen2", LM, **GROUPED), LLAMA, CAUSAL, rotary=True),
@@ -329,6 +402,7 @@ FAMILIES: dict[str, Family] = {
     ),
     "bert": Family(hf("Bert", "ForMaskedLM", **SHORT), PLAIN, f"{BERT} unembed.dense unembed.norm"),
     "bert-classes": Family(hf("Bert", SEQUENCE, **SHORT), PLAIN, f"{BERT} pool unembed"),
+    "deberta": Family(hf("Deberta", "ForMaskedLM", **SHORT), PLAIN, "embed pos embed.norm unembed.dense unembed.norm"),
     "roberta": Family(hf("Roberta", "ForMaskedLM", **SHORT), PLAIN, f"{BERT} unembed.dense unembed.norm"),
     "roberta-classes": Family(hf("Roberta", SEQUENCE, **SHORT), PLAIN, f"{BERT} unembed.dense unembed"),
     "distilbert": Family(

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from hessianlens.operators import Factor, TokenSum, contraction
+from hessianlens.operators.scaled import Scaled
 from tests.operators.registry import OPERATORS, kronecker_sum
 from tests.oracles.properties import PROPERTIES
 
@@ -39,7 +40,7 @@ class WrongProduct(TokenSum):
 class WrongNorm(TokenSum):
     """Forgets the factor 2 of mixed terms and loses the last token."""
 
-    def _frobenius_square(self) -> Tensor:
+    def _frobenius_square(self) -> Scaled:
         kept = [term.sliced("n", 0, 5) for term in self.terms]
         return TokenSum(kept, self._out_shape[0], self._in_shape[0], self.dtype, self.device)._frobenius_square()
 

@@ -26,7 +26,7 @@ NAN = A.clone()
 NAN[2, 3] = torch.nan
 
 CASES = {
-    "one probe has no error bar": (lambda: frobenius(A, 1), r"probes: got 1, expected a whole number of at least 2"),
+    "no probe, norm": (lambda: frobenius(A, 0), r"probes: got 0, expected a whole number of at least 1"),
     "one probe, trace": (lambda: trace(A, 1), r"probes: got 1,.*at least 2"),
     "no probe": (lambda: trace(A, 0), r"probes: got 0,.*at least 1"),
     "one probe, diagonal": (lambda: diagonal(A, 1), r"probes: got 1,.*at least 2"),

@@ -6,21 +6,11 @@ import pytest
 import torch
 
 import hessianlens as hl
-from hessianlens.operators import Factor, contraction, token_sum
-from hessianlens.theory import expansion, scores
+from hessianlens.operators import Factor, contraction
 from tests.oracles.autograd import dense_hessian, hessian_vector_product, score_split
 from tests.oracles.comparison import assert_same
 from tests.theory.test_witnesses import assert_witnesses_agree
 from tests.variants import ALL_ACTIVATIONS, DOUBLE, LENGTH, layers, losses, randn, self_attention, square_loss, tokens
-
-
-@pytest.fixture
-def as_if_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No shortcut for small sizes: factored row derivatives, one token at a time, symmetric norms, sliced workspace."""
-    monkeypatch.setattr(expansion, "_SMALL", 0)
-    monkeypatch.setattr(scores, "_LEAST_CHUNK_BYTES", 1)
-    monkeypatch.setattr(token_sum, "_HALVING_PAYS", 0.0)
-    monkeypatch.setattr(contraction, "WORKSPACE_BYTES", 256)
 
 
 def assert_norms_agree(layer, X, loss) -> None:

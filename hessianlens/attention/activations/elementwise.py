@@ -66,11 +66,12 @@ class Sigmoid(Elementwise):
         self.name = "sigmoid" if bias == 0.0 else f"sigmoid(bias={bias})"
 
     def derivatives(self, scores: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-        """s, s (1 - s), s (1 - s) (1 - 2 s)."""
+        """s(t), s(t) s(-t) and -s(t) s(-t) tanh(t / 2): ``1 - s`` and ``1 - 2 s`` without cancellation."""
         bias = -math.log(scores.shape[-1]) if isinstance(self.bias, str) else self.bias
-        s = torch.sigmoid(scores + bias)
-        first = s * (1 - s)
-        return s, first, first * (1 - 2 * s)
+        t = scores + bias
+        s = torch.sigmoid(t)
+        first = s * torch.sigmoid(-t)
+        return s, first, -first * torch.tanh(t / 2)
 
 
 class ReLU(Elementwise):
@@ -89,9 +90,9 @@ class Tanh(Elementwise):
     name = "tanh"
 
     def derivatives(self, scores: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-        """h, 1 - h^2, -2 h (1 - h^2)."""
+        """h, sech^2 and -2 h sech^2, with ``sech^2(t) = 4 s(2 t) s(-2 t)`` for the sigmoid s: no ``1 - h^2``."""
         h = torch.tanh(scores)
-        first = 1 - h * h
+        first = 4 * torch.sigmoid(2 * scores) * torch.sigmoid(-2 * scores)
         return h, first, -2 * h * first
 
 

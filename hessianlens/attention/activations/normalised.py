@@ -7,7 +7,8 @@ from torch import Tensor
 
 from hessianlens.attention.activations.base import Activation, Scores, Visible
 from hessianlens.attention.activations.elementwise import Elementwise, Linear, ReLU
-from hessianlens.attention.rows import RowMatrices
+from hessianlens.attention.rows import RowMatrices, quotient_rows
+from hessianlens.peak import Peak
 
 
 class RowNormalised(Activation):
@@ -43,16 +44,15 @@ class RowNormalised(Activation):
         return torch.where(empty, 0, a / torch.where(empty, torch.ones_like(total), total))
 
     def jacobian(self, scores: Scores, visible: Visible) -> RowMatrices:
-        """Diagonal minus rank one."""
+        """Diagonal minus rank one, split at the largest weight."""
         _, first, _, inverse = self._parts(scores, visible)
-        slope, A = first * inverse, self.value(scores, visible)
-        return RowMatrices(tuple(A.shape), diagonal=slope, left=A[..., None], right=-slope[..., None], kills_left=True)
+        return quotient_rows(Peak(self.value(scores, visible)), first * inverse, kills_right=False)
 
     def curvature(self, scores: Scores, visible: Visible, weights: Scores) -> RowMatrices:
         """Diagonal plus rank two."""
         _, first, second, inverse = self._parts(scores, visible)
         A, slope = self.value(scores, visible), first * inverse
-        centred = weights - (A * weights).sum(-1, keepdim=True)
+        centred = Peak(A).centred(weights)
         left, right = torch.stack([slope, slope * centred], -1), -torch.stack([slope * centred, slope], -1)
         diagonal = None if second is None else second * inverse * centred
         return RowMatrices(tuple(A.shape), diagonal=diagonal, left=left, right=right)

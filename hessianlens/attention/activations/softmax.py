@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from hessianlens.attention.activations.base import Activation, Scores, Visible
-from hessianlens.attention.rows import RowMatrices
+from hessianlens.attention.rows import RowMatrices, quotient_rows
+from hessianlens.peak import Peak
 
 
 class Softmax(Activation):
@@ -31,15 +32,13 @@ class Softmax(Activation):
         return weights / torch.where(total == 0, torch.ones_like(total), total)
 
     def jacobian(self, scores: Scores, visible: Visible) -> RowMatrices:
-        """Covariance of the row's distribution: diagonal minus rank one."""
-        A = self.value(scores, visible)
-        return RowMatrices(
-            tuple(A.shape), diagonal=A, left=A[..., None], right=-A[..., None], kills_right=True, kills_left=True
-        )
+        """Covariance of the row's distribution: diagonal minus rank one, split at the largest weight."""
+        peak = Peak(self.value(scores, visible))
+        return quotient_rows(peak, peak.weights, kills_right=True)
 
     def curvature(self, scores: Scores, visible: Visible, weights: Tensor) -> RowMatrices:
         """Third central moment of the row's distribution along `weights`: diagonal plus rank two."""
         A = self.value(scores, visible)
-        Ac = A * (weights - (A * weights).sum(-1, keepdim=True))
+        Ac = A * Peak(A).centred(weights)
         left, right = torch.stack([Ac, A], -1), -torch.stack([A, Ac], -1)
         return RowMatrices(tuple(A.shape), diagonal=Ac, left=left, right=right, kills_right=True, kills_left=True)

@@ -14,11 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hessianlens.inspect import block_norms, hessian
 from hessianlens.lab.claims.samples import seeds, slope
 from hessianlens.lab.experiments.common.means import geometric_mean
 from hessianlens.models import LinearAttentionStack, Transformer
 from hessianlens.models.adapters import problem
+from hessianlens.network import block_norms, hessian
 from hessianlens.operators import StructuredOperator
 from hessianlens.problems import Problem
 from hessianlens.tasks import Addition

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Sequence
 from types import ModuleType
 
 from hessianlens.errors import InputError
-from hessianlens.lab.claims.claim import DOCUMENTS, Claim
+from hessianlens.lab.claims.claim import Claim
+from hessianlens.lab.claims.index import known_ids, order
 from hessianlens.lab.claims.topics import (
     activation_growth,
     activation_heterogeneity,
@@ -127,27 +127,4 @@ def find(ids: Sequence[str]) -> tuple[Claim, ...]:
     ['softmax division']
     """
     known = {claim.id: claim for claim in all_claims()}
-    for id in ids:
-        if id.upper() not in known:
-            raise InputError(f"claim: got {id!r}, expected an id such as {_near(id.upper(), list(known))}.")
-    return tuple(known[id] for id in dict.fromkeys(id.upper() for id in ids))
-
-
-def order(id: str) -> tuple[int, int]:
-    """Sorting key of an id: document, then number.
-
-    >>> sorted(["A2", "P10", "P9"], key=order)
-    ['P9', 'P10', 'A2']
-    """
-    return list(DOCUMENTS).index(id[0]), int(id[1:])
-
-
-def _near(id: str, known: list[str]) -> str:
-    """A few ids like the one that was given, and the range of each document."""
-    alike = difflib.get_close_matches(id, known, n=3, cutoff=0.5)
-    ranges = []
-    for letter in DOCUMENTS:
-        numbers = sorted(order(name)[1] for name in known if name[0] == letter)
-        if numbers:
-            ranges.append(f"{letter}{numbers[0]}-{letter}{numbers[-1]}")
-    return f"{', '.join(alike or known[:1])} (there are {', '.join(ranges)})"
+    return tuple(known[id] for id in known_ids(ids, known))

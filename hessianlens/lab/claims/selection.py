@@ -1,34 +1,49 @@
-"""Which claims to test and which entries to show."""
+"""Which claims to test and which entries to show; all but the claims themselves without torch."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from hessianlens.errors import InputError, check_choice
 from hessianlens.lab.claims.claim import DOCUMENTS, Claim
-from hessianlens.lab.claims.entry import Entry
 from hessianlens.lab.claims.finding import Verdict
-from hessianlens.lab.claims.registry import all_claims, find
+from hessianlens.lab.claims.index import claim_topics, known_ids
+
+if TYPE_CHECKING:
+    from hessianlens.lab.claims.entry import Entry
 
 
 def select(ids: Sequence[str] = (), document: str | None = None, topic: str | None = None) -> tuple[Claim, ...]:
-    """The claims with these ids (all without any), of one document, of one topic.
+    """The claims of `selected_ids`.
 
     >>> [claim.id for claim in select(document="c", topic="softmax_division")]
     ['C8', 'C9', 'C10', 'C26', 'C27']
     """
-    claims = find(ids) if ids else all_claims()
+    from hessianlens.lab.claims.registry import find
+
+    return find(selected_ids(ids, document, topic))
+
+
+def selected_ids(ids: Sequence[str] = (), document: str | None = None, topic: str | None = None) -> list[str]:
+    """These ids (all without any), of one document, of one topic.
+
+    >>> selected_ids(document="c", topic="softmax_division")
+    ['C8', 'C9', 'C10', 'C26', 'C27']
+    """
+    topics = claim_topics()
+    chosen = known_ids(ids, topics) if ids else list(topics)
     if document is not None:
         check_choice("document", document.upper(), DOCUMENTS)
-        claims = tuple(claim for claim in claims if claim.document == document.upper())
+        chosen = [id for id in chosen if id[0] == document.upper()]
     if topic is not None:
         name = topic.lower().replace("_", " ")
-        _check_topic(name)
-        claims = tuple(claim for claim in claims if claim.topic == name)
-    if not claims:
+        _check_topic(name, set(topics.values()))
+        chosen = [id for id in chosen if topics[id] == name]
+    if not chosen:
         raise InputError("claims: got filters that leave none; expected at least one claim. Drop a filter.")
-    return claims
+    return chosen
 
 
 def with_verdict(entries: Iterable[Entry], verdict: str | None) -> tuple[Entry, ...]:
@@ -44,8 +59,8 @@ def with_verdict(entries: Iterable[Entry], verdict: str | None) -> tuple[Entry, 
     return tuple(entry for entry in entries if str(entry.verdict) == name)
 
 
-def _check_topic(name: str) -> None:
-    known = sorted({claim.topic for claim in all_claims()})
+def _check_topic(name: str, topics: Iterable[str]) -> None:
+    known = sorted(topics)
     if name not in known:
         near = difflib.get_close_matches(name, known, n=3) or known
         raise InputError(f"topic: got {name!r}, expected one such as {', '.join(map(repr, near))}.")

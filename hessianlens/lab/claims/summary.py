@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from hessianlens.lab.claims.claim import DOCUMENTS
 from hessianlens.lab.claims.entry import Entry
 from hessianlens.lab.claims.finding import Verdict
-from hessianlens.lab.claims.registry import order
+from hessianlens.lab.claims.index import order
 
 CENTRAL = frozenset(
     (

@@ -5,16 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-import torch
-
-from hessianlens.attention.activations import ACTIVATIONS
 from hessianlens.lab.experiments.common.checks import check_config
-from hessianlens.lab.experiments.common.layers import lone_layer
-from hessianlens.lab.experiments.common.slopes import log_log_slope
 from hessianlens.lab.experiments.experiment import Experiment
 from hessianlens.lab.results import Measurement, Parameters, Row
-from hessianlens.theory import attention_hessian, predicted_growth
+from hessianlens.notation import ACTIVATION_NAMES
 
 BLOCKS = (("Q", "Q"), ("Q", "K"), ("V", "Q"), ("V", "V"))
 PARTS = ("outer", "functional")
@@ -31,7 +25,7 @@ class ActivationGrowthConfig:
         largest_score: Exponents are fitted up to the scale at which no score exceeds this.
     """
 
-    activations: tuple[str, ...] = tuple(ACTIVATIONS)
+    activations: tuple[str, ...] = ACTIVATION_NAMES
     d_model: int = 8
     d_k: int = 4
     length: int = 10
@@ -44,7 +38,7 @@ class ActivationGrowthConfig:
 
     def __post_init__(self) -> None:
         """Refuse what cannot be measured, before the first cell."""
-        check_config(self, {"length": 3, "points": 3}, {"activations": ACTIVATIONS})
+        check_config(self, {"length": 3, "points": 3}, {"activations": ACTIVATION_NAMES})
 
 
 def cells(config: ActivationGrowthConfig) -> list[dict[str, Any]]:
@@ -63,6 +57,13 @@ def measure(parameters: Parameters) -> Measurement:
 
     Arrays: ``sigmas``; ``norms``, one line a row of the table; ``fitted``, whether a scale lies in the fitted range.
     """
+    import numpy as np
+    import torch
+
+    from hessianlens.lab.experiments.common.layers import lone_layer
+    from hessianlens.lab.experiments.common.slopes import log_log_slope
+    from hessianlens.theory import attention_hessian, predicted_growth
+
     asked: Any = parameters
     setting = lone_layer(asked["d_model"], asked["d_k"], asked["length"], asked["seed"], activation=asked["activation"])
     gradient = 2 / setting.Y.numel() * setting.Y

@@ -6,14 +6,10 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from hessianlens.attention.activations import ACTIVATIONS
 from hessianlens.lab.experiments.common.checks import check_config
-from hessianlens.lab.experiments.common.diagonal_blocks import PARTS, diagonal_blocks
-from hessianlens.lab.experiments.common.entries import entry_sizes
-from hessianlens.lab.experiments.common.layers import lone_layer
-from hessianlens.lab.experiments.common.toy import toy_problem
 from hessianlens.lab.experiments.experiment import Experiment
 from hessianlens.lab.results import Measurement, Parameters, Row
+from hessianlens.notation import ACTIVATION_NAMES
 
 WEIGHT_SCALE = 0.8
 """Weights come from N(0, (0.8 / sqrt(d))^2), as in the toy Transformer."""
@@ -29,7 +25,7 @@ class MagnitudesConfig:
             of tokens as large as the Transformer's, square loss against targets from N(0, 1)).
     """
 
-    activations: tuple[str, ...] = tuple(ACTIVATIONS)
+    activations: tuple[str, ...] = ACTIVATION_NAMES
     places: tuple[str, ...] = ("transformer", "layer")
     d_model: int = 16
     sequences: int = 64
@@ -40,7 +36,7 @@ class MagnitudesConfig:
 
     def __post_init__(self) -> None:
         """Refuse what cannot be measured, before the first cell."""
-        check_config(self, {"length": 2}, {"activations": ACTIVATIONS, "places": ("transformer", "layer")})
+        check_config(self, {"length": 2}, {"activations": ACTIVATION_NAMES, "places": ("transformer", "layer")})
 
 
 def cells(config: MagnitudesConfig) -> list[dict[str, Any]]:
@@ -59,6 +55,11 @@ def cells(config: MagnitudesConfig) -> list[dict[str, Any]]:
 
 def measure(parameters: Parameters) -> Measurement:
     """Median, root mean square and norm of every diagonal block and part."""
+    from hessianlens.lab.experiments.common.diagonal_blocks import PARTS, diagonal_blocks
+    from hessianlens.lab.experiments.common.entries import entry_sizes
+    from hessianlens.lab.experiments.common.layers import lone_layer
+    from hessianlens.lab.experiments.common.toy import toy_problem
+
     asked: Any = parameters
     d = asked["d_model"]
     if asked["place"] == "transformer":

@@ -1,6 +1,7 @@
 """What an experiment is: named configurations, the cells of a configuration, and the measurement of one cell.
 
 An experiment is one file of this folder. It measures and never draws; it knows nothing of stores, processes or pages.
+What a measurement needs is imported when it begins: to list experiments and to refuse a setting takes no torch.
 """
 
 from __future__ import annotations
@@ -10,9 +11,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
-
-import torch
-from threadpoolctl import threadpool_limits
 
 from hessianlens.errors import InputError, check_choice
 from hessianlens.lab.results import FinishedCell, Measurement, Parameters, Result, collect
@@ -55,6 +53,9 @@ class Experiment(Generic[Config]):
 
     def finish(self, parameters: Parameters) -> FinishedCell:
         """Measure one cell on one thread, whatever the surrounding process uses."""
+        import torch
+        from threadpoolctl import threadpool_limits
+
         threads = torch.get_num_threads()
         torch.set_num_threads(1)
         start = time.perf_counter()

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import torch
-from torch import Tensor
-
-from hessianlens.inspect import hessian
 from hessianlens.lab.experiments.common.checks import check_config
-from hessianlens.lab.experiments.common.diagonal_blocks import diagonal_blocks
-from hessianlens.lab.experiments.common.entries import entry_sizes
-from hessianlens.lab.experiments.common.maps import pooled_map
-from hessianlens.lab.experiments.common.toy import toy_problem
 from hessianlens.lab.experiments.experiment import Experiment
 from hessianlens.lab.results import Measurement, Parameters, Row
-from hessianlens.problems import Problem
+
+if TYPE_CHECKING:
+    import numpy as np
+    from torch import Tensor
+
+    from hessianlens.problems import Problem
 
 ORDER = {
     "W_E": "embed",
@@ -74,12 +70,20 @@ def cells(config: Fig1Config) -> list[dict[str, Any]]:
 
 def measure(parameters: Parameters) -> Measurement:
     """Maps from matrix-free products (attention part: the closed form), or statistics of exact blocks."""
+    from hessianlens.lab.experiments.common.diagonal_blocks import diagonal_blocks
+    from hessianlens.lab.experiments.common.toy import toy_problem
+
     asked: Any = parameters
     problem = toy_problem(asked["d_model"], "softmax", asked["seed"], asked["sequences"], asked["data_seed"])
     return _maps(problem, asked["pixels"]) if asked["kind"] == "map" else diagonal_blocks(problem)
 
 
 def _maps(problem: Problem, pixels: int) -> Measurement:
+    import numpy as np
+
+    from hessianlens.lab.experiments.common.entries import entry_sizes
+    from hessianlens.lab.experiments.common.maps import pooled_map
+
     sizes = {name: problem.blocks[block].numel for name, block in ORDER.items()}
     whole = whole_hessian(problem)
     attention = attention_hessian_in_network(problem)
@@ -99,6 +103,10 @@ def _maps(problem: Problem, pixels: int) -> Measurement:
 
 def whole_hessian(problem: Problem) -> Tensor:
     """The dense Hessian of all parameters in the order of `ORDER`, column block by column block."""
+    import torch
+
+    from hessianlens.network import hessian
+
     model_order = [block.name for block in problem.select("*")]
     columns = []
     for block in ORDER.values():
@@ -112,6 +120,9 @@ def whole_hessian(problem: Problem) -> Tensor:
 
 def attention_hessian_in_network(problem: Problem, names: Sequence[str] = ATTENTION) -> Tensor:
     """The dense Hessian of the attention weights in closed form."""
+    import torch
+
+    from hessianlens.network import hessian
 
     def block(row: str, column: str) -> Tensor:
         return hessian(problem, ORDER[row], ORDER[column], method="exact").to_dense()

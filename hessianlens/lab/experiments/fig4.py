@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from hessianlens.attention.activations import ACTIVATIONS
 from hessianlens.lab.experiments.common.checks import check_config
-from hessianlens.lab.experiments.common.diagonal_blocks import diagonal_blocks
-from hessianlens.lab.experiments.common.toy import toy_problem
 from hessianlens.lab.experiments.experiment import Experiment
 from hessianlens.lab.results import Measurement, Parameters
+from hessianlens.notation import ACTIVATION_NAMES
 
 
 @dataclass(frozen=True)
@@ -27,7 +25,7 @@ class Fig4Config:
 
     def __post_init__(self) -> None:
         """Refuse what cannot be measured, before the first cell."""
-        check_config(self, choices={"attentions": ACTIVATIONS})
+        check_config(self, choices={"attentions": ACTIVATION_NAMES})
 
 
 def cells(config: Fig4Config) -> list[dict[str, Any]]:
@@ -42,6 +40,9 @@ def cells(config: Fig4Config) -> list[dict[str, Any]]:
 
 def measure(parameters: Parameters) -> Measurement:
     """Sizes of the entries of the exact diagonal blocks."""
+    from hessianlens.lab.experiments.common.diagonal_blocks import diagonal_blocks
+    from hessianlens.lab.experiments.common.toy import toy_problem
+
     asked: Any = parameters
     problem = toy_problem(
         asked["d_model"],

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import torch
-from torch import Tensor, einsum
-
-from hessianlens.attention import attention_entropy, first_moment, second_moment, third_moment_along
 from hessianlens.lab.experiments.common.checks import check_config
-from hessianlens.lab.experiments.common.layers import LoneLayer, lone_layer
 from hessianlens.lab.experiments.experiment import Experiment
 from hessianlens.lab.results import Measurement, Parameters, Row
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from hessianlens.lab.experiments.common.layers import LoneLayer
 
 BLOCKS = {
     ("outer", "VV"): "M1",
@@ -44,6 +43,8 @@ class StrataConfig:
 
 def cells(config: StrataConfig) -> list[dict[str, Any]]:
     """One cell a factor and draw."""
+    import numpy as np
+
     factors = 10 ** np.linspace(config.low, config.high, config.points)
     shared = {"d_model": config.d_model, "d_k": config.d_k, "length": config.length}
     return [
@@ -55,6 +56,9 @@ def cells(config: StrataConfig) -> list[dict[str, Any]]:
 
 def measure(parameters: Parameters) -> Measurement:
     """Entropy, norms of the moments and of the blocks, and how well moments alone rebuild each block."""
+    from hessianlens.attention import attention_entropy, first_moment, second_moment, third_moment_along
+    from hessianlens.lab.experiments.common.layers import LoneLayer, lone_layer
+
     asked: Any = parameters
     drawn = lone_layer(asked["d_model"], asked["d_k"], asked["length"], asked["seed"])
     layer = drawn.layer.with_parameters({"Q": asked["factor"] * drawn.layer.W_Q})
@@ -89,6 +93,9 @@ def measure(parameters: Parameters) -> Measurement:
 
 def rebuild(setting: LoneLayer, name: str, moment: Tensor) -> Tensor:
     """A block from one moment: outer VV from M1, outer QQ from M2, functional QQ from M3 along the loss gradient."""
+    import torch
+    from torch import einsum
+
     layer, X = setting.layer, setting.X
     factor, scale = 2 / setting.Y.numel(), math.sqrt(layer.d_k)
     if name == "M1":

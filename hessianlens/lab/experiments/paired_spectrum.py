@@ -5,16 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-import torch
-
-from hessianlens.attention.activations import ACTIVATIONS
 from hessianlens.lab.experiments.common.checks import check_config
-from hessianlens.lab.experiments.common.layers import lone_layer
-from hessianlens.lab.experiments.common.spectra import rounding, spectrum_facts
 from hessianlens.lab.experiments.experiment import Experiment
 from hessianlens.lab.results import Measurement, Parameters, Row
-from hessianlens.theory import eigenvalue_pairs
+from hessianlens.notation import ACTIVATION_NAMES
 
 QUERY_KEY = ["Q", "K"]
 
@@ -32,7 +26,7 @@ class PairedSpectrumConfig:
 
     def __post_init__(self) -> None:
         """Refuse what cannot be measured, before the first cell."""
-        check_config(self, {"length": 2}, {"activations": ACTIVATIONS})
+        check_config(self, {"length": 2}, {"activations": ACTIVATION_NAMES})
 
 
 def cells(config: PairedSpectrumConfig) -> list[dict[str, Any]]:
@@ -51,6 +45,12 @@ def measure(parameters: Parameters) -> Measurement:
     Arrays: eigenvalues ``t_functional``, ``t_outer``, ``full``, ascending, and ``closed_form``, those of the
     T-functional part from the singular values of one d x d matrix.
     """
+    import torch
+
+    from hessianlens.lab.experiments.common.layers import lone_layer
+    from hessianlens.lab.experiments.common.spectra import multiplicity, spectrum_facts
+    from hessianlens.theory import eigenvalue_pairs
+
     asked: Any = parameters
     H = lone_layer(
         asked["d_model"], asked["d_k"], asked["length"], asked["seed"], activation=asked["activation"]
@@ -75,18 +75,6 @@ def measure(parameters: Parameters) -> Measurement:
     )
     arrays = {**{part: found.numpy() for part, found in spectra.items()}, "closed_form": closed.numpy()}
     return Measurement(tuple(rows), arrays)
-
-
-def multiplicity(values: torch.Tensor) -> int:
-    """How often each positive eigenvalue comes, at least: the shortest run of equal ones.
-
-    >>> multiplicity(torch.tensor([-2.0, -2.0, 0.0, 1.0, 1.0, 1.0, 2.0, 2.0], dtype=torch.float64))
-    2
-    """
-    least = rounding(values)
-    positive = values[values > least].numpy()
-    jumps = np.flatnonzero(np.diff(positive) > 100 * least)
-    return int(np.diff(np.concatenate([[-1], jumps, [len(positive) - 1]])).min())
 
 
 EXPERIMENT = Experiment(

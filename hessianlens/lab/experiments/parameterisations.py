@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import torch
-
-from hessianlens.attention import SingleMatrixAttention
-from hessianlens.attention.layer import AttentionHead
 from hessianlens.lab.experiments.common.checks import check_config
-from hessianlens.lab.experiments.common.layers import LoneLayer, lone_layer
-from hessianlens.lab.experiments.common.spectra import spectrum_facts
 from hessianlens.lab.experiments.experiment import Experiment
 from hessianlens.lab.results import Measurement, Parameters, Row
-from hessianlens.theory import attention_hessian
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from hessianlens.attention.layer import AttentionHead
+    from hessianlens.lab.experiments.common.layers import LoneLayer
 
 
 @dataclass(frozen=True)
@@ -48,6 +46,13 @@ def measure(parameters: Parameters) -> Measurement:
 
     Arrays: eigenvalues of the full query-key Hessian, ascending, as ``dual`` and ``single``.
     """
+    import torch
+
+    from hessianlens.attention import SingleMatrixAttention
+    from hessianlens.lab.experiments.common.layers import lone_layer
+    from hessianlens.lab.experiments.common.spectra import spectrum_facts
+    from hessianlens.theory import attention_hessian
+
     asked: Any = parameters
     setting = lone_layer(asked["d_model"], asked["d_k"], asked["length"], asked["seed"])
     dual = setting.layer
@@ -71,6 +76,8 @@ def measure(parameters: Parameters) -> Measurement:
 
 def _gradient_norm(layer: AttentionHead, names: list[str], setting: LoneLayer) -> float:
     """Norm of the loss gradient with respect to the query-key weights."""
+    import torch
+
     weights = {name: layer.parameters[name].clone().requires_grad_() for name in names}
     loss = setting.loss.value(layer.with_parameters(weights)(setting.X[None]))
     found = torch.autograd.grad(loss, list(weights.values()))

@@ -5,14 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
 from hessianlens.lab.experiments.common.checks import check_config
-from hessianlens.lab.experiments.common.layers import lone_layer
-from hessianlens.lab.experiments.common.spectra import spectrum_facts
 from hessianlens.lab.experiments.experiment import Experiment
 from hessianlens.lab.results import Measurement, Parameters, Row
-from hessianlens.theory import t_outer_rank, t_outer_rank_bound
 
 QUERY_KEY = ["Q", "K"]
 
@@ -50,6 +45,12 @@ def cells(config: RankConfig) -> list[dict[str, Any]]:
 
 def measure(parameters: Parameters) -> Measurement:
     """Ranks from all eigenvalues of the dense matrices, the bound of Lemma D.2 and the exact formula."""
+    import torch
+
+    from hessianlens.lab.experiments.common.layers import lone_layer
+    from hessianlens.lab.experiments.common.spectra import spectrum_facts
+    from hessianlens.theory import t_outer_rank, t_outer_rank_bound
+
     asked: Any = parameters
     d, d_k, length = asked["d_model"], asked["d_k"], asked["length"]
     H = lone_layer(d, d_k, length, asked["seed"]).hessian()

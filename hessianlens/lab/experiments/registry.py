@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hessianlens.errors import check_choice
-from hessianlens.lab.experiments.experiment import Experiment
+
+if TYPE_CHECKING:
+    from hessianlens.lab.experiments.experiment import Experiment
 
 MODULES: tuple[str, ...] = (
     "fig1",
@@ -29,7 +31,7 @@ MODULES: tuple[str, ...] = (
 """Modules of this folder, each with an `EXPERIMENT` of the module's own name; in the order of lists and reports."""
 
 
-class Registry(Mapping[str, Experiment[Any]]):
+class Registry(Mapping[str, "Experiment[Any]"]):
     """Experiments by name, in the order of `modules`.
 
     Args:

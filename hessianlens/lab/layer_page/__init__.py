@@ -4,9 +4,7 @@
 self-contained HTML page and never computes.
 """
 
-from hessianlens.lab.layer_page.config import LayerConfig
-from hessianlens.lab.layer_page.facts import LayerFacts
-from hessianlens.lab.layer_page.measure import STEPS, measure_layer
-from hessianlens.lab.layer_page.page import render
+import lazy_loader
 
-__all__ = ["STEPS", "LayerConfig", "LayerFacts", "measure_layer", "render"]
+# `__init__.pyi` says which name comes from where. A name is imported when it is first used: see `hessianlens.cli`.
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

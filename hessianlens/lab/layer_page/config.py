@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hessianlens.attention.activations import ACTIVATIONS
 from hessianlens.errors import check_choice, expect
+from hessianlens.notation import ACTIVATION_NAMES
 
 MOST_WEIGHTS = 3072
 """The check forms the dense Hessian by autograd and all its eigenvalues, so the layer has to be small."""
@@ -56,7 +56,7 @@ class LayerConfig:
             f"temperature: got {self.temperature:g}, expected a number from {low:g} to {high:g}; beyond, attention is "
             "one-hot or uniform to working precision.",
         )
-        check_choice("activation", self.activation, ACTIVATIONS)
+        check_choice("activation", self.activation, ACTIVATION_NAMES)
         self._expect_small()
 
     @property

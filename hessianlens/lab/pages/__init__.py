@@ -1,6 +1,6 @@
 """What every HTML page shares: the style sheet, the wording of numbers, and writing a file whole or not at all."""
 
-from hessianlens.lab.pages.template import render_template
-from hessianlens.lab.pages.writing import check_directory, write_page
+import lazy_loader
 
-__all__ = ["check_directory", "render_template", "write_page"]
+# `__init__.pyi` says which name comes from where. A name is imported when it is first used: see `hessianlens.cli`.
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

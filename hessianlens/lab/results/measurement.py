@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
-import numpy as np
+if TYPE_CHECKING:
+    import numpy as np
 
 Scalar: TypeAlias = str | int | float | bool | None
 Parameters: TypeAlias = Mapping[str, Scalar]

@@ -7,14 +7,9 @@ import platform
 import subprocess
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from importlib import metadata
 from pathlib import Path
 
-import psutil
-import torch
-
 from hessianlens import __version__
-from hessianlens.memory import readable
 
 _LIBRARIES = ("torch", "numpy", "scipy", "curvlinops-for-pytorch", "opt_einsum", "matplotlib")
 
@@ -42,6 +37,13 @@ class Provenance:
 
 def collect() -> Provenance:
     """The circumstances now."""
+    from importlib import metadata
+
+    import psutil
+    import torch
+
+    from hessianlens.sizes import readable
+
     return Provenance(
         version=__version__,
         commit=_commit(Path(__file__).resolve().parents[2]),

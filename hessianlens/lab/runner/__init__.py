@@ -4,7 +4,7 @@ from hessianlens.lab.runner.plan import Plan, forecast, tasks_to_do
 from hessianlens.lab.runner.progress import Progress, Tally, start_progress
 from hessianlens.lab.runner.run import CellsFailed, Failure, run
 from hessianlens.lab.runner.settings import configure
-from hessianlens.lab.runner.workers import BACKENDS
+from hessianlens.lab.runner.workers import BACKENDS, check_workers
 
 __all__ = [
     "BACKENDS",
@@ -13,6 +13,7 @@ __all__ = [
     "Plan",
     "Progress",
     "Tally",
+    "check_workers",
     "configure",
     "forecast",
     "run",

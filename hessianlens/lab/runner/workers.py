@@ -34,14 +34,11 @@ def open_workers(backend: str, jobs: int, address: str | None) -> AbstractContex
         jobs: Processes, for "local"; a cluster brings its own.
         address: Of the cluster's scheduler.
     """
-    check_choice("backend", backend, BACKENDS)
+    check_workers(backend, jobs, address)
     if backend == "local":
-        expect(address is None, f"address: got {address!r}, expected none; only dask and ray have one (--backend).")
-        expect(jobs >= 1, f"jobs: got {jobs}, expected at least 1.")
         from hessianlens.lab.runner.local import local_workers
 
         return local_workers(jobs)
-    expect(address is not None, f"address: got none, expected that of the {backend} scheduler, e.g. tcp://host:8786.")
     if backend == "dask":
         from hessianlens.lab.runner.dask import dask_workers
 
@@ -49,3 +46,14 @@ def open_workers(backend: str, jobs: int, address: str | None) -> AbstractContex
     from hessianlens.lab.runner.ray import ray_workers
 
     return ray_workers(str(address))
+
+
+def check_workers(backend: str, jobs: int, address: str | None) -> None:
+    """Workers can be asked for like this; whether there are any is another question."""
+    check_choice("backend", backend, BACKENDS)
+    if backend == "local":
+        expect(address is None, f"address: got {address!r}, expected none; only dask and ray have one (--backend).")
+        expect(jobs >= 1, f"jobs: got {jobs}, expected at least 1.")
+    else:
+        wanted = f"expected that of the {backend} scheduler, e.g. tcp://host:8786"
+        expect(address is not None, f"address: got none, {wanted}.")

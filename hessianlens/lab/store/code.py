@@ -7,7 +7,6 @@ import hashlib
 import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +95,8 @@ def measuring_files(package: Path) -> Iterator[Path]:
 
 @functools.lru_cache(maxsize=1)
 def _libraries() -> str:
+    from importlib import metadata
+
     return ", ".join(f"{name} {metadata.version(name)}" for name in sorted(_LIBRARIES))
 
 

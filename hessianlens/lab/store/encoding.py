@@ -5,15 +5,15 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import zipfile
 from collections.abc import Mapping
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from hessianlens.errors import InputError, expect
 from hessianlens.lab.results import Measurement, Row
 from hessianlens.lab.store.keys import canonical_json, check_scalars
+
+if TYPE_CHECKING:
+    import numpy as np
 
 _PREFIX = "array_"
 """In front of every name, since `numpy.savez` keeps a few names for itself."""
@@ -21,6 +21,8 @@ _PREFIX = "array_"
 
 def check_storable(experiment: str, measurement: Measurement) -> None:
     """Refuse what would not come back from a store as it was."""
+    import numpy as np
+
     for row in measurement.rows:
         check_scalars(experiment, row)
     for name, array in measurement.arrays.items():
@@ -41,6 +43,8 @@ def encode_arrays(arrays: Mapping[str, np.ndarray]) -> bytes | None:
     """Named arrays as one compressed npz file; None if there are none."""
     if not arrays:
         return None
+    import numpy as np
+
     buffer = io.BytesIO()
     save: Any = np.savez_compressed  # its annotations do not know that every name is a prefixed one
     save(buffer, **{_PREFIX + name: array for name, array in arrays.items()})
@@ -53,6 +57,10 @@ def decode(rows: str, arrays: bytes | None) -> Measurement:
 
 
 def _decode_arrays(content: bytes) -> dict[str, np.ndarray]:
+    import zipfile
+
+    import numpy as np
+
     try:
         with np.load(io.BytesIO(content), allow_pickle=False) as archive:
             return {name.removeprefix(_PREFIX): archive[name] for name in archive.files}

@@ -17,31 +17,39 @@ from hessianlens.problems import Batch
 _FIELDS = ("logits", "prediction_logits", "last_hidden_state", "pooler_output")
 
 
-def call(model: nn.Module, params: Mapping[str, Tensor], batch: Batch, *, with_targets: bool = False) -> Tensor:
-    """The model's outputs for a batch, as a tensor, in float64 throughout where the parameters are float64.
+def call(
+    model: nn.Module,
+    params: Mapping[str, Tensor],
+    batch: Batch,
+    *,
+    with_targets: bool = False,
+    halves: bool = True,
+) -> Tensor:
+    """The model's outputs for a batch, as a tensor, throughout in no less than the precision of the parameters.
 
     Args:
         model: The model.
         params: Its parameters and buffers.
         batch: A batch; the model sees its inputs.
         with_targets: Also hand over the targets, as `targets`; see `wants_targets`.
+        halves: Whether some steps may ask for half precision.
     """
-    return counted_call(model, params, batch, with_targets)[0]
+    return counted_call(model, params, batch, with_targets, halves)[0]
 
 
 def counted_call(
-    model: nn.Module, params: Mapping[str, Tensor], batch: Batch, with_targets: bool
-) -> tuple[Tensor, int]:
-    """As `call`, and how many steps asked for float32 and ran in float64."""
+    model: nn.Module, params: Mapping[str, Tensor], batch: Batch, with_targets: bool, halves: bool = True
+) -> tuple[Tensor, frozenset[torch.dtype]]:
+    """As `call`, and the narrower dtypes that some steps asked for."""
     inputs = inputs_of(batch)
     args: tuple[object, ...] = () if isinstance(inputs, Mapping) else (inputs,)
     options = dict(inputs) if isinstance(inputs, Mapping) else {}
     targets = targets_of(batch) if with_targets else None
     if targets is not None:
         options["targets"] = targets.clamp(min=0)  # targets without a loss have another number in every library
-    with in_precision_of(params.values()) as seen:
+    with in_precision_of(params.values(), halves) as seen:
         result = functional_call(model, dict(params), args, options)
-    return as_tensor(result), 0 if seen is None else seen.widened
+    return as_tensor(result), frozenset(() if seen is None else seen.asked)
 
 
 def wants_targets(model: nn.Module, params: Mapping[str, Tensor], batch: Batch) -> bool:

@@ -1,4 +1,4 @@
-"""Models that compute some steps in float32 whatever their dtype, made to compute them in float64."""
+"""Models that compute some steps in a narrower dtype than asked for, made to compute them in the one asked for."""
 
 from __future__ import annotations
 
@@ -8,92 +8,141 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as nnf
 from torch.overrides import TorchFunctionMode
 
+_NARROWER = {
+    torch.float64: {torch.float32, torch.float16, torch.bfloat16},
+    torch.float32: {torch.float16, torch.bfloat16},
+}
+_CASTS = {torch.Tensor.float: torch.float32, torch.Tensor.half: torch.float16, torch.Tensor.bfloat16: torch.bfloat16}
+_CASTS_LIKE = {torch.Tensor.to, torch.Tensor.type_as}
 _PRODUCTS = {
     torch.Tensor.matmul,
     torch.Tensor.__matmul__,
     torch.Tensor.__rmatmul__,
     torch.Tensor.bmm,
+    torch.Tensor.mm,
     torch.matmul,
     torch.bmm,
+    torch.mm,
+    torch.addmm,
+    torch.baddbmm,
     torch.einsum,
+    nnf.linear,
+    nnf.scaled_dot_product_attention,
 }
-"""Functions that refuse operands of two dtypes where others promote them."""
+"""Functions that refuse operands of two dtypes where others promote them, and that autocast computes in half."""
 
 
-class Doubles(TorchFunctionMode):
-    """Keeps float64 tensors in float64 where a model asks for float32.
+class Wide(TorchFunctionMode):
+    """Keeps tensors of one precision in it where a model asks for a narrower one.
 
     Norms of LLaMA-like models and eager attention cast to float32 and back, which is meant to *raise* the precision of
-    half-precision models. Whole numbers may still become float32: they are exact there, and the steps that follow,
-    such as the buckets of relative positions, stay what they were.
+    half-precision models; others cast to half precision, or run under autocast, to save time. Whole numbers may still
+    become what is asked for: they are exact there, and the steps that follow, such as the buckets of relative
+    positions, stay what they were.
+
+    Args:
+        dtype: The precision, float32 or float64.
 
     Attributes:
-        widened: Steps that asked for float32 and ran in float64.
+        asked: Narrower dtypes that were asked for.
 
-    >>> with Doubles() as seen:
+    >>> with Wide(torch.float64) as seen:
     ...     kept = torch.ones(2, dtype=torch.float64).to(torch.float32)
-    >>> kept.dtype, seen.widened
-    (torch.float64, 1)
+    >>> kept.dtype, seen.asked
+    (torch.float64, {torch.float32})
     """
 
-    def __init__(self) -> None:
+    def __init__(self, dtype: torch.dtype) -> None:
         super().__init__()
-        self.widened = 0
+        self.dtype, self.asked = dtype, set[torch.dtype]()
+        self._narrower = _NARROWER[dtype]
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Iterable[type], args: Any = (), kwargs: Any = None
     ) -> Any:
-        """Run `func` with every float32 it asks for replaced, if it acts on a float64 tensor."""
+        """Run `func` with every narrower dtype it asks for replaced, if it acts on a tensor of the precision."""
         kwargs = kwargs or {}
-        if not any(_is(torch.float64, value) for value in _flat(args)):
+        own = None
+        if getattr(func, "__name__", "") != "__get__":  # a shape or a dtype is looked up
+            own = self._first_own(args)
+            own = self._first_own(kwargs.values()) if own is None else own
+        if own is None:
             return func(*args, **kwargs)
-        if func is torch.Tensor.float:
-            self.widened += 1
-            return args[0]
+        if func in _CASTS and _CASTS[func] in self._narrower and own is args[0]:
+            self.asked.add(_CASTS[func])
+            return own
         if func in _PRODUCTS:
-            args = _promoted(args)
-        elif any(value is torch.float32 for value in (*args, kwargs.get("dtype"))):
-            self.widened += 1
-            args = tuple(torch.float64 if value is torch.float32 else value for value in args)
-            kwargs = {name: torch.float64 if value is torch.float32 else value for name, value in kwargs.items()}
-        return func(*args, **kwargs)
+            args = self._promoted(args)
+            kwargs = dict(zip(kwargs, self._promoted(tuple(kwargs.values())), strict=True))
+        elif func in _CASTS_LIKE and own is args[0] and any(map(self._is_narrow, args[1:])):
+            args = tuple(self._widened(value) for value in args)
+        else:
+            args = tuple(self._replaced(value) for value in args)
+            kwargs = {name: self._replaced(value) for name, value in kwargs.items()}
+        if not torch.is_autocast_enabled(own.device.type):
+            return func(*args, **kwargs)
+        if func in _PRODUCTS:
+            self.asked.add(torch.get_autocast_dtype(own.device.type))
+        with torch.autocast(own.device.type, enabled=False):
+            return func(*args, **kwargs)
+
+    def _first_own(self, values: Iterable[Any]) -> Tensor | None:
+        """The first tensor of the precision, one level deep; this is asked at every step of a model."""
+        for value in values:
+            if isinstance(value, Tensor):
+                if value.dtype == self.dtype:
+                    return value
+            elif isinstance(value, (tuple, list)):
+                for inner in value:
+                    if isinstance(inner, Tensor) and inner.dtype == self.dtype:
+                        return inner
+        return None
+
+    def _is_narrow(self, value: object) -> bool:
+        return isinstance(value, Tensor) and value.dtype in self._narrower
+
+    def _widened(self, value: Any) -> Any:
+        """A narrow tensor in the precision; a cast to its dtype then changes nothing."""
+        if not self._is_narrow(value):
+            return value
+        self.asked.add(value.dtype)
+        return value.to(self.dtype)
+
+    def _replaced(self, value: Any) -> Any:
+        """The precision in place of a narrower dtype."""
+        if not isinstance(value, torch.dtype) or value not in self._narrower:
+            return value
+        self.asked.add(value)
+        return self.dtype
+
+    def _promoted(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Arguments with narrower tensors raised to the precision."""
+        return tuple(
+            type(value)(self._promoted(tuple(value)))
+            if isinstance(value, (tuple, list))
+            else (value.to(self.dtype) if self._is_narrow(value) else value)
+            for value in args
+        )
 
 
 @contextmanager
-def in_precision_of(values: Iterable[Tensor]) -> Iterator[Doubles | None]:
-    """A scope in which float64 stays float64, if the first floating tensor of `values` is float64; else none.
+def in_precision_of(values: Iterable[Tensor], halves: bool = True) -> Iterator[Wide | None]:
+    """A scope in which nothing is computed in less than the precision of the first floating tensor of `values`.
 
-    >>> with in_precision_of([torch.ones(1)]) as seen:
+    Args:
+        values: Tensors.
+        halves: Whether half precision may occur; if not, there is nothing to do in float32.
+
+    >>> with in_precision_of([torch.arange(2)]) as seen:
     ...     seen is None
     True
     """
     first = next((value for value in values if value.is_floating_point()), None)
-    if first is None or first.dtype != torch.float64:
+    if first is None or first.dtype not in _NARROWER or (first.dtype == torch.float32 and not halves):
         yield None
         return
-    with Doubles() as seen:
+    with Wide(first.dtype) as seen:
         yield seen
-
-
-def _is(dtype: torch.dtype, value: object) -> bool:
-    return isinstance(value, Tensor) and value.dtype == dtype
-
-
-def _flat(args: Iterable[Any]) -> Iterator[Any]:
-    for value in args:
-        if isinstance(value, (tuple, list)):
-            yield from value
-        else:
-            yield value
-
-
-def _promoted(args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Arguments with float32 tensors raised to float64."""
-    return tuple(
-        type(value)(_promoted(tuple(value)))
-        if isinstance(value, (tuple, list))
-        else (value.double() if _is(torch.float32, value) else value)
-        for value in args
-    )

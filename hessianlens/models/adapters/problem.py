@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -10,7 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from hessianlens.checks import check_precision
 from hessianlens.errors import InputError, check_choice, expect
+from hessianlens.memory import ensure_fits
 from hessianlens.models.adapters.batches import as_batches, targets_of
 from hessianlens.models.adapters.losses import StatedLoss, callable_loss, named_loss
 from hessianlens.models.adapters.outputs import call, counted_call, wants_targets
@@ -38,8 +40,9 @@ def problem(
     """The loss of a model on data, as a function of its named blocks.
 
     The model is put in evaluation mode, without dropout and with attention that can be differentiated twice, only
-    while it runs, and is left as it was. Derivatives are taken in `dtype` whatever the model's own is; in float64 also
-    where the model casts to float32, as many norms do.
+    while it runs, and is left as it was. Derivatives are taken in `dtype` whatever the model's own is, also where the
+    model casts to a narrower one, as many norms do. Weights in half precision are taken as the numbers they are, and
+    computed with in float32.
 
     Args:
         model: Any `nn.Module`, Hugging Face model or TransformerLens-style model.
@@ -50,7 +53,7 @@ def problem(
             language model.
         reduction: "mean" over all targets, "sequence" (mean over sequences of sums) or "sum"; for a function: "mean"
             over batches by size, or "sum"; PyTorch's losses keep their own.
-        dtype: Precision of the derivatives; default: the model's.
+        dtype: Precision of the derivatives, float32 or float64; default: the widest of the model's, at least float32.
         device: Where they are computed; default: where the model is.
         micro_batch: Largest number of sequences differentiated at once.
         heads: Also name every head's own part of q, k, v and o.
@@ -78,15 +81,24 @@ def problem(
         blocks=found.blocks,
         data=batches,
         reduction=stated.reduction,
-        notes=(*found.notes, *_attention_note(model), *_targets_note(model, with_targets)),
+        notes=(
+            *found.notes,
+            *_weights_note(model, target_dtype),
+            *_attention_note(model),
+            *_targets_note(model, with_targets),
+        ),
         scope=partial(differentiable_twice, model),
         source=model,
         aliases=found.aliases,
         verify=verify,
     )
     if check:
-        widened = _expect_deterministic(made, partial(counted_call, model, with_targets=with_targets))
-        made = replace(made, notes=(*made.notes, *_precision_note(widened)))
+        asked = _expect_deterministic(made, partial(counted_call, model, with_targets=with_targets))
+        made = replace(
+            made,
+            forward=partial(call, model, with_targets=with_targets, halves=any(map(_is_half, asked))),
+            notes=(*made.notes, *_precision_note(asked, target_dtype)),
+        )
         if loss in (None, "model"):
             _expect_own_loss(model, made)
     return made
@@ -98,19 +110,27 @@ def _parameters(
     """Parameters and floating buffers, detached, in the precision and place of the derivatives."""
     named = dict(model.named_parameters())
     expect(len(named) > 0, f"model: {type(model).__name__} has no parameters.")
-    first = next(iter(named.values()))
-    target_dtype = first.dtype if dtype is None else dtype
-    expect(
-        isinstance(target_dtype, torch.dtype) and target_dtype.is_floating_point,
-        f"dtype: got {target_dtype!r}, expected a floating torch dtype such as torch.float64.",
-    )
-    target_device = torch.device(device) if device is not None else first.device
+    target_dtype = _widest(model) if dtype is None else check_precision("dtype", dtype)
+    target_device = torch.device(device) if device is not None else next(iter(named.values())).device
     state = {**named, **dict(model.named_buffers())}
+    copied = sum(t.numel() for t in state.values() if t.dtype != target_dtype or t.device != target_device)
+    what, instead = "A copy of the parameters", "use the model's own dtype and device, or a smaller model"
+    ensure_fits(what, (copied,), target_dtype, target_device, instead)
     moved = {
         name: tensor.detach().to(device=target_device, dtype=target_dtype if tensor.is_floating_point() else None)
         for name, tensor in state.items()
     }
     return moved, target_dtype, target_device
+
+
+def _own_dtypes(model: nn.Module) -> list[torch.dtype]:
+    """Floating dtypes of the parameters, narrowest first."""
+    found = {p.dtype for p in model.parameters() if p.is_floating_point()}
+    return sorted(found, key=lambda dtype: (dtype.itemsize, str(dtype)))
+
+
+def _widest(model: nn.Module) -> torch.dtype:
+    return torch.float64 if torch.float64 in _own_dtypes(model) else torch.float32
 
 
 def _stated_loss(model: nn.Module, data: Sequence[Batch], loss: LossLike, reduction: str) -> StatedLoss:
@@ -173,17 +193,36 @@ def _targets_note(model: nn.Module, with_targets: bool) -> tuple[str, ...]:
     return (f"{type(model).__name__} gives outputs at every position only with targets: it is called with them",)
 
 
-def _precision_note(widened: int) -> tuple[str, ...]:
-    if not widened:
+def _is_half(dtype: torch.dtype) -> bool:
+    return dtype.itemsize < torch.float32.itemsize
+
+
+def _weights_note(model: nn.Module, dtype: torch.dtype) -> tuple[str, ...]:
+    own = _own_dtypes(model)
+    half = any(map(_is_half, own))
+    if not half and len(own) < 2:
         return ()
-    return ("the model casts some steps to float32: they run in float64 while differentiating",)
+    rounded = " of the rounded weights" if half else ""
+    return (f"weights are {_names(own)}: derivatives are computed in {_names([dtype])}{rounded}",)
 
 
-def _expect_deterministic(made: Problem, counted: Callable[..., tuple[Tensor, int]]) -> int:
-    """Two runs of the first batch agree and are finite; gives the number of steps that asked for float32."""
+def _precision_note(asked: Iterable[torch.dtype], dtype: torch.dtype) -> tuple[str, ...]:
+    if not asked:
+        return ()
+    return (f"the model casts some steps to {_names(asked)}: they run in {_names([dtype])} while differentiating",)
+
+
+def _names(dtypes: Iterable[torch.dtype]) -> str:
+    return " and ".join(sorted(str(dtype).removeprefix("torch.") for dtype in dtypes))
+
+
+def _expect_deterministic(
+    made: Problem, counted: Callable[..., tuple[Tensor, frozenset[torch.dtype]]]
+) -> frozenset[torch.dtype]:
+    """Two runs of the first batch agree and are finite; gives the narrower dtypes that the model asked for."""
     with made.scope(), torch.no_grad():
         first = made.forward(made.params, made.data[0])
-        again, widened = counted(made.params, made.data[0])
+        again, asked = counted(made.params, made.data[0])
     expect(
         bool(torch.isfinite(first).all()),
         "model: its outputs on the first batch are not finite; look for NaN or infinity in the data and the weights.",
@@ -195,7 +234,7 @@ def _expect_deterministic(made: Problem, counted: Callable[..., tuple[Tensor, in
         )
     value = made.loss(first, made.data[0])
     expect(bool(torch.isfinite(value)), f"loss: got {float(value)} on the first batch, expected a finite number.")
-    return widened
+    return asked
 
 
 def _expect_own_loss(model: nn.Module, made: Problem) -> None:

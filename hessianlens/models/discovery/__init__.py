@@ -5,7 +5,8 @@ file           its one job
 =============  ==============================================================================================
 rules          what a rule is; `register_rule`
 table          the built-in rules: the names of the architectures
-paths          parameter names taken apart
+paths          parameter names taken apart: wrappers, leaves, numbers
+wrapped        what adapters such as LoRA add to a layer
 claims         every parameter against the rules
 names          layers counted, norms numbered, stacks told apart
 sharing        tensors with several names, names with several tensors

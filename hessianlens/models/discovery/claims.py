@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 
 from torch import nn
 
-from hessianlens.models.discovery.paths import canonical, inside, layer_splits, module_at, parent, plain_splits
+from hessianlens.models.discovery.paths import inside, layer_splits, module_at, parent, plain_splits
 from hessianlens.models.discovery.rules import Rule, registered
 from hessianlens.models.discovery.table import TABLE
+from hessianlens.models.discovery.wrapped import Name, read_names
 
 _PROJECTIONS = {f"{kind}.{role}" for kind in ("attn", "cross") for role in ("q", "k", "v", "o", "qk", "qkv")}
 
@@ -20,26 +21,26 @@ class Claim:
 
     Attributes:
         parameter: Its name in the model.
-        path: That name without its leaf.
-        suffix: ``.bias`` or nothing.
+        name: That name taken apart.
         roles: Names behind the layer's, several if packed; none if nothing is known about it.
         packing: How several roles lie in it.
+        shards: In how many stretches.
         stack: Path of its layer with ``*`` for numbers; None outside the layers.
         key: The numbers.
     """
 
     parameter: str
-    path: str
-    suffix: str
+    name: Name
     roles: tuple[str, ...] = ()
     packing: str = "joined"
+    shards: int = 1
     stack: str | None = None
     key: tuple[int, ...] = ()
 
 
 def read_claims(model: nn.Module, parameters: Iterable[str]) -> list[Claim]:
     """A claim for every parameter; without roles everywhere if there is no attention in the model."""
-    blank = [Claim(name, *canonical(name)) for name in parameters]
+    blank = [Claim(parameter, name) for parameter, name in read_names(parameters).items()]
     rules = (*registered(), *TABLE)
     claims = _with_attention([_numbered(model, claim, rules) for claim in blank])
     if not any(claim.stack is not None for claim in claims):
@@ -51,17 +52,17 @@ def read_claims(model: nn.Module, parameters: Iterable[str]) -> list[Claim]:
 
 
 def _match(model: nn.Module, claim: Claim, rest: str, rules: tuple[Rule, ...], scopes: tuple[str, ...]) -> Claim:
-    owner = type(module_at(model, parent(claim.path))).__name__
+    owner = type(module_at(model, parent(claim.name.path))).__name__
     for rule in rules:
         roles = rule.roles_of(rest, owner) if rule.scope in scopes else ()
         if roles:
-            return replace(claim, roles=roles, packing=rule.packing)
+            return replace(claim, roles=roles, packing=rule.packing, shards=rule.shards)
     return claim
 
 
 def _numbered(model: nn.Module, claim: Claim, rules: tuple[Rule, ...]) -> Claim:
     """A parameter behind the number of a layer."""
-    for stack, key, rest in layer_splits(claim.path):
+    for stack, key, rest in layer_splits(claim.name.path):
         found = _match(model, claim, rest, rules, ("layer",))
         if found.roles:
             return replace(found, stack=stack, key=key)
@@ -73,7 +74,7 @@ def _unnumbered(model: nn.Module, claims: list[Claim], rules: tuple[Rule, ...]) 
     found = []
     for claim in claims:
         candidates = (
-            (before, _match(model, claim, rest, rules, ("layer",))) for before, rest in plain_splits(claim.path)
+            (before, _match(model, claim, rest, rules, ("layer",))) for before, rest in plain_splits(claim.name.path)
         )
         found.append(next((replace(c, stack=before) for before, c in candidates if c.roles), claim))
     stacks = sorted({claim.stack for claim in found if claim.stack is not None}, key=len)
@@ -91,7 +92,7 @@ def _with_attention(claims: list[Claim]) -> list[Claim]:
 def _outside(model: nn.Module, claim: Claim, rules: tuple[Rule, ...], stacks: set[str]) -> Claim:
     """A parameter outside the layers: embeddings, final norm, heads."""
     containers = [stack.partition("*")[0].rstrip(".") for stack in stacks]
-    for before, rest in plain_splits(claim.path):
+    for before, rest in plain_splits(claim.name.path):
         around = any(inside(container, before) for container in containers)
         found = _match(model, claim, rest, rules, ("stack", "model") if around else ("model",))
         if found.roles:

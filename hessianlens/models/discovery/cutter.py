@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 from torch import Tensor, nn
 
 from hessianlens.models.discovery.claims import Claim
-from hessianlens.models.discovery.pieces import Piece, attention_role, packed_pieces, whole_piece
+from hessianlens.models.discovery.pieces import Piece, Sizes, attention_role, packed_pieces, whole_piece
+from hessianlens.models.discovery.storage import output_axis
+from hessianlens.problems import Block
 
 
 @dataclass(frozen=True)
@@ -50,14 +52,25 @@ class Cutter:
                     found[piece.attention] = piece.extent
         return found
 
+    @cached_property
+    def _widths(self) -> dict[str, int]:
+        """Numbers of outputs of the layers, by path."""
+        weights = {p: claim.name for p, claim in self.claims.items() if not claim.name.suffix and self.names[p]}
+        shapes = {p: self.parameters[p].shape for p in weights}
+        return {
+            name.path: shapes[p][output_axis(self.model, p, self.parameters[p])]
+            for p, name in weights.items()
+            if shapes[p]
+        }
+
     def _cut(self, read_as: str, parameter: str) -> list[Piece]:
         names, claim, tensor = self.names[read_as], self.claims[read_as], self.parameters[parameter]
         if not names:
-            return [whole_piece(self.model, replace(claim, suffix=""), read_as, parameter, tensor)]
+            return [Piece(Block.of(claim.name.own, parameter, tensor))]
         if len(names) == 1:
             return [whole_piece(self.model, claim, names[0], parameter, tensor)]
-        outputs = self._outputs.get(attention_role(names[0])[0])
-        return packed_pieces(self.model, claim, names, parameter, tensor, outputs)
+        sizes = Sizes(self._outputs.get(attention_role(names[0])[0]), self._widths.get(claim.name.path))
+        return packed_pieces(self.model, claim, names, parameter, tensor, sizes)
 
     def aliases(self) -> dict[str, tuple[str, str]]:
         """Other names of shared blocks: to the name of the block and the parameter's name behind the alias."""
@@ -78,12 +91,13 @@ class Cutter:
         return [group[0] for group in self.groups if not self.names[self.speaker(group)]]
 
     def packings(self) -> tuple[list[str], list[str]]:
-        """Packed parameters whose parts are blocks by head, and those that could not be cut."""
-        by_head, uncut = [], []
+        """Packed layers whose parts lie in several stretches, and packed parameters that could not be cut."""
+        interleaved, uncut = [], []
         for group in self.groups:
-            names, pieces = self.names[self.speaker(group)], self.pieces[group[0]]
+            speaker, pieces = self.speaker(group), self.pieces[group[0]]
+            names = () if self.claims[speaker].name.added else self.names[speaker]
             if (len(names) > 1 and len(pieces) == 1) or any(name.endswith(".qkv") for name in names):
                 uncut.append(group[0])
-            elif len(pieces) > len(names) > 1:
-                by_head.append(group[0])
-        return by_head, uncut
+            elif names and any(piece.block.stretch for piece in pieces):
+                interleaved.append(self.claims[speaker].name.path)
+        return interleaved, uncut

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from torch import nn
@@ -90,26 +90,12 @@ def split_heads(block: Block, axis: int, count: int) -> list[Block]:
     >>> [(part.name, part.index) for part in split_heads(whole, axis=0, count=2)]
     [('layer0.attn.q.head0.bias', (slice(4, 6, None),)), ('layer0.attn.q.head1.bias', (slice(6, 8, None),))]
     """
-    width, start = block.shape[axis] // count, block.index[axis].start or 0
-    shape = (*block.shape[:axis], width, *block.shape[axis + 1 :])
-    parts = []
-    for head in range(count):
-        place = slice(start + head * width, start + (head + 1) * width)
-        index = (*block.index[:axis], place, *block.index[axis + 1 :])
-        parts.append(Block(head_name(block.name, head), block.parameter, index, shape, f"part of {block.name}"))
-    return parts
+    width = block.shape[axis] // count
+    starts = {head_name(block.name, head): head * width for head in range(count)}
+    return [block.part(name, axis, start, start + width, f"part of {block.name}") for name, start in starts.items()]
 
 
 def head_name(name: str, head: int) -> str:
     """The name of a head's part of a block; ``.bias`` stays last."""
     bias = ".bias" if name.endswith(".bias") else ""
     return f"{name.removesuffix('.bias')}.head{head}{bias}"
-
-
-def by_head(blocks: Iterable[Block], name: str) -> list[Block]:
-    """Those of `blocks` that are heads of `name`."""
-    known = {block.name: block for block in blocks}
-    found: list[Block] = []
-    while head_name(name, len(found)) in known:
-        found.append(known[head_name(name, len(found))])
-    return found

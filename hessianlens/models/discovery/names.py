@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from torch import nn
 
 from hessianlens.models.discovery.claims import Claim
-from hessianlens.models.discovery.paths import inside
+from hessianlens.models.discovery.paths import inside, module_at
 
 LayerKey = tuple[str, tuple[int, ...]]
 
 
 @dataclass(frozen=True)
 class Names:
-    """The names of the blocks in every parameter (without ``.bias``), and those of the layers in model order."""
+    """The names of the blocks in every parameter, without suffixes, and those of the layers in model order."""
 
     of: dict[str, tuple[str, ...]]
     layers: tuple[str, ...]
@@ -35,7 +35,9 @@ def name_claims(model: nn.Module, claims: list[Claim]) -> Names:
     names = {}
     for claim in claims:
         if claim.stack is None:
-            before = next((f"{label}." for label, root in roots.values() if label and inside(claim.path, root)), "")
+            before = next(
+                (f"{label}." for label, root in roots.values() if label and inside(claim.name.path, root)), ""
+            )
             names[claim.parameter] = tuple(before + role for role in claim.roles)
             continue
         place = (claim.stack, claim.key)
@@ -76,7 +78,7 @@ def _counts_layers_only(model: nn.Module, stack: str) -> bool:
     container, star, rest = stack.partition("*")
     if not star or rest or not container.endswith("."):
         return False
-    return isinstance(model.get_submodule(container.rstrip(".")), nn.ModuleList)
+    return isinstance(module_at(model, container.rstrip(".")), nn.ModuleList)
 
 
 def stack_roots(stacks: Iterable[str]) -> dict[str, tuple[str, str]]:

@@ -35,22 +35,22 @@ def architecture_notes(model: nn.Module, layers: Sequence[str]) -> list[str]:
     return [f"{kind} applies {stated} layers but has the parameters of {len(layers)}: layers share their blocks."]
 
 
-def packing_notes(by_head: Sequence[str], uncut: Sequence[str]) -> list[str]:
+def packing_notes(interleaved: Sequence[str], uncut: Sequence[str]) -> list[str]:
     """How packed parameters were read, where that is not just one part after the other."""
     lines = []
-    if by_head:
+    if interleaved:
         lines.append(
-            f"{listed(_kinds(by_head))}: read as q, k, v of one head (or group) after the other, so q is no rectangle "
-            "and only its heads are blocks: layer0.attn.q.head0, layer0.attn.k.head0, ..."
+            f"{listed(_kinds(interleaved))}: read as q, k, v of one head (or group) after the other; each is one "
+            "block, its heads in order."
         )
     if uncut:
         lines.append(f"{listed(uncut)}: packed in an order that is not known here, so it is one block.")
     return lines
 
 
-def _kinds(parameters: Sequence[str]) -> list[str]:
-    """Module names without the layers they are in."""
-    return list(dict.fromkeys(name.rpartition(".")[0].rpartition(".")[2] for name in parameters))
+def _kinds(layers: Sequence[str]) -> list[str]:
+    """Module names without what they are in."""
+    return list(dict.fromkeys(path.rpartition(".")[2] for path in layers))
 
 
 def tie_notes(aliases: Mapping[str, tuple[str, str]], parameters: Mapping[str, str]) -> list[str]:

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from hessianlens.models.discovery.heads import head_name
 from hessianlens.problems import Block
 
 
@@ -15,75 +14,82 @@ class Packing:
     """What is known about a packed parameter.
 
     Attributes:
-        axis: The axis along which its parts follow each other.
         order: "joined" or "grouped"; see `Rule`.
+        shards: Number of equal stretches that each hold a share of every part; see `Rule`.
         query: Number of query heads, if known.
         key_value: Number of key/value heads, if known.
         outputs: Heads times width as the output projection says it, if known.
     """
 
-    axis: int
     order: str = "joined"
+    shards: int = 1
     query: int | None = None
     key_value: int | None = None
     outputs: int | None = None
 
 
-Cut = tuple[str, int, int]
-"""A name with the beginning and the end of its part."""
+@dataclass(frozen=True)
+class Cut:
+    """A part: the entries `start` to `end` of every stretch of `length` entries."""
+
+    name: str
+    start: int
+    end: int
+    length: int
 
 
 def cuts(names: tuple[str, ...], total: int, packing: Packing) -> list[Cut] | None:
     """The parts of `total` entries, None if the sizes do not add up.
 
-    >>> cuts(("q", "k", "v"), 16, Packing(axis=0, query=4, key_value=2))
-    [('q', 0, 8), ('k', 8, 12), ('v', 12, 16)]
-    >>> [name for name, _, _ in cuts(("q", "k", "v"), 12, Packing(axis=0, order="grouped", query=2))]
-    ['q.head0', 'q.head1', 'k.head0', 'k.head1', 'v.head0', 'v.head1']
+    >>> [(cut.start, cut.end) for cut in cuts(("q", "k", "v"), 16, Packing(query=4, key_value=2))]
+    [(0, 8), (8, 12), (12, 16)]
+    >>> cuts(("q", "k", "v"), 12, Packing("grouped", query=2))[1]  # twice q, k, v of one head
+    Cut(name='k', start=2, end=4, length=6)
     """
-    if packing.order == "grouped" and packing.key_value != 1:
-        return _grouped(names, total, packing)
-    shares = _shares(names, packing)
-    unit, left = divmod(total, sum(shares))
-    if left or (len(names) == 3 and packing.outputs not in (None, shares[0] * unit)):
+    found = _grouped(names, packing) if packing.order == "grouped" else _joined(names, packing)
+    if found is None:
+        return None
+    stretches, shares = found
+    unit, left = divmod(total, stretches * sum(shares))
+    if left or (len(names) == 3 and packing.outputs not in (None, stretches * shares[0] * unit)):
         return None
     ends = [unit * sum(shares[: i + 1]) for i in range(len(shares))]
-    return list(zip(names, [0, *ends[:-1]], ends, strict=True))
+    return [Cut(name, end - unit * share, end, ends[-1]) for name, share, end in zip(names, shares, ends, strict=True)]
 
 
-def _shares(names: tuple[str, ...], packing: Packing) -> tuple[int, ...]:
-    """Relative sizes: equal ones, unless fewer heads have keys and values."""
-    if len(names) == 3 and packing.query and packing.key_value:
-        return (packing.query, packing.key_value, packing.key_value)
-    return (1,) * len(names)
+Shares = tuple[int, tuple[int, ...]]
+"""A number of stretches, and the relative sizes of the parts in each."""
 
 
-def _grouped(names: tuple[str, ...], total: int, packing: Packing) -> list[Cut] | None:
-    """Group by group: its queries, then its key, then its value."""
-    if not packing.query or len(names) != 3:
+def _joined(names: tuple[str, ...], packing: Packing) -> Shares | None:
+    """Equal parts, unless fewer heads have keys and values; None if a head would lie in two stretches."""
+    heads = (packing.query, packing.key_value, packing.key_value) if len(names) == 3 else ()
+    if any(count and count % packing.shards for count in heads):
         return None
+    known = tuple(count // packing.shards for count in heads if count)
+    return packing.shards, known if len(known) == 3 else (1,) * len(names)
+
+
+def _grouped(names: tuple[str, ...], packing: Packing) -> Shares | None:
+    """As many stretches as groups of heads, each with the queries of the group, its key and its value."""
     groups = packing.key_value or packing.query
-    width, left = divmod(total, packing.query + 2 * groups)
-    if left or packing.query % groups or packing.outputs not in (None, packing.query * width):
+    if not packing.query or not groups or packing.query % groups or len(names) != 3:
         return None
-    share = packing.query // groups
-    found: list[list[Cut]] = [[], [], []]
-    for slot in range(packing.query + 2 * groups):
-        group, within = divmod(slot, share + 2)
-        kind = max(0, within - share + 1)
-        head = group * share + within if kind == 0 else group
-        found[kind].append((head_name(names[kind], head), slot * width, (slot + 1) * width))
-    return [cut for kind in found for cut in kind]
+    return groups, (packing.query // groups, 1, 1)
 
 
 def cut_blocks(parts: list[Cut], parameter: str, tensor: Tensor, axis: int, suffix: str) -> list[Block]:
     """The blocks of a packed parameter."""
     what = "columns" if axis else "rows" if tensor.ndim > 1 else "entries"
     blocks = []
-    for name, start, end in parts:
-        index = tuple(slice(start, end) if a == axis else slice(None) for a in range(tensor.ndim))
-        note = f"{what} {start}:{end} of {parameter}"
-        blocks.append(Block.of(name + suffix, parameter, tensor, index, note))
+    for part in parts:
+        index = [slice(None)] * tensor.ndim
+        index[axis] = slice(part.start, part.end)
+        note, stretch = f"{what} {part.start}:{part.end} of {parameter}", None
+        if part.length < tensor.shape[axis]:
+            index.insert(axis, slice(None))
+            note, stretch = f"{what} {part.start}:{part.end} of every {part.length} of {parameter}", (axis, part.length)
+        blocks.append(Block.of(part.name + suffix, parameter, tensor, tuple(index), note, stretch))
     return blocks
 
 
@@ -94,5 +100,5 @@ def uncut_name(names: tuple[str, ...]) -> str:
     ('layer0.attn.qkv', 'mlp.gate_in')
     """
     before, dot, _ = names[0].rpartition(".")
-    last = [name.rpartition(".")[2] for name in names]
+    last = sorted((name.rpartition(".")[2] for name in names), key="qkv".find)
     return before + dot + ("" if all(len(part) == 1 for part in last) else "_").join(last)

@@ -1,26 +1,45 @@
-"""Parameter names taken apart: the leaf, and the numbers that count layers."""
+"""Parameter names taken apart: wrappers, the leaf, and the numbers that count layers."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import suppress
 
 from torch import nn
 
 _NUMBERED = re.compile(r"(?:\w*(?:layer|block))?_?(\d+)")
 _WEIGHTS = ("weight", "w", "scale", "gamma")
 _BIASES = ("bias", "b", "shift", "beta")
+_OUTER = ("module", "base_model.model")
+_INNER = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "base_layer")
+
+
+def unwrapped(parameters: Iterable[str]) -> dict[str, str]:
+    """Parameters' names in the model without wrappers that compile it, distribute it or hold adapters.
+
+    As they are if two parameters would have one name.
+
+    >>> list(unwrapped(["module._orig_mod.h.0.weight", "module._orig_mod.h.1.base_layer.weight"]).values())
+    ['h.0.weight', 'h.1.weight']
+    """
+    plain = {name: ".".join(part for part in name.split(".") if part not in _INNER) for name in parameters}
+    while outer := next((outer for outer in _OUTER if _all_inside(plain.values(), outer)), None):
+        plain = {parameter: name.removeprefix(f"{outer}.") for parameter, name in plain.items()}
+    return plain if len(set(plain.values())) == len(plain) else {name: name for name in plain}
+
+
+def _all_inside(names: Collection[str], module: str) -> bool:
+    return len(names) > 0 and all(name.startswith(f"{module}.") for name in names)
 
 
 def canonical(parameter: str) -> tuple[str, str]:
     """The path of a parameter without its leaf, and ``.bias`` if it is a bias.
 
-    A ``base_layer``, which is what an adapter is wrapped around, counts as the layer itself.
-
     >>> canonical("h.0.ln_1.bias"), canonical("attn.b_Q"), canonical("attn.in_proj_bias"), canonical("cls_token")
     (('h.0.ln_1', '.bias'), ('attn.W_Q', '.bias'), ('attn.in_proj_weight', '.bias'), ('cls_token', ''))
     """
-    parent, _, leaf = parameter.replace(".base_layer.", ".").rpartition(".")
+    parent, _, leaf = parameter.rpartition(".")
     if parent and leaf in _WEIGHTS:
         return parent, ""
     if parent and leaf in _BIASES:
@@ -75,10 +94,21 @@ def parent(path: str) -> str:
 
 
 def module_at(model: nn.Module, path: str) -> nn.Module:
-    """The module at `path`, or the nearest one around it."""
-    while path:
-        try:
-            return model.get_submodule(path)
-        except AttributeError:
-            path = parent(path)
-    return model
+    """The module at a path of the model without its wrappers, or the nearest one around it."""
+    module = model
+    for part in path.split(".") if path else ():
+        inner = _child(module, part)
+        if inner is None:
+            return module
+        module = inner
+    return module
+
+
+def _child(module: nn.Module, name: str) -> nn.Module | None:
+    """A child by its name, looked for inside a wrapper too."""
+    with suppress(AttributeError):
+        return module.get_submodule(name)
+    for wrapper in (*_INNER, *_OUTER):
+        with suppress(AttributeError):
+            return _child(module.get_submodule(wrapper), name)
+    return None

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from hessianlens.models.discovery.claims import Claim
 from hessianlens.models.discovery.heads import stated_heads
 from hessianlens.models.discovery.packed import Packing, cut_blocks, cuts, uncut_name
-from hessianlens.models.discovery.storage import extent, head_axis, output_axis
+from hessianlens.models.discovery.storage import added_axis, extent, head_axis, output_axis
 from hessianlens.problems import Block
 
 
@@ -21,7 +21,7 @@ class Piece:
         block: The block.
         attention: The attention it belongs to, ``layer0.attn``; empty elsewhere.
         role: ``q``, ``k``, ``v``, ``o`` ...; empty outside an attention.
-        axis: The axis of the heads; None if it has none, or is the part of a head already.
+        axis: The axis of the heads; None if it has none.
         extent: Heads times width; 0 for biases and where there are no heads.
     """
 
@@ -30,6 +30,19 @@ class Piece:
     role: str = ""
     axis: int | None = None
     extent: int = 0
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Sizes around a packed parameter, where they are known.
+
+    Attributes:
+        attention: Heads times width as the output projection states it.
+        layer: Number of outputs of the layer itself.
+    """
+
+    attention: int | None
+    layer: int | None
 
 
 def attention_role(name: str) -> tuple[str, str]:
@@ -44,29 +57,34 @@ def attention_role(name: str) -> tuple[str, str]:
 
 def whole_piece(model: nn.Module, claim: Claim, name: str, parameter: str, tensor: Tensor) -> Piece:
     """A parameter that is one block."""
-    block = Block.of(name + claim.suffix, parameter, tensor)
+    suffix = claim.name.suffix
+    block = Block.of(name + suffix, parameter, tensor)
     attention, role = attention_role(name)
-    axis = head_axis(role, claim.suffix, output_axis(model, parameter, tensor), tensor) if attention else None
+    axis = head_axis(role, suffix, output_axis(model, parameter, tensor), tensor) if attention else None
     if axis is None:
         return Piece(block)
-    size = 0 if claim.suffix else extent(role, axis, block.shape)
+    size = 0 if suffix else extent(role, axis, block.shape)
     return Piece(block, attention, role, axis, size)
 
 
 def packed_pieces(
-    model: nn.Module, claim: Claim, names: tuple[str, ...], parameter: str, tensor: Tensor, outputs: int | None
+    model: nn.Module, claim: Claim, names: tuple[str, ...], parameter: str, tensor: Tensor, sizes: Sizes
 ) -> list[Piece]:
     """A parameter that holds several blocks; one piece if its parts cannot be told apart."""
-    axis = output_axis(model, parameter, tensor)
-    query, key_value = stated_heads(model, claim.path)
-    packing = Packing(axis, claim.packing, query, key_value, outputs)
-    parts = cuts(names, tensor.shape[axis], packing) if tensor.ndim <= 2 else None
-    if parts is None:
-        return [Piece(Block.of(uncut_name(names) + claim.suffix, parameter, tensor))]
+    suffix, added = claim.name.suffix, claim.name.added
+    axis: int | None = output_axis(model, parameter, tensor)
+    if added:
+        axis = added_axis(model, claim.name.suffix, parameter, tensor, sizes.layer)
+    query, key_value = stated_heads(model, claim.name.path)
+    packing = Packing(claim.packing, claim.shards, query, key_value, sizes.attention)
+    parts = None if axis is None or tensor.ndim > 2 else cuts(names, tensor.shape[axis], packing)
+    if axis is None or parts is None:
+        note = f"shared by {', '.join(name.rpartition('.')[2] for name in names)}" if added else ""
+        return [Piece(Block.of(uncut_name(names) + suffix, parameter, tensor, note=note))]
     pieces = []
-    for (name, start, end), block in zip(parts, cut_blocks(parts, parameter, tensor, axis, claim.suffix), strict=True):
-        whole = name in names
-        attention, role = attention_role(name if whole else name.rpartition(".")[0])
-        size = end - start if attention and not claim.suffix else 0
-        pieces.append(Piece(block, attention, role, axis if whole and attention else None, size))
+    for name, block in zip(names, cut_blocks(parts, parameter, tensor, axis, suffix), strict=True):
+        attention, role = attention_role(name)
+        size = 0 if suffix else block.shape[axis]
+        headed = attention and suffix in ("", ".bias")
+        pieces.append(Piece(block, attention, role, axis, size) if headed else Piece(block))
     return pieces

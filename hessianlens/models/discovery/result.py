@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from hessianlens.errors import InputError
-from hessianlens.models.discovery.heads import HeadLayout, by_head, head_name, split_heads
+from hessianlens.models.discovery.heads import HeadLayout, split_heads
 from hessianlens.models.discovery.notes import listed
 from hessianlens.problems import Block
 
@@ -63,14 +63,12 @@ class Discovery:
         [('layer0.attn.k.head0', slice(8, 12, None)), ('layer0.attn.k.head1', slice(12, 16, None))]
         """
         name = self._attention_block(layer, role)
-        parts = by_head(self.blocks.values(), name)
-        if parts:
-            return parts
         whole = self.block(name)
         attention, _, short = name.removesuffix(".bias").rpartition(".")
         layout, axis = self.layouts.get(attention), self.head_axes.get(name)
         if layout is None or axis is None:
-            why = "the model does not state its number of heads" if layout is None else "it has no parts by head"
+            headless = attention.endswith((".attn", ".cross")) and layout is None
+            why = "the model does not state its number of heads" if headless else "it has no parts by head"
             raise InputError(f"{name}: cannot be split by head, since {why}.")
         return split_heads(whole, axis, layout.count(short))
 
@@ -80,5 +78,4 @@ class Discovery:
             raise InputError(f"layer: got {layer}, expected 0 .. {self.layers - 1}.")
         before = self.layer_names[layer] if isinstance(layer, int) else layer
         name = f"{before}.{role}" if role.startswith(("attn.", "cross.")) else f"{before}.attn.{role}"
-        first = self.aliases.get(head_name(name, 0))  # shared, with blocks by head only
-        return self.aliases.get(name, name) if first is None else first.replace(".head0", "")
+        return self.aliases.get(name, name)

@@ -34,6 +34,7 @@ class Rule:
         packing: How several roles lie along the output axis: "joined" one whole after the other, "grouped" by head (the
             queries of a group of heads, their key, their value, then the next group).
         owner: Regular expression for the class name of the module around; anything if empty.
+        shards: In how many equal stretches, each with its share of every role, joined roles lie; CodeGen has 4.
 
     >>> Rule(r"<attn>q_proj", ("attn.q",)).roles_of("self_attn.q_proj", "LlamaAttention")
     ('attn.q',)
@@ -46,12 +47,15 @@ class Rule:
     scope: str = "layer"
     packing: str = "joined"
     owner: str = ""
+    shards: int = 1
 
     def __post_init__(self) -> None:
         """The pattern compiles, scope and packing are known."""
         check_choice("scope", self.scope, SCOPES)
         check_choice("packing", self.packing, PACKINGS)
         expect(bool(self.roles) and all(self.roles), f"roles: got {self.roles!r}, expected at least one name.")
+        counted = isinstance(self.shards, int) and self.shards > 0
+        expect(counted, f"shards: got {self.shards!r}, expected a number of stretches, 1 or more.")
         compiled(self.pattern)
 
     def roles_of(self, path: str, owner: str) -> tuple[str, ...]:
@@ -80,7 +84,9 @@ def compiled(pattern: str) -> re.Pattern[str]:
 _REGISTERED: list[Rule] = []
 
 
-def register_rule(pattern: str, *roles: str, scope: str = "layer", packing: str = "joined", owner: str = "") -> Rule:
+def register_rule(
+    pattern: str, *roles: str, scope: str = "layer", packing: str = "joined", owner: str = "", shards: int = 1
+) -> Rule:
     r"""Teach `discover` a name it does not know; see `Rule` for the arguments. Later rules go before earlier ones.
 
     >>> import torch
@@ -92,7 +98,7 @@ def register_rule(pattern: str, *roles: str, scope: str = "layer", packing: str 
     ['layer0.attn.q', 'layer0.attn.q.bias', 'layer0.attn.v', 'layer0.attn.v.bias']
     >>> unregister_rule(rule)
     """
-    rule = Rule(pattern, roles, scope, packing, owner)
+    rule = Rule(pattern, roles, scope, packing, owner, shards)
     _REGISTERED.insert(0, rule)
     return rule
 

@@ -25,13 +25,14 @@ def settle(
 
     None of the claimants gets a contested name: which one deserves it is not ours to guess.
     """
+    own = {claim.parameter: claim.name.own for claim in claims}
     tensor_of = {name: number for number, group in enumerate(groups) for name in group}
-    settled = {claim.parameter: tuple(name + claim.suffix for name in names[claim.parameter]) for claim in claims}
+    settled = {claim.parameter: tuple(name + claim.name.suffix for name in names[claim.parameter]) for claim in claims}
     lost: list[str] = []
     while True:
         claimants: dict[str, set[int]] = defaultdict(set)
         for parameter, given in settled.items():
-            for name in given or (parameter,):
+            for name in given or (own[parameter],):
                 claimants[name].add(tensor_of[parameter])
         losers = [p for p, given in settled.items() if any(len(claimants[name]) > 1 for name in given)]
         if not losers:

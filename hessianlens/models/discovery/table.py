@@ -9,10 +9,14 @@ _QKV = ("attn.q", "attn.k", "attn.v")
 PACKED = (
     # Exceptions by class: the same parameter name, another order inside.
     Rule(r"<attn>c_attn", _QKV, packing="grouped", owner="GPTBigCode.*"),
-    Rule(r"<attn>qkv_proj", ("attn.qkv",), owner="CodeGen.*|MiniMaxLightning.*"),
+    Rule(r"<attn>qkv_proj", ("attn.q", "attn.v", "attn.k"), owner="CodeGen.*", shards=4),
+    Rule(r"<attn>qkv_proj", _QKV, packing="grouped", owner="MiniMaxLightning.*"),
+    Rule(r"<attn>wqkv", _QKV, packing="grouped", owner="InternLM2.*"),
+    Rule(r"<attn>in_proj", _QKV, packing="grouped", owner="DisentangledSelfAttention"),
+    Rule(r"<attn>qkv_linear", _QKV, owner="LayoutLMv2.*"),
     Rule(r"<mlp>gate_up_proj", ("mlp.in", "mlp.gate"), owner="Phi4MultimodalAudio.*"),
     Rule(r"\w*[Cc]ross\w*\.c_attn", ("cross.k", "cross.v")),
-    Rule(r"<attn?>(c_attn|qkv|qkv_proj|Wqkv|to_qkv|in_proj_weight)", _QKV),
+    Rule(r"<attn?>(c_attn|qkv|qkv_proj|att_proj|Wqkv|to_qkv|in_proj_weight)", _QKV),
     Rule(r"<attn?>query_key_value", _QKV, packing="grouped"),
     Rule(r"<attn>to_kv", ("attn.k", "attn.v")),
     Rule(r"<mlp>gate_up_proj", ("mlp.gate", "mlp.in")),
@@ -24,10 +28,12 @@ ATTENTION = (
     Rule(r"<attn?>(k_proj|k_proj_weight|k_lin|key|key_proj|[Ww]_?[Kk]|to_k)", ("attn.k",)),
     Rule(r"<attn?>(v_proj|v_proj_weight|v_lin|value|value_proj|[Ww]_?[Vv]|to_v)", ("attn.v",)),
     Rule(r"<attn?>(o_proj|out_proj|W_O)", ("attn.o",)),
-    Rule(r"<attn>(out_lin|c_proj|dense|output|output\.dense|o|[Ww]_?o|proj|to_out|to_out\.0)", ("attn.o",)),
-    Rule(r"<attn>q", ("attn.q",)),
-    Rule(r"<attn>k", ("attn.k",)),
-    Rule(r"<attn>v", ("attn.v",)),
+    Rule(
+        r"<attn>(out_lin|c_proj|dense|dense_weight|output|output\.dense|o|[Ww]_?o|proj|to_out|to_out\.0)", ("attn.o",)
+    ),
+    Rule(r"<attn>(q|q_weight)", ("attn.q",)),
+    Rule(r"<attn>(k|k_weight)", ("attn.k",)),
+    Rule(r"<attn>(v|v_weight)", ("attn.v",)),
     Rule(r"<attn?>W_QK", ("attn.qk",)),
     Rule(r"<attn>(q_norm|q_layernorm|q_ln)", ("attn.q_norm",)),
     Rule(r"<attn>(k_norm|k_layernorm|k_ln)", ("attn.k_norm",)),
@@ -42,18 +48,23 @@ MLP = (
     Rule(r"<mlp>(gate_proj|wi_0|w1|W_gate)", ("mlp.gate",)),
     Rule(r"<mlp?>(fc1|linear1)|intermediate\.dense|ffn", ("mlp.in",)),
     Rule(r"<mlp?>(fc2|linear2)|output\.dense|ffn_output", ("mlp.out",)),
-    Rule(r"<mlp>gate", ("mlp.router",)),
+    Rule(r"<mlp>(gate|router(\.layer)?)", ("mlp.router",)),
 )
 
 # norm@10 around self-attention, @20 behind it, @30 around cross-attention, @40 around the MLP, @50 behind it.
 NORMS = (
     Rule(r"crossattention\.output\.LayerNorm|encoder_attn_layer_norm|ln_cross_attn", ("norm@30",)),
     Rule(r"input_layernorm|layernorm_before|self_attn_layer_norm|sa_layer_norm|attention_norm|attn_norm", ("norm@10",)),
-    Rule(r"(ln|norm|layer_?norm)_?1|ln_attn|layer\.0\.layer_norm|<attn>(output\.)?LayerNorm", ("norm@10",)),
+    Rule(
+        r"(norm_attn_norm\.)?(ln|norm|layer_?norm)_?1|ln_attn|layer\.0\.layer_norm|<attn>(output\.)?LayerNorm",
+        ("norm@10",),
+    ),
     Rule(r"post_attention_layernorm|post_attention_norm|ln1_post", ("norm@20",)),
     Rule(r"layer\.1\.layer_norm", ("norm@30",)),
     Rule(r"layernorm_after|final_layer_norm|output_layer_norm|full_layer_layer_norm|ffn_norm|mlp_norm", ("norm@40",)),
-    Rule(r"(ln|norm|layer_?norm)_?2|ln_mlp|output\.LayerNorm|pre_feedforward_layernorm", ("norm@40",)),
+    Rule(
+        r"(norm_attn_norm\.)?(ln|norm|layer_?norm)_?2|ln_mlp|output\.LayerNorm|pre_feedforward_layernorm", ("norm@40",)
+    ),
     Rule(r"layer\.2\.layer_norm", ("norm@40",)),
     Rule(r"(ln|norm|layer_?norm)_?3|post_feedforward_layernorm|ln2_post", ("norm@50",)),
 )

@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from hessianlens.models.adapters.batches import inputs_of
+from hessianlens.models.discovery.storage import is_conv1d
 from hessianlens.models.sites.hooks import entering, with_output
 from hessianlens.models.sites.site import AttentionSite, Storage, heads_of, with_ones
 from hessianlens.problems import Batch
@@ -20,10 +21,9 @@ def gpt2_site(model: nn.Module, batch: Batch) -> AttentionSite | None:
         return None
     last = len(blocks) - 1
     attention: Any = blocks[last].attn
-    heads = next((n for n in (getattr(attention, a, None) for a in ("num_heads", "n_head")) if n), None)
-    if not isinstance(heads, int):
+    storage = _storage(attention)
+    if storage is None:
         return None
-    storage = Storage(heads, transposed=isinstance(attention.c_attn, nn.Linear))
     axis = 0 if storage.transposed else 1
     q, k, v = attention.c_attn.weight.chunk(3, dim=axis)
     bias = attention.c_attn.bias
@@ -50,6 +50,18 @@ def _blocks(model: nn.Module) -> nn.ModuleList | None:
         return None
     attention = getattr(blocks[-1], "attn", None)
     return blocks if hasattr(attention, "c_attn") and hasattr(attention, "c_proj") else None
+
+
+def _storage(attention: Any) -> Storage | None:
+    """How two ``nn.Linear`` or two ``Conv1D`` hold the projections; None for other sizes and modules, such as LoRA."""
+    heads = next((n for n in (getattr(attention, a, None) for a in ("num_heads", "n_head")) if n), None)
+    both = (attention.c_attn, attention.c_proj)
+    transposed = all(isinstance(module, nn.Linear) for module in both)
+    if not isinstance(heads, int) or not (transposed or all(is_conv1d(module) for module in both)):
+        return None
+    weights = [module.weight.T if transposed else module.weight for module in both]
+    fits = weights[0].shape[1] == 3 * weights[1].shape[0] and weights[1].shape[0] % heads == 0
+    return Storage(heads, transposed) if fits else None
 
 
 def _padding(inputs: object) -> Tensor | None:

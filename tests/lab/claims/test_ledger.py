@@ -12,8 +12,9 @@ from hessianlens.lab.claims.check import at_most, true
 from hessianlens.lab.claims.claim import Claim, claim, unmeasured
 from hessianlens.lab.claims.entry import Entry
 from hessianlens.lab.claims.finding import Finding, Verdict
+from hessianlens.lab.claims.index import order
 from hessianlens.lab.claims.ledger import run
-from hessianlens.lab.claims.registry import TOPICS, all_claims, find, order
+from hessianlens.lab.claims.registry import TOPICS, all_claims, find
 from hessianlens.lab.claims.selection import select, with_verdict
 from hessianlens.lab.claims.summary import CENTRAL, counts, most_surprising_first, surprise
 

@@ -6,7 +6,6 @@ import pytest
 import torch
 from transformers import GPT2Config
 
-from hessianlens.inspect import ggn
 from hessianlens.lab.claims import networks, samples
 from hessianlens.lab.claims.finding import Verdict
 from hessianlens.lab.claims.networks import TASK, Network
@@ -23,6 +22,7 @@ from hessianlens.lab.claims.topics import (
     norm_pre,
 )
 from hessianlens.models import Transformer
+from hessianlens.network import ggn
 from tests.lab.claims.verdicts import check_finding
 
 TOPICS = (

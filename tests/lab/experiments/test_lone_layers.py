@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from hessianlens.attention import second_moment
 from hessianlens.lab.analysis.findings import table1 as table1_findings
 from hessianlens.lab.analysis.findings.activation_growth import agreements
 from hessianlens.lab.experiments import (
@@ -21,7 +22,8 @@ from hessianlens.lab.experiments import (
     table1,
 )
 from hessianlens.lab.experiments.common.layers import lone_layer
-from hessianlens.lab.experiments.common.spectra import spectrum_facts
+from hessianlens.lab.experiments.common.linear_models import BLOCKS_OF
+from hessianlens.lab.experiments.common.spectra import multiplicity, spectrum_facts
 
 
 def autograd(setting, names: tuple[str, ...]) -> Tensor:
@@ -74,7 +76,7 @@ def test_table1_mlp_blocks_are_those_of_autograd() -> None:
         return (X @ vector[:6].reshape(3, 2) @ vector[6:].reshape(2, 3) - Y).square().mean()
 
     expected = torch.autograd.functional.hessian(loss, torch.cat([first.reshape(-1), second.reshape(-1)]))
-    found = table1.BLOCKS_OF["linear MLP"](X, R, weights)
+    found = BLOCKS_OF["linear MLP"](X, R, weights)
     for name, rows, columns in (("11", slice(6), slice(6)), ("12", slice(6), slice(6, 12))):
         torch.testing.assert_close(found["outer", name] + found["functional", name], expected[rows, columns])
 
@@ -93,7 +95,7 @@ def test_growth_exponents_are_fitted_and_a_wrong_prediction_is_told(monkeypatch:
     # The value block does not see the gradient, which is held here and not there.
     direct = autograd(scaled, ("V",)).norm()
     assert arrays["norms"][3, 4] == pytest.approx(float(direct), rel=1e-9)
-    monkeypatch.setattr(activation_growth, "predicted_growth", lambda *_: 4)
+    monkeypatch.setattr("hessianlens.theory.predicted_growth", lambda *_: 4)
     wrong = agreements(activation_growth.EXPERIMENT.run(config))
     assert [key for key, good in wrong.items() if good] == [("softmax", "outer", "VQ")]
 
@@ -110,7 +112,7 @@ def test_moments_rebuild_their_blocks_and_no_others() -> None:
     assert rows["M1"]["value"] == pytest.approx(float((A @ setting.X).norm()), rel=1e-12)
     assert rows["entropy"]["value"] == pytest.approx(float(-(A * A.log()).sum(-1).mean()), rel=1e-12)
     assert max(row["gap"] for row in rows.values() if "gap" in row) < 1e-13
-    M2 = moment_strata.second_moment(A, setting.X)
+    M2 = second_moment(A, setting.X)
     block = setting.hessian().outer["Q", "Q"].to_dense()
     assert (moment_strata.rebuild(setting, "M2", M2) - block).norm() < 1e-13
     assert (moment_strata.rebuild(setting, "M2", 1.01 * M2) - block).norm() > 1e-3 * block.norm()
@@ -139,7 +141,7 @@ def test_paired_spectrum_is_that_of_autograd(activation: str) -> None:
 
 def test_multiplicity_is_the_shortest_run() -> None:
     values = torch.tensor([-2.0, 0.0, 1.0, 2.0, 2.0, 2.0], dtype=torch.float64)
-    assert paired_spectrum.multiplicity(values) == 1
+    assert multiplicity(values) == 1
 
 
 def test_ranks_meet_formula_and_bound() -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hessianlens.inspect import functional, ggn
 from hessianlens.lab.claims.check import Check, at_least, at_most, close
 from hessianlens.lab.claims.claim import claim
 from hessianlens.lab.claims.finding import Curves, Finding
 from hessianlens.lab.claims.networks import BLOCK, PUBLISHED, Network, growth, mean_norms, norms
 from hessianlens.lab.claims.samples import largest, seeds, smallest
+from hessianlens.network import functional, ggn
 from hessianlens.spectra import frobenius
 
 SMALL = (0.01, 0.03, 0.1, 0.3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -40,3 +41,15 @@ def spectrum_facts(values: Tensor) -> dict[str, Scalar]:
         "smallest_kept": float(kept.min() / sizes.max()) if len(kept) else None,
         "largest_dropped": float(dropped.max() / sizes.max()) if len(dropped) and total else None,
     }
+
+
+def multiplicity(values: Tensor) -> int:
+    """How often each positive eigenvalue comes, at least: the shortest run of equal ones.
+
+    >>> multiplicity(torch.tensor([-2.0, -2.0, 0.0, 1.0, 1.0, 1.0, 2.0, 2.0], dtype=torch.float64))
+    2
+    """
+    least = rounding(values)
+    positive = values[values > least].numpy()
+    jumps = np.flatnonzero(np.diff(positive) > 100 * least)
+    return int(np.diff(np.concatenate([[-1], jumps, [len(positive) - 1]])).min())

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from hessianlens.errors import check_choice, expect
 
 LINEAR_MLP, TRANSFORMER = "linear_mlp", "transformer"
@@ -99,5 +97,7 @@ class GrowthConfig:
         >>> GrowthConfig(sigma_low=0.1, sigma_high=(1.0, 10.0), points=3, spacing="linear").sigmas()
         [(0.1, 0.55, 1.0), (0.1, 5.05, 10.0)]
         """
+        import numpy as np
+
         space = np.geomspace if self.spacing == "log" else np.linspace
         return [tuple(float(s) for s in space(self.sigma_low, high, self.points)) for high in self.sigma_high]

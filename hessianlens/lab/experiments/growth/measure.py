@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-
-from hessianlens.inspect import block_norms
 from hessianlens.lab.experiments.growth.config import LINEAR_MLP
-from hessianlens.lab.experiments.growth.linear_blocks import linear_block_norms
 from hessianlens.lab.results import Measurement, Parameters, Row
-from hessianlens.models import LinearMLP, Transformer
-from hessianlens.models.adapters import problem
-from hessianlens.spectra import Estimate
-from hessianlens.tasks import Addition
+
+if TYPE_CHECKING:
+    from hessianlens.spectra import Estimate
 
 BLOCKS = {"query": "q", "value": "v"}
 PARTS = {"outer": "ggn", "functional": "functional", "full": "full"}
@@ -33,6 +28,13 @@ def measure_growth(parameters: Parameters) -> Measurement:
 
 
 def _transformer(asked: Any) -> list[Row]:
+    import torch
+
+    from hessianlens.models import Transformer
+    from hessianlens.models.adapters import problem
+    from hessianlens.network import block_norms
+    from hessianlens.tasks import Addition
+
     task = Addition()
     model = Transformer(
         layers=asked["layers"],
@@ -60,6 +62,13 @@ def _transformer(asked: Any) -> list[Row]:
 
 
 def _linear_mlp(asked: Any) -> list[Row]:
+    import torch
+
+    from hessianlens.lab.experiments.growth.linear_blocks import linear_block_norms
+    from hessianlens.models import LinearMLP
+    from hessianlens.spectra import Estimate
+    from hessianlens.tasks import Addition
+
     task = Addition()
     model = LinearMLP(
         layers=asked["layers"],

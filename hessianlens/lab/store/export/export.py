@@ -7,8 +7,6 @@ import os
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from hessianlens.errors import InputError, check_choice
 from hessianlens.lab.results import Result
 from hessianlens.lab.store.export.description import describe, table
@@ -47,6 +45,8 @@ def export_run(store: Store, run: Run, form: str, folder: Path) -> list[Path]:
 
 
 def _npz(result: Result) -> bytes:
+    import numpy as np
+
     named = {
         f"{number}/{name}": array
         for number, cell in enumerate(result.cells)

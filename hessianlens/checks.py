@@ -1,0 +1,78 @@
+"""Checks of tensors that users give; see `hessianlens.errors` for what the messages say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import torch
+from torch import Tensor
+
+from hessianlens.errors import InputError, expect
+
+PRECISIONS = (torch.float32, torch.float64)
+"""What derivatives can be computed in: of second derivatives in half precision no digit is left."""
+
+
+def check_tensor(name: str, value: object, ndim: Iterable[int]) -> Tensor:
+    """A non-empty, finite tensor in float32 or float64 with one of the given numbers of dimensions."""
+    dims = tuple(ndim)
+    wanted = " or ".join(f"{n}-dimensional" for n in dims)
+    if not isinstance(value, Tensor):
+        raise InputError(
+            f"{name}: got {type(value).__name__}, expected a {wanted} torch tensor; wrap it with torch.as_tensor."
+        )
+    expect(value.ndim in dims, f"{name}: got shape {tuple(value.shape)}, expected a {wanted} tensor.")
+    expect(
+        value.dtype in PRECISIONS,
+        f"{name}: got dtype {value.dtype}, expected a floating dtype, float32 or float64; convert it with .double() or "
+        ".float().",
+    )
+    expect(
+        value.numel() > 0,
+        f"{name}: got an empty tensor of shape {tuple(value.shape)}, expected no axis of size 0.",
+    )
+    check_finite(name, value)
+    return value
+
+
+def check_finite(name: str, value: Tensor) -> None:
+    """Every entry is a finite number."""
+    finite = torch.isfinite(value)
+    if not bool(finite.all()):
+        bad = int((~finite).sum())
+        where = tuple((~finite).nonzero()[0].tolist())
+        raise InputError(
+            f"{name}: got {bad} non-finite of {value.numel()} entries (the first at index {where}), "
+            "expected finite numbers only."
+        )
+
+
+def check_precision(name: str, dtype: object) -> torch.dtype:
+    """A dtype in which second derivatives have digits.
+
+    >>> check_precision("dtype", torch.bfloat16)
+    Traceback (most recent call last):
+    hessianlens.errors.InputError: dtype: got torch.bfloat16, expected torch.float32 or torch.float64.
+    """
+    if not isinstance(dtype, torch.dtype) or dtype not in PRECISIONS:
+        raise InputError(f"{name}: got {dtype!r}, expected torch.float32 or torch.float64.")
+    return dtype
+
+
+def check_shape(name: str, value: Tensor, expected: tuple[int, ...], why: str) -> None:
+    """`value` has exactly the expected shape."""
+    expect(
+        tuple(value.shape) == tuple(expected),
+        f"{name}: got shape {tuple(value.shape)}, expected {tuple(expected)} ({why}).",
+    )
+
+
+def check_same_kind(tensors: Mapping[str, Tensor]) -> None:
+    """All tensors share one dtype and one device."""
+    for attribute, remedy in (("dtype", ".to(dtype)"), ("device", ".to(device)")):
+        kinds = {name: getattr(value, attribute) for name, value in tensors.items()}
+        if len(set(kinds.values())) > 1:
+            listed = ", ".join(f"{name} is {kind}" for name, kind in kinds.items())
+            raise InputError(
+                f"Tensors of different {attribute}: {listed}; expected one {attribute}, convert with {remedy}."
+            )

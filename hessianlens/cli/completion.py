@@ -1,0 +1,107 @@
+"""What the shell may complete: names that are known without torch, each looked up when it is asked for.
+
+Typer drops what does not begin with the word typed so far; where nothing is left, the shell completes names of files.
+"""
+
+from __future__ import annotations
+
+import typer
+
+
+def experiments(ctx: typer.Context) -> list[str]:
+    """Experiments that are not named yet."""
+    from hessianlens.lab.experiments.registry import EXPERIMENTS
+
+    return [name for name in EXPERIMENTS if name not in (ctx.params.get("names") or ())]
+
+
+def presets() -> list[str]:
+    """Presets, which are the same of every experiment."""
+    from hessianlens.lab.experiments.registry import EXPERIMENTS
+
+    return list(next(iter(EXPERIMENTS.values())).presets)
+
+
+def settings() -> list[str]:
+    """Settings that some experiment has."""
+    from hessianlens.lab.experiments.registry import EXPERIMENTS
+    from hessianlens.lab.runner.settings import field_names
+
+    configs = [config for experiment in EXPERIMENTS.values() for config in experiment.presets.values()]
+    return sorted({f"{field}=" for config in configs for field in field_names(config)})
+
+
+def backends() -> list[str]:
+    """Where cells can run."""
+    from hessianlens.lab.runner import BACKENDS
+
+    return list(BACKENDS)
+
+
+def formats() -> list[str]:
+    """Files that an export can write."""
+    from hessianlens.lab.store.export import FORMATS
+
+    return list(FORMATS)
+
+
+def claims(ctx: typer.Context) -> list[str]:
+    """Ids of claims that are not named yet."""
+    from hessianlens.lab.claims.index import claim_topics
+
+    return [id for id in claim_topics() if id not in (ctx.params.get("ids") or ())]
+
+
+def documents() -> list[tuple[str, str]]:
+    """Letters of the documents, and what they stand for."""
+    from hessianlens.lab.claims.claim import DOCUMENTS
+
+    return list(DOCUMENTS.items())
+
+
+def topics() -> list[str]:
+    """Topics of claims, as one word each."""
+    from hessianlens.lab.claims.index import claim_topics
+
+    return sorted({topic.replace(" ", "_") for topic in claim_topics().values()})
+
+
+def verdicts() -> list[str]:
+    """Verdicts, as one word each."""
+    from hessianlens.lab.claims.finding import Verdict
+
+    return [str(verdict).replace(" ", "-") for verdict in Verdict]
+
+
+def models() -> list[tuple[str, str]]:
+    """How the name of a model can begin, if it is not that of a folder."""
+    return [("toy", "a small Transformer on the addition task"), ("config:", "random weights, e.g. config:gpt2")]
+
+
+def parts(incomplete: str) -> list[str]:
+    """Parts of the curvature, behind those that are written already."""
+    from hessianlens.parts import PARTS
+
+    written = incomplete.split(",")[:-1]
+    return [",".join([*written, part]) for part in PARTS if part not in written]
+
+
+def dtypes() -> list[str]:
+    """Dtypes that a model can be measured in."""
+    from hessianlens.inspect.settings import DTYPES
+
+    return list(DTYPES)
+
+
+def heads() -> list[str]:
+    """What a Hugging Face model can be asked to predict."""
+    from hessianlens.inspect.heads import HEADS
+
+    return ["auto", *HEADS]
+
+
+def activations() -> list[str]:
+    """Attention activations."""
+    from hessianlens.notation import ACTIVATION_NAMES
+
+    return list(ACTIVATION_NAMES)

@@ -1,0 +1,171 @@
+"""`measure`: every block of a problem within a time budget, widest intervals first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from hessianlens.errors import check_choice, expect
+from hessianlens.inspect.blockwise import choose_blocks, within_memory
+from hessianlens.inspect.table import CurvatureTable, Row
+from hessianlens.memory import memory_errors_explained
+from hessianlens.network.norm_run import NormRun
+from hessianlens.network.norms import REMEDY, BlockNorms
+from hessianlens.network.operators import METHODS, Pattern
+from hessianlens.network.watch import Deadline, Watch, terminations_interrupt, watching
+from hessianlens.parts import PARTS, check_parts
+from hessianlens.problems import Block, Problem
+from hessianlens.sizes import parse_time, readable_time
+from hessianlens.spectra.estimate import ends_in_percent
+
+BUDGET, RTOL = 300.0, 0.05
+"""Seconds, and the relative half-width of intervals that is narrow enough, where nothing else is asked for."""
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """What is known about the blocks of a problem.
+
+    Attributes:
+        norms: Frobenius norms by block and part.
+        blocks: The blocks asked for.
+        left_out: Names of those about which nothing is known.
+        products: Products with random vectors that were made.
+        seconds: Time that it took.
+        budget: Time that it was given; None if it was given probes.
+        interrupted: Whether it was ended from outside.
+        dtype: Precision of the numbers.
+    """
+
+    norms: BlockNorms
+    blocks: tuple[Block, ...]
+    left_out: tuple[str, ...]
+    products: int
+    seconds: float
+    budget: float | None
+    interrupted: bool
+    dtype: torch.dtype
+
+    @property
+    def table(self) -> CurvatureTable:
+        """A row a block that was measured, with scales and advice."""
+        parts = list(dict.fromkeys(part for _, part in self.norms))
+        rows = [
+            Row.of(block, {part: self.norms[block.name, part] for part in parts})
+            for block in self.blocks
+            if block.name not in self.left_out
+        ]
+        return CurvatureTable(tuple(rows), len(self.blocks), torch.finfo(self.dtype).eps)
+
+    @property
+    def summary(self) -> str:
+        """One line: how much was done, and what was left out."""
+        sampled = [norm for norm in self.norms.values() if not norm.exact and norm.value]
+        wide = max(sampled, key=lambda norm: norm.relative_width(), default=None)
+        widest = "" if wide is None else f", widest interval {ends_in_percent(wide.value, *wide.interval())}"
+        within = f" of {readable_time(self.budget)}" if self.budget is not None else ""
+        ended = ", interrupted" if self.interrupted else ""
+        left = f"; left out: {_listed(self.left_out)}" if self.left_out else ""
+        return (
+            f"{len(self.blocks) - len(self.left_out)} of {len(self.blocks)} blocks, {self.products} products in "
+            f"{readable_time(self.seconds)}{within}{ended}{widest}{left}."
+        )
+
+    def __str__(self) -> str:
+        return f"{self.norms}\n{self.summary}"
+
+    __repr__ = __str__
+
+
+def measure(
+    problem: Problem,
+    blocks: Pattern | None = None,
+    *,
+    budget: str | float | None = BUDGET,
+    probes: int | None = None,
+    parts: Sequence[str] = PARTS,
+    rtol: float = RTOL,
+    seed: int = 0,
+    method: str = "auto",
+    max_memory: str | float | None = None,
+    progress: bool | Watch = True,
+) -> Measured:
+    """Norms of every block within a time budget; what `hessianlens inspect` does.
+
+    What has a closed form is answered first. Then a pass with one random vector a block gives every block a first, wide
+    interval, and more vectors go where the interval is widest relative to its norm, until time is up or every interval
+    is narrower than `rtol`. Ctrl-C and SIGTERM end it and keep what is done.
+
+    Args:
+        problem: From `hessianlens.problem`.
+        blocks: Names, globs or ``re:`` expressions; default: all.
+        budget: Seconds, or a time such as "5m"; None to take `probes` vectors a block, however long that takes.
+        probes: The most random vectors a block; without a budget their number.
+        parts: Among "full", "ggn" and "functional".
+        rtol: Half-width of an interval, relative to its norm, that is narrow enough.
+        seed: Seed of the probes.
+        method: "auto", "exact" or "products", as for `hessianlens.hessian`.
+        max_memory: What the process may hold, such as "2GB": batches are cut to stay within it. Default: most of what
+            is free.
+        progress: Show a bar that counts products and tells the time left.
+
+    >>> import hessianlens as hl
+    >>> model = hl.models.Transformer(layers=1, d_model=4, d_mlp=8, dtype=torch.float64)
+    >>> task = hl.tasks.Addition(digits=1)
+    >>> problem = hl.problem(model, task.batch(4, seed=0), task.cross_entropy)
+    >>> measured = measure(problem, "layer0.*", budget=60, progress=False)
+    >>> measured.left_out, measured.norms["layer0.mlp.in", "full"].relative_width() <= 0.05
+    ((), True)
+    """
+    check_parts(parts)
+    check_choice("method", method, METHODS)
+    deadline = Deadline(None if budget is None else parse_time(budget))
+    expect(
+        probes is None or (isinstance(probes, int) and probes >= 1),
+        f"probes: got {probes!r}, expected a whole number of at least 1, or None.",
+    )
+    expect(budget is not None or probes is not None, "budget: got None, expected a time, or a number of probes.")
+    expect(rtol > 0, f"rtol: got {rtol}, expected a positive relative width.")
+    chosen = choose_blocks(problem, (blocks,) if isinstance(blocks, str) else tuple(blocks or ()))
+    fitted, _ = within_memory(problem, chosen, probes or 1, len(parts), max_memory)
+    with memory_errors_explained(REMEDY), watching(progress) as watch:
+        run = NormRun(fitted, chosen, parts, seed=seed, method=method, watch=watch)
+        interrupted = run_until(run, deadline, probes, rtol)
+    return outcome(run, deadline, interrupted)
+
+
+def run_until(run: NormRun, deadline: Deadline, probes: int | None, rtol: float) -> bool:
+    """Measure until time is up or everything is known well enough; tells whether it was interrupted."""
+    try:
+        with terminations_interrupt():
+            run.solve()
+            if deadline.seconds is None:
+                assert probes is not None
+                run.watch.begin(sum(min(probes, block.numel) for block in run.sampled), deadline)
+                run.sample(probes)
+            else:
+                run.watch.begin(None, deadline)
+                run.refine(deadline, rtol, probes)
+    except KeyboardInterrupt:
+        return True
+    return False
+
+
+def outcome(run: NormRun, deadline: Deadline, interrupted: bool) -> Measured:
+    """What is known after a run."""
+    return Measured(
+        norms=BlockNorms(run.found),
+        blocks=run.blocks,
+        left_out=run.left_out,
+        products=run.products,
+        seconds=deadline.elapsed,
+        budget=deadline.seconds,
+        interrupted=interrupted,
+        dtype=run.problem.dtype,
+    )
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")

@@ -1,0 +1,97 @@
+"""What is asked of a model, as texts and numbers; checked without torch, so that a typing error is answered at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from hessianlens.errors import check_choice, expect
+from hessianlens.inspect.data_kinds import check_amounts, check_data_file
+from hessianlens.inspect.heads import HEADS
+from hessianlens.inspect.specification import check_there, parse_specification
+from hessianlens.inspect.toy import check_toy
+from hessianlens.parts import PARTS, check_parts
+from hessianlens.problems.selection import check_pattern
+from hessianlens.sizes import parse_size, parse_time
+
+DTYPES = ("float32", "float64")
+"""Names of the dtypes that a model can be measured in."""
+PROBES = 20
+"""Random vectors a block where neither their number nor a budget is given."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is asked for, as texts and numbers.
+
+    Attributes:
+        model: Name of the model, as `load_model` takes it.
+        data: A file; None for random data.
+        blocks: Patterns; all blocks if empty.
+        per_head: Whether heads are blocks of their own.
+        parts: Among "full", "ggn" and "functional".
+        probes: Random vectors a block; with a budget the most of them. Default: 20, with a budget no limit.
+        budget: Such as "5m": time for everything; None for as long as the probes take.
+        rtol: With a budget, the relative half-width of intervals that is narrow enough.
+        seed: Draws probes, random data and random weights.
+        dtype: "float32" or "float64".
+        device: Where to compute.
+        max_memory: Such as "2GB", for the whole process; None for most of what is free.
+        head: What a Hugging Face model predicts; "auto" lets its configuration decide.
+        sequences: How many sequences of data.
+        length: Tokens of a sequence, at most.
+    """
+
+    model: str
+    data: Path | None = None
+    blocks: tuple[str, ...] = ()
+    per_head: bool = False
+    parts: tuple[str, ...] = PARTS
+    probes: int | None = None
+    budget: str | None = None
+    rtol: float = 0.05
+    seed: int = 0
+    dtype: str = "float64"
+    device: str = "cpu"
+    max_memory: str | None = None
+    head: str = "auto"
+    sequences: int | None = None
+    length: int | None = None
+
+    def __post_init__(self) -> None:
+        """Settings that no model could make sense of are refused before one is loaded."""
+        check_choice("dtype", self.dtype, DTYPES)
+        expect(self.most_probes >= 1, f"probes: got {self.probes}, expected at least 1.")
+        expect(self.rtol > 0, f"rtol: got {self.rtol}, expected a positive relative width.")
+        for given, parse in ((self.budget, parse_time), (self.max_memory, parse_size)):
+            if given is not None:
+                parse(given)
+        expect(0 <= self.seed < 2**63, f"seed: got {self.seed}, expected a whole number from 0 to 2^63 - 1.")
+        check_parts(self.parts)
+        check_amounts(self.sequences, self.length)
+        check_choice("head", self.head, ("auto", *HEADS))
+        for pattern in self.blocks:
+            check_pattern(pattern)
+        self._check_places()
+
+    def _check_places(self) -> None:
+        """What is named is there, as far as this machine knows."""
+        specification = parse_specification(self.model)
+        if specification.kind == "toy":
+            check_toy(specification.options)
+        else:
+            check_there(specification)
+        if self.data is not None:
+            check_data_file(self.data)
+
+    @property
+    def most_probes(self) -> float:
+        """Random vectors a block at most."""
+        if self.probes is not None:
+            return self.probes
+        return PROBES if self.budget is None else float("inf")
+
+    @property
+    def seconds(self) -> float | None:
+        """The budget in seconds."""
+        return None if self.budget is None else parse_time(self.budget)

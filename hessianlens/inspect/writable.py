@@ -1,0 +1,17 @@
+"""Whether a file can be written, asked before any work is done for it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from hessianlens.errors import expect
+
+
+def check_writable(path: Path) -> None:
+    """A file that can be written."""
+    folder = path.parent
+    expect(
+        folder.is_dir() and not path.is_dir() and os.access(path if path.exists() else folder, os.W_OK),
+        f"csv: cannot write '{path}'; expected a file in a folder that exists.",
+    )

@@ -1,0 +1,104 @@
+"""How much memory there is, and a refusal of what would not fit."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import torch
+
+from hessianlens.errors import InputError
+from hessianlens.sizes import readable
+
+SAFE_SHARE = 0.8
+"""Share of the free memory that a piece of work may claim."""
+_NEVER_A_PROBLEM = 2**20
+"""Bytes below which it is not worth asking the system."""
+_CGROUP = Path("/sys/fs/cgroup")
+
+
+def available_bytes(device: torch.device) -> int:
+    """Bytes that can still be allocated on `device`; in a container, those that its limit leaves."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    return min(psutil.virtual_memory().available, _left_in_container())
+
+
+def process_bytes() -> int:
+    """Bytes of main memory that this process holds: libraries, weights, data."""
+    return int(psutil.Process().memory_info().rss)
+
+
+def _left_in_container() -> int:
+    """What the memory limit of a control group (version 2) leaves; without one, more than any machine has."""
+    try:
+        limit, used = ((_CGROUP / name).read_text().strip() for name in ("memory.max", "memory.current"))
+        # Memory of files that were read counts as used, and is given back when it is needed.
+        cached = dict(line.split() for line in (_CGROUP / "memory.stat").read_text().splitlines())
+        return 2**62 if limit == "max" else max(0, int(limit) - int(used) + int(cached.get("inactive_file", 0)))
+    except (OSError, ValueError):
+        return 2**62
+
+
+def _at_the_peak(size: float, working: float) -> str:
+    return "" if working == 1 else f" ({readable(working * size)} while it is formed)"
+
+
+def ensure_fits(
+    what: str,
+    shape: tuple[int, ...],
+    dtype: torch.dtype,
+    device: torch.device,
+    instead: str,
+    working: float = 1.0,
+) -> None:
+    """Refuse to form a tensor that would not fit in memory.
+
+    Args:
+        what: The thing asked for, to be named in the message.
+        shape: Its shape.
+        dtype: Its dtype.
+        device: Where it would live.
+        instead: What the user can do about it.
+        working: Times its own size that forming it holds at the peak.
+    """
+    size = dtype.itemsize * math.prod(shape)
+    if size <= _NEVER_A_PROBLEM:
+        return
+    free = available_bytes(device)
+    if working * size > SAFE_SHARE * free:
+        raise InputError(
+            f"{what} of shape {'x'.join(map(str, shape))} would need {readable(size)}{_at_the_peak(size, working)}, "
+            f"but only {readable(free)} are free on {device}; {instead}."
+        )
+
+
+_SAYINGS = ("not enough memory", "out of memory", "can't allocate memory")
+"""How torch says that an allocation failed where it raises a plain RuntimeError."""
+
+
+@contextmanager
+def memory_errors_explained(instead: str) -> Iterator[None]:
+    """An allocation that fails ends in an `InputError` that says what to do, whatever torch or NumPy raised.
+
+    >>> try:
+    ...     with memory_errors_explained("take shorter sequences"):
+    ...         raise MemoryError
+    ... except InputError as error:
+    ...     str(error).endswith("take shorter sequences.")
+    True
+    """
+    try:
+        yield
+    except InputError:
+        raise
+    except (MemoryError, RuntimeError) as error:
+        said = " ".join(str(error).split())
+        known = isinstance(error, (MemoryError, torch.OutOfMemoryError))
+        if not known and not any(saying in said.lower() for saying in _SAYINGS):
+            raise
+        told = f" ({said[:200]})" if said else ""
+        raise InputError(f"memory: an allocation failed{told}; {instead}.") from error

@@ -1,0 +1,132 @@
+"""Products of the blocks of earlier attention layers, all vectors of a layer at once, where layers form a chain."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from hessianlens.models.sites import find_chain
+from hessianlens.network.exact import CLOSED_FORM, ExactAttention
+from hessianlens.network.sampling import WORKSPACE, Drawn, Request, length
+from hessianlens.problems import Block, Problem
+from hessianlens.theory.chain import Link, Vectors, chain_products
+
+_NAME = re.compile(r"layer(\d+)\.attn\.([qkvo])(\.bias)?")
+
+
+@dataclass(frozen=True, eq=False)
+class ChainedAttention:
+    """The attention layers below the last one of a problem.
+
+    Attributes:
+        exact: The closed form of the last one.
+        chains: All of them, at each batch.
+    """
+
+    exact: ExactAttention
+    chains: tuple[tuple[Link, ...], ...]
+
+    def covers(self, block: Block) -> bool:
+        """Whether a block is a weight or bias of one of these layers."""
+        found = _NAME.fullmatch(block.name)
+        if found is None or int(found[1]) >= len(self.chains[0]) - 1:
+            return False
+        return not found[3] or found[2] in self.exact.sites[0].biased
+
+    def products(self, vectors: Sequence[tuple[Block, Tensor]]) -> dict[str, tuple[Tensor, Tensor]]:
+        """Gauss-Newton and functional products of diagonal blocks, ``[vector, *shape]`` each, by name.
+
+        Args:
+            vectors: Blocks, each with vectors ``[vector, *shape]``.
+        """
+        layers: dict[int, list[tuple[Block, Tensor]]] = {}
+        for block, values in vectors:
+            layers.setdefault(self._place(block)[0], []).append((block, values))
+        asked = {n: [self._vectors(*pair) for pair in pairs] for n, pairs in layers.items()}
+        totals: dict[str, tuple[Tensor, Tensor]] = {}
+        for links, derivatives in zip(self.chains, self.exact.derivatives, strict=True):
+            for n, products in chain_products(links, derivatives, asked).items():
+                for (block, _), (G, F) in zip(layers[n], products, strict=True):
+                    shape = (len(G), *block.shape)
+                    found = (G.reshape(shape), F.reshape(shape))
+                    before = totals.get(block.name)
+                    totals[block.name] = found if before is None else (found[0] + before[0], found[1] + before[1])
+        return totals
+
+    def _place(self, block: Block) -> tuple[int, str, bool]:
+        found = _NAME.fullmatch(block.name)
+        assert found is not None
+        return int(found[1]), found[2], bool(found[3])
+
+    def _vectors(self, block: Block, values: Tensor) -> Vectors:
+        _, name, bias = self._place(block)
+        matrices = values[:, None] if bias else values
+        return Vectors(CLOSED_FORM[name], self.exact.rows(name, bias), matrices)
+
+
+def chained_attention(exact: ExactAttention) -> ChainedAttention | None:
+    """The layers below the last; None if there are none, or the model is of no kind that forms a chain."""
+    chains: list[tuple[Link, ...]] = []
+    for batch in exact.problem.data:
+        links = find_chain(exact.model, batch)
+        if links is None or len(links) < 2 or not _same_last(links, exact, len(chains)):
+            return None
+        chains.append(links)
+    return ChainedAttention(exact, tuple(chains))
+
+
+def _same_last(links: tuple[Link, ...], exact: ExactAttention, number: int) -> bool:
+    """Whether the chain brings the tokens to the last layer that the model itself does.
+
+    Half of the digits are enough to tell another architecture; saturated attention may lose many of the others on both
+    sides.
+    """
+    expected, found = exact.sites[number].tokens, links[-1].tokens
+    if expected.shape != found.shape:
+        return False
+    tolerance = torch.finfo(expected.dtype).eps ** 0.5 * float(expected.abs().max())
+    return float((expected - found).abs().max()) <= tolerance
+
+
+class ChainSource:
+    """The same products for attention layers that form a chain, all vectors of a chunk together.
+
+    Args:
+        chain: The layers.
+        problem: What is differentiated.
+        parts: Among "full", "ggn" and "functional".
+        seed: Seed of the probes.
+        workspace: Bytes of products held at once.
+    """
+
+    def __init__(
+        self, chain: ChainedAttention, problem: Problem, parts: Sequence[str], seed: int, workspace: int = WORKSPACE
+    ) -> None:
+        self.chain, self.problem, self.parts, self.seed, self.workspace = chain, problem, tuple(parts), seed, workspace
+
+    def draw(self, requests: Sequence[Request]) -> Iterator[Drawn]:
+        """The lengths of all products asked for."""
+        each = sum(request.block.numel for request in requests) * 2 * self.problem.dtype.itemsize
+        step = max(1, self.workspace // max(each, 1))
+        longest = max(request.stop - request.start for request in requests)
+        for offset in range(0, longest, step):
+            chunk = [
+                Request(r.block, r.start + offset, min(r.stop, r.start + offset + step), r.basis)
+                for r in requests
+                if r.start + offset < r.stop
+            ]
+            yield from self._together(chunk)
+
+    def _together(self, requests: Sequence[Request]) -> Iterator[Drawn]:
+        vectors = [
+            (r.block, r.probes(self.problem, self.seed).matrix(r.start, r.stop).T.reshape(-1, *r.block.shape))
+            for r in requests
+        ]
+        for name, (gauss_newton, rest) in self.chain.products(vectors).items():
+            for G, F in zip(gauss_newton, rest, strict=True):
+                found = {"ggn": G, "functional": F, "full": G + F}
+                yield name, {part: length(found[part]) for part in self.parts}

@@ -1,0 +1,209 @@
+"""What curvature will cost before it is computed: memory at the peak, number of products; and batches that fit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from hessianlens.errors import InputError, expect
+from hessianlens.memory import SAFE_SHARE, available_bytes, process_bytes
+from hessianlens.models.adapters.batches import as_batches
+from hessianlens.network.rehearsal import Rehearsal, forward_sizes, sequences_of
+from hessianlens.network.sampling import WORKSPACE, layer_groups, layer_of
+from hessianlens.parts import PARTS
+from hessianlens.problems import Block, Problem
+from hessianlens.sizes import parse_size, readable
+
+_SURELY = 40
+"""Times the bytes that a forward pass makes, and those of the parameters asked for, that no product comes near."""
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """Memory and products of a piece of work on a problem.
+
+    Attributes:
+        products: Matrix-vector products, each over all of the data.
+        bytes_per_sequence: What grows with the sequences of a batch: its graph and what passes through it.
+        vector_bytes: What does not: probes, products and gradients, which have the sizes of parameters.
+        sequences: Sequences of the largest batch.
+        available: Bytes that are free.
+        process_bytes: Bytes that the process holds already: libraries, weights, data.
+        closed_form_bytes: What the closed form of the last attention layer holds, where it is used.
+    """
+
+    products: int
+    bytes_per_sequence: int
+    vector_bytes: int
+    sequences: int
+    available: int
+    process_bytes: int = 0
+    closed_form_bytes: int = 0
+
+    @property
+    def graph_bytes(self) -> int:
+        """The graph of the largest batch."""
+        return self.bytes_per_sequence * self.sequences
+
+    @property
+    def total_bytes(self) -> int:
+        """Everything held at once beyond what the process holds already."""
+        return max(self.graph_bytes + self.vector_bytes, self.closed_form_bytes)
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most memory that the process will have held."""
+        return self.process_bytes + self.total_bytes
+
+    @property
+    def fits(self) -> bool:
+        """Whether it fits in the memory that is free."""
+        return self.total_bytes <= SAFE_SHARE * self.available
+
+    def micro_batch(self, max_bytes: float | None = None) -> int:
+        """The largest number of sequences at once that stays within a limit; 0 if not even one does."""
+        limit = SAFE_SHARE * self.available if max_bytes is None else max_bytes
+        return max(0, int((limit - self.vector_bytes) // max(self.bytes_per_sequence, 1)))
+
+    def __str__(self) -> str:
+        closed = f", or {readable(self.closed_form_bytes)} for the closed form" if self.closed_form_bytes else ""
+        return (
+            f"{self.products} products, {readable(self.total_bytes)} ({readable(self.graph_bytes)} of graph for "
+            f"{self.sequences} sequences at once, {readable(self.vector_bytes)} of vectors{closed}) beside "
+            f"{readable(self.process_bytes)} held already; {readable(self.available)} free"
+        )
+
+
+def forecast(
+    problem: Problem, blocks: Sequence[Block], probes: int = 20, parts: int = 3, *, together: bool = False
+) -> Forecast:
+    """What it takes to probe some blocks, from a rehearsal without contents.
+
+    Vectors are made and dropped one at a time, so the peak does not grow with their number. The rehearsal goes through
+    the most demanding blocks only: those of the first layer, the widest and the first of the others.
+
+    Args:
+        problem: From `hessianlens.problem`.
+        blocks: The blocks to be probed.
+        probes: Vectors a block.
+        parts: Number of parts asked for.
+        together: Whether all blocks share one graph, as they do for pairs of blocks.
+    """
+    expect(len(blocks) > 0, "blocks: got none, expected at least one.")
+    rehearsal, asked = Rehearsal(problem), PARTS[:1] if parts == 1 else PARTS
+    groups = [list(blocks)] if together else _demanding(blocks)
+    one = max(rehearsal.peak(group, asked, 1) for group in groups)
+    width = rehearsal.sequences
+    # Without contents the whole batch costs no more than a part of it.
+    other = width if rehearsal.hollow else min(2, width)
+    vectors = min(_vector_bytes(blocks, problem), one)
+    if not rehearsal.cut or other == 1:
+        each = (one - vectors) // (1 if rehearsal.cut else width)
+    else:
+        each = max(max(rehearsal.peak(group, asked, other) for group in groups) - one, 0) // (other - 1)
+        vectors = max(one - each, 0)
+    return Forecast(
+        products=sum(min(probes, block.numel) for block in blocks),
+        bytes_per_sequence=each,
+        vector_bytes=vectors + _held_bytes(problem, blocks, probes, len(asked)),
+        sequences=width,
+        available=available_bytes(problem.device),
+        process_bytes=process_bytes(),
+    )
+
+
+def _demanding(blocks: Sequence[Block]) -> list[list[Block]]:
+    """Groups of blocks of which one must be the most demanding."""
+    groups = layer_groups(blocks)
+    layers = [group for group in groups if layer_of(group[0].name) is not None]
+    others = [group for group in groups if layer_of(group[0].name) is None]
+    widest = max(others, key=lambda group: group[0].numel, default=None)
+    chosen = [*layers[:1], *others[:1], *([widest] if widest is not None and widest is not others[0] else [])]
+    # Stacks of an encoder and a decoder: the first layer of each.
+    seen = {(layer_of(group[0].name) or "").rpartition("layer")[0] for group in layers[:1]}
+    for group in layers[1:]:
+        stack = (layer_of(group[0].name) or "").rpartition("layer")[0]
+        if stack not in seen:
+            seen.add(stack)
+            chosen.append(group)
+    return chosen
+
+
+def _vector_bytes(blocks: Sequence[Block], problem: Problem) -> int:
+    """A probe of the widest block and its products."""
+    return (1 + len(PARTS)) * max(block.numel for block in blocks) * problem.dtype.itemsize
+
+
+def _held_bytes(problem: Problem, blocks: Sequence[Block], probes: int, parts: int) -> int:
+    """Products that wait for the other batches."""
+    if len(problem.data) == 1:
+        return 0
+    widest = max(block.numel for block in blocks) * parts * problem.dtype.itemsize
+    group = max(sum(block.numel for block in group) for group in layer_groups(blocks))
+    return max(widest, min(WORKSPACE, group * probes * parts * problem.dtype.itemsize))
+
+
+def ensure_fits_in_memory(
+    problem: Problem, blocks: Sequence[Block], probes: int, parts: int, together: bool = False
+) -> None:
+    """Refuse to probe blocks where that would not fit; asked first in a way that costs less than a forward pass.
+
+    Args:
+        problem: From `hessianlens.problem`.
+        blocks: The blocks to be probed.
+        probes: Vectors a block.
+        parts: Number of parts asked for.
+        together: Whether all blocks share one graph, as they do for pairs.
+    """
+    groups = [list(blocks)] if together else layer_groups(blocks)
+    asked = max(sum(block.numel for block in group) for group in groups) * problem.dtype.itemsize
+    if _SURELY * (forward_sizes(problem).made + asked) > SAFE_SHARE * available_bytes(problem.device):
+        ensure_forecast_fits(forecast(problem, blocks, probes, parts, together=together))
+
+
+def ensure_forecast_fits(made: Forecast) -> None:
+    """Refuse work that would not fit, and name the setting that would."""
+    if made.fits:
+        return
+    width = made.micro_batch()
+    remedy = (
+        f"hessianlens.fit_memory(problem), or micro_batch={width} in hessianlens.problem, would fit"
+        if width
+        else "not even one sequence at a time would fit: choose smaller blocks, shorter sequences or float32"
+    )
+    raise InputError(f"memory: {made}; {remedy}.")
+
+
+def fit_memory(problem: Problem, max_memory: str | float | None = None) -> Problem:
+    """The same problem with its batches cut so that the graph of one stays within a limit.
+
+    Args:
+        problem: From `hessianlens.problem`.
+        max_memory: Bytes, or a text such as "2 GiB"; default: most of what is free.
+
+    The total loss is the same; a function given as loss whose shares do not add up over the cut is refused.
+    """
+    limit = None if max_memory is None else parse_size(max_memory)
+    made = forecast(problem, list(problem.blocks.values()), probes=1, parts=1)
+    width = made.micro_batch(limit)
+    expect(
+        width > 0,
+        f"max_memory: a single sequence needs {readable(made.bytes_per_sequence + made.vector_bytes)}, got "
+        f"{readable(limit if limit is not None else SAFE_SHARE * made.available)}; allow more, or use float32.",
+    )
+    return problem if width >= made.sequences else cut_to(problem, width)
+
+
+def cut_to(problem: Problem, width: int) -> Problem:
+    """The same problem in batches of at most `width` sequences; refused where that would change the loss."""
+    largest = max(problem.data, key=sequences_of)
+    with torch.no_grad():
+        whole, cut = (float(replace(problem, data=d).total_loss()) for d in ([largest], as_batches([largest], width)))
+    expect(
+        abs(whole - cut) <= torch.finfo(problem.dtype).eps ** 0.5 * max(abs(whole), abs(cut)),
+        f"max_memory: batches of at most {width} sequences fit, but the loss of the largest batch is {whole:.6g} and "
+        f"that of its pieces {cut:.6g}; give a loss that is a mean over sequences, or a sum with reduction='sum'.",
+    )
+    return replace(problem, data=as_batches(list(problem.data), width))

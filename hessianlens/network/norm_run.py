@@ -1,0 +1,242 @@
+"""Norms of the diagonal blocks of a problem, refined step by step; what is known can be read at any time."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from hessianlens.curvature import verify
+from hessianlens.errors import expect
+from hessianlens.network.chained import ChainedAttention, ChainSource, chained_attention
+from hessianlens.network.exact import ExactAttention
+from hessianlens.network.operators import closed_form
+from hessianlens.network.sampling import GraphSource, Request, layer_groups
+from hessianlens.network.watch import Deadline, Watch
+from hessianlens.problems import Block, Problem
+from hessianlens.spectra import Estimate
+from hessianlens.spectra.lengths import norm_from_lengths
+
+_BASIS_UP_TO = 20
+"""Entries of a block up to which every basis vector is used in the first pass of a run with a budget."""
+_MOST_AT_ONCE = 16
+"""Probes that one visit of a block adds at most, so that time is spent where the interval is widest."""
+
+
+class NormRun:
+    """Norms by block and part: exact where the closed form is, sampled elsewhere.
+
+    Args:
+        problem: From `hessianlens.problem`.
+        blocks: What is measured.
+        parts: Among "full", "ggn" and "functional".
+        seed: Seed of the probes.
+        method: "auto", "exact" or "products", as for `hessianlens.hessian`.
+        watch: Is told what comes next and how many products are done.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        blocks: Sequence[Block],
+        parts: Sequence[str],
+        *,
+        seed: int = 0,
+        method: str = "auto",
+        watch: Watch | None = None,
+    ) -> None:
+        self.problem, self.blocks, self.parts = problem, tuple(blocks), tuple(parts)
+        self.seed, self.method, self.watch = seed, method, watch or Watch()
+        self.products = 0
+        self._exact: dict[tuple[str, str], Estimate] = {}
+        self._lengths: dict[str, list[dict[str, Tensor]]] = defaultdict(list)
+        self._columns: dict[str, list[dict[str, Tensor]]] = {}
+        self._known: dict[str, tuple[int, dict[str, Estimate]]] = {}
+        self._sampled: list[Block] = list(self.blocks)
+        self._graphs = GraphSource(problem, self.parts, seed)
+        self._chain: ChainSource | None = None
+        self._chained: set[str] = set()
+
+    # --- what is known -----------------------------------------------------------------------------------------------
+
+    @property
+    def found(self) -> dict[tuple[str, str], Estimate]:
+        """Every norm that is known so far, by block and part, in the order of the model."""
+        known = [(block.name, self.estimates(block)) for block in self.blocks]
+        return {(name, part): norms[part] for name, norms in known for part in norms}
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """Blocks about which nothing is known."""
+        return tuple(block.name for block in self.blocks if not self.estimates(block))
+
+    def estimates(self, block: Block) -> dict[str, Estimate]:
+        """The norms of a block by part; none before it was measured."""
+        if (block.name, self.parts[0]) in self._exact:
+            return {part: self._exact[block.name, part] for part in self.parts}
+        columns, drawn = self._columns.get(block.name, []), self._lengths.get(block.name, [])
+        size, cached = len(columns) + len(drawn), self._known.get(block.name)
+        if cached is None or cached[0] != size:
+            complete = len(columns) == block.numel
+            cached = size, self._estimated(columns if complete else drawn, complete)
+            self._known[block.name] = cached
+        return cached[1]
+
+    def _estimated(self, drawn: Sequence[dict[str, Tensor]], basis: bool) -> dict[str, Estimate]:
+        if not drawn:
+            return {}
+        seed = None if basis else self.seed
+        lengths = {part: torch.stack([one[part] for one in drawn]) for part in self.parts}
+        return {part: norm_from_lengths(found, seed=seed, exact=basis) for part, found in lengths.items()}
+
+    def width(self, block: Block) -> float:
+        """How uncertain a block is: the relative half-width of its widest interval; infinite if nothing is known."""
+        found = self.estimates(block)
+        return max((norm.relative_width() for norm in found.values()), default=math.inf)
+
+    def drawn(self, block: Block) -> int:
+        """Random vectors that a block was multiplied with."""
+        return len(self._lengths.get(block.name, ()))
+
+    # --- work --------------------------------------------------------------------------------------------------------
+
+    def solve(self) -> None:
+        """Everything that has a closed form, exactly."""
+        exact = None
+        if self.method != "products":
+            exact = closed_form(self.problem, self.blocks, forced=self.method == "exact")
+        sampled = [block for block in self.blocks if exact is None or not exact.covers([block])]
+        expect(
+            self.method != "exact" or not sampled,
+            f"method: got 'exact', but there is no closed form of {', '.join(block.name for block in sampled[:4])}; "
+            "expected 'auto' or 'products'.",
+        )
+        if exact is not None:
+            self._solve(exact)
+            self._join(None if not sampled else chained_attention(exact), sampled)
+        self._sampled = sampled
+
+    def _solve(self, exact: ExactAttention) -> None:
+        covered = [block for block in self.blocks if exact.covers([block])]
+        self._verify(covered)
+        for block in covered:
+            self.watch.step(f"{block.name}, exactly")
+            norms = exact.norms(block, self.parts)
+            self._exact.update({(block.name, part): Estimate.exactly(norm) for part, norm in norms.items()})
+
+    def _join(self, chain: ChainedAttention | None, sampled: Sequence[Block]) -> None:
+        if chain is not None:
+            self._chained = {block.name for block in sampled if chain.covers(block)}
+            self._chain = ChainSource(chain, self.problem, self.parts, self.seed)
+
+    @property
+    def sampled(self) -> list[Block]:
+        """Blocks without a closed form; all of them before `solve`."""
+        return self._sampled
+
+    def sample(self, probes: int) -> None:
+        """So many probes for every block without a closed form; all basis vectors where that is no more."""
+        together = [self._request(block, probes) for block in self._sampled if block.name in self._chained]
+        if together:
+            self.watch.step(f"{len(together)} blocks of attention layers together")
+            for group in layer_groups([request.block for request in together]):
+                self._verify(group)
+            self._keep(self._source(together).draw(together))
+        for group in layer_groups([block for block in self._sampled if block.name not in self._chained]):
+            for _ in self._visit([self._request(block, probes) for block in group]):
+                pass
+        self._graphs.release()
+
+    def refine(self, deadline: Deadline, rtol: float, probes: int | None = None) -> None:
+        """A first pass with one probe a block, then more where the interval is widest, until time is up.
+
+        Args:
+            deadline: When to stop; a product that would not end in time is not begun.
+            rtol: Blocks whose intervals are no wider than this, relative to their norms, are left as they are.
+            probes: The most probes a block.
+        """
+        most = math.inf if probes is None else probes
+        pace = _Pace(deadline)
+        groups = layer_groups(self._sampled)
+        for group in groups:
+            if not pace.run(group[0].name, self._visit([self._first(block) for block in group])):
+                break
+        while pace.going:
+            open_ones = [block for block in self._sampled if self.drawn(block) < most and self.width(block) > rtol]
+            if not open_ones:
+                break
+            widest = max(open_ones, key=self.width)
+            group = next(group for group in groups if widest in group)
+            chosen = [block for block in group if block in open_ones and self.width(block) > self.width(widest) / 2]
+            pace.run(group[0].name, self._visit([self._more(block, most) for block in chosen]))
+        self._graphs.release()
+
+    def _visit(self, requests: Sequence[Request]) -> Iterator[None]:
+        """Draw what is asked for, one product at a time."""
+        first = requests[0].block.name
+        self.watch.step(first + (f" and {len(requests) - 1} more" if len(requests) > 1 else ""))
+        self._verify([request.block for request in requests])
+        for drawn in self._source(requests).draw(requests):
+            self._keep([drawn])
+            yield
+
+    def _verify(self, blocks: Sequence[Block]) -> None:
+        """Once for every layer: its second derivatives are all there."""
+        if blocks:
+            verify(self.problem, [block.parameter for block in blocks])
+
+    def _keep(self, drawn: Iterator[tuple[str, dict[str, Tensor]]] | Sequence[tuple[str, dict[str, Tensor]]]) -> None:
+        for name, lengths in drawn:
+            # Vectors of the basis, once begun, are finished before anything else is asked of a block.
+            (self._columns if name in self._columns else self._lengths)[name].append(lengths)
+            self.products += 1
+            self.watch.products(1)
+
+    def _source(self, requests: Sequence[Request]) -> GraphSource | ChainSource:
+        joined = self._chain is not None and all(request.block.name in self._chained for request in requests)
+        return self._chain if joined and self._chain is not None else self._graphs
+
+    def _request(self, block: Block, probes: int) -> Request:
+        """Up to a number of probes in all; every basis vector if the block has no more entries."""
+        if probes >= block.numel:
+            return Request(block, len(self._columns.setdefault(block.name, [])), block.numel, basis=True)
+        drawn = len(self._lengths[block.name])
+        return Request(block, drawn, max(drawn, probes))
+
+    def _first(self, block: Block) -> Request:
+        return self._request(block, block.numel if block.numel <= _BASIS_UP_TO else 1)
+
+    def _more(self, block: Block, most: float) -> Request:
+        """Twice as many probes as before, up to a limit."""
+        drawn = self.drawn(block)
+        return self._request(block, int(min(drawn + min(max(drawn, 1), _MOST_AT_ONCE), most)))
+
+
+class _Pace:
+    """Runs products as long as the next one, judged by those before it, ends in time."""
+
+    def __init__(self, deadline: Deadline) -> None:
+        self.deadline, self.going = deadline, True
+        self._slowest: dict[str, float] = {}
+        self._latest = ""
+
+    def run(self, name: str, products: Iterator[None]) -> bool:
+        """Go through some products of a group; False if time was up before the last one."""
+        while True:
+            expected = self._slowest.get(name, self._slowest.get(self._latest, 0.0))
+            if not self.deadline.allows(expected):
+                self.going = False
+                return False
+            start = time.monotonic()
+            if next(products, _ENDED) is _ENDED:
+                return True
+            took = time.monotonic() - start
+            self._slowest[name] = max(took, self._slowest.get(name, 0.0))
+            self._latest = name
+
+
+_ENDED = object()

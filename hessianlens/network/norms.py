@@ -1,0 +1,95 @@
+"""`block_norms`: norms of many blocks and parts at once, exact where that is possible."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from hessianlens.errors import check_choice, expect
+from hessianlens.memory import memory_errors_explained
+from hessianlens.network.forecasting import ensure_fits_in_memory
+from hessianlens.network.norm_run import NormRun
+from hessianlens.network.operators import METHODS, Pattern
+from hessianlens.network.watch import Deadline, Watch, watching
+from hessianlens.parts import PARTS, check_parts
+from hessianlens.problems import Problem
+from hessianlens.spectra import Estimate
+
+REMEDY = "cut the batches with hessianlens.fit_memory(problem), shorten the sequences or use float32"
+"""What helps where memory ran out."""
+
+
+class BlockNorms(Mapping[tuple[str, str], Estimate]):
+    """Frobenius norms by (block, part), each an `Estimate`; prints as a table."""
+
+    def __init__(self, found: dict[tuple[str, str], Estimate]) -> None:
+        self._found = found
+
+    def __getitem__(self, key: tuple[str, str]) -> Estimate:
+        return self._found[key]
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        return iter(self._found)
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def __str__(self) -> str:
+        parts = list(dict.fromkeys(part for _, part in self._found))
+        names = list(dict.fromkeys(name for name, _ in self._found))
+        rows = [["block", *parts], *([name, *(str(self._found[name, p]) for p in parts)] for name in names)]
+        widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
+        return "\n".join("  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows)
+
+    __repr__ = __str__
+
+
+def block_norms(
+    problem: Problem,
+    blocks: Pattern = "*",
+    parts: Sequence[str] = PARTS,
+    *,
+    probes: int = 20,
+    seed: int = 0,
+    method: str = "auto",
+    progress: bool | Watch = False,
+) -> BlockNorms:
+    """Frobenius norms of the diagonal blocks of the Hessian, Gauss-Newton and functional matrix.
+
+    Every part of a block comes from the same probes and the same graph; different blocks have different probes. Blocks
+    of a decoder's last attention layer are answered exactly, without probes, where the closed form is cheap; with
+    "auto" the probes of earlier attention layers go together through the layers' own formulas where these are joined by
+    piecewise linear maps (one head, no norm, ReLU). Vectors are made and dropped one at a time: the memory it takes
+    does not grow with their number. For an answer within a given time see `hessianlens.measure`.
+
+    Args:
+        problem: From `hessianlens.problem`.
+        blocks: Names, globs or ``re:`` expressions.
+        parts: Among "full", "ggn" and "functional".
+        probes: Random vectors a block; a block with no more entries than that is answered exactly.
+        seed: Seed of the probes.
+        method: "auto", "exact" or "products", as for `hessian`.
+        progress: Show a bar that counts products and tells the time left.
+
+    >>> import torch
+    >>> import hessianlens as hl
+    >>> model = hl.models.Transformer(layers=1, d_model=8, d_mlp=16, dtype=torch.float64)
+    >>> task = hl.tasks.Addition()
+    >>> problem = hl.problem(model, task.batch(4, seed=0), task.cross_entropy)
+    >>> norms = block_norms(problem, ["layer0.attn.q", "layer0.mlp.in"], probes=4)
+    >>> norms["layer0.attn.q", "functional"].stderr, norms["layer0.mlp.in", "full"].probes
+    (0.0, 4)
+    """
+    check_parts(parts)
+    check_choice("method", method, METHODS)
+    expect(
+        isinstance(probes, int) and probes >= 1,
+        f"probes: got {probes!r}, expected at least 1, a whole number.",
+    )
+    with memory_errors_explained(REMEDY), watching(progress) as watch:
+        run = NormRun(problem, problem.select(blocks), parts, seed=seed, method=method, watch=watch)
+        run.solve()
+        if run.sampled:
+            ensure_fits_in_memory(problem, run.sampled, probes, len(parts))
+            watch.begin(sum(min(probes, block.numel) for block in run.sampled), Deadline())
+            run.sample(probes)
+    return BlockNorms(run.found)

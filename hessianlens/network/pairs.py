@@ -1,0 +1,152 @@
+"""The matrix of norms between all pairs of blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from hessianlens.curvature import BlockPairOperator, FunctionalOperator, GaussNewtonOperator, HessianOperator
+from hessianlens.errors import check_choice, expect
+from hessianlens.network.forecasting import ensure_fits_in_memory
+from hessianlens.network.operators import Pattern
+from hessianlens.network.sampling import WORKSPACE
+from hessianlens.problems import Block, Problem
+from hessianlens.spectra import Estimate
+from hessianlens.spectra.estimate import ends_in_percent
+from hessianlens.spectra.lengths import lengths_of, norm_from_lengths
+from hessianlens.spectra.probes import Probes
+
+_KINDS: dict[str, type[BlockPairOperator]] = {
+    "full": HessianOperator,
+    "ggn": GaussNewtonOperator,
+    "functional": FunctionalOperator,
+}
+
+
+@dataclass(frozen=True)
+class PairNorms:
+    """Frobenius norms of every pair of blocks.
+
+    Attributes:
+        names: The blocks, in model order.
+        part: "full", "ggn" or "functional".
+        estimates: Norm of the block in row r and column c, by name.
+    """
+
+    names: tuple[str, ...]
+    part: str
+    estimates: dict[tuple[str, str], Estimate]
+
+    def __getitem__(self, key: tuple[str, str]) -> Estimate:
+        return self.estimates[key]
+
+    def values(self) -> Tensor:
+        """The norms as a matrix."""
+        return torch.tensor([[self.estimates[r, c].value for c in self.names] for r in self.names], dtype=torch.float64)
+
+    def stderrs(self) -> Tensor:
+        """Their standard errors as a matrix."""
+        return torch.tensor(
+            [[self.estimates[r, c].stderr for c in self.names] for r in self.names], dtype=torch.float64
+        )
+
+    def intervals(self, level: float = 0.95) -> tuple[Tensor, Tensor]:
+        """The lower and the upper ends of their intervals, as matrices."""
+        ends = [[self.estimates[r, c].interval(level) for c in self.names] for r in self.names]
+        low, high = torch.tensor(ends, dtype=torch.float64).unbind(-1)
+        return low, high
+
+    def __str__(self) -> str:
+        width = max(map(len, self.names))
+        head = " " * width + "  " + "  ".join(name.rjust(max(9, len(name))) for name in self.names)
+        rows = [
+            name.ljust(width)
+            + "  "
+            + "  ".join(f"{self.estimates[name, c].value:.3g}".rjust(max(9, len(c))) for c in self.names)
+            for name in self.names
+        ]
+        return "\n".join([head, *rows, *self._widest()])
+
+    def _widest(self) -> list[str]:
+        """What the matrix leaves out: the widest interval, and whether few probes decide."""
+        sampled = [e for e in self.estimates.values() if not e.exact and e.value > 0]
+        if not sampled:
+            return []
+        widest = max(sampled, key=lambda e: e.relative_width())
+        few = "; few probes" if any(e.few for e in sampled) else ""
+        return [f"widest 95 % interval: {ends_in_percent(widest.value, *widest.interval())}{few}"]
+
+
+def block_pair_norms(
+    problem: Problem, blocks: Pattern = "*", part: str = "full", *, probes: int = 20, seed: int = 0
+) -> PairNorms:
+    """Frobenius norms of all pairs of blocks: each probe of a column block gives the norms of every row block.
+
+    The matrix is symmetric; both halves are estimated, from the probes of either side, and their squared lengths
+    pooled, so that the result is symmetric too. Norms in one column share that block's probes.
+
+    Args:
+        problem: From `hessianlens.problem`.
+        blocks: Names, globs or ``re:`` expressions.
+        part: "full", "ggn" or "functional".
+        probes: Random vectors a column block; a block with no more entries than that is answered exactly.
+        seed: Seed of the probes.
+
+    >>> import torch
+    >>> import hessianlens as hl
+    >>> model = hl.models.Transformer(layers=1, d_model=8, d_mlp=16, dtype=torch.float64)
+    >>> task = hl.tasks.Addition()
+    >>> problem = hl.problem(model, task.batch(4, seed=0), task.cross_entropy)
+    >>> norms = block_pair_norms(problem, "layer0.attn.?", probes=4)
+    >>> norms.values().shape, norms["layer0.attn.q", "layer0.attn.v"] == norms["layer0.attn.v", "layer0.attn.q"]
+    (torch.Size([4, 4]), True)
+    """
+    check_choice("part", part, tuple(_KINDS))
+    expect(probes >= 1, f"probes: got {probes}, expected at least 1.")
+    chosen = problem.select(blocks)
+    ensure_fits_in_memory(problem, chosen, probes, 1, together=True)
+    one_sided = {}
+    for column in chosen:
+        operator = _KINDS[part](problem, chosen, [column])
+        one_sided.update(_column(operator, chosen, column, probes, seed))
+    names = tuple(block.name for block in chosen)
+    both: dict[tuple[str, str], Estimate] = {}
+    for k, r in enumerate(names):
+        for c in names[: k + 1]:
+            both[r, c] = both[c, r] = _combined(one_sided[r, c], one_sided[c, r], seed)
+    return PairNorms(names, part, both)
+
+
+def _column(
+    operator: BlockPairOperator, rows: Sequence[Block], column: Block, probes: int, seed: int
+) -> dict[tuple[str, str], _Lengths]:
+    # Every block has probes of its own: the two estimates of a pair must not share them.
+    vectors = Probes.of_block(column.name, column.numel, probes, seed, operator.dtype, operator.device)
+    held = (column.numel + sum(block.numel for block in rows)) * operator.dtype.itemsize
+    lengths: dict[str, list[Tensor]] = {block.name: [] for block in rows}
+    for chunk in vectors.chunks(max(1, WORKSPACE // held)):
+        products = operator._matmat([chunk.reshape(*column.shape, -1)])
+        for block, product in zip(rows, products, strict=True):
+            lengths[block.name].append(lengths_of(product.flatten(0, -2)))
+    exact = vectors.distribution == "basis"
+    return {(name, column.name): _Lengths(torch.cat(found), exact) for name, found in lengths.items()}
+
+
+class _Lengths(NamedTuple):
+    """Lengths of the products with the probes of one side, or with every basis vector."""
+
+    lengths: Tensor
+    exact: bool
+
+
+def _combined(one: _Lengths, other: _Lengths, seed: int) -> Estimate:
+    """The lengths of both sides are independent samples of one squared norm; an exact side wins."""
+    for side in (one, other):
+        if side.exact:
+            return norm_from_lengths(side.lengths, seed=None, exact=True)
+    lengths = one.lengths if one is other else torch.cat([one.lengths, other.lengths])
+    return norm_from_lengths(lengths, seed=seed)

@@ -1,0 +1,142 @@
+"""Products with random vectors, streamed: a vector is made, multiplied, measured and dropped before the next one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from hessianlens.curvature import Linearisation
+from hessianlens.problems import Block, Problem
+from hessianlens.spectra.lengths import lengths_of
+from hessianlens.spectra.probes import Probes
+
+WORKSPACE = 2**28
+"""Bytes of products that are held until all batches have added to them, if there are several; at least one vector's."""
+
+_LAYER = re.compile(r"(?:.*\.)?layer\d+(?=\.)")
+
+Drawn = tuple[str, dict[str, Tensor]]
+"""A block's name with the length of one product by part."""
+
+
+def layer_of(name: str) -> str | None:
+    """The layer a block belongs to.
+
+    >>> layer_of("decoder.layer3.attn.q.bias"), layer_of("embed")
+    ('decoder.layer3', None)
+    """
+    found = _LAYER.match(name)
+    return found.group() if found else None
+
+
+def layer_groups(blocks: Sequence[Block]) -> list[list[Block]]:
+    """Blocks that share a graph: those of one layer; others stand alone.
+
+    >>> made = [Block.of(n, n, torch.zeros(1)) for n in ("embed", "layer0.attn.q", "layer0.mlp.in", "norm_final")]
+    >>> [[block.name for block in group] for group in layer_groups(made)]
+    [['embed'], ['layer0.attn.q', 'layer0.mlp.in'], ['norm_final']]
+    """
+    found: dict[str, list[Block]] = {}
+    for block in blocks:
+        found.setdefault(layer_of(block.name) or block.name, []).append(block)
+    return list(found.values())
+
+
+@dataclass(frozen=True)
+class Request:
+    """Probes number start, ..., stop - 1 of a block; every basis vector where `basis` says so."""
+
+    block: Block
+    start: int
+    stop: int
+    basis: bool = False
+
+    def probes(self, problem: Problem, seed: int) -> Probes:
+        """Its vectors; every block has a stream of its own."""
+        count = self.block.numel if self.basis else min(self.stop, self.block.numel - 1)
+        return Probes.of_block(self.block.name, self.block.numel, count, seed, problem.dtype, problem.device)
+
+
+class GraphSource:
+    """Products through the graph of each batch.
+
+    With a single batch its graph stays for further requests on the same blocks. With several, the products of all
+    batches must add up before they are measured: as many are held at once as the workspace takes, and the graphs are
+    made anew for the next ones.
+
+    Args:
+        problem: What is differentiated.
+        parts: Among "full", "ggn" and "functional".
+        seed: Seed of the probes.
+        workspace: Bytes of products held at once, where there are several batches.
+    """
+
+    def __init__(self, problem: Problem, parts: Sequence[str], seed: int, workspace: int = WORKSPACE) -> None:
+        self.problem, self.parts, self.seed, self.workspace = problem, tuple(parts), seed, workspace
+        self._kept: tuple[tuple[str, ...], Linearisation] | None = None
+
+    def draw(self, requests: Sequence[Request]) -> Iterator[Drawn]:
+        """The lengths of all products asked for, block by block and probe by probe."""
+        names = tuple(dict.fromkeys(request.block.parameter for request in requests))
+        wanted = ((r.block, r.probes(self.problem, self.seed), k) for r in requests for k in range(r.start, r.stop))
+        if len(self.problem.data) == 1:
+            at = self._graph(names)
+            for block, probes, k in wanted:
+                yield block.name, {part: length(found) for part, found in self._product(at, block, probes, k).items()}
+            return
+        self._kept = None
+        for chunk in self._chunks(list(wanted)):
+            yield from self._summed(names, chunk)
+
+    def release(self) -> None:
+        """Drop the graph that is kept."""
+        self._kept = None
+
+    def _graph(self, names: tuple[str, ...]) -> Linearisation:
+        if self._kept is None or self._kept[0] != names:
+            self._kept = None  # before the next one is made: never two graphs at once
+            self._kept = names, Linearisation(self.problem, self.problem.data[0], names)
+        return self._kept[1]
+
+    def _chunks(self, wanted: list[tuple[Block, Probes, int]]) -> Iterator[list[tuple[Block, Probes, int]]]:
+        chunk: list[tuple[Block, Probes, int]] = []
+        held = 0
+        for item in wanted:
+            size = item[0].numel * len(self.parts) * self.problem.dtype.itemsize
+            if chunk and held + size > self.workspace:
+                yield chunk
+                chunk, held = [], 0
+            chunk.append(item)
+            held += size
+        yield chunk
+
+    def _summed(self, names: tuple[str, ...], chunk: list[tuple[Block, Probes, int]]) -> Iterator[Drawn]:
+        sums: list[dict[str, Tensor]] = [{} for _ in chunk]
+        for batch in self.problem.data:
+            at = Linearisation(self.problem, batch, names)
+            for total, (block, probes, k) in zip(sums, chunk, strict=True):
+                for part, found in self._product(at, block, probes, k).items():
+                    total[part] = total[part].add_(found) if part in total else found.clone()
+        for total, (block, _, _) in zip(sums, chunk, strict=True):
+            yield block.name, {part: length(found) for part, found in total.items()}
+
+    def _product(self, at: Linearisation, block: Block, probes: Probes, k: int) -> dict[str, Tensor]:
+        """All requested parts of one product, from one graph."""
+        vector = probes.vector(k).reshape(block.shape)
+        tangents = {block.parameter: block.embed(vector, self.problem.params[block.parameter])}
+        rows = [block.parameter]
+        if self.parts == ("full",):
+            return {"full": block.take(at.hessian(tangents, rows)[block.parameter])}
+        gauss_newton, rest = (block.take(d[block.parameter]) for d in at.split(tangents, rows))
+        found = {"ggn": gauss_newton, "functional": rest}
+        if "full" in self.parts:
+            found["full"] = gauss_newton + rest
+        return {part: found[part] for part in self.parts}
+
+
+def length(product: Tensor) -> Tensor:
+    """Euclidean length, a number in float64."""
+    return lengths_of(product.reshape(-1, 1))[0]

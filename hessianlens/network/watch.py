@@ -1,0 +1,141 @@
+"""What long work tells while it runs, and how long it may take."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from types import FrameType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+
+class Deadline:
+    """A point in time, and what still fits before it.
+
+    Args:
+        seconds: How long it is from the start; None for no limit.
+        start: When the clock was started, by `time.monotonic`; default: now.
+
+    >>> Deadline(60).allows(30), Deadline(60).allows(90), Deadline().allows(1e9)
+    (True, False, True)
+    """
+
+    def __init__(self, seconds: float | None = None, start: float | None = None) -> None:
+        self.seconds = seconds
+        self._start = time.monotonic() if start is None else start
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since it was set."""
+        return time.monotonic() - self._start
+
+    @property
+    def left(self) -> float:
+        """Seconds that are left."""
+        return float("inf") if self.seconds is None else self.seconds - self.elapsed
+
+    def allows(self, seconds: float) -> bool:
+        """Whether work that takes so long would still end in time."""
+        return self.left >= seconds
+
+
+class Watch:
+    """Is told what comes next and how much is done; this one keeps it to itself.
+
+    >>> Watch().step("layer0")
+    """
+
+    def begin(self, products: float | None, deadline: Deadline) -> None:
+        """Work begins: so many products are planned, or all that can be made before the deadline."""
+
+    def step(self, title: str) -> None:
+        """What comes next."""
+
+    def products(self, count: float) -> None:
+        """So many further products are done; part of one where there are several batches."""
+
+
+class BarWatch(Watch):
+    """Shows a bar: products done, time passed and time left.
+
+    Args:
+        bar: A progress display of rich; see `product_bar`.
+    """
+
+    def __init__(self, bar: Progress) -> None:
+        self.bar, self._done, self._deadline = bar, 0.0, Deadline()
+        self._task = bar.add_task("Starting", total=None, made="")
+
+    def begin(self, products: float | None, deadline: Deadline) -> None:
+        """The bar fills with the products planned, or with the time given."""
+        self._deadline = deadline
+        self.bar.update(self._task, total=products if deadline.seconds is None else deadline.seconds, completed=0)
+
+    def step(self, title: str) -> None:
+        """The title stands before the bar."""
+        self.bar.update(self._task, description=title)
+
+    def products(self, count: float) -> None:
+        """Counts, and moves the bar."""
+        self._done += count
+        made = f"{self._done:,.0f} products"
+        if self._deadline.seconds is None:
+            self.bar.update(self._task, advance=count, made=made)
+        else:
+            self.bar.update(self._task, completed=min(self._deadline.elapsed, self._deadline.seconds), made=made)
+
+
+def product_bar(shown: bool = True) -> Progress:
+    """A display for `BarWatch` on standard error, gone when the work is done; nothing where that is no terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    return Progress(
+        TextColumn("{task.description:<36}"),
+        BarColumn(),
+        TextColumn("{task.fields[made]}"),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+        disable=not shown or not (console.is_terminal or console.is_jupyter),
+    )
+
+
+@contextmanager
+def watching(progress: bool | Watch) -> Iterator[Watch]:
+    """The watch that `progress` asks for: one that shows a bar, one that is silent, or the one given."""
+    if isinstance(progress, Watch):
+        yield progress
+    elif progress:
+        with product_bar() as bar:
+            yield BarWatch(bar)
+    else:
+        yield Watch()
+
+
+def terminations_interrupt() -> AbstractContextManager[None]:
+    """A scope in which a request to end the process (SIGTERM) is heard as Ctrl-C is, so that what is done is kept.
+
+    Signals reach the main thread only; elsewhere the scope does nothing.
+    """
+    return _handled() if threading.current_thread() is threading.main_thread() else nullcontext()
+
+
+@contextmanager
+def _handled() -> Iterator[None]:
+    def interrupt(_: int, __: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

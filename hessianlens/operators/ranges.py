@@ -1,0 +1,122 @@
+"""Factors brought to one size by powers of two, so that their products stay in the range of their dtype.
+
+A product of factors may well be representable where the product of two of them is not, and the squares in a norm may
+leave the range where the norm does not. Powers of two change no digit.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from hessianlens.notation import COLUMN_AXES, ROW_AXES, SEQUENCE
+from hessianlens.operators.factor import Factor
+from hessianlens.operators.term import Term
+
+_ROOM = 24
+"""Bits left for sums over indices."""
+_SWEEPS = 2
+
+
+def size_exponent(tensor: Tensor) -> int:
+    """E such that the largest entry lies in [2^(e-1), 2^e); 0 where all are zero, or one is not finite."""
+    low, high = torch.aminmax(tensor.detach())
+    return math.frexp(max(-float(low), float(high)))[1]
+
+
+def shifted(tensor: Tensor, exponent: int) -> Tensor:
+    """``tensor 2^exponent`` in steps that its dtype can hold."""
+    while exponent:
+        step = max(-100, min(100, exponent))
+        tensor, exponent = tensor * 2.0**step, exponent - step
+    return tensor
+
+
+def evened(term: Term, dtype: torch.dtype) -> Term:
+    """The same term; with factors of one size, where some of their products might leave the range of `dtype`."""
+    held = [k for k, f in enumerate(term.factors) if f.tensor is not None]
+    sizes = {k: size_exponent(f.tensor) for k, f in enumerate(term.factors) if f.tensor is not None}
+    own = math.frexp(term.coefficient)[1]
+    above, below = (sum(e for e in (*sizes.values(), own) if e * sign > 0) for sign in (1, -1))
+    limits = torch.finfo(dtype)
+    inside = above + _ROOM < math.log2(limits.max) and below - _ROOM > math.log2(limits.tiny)
+    if inside or not (above and below):
+        return term
+    share, extra = divmod(above + below, len(held))
+    targets = {k: share + (place < extra) for place, k in enumerate(held)}
+    factors = list(term.factors)
+    for k in held:
+        factors[k] = _times(factors[k], targets[k] - sizes[k])
+    return Term(math.ldexp(term.coefficient, -own), tuple(factors))
+
+
+def unit(term: Term) -> tuple[Term, int]:
+    """The term with factors and coefficient of largest entry about one, and the power of two that was taken out.
+
+    In single precision at least: sums over many entries would overflow in half precision.
+    """
+    own = math.frexp(term.coefficient)[1]
+    total, factors = own, []
+    for f in term.factors:
+        if f.tensor is not None:
+            wide = f.tensor if f.tensor.element_size() >= 4 else f.tensor.float()
+            size = size_exponent(wide)
+            f, total = Factor(f.name, f.indices, shifted(wide, -size)), total + size
+        factors.append(f)
+    return Term(math.ldexp(term.coefficient, -own), tuple(factors)), total
+
+
+def balanced(term: Term) -> Term:
+    """The same term in double precision with factors of one size for every token: none is large where another is small.
+
+    Wherever one factor vanishes the others are set to zero too, so that they do not set the scale.
+    """
+    factors = [f if f.tensor is None else Factor(f.name, f.indices, f.tensor.double()) for f in term.factors]
+    letters = dict.fromkeys("".join(f.indices for f in factors if f.tensor is not None))
+    summed = [x for x in letters if x not in ROW_AXES + COLUMN_AXES]
+    groups = [dict.fromkeys((SEQUENCE, x)) for x in summed if x != SEQUENCE] if SEQUENCE in summed else summed
+    for group in (*groups, *summed) * _SWEEPS:
+        members = [k for k, f in enumerate(factors) if f.tensor is not None and set(group) <= set(f.indices)]
+        if len(members) > 1:
+            _balance(factors, members, "".join(group))
+    return replace(term, factors=tuple(factors))
+
+
+def _balance(factors: list[Factor], members: list[int], letters: str) -> None:
+    """Give every slice along `letters` the same size in all members; their product stays what it is."""
+    sizes = [_slice_sizes(factors[k], letters) for k in members]
+    alive = torch.stack([size != 0 for size in sizes]).all(0)
+    exponents = [torch.frexp(size).exponent.double() for size in sizes]
+    mean = torch.stack(exponents).mean(0).floor()
+    shifts = [mean - e for e in exponents[:-1]]
+    shifts.append(-torch.stack(shifts).sum(0))
+    for k, shift in zip(members, shifts, strict=True):
+        f = factors[k]
+        assert f.tensor is not None
+        first, second = torch.exp2((shift / 2).floor()), torch.exp2(shift - (shift / 2).floor())
+        tensor = f.tensor * _spread(first, f, letters) * _spread(second, f, letters)
+        factors[k] = Factor(f.name, f.indices, torch.where(_spread(alive, f, letters), tensor, 0))
+
+
+def _slice_sizes(factor: Factor, letters: str) -> Tensor:
+    """The largest absolute entry of every slice, axes in the order of `letters`."""
+    assert factor.tensor is not None
+    order = [factor.indices.index(x) for x in letters]
+    rest = [k for k in range(factor.tensor.ndim) if k not in order]
+    entries = factor.tensor.detach().abs().permute(*order, *rest)
+    return entries.flatten(len(order)).amax(-1) if rest else entries
+
+
+def _spread(values: Tensor, factor: Factor, letters: str) -> Tensor:
+    """Values along `letters` in the shape in which they multiply the factor."""
+    present = "".join(x for x in factor.indices if x in letters)
+    ordered = values.permute(*(letters.index(x) for x in present))
+    return ordered.reshape([n if x in letters else 1 for x, n in zip(factor.indices, factor.shape, strict=True)])
+
+
+def _times(factor: Factor, exponent: int) -> Factor:
+    assert factor.tensor is not None
+    return factor if exponent == 0 else Factor(factor.name, factor.indices, shifted(factor.tensor, exponent))

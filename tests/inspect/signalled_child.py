@@ -1,0 +1,22 @@
+"""The command in a process that sends itself the signal read from standard input, after a few products."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from hessianlens.cli import app
+from hessianlens.network import watch
+
+
+class Signalled(watch.BarWatch):
+    def products(self, count: float) -> None:
+        super().products(count)
+        if self._done == 10:
+            os.kill(os.getpid(), number)
+
+
+if __name__ == "__main__":
+    number = int(sys.stdin.read())
+    watch.BarWatch = Signalled  # type: ignore[misc]
+    app(["inspect", *sys.argv[1:]])

@@ -1,0 +1,87 @@
+"""`measure`: an answer within a time budget, and what was left out."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+import hessianlens as hl
+from hessianlens.problems import Problem
+from tests.curvature import networks
+from tests.curvature.registry import pairs
+from tests.network.watches import Interrupting
+
+
+def problem() -> Problem:
+    return hl.problem(networks.toy(layers=2), pairs(3), "cross_entropy")
+
+
+def test_every_block_is_measured_to_the_tolerance_where_time_allows() -> None:
+    measured = hl.measure(problem(), budget="10m", rtol=0.1, progress=False)
+    assert measured.left_out == () and not measured.interrupted and measured.budget == 600
+    assert measured.seconds < 600
+    assert all(norm.exact or norm.relative_width() <= 0.1 for norm in measured.norms.values())
+    assert measured.table.complete and "left out" not in measured.summary
+    assert measured.summary in str(measured)
+
+
+def test_probes_instead_of_a_budget() -> None:
+    made = problem()
+    measured = hl.measure(made, "layer0.mlp.*", budget=None, probes=4, progress=False)
+    assert dict(measured.norms) == dict(hl.block_norms(made, "layer0.mlp.*", probes=4))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interruption_is_a_result(number: int) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    measured = hl.measure(problem(), ["embed", "layer0.mlp.*"], method="products", progress=Interrupting(3, number))
+    assert measured.interrupted and measured.products == 3 and len(measured.left_out) > 0
+    assert "interrupted" in measured.summary and f"left out: {measured.left_out[0]}" in measured.summary
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+BAD: dict[str, dict[str, Any]] = {
+    "budget: got 'soon', expected a number of seconds or a time": {"budget": "soon"},
+    "budget: got -1": {"budget": -1},
+    "budget: got None, expected a time, or a number of probes": {"budget": None},
+    "probes: got 0, expected a whole number of at least 1": {"probes": 0},
+    "rtol: got 0, expected": {"rtol": 0},
+    "method: got 'magic', expected one of": {"method": "magic"},
+    "parts: got 'hessian', expected one of": {"parts": ("hessian",)},
+    "blocks: nothing matches 'nosuch'": {"blocks": "nosuch"},
+    "max_memory: one sequence at a time needs": {"max_memory": "1 kB"},
+}
+
+
+@pytest.mark.parametrize("said", BAD)
+def test_bad_input(said: str) -> None:
+    with pytest.raises(hl.InputError, match=said):
+        hl.measure(problem(), progress=False, **BAD[said])
+
+
+def test_the_command_ends_within_its_budget_and_says_what_it_left_out() -> None:
+    """A real process on a model that is far too large for the time."""
+    model = "config:gpt2?n_layer=24&n_embd=256&n_head=4&vocab_size=2000"
+    options = ["--budget", "25s", "--sequences", "4", "--length", "64", "--json"]
+    command = [sys.executable, "-m", "hessianlens", "inspect", model, *options]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["complete"] == (not found["left_out"]) and found["budget"] == 25
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_process_that_is_told_to_end_prints_what_it_has(number: int) -> None:
+    model = "config:gpt2?n_layer=4&n_embd=64&n_head=4&vocab_size=200"
+    options = ["--budget", "10m", "--rtol", "1e-9", "--sequences", "2", "--length", "16", "--json"]
+    command = [sys.executable, "-m", "tests.inspect.signalled_child", model, *options]
+    done = subprocess.run(command, input=str(int(number)), capture_output=True, text=True, check=False)
+    assert done.returncode == 130, done.stderr
+    found = json.loads(done.stdout)
+    assert found["complete"] is False and len(found["blocks"]) > 0
+    assert "interrupted;" in done.stderr and "Traceback" not in done.stderr

@@ -1,0 +1,199 @@
+"""Norms of earlier attention layers by the chain: those of autograd's products, probe by probe."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import hessianlens as hl
+from hessianlens.losses.curvature import FactoredTokenCurvature
+from hessianlens.models.block import Block
+from hessianlens.models.sites import find_chain
+from hessianlens.network.chained import ChainedAttention, chained_attention
+from hessianlens.network.exact import exact_attention
+from hessianlens.problems import Problem
+from hessianlens.theory import chain as theory
+from tests.curvature import networks
+from tests.curvature.networks import scrambled, tokens
+from tests.curvature.registry import pairs
+from tests.oracles.comparison import assert_same
+from tests.variants import randn
+
+PARTS = {"full": hl.hessian, "ggn": hl.ggn, "functional": hl.functional}
+WEIGHTS = ["q", "k", "v", "o", "q.bias", "k.bias", "v.bias"]
+
+
+def relu(**options) -> hl.models.Transformer:
+    return networks.toy(**{"layers": 3, "mlp_activation": "relu", **options})
+
+
+def _first_positions(out: Tensor, batch: dict[str, Tensor]) -> Tensor:
+    return out[:, 1:3].pow(2).sum() + out[:, 1].exp().sum()
+
+
+def _negative_curvature(out: Tensor, batch: dict[str, Tensor]) -> Tensor:
+    return out.sin().sum()
+
+
+def curved_at_the_end() -> hl.models.Transformer:
+    """Behind the last attention layer the network may bend; 12 features for 4 outputs keep its curvature factored."""
+    model = relu(d_model=12)
+    model.blocks[-1].mlp.activation = nn.functional.gelu
+    return scrambled(model, size=0.4)
+
+
+NETWORKS: dict[str, Callable[[], Problem]] = {
+    "softmax": lambda: hl.problem(relu(), pairs(3), "cross_entropy"),
+    "two layers, several batches": lambda: hl.problem(relu(layers=2), pairs(2, 1), "cross_entropy"),
+    # Smaller weights, or attention saturates and both sides lose digits.
+    "four layers": lambda: hl.problem(scrambled(relu(layers=4), size=0.4), pairs(2), "cross_entropy"),
+    "some positions": lambda: hl.problem(relu(), {"tokens": tokens(3)}, _first_positions),
+    "not causal": lambda: hl.problem(relu(causal=False), pairs(2), "cross_entropy"),
+    "sigmoid, temperature": lambda: hl.problem(relu(attention="sigmoid", temperature=0.7), pairs(2), "cross_entropy"),
+    "row-normalised": lambda: hl.problem(relu(attention="relu_normalised"), pairs(2), "cross_entropy"),
+    "user's activation": lambda: hl.problem(
+        relu(attention=lambda row: torch.softmax(2 * row, -1)), pairs(2), "cross_entropy"
+    ),
+    "linear, attention only": lambda: hl.problem(
+        relu(attention="linear", mlp=False, residual_scale=0.0), pairs(2), "cross_entropy"
+    ),
+    "scaled residual": lambda: hl.problem(relu(residual_scale=0.5), pairs(2), "cross_entropy"),
+    "wide head": lambda: hl.problem(relu(d_head=6), pairs(2), "cross_entropy"),
+    "linear MLP": lambda: hl.problem(relu(mlp_activation="linear"), pairs(2), "cross_entropy"),
+    "MLP of falling slopes": lambda: hl.problem(relu(mlp_activation=torch.abs), pairs(2), "cross_entropy"),
+    "factored, curved at the end": lambda: hl.problem(curved_at_the_end(), {"tokens": tokens(3)}, _negative_curvature),
+}
+
+
+def chain_of(problem: Problem) -> ChainedAttention | None:
+    exact = exact_attention(problem)
+    assert exact is not None
+    return chained_attention(exact)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_products_are_those_of_autograd(name: str) -> None:
+    problem = NETWORKS[name]()
+    chain = chain_of(problem)
+    assert chain is not None
+    last = len(chain.chains[0]) - 1
+    blocks = [problem.blocks[f"layer{n}.attn.{role}"] for n in range(last) for role in WEIGHTS]
+    assert all(chain.covers(block) for block in blocks)
+    V = {b.name: randn(3, *b.shape, seed=k) for k, b in enumerate(blocks)}
+    found = chain.products([(b, V[b.name]) for b in blocks])
+    expected = {
+        (name, part): (make(problem, name, method="products") @ v.flatten(1).T).T.reshape(v.shape)
+        for name, v in V.items()
+        for part, make in PARTS.items()
+    }
+    largest = {n: max(float(p.norm()) for (name, _), p in expected.items() if name.startswith(n)) for n in _layers(V)}
+    for name, (ggn, functional) in found.items():
+        for part, product in (("ggn", ggn), ("functional", functional), ("full", ggn + functional)):
+            # Blocks that vanish, such as that of b_K under softmax, are rounding on both sides: relative to the layer
+            allowed = 1e-10 * max(float(expected[name, part].norm()), 1e-2 * largest[name.split(".")[0]])
+            assert float((product - expected[name, part]).norm()) <= allowed, f"{part} {name}"
+
+
+def test_the_curved_network_is_factored_and_curved() -> None:
+    exact = exact_attention(NETWORKS["factored, curved at the end"]())
+    (found,) = exact.derivatives
+    assert isinstance(found.ggn, FactoredTokenCurvature) and found.head is not None
+
+
+def _layers(names: Iterable[str]) -> set[str]:
+    return {name.split(".")[0] for name in names}
+
+
+@pytest.mark.parametrize("name", ["softmax", "factored, curved at the end"])
+@pytest.mark.parametrize("room", [1, 10**9])
+def test_sequences_may_be_taken_together_or_one_by_one(name: str, room: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = NETWORKS[name]()
+    block = problem.blocks["layer0.attn.q"]
+    V = randn(2, *block.shape)
+    expected = chain_of(problem).products([(block, V)])[block.name]
+    monkeypatch.setattr(theory, "_CHUNK_BYTES", room)
+    for one, other in zip(chain_of(problem).products([(block, V)])[block.name], expected, strict=True):
+        assert_same(one, other, "product")
+
+
+def test_norms_are_the_same_estimates() -> None:
+    problem = hl.problem(relu(d_model=6), pairs(3), "cross_entropy")
+    names = ["layer*.attn.[qkvo]", "layer*.attn.v.bias", "layer1.mlp.in"]
+    fast = hl.block_norms(problem, names, probes=7, seed=5)
+    slow = hl.block_norms(problem, names, probes=7, seed=5, method="products")
+    for (name, part), estimate in fast.items():
+        if name.startswith("layer2.attn"):
+            assert estimate.method == "exact"
+            continue
+        other = slow[name, part]
+        assert (estimate.probes, estimate.seed, estimate.method) == (other.probes, other.seed, other.method)
+        assert estimate.value == pytest.approx(other.value, rel=1e-10, abs=1e-14)
+        assert estimate.stderr == pytest.approx(other.stderr, rel=1e-8, abs=1e-14)
+
+
+def test_single_precision_gives_single_precision() -> None:
+    model = scrambled(relu(), size=0.4)
+    double, single = (hl.problem(model, pairs(3), "cross_entropy", dtype=t) for t in (torch.float64, torch.float32))
+    names = "layer[01].attn.[qkvo]"
+    expected, found = (hl.block_norms(problem, names, probes=5) for problem in (double, single))
+    for key, estimate in found.items():
+        assert estimate.value == pytest.approx(expected[key].value, rel=1e-3), key
+
+
+def test_blocks_of_one_layer_do_not_disturb_each_other() -> None:
+    problem = NETWORKS["softmax"]()
+    together = hl.block_norms(problem, "layer0.attn.*", probes=3)
+    alone = hl.block_norms(problem, "layer0.attn.v", probes=3)
+    for key, estimate in alone.items():
+        assert estimate.value == pytest.approx(together[key].value, rel=1e-12)
+
+
+class Neighbour(nn.Module):
+    def forward(self, hidden: Tensor) -> Tensor:
+        return hidden.relu() + 0.1 * hidden.roll(1, 1).relu()
+
+
+OTHERS: dict[str, Callable[[], hl.models.Transformer]] = {
+    "curved MLP": lambda: relu(mlp_activation="gelu"),
+    "MLP that mixes positions": lambda: relu(mlp_activation=Neighbour()),
+    "norms": lambda: relu(norm="pre"),
+    "two heads": lambda: relu(heads=2),
+    "one query-key matrix": lambda: relu(query_key="single"),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_models_that_form_no_chain(name: str) -> None:
+    model = OTHERS[name]()
+    problem = hl.problem(model, pairs(2), "cross_entropy")
+    assert find_chain(model, problem.data[0]) is None
+    norms = hl.block_norms(problem, ["layer0.attn.v", "layer1.attn.v"], ("full",), probes=3, seed=2)
+    slow = hl.block_norms(problem, ["layer0.attn.v", "layer1.attn.v"], ("full",), probes=3, seed=2, method="products")
+    assert dict(norms) == dict(slow)
+
+
+class Bent(Block):
+    """A block of the user's own, which adds what the chain does not know."""
+
+    def join(self, F: Tensor, residual: Tensor) -> Tensor:
+        return super().join(F, residual) + 0.01 * residual.tanh()
+
+
+def test_blocks_that_do_more_form_no_chain() -> None:
+    model = relu()
+    model.blocks[0].__class__ = Bent
+    assert chain_of(hl.problem(model, pairs(2), "cross_entropy")) is None
+
+
+def test_a_single_layer_is_no_chain() -> None:
+    assert chain_of(hl.problem(relu(layers=1), pairs(2), "cross_entropy")) is None
+
+
+def test_blocks_that_the_chain_does_not_know() -> None:
+    problem = hl.problem(relu(attention_bias=False), pairs(2), "cross_entropy")
+    chain = chain_of(problem)
+    known = [name for name, block in problem.blocks.items() if chain.covers(block)]
+    assert known == [f"layer{n}.attn.{x}" for n in (0, 1) for x in "qkvo"]

@@ -1,0 +1,178 @@
+"""Where there is no closed form: a clear error if it was asked for, exact products otherwise, never a wrong answer."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import hessianlens as hl
+from hessianlens.curvature import BlockPairOperator
+from hessianlens.problems import Problem
+from tests.curvature import hugging_face, networks
+from tests.curvature.networks import LENGTH, WIDTH, scrambled, tokens
+from tests.curvature.registry import contrast, pairs, problem_of
+from tests.network.registry import problem_of as exact_problem_of
+from tests.oracles.comparison import assert_same
+from tests.variants import randn
+
+
+class Remembering(nn.Module):
+    """Keeps its last outputs, graph and all, so that it cannot be copied."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.transformer = networks.toy()
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        self.seen = self.transformer(inputs)
+        return self.seen
+
+
+class Averaging(networks.NanoGPT):
+    """A decoder that mixes positions behind its last attention."""
+
+    def forward(self, inputs: Tensor) -> tuple[Tensor, None]:
+        logits, _ = super().forward(inputs)
+        return logits - logits.mean(1, keepdim=True), None
+
+
+class Soft(networks.NanoGPT):
+    """A decoder that does something to the scores that the closed form knows nothing of."""
+
+    def __init__(self) -> None:
+        super().__init__(layers=1)
+        self.transformer["h"][0].attn = SharperAttention(True)
+
+
+class SharedKeys(networks.NanoGPT):
+    """A decoder whose c_attn has fewer heads of keys and values than of queries."""
+
+    def __init__(self) -> None:
+        super().__init__(layers=1)
+        self.transformer["h"][0].attn = SharedKeysAttention(True)
+
+
+class SharedKeysAttention(networks.NanoAttention):
+    def __init__(self, bias: bool) -> None:
+        super().__init__(bias)
+        self.c_attn, self.n_kv_head = nn.Linear(WIDTH, 2 * WIDTH, bias=bias), 1
+
+    def forward(self, x: Tensor) -> Tensor:
+        parts = self.c_attn(x).split([WIDTH, WIDTH // 2, WIDTH // 2], -1)
+        q, k, v = (z.unflatten(-1, (-1, WIDTH // 2)).transpose(1, 2) for z in parts)
+        mixed = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+        return self.c_proj(mixed.transpose(1, 2).flatten(2))
+
+
+class SharperAttention(networks.NanoAttention):
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (z.unflatten(-1, (self.n_head, -1)).transpose(1, 2) for z in self.c_attn(x).chunk(3, -1))
+        scores = torch.tanh(q @ k.transpose(-1, -2)).masked_fill(torch.ones(LENGTH, LENGTH).triu(1) > 0, -torch.inf)
+        return self.c_proj((scores.softmax(-1) @ v).transpose(1, 2).flatten(2))
+
+
+def _coupled(loss) -> Problem:
+    return hl.problem(networks.toy(), {"tokens": tokens()}, loss)
+
+
+def _perplexity(outputs: Tensor, batch: tuple[Tensor, Tensor]) -> Tensor:
+    return torch.nn.functional.cross_entropy(outputs.flatten(0, 1), batch[1].flatten()).exp()
+
+
+def _untrained() -> nn.Module:
+    model = hugging_face.gpt2_with_lora()
+    with torch.no_grad():
+        for block in model.transformer.h:
+            block.attn.c_attn.lora_b.zero_()
+    return model
+
+
+MODELS: dict[str, Callable[[], Problem]] = {
+    "BERT: no known layout": lambda: problem_of("BERT, masked"),
+    "nn.TransformerEncoder": lambda: problem_of("nn.TransformerEncoder, square"),
+    "one query-key matrix": lambda: hl.problem(networks.toy(query_key="single"), pairs(2), "cross_entropy"),
+    "one sequence, no batch axis": lambda: hl.problem(
+        networks.toy(), (tokens()[0], tokens(1, seed=5)[0]), "cross_entropy"
+    ),
+    "loss between positions": lambda: _coupled(lambda out, batch: out.mean(1).pow(2).sum()),
+    "loss between sequences": lambda: _coupled(lambda out, batch: contrast(out.mean(1), batch)),
+    "function of the mean loss": lambda: hl.problem(networks.toy(), pairs(2), _perplexity),
+    "positions mixed behind the attention": lambda: hl.problem(
+        scrambled(Averaging(layers=1).double()), pairs(2), "cross_entropy"
+    ),
+    "other scores": lambda: hl.problem(scrambled(Soft().double()), pairs(2), "cross_entropy"),
+    "LoRA around c_attn": lambda: hl.problem(hugging_face.gpt2_with_lora(), {"input_ids": tokens()}),
+    "LoRA around c_attn that adds nothing yet": lambda: hl.problem(_untrained(), {"input_ids": tokens()}),
+    "fewer keys than queries": lambda: hl.problem(scrambled(SharedKeys().double()), pairs(2), "cross_entropy"),
+    "scores divided by the number of the layer": lambda: hl.problem(
+        hugging_face.gpt2(scale_attn_by_inverse_layer_idx=True), {"input_ids": tokens()}
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_model_or_loss_without_closed_form(name: str) -> None:
+    problem = MODELS[name]()
+    last = [block for block in problem.blocks if ".attn.v" in block][-1]
+    with pytest.raises(hl.InputError, match=r"method: the closed form knows .* got .*attn.* Use method='products'"):
+        hl.hessian(problem, last, method="exact")
+    for make in (hl.hessian, hl.ggn, hl.functional):
+        op = make(problem, last)
+        assert isinstance(op, BlockPairOperator)
+        v = randn(op.shape[1])
+        assert_same(op @ v, make(problem, last, method="products") @ v, name, 0)
+    norms = hl.block_norms(problem, last, probes=3)
+    assert list(norms.values()) == list(hl.block_norms(problem, last, probes=3, method="products").values())
+    assert not any(norm.method == "exact" for norm in norms.values())
+
+
+def test_a_model_that_cannot_be_copied() -> None:
+    model = scrambled(Remembering().double())
+    model(tokens())
+    problem = hl.problem(model, pairs(2), "cross_entropy", check=False)
+    model(tokens())
+    with pytest.raises(RuntimeError):
+        copy.deepcopy(model)
+    assert isinstance(hl.hessian(problem, "layer0.attn.q"), BlockPairOperator)
+
+
+BLOCKS = {
+    "an earlier layer": ("layer0.attn.q", None),
+    "an earlier layer with the last": ("layer1.attn.q", "layer0.attn.q"),
+    "the MLP": ("layer1.mlp.in", None),
+    "attention with MLP": ("layer1.attn.q", "layer1.mlp.in"),
+    "the output bias": ("layer1.attn.o.bias", None),
+    "several at once": ("layer1.attn.[qk]", None),
+    "one head": ("layer1.attn.q.head0", None),
+}
+
+
+@pytest.mark.parametrize("rows, cols", BLOCKS.values(), ids=BLOCKS)
+def test_a_block_without_closed_form(rows: str, cols: str | None) -> None:
+    problem = hl.problem(networks.toy(layers=2, heads=2), pairs(2), "cross_entropy", heads=True)
+    with pytest.raises(hl.InputError, match="closed form"):
+        hl.hessian(problem, rows, cols, method="exact")
+    assert isinstance(hl.hessian(problem, rows, cols), BlockPairOperator)
+
+
+@pytest.mark.parametrize("make", [hl.hessian, hl.ggn, hl.functional])
+def test_bad_input(make) -> None:
+    problem = exact_problem_of("softmax")
+    with pytest.raises(hl.InputError, match=r"method: got 'fast', expected one of 'auto', 'exact', 'products'"):
+        make(problem, "layer0.attn.q", method="fast")
+    with pytest.raises(hl.InputError, match=r"blocks: nothing matches 'layer7.*'; this problem has embed, pos"):
+        make(problem, "layer7.*")
+    with pytest.raises(hl.InputError, match=r"blocks: nothing matches 'Q'"):
+        make(problem, "layer0.attn.q", "Q")
+    with pytest.raises(hl.InputError, match=r"blocks: got \[\], expected a name"):
+        make(problem, [])
+
+
+def test_a_product_with_a_vector_of_another_length() -> None:
+    op = hl.hessian(exact_problem_of("softmax"), "layer0.attn.q", method="products")
+    with pytest.raises(ValueError, match=str(WIDTH * WIDTH)):
+        op @ randn(3)

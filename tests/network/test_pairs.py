@@ -1,0 +1,93 @@
+"""`block_pair_norms`: the norms of all pairs of blocks, each from the probes of both sides."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import hessianlens as hl
+from hessianlens.problems import Block, Problem
+from tests.curvature.agreement import OPERATORS, identity
+from tests.curvature.registry import CASES, problem_of
+from tests.spectra.coverage import assert_covers
+from tests.spectra.registry import symmetric
+from tests.variants import randn
+
+
+@pytest.mark.parametrize("part", ["full", "ggn", "functional"])
+@pytest.mark.parametrize("name", ["MLP, cross-entropy", "nanoGPT", "GPT-NeoX, interleaved"])
+def test_norms_at_full_order_are_exact(name: str, part: str) -> None:
+    problem, blocks = problem_of(name), list(CASES[name].blocks)
+    norms = hl.block_pair_norms(problem, blocks, part, probes=20)
+    assert norms.names == tuple(blocks) and torch.equal(norms.values(), norms.values().T)
+    assert not norms.stderrs().any()
+    for row in blocks:
+        for column in blocks:
+            op = OPERATORS[part](problem, row, column)
+            assert norms[row, column].value == pytest.approx(float((op @ identity(op)).norm()), rel=1e-9, abs=1e-12)
+
+
+def test_the_diagonal_is_that_of_block_norms_up_to_the_probes() -> None:
+    problem = problem_of("MLP, cross-entropy")
+    pairs, alone = hl.block_pair_norms(problem, "*.weight", probes=8), hl.block_norms(problem, "*.weight", probes=12)
+    for block in pairs.names:
+        found = pairs[block, block]
+        assert found.probes == 8 and abs(found.value - alone[block, "full"].value) < 6 * found.stderr
+
+
+def bilinear(size: int) -> tuple[Problem, torch.Tensor]:
+    """``u^T S w`` with a symmetric S: the block between u and w is its own transpose, and both are equally long."""
+    S = symmetric(size)
+    params = {"u": randn(size), "w": randn(size, seed=1)}
+    blocks = {name: Block.of(name, name, value) for name, value in params.items()}
+
+    def forward(weights, batch):
+        return weights["u"] @ batch @ weights["w"]
+
+    return Problem(forward, lambda outputs, batch: outputs, params, blocks, [S]), S
+
+
+def test_error_bars_of_a_pair_cover_the_truth_at_the_stated_rate() -> None:
+    """Probes shared by the two sides would give the same number twice and an error bar that is too small."""
+    problem, S = bilinear(24)
+    runs = [hl.block_pair_norms(problem, "*", probes=10, seed=seed) for seed in range(200)]
+    assert_covers([run["u", "w"] for run in runs], float(S.norm()))
+    assert all(run["u", "w"] == run["w", "u"] and run["u", "w"].probes == 20 for run in runs)
+
+
+def test_one_seed_gives_the_same_numbers_whatever_else_is_asked_for() -> None:
+    problem = problem_of("MLP, cross-entropy")
+    few, many = (hl.block_pair_norms(problem, pattern, probes=5, seed=3) for pattern in ("*.weight", "*"))
+    for row in few.names:
+        for column in few.names:
+            assert few[row, column].value == pytest.approx(many[row, column].value, rel=1e-12)
+
+
+def test_pairs_print_as_a_table() -> None:
+    norms = hl.block_pair_norms(problem_of("MLP, cross-entropy"), "*.bias", probes=20)
+    head, *rows = str(norms).splitlines()
+    assert head.split() == list(norms.names)
+    assert [row.split()[0] for row in rows] == list(norms.names)
+
+
+def test_sampled_pairs_say_how_wide_their_intervals_are() -> None:
+    problem, _ = bilinear(24)
+    few, more = (hl.block_pair_norms(problem, "*", probes=probes) for probes in (3, 12))
+    low, high = few.intervals()
+    assert bool((low <= few.values()).all() and (few.values() <= high).all())
+    assert (low[0, 1], high[0, 1]) == few["u", "w"].interval()
+    assert str(few).splitlines()[-1].startswith("widest 95 % interval: -") and str(few).endswith("; few probes")
+    assert str(more).splitlines()[-1].endswith("%")
+
+
+@pytest.mark.parametrize(
+    "message, options",
+    [
+        ("part: got 'half', expected one of 'full', 'ggn', 'functional'", {"part": "half"}),
+        ("probes: got 0, expected at least 1", {"probes": 0}),
+        ("blocks: nothing matches 'x'", {"blocks": "x"}),
+    ],
+)
+def test_bad_input(message: str, options: dict[str, object]) -> None:
+    with pytest.raises(hl.InputError, match=message):
+        hl.block_pair_norms(problem_of("MLP, cross-entropy"), **options)

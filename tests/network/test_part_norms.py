@@ -1,0 +1,129 @@
+"""Norms of the parts of a block from shared Gram matrices are those of the blocks themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+import hessianlens as hl
+from hessianlens.network.exact import exact_attention
+from hessianlens.problems import Problem
+from hessianlens.theory import part_norms as theory
+from tests.curvature import networks
+from tests.curvature.networks import tokens
+from tests.curvature.registry import pairs
+from tests.variants import DOUBLE
+
+PARTS = ("full", "ggn", "functional")
+ROLES = ("q", "k", "v", "o", "q.bias", "v.bias")
+WIDE = {"d_model": 12, "d_mlp": 20}
+
+
+def wide(loss: str = "cross_entropy", **options) -> Problem:
+    """More features than twice the outputs, so that the Gauss-Newton curvature stays factored."""
+    return hl.problem(networks.toy(**{**WIDE, **options}), pairs(3), loss)
+
+
+NETWORKS: dict[str, Callable[[], Problem]] = {
+    "factored, piecewise linear": lambda: wide(mlp_activation="relu"),
+    "factored, curved": wide,
+    "dense, curved": lambda: wide(d_model=6),
+    "pre-norm": lambda: wide(norm="pre"),
+    "linear attention": lambda: wide(attention="linear"),
+    "sigmoid": lambda: wide(attention="sigmoid", mlp_activation="relu"),
+    "without biases": lambda: wide(attention_bias=False),
+    "a loss of negative curvature": lambda: hl.problem(
+        networks.toy(**WIDE, mlp_activation="relu"), {"tokens": tokens(3)}, lambda out, _: out.sin().sum()
+    ),
+}
+
+
+def norms_of(problem: Problem, role: str) -> dict[str, float] | None:
+    exact = exact_attention(problem)
+    block = problem.blocks[f"layer0.attn.{role}"]
+    assert exact is not None
+    return exact._shared_norms(block)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_shared_norms_are_those_of_the_blocks(name: str) -> None:
+    problem = NETWORKS[name]()
+    for role in ROLES:
+        if f"layer0.attn.{role}" not in problem.blocks:
+            continue
+        found = norms_of(problem, role)
+        assert found is not None
+        for part in PARTS:
+            op = exact_attention(problem).operator(part, *[problem.blocks[f"layer0.attn.{role}"]] * 2)
+            expected = float(op.to_dense().norm())
+            assert found[part] == pytest.approx(expected, rel=1e-10, abs=1e-14), f"{role} {part}"
+
+
+@pytest.mark.parametrize("groups, room, tile", [(1, 1, 1), (3, 10**9, 5)])
+def test_the_sum_may_be_cut_in_any_way(groups: int, room: int, tile: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = wide()
+    expected = {role: norms_of(problem, role) for role in "qv"}
+    for name, value in {"_GROUPS": groups, "_GROUP_BYTES": room, "_TILE": tile}.items():
+        monkeypatch.setattr(theory, name, value)
+    for role, norms in expected.items():
+        assert norms_of(problem, role) == pytest.approx(norms, rel=1e-12)
+
+
+def test_single_precision_does_not_underflow() -> None:
+    """Products of four tiny factors would."""
+    model = networks.toy(**WIDE, mlp_activation="relu")
+    with torch.no_grad():
+        model.token_embedding.mul_(1e-6)
+        model.position_embedding.mul_(1e-6)
+        for bias in (model.blocks[0].attention.b_Q, model.blocks[0].attention.b_K, model.blocks[0].attention.b_V):
+            bias.zero_()
+    double, single = (hl.problem(model, pairs(2), "cross_entropy", dtype=t) for t in (torch.float64, torch.float32))
+    for role in "qkv":
+        expected, found = norms_of(double, role), norms_of(single, role)
+        assert 0 < expected["full"] < 1e-8
+        assert found == pytest.approx(expected, rel=1e-3)
+
+
+@pytest.mark.parametrize("options", [{"heads": 2}, {"heads": 3, "d_head": 4}])
+def test_several_heads_are_left_to_the_blocks(options: dict[str, int]) -> None:
+    problem = wide(**options)
+    assert norms_of(problem, "q") is None
+    assert hl.block_norms(problem, "layer0.attn.q")["layer0.attn.q", "full"].method == "exact"
+
+
+def test_parts_that_cancel_are_left_to_the_blocks() -> None:
+    inner, sizes = torch.tensor([[1.0, -0.999], [-0.999, 1.0]], dtype=DOUBLE), torch.ones(2, dtype=DOUBLE)
+    assert theory._norms(inner, sizes, DOUBLE) is None
+    assert theory._norms(torch.eye(2, dtype=DOUBLE), sizes, DOUBLE)["full"] == pytest.approx(2**0.5)
+
+
+@pytest.mark.parametrize("size", [1e-200, 1e200])
+def test_squares_of_norms_need_not_fit(size: float) -> None:
+    found = theory._norms(torch.eye(2, dtype=DOUBLE), size * torch.tensor([3.0, 4.0], dtype=DOUBLE), DOUBLE)
+    assert found == pytest.approx({"ggn": 3 * size, "functional": 4 * size, "full": 5 * size}, rel=1e-14, abs=0)
+
+
+def test_products_that_have_left_the_range_are_left_to_the_blocks() -> None:
+    """Zero because it is small is not zero; zero because there is nothing is."""
+    inner = torch.tensor([[1.0, 0.0], [0.0, 0.0]], dtype=DOUBLE)
+    assert theory._norms(inner, torch.tensor([1.0, 1e-9], dtype=DOUBLE), DOUBLE) is None
+    nothing = theory._norms(inner, torch.tensor([1.0, 0.0], dtype=DOUBLE), DOUBLE)
+    assert nothing == {"ggn": 1.0, "functional": 0.0, "full": 1.0}
+
+
+def test_positions_without_slope_still_have_curvature() -> None:
+    """At the minimum of a loss the gradient is zero at every position."""
+    model = networks.toy(**WIDE)
+    problem = hl.problem(model, {"tokens": tokens(3)}, lambda out, _: (out - out.detach()).square().sum())
+    op = hl.ggn(problem, "layer0.attn.v", method="products")
+    expected = float((op @ torch.eye(op.shape[1], dtype=op.dtype)).norm())
+    assert hl.block_norms(problem, "layer0.attn.v", ("ggn",))["layer0.attn.v", "ggn"].value == pytest.approx(expected)
+
+
+def test_too_many_tokens_are_left_to_the_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = wide()
+    monkeypatch.setattr(theory, "_LARGEST_BYTES", 1)
+    assert norms_of(problem, "q") is None and norms_of(problem, "v") is None
+    assert hl.block_norms(problem, "layer0.attn.v")["layer0.attn.v", "ggn"].exact

@@ -1,0 +1,38 @@
+"""Watches for tests: one that counts, one that interrupts."""
+
+from __future__ import annotations
+
+import signal
+
+from hessianlens.network.watch import Deadline, Watch
+
+
+class Counting(Watch):
+    """Counts products and remembers titles."""
+
+    def __init__(self) -> None:
+        self.planned: float | None = None
+        self.done = 0.0
+        self.titles: list[str] = []
+
+    def begin(self, products: float | None, deadline: Deadline) -> None:
+        self.planned = products
+
+    def step(self, title: str) -> None:
+        self.titles.append(title)
+
+    def products(self, count: float) -> None:
+        self.done += count
+
+
+class Interrupting(Counting):
+    """Sends a real signal after some products."""
+
+    def __init__(self, after: int, number: int = signal.SIGINT) -> None:
+        super().__init__()
+        self.after, self.number = after, number
+
+    def products(self, count: float) -> None:
+        super().products(count)
+        if self.done == self.after:
+            signal.raise_signal(self.number)
