@@ -173,6 +173,32 @@ def test_a_closed_form_under_a_loss_that_hides_its_curvature() -> None:
             hl.block_norms(problem, "layer0.attn.v", method=method)
 
 
+@pytest.mark.parametrize("verify", [True, False])
+def test_a_closed_form_under_a_loss_that_pytorch_refuses(verify: bool) -> None:
+    def loss(outputs: Tensor, _: object) -> Tensor:
+        with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+            return nn.functional.scaled_dot_product_attention(*([outputs[:, None]] * 3)).square().sum()
+
+    problem = hl.problem(networks.toy(), networks.tokens(2), loss, verify=verify)
+    for method in ("auto", "exact", "products"):
+        with pytest.raises(hl.InputError, match=rf"^loss .*PyTorch says.*{REMEDY}"):
+            _product(hl.hessian(problem, "layer0.attn.q", method=method))
+
+
+@pytest.mark.parametrize("verify", [True, False])
+@pytest.mark.parametrize("layer", [0, 1])
+def test_closed_forms_around_an_activation_that_is_once_differentiable(layer: int, verify: bool) -> None:
+    """Behind the last attention layer, and between the two: neither is taken for piecewise linear."""
+    model = networks.toy(layers=2, mlp_activation="relu")
+    model.blocks[layer].mlp.activation = Applied(OnceTanh)
+    problem = hl.problem(model, tokens_and_classes(2)[0], "cross_entropy", verify=verify)
+    with pytest.raises(hl.InputError, match=rf"^model: .*OnceTanh.*{REMEDY}"):
+        hl.block_norms(problem, "layer0.attn.q", probes=2)
+    if layer == 1:
+        with pytest.raises(hl.InputError, match=rf"^model: .*OnceTanh.*{REMEDY}"):
+            hl.hessian(problem, "layer1.attn.q")
+
+
 def test_an_activation_of_attention_that_is_once_differentiable() -> None:
     activation = hl.activations.ElementwiseFunction(OnceTanh.apply, "fused")
     layer = hl.SelfAttention(randn(4, 3), randn(4, 3, seed=1), randn(4, 4, seed=2), activation=activation)
