@@ -6,7 +6,8 @@ backward is marked ``@once_differentiable``. The graph tells the two apart.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -92,7 +93,7 @@ def padding(result: Tensor) -> list[tuple[Tensor, int]]:
     found: list[tuple[Tensor, int]] = []
     for node in _nodes(result.grad_fn):
         row = getattr(node, "_saved_padding_idx", -1) if node.name().startswith("Embedding") else -1
-        found.extend((leaf, row) for leaf in _leaves(node) if 0 <= row < len(leaf))
+        found.extend((leaf, row) for leaf in _leaves(node) if leaf.ndim == 2 and 0 <= row < len(leaf))
     return found
 
 
@@ -103,6 +104,22 @@ def kinked(result: Tensor) -> bool:
     (True, False)
     """
     return any(node.name().startswith(_KINKS) or "Pool" in node.name() for node in _nodes(result.grad_fn))
+
+
+@contextmanager
+def refusals_of(where: Callable[[], str]) -> Iterator[None]:
+    """A scope in which errors of PyTorch's that say that a derivative is missing become `refusal`; others stay.
+
+    Args:
+        where: Finds out what it is that cannot be differentiated, once something cannot.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if not is_refusal(error):
+            raise
+        said = str(error).strip().splitlines()[0].partition(". ")[0].rstrip(".")
+        raise refusal(where(), f"PyTorch says '{said}'") from error
 
 
 def is_refusal(error: RuntimeError) -> bool:

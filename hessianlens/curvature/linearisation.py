@@ -18,8 +18,7 @@ from torch import Tensor
 
 from hessianlens.curvature.culprit import culprit
 from hessianlens.curvature.potential import cannot_be_differentiated_twice
-from hessianlens.errors import InputError
-from hessianlens.graph import OnceOnly, is_refusal, marked, once_only, refusal
+from hessianlens.graph import OnceOnly, marked, once_only, refusal, refusals_of
 from hessianlens.problems import Batch, Problem
 
 
@@ -125,32 +124,23 @@ class Linearisation:
         alive = [(o, w) for o, w in zip(outputs, weights, strict=True) if o.requires_grad]
         if not alive:
             return [torch.zeros_like(x) for x in inputs]
-        try:
-            with torch.set_grad_enabled(graph):
-                found = torch.autograd.grad(
-                    [o for o, _ in alive],
-                    list(inputs),
-                    [w for _, w in alive],
-                    retain_graph=True,
-                    create_graph=graph,
-                    allow_unused=True,
-                )
-        except RuntimeError as error:
-            if not is_refusal(error):
-                raise
-            raise self._refused(f"PyTorch says '{_first_sentence(error)}'") from error
+        with refusals_of(self._culprit), torch.set_grad_enabled(graph):
+            found = torch.autograd.grad(
+                [o for o, _ in alive],
+                list(inputs),
+                [w for _, w in alive],
+                retain_graph=True,
+                create_graph=graph,
+                allow_unused=True,
+            )
         return [torch.zeros_like(x) if d is None else d for x, d in zip(inputs, found, strict=True)]
 
     def _expect_twice(self, found: Sequence[OnceOnly], columns: Sequence[Tensor], rows: Sequence[Tensor]) -> None:
         """No Function between columns and rows hands out constants for derivatives: None then means zero."""
         for one in found:
             if one.reaches(columns) and one.reaches(rows):
-                raise self._refused(marked(one.function))
+                raise refusal(self._culprit(), marked(one.function))
 
-    def _refused(self, why: str) -> InputError:
-        where = culprit(self.problem, self.batch, list(self.leaves), cannot_be_differentiated_twice)
-        return refusal(where or "model: a step outside of its modules", why)
-
-
-def _first_sentence(error: RuntimeError) -> str:
-    return str(error).strip().splitlines()[0].partition(". ")[0].rstrip(".")
+    def _culprit(self) -> str:
+        found = culprit(self.problem, self.batch, list(self.leaves), cannot_be_differentiated_twice)
+        return found or "model: a step outside of its modules"

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from hessianlens.attention.layer import AttentionHead, MultiHeadAttention
 from hessianlens.errors import expect
-from hessianlens.graph import expect_twice_differentiable
+from hessianlens.graph import expect_twice_differentiable, refusals_of
 from hessianlens.losses import LossDerivatives, TokenCurvature, UncoupledCurvature
 from hessianlens.losses.curvature import FactoredTokenCurvature
 from hessianlens.operators import BlockGrid
@@ -89,7 +89,8 @@ def position_derivatives(
         expect_twice_differentiable("model: what stands behind the attention layer", found)
         (gradient,) = torch.autograd.grad(found, point, slope.detach()[:, positions], create_graph=True)
         J = _position_jacobian(found, point)
-        head = _head_curvature(gradient, point)
+        with refusals_of(lambda: "model: what stands behind the attention layer"):
+            head = _head_curvature(gradient, point)
     return PositionDerivatives(gradient.detach(), _pulled_back(Lambda, J), head, positions)
 
 

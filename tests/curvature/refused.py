@@ -21,6 +21,11 @@ def _tanh_slope(x: Tensor) -> Tensor:
     return 1 - x.tanh().square()
 
 
+def _in_float32(x: Tensor) -> Tensor:
+    """As a kernel sees it, of which no caller knows."""
+    return torch.from_numpy(x.detach().numpy().astype("float32"))
+
+
 class OnceTanh(Function):
     """As kernels are written: right once, marked as no further."""
 
@@ -63,7 +68,7 @@ class CoarseTanh(DetachedTanh):
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
         ctx.x = x.detach()
-        return torch.from_numpy(x.detach().cpu().numpy().astype("float32")).tanh().to(x.dtype)
+        return _in_float32(x).tanh().to(x.dtype)
 
     @staticmethod
     def backward(ctx: Any, cotangent: Tensor) -> Tensor:
@@ -81,6 +86,20 @@ class TwiceTanh(Function):
     @staticmethod
     def backward(ctx: Any, cotangent: Tensor) -> Tensor:
         return cotangent * _tanh_slope(*ctx.saved_tensors)
+
+
+class CoarseTwiceTanh(TwiceTanh):
+    """A kernel that computes in float32 whatever it is given, there and back, and whose second derivative is right."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return _in_float32(x).tanh().to(x.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, cotangent: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        return (cotangent.float() * _tanh_slope(x.float())).to(cotangent.dtype)
 
 
 class OnceCrossEntropy(Function):

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from hessianlens.attention.layer import FactoredValueAttention
+from hessianlens.graph import once_only
 from hessianlens.models.adapters.batches import inputs_of
 from hessianlens.models.block import Block
 from hessianlens.models.mlp import MLP
@@ -82,6 +83,8 @@ def _slope(mlp: MLP, y: Tensor) -> Tensor | None:
     with torch.enable_grad():
         hidden = (y @ mlp.W_in + mlp.b_in).detach().requires_grad_()
         out = mlp.activation(hidden)
+        if once_only(out):
+            return None
         (slope,) = torch.autograd.grad(out.sum(), hidden, retain_graph=True)
         drawn = torch.randn(2, *hidden.shape[1:], generator=generator, dtype=torch.float64)
         u, v = (one.to(hidden).expand_as(hidden) for one in drawn)

@@ -7,7 +7,7 @@ import copy
 import torch
 from torch import Tensor, nn
 
-from hessianlens.graph import expect_twice_differentiable
+from hessianlens.graph import expect_twice_differentiable, refusals_of
 from hessianlens.models.adapters.scope import differentiable_twice
 from hessianlens.models.sites.gpt2 import gpt2_site
 from hessianlens.models.sites.llama import llama_site
@@ -73,7 +73,8 @@ def _position_wise(problem: Problem, site: AttentionSite, batch: Batch) -> bool:
         value = problem.loss(point, batch)
         expect_twice_differentiable("loss", value)
         (slope,) = torch.autograd.grad(value, point, create_graph=True)
-    return _acts_alone(outputs, F) and (not slope.requires_grad or _acts_alone(slope, point))
+    with refusals_of(lambda: "loss"):
+        return _acts_alone(outputs, F) and (not slope.requires_grad or _acts_alone(slope, point))
 
 
 def _acts_alone(value: Tensor, at: Tensor) -> bool:
