@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
+import jaxtyping
+import numpy as np
 import pytest
 import torch
+from torch import nn
 
 import hessianlens as hl
 from tests.variants import DOUBLE, randn
@@ -121,11 +127,214 @@ CASES = {
 }
 
 
+A = torch.softmax(randn(5, 5), -1)
+MATRIX = torch.eye(3, dtype=DOUBLE)
+ARRAY = np.eye(3)
+META = torch.empty(5, 4, dtype=DOUBLE, device="meta")
+
+
+class Lookalike:
+    """Has what an operator has, and gives products of no use."""
+
+    shape, dtype, device = (3, 3), DOUBLE, torch.device("cpu")
+
+    def __init__(self, product: Any) -> None:
+        self.product = product
+
+    def __matmul__(self, other: object) -> Any:
+        return self.product(other)
+
+
+def problem() -> Any:
+    return hl.problem(nn.Linear(3, 2).to(DOUBLE), (randn(4, 3), torch.tensor([0, 1, 1, 0])), "cross_entropy")
+
+
+def broken(*args: object) -> Any:
+    raise ZeroDivisionError("in the function")
+
+
+CASES |= {
+    "sparse tokens": (lambda: hessian(X.to_sparse()), r"X: got a sparse tensor \(torch.sparse_coo\).*\.to_dense"),
+    "meta tokens": (lambda: hessian(META), "X: got a tensor on the meta device, which holds a shape and no numbers"),
+    "an array as tokens": (lambda: hessian(X.numpy()), r"X: got ndarray, expected .* wrap it with torch.as_tensor"),
+    "meta mask": (lambda: layer(mask=torch.ones(5, 5, dtype=torch.bool, device="meta")), "mask: .*meta device"),
+    "an activation that fails": (
+        lambda: hl.attention_hessian(layer(activation=broken), X, hl.SquareLoss(Y)),
+        "activation broken: it failed: in the function; it was given a row of 5 scores",
+    ),
+    "a loss that fails": (lambda: hessian(loss=hl.CustomLoss(broken)), "function: it failed: in the function; it was"),
+    "NaN in weights": (lambda: hl.first_moment(A * float("nan"), X), "A: got 25 non-finite of 25 entries"),
+    "NaN in tokens": (lambda: hl.second_moment(A, X * float("nan")), "X: got 20 non-finite of 20 entries"),
+    "infinite tokens of a moment": (lambda: hl.third_moment(A, X / 0), "X: got 20 non-finite"),
+    "NaN in a direction": (lambda: hl.third_moment_along(A, X, X * float("nan")), "direction: got 20 non-finite"),
+    "moments of other shapes": (
+        lambda: hl.first_moment(A, X[:3]),
+        r"A and X: got shapes \(5, 5\) and \(3, 4\), expected \(\.\.\., L, L\)",
+    ),
+    "moments of arrays": (lambda: hl.first_moment(A.numpy(), X), "A: got ndarray, expected a torch tensor"),
+    "moments of other kinds": (lambda: hl.first_moment(A.float(), X), "different dtype: A is torch.float32"),
+    "a direction of another shape": (
+        lambda: hl.third_moment_along(A, X, X[:2]),
+        r"direction: got shape \(2, 4\), expected \(5, 4\) \(one for every row of A\)",
+    ),
+    "entropy of NaN": (lambda: hl.attention_entropy(A * float("nan")), "A: got 25 non-finite"),
+    "entropy of an array": (lambda: hl.attention_entropy(A.numpy()), "A: got ndarray"),
+    "entropy of nothing": (lambda: hl.attention_entropy(A[:0]), r"A: got shape \(0, 5\), expected rows"),
+    "random weights of no size": (lambda: hl.SelfAttention.random(0), "d_model: got 0, expected a whole number of at"),
+    "random weights of half a size": (lambda: hl.SelfAttention.random(4, 2.5), "d_k: got 2.5, expected a whole number"),
+    "random weights that do not fit": (lambda: hl.SelfAttention.random(10**9), "The weights of shape .* would need"),
+    "random weights, a text": (lambda: hl.SelfAttention.random("4"), "d_model: got '4', expected a whole number"),
+    "random weights, seed": (
+        lambda: hl.SelfAttention.random(4, seed=-1),
+        "seed: got -1, expected a whole number from 0",
+    ),
+    "random weights, dtype": (lambda: hl.SelfAttention.random(4, dtype=torch.int64), "dtype: got torch.int64"),
+    "random weights, option": (lambda: hl.SelfAttention.random(4, mask_=1), "options: got 'mask_', expected one of"),
+    "a rank of negative sizes": (
+        lambda: hl.t_outer_rank(-1, 8, 4),
+        "length: got -1, expected a whole number of at least",
+    ),
+    "a rank of half a size": (lambda: hl.t_outer_rank(9, 8, 2.5), "d_k: got 2.5, expected a whole number"),
+    "a rank of a text": (lambda: hl.t_outer_rank(9, "8", 4), "d_model: got '8', expected a whole number"),
+    "a rank of True": (lambda: hl.t_outer_rank(True, 8, 4), "length: got True, expected a whole number"),
+    "a bound of nothing": (
+        lambda: hl.t_outer_rank_bound(0, 4),
+        "d_model: got 0, expected a whole number of at least 1",
+    ),
+    "growth of no tokens": (lambda: hl.predicted_growth("softmax", "outer", "Q", "Q", length=0), "length: got 0, exp"),
+    "growth of too many tokens": (
+        lambda: hl.predicted_growth("softmax", "outer", "Q", "Q", length=10**6),
+        "derivatives of every row of shape .* would need",
+    ),
+    "growth of a broken activation": (lambda: hl.predicted_growth(broken, "outer", "Q", "Q"), "activation broken: it"),
+    "growth of no depth": (
+        lambda: hl.theory.linear_attention_growth(10**9),
+        "depth: got 1000000000, expected .* from 1",
+    ),
+    "pairs of nothing": (
+        lambda: hl.eigenvalue_pairs(MATRIX),
+        "H: got Tensor of shape .*, expected an AttentionHessian",
+    ),
+    "pairs of no head": (
+        lambda: hl.eigenvalue_pairs(hessian(loss=hl.SquareLoss(Y)), 1),
+        "head: got 1, expected a whole",
+    ),
+    "an array as operator": (lambda: hl.trace(ARRAY), r"op: got ndarray of shape \(3, 3\), .* torch.from_numpy"),
+    "an array in a spectrum": (lambda: hl.density(ARRAY), r"op: got ndarray of shape .* torch.from_numpy"),
+    "no operator at all": (lambda: hl.frobenius([[1.0]]), "op: got list without shape, dtype, device"),
+    "a class as operator": (lambda: hl.trace(Lookalike), "op: got type of shape .*, expected a linear operator"),
+    "a meta matrix": (lambda: hl.trace(MATRIX.to("meta")), "op: got a matrix on the meta device"),
+    "products that fail": (
+        lambda: hl.trace(Lookalike(broken)),
+        "op: a product with it failed: in the function; it was",
+    ),
+    "products that are texts": (
+        lambda: hl.trace(Lookalike(str)),
+        "op: a product with vectors is .*, expected a tensor",
+    ),
+    "products of another shape": (
+        lambda: hl.trace(Lookalike(lambda v: v[:2])),
+        r"is Tensor of shape \(2, 3\), expected",
+    ),
+    "a progress that cannot be told": (lambda: hl.trace(MATRIX, progress=3), "progress: got 3, expected a function"),
+    "probes that are no number": (
+        lambda: hl.frobenius(MATRIX, probes="20"),
+        "probes: got '20', expected a whole number",
+    ),
+    "probes that are True": (lambda: hl.frobenius(MATRIX, probes=True), "probes: got True, expected a whole number"),
+    "a seed that is no number": (lambda: hl.trace(MATRIX, seed=0.5), "seed: got 0.5, expected a non-negative whole"),
+    "nothing to compare": (lambda: hl.heterogeneity([MATRIX, MATRIX]), "blocks: got list, expected a mapping"),
+    "a vector of another length": (
+        lambda: hessian(loss=hl.SquareLoss(Y)).full["Q", "Q"] @ randn(5),
+        r"vector: got shape \(5,\) for an operator 12x12, expected \(12,\), \(12, k\), or a list",
+    ),
+    "an array as vector": (
+        lambda: hessian(loss=hl.SquareLoss(Y)).full["Q", "Q"] @ np.ones(12),
+        "vector: got ndarray, expected a torch tensor, or a list of them; wrap it with torch.as_tensor",
+    ),
+    "a complex vector": (
+        lambda: hessian(loss=hl.SquareLoss(Y)).full @ (randn(40) + 0j),
+        "vector: got dtype torch.comp",
+    ),
+    "an operator of another shape": (
+        lambda: hessian(loss=hl.SquareLoss(Y)).full["Q", "Q"] + hessian(loss=hl.SquareLoss(Y)).full["V", "V"],
+        "operator: got one 16x16 on other parameters, expected 12x12",
+    ),
+    "times NaN": (
+        lambda: hessian(loss=hl.SquareLoss(Y)).full * float("nan"),
+        "scalar: got nan, expected a finite number",
+    ),
+    "divided by zero": (
+        lambda: hessian(loss=hl.SquareLoss(Y)).full / 0,
+        "scalar: got 0, expected a number to divide by",
+    ),
+    "curvature of no problem": (
+        lambda: hl.hessian(MATRIX, "0.weight"),
+        "problem: got Tensor of shape .* a Problem; make",
+    ),
+    "Gauss-Newton of no problem": (lambda: hl.ggn("gpt2", "*"), "problem: got 'gpt2', expected a Problem"),
+    "functional of no problem": (lambda: hl.functional(None, "*"), "problem: got None, expected a Problem"),
+    "norms of no problem": (lambda: hl.block_norms(3), "problem: got 3, expected a Problem"),
+    "pairs of no problem": (lambda: hl.block_pair_norms(3), "problem: got 3, expected a Problem"),
+    "a measure of no problem": (lambda: hl.measure(3), "problem: got 3, expected a Problem"),
+    "a forecast of no problem": (lambda: hl.forecast(3, []), "problem: got 3, expected a Problem"),
+    "memory of no problem": (lambda: hl.fit_memory(3), "problem: got 3, expected a Problem"),
+    "a forecast of names": (
+        lambda: hl.forecast(problem(), ["weight"]),
+        "blocks: got .*, expected blocks, from problem.se",
+    ),
+    "a forecast of no probes": (lambda: hl.forecast(problem(), problem().select("*"), 0), "probes: got 0, expected"),
+    "norms of half a probe": (
+        lambda: hl.block_norms(problem(), probes=2.5),
+        "probes: got 2.5, expected a whole number",
+    ),
+    "norms of an array": (lambda: hl.block_norms(problem(), np.ones(2)), "blocks: got ndarray .*, expected a name"),
+    "norms with a seed": (lambda: hl.block_norms(problem(), seed="0"), "seed: got '0', expected a whole number"),
+    "a model of no layers": (lambda: hl.models.Transformer(layers=0), "layers: got 0, expected a whole number of at"),
+    "a model of half a layer": (lambda: hl.models.Transformer(layers=1.5), "layers: got 1.5, expected a whole number"),
+    "a model that does not fit": (lambda: hl.models.Transformer(layers=10**12), "The weights of shape .* would need"),
+    "a model that may be causal": (lambda: hl.models.Transformer(causal="yes"), "causal: got 'yes', expected True or"),
+    "digits": (lambda: hl.tasks.Addition(True), "digits: got True, expected a whole number"),
+    "a batch that does not fit": (
+        lambda: hl.tasks.Addition(5).batch(10**12, seed=0),
+        "The batch of shape .* would need",
+    ),
+    "sums of a number": (lambda: hl.tasks.Addition(5).encode(3, 4), "x: got 3, expected a list of whole numbers"),
+    "logits of a text": (lambda: hl.tasks.Addition(1).square("x", {"tokens": A}), "logits: got str|tokens: got"),
+    "an estimate of a text": (lambda: hl.Estimate("1", 0.0, 1, 0, "exact"), "value: got '1', expected a number"),
+}
+
+
+@pytest.fixture
+def without_checks_of_shapes() -> Iterator[None]:
+    """As users have it: signatures are documentation, and what they do not say is said by `InputError`."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
+
+
 @pytest.mark.parametrize("case", CASES)
-def test_message(case: str) -> None:
+def test_message(case: str, without_checks_of_shapes: None) -> None:
     make, message = CASES[case]
-    with pytest.raises(hl.InputError, match=message):
+    with pytest.raises(hl.InputError, match=message) as failure:
         make()
+    assert "\n" not in str(failure.value)
+
+
+def test_a_block_that_was_not_measured() -> None:
+    norms, pairs = hl.block_norms(problem(), probes=2), hl.block_pair_norms(problem(), probes=2)
+    with pytest.raises(KeyError, match=r"'bias', expected a block and a part, such as \('weight', 'full'\)"):
+        norms["bias"]
+    with pytest.raises(KeyError, match="expected two of the blocks weight, bias"):
+        pairs["weight", "nosuch"]
+    assert ("bias", "full") in norms and ("nosuch", "full") not in norms and norms.get("nosuch") is None
+
+
+def test_an_operator_and_a_text_do_not_add_up(without_checks_of_shapes: None) -> None:
+    op = hessian(loss=hl.SquareLoss(Y)).full["Q", "Q"]
+    for attempt in (lambda: op + "text", lambda: op - 3):
+        with pytest.raises(TypeError, match="unsupported operand"):
+            attempt()
 
 
 def test_input_error_is_a_value_error() -> None:

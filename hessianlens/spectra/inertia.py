@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from numbers import Real
 
 import torch
 
-from hessianlens.errors import check_number
+from hessianlens.errors import check_that
 from hessianlens.spectra.estimate import Estimate
 from hessianlens.spectra.spectrum import SpectralDensity
 
@@ -59,7 +60,8 @@ def inertia_of(spectrum: SpectralDensity, threshold: float | None = None) -> Ine
     size = max(abs(end) for end in spectrum.support)
     if threshold is None:
         threshold = 10 * math.sqrt(spectrum.dimension) * torch.finfo(spectrum.dtype).eps * size
-    check_number("threshold", threshold, 0.0)
+    fits = isinstance(threshold, Real) and not isinstance(threshold, bool) and 0 <= threshold < math.inf
+    check_that(fits, "threshold", threshold, "a size of at least 0")
     cdf = spectrum.cdf(math.nextafter(-threshold, -math.inf))
     return Inertia(
         negative=spectrum.expectation(lambda x: (x < -threshold).double()),
