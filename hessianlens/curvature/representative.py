@@ -38,10 +38,19 @@ def representative(problem: Problem, names: Sequence[str]) -> Linearisation | No
     return own
 
 
-def _fits(problem: Problem, names: Sequence[str]) -> bool:
+def verification_bytes(problem: Problem, names: Sequence[str]) -> int:
+    """What a check of some parameters holds beside the graph of a sequence: vectors, and parameters in float64.
+
+    >>> weight = torch.zeros(3, dtype=torch.float64)
+    >>> verification_bytes(Problem(lambda w, b: w["w"], lambda out, b: out.sum(), {"w": weight}, {}, [0]), ["w"])
+    240
+    """
     size = sum(tensor.numel() for tensor in problem.params.values() if tensor.dtype != torch.float64)
-    size += _VECTORS * sum(problem.params[name].numel() for name in names)
-    return 8 * size <= available_bytes(problem.device) / 2
+    return torch.float64.itemsize * (size + _VECTORS * sum(problem.params[name].numel() for name in names))
+
+
+def _fits(problem: Problem, names: Sequence[str]) -> bool:
+    return verification_bytes(problem, names) <= available_bytes(problem.device) / 2
 
 
 def _running(problem: Problem, dtype: torch.dtype, names: Sequence[str]) -> Linearisation | None:

@@ -75,9 +75,9 @@ def within_memory(
     """
     made = forecast(problem, blocks, probes, parts)
     room = SAFE_SHARE * made.available if max_memory is None else parse_size(max_memory) - made.process_bytes
-    if made.total_bytes <= room:
-        return problem, made
     width = made.micro_batch(room)
+    if width >= made.sequences:
+        return problem, made
     if width > 0:
         cut = cut_to(problem, width)
         return cut, forecast(cut, blocks, probes, parts)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from hessianlens.curvature.representative import verification_bytes
 from hessianlens.errors import InputError, check_number, check_that, check_whole, expect
 from hessianlens.memory import SAFE_SHARE, available_bytes, process_bytes
 from hessianlens.models.adapters.batches import as_batches
@@ -32,6 +33,7 @@ class Forecast:
         available: Bytes that are free.
         process_bytes: Bytes that the process holds already: libraries, weights, data.
         closed_form_bytes: What the closed form of the last attention layer holds, where it is used.
+        verification_bytes: What the check of the second derivatives holds, on one sequence.
     """
 
     products: int
@@ -41,6 +43,7 @@ class Forecast:
     available: int
     process_bytes: int = 0
     closed_form_bytes: int = 0
+    verification_bytes: int = 0
 
     @property
     def graph_bytes(self) -> int:
@@ -50,7 +53,8 @@ class Forecast:
     @property
     def total_bytes(self) -> int:
         """Everything held at once beyond what the process holds already."""
-        return max(self.graph_bytes + self.vector_bytes, self.closed_form_bytes)
+        checked = self.verification_bytes + self.bytes_per_sequence if self.verification_bytes else 0
+        return max(self.graph_bytes + self.vector_bytes, self.closed_form_bytes, checked)
 
     @property
     def peak_bytes(self) -> int:
@@ -115,7 +119,14 @@ def forecast(
         sequences=width,
         available=available_bytes(problem.device),
         process_bytes=process_bytes(),
+        verification_bytes=max(verification_bytes(problem, _parameters(group)) for group in groups)
+        if problem.verify
+        else 0,
     )
+
+
+def _parameters(group: Sequence[Block]) -> list[str]:
+    return list(dict.fromkeys(block.parameter for block in group))
 
 
 def _demanding(blocks: Sequence[Block]) -> list[list[Block]]:
