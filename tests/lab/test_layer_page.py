@@ -200,10 +200,16 @@ def test_bad_configs_say_what_to_change(wrong, said):
 
 
 def test_overflow_and_all_zero_attention_are_named():
-    with pytest.raises(InputError, match="overflows"):
+    with pytest.raises(InputError, match="attention weights: not finite"):
         measure_layer(LayerConfig(length=4, d_model=3, d_k=2, activation="exp", temperature=1e-3))
     with pytest.raises(InputError, match="is zero on these tokens"):
         measure_layer(LayerConfig(length=2, d_model=2, d_k=1, seed=4, causal=True, activation="relu_normalised"))
+
+
+def test_attention_that_overflows_when_sharpened_has_no_numbers_there():
+    first, *_, last = measure_layer(LayerConfig(length=4, d_model=3, d_k=2, activation="exp")).sharpness
+    assert first.outer_qq > 0 and first.second_moment > 0
+    assert last.outer_qq is last.functional_qq is last.outer_vv is last.second_moment is last.third_moment is None
 
 
 # --- sentences --------------------------------------------------------------------------------------------------------

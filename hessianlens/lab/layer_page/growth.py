@@ -9,6 +9,7 @@ import numpy as np
 from hessianlens.attention import SelfAttention
 from hessianlens.lab.experiments.common.slopes import log_log_slope
 from hessianlens.lab.layer_page.facts import Growth, GrowthCurve
+from hessianlens.lab.layer_page.norms import finite_norm
 from hessianlens.lab.layer_page.setting import Setting, random_layer
 from hessianlens.theory import AttentionHessian, attention_hessian, predicted_growth
 
@@ -41,11 +42,10 @@ def _curves(setting: Setting, activation: str, sigmas: tuple[float, ...], fitted
     found = []
     for part in PARTS:
         for row, column in BLOCKS:
-            norms = [float(H.part(part)[row, column].frobenius_norm()) for H in hessians]
-            slope = log_log_slope(sigmas[:fitted], norms[:fitted])
+            norms = tuple(finite_norm(H.part(part)[row, column]) for H in hessians)
+            slope = log_log_slope(sigmas[:fitted], [math.inf if n is None else n for n in norms[:fitted]])
             predicted = predicted_growth(activation, part, row, column)
-            kept = tuple(n if math.isfinite(n) else None for n in norms)
-            found.append(GrowthCurve(activation, part, row, column, kept, slope, predicted, verdict(slope, predicted)))
+            found.append(GrowthCurve(activation, part, row, column, norms, slope, predicted, verdict(slope, predicted)))
     return found
 
 

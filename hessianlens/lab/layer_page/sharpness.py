@@ -8,7 +8,9 @@ import numpy as np
 from torch import Tensor
 
 from hessianlens.attention import attention_entropy, second_moment, third_moment_along
+from hessianlens.errors import InputError
 from hessianlens.lab.layer_page.facts import Sharpness
+from hessianlens.lab.layer_page.norms import finite_norm
 from hessianlens.lab.layer_page.setting import Setting
 from hessianlens.theory import attention_hessian
 
@@ -22,13 +24,16 @@ def sharpness(setting: Setting) -> tuple[Sharpness, ...]:
 
 def _at_scale(setting: Setting, scale: float) -> Sharpness:
     layer = setting.layer.with_parameters({"Q": scale * setting.layer.W_Q})
-    H = attention_hessian(layer, setting.X, setting.loss)
+    try:
+        H = attention_hessian(layer, setting.X, setting.loss)
+    except InputError:  # attention without a normaliser overflows sooner or later
+        return Sharpness(scale, None, None, None, None, None, None)
     A, direction = H.heads[0].weights, H.loss.gradient @ layer.W_V.T
     return Sharpness(
         scale=scale,
-        outer_qq=_finite(H.outer["Q", "Q"].frobenius_norm()),
-        functional_qq=_finite(H.functional["Q", "Q"].frobenius_norm()),
-        outer_vv=_finite(H.outer["V", "V"].frobenius_norm()),
+        outer_qq=finite_norm(H.outer["Q", "Q"]),
+        functional_qq=finite_norm(H.functional["Q", "Q"]),
+        outer_vv=finite_norm(H.outer["V", "V"]),
         entropy=float(attention_entropy(A).mean()) if is_distribution(A) else None,
         second_moment=_finite(second_moment(A, setting.X).norm()),
         third_moment=_finite(third_moment_along(A, setting.X, direction).norm()),

@@ -82,11 +82,12 @@ class Wide(TorchFunctionMode):
         else:
             args = tuple(self._replaced(value) for value in args)
             kwargs = {name: self._replaced(value) for name, value in kwargs.items()}
-        if not torch.is_autocast_enabled(own.device.type):
+        kind = own.device.type
+        if not (torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)):
             return func(*args, **kwargs)
         if func in _PRODUCTS:
-            self.asked.add(torch.get_autocast_dtype(own.device.type))
-        with torch.autocast(own.device.type, enabled=False):
+            self.asked.add(torch.get_autocast_dtype(kind))
+        with torch.autocast(kind, enabled=False):
             return func(*args, **kwargs)
 
     def _first_own(self, values: Iterable[Any]) -> Tensor | None:
