@@ -7,7 +7,7 @@ import torch
 from curvlinops._torch_base import PyTorchLinearOperator
 
 import hessianlens as hl
-from hessianlens import memory
+from hessianlens.memory import limits
 from hessianlens.operators import Factor, Term, TokenSum, contraction
 from tests.operators.registry import kronecker_sum
 from tests.oracles.comparison import assert_same
@@ -72,7 +72,7 @@ def test_dense_form_that_does_not_fit_is_refused_with_its_size(monkeypatch: pyte
     with pytest.raises(hl.InputError, match=r"262144x262144 would need 512\.0 GiB.*op @ v"):
         op.to_dense()
     assert float(op.trace()) > 0
-    monkeypatch.setattr(memory, "available_bytes", lambda device: 2_000_000)
+    monkeypatch.setattr(limits, "available_bytes", lambda device: 2_000_000)
     smaller = hl.SelfAttention.random(24, 20, dtype=torch.float64)
     op = hl.attention_hessian(smaller, randn(2, 24), hl.SquareLoss(randn(2, 24))).full["Q", "Q"]
     with pytest.raises(
