@@ -54,14 +54,6 @@ def check_tensor(name: str, value: object, ndim: Iterable[int]) -> Tensor:
     return value
 
 
-def check_precise(name: str, value: Tensor) -> None:
-    """In single or double precision, which factorisations of matrices need."""
-    expect(
-        value.dtype in (torch.float32, torch.float64),
-        f"{name}: got {value.dtype}, expected float32 or float64; convert it with .double().",
-    )
-
-
 def check_finite(name: str, value: Tensor) -> None:
     """Every entry is a finite number."""
     finite = torch.isfinite(value)
@@ -82,7 +74,7 @@ def check_precision(name: str, dtype: object) -> torch.dtype:
     hessianlens.errors.InputError: dtype: got torch.bfloat16, expected torch.float32 or torch.float64.
     """
     if not isinstance(dtype, torch.dtype) or dtype not in PRECISIONS:
-        raise InputError(f"{name}: got {dtype!r}, expected torch.float32 or torch.float64.")
+        raise InputError(f"{name}: got {shown(dtype)}, expected torch.float32 or torch.float64.")
     return dtype
 
 

@@ -39,10 +39,11 @@ within a few parts in the number of columns of each other.
 from __future__ import annotations
 
 import math
+from numbers import Real
 
 from scipy.special import chdtri, ndtri, stdtrit
 
-from hessianlens.errors import expect
+from hessianlens.errors import check_that
 
 
 def student(level: float, dof: int) -> float:
@@ -84,4 +85,5 @@ def _bounds(samples: int, tail: float) -> tuple[float, float]:
 
 def check_level(level: float) -> None:
     """A level is a probability."""
-    expect(0 < level < 1, f"level: got {level}, expected a probability between 0 and 1, e.g. 0.95.")
+    inside = isinstance(level, Real) and 0 < level < 1
+    check_that(inside, "level", level, "a probability between 0 and 1, e.g. 0.95")

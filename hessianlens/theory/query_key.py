@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from hessianlens.attention.layer import SelfAttention
-from hessianlens.checks import check_precise, check_tensor
+from hessianlens.checks import check_precision, check_tensor
 from hessianlens.errors import InputError, check_number, check_whole, shown
 from hessianlens.theory.functional import score_pair_matrix
 from hessianlens.theory.hessian import AttentionHessian
@@ -104,7 +104,7 @@ def t_outer_rank(length: int, d_model: int, d_k: int) -> int:
 def numerical_rank(matrix: Float[Tensor, "n m"], tolerance: float | None = None) -> int:
     """Singular values above ``tolerance`` times the largest (default: the size times machine precision)."""
     check_tensor("matrix", matrix, (2,))
-    check_precise("matrix", matrix)
+    check_precision("matrix", matrix.dtype)
     values = torch.linalg.svdvals(matrix)
     machine = max(matrix.shape) * torch.finfo(matrix.dtype).eps
     relative = machine if tolerance is None else check_number("tolerance", tolerance, 0.0)
@@ -121,7 +121,7 @@ def gauge_directions(layer: SelfAttention) -> Float[Tensor, "n g"]:
     """
     if not isinstance(layer, SelfAttention):
         raise InputError(f"layer: got {shown(layer)}, expected a SelfAttention.")
-    check_precise("layer", layer.W_Q)
+    check_precision("layer", layer.W_Q.dtype)
     k = layer.d_k
     units = torch.eye(k * k, dtype=layer.W_Q.dtype, device=layer.W_Q.device).reshape(k * k, k, k)
     columns = torch.cat([(layer.W_Q @ units).flatten(1), -(layer.W_K @ units.transpose(-1, -2)).flatten(1)], 1).T
