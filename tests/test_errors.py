@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import jaxtyping
@@ -282,6 +283,10 @@ CASES |= {
     "a forecast of names": (
         lambda: hl.forecast(problem(), ["weight"]),
         "blocks: got .*, expected blocks, from problem.se",
+    ),
+    "a forecast of another problem's blocks": (
+        lambda: hl.forecast(problem(), [replace(problem().blocks["weight"], parameter="nosuch", name="mine")]),
+        "blocks: mine is not one of this problem's",
     ),
     "a forecast of no probes": (lambda: hl.forecast(problem(), problem().select("*"), 0), "probes: got 0, expected"),
     "norms of half a probe": (

@@ -71,9 +71,8 @@ def _running(problem: Problem, dtype: torch.dtype, names: Sequence[str]) -> Line
 
 def _batches(first: Batch) -> Iterator[Batch]:
     try:
-        several = batch_size(first) > 1
-    except InputError:
-        several = False
-    if several:
-        yield next(iter(pieces(first, 1)))
+        one = [next(iter(pieces(first, 1)))] if batch_size(first) > 1 else []
+    except InputError:  # a batch without tensors, or with sparse ones, cannot be cut
+        one = []
+    yield from one
     yield first

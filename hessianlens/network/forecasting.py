@@ -98,6 +98,8 @@ def forecast(
     check_problem(problem)
     some = isinstance(blocks, Sequence) and len(blocks) > 0 and all(isinstance(block, Block) for block in blocks)
     check_that(some, "blocks", blocks, "blocks, from problem.select('layer*')")
+    for block in blocks:
+        expect(block.parameter in problem.params, f"blocks: {block.name} is not one of this problem's.")
     check_whole("probes", probes)
     check_whole("parts", parts, 1, len(PARTS))
     rehearsal, asked = Rehearsal(problem), PARTS[:1] if parts == 1 else PARTS

@@ -32,7 +32,14 @@ def pieces(batch: Batch, size: int) -> Iterator[Batch]:
     total = batch_size(batch)
 
     def narrowed(tensor: Tensor, start: int) -> Tensor:
-        return tensor[start : start + size] if tensor.ndim and tensor.shape[0] == total else tensor
+        if tensor.ndim == 0 or tensor.shape[0] != total:
+            return tensor
+        if tensor.layout != torch.strided:
+            raise InputError(
+                f"data: got a sparse tensor of shape {tuple(tensor.shape)}, which cannot be cut into smaller batches; "
+                "give smaller ones, or make it dense with .to_dense()."
+            )
+        return tensor[start : start + size]
 
     for start in range(0, total, size):
         yield mapped(partial(narrowed, start=start), batch)

@@ -79,8 +79,9 @@ class Probes:
         >>> torch.equal(one.vector(0), other.vector(0))
         False
         """
-        if count >= dim:
+        if check_whole("probes", count) >= check_whole("dim", dim):
             return cls(dim, dim, None, "basis", dtype, device)
+        check_that(isinstance(name, str), "name", name, "the name of a block")
         return cls(dim, count, seed, "rademacher", dtype, device, zlib.crc32(name.encode()))
 
     def vector(self, k: int) -> Float[Tensor, "{self.dim}"]:

@@ -92,6 +92,10 @@ CASES: dict[str, tuple[Callable[[], object], str]] = {
         mlp((X.reshape(3, 2, 3).to_sparse(), Y)),
         r"model: Sequential could not be run on the data: .*; it was given inputs \(3, 2, 3\) sparse float64",
     ),
+    "sparse tensors to be cut": (
+        mlp((X.to_sparse(), Y), micro_batch=2),
+        r"data: got a sparse tensor of shape \(6, 3\), which cannot be cut into smaller batches; .*\.to_dense\(\)",
+    ),
     "a wrong width": (
         mlp((randn(6, 5), Y)),
         r"model: Sequential could not be run on the data: .*; it was given inputs \(6, 5\) float64, compare that",
