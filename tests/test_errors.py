@@ -304,6 +304,10 @@ CASES |= {
         lambda: hl.tasks.Addition(5).batch(10**12, seed=0),
         "The batch of shape .* would need",
     ),
+    "more batches than can be counted": (
+        lambda: hl.tasks.Addition(5).batches(2**63, 4, seed=0),
+        "count: got 9223372036854775808, expected a whole number from 0 to",
+    ),
     "sums of a number": (lambda: hl.tasks.Addition(5).encode(3, 4), "x: got 3, expected a list of whole numbers"),
     "logits of a text": (lambda: hl.tasks.Addition(1).square("x", {"tokens": A}), "logits: got str|tokens: got"),
     "an estimate of a text": (lambda: hl.Estimate("1", 0.0, 1, 0, "exact"), "value: got '1', expected a number"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
@@ -30,7 +31,7 @@ class BatchStream:
 
     def __post_init__(self) -> None:
         """A number of batches, a seed and a function that draws one."""
-        check_whole("count", self.count, 0)
+        check_whole("count", self.count, 0, sys.maxsize)  # what len() can say
         check_seed(self.seed)
         check_function("draw", self.draw, "a function of a generator that gives a batch")
 
