@@ -310,6 +310,10 @@ CASES |= {
     ),
     "sums of a number": (lambda: hl.tasks.Addition(5).encode(3, 4), "x: got 3, expected a list of whole numbers"),
     "logits of a text": (lambda: hl.tasks.Addition(1).square("x", {"tokens": A}), "logits: got str|tokens: got"),
+    "the ratio of no row": (
+        lambda: hl.measure(problem(), probes=2, budget=None, progress=False).table.ratio("weight"),
+        "row: got 'weight', expected a row of this table",
+    ),
     "an estimate of a text": (lambda: hl.Estimate("1", 0.0, 1, 0, "exact"), "value: got '1', expected a number"),
 }
 
@@ -328,6 +332,11 @@ def test_message(case: str, without_checks_of_shapes: None) -> None:
     with pytest.raises(hl.InputError, match=message) as failure:
         make()
     assert "\n" not in str(failure.value)
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    estimate = hl.Estimate(1.0, 0.1, np.int64(3), 0, "hutchinson")
+    assert str(estimate) == str(hl.Estimate(1.0, 0.1, 3, 0, "hutchinson"))
 
 
 def test_a_block_that_was_not_measured() -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+from hessianlens.errors import check_that
 from hessianlens.problems import Block
 from hessianlens.spectra import Estimate
 
@@ -96,6 +97,7 @@ class CurvatureTable:
 
     def ratio(self, row: Row) -> float | None:
         """``|functional| / |outer|`` of a block that is not flat: between two roundings it would say nothing."""
+        check_that(isinstance(row, Row), "row", row, "a row of this table")
         return None if row.name in self.flat else row.ratio
 
     @property

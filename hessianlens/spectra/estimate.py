@@ -219,7 +219,7 @@ def ends_in_percent(value: float, low: float, high: float) -> str:
 
 def _counted(probes: int, few: bool) -> str:
     """How many probes, and whether that is few."""
-    return f"{probes} probe{'s' * (probes != 1)}{': few' * few}"
+    return f"{probes} probe{'' if probes == 1 else 's'}{': few' if few else ''}"
 
 
 def _exponent(number: float) -> int:
