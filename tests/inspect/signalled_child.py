@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 
 from hessianlens.cli import app
@@ -18,5 +19,7 @@ class Signalled(watch.BarWatch):
 
 if __name__ == "__main__":
     number = int(sys.stdin.read())
+    # Processes in the background ignore Ctrl-C, and so would their children.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     watch.BarWatch = Signalled  # type: ignore[misc]
     app(["inspect", *sys.argv[1:]])
