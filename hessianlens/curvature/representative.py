@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import torch
+from torch import Tensor
 
 from hessianlens.curvature.difference import STEPS
 from hessianlens.curvature.linearisation import Linearisation
@@ -18,8 +19,23 @@ _VECTORS = 10
 """Vectors as long as the asked parameters that are held at once."""
 
 
-def representative(problem: Problem, names: Sequence[str]) -> Linearisation | None:
-    """One sequence, in float64; None if there is no precision in which a difference would say something.
+def representative(problem: Problem, names: Sequence[str]) -> tuple[Linearisation, dict[str, Tensor]] | None:
+    """One sequence and its gradient; the first batch where model or loss need several sequences, or have no gradient.
+
+    None if there is no precision in which a difference would say something.
+    """
+    found = None
+    for batch in _batches(problem.data[0]):
+        at = _in_precision(replace(problem, data=[batch]), names)
+        if at is not None:
+            found = at, at.gradient(names)
+            if any(bool(gradient.any()) for gradient in found[1].values()):
+                break
+    return found
+
+
+def _in_precision(problem: Problem, names: Sequence[str]) -> Linearisation | None:
+    """In float64; in its own precision where the model has other steps there, or cannot run in float64.
 
     In float32 differences are so coarse that kinks cannot be told from bends: smooth networks only, and only if a step
     without a formula of PyTorch's own gives reason to look.
@@ -27,15 +43,11 @@ def representative(problem: Problem, names: Sequence[str]) -> Linearisation | No
     wide = _running(problem, torch.float64, names) if _fits(problem, names) else None
     if wide is not None and in_half_precision(wide.loss):
         return None
-    if problem.dtype == torch.float64:
-        return wide
-    own = _running(problem, problem.dtype, names)
+    own = None if problem.dtype == torch.float64 else _running(problem, problem.dtype, names)
     if own is None:
         return wide
     unseen = custom_functions(own.loss) - (set() if wide is None else custom_functions(wide.loss))
-    if not unseen or problem.dtype not in STEPS or kinked(own.loss):
-        return wide
-    return own
+    return own if unseen and problem.dtype in STEPS and not kinked(own.loss) else wide
 
 
 def verification_bytes(problem: Problem, names: Sequence[str]) -> int:
@@ -54,19 +66,14 @@ def _fits(problem: Problem, names: Sequence[str]) -> bool:
 
 
 def _running(problem: Problem, dtype: torch.dtype, names: Sequence[str]) -> Linearisation | None:
-    """One sequence where that works and has a gradient, else the first batch; None if the model refuses this dtype."""
-    last = None
-    for batch in _batches(problem.data[0]):
-        try:
-            moved = replace(problem, data=[batch]).to(dtype)
-            at = Linearisation(moved, moved.data[0], names)
-            at.loss  # noqa: B018 - built when first asked for
-        except Exception:  # whatever a model says of a batch or a dtype that it cannot take
-            continue
-        last = at
-        if any(bool(gradient.any()) for gradient in at.gradient(names).values()):
-            break
-    return last
+    """The problem's only batch in some precision; None if the model refuses one of them."""
+    try:
+        moved = problem.to(dtype)
+        at = Linearisation(moved, moved.data[0], names)
+        at.loss  # noqa: B018 - built when first asked for
+    except Exception:  # whatever a model says of what it cannot take
+        return None
+    return at
 
 
 def _batches(first: Batch) -> Iterator[Batch]:
