@@ -147,6 +147,7 @@ class NormRun:
                 self._verify(group)
             self._keep(self._source(together).draw(together))
         for group in layer_groups([block for block in self._sampled if block.name not in self._chained]):
+            self._verify(group)
             for _ in self._visit([self._request(block, probes) for block in group]):
                 pass
         self._graphs.release()
@@ -163,6 +164,7 @@ class NormRun:
         pace = _Pace(deadline)
         groups = layer_groups(self._sampled)
         for group in groups:
+            self._verify(group)  # outside of the products that the pace is taken from
             if not pace.run(group[0].name, self._visit([self._first(block) for block in group])):
                 break
         while pace.going:
@@ -179,7 +181,6 @@ class NormRun:
         """Draw what is asked for, one product at a time."""
         first = requests[0].block.name
         self.watch.step(first + (f" and {len(requests) - 1} more" if len(requests) > 1 else ""))
-        self._verify([request.block for request in requests])
         for drawn in self._source(requests).draw(requests):
             self._keep([drawn])
             yield
