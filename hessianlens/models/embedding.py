@@ -12,14 +12,15 @@ from hessianlens.errors import InputError
 INTEGERS = (torch.int64, torch.int32)
 
 
-def check_tokens(tokens: object) -> Tensor:
-    """Integer tokens of shape (L,) or (B, L)."""
+def check_tokens(tokens: object, hollow: bool = False) -> Tensor:
+    """Integer tokens of shape (L,) or (B, L); without contents only where the model has none either."""
     if not isinstance(tokens, Tensor):
         hint = "; pass the tensor inside it, e.g. batch['tokens']" if isinstance(tokens, dict) else ""
         raise InputError(
             f"tokens: got {type(tokens).__name__}, expected an integer tensor of shape (B, L) or (L,){hint}."
         )
-    check_dense("tokens", tokens)
+    if not (hollow and tokens.is_meta):
+        check_dense("tokens", tokens)
     if tokens.dtype not in INTEGERS or tokens.ndim not in (1, 2) or tokens.numel() == 0:
         raise InputError(
             f"tokens: got {tokens.dtype} of shape {tuple(tokens.shape)}, expected integers of shape (B, L) or (L,); "

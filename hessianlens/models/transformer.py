@@ -152,7 +152,7 @@ class Transformer(nn.Module):
 
     def embed(self, tokens: Int[Tensor, "*b l"]) -> Float[Tensor, "*b l d"]:
         """Token plus position embedding, the residual stream that enters block 0."""
-        length, context = check_tokens(tokens).shape[-1], len(self.position_embedding)
+        length, context = check_tokens(tokens, self.token_embedding.is_meta).shape[-1], len(self.position_embedding)
         expect(
             length <= context,
             f"tokens: got sequences of {length}, expected at most context = {context}; "

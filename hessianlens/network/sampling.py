@@ -35,6 +35,7 @@ def layer_of(name: str) -> str | None:
 def layer_groups(blocks: Sequence[Block]) -> list[list[Block]]:
     """Blocks that share a graph: those of one layer; others stand alone.
 
+    >>> import torch
     >>> made = [Block.of(n, n, torch.zeros(1)) for n in ("embed", "layer0.attn.q", "layer0.mlp.in", "norm_final")]
     >>> [[block.name for block in group] for group in layer_groups(made)]
     [['embed'], ['layer0.attn.q', 'layer0.mlp.in'], ['norm_final']]

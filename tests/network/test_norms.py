@@ -146,7 +146,7 @@ BAD = {
     "probes: got 0, expected a whole number of at least 1": {"probes": 0},
     "probes: got 2.5, expected a whole number of at least 1": {"probes": 2.5},
     "method: got 'fast', expected one of": {"method": "fast"},
-    "seed: got -1, expected a non-negative": {"seed": -1, "probes": 2},
+    "seed: got -1, expected a whole number from 0": {"seed": -1, "probes": 2},
     "blocks: nothing matches 'layer9'": {"blocks": "layer9"},
     "method: got 'exact', but there is no closed form of 0.weight": {"method": "exact"},
 }

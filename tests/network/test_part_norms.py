@@ -114,9 +114,9 @@ def test_products_that_have_left_the_range_are_left_to_the_blocks() -> None:
 
 
 def test_positions_without_slope_still_have_curvature() -> None:
-    """At the minimum of a loss the gradient is zero at every position."""
+    """At the minimum of a loss the gradient is zero at every position; here everywhere, which verification refuses."""
     model = networks.toy(**WIDE)
-    problem = hl.problem(model, {"tokens": tokens(3)}, lambda out, _: (out - out.detach()).square().sum())
+    problem = hl.problem(model, {"tokens": tokens(3)}, lambda out, _: (out - out.detach()).square().sum(), verify=False)
     op = hl.ggn(problem, "layer0.attn.v", method="products")
     expected = float((op @ torch.eye(op.shape[1], dtype=op.dtype)).norm())
     assert hl.block_norms(problem, "layer0.attn.v", ("ggn",))["layer0.attn.v", "ggn"].value == pytest.approx(expected)

@@ -16,7 +16,7 @@ from tests.curvature.registry import pairs
 
 
 def problem(micro_batch: int | None = None) -> Problem:
-    return hl.problem(networks.toy(layers=2), pairs(6), "cross_entropy", micro_batch=micro_batch)
+    return hl.problem(networks.toy(layers=2, d_model=6, d_mlp=9), pairs(6), "cross_entropy", micro_batch=micro_batch)
 
 
 def drawn(source: GraphSource, names: list[str], probes: int) -> dict[tuple[str, str], list[float]]:
