@@ -221,7 +221,8 @@ class Transformer(nn.Module):
 
     def _check_width(self, name: str, given: object, width: int) -> None:
         """Vectors of a width, in the precision of the weights."""
-        vectors = check_dense(name, given)
+        hollow = self.W_U.is_meta and isinstance(given, Tensor) and given.is_meta  # neither has contents
+        vectors = cast(Tensor, given) if hollow else check_dense(name, given)
         expect(
             vectors.shape[-1:] == (width,) and vectors.dtype == self.W_U.dtype,
             f"{name}: got {vectors.dtype} of shape {tuple(vectors.shape)}, expected {self.W_U.dtype} and {width} in "
