@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NoReturn
@@ -22,13 +23,14 @@ def clear_endings(kept: str) -> Iterator[None]:
         stop(str(error), BAD_INPUT)
     except KeyboardInterrupt:
         stop(f"interrupted; {kept}", INTERRUPTED)
-    except MemoryError:
-        stop("memory: there was not enough of it; ask for less at once.", BAD_INPUT)
-    except RuntimeError as error:
-        # Only torch raises this one, so that asking for it imports nothing that is not there already.
-        if "alloc" not in str(error).lower() and "memory" not in str(error).lower():
+    except (MemoryError, RuntimeError) as error:
+        if "torch" not in sys.modules:  # nothing heavy has run; typer's own endings pass here too
             raise
-        stop(f"memory: {' '.join(str(error).split())[:200]}; ask for less at once.", BAD_INPUT)
+        from hessianlens.memory.limits import lacks_memory
+
+        if not lacks_memory(error):
+            raise
+        stop(f"memory: an allocation failed ({' '.join(str(error).split())[:200]}); ask for less at once.", BAD_INPUT)
 
 
 def stop(message: str, code: int) -> NoReturn:
