@@ -180,15 +180,25 @@ def _agrees(found: Tensor, claimed: Tensor, relative: float, otherwise: float) -
 def _judged(
     row: str, claimed: Tensor, differences: Sequence[Difference], smallest: float, relative: float, sizes: _Sizes
 ) -> Comparison:
-    """The verdict on one row: it is right if it agrees with a difference at some step from `smallest` on."""
-    for (step, found), (_, further) in pairwise(differences):
-        for D, next_D in zip(found, further, strict=True):
-            coarse = min(_distance(D, next_D), _COARSE * _norm(D))
-            if step >= smallest and _agrees(D, claimed, relative, sizes.rounding(row, step) + coarse):
-                return Comparison(Verdict.RIGHT)
+    """The verdict on one row: it is right if it agrees with a difference at some step from `smallest` on.
+
+    Where a difference is visibly coarse its agreement may be as well, but not where others are sharp and far away.
+    """
+    felt = [
+        (step, D, next_D)
+        for (step, found), (_, further) in pairwise(differences)
+        for D, next_D in zip(found, further, strict=True)
+        if step >= smallest
+    ]
+    if any(_agrees(D, claimed, relative, sizes.rounding(row, step)) for step, D, _ in felt):
+        return Comparison(Verdict.RIGHT)
     for k in range(len(differences) - 3):
         if _settled(row, claimed, differences[k : k + 3], differences[k + 3 :], relative, sizes):
             return Comparison(Verdict.WRONG, row, _norm(differences[k + 1][1][0]), _norm(claimed))
+    for step, D, next_D in felt:
+        coarse = min(_distance(D, next_D), _COARSE * _norm(D))
+        if _agrees(D, claimed, relative, sizes.rounding(row, step) + coarse):
+            return Comparison(Verdict.RIGHT)
     return Comparison(Verdict.OPEN)
 
 

@@ -86,6 +86,10 @@ class Linearisation:
         found = self._pulled_back([self.loss], self._leaves(names), [torch.ones_like(self.loss)], graph=False)
         return dict(zip(names, found, strict=True))
 
+    def pulled_gradient(self) -> dict[str, Tensor]:
+        """The gradient with respect to all parameters, from the graph that `split` keeps for its products."""
+        return {name: pulled.detach() for name, pulled in self._pulled.items()}
+
     def transposed(self, cotangent: Tensor, names: Sequence[str]) -> dict[str, Tensor]:
         """``J^T u``."""
         found = self._pulled_back([self.outputs], self._leaves(names), [cotangent], graph=False)

@@ -27,7 +27,7 @@ def scale_of(tensor: Tensor, otherwise: float = 1.0) -> float:
 def random_like(tensor: Tensor, seed: int) -> Tensor:
     """Normal numbers in the shape, dtype and place of a tensor."""
     generator = torch.Generator().manual_seed(seed)
-    return torch.randn(tensor.shape, generator=generator, dtype=torch.float64).to(tensor)
+    return torch.randn(tensor.shape, generator=generator).to(tensor)
 
 
 def random_direction(leaf: Tensor, size: float, seed: int, left_out: Sequence[tuple[Tensor, int]]) -> Tensor:

@@ -28,7 +28,7 @@ def representative(problem: Problem, names: Sequence[str]) -> tuple[Linearisatio
     for batch in _batches(problem.data[0]):
         at = _in_precision(replace(problem, data=[batch]), names)
         if at is not None:
-            found = at, at.gradient(names)
+            found = at, at.pulled_gradient()
             if any(bool(gradient.any()) for gradient in found[1].values()):
                 break
     return found
