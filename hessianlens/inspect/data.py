@@ -107,7 +107,10 @@ def _random(loaded: LoadedModel, count: int, length: int, seed: int) -> tuple[Ba
         batch, described = {"pixel_values": pixels}, f"RANDOM pixels, {count} images of {size[0]}x{size[1]}"
     else:
         tokens = torch.randint(_vocabulary(loaded), (count, length), generator=source)
-        batch, described = {"input_ids": tokens}, f"RANDOM token ids, {count} {'sequence' if count == 1 else 'sequences'} of {length}"
+        batch, described = (
+            {"input_ids": tokens},
+            f"RANDOM token ids, {count} {'sequence' if count == 1 else 'sequences'} of {length}",
+        )
     if loaded.head.endswith("classification"):
         batch["labels"] = torch.randint(config.num_labels, (count,), generator=source)
     elif loaded.head == "seq2seq-lm":

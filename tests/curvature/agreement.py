@@ -24,7 +24,6 @@ OPERATORS: dict[str, Make] = {
 }
 
 
-
 def identity(op) -> Tensor:
     return torch.eye(op.shape[1], dtype=op.dtype)
 
