@@ -1,12 +1,18 @@
-"""A function of one sample, applied to many."""
+"""A function of one sample, and its derivatives, at many samples."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.functional import hessian, jacobian
 from torch.func import vmap
+
+Transform = Callable[[Callable[..., Tensor]], Callable[..., Tensor]]
+Plain = Callable[..., Any]
 
 
 def each(function: Callable[..., Tensor], *samples: Tensor) -> Tensor:
@@ -26,3 +32,39 @@ def each(function: Callable[..., Tensor], *samples: Tensor) -> Tensor:
         found = torch.stack([function(*sample) for sample in zip(*samples, strict=True)])
     assert isinstance(found, Tensor)
     return found
+
+
+def each_jacobian(function: Callable[..., Tensor], *samples: Tensor) -> Tensor:
+    """The derivative by the first argument at every sample, constants for autograd.
+
+    >>> each_jacobian(lambda row: row.sum() ** 2, torch.ones(1, 2))
+    tensor([[4., 4.]])
+    """
+    return _derivatives(torch.func.jacrev, jacobian, function, samples)
+
+
+def each_hessian(function: Callable[..., Tensor], *samples: Tensor) -> Tensor:
+    """The second derivative of a scalar function by the first argument at every sample, constants for autograd.
+
+    >>> each_hessian(lambda row: row.sum() ** 2, torch.ones(1, 2))
+    tensor([[[2., 2.],
+             [2., 2.]]])
+    """
+    return _derivatives(torch.func.hessian, hessian, function, samples)
+
+
+def _derivatives(
+    transform: Transform, plain: Plain, function: Callable[..., Tensor], samples: Sequence[Tensor]
+) -> Tensor:
+    """By a transform of PyTorch's; one after the other where a `torch.autograd.Function` was not written for those."""
+    try:
+        return each(transform(function), *samples).detach()
+    except RuntimeError as error:
+        if "setup_context" not in str(error):
+            raise
+    found = [plain(partial(_first, function, rest), first) for first, *rest in zip(*samples, strict=True)]
+    return torch.stack(found).detach()
+
+
+def _first(function: Callable[..., Tensor], rest: Sequence[Tensor], first: Tensor) -> Tensor:
+    return function(first, *rest)

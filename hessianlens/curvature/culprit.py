@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from hessianlens.curvature.potential import Point, Potential, random_like
+from hessianlens.derivatives.potential import Point, Potential, random_like
 from hessianlens.problems import Batch, Problem, mapped, tensors
 
 Fault = Callable[[Potential, Point], bool]

@@ -8,10 +8,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from hessianlens.curvature.difference import STEPS
 from hessianlens.curvature.linearisation import Linearisation
+from hessianlens.derivatives.difference import STEPS
+from hessianlens.derivatives.graph import custom_functions, in_half_precision, kinked
 from hessianlens.errors import InputError
-from hessianlens.graph import custom_functions, in_half_precision, kinked
 from hessianlens.memory import available_bytes
 from hessianlens.problems import Batch, Problem, batch_size, pieces
 

@@ -18,12 +18,13 @@ import torch
 from torch import Tensor
 
 from hessianlens.curvature.culprit import culprit
-from hessianlens.curvature.difference import VALUE, Comparison, Rows, Sample, Verdict, compare, confirmed
 from hessianlens.curvature.linearisation import Linearisation
-from hessianlens.curvature.potential import hides_a_derivative, random_direction, scale_of
 from hessianlens.curvature.representative import representative
+from hessianlens.derivatives import hidden
+from hessianlens.derivatives.difference import VALUE, Comparison, Rows, Sample, Verdict, compare, confirmed
+from hessianlens.derivatives.graph import narrower, padding
+from hessianlens.derivatives.potential import hides_a_derivative, random_direction, scale_of
 from hessianlens.errors import expect
-from hessianlens.graph import narrower, padding
 from hessianlens.problems import Problem
 
 _LAYER = re.compile(r"(?:.*?\.)??[^.]*\d(?=\.)")
@@ -86,11 +87,7 @@ def _message(where: str, found: Comparison | None = None) -> str:
     if found is not None:
         what = "the loss" if found.row == VALUE else f"the gradient of {found.row}"
         measured = f" (in a random direction {what} changes by {found.found:.3g}, by autograd {found.claimed:.3g})"
-    return (
-        f"{where} hides part of its derivative from autograd{measured}: a detached tensor, or a backward of its own "
-        "that autograd cannot look into, is taken for a constant. Use an implementation made of plain PyTorch "
-        "operations (eager, unfused), or verify=False in hessianlens.problem for numbers that lack this part."
-    )
+    return f"{hidden(where, measured)}, or verify=False in hessianlens.problem for numbers that lack this part."
 
 
 # --- what is compared ------------------------------------------------------------------------------------------------

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.func import grad, hessian
 
-from hessianlens.batching import each
+from hessianlens.batching import each_hessian, each_jacobian
+from hessianlens.derivatives import expect_true_derivatives
 from hessianlens.errors import InputError, check_choice
 from hessianlens.failures import explained
 from hessianlens.losses.base import Loss, LossDerivatives, check_outputs
@@ -71,8 +71,10 @@ class CustomLoss(Loss):
             F.device,
             'couples="none" needs far less for a loss that treats every token by itself',
         )
-        gradient = each(grad(self._each), samples).reshape(F.shape).detach()
-        second = each(hessian(self._each), samples).detach()
+        if len(samples):
+            expect_true_derivatives("function", self._each, samples[0], self.function)
+        gradient = each_jacobian(self._each, samples).reshape(F.shape)
+        second = each_hessian(self._each, samples)
         if self.couples == "none":
             return LossDerivatives(gradient, TokenCurvature(second.reshape(B, L, f, f)))
         return LossDerivatives(gradient, CoupledCurvature(second.reshape(B, L, f, L, f)))

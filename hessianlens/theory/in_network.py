@@ -21,8 +21,8 @@ import torch
 from torch import Tensor
 
 from hessianlens.attention.layer import AttentionHead, MultiHeadAttention
+from hessianlens.derivatives.graph import expect_twice_differentiable, refusals_of
 from hessianlens.errors import expect
-from hessianlens.graph import expect_twice_differentiable, refusals_of
 from hessianlens.losses import LossDerivatives, TokenCurvature, UncoupledCurvature
 from hessianlens.losses.curvature import FactoredTokenCurvature
 from hessianlens.operators import BlockGrid

@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
-from torch.func import hessian, jacrev
 
 from hessianlens.attention.activations.base import Activation, Scores, Visible, function_name
 from hessianlens.attention.rows import RowMatrices
-from hessianlens.batching import each
+from hessianlens.batching import each, each_hessian, each_jacobian
+from hessianlens.derivatives import expect_true_derivatives
 from hessianlens.errors import InputError, check_function
 from hessianlens.failures import explained
 
@@ -42,6 +42,11 @@ class RowFunction(Activation):
             )
         return weights
 
+    def _tried(self, rows: Tensor) -> Tensor:
+        """The same rows, once the function's derivatives were tried on the first of them."""
+        expect_true_derivatives(f"activation {self.name}", self._call, rows[0], self.function)
+        return rows
+
     def value(self, scores: Scores, visible: Visible) -> Scores:
         """The function of the visible part of every row, zero elsewhere."""
         result = torch.zeros_like(scores)
@@ -53,8 +58,8 @@ class RowFunction(Activation):
         """Dense row derivatives by reverse-mode autograd."""
         dense = scores.new_zeros(*scores.shape, scores.shape[-1]).flatten(0, 1)
         for rows, seen in _groups(visible):
-            found = each(jacrev(self._call), _flat(scores)[rows][:, seen])
-            dense[rows[:, None, None], seen[None, :, None], seen[None, None, :]] = found.detach()
+            found = each_jacobian(self._call, self._tried(_flat(scores)[rows][:, seen]))
+            dense[rows[:, None, None], seen[None, :, None], seen[None, None, :]] = found
         return RowMatrices(tuple(scores.shape), dense=dense.unflatten(0, scores.shape[:2]))
 
     def curvature(self, scores: Scores, visible: Visible, weights: Scores) -> RowMatrices:
@@ -65,8 +70,8 @@ class RowFunction(Activation):
             return (self._call(row) * w).sum()
 
         for rows, seen in _groups(visible):
-            found = each(hessian(weighted), _flat(scores)[rows][:, seen], _flat(weights)[rows][:, seen])
-            dense[rows[:, None, None], seen[None, :, None], seen[None, None, :]] = found.detach()
+            found = each_hessian(weighted, self._tried(_flat(scores)[rows][:, seen]), _flat(weights)[rows][:, seen])
+            dense[rows[:, None, None], seen[None, :, None], seen[None, None, :]] = found
         return RowMatrices(tuple(scores.shape), dense=dense.unflatten(0, scores.shape[:2]))
 
 

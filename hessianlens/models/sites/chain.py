@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from hessianlens.attention.layer import FactoredValueAttention
-from hessianlens.graph import once_only
+from hessianlens.derivatives.graph import once_only
 from hessianlens.models.adapters.batches import inputs_of
 from hessianlens.models.block import Block
 from hessianlens.models.mlp import MLP

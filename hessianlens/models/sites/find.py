@@ -7,7 +7,7 @@ import copy
 import torch
 from torch import Tensor, nn
 
-from hessianlens.graph import expect_twice_differentiable, refusals_of
+from hessianlens.derivatives.graph import expect_twice_differentiable, refusals_of
 from hessianlens.models.adapters.scope import differentiable_twice
 from hessianlens.models.sites.gpt2 import gpt2_site
 from hessianlens.models.sites.llama import llama_site

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from hessianlens.curvature.difference import VALUE, Sample, Verdict, compare, confirmed
-from hessianlens.curvature.potential import cannot_be_differentiated_twice, hides_a_derivative
+from hessianlens.derivatives.difference import VALUE, Sample, Verdict, compare, confirmed
+from hessianlens.derivatives.potential import cannot_be_differentiated_twice, hides_a_derivative
 from tests.curvature.refused import (
     CoarseTanh,
     CoarseTwiceTanh,

@@ -11,8 +11,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from hessianlens.curvature.difference import Comparison, Sample, Verdict, compare, confirmed
-from hessianlens.graph import is_refusal, narrower, once_only, padding
+from hessianlens.derivatives.difference import Comparison, Sample, Verdict, compare, confirmed
+from hessianlens.derivatives.graph import is_refusal, narrower, once_only, padding
 
 Point = Mapping[str, Tensor]
 Potential = Callable[[Point], Tensor]

@@ -10,7 +10,13 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
 import hessianlens as hl
-from hessianlens.graph import custom_functions, expect_twice_differentiable, in_half_precision, once_only, padding
+from hessianlens.derivatives.graph import (
+    custom_functions,
+    expect_twice_differentiable,
+    in_half_precision,
+    once_only,
+    padding,
+)
 from tests.curvature.refused import DetachedTanh, OnceTanh, TwiceTanh
 from tests.variants import randn
 
