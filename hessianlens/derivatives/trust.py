@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from weakref import WeakSet
 
@@ -62,7 +62,7 @@ def hidden(where: str, measured: str = "") -> str:
 def _hides(function: Callable[[Tensor], Tensor], point: Tensor) -> bool:
     """In float64, where differences are sharp; nothing can be said of a function that refuses it."""
 
-    def potential(given: dict[str, Tensor]) -> Tensor:
+    def potential(given: Mapping[str, Tensor]) -> Tensor:
         value = function(given["input"])
         return (value * random_like(value, seed=0)).sum()
 
