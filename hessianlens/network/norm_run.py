@@ -12,8 +12,8 @@ from torch import Tensor
 
 from hessianlens.curvature import verify
 from hessianlens.errors import expect
-from hessianlens.network.chained import ChainedAttention, ChainSource, chained_attention
-from hessianlens.network.exact import ExactAttention
+from hessianlens.network.chain import ChainedAttention, ChainSource, chained_attention
+from hessianlens.network.last_attention import ExactAttention
 from hessianlens.network.operators import closed_form
 from hessianlens.network.sampling import GraphSource, Request, layer_groups
 from hessianlens.network.watch import Deadline, Watch

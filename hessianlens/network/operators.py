@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from hessianlens.curvature import BlockPairOperator, FunctionalOperator, GaussNewtonOperator, HessianOperator, verify
 from hessianlens.errors import InputError, check_choice, expect
 from hessianlens.memory import SAFE_SHARE, available_bytes
-from hessianlens.network.exact import ExactAttention, closed_form_bytes, exact_attention
+from hessianlens.network.last_attention import ExactAttention, closed_form_bytes, exact_attention
 from hessianlens.operators import StructuredOperator
 from hessianlens.problems import Block, Problem, check_problem
 from hessianlens.sizes import readable

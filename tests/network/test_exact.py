@@ -7,7 +7,7 @@ import torch
 
 import hessianlens as hl
 from hessianlens.curvature import BlockPairOperator
-from hessianlens.network.exact import exact_attention
+from hessianlens.network.last_attention.exact import exact_attention
 from hessianlens.operators import ArrangedGrid
 from tests.curvature import networks
 from tests.curvature.registry import pairs

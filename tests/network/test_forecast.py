@@ -11,8 +11,8 @@ from torch import Tensor
 
 import hessianlens as hl
 from hessianlens.network import operators
-from hessianlens.network.exact import closed_form_bytes
 from hessianlens.network.forecasting import ensure_forecast_fits
+from hessianlens.network.last_attention.exact import closed_form_bytes
 from hessianlens.network.rehearsal import Rehearsal
 from hessianlens.parts import PARTS
 from hessianlens.problems import Block, Problem

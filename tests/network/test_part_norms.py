@@ -8,9 +8,9 @@ import pytest
 import torch
 
 import hessianlens as hl
-from hessianlens.network.exact import exact_attention
+from hessianlens.network.last_attention import part_norms as theory
+from hessianlens.network.last_attention.exact import exact_attention
 from hessianlens.problems import Problem
-from hessianlens.theory import part_norms as theory
 from tests.curvature import networks
 from tests.curvature.networks import tokens
 from tests.curvature.registry import pairs

@@ -6,7 +6,7 @@ from hessianlens.errors import InputError
 from hessianlens.lab.experiments.common.entries import EDGES, entry_sizes, log_histogram
 from hessianlens.lab.experiments.common.toy import ATTENTION_BLOCKS
 from hessianlens.lab.results import Measurement, Row
-from hessianlens.network.exact import exact_attention
+from hessianlens.network.last_attention.exact import exact_attention
 from hessianlens.problems import Problem
 
 PARTS = {"outer": "ggn", "functional": "functional", "full": "full"}

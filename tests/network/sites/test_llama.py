@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 import hessianlens as hl
 from hessianlens.errors import InputError
-from hessianlens.models.sites.llama import llama_site
-from hessianlens.models.sites.site import Storage
-from hessianlens.network.exact import exact_attention
+from hessianlens.network.last_attention.exact import exact_attention
+from hessianlens.network.sites.llama import llama_site
+from hessianlens.network.sites.site import Storage
 
 transformers = pytest.importorskip("transformers")
 

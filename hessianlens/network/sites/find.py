@@ -9,10 +9,10 @@ from torch import Tensor, nn
 
 from hessianlens.derivatives.graph import expect_twice_differentiable, refusals_of
 from hessianlens.models.adapters.scope import differentiable_twice
-from hessianlens.models.sites.gpt2 import gpt2_site
-from hessianlens.models.sites.llama import llama_site
-from hessianlens.models.sites.site import AttentionSite
-from hessianlens.models.sites.toy import toy_site
+from hessianlens.network.sites.gpt2 import gpt2_site
+from hessianlens.network.sites.llama import llama_site
+from hessianlens.network.sites.site import AttentionSite
+from hessianlens.network.sites.toy import toy_site
 from hessianlens.problems import Batch, Problem
 
 FINDERS = (toy_site, gpt2_site, llama_site)

@@ -21,7 +21,7 @@ from hessianlens.attention.layer import FactoredValueAttention, MultiHeadAttenti
 from hessianlens.attention.state import HeadState, ScorePort, ValuePort
 from hessianlens.losses import TokenCurvature, UncoupledCurvature
 from hessianlens.losses.curvature import FactoredTokenCurvature
-from hessianlens.theory.in_network import PositionDerivatives
+from hessianlens.network.last_attention.behind import PositionDerivatives
 from hessianlens.theory.scores import ScoreCurvature
 
 _LARGEST_BYTES = 2**28

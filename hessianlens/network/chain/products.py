@@ -25,7 +25,7 @@ from torch import Tensor
 from hessianlens.attention.layer import FactoredValueAttention
 from hessianlens.losses import TokenCurvature, UncoupledCurvature
 from hessianlens.losses.curvature import FactoredTokenCurvature
-from hessianlens.theory.in_network import PositionDerivatives
+from hessianlens.network.last_attention.behind import PositionDerivatives
 
 _CHUNK_BYTES = 2**22
 """Room for the Jacobians of a map between layers, or of a row of weights, at the sequences in work."""

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 import hessianlens as hl
-from hessianlens.models.sites.find import _acts_alone
+from hessianlens.network.sites.find import _acts_alone
 from hessianlens.problems import Problem
 from tests.curvature import hugging_face, networks
 from tests.curvature.networks import tokens
 from tests.curvature.registry import pairs
-from tests.models.test_sites import site_of
+from tests.network.sites.test_sites import site_of
 from tests.oracles.comparison import assert_same
 from tests.variants import DOUBLE, randn
 

@@ -8,8 +8,8 @@ from hessianlens.attention.layer import MultiHeadAttention
 from hessianlens.models.adapters.batches import inputs_of
 from hessianlens.models.attention import Attention
 from hessianlens.models.block import Block
-from hessianlens.models.sites.site import AttentionSite, Behind, Storage, heads_of, with_ones
 from hessianlens.models.transformer import Transformer
+from hessianlens.network.sites.site import AttentionSite, Behind, Storage, heads_of, with_ones
 from hessianlens.problems import Batch
 
 

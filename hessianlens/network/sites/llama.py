@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from hessianlens.attention.rotary import RotaryAttention
 from hessianlens.models.adapters.batches import inputs_of
-from hessianlens.models.sites.hooks import Entering, entering, with_output
-from hessianlens.models.sites.site import AttentionSite, Storage, heads_of, with_ones
+from hessianlens.network.sites.hooks import Entering, entering, with_output
+from hessianlens.network.sites.site import AttentionSite, Storage, heads_of, with_ones
 from hessianlens.problems import Batch
 
 _PROJECTIONS = {name: f"{name}_proj" for name in "qkvo"}

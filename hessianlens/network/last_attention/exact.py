@@ -10,17 +10,17 @@ import torch
 from torch import Tensor, nn
 
 from hessianlens.models.adapters.scope import differentiable_twice
-from hessianlens.models.sites import AttentionSite, find_site, frozen_copy
-from hessianlens.network.rehearsal import forward_sizes, sequences_of
-from hessianlens.operators import ArrangedGrid, BlockGrid, StructuredOperator, TokenSum
-from hessianlens.problems import Block, Problem
-from hessianlens.theory.in_network import (
+from hessianlens.network.last_attention.behind import (
     InNetworkHessian,
     PositionDerivatives,
     in_network_hessian,
     position_derivatives,
 )
-from hessianlens.theory.part_norms import part_norms
+from hessianlens.network.last_attention.part_norms import part_norms
+from hessianlens.network.rehearsal import forward_sizes, sequences_of
+from hessianlens.network.sites import AttentionSite, find_site, frozen_copy
+from hessianlens.operators import ArrangedGrid, BlockGrid, StructuredOperator, TokenSum
+from hessianlens.problems import Block, Problem
 
 CLOSED_FORM = {"q": "Q", "k": "K", "v": "O", "o": "U"}
 """Names of q, k, v and o in `FactoredValueAttention`, whose W_O W_U is our W_V W_O."""

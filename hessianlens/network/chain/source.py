@@ -9,11 +9,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hessianlens.models.sites import find_chain
-from hessianlens.network.exact import CLOSED_FORM, ExactAttention
+from hessianlens.network.chain.links import find_chain
+from hessianlens.network.chain.products import Link, Vectors, chain_products
+from hessianlens.network.last_attention.exact import CLOSED_FORM, ExactAttention
 from hessianlens.network.sampling import WORKSPACE, Drawn, Request, length
 from hessianlens.problems import Block, Problem
-from hessianlens.theory.chain import Link, Vectors, chain_products
 
 _NAME = re.compile(r"layer(\d+)\.attn\.([qkvo])(\.bias)?")
 

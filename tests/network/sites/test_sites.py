@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 import hessianlens as hl
-from hessianlens.models.sites import AttentionSite, Storage, find_site, frozen_copy
-from hessianlens.models.sites.site import heads_of, with_ones
+from hessianlens.network.sites import AttentionSite, Storage, find_site, frozen_copy
+from hessianlens.network.sites.site import heads_of, with_ones
 from hessianlens.problems import Problem
 from tests.curvature import hugging_face, networks
 from tests.curvature.networks import LENGTH, VOCAB, WIDTH, tokens

@@ -11,11 +11,11 @@ from torch import Tensor, nn
 import hessianlens as hl
 from hessianlens.losses.curvature import FactoredTokenCurvature
 from hessianlens.models.block import Block
-from hessianlens.models.sites import find_chain
-from hessianlens.network.chained import ChainedAttention, chained_attention
-from hessianlens.network.exact import exact_attention
+from hessianlens.network.chain import products as theory
+from hessianlens.network.chain.links import find_chain
+from hessianlens.network.chain.source import ChainedAttention, chained_attention
+from hessianlens.network.last_attention.exact import exact_attention
 from hessianlens.problems import Problem
-from hessianlens.theory import chain as theory
 from tests.curvature import networks
 from tests.curvature.networks import scrambled, tokens
 from tests.curvature.registry import pairs

@@ -12,11 +12,11 @@ from hessianlens.derivatives.graph import once_only
 from hessianlens.models.adapters.batches import inputs_of
 from hessianlens.models.block import Block
 from hessianlens.models.mlp import MLP
-from hessianlens.models.sites.site import Storage, with_ones
-from hessianlens.models.sites.toy import toy_heads
 from hessianlens.models.transformer import Transformer
+from hessianlens.network.chain.products import Link
+from hessianlens.network.sites.site import Storage, with_ones
+from hessianlens.network.sites.toy import toy_heads
 from hessianlens.problems import Batch
-from hessianlens.theory.chain import Link
 
 
 def find_chain(model: nn.Module, batch: Batch) -> tuple[Link, ...] | None:

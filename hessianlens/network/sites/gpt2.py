@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from hessianlens.models.adapters.batches import inputs_of
 from hessianlens.models.discovery.storage import is_conv1d
-from hessianlens.models.sites.hooks import entering, with_output
-from hessianlens.models.sites.site import AttentionSite, Storage, heads_of, with_ones
+from hessianlens.network.sites.hooks import entering, with_output
+from hessianlens.network.sites.site import AttentionSite, Storage, heads_of, with_ones
 from hessianlens.problems import Batch
 
 
