@@ -170,7 +170,8 @@ class _Sizes:
         return self._unfelt * self._size(row) / step
 
     def _size(self, row: str) -> float:
-        return self.value + self.gradient if row == VALUE else self.gradient / self.scales[row]
+        """Of the numbers that a row is made of; a gradient may be what is left of them after they cancel."""
+        return (self.value + self.gradient) / (1.0 if row == VALUE else self.scales[row])
 
 
 def _agrees(found: Tensor, claimed: Tensor, relative: float, otherwise: float) -> bool:
