@@ -174,7 +174,7 @@ class NormRun:
             group = max(groups, key=lambda group: self._gain(group, open_ones, pace))
             widest = max((block for block in group if block in open_ones), key=self.width)
             chosen = [block for block in group if block in open_ones and self.width(block) > self.width(widest) / 2]
-            pace.run(group[0].name, self._visit([self._more(block, most) for block in chosen]))
+            pace.run(group[0].name, self._visit([self._more(block, most) for block in chosen]), spare_some=True)
         self._graphs.release()
 
     def _gain(self, group: Sequence[Block], open_ones: Sequence[Block], pace: _Pace) -> tuple[float, float]:
@@ -234,10 +234,17 @@ class _Pace:
         """Seconds that a product of a group takes: the slowest so far, or that of the group before it."""
         return self._slowest.get(name, self._slowest.get(self._latest, 0.0))
 
-    def run(self, name: str, products: Iterator[None]) -> bool:
-        """Go through some products of a group; False if time was up before the last one."""
+    def run(self, name: str, products: Iterator[None], spare_some: bool = False) -> bool:
+        """Go through some products of a group; False if time was up before the last one.
+
+        Args:
+            name: The group.
+            products: What to go through.
+            spare_some: Leave some time to show the outcome, and for products that take longer than those before.
+        """
         while True:
-            if not self.deadline.allows(_MARGIN * self.expected(name) + _TO_SHOW * (self.deadline.seconds or 0.0)):
+            spare = self.expected(name) + _TO_SHOW * (self.deadline.seconds or 0.0) if spare_some else 0.0
+            if not self.deadline.allows(self.expected(name) + spare):
                 self.going = False
                 return False
             start = time.monotonic()
@@ -249,7 +256,5 @@ class _Pace:
 
 
 _ENDED = object()
-_MARGIN = 2.0
-"""Times the expected duration that must be left: products are not all alike."""
 _TO_SHOW = 0.01
 """Share of the time in which the outcome is shown."""
