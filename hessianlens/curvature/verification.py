@@ -7,7 +7,6 @@ direction in every layer its finite difference must be ``G v + (H - G) v``.
 
 from __future__ import annotations
 
-import re
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -25,10 +24,7 @@ from hessianlens.derivatives.difference import VALUE, Comparison, Rows, Sample, 
 from hessianlens.derivatives.graph import narrower, padding
 from hessianlens.derivatives.potential import hides_a_derivative, random_direction, scale_of
 from hessianlens.errors import expect
-from hessianlens.problems import Problem
-
-_LAYER = re.compile(r"(?:.*?\.)??[^.]*\d(?=\.)")
-"""``layer0`` of ``layer0.attn.q``, ``layers.0`` of ``layers.0.act.weight``."""
+from hessianlens.problems import Problem, layer_of
 
 Asked = tuple[frozenset[str], frozenset[str]]
 _done: WeakKeyDictionary[Problem, dict[Asked, str]] = WeakKeyDictionary()
@@ -97,8 +93,7 @@ def _layers(problem: Problem, columns: Sequence[str]) -> list[list[str]]:
     """Parameters layer by layer, and those outside of layers."""
     of: dict[str, str] = {}
     for block in problem.blocks.values():
-        found = _LAYER.match(block.name)
-        of.setdefault(block.parameter, found.group() if found else "")
+        of.setdefault(block.parameter, layer_of(block.name) or "")
     layers: dict[str, list[str]] = {}
     for name in columns:
         layers.setdefault(of.get(name, ""), []).append(name)

@@ -10,8 +10,8 @@ from hessianlens.errors import InputError
 from hessianlens.memory import SAFE_SHARE
 from hessianlens.models.discovery.heads import head_name
 from hessianlens.network.forecasting import Forecast, cut_to, forecast
-from hessianlens.network.sampling import GraphSource, Request, layer_groups
-from hessianlens.problems import Block, Problem
+from hessianlens.network.sampling import GraphSource, Request
+from hessianlens.problems import Block, Problem, layer_groups
 from hessianlens.sizes import parse_size, readable
 
 

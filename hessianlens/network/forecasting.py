@@ -12,9 +12,9 @@ from hessianlens.errors import InputError, check_number, check_that, check_whole
 from hessianlens.memory import SAFE_SHARE, available_bytes, process_bytes
 from hessianlens.models.adapters.batches import as_batches
 from hessianlens.network.rehearsal import Rehearsal, forward_sizes, sequences_of
-from hessianlens.network.sampling import WORKSPACE, layer_groups, layer_of
+from hessianlens.network.sampling import WORKSPACE
 from hessianlens.parts import PARTS
-from hessianlens.problems import Block, Problem, check_problem
+from hessianlens.problems import Block, Problem, check_problem, layer_groups, layer_of
 from hessianlens.sizes import parse_size, readable
 
 _SURELY = 40

@@ -15,9 +15,9 @@ from hessianlens.errors import expect
 from hessianlens.network.chain import ChainedAttention, ChainSource, chained_attention
 from hessianlens.network.last_attention import ExactAttention
 from hessianlens.network.operators import closed_form
-from hessianlens.network.sampling import GraphSource, Request, layer_groups
+from hessianlens.network.sampling import GraphSource, Request
 from hessianlens.network.watch import Deadline, Watch
-from hessianlens.problems import Block, Problem
+from hessianlens.problems import Block, Problem, layer_groups
 from hessianlens.spectra import Estimate
 from hessianlens.spectra.lengths import norm_from_lengths
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -16,34 +15,8 @@ from hessianlens.spectra.probes import Probes
 WORKSPACE = 2**28
 """Bytes of products that are held until all batches have added to them, if there are several; at least one vector's."""
 
-_LAYER = re.compile(r"(?:.*\.)?layer\d+(?=\.)")
-
 Drawn = tuple[str, dict[str, Tensor]]
 """A block's name with the length of one product by part."""
-
-
-def layer_of(name: str) -> str | None:
-    """The layer a block belongs to.
-
-    >>> layer_of("decoder.layer3.attn.q.bias"), layer_of("embed")
-    ('decoder.layer3', None)
-    """
-    found = _LAYER.match(name)
-    return found.group() if found else None
-
-
-def layer_groups(blocks: Sequence[Block]) -> list[list[Block]]:
-    """Blocks that share a graph: those of one layer; others stand alone.
-
-    >>> import torch
-    >>> made = [Block.of(n, n, torch.zeros(1)) for n in ("embed", "layer0.attn.q", "layer0.mlp.in", "norm_final")]
-    >>> [[block.name for block in group] for group in layer_groups(made)]
-    [['embed'], ['layer0.attn.q', 'layer0.mlp.in'], ['norm_final']]
-    """
-    found: dict[str, list[Block]] = {}
-    for block in blocks:
-        found.setdefault(layer_of(block.name) or block.name, []).append(block)
-    return list(found.values())
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from .batch import Batch, batch_size, mapped, move, pieces, tensors
 from .block import Block
+from .layers import layer_groups, layer_of
 from .problem import BatchLoss, Forward, Problem, check_problem
 from .selection import matches
 
@@ -13,6 +14,8 @@ __all__ = [
     "Problem",
     "batch_size",
     "check_problem",
+    "layer_groups",
+    "layer_of",
     "mapped",
     "matches",
     "move",

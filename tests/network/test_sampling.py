@@ -7,9 +7,9 @@ import torch
 
 import hessianlens as hl
 from hessianlens.memory import LiveBytes
-from hessianlens.network.sampling import GraphSource, Request, layer_groups, length
+from hessianlens.network.sampling import GraphSource, Request, length
 from hessianlens.parts import PARTS
-from hessianlens.problems import Problem, tensors
+from hessianlens.problems import Problem, layer_groups, tensors
 from tests.curvature import networks
 from tests.curvature.agreement import OPERATORS
 from tests.curvature.registry import pairs

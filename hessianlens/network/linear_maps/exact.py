@@ -1,0 +1,313 @@
+"""Exact blocks of every parameter that enters a network through a linear map, in any layer of any model.
+
+A weight W that enters as ``z = a W`` acts on the loss through z alone, and z is linear in it. So with C the second
+derivatives of the loss between the outputs of two maps, s and t,
+
+    H[W_s, W_t] = sum_ij a_si a_tj^T (x) C_ij  +  sum_ij (da_tj / dz_si) (x) g_tj
+
+over the positions i, j that the loss couples; the second sum, with ``g = dl/dz``, is there where what goes into t moves
+with what comes out of s. Biases have ``a = 1``, gains of norms ``z = a * w``. Behind the last attention layer, and for
+its queries, no two positions are coupled, and one product a feature of z gives C at all of them at once; elsewhere the
+positions of a sequence are, and it takes one for every position and feature.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+
+from hessianlens.memory import SAFE_SHARE, available_bytes
+from hessianlens.network.linear_maps.curvature import SiteCurvature, grouping_of, site_curvature
+from hessianlens.network.linear_maps.grouping import Grouping, groupings
+from hessianlens.network.linear_maps.piece import Piece, piece_of
+from hessianlens.network.linear_maps.tapped import Tapped, recorded
+from hessianlens.network.linear_maps.taps import Kind, Record
+from hessianlens.network.rehearsal import sequences_of
+from hessianlens.operators import ArrangedGrid, BlockGrid, Factor, StructuredOperator, Term, TokenSum
+from hessianlens.problems import Block, Problem, layer_of
+from hessianlens.sizes import readable
+
+_KEPT_BYTES = 2**30
+"""Curvature kept for further blocks of the same maps."""
+_PARTS_HELD = 3
+"""Gauss-Newton and functional part, and their sum."""
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """How the block between two pieces is found, and what that costs.
+
+    Attributes:
+        row: The piece that indexes the rows.
+        column: The piece that indexes the columns.
+        groups: Groups of positions of both, at each batch.
+        products: Products that it takes, each over all of the data.
+        held_bytes: What it holds.
+        turned: Whether rows and columns are exchanged in the end: here the rows come first in the network.
+    """
+
+    row: tuple[Piece, ...]
+    column: tuple[Piece, ...]
+    groups: tuple[tuple[Grouping, Grouping], ...]
+    products: int
+    held_bytes: int
+    turned: bool = False
+
+    @property
+    def why(self) -> str:
+        """Why it is exact, in words."""
+        together = max(first.members for first, _ in self.groups)
+        how = (
+            "the loss couples no two positions of what it puts out"
+            if together == 1
+            else f"the {together} positions of a sequence are taken together"
+        )
+        return f"closed form: it enters through a linear map, and {how}; {self.products} products"
+
+
+class LinearMaps:
+    """The linear maps of a problem's network.
+
+    Args:
+        problem: From `hessianlens.problem`.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self._records: list[Record] | None = None
+        self._tapped: tuple[tuple[int, frozenset[int]], Tapped] | None = None
+        self._plans: dict[tuple[str, str], Plan | str] = {}
+        self._curvatures: dict[tuple[object, ...], SiteCurvature] = {}
+
+    # --- what can be afforded ----------------------------------------------------------------------------------------
+
+    def plan(self, row: Block, column: Block, most_products: float) -> Plan | str:
+        """How to find a block with no more than so many products; why not, in words, if it cannot be.
+
+        Nothing but a forward pass is run unless the sizes allow it.
+
+        Args:
+            row: Block of the rows.
+            column: Block of the columns.
+            most_products: The most products that it may take.
+        """
+        known = self._plans.get((row.name, column.name))
+        if known is None:
+            known = self._planned(row, column, most_products)
+            if isinstance(known, Plan) or not known.startswith("it would take"):
+                self._plans[row.name, column.name] = known
+        if isinstance(known, Plan) and known.products > most_products:
+            return _too_many(known.products, most_products)
+        return known
+
+    def _planned(self, row: Block, column: Block, most_products: float) -> Plan | str:
+        pieces = [self._pieces(block) for block in (row, column)]
+        for found in pieces:
+            if isinstance(found, str):
+                return found
+        rows, columns = (found for found in pieces if not isinstance(found, str))
+        if rows[0].use.site > columns[0].use.site:
+            found = self.plan(column, row, most_products)
+            return found if isinstance(found, str) else replace(found, turned=True)
+        chosen: list[tuple[Grouping, Grouping]] = []
+        for number, (first, second) in enumerate(zip(rows, columns, strict=True)):
+            sequences = max(1, sequences_of(self.problem.data[number]))
+            options = [list(groupings(piece.use.outputs, sequences)) for piece in (first, second)]
+            if not self._may_act_alone(row) or not self._may_act_alone(column):
+                options = [[one for one in side if one.members > 1 or one.groups == sequences] for side in options]
+            affordable = [one for one in options[0] if one.members * len(first.features) <= most_products]
+            if not affordable:
+                least = min((one.members * len(first.features) for one in options[0]), default=0)
+                return _too_many(least, most_products)
+            found = grouping_of(self._taps(number, (first, second)), first, second, affordable, options[1])
+            if found is None:
+                if len(affordable) < len(options[0]):
+                    return _too_many(options[0][-1].members * len(first.features), most_products)
+                return "the loss couples sequences of a batch with each other"
+            chosen.append(found)
+        products = max(g.members * len(p.features) for (g, _), p in zip(chosen, rows, strict=True))
+        made = Plan(tuple(rows), tuple(columns), tuple(chosen), products, self._bytes(rows, columns, chosen))
+        free = available_bytes(self.problem.device)
+        if made.held_bytes > SAFE_SHARE * free:
+            return f"its closed form would hold {readable(made.held_bytes)}, and {readable(free)} are free"
+        return made
+
+    def _may_act_alone(self, block: Block) -> bool:
+        """Attention couples what comes before it, so that only the last layer is worth a trial."""
+        layer, attention = layer_of(block.name), [name for name in self.problem.blocks if ".attn." in name]
+        if layer is None or not attention:
+            return True
+        stack = layer.rstrip("0123456789")
+        last = max(int(own[len(stack) :]) for own in map(layer_of, attention) if own and own.startswith(stack))
+        return int(layer[len(stack) :]) >= last
+
+    def _bytes(
+        self, rows: Sequence[Piece], columns: Sequence[Piece], chosen: Sequence[tuple[Grouping, Grouping]]
+    ) -> int:
+        total = 0
+        for row, column, (first, second) in zip(rows, columns, chosen, strict=True):
+            pairs = first.groups * first.members * second.members
+            width = _PARTS_HELD * len(column.features) + (len(column.inputs) if row.use.site != column.use.site else 0)
+            total += pairs * len(row.features) * width
+        return total * self.problem.dtype.itemsize
+
+    def _pieces(self, block: Block) -> list[Piece] | str:
+        if self._records is None:
+            self._records = [recorded(self.problem, batch) for batch in self.problem.data]
+        pieces = []
+        for record in self._records:
+            use = record.only_use(block.parameter)
+            if isinstance(use, str):
+                return use
+            if len(use.outputs) < 2:
+                return "it is used outside of any sequence"
+            pieces.append(piece_of(block, use, self.problem.params[block.parameter]))
+        return pieces
+
+    def _taps(self, number: int, pieces: Sequence[Piece]) -> Tapped:
+        key = number, frozenset(piece.use.site for piece in pieces)
+        if self._tapped is None or self._tapped[0] != key:
+            self._tapped = None  # before the next one is made: never two graphs at once
+            made = Tapped(self.problem, self.problem.data[number], [piece.use for piece in pieces])
+            self._tapped = key, made
+        return self._tapped[1]
+
+    # --- the matrices ------------------------------------------------------------------------------------------------
+
+    def operator(self, part: str, plan: Plan) -> StructuredOperator:
+        """The exact matrix between two blocks; `part` is "full", "ggn" or "functional". Built when first used."""
+        row, column = plan.row[0], plan.column[0]
+        dtype, device = self.problem.dtype, self.problem.device
+
+        def build(_: object, __: object) -> TokenSum:
+            terms = [term for number in range(len(plan.groups)) for term in self._terms(part, plan, number)]
+            return TokenSum(terms, row.shape, column.shape, dtype, device)
+
+        names = row.block.name, column.block.name
+        grid = BlockGrid({names[0]: row.shape}, {names[1]: column.shape}, build, dtype, device)
+        found = ArrangedGrid(grid, row.block.shape, column.block.shape, row.cut, column.cut)
+        if not plan.turned:
+            return found
+        turned = found.adjoint()
+        assert isinstance(turned, ArrangedGrid)
+        return turned
+
+    def _terms(self, part: str, plan: Plan, number: int) -> list[Term]:
+        row, column = plan.row[number], plan.column[number]
+        rows, columns = plan.groups[number]
+        found = self._curvature(plan, number)
+        tapped = self._taps(number, (row, column))
+        matrix = {
+            "ggn": found.ggn,
+            "functional": found.functional,
+            "full": found.ggn + found.functional if part == "full" else found.ggn,
+        }[part]
+        with torch.no_grad():
+            p, row_gain = _sides(tapped, row, rows)
+            q, column_gain = _sides(tapped, column, columns)
+            if row_gain is not None:
+                matrix = matrix * row_gain[..., None, None]
+            if column_gain is not None:
+                matrix = matrix * column_gain[:, None, None]
+            terms = [_curved(matrix, p, q)]
+            if part != "ggn" and found.moved is not None:
+                slope = columns.arrange(tapped.slope(column.use.site))[..., column.features]
+                moved = found.moved if row_gain is None else found.moved * row_gain[..., None, None]
+                terms.append(_moving(moved, p, slope, gain=column.use.kind is Kind.GAIN))
+        return terms
+
+    def _curvature(self, plan: Plan, number: int) -> SiteCurvature:
+        row, column = plan.row[number], plan.column[number]
+        sides = [(piece.use.site, tuple(piece.features.tolist())) for piece in (row, column)]
+        moving = () if row.use.site == column.use.site else (column.use.parameter, tuple(column.inputs.tolist()))
+        key = (number, *sides, moving)
+        if key not in self._curvatures:
+            tapped = self._taps(number, (row, column))
+            found = site_curvature(tapped, row, plan.groups[number][0], column, plan.groups[number][1])
+            while self._curvatures and found.held_bytes + self._held() > _KEPT_BYTES:
+                del self._curvatures[next(iter(self._curvatures))]
+            self._curvatures[key] = found
+        return self._curvatures[key]
+
+    def _held(self) -> int:
+        return sum(found.held_bytes for found in self._curvatures.values())
+
+    def norms(self, plan: Plan, parts: Sequence[str]) -> dict[str, float]:
+        """Exact norms of parts."""
+        return {part: float(self.operator(part, plan).frobenius_norm()) for part in parts}
+
+
+def _too_many(needed: float, most: float) -> str:
+    return f"it would take {needed:.0f} products, and {most:.0f} are thought worth it; method='exact' takes them"
+
+
+def _sides(tapped: Tapped, piece: Piece, grouping: Grouping) -> tuple[Tensor | None, Tensor | None]:
+    """The inputs of a weight, and those of a gain; ``[group, member, feature]`` both."""
+    inputs = tapped.inputs(piece.use.parameter)
+    if inputs is None:
+        return None, None
+    arranged = grouping.arrange(inputs.detach())
+    if piece.use.kind is Kind.GAIN:
+        return None, arranged[..., piece.features]
+    return arranged[..., piece.inputs], None
+
+
+def _curved(matrix: Tensor, p: Tensor | None, q: Tensor | None) -> Term:
+    """``sum p[n,l,a] q[n,m,c] C[n,l,b,m,d]``; without p or q the sum over their members is taken at once."""
+    letters = "nlbmd"
+    if p is None:
+        matrix, letters = matrix.sum(letters.index("l")), letters.replace("l", "")
+    if q is None:
+        matrix, letters = matrix.sum(letters.index("m")), letters.replace("m", "")
+    if p is None and q is None:
+        matrix, letters = matrix.sum(0), letters.replace("n", "")
+    return _term(Factor("C", letters, matrix), p, q, matrix)
+
+
+def _term(found: Factor, p: Tensor | None, q: Tensor | None, like: Tensor) -> Term:
+    one = torch.ones(1, dtype=like.dtype, device=like.device)
+    sides = (
+        Factor("1", "a", one) if p is None else Factor("x", "nla", p),
+        Factor("1", "c", one) if q is None else Factor("x", "nmc", q),
+    )
+    return _squeezed(Term(1.0, (*sides, found)))
+
+
+def _moving(moved: Tensor, p: Tensor | None, slope: Tensor, gain: bool) -> Term:
+    """``sum p[n,l,a] (da[n,m,c] / dz[n,l,b]) g[n,m,d]``; a gain has ``c = d``, and an axis of one in its place."""
+    if gain:
+        return _curved(moved * slope[:, None, None], p, None)
+    one = torch.ones(1, dtype=slope.dtype, device=slope.device)
+    if p is None:
+        factors = (Factor("1", "a", one), Factor("J", "nbmc", moved.sum(1)), Factor("g", "nmd", slope))
+    else:
+        factors = (Factor("x", "nla", p), Factor("J", "nlbmc", moved), Factor("g", "nmd", slope))
+    return _squeezed(Term(1.0, factors))
+
+
+def _squeezed(term: Term) -> Term:
+    """The same without sums over a single member."""
+    sizes = {letter: size for f in term.factors for letter, size in zip(f.indices, f.shape, strict=True)}
+    single = [letter for letter in "lm" if sizes.get(letter) == 1]
+    factors = []
+    for factor in term.factors:
+        tensor, indices = factor.tensor, factor.indices
+        for letter in single:
+            if letter in indices and tensor is not None:
+                tensor, indices = tensor.squeeze(indices.index(letter)), indices.replace(letter, "")
+        factors.append(Factor(factor.name, indices, tensor))
+    return Term(term.coefficient, tuple(factors))
+
+
+_made: WeakKeyDictionary[Problem, LinearMaps] = WeakKeyDictionary()
+
+
+def linear_maps(problem: Problem) -> LinearMaps:
+    """The linear maps of a problem, found once."""
+    if problem not in _made:
+        _made[problem] = LinearMaps(problem)
+    return _made[problem]

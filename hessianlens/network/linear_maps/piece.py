@@ -1,0 +1,60 @@
+"""A block as a piece of a linear map: which inputs and which outputs of the map it joins."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from hessianlens.network.linear_maps.taps import Kind, Use
+from hessianlens.problems import Block
+
+
+@dataclass(frozen=True, eq=False)
+class Piece:
+    """A block of a parameter in use.
+
+    Attributes:
+        block: The block.
+        use: How its parameter enters.
+        inputs: Numbers of the inputs that it takes; a single zero for gains and shifts, which take none.
+        features: Numbers of the outputs that it feeds.
+    """
+
+    block: Block
+    use: Use
+    inputs: Tensor
+    features: Tensor
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Inputs by outputs."""
+        return len(self.inputs), len(self.features)
+
+    def cut(self, tensor: Tensor) -> list[Tensor]:
+        """A tensor shaped as the block, as inputs by outputs."""
+        if self.use.kind is Kind.IN_OUT:
+            return [tensor]
+        return [tensor.T] if self.use.kind is Kind.OUT_IN else [tensor.reshape(1, -1)]
+
+
+def piece_of(block: Block, use: Use, like: Tensor) -> Piece:
+    """The piece of a map that a block is.
+
+    Args:
+        block: The block.
+        use: How its parameter enters.
+        like: The parameter.
+
+    >>> whole = torch.zeros(4, 6)
+    >>> head = Block.of("q.head1", "w", whole, (slice(None), slice(2, 4)))
+    >>> piece_of(head, Use("w", Kind.IN_OUT, 0, None, (5, 6)), whole).features
+    tensor([2, 3])
+    """
+    if use.kind in (Kind.GAIN, Kind.SHIFT):
+        return Piece(block, use, torch.zeros(1, dtype=torch.int64), block.take(torch.arange(len(like))))
+    rows, columns = torch.meshgrid(*(torch.arange(size) for size in like.shape), indexing="ij")
+    first, second = block.take(rows)[:, 0], block.take(columns)[0]
+    inputs, features = (first, second) if use.kind is Kind.IN_OUT else (second, first)
+    return Piece(block, use, inputs, features)

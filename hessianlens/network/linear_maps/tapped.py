@@ -1,0 +1,144 @@
+"""One batch of a network with deltas behind some of its weights, and the curvature at those."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from hessianlens.curvature.linearisation import Linearisation
+from hessianlens.network.linear_maps.grouping import Grouping
+from hessianlens.network.linear_maps.taps import Record, Taps, Use
+from hessianlens.problems import Batch, Problem
+
+_WEIGHTS = 64
+"""Powers of two in use; their span is far from overflow in single precision."""
+_TERMS = 2.0**16
+"""More than a sum over the features and outputs of a position has terms."""
+
+
+def recorded(problem: Problem, batch: Batch) -> Record:
+    """How every parameter enters the network, from one forward pass."""
+    with problem.scope(), torch.no_grad(), Taps(problem.params) as taps:
+        problem.forward(problem.params, batch)
+    return taps.record
+
+
+class Tapped:
+    """One batch, seen from what some operations put out.
+
+    Args:
+        problem: The problem.
+        batch: One batch of it.
+        uses: Parameters in use, at the sites of interest.
+    """
+
+    def __init__(self, problem: Problem, batch: Batch, uses: Sequence[Use]) -> None:
+        self.problem = problem
+        self._shapes = {use.site: use.outputs for use in uses}
+        self._record = Record()
+        deltas = {
+            str(site): torch.zeros(shape, dtype=problem.dtype, device=problem.device)
+            for site, shape in self._shapes.items()
+        }
+        seen = replace(problem, forward=self._forward, params=deltas, blocks={}, data=[batch])
+        self.at = Linearisation(seen, batch, list(deltas))
+
+    def _forward(self, deltas: Mapping[str, Tensor], batch: Batch) -> Tensor:
+        with Taps(self.problem.params, {int(site): delta for site, delta in deltas.items()}) as taps:
+            outputs = self.problem.forward(self.problem.params, batch)
+        self._record = taps.record
+        return outputs
+
+    def inputs(self, parameter: str) -> Tensor | None:
+        """What a parameter is multiplied with, ``[position, feature]``, on the graph; None for a shift."""
+        (use,) = (use for use in self._record.uses if use.parameter == parameter)
+        return None if use.inputs is None else use.inputs.reshape(-1, use.inputs.shape[-1])
+
+    def slope(self, site: int) -> Tensor:
+        """The gradient of the loss there, ``[position, feature]``."""
+        return self._slopes[str(site)].reshape(self._positions(site), -1)
+
+    @cached_property
+    def _slopes(self) -> dict[str, Tensor]:
+        return self.at.pulled_gradient()
+
+    def _positions(self, site: int) -> int:
+        return int(torch.Size(self._shapes[site][:-1]).numel())
+
+    def products(self, column: int, tangent: Tensor, row: int) -> tuple[Tensor, Tensor]:
+        """``C u`` of the Gauss-Newton and of the functional part, from one site to another, by position."""
+        parts = self.at.split({str(column): tangent.reshape(self._shapes[column])}, [str(row)])
+        ggn, functional = (found[str(row)].reshape(self._positions(row), -1) for found in parts)
+        return ggn, functional
+
+    def tangents(self, site: int, features: Tensor, grouping: Grouping) -> Iterator[tuple[int, int, Tensor]]:
+        """Member and place among the features, with a one there in every group at once."""
+        zeros = torch.zeros(
+            self._positions(site), self._shapes[site][-1], dtype=self.problem.dtype, device=self.problem.device
+        )
+        for member in range(grouping.members):
+            for place, feature in enumerate(features.tolist()):
+                tangent = grouping.arrange(zeros).clone()
+                tangent[:, member, feature] = 1
+                yield member, place, grouping.flatten(tangent)
+
+    def pushed(self, site: int, tangent: Tensor, value: Tensor) -> Tensor | None:
+        """``dx u`` for something on the way behind a site, such as what goes into a later map; None if it is not."""
+        leaf = self.at.leaves[str(site)]
+        if not value.requires_grad:
+            return None
+        if id(value) not in self._pulled:
+            dummy = torch.zeros_like(value, requires_grad=True)
+            (back,) = torch.autograd.grad(value, leaf, dummy, create_graph=True, retain_graph=True, allow_unused=True)
+            self._pulled[id(value)] = (value, dummy, back)
+        _, dummy, back = self._pulled[id(value)]
+        if back is None or not back.requires_grad:
+            return None
+        (found,) = torch.autograd.grad(back, dummy, tangent.reshape(leaf.shape), retain_graph=True, allow_unused=True)
+        return found
+
+    @cached_property
+    def _pulled(self) -> dict[int, tuple[Tensor, Tensor, Tensor | None]]:
+        return {}
+
+    def couples_no_groups(
+        self, column: int, features: Tensor, columns: Grouping, row: int, kept: Tensor, rows: Grouping
+    ) -> bool:
+        """Whether the curvature between two sites couples no two groups: ``C (w u) = w C u`` for weights w of groups.
+
+        The weights are powers of two, with which rounding commutes, so the two sides agree to the last bit unless a
+        group reaches another one of a different weight. Two groups differ in a digit of their numbers, so a product for
+        every digit is enough.
+
+        Args:
+            column: The site of the tangents.
+            features: Its features.
+            columns: Its groups.
+            row: The site of the products.
+            kept: Its features.
+            rows: Its groups.
+        """
+        dtype, device = self.problem.dtype, self.problem.device
+        # Numbers too small to be normal are rounded more coarsely; what they could hide is as small.
+        smallest = _TERMS * torch.finfo(dtype).tiny
+        if smallest > torch.finfo(dtype).eps or columns.groups != rows.groups:
+            return False
+        generator = torch.Generator().manual_seed(0)
+        u = torch.zeros(self._positions(column), self._shapes[column][-1], dtype=dtype, device=device)
+        drawn = torch.randn(len(u), len(features), generator=generator, dtype=torch.float64)
+        u[:, features.to(device)] = drawn.to(device, dtype)
+        alone = self.products(column, u, row)
+        of_columns, of_rows = (grouping.numbers(device)[:, None] for grouping in (columns, rows))
+        while bool((of_columns > 0).any()):
+            before, behind = (torch.exp2((numbers % _WEIGHTS).to(u)) for numbers in (of_columns, of_rows))
+            weighted = self.products(column, before * u, row)
+            for found, expected in zip(weighted, alone, strict=True):
+                apart = (found - behind * expected)[:, kept.to(device)].abs()
+                if not bool((apart <= smallest * behind).all()):
+                    return False
+            of_columns, of_rows = of_columns // _WEIGHTS, of_rows // _WEIGHTS
+        return True

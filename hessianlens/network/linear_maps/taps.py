@@ -1,0 +1,281 @@
+"""Where parameters enter a running network: `Taps` watches every operation that takes one of them.
+
+A weight that enters as ``z = a W + b`` (or ``a W^T + b``, or as the gain of a norm, ``z = a * w + b``) is met where all
+models pass, at the operation itself, whatever the model is called and however its modules are nested. A zero ``delta``
+is added to z there: derivatives with respect to it are derivatives with respect to what the weight feeds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch import Tensor
+from torch.nn import functional as nnf
+from torch.overrides import TorchFunctionMode
+
+
+class Kind(Enum):
+    """How a parameter enters."""
+
+    IN_OUT = "a W"
+    OUT_IN = "a W^T"
+    GAIN = "a * w"
+    SHIFT = "+ w"
+
+
+@dataclass(frozen=True, eq=False)
+class Use:
+    """One operation that takes a parameter.
+
+    Attributes:
+        parameter: Its name.
+        kind: How it enters.
+        site: Number of the operation, in the order in which the network runs.
+        inputs: What it is multiplied with, ``[..., p]``; None for a shift.
+        outputs: Shape of z, ``[..., f]``.
+    """
+
+    parameter: str
+    kind: Kind
+    site: int
+    inputs: Tensor | None
+    outputs: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """A tensor that is a parameter, or one up to constants and a transposition."""
+
+    parameter: str
+    transposed: bool = False
+
+
+@dataclass(eq=False)
+class Record:
+    """What a run has shown.
+
+    Attributes:
+        uses: Every operation that was understood, in order.
+        unknown: Parameters that something else was done to, and what.
+    """
+
+    uses: list[Use] = field(default_factory=list)
+    unknown: dict[str, str] = field(default_factory=dict)
+
+    def only_use(self, parameter: str) -> Use | str:
+        """The only use of a parameter; or why there is none, in words."""
+        found = [use for use in self.uses if use.parameter == parameter]
+        if parameter in self.unknown:
+            return f"it enters the network through {self.unknown[parameter]}"
+        if len(found) != 1:
+            return "it is used in several places" if found else "it was not seen in use"
+        return found[0]
+
+
+class Taps(TorchFunctionMode):
+    """A scope in which the uses of some parameters are recorded, and deltas added behind them.
+
+    Args:
+        parameters: The tensors to watch, by name; they are known again by identity.
+        deltas: What to add behind the operation of a number; nothing where there is none.
+
+    >>> w = torch.eye(2)
+    >>> with Taps({"w": w}, {0: torch.ones(2)}) as taps:
+    ...     torch.zeros(1, 2) @ w
+    tensor([[1., 1.]])
+    >>> [(use.parameter, use.kind.value) for use in taps.record.uses]
+    [('w', 'a W')]
+    """
+
+    def __init__(self, parameters: Mapping[str, Tensor], deltas: Mapping[int, Tensor] | None = None) -> None:
+        super().__init__()
+        self.record, self._deltas = Record(), dict(deltas or {})
+        self._watched = {id(tensor): _Seen(name) for name, tensor in parameters.items()}
+        self._kept: list[Tensor] = []  # an identity is free again once its tensor is gone
+        self._sites = 0
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: object,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Every operation of PyTorch's passes here."""
+        named = dict(kwargs or {})
+        if func is nnf.multi_head_attention_forward:
+            # Its steps run below this mode; those that matter here are calls of a function of the module's.
+            with patch.object(nnf, "linear", self._linear):
+                return func(*args, **named)
+        seen = [self._seen(x) for x in (*args, *named.values())]
+        if not any(seen):
+            return func(*args, **named)
+        if func in _HANDLERS:
+            return _HANDLERS[func](self, func, *args, **named)
+        return self._other(func, args, named)
+
+    def _seen(self, tensor: object) -> _Seen | None:
+        return self._watched.get(id(tensor)) if isinstance(tensor, Tensor) else None
+
+    # --- operations that are understood ------------------------------------------------------------------------------
+
+    def _linear(self, a: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        return self._affine(_LINEAR, a, self._seen(weight), False, bias, lambda: _LINEAR(a, weight, bias))
+
+    def _affine(
+        self,
+        func: Callable[..., Any],
+        a: Tensor,
+        weight: _Seen | None,
+        in_out: bool,
+        bias: Tensor | None,
+        run: Callable[[], Tensor],
+    ) -> Tensor:
+        """``a W + b`` in either layout."""
+        uses = []
+        if self._seen(a) is not None:
+            self._unknown(a, func)
+        if weight is not None:
+            uses.append((weight.parameter, Kind.IN_OUT if in_out != weight.transposed else Kind.OUT_IN, a))
+        if bias is not None and (shift := self._seen(bias)) is not None:
+            uses.append((shift.parameter, Kind.SHIFT, None))
+        return self._tapped(run(), uses)
+
+    def _product(self, func: Callable[..., Any], a: Tensor, b: Tensor, **named: Any) -> Any:
+        """``a @ W``."""
+        weight = self._seen(b)
+        if named or weight is None or b.ndim != 2:
+            return self._other(func, (a, b), named)
+        return self._affine(func, a, weight, True, None, lambda: func(a, b))
+
+    def _addmm(self, func: Callable[..., Any], bias: Tensor, a: Tensor, b: Tensor, **named: Any) -> Any:
+        """``b + a W``."""
+        if named or (self._seen(bias) is not None and bias.ndim != 1):
+            return self._other(func, (bias, a, b), named)
+        return self._affine(func, a, self._seen(b), True, bias, lambda: func(bias, a, b))
+
+    def _times(self, func: Callable[..., Any], a: Any, b: Any, **named: Any) -> Any:
+        """``a * w``, a gain for every feature."""
+        gain, other, tensor = (self._seen(b), a, b) if self._seen(b) is not None else (self._seen(a), b, a)
+        fits = isinstance(other, Tensor) and self._seen(other) is None and tensor.ndim == 1 and other.ndim > 1
+        if named or gain is None or not fits or other.shape[-1:] != tensor.shape:
+            return self._other(func, (a, b), named)
+        return self._tapped(func(a, b), [(gain.parameter, Kind.GAIN, other)])
+
+    def _plus(self, func: Callable[..., Any], a: Any, b: Any, **named: Any) -> Any:
+        """``z + w``, a shift for every feature; ``1 + w`` is w up to a constant."""
+        shift, other, tensor = (self._seen(b), a, b) if self._seen(b) is not None else (self._seen(a), b, a)
+        if not named and shift is not None and not isinstance(other, Tensor):
+            return self._same(func(a, b), shift)
+        fits = isinstance(other, Tensor) and self._seen(other) is None and tensor.ndim == 1 and other.ndim > 1
+        if named or shift is None or not fits or other.shape[-1:] != tensor.shape:
+            return self._other(func, (a, b), named)
+        return self._tapped(func(a, b), [(shift.parameter, Kind.SHIFT, None)])
+
+    def _layer_norm(
+        self,
+        func: Callable[..., Any],
+        x: Tensor,
+        shape: Any,
+        weight: Tensor | None = None,
+        bias: Tensor | None = None,
+        *rest: Any,
+        **named: Any,
+    ) -> Any:
+        """A norm with gain and shift, as its plain self and these."""
+        if len(shape) != 1 or self._seen(x) is not None:
+            return self._other(func, (x, shape, weight, bias, *rest), named)
+        plain = func(x, shape, None, None, *rest, **named)
+        return self._normed(plain, weight, bias)
+
+    def _rms_norm(
+        self, func: Callable[..., Any], x: Tensor, shape: Any, weight: Tensor | None = None, *rest: Any, **named: Any
+    ) -> Any:
+        if len(shape) != 1 or self._seen(x) is not None:
+            return self._other(func, (x, shape, weight, *rest), named)
+        return self._normed(func(x, shape, None, *rest, **named), weight, None)
+
+    def _normed(self, plain: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+        uses: list[tuple[str, Kind, Tensor | None]] = []
+        z = plain if weight is None else plain * weight
+        if weight is not None and (gain := self._seen(weight)) is not None:
+            uses.append((gain.parameter, Kind.GAIN, plain))
+        if bias is not None and (shift := self._seen(bias)) is not None:
+            uses.append((shift.parameter, Kind.SHIFT, None))
+        return self._tapped(z if bias is None else z + bias, uses)
+
+    def _transposed(self, func: Callable[..., Any], tensor: Tensor, *args: Any, **named: Any) -> Any:
+        """The other layout of a matrix."""
+        seen = self._seen(tensor)
+        if seen is None or tensor.ndim != 2 or (args and set(args) not in ({0, 1}, {-1, -2})) or named:
+            return self._other(func, (tensor, *args), named)
+        return self._same(func(tensor, *args), _Seen(seen.parameter, not seen.transposed))
+
+    def _converted(self, func: Callable[..., Any], tensor: Tensor, *args: Any, **named: Any) -> Any:
+        """The same numbers in another dtype or place."""
+        found, seen = func(tensor, *args, **named), self._seen(tensor)
+        return found if seen is None or found is tensor else self._same(found, seen)
+
+    # --- everything else ---------------------------------------------------------------------------------------------
+
+    def _other(self, func: Callable[..., Any], args: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
+        """Looking at a parameter, at its shape say, is not using it."""
+        found = func(*args, **named)
+        if isinstance(found, Tensor | tuple | list) and not all(isinstance(x, int | bool) for x in _flat(found)):
+            for tensor in (*args, *named.values()):
+                self._unknown(tensor, func)
+        return found
+
+    def _unknown(self, tensor: object, func: Callable[..., Any]) -> None:
+        seen = self._seen(tensor)
+        if seen is not None:
+            self.record.unknown.setdefault(seen.parameter, str(getattr(func, "__name__", func)))
+
+    def _same(self, tensor: Tensor, seen: _Seen) -> Tensor:
+        self._watched[id(tensor)] = seen
+        self._kept.append(tensor)
+        return tensor
+
+    def _tapped(self, z: Tensor, uses: list[tuple[str, Kind, Tensor | None]]) -> Tensor:
+        site, self._sites = self._sites, self._sites + 1
+        for name, kind, inputs in uses:
+            self.record.uses.append(Use(name, kind, site, inputs, tuple(z.shape)))
+        return z + self._deltas[site] if site in self._deltas else z
+
+
+def _flat(found: object) -> list[object]:
+    return [found] if isinstance(found, Tensor) else list(found)  # type: ignore[call-overload]
+
+
+_LINEAR = nnf.linear
+
+
+def _handle_linear(
+    taps: Taps, func: Callable[..., Any], a: Tensor, weight: Tensor, bias: Tensor | None = None
+) -> Tensor:
+    return taps._linear(a, weight, bias)
+
+
+def _handlers() -> dict[Any, Callable[..., Any]]:
+    """From a function of PyTorch's to what is done with it."""
+    found: dict[Any, Callable[..., Any]] = {nnf.linear: _handle_linear, torch.addmm: Taps._addmm}
+    named: dict[Callable[..., Any], tuple[Any, ...]] = {
+        Taps._product: (torch.matmul, torch.mm, Tensor.matmul, Tensor.mm, Tensor.__matmul__),
+        Taps._times: (torch.mul, Tensor.mul, Tensor.__mul__, Tensor.__rmul__, torch.multiply, Tensor.multiply),
+        Taps._plus: (torch.add, Tensor.add, Tensor.__add__, Tensor.__radd__),
+        Taps._layer_norm: (nnf.layer_norm, torch.layer_norm),
+        Taps._rms_norm: (nnf.rms_norm, torch.rms_norm) if hasattr(nnf, "rms_norm") else (),
+        Taps._transposed: (torch.t, Tensor.t, torch.transpose, Tensor.transpose, Tensor.T.__get__, Tensor.mT.__get__),
+        Taps._converted: (Tensor.to, Tensor.float, Tensor.double, Tensor.contiguous, Tensor.type_as),
+    }
+    for handler, functions in named.items():
+        found |= {function: handler for function in functions}
+    return found
+
+
+_HANDLERS = _handlers()
