@@ -11,7 +11,7 @@ from hessianlens.errors import check_choice, check_number, check_seed, check_who
 from hessianlens.inspect.blockwise import within_memory
 from hessianlens.inspect.table import CurvatureTable, Row
 from hessianlens.memory import memory_errors_explained
-from hessianlens.network.norm_run import NormRun
+from hessianlens.network.norm_run import PROBES, NormRun
 from hessianlens.network.norms import REMEDY, BlockNorms
 from hessianlens.network.operators import METHODS, Pattern
 from hessianlens.network.watch import Deadline, Watch, terminations_interrupt, watching
@@ -140,7 +140,7 @@ def run_until(run: NormRun, deadline: Deadline, probes: int | None, rtol: float)
     """Measure until time is up or everything is known well enough; tells whether it was interrupted."""
     try:
         with terminations_interrupt():
-            run.solve()
+            run.solve(probes or PROBES)
             if deadline.seconds is None:
                 assert probes is not None
                 run.watch.begin(sum(min(probes, block.numel) for block in run.sampled), deadline)

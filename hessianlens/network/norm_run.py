@@ -11,16 +11,20 @@ import torch
 from torch import Tensor
 
 from hessianlens.curvature import verify
-from hessianlens.errors import expect
+from hessianlens.errors import InputError
 from hessianlens.network.chain import ChainedAttention, ChainSource, chained_attention
+from hessianlens.network.exactly import ANY_PRICE, Answer, Price, exactly
 from hessianlens.network.last_attention import ExactAttention
-from hessianlens.network.operators import closed_form
 from hessianlens.network.sampling import GraphSource, Request
 from hessianlens.network.watch import Deadline, Watch
 from hessianlens.problems import Block, Problem, layer_groups
 from hessianlens.spectra import Estimate
 from hessianlens.spectra.lengths import norm_from_lengths
 
+PROBES = 20
+"""Random vectors a block, where nothing else is asked for."""
+_WORTH = 8
+"""Products that an exact norm may take for each one that a sampled norm would."""
 _BASIS_UP_TO = 20
 """Entries of a block up to which every basis vector is used in the first pass of a run with a budget."""
 _MOST_AT_ONCE = 16
@@ -52,6 +56,7 @@ class NormRun:
         self.problem, self.blocks, self.parts = problem, tuple(blocks), tuple(parts)
         self.seed, self.method, self.watch = seed, method, watch or Watch()
         self.products = 0
+        self.why: dict[str, str] = {}
         self._exact: dict[tuple[str, str], Estimate] = {}
         self._lengths: dict[str, list[dict[str, Tensor]]] = defaultdict(list)
         self._columns: dict[str, list[dict[str, Tensor]]] = {}
@@ -104,33 +109,47 @@ class NormRun:
 
     # --- work --------------------------------------------------------------------------------------------------------
 
-    def solve(self) -> None:
-        """Everything that has a closed form, exactly."""
-        exact = None
-        if self.method != "products":
-            exact = closed_form(self.problem, self.blocks, forced=self.method == "exact")
-        sampled = [block for block in self.blocks if exact is None or not exact.covers([block])]
-        expect(
-            self.method != "exact" or not sampled,
-            f"method: got 'exact', but there is no closed form of {', '.join(block.name for block in sampled[:4])}; "
-            "expected 'auto' or 'products'.",
-        )
-        if exact is not None:
-            self._solve(exact)
-            self._join(None if not sampled else chained_attention(exact), sampled)
-        self._sampled = sampled
+    def solve(self, probes: int = PROBES) -> None:
+        """Everything that can be had exactly at a price that is worth it.
 
-    def _solve(self, exact: ExactAttention) -> None:
-        covered = [block for block in self.blocks if exact.covers([block])]
-        self._verify(covered)
-        for block in covered:
+        Args:
+            probes: Products with random vectors that a block would get otherwise.
+        """
+        if self.method == "products":
+            return
+        forced = self.method == "exact"
+        source = exactly(self.problem)
+        attention = source.affordable_attention(self.blocks, ANY_PRICE if forced else Price())
+        if isinstance(attention, ExactAttention) and not forced:
+            rest = [block for block in self.blocks if not attention.covers([block])]
+            self._join(chained_attention(attention) if rest else None, rest)
+        for group in layer_groups(self.blocks):
+            answers: list[tuple[Block, Answer]] = []
+            for block in group:
+                price = ANY_PRICE if forced else Price(_WORTH * min(probes, block.numel))
+                found = "in a chain" if block.name in self._chained else source.answer(block, block, price)
+                if isinstance(found, str):
+                    self.why[block.name] = found
+                else:
+                    answers.append((block, found))
+            self._solve(answers)
+        unsolved = [block for block in self.blocks if (block.name, self.parts[0]) not in self._exact]
+        if forced and unsolved:
+            reasons = "; ".join(f"{block.name}: {self.why[block.name]}" for block in unsolved[:3])
+            raise InputError(f"method: got 'exact', but {reasons}; expected 'auto' or 'products'.")
+        self._sampled = unsolved
+
+    def _solve(self, answers: Sequence[tuple[Block, Answer]]) -> None:
+        self._verify([block for block, _ in answers])
+        for block, answer in answers:
             self.watch.step(f"{block.name}, exactly")
-            norms = exact.norms(block, self.parts)
+            norms = answer.norms(self.parts)
             self._exact.update({(block.name, part): Estimate.exactly(norm) for part, norm in norms.items()})
+            self.why[block.name] = answer.why
 
-    def _join(self, chain: ChainedAttention | None, sampled: Sequence[Block]) -> None:
+    def _join(self, chain: ChainedAttention | None, rest: Sequence[Block]) -> None:
         if chain is not None:
-            self._chained = {block.name for block in sampled if chain.covers(block)}
+            self._chained = {block.name for block in rest if chain.covers(block)}
             self._chain = ChainSource(chain, self.problem, self.parts, self.seed)
 
     @property

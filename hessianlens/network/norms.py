@@ -88,7 +88,7 @@ def block_norms(
     check_seed(seed)
     with memory_errors_explained(REMEDY), watching(progress) as watch:
         run = NormRun(problem, problem.select(blocks), parts, seed=seed, method=method, watch=watch)
-        run.solve()
+        run.solve(probes)
         if run.sampled:
             ensure_fits_in_memory(problem, run.sampled, probes, len(parts))
             watch.begin(sum(min(probes, block.numel) for block in run.sampled), Deadline())

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
+from dataclasses import replace
 
 from hessianlens.curvature import BlockPairOperator, FunctionalOperator, GaussNewtonOperator, HessianOperator, verify
-from hessianlens.errors import InputError, check_choice, expect
-from hessianlens.memory import SAFE_SHARE, available_bytes
-from hessianlens.network.last_attention import ExactAttention, closed_form_bytes, exact_attention
-from hessianlens.operators import StructuredOperator
+from hessianlens.errors import check_choice, expect
+from hessianlens.network.exactly import ANY_PRICE, Answer, Price, exactly
+from hessianlens.operators import BlockGrid, StructuredOperator
 from hessianlens.problems import Block, Problem, check_problem
-from hessianlens.sizes import readable
 
 Pattern = str | Sequence[str]
 Operator = BlockPairOperator | StructuredOperator
@@ -21,8 +20,6 @@ _MATRIX_FREE: dict[str, type[BlockPairOperator]] = {
     "functional": FunctionalOperator,
 }
 METHODS = ("auto", "exact", "products")
-_CHEAP_OUTPUTS = 512
-"""Outputs a position, and width of the model, up to which the closed form is taken without being asked for."""
 
 
 def hessian(problem: Problem, rows: Pattern, cols: Pattern | None = None, *, method: str = "auto") -> Operator:
@@ -32,8 +29,9 @@ def hessian(problem: Problem, rows: Pattern, cols: Pattern | None = None, *, met
         problem: From `hessianlens.problem`.
         rows: Block names, globs or ``re:`` expressions; several blocks are stacked in model order.
         cols: The same for the columns; default: the rows.
-        method: "exact" (closed form, for weights of a decoder's last attention layer), "products" (matrix-free, exact
-            products by double backward), or "auto": the closed form where it applies and is cheap.
+        method: "exact" (closed form: weights, biases and gains of any layer that enter through a linear map),
+            "products" (matrix-free, exact products by double backward), or "auto": the closed form where it takes few
+            products and little memory.
 
     >>> import torch
     >>> import hessianlens as hl
@@ -42,7 +40,7 @@ def hessian(problem: Problem, rows: Pattern, cols: Pattern | None = None, *, met
     >>> problem = hl.problem(model, task.batch(4, seed=0), task.cross_entropy)
     >>> hessian(problem, "layer0.attn.q").shape
     (64, 64)
-    >>> hessian(problem, "layer0.mlp.in")
+    >>> hessian(problem, "layer0.mlp.in", method="products")
     HessianOperator 128x128: [layer0.mlp.in] x [layer0.mlp.in], double backward, about 2 gradients a product
     """
     return _operator("full", problem, rows, cols, method)
@@ -64,40 +62,43 @@ def _operator(part: str, problem: Problem, rows: Pattern, cols: Pattern | None, 
     row_blocks = problem.select(rows)
     column_blocks = row_blocks if cols is None else problem.select(cols)
     if method != "products":
-        exact = closed_form(problem, (*row_blocks, *column_blocks), forced=method == "exact")
-        one = len(row_blocks) == len(column_blocks) == 1
-        if exact is not None and one and exact.covers((*row_blocks, *column_blocks)):
-            verify(problem, [block.parameter for block in (*row_blocks, *column_blocks)])
-            return exact.operator(part, row_blocks[0], column_blocks[0])
-        if method == "exact":
-            raise InputError(
-                "method: the closed form knows single weights of a decoder's last attention layer (q, k, v, o), with "
-                "two query-key matrices a head, under a loss that acts on every position alone; got "
-                f"{', '.join(b.name for b in row_blocks)} x "
-                f"{', '.join(b.name for b in column_blocks)}. Use method='products'."
-            )
+        found = _exact(part, problem, row_blocks, column_blocks, ANY_PRICE if method == "exact" else Price())
+        if not isinstance(found, str):
+            return found
+        expect(method != "exact", f"method: got 'exact', but {found}; expected 'auto' or 'products'.")
     return _MATRIX_FREE[part](problem, row_blocks, column_blocks)
 
 
-def closed_form(problem: Problem, blocks: Sequence[Block], forced: bool = False) -> ExactAttention | None:
-    """The closed form of the last attention layer, if attention is asked for and it is cheap.
+def _exact(
+    part: str, problem: Problem, rows: Sequence[Block], columns: Sequence[Block], price: Price
+) -> StructuredOperator | str:
+    """The matrix in closed form; why there is none, in words, if it cannot be had at the price."""
+    source, spent = exactly(problem), 0.0
+    answers: dict[tuple[Hashable, Hashable], Answer] = {}
+    for row in rows:
+        for column in columns:
+            mirrored = answers.get((column.name, row.name))
+            if mirrored is None:
+                left = replace(price, products=price.products - spent)
+                found = source.answer(row, column, left)
+                if isinstance(found, str):
+                    return f"{row.name} x {column.name}: {found}"
+                spent += found.products
+                answers[row.name, column.name] = found
+    verify(problem, [block.parameter for block in rows], [block.parameter for block in columns])
+    if len(rows) == len(columns) == 1:
+        return answers[rows[0].name, columns[0].name].operator(part)
 
-    Args:
-        problem: From `hessianlens.problem`.
-        blocks: What is asked for.
-        forced: Take it whatever it costs, as long as it fits in memory; `InputError` if it does not.
-    """
-    attention = [block for block in blocks if ".attn." in block.name]
-    if not attention:
-        return None
-    needed, outputs = closed_form_bytes(problem, attention)
-    fits = needed <= SAFE_SHARE * available_bytes(problem.device)
-    if not forced:
-        wide = max(outputs, max(max(block.shape) for block in attention)) > _CHEAP_OUTPUTS
-        return None if wide or not fits else exact_attention(problem)
-    expect(
-        fits,
-        f"memory: the closed form for {outputs} outputs a position needs {readable(needed)}, "
-        f"{readable(available_bytes(problem.device))} are free; use method='products', or fewer or shorter sequences.",
-    )
-    return exact_attention(problem)
+    def build(row: Hashable, column: Hashable) -> StructuredOperator:
+        if (row, column) in answers:
+            return answers[row, column].operator(part)
+        turned = answers[column, row].operator(part).adjoint()
+        assert isinstance(turned, StructuredOperator)
+        return turned
+
+    same = [block.name for block in rows] == [block.name for block in columns]
+    return BlockGrid(_shapes(rows), _shapes(columns), build, problem.dtype, problem.device, symmetric=same)
+
+
+def _shapes(blocks: Sequence[Block]) -> dict[Hashable, tuple[int, ...]]:
+    return {block.name: block.shape for block in blocks}

@@ -196,6 +196,15 @@ def check_parameter(name: str, shape: object) -> None:
         check_whole(name, size)
 
 
+def check_shape(name: str, shape: object) -> None:
+    """The shape of any parameter."""
+    sizes = isinstance(shape, Sequence) and len(shape) > 0 and not isinstance(shape, str)
+    check_that(sizes, name, shape, "the sizes of a parameter, such as (4, 3)")
+    assert isinstance(shape, Sequence)
+    for size in shape:
+        check_whole(name, size)
+
+
 def check_place(dtype: object, device: object) -> None:
     """Where the numbers of a matrix live, and in which precision."""
     check_dtype(dtype)

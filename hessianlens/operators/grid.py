@@ -10,7 +10,7 @@ from torch import Tensor
 
 from hessianlens.errors import InputError, check_flag, check_function, check_number, check_that, expect, shown
 from hessianlens.failures import explained
-from hessianlens.operators.base import PyTorchLinearOperator, StructuredOperator, check_parameter, check_place
+from hessianlens.operators.base import PyTorchLinearOperator, StructuredOperator, check_place, check_shape
 from hessianlens.operators.scaled import Scaled
 
 Name = Hashable
@@ -34,8 +34,8 @@ class BlockGrid(StructuredOperator):
 
     def __init__(
         self,
-        rows: Mapping[Name, tuple[int, int]],
-        columns: Mapping[Name, tuple[int, int]],
+        rows: Mapping[Name, tuple[int, ...]],
+        columns: Mapping[Name, tuple[int, ...]],
         build: BlockBuilder,
         dtype: torch.dtype,
         device: torch.device,
@@ -45,7 +45,7 @@ class BlockGrid(StructuredOperator):
             named = isinstance(shapes, Mapping) and len(shapes) > 0
             check_that(named, name, shapes, "shapes of parameters by name")
             for shape in shapes.values():
-                check_parameter(name, shape)
+                check_shape(name, shape)
         check_function("build", build, "a function of two names that gives a block")
         check_place(dtype, device)
         check_flag("symmetric", symmetric)
@@ -105,7 +105,7 @@ class BlockGrid(StructuredOperator):
     def _example(self) -> str:
         return f"[{next(iter(self.rows))!r}, {list(self.columns)[-1]!r}]"
 
-    def _select(self, key: object, names: Mapping[Name, tuple[int, int]]) -> tuple[list[Name], bool]:
+    def _select(self, key: object, names: Mapping[Name, tuple[int, ...]]) -> tuple[list[Name], bool]:
         """The names a key stands for, and whether it is a single one."""
         if isinstance(key, slice):
             expect(

@@ -41,6 +41,7 @@ class Problem:
         source: The model it was made from, for closed forms that look inside.
         aliases: Other names of blocks, such as ``unembed`` where it is tied to ``embed``.
         verify: Whether autograd's second derivatives are checked with the first measurement.
+        remembered: What others have found out about it, under names of their own; a changed copy starts afresh.
     """
 
     forward: Forward
@@ -54,6 +55,7 @@ class Problem:
     source: object = None
     aliases: Mapping[str, str] = field(default_factory=dict)
     verify: bool = True
+    remembered: dict[str, Any] = field(default_factory=dict, init=False)
 
     def __repr__(self) -> str:
         """One line, however large the model."""

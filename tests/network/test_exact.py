@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 import hessianlens as hl
 from hessianlens.curvature import BlockPairOperator
+from hessianlens.network.exactly import Price
 from hessianlens.network.last_attention.exact import exact_attention
 from hessianlens.operators import ArrangedGrid
 from tests.curvature import networks
@@ -95,15 +98,16 @@ def test_it_is_taken_at_the_weights_of_the_problem() -> None:
     model, batch = networks.toy(), pairs(2)[0]
     problem = hl.problem(model, batch, "cross_entropy").to(torch.float64)
     kept = {name: tensor.clone() for name, tensor in problem.params.items()}
-    frozen = type(problem)(**{**vars(problem), "params": kept})
+    frozen = replace(problem, params=kept)
     before = hl.hessian(frozen, "layer0.attn.q", method="products") @ torch.eye(16, dtype=torch.float64)
     networks.scrambled(model, seed=9)
     assert_same(hl.hessian(frozen, "layer0.attn.q", method="exact").to_dense(), before, "frozen", 1e-9)
 
 
 def test_auto_takes_products_where_the_closed_form_is_dear(monkeypatch: pytest.MonkeyPatch) -> None:
-    problem = problem_of("softmax")
-    monkeypatch.setattr("hessianlens.network.operators._CHEAP_OUTPUTS", 3)
+    problem = NETWORKS["softmax"].problem()
+    monkeypatch.setattr("hessianlens.network.exactly.CHEAP_PRODUCTS", 3)
+    monkeypatch.setattr("hessianlens.network.operators.Price", lambda: Price(3))
     assert isinstance(hl.hessian(problem, "layer0.attn.q"), BlockPairOperator)
     assert isinstance(hl.hessian(problem, "layer0.attn.q", method="exact"), ArrangedGrid)
 

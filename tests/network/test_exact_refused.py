@@ -11,6 +11,8 @@ from torch import Tensor, nn
 
 import hessianlens as hl
 from hessianlens.curvature import BlockPairOperator
+from hessianlens.network.last_attention import exact_attention
+from hessianlens.operators import StructuredOperator
 from hessianlens.problems import Problem
 from tests.curvature import hugging_face, networks
 from tests.curvature.networks import LENGTH, WIDTH, scrambled, tokens
@@ -114,17 +116,34 @@ MODELS: dict[str, Callable[[], Problem]] = {
 }
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_a_model_or_loss_without_closed_form(name: str) -> None:
+COUPLED = {"one sequence, no batch axis", "loss between sequences", "function of the mean loss"}
+"""Losses that leave no part of a batch alone."""
+
+
+@pytest.mark.parametrize("name", sorted(set(MODELS) - COUPLED))
+def test_a_model_whose_attention_is_of_no_known_kind_is_met_at_its_linear_maps(name: str) -> None:
+    problem = MODELS[name]()
+    assert exact_attention(problem) is None
+    for role in "vk":
+        last = [block for block in problem.blocks if block.endswith(f".attn.{role}")]
+        for block in last[-1:]:
+            for make in (hl.hessian, hl.ggn, hl.functional):
+                op, products = make(problem, block, method="exact"), make(problem, block, method="products")
+                assert isinstance(op, StructuredOperator) and isinstance(products, BlockPairOperator)
+                V = randn(op.shape[1], 3)
+                assert_same(op @ V, products @ V, name, 1e-9)
+
+
+@pytest.mark.parametrize("name", sorted(COUPLED))
+def test_a_loss_that_couples_a_whole_batch_leaves_only_products(name: str) -> None:
     problem = MODELS[name]()
     last = [block for block in problem.blocks if ".attn.v" in block][-1]
-    with pytest.raises(hl.InputError, match=r"method: the closed form knows .* got .*attn.* Use method='products'"):
+    with pytest.raises(hl.InputError, match=r"method: got 'exact', but .*attn.*: the loss couples .*'products'"):
         hl.hessian(problem, last, method="exact")
+    with pytest.raises(hl.InputError, match=r"method: got 'exact', but .*attn.*: the loss couples .*'products'"):
+        hl.block_norms(problem, last, method="exact")
     for make in (hl.hessian, hl.ggn, hl.functional):
-        op = make(problem, last)
-        assert isinstance(op, BlockPairOperator)
-        v = randn(op.shape[1])
-        assert_same(op @ v, make(problem, last, method="products") @ v, name, 0)
+        assert isinstance(make(problem, last), BlockPairOperator)
     norms = hl.block_norms(problem, last, probes=3)
     assert list(norms.values()) == list(hl.block_norms(problem, last, probes=3, method="products").values())
     assert not any(norm.method == "exact" for norm in norms.values())
@@ -137,26 +156,17 @@ def test_a_model_that_cannot_be_copied() -> None:
     model(tokens())
     with pytest.raises(RuntimeError):
         copy.deepcopy(model)
-    assert isinstance(hl.hessian(problem, "layer0.attn.q"), BlockPairOperator)
+    assert exact_attention(problem) is None
+    op = hl.hessian(problem, "layer0.attn.q", method="exact")
+    v = randn(op.shape[1])
+    assert_same(op @ v, hl.hessian(problem, "layer0.attn.q", method="products") @ v, "q", 1e-9)
 
 
-BLOCKS = {
-    "an earlier layer": ("layer0.attn.q", None),
-    "an earlier layer with the last": ("layer1.attn.q", "layer0.attn.q"),
-    "the MLP": ("layer1.mlp.in", None),
-    "attention with MLP": ("layer1.attn.q", "layer1.mlp.in"),
-    "the output bias": ("layer1.attn.o.bias", None),
-    "several at once": ("layer1.attn.[qk]", None),
-    "one head": ("layer1.attn.q.head0", None),
-}
-
-
-@pytest.mark.parametrize("rows, cols", BLOCKS.values(), ids=BLOCKS)
-def test_a_block_without_closed_form(rows: str, cols: str | None) -> None:
-    problem = hl.problem(networks.toy(layers=2, heads=2), pairs(2), "cross_entropy", heads=True)
-    with pytest.raises(hl.InputError, match="closed form"):
-        hl.hessian(problem, rows, cols, method="exact")
-    assert isinstance(hl.hessian(problem, rows, cols), BlockPairOperator)
+def test_a_lookup_has_no_closed_form() -> None:
+    problem = problem_of("toy")
+    with pytest.raises(hl.InputError, match=r"but embed x embed: it enters the network through embedding; expected"):
+        hl.hessian(problem, "embed", method="exact")
+    assert isinstance(hl.hessian(problem, "embed"), BlockPairOperator)
 
 
 @pytest.mark.parametrize("make", [hl.hessian, hl.ggn, hl.functional])

@@ -10,15 +10,16 @@ import torch
 from torch import Tensor
 
 import hessianlens as hl
-from hessianlens.network import operators
+from hessianlens.network import exactly
 from hessianlens.network.forecasting import ensure_forecast_fits
-from hessianlens.network.last_attention.exact import closed_form_bytes
+from hessianlens.network.last_attention.exact import closed_form_cost
+from hessianlens.network.linear_maps import exact
 from hessianlens.network.rehearsal import Rehearsal
 from hessianlens.parts import PARTS
 from hessianlens.problems import Block, Problem
 from tests.curvature import networks
 from tests.curvature.agreement import same_operator
-from tests.curvature.networks import LENGTH, VOCAB, tokens
+from tests.curvature.networks import LENGTH, VOCAB, WIDTH, tokens
 from tests.curvature.registry import CASES, pairs, problem_of
 from tests.oracles.comparison import assert_same
 from tests.variants import randn
@@ -71,17 +72,19 @@ def test_a_model_that_asks_for_contents_is_rehearsed_with_them() -> None:
 
 def test_a_closed_form_that_does_not_fit_is_refused_before_it_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = problem()
-    needed, outputs = closed_form_bytes(whole, whole.select("layer1.attn.q"))
-    assert needed > 6 * LENGTH * VOCAB**2 * 8 and outputs == VOCAB
-    monkeypatch.setattr(operators, "available_bytes", lambda device: needed)
-    monkeypatch.setattr(operators, "exact_attention", lambda problem: pytest.fail("made all the same"))
-    with pytest.raises(
-        hl.InputError, match=r"memory: the closed form for \d+ outputs a position needs .* method='products'"
-    ):
-        hl.block_norms(whole, "layer1.attn.q", method="exact")
-    with pytest.raises(hl.InputError, match="memory: the closed form"):
-        hl.hessian(whole, "layer1.attn.q", method="exact")
-    assert hl.block_norms(whole, "layer1.attn.q", probes=3)["layer1.attn.q", "full"].method == "hutchinson"
+    cost = closed_form_cost(whole, whole.select("layer1.attn.q"))
+    assert cost.held_bytes > 6 * LENGTH * WIDTH**2 * 8 and cost.products == WIDTH
+    for place in (exactly, exact):
+        monkeypatch.setattr(place, "available_bytes", lambda device: 100)
+    monkeypatch.setattr(exactly, "exact_attention", lambda problem: pytest.fail("made all the same"))
+    monkeypatch.setattr(exact, "site_curvature", lambda *_: pytest.fail("made all the same"))
+    refused = r"method: got 'exact', but .*its closed form would hold .*, and 100 B are free; .*'products'"
+    for block in ("layer1.attn.q", "layer1.mlp.in"):
+        with pytest.raises(hl.InputError, match=refused):
+            hl.block_norms(whole, block, method="exact")
+        with pytest.raises(hl.InputError, match=refused):
+            hl.hessian(whole, block, method="exact")
+        assert hl.block_norms(whole, block, probes=3)[block, "full"].method == "hutchinson"
 
 
 def test_a_problem_that_fits_is_left_alone_and_one_that_does_not_is_cut() -> None:

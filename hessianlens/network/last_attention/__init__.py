@@ -1,5 +1,11 @@
 """The last attention layer of a network in closed form: what lies behind it, its blocks and their norms."""
 
-from hessianlens.network.last_attention.exact import CLOSED_FORM, ExactAttention, closed_form_bytes, exact_attention
+from hessianlens.network.last_attention.exact import (
+    CLOSED_FORM,
+    Cost,
+    ExactAttention,
+    closed_form_cost,
+    exact_attention,
+)
 
-__all__ = ["CLOSED_FORM", "ExactAttention", "closed_form_bytes", "exact_attention"]
+__all__ = ["CLOSED_FORM", "Cost", "ExactAttention", "closed_form_cost", "exact_attention"]

@@ -94,6 +94,20 @@ def position_derivatives(
     return PositionDerivatives(gradient.detach(), _pulled_back(Lambda, J), head, positions)
 
 
+def position_curvature(gradient: Tensor, ggn: Tensor, head: Tensor) -> PositionDerivatives:
+    """The same from what is known at every position.
+
+    Args:
+        gradient: ``g``, (B, L, d).
+        ggn: ``C^ggn``, (B, L, d, d).
+        head: ``C^head``, the same.
+    """
+    seen = (gradient != 0).any(-1) | (ggn != 0).flatten(2).any(-1) | (head != 0).flatten(2).any(-1)
+    positions = _some(seen)
+    kept = None if not bool(head.any()) else head[:, positions]
+    return PositionDerivatives(gradient[:, positions], TokenCurvature(ggn[:, positions]), kept, positions)
+
+
 def _pulled_back(Lambda: Tensor, J: Tensor) -> UncoupledCurvature:
     """``J^T Lambda J``, factored where there are few outputs."""
     left, right = J.transpose(-1, -2), (Lambda @ J).transpose(-1, -2)
@@ -103,7 +117,11 @@ def _pulled_back(Lambda: Tensor, J: Tensor) -> UncoupledCurvature:
 
 
 def _carrying(slope: Tensor, Lambda: Tensor) -> Tensor:
-    seen = (slope != 0).any(-1) | (Lambda != 0).flatten(2).any(-1)
+    return _some((slope != 0).any(-1) | (Lambda != 0).flatten(2).any(-1))
+
+
+def _some(seen: Tensor) -> Tensor:
+    """Positions that are seen in some sequence; the first one if there is none."""
     found = seen.any(0).nonzero()[:, 0]
     return found if len(found) else found.new_zeros(1)
 

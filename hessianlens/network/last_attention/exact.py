@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -14,9 +15,11 @@ from hessianlens.network.last_attention.behind import (
     InNetworkHessian,
     PositionDerivatives,
     in_network_hessian,
+    position_curvature,
     position_derivatives,
 )
 from hessianlens.network.last_attention.part_norms import part_norms
+from hessianlens.network.linear_maps import LinearMaps, Plan, SiteCurvature
 from hessianlens.network.rehearsal import forward_sizes, sequences_of
 from hessianlens.network.sites import AttentionSite, find_site, frozen_copy
 from hessianlens.operators import ArrangedGrid, BlockGrid, StructuredOperator, TokenSum
@@ -60,6 +63,10 @@ class ExactAttention:
     @cached_property
     def derivatives(self) -> tuple[PositionDerivatives, ...]:
         """Gradient and curvature of the network behind the layer, at each batch."""
+        if not _through_outputs(self.sites[0].network_output.shape[-1], self.sites[0].output.shape[-1]):
+            at_layer = self._at_layer()
+            if at_layer is not None:
+                return at_layer
         found = []
         for site, batch in zip(self.sites, self.problem.data, strict=True):
 
@@ -69,6 +76,20 @@ class ExactAttention:
             with differentiable_twice(self.model):
                 found.append(position_derivatives(site.output, site.network_output, site.behind_at, loss))
         return tuple(found)
+
+    def _at_layer(self) -> tuple[PositionDerivatives, ...] | None:
+        """The same at what the output projection puts out, whatever the number of outputs behind it."""
+        maps, block = LinearMaps(self.problem), self.problem.blocks.get(f"{self.prefix}.o")
+        plan = None if block is None else maps.plan(block, block, math.inf)
+        if not isinstance(plan, Plan) or max(rows.members for rows, _ in plan.groups) > 1:
+            return None
+        return tuple(
+            position_curvature(
+                maps.slope(plan, number).reshape(site.output.shape),
+                *(part.reshape(*site.output.shape, -1) for part in _parts(maps.curvature(plan, number))),
+            )
+            for number, site in enumerate(self.sites)
+        )
 
     @cached_property
     def _hessians(self) -> tuple[InNetworkHessian, ...]:
@@ -144,6 +165,10 @@ class ExactAttention:
         return partial(storage.bias_by_head if bias else storage.by_head, name)
 
 
+def _parts(found: SiteCurvature) -> tuple[Tensor, Tensor]:
+    return found.ggn, found.functional
+
+
 def _sum(blocks: Sequence[StructuredOperator]) -> TokenSum:
     total = blocks[0]
     for block in blocks[1:]:
@@ -169,11 +194,25 @@ def exact_attention(problem: Problem) -> ExactAttention | None:
     return ExactAttention(problem, tuple(sites), model)
 
 
-def closed_form_bytes(problem: Problem, blocks: Sequence[Block]) -> tuple[int, int]:
-    """Bytes that the closed form would hold at its peak, from sizes alone, and the number of outputs a position.
+@dataclass(frozen=True)
+class Cost:
+    """What the closed form takes.
 
-    For N tokens with v outputs and width d: twice the Hessian of the loss at the outputs, ``N v^2``; then that, the
-    Jacobians ``N v d`` in three copies, the curvature ``N d^2`` in two, and for every head its small matrices.
+    Attributes:
+        products: Products, each over all of the data.
+        held_bytes: Bytes at the peak.
+    """
+
+    products: int
+    held_bytes: int
+
+
+def closed_form_cost(problem: Problem, blocks: Sequence[Block]) -> Cost:
+    """What the closed form of the last attention layer would take, from sizes alone.
+
+    For N tokens with v outputs and width d. With few outputs: twice the Hessian of the loss at these, ``N v^2``; then
+    that, the Jacobians ``N v d`` in three copies, the curvature ``N d^2`` in two. With many: that curvature alone. And
+    for every head its small matrices.
 
     Args:
         problem: From `hessianlens.problem`.
@@ -183,6 +222,14 @@ def closed_form_bytes(problem: Problem, blocks: Sequence[Block]) -> tuple[int, i
     length = positions[-1] if positions else 1
     tokens = length * sum(map(sequences_of, problem.data))
     width = max(max(block.shape) for block in blocks)
-    first = 2 * tokens * outputs**2 + tokens * outputs * width
-    later = tokens * (outputs**2 + 3 * outputs * width + 3 * width**2 + 2 * length**2)
-    return max(first, later) * problem.dtype.itemsize, outputs
+    small = 3 * width**2 + 2 * length**2
+    if _through_outputs(outputs, width):
+        first = 2 * tokens * outputs**2 + tokens * outputs * width
+        held = max(first, tokens * (outputs**2 + 3 * outputs * width + small))
+        return Cost(2 * outputs + width, held * problem.dtype.itemsize)
+    return Cost(width, tokens * (width**2 + small) * problem.dtype.itemsize)
+
+
+def _through_outputs(outputs: int, width: int) -> bool:
+    """Whether the curvature behind the layer is found by way of the outputs, in few factors, or at the layer itself."""
+    return 2 * outputs < width

@@ -4,6 +4,7 @@
 finds the second derivatives between the outputs of two maps, `exact` makes blocks of them.
 """
 
-from hessianlens.network.linear_maps.exact import LinearMaps, Plan, linear_maps
+from hessianlens.network.linear_maps.curvature import SiteCurvature
+from hessianlens.network.linear_maps.exact import LinearMaps, Plan
 
-__all__ = ["LinearMaps", "Plan", "linear_maps"]
+__all__ = ["LinearMaps", "Plan", "SiteCurvature"]

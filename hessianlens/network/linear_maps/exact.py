@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -105,14 +104,12 @@ class LinearMaps:
         return known
 
     def _planned(self, row: Block, column: Block, most_products: float) -> Plan | str:
-        pieces = [self._pieces(block) for block in (row, column)]
-        for found in pieces:
-            if isinstance(found, str):
-                return found
-        rows, columns = (found for found in pieces if not isinstance(found, str))
+        rows, columns = self._pieces(row), self._pieces(column)
+        if isinstance(rows, str) or isinstance(columns, str):
+            return rows if isinstance(rows, str) else str(columns)
         if rows[0].use.site > columns[0].use.site:
-            found = self.plan(column, row, most_products)
-            return found if isinstance(found, str) else replace(found, turned=True)
+            other = self.plan(column, row, most_products)
+            return other if isinstance(other, str) else replace(other, turned=True)
         chosen: list[tuple[Grouping, Grouping]] = []
         for number, (first, second) in enumerate(zip(rows, columns, strict=True)):
             sequences = max(1, sequences_of(self.problem.data[number]))
@@ -196,10 +193,14 @@ class LinearMaps:
         assert isinstance(turned, ArrangedGrid)
         return turned
 
+    def slope(self, plan: Plan, number: int) -> Tensor:
+        """The gradient of the loss at what the row's map puts out, ``[position, feature]``, at a batch."""
+        return self._taps(number, (plan.row[number], plan.column[number])).slope(plan.row[number].use.site)
+
     def _terms(self, part: str, plan: Plan, number: int) -> list[Term]:
         row, column = plan.row[number], plan.column[number]
         rows, columns = plan.groups[number]
-        found = self._curvature(plan, number)
+        found = self.curvature(plan, number)
         tapped = self._taps(number, (row, column))
         matrix = {
             "ggn": found.ggn,
@@ -220,7 +221,8 @@ class LinearMaps:
                 terms.append(_moving(moved, p, slope, gain=column.use.kind is Kind.GAIN))
         return terms
 
-    def _curvature(self, plan: Plan, number: int) -> SiteCurvature:
+    def curvature(self, plan: Plan, number: int) -> SiteCurvature:
+        """Between what the two maps of a plan put out, at a batch."""
         row, column = plan.row[number], plan.column[number]
         sides = [(piece.use.site, tuple(piece.features.tolist())) for piece in (row, column)]
         moving = () if row.use.site == column.use.site else (column.use.parameter, tuple(column.inputs.tolist()))
@@ -301,13 +303,3 @@ def _squeezed(term: Term) -> Term:
                 tensor, indices = tensor.squeeze(indices.index(letter)), indices.replace(letter, "")
         factors.append(Factor(factor.name, indices, tensor))
     return Term(term.coefficient, tuple(factors))
-
-
-_made: WeakKeyDictionary[Problem, LinearMaps] = WeakKeyDictionary()
-
-
-def linear_maps(problem: Problem) -> LinearMaps:
-    """The linear maps of a problem, found once."""
-    if problem not in _made:
-        _made[problem] = LinearMaps(problem)
-    return _made[problem]

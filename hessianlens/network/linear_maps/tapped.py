@@ -93,13 +93,13 @@ class Tapped:
             return None
         if id(value) not in self._pulled:
             dummy = torch.zeros_like(value, requires_grad=True)
-            (back,) = torch.autograd.grad(value, leaf, dummy, create_graph=True, retain_graph=True, allow_unused=True)
-            self._pulled[id(value)] = (value, dummy, back)
+            pulled = torch.autograd.grad(value, leaf, dummy, create_graph=True, retain_graph=True, allow_unused=True)
+            self._pulled[id(value)] = (value, dummy, pulled[0])
         _, dummy, back = self._pulled[id(value)]
         if back is None or not back.requires_grad:
             return None
-        (found,) = torch.autograd.grad(back, dummy, tangent.reshape(leaf.shape), retain_graph=True, allow_unused=True)
-        return found
+        moved = torch.autograd.grad(back, dummy, tangent.reshape(leaf.shape), retain_graph=True, allow_unused=True)
+        return moved[0]
 
     @cached_property
     def _pulled(self) -> dict[int, tuple[Tensor, Tensor, Tensor | None]]:

@@ -137,7 +137,7 @@ class Taps(TorchFunctionMode):
         run: Callable[[], Tensor],
     ) -> Tensor:
         """``a W + b`` in either layout."""
-        uses = []
+        uses: list[tuple[str, Kind, Tensor | None]] = []
         if self._seen(a) is not None:
             self._unknown(a, func)
         if weight is not None:
@@ -253,6 +253,8 @@ def _flat(found: object) -> list[object]:
 
 
 _LINEAR = nnf.linear
+_PROPERTIES: tuple[Any, ...] = tuple(vars(torch._C.TensorBase)[name].__get__ for name in ("T", "mT"))
+"""How the transpose is asked for without a call."""
 
 
 def _handle_linear(
@@ -270,7 +272,7 @@ def _handlers() -> dict[Any, Callable[..., Any]]:
         Taps._plus: (torch.add, Tensor.add, Tensor.__add__, Tensor.__radd__),
         Taps._layer_norm: (nnf.layer_norm, torch.layer_norm),
         Taps._rms_norm: (nnf.rms_norm, torch.rms_norm) if hasattr(nnf, "rms_norm") else (),
-        Taps._transposed: (torch.t, Tensor.t, torch.transpose, Tensor.transpose, Tensor.T.__get__, Tensor.mT.__get__),
+        Taps._transposed: (torch.t, Tensor.t, torch.transpose, Tensor.transpose, *_PROPERTIES),
         Taps._converted: (Tensor.to, Tensor.float, Tensor.double, Tensor.contiguous, Tensor.type_as),
     }
     for handler, functions in named.items():

@@ -1,0 +1,164 @@
+"""What is known exactly about a problem's blocks, and at which price: one place to ask, one answer a block.
+
+Two ways lead to an exact block. The closed form of the last attention layer knows its weights at the price of the
+curvature behind it; the linear maps know any weight, bias or gain at the price of the curvature at what it feeds. What
+can be afforded is decided from sizes, before anything but a forward pass is run.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from hessianlens.memory import SAFE_SHARE, available_bytes
+from hessianlens.network.last_attention import ExactAttention, closed_form_cost, exact_attention
+from hessianlens.network.linear_maps import LinearMaps, Plan
+from hessianlens.operators import StructuredOperator
+from hessianlens.problems import Block, Problem
+from hessianlens.sizes import readable
+
+CHEAP_PRODUCTS = 512
+"""Products up to which a matrix is found exactly without being asked to."""
+CHEAP_BYTES = 2**29
+"""Memory up to which it is."""
+
+
+@dataclass(frozen=True)
+class Price:
+    """What an exact answer may cost.
+
+    Attributes:
+        products: Products, each over all of the data.
+        held_bytes: Memory.
+    """
+
+    products: float = CHEAP_PRODUCTS
+    held_bytes: float = CHEAP_BYTES
+
+
+ANY_PRICE = Price(math.inf, math.inf)
+"""As long as it fits in memory."""
+
+
+@dataclass(frozen=True, eq=False)
+class Attention:
+    """A block between weights of the last attention layer, by its closed form.
+
+    What lies behind the layer is looked at once for all of its blocks, and not counted in `products`.
+    """
+
+    source: ExactAttention
+    row: Block
+    column: Block
+    products: int = 0
+
+    @property
+    def why(self) -> str:
+        """Why it is exact, in words."""
+        return f"closed form of {self.source.prefix}: what lies behind the last attention layer acts on positions alone"
+
+    def operator(self, part: str) -> StructuredOperator:
+        """The matrix."""
+        return self.source.operator(part, self.row, self.column)
+
+    def norms(self, parts: Sequence[str]) -> dict[str, float]:
+        """Norms of parts; of a block with itself from inner products that these share."""
+        if self.row is self.column:
+            return self.source.norms(self.row, parts)
+        return {part: float(self.operator(part).frobenius_norm()) for part in parts}
+
+
+@dataclass(frozen=True, eq=False)
+class Mapped:
+    """A block between weights that enter through linear maps."""
+
+    maps: LinearMaps
+    plan: Plan
+
+    @property
+    def products(self) -> int:
+        """Products that it takes."""
+        return self.plan.products
+
+    @property
+    def why(self) -> str:
+        """Why it is exact, in words."""
+        return self.plan.why
+
+    def operator(self, part: str) -> StructuredOperator:
+        """The matrix."""
+        return self.maps.operator(part, self.plan)
+
+    def norms(self, parts: Sequence[str]) -> dict[str, float]:
+        """Norms of parts."""
+        return self.maps.norms(self.plan, parts)
+
+
+Answer = Attention | Mapped
+
+
+class Exactly:
+    """Exact blocks of a problem.
+
+    Args:
+        problem: From `hessianlens.problem`.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+
+    def answer(self, row: Block, column: Block, price: Price) -> Answer | str:
+        """The block between two others exactly; why not, in words, if it cannot be had at a price.
+
+        Args:
+            row: Block of the rows.
+            column: Block of the columns.
+            price: The most that it may cost.
+        """
+        attention = self.affordable_attention((row, column), price)
+        if isinstance(attention, ExactAttention):
+            if attention.covers((row, column)):
+                return Attention(attention, row, column)
+            attention = ""
+        plan = self._maps.plan(row, column, price.products)
+        if isinstance(plan, str):
+            return attention or plan
+        if plan.held_bytes > price.held_bytes:
+            return f"its closed form would hold {readable(plan.held_bytes)}; method='exact' lets it"
+        return Mapped(self._maps, plan)
+
+    @cached_property
+    def _maps(self) -> LinearMaps:
+        return LinearMaps(self.problem)
+
+    @cached_property
+    def attention(self) -> ExactAttention | None:
+        """The closed form of the last attention layer; None where the model has none that it fits."""
+        return exact_attention(self.problem)
+
+    def affordable_attention(self, blocks: Sequence[Block], price: Price) -> ExactAttention | str:
+        """The closed form of the last attention layer, if attention is asked for; why not, in words, or empty.
+
+        Args:
+            blocks: What is asked for.
+            price: The most that the closed form may cost.
+        """
+        asked = [block for block in blocks if ".attn." in block.name]
+        if not asked:
+            return ""
+        cost = closed_form_cost(self.problem, asked)
+        free = available_bytes(self.problem.device)
+        if cost.held_bytes > SAFE_SHARE * free:
+            return f"its closed form would hold {readable(cost.held_bytes)}, and {readable(free)} are free"
+        if cost.products > max(price.products, CHEAP_PRODUCTS) and "attention" not in vars(self):
+            return ""
+        return self.attention or ""
+
+
+def exactly(problem: Problem) -> Exactly:
+    """The exact blocks of a problem; what was found is kept with it."""
+    found = problem.remembered.setdefault("exactly", Exactly(problem))
+    assert isinstance(found, Exactly)
+    return found

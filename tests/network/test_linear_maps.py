@@ -1,0 +1,215 @@
+"""Exact blocks of weights, biases and gains behind linear maps: every architecture, pair of blocks and part."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import hessianlens as hl
+from hessianlens.network.linear_maps import LinearMaps, Plan, exact
+from hessianlens.network.linear_maps.tapped import recorded
+from hessianlens.network.linear_maps.taps import Kind, Taps
+from hessianlens.operators import BlockGrid
+from hessianlens.problems import Problem
+from tests.curvature import networks
+from tests.curvature.registry import CASES, dense_of, pairs, problem_of
+from tests.oracles.comparison import assert_same
+from tests.oracles.network import PARTS
+from tests.oracles.properties import PROPERTIES
+from tests.variants import randn
+
+LOOKUPS = ("embed", "pos", "embed.patch", "encoder.layer0.attn.relative_bias")
+"""Blocks that enter otherwise."""
+ANY = float("inf")
+
+
+def agreement(maps: LinearMaps, name: str, most: float = ANY) -> int:
+    """Every pair of blocks and every part against dense autograd; gives the number of pairs."""
+    problem, dense, pairs_seen = maps.problem, dense_of(name), 0
+    names = [block for block in CASES[name].blocks if block not in LOOKUPS]
+    for row in names:
+        for column in names:
+            plan = maps.plan(problem.blocks[row], problem.blocks[column], most)
+            assert isinstance(plan, Plan), f"{row} x {column}: {plan}"
+            for part, key in PARTS.items():
+                expected = dense.block(key, row, column)
+                # A block may be zero by structure, or tiny beside the others.
+                size = max(float(expected.norm()), 1e-3 * float(getattr(dense, key).norm()))
+                error = float((maps.operator(part, plan).to_dense() - expected).norm())
+                assert error <= CASES[name].relative * size, f"{part} {row} x {column}: {error / size}"
+            pairs_seen += 1
+    return pairs_seen
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if "between sequences" not in name])
+def test_every_pair_of_blocks_is_that_of_autograd(name: str) -> None:
+    assert agreement(LinearMaps(problem_of(name)), name) >= 9
+
+
+def test_a_loss_between_sequences_is_refused() -> None:
+    problem = problem_of("pooled encoder, loss between sequences")
+    block = problem.blocks["layer0.mlp.out"]
+    assert LinearMaps(problem).plan(block, block, ANY) == "the loss couples sequences of a batch with each other"
+
+
+# --- maps that are wrong in one place --------------------------------------------------------------------------------
+
+
+def _without_motion(*args):
+    return replace(exact_site_curvature(*args), moved=None)
+
+
+def _positions_alone(tapped, row, column, rows, columns):
+    return rows[0], columns[0]
+
+
+def _functional_forgotten(*args):
+    found = exact_site_curvature(*args)
+    return replace(found, functional=torch.zeros_like(found.functional))
+
+
+exact_site_curvature = exact.site_curvature
+WRONG = {
+    "inputs that stand still": ("site_curvature", _without_motion),
+    "positions never coupled": ("grouping_of", _positions_alone),
+    "no functional part": ("site_curvature", _functional_forgotten),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_a_wrong_one_fails(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    place, replacement = WRONG[wrong]
+    monkeypatch.setattr(exact, place, replacement)
+    with pytest.raises((AssertionError, hl.InputError)):
+        agreement(LinearMaps(CASES["toy"].problem()), "toy")
+
+
+# --- what an operator can do -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("holds", PROPERTIES, ids=lambda p: p.__name__)
+@pytest.mark.parametrize("block", ["layer1.mlp.in", "layer1.norm2", "layer1.attn.o.bias", "layer0.attn.v"])
+def test_a_block_has_the_properties_of_its_matrix(block: str, holds) -> None:
+    problem = hl.problem(networks.toy(layers=2, heads=2, norm="pre"), pairs(2), "cross_entropy")
+    op = hl.hessian(problem, block, method="exact")
+    dense = hl.hessian(problem, block, method="products") @ torch.eye(op.shape[1], dtype=torch.float64)
+    holds(op, dense)
+
+
+def test_several_blocks_are_one_matrix() -> None:
+    problem = problem_of("GPT-NeoX, interleaved")
+    names = ["layer0.attn.q", "layer0.mlp.in.bias", "norm_final"]
+    for make in (hl.hessian, hl.ggn, hl.functional):
+        op, products = make(problem, names, method="exact"), make(problem, names, method="products")
+        assert isinstance(op, BlockGrid) and op.shape == products.shape
+        V = randn(op.shape[1], 3)
+        assert_same(op @ V, products @ V, "stacked", 1e-9)
+        assert_same(op.to_dense(), products @ torch.eye(op.shape[1], dtype=torch.float64), "dense", 1e-9)
+    wide = hl.hessian(problem, names[0], names[1:], method="exact")
+    assert_same(
+        wide.to_dense(), hl.hessian(problem, names, method="exact").to_dense()[: wide.shape[0], -wide.shape[1] :]
+    )
+
+
+def test_norms_are_exact_with_a_reason() -> None:
+    problem = problem_of("BERT, masked")
+    norms = hl.block_norms(problem, "layer0.mlp.*", method="exact")
+    for (block, part), norm in norms.items():
+        op = {"full": hl.hessian, "ggn": hl.ggn, "functional": hl.functional}[part](problem, block, method="products")
+        expected = float((op @ torch.eye(op.shape[1], dtype=torch.float64)).norm())
+        assert norm.exact and norm.value == pytest.approx(expected, rel=1e-9, abs=1e-12)
+
+
+def test_single_precision() -> None:
+    rough, fine = CASES["GPT-2"].problem(dtype=torch.float32), problem_of("GPT-2")
+    for block in ("layer1.mlp.out", "layer1.norm2"):
+        found = hl.hessian(rough, block, method="exact").to_dense()
+        assert found.dtype == torch.float32
+        assert_same(found.double(), hl.hessian(fine, block, method="exact").to_dense(), block, 1e-3)
+
+
+# --- prices ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_price_is_known_before_anything_is_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = hl.problem(networks.toy(layers=2, heads=2), pairs(3), "cross_entropy")
+    maps = LinearMaps(problem)
+    width, length = networks.WIDTH, networks.LENGTH
+    early, late = problem.blocks["layer0.attn.q"], problem.blocks["layer1.attn.o"]
+    monkeypatch.setattr(exact, "Tapped", lambda *_: pytest.fail("a graph was made"))
+    assert maps.plan(early, early, width * length - 1) == (
+        f"it would take {width * length} products, and {width * length - 1} are thought worth it; "
+        "method='exact' takes them"
+    )
+    assert "it would take" in maps.plan(late, late, width - 1)
+    monkeypatch.undo()
+    for block, products in ((early, width * length), (late, width)):
+        plan = maps.plan(block, block, products)
+        assert isinstance(plan, Plan) and plan.products == products
+        assert plan.held_bytes >= 3 * 8 * 3 * length * products * width
+    assert (
+        "no two positions" in maps.plan(late, late, ANY).why
+        and f"the {length} positions" in maps.plan(early, early, ANY).why
+    )
+
+
+def test_nothing_is_built_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weight and bias of a map, all parts, norms and operators: one curvature."""
+    built = []
+
+    def counted(*args):
+        built.append(args)
+        return exact_site_curvature(*args)
+
+    monkeypatch.setattr(exact, "site_curvature", counted)
+    problem = hl.problem(networks.toy(norm="pre"), pairs(2), "cross_entropy")
+    hl.block_norms(problem, "layer0.mlp.out*", method="exact")
+    hl.hessian(problem, "layer0.mlp.out.bias", method="exact").to_dense()
+    hl.block_norms(problem, "layer0.mlp.out*", method="exact")
+    assert len(built) == 2  # the toy adds its bias in a step of its own
+
+
+# --- where parameters are met ----------------------------------------------------------------------------------------
+
+
+class Odd(nn.Module):
+    """A weight used twice, one that is looked at only, one cut in two, a gain up to a constant, a transposed weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        for name, shape in {"twice": (3, 3), "cut": (3, 4), "gain": (3,), "turned": (3, 3), "bias": (3,)}.items():
+            self.register_parameter(name, nn.Parameter(torch.ones(shape)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        assert self.gain.shape == (3,) and self.gain.dtype is x.dtype and self.gain.requires_grad in (True, False)
+        x = x @ self.twice @ self.twice
+        x = x * (1.0 + self.gain) + self.bias
+        x = torch.matmul(x, self.turned.T)
+        return x @ self.cut[:, :2]
+
+
+def test_uses_are_told_apart() -> None:
+    data = (torch.randn(2, 4, 3), torch.zeros(2, 4, dtype=torch.int64))
+    problem: Problem = hl.problem(Odd(), data, "cross_entropy")
+    record = recorded(problem, problem.data[0])
+    assert record.only_use("twice") == "it is used in several places"
+    assert record.only_use("cut") == "it enters the network through __getitem__"
+    assert record.only_use("nothing") == "it was not seen in use"
+    kinds = {name: record.only_use(name).kind for name in ("gain", "turned", "bias")}
+    assert kinds == {"gain": Kind.GAIN, "turned": Kind.OUT_IN, "bias": Kind.SHIFT}
+    for block in ("gain", "turned", "bias"):
+        op = hl.hessian(problem, block, method="exact")
+        products = hl.hessian(problem, block, method="products") @ torch.eye(op.shape[1])
+        assert_same(op.to_dense(), products, block, 1e-4)
+
+
+def test_taps_leave_a_model_as_it_is() -> None:
+    problem = problem_of("nn.TransformerEncoder, square")
+    with problem.scope(), torch.no_grad():
+        before = problem.forward(problem.params, problem.data[0])
+        with Taps(problem.params):
+            during = problem.forward(problem.params, problem.data[0])
+    assert_same(during, before, "outputs", 1e-12)
