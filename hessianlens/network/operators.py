@@ -4,22 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hessianlens.curvature import BlockPairOperator, FunctionalOperator, GaussNewtonOperator, HessianOperator, verify
+from hessianlens.curvature import MATRIX_FREE, verify
 from hessianlens.errors import InputError, check_choice, expect
 from hessianlens.memory import SAFE_SHARE, available_bytes
 from hessianlens.network.last_attention import ExactAttention, closed_form_bytes, exact_attention
-from hessianlens.operators import StructuredOperator
+from hessianlens.operators import Operator
 from hessianlens.problems import Block, Problem, check_problem
 from hessianlens.sizes import readable
 
 Pattern = str | Sequence[str]
-Operator = BlockPairOperator | StructuredOperator
 
-_MATRIX_FREE: dict[str, type[BlockPairOperator]] = {
-    "full": HessianOperator,
-    "ggn": GaussNewtonOperator,
-    "functional": FunctionalOperator,
-}
 METHODS = ("auto", "exact", "products")
 _CHEAP_OUTPUTS = 512
 """Outputs a position, and width of the model, up to which the closed form is taken without being asked for."""
@@ -27,6 +21,9 @@ _CHEAP_OUTPUTS = 512
 
 def hessian(problem: Problem, rows: Pattern, cols: Pattern | None = None, *, method: str = "auto") -> Operator:
     """The Hessian between named blocks, as an operator.
+
+    It has the methods of every `Operator`, and all of them give exact numbers: from the closed form where there is one
+    (``op.exact``), else by products, one a column. ``op.why`` says which and why, ``op.cost`` what it takes.
 
     Args:
         problem: From `hessianlens.problem`.
@@ -44,6 +41,8 @@ def hessian(problem: Problem, rows: Pattern, cols: Pattern | None = None, *, met
     (64, 64)
     >>> hessian(problem, "layer0.mlp.in")
     HessianOperator 128x128: [layer0.mlp.in] x [layer0.mlp.in], double backward, about 2 gradients a product
+    >>> hessian(problem, "layer0.mlp.in").why
+    "only weights of a decoder's last attention layer have a closed form, not layer0.mlp.in"
     """
     return _operator("full", problem, rows, cols, method)
 
@@ -63,12 +62,15 @@ def _operator(part: str, problem: Problem, rows: Pattern, cols: Pattern | None, 
     check_choice("method", method, METHODS)
     row_blocks = problem.select(rows)
     column_blocks = row_blocks if cols is None else problem.select(cols)
+    both = (*row_blocks, *column_blocks)
+    why = "method='products' was asked for"
     if method != "products":
-        exact = closed_form(problem, (*row_blocks, *column_blocks), forced=method == "exact")
-        one = len(row_blocks) == len(column_blocks) == 1
-        if exact is not None and one and exact.covers((*row_blocks, *column_blocks)):
-            verify(problem, [block.parameter for block in (*row_blocks, *column_blocks)])
-            return exact.operator(part, row_blocks[0], column_blocks[0])
+        exact, why = _searched(problem, both, forced=method == "exact")
+        if exact is not None and len(both) == 2 and exact.covers(both):
+            verify(problem, [block.parameter for block in both])
+            closed = exact.operator(part, *both)
+            closed.why = f"what follows {exact.prefix}, the last attention layer, acts on every position alone"
+            return closed
         if method == "exact":
             raise InputError(
                 "method: the closed form knows single weights of a decoder's last attention layer (q, k, v, o), with "
@@ -76,7 +78,18 @@ def _operator(part: str, problem: Problem, rows: Pattern, cols: Pattern | None, 
                 f"{', '.join(b.name for b in row_blocks)} x "
                 f"{', '.join(b.name for b in column_blocks)}. Use method='products'."
             )
-    return _MATRIX_FREE[part](problem, row_blocks, column_blocks)
+        why = why if exact is None else _why_not_covered(exact, both)
+    found = MATRIX_FREE[part](problem, row_blocks, column_blocks)
+    found.why = why
+    return found
+
+
+def _why_not_covered(exact: ExactAttention, blocks: Sequence[Block]) -> str:
+    """Why a closed form that is there does not answer for some blocks."""
+    outside = [block.name for block in blocks if not exact.covers([block])]
+    if outside:
+        return f"{outside[0]} is none of the weights of {exact.prefix} that the closed form knows (q, k, v, o)"
+    return "several blocks are joined, and the closed form knows single ones"
 
 
 def closed_form(problem: Problem, blocks: Sequence[Block], forced: bool = False) -> ExactAttention | None:
@@ -87,17 +100,34 @@ def closed_form(problem: Problem, blocks: Sequence[Block], forced: bool = False)
         blocks: What is asked for.
         forced: Take it whatever it costs, as long as it fits in memory; `InputError` if it does not.
     """
+    return _searched(problem, blocks, forced)[0]
+
+
+def _searched(problem: Problem, blocks: Sequence[Block], forced: bool) -> tuple[ExactAttention | None, str]:
+    """The closed form, or None and why there is none."""
     attention = [block for block in blocks if ".attn." in block.name]
     if not attention:
-        return None
+        return None, f"only weights of a decoder's last attention layer have a closed form, not {blocks[0].name}"
     needed, outputs = closed_form_bytes(problem, attention)
-    fits = needed <= SAFE_SHARE * available_bytes(problem.device)
-    if not forced:
-        wide = max(outputs, max(max(block.shape) for block in attention)) > _CHEAP_OUTPUTS
-        return None if wide or not fits else exact_attention(problem)
-    expect(
-        fits,
-        f"memory: the closed form for {outputs} outputs a position needs {readable(needed)}, "
-        f"{readable(available_bytes(problem.device))} are free; use method='products', or fewer or shorter sequences.",
-    )
-    return exact_attention(problem)
+    free = available_bytes(problem.device)
+    short = needed > SAFE_SHARE * free
+    if forced:
+        expect(
+            not short,
+            f"memory: the closed form for {outputs} outputs a position needs {readable(needed)}, {readable(free)} are "
+            "free; use method='products', or fewer or shorter sequences.",
+        )
+    elif (widest := max(outputs, *(max(block.shape) for block in attention))) > _CHEAP_OUTPUTS:
+        return None, (
+            f"the model is wide ({widest} features or outputs a position), and the closed form is taken by itself up "
+            f"to {_CHEAP_OUTPUTS}; method='exact' takes it"
+        )
+    elif short:
+        return None, f"the closed form needs {readable(needed)} of memory, {readable(free)} are free"
+    exact = exact_attention(problem)
+    if exact is None:
+        return None, (
+            "the model is not a decoder of a known kind whose last attention layer is followed by maps and a loss that "
+            "act on every position alone"
+        )
+    return exact, ""

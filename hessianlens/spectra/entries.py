@@ -10,10 +10,16 @@ from jaxtyping import Float
 from torch import Tensor
 
 from hessianlens.memory import ensure_fits
-from hessianlens.operators import StructuredOperator
 from hessianlens.spectra.estimate import Estimate
 from hessianlens.spectra.probes import check_count, check_seed, chunk_size
-from hessianlens.spectra.products import LinearOperator, Progress, check_operator, check_progress, multiply
+from hessianlens.spectra.products import (
+    LinearOperator,
+    Progress,
+    check_operator,
+    check_progress,
+    in_closed_form,
+    multiply,
+)
 
 _DENSE_ENTRIES = 2**22
 
@@ -46,7 +52,7 @@ def median_entry(
     rows, n = check_operator(op)
     check_progress(progress)
     check_seed(seed)
-    if isinstance(op, StructuredOperator) and rows * n <= _DENSE_ENTRIES:
+    if in_closed_form(op) and rows * n <= _DENSE_ENTRIES:
         return Estimate.exactly(float(np.median(op.to_dense().detach().abs().cpu().numpy())))
     check_count("columns", columns, 1 if n == 1 else 2, "the error bar is their spread")
     count = min(int(columns), n)
