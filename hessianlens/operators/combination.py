@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from textwrap import indent
 
@@ -9,6 +10,7 @@ import torch
 from curvlinops._torch_base import PyTorchLinearOperator
 from torch import Tensor
 
+from hessianlens.errors import expect
 from hessianlens.operators.operator import Operator
 
 
@@ -20,12 +22,27 @@ class LinearCombination(Operator):
 
     Args:
         terms: Numbers and operators, at least one pair; combinations among them are taken apart.
+
+    >>> import hessianlens as hl
+    >>> model, task = hl.models.Transformer(layers=1, d_model=4, d_mlp=3, dtype=torch.float64), hl.tasks.Addition()
+    >>> problem = hl.problem(model, task.batch(2, seed=0), task.cross_entropy)
+    >>> op = hl.hessian(problem, "layer0.mlp.in") - hl.ggn(problem, "layer0.mlp.in") / 2
+    >>> op
+    LinearCombination 12x12 float64, about 2 gradients a product + about 3 gradients a product:
+      +1 HessianOperator 12x12: [layer0.mlp.in] x [layer0.mlp.in], double backward, about 2 gradients a product
+      -0.5 GaussNewtonOperator 12x12: [layer0.mlp.in] x [layer0.mlp.in], Jacobian products, about 3 gradients a product
+    >>> bool(torch.isclose(op.trace(), op.to_dense().trace()))
+    True
     """
 
     def __init__(self, terms: Sequence[tuple[float, PyTorchLinearOperator]]) -> None:
         flat: list[tuple[float, PyTorchLinearOperator]] = []
         for number, op in terms:
             flat += [(number * c, A) for c, A in op.terms] if isinstance(op, LinearCombination) else [(number, op)]
+        expect(
+            all(math.isfinite(number) for number, _ in flat),
+            "scalar: the numbers of a multiple of a multiple have an infinite product, expected a finite one.",
+        )
         super().__init__(flat[0][1]._in_shape, flat[0][1]._out_shape)
         self.terms: tuple[tuple[float, PyTorchLinearOperator], ...] = tuple(flat)
         self.exact = all(isinstance(op, Operator) and op.exact for _, op in flat)
@@ -71,9 +88,13 @@ class LinearCombination(Operator):
         return torch.stack([number * op._diagonal().to(self.dtype) for number, op in parts]).sum(0)
 
     def __repr__(self) -> str:
-        summands = "\n".join(indent(f"{number:+.4g} {op!r}", "  ") for number, op in self.terms)
+        summands = "\n".join(indent(f"{number:+.4g} {_shown(op)}", "  ") for number, op in self.terms)
         dtype = str(self.dtype).removeprefix("torch.")
         return f"LinearCombination {self.shape[0]}x{self.shape[1]} {dtype}, {self.product_cost}:\n{summands}"
+
+
+def _shown(op: PyTorchLinearOperator) -> str:
+    return repr(op) if isinstance(op, Operator) else f"{type(op).__name__} {op.shape[0]}x{op.shape[1]}"
 
 
 def _method(op: PyTorchLinearOperator) -> str:

@@ -25,7 +25,22 @@ class Operator(CheckedOperator):
     columns at a time; operators in closed form answer them from their factors. For estimates from few products there
     are `hessianlens.frobenius`, `hessianlens.trace` and `hessianlens.diagonal`.
 
-    A kind of operator has at least ``_matmat``, ``_adjoint``, ``dtype``, ``device`` and ``product_cost``.
+    A kind of operator has at least ``_matmat``, ``_adjoint``, ``dtype``, ``device``, ``product_cost`` and a
+    ``__repr__``.
+
+    >>> class Doubling(Operator):
+    ...     dtype, device, product_cost = torch.float64, torch.device("cpu"), "a multiplication a number"
+    ...
+    ...     def _matmat(self, X):
+    ...         return [2 * x for x in X]
+    ...
+    ...     def _adjoint(self):
+    ...         return self
+    >>> op = Doubling([(2, 2)], [(2, 2)])
+    >>> op.trace(), op.frobenius_norm(), (op / 2 - op).diagonal()
+    (tensor(8., dtype=torch.float64), tensor(4., ...), tensor([-1., -1., -1., -1.], dtype=torch.float64))
+    >>> op.exact, op.cost
+    (False, 'a multiplication a number; its norm or its entries take 4 products')
     """
 
     method: str = "products"
