@@ -10,7 +10,7 @@ import torch
 from curvlinops._torch_base import PyTorchLinearOperator
 from torch import Tensor
 
-from hessianlens.errors import expect
+from hessianlens.errors import check_number, check_that, expect
 from hessianlens.operators.operator import Operator
 
 
@@ -37,7 +37,7 @@ class LinearCombination(Operator):
 
     def __init__(self, terms: Sequence[tuple[float, PyTorchLinearOperator]]) -> None:
         flat: list[tuple[float, PyTorchLinearOperator]] = []
-        for number, op in terms:
+        for number, op in _checked(terms):
             flat += [(number * c, A) for c, A in op.terms] if isinstance(op, LinearCombination) else [(number, op)]
         expect(
             all(math.isfinite(number) for number, _ in flat),
@@ -91,6 +91,27 @@ class LinearCombination(Operator):
         summands = "\n".join(indent(f"{number:+.4g} {_shown(op)}", "  ") for number, op in self.terms)
         dtype = str(self.dtype).removeprefix("torch.")
         return f"LinearCombination {self.shape[0]}x{self.shape[1]} {dtype}, {self.product_cost}:\n{summands}"
+
+
+def _checked(terms: object) -> list[tuple[float, PyTorchLinearOperator]]:
+    """Numbers with operators between the same parameters, on one device."""
+    pairs = isinstance(terms, Sequence) and all(isinstance(pair, tuple) and len(pair) == 2 for pair in terms)
+    check_that(pairs and bool(terms), "terms", terms, "pairs of a number and an operator, at least one")
+    assert isinstance(terms, Sequence)
+    for number, op in terms:
+        check_number("scalar", number)
+        check_that(
+            isinstance(op, PyTorchLinearOperator), "operator", op, "a linear operator of this package or curvlinops"
+        )
+    first = terms[0][1]
+    for _, op in terms[1:]:
+        expect(
+            first._in_shape == op._in_shape and first._out_shape == op._out_shape,
+            f"operator: got one {op.shape[0]}x{op.shape[1]} on other parameters, expected "
+            f"{first.shape[0]}x{first.shape[1]} on the same ones.",
+        )
+        expect(first.device == op.device, f"operator: got one on {op.device}, expected {first.device} as the other.")
+    return list(terms)
 
 
 def _shown(op: PyTorchLinearOperator) -> str:

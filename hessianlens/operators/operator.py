@@ -115,15 +115,6 @@ class Operator(CheckedOperator):
     def __add__(self, other: Any) -> Operator:
         if not isinstance(other, PyTorchLinearOperator):
             return NotImplemented
-        expect(
-            self._in_shape == other._in_shape and self._out_shape == other._out_shape,
-            f"operator: got one {other.shape[0]}x{other.shape[1]} on other parameters, expected "
-            f"{self.shape[0]}x{self.shape[1]} on the same ones.",
-        )
-        expect(
-            self.device == other.device,
-            f"operator: got one on {other.device}, expected {self.device} as the other.",
-        )
         return _combination((1.0, self), (1.0, other))
 
     def __radd__(self, other: Any) -> Operator:
