@@ -25,8 +25,7 @@ class Operator(CheckedOperator):
     columns at a time; operators in closed form answer them from their factors. For estimates from few products there
     are `hessianlens.frobenius`, `hessianlens.trace` and `hessianlens.diagonal`.
 
-    A kind of operator has at least ``_matmat``, ``_adjoint``, ``dtype``, ``device``, ``product_cost`` and a
-    ``__repr__``.
+    A kind of operator has at least ``_matmat``, ``_adjoint``, ``dtype``, ``device`` and ``product_cost``.
 
     >>> class Doubling(Operator):
     ...     dtype, device, product_cost = torch.float64, torch.device("cpu"), "a multiplication a number"
@@ -37,6 +36,8 @@ class Operator(CheckedOperator):
     ...     def _adjoint(self):
     ...         return self
     >>> op = Doubling([(2, 2)], [(2, 2)])
+    >>> op
+    Doubling 4x4 float64, products, a multiplication a number
     >>> op.trace(), op.frobenius_norm(), (op / 2 - op).diagonal()
     (tensor(8., dtype=torch.float64), tensor(4., ...), tensor([-1., -1., -1., -1.], dtype=torch.float64))
     >>> op.exact, op.cost
@@ -109,6 +110,10 @@ class Operator(CheckedOperator):
             f"{what}: the block is {self.shape[0]}x{self.shape[1]} between different parameters; "
             f"a {what} exists for a block of a parameter with itself.",
         )
+
+    def __repr__(self) -> str:
+        dtype = str(self.dtype).removeprefix("torch.")
+        return f"{type(self).__name__} {self.shape[0]}x{self.shape[1]} {dtype}, {self.method}, {self.product_cost}"
 
     # --- algebra -----------------------------------------------------------------------------------------------------
 

@@ -37,7 +37,7 @@ def median_entry(
     The standard error is Woodruff's (1952), for a median of clustered draws: ``s``, the standard error of the share of
     entries below the median, from its spread over the columns and with the correction ``1 - columns / n`` of a finite
     population, is carried to half the distance between the quantiles ``1/2 - s`` and ``1/2 + s``. With all columns the
-    median is exact, as it is for a structured operator that is small enough to be written down.
+    median is exact, as it is for an operator in closed form that is small enough to be written down.
 
     Args:
         op: A linear operator or a matrix, square or not.
