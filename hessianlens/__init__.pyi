@@ -43,7 +43,7 @@ from .network import (
     ggn,
     hessian,
 )
-from .operators import BlockGrid, StructuredOperator, TokenSum
+from .operators import BlockGrid, Operator, StructuredOperator, TokenSum
 from .spectra import (
     Estimate,
     density,
@@ -80,6 +80,7 @@ __all__ = [
     "LowRankTokenCurvature",
     "Measured",
     "MultiHeadAttention",
+    "Operator",
     "PairNorms",
     "RotaryAttention",
     "SelfAttention",

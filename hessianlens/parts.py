@@ -1,4 +1,4 @@
-"""The names of the matrices that make up the curvature."""
+"""The names of the matrices that make up the curvature: one vocabulary for every call."""
 
 from __future__ import annotations
 
@@ -8,15 +8,31 @@ from hessianlens.errors import InputError, check_choice, shown
 
 PARTS = ("full", "ggn", "functional")
 """The Hessian, its Gauss-Newton part, and the difference of the two."""
+LAYER_PARTS = ("outer", "functional", "full")
+"""The same in the words and the order of the literature on attention layers, where Gauss-Newton is outer product."""
+_ALIASES = {"outer": "ggn"}
+PART_NAMES = (*PARTS, *_ALIASES)
+"""Every name that is understood."""
 
 
-def check_parts(parts: Sequence[str]) -> None:
-    """Some of the parts, each by its name.
+def part_name(part: object, argument: str = "part") -> str:
+    """The part that is meant, as one of `PARTS`.
 
-    >>> check_parts(("full", "ggn"))
+    >>> part_name("outer"), part_name("ggn"), part_name("full")
+    ('ggn', 'ggn', 'full')
+    """
+    check_choice(argument, part, PART_NAMES)
+    assert isinstance(part, str)
+    return _ALIASES.get(part, part)
+
+
+def check_parts(parts: Sequence[str]) -> tuple[str, ...]:
+    """Some of the parts, as names of `PARTS`, each once.
+
+    >>> check_parts(("full", "outer"))
+    ('full', 'ggn')
     """
     if isinstance(parts, str) or not isinstance(parts, Sequence) or not parts:
         got = "none" if isinstance(parts, Sequence) and not parts else shown(parts)
         raise InputError(f"parts: got {got}, expected some of {', '.join(map(repr, PARTS))}, as a tuple.")
-    for part in parts:
-        check_choice("parts", part, PARTS)
+    return tuple(dict.fromkeys(part_name(part, "parts") for part in parts))

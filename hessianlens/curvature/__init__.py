@@ -5,9 +5,11 @@ from hessianlens.curvature.ggn import GaussNewtonOperator
 from hessianlens.curvature.hessian import HessianOperator
 from hessianlens.curvature.linearisation import Linearisation
 from hessianlens.curvature.pair import BlockPairOperator
+from hessianlens.curvature.parts import MATRIX_FREE
 from hessianlens.curvature.verification import verify
 
 __all__ = [
+    "MATRIX_FREE",
     "BlockPairOperator",
     "FunctionalOperator",
     "GaussNewtonOperator",

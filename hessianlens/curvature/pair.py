@@ -10,17 +10,18 @@ from torch import Tensor
 
 from hessianlens.curvature.linearisation import Linearisation
 from hessianlens.curvature.verification import verify
-from hessianlens.operators.checked import CheckedOperator
+from hessianlens.operators import Operator
 from hessianlens.problems import Block, Problem
 
 Tangents = dict[str, Tensor]
 
 
-class BlockPairOperator(CheckedOperator):
+class BlockPairOperator(Operator):
     """A curvature matrix with rows and columns in named blocks, known through exact products.
 
-    Products go over the data batch by batch; the graph of a batch serves every vector of a product, and stays for later
-    products if it is the only one (or if `keep_graphs` says so).
+    Its trace, diagonal, norm and entries are exact as well, at the price of one product a column (or a row, if there
+    are fewer of them). Products go over the data batch by batch; the graph of a batch serves every vector of a product,
+    and stays for later products if it is the only one (or if `keep_graphs` says so).
 
     Args:
         problem: What is differentiated.
@@ -30,6 +31,7 @@ class BlockPairOperator(CheckedOperator):
     """
 
     method = "double backward"
+    why = "it was made from a problem's products"
     gradients_per_product: float = 2.0
     """Cost of one product, in gradients of the loss."""
 
@@ -61,7 +63,7 @@ class BlockPairOperator(CheckedOperator):
         return list(dict.fromkeys(block.parameter for block in self.rows))
 
     @property
-    def cost(self) -> str:
+    def product_cost(self) -> str:
         """What a product costs, in words."""
         return f"about {self.gradients_per_product:g} gradients a product"
 
@@ -85,10 +87,9 @@ class BlockPairOperator(CheckedOperator):
         verify(self.problem, self.row_parameters, [block.parameter for block in self.columns])
         vectors = X[0].shape[-1]
         result = [torch.zeros(*block.shape, vectors, dtype=self.dtype, device=self.device) for block in self.rows]
-        tangents = [self._embed([x[..., k] for x in X]) for k in range(vectors)]
         for at in self.linearisations():
-            for k, tangent in enumerate(tangents):
-                found = self.product(at, tangent)
+            for k in range(vectors):
+                found = self.product(at, self._embed([x[..., k] for x in X]))
                 for block, out in zip(self.rows, result, strict=True):
                     out[..., k] += block.take(found[block.parameter])
         return result
@@ -102,10 +103,13 @@ class BlockPairOperator(CheckedOperator):
         return tangents
 
     def _adjoint(self) -> BlockPairOperator:
-        return type(self)(self.problem, self.columns, self.rows, self.keep_graphs)
+        adjoint = type(self)(self.problem, self.columns, self.rows, self.keep_graphs)
+        adjoint.why = self.why
+        return adjoint
 
     def __repr__(self) -> str:
         rows, columns = (", ".join(b.name for b in blocks) for blocks in (self.rows, self.columns))
         return (
-            f"{type(self).__name__} {self.shape[0]}x{self.shape[1]}: [{rows}] x [{columns}], {self.method}, {self.cost}"
+            f"{type(self).__name__} {self.shape[0]}x{self.shape[1]}: [{rows}] x [{columns}], {self.method}, "
+            f"{self.product_cost}"
         )

@@ -103,7 +103,7 @@ def measure(
         blocks: Names, globs or ``re:`` expressions; default: all.
         budget: Seconds, or a time such as "5m"; None to take `probes` vectors a block, however long that takes.
         probes: The most random vectors a block; without a budget their number.
-        parts: Among "full", "ggn" and "functional".
+        parts: Among "full", "ggn" (or "outer") and "functional".
         rtol: Half-width of an interval, relative to its norm, that is narrow enough.
         seed: Seed of the probes.
         method: "auto", "exact" or "products", as for `hessianlens.hessian`.
@@ -120,7 +120,7 @@ def measure(
     ((), True)
     """
     check_problem(problem)
-    check_parts(parts)
+    parts = check_parts(parts)
     check_choice("method", method, METHODS)
     deadline = Deadline(None if budget is None else parse_time(budget))
     if probes is not None:

@@ -29,7 +29,7 @@ class Settings:
         data: A file; None for random data.
         blocks: Patterns; all blocks if empty.
         per_head: Whether heads are blocks of their own.
-        parts: Among "full", "ggn" and "functional".
+        parts: Among "full", "ggn" (or "outer") and "functional".
         probes: Random vectors a block; with a budget the most of them. Default: 20, with a budget no limit.
         budget: Such as "5m": time for everything; None for as long as the probes take.
         rtol: With a budget, the relative half-width of intervals that is narrow enough.
@@ -67,7 +67,7 @@ class Settings:
             if given is not None:
                 parse(given)
         expect(0 <= self.seed < 2**63, f"seed: got {self.seed}, expected a whole number from 0 to 2^63 - 1.")
-        check_parts(self.parts)
+        object.__setattr__(self, "parts", check_parts(self.parts))
         check_amounts(self.sequences, self.length)
         check_choice("head", self.head, ("auto", *HEADS))
         for pattern in self.blocks:

@@ -46,13 +46,14 @@ ANY_PRICE = Price(math.inf, math.inf)
 class Attention:
     """A block between weights of the last attention layer, by its closed form.
 
-    What lies behind the layer is looked at once for all of its blocks, and not counted in `products`.
+    What lies behind the layer is looked at once for all of its blocks, and not counted for one.
     """
 
     source: ExactAttention
     row: Block
     column: Block
     products: int = 0
+    held_bytes: int = 0
 
     @property
     def why(self) -> str:
@@ -81,6 +82,11 @@ class Mapped:
     def products(self) -> int:
         """Products that it takes."""
         return self.plan.products
+
+    @property
+    def held_bytes(self) -> int:
+        """Memory that it takes."""
+        return self.plan.held_bytes
 
     @property
     def why(self) -> str:

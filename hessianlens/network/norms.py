@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
+from typing import Any
 
 from hessianlens.errors import check_choice, check_seed, check_whole, shown
 from hessianlens.memory import memory_errors_explained
@@ -10,7 +11,7 @@ from hessianlens.network.forecasting import ensure_fits_in_memory
 from hessianlens.network.norm_run import NormRun
 from hessianlens.network.operators import METHODS, Pattern
 from hessianlens.network.watch import Deadline, Watch, watching
-from hessianlens.parts import PARTS, check_parts
+from hessianlens.parts import PART_NAMES, PARTS, check_parts, part_name
 from hessianlens.problems import Problem, check_problem
 from hessianlens.spectra import Estimate
 
@@ -25,9 +26,10 @@ class BlockNorms(Mapping[tuple[str, str], Estimate]):
         self._found = found
 
     def __getitem__(self, key: tuple[str, str]) -> Estimate:
-        if not isinstance(key, Hashable) or key not in self._found:
+        found = self._found.get(_own_key(key)) if isinstance(key, Hashable) else None
+        if found is None:
             raise KeyError(f"{shown(key)}, expected a block and a part, such as {next(iter(self._found), None)}")
-        return self._found[key]
+        return found
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
         return iter(self._found)
@@ -43,6 +45,12 @@ class BlockNorms(Mapping[tuple[str, str], Estimate]):
         return "\n".join("  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows)
 
     __repr__ = __str__
+
+
+def _own_key(key: Any) -> Any:
+    """The same with the part under its own name."""
+    named = isinstance(key, tuple) and len(key) == 2 and isinstance(key[1], str) and key[1] in PART_NAMES
+    return (key[0], part_name(key[1])) if named else key
 
 
 def block_norms(
@@ -66,7 +74,7 @@ def block_norms(
     Args:
         problem: From `hessianlens.problem`.
         blocks: Names, globs or ``re:`` expressions.
-        parts: Among "full", "ggn" and "functional".
+        parts: Among "full", "ggn" (or "outer") and "functional".
         probes: Random vectors a block; a block with no more entries than that is answered exactly.
         seed: Seed of the probes.
         method: "auto", "exact" or "products", as for `hessian`.
@@ -82,7 +90,7 @@ def block_norms(
     (0.0, 4)
     """
     check_problem(problem)
-    check_parts(parts)
+    parts = check_parts(parts)
     check_choice("method", method, METHODS)
     check_whole("probes", probes, 1)
     check_seed(seed)

@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import replace
+from functools import partial
 
-from hessianlens.curvature import BlockPairOperator, FunctionalOperator, GaussNewtonOperator, HessianOperator, verify
+from hessianlens.curvature import MATRIX_FREE, verify
 from hessianlens.errors import check_choice, expect
 from hessianlens.network.exactly import ANY_PRICE, Answer, Price, exactly
-from hessianlens.operators import BlockGrid, StructuredOperator
+from hessianlens.operators import BlockGrid, Operator, StructuredOperator, Twofold
 from hessianlens.problems import Block, Problem, check_problem
 
 Pattern = str | Sequence[str]
-Operator = BlockPairOperator | StructuredOperator
-
-_MATRIX_FREE: dict[str, type[BlockPairOperator]] = {
-    "full": HessianOperator,
-    "ggn": GaussNewtonOperator,
-    "functional": FunctionalOperator,
-}
 METHODS = ("auto", "exact", "products")
 
 
 def hessian(problem: Problem, rows: Pattern, cols: Pattern | None = None, *, method: str = "auto") -> Operator:
     """The Hessian between named blocks, as an operator.
+
+    It has the methods of every `Operator`, and all of them give exact numbers: from the closed form where there is one
+    (``op.exact``), else by products, one a column. ``op.why`` says which and why, ``op.cost`` what it takes.
 
     Args:
         problem: From `hessianlens.problem`.
@@ -42,6 +38,8 @@ def hessian(problem: Problem, rows: Pattern, cols: Pattern | None = None, *, met
     (64, 64)
     >>> hessian(problem, "layer0.mlp.in", method="products")
     HessianOperator 128x128: [layer0.mlp.in] x [layer0.mlp.in], double backward, about 2 gradients a product
+    >>> hessian(problem, "embed").why
+    'it enters the network through embedding'
     """
     return _operator("full", problem, rows, cols, method)
 
@@ -61,43 +59,70 @@ def _operator(part: str, problem: Problem, rows: Pattern, cols: Pattern | None, 
     check_choice("method", method, METHODS)
     row_blocks = problem.select(rows)
     column_blocks = row_blocks if cols is None else problem.select(cols)
-    if method != "products":
-        found = _exact(part, problem, row_blocks, column_blocks, ANY_PRICE if method == "exact" else Price())
-        if not isinstance(found, str):
-            return found
-        expect(method != "exact", f"method: got 'exact', but {found}; expected 'auto' or 'products'.")
-    return _MATRIX_FREE[part](problem, row_blocks, column_blocks)
+    products = MATRIX_FREE[part](problem, row_blocks, column_blocks)
+    products.why = "method='products' was asked for"
+    if method == "products":
+        return products
+    answers = _answers(problem, row_blocks, column_blocks, ANY_PRICE if method == "exact" else Price())
+    if isinstance(answers, str):
+        expect(method != "exact", f"method: got 'exact', but {answers}; expected 'auto' or 'products'.")
+        products.why = answers
+        return products
+    verify(problem, [block.parameter for block in row_blocks], [block.parameter for block in column_blocks])
+    joined = partial(_joined, answers, part, row_blocks, column_blocks, problem)
+    if method == "exact" or not any(answer.products for answer in answers.values()):
+        return joined()
+    return Twofold(products, joined, _why(answers))
 
 
-def _exact(
-    part: str, problem: Problem, rows: Sequence[Block], columns: Sequence[Block], price: Price
-) -> StructuredOperator | str:
-    """The matrix in closed form; why there is none, in words, if it cannot be had at the price."""
-    source, spent = exactly(problem), 0.0
-    answers: dict[tuple[Hashable, Hashable], Answer] = {}
+Answers = dict[tuple[Hashable, Hashable], Answer]
+"""By row and column; of two blocks that are each other's transpose, the first."""
+
+
+def _answers(problem: Problem, rows: Sequence[Block], columns: Sequence[Block], price: Price) -> Answers | str:
+    """Every block exactly; why one of them is not, in words, if it cannot be had at the price."""
+    source, left = exactly(problem), price
+    answers: Answers = {}
     for row in rows:
         for column in columns:
-            mirrored = answers.get((column.name, row.name))
-            if mirrored is None:
-                left = replace(price, products=price.products - spent)
-                found = source.answer(row, column, left)
-                if isinstance(found, str):
-                    return f"{row.name} x {column.name}: {found}"
-                spent += found.products
-                answers[row.name, column.name] = found
-    verify(problem, [block.parameter for block in rows], [block.parameter for block in columns])
+            if (column.name, row.name) in answers:
+                continue
+            found = source.answer(row, column, left)
+            if isinstance(found, str):
+                return f"{row.name} x {column.name}: {found}" if len(rows) * len(columns) > 1 else found
+            left = Price(left.products - found.products, left.held_bytes - found.held_bytes)
+            answers[row.name, column.name] = found
+    return answers
+
+
+def _joined(
+    answers: Answers, part: str, rows: Sequence[Block], columns: Sequence[Block], problem: Problem
+) -> StructuredOperator:
+    """The closed form of all blocks together."""
     if len(rows) == len(columns) == 1:
-        return answers[rows[0].name, columns[0].name].operator(part)
+        return _with_reason(answers[rows[0].name, columns[0].name], part)
 
     def build(row: Hashable, column: Hashable) -> StructuredOperator:
         if (row, column) in answers:
-            return answers[row, column].operator(part)
-        turned = answers[column, row].operator(part).adjoint()
+            return _with_reason(answers[row, column], part)
+        turned = _with_reason(answers[column, row], part).adjoint()
         assert isinstance(turned, StructuredOperator)
         return turned
 
     same = [block.name for block in rows] == [block.name for block in columns]
-    return BlockGrid(_shapes(rows), _shapes(columns), build, problem.dtype, problem.device, symmetric=same)
+    grid = BlockGrid(_shapes(rows), _shapes(columns), build, problem.dtype, problem.device, symmetric=same)
+    grid.why = _why(answers)
+    return grid
+
+
+def _why(answers: Answers) -> str:
+    return "; ".join(dict.fromkeys(answer.why for answer in answers.values()))
+
+
+def _with_reason(answer: Answer, part: str) -> StructuredOperator:
+    operator = answer.operator(part)
+    operator.why = answer.why
+    return operator
 
 
 def _shapes(blocks: Sequence[Block]) -> dict[Hashable, tuple[int, ...]]:

@@ -9,22 +9,17 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from hessianlens.curvature import BlockPairOperator, FunctionalOperator, GaussNewtonOperator, HessianOperator
-from hessianlens.errors import check_choice, check_seed, check_whole, shown
+from hessianlens.curvature import MATRIX_FREE, BlockPairOperator
+from hessianlens.errors import check_seed, check_whole, shown
 from hessianlens.network.forecasting import ensure_fits_in_memory
 from hessianlens.network.operators import Pattern
 from hessianlens.network.sampling import WORKSPACE
+from hessianlens.parts import part_name
 from hessianlens.problems import Block, Problem, check_problem
 from hessianlens.spectra import Estimate
 from hessianlens.spectra.estimate import ends_in_percent
 from hessianlens.spectra.lengths import lengths_of, norm_from_lengths
 from hessianlens.spectra.probes import Probes
-
-_KINDS: dict[str, type[BlockPairOperator]] = {
-    "full": HessianOperator,
-    "ggn": GaussNewtonOperator,
-    "functional": FunctionalOperator,
-}
 
 
 @dataclass(frozen=True)
@@ -94,7 +89,7 @@ def block_pair_norms(
     Args:
         problem: From `hessianlens.problem`.
         blocks: Names, globs or ``re:`` expressions.
-        part: "full", "ggn" or "functional".
+        part: "full", "ggn" (or "outer") or "functional".
         probes: Random vectors a column block; a block with no more entries than that is answered exactly.
         seed: Seed of the probes.
 
@@ -108,14 +103,14 @@ def block_pair_norms(
     (torch.Size([4, 4]), True)
     """
     check_problem(problem)
-    check_choice("part", part, tuple(_KINDS))
+    part = part_name(part)
     check_whole("probes", probes, 1)
     check_seed(seed)
     chosen = problem.select(blocks)
     ensure_fits_in_memory(problem, chosen, probes, 1, together=True)
     one_sided = {}
     for column in chosen:
-        operator = _KINDS[part](problem, chosen, [column])
+        operator = MATRIX_FREE[part](problem, chosen, [column])
         one_sided.update(_column(operator, chosen, column, probes, seed))
     names = tuple(block.name for block in chosen)
     both: dict[tuple[str, str], Estimate] = {}

@@ -1,11 +1,25 @@
-"""Matrices in factored form, on curvlinops' linear-operator interface."""
+"""Matrices through their products or in factored form, on curvlinops' linear-operator interface."""
 
 from hessianlens.operators.arranged import ArrangedGrid
 from hessianlens.operators.base import StructuredOperator
+from hessianlens.operators.combination import LinearCombination
 from hessianlens.operators.commutation import commutation_matrix
 from hessianlens.operators.factor import Factor
 from hessianlens.operators.grid import BlockGrid
+from hessianlens.operators.operator import Operator
 from hessianlens.operators.term import Term
 from hessianlens.operators.token_sum import TokenSum
+from hessianlens.operators.twofold import Twofold
 
-__all__ = ["ArrangedGrid", "BlockGrid", "Factor", "StructuredOperator", "Term", "TokenSum", "commutation_matrix"]
+__all__ = [
+    "ArrangedGrid",
+    "BlockGrid",
+    "Factor",
+    "LinearCombination",
+    "Operator",
+    "StructuredOperator",
+    "Term",
+    "TokenSum",
+    "Twofold",
+    "commutation_matrix",
+]

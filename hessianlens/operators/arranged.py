@@ -9,8 +9,9 @@ from torch import Tensor
 
 from hessianlens.errors import InputError, check_function, check_number, check_that, check_whole, shown
 from hessianlens.failures import explained
-from hessianlens.operators.base import PyTorchLinearOperator, StructuredOperator
+from hessianlens.operators.base import StructuredOperator
 from hessianlens.operators.grid import BlockGrid
+from hessianlens.operators.operator import Operator
 from hessianlens.operators.scaled import Scaled
 
 Arrangement = Callable[[Tensor], list[Tensor]]
@@ -71,7 +72,9 @@ class ArrangedGrid(StructuredOperator):
     def _adjoint(self) -> ArrangedGrid:
         adjoint = self.grid.adjoint()
         assert isinstance(adjoint, BlockGrid)
-        return ArrangedGrid(adjoint, self._in_shape[0], self._out_shape[0], self._columns, self._rows)
+        arranged = ArrangedGrid(adjoint, self._in_shape[0], self._out_shape[0], self._columns, self._rows)
+        arranged.why = self.why
+        return arranged
 
     def _dense_into(self, target: Tensor) -> None:
         dense = torch.empty_like(target)
@@ -98,7 +101,7 @@ class ArrangedGrid(StructuredOperator):
     def _same_arrangement(self, other: ArrangedGrid) -> bool:
         return torch.equal(self._row_order, other._row_order) and torch.equal(self._column_order, other._column_order)
 
-    def __add__(self, other: PyTorchLinearOperator) -> PyTorchLinearOperator:
+    def __add__(self, other: object) -> Operator:
         if not isinstance(other, ArrangedGrid) or other.shape != self.shape or not self._same_arrangement(other):
             return super().__add__(other)
         total = self.grid + other.grid
@@ -109,7 +112,9 @@ class ArrangedGrid(StructuredOperator):
         return self._with(self.grid * scalar)
 
     def _with(self, grid: BlockGrid) -> ArrangedGrid:
-        return ArrangedGrid(grid, self._out_shape[0], self._in_shape[0], self._rows, self._columns)
+        arranged = ArrangedGrid(grid, self._out_shape[0], self._in_shape[0], self._rows, self._columns)
+        arranged.why = self.why
+        return arranged
 
     def algebra(self) -> str:
         """The algebra of the grid."""

@@ -7,27 +7,19 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
-from curvlinops._torch_base import PyTorchLinearOperator
 from torch import Tensor
 
 from hessianlens.checks import check_dtype
 from hessianlens.errors import InputError, check_that, check_whole, expect
-from hessianlens.memory import ensure_fits
-from hessianlens.operators.checked import CheckedOperator
+from hessianlens.operators.operator import Operator
 from hessianlens.operators.scaled import Scaled
 from hessianlens.sizes import readable
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["PyTorchLinearOperator", "StructuredOperator"]
 
-
-_DENSE_WORKING = 2.2
-"""Times its own size that forming a dense block holds at the peak."""
-
-
-class StructuredOperator(CheckedOperator):
+class StructuredOperator(Operator):
     """A matrix kept in factored form: its products, trace, diagonal and Frobenius geometry are exact and cheap.
 
     Rows and columns are indexed by parameter tensors, vectorised row-major. All of curvlinops' algebra works
@@ -37,7 +29,9 @@ class StructuredOperator(CheckedOperator):
     """
 
     method = "closed form"
-    """How its numbers are found, beside the methods of matrix-free operators."""
+    exact = True
+    why = "it is a sum of products of small factors, which are all that it holds"
+    _dense_working = 2.2
     _prints_cost = True
 
     def __init__(
@@ -76,37 +70,18 @@ class StructuredOperator(CheckedOperator):
         """The numbers that a product reads, some of them possibly more than once."""
 
     @property
+    def product_cost(self) -> str:
+        """The multiply-adds of a product, in words."""
+        return f"{self.multiply_adds:.2g} multiply-adds a product"
+
+    @property
     def cost(self) -> str:
         """What a product costs and what is held, in words."""
-        return f"{self.multiply_adds:.2g} multiply-adds a product, {readable(self.held_bytes)} held"
-
-    def to_dense(self) -> Tensor:
-        """The matrix itself; refused with its size if it would not fit in memory."""
-        ensure_fits(
-            "The dense matrix",
-            self.shape,
-            self.dtype,
-            self.device,
-            "products (op @ v), op.trace(), op.diagonal() and op.frobenius_norm() never form it",
-            working=_DENSE_WORKING,
-        )
-        dense = torch.empty(self.shape, dtype=self.dtype, device=self.device)
-        self._dense_into(dense)
-        return dense
+        return f"{self.product_cost}, {readable(self.held_bytes)} held"
 
     @abstractmethod
     def _dense_into(self, target: Tensor) -> None:
         """Write the matrix into a (view of a) tensor of its shape."""
-
-    def trace(self) -> Tensor:
-        """The exact trace."""
-        self._expect_square("trace")
-        return self._trace()
-
-    def diagonal(self) -> Tensor:
-        """The exact diagonal, as a vector."""
-        self._expect_square("diagonal")
-        return self._diagonal()
 
     @abstractmethod
     def _trace(self) -> Tensor: ...
@@ -138,10 +113,6 @@ class StructuredOperator(CheckedOperator):
     @abstractmethod
     def _frobenius_square(self) -> Scaled: ...
 
-    def frobenius_norm(self) -> Tensor:
-        """The exact Frobenius norm; its square need not fit in the dtype. Refused if the norm itself does not."""
-        return self._frobenius_square().root().number(self.dtype, "frobenius_norm")
-
     def frobenius_distance(self, other: object) -> Tensor:
         """The Frobenius norm of the difference.
 
@@ -156,10 +127,6 @@ class StructuredOperator(CheckedOperator):
     @abstractmethod
     def algebra(self) -> str:
         """The matrix in index notation."""
-
-    def __radd__(self, other: object) -> StructuredOperator:
-        """``sum([...])`` starts at 0."""
-        return self if isinstance(other, int) and other == 0 else NotImplemented
 
     @abstractmethod
     def __mul__(self, scalar: int | float) -> Self: ...
@@ -178,13 +145,6 @@ class StructuredOperator(CheckedOperator):
         )
 
     __repr__ = __str__
-
-    def _expect_square(self, what: str) -> None:
-        expect(
-            self._in_shape == self._out_shape,
-            f"{what}: the block is {self.shape[0]}x{self.shape[1]} between different parameters; "
-            f"a {what} exists for a block of a parameter with itself.",
-        )
 
 
 def check_parameter(name: str, shape: object) -> None:

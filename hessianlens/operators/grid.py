@@ -10,7 +10,8 @@ from torch import Tensor
 
 from hessianlens.errors import InputError, check_flag, check_function, check_number, check_that, expect, shown
 from hessianlens.failures import explained
-from hessianlens.operators.base import PyTorchLinearOperator, StructuredOperator, check_place, check_shape
+from hessianlens.operators.base import StructuredOperator, check_place, check_shape
+from hessianlens.operators.operator import Operator
 from hessianlens.operators.scaled import Scaled
 
 Name = Hashable
@@ -218,7 +219,7 @@ class BlockGrid(StructuredOperator):
                 found[column, row] = found[row, column]
         return found
 
-    def __add__(self, other: PyTorchLinearOperator) -> PyTorchLinearOperator:
+    def __add__(self, other: object) -> Operator:
         if not isinstance(other, BlockGrid) or not self._same_layout(other):
             return super().__add__(other)
         both = other

@@ -44,7 +44,7 @@ class Scaled:
         shift = math.frexp(float(value.detach()))[1]
         if abs(shift) < _MODERATE:
             return Scaled(value, self.exponent)
-        return Scaled(_shifted(value, -shift), self.exponent + shift)
+        return Scaled(shifted(value, -shift), self.exponent + shift)
 
     def times(self, number: float) -> Scaled:
         """A multiple."""
@@ -59,7 +59,7 @@ class Scaled:
     def number(self, dtype: torch.dtype, what: str) -> Tensor:
         """The number itself, refused where a finite one does not fit in `dtype`."""
         even = self.even()
-        found = _shifted(even.mantissa, min(even.exponent, 2000)).to(dtype)
+        found = shifted(even.mantissa, min(even.exponent, 2000)).to(dtype)
         if bool(torch.isinf(found)) and bool(torch.isfinite(even.mantissa)):
             tens = math.log10(abs(float(even.mantissa.detach()))) + even.exponent * math.log10(2)
             wider = "convert the operator's numbers with .double(), or " if dtype != torch.float64 else ""
@@ -70,7 +70,7 @@ class Scaled:
         return found
 
 
-def _shifted(value: Tensor, exponent: int) -> Tensor:
+def shifted(value: Tensor, exponent: int) -> Tensor:
     """``value 2^exponent``; no step leaves the range of the numbers unless the result does."""
     while exponent:
         step = max(-1000, min(1000, exponent))

@@ -12,11 +12,12 @@ from torch import Tensor
 
 from hessianlens.errors import InputError, check_number, check_that, expect
 from hessianlens.notation import COLUMN_AXES, ROW_AXES, VECTORS
-from hessianlens.operators.base import PyTorchLinearOperator, StructuredOperator, check_parameter, check_place
+from hessianlens.operators.base import StructuredOperator, check_parameter, check_place
 from hessianlens.operators.contraction import cost
 from hessianlens.operators.dense import accumulate
 from hessianlens.operators.factor import Factor
 from hessianlens.operators.inner_products import inner_product, squared_norm
+from hessianlens.operators.operator import Operator
 from hessianlens.operators.ranges import evened
 from hessianlens.operators.scaled import Scaled
 from hessianlens.operators.term import Term
@@ -177,7 +178,7 @@ class TokenSum(StructuredOperator):
         """The sum in index notation."""
         return " + ".join(map(str, self.terms)) or "0"
 
-    def __add__(self, other: PyTorchLinearOperator) -> PyTorchLinearOperator:
+    def __add__(self, other: object) -> Operator:
         if not isinstance(other, TokenSum) or self._kind() != other._kind():
             return super().__add__(other)
         terms = list(self.terms)

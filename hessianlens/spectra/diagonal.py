@@ -8,10 +8,17 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from hessianlens.operators import StructuredOperator
 from hessianlens.spectra.estimate import VectorEstimate
 from hessianlens.spectra.probes import Probes, check_count, check_seed
-from hessianlens.spectra.products import LinearOperator, Progress, basis, check_progress, check_square, probe
+from hessianlens.spectra.products import (
+    LinearOperator,
+    Progress,
+    basis,
+    check_progress,
+    check_square,
+    in_closed_form,
+    probe,
+)
 
 
 def diagonal(
@@ -27,7 +34,7 @@ def diagonal(
     ``A_ii = E v_i (A v)_i`` for a vector ``v`` of random signs (Bekas, Kokiopoulou and Saad 2007); entry ``i`` has the
     variance ``sum_{j != i} A_ij^2`` if A is symmetric, estimated by the spread over the probes.
 
-    A structured operator answers exactly, without products. With as many probes as rows the basis vectors are used,
+    An operator in closed form (``op.exact``) answers by itself. With as many probes as rows the basis vectors are used,
     which is exact.
 
     Args:
@@ -49,7 +56,7 @@ def diagonal(
     n = check_square(op, "a diagonal")
     check_progress(progress)
     check_seed(seed)
-    if isinstance(op, StructuredOperator):
+    if in_closed_form(op):
         value = op.diagonal().detach().double()
         return VectorEstimate(value, torch.zeros_like(value), 0, None, "exact")
     check_count("probes", probes, 1 if n == 1 else 2, "the error bar is their spread")

@@ -10,10 +10,16 @@ from jaxtyping import Float
 from torch import Tensor
 
 from hessianlens.memory import ensure_fits
-from hessianlens.operators import StructuredOperator
 from hessianlens.spectra.estimate import Estimate
 from hessianlens.spectra.probes import check_count, check_seed, chunk_size
-from hessianlens.spectra.products import LinearOperator, Progress, check_operator, check_progress, multiply
+from hessianlens.spectra.products import (
+    LinearOperator,
+    Progress,
+    check_operator,
+    check_progress,
+    in_closed_form,
+    multiply,
+)
 
 _DENSE_ENTRIES = 2**22
 
@@ -31,7 +37,7 @@ def median_entry(
     The standard error is Woodruff's (1952), for a median of clustered draws: ``s``, the standard error of the share of
     entries below the median, from its spread over the columns and with the correction ``1 - columns / n`` of a finite
     population, is carried to half the distance between the quantiles ``1/2 - s`` and ``1/2 + s``. With all columns the
-    median is exact, as it is for a structured operator that is small enough to be written down.
+    median is exact, as it is for an operator in closed form that is small enough to be written down.
 
     Args:
         op: A linear operator or a matrix, square or not.
@@ -46,7 +52,7 @@ def median_entry(
     rows, n = check_operator(op)
     check_progress(progress)
     check_seed(seed)
-    if isinstance(op, StructuredOperator) and rows * n <= _DENSE_ENTRIES:
+    if in_closed_form(op) and rows * n <= _DENSE_ENTRIES:
         return Estimate.exactly(float(np.median(op.to_dense().detach().abs().cpu().numpy())))
     check_count("columns", columns, 1 if n == 1 else 2, "the error bar is their spread")
     count = min(int(columns), n)

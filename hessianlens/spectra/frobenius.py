@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import torch
 
-from hessianlens.operators import StructuredOperator
 from hessianlens.spectra.estimate import Estimate
 from hessianlens.spectra.lengths import lengths_of, norm_from_lengths
 from hessianlens.spectra.probes import Probes, check_count
-from hessianlens.spectra.products import LinearOperator, Progress, basis, check_operator, check_progress, probe
+from hessianlens.spectra.products import (
+    LinearOperator,
+    Progress,
+    basis,
+    check_operator,
+    check_progress,
+    in_closed_form,
+    probe,
+)
 
 
 def frobenius(
@@ -27,7 +34,7 @@ def frobenius(
     wide where probes are few. Calls with the same seed share their probes if the operators have as many columns: give
     another seed to each of the norms that are compared.
 
-    A structured operator answers exactly, without products. With as many probes as columns the basis vectors are
+    An operator in closed form (``op.exact``) answers by itself. With as many probes as columns the basis vectors are
     used, which is exact.
 
     Args:
@@ -47,7 +54,7 @@ def frobenius(
     _, columns = check_operator(op)
     check_progress(progress)
     vectors = Probes(columns, probes, seed, distribution, op.dtype, op.device)
-    if isinstance(op, StructuredOperator):
+    if in_closed_form(op):
         return Estimate.exactly(float(op.frobenius_norm().detach()))
     check_count("probes", probes, 1, "the number of products")
     exact = probes >= columns

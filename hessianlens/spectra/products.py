@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeGuard, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -12,7 +12,7 @@ from torch import Tensor
 from hessianlens.errors import InputError, check_function, check_that, expect, shown
 from hessianlens.failures import explained
 from hessianlens.memory import ensure_fits
-from hessianlens.operators import StructuredOperator
+from hessianlens.operators import Operator
 from hessianlens.spectra.probes import Probes, chunk_size
 
 Progress = Callable[[int, int], None]
@@ -57,6 +57,15 @@ def check_operator(op: LinearOperator) -> tuple[int, int]:
     expect(rows > 0 and columns > 0, f"op: got shape {rows}x{columns}, expected at least one row and one column.")
     expect(op.dtype.is_floating_point, f"op: got dtype {op.dtype}, expected a real floating dtype.")
     return rows, columns
+
+
+def in_closed_form(op: object) -> TypeGuard[Operator]:
+    """Whether an operator answers by itself, without sampling.
+
+    >>> in_closed_form(torch.eye(2))
+    False
+    """
+    return isinstance(op, Operator) and op.exact
 
 
 def check_progress(progress: Progress | None) -> None:
@@ -113,7 +122,7 @@ def dense(op: LinearOperator, chunk: int | None, progress: Progress | None = Non
     """The matrix itself, in float64, column by column unless the operator can write it down."""
     rows, columns = check_operator(op)
     ensure_fits("The dense matrix", (rows, columns), torch.float64, op.device, "use a method that needs products only")
-    if isinstance(op, StructuredOperator):
+    if in_closed_form(op):
         return op.to_dense().detach().double()
     return torch.cat([AV.double() for _, AV in probe(op, basis(op), chunk, progress)], dim=1)
 

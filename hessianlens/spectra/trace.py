@@ -7,10 +7,17 @@ from jaxtyping import Float
 from torch import Tensor
 
 from hessianlens.errors import check_choice
-from hessianlens.operators import StructuredOperator
 from hessianlens.spectra.estimate import Estimate
 from hessianlens.spectra.probes import Probes, check_count
-from hessianlens.spectra.products import LinearOperator, Progress, basis, check_progress, check_square, probe
+from hessianlens.spectra.products import (
+    LinearOperator,
+    Progress,
+    basis,
+    check_progress,
+    check_square,
+    in_closed_form,
+    probe,
+)
 from hessianlens.spectra.sketched import hutch_plus_plus, xtrace
 
 METHODS = {
@@ -52,7 +59,7 @@ def trace(
     Intervals are Student's: traces have either sign, and their samples are skewed to either side. Where one eigenvalue
     dominates too many of them miss (`Estimate` says how many), fewer with "hutch++", whose sketch takes it out.
 
-    A structured operator answers exactly, without products. With as many probes as rows the basis vectors are used,
+    An operator in closed form (``op.exact``) answers by itself. With as many probes as rows the basis vectors are used,
     which is exact.
 
     Args:
@@ -74,7 +81,7 @@ def trace(
     check_progress(progress)
     check_choice("method", method, METHODS)
     drawn = Probes(n, probes, seed, distribution, op.dtype, op.device)
-    if isinstance(op, StructuredOperator):
+    if in_closed_form(op):
         return Estimate.exactly(float(op.trace().detach()))
     check_count("probes", probes, 1, "the number of products")
     if probes >= n:

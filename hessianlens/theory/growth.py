@@ -19,6 +19,7 @@ from torch import Tensor
 from hessianlens.attention.activations import Activation, ActivationLike, as_activation
 from hessianlens.errors import check_choice, check_seed, check_whole, expect
 from hessianlens.memory import ensure_fits
+from hessianlens.parts import LAYER_PARTS
 
 _SMALL = (1e-3, 1e-4)
 _DEEPEST = 10_000
@@ -87,7 +88,7 @@ def predicted_growth(
 
     Args:
         activation: Name, `Activation` or function of a row.
-        part: "outer", "functional", "t_functional", or "full" for the smaller of the exponents present.
+        part: "outer" (or "ggn"), "functional", "t_functional", or "full" for the smaller of the exponents present.
         row: "Q", "K", "V" or "QK" (a single query-key matrix).
         column: The same.
         residual_power: Power of sigma in the loss gradient itself: 0 for a fixed residual, 1 if it scales with sigma.
@@ -102,7 +103,8 @@ def predicted_growth(
     ... )
     (5, 7)
     """
-    check_choice("part", part, ("outer", "functional", "t_functional", "full"))
+    check_choice("part", part, (*LAYER_PARTS, "t_functional", "ggn"))
+    part = "outer" if part == "ggn" else part
     for name in (row, column):
         check_choice("row and column", name, ("Q", "K", "V", "QK"))
     check_whole("residual_power", residual_power, 0)

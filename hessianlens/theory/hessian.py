@@ -21,6 +21,7 @@ from hessianlens.losses import (
     given_derivatives,
 )
 from hessianlens.operators import BlockGrid, Term, TokenSum
+from hessianlens.parts import LAYER_PARTS
 from hessianlens.theory.functional import score_pair_terms, value_pair_terms, value_score_terms
 from hessianlens.theory.outer import outer_terms
 from hessianlens.theory.scores import ScoreCurvature
@@ -82,9 +83,9 @@ class AttentionHessian:
         return self._grid("t_functional", self._score_names())
 
     def part(self, name: str) -> BlockGrid:
-        """A grid by name: outer, functional, full, t_outer or t_functional."""
-        check_choice("part", name, ("outer", "functional", "full", "t_outer", "t_functional"))
-        grid = getattr(self, name)
+        """A grid by name: outer (or ggn), functional, full, t_outer or t_functional."""
+        check_choice("part", name, (*LAYER_PARTS, "t_outer", "t_functional", "ggn"))
+        grid = getattr(self, "outer" if name == "ggn" else name)
         assert isinstance(grid, BlockGrid)
         return grid
 

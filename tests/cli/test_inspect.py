@@ -178,6 +178,12 @@ def test_heads_parts_and_precision(tmp_path: Path) -> None:
     assert {"full", "full_stderr", "full_low", "full_high", "full_method"} < set(rows[0]) and "ggn" not in rows[0]
 
 
+def test_the_outer_product_is_the_gauss_newton_matrix() -> None:
+    options = [TOY, *QUICK, "--blocks", "layer0.attn.q", "--json", "--parts"]
+    outer, ggn = (json.loads(call(*options, part).stdout)["blocks"] for part in ("outer", "ggn"))
+    assert outer == ggn and list(outer[0]["norms"]) == ["ggn"]
+
+
 def test_a_forecast_measures_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hessianlens.inspect.measurement.run_until", lambda *a, **k: pytest.fail("measured"))
     answer = call(TOY, *QUICK, "--blocks", "layer0.*", "--forecast")

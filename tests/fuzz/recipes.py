@@ -204,6 +204,11 @@ def _operators() -> Iterator[Recipe]:
     cut = _given(grid=lambda: hessian().full[["Q", "K"], ["Q", "K"]], out_shape=(3, 4), in_shape=(3, 4))
     yield Recipe("ArrangedGrid", lambda: hl.operators.ArrangedGrid, {**cut, **pieces})
     yield Recipe("commutation_matrix", lambda: hl.operators.commutation_matrix, _given(rows=2, cols=3, dtype=None))
+    summands = _given(
+        terms=lambda: [(2.0, hl.hessian(mlp_problem(), "0.bias")), (-1.0, hl.ggn(mlp_problem(), "0.bias"))]
+    )
+    yield Recipe("LinearCombination", lambda: hl.operators.LinearCombination, summands)
+    yield Recipe("Operator", lambda: hl.Operator, {}, 0.1)
     yield Recipe("StructuredOperator", lambda: hl.StructuredOperator, {}, 0.1)
     yield Recipe("Activation", lambda: hl.Activation, {}, 0.1)
     yield Recipe("AttentionHead", lambda: hl.attention.AttentionHead, {}, 0.1)

@@ -17,11 +17,12 @@ from hessianlens.lab.layer_page.findings import findings
 from hessianlens.lab.layer_page.query_key import ranks
 from hessianlens.lab.layer_page.setting import build
 from hessianlens.lab.layer_page.snippets import snippets
-from hessianlens.lab.layer_page.witnesses import PARTS, agreement
+from hessianlens.lab.layer_page.witnesses import agreement
 from hessianlens.lab.pages import check_directory, write_page
 from hessianlens.lab.pages.writing import FILE_NAME
 from hessianlens.lab.plots.style import PALETTE
 from hessianlens.lab.results import provenance as provenance_of
+from hessianlens.parts import LAYER_PARTS
 
 CONFIG = LayerConfig(seed=3, length=7, d_model=5, d_k=3)
 VOID = {"meta", "br", "hr", "img", "input", "link"}
@@ -71,7 +72,7 @@ def test_a_wrong_closed_form_is_noticed(facts, monkeypatch):
 
     monkeypatch.setitem(hl.theory.hessian._BLOCK_TERMS, "functional", wrong)
     setting = build(CONFIG)
-    found = dataclasses.replace(facts, agreements=tuple(agreement(setting, part) for part in PARTS))
+    found = dataclasses.replace(facts, agreements=tuple(agreement(setting, part) for part in LAYER_PARTS))
     assert {a.part: a.verdict for a in found.agreements} == {"outer": "agree", "functional": "differ", "full": "agree"}
     assert not found.witnesses_agree
     assert "do not agree on functional" in findings(found)["witnesses"]
@@ -143,7 +144,7 @@ def test_query_key_blocks_fade_as_attention_sharpens(facts):
 
 def test_one_hot_attention_is_not_mistaken_for_a_wrong_formula():
     setting = build(LayerConfig(length=2, d_model=4, d_k=2, temperature=1e-3, seed=1))
-    found = [agreement(setting, part) for part in PARTS]
+    found = [agreement(setting, part) for part in LAYER_PARTS]
     assert all(a.agree for a in found)
     assert any(a.worst > 1e-6 and a.verdict == "agree up to rounding" for a in found)
     assert all(r.measured <= r.bound for r in ranks(setting))

@@ -164,7 +164,7 @@ def test_a_model_that_cannot_be_copied() -> None:
 
 def test_a_lookup_has_no_closed_form() -> None:
     problem = problem_of("toy")
-    with pytest.raises(hl.InputError, match=r"but embed x embed: it enters the network through embedding; expected"):
+    with pytest.raises(hl.InputError, match=r"but it enters the network through embedding; expected"):
         hl.hessian(problem, "embed", method="exact")
     assert isinstance(hl.hessian(problem, "embed"), BlockPairOperator)
 

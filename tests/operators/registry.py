@@ -14,8 +14,8 @@ from tests.variants import layers, losses, randn, self_attention, tokens
 Made = tuple[StructuredOperator, Tensor]
 
 
-def kronecker_sum() -> Made:
-    p, G = randn(6, 3), randn(6, 2, 2, seed=1)
+def kronecker_sum(dtype: torch.dtype = torch.float64) -> Made:
+    p, G = randn(6, 3).to(dtype), randn(6, 2, 2, seed=1).to(dtype)
     op = TokenSum.of([Term(1.5, (Factor("p", "na", p), Factor("G", "nbd", G), Factor("p", "nc", p)))], (3, 2), (3, 2))
     return op, 1.5 * sum(torch.kron(torch.outer(x, x), g) for x, g in zip(p, G, strict=True))
 

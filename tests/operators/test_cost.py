@@ -48,5 +48,6 @@ def test_print_says_what_a_product_costs() -> None:
     assert "multiply-adds a product" in found.cost and "KiB held" in found.cost
     problem = hl.problem(networks.toy(), pairs(2), "cross_entropy")
     for op, gradients in ((hl.hessian(problem, "embed"), 2), (hl.ggn(problem, "embed"), 3)):
-        assert op.cost == f"about {gradients} gradients a product"
-        assert str(op).endswith(f"{op.method}, {op.cost}")
+        assert op.product_cost == f"about {gradients} gradients a product"
+        assert op.cost == f"{op.product_cost}; its norm or its entries take {op.shape[0]} products"
+        assert str(op).endswith(f"{op.method}, {op.product_cost}")

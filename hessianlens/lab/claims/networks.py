@@ -20,12 +20,12 @@ from hessianlens.models import LinearAttentionStack, Transformer
 from hessianlens.models.adapters import problem
 from hessianlens.network import block_norms, hessian
 from hessianlens.operators import StructuredOperator
+from hessianlens.parts import PARTS
 from hessianlens.problems import Problem
 from hessianlens.tasks import Addition
 
 TASK = Addition(digits=5)
 DATA_SEED = 1234
-PARTS = ("full", "ggn", "functional")
 
 Key = tuple[int, str, str]
 """Layer, block ("q" or "v") and part ("full", "ggn" or "functional")."""

@@ -10,6 +10,7 @@ from hessianlens.lab.experiments.common.checks import check_config
 from hessianlens.lab.experiments.experiment import Experiment
 from hessianlens.lab.results import Measurement, Parameters, Row
 from hessianlens.notation import ACTIVATION_NAMES
+from hessianlens.parts import LAYER_PARTS
 
 WEIGHT_SCALE = 0.8
 """Weights come from N(0, (0.8 / sqrt(d))^2), as in the toy Transformer."""
@@ -55,7 +56,7 @@ def cells(config: MagnitudesConfig) -> list[dict[str, Any]]:
 
 def measure(parameters: Parameters) -> Measurement:
     """Median, root mean square and norm of every diagonal block and part."""
-    from hessianlens.lab.experiments.common.diagonal_blocks import PARTS, diagonal_blocks
+    from hessianlens.lab.experiments.common.diagonal_blocks import diagonal_blocks
     from hessianlens.lab.experiments.common.entries import entry_sizes
     from hessianlens.lab.experiments.common.layers import lone_layer
     from hessianlens.lab.experiments.common.toy import toy_problem
@@ -81,7 +82,7 @@ def measure(parameters: Parameters) -> Measurement:
     rows: list[Row] = []
     for name in ("query", "key", "value"):
         letter = name[0].upper()
-        for part in PARTS:
+        for part in LAYER_PARTS:
             matrix = H.part(part)[letter, letter].to_dense()
             rows.append({"block": name, "part": part, **entry_sizes(matrix)})
     return Measurement(tuple(rows))

@@ -12,27 +12,27 @@ from torch import Tensor
 from hessianlens.lab.experiments.common.spectra import spectrum_facts
 from hessianlens.lab.layer_page.facts import BlockNorms, Curvature
 from hessianlens.lab.layer_page.setting import Setting
+from hessianlens.parts import LAYER_PARTS
 
-PARTS = ("outer", "functional", "full")
 WHOLE = "all"
 
 
 def dense_parts(setting: Setting) -> dict[str, Tensor]:
     """The three dense matrices, from the closed form."""
-    return {part: setting.hessian.part(part)[:].to_dense() for part in PARTS}
+    return {part: setting.hessian.part(part)[:].to_dense() for part in LAYER_PARTS}
 
 
 def block_norms(setting: Setting) -> tuple[BlockNorms, ...]:
     """Exact norms of the six distinct blocks."""
     H, layer = setting.hessian, setting.layer
-    norms = {part: H.part(part).norms() for part in PARTS}
+    norms = {part: H.part(part).norms() for part in LAYER_PARTS}
     return tuple(
         BlockNorms(
             row=row,
             column=column,
             rows=layer.parameters[row].numel(),
             columns=layer.parameters[column].numel(),
-            **{part: float(norms[part][row, column]) for part in PARTS},
+            **{part: float(norms[part][row, column]) for part in LAYER_PARTS},
         )
         for row, column in combinations_with_replacement(layer.names, 2)
     )
@@ -47,7 +47,7 @@ def curvatures(setting: Setting, dense: Mapping[str, Tensor]) -> tuple[Curvature
         start += weight.numel()
     for name in (*ranges, WHOLE):
         at = ranges.get(name, slice(None))
-        for part in PARTS:
+        for part in LAYER_PARTS:
             grid = setting.hessian.part(part)
             operator = grid[:] if name == WHOLE else grid[name, name]
             found.append(curvature(name, part, float(operator.trace()), dense[part][at, at]))

@@ -16,6 +16,7 @@ from hessianlens.lab.layer_page.config import LayerConfig
 from hessianlens.lab.layer_page.facts import LayerFacts, Step
 from hessianlens.lab.layer_page.setting import Setting, build
 from hessianlens.lab.results import provenance
+from hessianlens.parts import LAYER_PARTS
 
 _PRINTED = (("full", "Q", "Q"), ("full", "Q", "K"), ("full", "V", "Q"), ("full", "V", "V"), ("functional", "Q", "Q"))
 
@@ -44,7 +45,7 @@ def _scalars(setting: Setting) -> dict[str, Any]:
 
 
 def _agreements(setting: Setting) -> dict[str, Any]:
-    return {"agreements": tuple(witnesses.agreement(setting, part) for part in witnesses.PARTS)}
+    return {"agreements": tuple(witnesses.agreement(setting, part) for part in LAYER_PARTS)}
 
 
 def _blocks(setting: Setting) -> dict[str, Any]:

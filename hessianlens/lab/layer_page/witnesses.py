@@ -18,7 +18,6 @@ from torch.func import grad, hessian, jacrev, jvp, vjp, vmap
 from hessianlens.lab.layer_page.facts import Agreement
 from hessianlens.lab.layer_page.setting import Setting
 
-PARTS = ("outer", "functional", "full")
 TOLERANCE = 1e-10
 _VECTORS = 4
 _CANCELLATIONS = 100

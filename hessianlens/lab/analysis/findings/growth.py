@@ -11,8 +11,7 @@ from hessianlens.lab.analysis.findings.table import short
 from hessianlens.lab.analysis.predictions import Prediction
 from hessianlens.lab.analysis.series import SeriesKey, growth_series
 from hessianlens.lab.results import Result
-
-_PARTS = ("outer", "functional", "full")
+from hessianlens.parts import LAYER_PARTS
 
 _MOST = 6
 """Disagreements told one by one; more are counted."""
@@ -89,7 +88,7 @@ def _exponents(fits: Sequence[ExponentFit]) -> str:
     told = []
     for block in ("query", "value"):
         of = {fit.series.part: fit for fit in top if fit.series.block == block and fit.range.name == name}
-        told.append(f"{block} block " + ", ".join(f"{_shown(of[part])} ({part})" for part in _PARTS if part in of))
+        told.append(f"{block} block " + ", ".join(f"{_shown(of[part])} ({part})" for part in LAYER_PARTS if part in of))
     where = "" if depth == 1 and all(fit.series.depth == 1 for fit in fits) else f" in the top layer of depth {depth}"
     return f"Exponents at {name} σ{where}: {'; '.join(told)}."
 

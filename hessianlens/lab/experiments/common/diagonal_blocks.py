@@ -7,10 +7,8 @@ from hessianlens.lab.experiments.common.entries import EDGES, entry_sizes, log_h
 from hessianlens.lab.experiments.common.toy import ATTENTION_BLOCKS
 from hessianlens.lab.results import Measurement, Row
 from hessianlens.network.last_attention.exact import exact_attention
+from hessianlens.parts import LAYER_PARTS, part_name
 from hessianlens.problems import Problem
-
-PARTS = {"outer": "ggn", "functional": "functional", "full": "full"}
-"""Parts of the Hessian by the papers' name and by the library's."""
 
 
 def diagonal_blocks(problem: Problem) -> Measurement:
@@ -22,8 +20,8 @@ def diagonal_blocks(problem: Problem) -> Measurement:
     arrays = {"edges": EDGES}
     for name, place in ATTENTION_BLOCKS.items():
         block = problem.blocks[place]
-        for part, own in PARTS.items():
-            matrix = exact.operator(own, block, block).to_dense()
+        for part in LAYER_PARTS:
+            matrix = exact.operator(part_name(part), block, block).to_dense()
             rows.append({"block": name, "part": part, **entry_sizes(matrix)})
             if part == "full":
                 arrays[name] = log_histogram(matrix)

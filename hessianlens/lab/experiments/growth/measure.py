@@ -6,14 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 from hessianlens.lab.experiments.growth.config import LINEAR_MLP
 from hessianlens.lab.results import Measurement, Parameters, Row
+from hessianlens.parts import LAYER_PARTS
 
 if TYPE_CHECKING:
     from hessianlens.spectra import Estimate
 
 BLOCKS = {"query": "q", "value": "v"}
-PARTS = {"outer": "ggn", "functional": "functional", "full": "full"}
-"""Parts of the Hessian by the paper's name and by the library's."""
-
 CLOSED_FORM = "closed form"
 
 
@@ -54,10 +52,10 @@ def _transformer(asked: Any) -> list[Row]:
         problem(model, data, getattr(task, asked["loss"])), names, probes=asked["probes"], seed=asked["probe_seed"]
     )
     return [
-        _row(layer, block, part, norms[f"layer{layer}.attn.{short}", own])
+        _row(layer, block, part, norms[f"layer{layer}.attn.{short}", part])
         for layer in range(asked["layers"])
         for block, short in BLOCKS.items()
-        for part, own in PARTS.items()
+        for part in LAYER_PARTS
     ]
 
 

@@ -1,0 +1,157 @@
+"""What every operator can do, however its matrix is known."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from curvlinops._torch_base import PyTorchLinearOperator
+from torch import Tensor
+
+from hessianlens.errors import check_number, check_that, expect
+from hessianlens.memory import ensure_fits
+from hessianlens.operators.checked import CheckedOperator
+from hessianlens.operators.columns import diagonal_by_columns, square_by_columns, write_columns
+from hessianlens.operators.scaled import Scaled
+
+
+class Operator(CheckedOperator):
+    """A matrix between parameters, vectorised row-major, with one set of methods whatever stands behind it.
+
+    ``@`` (with vectors, matrices and tensor lists), ``adjoint()``, ``to_dense()``, ``trace()``, ``diagonal()``,
+    ``frobenius_norm()``, ``to_scipy()``, ``+ - * /``; and in words ``cost``, ``why`` and ``print(op)``. Every method
+    gives the number itself, never a sample. Here they take one product a column (or a row, if there are fewer), some
+    columns at a time; operators in closed form answer them from their factors. For estimates from few products there
+    are `hessianlens.frobenius`, `hessianlens.trace` and `hessianlens.diagonal`.
+
+    A kind of operator has at least ``_matmat``, ``_adjoint``, ``dtype``, ``device`` and ``product_cost``.
+
+    >>> class Doubling(Operator):
+    ...     dtype, device, product_cost = torch.float64, torch.device("cpu"), "a multiplication a number"
+    ...
+    ...     def _matmat(self, X):
+    ...         return [2 * x for x in X]
+    ...
+    ...     def _adjoint(self):
+    ...         return self
+    >>> op = Doubling([(2, 2)], [(2, 2)])
+    >>> op
+    Doubling 4x4 float64, products, a multiplication a number
+    >>> op.trace(), op.frobenius_norm(), (op / 2 - op).diagonal()
+    (tensor(8., dtype=torch.float64), tensor(4., ...), tensor([-1., -1., -1., -1.], dtype=torch.float64))
+    >>> op.exact, op.cost
+    (False, 'a multiplication a number; its norm or its entries take 4 products')
+    """
+
+    method: str = "products"
+    """How its numbers are found, in a word or two."""
+    exact: bool = False
+    """Whether it is in closed form: estimators then ask it, and only rounding is the error. Else they sample."""
+    why: str = "nothing but its products is known"
+    """Why it is in closed form, or why it goes through products."""
+    _dense_working: float = 1.2
+    """Times its own size that forming the dense matrix holds at the peak."""
+
+    @property
+    def product_cost(self) -> str:
+        """What a product costs, in words."""
+        raise NotImplementedError
+
+    @property
+    def cost(self) -> str:
+        """What a product costs and how many of them the other methods take, in words."""
+        return f"{self.product_cost}; its norm or its entries take {min(self.shape)} products"
+
+    def to_dense(self) -> Tensor:
+        """The matrix itself; refused with its size if it would not fit in memory."""
+        ensure_fits(
+            "The dense matrix",
+            self.shape,
+            self.dtype,
+            self.device,
+            "products (op @ v), op.trace(), op.diagonal() and op.frobenius_norm() never form it",
+            working=self._dense_working,
+        )
+        dense = torch.empty(self.shape, dtype=self.dtype, device=self.device)
+        self._dense_into(dense)
+        return dense
+
+    def trace(self) -> Tensor:
+        """The trace itself, not an estimate."""
+        self._expect_square("trace")
+        return self._trace()
+
+    def diagonal(self) -> Tensor:
+        """The diagonal itself, as a vector."""
+        self._expect_square("diagonal")
+        return self._diagonal()
+
+    def frobenius_norm(self) -> Tensor:
+        """The Frobenius norm itself; its square need not fit in the dtype. Refused if the norm does not."""
+        return self._frobenius_square().root().number(self.dtype, "frobenius_norm")
+
+    def _dense_into(self, target: Tensor) -> None:
+        """Write the matrix into a (view of a) tensor of its shape."""
+        write_columns(self, target)
+
+    def _trace(self) -> Tensor:
+        return self._diagonal().double().sum().to(self.dtype)
+
+    def _diagonal(self) -> Tensor:
+        return diagonal_by_columns(self)
+
+    def _frobenius_square(self) -> Scaled:
+        return square_by_columns(self)
+
+    def _expect_square(self, what: str) -> None:
+        expect(
+            self._in_shape == self._out_shape,
+            f"{what}: the block is {self.shape[0]}x{self.shape[1]} between different parameters; "
+            f"a {what} exists for a block of a parameter with itself.",
+        )
+
+    def __repr__(self) -> str:
+        dtype = str(self.dtype).removeprefix("torch.")
+        return f"{type(self).__name__} {self.shape[0]}x{self.shape[1]} {dtype}, {self.method}, {self.product_cost}"
+
+    # --- algebra -----------------------------------------------------------------------------------------------------
+
+    def __add__(self, other: Any) -> Operator:
+        if not isinstance(other, PyTorchLinearOperator):
+            return NotImplemented
+        return _combination((1.0, self), (1.0, other))
+
+    def __radd__(self, other: Any) -> Operator:
+        """``sum([...])`` starts at 0."""
+        return self if isinstance(other, int) and other == 0 else NotImplemented
+
+    def __sub__(self, other: Any) -> Operator:
+        if not isinstance(other, PyTorchLinearOperator):
+            return NotImplemented
+        return self + (other * -1.0 if isinstance(other, Operator) else _combination((-1.0, other)))
+
+    def __mul__(self, scalar: Any) -> Operator:
+        return _combination((check_number("scalar", scalar), self))
+
+    def __rmul__(self, scalar: Any) -> Operator:
+        return self * scalar
+
+    def __truediv__(self, scalar: Any) -> Operator:
+        return self * reciprocal(scalar)
+
+    def __neg__(self) -> Operator:
+        return self * -1.0
+
+
+def _combination(*terms: tuple[float, PyTorchLinearOperator]) -> Operator:
+    from hessianlens.operators.combination import LinearCombination  # which is itself an operator
+
+    return LinearCombination(terms)
+
+
+def reciprocal(scalar: object) -> float:
+    """One over a number that is not zero."""
+    number = check_number("scalar", scalar)
+    check_that(number != 0 and abs(1 / number) < math.inf, "scalar", scalar, "a number to divide by")
+    return 1 / number
