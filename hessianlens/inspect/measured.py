@@ -156,7 +156,7 @@ def run_until(run: NormRun, deadline: Deadline, probes: int | None, rtol: float)
 def outcome(run: NormRun, deadline: Deadline, interrupted: bool) -> Measured:
     """What is known after a run."""
     return Measured(
-        norms=BlockNorms(run.found),
+        norms=BlockNorms(run.found, run.why),
         blocks=run.blocks,
         left_out=run.left_out,
         products=run.products,

@@ -25,6 +25,10 @@ CHEAP_BYTES = 2**29
 """Memory up to which it is."""
 
 
+WORTH = 8
+"""Products that an exact norm may take for each one that a sampled norm would."""
+
+
 @dataclass(frozen=True)
 class Price:
     """What an exact answer may cost.
@@ -58,7 +62,7 @@ class Attention:
     @property
     def why(self) -> str:
         """Why it is exact, in words."""
-        return f"closed form of {self.source.prefix}: what lies behind the last attention layer acts on positions alone"
+        return f"what lies behind {self.source.prefix}, the last attention layer, acts on every position alone"
 
     def operator(self, part: str) -> StructuredOperator:
         """The matrix."""

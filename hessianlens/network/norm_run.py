@@ -13,7 +13,7 @@ from torch import Tensor
 from hessianlens.curvature import verify
 from hessianlens.errors import InputError
 from hessianlens.network.chain import ChainedAttention, ChainSource, chained_attention
-from hessianlens.network.exactly import ANY_PRICE, Answer, Price, exactly
+from hessianlens.network.exactly import ANY_PRICE, WORTH, Answer, Price, exactly
 from hessianlens.network.last_attention import ExactAttention
 from hessianlens.network.sampling import GraphSource, Request
 from hessianlens.network.watch import Deadline, Watch
@@ -21,10 +21,9 @@ from hessianlens.problems import Block, Problem, layer_groups
 from hessianlens.spectra import Estimate
 from hessianlens.spectra.lengths import norm_from_lengths
 
+_CHAINED = "it lies below the last attention layer; its probes go through the formulas of a chain of plain layers"
 PROBES = 20
 """Random vectors a block, where nothing else is asked for."""
-_WORTH = 8
-"""Products that an exact norm may take for each one that a sampled norm would."""
 _BASIS_UP_TO = 20
 """Entries of a block up to which every basis vector is used in the first pass of a run with a budget."""
 _MOST_AT_ONCE = 16
@@ -126,8 +125,8 @@ class NormRun:
         for group in layer_groups(self.blocks):
             answers: list[tuple[Block, Answer]] = []
             for block in group:
-                price = ANY_PRICE if forced else Price(_WORTH * min(probes, block.numel))
-                found = "in a chain" if block.name in self._chained else source.answer(block, block, price)
+                price = ANY_PRICE if forced else Price(WORTH * min(probes, block.numel))
+                found = _CHAINED if block.name in self._chained else source.answer(block, block, price)
                 if isinstance(found, str):
                     self.why[block.name] = found
                 else:

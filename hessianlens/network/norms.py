@@ -20,10 +20,14 @@ REMEDY = "cut the batches with hessianlens.fit_memory(problem), shorten the sequ
 
 
 class BlockNorms(Mapping[tuple[str, str], Estimate]):
-    """Frobenius norms by (block, part), each an `Estimate`; prints as a table."""
+    """Frobenius norms by (block, part), each an `Estimate`; prints as a table.
 
-    def __init__(self, found: dict[tuple[str, str], Estimate]) -> None:
-        self._found = found
+    Attributes:
+        why: By block, why it is exact, or why it was sampled.
+    """
+
+    def __init__(self, found: dict[tuple[str, str], Estimate], why: Mapping[str, str] | None = None) -> None:
+        self._found, self.why = found, dict(why or {})
 
     def __getitem__(self, key: tuple[str, str]) -> Estimate:
         found = self._found.get(_own_key(key)) if isinstance(key, Hashable) else None
@@ -65,11 +69,13 @@ def block_norms(
 ) -> BlockNorms:
     """Frobenius norms of the diagonal blocks of the Hessian, Gauss-Newton and functional matrix.
 
-    Every part of a block comes from the same probes and the same graph; different blocks have different probes. Blocks
-    of a decoder's last attention layer are answered exactly, without probes, where the closed form is cheap; with
-    "auto" the probes of earlier attention layers go together through the layers' own formulas where these are joined by
-    piecewise linear maps (one head, no norm, ReLU). Vectors are made and dropped one at a time: the memory it takes
-    does not grow with their number. For an answer within a given time see `hessianlens.measure`.
+    Blocks are answered exactly, without probes, where that takes no more than eight times the products of the probes:
+    weights of a decoder's last attention layer, what lies behind it, and in small models every layer; ``norms.why``
+    says of each block why, or why not. Every part of another block comes from the same probes and the same graph;
+    different blocks have different probes. With "auto" the probes of earlier attention layers go together through the
+    layers' own formulas where these are joined by piecewise linear maps (one head, no norm, ReLU). Vectors are made and
+    dropped one at a time: the memory it takes does not grow with their number. For an answer within a given time see
+    `hessianlens.measure`.
 
     Args:
         problem: From `hessianlens.problem`.
@@ -85,8 +91,8 @@ def block_norms(
     >>> model = hl.models.Transformer(layers=1, d_model=8, d_mlp=16, dtype=torch.float64)
     >>> task = hl.tasks.Addition()
     >>> problem = hl.problem(model, task.batch(4, seed=0), task.cross_entropy)
-    >>> norms = block_norms(problem, ["layer0.attn.q", "layer0.mlp.in"], probes=4)
-    >>> norms["layer0.attn.q", "functional"].stderr, norms["layer0.mlp.in", "full"].probes
+    >>> norms = block_norms(problem, ["layer0.attn.q", "embed"], probes=4)
+    >>> norms["layer0.attn.q", "functional"].stderr, norms["embed", "full"].probes
     (0.0, 4)
     """
     check_problem(problem)
@@ -101,4 +107,4 @@ def block_norms(
             ensure_fits_in_memory(problem, run.sampled, probes, len(parts))
             watch.begin(sum(min(probes, block.numel) for block in run.sampled), Deadline())
             run.sample(probes)
-    return BlockNorms(run.found)
+    return BlockNorms(run.found, run.why)

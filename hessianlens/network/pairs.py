@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from hessianlens.curvature import MATRIX_FREE, BlockPairOperator
-from hessianlens.errors import check_seed, check_whole, shown
+from hessianlens.curvature import MATRIX_FREE, BlockPairOperator, verify
+from hessianlens.errors import check_choice, check_seed, check_whole, expect, shown
+from hessianlens.network.exactly import ANY_PRICE, WORTH, Price, exactly
 from hessianlens.network.forecasting import ensure_fits_in_memory
-from hessianlens.network.operators import Pattern
+from hessianlens.network.operators import METHODS, Pattern
 from hessianlens.network.sampling import WORKSPACE
 from hessianlens.parts import part_name
 from hessianlens.problems import Block, Problem, check_problem
@@ -79,7 +82,13 @@ class PairNorms:
 
 
 def block_pair_norms(
-    problem: Problem, blocks: Pattern = "*", part: str = "full", *, probes: int = 20, seed: int = 0
+    problem: Problem,
+    blocks: Pattern = "*",
+    part: str = "full",
+    *,
+    probes: int = 20,
+    seed: int = 0,
+    method: str = "auto",
 ) -> PairNorms:
     """Frobenius norms of all pairs of blocks: each probe of a column block gives the norms of every row block.
 
@@ -92,6 +101,7 @@ def block_pair_norms(
         part: "full", "ggn" (or "outer") or "functional".
         probes: Random vectors a column block; a block with no more entries than that is answered exactly.
         seed: Seed of the probes.
+        method: "auto" (exact where that takes few products, as in `block_norms`), "exact" or "products".
 
     >>> import torch
     >>> import hessianlens as hl
@@ -106,18 +116,40 @@ def block_pair_norms(
     part = part_name(part)
     check_whole("probes", probes, 1)
     check_seed(seed)
+    check_choice("method", method, METHODS)
     chosen = problem.select(blocks)
-    ensure_fits_in_memory(problem, chosen, probes, 1, together=True)
-    one_sided = {}
+    both = {} if method == "products" else _exact(problem, chosen, part, probes, forced=method == "exact")
+    one_sided: dict[tuple[str, str], _Lengths] = {}
     for column in chosen:
-        operator = MATRIX_FREE[part](problem, chosen, [column])
-        one_sided.update(_column(operator, chosen, column, probes, seed))
+        rows = [block for block in chosen if (block.name, column.name) not in both]
+        if rows:
+            if not one_sided:
+                ensure_fits_in_memory(problem, chosen, probes, 1, together=True)
+            one_sided.update(_column(MATRIX_FREE[part](problem, rows, [column]), rows, column, probes, seed))
     names = tuple(block.name for block in chosen)
-    both: dict[tuple[str, str], Estimate] = {}
-    for k, r in enumerate(names):
-        for c in names[: k + 1]:
-            both[r, c] = both[c, r] = _combined(one_sided[r, c], one_sided[c, r], seed)
-    return PairNorms(names, part, both)
+    for r, c in one_sided:
+        both[r, c] = both[c, r] = _combined(one_sided[r, c], one_sided[c, r], seed)
+    return PairNorms(names, part, {(r, c): both[r, c] for r in names for c in names})
+
+
+def _exact(
+    problem: Problem, blocks: Sequence[Block], part: str, probes: int, forced: bool
+) -> dict[tuple[str, str], Estimate]:
+    """Every pair that can be had exactly, blocks with themselves first, as long as it is worth it in all."""
+    source, found = exactly(problem), dict[tuple[str, str], Estimate]()
+    left = math.inf if forced else float(WORTH * sum(min(probes, block.numel) for block in blocks))
+    diagonal = [(block, block) for block in blocks]
+    for row, column in (*diagonal, *combinations(blocks, 2)):
+        most = min(left, WORTH * min(probes, row.numel, column.numel))
+        answer = source.answer(row, column, ANY_PRICE if forced else Price(most))
+        if isinstance(answer, str):
+            expect(not forced, f"method: got 'exact', but {row.name} x {column.name}: {answer}; expected 'auto'.")
+            continue
+        verify(problem, [row.parameter], [column.parameter])
+        left -= answer.products
+        norm = Estimate.exactly(answer.norms([part])[part])
+        found[row.name, column.name] = found[column.name, row.name] = norm
+    return found
 
 
 def _column(

@@ -26,7 +26,8 @@ class LinearCombination(Operator):
     >>> import hessianlens as hl
     >>> model, task = hl.models.Transformer(layers=1, d_model=4, d_mlp=3, dtype=torch.float64), hl.tasks.Addition()
     >>> problem = hl.problem(model, task.batch(2, seed=0), task.cross_entropy)
-    >>> op = hl.hessian(problem, "layer0.mlp.in") - hl.ggn(problem, "layer0.mlp.in") / 2
+    >>> H, G = (make(problem, "layer0.mlp.in", method="products") for make in (hl.hessian, hl.ggn))
+    >>> op = H - G / 2
     >>> op
     LinearCombination 12x12 float64, about 2 gradients a product + about 3 gradients a product:
       +1 HessianOperator 12x12: [layer0.mlp.in] x [layer0.mlp.in], double backward, about 2 gradients a product

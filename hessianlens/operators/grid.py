@@ -158,7 +158,9 @@ class BlockGrid(StructuredOperator):
 
     def _like(self, build: BlockBuilder, transposed: bool = False) -> BlockGrid:
         rows, columns = (self.columns, self.rows) if transposed else (self.rows, self.columns)
-        return BlockGrid(rows, columns, build, self.dtype, self.device, self._symmetric)
+        made = BlockGrid(rows, columns, build, self.dtype, self.device, self._symmetric)
+        made.why = self.why
+        return made
 
     def _dense_into(self, target: Tensor) -> None:
         top = 0

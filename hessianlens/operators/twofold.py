@@ -30,7 +30,7 @@ class Twofold(Operator):
     (True, tensor(12.), tensor([2., 2., 2., 2., 2., 2.]))
     """
 
-    method = "closed form, products without it"
+    method = "closed form and products"
     exact = True
 
     def __init__(self, products: Operator, closed: Callable[[], StructuredOperator], why: str) -> None:

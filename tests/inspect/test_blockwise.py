@@ -142,7 +142,8 @@ def test_a_model_that_cannot_be_run_on_its_data(tmp_path: Path) -> None:
         open_model(Settings(GPT2, data=tmp_path / "a.jsonl"))
 
 
-def test_an_interruption_keeps_what_is_done(opened) -> None:
+def test_an_interruption_keeps_what_is_done(opened, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hessianlens.network.norm_run.WORTH", 0)
     measurement = Measurement(opened, with_pairs=True, spectra=("unembed.bias",))
     measurement.run(Interrupting(after=6))
     assert measurement.interrupted and not measurement.table.complete

@@ -119,7 +119,8 @@ def test_sequences_may_be_taken_together_or_one_by_one(name: str, room: int, mon
         assert_same(one, other, "product")
 
 
-def test_norms_are_the_same_estimates() -> None:
+def test_norms_are_the_same_estimates(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hessianlens.network.norm_run.WORTH", 0)
     problem = hl.problem(relu(d_model=6), pairs(3), "cross_entropy")
     names = ["layer*.attn.[qkvo]", "layer*.attn.v.bias", "layer1.mlp.in"]
     fast = hl.block_norms(problem, names, probes=7, seed=5)
@@ -166,7 +167,9 @@ OTHERS: dict[str, Callable[[], hl.models.Transformer]] = {
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_models_that_form_no_chain(name: str) -> None:
+def test_models_that_form_no_chain(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hessianlens.network.norm_run.WORTH", 0)
+    monkeypatch.setattr("hessianlens.network.exactly.CHEAP_PRODUCTS", 0)
     model = OTHERS[name]()
     problem = hl.problem(model, pairs(2), "cross_entropy")
     assert find_chain(model, problem.data[0]) is None

@@ -13,6 +13,7 @@ from torch import Tensor
 
 import hessianlens as hl
 from hessianlens.curvature import MATRIX_FREE, HessianOperator
+from hessianlens.network.exactly import Price
 from hessianlens.operators import LinearCombination, Operator, TokenSum, columns
 from hessianlens.operators.scaled import Scaled
 from tests.curvature.registry import dense_of, problem_of
@@ -70,7 +71,14 @@ REGISTRY: dict[str, Callable[[], Made]] = {
     **{f"products, {part}, off the diagonal": lambda part=part: block(part, Q, MLP) for part in MAKE},
     "products, several blocks": lambda: block("full", [Q, MLP]),
     "products, several blocks by one": lambda: block("ggn", [Q, V, MLP], "unembed"),
-    "auto, products": lambda: block("full", MLP, method="auto"),
+    **{f"linear map, {part}": lambda part=part: block(part, MLP, method="exact") for part in MAKE},
+    "linear maps, off the diagonal": lambda: block("functional", Q, MLP, "exact"),
+    "linear maps, several blocks": lambda: block("full", [Q, V, MLP], "unembed", "exact"),
+    "auto, twofold": lambda: block("full", MLP, method="auto"),
+    "auto, twofold, off the diagonal": lambda: block("functional", Q, MLP, method="auto"),
+    "auto, several blocks": lambda: block("full", [Q, MLP], method="auto"),
+    "a multiple of a twofold one": lambda: ((r := block("ggn", MLP, method="auto"))[0] * 2.0, 2.0 * r[1]),
+    "adjoint of a twofold one": lambda: adjoint(block("full", Q, MLP, method="auto")),
     "auto, closed form": lambda: block("ggn", V, method="auto"),
     "a sum of products": lambda: combined(block("ggn", MLP), block("functional", MLP), 1.0, 1.0),
     "a difference of products": lambda: combined(block("full", Q, MLP), block("ggn", Q, MLP), 1.0, -1.0),
@@ -333,20 +341,22 @@ def test_every_part_has_its_operator() -> None:
 
 def test_it_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     toy = problem_of(TOY)
-    assert "layer0.attn, the last attention layer, acts on every position alone" in hl.hessian(toy, Q).why
+    assert hl.hessian(toy, Q).why.startswith("what lies behind layer0.attn, the last attention layer, acts")
     assert (2 * hl.ggn(toy, Q, V)).why == hl.ggn(toy, Q, V).adjoint().why == hl.hessian(toy, Q).why
     assert hl.hessian(toy, Q, method="products").why == "method='products' was asked for"
-    assert hl.hessian(toy, MLP).why.endswith("have a closed form, not layer0.mlp.in")
-    assert hl.hessian(toy, Q, MLP).why.startswith("layer0.mlp.in is none of the weights of layer0.attn that")
-    assert hl.hessian(toy, [Q, V]).why.startswith("several blocks are joined")
+    alone = "it enters through a linear map, and the loss couples no two positions of what it puts out; "
+    assert hl.hessian(toy, MLP).why == hl.hessian(toy, MLP).adjoint().why == f"{alone}3 products"
+    assert hl.hessian(toy, Q, MLP).why == f"{alone}4 products"
+    assert hl.hessian(toy, [Q, V]).why == hl.hessian(toy, Q).why
     deep = problem_of("toy, two layers, two heads, pre-norm, sigmoid")
-    assert hl.hessian(deep, Q).why.startswith("layer0.attn.q is none of the weights of layer1.attn that")
+    assert "positions of a sequence are taken together" in hl.hessian(deep, Q).why
+    assert hl.hessian(deep, "pos").why == "it enters the network through __getitem__"
     pooled = problem_of("pooled encoder, loss between sequences")
-    assert hl.hessian(pooled, Q).why.startswith("the model is not a decoder of a known kind")
-    monkeypatch.setattr("hessianlens.network.operators.SAFE_SHARE", 0.0)
-    assert "of memory" in hl.hessian(toy, Q).why
-    monkeypatch.setattr("hessianlens.network.operators._CHEAP_OUTPUTS", 3)
-    assert "up to 3; method='exact' takes it" in hl.hessian(toy, Q).why
+    assert hl.hessian(pooled, Q).why == "the loss couples sequences of a batch with each other"
+    monkeypatch.setattr("hessianlens.network.operators.Price", lambda *given: Price(*given or (2,)))
+    assert "and 2 are thought worth it; method='exact' takes them" in hl.hessian(toy, MLP).why
+    monkeypatch.setattr("hessianlens.network.exactly.SAFE_SHARE", 0.0)
+    assert "its closed form would hold" in hl.hessian(toy, Q).why
 
 
 def test_a_sum_says_why_it_goes_through_products() -> None:

@@ -107,7 +107,7 @@ def test_it_is_taken_at_the_weights_of_the_problem() -> None:
 def test_auto_takes_products_where_the_closed_form_is_dear(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = NETWORKS["softmax"].problem()
     monkeypatch.setattr("hessianlens.network.exactly.CHEAP_PRODUCTS", 3)
-    monkeypatch.setattr("hessianlens.network.operators.Price", lambda: Price(3))
+    monkeypatch.setattr("hessianlens.network.operators.Price", lambda *given: Price(*given or (3,)))
     assert isinstance(hl.hessian(problem, "layer0.attn.q"), BlockPairOperator)
     assert isinstance(hl.hessian(problem, "layer0.attn.q", method="exact"), ArrangedGrid)
 

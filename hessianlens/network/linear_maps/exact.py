@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from hessianlens.errors import InputError
 from hessianlens.memory import SAFE_SHARE, available_bytes
 from hessianlens.network.linear_maps.curvature import SiteCurvature, grouping_of, site_curvature
 from hessianlens.network.linear_maps.grouping import Grouping, groupings
@@ -65,7 +66,7 @@ class Plan:
             if together == 1
             else f"the {together} positions of a sequence are taken together"
         )
-        return f"closed form: it enters through a linear map, and {how}; {self.products} products"
+        return f"it enters through a linear map, and {how}; {self.products} products"
 
 
 class LinearMaps:
@@ -96,7 +97,10 @@ class LinearMaps:
         """
         known = self._plans.get((row.name, column.name))
         if known is None:
-            known = self._planned(row, column, most_products)
+            try:
+                known = self._planned(row, column, most_products)
+            except InputError as error:  # a step that cannot be differentiated twice; not every product needs it
+                known = f"at what its map puts out, {error}"
             if isinstance(known, Plan) or not known.startswith("it would take"):
                 self._plans[row.name, column.name] = known
         if isinstance(known, Plan) and known.products > most_products:

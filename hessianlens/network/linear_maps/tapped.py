@@ -44,7 +44,8 @@ class Tapped:
             str(site): torch.zeros(shape, dtype=problem.dtype, device=problem.device)
             for site, shape in self._shapes.items()
         }
-        seen = replace(problem, forward=self._forward, params=deltas, blocks={}, data=[batch])
+        # Modules that are called by themselves, as when one is to blame, would be counted as further sites.
+        seen = replace(problem, forward=self._forward, params=deltas, blocks={}, data=[batch], source=None)
         self.at = Linearisation(seen, batch, list(deltas))
 
     def _forward(self, deltas: Mapping[str, Tensor], batch: Batch) -> Tensor:

@@ -10,10 +10,11 @@ import torch
 from torch import Tensor, nn
 
 import hessianlens as hl
-from hessianlens.errors import InputError
 from hessianlens.network.last_attention.exact import exact_attention
 from hessianlens.network.sites.llama import llama_site
 from hessianlens.network.sites.site import Storage
+from tests.oracles.comparison import assert_same
+from tests.variants import randn
 
 transformers = pytest.importorskip("transformers")
 
@@ -127,15 +128,19 @@ def test_models_as_they_come(kind: str) -> None:
 
 
 @pytest.mark.parametrize(("kind", "changes"), [("Qwen3", {"head_dim": 4}), ("Gemma2", {"head_dim": 4})])
-def test_what_the_closed_form_does_not_know_is_refused(kind: str, changes: dict[str, object]) -> None:
+def test_what_the_closed_form_of_attention_does_not_know_is_met_at_its_linear_maps(
+    kind: str, changes: dict[str, object]
+) -> None:
     """Norms of queries and keys; soft-capped scores."""
     if not hasattr(transformers, f"{kind}Config"):
         pytest.skip(f"no {kind} in this version of transformers")
     model = language_model(kind, exact_norms=False, **changes)
     problem = hl.problem(model, {"input_ids": token_ids()}, dtype=DOUBLE)
     assert exact_attention(problem) is None
-    with pytest.raises(InputError, match="closed form"):
-        hl.hessian(problem, "layer1.attn.q", method="exact")
+    for block in ("layer1.attn.q", "layer1.attn.k"):
+        op = hl.hessian(problem, block, method="exact")
+        V = randn(op.shape[1], 2)
+        assert_same(op @ V, hl.hessian(problem, block, method="products") @ V, block, 1e-9)
 
 
 @pytest.mark.parametrize("part", PARTS)
