@@ -119,28 +119,42 @@ class Exactly:
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
 
-    def answer(self, row: Block, column: Block, price: Price) -> Answer | str:
+    def answer(self, row: Block, column: Block, price: Price, norms_only: bool = False) -> Answer | str:
         """The block between two others exactly; why not, in words, if it cannot be had at a price.
 
         Args:
             row: Block of the rows.
             column: Block of the columns.
             price: The most that it may cost.
+            norms_only: Whether its norms are enough, which may take less memory.
         """
         attention = self.affordable_attention((row, column), price)
         if isinstance(attention, ExactAttention):
-            if attention.covers((row, column)):
+            if attention.covers((row, column)) and not (
+                norms_only and self._better_mapped(attention, row, column, price)
+            ):
                 return Attention(attention, row, column)
             attention = ""
-        plan = self._maps.plan(row, column, price.products)
+        plan = self.maps.plan(row, column, price.products)
         if isinstance(plan, str):
             return attention or plan
-        if plan.held_bytes > price.held_bytes:
-            return f"its closed form would hold {readable(plan.held_bytes)}; method='exact' lets it"
-        return Mapped(self._maps, plan)
+        held, free = plan.norm_bytes if norms_only else plan.held_bytes, available_bytes(self.problem.device)
+        if held > SAFE_SHARE * free:
+            return f"its closed form would hold {readable(held)}, and {readable(free)} are free"
+        if held > price.held_bytes:
+            return f"its closed form would hold {readable(held)}; method='exact' lets it"
+        return Mapped(self.maps, plan)
+
+    def _better_mapped(self, attention: ExactAttention, row: Block, column: Block, price: Price) -> bool:
+        """Several heads make many small blocks, which queries and outputs, each position by itself, do without."""
+        if row is not column or attention.single_head:
+            return False
+        plan = self.maps.plan(row, column, min(price.products, CHEAP_PRODUCTS))
+        return isinstance(plan, Plan) and plan.streams and plan.held_bytes <= min(price.held_bytes, CHEAP_BYTES)
 
     @cached_property
-    def _maps(self) -> LinearMaps:
+    def maps(self) -> LinearMaps:
+        """The linear maps of the network."""
         return LinearMaps(self.problem)
 
     @cached_property

@@ -6,6 +6,7 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -122,21 +123,26 @@ class NormRun:
         if isinstance(attention, ExactAttention) and not forced:
             rest = [block for block in self.blocks if not attention.covers([block])]
             self._join(chained_attention(attention) if rest else None, rest)
+        groups: list[list[tuple[Block, Answer]]] = []
         for group in layer_groups(self.blocks):
             answers: list[tuple[Block, Answer]] = []
             for block in group:
                 price = ANY_PRICE if forced else Price(WORTH * min(probes, block.numel))
-                found = _CHAINED if block.name in self._chained else source.answer(block, block, price)
+                found = _CHAINED if block.name in self._chained else source.answer(block, block, price, norms_only=True)
                 if isinstance(found, str):
                     self.why[block.name] = found
                 else:
                     answers.append((block, found))
-            self._solve(answers)
-        unsolved = [block for block in self.blocks if (block.name, self.parts[0]) not in self._exact]
-        if forced and unsolved:
-            reasons = "; ".join(f"{block.name}: {self.why[block.name]}" for block in unsolved[:3])
+            groups.append(answers)
+        if forced and self.why:
+            reasons = "; ".join(f"{name}: {why}" for name, why in list(self.why.items())[:3])
             raise InputError(f"method: got 'exact', but {reasons}; expected 'auto' or 'products'.")
-        self._sampled = unsolved
+        if forced:
+            self.watch.begin(sum(answer.products for answers in groups for _, answer in answers), Deadline())
+            source.maps.tick = partial(self.watch.products, 1)
+        for answers in groups:
+            self._solve(answers)
+        self._sampled = [block for block in self.blocks if (block.name, self.parts[0]) not in self._exact]
 
     def _solve(self, answers: Sequence[tuple[Block, Answer]]) -> None:
         self._verify([block for block, _ in answers])

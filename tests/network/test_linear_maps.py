@@ -123,6 +123,27 @@ def test_norms_are_exact_with_a_reason() -> None:
         assert norm.exact and norm.value == pytest.approx(expected, rel=1e-9, abs=1e-12)
 
 
+@pytest.mark.parametrize("name", ["GPT-NeoX, interleaved", "Llama, grouped queries", "BERT, masked", "ViT"])
+def test_norms_row_by_row_are_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = CASES[name].problem()
+    names = [name for name in problem.blocks if problem.blocks[name].shape and ("mlp" in name or "norm" in name)]
+    plans = {name: LinearMaps(problem).plan(*[problem.blocks[name]] * 2, ANY) for name in names}
+    streaming = [name for name, plan in plans.items() if plan.streams]
+    assert streaming
+    expected = {name: LinearMaps(problem).norms(plans[name], tuple(PARTS)) for name in streaming}
+    monkeypatch.setattr(exact, "_KEPT_BYTES", 0)
+    monkeypatch.setattr("hessianlens.network.linear_maps.streamed._CHUNK_BYTES", 2000)
+    ticks: list[int] = []
+    for name in streaming:
+        maps = LinearMaps(problem)
+        maps.tick = lambda: ticks.append(1)
+        found = maps.norms(plans[name], tuple(PARTS))
+        largest = max(expected[name].values())
+        assert all(abs(found[part] - expected[name][part]) <= 1e-9 * largest for part in PARTS), name
+        assert plans[name].norm_bytes > 0
+    assert len(ticks) == sum(plans[name].products for name in streaming)
+
+
 def test_single_precision() -> None:
     rough, fine = CASES["GPT-2"].problem(dtype=torch.float32), problem_of("GPT-2")
     for block in ("layer1.mlp.out", "layer1.norm2"):

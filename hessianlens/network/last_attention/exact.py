@@ -48,6 +48,11 @@ class ExactAttention:
         """Name of the layer's blocks."""
         return self.sites[0].prefix
 
+    @property
+    def single_head(self) -> bool:
+        """Whether the layer has one head."""
+        return len(self.sites[0].layer.heads) == 1
+
     def covers(self, blocks: Sequence[Block]) -> bool:
         """Whether every block is a weight or bias of this layer that the closed form knows."""
         return all(self._role(block.name) is not None for block in blocks)

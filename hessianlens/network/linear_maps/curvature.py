@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -35,7 +36,9 @@ class SiteCurvature:
         return sum(tensor.numel() * tensor.element_size() for tensor in found)
 
 
-def site_curvature(tapped: Tapped, row: Piece, rows: Grouping, column: Piece, columns: Grouping) -> SiteCurvature:
+def site_curvature(
+    tapped: Tapped, row: Piece, rows: Grouping, column: Piece, columns: Grouping, tick: Callable[[], None]
+) -> SiteCurvature:
     """One product for every member and feature of the row, in all groups at once.
 
     Args:
@@ -44,6 +47,7 @@ def site_curvature(tapped: Tapped, row: Piece, rows: Grouping, column: Piece, co
         rows: Its groups.
         column: The piece that indexes the columns.
         columns: Its groups, as many.
+        tick: Is called after every product.
     """
     like = tapped.slope(row.use.site)
     shape = (rows.groups, rows.members, len(row.features), columns.members)
@@ -61,6 +65,7 @@ def site_curvature(tapped: Tapped, row: Piece, rows: Grouping, column: Piece, co
             if change is not None:
                 moved[:, member, place] = columns.arrange(change)[..., kept]
                 moves = True
+        tick()
     return SiteCurvature(ggn, functional, moved if moves else None)
 
 

@@ -13,23 +13,22 @@ positions of a sequence are, and it takes one for every position and feature.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from hessianlens.errors import InputError
-from hessianlens.memory import SAFE_SHARE, available_bytes
 from hessianlens.network.linear_maps.curvature import SiteCurvature, grouping_of, site_curvature
 from hessianlens.network.linear_maps.grouping import Grouping, groupings
 from hessianlens.network.linear_maps.piece import Piece, piece_of
+from hessianlens.network.linear_maps.streamed import streamed_bytes, streamed_norms
 from hessianlens.network.linear_maps.tapped import Tapped, recorded
 from hessianlens.network.linear_maps.taps import Kind, Record
 from hessianlens.network.rehearsal import sequences_of
 from hessianlens.operators import ArrangedGrid, BlockGrid, Factor, StructuredOperator, Term, TokenSum
 from hessianlens.problems import Block, Problem, layer_of
-from hessianlens.sizes import readable
 
 _KEPT_BYTES = 2**30
 """Curvature kept for further blocks of the same maps."""
@@ -58,6 +57,19 @@ class Plan:
     turned: bool = False
 
     @property
+    def streams(self) -> bool:
+        """Whether its norms can be found row by row: a block with itself, no positions coupled, in a single batch."""
+        (first, _), *others = self.groups
+        return not others and first.members == 1 and self.row[0].block is self.column[0].block
+
+    @property
+    def norm_bytes(self) -> int:
+        """What its norms hold."""
+        if self.held_bytes <= _KEPT_BYTES or not self.streams:
+            return self.held_bytes
+        return streamed_bytes(self.row[0], self.groups[0][0], _PARTS_HELD)
+
+    @property
     def why(self) -> str:
         """Why it is exact, in words."""
         together = max(first.members for first, _ in self.groups)
@@ -74,6 +86,9 @@ class LinearMaps:
 
     Args:
         problem: From `hessianlens.problem`.
+
+    Attributes:
+        tick: Is called after every product.
     """
 
     def __init__(self, problem: Problem) -> None:
@@ -82,6 +97,7 @@ class LinearMaps:
         self._tapped: tuple[tuple[int, frozenset[int]], Tapped] | None = None
         self._plans: dict[tuple[str, str], Plan | str] = {}
         self._curvatures: dict[tuple[object, ...], SiteCurvature] = {}
+        self.tick: Callable[[], None] = _nothing
 
     # --- what can be afforded ----------------------------------------------------------------------------------------
 
@@ -131,11 +147,7 @@ class LinearMaps:
                 return "the loss couples sequences of a batch with each other"
             chosen.append(found)
         products = max(g.members * len(p.features) for (g, _), p in zip(chosen, rows, strict=True))
-        made = Plan(tuple(rows), tuple(columns), tuple(chosen), products, self._bytes(rows, columns, chosen))
-        free = available_bytes(self.problem.device)
-        if made.held_bytes > SAFE_SHARE * free:
-            return f"its closed form would hold {readable(made.held_bytes)}, and {readable(free)} are free"
-        return made
+        return Plan(tuple(rows), tuple(columns), tuple(chosen), products, self._bytes(rows, columns, chosen))
 
     def _may_act_alone(self, block: Block) -> bool:
         """Attention couples what comes before it, so that only the last layer is worth a trial."""
@@ -233,7 +245,7 @@ class LinearMaps:
         key = (number, *sides, moving)
         if key not in self._curvatures:
             tapped = self._taps(number, (row, column))
-            found = site_curvature(tapped, row, plan.groups[number][0], column, plan.groups[number][1])
+            found = site_curvature(tapped, row, plan.groups[number][0], column, plan.groups[number][1], self.tick)
             while self._curvatures and found.held_bytes + self._held() > _KEPT_BYTES:
                 del self._curvatures[next(iter(self._curvatures))]
             self._curvatures[key] = found
@@ -243,8 +255,15 @@ class LinearMaps:
         return sum(found.held_bytes for found in self._curvatures.values())
 
     def norms(self, plan: Plan, parts: Sequence[str]) -> dict[str, float]:
-        """Exact norms of parts."""
+        """Exact norms of parts; row by row where the curvature would take much memory."""
+        if plan.held_bytes > _KEPT_BYTES and plan.streams:
+            (piece,), ((grouping, _),) = plan.row, plan.groups
+            return streamed_norms(self._taps(0, (piece,)), piece, grouping, parts, self.tick)
         return {part: float(self.operator(part, plan).frobenius_norm()) for part in parts}
+
+
+def _nothing() -> None:
+    """What happens after a product that nobody watches."""
 
 
 def _too_many(needed: float, most: float) -> str:
