@@ -8,6 +8,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from hessianlens.errors import InputError, check_function, check_that, shown
 from hessianlens.operators.base import StructuredOperator
 from hessianlens.operators.operator import Operator
 from hessianlens.operators.scaled import Scaled
@@ -34,13 +35,19 @@ class Twofold(Operator):
     exact = True
 
     def __init__(self, products: Operator, closed: Callable[[], StructuredOperator], why: str) -> None:
+        check_that(isinstance(products, Operator), "products", products, "an operator")
+        check_function("closed", closed, "a function that builds a structured operator")
+        check_that(isinstance(why, str), "why", why, "a text")
         super().__init__(list(products._in_shape), list(products._out_shape))
         self.products, self._build, self.why = products, closed, why
 
     @cached_property
     def closed(self) -> StructuredOperator:
         """The closed form."""
-        return self._build()
+        found: object = self._build()
+        if not isinstance(found, StructuredOperator) or found.shape != self.shape:
+            raise InputError(f"closed: built {shown(found)}, expected a structured operator of shape {self.shape}.")
+        return found
 
     @property
     def dtype(self) -> torch.dtype:
