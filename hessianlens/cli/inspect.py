@@ -171,7 +171,8 @@ def _print_forecast(opened: Opened, as_json: bool) -> None:
         f"{len(opened.blocks)} blocks, {memory.products} products, about {readable_time(seconds)}; "
         f"{readable(memory.peak_bytes)} at the peak ({readable(memory.process_bytes)} held already, "
         f"{readable(memory.graph_bytes)} of graph, sequences: {memory.sequences} at once, "
-        f"{readable(memory.vector_bytes)} of vectors), {readable(memory.available)} free."
+        f"{readable(memory.vector_bytes)} of vectors, {readable(memory.closed_form_bytes)} of closed forms), "
+        f"{readable(memory.available)} free."
     )
 
 

@@ -55,7 +55,7 @@ def cost(problem: Problem, blocks: Sequence[Block], parts: Sequence[str], probes
             start = time.perf_counter()
         each += seconds[-1] / len(ends)
         building += max(seconds[0] - seconds[-1], 0.0) / len(ends)
-    memory = forecast(problem, blocks, probes, len(parts))
+    memory = forecast(problem, blocks, probes, len(parts), closed_forms=True)
     return Cost(memory, building * len(groups) + each * memory.products)
 
 
@@ -73,14 +73,14 @@ def within_memory(
 
     `InputError` names the setting that would fit if cutting the batches is not enough.
     """
-    made = forecast(problem, blocks, probes, parts)
+    made = forecast(problem, blocks, probes, parts, closed_forms=True)
     room = SAFE_SHARE * made.available if max_memory is None else parse_size(max_memory) - made.process_bytes
     width = made.micro_batch(room)
     if width >= made.sequences:
         return problem, made
     if width > 0:
         cut = cut_to(problem, width)
-        return cut, forecast(cut, blocks, probes, parts)
+        return cut, forecast(cut, blocks, probes, parts, closed_forms=True)
     least = made.process_bytes + made.vector_bytes + made.bytes_per_sequence
     got = f"only {readable(made.available)} are free" if max_memory is None else f"got {max_memory}"
     raise InputError(

@@ -15,13 +15,14 @@ from functools import cached_property
 from hessianlens.memory import SAFE_SHARE, available_bytes
 from hessianlens.network.last_attention import ExactAttention, closed_form_cost, exact_attention
 from hessianlens.network.linear_maps import LinearMaps, Plan
+from hessianlens.network.rehearsal import forward_sizes, sequences_of
 from hessianlens.operators import StructuredOperator
 from hessianlens.problems import Block, Problem
 from hessianlens.sizes import readable
 
 CHEAP_PRODUCTS = 512
 """Products up to which a matrix is found exactly without being asked to."""
-CHEAP_BYTES = 2**29
+CHEAP_BYTES = 2**28
 """Memory up to which it is."""
 
 
@@ -179,6 +180,30 @@ class Exactly:
         if cost.products > max(price.products, CHEAP_PRODUCTS) and "attention" not in vars(self):
             return ""
         return self.attention or ""
+
+
+def closed_form_bytes(problem: Problem, blocks: Sequence[Block], probes: int) -> int:
+    """The most that exact norms of some blocks hold where nothing else is asked for, from sizes alone.
+
+    Args:
+        problem: From `hessianlens.problem`.
+        blocks: What is asked for.
+        probes: Random vectors that a block would get otherwise.
+    """
+    *positions, _ = forward_sizes(problem).outputs
+    length, sequences = positions[-1] if positions else 1, sum(map(sequences_of, problem.data))
+    found = 0
+    for block in blocks:
+        most = WORTH * min(probes, block.numel)
+        features = max((size for size in block.shape if size <= most), default=0)
+        together = length if length * features <= most else 1
+        found += 3 * sequences * length * together * features**2 * problem.dtype.itemsize
+    attention = [block for block in blocks if ".attn." in block.name]
+    if not attention:
+        return min(found, CHEAP_BYTES)
+    cost = closed_form_cost(problem, attention)
+    affordable = cost.products <= CHEAP_PRODUCTS and cost.held_bytes <= SAFE_SHARE * available_bytes(problem.device)
+    return max(min(found, CHEAP_BYTES), cost.held_bytes if affordable else 0)
 
 
 def exactly(problem: Problem) -> Exactly:

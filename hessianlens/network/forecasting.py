@@ -11,6 +11,7 @@ from hessianlens.curvature.representative import verification_bytes
 from hessianlens.errors import InputError, check_number, check_that, check_whole, expect
 from hessianlens.memory import SAFE_SHARE, available_bytes, process_bytes
 from hessianlens.models.adapters.batches import as_batches
+from hessianlens.network.exactly import closed_form_bytes
 from hessianlens.network.rehearsal import Rehearsal, forward_sizes, sequences_of
 from hessianlens.network.sampling import WORKSPACE
 from hessianlens.parts import PARTS
@@ -32,7 +33,7 @@ class Forecast:
         sequences: Sequences of the largest batch.
         available: Bytes that are free.
         process_bytes: Bytes that the process holds already: libraries, weights, data.
-        closed_form_bytes: What the closed form of the last attention layer holds, where it is used.
+        closed_form_bytes: What closed forms hold at most, where they are used.
         verification_bytes: What the check of the second derivatives holds, on one sequence.
     """
 
@@ -54,7 +55,7 @@ class Forecast:
     def total_bytes(self) -> int:
         """Everything held at once beyond what the process holds already."""
         checked = self.verification_bytes + self.bytes_per_sequence if self.verification_bytes else 0
-        return max(self.graph_bytes + self.vector_bytes, self.closed_form_bytes, checked)
+        return max(self.graph_bytes + self.vector_bytes, checked) + self.closed_form_bytes
 
     @property
     def peak_bytes(self) -> int:
@@ -72,7 +73,7 @@ class Forecast:
         return max(0, int((limit - self.vector_bytes) // max(self.bytes_per_sequence, 1)))
 
     def __str__(self) -> str:
-        closed = f", or {readable(self.closed_form_bytes)} for the closed form" if self.closed_form_bytes else ""
+        closed = f", {readable(self.closed_form_bytes)} of closed forms" if self.closed_form_bytes else ""
         return (
             f"{self.products} products, {readable(self.total_bytes)} ({readable(self.graph_bytes)} of graph for "
             f"{self.sequences} sequences at once, {readable(self.vector_bytes)} of vectors{closed}) beside "
@@ -81,7 +82,13 @@ class Forecast:
 
 
 def forecast(
-    problem: Problem, blocks: Sequence[Block], probes: int = 20, parts: int = 3, *, together: bool = False
+    problem: Problem,
+    blocks: Sequence[Block],
+    probes: int = 20,
+    parts: int = 3,
+    *,
+    together: bool = False,
+    closed_forms: bool = False,
 ) -> Forecast:
     """What it takes to probe some blocks, from a rehearsal without contents.
 
@@ -94,6 +101,7 @@ def forecast(
         probes: Vectors a block.
         parts: Number of parts asked for.
         together: Whether all blocks share one graph, as they do for pairs of blocks.
+        closed_forms: Whether blocks are found exactly where that is cheap, as "auto" does.
     """
     check_problem(problem)
     some = isinstance(blocks, Sequence) and len(blocks) > 0 and all(isinstance(block, Block) for block in blocks)
@@ -121,6 +129,7 @@ def forecast(
         sequences=width,
         available=available_bytes(problem.device),
         process_bytes=process_bytes(),
+        closed_form_bytes=closed_form_bytes(problem, blocks, probes) if closed_forms else 0,
         verification_bytes=max(verification_bytes(problem, _parameters(group)) for group in groups)
         if problem.verify
         else 0,

@@ -44,7 +44,9 @@ def test_the_process_itself_is_counted() -> None:
     made = hl.forecast(problem(2), problem(2).select("layer0.attn.q"))
     assert made.peak_bytes == made.process_bytes + made.total_bytes
     assert made.process_bytes > 2**26  # torch alone takes more
-    assert replace(made, closed_form_bytes=2**40).total_bytes == 2**40
+    assert replace(made, closed_form_bytes=2**40).total_bytes == made.total_bytes + 2**40
+    exactly_too = hl.forecast(problem(2), problem(2).select("layer0.attn.q"), closed_forms=True)
+    assert exactly_too.total_bytes > made.total_bytes and "of closed forms" in str(exactly_too)
 
 
 @pytest.mark.parametrize(

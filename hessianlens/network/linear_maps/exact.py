@@ -30,7 +30,7 @@ from hessianlens.network.rehearsal import sequences_of
 from hessianlens.operators import ArrangedGrid, BlockGrid, Factor, StructuredOperator, Term, TokenSum
 from hessianlens.problems import Block, Problem, layer_of
 
-_KEPT_BYTES = 2**30
+_KEPT_BYTES = 2**28
 """Curvature kept for further blocks of the same maps."""
 _PARTS_HELD = 3
 """Gauss-Newton and functional part, and their sum."""
