@@ -161,7 +161,7 @@ class Exactly:
     @cached_property
     def attention(self) -> ExactAttention | None:
         """The closed form of the last attention layer; None where the model has none that it fits."""
-        return exact_attention(self.problem)
+        return exact_attention(self.problem, self.maps)
 
     def affordable_attention(self, blocks: Sequence[Block], price: Price) -> ExactAttention | str:
         """The closed form of the last attention layer, if attention is asked for; why not, in words, or empty.

@@ -139,9 +139,9 @@ class NormRun:
             raise InputError(f"method: got 'exact', but {reasons}; expected 'auto' or 'products'.")
         if forced:
             self.watch.begin(sum(answer.products for answers in groups for _, answer in answers), Deadline())
-            source.maps.tick = partial(self.watch.products, 1)
-        for answers in groups:
-            self._solve(answers)
+        with source.maps.watched(partial(self.watch.products, 1) if forced else None):
+            for answers in groups:
+                self._solve(answers)
         self._sampled = [block for block in self.blocks if (block.name, self.parts[0]) not in self._exact]
 
     def _solve(self, answers: Sequence[tuple[Block, Answer]]) -> None:

@@ -149,6 +149,7 @@ def _exact(
         left -= answer.products
         norm = Estimate.exactly(answer.norms([part])[part])
         found[row.name, column.name] = found[column.name, row.name] = norm
+    source.maps.release()
     return found
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import hessianlens as hl
+from hessianlens.network.exactly import exactly
 from hessianlens.network.linear_maps import LinearMaps, Plan, exact
 from hessianlens.network.linear_maps.tapped import recorded
 from hessianlens.network.linear_maps.taps import Kind, Taps
@@ -191,6 +192,45 @@ def test_nothing_is_built_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     hl.hessian(problem, "layer0.mlp.out.bias", method="exact").to_dense()
     hl.block_norms(problem, "layer0.mlp.out*", method="exact")
     assert len(built) == 2  # the toy adds its bias in a step of its own
+
+
+def test_nothing_but_curvature_is_kept_with_a_problem() -> None:
+    problem = hl.problem(networks.toy(), pairs(2), "cross_entropy")
+    ticks: list[int] = []
+    hl.block_norms(problem, "layer0.mlp.*", method="exact")
+    hl.hessian(problem, "layer0.mlp.in", method="exact").to_dense()
+    maps = exactly(problem).maps
+    assert maps._tapped is None and all(use.inputs is None for record in maps._records for use in record.uses)
+    with maps.watched(lambda: ticks.append(1)):
+        maps.tick()
+    maps.tick()
+    assert ticks == [1]
+
+
+def test_a_wide_block_is_refused_without_a_forward_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exact, "recorded", lambda *_: pytest.fail("the model was run"))
+    problem = problem_of("toy")
+    said = LinearMaps(problem).plan(*[problem.blocks["layer0.mlp.in"]] * 2, 2)
+    assert said == "it would take 3 or more products, and 2 are thought worth it; method='exact' takes them"
+
+
+def test_a_stack_without_attention_beside_one_with_it() -> None:
+    class Both(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.stem = nn.ModuleDict({"layer0": nn.Linear(3, 3), "layer1": nn.Linear(3, 3)})
+            self.layer0 = nn.ModuleDict({"attn": nn.ModuleDict({"q": nn.Linear(3, 3)})})
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.layer0["attn"]["q"](self.stem["layer1"](self.stem["layer0"](x).tanh()).tanh())
+
+    data = (randn(2, 4, 3), torch.zeros(2, 4, dtype=torch.int64))
+    problem = hl.problem(networks.scrambled(Both().double()), data, "cross_entropy")
+    assert any(".attn." in name for name in problem.blocks) and any("stem" in name for name in problem.blocks)
+    for name in problem.blocks:
+        op = hl.hessian(problem, name, method="exact")
+        products = hl.hessian(problem, name, method="products").to_dense()
+        assert_same(op.to_dense(), products, name, 1e-9)
 
 
 # --- where parameters are met ----------------------------------------------------------------------------------------

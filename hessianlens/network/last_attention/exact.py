@@ -37,11 +37,13 @@ class ExactAttention:
         problem: The problem.
         sites: The layer at each batch.
         model: The model that they belong to, a copy.
+        maps: The linear maps of the network.
     """
 
     problem: Problem
     sites: tuple[AttentionSite, ...]
     model: nn.Module
+    maps: LinearMaps
 
     @property
     def prefix(self) -> str:
@@ -84,7 +86,7 @@ class ExactAttention:
 
     def _at_layer(self) -> tuple[PositionDerivatives, ...] | None:
         """The same at what the output projection puts out, whatever the number of outputs behind it."""
-        maps, block = LinearMaps(self.problem), self.problem.blocks.get(f"{self.prefix}.o")
+        maps, block = self.maps, self.problem.blocks.get(f"{self.prefix}.o")
         plan = None if block is None else maps.plan(block, block, math.inf)
         if not isinstance(plan, Plan) or max(rows.members for rows, _ in plan.groups) > 1:
             return None
@@ -184,8 +186,13 @@ def _sum(blocks: Sequence[StructuredOperator]) -> TokenSum:
     return total
 
 
-def exact_attention(problem: Problem) -> ExactAttention | None:
-    """The closed form of the last attention layer; None where the model has none that it fits."""
+def exact_attention(problem: Problem, maps: LinearMaps | None = None) -> ExactAttention | None:
+    """The closed form of the last attention layer; None where the model has none that it fits.
+
+    Args:
+        problem: From `hessianlens.problem`.
+        maps: The linear maps of its network, if they are known already.
+    """
     model = frozen_copy(problem)
     if model is None:
         return None
@@ -196,7 +203,7 @@ def exact_attention(problem: Problem) -> ExactAttention | None:
             if site is None:
                 return None
             sites.append(site)
-    return ExactAttention(problem, tuple(sites), model)
+    return ExactAttention(problem, tuple(sites), model, LinearMaps(problem) if maps is None else maps)
 
 
 @dataclass(frozen=True)

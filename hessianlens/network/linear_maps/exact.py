@@ -13,7 +13,8 @@ positions of a sequence are, and it takes one for every position and feature.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import torch
@@ -117,13 +118,15 @@ class LinearMaps:
                 known = self._planned(row, column, most_products)
             except InputError as error:  # a step that cannot be differentiated twice; not every product needs it
                 known = f"at what its map puts out, {error}"
-            if isinstance(known, Plan) or not known.startswith("it would take"):
+            if not isinstance(known, _TooMany):
                 self._plans[row.name, column.name] = known
         if isinstance(known, Plan) and known.products > most_products:
-            return _too_many(known.products, most_products)
+            return _TooMany.products(known.products, most_products)
         return known
 
     def _planned(self, row: Block, column: Block, most_products: float) -> Plan | str:
+        if (least := min(row.shape)) > most_products:  # a map puts out no fewer features than the block has on an axis
+            return _TooMany.products(least, most_products, "or more ")
         rows, columns = self._pieces(row), self._pieces(column)
         if isinstance(rows, str) or isinstance(columns, str):
             return rows if isinstance(rows, str) else str(columns)
@@ -137,13 +140,14 @@ class LinearMaps:
             if not self._may_act_alone(row) or not self._may_act_alone(column):
                 options = [[one for one in side if one.members > 1 or one.groups == sequences] for side in options]
             affordable = [one for one in options[0] if one.members * len(first.features) <= most_products]
+            if not options[0]:
+                return "what it feeds does not split into the sequences of a batch"
             if not affordable:
-                least = min((one.members * len(first.features) for one in options[0]), default=0)
-                return _too_many(least, most_products)
+                return _TooMany.products(min(g.members for g in options[0]) * len(first.features), most_products)
             found = grouping_of(self._taps(number, (first, second)), first, second, affordable, options[1])
             if found is None:
                 if len(affordable) < len(options[0]):
-                    return _too_many(options[0][-1].members * len(first.features), most_products)
+                    return _TooMany.products(options[0][-1].members * len(first.features), most_products)
                 return "the loss couples sequences of a batch with each other"
             chosen.append(found)
         products = max(g.members * len(p.features) for (g, _), p in zip(chosen, rows, strict=True))
@@ -155,8 +159,8 @@ class LinearMaps:
         if layer is None or not attention:
             return True
         stack = layer.rstrip("0123456789")
-        last = max(int(own[len(stack) :]) for own in map(layer_of, attention) if own and own.startswith(stack))
-        return int(layer[len(stack) :]) >= last
+        same = [own for own in map(layer_of, attention) if own is not None and own.startswith(stack)]
+        return all(int(layer[len(stack) :]) >= int(own[len(stack) :]) for own in same)
 
     def _bytes(
         self, rows: Sequence[Piece], columns: Sequence[Piece], chosen: Sequence[tuple[Grouping, Grouping]]
@@ -189,6 +193,20 @@ class LinearMaps:
             self._tapped = key, made
         return self._tapped[1]
 
+    @contextmanager
+    def watched(self, tick: Callable[[], None] | None) -> Iterator[None]:
+        """A scope in which every product is told; graphs are released behind it."""
+        before, self.tick = self.tick, tick or self.tick
+        try:
+            yield
+        finally:
+            self.tick = before
+            self.release()
+
+    def release(self) -> None:
+        """Drop the graph that is kept for further blocks of the same maps."""
+        self._tapped = None
+
     # --- the matrices ------------------------------------------------------------------------------------------------
 
     def operator(self, part: str, plan: Plan) -> StructuredOperator:
@@ -197,8 +215,9 @@ class LinearMaps:
         dtype, device = self.problem.dtype, self.problem.device
 
         def build(_: object, __: object) -> TokenSum:
-            terms = [term for number in range(len(plan.groups)) for term in self._terms(part, plan, number)]
-            return TokenSum(terms, row.shape, column.shape, dtype, device)
+            made = self._sum(part, plan)
+            self.release()
+            return made
 
         names = row.block.name, column.block.name
         grid = BlockGrid({names[0]: row.shape}, {names[1]: column.shape}, build, dtype, device)
@@ -213,16 +232,17 @@ class LinearMaps:
         """The gradient of the loss at what the row's map puts out, ``[position, feature]``, at a batch."""
         return self._taps(number, (plan.row[number], plan.column[number])).slope(plan.row[number].use.site)
 
+    def _sum(self, part: str, plan: Plan) -> TokenSum:
+        """Inputs by outputs of the row's map, against those of the column's."""
+        terms = [term for number in range(len(plan.groups)) for term in self._terms(part, plan, number)]
+        return TokenSum(terms, plan.row[0].shape, plan.column[0].shape, self.problem.dtype, self.problem.device)
+
     def _terms(self, part: str, plan: Plan, number: int) -> list[Term]:
         row, column = plan.row[number], plan.column[number]
         rows, columns = plan.groups[number]
         found = self.curvature(plan, number)
         tapped = self._taps(number, (row, column))
-        matrix = {
-            "ggn": found.ggn,
-            "functional": found.functional,
-            "full": found.ggn + found.functional if part == "full" else found.ggn,
-        }[part]
+        matrix = found.ggn + found.functional if part == "full" else getattr(found, part)
         with torch.no_grad():
             p, row_gain = _sides(tapped, row, rows)
             q, column_gain = _sides(tapped, column, columns)
@@ -259,15 +279,21 @@ class LinearMaps:
         if plan.held_bytes > _KEPT_BYTES and plan.streams:
             (piece,), ((grouping, _),) = plan.row, plan.groups
             return streamed_norms(self._taps(0, (piece,)), piece, grouping, parts, self.tick)
-        return {part: float(self.operator(part, plan).frobenius_norm()) for part in parts}
+        return {part: float(self._sum(part, plan).frobenius_norm()) for part in parts}
 
 
 def _nothing() -> None:
     """What happens after a product that nobody watches."""
 
 
-def _too_many(needed: float, most: float) -> str:
-    return f"it would take {needed:.0f} products, and {most:.0f} are thought worth it; method='exact' takes them"
+class _TooMany(str):
+    """A reason that holds for a price only."""
+
+    @classmethod
+    def products(cls, needed: float, most: float, more: str = "") -> _TooMany:
+        """So many are needed, and so many were offered."""
+        worth = f"and {most:.0f} are thought worth it; method='exact' takes them"
+        return cls(f"it would take {needed:.0f} {more}products, {worth}")
 
 
 def _sides(tapped: Tapped, piece: Piece, grouping: Grouping) -> tuple[Tensor | None, Tensor | None]:

@@ -21,10 +21,10 @@ _TERMS = 2.0**16
 
 
 def recorded(problem: Problem, batch: Batch) -> Record:
-    """How every parameter enters the network, from one forward pass."""
+    """How every parameter enters the network, from one forward pass; what it is multiplied with is not kept."""
     with problem.scope(), torch.no_grad(), Taps(problem.params) as taps:
         problem.forward(problem.params, batch)
-    return taps.record
+    return Record([replace(use, inputs=None) for use in taps.record.uses], taps.record.unknown)
 
 
 class Tapped:

@@ -226,7 +226,8 @@ class Taps(TorchFunctionMode):
     def _other(self, func: Callable[..., Any], args: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
         """Looking at a parameter, at its shape say, is not using it."""
         found = func(*args, **named)
-        if isinstance(found, Tensor | tuple | list) and not all(isinstance(x, int | bool) for x in _flat(found)):
+        several = found if isinstance(found, tuple | list) else [found]
+        if any(isinstance(one, Tensor) for one in several):
             for tensor in (*args, *named.values()):
                 self._unknown(tensor, func)
         return found
@@ -246,10 +247,6 @@ class Taps(TorchFunctionMode):
         for name, kind, inputs in uses:
             self.record.uses.append(Use(name, kind, site, inputs, tuple(z.shape)))
         return z + self._deltas[site] if site in self._deltas else z
-
-
-def _flat(found: object) -> list[object]:
-    return [found] if isinstance(found, Tensor) else list(found)  # type: ignore[call-overload]
 
 
 _LINEAR = nnf.linear
