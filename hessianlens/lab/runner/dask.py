@@ -47,22 +47,39 @@ def _count(client: Client, address: str) -> int:
 
 
 def _answers(client: Client, orders: Sequence[Order]) -> Generator[Answer, None, None]:
-    """Dask gives the cells of a worker that vanished to another one, a few times."""
-    from distributed import as_completed
+    """Dask gives the cells of a worker that vanished to another one, a few times.
 
-    futures = {client.submit(measure_cell, order, pure=False): order[0] for order in orders}
+    It blames every cell which that worker had been given, also those that only waited there for their turn. So the
+    cells it gives up are asked for once more at the end, one at a time: then only the guilty one can be blamed.
+    """
+    blamed: list[Order] = []
+    for order, answer, killed in _outcomes(client, orders):
+        if killed:
+            blamed.append(order)
+        else:
+            yield answer
+    for order in blamed:
+        yield from (answer for _, answer, _ in _outcomes(client, [order]))
+
+
+def _outcomes(client: Client, orders: Sequence[Order]) -> Generator[tuple[Order, Answer, bool], None, None]:
+    """Every order with its answer, and whether the scheduler gave it up because workers vanished."""
+    from distributed import KilledWorker, as_completed
+
+    futures = {client.submit(measure_cell, order, pure=False): order for order in orders}
     done: Any = as_completed(list(futures), loop=client.loop, with_results=True, raise_errors=False)
     try:
         for future, outcome in done:
-            key = futures.pop(future)
+            order = futures.pop(future)
             if future.status == "finished":
-                yield outcome
+                yield order, outcome, False
             else:
-                yield Answer(key, None, f"the cluster gave it up ({_reason(outcome)})")
+                error = outcome[1] if isinstance(outcome, tuple) else outcome
+                given_up = Answer(order[0], None, f"the cluster gave it up ({_reason(error)})")
+                yield order, given_up, isinstance(error, KilledWorker)
     finally:
         client.cancel(list(futures))
 
 
-def _reason(outcome: Any) -> str:
-    error = outcome[1] if isinstance(outcome, tuple) else outcome
+def _reason(error: Any) -> str:
     return " ".join(f"{type(error).__name__}: {error}".split())

@@ -2,6 +2,8 @@
 
 import logging
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 
@@ -22,22 +24,27 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(scope="module")
-def address():
-    # A cell that has ended two workers is given up; by default it would be four.
-    patient = dask.config.set({"distributed.scheduler.allowed-failures": 1})
+@contextmanager
+def cluster(workers: int, allowed_failures: int) -> Iterator[str]:
+    """The address of a cluster that gives a cell up when more workers than allowed have ended on it."""
     with (
-        patient,
+        dask.config.set({"distributed.scheduler.allowed-failures": allowed_failures}),
         LocalCluster(
-            n_workers=2,
+            n_workers=workers,
             threads_per_worker=1,
             processes=True,
             host="127.0.0.1",
             dashboard_address="127.0.0.1:0",
             silence_logs=logging.CRITICAL,
-        ) as cluster,
+        ) as running,
     ):
-        yield cluster.scheduler_address
+        yield running.scheduler_address
+
+
+@pytest.fixture(scope="module")
+def address():
+    with cluster(workers=2, allowed_failures=1) as scheduler:
+        yield scheduler
 
 
 def test_a_cluster_gives_the_numbers_of_a_serial_run_although_a_worker_dies(address: str, tmp_path: Path) -> None:
@@ -54,6 +61,16 @@ def test_a_cell_that_ends_every_worker_is_given_up_and_the_others_go_on(address:
             run([Plan(DIES, ToyConfig(sizes=(20,), repeats=4, bad=1))], store, backend="dask", address=address)
         (failure,) = caught.value.failures
         assert failure.parameters["repeat"] == 1 and "KilledWorker" in failure.message
+        assert store.query("SELECT count(*) FROM cells") == [(3,)]
+
+
+def test_cells_that_waited_on_a_worker_which_ended_are_not_given_up(tmp_path: Path) -> None:
+    """One worker and no patience: Dask gives up whatever waited beside the guilty cell."""
+    with cluster(workers=1, allowed_failures=0) as scheduler, open_store(tmp_path / "cells.sqlite") as store:
+        with pytest.raises(CellsFailed) as caught:
+            run([Plan(DIES, ToyConfig(sizes=(20,), repeats=4, bad=1))], store, backend="dask", address=scheduler)
+        (failure,) = caught.value.failures
+        assert failure.parameters["repeat"] == 1
         assert store.query("SELECT count(*) FROM cells") == [(3,)]
 
 
