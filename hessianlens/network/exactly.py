@@ -138,7 +138,7 @@ class Exactly:
             attention = ""
         plan = self.maps.plan(row, column, price.products)
         if isinstance(plan, str):
-            return attention or plan
+            return plan if not attention or plan in attention else f"{plan}; {attention}"
         held, free = plan.norm_bytes if norms_only else plan.held_bytes, available_bytes(self.problem.device)
         if held > SAFE_SHARE * free:
             return f"its closed form would hold {readable(held)}, and {readable(free)} are free"
@@ -159,8 +159,8 @@ class Exactly:
         return LinearMaps(self.problem)
 
     @cached_property
-    def attention(self) -> ExactAttention | None:
-        """The closed form of the last attention layer; None where the model has none that it fits."""
+    def attention(self) -> ExactAttention | str:
+        """The closed form of the last attention layer; why there is none, in words."""
         return exact_attention(self.problem, self.maps)
 
     def affordable_attention(self, blocks: Sequence[Block], price: Price) -> ExactAttention | str:
@@ -170,7 +170,7 @@ class Exactly:
             blocks: What is asked for.
             price: The most that the closed form may cost.
         """
-        asked = [block for block in blocks if ".attn." in block.name]
+        asked = [block for block in blocks if ".attn." in block.name and self.maps.may_act_alone(block)]
         if not asked:
             return ""
         cost = closed_form_cost(self.problem, asked)
@@ -179,7 +179,8 @@ class Exactly:
             return f"its closed form would hold {readable(cost.held_bytes)}, and {readable(free)} are free"
         if cost.products > max(price.products, CHEAP_PRODUCTS) and "attention" not in vars(self):
             return ""
-        return self.attention or ""
+        found = self.attention
+        return f"the closed form of attention does not fit: {found}" if isinstance(found, str) else found
 
 
 def closed_form_bytes(problem: Problem, blocks: Sequence[Block], probes: int) -> int:

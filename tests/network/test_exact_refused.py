@@ -7,15 +7,17 @@ from collections.abc import Callable
 
 import pytest
 import torch
+import transformers
 from torch import Tensor, nn
 
 import hessianlens as hl
 from hessianlens.curvature import BlockPairOperator
-from hessianlens.network.last_attention import exact_attention
+from hessianlens.network.exactly import Price
+from hessianlens.network.last_attention import ExactAttention, exact_attention
 from hessianlens.operators import StructuredOperator
 from hessianlens.problems import Problem
 from tests.curvature import hugging_face, networks
-from tests.curvature.networks import LENGTH, WIDTH, scrambled, tokens
+from tests.curvature.networks import LENGTH, VOCAB, WIDTH, scrambled, tokens
 from tests.curvature.registry import contrast, pairs, problem_of
 from tests.network.registry import problem_of as exact_problem_of
 from tests.oracles.comparison import assert_same
@@ -43,11 +45,19 @@ class Averaging(networks.NanoGPT):
 
 
 class Soft(networks.NanoGPT):
-    """A decoder that does something to the scores that the closed form knows nothing of."""
+    """A decoder whose scores are capped."""
 
     def __init__(self) -> None:
         super().__init__(layers=1)
         self.transformer["h"][0].attn = SharperAttention(True)
+
+
+class Bent(networks.NanoGPT):
+    """A decoder that does something to the scores that the closed form knows nothing of."""
+
+    def __init__(self) -> None:
+        super().__init__(layers=1)
+        self.transformer["h"][0].attn = BentAttention(True)
 
 
 class SharedKeys(networks.NanoGPT):
@@ -71,10 +81,16 @@ class SharedKeysAttention(networks.NanoAttention):
 
 
 class SharperAttention(networks.NanoAttention):
+    bent = staticmethod(torch.tanh)
+
     def forward(self, x: Tensor) -> Tensor:
         q, k, v = (z.unflatten(-1, (self.n_head, -1)).transpose(1, 2) for z in self.c_attn(x).chunk(3, -1))
-        scores = torch.tanh(q @ k.transpose(-1, -2)).masked_fill(torch.ones(LENGTH, LENGTH).triu(1) > 0, -torch.inf)
+        scores = self.bent(q @ k.transpose(-1, -2)).masked_fill(torch.ones(LENGTH, LENGTH).triu(1) > 0, -torch.inf)
         return self.c_proj((scores.softmax(-1) @ v).transpose(1, 2).flatten(2))
+
+
+class BentAttention(SharperAttention):
+    bent = staticmethod(torch.sin)
 
 
 def _coupled(loss) -> Problem:
@@ -93,37 +109,67 @@ def _untrained() -> nn.Module:
     return model
 
 
-MODELS: dict[str, Callable[[], Problem]] = {
-    "BERT: no known layout": lambda: problem_of("BERT, masked"),
-    "nn.TransformerEncoder": lambda: problem_of("nn.TransformerEncoder, square"),
-    "one query-key matrix": lambda: hl.problem(networks.toy(query_key="single"), pairs(2), "cross_entropy"),
+def _qwen3() -> Problem:
+    config = transformers.Qwen3Config(
+        vocab_size=VOCAB,
+        hidden_size=WIDTH,
+        intermediate_size=3,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=2,
+    )
+    return hl.problem(scrambled(transformers.Qwen3ForCausalLM(config).double()), {"input_ids": tokens()})
+
+
+COUPLED: dict[str, Callable[[], Problem]] = {
     "one sequence, no batch axis": lambda: hl.problem(
         networks.toy(), (tokens()[0], tokens(1, seed=5)[0]), "cross_entropy"
     ),
-    "loss between positions": lambda: _coupled(lambda out, batch: out.mean(1).pow(2).sum()),
     "loss between sequences": lambda: _coupled(lambda out, batch: contrast(out.mean(1), batch)),
     "function of the mean loss": lambda: hl.problem(networks.toy(), pairs(2), _perplexity),
-    "positions mixed behind the attention": lambda: hl.problem(
-        scrambled(Averaging(layers=1).double()), pairs(2), "cross_entropy"
+}
+"""Losses that leave no part of a batch alone."""
+
+
+REFUSED: dict[str, tuple[Callable[[], Problem], str]] = {
+    "one query-key matrix": (
+        lambda: hl.problem(networks.toy(query_key="single"), pairs(2), "cross_entropy"),
+        "its queries and keys are one matrix",
     ),
-    "other scores": lambda: hl.problem(scrambled(Soft().double()), pairs(2), "cross_entropy"),
-    "LoRA around c_attn": lambda: hl.problem(hugging_face.gpt2_with_lora(), {"input_ids": tokens()}),
-    "LoRA around c_attn that adds nothing yet": lambda: hl.problem(_untrained(), {"input_ids": tokens()}),
-    "fewer keys than queries": lambda: hl.problem(scrambled(SharedKeys().double()), pairs(2), "cross_entropy"),
-    "scores divided by the number of the layer": lambda: hl.problem(
-        hugging_face.gpt2(scale_attn_by_inverse_layer_idx=True), {"input_ids": tokens()}
+    "loss between positions": (
+        lambda: _coupled(lambda out, batch: out.mean(1).pow(2).sum()),
+        "what lies behind it mixes positions",
+    ),
+    "positions mixed behind the attention": (
+        lambda: hl.problem(scrambled(Averaging(layers=1).double()), pairs(2), "cross_entropy"),
+        "what lies behind it mixes positions",
+    ),
+    "other scores": (
+        lambda: hl.problem(scrambled(Bent().double()), pairs(2), "cross_entropy"),
+        "its scores are bent in a way that is not a soft cap",
+    ),
+    "LoRA around c_attn": (
+        lambda: hl.problem(hugging_face.gpt2_with_lora(), {"input_ids": tokens()}),
+        "its queries come from 2 linear maps, not from one",
+    ),
+    "LoRA around c_attn that adds nothing yet": (
+        lambda: hl.problem(_untrained(), {"input_ids": tokens()}),
+        "its queries come from 2 linear maps, not from one",
+    ),
+    "norms of queries and keys": (_qwen3, "its queries pass something else, such as a norm, behind their linear map"),
+    "keys of other tokens": (lambda: problem_of("T5"), "its queries and keys belong to different tokens"),
+    "no attention": (
+        lambda: hl.problem(networks.mlp(), pairs(4, classes=3, length=None), "cross_entropy"),
+        "no attention with softmax was seen",
     ),
 }
 
 
-COUPLED = {"one sequence, no batch axis", "loss between sequences", "function of the mean loss"}
-"""Losses that leave no part of a batch alone."""
-
-
-@pytest.mark.parametrize("name", sorted(set(MODELS) - COUPLED))
-def test_a_model_whose_attention_is_of_no_known_kind_is_met_at_its_linear_maps(name: str) -> None:
-    problem = MODELS[name]()
-    assert exact_attention(problem) is None
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_the_closed_form_of_attention_does_not_know_is_met_at_its_linear_maps(name: str) -> None:
+    problem, reason = REFUSED[name][0](), REFUSED[name][1]
+    assert exact_attention(problem) == reason
     for role in "vk":
         last = [block for block in problem.blocks if block.endswith(f".attn.{role}")]
         for block in last[-1:]:
@@ -134,9 +180,38 @@ def test_a_model_whose_attention_is_of_no_known_kind_is_met_at_its_linear_maps(n
                 assert_same(op @ V, products @ V, name, 1e-9)
 
 
+def test_the_reason_is_told_where_a_block_of_that_layer_is_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hessianlens.network.operators.Price", lambda *given: Price(*given or (3,)))
+    problem = _qwen3()
+    assert hl.hessian(problem, "layer0.attn.k").why.endswith(
+        "the closed form of attention does not fit: its queries pass something else, such as a norm, behind their "
+        "linear map"
+    )
+    assert "closed form of attention" not in hl.hessian(problem, "layer0.mlp.in").why
+
+
+@pytest.mark.parametrize(
+    "make",
+    [Soft, SharedKeys, lambda: hugging_face.gpt2(scale_attn_by_inverse_layer_idx=True)],
+    ids=["tanh of the scores", "fewer keys than queries", "scores divided by the number of the layer"],
+)
+def test_variants_of_the_scores_and_heads_are_known(make: Callable[[], nn.Module]) -> None:
+    problem = hl.problem(scrambled(make().double()), pairs(2), "cross_entropy")
+    found = exact_attention(problem)
+    assert isinstance(found, ExactAttention)
+    blocks = [block for block in problem.blocks.values() if found.covers([block])]
+    assert blocks
+    for block in blocks:
+        if block.name.endswith("k.bias"):  # zero under softmax
+            continue
+        products = hl.hessian(problem, block.name, method="products")
+        V = randn(products.shape[1], 3)
+        assert_same(found.operator("full", block, block) @ V, products @ V, block.name, 1e-9)
+
+
 @pytest.mark.parametrize("name", sorted(COUPLED))
 def test_a_loss_that_couples_a_whole_batch_leaves_only_products(name: str) -> None:
-    problem = MODELS[name]()
+    problem = COUPLED[name]()
     last = [block for block in problem.blocks if ".attn.v" in block][-1]
     with pytest.raises(hl.InputError, match=r"method: got 'exact', but the loss couples .*'products'"):
         hl.hessian(problem, last, method="exact")
@@ -156,7 +231,7 @@ def test_a_model_that_cannot_be_copied() -> None:
     model(tokens())
     with pytest.raises(RuntimeError):
         copy.deepcopy(model)
-    assert exact_attention(problem) is None
+    assert exact_attention(problem) == "no attention with softmax was seen"
     op = hl.hessian(problem, "layer0.attn.q", method="exact")
     v = randn(op.shape[1])
     assert_same(op @ v, hl.hessian(problem, "layer0.attn.q", method="products") @ v, "q", 1e-9)

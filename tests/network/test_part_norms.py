@@ -8,10 +8,11 @@ import pytest
 import torch
 
 import hessianlens as hl
+from hessianlens.network.last_attention import grams, head_norms
 from hessianlens.network.last_attention import part_norms as theory
-from hessianlens.network.last_attention.exact import exact_attention
+from hessianlens.network.last_attention.exact import ExactAttention, exact_attention
 from hessianlens.problems import Problem
-from tests.curvature import networks
+from tests.curvature import hugging_face, networks
 from tests.curvature.networks import tokens
 from tests.curvature.registry import pairs
 from tests.variants import DOUBLE
@@ -43,7 +44,7 @@ NETWORKS: dict[str, Callable[[], Problem]] = {
 def norms_of(problem: Problem, role: str) -> dict[str, float] | None:
     exact = exact_attention(problem)
     block = problem.blocks[f"layer0.attn.{role}"]
-    assert exact is not None
+    assert isinstance(exact, ExactAttention)
     return exact._shared_norms(block)
 
 
@@ -65,8 +66,9 @@ def test_shared_norms_are_those_of_the_blocks(name: str) -> None:
 def test_the_sum_may_be_cut_in_any_way(groups: int, room: int, tile: int, monkeypatch: pytest.MonkeyPatch) -> None:
     problem = wide()
     expected = {role: norms_of(problem, role) for role in "qv"}
-    for name, value in {"_GROUPS": groups, "_GROUP_BYTES": room, "_TILE": tile}.items():
-        monkeypatch.setattr(theory, name, value)
+    for name, value in {"_GROUPS": groups, "_GROUP_BYTES": room}.items():
+        monkeypatch.setattr(grams, name, value)
+    monkeypatch.setattr(theory, "_TILE", tile)
     for role, norms in expected.items():
         assert norms_of(problem, role) == pytest.approx(norms, rel=1e-12)
 
@@ -86,30 +88,71 @@ def test_single_precision_does_not_underflow() -> None:
         assert found == pytest.approx(expected, rel=1e-3)
 
 
-@pytest.mark.parametrize("options", [{"heads": 2}, {"heads": 3, "d_head": 4}])
-def test_several_heads_are_left_to_the_blocks(options: dict[str, int]) -> None:
-    problem = wide(**options)
+SEVERAL_HEADS: dict[str, Callable[[], Problem]] = {
+    "factored": lambda: wide(heads=2),
+    "three heads of width four, pre-norm": lambda: wide(heads=3, d_head=4, norm="pre"),
+    "sigmoid": lambda: wide(heads=2, attention="sigmoid"),
+    "dense": lambda: wide(heads=2, d_model=6),
+    "BERT, padded": lambda: hl.problem(hugging_face.masked_bert(), hugging_face.padded(3), heads=True),
+    "BLOOM": lambda: hl.problem(hugging_face.bloom(), hugging_face.padded(3), heads=True),
+    "Llama, shared values": lambda: hl.problem(hugging_face.llama(), {"input_ids": tokens(3)}, heads=True),
+}
+
+
+@pytest.mark.parametrize("name", SEVERAL_HEADS)
+def test_keys_and_values_of_several_heads(name: str) -> None:
+    """Weights, biases and single heads; keys that are turned, or biases of keys, are left to the blocks."""
+    problem = SEVERAL_HEADS[name]()
+    exact, seen = exact_attention(problem), 0
+    assert isinstance(exact, ExactAttention)
+    for block in problem.blocks.values():
+        if exact.covers([block]) and block.name.split(".")[2] in "kv":
+            found = exact._shared_norms(block)
+            dense = {part: float(exact.operator(part, block, block).to_dense().norm()) for part in PARTS}
+            if found is not None:
+                seen += 1
+                assert found == pytest.approx(dense, rel=1e-10, abs=1e-14), block.name
+            assert found is not None or "k" in block.name.split(".")
+    assert seen >= 2
+
+
+@pytest.mark.parametrize("wrong", ["block", "_pairs"])
+def test_wrong_norms_of_heads_fail(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A transposed curvature, and pairs of heads that are counted once."""
+    if wrong == "block":
+        block = head_norms._AtHeads.block
+        monkeypatch.setattr(head_norms._AtHeads, "block", lambda self, h, other: block(self, other, h))
+    else:
+        monkeypatch.setattr(
+            head_norms, "_pairs", lambda items: ((a, b, 1) for k, a in enumerate(items) for b in items[k:])
+        )
+    with pytest.raises(AssertionError):
+        test_keys_and_values_of_several_heads("three heads of width four, pre-norm")
+
+
+def test_queries_of_several_heads_are_left_to_the_linear_maps() -> None:
+    problem = wide(heads=2)
     assert norms_of(problem, "q") is None
     assert hl.block_norms(problem, "layer0.attn.q")["layer0.attn.q", "full"].method == "exact"
 
 
 def test_parts_that_cancel_are_left_to_the_blocks() -> None:
     inner, sizes = torch.tensor([[1.0, -0.999], [-0.999, 1.0]], dtype=DOUBLE), torch.ones(2, dtype=DOUBLE)
-    assert theory._norms(inner, sizes, DOUBLE) is None
-    assert theory._norms(torch.eye(2, dtype=DOUBLE), sizes, DOUBLE)["full"] == pytest.approx(2**0.5)
+    assert grams.norms_of_parts(inner, sizes, DOUBLE) is None
+    assert grams.norms_of_parts(torch.eye(2, dtype=DOUBLE), sizes, DOUBLE)["full"] == pytest.approx(2**0.5)
 
 
 @pytest.mark.parametrize("size", [1e-200, 1e200])
 def test_squares_of_norms_need_not_fit(size: float) -> None:
-    found = theory._norms(torch.eye(2, dtype=DOUBLE), size * torch.tensor([3.0, 4.0], dtype=DOUBLE), DOUBLE)
+    found = grams.norms_of_parts(torch.eye(2, dtype=DOUBLE), size * torch.tensor([3.0, 4.0], dtype=DOUBLE), DOUBLE)
     assert found == pytest.approx({"ggn": 3 * size, "functional": 4 * size, "full": 5 * size}, rel=1e-14, abs=0)
 
 
 def test_products_that_have_left_the_range_are_left_to_the_blocks() -> None:
     """Zero because it is small is not zero; zero because there is nothing is."""
     inner = torch.tensor([[1.0, 0.0], [0.0, 0.0]], dtype=DOUBLE)
-    assert theory._norms(inner, torch.tensor([1.0, 1e-9], dtype=DOUBLE), DOUBLE) is None
-    nothing = theory._norms(inner, torch.tensor([1.0, 0.0], dtype=DOUBLE), DOUBLE)
+    assert grams.norms_of_parts(inner, torch.tensor([1.0, 1e-9], dtype=DOUBLE), DOUBLE) is None
+    nothing = grams.norms_of_parts(inner, torch.tensor([1.0, 0.0], dtype=DOUBLE), DOUBLE)
     assert nothing == {"ggn": 1.0, "functional": 0.0, "full": 1.0}
 
 
@@ -124,6 +167,6 @@ def test_positions_without_slope_still_have_curvature() -> None:
 
 def test_too_many_tokens_are_left_to_the_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = wide()
-    monkeypatch.setattr(theory, "_LARGEST_BYTES", 1)
+    monkeypatch.setattr(theory, "LARGEST_BYTES", 1)
     assert norms_of(problem, "q") is None and norms_of(problem, "v") is None
     assert hl.block_norms(problem, "layer0.attn.v")["layer0.attn.v", "ggn"].exact

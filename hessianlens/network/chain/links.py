@@ -14,7 +14,7 @@ from hessianlens.models.block import Block
 from hessianlens.models.mlp import MLP
 from hessianlens.models.transformer import Transformer
 from hessianlens.network.chain.products import Link
-from hessianlens.network.sites.site import Storage, with_ones
+from hessianlens.network.sites.site import with_ones
 from hessianlens.network.sites.toy import toy_heads
 from hessianlens.problems import Batch
 
@@ -46,10 +46,9 @@ def _fits(block: Block) -> bool:
 
 def _link(block: Block, stream: Tensor, last: bool) -> tuple[Link | None, Tensor]:
     """The link, and the residual stream behind it."""
-    layer, biased = toy_heads(block.attention, Storage(1, transposed=False))
-    (head,) = layer.heads
+    (head,) = toy_heads(block.attention).heads
     assert isinstance(head, FactoredValueAttention)
-    tokens = with_ones(stream) if biased else stream
+    tokens = with_ones(stream) if block.attention.b_V is not None else stream
     if last:
         return Link(head, tokens, block.residual_scale, None), stream
     shift = 0 if block.attention.b_O is None else block.attention.b_O

@@ -35,7 +35,7 @@ class ChainedAttention:
         found = _NAME.fullmatch(block.name)
         if found is None or int(found[1]) >= len(self.chains[0]) - 1:
             return False
-        return not found[3] or found[2] in self.exact.sites[0].biased
+        return not found[3] or (found[2] != "o" and self.exact.sites[0].biased)
 
     def products(self, vectors: Sequence[tuple[Block, Tensor]]) -> dict[str, tuple[Tensor, Tensor]]:
         """Gauss-Newton and functional products of diagonal blocks, ``[vector, *shape]`` each, by name.
@@ -72,7 +72,7 @@ def chained_attention(exact: ExactAttention) -> ChainedAttention | None:
     """The layers below the last; None if there are none, or the model is of no kind that forms a chain."""
     chains: list[tuple[Link, ...]] = []
     for batch in exact.problem.data:
-        links = find_chain(exact.model, batch)
+        links = None if exact.own is None else find_chain(exact.own, batch)
         if links is None or len(links) < 2 or not _same_last(links, exact, len(chains)):
             return None
         chains.append(links)

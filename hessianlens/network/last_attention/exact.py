@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from hessianlens.models.adapters.scope import differentiable_twice
+from hessianlens.models.transformer import Transformer
 from hessianlens.network.last_attention.behind import (
     InNetworkHessian,
     PositionDerivatives,
@@ -18,8 +20,9 @@ from hessianlens.network.last_attention.behind import (
     position_curvature,
     position_derivatives,
 )
+from hessianlens.network.last_attention.head_norms import HeadNorms
 from hessianlens.network.last_attention.part_norms import part_norms
-from hessianlens.network.linear_maps import LinearMaps, Plan, SiteCurvature
+from hessianlens.network.linear_maps import LinearMaps, Plan
 from hessianlens.network.rehearsal import forward_sizes, sequences_of
 from hessianlens.network.sites import AttentionSite, find_site, frozen_copy
 from hessianlens.operators import ArrangedGrid, BlockGrid, StructuredOperator, TokenSum
@@ -36,19 +39,16 @@ class ExactAttention:
     Attributes:
         problem: The problem.
         sites: The layer at each batch.
-        model: The model that they belong to, a copy.
+        own: A copy of its model, if that is one of the library's own.
         maps: The linear maps of the network.
+        prefix: What the names of the layer's blocks begin with.
     """
 
     problem: Problem
     sites: tuple[AttentionSite, ...]
-    model: nn.Module
+    own: Transformer | None
     maps: LinearMaps
-
-    @property
-    def prefix(self) -> str:
-        """Name of the layer's blocks."""
-        return self.sites[0].prefix
+    prefix: str
 
     @property
     def single_head(self) -> bool:
@@ -56,47 +56,56 @@ class ExactAttention:
         return len(self.sites[0].layer.heads) == 1
 
     def covers(self, blocks: Sequence[Block]) -> bool:
-        """Whether every block is a weight or bias of this layer that the closed form knows."""
-        return all(self._role(block.name) is not None for block in blocks)
+        """Whether every block is a weight or bias of this layer, or whole heads of one."""
+        return all(self._role(block) is not None for block in blocks)
 
-    def _role(self, name: str) -> tuple[str, bool] | None:
-        """Projection and whether it is a bias, for a block of this layer."""
-        head, _, tail = name.removeprefix(self.prefix + ".").partition(".")
-        if not name.startswith(self.prefix + ".") or head not in CLOSED_FORM or tail not in ("", "bias"):
-            return None
-        bias = tail == "bias"
-        return None if bias and head not in self.sites[0].biased else (head, bias)
+    def _role(self, block: Block) -> str | None:
+        """The projection, q, k, v or o, that a block of this layer belongs to."""
+        params = self.problem.params
+        return next((n for n, own in self.sites[0].projections.items() if own.pieces(block, params)), None)
+
+    def _is_bias(self, name: str, block: Block) -> bool:
+        return block.parameter != self.sites[0].projections[name].use.parameter
 
     @cached_property
     def derivatives(self) -> tuple[PositionDerivatives, ...]:
         """Gradient and curvature of the network behind the layer, at each batch."""
-        if not _through_outputs(self.sites[0].network_output.shape[-1], self.sites[0].output.shape[-1]):
-            at_layer = self._at_layer()
-            if at_layer is not None:
-                return at_layer
+        if not self._through_outputs:
+            return self._at_layer()
+        assert self.own is not None
         found = []
         for site, batch in zip(self.sites, self.problem.data, strict=True):
+            assert site.narrowed is not None
 
             def loss(outputs: Tensor, batch: object = batch) -> Tensor:
                 return self.problem.loss(outputs, batch)
 
-            with differentiable_twice(self.model):
-                found.append(position_derivatives(site.output, site.network_output, site.behind_at, loss))
+            with differentiable_twice(self.own):
+                found.append(position_derivatives(site.output, site.network_output, site.narrowed, loss))
         return tuple(found)
 
-    def _at_layer(self) -> tuple[PositionDerivatives, ...] | None:
+    @property
+    def _through_outputs(self) -> bool:
+        """Whether the curvature behind the layer is found by way of the outputs."""
+        site = self.sites[0]
+        if site.behind is None:
+            return False
+        few = _few_outputs(site.network_output.shape[-1], site.output.shape[-1])
+        return few or isinstance(output_plan(self.maps, site), str)
+
+    def _at_layer(self) -> tuple[PositionDerivatives, ...]:
         """The same at what the output projection puts out, whatever the number of outputs behind it."""
-        maps, block = self.maps, self.problem.blocks.get(f"{self.prefix}.o")
-        plan = None if block is None else maps.plan(block, block, math.inf)
-        if not isinstance(plan, Plan) or max(rows.members for rows, _ in plan.groups) > 1:
-            return None
-        return tuple(
-            position_curvature(
-                maps.slope(plan, number).reshape(site.output.shape),
-                *(part.reshape(*site.output.shape, -1) for part in _parts(maps.curvature(plan, number))),
+        plan = output_plan(self.maps, self.sites[0])
+        assert isinstance(plan, Plan)
+        found = []
+        for number, site in enumerate(self.sites):
+            curvature = self.maps.curvature(plan, number)
+            slope, ggn, functional = (
+                site.grouping.arrange(tensor.flatten(1, 2) if tensor.ndim == 5 else tensor)
+                for tensor in (self.maps.slope(plan, number), curvature.ggn, curvature.functional)
             )
-            for number, site in enumerate(self.sites)
-        )
+            found.append(position_curvature(slope, ggn.squeeze(-2), functional.squeeze(-2)))
+        return tuple(found)
 
     @cached_property
     def _hessians(self) -> tuple[InNetworkHessian, ...]:
@@ -125,12 +134,24 @@ class ExactAttention:
         return found
 
     def _shared_norms(self, block: Block) -> dict[str, float] | None:
-        role = self._role(block.name)
-        assert role is not None
         if len(self.sites) > 1:
             return None
+        name = self._role(block)
+        assert name is not None
         (site,), (derivatives,) = self.sites, self.derivatives
-        return part_norms(site.layer, site.tokens, derivatives, CLOSED_FORM[role[0]], self.rows(*role))
+        projection = site.projections[name]
+        pieces = projection.pieces(block, self.problem.params)
+        assert pieces is not None
+        rows = self.rows(name, self._is_bias(name, block))
+        if self.single_head:
+            return part_norms(site.layer, site.tokens, derivatives, CLOSED_FORM[name], rows)
+        heads = [tuple(projection.sharing(piece)) for piece in pieces]
+        return self._head_norms.norms(CLOSED_FORM[name], heads, rows)
+
+    @cached_property
+    def _head_norms(self) -> HeadNorms:
+        (site,), (derivatives,) = self.sites, self.derivatives
+        return HeadNorms(site.layer, site.tokens, derivatives)
 
     def _grid(self, grid: BlockGrid, row: Block, column: Block) -> BlockGrid:
         """The closed form's blocks of all heads, restricted to weights or biases.
@@ -141,14 +162,15 @@ class ExactAttention:
         slices: dict[str, slice] = {}
         sharing: dict[Hashable, list[tuple[str, int]]] = {}
         for block in (row, column):
-            role = self._role(block.name)
+            role = self._role(block)
             assert role is not None
-            pieces = self._cut(block)(torch.zeros(block.shape))
-            name = CLOSED_FORM[role[0]]
-            names = [(name, h) for h in range(len(pieces))]
-            sharing |= {(name, k): [(name, h) for h in self.sites[0].storage.sharing(role[0], k)] for _, k in names}
-            shapes[block.name] = {n: (p.shape[0], p.shape[1]) for n, p in zip(names, pieces, strict=True)}
-            slices[block.name] = self.rows(*role)
+            projection, name = self.sites[0].projections[role], CLOSED_FORM[role]
+            pieces = projection.pieces(block, self.problem.params)
+            assert pieces is not None
+            sharing |= {(name, piece): [(name, h) for h in projection.sharing(piece)] for piece in pieces}
+            cut = self._cut(block)(torch.zeros(block.shape))
+            shapes[block.name] = {(name, k): (p.shape[0], p.shape[1]) for k, p in zip(pieces, cut, strict=True)}
+            slices[block.name] = self.rows(role, self._is_bias(role, block))
 
         def build(r: Hashable, c: Hashable) -> TokenSum:
             found = _sum([grid.block(x, y) for x in sharing[r] for y in sharing[c]])
@@ -165,15 +187,20 @@ class ExactAttention:
         return slice(-1, None) if bias else slice(0, -1)
 
     def _cut(self, block: Block) -> Callable[[Tensor], list[Tensor]]:
-        role = self._role(block.name)
+        role = self._role(block)
         assert role is not None
-        name, bias = role
-        storage = self.sites[0].storage
-        return partial(storage.bias_by_head if bias else storage.by_head, name)
+        return self.sites[0].projections[role].cut(block, self.problem.params)
 
 
-def _parts(found: SiteCurvature) -> tuple[Tensor, Tensor]:
-    return found.ggn, found.functional
+def output_plan(maps: LinearMaps, site: AttentionSite) -> Plan | str:
+    """How the curvature at what the output projection puts out is found; why not, in words."""
+    projection = site.projections["o"]
+    weight = maps.problem.params[projection.use.parameter]
+    block = Block.of(f"all of {projection.use.parameter}", projection.use.parameter, weight)
+    plan = maps.plan(block, block, math.inf)
+    if isinstance(plan, Plan) and max(rows.members for rows, _ in plan.groups) > 1:
+        return "what lies behind it mixes positions"
+    return plan
 
 
 def _sum(blocks: Sequence[StructuredOperator]) -> TokenSum:
@@ -186,24 +213,31 @@ def _sum(blocks: Sequence[StructuredOperator]) -> TokenSum:
     return total
 
 
-def exact_attention(problem: Problem, maps: LinearMaps | None = None) -> ExactAttention | None:
-    """The closed form of the last attention layer; None where the model has none that it fits.
+def exact_attention(problem: Problem, maps: LinearMaps | None = None) -> ExactAttention | str:
+    """The closed form of the last attention layer; why there is none, in words.
 
     Args:
         problem: From `hessianlens.problem`.
         maps: The linear maps of its network, if they are known already.
     """
-    model = frozen_copy(problem)
-    if model is None:
-        return None
-    sites = []
-    with differentiable_twice(model):
+    own, sites = frozen_copy(problem), []
+    with nullcontext() if own is None else differentiable_twice(own):
         for batch in problem.data:
-            site = find_site(problem, model, batch)
-            if site is None:
-                return None
+            site = find_site(problem, batch, own)
+            if isinstance(site, str):
+                return site
             sites.append(site)
-    return ExactAttention(problem, tuple(sites), model, LinearMaps(problem) if maps is None else maps)
+    known = LinearMaps(problem) if maps is None else maps
+    if own is None and isinstance(plan := output_plan(known, sites[0]), str):
+        return plan
+    return ExactAttention(problem, tuple(sites), own, known, _prefix(problem, sites[0]))
+
+
+def _prefix(problem: Problem, site: AttentionSite) -> str:
+    """What the names of blocks of the layer begin with, as ``layer3.attn``."""
+    parameter = site.projections["o"].use.parameter
+    names = [name for name, block in problem.blocks.items() if block.parameter == parameter]
+    return names[0].rpartition(".")[0] if names else "the last attention layer"
 
 
 @dataclass(frozen=True)
@@ -235,13 +269,13 @@ def closed_form_cost(problem: Problem, blocks: Sequence[Block]) -> Cost:
     tokens = length * sum(map(sequences_of, problem.data))
     width = max(max(block.shape) for block in blocks)
     small = 3 * width**2 + 2 * length**2
-    if _through_outputs(outputs, width):
+    if _few_outputs(outputs, width):
         first = 2 * tokens * outputs**2 + tokens * outputs * width
         held = max(first, tokens * (outputs**2 + 3 * outputs * width + small))
         return Cost(2 * outputs + width, held * problem.dtype.itemsize)
     return Cost(width, tokens * (width**2 + small) * problem.dtype.itemsize)
 
 
-def _through_outputs(outputs: int, width: int) -> bool:
+def _few_outputs(outputs: int, width: int) -> bool:
     """Whether the curvature behind the layer is found by way of the outputs, in few factors, or at the layer itself."""
     return 2 * outputs < width

@@ -137,7 +137,7 @@ class LinearMaps:
         for number, (first, second) in enumerate(zip(rows, columns, strict=True)):
             sequences = max(1, sequences_of(self.problem.data[number]))
             options = [list(groupings(piece.use.outputs, sequences)) for piece in (first, second)]
-            if not self._may_act_alone(row) or not self._may_act_alone(column):
+            if not self.may_act_alone(row) or not self.may_act_alone(column):
                 options = [[one for one in side if one.members > 1 or one.groups == sequences] for side in options]
             affordable = [one for one in options[0] if one.members * len(first.features) <= most_products]
             if not options[0]:
@@ -153,7 +153,7 @@ class LinearMaps:
         products = max(g.members * len(p.features) for (g, _), p in zip(chosen, rows, strict=True))
         return Plan(tuple(rows), tuple(columns), tuple(chosen), products, self._bytes(rows, columns, chosen))
 
-    def _may_act_alone(self, block: Block) -> bool:
+    def may_act_alone(self, block: Block) -> bool:
         """Attention couples what comes before it, so that only the last layer is worth a trial."""
         layer, attention = layer_of(block.name), [name for name in self.problem.blocks if ".attn." in name]
         if layer is None or not attention:

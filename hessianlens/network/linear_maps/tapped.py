@@ -10,14 +10,10 @@ import torch
 from torch import Tensor
 
 from hessianlens.curvature.linearisation import Linearisation
+from hessianlens.network.decoupling import couples_no_groups
 from hessianlens.network.linear_maps.grouping import Grouping
 from hessianlens.network.linear_maps.taps import Record, Taps, Use
 from hessianlens.problems import Batch, Problem
-
-_WEIGHTS = 64
-"""Powers of two in use; their span is far from overflow in single precision."""
-_TERMS = 2.0**16
-"""More than a sum over the features and outputs of a position has terms."""
 
 
 def recorded(problem: Problem, batch: Batch) -> Record:
@@ -109,11 +105,7 @@ class Tapped:
     def couples_no_groups(
         self, column: int, features: Tensor, columns: Grouping, row: int, kept: Tensor, rows: Grouping
     ) -> bool:
-        """Whether the curvature between two sites couples no two groups: ``C (w u) = w C u`` for weights w of groups.
-
-        The weights are powers of two, with which rounding commutes, so the two sides agree to the last bit unless a
-        group reaches another one of a different weight. Two groups differ in a digit of their numbers, so a product for
-        every digit is enough.
+        """Whether the curvature between two sites couples no two groups.
 
         Args:
             column: The site of the tangents.
@@ -124,22 +116,14 @@ class Tapped:
             rows: Its groups.
         """
         dtype, device = self.problem.dtype, self.problem.device
-        # Numbers too small to be normal are rounded more coarsely; what they could hide is as small.
-        smallest = _TERMS * torch.finfo(dtype).tiny
-        if smallest > torch.finfo(dtype).eps or columns.groups != rows.groups:
+        if columns.groups != rows.groups:
             return False
         generator = torch.Generator().manual_seed(0)
         u = torch.zeros(self._positions(column), self._shapes[column][-1], dtype=dtype, device=device)
         drawn = torch.randn(len(u), len(features), generator=generator, dtype=torch.float64)
         u[:, features.to(device)] = drawn.to(device, dtype)
-        alone = self.products(column, u, row)
-        of_columns, of_rows = (grouping.numbers(device)[:, None] for grouping in (columns, rows))
-        while bool((of_columns > 0).any()):
-            before, behind = (torch.exp2((numbers % _WEIGHTS).to(u)) for numbers in (of_columns, of_rows))
-            weighted = self.products(column, before * u, row)
-            for found, expected in zip(weighted, alone, strict=True):
-                apart = (found - behind * expected)[:, kept.to(device)].abs()
-                if not bool((apart <= smallest * behind).all()):
-                    return False
-            of_columns, of_rows = of_columns // _WEIGHTS, of_rows // _WEIGHTS
-        return True
+
+        def product(tangent: Tensor) -> list[Tensor]:
+            return [found[:, kept.to(device)] for found in self.products(column, tangent, row)]
+
+        return couples_no_groups(product, u, columns.numbers(device), rows.numbers(device))

@@ -83,6 +83,12 @@ class Taps(TorchFunctionMode):
     Args:
         parameters: The tensors to watch, by name; they are known again by identity.
         deltas: What to add behind the operation of a number; nothing where there is none.
+        cut: Whether what a weight or gain puts out becomes a leaf, so that what follows depends on the last ones only.
+
+    Attributes:
+        record: What was seen.
+        leaves: The leaves, by site.
+        shifts: Parameters that were added to a leaf by themselves, by its site.
 
     >>> w = torch.eye(2)
     >>> with Taps({"w": w}, {0: torch.ones(2)}) as taps:
@@ -92,9 +98,14 @@ class Taps(TorchFunctionMode):
     [('w', 'a W')]
     """
 
-    def __init__(self, parameters: Mapping[str, Tensor], deltas: Mapping[int, Tensor] | None = None) -> None:
+    def __init__(
+        self, parameters: Mapping[str, Tensor], deltas: Mapping[int, Tensor] | None = None, cut: bool = False
+    ) -> None:
         super().__init__()
-        self.record, self._deltas = Record(), dict(deltas or {})
+        self.record, self._deltas, self._cut = Record(), dict(deltas or {}), cut
+        self.leaves: dict[int, Tensor] = {}
+        self.shifts: dict[int, str] = {}
+        self._cuts: dict[int, int] = {}
         self._watched = {id(tensor): _Seen(name) for name, tensor in parameters.items()}
         self._kept: list[Tensor] = []  # an identity is free again once its tensor is gone
         self._sites = 0
@@ -175,6 +186,8 @@ class Taps(TorchFunctionMode):
         fits = isinstance(other, Tensor) and self._seen(other) is None and tensor.ndim == 1 and other.ndim > 1
         if named or shift is None or not fits or other.shape[-1:] != tensor.shape:
             return self._other(func, (a, b), named)
+        if id(other) in self._cuts:
+            self.shifts[self._cuts[id(other)]] = shift.parameter
         return self._tapped(func(a, b), [(shift.parameter, Kind.SHIFT, None)])
 
     def _layer_norm(
@@ -246,6 +259,11 @@ class Taps(TorchFunctionMode):
         site, self._sites = self._sites, self._sites + 1
         for name, kind, inputs in uses:
             self.record.uses.append(Use(name, kind, site, inputs, tuple(z.shape)))
+        if self._cut and any(kind is not Kind.SHIFT for _, kind, _ in uses):
+            self.leaves[site] = z.detach().requires_grad_()
+            z = self.leaves[site].clone()  # the model may go on in place
+            self._cuts[id(z)] = site
+            self._kept.append(z)
         return z + self._deltas[site] if site in self._deltas else z
 
 

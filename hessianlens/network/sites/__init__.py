@@ -1,6 +1,7 @@
-"""The last attention layer of a decoder, taken out of its network for the closed forms."""
+"""The last attention layer of a network: where it is met, how its heads are made, where their weights lie."""
 
-from hessianlens.network.sites.find import find_site, frozen_copy
-from hessianlens.network.sites.site import AttentionSite, Storage
+from hessianlens.network.sites.find import find_site
+from hessianlens.network.sites.site import AttentionSite, Projection
+from hessianlens.network.sites.toy import frozen_copy
 
-__all__ = ["AttentionSite", "Storage", "find_site", "frozen_copy"]
+__all__ = ["AttentionSite", "Projection", "find_site", "frozen_copy"]

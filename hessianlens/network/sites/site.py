@@ -1,8 +1,8 @@
-"""The last attention layer of a decoder, taken out of its network: heads, what enters, what stands behind."""
+"""The last attention layer of a network: its heads, what enters, and where their weights lie in the model."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -11,47 +11,77 @@ import torch
 from torch import Tensor
 
 from hessianlens.attention.layer import FactoredValueAttention, MultiHeadAttention
+from hessianlens.network.linear_maps.grouping import Grouping
+from hessianlens.network.linear_maps.piece import piece_of
+from hessianlens.network.linear_maps.taps import Kind, Use
+from hessianlens.problems import Block
 
 Behind = Callable[[Tensor], Tensor]
 
 
-@dataclass(frozen=True)
-class Storage:
-    """How a model stores its projections.
+@dataclass(frozen=True, eq=False)
+class Projection:
+    """Where the heads of q, k, v or o lie in their parameters.
 
     Attributes:
-        heads: Number of heads.
-        transposed: True for ``nn.Linear`` weights (out x in), False where ``x @ W`` (in x out).
-        kv_heads: Number of heads of keys and values, each shared by as many consecutive heads; None: as many as heads.
-
-    >>> grouped = Storage(heads=4, transposed=False, kv_heads=2)
-    >>> len(grouped.by_head("q", torch.zeros(8, 8))), len(grouped.by_head("k", torch.zeros(8, 4)))
-    (4, 2)
-    >>> grouped.sharing("k", 1), grouped.sharing("q", 1)
-    (range(2, 4), range(1, 2))
+        use: How the weight enters.
+        bias: The parameter of its bias; None where there is none, and for o.
+        features: Outputs of the map (inputs, for o) that a head takes, ``[piece, width]``, as the heads order them.
+        heads: Consecutive heads that share a piece.
+        of_inputs: Whether a head takes inputs of the map: that is o.
     """
 
-    heads: int
-    transposed: bool
-    kv_heads: int | None = None
+    use: Use
+    bias: str | None
+    features: Tensor
+    heads: int = 1
+    of_inputs: bool = False
 
-    def pieces(self, name: str) -> int:
-        """Into how many heads a projection, q, k, v or o, is cut."""
-        return self.heads if name in "qo" or self.kv_heads is None else self.kv_heads
+    def sharing(self, piece: int) -> range:
+        """The heads that use a piece."""
+        return range(piece * self.heads, (piece + 1) * self.heads)
 
-    def sharing(self, name: str, piece: int) -> range:
-        """The heads that use a piece of a projection."""
-        size = self.heads // self.pieces(name)
-        return range(piece * size, (piece + 1) * size)
+    def matrices(self, weight: Tensor) -> list[Tensor]:
+        """The weight by piece, in the order ``x @ W``."""
+        matrix = weight.T if self.use.kind is Kind.OUT_IN else weight
+        return [matrix[own] if self.of_inputs else matrix[:, own] for own in self.features.to(weight.device)]
 
-    def by_head(self, name: str, weight: Tensor) -> list[Tensor]:
-        """A projection of all heads, q, k, v or o, cut into heads, each a matrix in the order ``x @ W``."""
-        matrix = weight.T if self.transposed else weight
-        return list(matrix.chunk(self.pieces(name), dim=0 if name == "o" else 1))
+    def pieces(self, block: Block, params: Mapping[str, Tensor]) -> tuple[int, ...] | None:
+        """The pieces that a block of the weight or bias consists of; None if it does not consist of whole ones."""
+        own = self._own(block, params)
+        if own is None:
+            return None
+        chosen = [number for number, piece in enumerate(self.features.tolist()) if set(piece) <= set(own)]
+        return tuple(chosen) if len(own) == len(chosen) * self.features.shape[1] else None
 
-    def bias_by_head(self, name: str, bias: Tensor) -> list[Tensor]:
-        """The bias of a projection of all heads, cut into one row a head."""
-        return [piece[None] for piece in bias.chunk(self.pieces(name))]
+    def cut(self, block: Block, params: Mapping[str, Tensor]) -> Callable[[Tensor], list[Tensor]]:
+        """Cuts a tensor of the block's shape into its pieces, each in the order ``x @ W``; a bias is a row."""
+        own, pieces = self._own(block, params), self.pieces(block, params)
+        assert own is not None and pieces is not None
+        place = {feature: number for number, feature in enumerate(own)}
+        chosen = [[place[feature] for feature in self.features[piece].tolist()] for piece in pieces]
+        if block.parameter != self.use.parameter:
+            return lambda tensor: [tensor[numbers][None] for numbers in chosen]
+        turned, rows = self.use.kind is Kind.OUT_IN, self.of_inputs
+
+        def cut(tensor: Tensor) -> list[Tensor]:
+            matrix = tensor.T if turned else tensor
+            return [matrix[numbers] if rows else matrix[:, numbers] for numbers in chosen]
+
+        return cut
+
+    def _own(self, block: Block, params: Mapping[str, Tensor]) -> list[int] | None:
+        """Features of the map that a block feeds (or takes, for o); None if it is no block of this projection."""
+        parameter = params.get(block.parameter)
+        if parameter is None or block.parameter not in (self.use.parameter, self.bias):
+            return None
+        if block.parameter == self.use.parameter:
+            piece = piece_of(block, self.use, parameter)
+            own, all_others = (piece.inputs, piece.features) if self.of_inputs else (piece.features, piece.inputs)
+            axis = (self.use.kind is Kind.OUT_IN) == self.of_inputs
+            return own.tolist() if len(all_others) == parameter.shape[1 - axis if parameter.ndim == 2 else 0] else None
+        found: list[int] = block.take(torch.arange(len(parameter))).tolist()
+        return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,22 +89,25 @@ class AttentionSite:
     """The last attention layer at one batch.
 
     Attributes:
-        prefix: Name of its blocks, such as ``layer3.attn``.
         layer: Its heads, ``F = sum_h A^h X W_V^h W_O^h``; biases are a last row of the weights.
         tokens: What enters, (B, L, d), with a last column of ones if there are biases.
-        behind: The rest of the network: F (without output bias) to the model's outputs.
-        storage: How the model stores the projections.
-        biased: Which of q, k and v have a bias.
-        narrowed: From some positions to the rest of the network at those alone, for models whose parts can be called.
+        projections: q, k, v and o.
+        grouping: Which positions of what o puts out are those of a sequence.
+        behind: The rest of the network, F (without output bias) to the model's outputs, where it can be called.
+        narrowed: From some positions to the rest of the network at those alone, where it can be called.
     """
 
-    prefix: str
     layer: MultiHeadAttention
     tokens: Tensor
-    behind: Behind
-    storage: Storage
-    biased: frozenset[str]
+    projections: Mapping[str, Projection]
+    grouping: Grouping
+    behind: Behind | None = None
     narrowed: Callable[[Tensor], Behind] | None = None
+
+    @property
+    def biased(self) -> bool:
+        """Whether q, k or v has a bias, so that all of them have a last row for it."""
+        return any(projection.bias is not None for projection in self.projections.values())
 
     @cached_property
     def output(self) -> Tensor:
@@ -85,42 +118,38 @@ class AttentionSite:
     @cached_property
     def network_output(self) -> Tensor:
         """The model's outputs, (B, L, v)."""
+        assert self.behind is not None
         with torch.no_grad():
             return self.behind(self.output)
 
-    def behind_at(self, positions: Tensor) -> Behind:
-        """The rest of the network at some positions only, F there to outputs there; the others stay as they are."""
-        if self.narrowed is not None:
-            return self.narrowed(positions)
-        return lambda F: self.behind(self.output.index_copy(1, positions, F))[:, positions]
-
 
 def heads_of(
-    storage: Storage,
-    weights: dict[str, Tensor],
-    biases: dict[str, Tensor | None],
+    pieces: Mapping[str, Sequence[Tensor]],
+    rows: Mapping[str, Sequence[Tensor] | None],
+    heads: Mapping[str, int],
     kind: type[FactoredValueAttention] = FactoredValueAttention,
-    **options: Any,
-) -> tuple[MultiHeadAttention, frozenset[str]]:
-    """Heads from the four projections and their biases; all of q, k, v get a bias row as soon as one has a bias.
+    options: Sequence[Mapping[str, Any]] | Mapping[str, Any] | None = None,
+) -> MultiHeadAttention:
+    """Heads from the pieces of q, k, v and o and the rows of their biases.
+
+    All of q, k, v get a row as soon as one has a bias.
 
     Args:
-        storage: How the projections are stored.
-        weights: q, k, v, o.
-        biases: q, k, v, where they exist.
+        pieces: Matrices of q, k, v, o.
+        rows: Biases of q, k and v, one row a piece, where they exist.
+        heads: Heads that share a piece of q, k, v or o.
         kind: What a head is.
-        options: Activation, mask, temperature and whatever else the heads take.
+        options: Activation, mask, temperature and whatever else the heads take, for all of them or each.
     """
-    biased = frozenset(name for name, bias in biases.items() if bias is not None)
-    cut = {name: storage.by_head(name, weight) for name, weight in weights.items()}
-    if biased:
+    cut = {name: list(found) for name, found in pieces.items()}
+    if any(own is not None for own in rows.values()):
         for name in "qkv":
-            bias = biases.get(name)
-            rows = [w.new_zeros(1, w.shape[1]) for w in cut[name]] if bias is None else storage.bias_by_head(name, bias)
-            cut[name] = [torch.cat([w, row]) for w, row in zip(cut[name], rows, strict=True)]
-    each = {name: [w for k, w in enumerate(found) for _ in storage.sharing(name, k)] for name, found in cut.items()}
-    heads = [kind(*weights, **options) for weights in zip(*(each[name] for name in "qkvo"), strict=True)]
-    return MultiHeadAttention(heads), biased
+            own = rows.get(name) or [w.new_zeros(1, w.shape[1]) for w in cut[name]]
+            cut[name] = [torch.cat([w, row]) for w, row in zip(cut[name], own, strict=True)]
+    each = [[w for w in cut[name] for _ in range(heads[name])] for name in "qkvo"]
+    given = options or {}
+    own_options = [given] * len(each[0]) if isinstance(given, Mapping) else list(given)
+    return MultiHeadAttention([kind(*w, **o) for *w, o in zip(*each, own_options, strict=True)])
 
 
 def with_ones(X: Tensor) -> Tensor:

@@ -2,35 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 import torch
 from torch import Tensor
 
 import hessianlens as hl
-from hessianlens.network.sites.find import _acts_alone
-from hessianlens.problems import Problem
-from tests.curvature import hugging_face, networks
-from tests.curvature.networks import tokens
+from hessianlens.network.sites import find_site, frozen_copy
+from hessianlens.network.sites.find import acts_alone
+from tests.curvature import networks
 from tests.curvature.registry import pairs
-from tests.network.sites.test_sites import site_of
 from tests.oracles.comparison import assert_same
 from tests.variants import DOUBLE, randn
 
-SETTINGS: dict[str, Callable[[], Problem]] = {
-    "toy, by its parts": lambda: hl.problem(networks.toy(layers=2, norm="pre"), pairs(2), "cross_entropy"),
-    "GPT-2, by running it": lambda: hl.problem(hugging_face.gpt2(), {"input_ids": tokens()}),
-}
 
-
-@pytest.mark.parametrize("name", SETTINGS)
-def test_the_network_at_some_positions_is_the_network_there(name: str) -> None:
-    site, _ = site_of(SETTINGS[name]())
-    assert (site.narrowed is None) == name.startswith("GPT-2")
+def test_the_network_at_some_positions_is_the_network_there() -> None:
+    problem = hl.problem(networks.toy(layers=2, norm="pre"), pairs(2), "cross_entropy")
+    site = find_site(problem, problem.data[0], frozen_copy(problem))
     kept = torch.tensor([2, 0])
     moved = site.output + 0.3 * randn(*site.output.shape)
-    assert_same(site.behind_at(kept)(moved[:, kept]), site.behind(moved)[:, kept], "outputs")
+    assert_same(site.narrowed(kept)(moved[:, kept]), site.behind(moved)[:, kept], "outputs")
     assert_same(site.network_output, site.behind(site.output), "outputs at the point itself")
 
 
@@ -40,7 +30,7 @@ def test_a_map_of_every_position_by_itself_passes(dtype: torch.dtype, size: floa
     """Also where numbers are so small that rounding no longer commutes with powers of two."""
     at = randn(40, 60, 3).to(dtype).requires_grad_()
     mixing = (size * randn(3, 5, seed=1)).to(dtype)
-    assert _acts_alone((at @ mixing).tanh() * (at.softmax(-1) @ mixing), at)
+    assert acts_alone((at @ mixing).tanh() * (at.softmax(-1) @ mixing), at)
 
 
 @pytest.mark.parametrize("pair", [(0, 1), (1, 0), (0, 64), (63, 64), (17, 2399), (2399, 17)])
@@ -55,11 +45,11 @@ def test_a_single_pair_of_positions_is_found(pair: tuple[int, int]) -> None:
         change[target] = 1e-3 * values.flatten(0, 1)[source]
         return (flat + change).reshape(values.shape)
 
-    assert not _acts_alone(reached(at), at)
+    assert not acts_alone(reached(at), at)
 
 
 def test_half_precision_cannot_tell() -> None:
     """Its smallest numbers would hide positions that reach each other; other ways than the closed form remain."""
     at = randn(2, 5, 3).half().requires_grad_()
-    assert not _acts_alone(at + 1e-3 * at.mean(1, keepdim=True), at)
-    assert not _acts_alone(at * 2, at)
+    assert not acts_alone(at + 1e-3 * at.mean(1, keepdim=True), at)
+    assert not acts_alone(at * 2, at)

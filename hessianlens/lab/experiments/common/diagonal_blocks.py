@@ -14,8 +14,10 @@ from hessianlens.problems import Problem
 def diagonal_blocks(problem: Problem) -> Measurement:
     """One row a block and part, and the histogram of each full block under its own name, bins under ``edges``."""
     exact = exact_attention(problem)
-    if exact is None:
-        raise InputError("problem: got a model without closed form, expected a decoder such as models.Transformer.")
+    if isinstance(exact, str):
+        raise InputError(
+            f"problem: got a model without closed form ({exact}), expected one such as models.Transformer."
+        )
     rows: list[Row] = []
     arrays = {"edges": EDGES}
     for name, place in ATTENTION_BLOCKS.items():

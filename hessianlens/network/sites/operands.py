@@ -1,0 +1,201 @@
+"""How queries, keys and values come from what their linear maps put out: which features a head takes, how turned.
+
+Between a linear map and the attention there are reshapes, perhaps a factor, perhaps a rotation by position. All are
+linear in the map's outputs and act on every position alone, and are found from derivatives, whatever they are called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from hessianlens.attention.state import Rotation
+from hessianlens.network.linear_maps.grouping import Grouping, groupings
+
+_ROUNDING = 1e3
+"""Units in the last place of the largest entry that two ways to the same numbers may differ by."""
+
+
+@dataclass(frozen=True, eq=False)
+class Operand:
+    """Queries, keys or values of all heads, seen from the map that they come from.
+
+    Attributes:
+        site: The map.
+        features: Its outputs that a head takes, ``[piece, e]``; several heads may share a piece.
+        heads: Heads to a piece, which are neighbours.
+        grouping: Positions of the map by sequence.
+        maps: ``R_n``, from a piece's features to what the attention takes, ``[position, e, feature]``.
+    """
+
+    site: int
+    features: Tensor
+    heads: int
+    grouping: Grouping
+    maps: Tensor
+
+
+def source_of(taken: Tensor, leaves: Mapping[int, Tensor]) -> int | str:
+    """The site of the map that an operand of the attention comes from; why there is none, in words.
+
+    Args:
+        taken: ``[sequence, head, position, e]``.
+        leaves: What the maps before it put out, by site.
+    """
+    if not taken.requires_grad:
+        return "does not come from a linear map"
+    slopes = torch.autograd.grad(taken, list(leaves.values()), _draw(taken), retain_graph=True, allow_unused=True)
+    used = [site for site, slope in zip(leaves, slopes, strict=True) if slope is not None]
+    if len(used) != 1:
+        return f"come from {len(used)} linear maps, not from one"
+    return used[0]
+
+
+def operand_of(taken: Tensor, site: int, leaf: Tensor) -> Operand | str:
+    """How an operand of the attention comes from its map; why that is not known, in words.
+
+    Args:
+        taken: ``[sequence, head, position, e]``.
+        site: The map.
+        leaf: What it puts out.
+    """
+    features = _features(taken, leaf)
+    if isinstance(features, str):
+        return features
+    pieces, heads = features
+    grouping = _grouping(taken, leaf)
+    if grouping is None:
+        return "mix positions behind their linear map"
+    maps = _maps(taken, leaf, pieces[0])
+    return Operand(site, pieces, heads, grouping, maps)
+
+
+def _draw(like: Tensor) -> Tensor:
+    return torch.randn(like.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(like)
+
+
+def _pulled(taken: Tensor, leaf: Tensor, cotangent: Tensor) -> Tensor:
+    """``[position, feature]``."""
+    (found,) = torch.autograd.grad(taken, leaf, cotangent, retain_graph=True)
+    return found.reshape(-1, leaf.shape[-1])
+
+
+def _features(taken: Tensor, leaf: Tensor) -> tuple[Tensor, int] | str:
+    """Features by piece, and how many heads share one."""
+    drawn, found = _draw(taken), []
+    for head in range(taken.shape[1]):
+        cotangent = torch.zeros_like(drawn)
+        cotangent[:, head] = drawn[:, head]
+        found.append(tuple((_pulled(taken, leaf, cotangent) != 0).any(0).nonzero()[:, 0].tolist()))
+    pieces = list(dict.fromkeys(found))
+    share, rest = divmod(len(found), len(pieces))
+    if any(len(piece) != taken.shape[-1] for piece in pieces):
+        return f"take other than {taken.shape[-1]} features a head"
+    if rest or found != [piece for piece in pieces for _ in range(share)]:
+        return "share heads in an unknown order"
+    return torch.tensor(pieces), share
+
+
+def _grouping(taken: Tensor, leaf: Tensor) -> Grouping | None:
+    """How the positions of the map are those of the sequences."""
+    sequences, _, length, _ = taken.shape
+    drawn = _draw(taken)
+    numbers = 1 + torch.arange(sequences * length, device=taken.device).reshape(sequences, 1, length, 1)
+    alone, numbered = (_pulled(taken, leaf, cotangent) for cotangent in (drawn, numbers * drawn))
+    for grouping in groupings(tuple(leaf.shape), sequences):
+        if grouping.groups == sequences and grouping.members == length:
+            expected = grouping.flatten(numbers[:, 0]) * alone
+            if bool(((numbered - expected).abs() <= 1e-3 * alone.abs()).all()):
+                return grouping
+    return None
+
+
+def _maps(taken: Tensor, leaf: Tensor, features: Tensor) -> Tensor:
+    """``R_n`` of the first head, ``[position, e, feature]``."""
+    rows = []
+    for e in range(taken.shape[-1]):
+        cotangent = torch.zeros_like(taken)
+        cotangent[:, 0, :, e] = 1
+        rows.append(_pulled(taken, leaf, cotangent)[:, features.to(leaf.device)])
+    return torch.stack(rows, 1)
+
+
+@dataclass(frozen=True, eq=False)
+class Turned:
+    """The maps of an operand as a factor, or as rotations of pairs of features, in an order of the features.
+
+    Attributes:
+        order: Features of a piece, in the order in which they enter.
+        cos: ``[position, e]``, where they are turned; all one factor where they are not.
+        sin: The same; None where they are not turned.
+    """
+
+    order: Tensor
+    cos: Tensor
+    sin: Tensor | None
+
+
+def pairs_of(maps: Tensor) -> list[tuple[int, int]] | None:
+    """Rows of the maps that mix the same two features; those that mix none, two by two; None if three are mixed.
+
+    >>> quarter = torch.tensor([[[0.0, -1.0], [1.0, 0.0]]])
+    >>> pairs_of(quarter + torch.eye(2)), pairs_of(torch.ones(1, 3, 3))
+    ([(0, 1)], None)
+    """
+    columns = [tuple(row.nonzero()[:, 0].tolist()) for row in (maps != 0).any(0)]
+    alone = [e for e, own in enumerate(columns) if len(own) == 1]
+    mixed: dict[tuple[int, ...], list[int]] = {}
+    for e, own in enumerate(columns):
+        if len(own) != 1:
+            mixed.setdefault(own, []).append(e)
+    if len(alone) % 2 or any(len(own) != 2 or len(rows) != 2 for own, rows in mixed.items()):
+        return None
+    found = [(rows[0], rows[1]) for rows in mixed.values()] + list(zip(alone[::2], alone[1::2], strict=True))
+    return sorted(found)
+
+
+def turned(maps: Tensor, rows: Sequence[int]) -> Turned | None:
+    """The maps with their rows in some order, the partners of the first half in the second; None if they do not fit.
+
+    Args:
+        maps: ``R_n``, ``[position, e, feature]``.
+        rows: The order.
+    """
+    arranged = maps[:, list(rows)]
+    half = arranged.shape[1] // 2
+    sizes = arranged.abs().amax(0)
+    own = sizes.argmax(-1)
+    for k in range(half):  # two that turn far may both be largest in the same feature
+        if own[k] == own[k + half]:
+            other = sizes[k].clone()
+            other[own[k]] = 0
+            own[k + half] = other.argmax()
+    if len(set(own.tolist())) != len(own):
+        return None
+    arranged = arranged[..., own]
+    partner = torch.cat([torch.arange(half, 2 * half), torch.arange(half)]).to(own.device)
+    sign = torch.cat([-torch.ones(half), torch.ones(half)]).to(arranged)
+    each = torch.arange(2 * half, device=own.device)
+    cos, sin = arranged[:, each, each], sign * arranged[:, each, partner]
+    rebuilt = Rotation(cos[None], sin[None]).matrices()[0]
+    return Turned(own, cos, sin) if torch.equal(rebuilt, arranged) else None
+
+
+def plain(maps: Tensor) -> Turned | None:
+    """The maps as one factor, if they are no more than that."""
+    sizes = maps.abs().amax(0)
+    order = sizes.argmax(-1)
+    factor = maps[0, 0, order[0]]
+    expected = torch.zeros_like(maps[0])
+    expected[torch.arange(len(order), device=order.device), order] = factor
+    fits = len(set(order.tolist())) == len(order) and bool((maps == expected).all())
+    return Turned(order, factor.expand(maps.shape[:2]), None) if fits else None
+
+
+def close(found: Tensor, expected: Tensor) -> bool:
+    """Whether two tensors are the same up to rounding."""
+    allowed = _ROUNDING * torch.finfo(expected.dtype).eps * float(expected.abs().max())
+    return found.shape == expected.shape and float((found - expected).abs().max()) <= allowed

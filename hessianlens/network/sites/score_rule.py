@@ -1,0 +1,88 @@
+"""What a model does to the products of queries and keys before softmax: a factor, a soft cap, a bias, a mask."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from hessianlens.network.sites.operands import close
+
+
+@dataclass(frozen=True, eq=False)
+class ScoreRule:
+    """``cap tanh(scale raw / cap) + bias`` where visible.
+
+    Attributes:
+        scale: The factor.
+        cap: The soft cap; None if there is none.
+        bias: ``[sequence, head, i, j]``, zero where hidden; None if there is none.
+        visible: Entries that take part, the same shape.
+    """
+
+    scale: float
+    cap: float | None
+    bias: Tensor | None
+    visible: Tensor
+
+
+def score_rule(raw: Tensor, scores: Tensor, shape: Sequence[int]) -> ScoreRule | str:
+    """The rule that made scores of products; why none is known, in words.
+
+    Args:
+        raw: The products, a leaf.
+        scores: The scores, on its graph.
+        shape: ``[sequence, head, i, j]``.
+    """
+    ones = torch.ones_like(scores)
+    with torch.enable_grad():
+        (slope,) = torch.autograd.grad(scores, raw, ones, create_graph=True)
+        if not _entry_by_entry(scores, raw, slope):
+            return "its scores are not made of the products of queries and keys one by one"
+        bend = None
+        if slope.requires_grad:
+            (bend,) = torch.autograd.grad(slope, raw, ones, allow_unused=True, retain_graph=True)
+    values, slope, products = (tensor.detach().reshape(*shape) for tensor in (scores, slope, raw))
+    bend = None if bend is None else bend.reshape(*shape)
+    visible = values > torch.finfo(values.dtype).min / 2
+    # A row that is hidden by large numbers only, not by infinite ones, sees everything alike.
+    visible |= ~visible.any(-1, keepdim=True) & values.isfinite().all(-1, keepdim=True)
+    if not bool(visible.any()):
+        return "none of its scores is visible"
+    if bend is None or not bool(bend[visible].any()):
+        return _straight(products, values, slope, visible)
+    return _capped(products, values, slope, visible)
+
+
+def _entry_by_entry(scores: Tensor, raw: Tensor, slope: Tensor) -> bool:
+    """Whether a random cotangent comes back entry by entry."""
+    drawn = torch.randn(scores.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(scores)
+    (found,) = torch.autograd.grad(scores, raw, drawn, retain_graph=True)
+    return close(found, drawn.reshape(raw.shape) * slope.detach())
+
+
+def _straight(raw: Tensor, scores: Tensor, slope: Tensor, visible: Tensor) -> ScoreRule | str:
+    scale = float(slope[visible].median())
+    if not close(slope[visible], torch.full_like(slope[visible], scale)) or scale <= 0:
+        return "its products of queries and keys enter the scores with different factors"
+    bias = (scores - scale * raw).masked_fill(~visible, 0)
+    negligible = close(scores[visible], scale * raw[visible])
+    return ScoreRule(scale, None, None if negligible else bias, visible)
+
+
+def _capped(raw: Tensor, scores: Tensor, slope: Tensor, visible: Tensor) -> ScoreRule | str:
+    """``s = c tanh(a r / c)`` has ``ds/dr = a - (a / c^2) s^2``, a straight line in the square of s."""
+    squares, slopes = scores[visible].double().square(), slope[visible].double()
+    design = torch.stack([torch.ones_like(squares), -squares], -1)
+    scale, fall = torch.linalg.lstsq(design, slopes[:, None]).solution[:, 0].tolist()
+    unknown = "its scores are bent in a way that is not a soft cap"
+    if scale <= 0 or fall <= 0:
+        return unknown
+    cap = (scale / fall) ** 0.5
+    # The fit of two numbers loses digits where scores stay far below the cap; a cap is a plain number.
+    for guess in (float(f"{cap:.6g}"), cap):
+        if close(guess * torch.tanh(scale * raw[visible] / guess), scores[visible]):
+            return ScoreRule(scale, guess, None, visible)
+    return unknown
