@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hessianlens.cli import completion
-from hessianlens.cli.app import app
+from hessianlens.cli.application import app
 from hessianlens.cli.endings import INTERRUPTED, clear_endings, stop
-from hessianlens.cli.waiting import waiting
+from hessianlens.cli.status_line import waiting
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hessianlens.cli import completion
-from hessianlens.cli.app import app
+from hessianlens.cli.application import app
 from hessianlens.cli.endings import FINDING, clear_endings, stop
 from hessianlens.cli.running import STORE, chosen_experiments, processes, published_means, run_shown
-from hessianlens.cli.waiting import waiting
+from hessianlens.cli.status_line import waiting
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,8 +32,8 @@ _EXAMPLES = """[bold]Examples[/bold]
 [cyan]hessianlens report --no-run --store results.sqlite[/cyan]    a page about what a store holds; measures nothing"""
 
 
-@app.command(epilog=_EXAMPLES)
-def report(
+@app.command(name="report", epilog=_EXAMPLES)
+def write_report(
     names: Annotated[
         list[str] | None,
         typer.Argument(help="Experiments, e.g. fig1 fig3a; all if none.", autocompletion=completion.experiments),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hessianlens.cli import completion
-from hessianlens.cli.app import app
+from hessianlens.cli.application import app
 from hessianlens.cli.endings import FINDING, clear_endings, stop
 from hessianlens.cli.run_display import print_catalogue, print_failures, print_forecast, print_outcome
 from hessianlens.cli.running import STORE, chosen_experiments, processes, published_means, run_shown
@@ -35,8 +35,8 @@ _EXAMPLES = """[bold]Examples[/bold]
 [cyan]hessianlens reproduce --preset paper --backend dask --address tcp://10.0.0.1:8786[/cyan]"""
 
 
-@app.command(epilog=_EXAMPLES)
-def reproduce(
+@app.command(name="reproduce", epilog=_EXAMPLES)
+def reproduce_figures(
     names: Annotated[
         list[str] | None,
         typer.Argument(help="Experiments, e.g. fig1 fig3a; all if none.", autocompletion=completion.experiments),
@@ -153,7 +153,7 @@ def _forecast(plans: Sequence[Plan], path: Path, jobs: int, as_json: bool) -> No
 
 def _draw(result: Result, folder: Path, reference: Reference | None) -> list[str]:
     """The files of an experiment's pictures."""
-    from hessianlens.lab.plots.pictures import pictures
+    from hessianlens.lab.plots.gallery import pictures
     from hessianlens.lab.plots.registry import save
 
     drawn = pictures(result, reference)
