@@ -12,6 +12,7 @@ import typer
 from hessianlens.cli import completion
 from hessianlens.cli.application import app
 from hessianlens.cli.endings import FINDING, clear_endings
+from hessianlens.cli.options import AsJson, Jobs
 from hessianlens.cli.running import processes
 from hessianlens.cli.status_line import waiting
 
@@ -58,9 +59,9 @@ def judge_claims(
         ),
     ] = None,
     plot: Annotated[Path | None, typer.Option(help="Directory for a PNG of every claim that has curves.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON on standard output.")] = False,
+    as_json: AsJson = False,
     record: Annotated[bool, typer.Option("--record", help="Write these verdicts down as the recorded ones.")] = False,
-    jobs: Annotated[int | None, typer.Option(help="Processes; one a core unless given.", show_default=False)] = None,
+    jobs: Jobs = None,
 ) -> None:
     """Test what the documents say and compare the verdicts with the recorded ones.
 

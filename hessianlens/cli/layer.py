@@ -12,6 +12,7 @@ import typer
 from hessianlens.cli import completion
 from hessianlens.cli.application import app
 from hessianlens.cli.endings import FINDING, clear_endings
+from hessianlens.cli.options import AsJson, PageFolder
 from hessianlens.cli.status_line import waiting
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ _EXAMPLES = """[bold]Examples[/bold]
 
 @app.command(name="layer", epilog=_EXAMPLES)
 def show_layer(
-    out: Annotated[Path, typer.Option(help="Directory for index.html; made if it does not exist.")] = Path("layer"),
+    out: PageFolder = Path("layer"),
     seed: Annotated[int, typer.Option(help="Draws the weights; the next number draws tokens and targets.")] = 0,
     length: Annotated[int, typer.Option(help="Tokens in a sequence.")] = 17,
     d_model: Annotated[int, typer.Option(help="Width of a token and of the output.")] = 16,
@@ -40,7 +41,7 @@ def show_layer(
     ] = "softmax",
     causal: Annotated[bool, typer.Option(help="Let a token see only itself and the tokens before it.")] = False,
     temperature: Annotated[float, typer.Option(help="Divides the scores.")] = 1.0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print every figure as JSON on standard output.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Measure the Hessian of one attention layer and write a page about it.
 
