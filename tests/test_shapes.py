@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
@@ -16,26 +19,35 @@ from tests.shapes import checked
 PACKAGE = Path(hl.__file__).parent
 
 
-def annotated(root: Path) -> list[str]:
-    """The modules whose signatures have shapes."""
-    files = sorted(path for path in root.rglob("*.py") if "from jaxtyping import" in path.read_text(encoding="utf-8"))
-    return [".".join(path.relative_to(root.parent).with_suffix("").parts) for path in files]
+FILES = [path for path in sorted(PACKAGE.rglob("*.py")) if "from jaxtyping import" in path.read_text(encoding="utf-8")]
 
 
-def unchecked(modules: list[str], packages: list[str]) -> list[str]:
-    return [name for name in modules if not any(f"{name}.".startswith(f"{package}.") for package in packages)]
+def unchecked(module: ModuleType, source: str) -> list[str]:
+    """The functions and methods that have a shape in their signatures, but are not checked."""
+    found = []
+    for node in ast.parse(source).body:
+        holder = vars(module)[node.name] if isinstance(node, ast.ClassDef) else module
+        for inner in node.body if isinstance(node, ast.ClassDef) else [node]:
+            if isinstance(inner, ast.FunctionDef) and "[Tensor, '" in ast.unparse(inner).split(":\n")[0]:
+                made = vars(holder)[inner.name]
+                function = next(
+                    (getattr(made, name) for name in ("fget", "func", "__func__") if hasattr(made, name)), made
+                )
+                found += [] if function.__code__.co_filename == jaxtyped.__code__.co_filename else [inner.name]
+    return found
 
 
-def test_every_package_with_shapes_is_checked(pytestconfig: pytest.Config) -> None:
-    *packages, checker = pytestconfig.getoption("--jaxtyping-packages").split(",")
-    assert checker == "tests.shapes.checked"
-    assert annotated(PACKAGE) and unchecked(annotated(PACKAGE), packages) == []
+@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(PACKAGE)))
+def test_every_shape_is_checked(file: Path) -> None:
+    name = ".".join(file.relative_to(PACKAGE.parent).with_suffix("").parts)
+    assert unchecked(import_module(name), file.read_text(encoding="utf-8")) == []
 
 
-def test_a_package_that_is_not_listed_is_found() -> None:
-    modules = ["made.up.one", "made.upper", "made.up"]
-    assert unchecked(modules, ["made.up"]) == ["made.upper"]
-    assert unchecked(modules, ["made.up.one"]) == ["made.upper", "made.up"]
+def test_a_function_that_is_not_checked_is_found() -> None:
+    source = "def f(x: Float[Tensor, 'n']) -> None: ...\ndef g(x: int) -> None: ..."
+    module = ModuleType("made_up")
+    exec(f"from __future__ import annotations\n{source}", vars(module))
+    assert unchecked(module, source) == ["f"]
 
 
 @jaxtyped(typechecker=checked)
@@ -62,6 +74,6 @@ def test_nothing_but_shapes_is_checked() -> None:
     assert column_sums(torch.ones(2, 4), times=0.5).sum() == 4  # type: ignore[arg-type]
 
 
-def test_the_packages_are_really_checked() -> None:
+def test_the_package_is_really_checked() -> None:
     with pytest.raises(TypeCheckError, match="lengths_of"):
         lengths_of(torch.ones(3))
