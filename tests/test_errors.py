@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-import jaxtyping
 import numpy as np
 import pytest
 import torch
@@ -318,16 +316,8 @@ CASES |= {
 }
 
 
-@pytest.fixture
-def without_checks_of_shapes() -> Iterator[None]:
-    """As users have it: signatures are documentation, and what they do not say is said by `InputError`."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
-
-
 @pytest.mark.parametrize("case", CASES)
-def test_message(case: str, without_checks_of_shapes: None) -> None:
+def test_message(case: str) -> None:
     make, message = CASES[case]
     with pytest.raises(hl.InputError, match=message) as failure:
         make()
@@ -348,7 +338,7 @@ def test_a_block_that_was_not_measured() -> None:
     assert ("bias", "full") in norms and ("nosuch", "full") not in norms and norms.get("nosuch") is None
 
 
-def test_an_operator_and_a_text_do_not_add_up(without_checks_of_shapes: None) -> None:
+def test_an_operator_and_a_text_do_not_add_up() -> None:
     op = hessian(loss=hl.SquareLoss(Y)).full["Q", "Q"]
     for attempt in (lambda: op + "text", lambda: op - 3):
         with pytest.raises(TypeError, match="unsupported operand"):

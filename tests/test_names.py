@@ -1,9 +1,12 @@
-"""Names that are known without torch are those of the things they stand for."""
+"""Names that are known without torch are those of the things they stand for; no module is named like a function."""
 
 from __future__ import annotations
 
+import ast
 import inspect
+from collections.abc import Iterator
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -79,3 +82,60 @@ def test_a_toy_is_taken_where_the_model_is(options: dict[str, Any]) -> None:
 def test_a_toys_flags_are_true_or_false(name: str) -> None:
     with pytest.raises(hl.InputError, match=f"{name}: got 'no', expected true or false"):
         check_toy({name: "no"})
+
+
+PACKAGE = Path(hl.__file__).parent
+
+
+def packages(root: Path) -> Iterator[Path]:
+    return (file.parent for file in sorted(root.rglob("__init__.py")) if root / "network" not in file.parents)
+
+
+def defined(file: Path) -> set[str]:
+    """Functions and classes of a module."""
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    return {node.name for node in ast.parse(file.read_text(encoding="utf-8")).body if isinstance(node, kinds)}
+
+
+def given(folder: Path, name: str) -> set[str]:
+    """What a package has from its modules, the modules themselves apart."""
+    found = set()
+    for file in folder.glob("__init__.py*"):
+        for node in ast.parse(file.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ImportFrom) and node.module not in (None, name):
+                found |= {alias.asname or alias.name for alias in node.names}
+    return found
+
+
+def shared_names(root: Path) -> list[str]:
+    """Modules named like a function or class that is in them, beside them or in their package's namespace."""
+    found = []
+    for folder in packages(root):
+        name = ".".join(folder.relative_to(root.parent).parts)
+        taken = given(folder, name).union(*map(defined, folder.glob("*.py")))
+        modules = {path.stem for path in folder.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
+        found += [f"{name}.{shared}" for shared in sorted(taken & modules)]
+        found += [name] if folder.name in given(folder, name) | defined(folder / "__init__.py") else []
+    return found
+
+
+def test_no_module_shares_its_name_with_a_function() -> None:
+    assert shared_names(PACKAGE) == []
+
+
+@pytest.mark.parametrize(
+    ("files", "shared"),
+    [
+        ({"trace.py": "def trace(): ..."}, ["made_up.trace"]),
+        ({"trace.py": "", "other.py": "class trace: ..."}, ["made_up.trace"]),
+        ({"app.py": "app = 1", "__init__.py": "from made_up.app import app"}, ["made_up.app"]),
+        ({"app.py": "", "traces.py": "", "__init__.pyi": "from .traces import app"}, ["made_up.app"]),
+        ({"trace/__init__.py": "def trace(): ..."}, ["made_up.trace"]),
+        ({"traces.py": "def trace(): ...", "__init__.py": "from made_up import traces"}, []),
+    ],
+)
+def test_shared_names_are_found(tmp_path: Path, files: dict[str, str], shared: list[str]) -> None:
+    for name, text in {"__init__.py": "", **files}.items():
+        (tmp_path / "made_up" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "made_up" / name).write_text(text)
+    assert shared_names(tmp_path / "made_up") == shared

@@ -270,4 +270,4 @@ def test_batches_of_every_form_move() -> None:
 
 
 def test_the_module_and_the_function_of_the_same_name() -> None:
-    assert callable(hl.problem) and hl.problem.__module__ == "hessianlens.models.adapters.problem"
+    assert callable(hl.problem) and hl.problem.__module__ == "hessianlens.models.adapters.assembly"

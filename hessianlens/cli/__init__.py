@@ -5,7 +5,7 @@ changed), 2 bad input, 130 interrupted.
 """
 
 from hessianlens.cli import claims, export, inspect, layer, report, reproduce
-from hessianlens.cli.app import app
+from hessianlens.cli.application import app
 
 COMMANDS = (report, reproduce, export, claims, inspect, layer)
 """Importing a command's module registers it."""

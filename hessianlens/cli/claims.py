@@ -10,15 +10,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hessianlens.cli import completion
-from hessianlens.cli.app import app
+from hessianlens.cli.application import app
 from hessianlens.cli.endings import FINDING, clear_endings
+from hessianlens.cli.options import AsJson, Jobs
 from hessianlens.cli.running import processes
-from hessianlens.cli.waiting import waiting
+from hessianlens.cli.status_line import waiting
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from hessianlens.lab.claims.claim import Claim
+    from hessianlens.lab.claims.definition import Claim
     from hessianlens.lab.claims.entry import Entry
     from hessianlens.lab.claims.ledger import Ledger
 
@@ -35,12 +36,12 @@ _EXAMPLES = """[bold]Examples[/bold]
 [cyan]hessianlens claims --json > ledger.json[/cyan]"""
 
 
-@app.command(epilog=_EXAMPLES)
-def claims(
+@app.command(name="claims", epilog=_EXAMPLES)
+def judge_claims(
     ids: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Claims to explain, such as A12 P25; none: all, as a table.", autocompletion=completion.claims
+            help="Claims to explain, such as A12 P25; none: all, as a table.", autocompletion=completion.claim_ids
         ),
     ] = None,
     document: Annotated[
@@ -58,9 +59,9 @@ def claims(
         ),
     ] = None,
     plot: Annotated[Path | None, typer.Option(help="Directory for a PNG of every claim that has curves.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON on standard output.")] = False,
+    as_json: AsJson = False,
     record: Annotated[bool, typer.Option("--record", help="Write these verdicts down as the recorded ones.")] = False,
-    jobs: Annotated[int | None, typer.Option(help="Processes; one a core unless given.", show_default=False)] = None,
+    jobs: Jobs = None,
 ) -> None:
     """Test what the documents say and compare the verdicts with the recorded ones.
 

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hessianlens.lab.claims.check import Check
-from hessianlens.lab.claims.claim import DOCUMENTS
+from hessianlens.lab.claims.definition import DOCUMENTS
 from hessianlens.lab.claims.entry import Entry
 from hessianlens.lab.claims.finding import Verdict
 from hessianlens.lab.claims.summary import counts

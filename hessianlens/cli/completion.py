@@ -45,7 +45,7 @@ def formats() -> list[str]:
     return list(FORMATS)
 
 
-def claims(ctx: typer.Context) -> list[str]:
+def claim_ids(ctx: typer.Context) -> list[str]:
     """Ids of claims that are not named yet."""
     from hessianlens.lab.claims.index import claim_topics
 
@@ -54,7 +54,7 @@ def claims(ctx: typer.Context) -> list[str]:
 
 def documents() -> list[tuple[str, str]]:
     """Letters of the documents, and what they stand for."""
-    from hessianlens.lab.claims.claim import DOCUMENTS
+    from hessianlens.lab.claims.definition import DOCUMENTS
 
     return list(DOCUMENTS.items())
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from hessianlens.cli import completion
-from hessianlens.cli.app import app
+from hessianlens.cli.application import app
 from hessianlens.cli.endings import clear_endings
 from hessianlens.cli.running import STORE
 
@@ -21,8 +21,8 @@ _EXAMPLES = """[bold]Examples[/bold]
 [cyan]hessianlens export --store paper.sqlite --format json --out tables[/cyan]"""
 
 
-@app.command(epilog=_EXAMPLES)
-def export(
+@app.command(name="export", epilog=_EXAMPLES)
+def export_runs(
     names: Annotated[
         list[str] | None,
         typer.Argument(help="Experiments; all in the store if none.", autocompletion=completion.experiments),

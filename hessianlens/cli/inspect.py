@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hessianlens.cli import completion
-from hessianlens.cli.app import app
+from hessianlens.cli.application import app
 from hessianlens.cli.endings import INTERRUPTED, clear_endings, stop
-from hessianlens.cli.waiting import waiting
+from hessianlens.cli.options import AsJson
+from hessianlens.cli.status_line import waiting
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from hessianlens.inspect.measurement import Measurement
+    from hessianlens.inspect.inspection import Measurement
     from hessianlens.inspect.opened import Opened
     from hessianlens.inspect.settings import Settings
 
@@ -84,7 +85,7 @@ def inspect_model(
         list[str] | None, typer.Option(help="Also extremal eigenvalues and inertia of this block; may be repeated.")
     ] = None,
     csv: Annotated[Path | None, typer.Option(help="Write the table to this file.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON on standard output.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Measure the curvature of a model, block by block.
 
@@ -121,7 +122,7 @@ def inspect_model(
         if csv is not None:
             check_writable(csv)
         with waiting("Loading the libraries"):
-            from hessianlens.inspect.measurement import Measurement, write_csv
+            from hessianlens.inspect.inspection import Measurement, write_csv
             from hessianlens.inspect.opened import open_model
             from hessianlens.network.watch import BarWatch, Deadline, product_bar
         with product_bar() as bar:
@@ -235,7 +236,7 @@ def _rich_table(measurement: Measurement, narrow: bool = False) -> Any:
     from rich import box
     from rich.table import Table
 
-    from hessianlens.inspect.measurement import cell
+    from hessianlens.inspect.inspection import cell
 
     headings = {"full": "|H|", "ggn": "|G|", "functional": "|H-G|"}
     parts, table = measurement.opened.settings.parts, measurement.table

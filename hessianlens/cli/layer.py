@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hessianlens.cli import completion
-from hessianlens.cli.app import app
+from hessianlens.cli.application import app
 from hessianlens.cli.endings import FINDING, clear_endings
-from hessianlens.cli.waiting import waiting
+from hessianlens.cli.options import AsJson, PageFolder
+from hessianlens.cli.status_line import waiting
 
 if TYPE_CHECKING:
     from hessianlens.lab.layer_page import LayerConfig, LayerFacts
@@ -26,9 +27,9 @@ _EXAMPLES = """[bold]Examples[/bold]
 [cyan]hessianlens layer --length 9 --d-model 8 --d-k 4 --json > figures.json[/cyan]"""
 
 
-@app.command(epilog=_EXAMPLES)
-def layer(
-    out: Annotated[Path, typer.Option(help="Directory for index.html; made if it does not exist.")] = Path("layer"),
+@app.command(name="layer", epilog=_EXAMPLES)
+def show_layer(
+    out: PageFolder = Path("layer"),
     seed: Annotated[int, typer.Option(help="Draws the weights; the next number draws tokens and targets.")] = 0,
     length: Annotated[int, typer.Option(help="Tokens in a sequence.")] = 17,
     d_model: Annotated[int, typer.Option(help="Width of a token and of the output.")] = 16,
@@ -40,7 +41,7 @@ def layer(
     ] = "softmax",
     causal: Annotated[bool, typer.Option(help="Let a token see only itself and the tokens before it.")] = False,
     temperature: Annotated[float, typer.Option(help="Divides the scores.")] = 1.0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print every figure as JSON on standard output.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Measure the Hessian of one attention layer and write a page about it.
 
@@ -91,8 +92,8 @@ def _summarise(facts: LayerFacts, page: Path) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from hessianlens.lab.layer_page.findings import findings
     from hessianlens.lab.layer_page.page import HEADINGS
+    from hessianlens.lab.layer_page.sentences import findings
 
     table = Table.grid(padding=(0, 2))
     table.add_column(style="cyan", no_wrap=True)

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hessianlens.cli import completion
-from hessianlens.cli.app import app
+from hessianlens.cli.application import app
 from hessianlens.cli.endings import FINDING, clear_endings, stop
+from hessianlens.cli.options import Experiments, Jobs, PageFolder, Preset, PublishedMeans, Settings, StoreFile
 from hessianlens.cli.running import STORE, chosen_experiments, processes, published_means, run_shown
-from hessianlens.cli.waiting import waiting
+from hessianlens.cli.status_line import waiting
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,33 +32,17 @@ _EXAMPLES = """[bold]Examples[/bold]
 [cyan]hessianlens report --no-run --store results.sqlite[/cyan]    a page about what a store holds; measures nothing"""
 
 
-@app.command(epilog=_EXAMPLES)
-def report(
-    names: Annotated[
-        list[str] | None,
-        typer.Argument(help="Experiments, e.g. fig1 fig3a; all if none.", autocompletion=completion.experiments),
-    ] = None,
-    out: Annotated[Path, typer.Option(help="Directory for index.html; made if it does not exist.")] = Path("report"),
-    preset: Annotated[
-        str,
-        typer.Option(help="quick (laptop size) or paper (published size).", autocompletion=completion.presets),
-    ] = "quick",
-    jobs: Annotated[int | None, typer.Option(help="Processes; as many as there are cores if not given.")] = None,
-    store: Annotated[Path, typer.Option(help="The file that keeps every finished cell.")] = STORE,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="NAME=VALUE",
-            help="Change a setting; tuples as 2,3,4.",
-            autocompletion=completion.settings,
-        ),
-    ] = None,
+@app.command(name="report", epilog=_EXAMPLES)
+def write_report(
+    names: Experiments = None,
+    out: PageFolder = Path("report"),
+    preset: Preset = "quick",
+    jobs: Jobs = None,
+    store: StoreFile = STORE,
+    settings: Settings = None,
     claims: Annotated[bool, typer.Option(help="Test the claims of the documents, too.")] = True,
     run: Annotated[bool, typer.Option(help="Measure what the store lacks; --no-run only reads it.")] = True,
-    reference: Annotated[
-        Path | None, typer.Option(help="Published means to compare with, a growth.csv; looked for if not given.")
-    ] = None,
+    reference: PublishedMeans = None,
 ) -> None:
     """Reproduce every figure, test every claim, and write one self-contained page.
 

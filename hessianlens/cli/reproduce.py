@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hessianlens.cli import completion
-from hessianlens.cli.app import app
+from hessianlens.cli.application import app
 from hessianlens.cli.endings import FINDING, clear_endings, stop
+from hessianlens.cli.options import AsJson, Experiments, Jobs, Preset, PublishedMeans, Settings, StoreFile
 from hessianlens.cli.run_display import print_catalogue, print_failures, print_forecast, print_outcome
 from hessianlens.cli.running import STORE, chosen_experiments, processes, published_means, run_shown
 
@@ -35,37 +36,21 @@ _EXAMPLES = """[bold]Examples[/bold]
 [cyan]hessianlens reproduce --preset paper --backend dask --address tcp://10.0.0.1:8786[/cyan]"""
 
 
-@app.command(epilog=_EXAMPLES)
-def reproduce(
-    names: Annotated[
-        list[str] | None,
-        typer.Argument(help="Experiments, e.g. fig1 fig3a; all if none.", autocompletion=completion.experiments),
-    ] = None,
-    preset: Annotated[
-        str,
-        typer.Option(help="quick (laptop size) or paper (published size).", autocompletion=completion.presets),
-    ] = "quick",
-    jobs: Annotated[int | None, typer.Option(help="Processes; as many as there are cores if not given.")] = None,
-    store: Annotated[Path, typer.Option(help="The file that keeps every finished cell.")] = STORE,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="NAME=VALUE",
-            help="Change a setting; tuples as 2,3,4.",
-            autocompletion=completion.settings,
-        ),
-    ] = None,
+@app.command(name="reproduce", epilog=_EXAMPLES)
+def reproduce_figures(
+    names: Experiments = None,
+    preset: Preset = "quick",
+    jobs: Jobs = None,
+    store: StoreFile = STORE,
+    settings: Settings = None,
     backend: Annotated[str, typer.Option(help="local, dask or ray.", autocompletion=completion.backends)] = "local",
     address: Annotated[str | None, typer.Option(help="The cluster's scheduler, e.g. tcp://host:8786.")] = None,
     figures: Annotated[Path | None, typer.Option(help="Directory for figures as PNG, SVG and PDF.")] = None,
-    reference: Annotated[
-        Path | None, typer.Option(help="Published means to draw, a growth.csv; looked for if not given.")
-    ] = None,
+    reference: PublishedMeans = None,
     listed: Annotated[bool, typer.Option("--list", help="Show the experiments and run nothing.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be measured, and run nothing.")] = False,
     prune: Annotated[bool, typer.Option("--prune", help="First delete what other code has measured of these.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON on standard output.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Reproduce published figures and tables.
 
@@ -153,7 +138,7 @@ def _forecast(plans: Sequence[Plan], path: Path, jobs: int, as_json: bool) -> No
 
 def _draw(result: Result, folder: Path, reference: Reference | None) -> list[str]:
     """The files of an experiment's pictures."""
-    from hessianlens.lab.plots.pictures import pictures
+    from hessianlens.lab.plots.gallery import pictures
     from hessianlens.lab.plots.registry import save
 
     drawn = pictures(result, reference)

@@ -10,7 +10,7 @@ import typer
 
 from hessianlens.cli.endings import INTERRUPTED, stop
 from hessianlens.cli.run_display import shown_progress
-from hessianlens.cli.waiting import waiting
+from hessianlens.cli.status_line import waiting
 
 if TYPE_CHECKING:
     from hessianlens.lab.analysis.reference import Reference

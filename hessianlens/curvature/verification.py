@@ -16,9 +16,9 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from hessianlens.curvature.culprit import culprit
+from hessianlens.curvature.blame import culprit
 from hessianlens.curvature.linearisation import Linearisation
-from hessianlens.curvature.representative import representative
+from hessianlens.curvature.stand_in import representative
 from hessianlens.derivatives import hidden
 from hessianlens.derivatives.difference import VALUE, Comparison, Rows, Sample, Verdict, compare, confirmed
 from hessianlens.derivatives.graph import narrower, padding

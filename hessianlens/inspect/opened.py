@@ -10,9 +10,9 @@ import torch
 
 from hessianlens.checks import check_device
 from hessianlens.inspect.blockwise import choose_blocks, within_memory
-from hessianlens.inspect.caveats import caveats
 from hessianlens.inspect.data import Data, prepare_data
 from hessianlens.inspect.loading import LoadedModel, load_model
+from hessianlens.inspect.randomness import caveats
 from hessianlens.inspect.settings import PROBES, Settings
 from hessianlens.models.adapters import problem as make_problem
 from hessianlens.network.forecasting import Forecast

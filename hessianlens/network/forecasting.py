@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from hessianlens.curvature.representative import verification_bytes
+from hessianlens.curvature.stand_in import verification_bytes
 from hessianlens.errors import InputError, check_number, check_that, check_whole, expect
 from hessianlens.memory import SAFE_SHARE, available_bytes, process_bytes
 from hessianlens.models.adapters.batches import as_batches

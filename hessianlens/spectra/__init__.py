@@ -1,17 +1,17 @@
 """Spectra and sizes of matrices that are known through their products; every answer has an error bar."""
 
 from hessianlens.spectra.compose import heterogeneity, inertia
-from hessianlens.spectra.density import density
-from hessianlens.spectra.diagonal import diagonal
+from hessianlens.spectra.densities import density
+from hessianlens.spectra.diagonals import diagonal
 from hessianlens.spectra.entries import median_entry
 from hessianlens.spectra.estimate import Estimate, VectorEstimate
 from hessianlens.spectra.extremal import Eigenvalues, eigenvalues
-from hessianlens.spectra.frobenius import frobenius
-from hessianlens.spectra.heterogeneity import Heterogeneity
-from hessianlens.spectra.inertia import Inertia
+from hessianlens.spectra.norms import frobenius
+from hessianlens.spectra.pairwise import Heterogeneity
 from hessianlens.spectra.probes import Probes
+from hessianlens.spectra.signs import Inertia
 from hessianlens.spectra.spectrum import CumulativeDistribution, DensityCurve, SpectralDensity
-from hessianlens.spectra.trace import trace
+from hessianlens.spectra.traces import trace
 
 __all__ = [
     "CumulativeDistribution",

@@ -6,17 +6,17 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from hessianlens.errors import InputError, check_choice, expect
-from hessianlens.spectra.density import density
+from hessianlens.spectra.densities import density
 from hessianlens.spectra.divergence import spectral_heterogeneity
 from hessianlens.spectra.entries import median_entry
 from hessianlens.spectra.estimate import Estimate
-from hessianlens.spectra.frobenius import frobenius
-from hessianlens.spectra.heterogeneity import Heterogeneity, ratio_heterogeneity
-from hessianlens.spectra.inertia import Inertia, inertia_of
+from hessianlens.spectra.norms import frobenius
+from hessianlens.spectra.pairwise import Heterogeneity, ratio_heterogeneity
 from hessianlens.spectra.probes import check_seed
 from hessianlens.spectra.products import LinearOperator, Progress, check_progress
+from hessianlens.spectra.signs import Inertia, inertia_of
 from hessianlens.spectra.spectrum import SpectralDensity
-from hessianlens.spectra.trace import trace
+from hessianlens.spectra.traces import trace
 
 _SIZES: dict[str, Callable[..., Estimate]] = {"norm": frobenius, "trace": trace, "median": median_entry}
 

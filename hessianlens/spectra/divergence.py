@@ -11,7 +11,7 @@ from torch import Tensor
 
 from hessianlens.errors import check_flag, expect
 from hessianlens.spectra.estimate import Estimate
-from hessianlens.spectra.heterogeneity import Heterogeneity, expect_blocks
+from hessianlens.spectra.pairwise import Heterogeneity, expect_blocks
 from hessianlens.spectra.spectrum import SpectralDensity, check_sigma
 
 _POINTS_PER_SIGMA = 3

@@ -13,7 +13,7 @@ from hessianlens.cli import app
 from hessianlens.cli.claims_view import claims_table, counts_table, explanation
 from hessianlens.lab.claims import record, registry
 from hessianlens.lab.claims.check import at_most
-from hessianlens.lab.claims.claim import Claim
+from hessianlens.lab.claims.definition import Claim
 from hessianlens.lab.claims.finding import Finding
 from hessianlens.lab.claims.ledger import run
 

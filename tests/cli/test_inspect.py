@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 import hessianlens as hl
 from hessianlens.cli import app
 from hessianlens.cli.inspect import _print_rows
-from hessianlens.inspect.measurement import Measurement, cell
+from hessianlens.inspect.inspection import Measurement, cell
 from hessianlens.inspect.opened import open_model
 from hessianlens.inspect.settings import Settings
 from tests.inspect.saved_models import BERT, GPT2, LLAMA, T5, VIT, saved
@@ -185,7 +185,7 @@ def test_the_outer_product_is_the_gauss_newton_matrix() -> None:
 
 
 def test_a_forecast_measures_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hessianlens.inspect.measurement.run_until", lambda *a, **k: pytest.fail("measured"))
+    monkeypatch.setattr("hessianlens.inspect.inspection.run_until", lambda *a, **k: pytest.fail("measured"))
     answer = call(TOY, *QUICK, "--blocks", "layer0.*", "--forecast")
     assert answer.exit_code == 0, answer.output
     assert "12 blocks" in answer.stdout and "24 products" in answer.stdout and "free" in answer.stdout

@@ -228,7 +228,9 @@ def test_the_script_for_a_shell_can_be_had(folder: Path) -> None:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
 def test_a_terminal_is_told_that_something_loads() -> None:
-    program = "import time; from hessianlens.cli.waiting import waiting\nwith waiting('Loading it'): time.sleep(0.3)"
+    program = (
+        "import time; from hessianlens.cli.status_line import waiting\nwith waiting('Loading it'): time.sleep(0.3)"
+    )
     main, side = os.openpty()
     with os.fdopen(main, "rb", buffering=0) as screen:
         subprocess.run([sys.executable, "-c", program], stderr=side, env={**os.environ, "TERM": "xterm"}, check=True)

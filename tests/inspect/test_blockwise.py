@@ -10,7 +10,7 @@ import torch
 
 import hessianlens as hl
 from hessianlens.inspect.blockwise import choose_blocks, cost, within_memory
-from hessianlens.inspect.measurement import Measurement
+from hessianlens.inspect.inspection import Measurement
 from hessianlens.inspect.opened import open_model
 from hessianlens.inspect.settings import Settings
 from hessianlens.network import forecasting

@@ -8,7 +8,7 @@ import math
 
 import pytest
 
-from hessianlens.inspect.measurement import cell
+from hessianlens.inspect.inspection import cell
 from hessianlens.inspect.table import CurvatureTable, Row
 from hessianlens.spectra import Estimate
 

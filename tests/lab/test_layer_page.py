@@ -13,10 +13,10 @@ from hessianlens.errors import InputError
 from hessianlens.lab.layer_page import STEPS, LayerConfig, measure_layer, render
 from hessianlens.lab.layer_page import page as page_module
 from hessianlens.lab.layer_page.figures import draw
-from hessianlens.lab.layer_page.findings import findings
+from hessianlens.lab.layer_page.python_code import snippets
 from hessianlens.lab.layer_page.query_key import ranks
+from hessianlens.lab.layer_page.sentences import findings
 from hessianlens.lab.layer_page.setting import build
-from hessianlens.lab.layer_page.snippets import snippets
 from hessianlens.lab.layer_page.witnesses import agreement
 from hessianlens.lab.pages import check_directory, write_page
 from hessianlens.lab.pages.writing import FILE_NAME

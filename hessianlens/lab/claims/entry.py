@@ -9,7 +9,7 @@ from typing import Any
 
 import hessianlens
 from hessianlens.lab.claims.check import Check
-from hessianlens.lab.claims.claim import Claim
+from hessianlens.lab.claims.definition import Claim
 from hessianlens.lab.claims.finding import Finding, Verdict
 
 _PACKAGE = Path(hessianlens.__file__).parent

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from hessianlens.errors import InputError
-from hessianlens.lab.claims.claim import DOCUMENTS
+from hessianlens.lab.claims.definition import DOCUMENTS
 
 TOPICS = Path(__file__).parent / "topics"
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 
 from hessianlens.errors import expect
-from hessianlens.lab.claims.claim import Claim
+from hessianlens.lab.claims.definition import Claim
 from hessianlens.lab.claims.entry import Entry
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from types import ModuleType
 
 from hessianlens.errors import InputError
-from hessianlens.lab.claims.claim import Claim
+from hessianlens.lab.claims.definition import Claim
 from hessianlens.lab.claims.index import known_ids, order
 from hessianlens.lab.claims.topics import (
     activation_growth,

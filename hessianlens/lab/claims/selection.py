@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from hessianlens.errors import InputError, check_choice
-from hessianlens.lab.claims.claim import DOCUMENTS, Claim
+from hessianlens.lab.claims.definition import DOCUMENTS, Claim
 from hessianlens.lab.claims.finding import Verdict
 from hessianlens.lab.claims.index import claim_topics, known_ids
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from hessianlens.lab.claims.claim import DOCUMENTS
+from hessianlens.lab.claims.definition import DOCUMENTS
 from hessianlens.lab.claims.entry import Entry
 from hessianlens.lab.claims.finding import Verdict
 from hessianlens.lab.claims.index import order

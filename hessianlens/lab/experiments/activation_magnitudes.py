@@ -56,8 +56,8 @@ def cells(config: MagnitudesConfig) -> list[dict[str, Any]]:
 
 def measure(parameters: Parameters) -> Measurement:
     """Median, root mean square and norm of every diagonal block and part."""
-    from hessianlens.lab.experiments.common.diagonal_blocks import diagonal_blocks
     from hessianlens.lab.experiments.common.entries import entry_sizes
+    from hessianlens.lab.experiments.common.last_layer import diagonal_blocks
     from hessianlens.lab.experiments.common.layers import lone_layer
     from hessianlens.lab.experiments.common.toy import toy_problem
 

@@ -70,7 +70,7 @@ def cells(config: Fig1Config) -> list[dict[str, Any]]:
 
 def measure(parameters: Parameters) -> Measurement:
     """Maps from matrix-free products (attention part: the closed form), or statistics of exact blocks."""
-    from hessianlens.lab.experiments.common.diagonal_blocks import diagonal_blocks
+    from hessianlens.lab.experiments.common.last_layer import diagonal_blocks
     from hessianlens.lab.experiments.common.toy import toy_problem
 
     asked: Any = parameters

@@ -40,7 +40,7 @@ def cells(config: Fig4Config) -> list[dict[str, Any]]:
 
 def measure(parameters: Parameters) -> Measurement:
     """Sizes of the entries of the exact diagonal blocks."""
-    from hessianlens.lab.experiments.common.diagonal_blocks import diagonal_blocks
+    from hessianlens.lab.experiments.common.last_layer import diagonal_blocks
     from hessianlens.lab.experiments.common.toy import toy_problem
 
     asked: Any = parameters

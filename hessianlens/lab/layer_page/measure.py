@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from hessianlens.errors import expect
-from hessianlens.lab.layer_page import blocks, growth, query_key, sharpness, witnesses
+from hessianlens.lab.layer_page import blocks, growth_curves, one_hot, query_key, witnesses
 from hessianlens.lab.layer_page.config import LayerConfig
 from hessianlens.lab.layer_page.facts import LayerFacts, Step
 from hessianlens.lab.layer_page.setting import Setting, build
@@ -69,10 +69,10 @@ STEPS: dict[str, Callable[[Setting], dict[str, Any]]] = {
     "Layer and loss": _scalars,
     "Three witnesses": _agreements,
     "Blocks and spectra": _blocks,
-    "Growth with the token scale": lambda s: {"growth": growth.growth(s)},
+    "Growth with the token scale": lambda s: {"growth": growth_curves.growth(s)},
     "Eigenvalue pairs": lambda s: {"pairs": query_key.pairs(s)},
     "Rank": lambda s: {"ranks": query_key.ranks(s)},
-    "Attention sharpness": lambda s: {"sharpness": sharpness.sharpness(s)},
+    "Attention sharpness": lambda s: {"sharpness": one_hot.sharpness(s)},
     "Printed algebra": _algebra,
 }
 """Title of every step, and the fields of `LayerFacts` it computes."""

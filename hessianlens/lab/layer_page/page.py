@@ -9,8 +9,8 @@ from markupsafe import Markup
 
 from hessianlens.lab.layer_page.facts import GrowthCurve, LayerFacts
 from hessianlens.lab.layer_page.figures import BLOCK_COLOURS, PART_COLOURS, draw
-from hessianlens.lab.layer_page.findings import findings, whole
-from hessianlens.lab.layer_page.snippets import snippets
+from hessianlens.lab.layer_page.python_code import snippets
+from hessianlens.lab.layer_page.sentences import findings, whole
 from hessianlens.lab.pages.template import render_template
 from hessianlens.lab.plots.style import PALETTE
 from hessianlens.lab.wording import column

@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from hessianlens.lab.analysis.agreement import ComparedPoint, compare
+from hessianlens.lab.analysis.comparison import ComparedPoint, compare
 from hessianlens.lab.analysis.exponents import ExponentFit, FitRange
 from hessianlens.lab.analysis.reference import Reference
 from hessianlens.lab.analysis.series import Series, SeriesKey, growth_series

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from matplotlib.figure import Figure
 
-from hessianlens.lab.plots.block_map import block_map, log_colour_bar, log_scale
+from hessianlens.lab.plots.log_colours import block_map, log_colour_bar, log_scale
 from hessianlens.lab.plots.style import panel
 from hessianlens.lab.results import Parameters, Result
 

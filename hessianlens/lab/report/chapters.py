@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from markupsafe import Markup, escape
 
-from hessianlens.lab.analysis.agreement import SeriesComparison, compare
+from hessianlens.lab.analysis.comparison import SeriesComparison, compare
 from hessianlens.lab.analysis.findings.registry import FINDINGS
 from hessianlens.lab.analysis.reference import Reference
 from hessianlens.lab.experiments.registry import EXPERIMENTS
-from hessianlens.lab.plots.pictures import pictures
+from hessianlens.lab.plots.gallery import pictures
 from hessianlens.lab.plots.style import to_svg
 from hessianlens.lab.report.exponents import is_growth, series_name
 from hessianlens.lab.report.names import short_name

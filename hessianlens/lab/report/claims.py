@@ -8,7 +8,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from hessianlens.lab.claims.claim import DOCUMENTS
+from hessianlens.lab.claims.definition import DOCUMENTS
 from hessianlens.lab.claims.entry import Entry
 from hessianlens.lab.claims.finding import Verdict
 from hessianlens.lab.claims.ledger import Ledger

@@ -2,7 +2,7 @@
 
 from hessianlens.lab.runner.plan import Plan, forecast, tasks_to_do
 from hessianlens.lab.runner.progress import Progress, Tally, start_progress
-from hessianlens.lab.runner.run import CellsFailed, Failure, run
+from hessianlens.lab.runner.running import CellsFailed, Failure, run
 from hessianlens.lab.runner.settings import configure
 from hessianlens.lab.runner.workers import BACKENDS, check_workers
 

@@ -18,13 +18,13 @@ cutter         the blocks of all of them, each tensor once
 layouts        heads of every attention
 notes          what was decided, in words
 result         `Discovery`
-discover       `discover`
+search         `discover`
 =============  ==============================================================================================
 """
 
-from hessianlens.models.discovery.discover import discover
 from hessianlens.models.discovery.heads import HeadLayout
 from hessianlens.models.discovery.result import Discovery
 from hessianlens.models.discovery.rules import Rule, register_rule, unregister_rule
+from hessianlens.models.discovery.search import discover
 
 __all__ = ["Discovery", "HeadLayout", "Rule", "discover", "register_rule", "unregister_rule"]

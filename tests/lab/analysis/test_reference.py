@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from hessianlens.errors import InputError
-from hessianlens.lab.analysis.agreement import compare
+from hessianlens.lab.analysis.comparison import compare
 from hessianlens.lab.analysis.reference import VARIABLE, find_reference, read_reference
 from hessianlens.lab.experiments.growth import GrowthConfig
 from tests.lab.analysis.synthetic import synthetic

@@ -9,7 +9,7 @@ import pytest
 from hessianlens.errors import InputError
 from hessianlens.lab.claims import record
 from hessianlens.lab.claims.check import at_most, true
-from hessianlens.lab.claims.claim import Claim, claim, unmeasured
+from hessianlens.lab.claims.definition import Claim, claim, unmeasured
 from hessianlens.lab.claims.entry import Entry
 from hessianlens.lab.claims.finding import Finding, Verdict
 from hessianlens.lab.claims.index import order

@@ -8,8 +8,8 @@ import torch
 from torch.func import functional_call
 
 from hessianlens.lab.experiments import activation_magnitudes, fig1, fig4
-from hessianlens.lab.experiments.common.diagonal_blocks import diagonal_blocks
 from hessianlens.lab.experiments.common.entries import EDGES, entry_sizes, log_histogram
+from hessianlens.lab.experiments.common.last_layer import diagonal_blocks
 from hessianlens.lab.experiments.common.maps import pooled_map
 from hessianlens.lab.experiments.common.toy import toy_problem
 from hessianlens.models import Transformer

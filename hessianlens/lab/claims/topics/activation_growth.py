@@ -9,7 +9,7 @@ import torch
 from hessianlens.attention import SelfAttention
 from hessianlens.lab.claims.activations import NOT_NORMALISED, SHAPES, exponents, frozen, layer, listed, named
 from hessianlens.lab.claims.check import Check, at_least, at_most, equal, share
-from hessianlens.lab.claims.claim import claim
+from hessianlens.lab.claims.definition import claim
 from hessianlens.lab.claims.finding import Curves, Finding
 from hessianlens.lab.claims.measures import value_functional_checks
 from hessianlens.lab.claims.samples import gap, largest, normal, sample, seeds, smallest

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from hessianlens.lab.claims.activations import named, negative_mass
 from hessianlens.lab.claims.check import Check, at_least, at_most, close
-from hessianlens.lab.claims.claim import claim
+from hessianlens.lab.claims.definition import claim
 from hessianlens.lab.claims.finding import Curves, Finding
 from hessianlens.lab.claims.networks import (
     HISTOGRAM,

@@ -10,7 +10,7 @@ from hessianlens.attention.activations import Activation, RowNormalised, as_acti
 from hessianlens.attention.activations.elementwise import Elementwise
 from hessianlens.lab.claims.activations import drawn_samples
 from hessianlens.lab.claims.check import Check, at_least, at_most
-from hessianlens.lab.claims.claim import claim
+from hessianlens.lab.claims.definition import claim
 from hessianlens.lab.claims.finding import Finding
 from hessianlens.lab.claims.samples import (
     EXACT,

@@ -8,7 +8,7 @@ import torch
 
 from hessianlens.attention import SelfAttention, second_moment, third_moment
 from hessianlens.lab.claims.check import at_least, at_most
-from hessianlens.lab.claims.claim import claim
+from hessianlens.lab.claims.definition import claim
 from hessianlens.lab.claims.finding import Curves, Finding
 from hessianlens.lab.claims.samples import Sample, largest, many_samples, sample, seeds
 from hessianlens.lab.experiments.common.means import geometric_mean

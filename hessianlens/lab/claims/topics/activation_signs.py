@@ -7,7 +7,7 @@ from torch import Tensor
 
 from hessianlens.lab.claims.activations import SHAPES, drawn_samples, extremes, hessian, named
 from hessianlens.lab.claims.check import Check, at_least, at_most, share
-from hessianlens.lab.claims.claim import claim
+from hessianlens.lab.claims.definition import claim
 from hessianlens.lab.claims.finding import Finding
 from hessianlens.lab.claims.samples import (
     EXACT,

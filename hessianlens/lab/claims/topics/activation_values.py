@@ -10,7 +10,7 @@ from torch import Tensor
 
 from hessianlens.lab.claims.activations import SHAPES, layer, listed
 from hessianlens.lab.claims.check import at_least, at_most, close, equal, share, true
-from hessianlens.lab.claims.claim import claim
+from hessianlens.lab.claims.definition import claim
 from hessianlens.lab.claims.finding import Finding
 from hessianlens.lab.claims.samples import largest, normal, sample, seeds, smallest
 from hessianlens.theory import numerical_rank

@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 from hessianlens.lab.claims.check import Check, at_least, at_most, close, share
-from hessianlens.lab.claims.claim import claim
+from hessianlens.lab.claims.definition import claim
 from hessianlens.lab.claims.finding import Curves, Finding
 from hessianlens.lab.claims.networks import BLOCK, Network, growth, mean_norms, norms
 from hessianlens.lab.claims.samples import largest, seeds, smallest

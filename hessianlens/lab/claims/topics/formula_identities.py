@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.func import jacrev
 
 from hessianlens.lab.claims.check import at_most, equal
-from hessianlens.lab.claims.claim import claim
+from hessianlens.lab.claims.definition import claim
 from hessianlens.lab.claims.finding import Finding
 from hessianlens.lab.claims.samples import EXACT, gap, largest, normal, numbers, seeds, small_samples
 from hessianlens.lab.claims.witness import softmax_rows

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from hessianlens.attention import MultiHeadAttention, SelfAttention
 from hessianlens.lab.claims.check import Check, at_least, at_most, close, true
-from hessianlens.lab.claims.claim import claim
+from hessianlens.lab.claims.definition import claim
 from hessianlens.lab.claims.finding import Curves, Finding
 from hessianlens.lab.claims.samples import EXACT, gap, largest, measured, normal, seeds, smallest
 from hessianlens.lab.claims.witness import Weights, Witness, attention_output, mean_square, softmax_rows

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from hessianlens.lab.claims.check import Check, at_least, at_most, share
-from hessianlens.lab.claims.claim import claim
+from hessianlens.lab.claims.definition import claim
 from hessianlens.lab.claims.finding import Finding
 from hessianlens.lab.claims.measures import value_functional_checks
 from hessianlens.lab.claims.samples import (

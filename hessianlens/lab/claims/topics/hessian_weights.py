@@ -7,7 +7,7 @@ import math
 from torch import Tensor
 
 from hessianlens.lab.claims.check import Check, as_printed
-from hessianlens.lab.claims.claim import claim
+from hessianlens.lab.claims.definition import claim
 from hessianlens.lab.claims.finding import Finding
 from hessianlens.lab.claims.samples import Sample, farthest, holding, measured, sample, seeds
 from hessianlens.losses import SquareLoss

@@ -7,7 +7,7 @@ import math
 import torch
 
 from hessianlens.lab.claims.check import Check, at_least, at_most, close, equal, share
-from hessianlens.lab.claims.claim import claim
+from hessianlens.lab.claims.definition import claim
 from hessianlens.lab.claims.finding import Finding
 from hessianlens.lab.claims.samples import (
     EXACT,

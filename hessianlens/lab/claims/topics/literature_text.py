@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hessianlens.lab.claims.activations import drawn_samples
 from hessianlens.lab.claims.check import at_most, equal
-from hessianlens.lab.claims.claim import claim, unmeasured
+from hessianlens.lab.claims.definition import claim, unmeasured
 from hessianlens.lab.claims.finding import Finding, Verdict
 from hessianlens.lab.claims.samples import EXACT, gap, largest
 from hessianlens.theory.paper import theorem_3_1, theorem_3_2

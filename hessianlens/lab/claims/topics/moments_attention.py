@@ -11,7 +11,7 @@ from torch import Tensor
 
 from hessianlens.attention import second_moment, third_moment
 from hessianlens.lab.claims.check import at_least, at_most, close
-from hessianlens.lab.claims.claim import claim
+from hessianlens.lab.claims.definition import claim
 from hessianlens.lab.claims.finding import Curves, Finding
 from hessianlens.lab.claims.measures import query_key_norm
 from hessianlens.lab.claims.samples import (

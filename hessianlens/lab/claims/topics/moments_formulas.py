@@ -9,7 +9,7 @@ from torch import Tensor
 
 from hessianlens.attention import SelfAttention, second_moment, third_moment
 from hessianlens.lab.claims.check import at_least, at_most, equal, true
-from hessianlens.lab.claims.claim import claim
+from hessianlens.lab.claims.definition import claim
 from hessianlens.lab.claims.finding import Finding
 from hessianlens.lab.claims.samples import (
     EXACT,

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from hessianlens.lab.claims.check import at_least, at_most, share
-from hessianlens.lab.claims.claim import claim
+from hessianlens.lab.claims.definition import claim
 from hessianlens.lab.claims.finding import Finding
 from hessianlens.lab.claims.samples import EXACT, gap, largest, measured, normal, relative_minimum, seeds, smallest
 from hessianlens.lab.claims.witness import Weights, Witness, mean_square

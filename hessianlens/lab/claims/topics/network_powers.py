@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from hessianlens.lab.claims.check import Check, at_most, close
-from hessianlens.lab.claims.claim import claim
+from hessianlens.lab.claims.definition import claim
 from hessianlens.lab.claims.finding import Finding
 from hessianlens.lab.claims.networks import BLOCK, norms, over_seeds
 from hessianlens.lab.experiments.common.means import geometric_mean

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from hessianlens.lab.claims.check import at_least, at_most, close, equal
-from hessianlens.lab.claims.claim import claim
+from hessianlens.lab.claims.definition import claim
 from hessianlens.lab.claims.finding import Finding
 from hessianlens.lab.claims.networks import HISTOGRAM, PUBLISHED, TASK
 from hessianlens.lab.claims.samples import EXACT, gap, largest, normal, sample, seeds, smallest

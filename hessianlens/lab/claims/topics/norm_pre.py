@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from hessianlens.lab.claims.check import Check, at_least, at_most
-from hessianlens.lab.claims.claim import claim
+from hessianlens.lab.claims.definition import claim
 from hessianlens.lab.claims.finding import Curves, Finding
 from hessianlens.lab.claims.networks import Network, growth, mean_norms
 

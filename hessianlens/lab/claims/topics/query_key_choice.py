@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from hessianlens.lab.claims.check import at_least, at_most, equal, share
-from hessianlens.lab.claims.claim import claim, unmeasured
+from hessianlens.lab.claims.definition import claim, unmeasured
 from hessianlens.lab.claims.finding import Finding, Verdict
 from hessianlens.lab.claims.samples import EXACT, gap, largest, measured, normal, seeds, smallest
 from hessianlens.theory import numerical_rank

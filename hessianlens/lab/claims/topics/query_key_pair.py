@@ -8,7 +8,7 @@ import torch
 
 from hessianlens.attention import SingleMatrixAttention
 from hessianlens.lab.claims.check import at_least, at_most, equal
-from hessianlens.lab.claims.claim import claim
+from hessianlens.lab.claims.definition import claim
 from hessianlens.lab.claims.finding import Finding
 from hessianlens.lab.claims.measures import merged, single_witness, single_witnesses, t_functional_of_one_matrix
 from hessianlens.lab.claims.samples import (

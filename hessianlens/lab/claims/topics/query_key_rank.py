@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hessianlens.lab.claims.check import Check, as_printed, at_least, at_most, equal
-from hessianlens.lab.claims.claim import claim
+from hessianlens.lab.claims.definition import claim
 from hessianlens.lab.claims.finding import Curves, Finding
 from hessianlens.lab.claims.samples import Sample, largest, measured, sample, seeds, smallest
 from hessianlens.theory import numerical_rank, paper, t_outer_rank

@@ -6,7 +6,7 @@ import torch
 
 from hessianlens.attention import SingleMatrixAttention
 from hessianlens.lab.claims.check import Check, at_least, at_most, equal, share
-from hessianlens.lab.claims.claim import claim
+from hessianlens.lab.claims.definition import claim
 from hessianlens.lab.claims.finding import Finding
 from hessianlens.lab.claims.measures import merged, pair_gap
 from hessianlens.lab.claims.samples import (

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from hessianlens.lab.claims.check import Check, at_least, at_most, equal
-from hessianlens.lab.claims.claim import claim
+from hessianlens.lab.claims.definition import claim
 from hessianlens.lab.claims.finding import Curves, Finding
 from hessianlens.lab.claims.measures import flip_gap, group_spread, pair_gap
 from hessianlens.lab.claims.samples import EXACT, largest, many_samples, measured, normal, numbers, sample, seeds

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.func import grad, hessian, jacrev
 
 from hessianlens.lab.claims.check import Check, at_least, at_most, equal, share
-from hessianlens.lab.claims.claim import claim
+from hessianlens.lab.claims.definition import claim
 from hessianlens.lab.claims.finding import Finding
 from hessianlens.lab.claims.measures import flip_gap, group_spread, pair_gap
 from hessianlens.lab.claims.samples import (

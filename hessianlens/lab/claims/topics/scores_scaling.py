@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from hessianlens.lab.claims.check import close
-from hessianlens.lab.claims.claim import claim
+from hessianlens.lab.claims.definition import claim
 from hessianlens.lab.claims.finding import Finding
 from hessianlens.lab.claims.score_rows import dot_products
 

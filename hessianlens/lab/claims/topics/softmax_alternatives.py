@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from hessianlens.attention import SelfAttention
 from hessianlens.lab.claims.check import at_least, at_most, close, share
-from hessianlens.lab.claims.claim import claim
+from hessianlens.lab.claims.definition import claim
 from hessianlens.lab.claims.finding import Curves, Finding
 from hessianlens.lab.claims.score_rows import SHAPES, by_relu_sum, dot_products, normal, row, shown
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from hessianlens.lab.claims.check import as_printed, at_least, at_most, close, share, true
-from hessianlens.lab.claims.claim import claim
+from hessianlens.lab.claims.definition import claim
 from hessianlens.lab.claims.finding import Finding
 from hessianlens.lab.claims.score_rows import (
     apart,

@@ -8,7 +8,7 @@ from torch import Tensor
 from hessianlens.attention import SelfAttention
 from hessianlens.lab.claims.activations import named
 from hessianlens.lab.claims.check import Check, at_least, at_most, equal, share, true
-from hessianlens.lab.claims.claim import claim
+from hessianlens.lab.claims.definition import claim
 from hessianlens.lab.claims.finding import Finding
 from hessianlens.lab.claims.score_rows import (
     SHAPES,

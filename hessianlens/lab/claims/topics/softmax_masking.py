@@ -10,7 +10,7 @@ from torch.func import jacrev
 
 from hessianlens.attention import SelfAttention
 from hessianlens.lab.claims.check import Check, as_printed, at_least, equal, share, true
-from hessianlens.lab.claims.claim import claim
+from hessianlens.lab.claims.definition import claim
 from hessianlens.lab.claims.finding import Finding
 from hessianlens.lab.claims.score_rows import MASKED, SHAPES, by_row_sum, divided, normal, row, shown, softmax
 from hessianlens.models import Transformer

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from hessianlens.lab.claims.check import as_printed, at_most, close, true
-from hessianlens.lab.claims.claim import claim
+from hessianlens.lab.claims.definition import claim
 from hessianlens.lab.claims.finding import Finding
 from hessianlens.lab.claims.score_rows import apart, normal, shown, softmax
 

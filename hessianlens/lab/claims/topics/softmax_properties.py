@@ -10,7 +10,7 @@ from torch.func import jacrev
 
 from hessianlens.attention.activations import ACTIVATIONS
 from hessianlens.lab.claims.check import Check, as_printed, at_most, close, equal, share, true
-from hessianlens.lab.claims.claim import claim
+from hessianlens.lab.claims.definition import claim
 from hessianlens.lab.claims.finding import Curves, Finding
 from hessianlens.lab.claims.score_rows import divided, normal, row, shown, softmax
 

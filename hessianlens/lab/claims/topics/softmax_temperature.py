@@ -11,7 +11,7 @@ from torch import Tensor
 
 from hessianlens.attention import SelfAttention, attention_entropy
 from hessianlens.lab.claims.check import as_printed, at_least, at_most, equal
-from hessianlens.lab.claims.claim import claim
+from hessianlens.lab.claims.definition import claim
 from hessianlens.lab.claims.finding import Curves, Finding
 from hessianlens.lab.claims.score_rows import normal, shown, softmax
 

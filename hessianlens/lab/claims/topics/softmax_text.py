@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hessianlens.lab.claims.check import equal
-from hessianlens.lab.claims.claim import claim, unmeasured
+from hessianlens.lab.claims.definition import claim, unmeasured
 from hessianlens.lab.claims.finding import Finding, Verdict
 
 LISTED = (

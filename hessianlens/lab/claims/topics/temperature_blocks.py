@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 
 from hessianlens.lab.claims.check import at_least, at_most, close
-from hessianlens.lab.claims.claim import claim
+from hessianlens.lab.claims.definition import claim
 from hessianlens.lab.claims.finding import Curves, Finding
 from hessianlens.lab.claims.samples import (
     Sample,

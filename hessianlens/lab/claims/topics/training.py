@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hessianlens.lab.claims.claim import unmeasured
+from hessianlens.lab.claims.definition import unmeasured
 from hessianlens.lab.claims.finding import Verdict
 
 _TOPIC = "training"

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from hessianlens.errors import InputError
-from hessianlens.inspect.caveats import advised
 from hessianlens.inspect.measured import Measured, outcome, run_until
 from hessianlens.inspect.opened import Opened
+from hessianlens.inspect.randomness import advised
 from hessianlens.inspect.settings import PROBES
 from hessianlens.inspect.table import CurvatureTable
 from hessianlens.memory import memory_errors_explained
@@ -22,7 +22,7 @@ from hessianlens.problems import Block
 from hessianlens.spectra import Estimate, eigenvalues, inertia
 from hessianlens.spectra.estimate import ends_in_percent
 from hessianlens.spectra.extremal import Eigenvalues
-from hessianlens.spectra.inertia import Inertia
+from hessianlens.spectra.signs import Inertia
 
 _ENDS = 3
 """Eigenvalues at each end of a spectrum."""

@@ -6,7 +6,6 @@ import torch
 
 from hessianlens.errors import check_choice, check_flag
 from hessianlens.memory import ensure_fits
-from hessianlens.spectra.lanczos import gauss_quadrature, lanczos
 from hessianlens.spectra.probes import Probes, check_count, chunk_size
 from hessianlens.spectra.products import (
     LinearOperator,
@@ -18,6 +17,7 @@ from hessianlens.spectra.products import (
     symmetric_dense,
 )
 from hessianlens.spectra.spectrum import SpectralDensity
+from hessianlens.spectra.tridiagonal import gauss_quadrature, lanczos
 
 METHODS = ("auto", "lanczos", "dense")
 _LARGEST_DENSE = 2048

@@ -1,0 +1,5 @@
+"""Before hessianlens is imported."""
+
+from tests.shapes import install
+
+install("hessianlens")
