@@ -8,6 +8,7 @@ from torch import Tensor
 import hessianlens as hl
 from hessianlens.attention.activations import ACTIVATIONS, Activation, ElementwiseFunction, RowNormalised, Sigmoid
 from hessianlens.attention.rows import RowMatrices
+from hessianlens.losses import LossDerivatives, OutputCurvature
 
 DOUBLE = torch.float64
 LENGTH, WIDTH, OUTPUT = 5, 4, 3
@@ -35,6 +36,11 @@ class Cubic(Activation):
 def sharpened(row: Tensor) -> Tensor:
     """A user's function of a row, non-symmetric in its derivatives: softmax weights times a running sum of scores."""
     return torch.softmax(2 * row, -1) * torch.cumsum(torch.tanh(row), -1)
+
+
+def moved_on(row: Tensor) -> Tensor:
+    """A user's function of a row whose derivative, a softmax's in another order of rows, is far from symmetric."""
+    return torch.softmax(row, -1).roll(1, -1)
 
 
 ALL_ACTIVATIONS = {
@@ -112,6 +118,28 @@ def losses(X: Tensor) -> dict[str, hl.losses.Loss]:
         "by token": hl.CustomLoss(lambda f: torch.exp(f).sum() * f[0], couples="none"),
         "coupling tokens": hl.CustomLoss(_coupling),
     }
+
+
+class QuadraticLoss(hl.losses.Loss):
+    """``<g, F - F_0> + (F - F_0)^T C (F - F_0) / 2``: a loss with the two derivatives at ``F_0`` that it is given.
+
+    Args:
+        F: ``F_0``, (B, L, d_V).
+        gradient: ``g``, the same shape.
+        matrices: C of every sequence in full, (B, L d_V, L d_V).
+        curvature: The same in another form.
+    """
+
+    def __init__(self, F: Tensor, gradient: Tensor, matrices: Tensor, curvature: OutputCurvature) -> None:
+        self.F, self.gradient, self.matrices, self.curvature = F.detach(), gradient, matrices, curvature
+
+    def value(self, F: Tensor) -> Tensor:
+        delta = (F - self.F).flatten(1)
+        return (self.gradient.flatten(1) * delta).sum() + torch.einsum("bi,bij,bj->", delta, self.matrices, delta) / 2
+
+    def derivatives(self, F: Tensor) -> LossDerivatives:
+        assert torch.equal(F, self.F)
+        return LossDerivatives(self.gradient, self.curvature)
 
 
 ROW_FUNCTIONS = {
