@@ -7,6 +7,7 @@ from torch import Tensor
 
 import hessianlens as hl
 from hessianlens.attention.activations import ACTIVATIONS, Activation, ElementwiseFunction, RowNormalised, Sigmoid
+from hessianlens.attention.rotary import RotaryAttention, rotary_tables
 from hessianlens.attention.rows import RowMatrices
 from hessianlens.losses import LossDerivatives, OutputCurvature
 
@@ -86,12 +87,23 @@ def self_attention(d_k: int = 3, seed: int = 1, **options) -> hl.SelfAttention:
     return hl.SelfAttention.random(WIDTH, d_k, OUTPUT, seed=seed, dtype=DOUBLE, **options)
 
 
+def rotary(d_k: int = 4, length: int = LENGTH, seed: int = 1, **options) -> RotaryAttention:
+    cos, sin = rotary_tables(length, d_k, base=20.0, dtype=DOUBLE)
+    shapes = ((WIDTH, d_k), (WIDTH, d_k), (WIDTH, 2), (2, OUTPUT))
+    weights = [randn(*shape, seed=seed + k) / 2 for k, shape in enumerate(shapes)]
+    return RotaryAttention(*weights, **{"cos": cos, "sin": sin, **options})
+
+
+def factored_values(**options) -> hl.FactoredValueAttention:
+    return hl.FactoredValueAttention(*(randn(*s, seed=9) for s in ((4, 3), (4, 3), (4, 2), (2, 3))), **options)
+
+
 def layers() -> dict[str, object]:
     """One layer of every parameterisation."""
     return {
         "self-attention": self_attention(),
         "single matrix": hl.SingleMatrixAttention(randn(4, 4, seed=7), randn(4, 3, seed=8), causal=True),
-        "factored values": hl.FactoredValueAttention(*(randn(*s, seed=9) for s in ((4, 3), (4, 3), (4, 2), (2, 3)))),
+        "factored values": factored_values(),
         "two heads": hl.MultiHeadAttention([self_attention(2), self_attention(3, seed=2, activation="sigmoid")]),
         "mixed heads": hl.MultiHeadAttention(
             [
