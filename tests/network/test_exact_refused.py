@@ -15,8 +15,8 @@ from hessianlens.network.last_attention import exact_attention
 from hessianlens.operators import StructuredOperator
 from hessianlens.problems import Problem
 from tests.curvature import hugging_face, networks
-from tests.curvature.networks import LENGTH, WIDTH, scrambled, tokens
-from tests.curvature.registry import contrast, pairs, problem_of
+from tests.curvature.networks import LENGTH, WIDTH, pairs, scrambled, tokens
+from tests.curvature.registry import contrast, problem_of
 from tests.network.registry import problem_of as exact_problem_of
 from tests.oracles.comparison import assert_same
 from tests.variants import randn
@@ -78,7 +78,7 @@ class SharperAttention(networks.NanoAttention):
 
 
 def _coupled(loss) -> Problem:
-    return hl.problem(networks.toy(), {"tokens": tokens()}, loss)
+    return networks.toy_problem(data={"tokens": tokens()}, loss=loss)
 
 
 def _perplexity(outputs: Tensor, batch: tuple[Tensor, Tensor]) -> Tensor:
@@ -96,13 +96,11 @@ def _untrained() -> nn.Module:
 MODELS: dict[str, Callable[[], Problem]] = {
     "BERT: no known layout": lambda: problem_of("BERT, masked"),
     "nn.TransformerEncoder": lambda: problem_of("nn.TransformerEncoder, square"),
-    "one query-key matrix": lambda: hl.problem(networks.toy(query_key="single"), pairs(2), "cross_entropy"),
-    "one sequence, no batch axis": lambda: hl.problem(
-        networks.toy(), (tokens()[0], tokens(1, seed=5)[0]), "cross_entropy"
-    ),
+    "one query-key matrix": lambda: networks.toy_problem(2, query_key="single"),
+    "one sequence, no batch axis": lambda: networks.toy_problem(data=(tokens()[0], tokens(1, seed=5)[0])),
     "loss between positions": lambda: _coupled(lambda out, batch: out.mean(1).pow(2).sum()),
     "loss between sequences": lambda: _coupled(lambda out, batch: contrast(out.mean(1), batch)),
-    "function of the mean loss": lambda: hl.problem(networks.toy(), pairs(2), _perplexity),
+    "function of the mean loss": lambda: networks.toy_problem(loss=_perplexity),
     "positions mixed behind the attention": lambda: hl.problem(
         scrambled(Averaging(layers=1).double()), pairs(2), "cross_entropy"
     ),

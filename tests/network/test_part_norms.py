@@ -12,8 +12,7 @@ from hessianlens.network.last_attention import part_norms as theory
 from hessianlens.network.last_attention.exact import exact_attention
 from hessianlens.problems import Problem
 from tests.curvature import networks
-from tests.curvature.networks import tokens
-from tests.curvature.registry import pairs
+from tests.curvature.networks import pairs, tokens
 from tests.variants import DOUBLE
 
 PARTS = ("full", "ggn", "functional")
@@ -23,7 +22,7 @@ WIDE = {"d_model": 12, "d_mlp": 20}
 
 def wide(loss: str = "cross_entropy", **options) -> Problem:
     """More features than twice the outputs, so that the Gauss-Newton curvature stays factored."""
-    return hl.problem(networks.toy(**{**WIDE, **options}), pairs(3), loss)
+    return networks.toy_problem(3, loss=loss, **{**WIDE, **options})
 
 
 NETWORKS: dict[str, Callable[[], Problem]] = {
@@ -34,8 +33,8 @@ NETWORKS: dict[str, Callable[[], Problem]] = {
     "linear attention": lambda: wide(attention="linear"),
     "sigmoid": lambda: wide(attention="sigmoid", mlp_activation="relu"),
     "without biases": lambda: wide(attention_bias=False),
-    "a loss of negative curvature": lambda: hl.problem(
-        networks.toy(**WIDE, mlp_activation="relu"), {"tokens": tokens(3)}, lambda out, _: out.sin().sum()
+    "a loss of negative curvature": lambda: networks.toy_problem(
+        data={"tokens": tokens(3)}, loss=lambda out, _: out.sin().sum(), **WIDE, mlp_activation="relu"
     ),
 }
 
