@@ -7,7 +7,9 @@ from torch import Tensor
 
 import hessianlens as hl
 from hessianlens.attention.activations import ACTIVATIONS, Activation, ElementwiseFunction, RowNormalised, Sigmoid
+from hessianlens.attention.rotary import RotaryAttention, rotary_tables
 from hessianlens.attention.rows import RowMatrices
+from hessianlens.losses import LossDerivatives, OutputCurvature
 
 DOUBLE = torch.float64
 LENGTH, WIDTH, OUTPUT = 5, 4, 3
@@ -35,6 +37,11 @@ class Cubic(Activation):
 def sharpened(row: Tensor) -> Tensor:
     """A user's function of a row, non-symmetric in its derivatives: softmax weights times a running sum of scores."""
     return torch.softmax(2 * row, -1) * torch.cumsum(torch.tanh(row), -1)
+
+
+def moved_on(row: Tensor) -> Tensor:
+    """A user's function of a row whose derivative, a softmax's in another order of rows, is far from symmetric."""
+    return torch.softmax(row, -1).roll(1, -1)
 
 
 ALL_ACTIVATIONS = {
@@ -80,12 +87,23 @@ def self_attention(d_k: int = 3, seed: int = 1, **options) -> hl.SelfAttention:
     return hl.SelfAttention.random(WIDTH, d_k, OUTPUT, seed=seed, dtype=DOUBLE, **options)
 
 
+def rotary(d_k: int = 4, length: int = LENGTH, seed: int = 1, **options) -> RotaryAttention:
+    cos, sin = rotary_tables(length, d_k, base=20.0, dtype=DOUBLE)
+    shapes = ((WIDTH, d_k), (WIDTH, d_k), (WIDTH, 2), (2, OUTPUT))
+    weights = [randn(*shape, seed=seed + k) / 2 for k, shape in enumerate(shapes)]
+    return RotaryAttention(*weights, **{"cos": cos, "sin": sin, **options})
+
+
+def factored_values(**options) -> hl.FactoredValueAttention:
+    return hl.FactoredValueAttention(*(randn(*s, seed=9) for s in ((4, 3), (4, 3), (4, 2), (2, 3))), **options)
+
+
 def layers() -> dict[str, object]:
     """One layer of every parameterisation."""
     return {
         "self-attention": self_attention(),
         "single matrix": hl.SingleMatrixAttention(randn(4, 4, seed=7), randn(4, 3, seed=8), causal=True),
-        "factored values": hl.FactoredValueAttention(*(randn(*s, seed=9) for s in ((4, 3), (4, 3), (4, 2), (2, 3)))),
+        "factored values": factored_values(),
         "two heads": hl.MultiHeadAttention([self_attention(2), self_attention(3, seed=2, activation="sigmoid")]),
         "mixed heads": hl.MultiHeadAttention(
             [
@@ -112,6 +130,28 @@ def losses(X: Tensor) -> dict[str, hl.losses.Loss]:
         "by token": hl.CustomLoss(lambda f: torch.exp(f).sum() * f[0], couples="none"),
         "coupling tokens": hl.CustomLoss(_coupling),
     }
+
+
+class QuadraticLoss(hl.losses.Loss):
+    """``<g, F - F_0> + (F - F_0)^T C (F - F_0) / 2``: a loss with the two derivatives at ``F_0`` that it is given.
+
+    Args:
+        F: ``F_0``, (B, L, d_V).
+        gradient: ``g``, the same shape.
+        matrices: C of every sequence in full, (B, L d_V, L d_V).
+        curvature: The same in another form.
+    """
+
+    def __init__(self, F: Tensor, gradient: Tensor, matrices: Tensor, curvature: OutputCurvature) -> None:
+        self.F, self.gradient, self.matrices, self.curvature = F.detach(), gradient, matrices, curvature
+
+    def value(self, F: Tensor) -> Tensor:
+        delta = (F - self.F).flatten(1)
+        return (self.gradient.flatten(1) * delta).sum() + torch.einsum("bi,bij,bj->", delta, self.matrices, delta) / 2
+
+    def derivatives(self, F: Tensor) -> LossDerivatives:
+        assert torch.equal(F, self.F)
+        return LossDerivatives(self.gradient, self.curvature)
 
 
 ROW_FUNCTIONS = {

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as nnf
 
 import hessianlens as hl
+from hessianlens.problems import Problem
 from tests.variants import DOUBLE, randn
 
 VOCAB, WIDTH, LENGTH = 5, 4, 4
@@ -25,6 +29,18 @@ def tokens(batch: int = 2, length: int = LENGTH, seed: int = 0) -> Tensor:
     return torch.randint(VOCAB, (batch, length), generator=torch.Generator().manual_seed(seed))
 
 
+def pairs(*sizes: int, classes: int = VOCAB, length: int | None = LENGTH) -> list[tuple[Tensor, Tensor]]:
+    """Batches of tokens (or of vectors of length 3) and classes; one target is ignored."""
+    found = []
+    for k, size in enumerate(sizes):
+        inputs = randn(size, 3, seed=50 + k) if length is None else tokens(size, length, seed=50 + k)
+        shape = (size,) if length is None else (size, length)
+        targets = torch.randint(classes, shape, generator=torch.Generator().manual_seed(60 + k))
+        targets.view(-1)[1] = -100
+        found.append((inputs, targets))
+    return found
+
+
 def mlp() -> nn.Module:
     layers = (nn.Linear(3, 4), nn.Tanh(), nn.Dropout(0.3), nn.Linear(4, 3))
     return scrambled(nn.Sequential(*layers).to(DOUBLE))
@@ -33,6 +49,21 @@ def mlp() -> nn.Module:
 def toy(**options) -> hl.models.Transformer:
     sizes = {"d_model": WIDTH, "d_mlp": 3, "vocab": VOCAB, "context": LENGTH + 2, "mlp_activation": "gelu"}
     return scrambled(hl.models.Transformer(**{**sizes, "dtype": DOUBLE, **options}))
+
+
+def toy_problem(
+    *sizes: int, data: Any = None, loss: Any = "cross_entropy", given: Mapping[str, Any] | None = None, **options: Any
+) -> Problem:
+    """A toy Transformer with data and a loss.
+
+    Args:
+        sizes: Of batches of `pairs`; one of two sequences if there are none.
+        data: Other data.
+        loss: The loss.
+        given: Further arguments of `hessianlens.problem`.
+        options: Of the model.
+    """
+    return hl.problem(toy(**options), pairs(*(sizes or (2,))) if data is None else data, loss, **(given or {}))
 
 
 def torch_encoder() -> nn.Module:

@@ -14,7 +14,7 @@ from torch.nn import functional as nnf
 import hessianlens as hl
 from hessianlens.problems import Problem
 from tests.curvature import hugging_face, networks
-from tests.curvature.networks import LENGTH, VOCAB, WIDTH, tokens
+from tests.curvature.networks import LENGTH, VOCAB, WIDTH, pairs, tokens
 from tests.oracles.autograd import DenseHessian
 from tests.oracles.network import Batch, Total, dense_network_hessian
 from tests.variants import randn
@@ -111,18 +111,6 @@ def contrast(outputs: Tensor, batch: Batch) -> Tensor:
 
 
 # --- data ------------------------------------------------------------------------------------------------------------
-
-
-def pairs(*sizes: int, classes: int = VOCAB, length: int | None = LENGTH) -> list[Batch]:
-    """Batches of tokens (or of vectors of length 3) and classes; one target is ignored."""
-    found = []
-    for k, size in enumerate(sizes):
-        inputs = randn(size, 3, seed=50 + k) if length is None else tokens(size, length, seed=50 + k)
-        shape = (size,) if length is None else (size, length)
-        targets = torch.randint(classes, shape, generator=torch.Generator().manual_seed(60 + k))
-        targets.view(-1)[1] = -100
-        found.append((inputs, targets))
-    return found
 
 
 def labelled(**inputs: Tensor) -> list[Batch]:

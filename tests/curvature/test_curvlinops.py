@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import hessianlens as hl
 from tests.curvature import networks
-from tests.curvature.registry import pairs
+from tests.curvature.networks import pairs
 from tests.oracles.comparison import assert_same
 from tests.variants import randn
 

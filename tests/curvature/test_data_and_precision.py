@@ -12,7 +12,8 @@ import hessianlens as hl
 from hessianlens.curvature import GaussNewtonOperator, HessianOperator
 from tests.curvature import hugging_face, networks
 from tests.curvature.agreement import OPERATORS, identity, same_operator
-from tests.curvature.registry import CASES, pairs, problem_of
+from tests.curvature.networks import pairs
+from tests.curvature.registry import CASES, problem_of
 from tests.oracles.comparison import assert_same
 from tests.variants import DOUBLE, randn
 
@@ -145,7 +146,7 @@ def test_blocks_that_overlap_are_rows_of_their_own() -> None:
 
 @pytest.mark.parametrize("kind", [HessianOperator, GaussNewtonOperator])
 def test_kept_graphs_change_nothing(kind) -> None:
-    problem = hl.problem(networks.toy(), cut(NAMED["cross_entropy"], [2, 3]), "cross_entropy")
+    problem = networks.toy_problem(data=cut(NAMED["cross_entropy"], [2, 3]))
     blocks = problem.select(BLOCKS)
     forgetful, keeping = (kind(problem, blocks, blocks, keep_graphs=keep) for keep in (False, True))
     for seed in range(3):

@@ -8,7 +8,7 @@ from torch.func import functional_call
 import hessianlens as hl
 from hessianlens.curvature import Linearisation
 from tests.curvature import networks
-from tests.curvature.registry import pairs
+from tests.curvature.networks import pairs
 from tests.oracles.comparison import assert_same
 from tests.variants import randn
 

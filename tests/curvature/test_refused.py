@@ -14,6 +14,7 @@ import hessianlens as hl
 from hessianlens.curvature import Linearisation
 from hessianlens.problems import Problem
 from tests.curvature import networks
+from tests.curvature.networks import pairs as tokens_and_classes
 from tests.curvature.refused import (
     REFUSED,
     Applied,
@@ -25,7 +26,6 @@ from tests.curvature.refused import (
     pairs,
     stack,
 )
-from tests.curvature.registry import pairs as tokens_and_classes
 from tests.oracles.comparison import assert_same
 from tests.variants import randn
 
@@ -153,7 +153,7 @@ def test_a_closed_form_under_a_once_differentiable_loss(squared: bool, verify: b
         found = OnceCrossEntropy.apply(outputs, batch[1].clamp(min=0))
         return found.square() if squared else found
 
-    problem = hl.problem(networks.toy(), tokens_and_classes(2)[0], loss, verify=verify)
+    problem = networks.toy_problem(loss=loss, given={"verify": verify})
     for method in ("auto", "exact", "products"):
         with pytest.raises(hl.InputError, match=r"^loss .*OnceCrossEntropy"):
             _product(hl.hessian(problem, "layer0.attn.q", method=method))
@@ -165,7 +165,7 @@ def test_a_closed_form_under_a_loss_that_hides_its_curvature() -> None:
     def loss(outputs: Tensor, batch: tuple[Tensor, Tensor]) -> Tensor:
         return DetachedCrossEntropy.apply(outputs, batch[1].clamp(min=0))
 
-    problem = hl.problem(networks.toy(), tokens_and_classes(2)[0], loss)
+    problem = networks.toy_problem(loss=loss)
     for method in ("auto", "exact"):
         with pytest.raises(hl.InputError, match=r"^loss hides part of its derivative"):
             hl.ggn(problem, "layer0.attn.q", method=method)
@@ -179,7 +179,7 @@ def test_a_closed_form_under_a_loss_that_pytorch_refuses(verify: bool) -> None:
         with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
             return nn.functional.scaled_dot_product_attention(*([outputs[:, None]] * 3)).square().sum()
 
-    problem = hl.problem(networks.toy(), networks.tokens(2), loss, verify=verify)
+    problem = networks.toy_problem(data=networks.tokens(2), loss=loss, given={"verify": verify})
     for method in ("auto", "exact", "products"):
         with pytest.raises(hl.InputError, match=rf"^loss .*PyTorch says.*{REMEDY}"):
             _product(hl.hessian(problem, "layer0.attn.q", method=method))

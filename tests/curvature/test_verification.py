@@ -128,7 +128,7 @@ LOSSES: dict[str, Callable[[Tensor, object], Tensor]] = {
 
 @pytest.mark.parametrize("name", LOSSES)
 def test_no_loss_is_accused(name: str) -> None:
-    problem = hl.problem(networks.toy(), networks.tokens(2), LOSSES[name])
+    problem = networks.toy_problem(data=networks.tokens(2), loss=LOSSES[name])
     _verify_all(problem)
     hl.block_norms(problem, ["layer0.attn.q", "layer0.mlp.in"], probes=2, method="products")
 
@@ -306,7 +306,7 @@ class Counted:
     """A problem that counts how often its model runs, and on how many sequences."""
 
     def __init__(self, **options) -> None:
-        made = hl.problem(networks.toy(), (networks.tokens(6), networks.tokens(6, seed=1)), "cross_entropy", **options)
+        made = networks.toy_problem(data=(networks.tokens(6), networks.tokens(6, seed=1)), given=options)
         self.sizes: list[int] = []
         self.problem = replace(made, forward=self._forward)
         self._inner = made.forward
@@ -367,7 +367,7 @@ def test_what_was_wrong_is_remembered(monkeypatch) -> None:
 def test_a_problem_is_not_kept_alive_by_what_is_remembered() -> None:
     from hessianlens.curvature.verification import _done
 
-    problem = hl.problem(networks.toy(), (networks.tokens(2), networks.tokens(2)), "cross_entropy")
+    problem = networks.toy_problem(data=(networks.tokens(2), networks.tokens(2)))
     verify(problem, ["W_U"])
     before = len(_done)
     del problem

@@ -13,12 +13,11 @@ import pytest
 import hessianlens as hl
 from hessianlens.problems import Problem
 from tests.curvature import networks
-from tests.curvature.registry import pairs
 from tests.network.watches import Interrupting
 
 
 def problem() -> Problem:
-    return hl.problem(networks.toy(layers=2), pairs(3), "cross_entropy")
+    return networks.toy_problem(3, layers=2)
 
 
 def test_every_block_is_measured_to_the_tolerance_where_time_allows() -> None:

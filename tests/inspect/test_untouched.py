@@ -12,8 +12,7 @@ from torch import Tensor, nn
 import hessianlens as hl
 from hessianlens.models.adapters import differentiable_twice
 from tests.curvature import hugging_face, networks
-from tests.curvature.networks import LENGTH, WIDTH, tokens
-from tests.curvature.registry import pairs
+from tests.curvature.networks import LENGTH, WIDTH, pairs, tokens
 from tests.variants import randn
 
 

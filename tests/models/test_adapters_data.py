@@ -16,8 +16,7 @@ import hessianlens as hl
 from hessianlens.models.adapters.batches import as_batches, inputs_of, targets_of
 from hessianlens.problems import batch_size
 from tests.curvature import hugging_face, networks
-from tests.curvature.networks import tokens
-from tests.curvature.registry import pairs
+from tests.curvature.networks import pairs, tokens
 from tests.oracles.comparison import assert_same
 from tests.variants import DOUBLE, randn
 
@@ -117,7 +116,7 @@ def test_an_exhausted_generator() -> None:
     used = iter(pairs(2))
     list(used)
     with pytest.raises(hl.InputError, match="an exhausted generator cannot be read twice"):
-        hl.problem(networks.toy(), used, "cross_entropy")
+        networks.toy_problem(data=used)
 
 
 @pytest.mark.parametrize("size", [0, -1, 1.5, "2"])

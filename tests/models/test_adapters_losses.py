@@ -12,8 +12,7 @@ from torch.nn import functional as nnf
 
 import hessianlens as hl
 from tests.curvature import hugging_face, networks
-from tests.curvature.networks import LENGTH, VOCAB, WIDTH, scrambled, tokens
-from tests.curvature.registry import pairs
+from tests.curvature.networks import LENGTH, VOCAB, WIDTH, pairs, scrambled, tokens
 from tests.oracles.comparison import assert_same
 from tests.variants import DOUBLE, randn
 

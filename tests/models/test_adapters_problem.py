@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 import hessianlens as hl
 from tests.curvature import hugging_face, networks
-from tests.curvature.networks import LENGTH, WIDTH, scrambled, tokens
-from tests.curvature.registry import pairs
+from tests.curvature.networks import LENGTH, WIDTH, pairs, scrambled, tokens
 from tests.oracles.comparison import assert_same
 from tests.variants import DOUBLE, randn
 

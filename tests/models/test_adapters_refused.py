@@ -42,7 +42,7 @@ CASES: dict[str, tuple[Callable[[], object], str]] = {
         r"data: got the ids 3 \.\. 7 in inputs, expected 0 \.\. 4: transformer.wte.weight",
     ),
     "ids of a toy": (
-        lambda: hl.problem(networks.toy(), (tokens() + 3, tokens()), "cross_entropy"),
+        lambda: networks.toy_problem(data=(tokens() + 3, tokens())),
         r"data: got the ids 3 \.\. 7 in inputs, expected 0 \.\. 4: token_embedding has 5 rows",
     ),
     "ids of a decoder": (

@@ -14,8 +14,7 @@ from torch.nn import functional as nnf
 import hessianlens as hl
 from tests.curvature import hugging_face, networks
 from tests.curvature.agreement import same_operator
-from tests.curvature.networks import LENGTH, VOCAB, NanoGPT, scrambled, tokens
-from tests.curvature.registry import pairs
+from tests.curvature.networks import LENGTH, VOCAB, NanoGPT, pairs, scrambled, tokens
 from tests.oracles.comparison import assert_same
 from tests.variants import DOUBLE, randn
 

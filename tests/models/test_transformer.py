@@ -16,6 +16,7 @@ import hessianlens as hl
 from hessianlens.models import Transformer
 from hessianlens.models.mlp import MLP_ACTIVATIONS
 from tests.oracles import comparison
+from tests.oracles.network import dense_network_hessian, whole
 from tests.variants import ALL_ACTIVATIONS, DOUBLE, randn
 
 SMALL = {"d_model": 6, "d_mlp": 7, "vocab": 5, "context": 8, "dtype": DOUBLE, "embedding_std": 1.0}
@@ -339,11 +340,9 @@ def test_the_exact_hessian_of_the_last_attention_follows_from_input_and_head(nor
     g, C = (vmap(vmap(derivative(token_loss)))(z, residual).detach() for derivative in (grad, hessian))
     H = hl.attention_hessian(layer, seen.attention_input, grad=g, curvature=C).full["Q", "Q"].to_dense()
 
-    def value(weight: Tensor) -> Tensor:
-        return functional_call(model, {"blocks.1.attention.W_Q": weight}, (batch,)).logsumexp(-1).sum()
-
-    expected = torch.autograd.functional.hessian(value, layer.W_Q).reshape(16, 16)
-    assert_same(H, expected, relative=1e-9)
+    blocks = whole("blocks.1.attention.W_Q")
+    dense = dense_network_hessian(model, [batch], lambda outputs, _: outputs[0].logsumexp(-1).sum(), blocks)
+    assert_same(H, dense.full, relative=1e-9)
 
 
 # --- input -----------------------------------------------------------------------------------------------------------

@@ -13,8 +13,7 @@ from torch import Tensor, nn
 import hessianlens as hl
 from hessianlens.problems import Problem
 from tests.curvature import hugging_face, networks
-from tests.curvature.networks import LENGTH, VOCAB, tokens
-from tests.curvature.registry import pairs
+from tests.curvature.networks import LENGTH, VOCAB, pairs, tokens
 from tests.variants import randn, sharpened
 
 WEIGHTS = ("q", "k", "v", "o")

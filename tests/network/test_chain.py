@@ -17,17 +17,21 @@ from hessianlens.network.chain.source import ChainedAttention, chained_attention
 from hessianlens.network.last_attention.exact import exact_attention
 from hessianlens.problems import Problem
 from tests.curvature import networks
-from tests.curvature.networks import scrambled, tokens
-from tests.curvature.registry import pairs
+from tests.curvature.networks import pairs, scrambled, tokens
 from tests.oracles.comparison import assert_same
 from tests.variants import randn
 
 PARTS = {"full": hl.hessian, "ggn": hl.ggn, "functional": hl.functional}
 WEIGHTS = ["q", "k", "v", "o", "q.bias", "k.bias", "v.bias"]
+RELU = {"layers": 3, "mlp_activation": "relu"}
 
 
 def relu(**options) -> hl.models.Transformer:
-    return networks.toy(**{"layers": 3, "mlp_activation": "relu", **options})
+    return networks.toy(**{**RELU, **options})
+
+
+def relu_problem(*sizes: int, data: object = None, loss: object = "cross_entropy", **options) -> Problem:
+    return networks.toy_problem(*sizes, data=data, loss=loss, **{**RELU, **options})
 
 
 def _first_positions(out: Tensor, batch: dict[str, Tensor]) -> Tensor:
@@ -46,24 +50,20 @@ def curved_at_the_end() -> hl.models.Transformer:
 
 
 NETWORKS: dict[str, Callable[[], Problem]] = {
-    "softmax": lambda: hl.problem(relu(), pairs(3), "cross_entropy"),
-    "two layers, several batches": lambda: hl.problem(relu(layers=2), pairs(2, 1), "cross_entropy"),
+    "softmax": lambda: relu_problem(3),
+    "two layers, several batches": lambda: relu_problem(2, 1, layers=2),
     # Smaller weights, or attention saturates and both sides lose digits.
     "four layers": lambda: hl.problem(scrambled(relu(layers=4), size=0.4), pairs(2), "cross_entropy"),
-    "some positions": lambda: hl.problem(relu(), {"tokens": tokens(3)}, _first_positions),
-    "not causal": lambda: hl.problem(relu(causal=False), pairs(2), "cross_entropy"),
-    "sigmoid, temperature": lambda: hl.problem(relu(attention="sigmoid", temperature=0.7), pairs(2), "cross_entropy"),
-    "row-normalised": lambda: hl.problem(relu(attention="relu_normalised"), pairs(2), "cross_entropy"),
-    "user's activation": lambda: hl.problem(
-        relu(attention=lambda row: torch.softmax(2 * row, -1)), pairs(2), "cross_entropy"
-    ),
-    "linear, attention only": lambda: hl.problem(
-        relu(attention="linear", mlp=False, residual_scale=0.0), pairs(2), "cross_entropy"
-    ),
-    "scaled residual": lambda: hl.problem(relu(residual_scale=0.5), pairs(2), "cross_entropy"),
-    "wide head": lambda: hl.problem(relu(d_head=6), pairs(2), "cross_entropy"),
-    "linear MLP": lambda: hl.problem(relu(mlp_activation="linear"), pairs(2), "cross_entropy"),
-    "MLP of falling slopes": lambda: hl.problem(relu(mlp_activation=torch.abs), pairs(2), "cross_entropy"),
+    "some positions": lambda: relu_problem(data={"tokens": tokens(3)}, loss=_first_positions),
+    "not causal": lambda: relu_problem(2, causal=False),
+    "sigmoid, temperature": lambda: relu_problem(2, attention="sigmoid", temperature=0.7),
+    "row-normalised": lambda: relu_problem(2, attention="relu_normalised"),
+    "user's activation": lambda: relu_problem(2, attention=lambda row: torch.softmax(2 * row, -1)),
+    "linear, attention only": lambda: relu_problem(2, attention="linear", mlp=False, residual_scale=0.0),
+    "scaled residual": lambda: relu_problem(2, residual_scale=0.5),
+    "wide head": lambda: relu_problem(2, d_head=6),
+    "linear MLP": lambda: relu_problem(2, mlp_activation="linear"),
+    "MLP of falling slopes": lambda: relu_problem(2, mlp_activation=torch.abs),
     "factored, curved at the end": lambda: hl.problem(curved_at_the_end(), {"tokens": tokens(3)}, _negative_curvature),
 }
 
@@ -121,7 +121,7 @@ def test_sequences_may_be_taken_together_or_one_by_one(name: str, room: int, mon
 
 def test_norms_are_the_same_estimates(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hessianlens.network.norm_run.WORTH", 0)
-    problem = hl.problem(relu(d_model=6), pairs(3), "cross_entropy")
+    problem = relu_problem(3, d_model=6)
     names = ["layer*.attn.[qkvo]", "layer*.attn.v.bias", "layer1.mlp.in"]
     fast = hl.block_norms(problem, names, probes=7, seed=5)
     slow = hl.block_norms(problem, names, probes=7, seed=5, method="products")
@@ -192,11 +192,11 @@ def test_blocks_that_do_more_form_no_chain() -> None:
 
 
 def test_a_single_layer_is_no_chain() -> None:
-    assert chain_of(hl.problem(relu(layers=1), pairs(2), "cross_entropy")) is None
+    assert chain_of(relu_problem(2, layers=1)) is None
 
 
 def test_blocks_that_the_chain_does_not_know() -> None:
-    problem = hl.problem(relu(attention_bias=False), pairs(2), "cross_entropy")
+    problem = relu_problem(2, attention_bias=False)
     chain = chain_of(problem)
     known = [name for name, block in problem.blocks.items() if chain.covers(block)]
     assert known == [f"layer{n}.attn.{x}" for n in (0, 1) for x in "qkvo"]

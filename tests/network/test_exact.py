@@ -13,7 +13,7 @@ from hessianlens.network.exactly import Price
 from hessianlens.network.last_attention.exact import exact_attention
 from hessianlens.operators import ArrangedGrid
 from tests.curvature import networks
-from tests.curvature.registry import pairs
+from tests.curvature.networks import pairs
 from tests.network.registry import NETWORKS, problem_of, products_of
 from tests.oracles.comparison import assert_same
 from tests.oracles.properties import PROPERTIES, trace_and_diagonal

@@ -17,8 +17,8 @@ from hessianlens.network.last_attention import ExactAttention, exact_attention
 from hessianlens.operators import StructuredOperator
 from hessianlens.problems import Problem
 from tests.curvature import hugging_face, networks
-from tests.curvature.networks import LENGTH, VOCAB, WIDTH, scrambled, tokens
-from tests.curvature.registry import contrast, pairs, problem_of
+from tests.curvature.networks import LENGTH, VOCAB, WIDTH, pairs, scrambled, tokens
+from tests.curvature.registry import contrast, problem_of
 from tests.network.registry import problem_of as exact_problem_of
 from tests.oracles.comparison import assert_same
 from tests.variants import randn
@@ -94,7 +94,7 @@ class BentAttention(SharperAttention):
 
 
 def _coupled(loss) -> Problem:
-    return hl.problem(networks.toy(), {"tokens": tokens()}, loss)
+    return networks.toy_problem(data={"tokens": tokens()}, loss=loss)
 
 
 def _perplexity(outputs: Tensor, batch: tuple[Tensor, Tensor]) -> Tensor:
@@ -123,18 +123,16 @@ def _qwen3() -> Problem:
 
 
 COUPLED: dict[str, Callable[[], Problem]] = {
-    "one sequence, no batch axis": lambda: hl.problem(
-        networks.toy(), (tokens()[0], tokens(1, seed=5)[0]), "cross_entropy"
-    ),
+    "one sequence, no batch axis": lambda: networks.toy_problem(data=(tokens()[0], tokens(1, seed=5)[0])),
     "loss between sequences": lambda: _coupled(lambda out, batch: contrast(out.mean(1), batch)),
-    "function of the mean loss": lambda: hl.problem(networks.toy(), pairs(2), _perplexity),
+    "function of the mean loss": lambda: networks.toy_problem(loss=_perplexity),
 }
 """Losses that leave no part of a batch alone."""
 
 
 REFUSED: dict[str, tuple[Callable[[], Problem], str]] = {
     "one query-key matrix": (
-        lambda: hl.problem(networks.toy(query_key="single"), pairs(2), "cross_entropy"),
+        lambda: networks.toy_problem(2, query_key="single"),
         "its queries and keys are one matrix",
     ),
     "loss between positions": (

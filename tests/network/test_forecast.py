@@ -20,13 +20,13 @@ from hessianlens.problems import Block, Problem
 from tests.curvature import networks
 from tests.curvature.agreement import same_operator
 from tests.curvature.networks import LENGTH, VOCAB, WIDTH, tokens
-from tests.curvature.registry import CASES, pairs, problem_of
+from tests.curvature.registry import CASES, problem_of
 from tests.oracles.comparison import assert_same
 from tests.variants import randn
 
 
 def problem(sequences: int = 6) -> Problem:
-    return hl.problem(networks.toy(layers=2), pairs(sequences), "cross_entropy")
+    return networks.toy_problem(sequences, layers=2)
 
 
 def test_the_graph_grows_with_the_sequences_and_nothing_with_the_probes() -> None:
@@ -67,7 +67,7 @@ def test_a_model_that_asks_for_contents_is_rehearsed_with_them() -> None:
     def loss(outputs: Tensor, batch: Any) -> Tensor:
         return outputs.square().sum() * (2.0 if float(outputs.detach().sum()) > 0 else 1.0)
 
-    rehearsal = Rehearsal(hl.problem(networks.toy(), {"tokens": tokens(6)}, loss))
+    rehearsal = Rehearsal(networks.toy_problem(data={"tokens": tokens(6)}, loss=loss))
     assert rehearsal.peak(rehearsal.problem.select("layer0.attn.q"), PARTS, 2) > 0
     assert not rehearsal.hollow
 
@@ -134,7 +134,7 @@ def test_a_loss_that_changes_when_the_data_is_cut_is_not_cut() -> None:
     """A function that sums, told to be averaged over batches by size, is another loss for smaller batches."""
     options = {"sum": (_sum, "sum"), "mean": (_mean, "mean"), "wrong": (_sum, "mean")}
     for name, (loss, reduction) in options.items():
-        whole = hl.problem(networks.toy(), {"tokens": tokens(6)}, loss, reduction=reduction)
+        whole = networks.toy_problem(data={"tokens": tokens(6)}, loss=loss, given={"reduction": reduction})
         made = hl.forecast(whole, list(whole.blocks.values()), probes=1, parts=1)
         limit = made.vector_bytes + 2 * made.bytes_per_sequence
         if name == "wrong":
@@ -151,7 +151,7 @@ def test_a_loss_that_needs_its_whole_batch_can_be_forecast() -> None:
     def loss(outputs: Tensor, batch: Any) -> Tensor:
         return (outputs.flatten() - targets.flatten()).pow(2).mean()
 
-    whole = hl.problem(networks.toy(), {"tokens": tokens(6)}, loss)
+    whole = networks.toy_problem(data={"tokens": tokens(6)}, loss=loss)
     blocks = whole.select("layer0.mlp.*")
     assert hl.forecast(whole, blocks).bytes_per_sequence > 0
     assert hl.block_norms(whole, "layer0.mlp.in", probes=3)["layer0.mlp.in", "full"].value > 0

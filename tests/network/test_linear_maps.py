@@ -16,7 +16,7 @@ from hessianlens.network.linear_maps.taps import Kind, Taps
 from hessianlens.operators import BlockGrid
 from hessianlens.problems import Problem
 from tests.curvature import networks
-from tests.curvature.registry import CASES, dense_of, pairs, problem_of
+from tests.curvature.registry import CASES, dense_of, problem_of
 from tests.oracles.comparison import assert_same
 from tests.oracles.network import PARTS
 from tests.oracles.properties import PROPERTIES
@@ -94,7 +94,7 @@ def test_a_wrong_one_fails(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("holds", PROPERTIES, ids=lambda p: p.__name__)
 @pytest.mark.parametrize("block", ["layer1.mlp.in", "layer1.norm2", "layer1.attn.o.bias", "layer0.attn.v"])
 def test_a_block_has_the_properties_of_its_matrix(block: str, holds) -> None:
-    problem = hl.problem(networks.toy(layers=2, heads=2, norm="pre"), pairs(2), "cross_entropy")
+    problem = networks.toy_problem(2, layers=2, heads=2, norm="pre")
     op = hl.hessian(problem, block, method="exact")
     dense = hl.hessian(problem, block, method="products") @ torch.eye(op.shape[1], dtype=torch.float64)
     holds(op, dense)
@@ -157,7 +157,7 @@ def test_single_precision() -> None:
 
 
 def test_the_price_is_known_before_anything_is_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    problem = hl.problem(networks.toy(layers=2, heads=2), pairs(3), "cross_entropy")
+    problem = networks.toy_problem(3, layers=2, heads=2)
     maps = LinearMaps(problem)
     width, length = networks.WIDTH, networks.LENGTH
     early, late = problem.blocks["layer0.attn.q"], problem.blocks["layer1.attn.o"]
@@ -187,7 +187,7 @@ def test_nothing_is_built_twice(monkeypatch: pytest.MonkeyPatch) -> None:
         return exact_site_curvature(*args)
 
     monkeypatch.setattr(exact, "site_curvature", counted)
-    problem = hl.problem(networks.toy(norm="pre"), pairs(2), "cross_entropy")
+    problem = networks.toy_problem(2, norm="pre")
     hl.block_norms(problem, "layer0.mlp.out*", method="exact")
     hl.hessian(problem, "layer0.mlp.out.bias", method="exact").to_dense()
     hl.block_norms(problem, "layer0.mlp.out*", method="exact")
@@ -195,7 +195,7 @@ def test_nothing_is_built_twice(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_nothing_but_curvature_is_kept_with_a_problem() -> None:
-    problem = hl.problem(networks.toy(), pairs(2), "cross_entropy")
+    problem = networks.toy_problem(2)
     ticks: list[int] = []
     hl.block_norms(problem, "layer0.mlp.*", method="exact")
     hl.hessian(problem, "layer0.mlp.in", method="exact").to_dense()

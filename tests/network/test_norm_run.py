@@ -14,7 +14,6 @@ from hessianlens.network.watch import Deadline
 from hessianlens.parts import PARTS
 from hessianlens.problems import Problem
 from tests.curvature import networks
-from tests.curvature.registry import pairs
 from tests.network.watches import Counting, Interrupting
 
 PATTERNS = ["embed", "layer*", "unembed*"]
@@ -22,7 +21,7 @@ PATTERNS = ["embed", "layer*", "unembed*"]
 
 def problem() -> Problem:
     """Most blocks have more entries than the first pass takes basis vectors for, some have not."""
-    return hl.problem(networks.toy(layers=2, d_model=6, d_mlp=9), pairs(3), "cross_entropy")
+    return networks.toy_problem(3, layers=2, d_model=6, d_mlp=9)
 
 
 class Clock(Counting):

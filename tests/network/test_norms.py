@@ -12,8 +12,8 @@ import hessianlens as hl
 from hessianlens.problems import Block, Problem
 from tests.curvature import networks
 from tests.curvature.agreement import OPERATORS, identity
-from tests.curvature.networks import scrambled
-from tests.curvature.registry import CASES, pairs, problem_of
+from tests.curvature.networks import pairs, scrambled
+from tests.curvature.registry import CASES, problem_of
 from tests.spectra.coverage import assert_covers
 from tests.spectra.registry import symmetric
 from tests.variants import DOUBLE, randn
@@ -52,7 +52,7 @@ def test_norms_at_full_order_are_exact(name: str) -> None:
 
 def test_the_closed_form_answers_without_probes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hessianlens.network.norm_run.WORTH", 1)
-    problem = hl.problem(networks.toy(layers=2, heads=2, norm="pre"), pairs(2, 1), "cross_entropy")
+    problem = networks.toy_problem(2, 1, layers=2, heads=2, norm="pre")
     norms = hl.block_norms(problem, ["layer*.attn.[qv]", "layer1.attn.v.bias", "layer1.mlp.in"], probes=3)
     for (block, part), estimate in norms.items():
         if block.startswith("layer1."):
@@ -77,7 +77,7 @@ def test_the_model_is_searched_for_a_closed_form_once(monkeypatch: pytest.Monkey
         return search(problem, *maps)
 
     monkeypatch.setattr(exactly, "exact_attention", counted)
-    problem = hl.problem(networks.toy(layers=2), pairs(2), "cross_entropy")
+    problem = networks.toy_problem(2, layers=2)
     hl.block_norms(problem, "*.mlp.in", ("ggn",), probes=2)
     assert len(searches) == 0
     hl.block_norms(problem, "*.attn.*", ("ggn",), probes=2)

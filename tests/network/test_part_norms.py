@@ -13,8 +13,7 @@ from hessianlens.network.last_attention import part_norms as theory
 from hessianlens.network.last_attention.exact import ExactAttention, exact_attention
 from hessianlens.problems import Problem
 from tests.curvature import hugging_face, networks
-from tests.curvature.networks import tokens
-from tests.curvature.registry import pairs
+from tests.curvature.networks import pairs, tokens
 from tests.variants import DOUBLE
 
 PARTS = ("full", "ggn", "functional")
@@ -24,7 +23,7 @@ WIDE = {"d_model": 12, "d_mlp": 20}
 
 def wide(loss: str = "cross_entropy", **options) -> Problem:
     """More features than twice the outputs, so that the Gauss-Newton curvature stays factored."""
-    return hl.problem(networks.toy(**{**WIDE, **options}), pairs(3), loss)
+    return networks.toy_problem(3, loss=loss, **{**WIDE, **options})
 
 
 NETWORKS: dict[str, Callable[[], Problem]] = {
@@ -35,8 +34,8 @@ NETWORKS: dict[str, Callable[[], Problem]] = {
     "linear attention": lambda: wide(attention="linear"),
     "sigmoid": lambda: wide(attention="sigmoid", mlp_activation="relu"),
     "without biases": lambda: wide(attention_bias=False),
-    "a loss of negative curvature": lambda: hl.problem(
-        networks.toy(**WIDE, mlp_activation="relu"), {"tokens": tokens(3)}, lambda out, _: out.sin().sum()
+    "a loss of negative curvature": lambda: networks.toy_problem(
+        data={"tokens": tokens(3)}, loss=lambda out, _: out.sin().sum(), **WIDE, mlp_activation="relu"
     ),
 }
 

@@ -5,18 +5,16 @@ from __future__ import annotations
 import pytest
 import torch
 
-import hessianlens as hl
 from hessianlens.memory import LiveBytes
 from hessianlens.network.sampling import GraphSource, Request, length
 from hessianlens.parts import PARTS
 from hessianlens.problems import Problem, layer_groups, tensors
 from tests.curvature import networks
 from tests.curvature.agreement import OPERATORS
-from tests.curvature.registry import pairs
 
 
 def problem(micro_batch: int | None = None) -> Problem:
-    return hl.problem(networks.toy(layers=2, d_model=6, d_mlp=9), pairs(6), "cross_entropy", micro_batch=micro_batch)
+    return networks.toy_problem(6, given={"micro_batch": micro_batch}, layers=2, d_model=6, d_mlp=9)
 
 
 def drawn(source: GraphSource, names: list[str], probes: int) -> dict[tuple[str, str], list[float]]:

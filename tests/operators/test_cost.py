@@ -9,14 +9,13 @@ from torch.utils.flop_counter import FlopCounterMode
 import hessianlens as hl
 from hessianlens.operators import StructuredOperator
 from tests.curvature import networks
-from tests.curvature.registry import pairs
 from tests.variants import randn
 
 
 def operators() -> dict[str, StructuredOperator]:
     layer = hl.SelfAttention.random(4, 3, dtype=torch.float64)
     H = hl.attention_hessian(layer, randn(2, 5, 4), hl.SquareLoss(randn(2, 5, 4, seed=1)))
-    problem = hl.problem(networks.toy(heads=2), pairs(2), "cross_entropy")
+    problem = networks.toy_problem(2, heads=2)
     return {
         "one block": H.full["Q", "Q"],
         "a grid": H.outer[:],
@@ -46,7 +45,7 @@ def test_print_says_what_a_product_costs() -> None:
     found = operators()["a network's block"]
     assert f"float64, {found.cost}: blocks" in str(found)
     assert "multiply-adds a product" in found.cost and "KiB held" in found.cost
-    problem = hl.problem(networks.toy(), pairs(2), "cross_entropy")
+    problem = networks.toy_problem(2)
     for op, gradients in ((hl.hessian(problem, "embed"), 2), (hl.ggn(problem, "embed"), 3)):
         assert op.product_cost == f"about {gradients} gradients a product"
         assert op.cost == f"{op.product_cost}; its norm or its entries take {op.shape[0]} products"

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.autograd.functional import hessian, jacobian
 
+Weights = Mapping[Hashable, Tensor]
+Loss = Callable[[Tensor], Tensor]
+
 
 @dataclass(frozen=True, eq=False)
 class DenseHessian:
-    """Outer-product, functional and full Hessian as plain matrices, with the range of every parameter."""
+    """Jacobian, outer-product, functional and full Hessian as plain matrices, with the range of every parameter."""
 
+    jacobian: Tensor
     outer: Tensor
     functional: Tensor
     full: Tensor
@@ -23,60 +27,70 @@ class DenseHessian:
         return getattr(self, part)[self.ranges[row], self.ranges[column]]
 
 
-def flat_output(layer, X: Tensor) -> tuple[Callable[[Tensor], Tensor], Tensor, dict[Hashable, slice]]:
-    """The layer's batched output as a function of all weights in one vector, row-major, in block order."""
-    parameters = layer.parameters
+def _flat(output: Callable[[Weights], Tensor], parameters: Weights) -> tuple[Callable[[Tensor], Tensor], Tensor]:
+    """The output as a function of all weights in one vector, row-major, in their order."""
     sizes = [w.numel() for w in parameters.values()]
-    batch = X if X.ndim == 3 else X[None]
 
-    def output(theta: Tensor) -> Tensor:
-        pieces = theta.split(sizes)
-        weights = {n: p.reshape(w.shape) for (n, w), p in zip(parameters.items(), pieces, strict=True)}
-        return layer.with_parameters(weights)(batch)
+    def of_vector(theta: Tensor) -> Tensor:
+        pieces = zip(parameters.items(), theta.split(sizes), strict=True)
+        return output({name: piece.reshape(w.shape) for (name, w), piece in pieces})
 
-    starts = [sum(sizes[:k]) for k in range(len(sizes))]
-    ranges = {n: slice(s, s + size) for n, s, size in zip(parameters, starts, sizes, strict=True)}
-    return output, torch.cat([w.reshape(-1) for w in parameters.values()]), ranges
+    return of_vector, torch.cat([w.detach().reshape(-1) for w in parameters.values()])
 
 
-def dense_hessian(layer, X: Tensor, loss: Callable[[Tensor], Tensor]) -> DenseHessian:
-    """``H_o = J^T C J``, ``H_f = d^2 <g, F>`` with g frozen, and H by differentiating the loss itself."""
-    output, theta, ranges = flat_output(layer, X)
-    F = output(theta).detach().requires_grad_()
+def dense_parts(output: Callable[[Weights], Tensor], loss: Loss, parameters: Weights) -> DenseHessian:
+    """``H_o = J^T C J``, ``H_f = d^2 <g, F>`` with g frozen, and H by differentiating the loss itself.
+
+    Args:
+        output: From weights by name to F.
+        loss: From F to a number.
+        parameters: The weights at which to differentiate.
+    """
+    of_vector, theta = _flat(output, parameters)
+    F = of_vector(theta).detach().requires_grad_()
     (g,) = torch.autograd.grad(loss(F), F)
-    J = jacobian(output, theta).reshape(F.numel(), -1)
+    J = jacobian(of_vector, theta).reshape(F.numel(), -1)
     C = hessian(loss, F.detach()).reshape(F.numel(), F.numel())
-    functional = hessian(lambda t: (g * output(t)).sum(), theta)
-    return DenseHessian(J.T @ C @ J, functional, hessian(lambda t: loss(output(t)), theta), ranges)
+    functional = hessian(lambda t: (g * of_vector(t)).sum(), theta)
+    full = hessian(lambda t: loss(of_vector(t)), theta)
+    ranges, start = {}, 0
+    for name, w in parameters.items():
+        ranges[name] = slice(start, start + w.numel())
+        start += w.numel()
+    return DenseHessian(J, J.T @ C @ J, functional, full, ranges)
 
 
-def hessian_vector_product(layer, X: Tensor, loss: Callable[[Tensor], Tensor], v: Tensor) -> Tensor:
+def _batch(X: Tensor) -> Tensor:
+    return X if X.ndim == 3 else X[None]
+
+
+def dense_hessian(layer, X: Tensor, loss: Loss) -> DenseHessian:
+    """All blocks of a layer, under a loss of its batched output."""
+    return dense_parts(lambda weights: layer.with_parameters(weights)(_batch(X)), loss, layer.parameters)
+
+
+def hessian_vector_product(layer, X: Tensor, loss: Loss, v: Tensor) -> Tensor:
     """``H v`` by double backward: the matrix-free witness."""
-    output, theta, _ = flat_output(layer, X)
+    output, theta = _flat(lambda weights: layer.with_parameters(weights)(_batch(X)), layer.parameters)
     theta = theta.requires_grad_()
     (gradient,) = torch.autograd.grad(loss(output(theta)), theta, create_graph=True)
     (product,) = torch.autograd.grad(gradient @ v, theta)
     return product
 
 
-def score_split(layer, X: Tensor, loss: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+def score_split(layer, X: Tensor, loss: Loss) -> tuple[Tensor, Tensor]:
     """T-outer-product and T-functional Hessian of a head's W_Q, W_K, by differentiating through the scores."""
-    batch = X if X.ndim == 3 else X[None]
-    Q, K = layer.W_Q, layer.W_K
+    batch = _batch(X)
     state = layer.attend(batch)
 
-    def scores(theta: Tensor) -> Tensor:
-        q, k = theta.split([Q.numel(), K.numel()])
-        return (batch @ q.reshape(Q.shape)) @ (batch @ k.reshape(K.shape)).transpose(1, 2) / state.scale
+    def scores(weights: Weights) -> Tensor:
+        return (batch @ weights["Q"]) @ (batch @ weights["K"]).transpose(1, 2) / state.scale
 
-    theta = torch.cat([Q.reshape(-1), K.reshape(-1)])
-    shift = state.scores - scores(theta)
+    parameters = {"Q": layer.W_Q, "K": layer.W_K}
+    shift = state.scores - scores(parameters)
 
     def loss_of_scores(T: Tensor) -> Tensor:
         return loss(state.activation.value(T + shift, state.visible) @ state.values)
 
-    T = scores(theta).detach().requires_grad_()
-    (pulled,) = torch.autograd.grad(loss_of_scores(T), T)
-    J = jacobian(scores, theta).reshape(T.numel(), -1)
-    M = hessian(loss_of_scores, T.detach()).reshape(T.numel(), T.numel())
-    return J.T @ M @ J, hessian(lambda t: (pulled * scores(t)).sum(), theta)
+    split = dense_parts(scores, loss_of_scores, parameters)
+    return split.outer, split.functional

@@ -1,4 +1,4 @@
-"""Dense Hessians of whole networks by autograd: one vector of chosen weights in, one total loss out."""
+"""Dense Hessians of whole networks by autograd: chosen weights in, one total loss out."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.functional import hessian, jacobian
 from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from tests.oracles.autograd import DenseHessian
+from tests.oracles.autograd import DenseHessian, Weights, dense_parts
 
 Batch = Any
 Piece = tuple[str, tuple[slice, ...]]
@@ -68,7 +67,7 @@ def outputs_of(model: nn.Module, weights: Mapping[str, Tensor], batch: Batch) ->
 def dense_network_hessian(
     model: nn.Module, batches: Sequence[Batch], total: Total, pieces: Mapping[str, Piece], attention: str = "eager"
 ) -> DenseHessian:
-    """``J^T C J`` at the outputs of all batches, ``d^2 <g, outputs>`` with g frozen, and H from the loss itself.
+    """All pairs of blocks of a network, under a loss of the outputs of all batches.
 
     Args:
         model: The network, left alone.
@@ -79,33 +78,24 @@ def dense_network_hessian(
     """
     frozen = plain_copy(model, attention)
     base = {name: p.detach() for name, p in frozen.named_parameters()}
-    parts = [base[name][index] for name, index in pieces.values()]
-    sizes = [part.numel() for part in parts]
-    theta = torch.cat([part.reshape(-1) for part in parts])
 
-    def weights(vector: Tensor) -> dict[str, Tensor]:
+    def outputs(blocks: Weights) -> Tensor:
         changed = dict(base)
-        for (name, index), part, value in zip(pieces.values(), parts, vector.split(sizes), strict=True):
+        for block, (name, index) in pieces.items():
             changed[name] = changed[name].clone()
-            changed[name][index] = value.reshape(part.shape)
-        return changed
+            changed[name][index] = blocks[block]
+        return torch.cat([outputs_of(frozen, changed, batch).reshape(-1) for batch in batches])
 
     with plain_kernels():
         shapes = [outputs_of(frozen, base, batch).shape for batch in batches]
-
-        def outputs(vector: Tensor) -> Tensor:
-            changed = weights(vector)
-            return torch.cat([outputs_of(frozen, changed, batch).reshape(-1) for batch in batches])
 
         def loss(flat: Tensor) -> Tensor:
             split = flat.split([shape.numel() for shape in shapes])
             return total([o.reshape(shape) for o, shape in zip(split, shapes, strict=True)], batches)
 
-        at = outputs(theta).detach().requires_grad_()
-        (g,) = torch.autograd.grad(loss(at), at)
-        J, C = jacobian(outputs, theta), hessian(loss, at.detach())
-        functional = hessian(lambda t: (g * outputs(t)).sum(), theta)
-        full = hessian(lambda t: loss(outputs(t)), theta)
-    starts = [sum(sizes[:k]) for k in range(len(sizes))]
-    ranges = {name: slice(s, s + n) for name, s, n in zip(pieces, starts, sizes, strict=True)}
-    return DenseHessian(J.T @ C @ J, functional, full, ranges)
+        return dense_parts(outputs, loss, {block: base[name][index] for block, (name, index) in pieces.items()})
+
+
+def whole(*parameters: str) -> dict[str, Piece]:
+    """Parameters that are blocks as they are."""
+    return {name: (name, ()) for name in parameters}

@@ -9,14 +9,14 @@ import hessianlens as hl
 from hessianlens.operators import Factor, contraction
 from tests.oracles.autograd import dense_hessian, hessian_vector_product, score_split
 from tests.oracles.comparison import assert_same
-from tests.theory.test_witnesses import assert_witnesses_agree
+from tests.oracles.layers import PARTS, assert_witnesses_agree
 from tests.variants import ALL_ACTIVATIONS, DOUBLE, LENGTH, layers, losses, randn, self_attention, square_loss, tokens
 
 
 def assert_norms_agree(layer, X, loss) -> None:
     oracle = dense_hessian(layer, X, loss.value)
     H = hl.attention_hessian(layer, X, loss)
-    for part in ("outer", "functional", "full"):
+    for part in PARTS:
         for (row, column), norm in H.part(part).norms().items():
             assert_same(norm, oracle.block(part, row, column).norm(), f"{part}[{row}, {column}]", 1e-8)
 
@@ -107,7 +107,7 @@ def test_norms_do_not_suffer_from_a_common_component(shift: float) -> None:
     layer = layer.with_parameters({name: w / shift for name, w in weights.items()})
     X, Y = shift + randn(2, 40, 8, seed=1), randn(2, 40, 8, seed=2)
     H = hl.attention_hessian(layer, X, grad=Y, curvature=1.0)
-    for part in ("outer", "functional", "full"):
+    for part in PARTS:
         for (row, column), norm in H.part(part).norms().items():
             dense = H.part(part)[row, column].to_dense().norm()
             if float(dense) > 0:

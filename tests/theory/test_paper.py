@@ -11,6 +11,7 @@ import torch
 from hessianlens.operators.commutation import commutation_matrix
 from hessianlens.theory import paper
 from hessianlens.theory.paper import PrintedAttention, PrintedMultiHead, PrintedSingleMatrix
+from tests.oracles.autograd import dense_parts
 
 BLOCKS = ("Q", "K", "V")
 PAIRS = list(itertools.product(BLOCKS, BLOCKS))
@@ -44,57 +45,31 @@ def forward(setting, weights, activation):
     return attention @ X @ weights["V"]
 
 
-class Oracle:
-    """Jacobians, Gauss-Newton and functional blocks of the square loss by automatic differentiation."""
-
-    def __init__(self, setting, activation="softmax"):
-        weights = {"Q": setting.W_Q, "K": setting.W_K, "V": setting.W_V}
-        output = forward(setting, weights, activation)
-        self.factor = 2 / output.numel()
-        gradient = self.factor * (output - setting.Y)
-        self.sizes = {name: W.numel() for name, W in weights.items()}
-        self.jacobians = torch.func.jacrev(lambda W: forward(setting, W, activation))(weights)
-        self.second = torch.func.hessian(lambda W: (gradient * forward(setting, W, activation)).sum())(weights)
-        self.full = torch.func.hessian(
-            lambda W: torch.nn.functional.mse_loss(forward(setting, W, activation), setting.Y)
-        )(weights)
-        self.outputs = output.numel()
-
-    def jacobian(self, block):
-        return self.jacobians[block].reshape(self.outputs, self.sizes[block])
-
-    def outer(self, row, col):
-        return self.factor * self.jacobian(row).T @ self.jacobian(col)
-
-    def functional(self, row, col):
-        return flat(self.second[row][col], self.sizes[row])
-
-    def hessian(self, row, col):
-        return flat(self.full[row][col], self.sizes[row])
-
-
 @functools.cache
 def oracle(case, activation="softmax"):
-    return Oracle(make(case), activation)
+    return square_loss_oracle(make(case), activation)
+
+
+def square_loss_oracle(setting, activation="softmax"):
+    weights = {"Q": setting.W_Q, "K": setting.W_K, "V": setting.W_V}
+    return dense_parts(lambda W: forward(setting, W, activation), mean_square(setting.Y), weights)
+
+
+def mean_square(Y):
+    return lambda F: torch.nn.functional.mse_loss(F, Y)
 
 
 def split_at_scores(setting):
     """T-outer-product and T-functional Hessian for the order [W_Q; W_K], by automatic differentiation."""
-    size = setting.W_Q.numel()
 
-    def scores(w):
-        W_Q, W_K = w[:size].reshape(setting.W_Q.shape), w[size:].reshape(setting.W_K.shape)
-        return setting.X @ W_Q @ W_K.T @ setting.X.T / (setting.temperature * math.sqrt(setting.d_K))
+    def scores(W):
+        return setting.X @ W["Q"] @ W["K"].T @ setting.X.T / (setting.temperature * math.sqrt(setting.d_K))
 
     def loss(T):
-        return torch.nn.functional.mse_loss(torch.softmax(T, -1) @ setting.X @ setting.W_V, setting.Y)
+        return mean_square(setting.Y)(torch.softmax(T, -1) @ setting.X @ setting.W_V)
 
-    w = torch.cat([setting.W_Q.reshape(-1), setting.W_K.reshape(-1)])
-    T = scores(w)
-    J = flat(torch.func.jacrev(scores)(w), T.numel())
-    slope = torch.func.grad(loss)(T)
-    outer = J.T @ flat(torch.func.hessian(loss)(T), T.numel()) @ J
-    return outer, torch.func.hessian(lambda w: (slope * scores(w)).sum())(w)
+    split = dense_parts(scores, loss, {"Q": setting.W_Q, "K": setting.W_K})
+    return split.outer, split.functional
 
 
 # --- Appendix A and Lemmas B.2, B.3 -------------------------------------------------------------------------
@@ -181,13 +156,13 @@ def test_shuffling_matrix_has_the_second_form_of_the_proof():
 @each_case
 @pytest.mark.parametrize("block", BLOCKS)
 def test_lemma_b_1(case, block):
-    assert same(paper.lemma_b_1(make(case), block), oracle(case).jacobian(block))
+    assert same(paper.lemma_b_1(make(case), block), oracle(case).jacobian[:, oracle(case).ranges[block]])
 
 
 @each_case
 @each_pair
 def test_theorem_3_1(case, row, col):
-    assert same(paper.theorem_3_1(make(case), row, col), oracle(case).outer(row, col))
+    assert same(paper.theorem_3_1(make(case), row, col), oracle(case).block("outer", row, col))
 
 
 @each_case
@@ -195,8 +170,8 @@ def test_theorem_3_1(case, row, col):
 def test_theorem_3_2(case, row, col):
     setting, truth = make(case), oracle(case)
     functional = paper.theorem_3_2(setting, row, col)
-    assert same(functional, truth.functional(row, col))
-    assert same(paper.theorem_3_1(setting, row, col) + functional, truth.hessian(row, col))
+    assert same(functional, truth.block("functional", row, col))
+    assert same(paper.theorem_3_1(setting, row, col) + functional, truth.block("full", row, col))
 
 
 @each_case
@@ -205,9 +180,9 @@ def test_remark_4_1(case, row, col):
     setting, truth = make(case), oracle(case, "linear")
     outer = paper.remark_4_1_outer(setting, row, col)
     functional = paper.remark_4_1_functional(setting, row, col)
-    assert same(outer, truth.outer(row, col))
-    assert same(functional, truth.functional(row, col))
-    assert same(outer + functional, truth.hessian(row, col))
+    assert same(outer, truth.block("outer", row, col))
+    assert same(functional, truth.block("functional", row, col))
+    assert same(outer + functional, truth.block("full", row, col))
 
 
 # --- one matrix, the split at the scores, many heads --------------------------------------------------------
@@ -216,23 +191,19 @@ def test_remark_4_1(case, row, col):
 @each_case
 def test_lemma_4_1_and_equation_22(case):
     single = paper.merge_query_key(make(case))
-    size, outputs = single.W_QK.numel(), single.Y.numel()
 
     def output(W):
-        return torch.softmax(single.X @ W @ single.X.T, -1) @ single.X @ single.W_V
+        return torch.softmax(single.X @ W["QK"] @ single.X.T, -1) @ single.X @ single.W_V
 
-    def loss(W):
-        return torch.nn.functional.mse_loss(output(W), single.Y)
-
-    J = torch.func.jacrev(output)(single.W_QK).reshape(outputs, size)
-    H = torch.func.hessian(loss)(single.W_QK).reshape(size, size)
-    assert same(paper.equation_22(single), J)
-    assert same(paper.lemma_4_1(single), H)
-    assert same(paper.lemma_4_1(single, "outer"), 2 / outputs * J.T @ J)
-    assert same(paper.lemma_4_1(single, "functional"), H - 2 / outputs * J.T @ J)
-    assert not same(paper.lemma_4_1(single, printed=True), H, 0.1)
-    assert same(single.loss_factor * paper.remark_d_1_u(make(case)), H)
-    assert same(single.loss_factor * paper.remark_d_1_b(make(case)), torch.func.grad(loss)(single.W_QK))
+    truth = dense_parts(output, mean_square(single.Y), {"QK": single.W_QK})
+    assert same(paper.equation_22(single), truth.jacobian)
+    assert same(paper.lemma_4_1(single), truth.full)
+    assert same(paper.lemma_4_1(single, "outer"), truth.outer)
+    assert same(paper.lemma_4_1(single, "functional"), truth.functional)
+    assert not same(paper.lemma_4_1(single, printed=True), truth.full, 0.1)
+    assert same(single.loss_factor * paper.remark_d_1_u(make(case)), truth.full)
+    slope = torch.func.grad(lambda W: mean_square(single.Y)(output({"QK": W})))(single.W_QK)
+    assert same(single.loss_factor * paper.remark_d_1_b(make(case)), slope)
 
 
 @each_case
@@ -241,8 +212,8 @@ def test_remark_d_1(case):
     outer, functional = split_at_scores(setting)
     assert same(paper.query_first(paper.t_outer_product(setting)), outer)
     assert same(paper.query_first(paper.t_functional(setting)), functional)
-    assert same(paper.theorem_3_2_query_key(setting)[1], functional[: truth.sizes["Q"], truth.sizes["Q"] :])
-    whole = [torch.cat([truth.hessian(row, col) for col in "KQ"], 1) for row in "KQ"]
+    assert same(paper.theorem_3_2_query_key(setting)[1], functional[truth.ranges["Q"], truth.ranges["K"]])
+    whole = [torch.cat([truth.block("full", row, col) for col in "KQ"], 1) for row in "KQ"]
     assert same(paper.t_outer_product(setting) + paper.t_functional(setting), torch.cat(whole))
 
 
@@ -280,22 +251,19 @@ def multi_head(heads=2, L=3, d_V=3, d_K=2, seed=0):
 @pytest.mark.parametrize("seed", range(3))
 def test_remark_e_1_and_blocks_between_heads(seed):
     setting = multi_head(seed=seed)
-    weights = {"Q": setting.W_Q, "K": setting.W_K, "V": setting.W_V}
-    outputs = setting.Y.numel()
+    stacked = {"Q": setting.W_Q, "K": setting.W_K, "V": setting.W_V}
 
     def output(W):
-        scores = setting.X @ W["Q"] @ W["K"].mT @ setting.X.T / math.sqrt(W["Q"].shape[-1])
-        return (torch.softmax(scores, -1) @ setting.X @ W["V"]).sum(0)
+        Q, K, V = (torch.stack([W[h, name] for h in range(2)]) for name in BLOCKS)
+        scores = setting.X @ Q @ K.mT @ setting.X.T / math.sqrt(Q.shape[-1])
+        return (torch.softmax(scores, -1) @ setting.X @ V).sum(0)
 
-    gradient = 2 / outputs * (output(weights) - setting.Y)
-    jacobians = torch.func.jacrev(output)(weights)
-    second = torch.func.hessian(lambda W: (gradient * output(W)).sum())(weights)
-    for (h, row), (g, col) in itertools.product(itertools.product(range(2), BLOCKS), repeat=2):
-        J = [jacobians[b][:, :, k].reshape(outputs, -1) for k, b in ((h, row), (g, col))]
-        assert same(paper.remark_e_1(setting, h, row), J[0])
-        assert same(paper.multi_head_outer(setting, (h, row), (g, col)), 2 / outputs * J[0].T @ J[1])
-        expected = second[row][col][h][:, :, g].reshape(J[0].shape[1], -1)
-        assert same(paper.multi_head_functional(setting, (h, row), (g, col)), expected)
+    weights = {(h, name): stacked[name][h] for h, name in itertools.product(range(2), BLOCKS)}
+    truth = dense_parts(output, mean_square(setting.Y), weights)
+    for row, col in itertools.product(weights, repeat=2):
+        assert same(paper.remark_e_1(setting, *row), truth.jacobian[:, truth.ranges[row]])
+        assert same(paper.multi_head_outer(setting, row, col), truth.block("outer", row, col))
+        assert same(paper.multi_head_functional(setting, row, col), truth.block("functional", row, col))
 
 
 # --- errata: the printed form fails, the corrected form holds -----------------------------------------------
@@ -310,7 +278,7 @@ def show_equation_13():
 
 def show_theorem_3_1_proof():
     case = CASES[0]
-    setting, truth = make(case), oracle(case).outer("V", "Q")
+    setting, truth = make(case), oracle(case).block("outer", "V", "Q")
     X, root = setting.X, math.sqrt(setting.d_K)
     left = paper.kron(X.T @ setting.A.T, setting.W_V.T @ X.T) @ paper.softmax_jacobian(setting.A)
     third_line = setting.loss_factor / root * left @ (paper.kron(X, X @ setting.W_K) / root)
@@ -357,10 +325,10 @@ def show_section_4_1_identity():
 def show_lemma_4_1():
     single = paper.merge_query_key(PrintedAttention.random(L=4, d_V=3, d_K=2))
 
-    def loss(W):
-        return PrintedSingleMatrix(single.X, W, single.W_V, single.Y).delta.square().mean()
+    def difference(W):
+        return PrintedSingleMatrix(single.X, W["QK"], single.W_V, single.Y).delta
 
-    H = torch.func.hessian(loss)(single.W_QK).reshape(9, 9)
+    H = dense_parts(difference, lambda delta: delta.square().mean(), {"QK": single.W_QK}).full
     assert same(paper.lemma_4_1(single), H)
     assert not same(paper.lemma_4_1(single, printed=True), H, 0.1)
 
@@ -412,7 +380,7 @@ def show_equation_5():
     for sigma in (0.1, 1.0, 10.0):
         setting = dataclasses.replace(base, X=sigma * base.X)
         assert not paper.theorem_3_2(setting, "V", "V").any()
-        assert not Oracle(setting).functional("V", "V").any()
+        assert not square_loss_oracle(setting).block("functional", "V", "V").any()
 
 
 def show_section_4_3_temperature():

@@ -2,49 +2,37 @@
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
 import torch
 from torch import Tensor
 
 import hessianlens as hl
-from hessianlens.attention.rotary import RotaryAttention, rotary_tables
+from hessianlens.attention.rotary import rotary_tables
 from hessianlens.attention.state import Rotation
 from hessianlens.errors import InputError
 from hessianlens.theory import expansion
 from hessianlens.theory.query_key import eigenvalue_pairs
-from tests.oracles.autograd import dense_hessian, hessian_vector_product
+from tests.oracles import layers
+from tests.oracles.autograd import dense_hessian
 from tests.oracles.comparison import assert_same
-from tests.variants import ALL_ACTIVATIONS, DOUBLE, LENGTH, MASKS, OUTPUT, losses, randn, square_loss, tokens
-
-PARTS = ("outer", "functional", "full")
-
-
-def rotary(d_k: int = 4, length: int = LENGTH, seed: int = 1, **options) -> RotaryAttention:
-    cos, sin = rotary_tables(length, d_k, base=20.0, dtype=DOUBLE)
-    shapes = ((4, d_k), (4, d_k), (4, 2), (2, OUTPUT))
-    weights = [randn(*shape, seed=seed + k) / 2 for k, shape in enumerate(shapes)]
-    return RotaryAttention(*weights, **{"cos": cos, "sin": sin, **options})
+from tests.oracles.properties import dense_form, frobenius_norm, trace_and_diagonal
+from tests.variants import (
+    ALL_ACTIVATIONS,
+    DOUBLE,
+    LENGTH,
+    MASKS,
+    factored_values,
+    losses,
+    randn,
+    rotary,
+    square_loss,
+    tokens,
+)
 
 
 def assert_witnesses_agree(layer, X: Tensor, loss) -> None:
-    """Every block of every part against autograd, with its norm, trace and diagonal, and the whole product."""
-    oracle = dense_hessian(layer, X, loss.value)
-    H = hl.attention_hessian(layer, X, loss)
-    for part, row, column in itertools.product(PARTS, layer.parameters, layer.parameters):
-        block, expected = H.part(part)[row, column], oracle.block(part, row, column)
-        what = f"{part}[{row}, {column}]"
-        if float(expected.abs().max()) < 1e-14:
-            assert float(block.to_dense().abs().max()) < 1e-14, what
-            continue
-        assert_same(block.to_dense(), expected, what)
-        assert_same(block.frobenius_norm(), expected.norm(), f"norm of {what}")
-        if row == column:
-            assert_same(block.diagonal(), expected.diagonal(), f"diagonal of {what}")
-            assert float(block.trace()) == pytest.approx(float(expected.trace()), abs=1e-10 * float(expected.norm()))
-    v = randn(H.full.shape[1], seed=11)
-    assert_same(H.full[:] @ v, hessian_vector_product(layer, X, loss.value, v), "H v")
+    """Every block with its norm, trace and diagonal."""
+    layers.assert_witnesses_agree(layer, X, loss, (dense_form, frobenius_norm, trace_and_diagonal))
 
 
 @pytest.mark.parametrize("batch", [None, 2])
@@ -93,11 +81,10 @@ def test_positions_of_each_sequence_and_maps_that_are_no_rotations() -> None:
 
 def test_several_heads_of_different_kinds() -> None:
     X = tokens(2)
-    plain = hl.FactoredValueAttention(*(randn(*s, seed=9) for s in ((4, 3), (4, 3), (4, 2), (2, 3))))
-    layer = hl.MultiHeadAttention([rotary(causal=True), plain, rotary(2, seed=30)])
+    layer = hl.MultiHeadAttention([rotary(causal=True), factored_values(), rotary(2, seed=30)])
     oracle = dense_hessian(layer, X, square_loss(X).value)
     H = hl.attention_hessian(layer, X, square_loss(X))
-    for part in PARTS:
+    for part in layers.PARTS:
         assert_same(H.part(part)[:].to_dense(), getattr(oracle, part), part)
 
 

@@ -9,25 +9,21 @@ import torch
 
 import hessianlens as hl
 from hessianlens.theory import functional
-from tests.oracles.autograd import dense_hessian, hessian_vector_product, score_split
+from tests.oracles.autograd import dense_hessian, score_split
 from tests.oracles.comparison import assert_same
-from tests.variants import ALL_ACTIVATIONS, LENGTH, MASKS, layers, losses, randn, self_attention, square_loss, tokens
-
-PARTS = ("outer", "functional", "full")
-
-
-def assert_witnesses_agree(layer, X, loss) -> None:
-    """Every block of every part against autograd, and the whole matrix-free product."""
-    oracle = dense_hessian(layer, X, loss.value)
-    H = hl.attention_hessian(layer, X, loss)
-    for part, row, column in itertools.product(PARTS, layer.parameters, layer.parameters):
-        found = H.part(part)[row, column].to_dense()
-        expected = oracle.block(part, row, column)
-        exactly_zero = float(found.abs().max()) == 0 and float(expected.abs().max()) < 1e-14
-        if not exactly_zero:
-            assert_same(found, expected, f"{part}[{row}, {column}]")
-    v = randn(H.full.shape[1], seed=11)
-    assert_same(H.full[:] @ v, hessian_vector_product(layer, X, loss.value, v), "H v")
+from tests.oracles.layers import PARTS, assert_witnesses_agree
+from tests.variants import (
+    ALL_ACTIVATIONS,
+    LENGTH,
+    MASKS,
+    QuadraticLoss,
+    layers,
+    losses,
+    randn,
+    self_attention,
+    square_loss,
+    tokens,
+)
 
 
 @pytest.mark.parametrize("batch", [None, 3])
@@ -101,13 +97,8 @@ def test_forms_of_curvature_given_directly(form: str) -> None:
         ),
     }
     curvature, C = given[form]
-    F0, g = layer(X).detach(), randn(B, L, f, seed=16)
-
-    def loss(F: torch.Tensor) -> torch.Tensor:
-        delta = (F - F0).reshape(B, L * f)
-        return (g * (F - F0)).sum() + 0.5 * torch.einsum("bi,bij,bj->", delta, C, delta)
-
-    oracle = dense_hessian(layer, X, loss)
+    g = randn(B, L, f, seed=16)
+    oracle = dense_hessian(layer, X, QuadraticLoss(layer(X), g, C, curvature).value)
     H = hl.attention_hessian(layer, X, grad=g, curvature=curvature)
     for part in PARTS:
         for row, column in itertools.product(layer.parameters, layer.parameters):

@@ -24,6 +24,7 @@ from hessianlens.lab.claims.topics import (
 from hessianlens.models import Transformer
 from hessianlens.network import ggn
 from tests.lab.claims.verdicts import check_finding
+from tests.oracles.network import dense_network_hessian, whole
 
 TOPICS = (
     network_growth,
@@ -162,14 +163,12 @@ def test_entries_of_a_network_are_those_of_autograd():
     network = Network(d_model=4, sequences=2)
     model = Transformer(d_model=4, seed=5, embedding_std=0.5, dtype=torch.float64)
     batch = TASK.batch(2, seed=networks.DATA_SEED)
-    parameters = dict(model.named_parameters())
-    for block, name in (("q", "blocks.0.attention.W_Q"), ("v", "blocks.0.attention.W_V")):
-
-        def loss(weight, name=name):
-            logits = torch.func.functional_call(model, {**parameters, name: weight}, (batch["tokens"],))
-            return TASK.cross_entropy(logits, batch)
-
-        wanted = torch.func.hessian(loss)(parameters[name].detach()).reshape(16, 16).detach()
+    places = {"q": "blocks.0.attention.W_Q", "v": "blocks.0.attention.W_V"}
+    dense = dense_network_hessian(
+        model, [batch["tokens"]], lambda logits, _: TASK.cross_entropy(logits[0], batch), whole(*places.values())
+    )
+    for block, name in places.items():
+        wanted = dense.block("full", name, name)
         found = networks.entries(network, 5, 0.5)[block]
         assert torch.allclose(found, wanted, rtol=1e-8, atol=1e-12)
         assert math.isclose(networks.norms(network, 5, 0.5)[0, block, "full"], float(wanted.norm()), rel_tol=1e-8)

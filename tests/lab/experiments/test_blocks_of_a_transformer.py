@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from torch.func import functional_call
 
 from hessianlens.lab.experiments import activation_magnitudes, fig1, fig4
 from hessianlens.lab.experiments.common.entries import EDGES, entry_sizes, log_histogram
@@ -14,6 +13,7 @@ from hessianlens.lab.experiments.common.maps import pooled_map
 from hessianlens.lab.experiments.common.toy import toy_problem
 from hessianlens.models import Transformer
 from hessianlens.tasks import Addition
+from tests.oracles.network import dense_network_hessian, whole
 
 NAMES = {
     "W_E": "token_embedding",
@@ -37,17 +37,10 @@ def dense(attention: str = "softmax") -> tuple[torch.Tensor, dict[str, slice]]:
     model = Transformer(1, D, attention=attention, attention_bias=False, seed=SEED, dtype=torch.float64)
     task = Addition()
     batch = task.batch(SEQUENCES, DATA)
-    weights = {name: dict(model.named_parameters())[own].detach() for name, own in NAMES.items()}
-    assert len(weights) == len(list(model.parameters()))
-    ends = np.cumsum([w.numel() for w in weights.values()])
-    places = {n: slice(int(e) - w.numel(), int(e)) for (n, w), e in zip(weights.items(), ends, strict=True)}
-
-    def loss(vector: torch.Tensor) -> torch.Tensor:
-        cut = {NAMES[name]: vector[place].reshape(weights[name].shape) for name, place in places.items()}
-        return task.cross_entropy(functional_call(model, cut, (batch["tokens"],)), batch)
-
-    vector = torch.cat([w.reshape(-1) for w in weights.values()])
-    return torch.autograd.functional.hessian(loss, vector), places
+    assert len(NAMES) == len(list(model.parameters()))
+    pieces = {name: (own, ()) for name, own in NAMES.items()}
+    found = dense_network_hessian(model, [batch["tokens"]], lambda o, _: task.cross_entropy(o[0], batch), pieces)
+    return found.full, found.ranges
 
 
 def test_the_map_is_the_hessian_in_the_published_order() -> None:
@@ -91,15 +84,10 @@ def test_batches_give_the_hessian_of_all_sequences_together() -> None:
     tokens = torch.cat([batch["tokens"] for batch in problem.data])
     task = Addition()
     model = Transformer(1, 4, attention_bias=False, seed=0, dtype=torch.float64)
-    weight = model.blocks[0].attention.W_V
-
-    def loss(vector: torch.Tensor) -> torch.Tensor:
-        cut = {"blocks.0.attention.W_V": vector.reshape(weight.shape)}
-        return task.cross_entropy(functional_call(model, cut, (tokens,)), tokens)
-
-    expected = torch.autograd.functional.hessian(loss, weight.detach().reshape(-1))
+    blocks = whole("blocks.0.attention.W_V")
+    dense = dense_network_hessian(model, [tokens], lambda o, _: task.cross_entropy(o[0], tokens), blocks)
     (row,) = [r for r in many.rows if r["block"] == "value" and r["part"] == "full"]
-    assert row["norm"] == pytest.approx(float(expected.norm()), rel=1e-9)
+    assert row["norm"] == pytest.approx(float(dense.full.norm()), rel=1e-9)
 
 
 def test_a_lone_layer_is_measured_by_its_three_blocks() -> None:

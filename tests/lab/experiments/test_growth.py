@@ -15,6 +15,7 @@ from hessianlens.lab.experiments import fig3a, fig3b, fig5, fig6, fig7, fig8
 from hessianlens.lab.experiments.growth import GrowthConfig, growth_cells
 from hessianlens.lab.experiments.growth.linear_blocks import linear_block_norms
 from hessianlens.lab.experiments.registry import EXPERIMENTS
+from tests.oracles.network import dense_network_hessian, whole
 
 MODULES = {"fig3a": fig3a, "fig3b": fig3b, "fig5": fig5, "fig6": fig6, "fig7": fig7, "fig8": fig8}
 TINY = {"d_model": 4, "sequences": 3, "points": 3, "repeats": 2, "probes": 4, "single_up_to": 0.0}
@@ -77,20 +78,9 @@ def dense_norms(name: str, parameters: dict[str, object], layer: int, weight: st
     ).redraw_embeddings(parameters["sigma"], seed=parameters["embedding_seed"])
     batch = task.batch(parameters["sequences"], seed=parameters["data_seed"])
     loss = getattr(task, parameters["loss"])
-    place = f"blocks.{layer}.attention.{weight}"
-    fixed = {n: p.detach() for n, p in model.named_parameters() if n != place}
-    at = dict(model.named_parameters())[place].detach()
-
-    def logits(w: torch.Tensor) -> torch.Tensor:
-        return torch.func.functional_call(model, {**fixed, place: w}, (batch["tokens"],))
-
-    size = at.numel()
-    full = torch.func.hessian(lambda w: loss(logits(w), batch))(at).reshape(size, size)
-    jacobian = torch.func.jacrev(logits)(at).reshape(-1, size)
-    z = logits(at)
-    inner = torch.func.hessian(lambda y: loss(y, batch))(z).reshape(z.numel(), z.numel())
-    outer = jacobian.T @ inner @ jacobian
-    return {"outer": float(outer.norm()), "functional": float((full - outer).norm()), "full": float(full.norm())}
+    blocks = whole(f"blocks.{layer}.attention.{weight}")
+    dense = dense_network_hessian(model, [batch["tokens"]], lambda logits, _: loss(logits[0], batch), blocks)
+    return {part: float(getattr(dense, part).norm()) for part in ("outer", "functional", "full")}
 
 
 @pytest.mark.parametrize("name", ["fig3a", "fig3b", "fig6", "fig7"])
@@ -112,19 +102,17 @@ def test_linear_blocks_are_those_of_automatic_differentiation(layers: int) -> No
     model = hl.models.LinearMLP(layers, width=5, seed=layers, dtype=torch.float64)
     batch = task.batch(3, seed=0)
     norms = linear_block_norms(model, batch["tokens"][:, list(task.loss_positions)])
-    weights = {name: p.detach() for name, p in model.named_parameters()}
     for layer, norm in enumerate(norms):
-        place = f"layers.{layer}.weight"
-
-        def logits(w: torch.Tensor, place: str = place) -> torch.Tensor:
-            return torch.func.functional_call(model, {**weights, place: w}, (batch["tokens"],))
-
-        size = weights[place].numel()
-        full = torch.func.hessian(lambda w: task.square(logits(w), batch))(weights[place]).reshape(size, size)
-        jacobian = torch.func.jacrev(logits)(weights[place])[:, list(task.loss_positions)].reshape(-1, size)
-        assert norm == pytest.approx(float(full.norm()), rel=1e-12)
+        dense = dense_network_hessian(
+            model,
+            [batch["tokens"]],
+            lambda logits, _: task.square(logits[0], batch),
+            whole(f"layers.{layer}.weight"),
+        )
+        assert norm == pytest.approx(float(dense.full.norm()), rel=1e-12)
         # The outer product alone: there is no functional part.
-        assert float((full - 2 * jacobian.T @ jacobian).norm()) < 1e-12 * norm
+        J = dense.jacobian.unflatten(0, (3, -1, task.vocab))[:, list(task.loss_positions)].flatten(0, 2)
+        assert float((dense.full - 2 * J.T @ J).norm()) < 1e-12 * norm
 
 
 def test_single_precision_is_used_where_it_is_far_below_the_error_of_the_probes() -> None:

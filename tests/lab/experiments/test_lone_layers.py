@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.nn.functional import mse_loss
 
 from hessianlens.attention import second_moment
 from hessianlens.lab.analysis.findings import table1 as table1_findings
@@ -24,18 +25,15 @@ from hessianlens.lab.experiments import (
 from hessianlens.lab.experiments.common.layers import lone_layer
 from hessianlens.lab.experiments.common.linear_models import BLOCKS_OF
 from hessianlens.lab.experiments.common.spectra import multiplicity, spectrum_facts
+from tests.oracles.autograd import Weights, dense_parts
 
 
 def autograd(setting, names: tuple[str, ...]) -> Tensor:
     """Hessian of the mean square loss with respect to some weights, by double differentiation."""
-    weights = [setting.layer.parameters[name] for name in names]
-    sizes = [w.numel() for w in weights]
-
-    def loss(vector: Tensor) -> Tensor:
-        cut = {n: v.reshape(w.shape) for n, v, w in zip(names, vector.split(sizes), weights, strict=True)}
-        return (setting.layer.with_parameters(cut)(setting.X) - setting.Y).square().mean()
-
-    return torch.autograd.functional.hessian(loss, torch.cat([w.reshape(-1) for w in weights]))
+    weights = {name: setting.layer.parameters[name] for name in names}
+    return dense_parts(
+        lambda cut: setting.layer.with_parameters(cut)(setting.X), lambda F: mse_loss(F, setting.Y), weights
+    ).full
 
 
 def small_table1():
@@ -72,13 +70,13 @@ def test_table1_mlp_blocks_are_those_of_autograd() -> None:
     first, second = weights[0], weights[1].T
     Y = X @ first @ second - R
 
-    def loss(vector: Tensor) -> Tensor:
-        return (X @ vector[:6].reshape(3, 2) @ vector[6:].reshape(2, 3) - Y).square().mean()
+    def output(W: Weights) -> Tensor:
+        return X @ W["1"] @ W["2"]
 
-    expected = torch.autograd.functional.hessian(loss, torch.cat([first.reshape(-1), second.reshape(-1)]))
+    dense = dense_parts(output, lambda F: mse_loss(F, Y), {"1": first, "2": second})
     found = BLOCKS_OF["linear MLP"](X, R, weights)
-    for name, rows, columns in (("11", slice(6), slice(6)), ("12", slice(6), slice(6, 12))):
-        torch.testing.assert_close(found["outer", name] + found["functional", name], expected[rows, columns])
+    for name in ("11", "12"):
+        torch.testing.assert_close(found["outer", name] + found["functional", name], dense.block("full", *name))
 
 
 def test_growth_exponents_are_fitted_and_a_wrong_prediction_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

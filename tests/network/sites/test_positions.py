@@ -10,7 +10,7 @@ import hessianlens as hl
 from hessianlens.network.sites import find_site, frozen_copy
 from hessianlens.network.sites.find import acts_alone
 from tests.curvature import networks
-from tests.curvature.registry import pairs
+from tests.curvature.networks import pairs
 from tests.oracles.comparison import assert_same
 from tests.variants import DOUBLE, randn
 

@@ -18,8 +18,7 @@ from hessianlens.network.sites.score_rule import ScoreRule, score_rule
 from hessianlens.network.sites.site import heads_of, with_ones
 from hessianlens.problems import Block, Problem
 from tests.curvature import hugging_face, networks
-from tests.curvature.networks import LENGTH, VOCAB, WIDTH, tokens
-from tests.curvature.registry import pairs
+from tests.curvature.networks import LENGTH, VOCAB, WIDTH, pairs, tokens
 from tests.oracles.comparison import assert_same
 from tests.variants import DOUBLE, randn
 
