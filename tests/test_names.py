@@ -88,7 +88,7 @@ PACKAGE = Path(hl.__file__).parent
 
 
 def packages(root: Path) -> Iterator[Path]:
-    return (file.parent for file in sorted(root.rglob("__init__.py")) if root / "network" not in file.parents)
+    return (file.parent for file in sorted(root.rglob("__init__.py")))
 
 
 def defined(file: Path) -> set[str]:

@@ -11,7 +11,7 @@ from hessianlens.curvature.stand_in import verification_bytes
 from hessianlens.errors import InputError, check_number, check_that, check_whole, expect
 from hessianlens.memory import SAFE_SHARE, available_bytes, process_bytes
 from hessianlens.models.adapters.batches import as_batches
-from hessianlens.network.exactly import closed_form_bytes
+from hessianlens.network.exact_blocks import closed_form_bytes
 from hessianlens.network.rehearsal import Rehearsal, forward_sizes, sequences_of
 from hessianlens.network.sampling import WORKSPACE
 from hessianlens.parts import PARTS

@@ -14,7 +14,7 @@ from torch import Tensor
 from hessianlens.curvature import verify
 from hessianlens.errors import InputError
 from hessianlens.network.chain import ChainedAttention, ChainSource, chained_attention
-from hessianlens.network.exactly import ANY_PRICE, WORTH, Answer, Price, exactly
+from hessianlens.network.exact_blocks import ANY_PRICE, WORTH, Answer, Price, exactly
 from hessianlens.network.last_attention import ExactAttention
 from hessianlens.network.sampling import GraphSource, Request
 from hessianlens.network.watch import Deadline, Watch

@@ -7,7 +7,7 @@ from functools import partial
 
 from hessianlens.curvature import MATRIX_FREE, verify
 from hessianlens.errors import check_choice, expect
-from hessianlens.network.exactly import ANY_PRICE, Answer, Price, exactly
+from hessianlens.network.exact_blocks import ANY_PRICE, Answer, Price, exactly
 from hessianlens.operators import BlockGrid, Operator, StructuredOperator, Twofold
 from hessianlens.problems import Block, Problem, check_problem
 

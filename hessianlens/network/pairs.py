@@ -13,7 +13,7 @@ from torch import Tensor
 
 from hessianlens.curvature import MATRIX_FREE, BlockPairOperator, verify
 from hessianlens.errors import check_choice, check_seed, check_whole, expect, shown
-from hessianlens.network.exactly import ANY_PRICE, WORTH, Price, exactly
+from hessianlens.network.exact_blocks import ANY_PRICE, WORTH, Price, exactly
 from hessianlens.network.forecasting import ensure_fits_in_memory
 from hessianlens.network.operators import METHODS, Pattern
 from hessianlens.network.sampling import WORKSPACE

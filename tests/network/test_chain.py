@@ -169,7 +169,7 @@ OTHERS: dict[str, Callable[[], hl.models.Transformer]] = {
 @pytest.mark.parametrize("name", OTHERS)
 def test_models_that_form_no_chain(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hessianlens.network.norm_run.WORTH", 0)
-    monkeypatch.setattr("hessianlens.network.exactly.CHEAP_PRODUCTS", 0)
+    monkeypatch.setattr("hessianlens.network.exact_blocks.CHEAP_PRODUCTS", 0)
     model = OTHERS[name]()
     problem = hl.problem(model, pairs(2), "cross_entropy")
     assert find_chain(model, problem.data[0]) is None

@@ -13,7 +13,7 @@ from torch import Tensor
 
 import hessianlens as hl
 from hessianlens.curvature import MATRIX_FREE, HessianOperator
-from hessianlens.network.exactly import Price
+from hessianlens.network.exact_blocks import Price
 from hessianlens.operators import LinearCombination, Operator, TokenSum, columns
 from hessianlens.operators.scaled import Scaled
 from tests.curvature.registry import dense_of, problem_of
@@ -355,7 +355,7 @@ def test_it_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     assert hl.hessian(pooled, Q).why == "the loss couples sequences of a batch with each other"
     monkeypatch.setattr("hessianlens.network.operators.Price", lambda *given: Price(*given or (2,)))
     assert "and 2 are thought worth it; method='exact' takes them" in hl.hessian(toy, MLP).why
-    monkeypatch.setattr("hessianlens.network.exactly.SAFE_SHARE", 0.0)
+    monkeypatch.setattr("hessianlens.network.exact_blocks.SAFE_SHARE", 0.0)
     assert "its closed form would hold" in hl.hessian(toy, Q).why
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import hessianlens as hl
 from hessianlens.curvature import BlockPairOperator
-from hessianlens.network.exactly import Price
+from hessianlens.network.exact_blocks import Price
 from hessianlens.network.last_attention import ExactAttention, exact_attention
 from hessianlens.operators import StructuredOperator
 from hessianlens.problems import Problem

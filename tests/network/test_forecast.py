@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import hessianlens as hl
-from hessianlens.network import exactly
+from hessianlens.network import exact_blocks as exactly
 from hessianlens.network.forecasting import ensure_forecast_fits
 from hessianlens.network.last_attention.exact import closed_form_cost
 from hessianlens.network.linear_maps import exact

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import hessianlens as hl
-from hessianlens.network.exactly import exactly
+from hessianlens.network.exact_blocks import exactly
 from hessianlens.network.linear_maps import LinearMaps, Plan, exact
 from hessianlens.network.linear_maps.tapped import recorded
 from hessianlens.network.linear_maps.taps import Kind, Taps

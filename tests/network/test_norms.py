@@ -68,7 +68,7 @@ def test_the_closed_form_answers_without_probes(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_the_model_is_searched_for_a_closed_form_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    from hessianlens.network import exactly
+    from hessianlens.network import exact_blocks as exactly
 
     searches, search = [], exactly.exact_attention
 

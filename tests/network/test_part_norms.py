@@ -8,8 +8,9 @@ import pytest
 import torch
 
 import hessianlens as hl
-from hessianlens.network.last_attention import grams, head_norms
-from hessianlens.network.last_attention import part_norms as theory
+from hessianlens.network.last_attention import grams
+from hessianlens.network.last_attention import many_heads_norms as head_norms
+from hessianlens.network.last_attention import one_head_norms as theory
 from hessianlens.network.last_attention.exact import ExactAttention, exact_attention
 from hessianlens.problems import Problem
 from tests.curvature import hugging_face, networks
@@ -99,20 +100,20 @@ SEVERAL_HEADS: dict[str, Callable[[], Problem]] = {
 
 
 @pytest.mark.parametrize("name", SEVERAL_HEADS)
-def test_keys_and_values_of_several_heads(name: str) -> None:
+def test_queries_keys_and_values_of_several_heads(name: str) -> None:
     """Weights, biases and single heads; keys that are turned, or biases of keys, are left to the blocks."""
     problem = SEVERAL_HEADS[name]()
     exact, seen = exact_attention(problem), 0
     assert isinstance(exact, ExactAttention)
     for block in problem.blocks.values():
-        if exact.covers([block]) and block.name.split(".")[2] in "kv":
+        if exact.covers([block]) and block.name.split(".")[2] in "qkv":
             found = exact._shared_norms(block)
             dense = {part: float(exact.operator(part, block, block).to_dense().norm()) for part in PARTS}
             if found is not None:
                 seen += 1
                 assert found == pytest.approx(dense, rel=1e-10, abs=1e-14), block.name
             assert found is not None or "k" in block.name.split(".")
-    assert seen >= 2
+    assert seen >= 3
 
 
 @pytest.mark.parametrize("wrong", ["block", "_pairs"])
@@ -126,13 +127,13 @@ def test_wrong_norms_of_heads_fail(wrong: str, monkeypatch: pytest.MonkeyPatch) 
             head_norms, "_pairs", lambda items: ((a, b, 1) for k, a in enumerate(items) for b in items[k:])
         )
     with pytest.raises(AssertionError):
-        test_keys_and_values_of_several_heads("three heads of width four, pre-norm")
+        test_queries_keys_and_values_of_several_heads("three heads of width four, pre-norm")
 
 
-def test_queries_of_several_heads_are_left_to_the_linear_maps() -> None:
+def test_outputs_of_several_heads_are_left_to_the_linear_maps() -> None:
     problem = wide(heads=2)
-    assert norms_of(problem, "q") is None
-    assert hl.block_norms(problem, "layer0.attn.q")["layer0.attn.q", "full"].method == "exact"
+    assert norms_of(problem, "o") is None
+    assert hl.block_norms(problem, "layer0.attn.o")["layer0.attn.o", "full"].method == "exact"
 
 
 def test_parts_that_cancel_are_left_to_the_blocks() -> None:

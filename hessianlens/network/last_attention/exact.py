@@ -20,8 +20,8 @@ from hessianlens.network.last_attention.behind import (
     position_curvature,
     position_derivatives,
 )
-from hessianlens.network.last_attention.head_norms import HeadNorms
-from hessianlens.network.last_attention.part_norms import part_norms
+from hessianlens.network.last_attention.many_heads_norms import HeadNorms
+from hessianlens.network.last_attention.one_head_norms import part_norms
 from hessianlens.network.linear_maps import LinearMaps, Plan
 from hessianlens.network.rehearsal import forward_sizes, sequences_of
 from hessianlens.network.sites import AttentionSite, find_site, frozen_copy
@@ -63,6 +63,10 @@ class ExactAttention:
         """The projection, q, k, v or o, that a block of this layer belongs to."""
         params = self.problem.params
         return next((n for n, own in self.sites[0].projections.items() if own.pieces(block, params)), None)
+
+    def is_output(self, block: Block) -> bool:
+        """Whether a block belongs to the output projection."""
+        return self._role(block) == "o"
 
     def _is_bias(self, name: str, block: Block) -> bool:
         return block.parameter != self.sites[0].projections[name].use.parameter

@@ -24,6 +24,7 @@ from hessianlens.errors import InputError
 from hessianlens.network.linear_maps.curvature import SiteCurvature, grouping_of, site_curvature
 from hessianlens.network.linear_maps.grouping import Grouping, groupings
 from hessianlens.network.linear_maps.piece import Piece, piece_of
+from hessianlens.network.linear_maps.readout import Readout, readout_norm, readout_of
 from hessianlens.network.linear_maps.streamed import streamed_bytes, streamed_norms
 from hessianlens.network.linear_maps.tapped import Tapped, recorded
 from hessianlens.network.linear_maps.taps import Kind, Record
@@ -95,7 +96,9 @@ class LinearMaps:
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         self._records: list[Record] | None = None
-        self._tapped: tuple[tuple[int, frozenset[int]], Tapped] | None = None
+        self._tapped: tuple[tuple[int, frozenset[int], bool], Tapped] | None = None
+        self._readouts: dict[int, Readout | None] = {}
+        self._norms: dict[tuple[str, str], float] = {}
         self._plans: dict[tuple[str, str], Plan | str] = {}
         self._curvatures: dict[tuple[object, ...], SiteCurvature] = {}
         self.tick: Callable[[], None] = _nothing
@@ -185,13 +188,43 @@ class LinearMaps:
             pieces.append(piece_of(block, use, self.problem.params[block.parameter]))
         return pieces
 
-    def _taps(self, number: int, pieces: Sequence[Piece]) -> Tapped:
-        key = number, frozenset(piece.use.site for piece in pieces)
+    def _taps(self, number: int, pieces: Sequence[Piece], products: int = 0) -> Tapped:
+        """A batch with deltas at some maps; where many products follow, with the quadratic form of its last map."""
+        sites = frozenset(piece.use.site for piece in pieces)
+        readout = self._readout(number, max(sites), products)
+        key = number, sites, readout is not None
         if self._tapped is None or self._tapped[0] != key:
             self._tapped = None  # before the next one is made: never two graphs at once
-            made = Tapped(self.problem, self.problem.data[number], [piece.use for piece in pieces])
+            made = Tapped(self.problem, self.problem.data[number], [piece.use for piece in pieces], readout)
             self._tapped = key, made
         return self._tapped[1]
+
+    def _readout(self, number: int, site: int, products: int) -> Readout | None:
+        """The last map, if it lies behind a site and its quadratic form is worth so many products, or known."""
+        readout = self.readout(number) if products or number in self._readouts else None
+        if readout is None or site >= readout.use.site or not readout.pays:
+            return None
+        known = "curvature" in vars(readout)
+        return readout if known or 2 * products >= readout.weight.shape[0] else None
+
+    def readout(self, number: int) -> Readout | None:
+        """The last map at a batch, if its outputs are those of the network and their loss is cross-entropy."""
+        if number not in self._readouts:
+            self._readouts[number] = readout_of(self.problem, self.problem.data[number])
+        return self._readouts[number]
+
+    def reads_out(self, block: Block) -> bool:
+        """Whether a block is the weight or bias of the last map, whose Hessian the loss alone determines."""
+        whole = tuple(block.shape) == tuple(self.problem.params[block.parameter].shape)
+        if not whole or isinstance(self._pieces(block), str):
+            return False
+        found = [self.readout(number) for number in range(len(self.problem.data))]
+        return all(one is not None and block.parameter in (one.use.parameter, one.shift) for one in found)
+
+    def readout_norm(self, block: Block) -> float | None:
+        """The norm of a block that reads out; None where its sum cancels."""
+        readouts = [self.readout(number) for number in range(len(self.problem.data))]
+        return readout_norm([one for one in readouts if one is not None], block.parameter)
 
     @contextmanager
     def watched(self, tick: Callable[[], None] | None) -> Iterator[None]:
@@ -230,7 +263,9 @@ class LinearMaps:
 
     def slope(self, plan: Plan, number: int) -> Tensor:
         """The gradient of the loss at what the row's map puts out, ``[position, feature]``, at a batch."""
-        return self._taps(number, (plan.row[number], plan.column[number])).slope(plan.row[number].use.site)
+        return self._taps(number, (plan.row[number], plan.column[number]), plan.products).slope(
+            plan.row[number].use.site
+        )
 
     def _sum(self, part: str, plan: Plan) -> TokenSum:
         """Inputs by outputs of the row's map, against those of the column's."""
@@ -241,7 +276,7 @@ class LinearMaps:
         row, column = plan.row[number], plan.column[number]
         rows, columns = plan.groups[number]
         found = self.curvature(plan, number)
-        tapped = self._taps(number, (row, column))
+        tapped = self._taps(number, (row, column), plan.products)
         matrix = found.ggn + found.functional if part == "full" else getattr(found, part)
         with torch.no_grad():
             p, row_gain = _sides(tapped, row, rows)
@@ -264,7 +299,7 @@ class LinearMaps:
         moving = () if row.use.site == column.use.site else (column.use.parameter, tuple(column.inputs.tolist()))
         key = (number, *sides, moving)
         if key not in self._curvatures:
-            tapped = self._taps(number, (row, column))
+            tapped = self._taps(number, (row, column), plan.products)
             found = site_curvature(tapped, row, plan.groups[number][0], column, plan.groups[number][1], self.tick)
             while self._curvatures and found.held_bytes + self._held() > _KEPT_BYTES:
                 del self._curvatures[next(iter(self._curvatures))]
@@ -276,10 +311,27 @@ class LinearMaps:
 
     def norms(self, plan: Plan, parts: Sequence[str]) -> dict[str, float]:
         """Exact norms of parts; row by row where the curvature would take much memory."""
-        if plan.held_bytes > _KEPT_BYTES and plan.streams:
+        if plan.held_bytes <= _KEPT_BYTES or not plan.streams:
+            return {part: float(self._sum(part, plan).frobenius_norm()) for part in parts}
+        name = plan.row[0].block.name
+        if not all((name, part) in self._norms for part in parts):
             (piece,), ((grouping, _),) = plan.row, plan.groups
-            return streamed_norms(self._taps(0, (piece,)), piece, grouping, parts, self.tick)
-        return {part: float(self._sum(part, plan).frobenius_norm()) for part in parts}
+            alike = [piece, *self._alike(piece)]
+            tapped = self._taps(0, (piece,), plan.products)
+            for one, norms in zip(alike, streamed_norms(tapped, alike, grouping, parts, self.tick), strict=True):
+                self._norms |= {(one.block.name, part): norm for part, norm in norms.items()}
+        return {part: self._norms[name, part] for part in parts}
+
+    def _alike(self, piece: Piece) -> list[Piece]:
+        """Other blocks that feed the same outputs of the same map, whose norms cost nothing more."""
+        found = []
+        for block in self.problem.blocks.values():
+            pieces = None if block is piece.block else self._pieces(block)
+            if isinstance(pieces, list) and pieces[0].use.site == piece.use.site:
+                same = len(pieces[0].features) == len(piece.features)
+                if same and bool((pieces[0].features == piece.features).all()):
+                    found.append(pieces[0])
+        return found
 
 
 def _nothing() -> None:

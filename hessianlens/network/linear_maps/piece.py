@@ -32,6 +32,11 @@ class Piece:
         """Inputs by outputs."""
         return len(self.inputs), len(self.features)
 
+    @property
+    def weighs(self) -> bool:
+        """Whether it multiplies inputs into outputs, rather than scale or shift these one by one."""
+        return self.use.kind in (Kind.IN_OUT, Kind.OUT_IN)
+
     def cut(self, tensor: Tensor) -> list[Tensor]:
         """A tensor shaped as the block, as inputs by outputs."""
         if self.use.kind is Kind.IN_OUT:

@@ -9,6 +9,7 @@ and ``<C_n, C_m>`` is a sum over the rows of C, which come one product at a time
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -18,7 +19,6 @@ from torch import Tensor
 from hessianlens.network.linear_maps.grouping import Grouping
 from hessianlens.network.linear_maps.piece import Piece
 from hessianlens.network.linear_maps.tapped import Tapped
-from hessianlens.network.linear_maps.taps import Kind
 
 _CHUNK_BYTES = 2**27
 """Rows that are held at once."""
@@ -26,43 +26,82 @@ _CHUNK_BYTES = 2**27
 
 @dataclass(frozen=True, eq=False)
 class _Rows:
-    """Some rows of a part at every position, ``[row, position, feature]``, in float64; with the numbers of the rows."""
+    """Some rows of a part at every position, ``[row, position, feature]``; with the numbers of the rows."""
 
     places: list[int]
     values: dict[str, Tensor]
 
 
 def streamed_norms(
-    tapped: Tapped, piece: Piece, grouping: Grouping, parts: Sequence[str], tick: Callable[[], None]
-) -> dict[str, float]:
-    """Norms of a block with itself, where no two positions are coupled.
+    tapped: Tapped, pieces: Sequence[Piece], grouping: Grouping, parts: Sequence[str], tick: Callable[[], None]
+) -> list[dict[str, float]]:
+    """Norms of blocks with themselves, where no two positions are coupled; a weight and its bias in one pass.
 
     Args:
         tapped: A batch, with a delta at the map's outputs.
-        piece: The block.
+        pieces: Blocks of one map, with the same outputs.
         grouping: Every position by itself.
         parts: Among "full", "ggn" and "functional".
         tick: Is called after every product.
     """
-    inputs = tapped.inputs(piece.use.parameter)
-    given = None if inputs is None else inputs.detach().double()
-    gains = given[:, piece.features] if given is not None and piece.use.kind is Kind.GAIN else None
-    totals = dict.fromkeys(parts, 0.0)
-    grams: dict[str, Tensor] = {}
-    for rows in _chunks(tapped, piece, grouping, parts, tick):
+    sums = [_Weight(tapped, piece) if piece.weighs else _Vector(tapped, piece) for piece in pieces]
+    for rows in _chunks(tapped, pieces[0], grouping, parts, tick):
         for part, values in rows.values.items():
-            if given is not None and gains is None:
-                flat = values.transpose(0, 1).flatten(1)
-                grams[part] = grams[part].addmm_(flat, flat.T) if part in grams else flat @ flat.T
-                continue
-            if gains is not None:
-                values = values * gains[:, rows.places].T[..., None] * gains
-            totals[part] += float(values.sum(1).square().sum())
-    if given is not None and gains is None:
-        a = given[:, piece.inputs]
-        weights = (a @ a.T).square()
-        totals = {part: float((weights * gram).sum()) for part, gram in grams.items()}
-    return {part: max(totals[part], 0.0) ** 0.5 for part in parts}
+            for one in sums:
+                one.add(part, rows.places, values)
+    return [{part: max(one.square(part), 0.0) ** 0.5 for part in parts} for one in sums]
+
+
+class _Weight:
+    """``|sum_n a_n a_n^T (x) C_n|^2`` from Gram matrices of rows."""
+
+    def __init__(self, tapped: Tapped, piece: Piece) -> None:
+        inputs = tapped.inputs(piece.use.parameter)
+        assert inputs is not None
+        self._inputs = inputs.detach()[:, piece.inputs].double()
+        self._grams: dict[str, Tensor | float] = {}
+
+    def add(self, part: str, places: list[int], rows: Tensor) -> None:
+        self._grams[part] = self._grams.get(part, 0.0) + _gram(rows, places[0])
+
+    def square(self, part: str) -> float:
+        return float(((self._inputs @ self._inputs.T).square() * self._grams[part]).sum())
+
+
+class _Vector:
+    """``|sum_n diag(a_n) C_n diag(a_n)|^2`` of a gain, or the same without a, of a bias."""
+
+    def __init__(self, tapped: Tapped, piece: Piece) -> None:
+        inputs = tapped.inputs(piece.use.parameter)
+        self._gains = None if inputs is None else inputs.detach()[:, piece.features].double()
+        self._squares: dict[str, float] = {}
+
+    def add(self, part: str, places: list[int], rows: Tensor) -> None:
+        values = rows.double()
+        if self._gains is not None:
+            values = values * self._gains[:, places].T[..., None] * self._gains
+        self._squares[part] = self._squares.get(part, 0.0) + float(values.sum(1).square().sum())
+
+    def square(self, part: str) -> float:
+        return self._squares[part]
+
+
+def _gram(rows: Tensor, first: int) -> Tensor | float:
+    """``[position, position]`` inner products of rows of symmetric matrices, from the diagonal on.
+
+    What stands behind the diagonal counts for its mirror image too. Largest entries are one on the way, so that squares
+    fit in single precision; sums of chunks are in double.
+    """
+    low, high = rows.aminmax()
+    largest = max(-float(low), float(high))
+    if largest == 0:
+        return 0.0
+    kept = rows[..., first:] / largest
+    count, width = kept.shape[0], kept.shape[2]
+    sides = torch.full((count, width), math.sqrt(2), dtype=kept.dtype, device=kept.device).triu(1)
+    sides.diagonal().fill_(1)
+    flat = (kept * sides[:, None]).transpose(0, 1).flatten(1)
+    return (flat @ flat.T).double() * largest**2
 
 
 def streamed_bytes(piece: Piece, grouping: Grouping, parts: int) -> int:
@@ -80,7 +119,7 @@ def _chunks(
     held: dict[str, list[Tensor]] = {part: [] for part in parts}
     for _, place, tangent in tapped.tangents(piece.use.site, piece.features, grouping):
         ggn, functional = (
-            found[:, piece.features].double() for found in tapped.products(piece.use.site, tangent, piece.use.site)
+            found[:, piece.features] for found in tapped.products(piece.use.site, tangent, piece.use.site)
         )
         found = {"ggn": ggn, "functional": functional, "full": ggn + functional}
         for part in parts:

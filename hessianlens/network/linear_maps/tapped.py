@@ -12,6 +12,7 @@ from torch import Tensor
 from hessianlens.curvature.linearisation import Linearisation
 from hessianlens.network.decoupling import couples_no_groups
 from hessianlens.network.linear_maps.grouping import Grouping
+from hessianlens.network.linear_maps.readout import Readout
 from hessianlens.network.linear_maps.taps import Record, Taps, Use
 from hessianlens.problems import Batch, Problem
 
@@ -30,10 +31,11 @@ class Tapped:
         problem: The problem.
         batch: One batch of it.
         uses: Parameters in use, at the sites of interest.
+        readout: The network's last map, if what lies behind it is to be taken from its quadratic form.
     """
 
-    def __init__(self, problem: Problem, batch: Batch, uses: Sequence[Use]) -> None:
-        self.problem = problem
+    def __init__(self, problem: Problem, batch: Batch, uses: Sequence[Use], readout: Readout | None = None) -> None:
+        self.problem, self.readout = problem, readout
         self._shapes = {use.site: use.outputs for use in uses}
         self._record = Record()
         deltas = {
@@ -41,14 +43,15 @@ class Tapped:
             for site, shape in self._shapes.items()
         }
         # Modules that are called by themselves, as when one is to blame, would be counted as further sites.
-        seen = replace(problem, forward=self._forward, params=deltas, blocks={}, data=[batch], source=None)
+        loss = problem.loss if readout is None else readout.loss
+        seen = replace(problem, forward=self._forward, loss=loss, params=deltas, blocks={}, data=[batch], source=None)
         self.at = Linearisation(seen, batch, list(deltas))
 
     def _forward(self, deltas: Mapping[str, Tensor], batch: Batch) -> Tensor:
         with Taps(self.problem.params, {int(site): delta for site, delta in deltas.items()}) as taps:
             outputs = self.problem.forward(self.problem.params, batch)
         self._record = taps.record
-        return outputs
+        return outputs if self.readout is None else self.readout.inputs(taps.record)
 
     def inputs(self, parameter: str) -> Tensor | None:
         """What a parameter is multiplied with, ``[position, feature]``, on the graph; None for a shift."""

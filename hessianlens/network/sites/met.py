@@ -23,7 +23,7 @@ from hessianlens.network.linear_maps.taps import Kind, Taps, Use
 from hessianlens.network.rehearsal import sequences_of
 from hessianlens.network.sites.calls import AttentionCalls, Call
 from hessianlens.network.sites.operands import Operand, Turned, close, operand_of, pairs_of, plain, source_of, turned
-from hessianlens.network.sites.score_rule import ScoreRule, score_rule
+from hessianlens.network.sites.score_rules import ScoreRule, score_rule
 from hessianlens.network.sites.site import AttentionSite, Projection, heads_of, with_ones
 from hessianlens.problems import Batch, Problem
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import hessianlens as hl
-from hessianlens.network.exactly import ANY_PRICE, exactly
+from hessianlens.network.exact_blocks import ANY_PRICE, exactly
 from hessianlens.network.last_attention import ExactAttention, exact_attention
 from hessianlens.network.sites import met
 from hessianlens.problems import Problem, layer_of

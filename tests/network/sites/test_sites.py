@@ -14,7 +14,7 @@ from hessianlens.network.linear_maps.taps import Kind, Use
 from hessianlens.network.sites import AttentionSite, Projection, find_site, frozen_copy
 from hessianlens.network.sites.calls import AttentionCalls
 from hessianlens.network.sites.operands import pairs_of, plain, turned
-from hessianlens.network.sites.score_rule import ScoreRule, score_rule
+from hessianlens.network.sites.score_rules import ScoreRule, score_rule
 from hessianlens.network.sites.site import heads_of, with_ones
 from hessianlens.problems import Block, Problem
 from tests.curvature import hugging_face, networks

@@ -107,7 +107,38 @@ class Mapped:
         return self.maps.norms(self.plan, parts)
 
 
-Answer = Attention | Mapped
+@dataclass(frozen=True, eq=False)
+class ReadOut:
+    """The weight or bias of the last map, with itself: only its norms."""
+
+    maps: LinearMaps
+    block: Block
+    products: int = 0
+    held_bytes: int = 0
+
+    @property
+    def why(self) -> str:
+        """Why it is exact, in words."""
+        return "it makes the outputs, and the loss of every position is the cross-entropy of these"
+
+    def operator(self, part: str) -> StructuredOperator:
+        """The matrix, by products."""
+        return self._mapped().operator(part)
+
+    def norms(self, parts: Sequence[str]) -> dict[str, float]:
+        """Norms of parts; by products where the sum would cancel."""
+        found = self.maps.readout_norm(self.block)
+        if found is None:
+            return self._mapped().norms(parts)
+        return {part: 0.0 if part == "functional" else found for part in parts}
+
+    def _mapped(self) -> Mapped:
+        plan = self.maps.plan(self.block, self.block, math.inf)
+        assert isinstance(plan, Plan)
+        return Mapped(self.maps, plan)
+
+
+Answer = Attention | Mapped | ReadOut
 
 
 class Exactly:
@@ -129,6 +160,8 @@ class Exactly:
             price: The most that it may cost.
             norms_only: Whether its norms are enough, which may take less memory.
         """
+        if norms_only and row is column and self.maps.reads_out(row):
+            return ReadOut(self.maps, row)
         attention = self.affordable_attention((row, column), price)
         if isinstance(attention, ExactAttention):
             if attention.covers((row, column)) and not (
@@ -147,8 +180,8 @@ class Exactly:
         return Mapped(self.maps, plan)
 
     def _better_mapped(self, attention: ExactAttention, row: Block, column: Block, price: Price) -> bool:
-        """Several heads make many small blocks, which queries and outputs, each position by itself, do without."""
-        if row is not column or attention.single_head:
+        """The output projection of several heads makes many small blocks, which it does without as a linear map."""
+        if row is not column or attention.single_head or not attention.is_output(row):
             return False
         plan = self.maps.plan(row, column, min(price.products, CHEAP_PRODUCTS))
         return isinstance(plan, Plan) and plan.streams and plan.held_bytes <= min(price.held_bytes, CHEAP_BYTES)

@@ -1,8 +1,9 @@
-"""Norms of the parts of a key or value block of a last attention layer of several heads.
+"""Norms of the parts of a query, key or value block of a last attention layer of several heads.
 
 With ``D_n = W_O C_n W_O^T`` the curvature at what the heads put out, by pairs of heads,
 
-    keys     sum_n q_n^h q_n^h'^T (x) X^T M_n^hh' X,    M_n^hh' = J_n^h^T V^h D_n^hh' V^h'^T J_n^h' (+ own, for h = h')
+    queries  sum_n x_n x_n^T (x) K^h^T M_n^hh' K^h',    M_n^hh' = J_n^h^T V^h D_n^hh' V^h'^T J_n^h' (+ own, for h = h')
+    keys     sum_n q_n^h q_n^h'^T (x) X^T M_n^hh' X
     values   sum_n m_n^h m_n^h'^T (x) D_n^hh'
 
 and the square of a norm is the sum over pairs of heads. Nothing larger than the length of a sequence or the width of a
@@ -62,21 +63,42 @@ class HeadNorms:
         """Norms of the ggn, functional and full part of a block with itself; None where this way does not apply.
 
         Args:
-            name: The parameter, K or O (that is v).
+            name: The parameter: Q, K, O (that is v) or U.
             pieces: Pieces of the block, as the heads that share each.
             rows: Rows of the parameter that belong to the block.
         """
+        heads = [h for piece in pieces for h in piece]
+        alone = len(heads) == len(pieces)
         plain = all(type(head) is FactoredValueAttention for head in self.layer.heads)
-        alone = all(len(piece) == 1 for piece in pieces)
-        if name not in ("K", "O") or (name == "K" and not (plain and alone)):
-            return None
         with torch.no_grad():
-            found = self._keys([piece[0] for piece in pieces], rows) if name == "K" else self._values(pieces, rows)
+            if name == "Q" and alone:
+                found = self._queries(heads, rows)
+            elif name == "K" and alone and plain:
+                found = self._keys(heads, rows)
+            else:
+                found = self._values(pieces, rows) if name == "O" else None
         if found is None:
             return None
         inner, largest = found
         there = (largest != 0).double()
         return norms_of_parts(inner, there, torch.float64) if bool(inner.isfinite().all()) else None
+
+    def _queries(self, heads: Sequence[int], rows: slice) -> tuple[Tensor, Tensor] | None:
+        first = self._heads[heads[0]]
+        x, size = normalised(first.score_ports["Q"].vector[..., rows].flatten(0, 1))
+        if 2 * first.scores.numel() * first.scores.shape[-1] * x.element_size() > LARGEST_BYTES:
+            return None
+        weights = (x @ x.T).square()
+        total, largest = _Sum(), torch.zeros(2, dtype=torch.float64)
+        for h, other, times in _pairs(heads):
+            ports = [self._heads[k].score_ports["Q"] for k in (h, other)]
+            K, L = (port.matrices_at(0, first.scores.shape[1])[:, None] for port in ports)
+            small = (K.transpose(-1, -2) @ self._score_matrices(h, other) @ L).transpose(0, 1).flatten(1, 2).flatten(2)
+            G, sizes = each_normalised(small, dims=(1, 2))
+            inner = torch.stack([torch.stack([weighted_gram(weights, a, b, a is b) for b in G]) for a in G])
+            total.add(inner, sizes * size**2, times)
+            largest = torch.maximum(largest, sizes.cpu())
+        return total.inner, largest
 
     def _keys(self, heads: Sequence[int], rows: slice) -> tuple[Tensor, Tensor] | None:
         first = self._heads[heads[0]]

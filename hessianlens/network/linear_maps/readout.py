@@ -1,0 +1,167 @@
+"""The last linear map of a network and the cross-entropy behind it, in closed form whatever the vocabulary.
+
+Where the outputs are ``o_n = y_n W + b`` and the loss weighs the cross-entropy of every position, its Hessian there is
+``w_n (diag(p_n) - p_n p_n^T)`` with p the softmax of o. Then
+
+    C_n = w_n W (diag(p_n) - p_n p_n^T) W^T
+
+is the curvature at y, and behind y the network is this quadratic form: products need the vocabulary no more. C is
+formed a slice of the vocabulary after the other. The Hessian of W itself is
+``sum_n y_n y_n^T (x) w_n (diag(p_n) - p_n p_n^T)``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from hessianlens.network.linear_maps.taps import Kind, Record, Taps, Use
+from hessianlens.problems import Batch, Problem
+
+_SLICE = 2048
+"""Words that are looked at together."""
+_WORTH = 4
+"""Words to a feature of y from which the quadratic form is cheaper than the vocabulary."""
+_LARGEST_BYTES = 2**28
+"""Room for C."""
+_CANCELLED = 1e-6
+"""Share of its terms below which a sum has lost too many digits."""
+_ROUNDING = 1e3
+
+
+@dataclass(frozen=True, eq=False)
+class Readout:
+    """The last linear map at one batch.
+
+    Attributes:
+        use: How its weight enters.
+        shift: The parameter of its bias, if there is one.
+        weight: W, features by words.
+        at: y, ``[position, feature]``.
+        chances: p, ``[position, word]``.
+        weights: w, ``[position]``.
+        slope: The gradient of the loss at the outputs, ``[position, word]``.
+        shape: Shape of y in the network.
+    """
+
+    use: Use
+    shift: str | None
+    weight: Tensor
+    at: Tensor
+    chances: Tensor
+    weights: Tensor
+    slope: Tensor
+    shape: tuple[int, ...]
+
+    @property
+    def pays(self) -> bool:
+        """Whether the quadratic form is cheaper than the vocabulary, and fits."""
+        features, words = self.weight.shape
+        held = len(self.at) * features**2 * self.weight.element_size()
+        return words >= _WORTH * features and held <= _LARGEST_BYTES
+
+    @cached_property
+    def curvature(self) -> Tensor:
+        """C, ``[position, feature, feature]``."""
+        features, words = self.weight.shape
+        found = self.at.new_zeros(len(self.at), features, features)
+        for n in self.weights.nonzero()[:, 0].tolist():
+            for start in range(0, words, _SLICE):
+                W, p = self.weight[:, start : start + _SLICE], self.chances[n, start : start + _SLICE]
+                found[n].addmm_(W * p, W.T)
+            mean = self.weight @ self.chances[n]
+            found[n].addr_(mean, mean, alpha=-1).mul_(self.weights[n])
+        return found
+
+    def loss(self, y: Tensor, _: Batch) -> Tensor:
+        """The loss as a function of y, up to a constant, exact to the second derivative."""
+        moved = y.reshape(self.at.shape) - self.at
+        turned = (self.curvature @ moved[..., None])[..., 0]
+        return (moved * (self._gradient + turned / 2)).sum()
+
+    @cached_property
+    def _gradient(self) -> Tensor:
+        return self.slope @ self.weight.T
+
+    def inputs(self, record: Record) -> Tensor:
+        """Y on the graph of a run."""
+        (use,) = (use for use in record.uses if use.parameter == self.use.parameter and use.site == self.use.site)
+        assert use.inputs is not None
+        return use.inputs
+
+
+def readout_norm(readouts: Sequence[Readout], parameter: str) -> float | None:
+    """The norm of the Hessian of W or b, which has no functional part; None where too many digits would cancel.
+
+    With ``<diag(p) - p p^T, diag(q) - q q^T> = p.q - p^2.q - p.q^2 + (p.q)^2`` for every pair of positions.
+
+    Args:
+        readouts: The last map at each batch.
+        parameter: That of the weight or of the bias.
+    """
+    p, w, y = (torch.cat([getattr(one, name) for one in readouts]).double() for name in ("chances", "weights", "at"))
+    both, crossed = p @ p.T, p @ p.square().T
+    pairs = torch.outer(w, w)
+    if parameter == readouts[0].use.parameter:
+        pairs = pairs * (y @ y.T).square()
+    sums = [float((pairs * term).sum()) for term in (both, crossed, crossed.T, both.square())]
+    total = sums[0] - sums[1] - sums[2] + sums[3]
+    return None if total <= _CANCELLED * sums[0] else total**0.5
+
+
+def readout_of(problem: Problem, batch: Batch) -> Readout | None:
+    """The last linear map of a network, if it makes the outputs and the loss behind is cross-entropy; None if not.
+
+    Args:
+        problem: From `hessianlens.problem`.
+        batch: One batch of it.
+    """
+    with problem.scope(), torch.no_grad(), Taps(problem.params) as taps:
+        outputs = problem.forward(problem.params, batch)
+    linear = [use for use in taps.record.uses if use.kind in (Kind.IN_OUT, Kind.OUT_IN)]
+    if not linear or linear[-1].inputs is None or tuple(outputs.shape) != linear[-1].outputs:
+        return None
+    use, parameter = linear[-1], problem.params[linear[-1].parameter].detach()
+    weight = parameter.T if use.kind is Kind.OUT_IN else parameter
+    assert use.inputs is not None
+    y, flat = use.inputs.flatten(0, -2), outputs.flatten(0, -2)
+    rest = flat - y @ weight
+    if not _close(rest, rest[:1].expand_as(rest), flat):
+        return None
+    behind = [one.parameter for one in taps.record.uses if one.site >= use.site and one.kind is Kind.SHIFT]
+    chances = flat.softmax(-1)
+    found = _loss_weights(problem, batch, outputs, chances)
+    if found is None:
+        return None
+    weights, slope = found
+    shift = behind[0] if len(behind) == 1 else None
+    return Readout(use, shift, weight, y, chances, weights, slope, tuple(use.inputs.shape))
+
+
+def _loss_weights(problem: Problem, batch: Batch, outputs: Tensor, chances: Tensor) -> tuple[Tensor, Tensor] | None:
+    """W and the slope, if the Hessian of the loss is ``w_n (diag(p_n) - p_n p_n^T)``: two random products tell."""
+    with problem.scope(), torch.enable_grad():
+        point = outputs.detach().requires_grad_()
+        (slope,) = torch.autograd.grad(problem.loss(point, batch), point, create_graph=True)
+        if not slope.requires_grad:
+            return None
+        weights = chances.new_zeros(len(chances))
+        for seed in range(2):
+            u = torch.randn(chances.shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+            u = u.to(chances)
+            (turned,) = torch.autograd.grad(slope, point, u.reshape(point.shape), retain_graph=True)
+            found, plain = turned.reshape(chances.shape), chances * (u - (chances * u).sum(-1, keepdim=True))
+            if seed == 0:
+                weights = (found * plain).sum(-1) / plain.square().sum(-1).clamp(min=torch.finfo(plain.dtype).tiny)
+            if not _close(found, weights[:, None] * plain, found):
+                return None
+    return weights, slope.detach().reshape(chances.shape)
+
+
+def _close(found: Tensor, expected: Tensor, like: Tensor) -> bool:
+    allowed = _ROUNDING * torch.finfo(like.dtype).eps * float(like.abs().max())
+    return float((found - expected).abs().max()) <= allowed

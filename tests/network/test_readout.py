@@ -1,0 +1,147 @@
+"""The last map and the cross-entropy behind it: the same curvature and norms as by products, or left alone."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as nnf
+
+import hessianlens as hl
+from hessianlens.network.exact_blocks import ReadOut
+from hessianlens.network.linear_maps import LinearMaps, readout
+from hessianlens.network.linear_maps import exact as maps_of_a_network
+from hessianlens.network.linear_maps.readout import Readout, readout_norm, readout_of
+from hessianlens.problems import Problem
+from tests.curvature import hugging_face, networks
+from tests.curvature.networks import pairs, tokens
+from tests.network.sites.families import FAMILIES, token_ids
+from tests.oracles.comparison import assert_same
+from tests.variants import DOUBLE
+
+PARTS = {"full": hl.hessian, "ggn": hl.ggn, "functional": hl.functional}
+
+
+def _untied(**options: object) -> Problem:
+    model = hugging_face.gpt2(tie_word_embeddings=False, **options)
+    return hl.problem(model, [hugging_face.padded(2), hugging_face.padded(1, 4, seed=7)])
+
+
+def _smoothed(outputs: Tensor, batch: tuple[Tensor, Tensor]) -> Tensor:
+    weights = torch.linspace(0.5, 2, outputs.shape[-1], dtype=outputs.dtype)
+    flat = outputs.flatten(0, -2)
+    return nnf.cross_entropy(flat, batch[1].flatten(), weight=weights, reduction="sum") + nnf.cross_entropy(
+        flat, batch[1].flatten(), label_smoothing=0.1
+    )
+
+
+READ: dict[str, Callable[[], Problem]] = {
+    "GPT-2, padded, two batches": _untied,
+    "toy": lambda: networks.toy_problem(2, norm="pre"),
+    "toy, weights and smoothing": lambda: networks.toy_problem(2, norm="pre", loss=_smoothed),
+    "Llama": lambda: hl.problem(FAMILIES["Llama"](), {"input_ids": token_ids()}),
+    "BERT, bias": lambda: hl.problem(FAMILIES["BERT"](), {"input_ids": token_ids(), "labels": token_ids()}),
+}
+NOT_READ: dict[str, Callable[[], Problem]] = {
+    "square": lambda: networks.toy_problem(data=(tokens(2), torch.randn(2, 4, networks.VOCAB).double()), loss="square"),
+    "a term more": lambda: networks.toy_problem(
+        2, loss=lambda o, b: nnf.cross_entropy(o.flatten(0, 1), b[1].flatten()) + 1e-3 * o.logsumexp(-1).square().sum()
+    ),
+    "capped outputs": lambda: hl.problem(FAMILIES["Gemma2, capped scores, window"](), {"input_ids": token_ids()}),
+    "a straight loss": lambda: networks.toy_problem(2, loss=lambda o, b: o.sum()),
+}
+
+
+@pytest.mark.parametrize("name", READ)
+def test_the_curvature_is_that_of_products(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At every map before the last one, for every pair of blocks behind the attention."""
+    monkeypatch.setattr(readout, "_WORTH", 0)
+    problem = READ[name]()
+    maps = LinearMaps(problem)
+    last = max(name for name in problem.blocks if name.startswith("layer")).split(".")[0]
+    names = [f"{last}.attn.o", f"{last}.mlp.in", f"{last}.mlp.out", "layer0.attn.q"]
+    for row, column in itertools.combinations_with_replacement(names, 2):
+        plan = maps.plan(problem.blocks[row], problem.blocks[column], float("inf"))
+        for part, make in PARTS.items():
+            op = make(problem, row, column, method="products")
+            expected = op @ torch.eye(op.shape[1], dtype=DOUBLE)
+            error = float((maps.operator(part, plan).to_dense() - expected).norm())
+            assert error <= 1e-9 * max(float(expected.norm()), 1e-5), f"{part} {row} x {column}"
+    assert all("curvature" in vars(maps.readout(number)) for number in range(len(problem.data)))
+
+
+@pytest.mark.parametrize("name", READ)
+def test_the_last_map_has_its_norm_without_products(name: str) -> None:
+    problem = READ[name]()
+    blocks = [b for b in problem.blocks if b in ("unembed", "unembed.bias") and "shared" not in problem.blocks[b].note]
+    norms = hl.block_norms(problem, blocks)
+    for block in blocks:
+        op = hl.hessian(problem, block, method="products")
+        expected = float((op @ torch.eye(op.shape[1], dtype=DOUBLE)).norm())
+        for part in ("full", "ggn"):
+            assert norms[block, part].exact and norms[block, part].value == pytest.approx(expected, rel=1e-10)
+        assert norms[block, "functional"].value == 0 and norms[block, "functional"].exact
+        assert norms.why[block] == ReadOut(None, None).why
+    assert blocks
+
+
+@pytest.mark.parametrize("name", NOT_READ)
+def test_other_losses_are_left_to_products(name: str) -> None:
+    problem = NOT_READ[name]()
+    assert readout_of(problem, problem.data[0]) is None
+    block = "layer1.mlp.out" if "layer1.mlp.out" in problem.blocks else "unembed"
+    op = hl.hessian(problem, block, method="products")
+    expected = float((op @ torch.eye(op.shape[1], dtype=op.dtype)).norm())
+    assert hl.block_norms(problem, block, method="exact")[block, "full"].value == pytest.approx(expected)
+
+
+def test_chances_that_are_nearly_certain_are_left_to_products() -> None:
+    """The four terms of the norm would cancel; products do not."""
+    model = networks.toy(norm="pre")
+    with torch.no_grad():
+        model.W_U.mul_(60)
+    problem = hl.problem(model, pairs(2), "cross_entropy")
+    found = readout_of(problem, problem.data[0])
+    assert found is None or readout_norm([found], found.use.parameter) is None
+    op = hl.hessian(problem, "unembed", method="products")
+    expected = float((op @ torch.eye(op.shape[1], dtype=DOUBLE)).norm())
+    assert hl.block_norms(problem, "unembed")["unembed", "full"].value == pytest.approx(expected, rel=1e-8)
+
+
+def test_the_vocabulary_is_cut_into_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = READ["GPT-2, padded, two batches"]()
+    whole = readout_of(problem, problem.data[0]).curvature
+    monkeypatch.setattr(readout, "_SLICE", 2)
+    assert_same(readout_of(problem, problem.data[0]).curvature, whole, "curvature")
+
+
+def test_a_wrong_quadratic_form_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Readout, "_gradient", property(lambda self: -self.slope @ self.weight.T))
+    with pytest.raises(AssertionError):
+        test_the_curvature_is_that_of_products("toy", monkeypatch)
+
+
+def test_it_is_made_only_where_it_pays(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = READ["toy"]()
+    block = problem.blocks["layer0.mlp.in"]
+    maps = LinearMaps(problem)
+    maps.operator("full", maps.plan(block, block, float("inf"))).to_dense()
+    assert "curvature" not in vars(maps.readout(0))
+
+
+def test_a_weight_and_its_bias_share_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem, ticks = hl.problem(hugging_face.gpt2(), {"input_ids": tokens()}), []
+    maps = LinearMaps(problem)
+    monkeypatch.setattr(maps_of_a_network, "_KEPT_BYTES", 0)
+    names = ["layer1.mlp.in", "layer1.mlp.in.bias"]
+    with maps.watched(lambda: ticks.append(1)):
+        found = [maps.norms(maps.plan(*[problem.blocks[name]] * 2, float("inf")), tuple(PARTS)) for name in names]
+    assert len(ticks) == len(problem.params["transformer.h.1.mlp.c_fc.bias"])
+    for name, norms in zip(names, found, strict=True):
+        for part, make in PARTS.items():
+            op = make(problem, name, method="products")
+            expected = float((op @ torch.eye(op.shape[1], dtype=DOUBLE)).norm())
+            assert norms[part] == pytest.approx(expected, rel=1e-10)
