@@ -13,6 +13,7 @@ positions of a sequence are, and it takes one for every position and feature.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -22,10 +23,17 @@ from torch import Tensor
 
 from hessianlens.errors import InputError
 from hessianlens.network.linear_maps.curvature import SiteCurvature, grouping_of, site_curvature
+from hessianlens.network.linear_maps.elementwise import elementwise_behind
 from hessianlens.network.linear_maps.grouping import Grouping, groupings
 from hessianlens.network.linear_maps.piece import Piece, piece_of
 from hessianlens.network.linear_maps.readout import Readout, readout_norm, readout_of
-from hessianlens.network.linear_maps.streamed import streamed_bytes, streamed_norms
+from hessianlens.network.linear_maps.streamed import (
+    Rows,
+    rows_at_once,
+    rows_by_products,
+    streamed_bytes,
+    streamed_norms,
+)
 from hessianlens.network.linear_maps.tapped import Tapped, recorded
 from hessianlens.network.linear_maps.taps import Kind, Record
 from hessianlens.network.rehearsal import sequences_of
@@ -34,6 +42,8 @@ from hessianlens.problems import Block, Problem, layer_of
 
 _KEPT_BYTES = 2**28
 """Curvature kept for further blocks of the same maps."""
+_BEHIND_BYTES = 2**29
+"""The most that the curvature at the next map may take where it stands in for that at a map itself."""
 _PARTS_HELD = 3
 """Gauss-Newton and functional part, and their sum."""
 
@@ -69,7 +79,7 @@ class Plan:
         """What its norms hold."""
         if self.held_bytes <= _KEPT_BYTES or not self.streams:
             return self.held_bytes
-        return streamed_bytes(self.row[0], self.groups[0][0], _PARTS_HELD)
+        return streamed_bytes(self.row[0], self.groups[0][0], _PARTS_HELD) + _BEHIND_BYTES
 
     @property
     def why(self) -> str:
@@ -317,10 +327,33 @@ class LinearMaps:
         if not all((name, part) in self._norms for part in parts):
             (piece,), ((grouping, _),) = plan.row, plan.groups
             alike = [piece, *self._alike(piece)]
-            tapped = self._taps(0, (piece,), plan.products)
-            for one, norms in zip(alike, streamed_norms(tapped, alike, grouping, parts, self.tick), strict=True):
+            rows = self._rows_from_behind(piece, grouping)
+            tapped = self._taps(0, (piece,), 0 if rows else plan.products)
+            rows = rows or rows_by_products(tapped, piece, grouping, self.tick)
+            for one, norms in zip(alike, streamed_norms(tapped, alike, rows, parts), strict=True):
                 self._norms |= {(one.block.name, part): norm for part, norm in norms.items()}
         return {part: self._norms[name, part] for part in parts}
+
+    def _rows_from_behind(self, piece: Piece, grouping: Grouping) -> Iterator[Rows] | None:
+        """The curvature at a map's outputs from that at the next map's, where that has fewer; None if it cannot be."""
+        if (following := elementwise_behind(self.problem, self.problem.data[0], piece.use.site)) is None:
+            return None
+        parameter = following.use.parameter
+        block = Block.of(f"all of {parameter}", parameter, self.problem.params[parameter])
+        plan = self.plan(block, block, math.inf)
+        fits = isinstance(plan, Plan) and plan.streams and plan.held_bytes <= _BEHIND_BYTES
+        if not isinstance(plan, Plan) or not fits or plan.products >= len(piece.features):
+            return None
+        behind, slope = self.curvature(plan, 0), self.slope(plan, 0)
+        size = rows_at_once(piece, grouping)
+
+        def rows() -> Iterator[Rows]:
+            places = list(range(len(piece.features)))
+            for found in following.rows(behind, slope, piece.features, size):
+                chosen, places[:] = places[: len(found["ggn"])], places[len(found["ggn"]) :]
+                yield Rows(chosen, found["ggn"], found["functional"])
+
+        return rows()
 
     def _alike(self, piece: Piece) -> list[Piece]:
         """Other blocks that feed the same outputs of the same map, whose norms cost nothing more."""

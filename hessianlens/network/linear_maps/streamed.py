@@ -10,7 +10,7 @@ and ``<C_n, C_m>`` is a sum over the rows of C, which come one product at a time
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -25,30 +25,40 @@ _CHUNK_BYTES = 2**27
 
 
 @dataclass(frozen=True, eq=False)
-class _Rows:
-    """Some rows of a part at every position, ``[row, position, feature]``; with the numbers of the rows."""
+class Rows:
+    """Some rows of the curvature at every position, ``[row, position, feature]``, from the first one's diagonal on.
+
+    Attributes:
+        places: Numbers of the rows, one after the other.
+        ggn: The Gauss-Newton part.
+        functional: The rest.
+    """
 
     places: list[int]
-    values: dict[str, Tensor]
+    ggn: Tensor
+    functional: Tensor
+
+    def part(self, name: str) -> Tensor:
+        """Those of a part."""
+        return self.ggn + self.functional if name == "full" else self.ggn if name == "ggn" else self.functional
 
 
 def streamed_norms(
-    tapped: Tapped, pieces: Sequence[Piece], grouping: Grouping, parts: Sequence[str], tick: Callable[[], None]
+    tapped: Tapped, pieces: Sequence[Piece], rows_of_all: Iterable[Rows], parts: Sequence[str]
 ) -> list[dict[str, float]]:
     """Norms of blocks with themselves, where no two positions are coupled; a weight and its bias in one pass.
 
     Args:
         tapped: A batch, with a delta at the map's outputs.
         pieces: Blocks of one map, with the same outputs.
-        grouping: Every position by itself.
+        rows_of_all: The curvature at these, row by row.
         parts: Among "full", "ggn" and "functional".
-        tick: Is called after every product.
     """
     sums = [_Weight(tapped, piece) if piece.weighs else _Vector(tapped, piece) for piece in pieces]
-    for rows in _chunks(tapped, pieces[0], grouping, parts, tick):
-        for part, values in rows.values.items():
+    for rows in rows_of_all:
+        for part in parts:
             for one in sums:
-                one.add(part, rows.places, values)
+                one.add(part, rows.places, rows.part(part))
     return [{part: max(one.square(part), 0.0) ** 0.5 for part in parts} for one in sums]
 
 
@@ -62,7 +72,7 @@ class _Weight:
         self._grams: dict[str, Tensor | float] = {}
 
     def add(self, part: str, places: list[int], rows: Tensor) -> None:
-        self._grams[part] = self._grams.get(part, 0.0) + _gram(rows, places[0])
+        self._grams[part] = self._grams.get(part, 0.0) + _gram(rows)
 
     def square(self, part: str) -> float:
         return float(((self._inputs @ self._inputs.T).square() * self._grams[part]).sum())
@@ -79,29 +89,32 @@ class _Vector:
     def add(self, part: str, places: list[int], rows: Tensor) -> None:
         values = rows.double()
         if self._gains is not None:
-            values = values * self._gains[:, places].T[..., None] * self._gains
-        self._squares[part] = self._squares.get(part, 0.0) + float(values.sum(1).square().sum())
+            values = values * self._gains[:, places].T[..., None] * self._gains[:, places[0] :]
+        total = values.sum(1) * _sides(values)
+        self._squares[part] = self._squares.get(part, 0.0) + float(total.square().sum())
 
     def square(self, part: str) -> float:
         return self._squares[part]
 
 
-def _gram(rows: Tensor, first: int) -> Tensor | float:
-    """``[position, position]`` inner products of rows of symmetric matrices, from the diagonal on.
+def _gram(rows: Tensor) -> Tensor | float:
+    """``[position, position]`` inner products of rows of symmetric matrices.
 
-    What stands behind the diagonal counts for its mirror image too. Largest entries are one on the way, so that squares
-    fit in single precision; sums of chunks are in double.
+    Largest entries are one on the way, so that squares fit in single precision; sums of chunks are in double.
     """
     low, high = rows.aminmax()
     largest = max(-float(low), float(high))
     if largest == 0:
         return 0.0
-    kept = rows[..., first:] / largest
-    count, width = kept.shape[0], kept.shape[2]
-    sides = torch.full((count, width), math.sqrt(2), dtype=kept.dtype, device=kept.device).triu(1)
-    sides.diagonal().fill_(1)
-    flat = (kept * sides[:, None]).transpose(0, 1).flatten(1)
+    flat = (rows * (_sides(rows) / largest)[:, None]).transpose(0, 1).flatten(1)
     return (flat @ flat.T).double() * largest**2
+
+
+def _sides(rows: Tensor) -> Tensor:
+    """``[row, feature]``: what stands behind the diagonal counts for its mirror image, what stands before it not."""
+    found = torch.full((len(rows), rows.shape[-1]), math.sqrt(2), dtype=rows.dtype, device=rows.device).triu(1)
+    found.diagonal().fill_(1)
+    return found
 
 
 def streamed_bytes(piece: Piece, grouping: Grouping, parts: int) -> int:
@@ -111,23 +124,28 @@ def streamed_bytes(piece: Piece, grouping: Grouping, parts: int) -> int:
     return parts * positions**2 * torch.float64.itemsize + 2 * parts * max(row, _CHUNK_BYTES)
 
 
-def _chunks(
-    tapped: Tapped, piece: Piece, grouping: Grouping, parts: Sequence[str], tick: Callable[[], None]
-) -> Iterator[_Rows]:
-    size = max(1, _CHUNK_BYTES // (grouping.groups * len(piece.features) * torch.float64.itemsize))
+def rows_at_once(piece: Piece, grouping: Grouping) -> int:
+    """Rows that fit into a chunk."""
+    return max(1, _CHUNK_BYTES // (grouping.groups * len(piece.features) * torch.float64.itemsize))
+
+
+def rows_by_products(tapped: Tapped, piece: Piece, grouping: Grouping, tick: Callable[[], None]) -> Iterator[Rows]:
+    """One product a row.
+
+    Args:
+        tapped: A batch, with a delta at the map's outputs.
+        piece: The block.
+        grouping: Every position by itself.
+        tick: Is called after every product.
+    """
+    size = rows_at_once(piece, grouping)
     places: list[int] = []
-    held: dict[str, list[Tensor]] = {part: [] for part in parts}
+    held: list[tuple[Tensor, Tensor]] = []
     for _, place, tangent in tapped.tangents(piece.use.site, piece.features, grouping):
-        ggn, functional = (
-            found[:, piece.features] for found in tapped.products(piece.use.site, tangent, piece.use.site)
-        )
-        found = {"ggn": ggn, "functional": functional, "full": ggn + functional}
-        for part in parts:
-            held[part].append(found[part])
+        ggn, functional = tapped.products(piece.use.site, tangent, piece.use.site)
+        held.append((ggn[:, piece.features], functional[:, piece.features]))
         places.append(place)
         tick()
-        if len(places) == size:
-            yield _Rows(places, {part: torch.stack(rows) for part, rows in held.items()})
-            places, held = [], {part: [] for part in parts}
-    if places:
-        yield _Rows(places, {part: torch.stack(rows) for part, rows in held.items()})
+        if len(places) == size or place == len(piece.features) - 1:
+            yield Rows(places, *(torch.stack(rows)[..., places[0] :] for rows in zip(*held, strict=True)))
+            places, held = [], []
