@@ -39,6 +39,7 @@ def assert_witnesses_agree(layer, X: Tensor, loss) -> None:
             assert float(block.to_dense().abs().max()) < 1e-14, what
             continue
         assert_same(block.to_dense(), expected, what)
+        assert_same(block @ (M := randn(block.shape[1], 2, seed=12)), expected @ M, f"{what} @ M")
         assert_same(block.frobenius_norm(), expected.norm(), f"norm of {what}")
         if row == column:
             assert_same(block.diagonal(), expected.diagonal(), f"diagonal of {what}")
@@ -145,6 +146,7 @@ def test_maps_in_full() -> None:
     R, v, u = Rotation(*randn(2, 1, 3, 4, seed=2)), randn(2, 3, 4, seed=3), randn(2, 5, 4, seed=4)
     matrices = R.matrices()[0]
     assert_same(R.turn(v), torch.einsum("neb,snb->sne", matrices, v), "turn")
+    assert_same(R.turn_own_back(v), torch.einsum("neb,sne->snb", matrices, v), "turn own back")
     assert_same(R.turn_back(u), torch.einsum("neb,sme->snmb", matrices, u), "turn back")
 
 
