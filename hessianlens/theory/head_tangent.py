@@ -58,6 +58,7 @@ class HeadChange:
         scores: Change of the scores, as far as the weights see it.
         weights: ``dA``.
         output: ``dF`` of this head.
+        pulled: ``u V'``, where it is known without u.
     """
 
     vectors: int
@@ -65,6 +66,7 @@ class HeadChange:
     scores: Tensor | None = None
     weights: Tensor | None = None
     output: Tensor | None = None
+    pulled: Tensor | None = None
 
     def spread(self, kept: Tensor) -> Tensor:
         """Numbers of all sequences, for the sequences of every vector."""
@@ -119,6 +121,16 @@ class HeadTangent:
         return self.head.values if self.head.value_pair is None else self.value_ports[self.head.value_pair[1]].content
 
     @cached_property
+    def _gram(self) -> Tensor:
+        """``V V'``."""
+        return self.head.values @ self.head.values.mT
+
+    @property
+    def gram_pays(self) -> bool:
+        """Whether one product with ``V V'`` is less than two with V."""
+        return self._values.shape[1] <= 2 * self._values.shape[2]
+
+    @cached_property
     def _row_sums(self) -> Tensor:
         """Sums of all rows of A, ``[1, (s i)]``."""
         return self.head.weights.sum(-1).reshape(1, -1)
@@ -143,15 +155,28 @@ class HeadTangent:
 
     # --- forward -----------------------------------------------------------------------------------------------------
 
-    def change(self, projected: Mapping[str, Projected], vectors: int) -> HeadChange:
-        """What the changes of some of the weights change, from their inputs' products with them."""
+    def change(
+        self, projected: Mapping[str, Projected], vectors: int, parts: Summands, alone: Tensor | None = None
+    ) -> HeadChange:
+        """What the changes of some of the weights change.
+
+        Args:
+            projected: Products of what enters the weights with their changes.
+            vectors: How many changes there are.
+            parts: The summands for which this is needed.
+            alone: ``c_i`` if ``C_i = c_i I`` and nothing but scores of this head is changed and asked for.
+        """
         found = HeadChange(vectors, {name: self._turned(name, each.each) for name, each in projected.items()})
-        scores = self._scores(found)
+        scores = self._scores(found) if parts.outer or parts.functional else None
         if scores is not None:
             by_vector = scores.view(vectors, *self.head.weights.shape)
             seen = self.rows.seen(by_vector)
             found.scores, found.weights = seen, self.rows.pushed(seen).flatten(0, 1)
-        found.output = self._output(found, projected)
+        if parts.outer and alone is None:
+            found.output = self._output(found, projected)
+        elif parts.outer and alone is not None and found.weights is not None:
+            met = torch.bmm(found.weights, found.spread(self._gram)).view(vectors, *self.head.weights.shape)
+            found.pulled = met.mul_(alone[..., None]).flatten(0, 1)
         return found
 
     def _turned(self, name: str, each: Tensor, back: bool = False) -> Tensor:
@@ -225,7 +250,7 @@ class HeadTangent:
 
     def _changed_score_gradient(self, change: HeadChange, read: Tensor | None, parts: Summands) -> Tensor | None:
         """``dE = J' (u V' + g dV') + D dT``."""
-        pulled = None if read is None else torch.bmm(read, change.spread(self._values).mT)
+        pulled = change.pulled if read is None else torch.bmm(read, change.spread(self._values).mT)
         if parts.functional:
             for name, port in self.value_ports.items():
                 moved = change.inputs.get(name)

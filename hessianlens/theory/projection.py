@@ -44,8 +44,10 @@ class Projection:
     """
 
     def __init__(self, rows: Tensor) -> None:
-        self.rows, self._length = rows.flatten(0, 1), rows.shape[1]
+        self._sequences, self._length, width = rows.shape
+        self.rows = rows.reshape(-1, width)
         self._mean = self.rows.mean(0, keepdim=True)
+        self._together = self.rows.shape[0] >= _TOGETHER * width
 
     @cached_property
     def lopsided(self) -> bool:
@@ -58,20 +60,20 @@ class Projection:
 
     def forward(self, changes: Sequence[Tensor], relative: Sequence[bool]) -> list[Projected]:
         """``X dW`` for changes ``[p, q, z]`` of several weights, each of rows as they are or relative to their mean."""
-        vectors = [change.permute(2, 0, 1) for change in changes]
-        if any(relative) or len(self.rows) < _TOGETHER * self.rows.shape[1]:
-            return [self._one(v, without) for v, without in zip(vectors, relative, strict=True)]
-        together = _product(self.rows, torch.cat(vectors, 2) if len(vectors) > 1 else vectors[0])
-        pieces = together.split([v.shape[2] for v in vectors], 2)
+        if len(changes) == 1 or any(relative) or not self._together:
+            return [self._one(change, without) for change, without in zip(changes, relative, strict=True)]
+        product = _times(self.rows, torch.cat(list(changes), 1))
+        pieces = product.split([change.shape[1] for change in changes], -1)
         return [Projected(self._by_sequence(piece), None) for piece in pieces]
 
-    def _one(self, vectors: Tensor, relative: bool) -> Projected:
+    def _one(self, change: Tensor, relative: bool) -> Projected:
         if not relative:
-            return Projected(self._by_sequence(_product(self.rows, vectors)), None)
-        return Projected(self._by_sequence(_product(self._centred, vectors)), _product(self._mean, vectors))
+            return Projected(self._by_sequence(_times(self.rows, change)), None)
+        common = self._mean @ change.permute(2, 0, 1)
+        return Projected(self._by_sequence(_times(self._centred, change)), common)
 
     def _by_sequence(self, product: Tensor) -> Tensor:
-        return product.view(-1, self._length, product.shape[2])
+        return product.view(-1, self._length, product.shape[-1])
 
     def back(self, gradient: Tensor, relative: bool, total: Tensor | None) -> Tensor:
         """``sum_n x_n g_n^T`` as ``[p, q, z]`` for a gradient ``[(z s), n, q]``.
@@ -81,13 +83,16 @@ class Projection:
             relative: Whether to take the rows and their mean one by one.
             total: Then the sum of the g, ``[z, 1, q]``; None if it is zero.
         """
-        flat = gradient.reshape(-1, len(self.rows), gradient.shape[2])
-        product = _product((self._centred if relative else self.rows).T, flat)
+        rows, width = self._centred if relative else self.rows, gradient.shape[2]
+        if gradient.shape[0] == self._sequences:
+            product = torch.mm(rows.T, gradient.reshape(-1, width)).unsqueeze(2)
+        else:
+            product = (rows.T @ gradient.reshape(-1, rows.shape[0], width)).permute(1, 2, 0)
         if total is not None:
-            product.addcmul_(self._mean.T, total)
-        return product.permute(1, 2, 0)
+            product.addcmul_(self._mean.T[..., None], total.permute(1, 2, 0))
+        return product
 
 
-def _product(left: Tensor, right: Tensor) -> Tensor:
-    """A matrix times several, of which there is mostly one."""
-    return torch.mm(left, right[0])[None] if len(right) == 1 else left @ right
+def _times(rows: Tensor, change: Tensor) -> Tensor:
+    """Rows times changes ``[p, q, z]``, vector by vector: ``[n, q]`` for one of them, else ``[z, n, q]``."""
+    return torch.mm(rows, change[..., 0]) if change.shape[2] == 1 else rows @ change.permute(2, 0, 1)

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from hessianlens.attention.state import HeadState
-from hessianlens.losses import LossDerivatives
+from hessianlens.losses import LossDerivatives, ScalarCurvature
 from hessianlens.operators import ProductSource
 from hessianlens.theory.head_tangent import SUMMANDS, HeadChange, HeadTangent
 from hessianlens.theory.projection import Projected, Projection
@@ -40,6 +40,21 @@ class Entrance:
     relative: bool
 
 
+@dataclass(frozen=True, eq=False)
+class Route:
+    """How a product between some rows and columns goes.
+
+    Attributes:
+        inputs: The columns by the rows on which they act.
+        asked: By head, the rows by their own names.
+        alone: ``c_i`` where that is all that scores of a single head need of the loss.
+    """
+
+    inputs: dict[Projection, dict[Name, Entrance]]
+    asked: dict[int, dict[str, Name]]
+    alone: Tensor | None
+
+
 class LayerTangent:
     """A layer at a batch, as its products see it.
 
@@ -61,6 +76,7 @@ class LayerTangent:
     ) -> None:
         self._places, self.shapes, self.loss, self._states = places, shapes, loss, heads
         self.heads = [HeadTangent(head, loss.gradient) for head in centred]
+        self._routes: dict[tuple[Names, Names], Route] = {}
 
     @cached_property
     def entrances(self) -> dict[Name, Entrance]:
@@ -84,6 +100,24 @@ class LayerTangent:
         """How many vectors the workspace has room for."""
         A = self._states[0].weights
         return max(1, _WORKSPACE_BYTES // (A.numel() * A.element_size()))
+
+    def route(self, rows: Names, columns: Names) -> Route:
+        """How a product between these rows and columns goes; found once."""
+        if (rows, columns) not in self._routes:
+            inputs: dict[Projection, dict[Name, Entrance]] = {}
+            asked: dict[int, dict[str, Name]] = {}
+            for name in columns:
+                inputs.setdefault(self.entrances[name].input, {})[name] = self.entrances[name]
+            for name in rows:
+                asked.setdefault(self.entrances[name].head, {})[self.entrances[name].own] = name
+            self._routes[rows, columns] = Route(inputs, asked, self._alone(rows, columns))
+        return self._routes[rows, columns]
+
+    def _alone(self, rows: Names, columns: Names) -> Tensor | None:
+        curvature, at = self.loss.curvature, [self.entrances[name] for name in (*rows, *columns)]
+        head = self.heads[at[0].head]
+        scores = all(entrance.head == at[0].head and entrance.own in head.score_ports for entrance in at)
+        return curvature.values if isinstance(curvature, ScalarCurvature) and scores and head.gram_pays else None
 
     @cached_property
     def value_pairs(self) -> list[tuple[Tensor, Name, Name]]:
@@ -119,9 +153,14 @@ class PartTangent(ProductSource):
 
     def _times(self, rows: Names, columns: Names, X: list[Tensor]) -> list[Tensor]:
         layer, given, vectors = self._layer, dict(zip(columns, X, strict=True)), X[0].shape[-1]
-        projected = self._projected(given)
-        changes = [head.change(own, vectors) for head, own in zip(layer.heads, projected, strict=True)]
-        products = self._products(rows, changes)
+        route, projected = layer.route(rows, columns), [dict[str, Projected]() for _ in layer.heads]
+        for source, at in route.inputs.items():
+            found = source.forward([given[name] for name in at], [entrance.relative for entrance in at.values()])
+            for entrance, each in zip(at.values(), found, strict=True):
+                projected[entrance.head][entrance.own] = each
+        pairs = zip(layer.heads, projected, strict=True)
+        changes = [head.change(own, vectors, self._parts, route.alone) for head, own in pairs]
+        products = self._products(route, changes)
         if self._parts.functional:
             for B, first, second in layer.value_pairs:
                 if first in rows and second in given:
@@ -130,31 +169,16 @@ class PartTangent(ProductSource):
                     _add(products, second, torch.einsum("pf,prz->rfz", B, given[first]))
         return [products[n] if n in products else X[0].new_zeros(*layer.shapes[n], vectors) for n in rows]
 
-    def _projected(self, given: Mapping[Name, Tensor]) -> list[dict[str, Projected]]:
-        """By head, the products of inputs with the changes of the weights on which they act."""
-        groups: dict[Projection, list[Name]] = {}
-        for name in given:
-            groups.setdefault(self._layer.entrances[name].input, []).append(name)
-        found: list[dict[str, Projected]] = [{} for _ in self._layer.heads]
-        for rows, names in groups.items():
-            at = [self._layer.entrances[name] for name in names]
-            each = rows.forward([given[name] for name in names], [entrance.relative for entrance in at])
-            for entrance, projected in zip(at, each, strict=True):
-                found[entrance.head][entrance.own] = projected
-        return found
-
-    def _products(self, rows: Names, changes: list[HeadChange]) -> dict[Name, Tensor]:
+    def _products(self, route: Route, changes: list[HeadChange]) -> dict[Name, Tensor]:
         """Through the loss and back, head by head; what is zero is left out."""
         layer, u = self._layer, None
         outputs = [change.output for change in changes if change.output is not None]
-        if self._parts.outer and outputs:
-            by_vector = sum(outputs[1:], outputs[0]).unflatten(0, (changes[0].vectors, -1))
-            u = layer.loss.curvature.apply(by_vector).flatten(0, 1)
-        asked: dict[int, dict[str, Name]] = {}
-        for name in rows:
-            asked.setdefault(layer.entrances[name].head, {})[layer.entrances[name].own] = name
+        if outputs:
+            dF = sum(outputs[1:], outputs[0])
+            by_vector = dF.view(changes[0].vectors, -1, *dF.shape[1:])
+            u = layer.loss.curvature.apply(by_vector).reshape(dF.shape)
         found: dict[Name, Tensor] = {}
-        for h, names in asked.items():
+        for h, names in route.asked.items():
             head, change = layer.heads[h], changes[h]
             for own, (gradient, pulled) in head.gradients(change, u, list(names), self._parts).items():
                 at = layer.entrances[names[own]]
@@ -163,9 +187,10 @@ class PartTangent(ProductSource):
         return found
 
     def multiply_adds(self, rows: Names, columns: Names) -> float:
-        """Counted in a product with a vector of zeros."""
+        """Counted in a product with a vector of zeros, after one that leaves behind what is kept."""
         like = self._layer.loss.gradient
         zeros = [like.new_zeros(*self._layer.shapes[name], 1) for name in columns]
+        self.times(rows, columns, zeros)
         with FlopCounterMode(display=False) as counted:
             self.times(rows, columns, zeros)
         return counted.get_total_flops() / 2
