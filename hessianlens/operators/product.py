@@ -26,6 +26,10 @@ class ProductSource(ABC):
     def kept(self, rows: Names, columns: Names) -> list[Tensor]:
         """The numbers that a product reads, some of them possibly more than once."""
 
+    def trace(self, name: Hashable) -> Tensor | None:
+        """The trace of a diagonal block; None where it takes the block."""
+        return None
+
 
 @dataclass(frozen=True, eq=False)
 class Product:
@@ -53,6 +57,11 @@ class Product:
     def kept(self) -> list[Tensor]:
         """The numbers that a product reads."""
         return self.source.kept(self.rows, self.columns)
+
+    def trace(self) -> Tensor | None:
+        """The trace of a block, if it is a diagonal one and its trace does not take it."""
+        alone = len(self.rows) == 1 and self.rows == self.columns
+        return self.source.trace(self.rows[0]) if alone else None
 
     def at(self, rows: Sequence[Hashable], columns: Sequence[Hashable]) -> Product:
         """The same for other rows and columns of the source."""
@@ -95,3 +104,13 @@ class _Combination(ProductSource):
     def kept(self, rows: Names, columns: Names) -> list[Tensor]:
         """Those of the summands."""
         return [tensor for _, source in self.terms for tensor in source.kept(rows, columns)]
+
+    def trace(self, name: Hashable) -> Tensor | None:
+        """Those of the summands, if all of them are known."""
+        total: Tensor | None = None
+        for number, source in self.terms:
+            found = source.trace(name)
+            if found is None:
+                return None
+            total = number * found if total is None else total + number * found
+        return total

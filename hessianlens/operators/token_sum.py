@@ -159,7 +159,8 @@ class TokenSum(StructuredOperator):
             target.zero_()
 
     def _trace(self) -> Tensor:
-        return self._sum("", (), letters=_ONTO_DIAGONAL)
+        found = None if self._product is None else self._product.trace()
+        return self._sum("", (), letters=_ONTO_DIAGONAL) if found is None else found
 
     def _diagonal(self) -> Tensor:
         return self._sum(ROW_AXES, tuple(self._out_shape[0]), letters=_ONTO_DIAGONAL).reshape(-1)

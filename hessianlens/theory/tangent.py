@@ -15,6 +15,7 @@ from hessianlens.losses import LossDerivatives, ScalarCurvature
 from hessianlens.operators import ProductSource
 from hessianlens.theory.head_tangent import SUMMANDS, HeadChange, HeadTangent
 from hessianlens.theory.projection import Projected, Projection
+from hessianlens.theory.trace import HeadTraces
 
 Name = Hashable
 Names = tuple[Hashable, ...]
@@ -77,6 +78,11 @@ class LayerTangent:
         self._places, self.shapes, self.loss, self._states = places, shapes, loss, heads
         self.heads = [HeadTangent(head, loss.gradient) for head in centred]
         self._routes: dict[tuple[Names, Names], Route] = {}
+
+    @cached_property
+    def traces(self) -> list[HeadTraces]:
+        """The traces of every head."""
+        return [HeadTraces(head.head, self.loss) for head in self.heads]
 
     @cached_property
     def entrances(self) -> dict[Name, Entrance]:
@@ -194,6 +200,11 @@ class PartTangent(ProductSource):
         with FlopCounterMode(display=False) as counted:
             self.times(rows, columns, zeros)
         return counted.get_total_flops() / 2
+
+    def trace(self, name: Name) -> Tensor | None:
+        """From Gram matrices, where the loss has one number a token."""
+        at = self._layer.entrances[name]
+        return self._layer.traces[at.head].trace(at.own, self._parts)
 
     def kept(self, rows: Names, columns: Names) -> list[Tensor]:
         """Inputs of the weights, and what their heads keep."""

@@ -15,7 +15,7 @@ from hessianlens.theory import hessian, tangent
 from hessianlens.theory.projection import Projection
 from tests.oracles.comparison import assert_same
 from tests.theory.test_rotary import rotary
-from tests.variants import DOUBLE, LENGTH, layers, losses, randn, self_attention, square_loss, tokens
+from tests.variants import ALL_ACTIVATIONS, DOUBLE, LENGTH, layers, losses, randn, self_attention, square_loss, tokens
 
 PARTS = ("outer", "functional", "full", "t_outer", "t_functional")
 LAYERS = {
@@ -163,3 +163,23 @@ def test_a_wrong_tangent_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     assert_multiplies(H.outer, H.outer.to_dense())
     with pytest.raises(AssertionError, match="relative error"):
         assert_multiplies(H.full, H.full.to_dense())
+
+
+@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("activation", ["softmax", "sigmoid", "relu_normalised", "user row function", "user class"])
+def test_traces(activation: str, part: str) -> None:
+    """From Gram matrices, and from the block where row derivatives are dense."""
+    X = tokens(2)
+    layer = self_attention(activation=ALL_ACTIVATIONS[activation](), causal=True)
+    grid = hl.attention_hessian(layer, X, square_loss(X)).part(part)
+    for name in grid.rows:
+        dense = grid[name, name].to_dense()
+        assert abs(float(grid[name, name].trace() - dense.trace())) <= 1e-13 * max(1.0, float(dense.norm()))
+    twice = (2.0 * grid + grid).trace()
+    assert float(twice) == pytest.approx(3 * float(grid.to_dense().trace()), rel=1e-12, abs=1e-13)
+
+
+def test_nothing_is_built_for_a_trace_of_a_square_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = float(hessian_of("factored values", "square").full.to_dense().trace())
+    monkeypatch.setattr(hessian, "_BLOCK_TERMS", {})
+    assert float(hessian_of("factored values", "square").full.trace()) == pytest.approx(expected, rel=1e-12)
