@@ -30,6 +30,10 @@ class ProductSource(ABC):
         """The trace of a diagonal block; None where it takes the block."""
         return None
 
+    def diagonal(self, name: Hashable) -> Tensor | None:
+        """The diagonal of a diagonal block, shaped as the parameter; None where it takes the block."""
+        return None
+
 
 @dataclass(frozen=True, eq=False)
 class Product:
@@ -60,8 +64,15 @@ class Product:
 
     def trace(self) -> Tensor | None:
         """The trace of a block, if it is a diagonal one and its trace does not take it."""
-        alone = len(self.rows) == 1 and self.rows == self.columns
-        return self.source.trace(self.rows[0]) if alone else None
+        return self.source.trace(self.rows[0]) if self._on_diagonal else None
+
+    def diagonal(self) -> Tensor | None:
+        """The diagonal of a block, if it is a diagonal one and its diagonal does not take it."""
+        return self.source.diagonal(self.rows[0]) if self._on_diagonal else None
+
+    @property
+    def _on_diagonal(self) -> bool:
+        return len(self.rows) == 1 and self.rows == self.columns
 
     def at(self, rows: Sequence[Hashable], columns: Sequence[Hashable]) -> Product:
         """The same for other rows and columns of the source."""
@@ -107,10 +118,12 @@ class _Combination(ProductSource):
 
     def trace(self, name: Hashable) -> Tensor | None:
         """Those of the summands, if all of them are known."""
-        total: Tensor | None = None
-        for number, source in self.terms:
-            found = source.trace(name)
-            if found is None:
-                return None
-            total = number * found if total is None else total + number * found
-        return total
+        return self._sum([source.trace(name) for _, source in self.terms])
+
+    def diagonal(self, name: Hashable) -> Tensor | None:
+        """Those of the summands, if all of them are known."""
+        return self._sum([source.diagonal(name) for _, source in self.terms])
+
+    def _sum(self, found: Sequence[Tensor | None]) -> Tensor | None:
+        known = [number * part for (number, _), part in zip(self.terms, found, strict=True) if part is not None]
+        return sum(known[1:], known[0]) if len(known) == len(found) else None

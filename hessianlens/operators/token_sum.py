@@ -163,7 +163,9 @@ class TokenSum(StructuredOperator):
         return self._sum("", (), letters=_ONTO_DIAGONAL) if found is None else found
 
     def _diagonal(self) -> Tensor:
-        return self._sum(ROW_AXES, tuple(self._out_shape[0]), letters=_ONTO_DIAGONAL).reshape(-1)
+        found = None if self._product is None else self._product.diagonal()
+        found = self._sum(ROW_AXES, tuple(self._out_shape[0]), letters=_ONTO_DIAGONAL) if found is None else found
+        return found.reshape(-1)
 
     def _frobenius_inner(self, other: StructuredOperator) -> Scaled:
         if not isinstance(other, TokenSum):

@@ -13,9 +13,9 @@ from torch.utils.flop_counter import FlopCounterMode
 from hessianlens.attention.state import HeadState
 from hessianlens.losses import LossDerivatives, ScalarCurvature
 from hessianlens.operators import ProductSource
+from hessianlens.theory.diagonal import HeadDiagonals
 from hessianlens.theory.head_tangent import SUMMANDS, HeadChange, HeadTangent
 from hessianlens.theory.projection import Projected, Projection
-from hessianlens.theory.trace import HeadTraces
 
 Name = Hashable
 Names = tuple[Hashable, ...]
@@ -80,9 +80,9 @@ class LayerTangent:
         self._routes: dict[tuple[Names, Names], Route] = {}
 
     @cached_property
-    def traces(self) -> list[HeadTraces]:
-        """The traces of every head."""
-        return [HeadTraces(head.head, self.loss) for head in self.heads]
+    def diagonals(self) -> list[HeadDiagonals]:
+        """Diagonals and traces, by head."""
+        return [HeadDiagonals(head.head, self.loss) for head in self.heads]
 
     @cached_property
     def entrances(self) -> dict[Name, Entrance]:
@@ -202,9 +202,14 @@ class PartTangent(ProductSource):
         return counted.get_total_flops() / 2
 
     def trace(self, name: Name) -> Tensor | None:
-        """From Gram matrices, where the loss has one number a token."""
+        """Where the loss couples no two tokens."""
         at = self._layer.entrances[name]
-        return self._layer.traces[at.head].trace(at.own, self._parts)
+        return self._layer.diagonals[at.head].trace(at.own, self._parts)
+
+    def diagonal(self, name: Name) -> Tensor | None:
+        """Where the loss couples no two tokens."""
+        at = self._layer.entrances[name]
+        return self._layer.diagonals[at.head].diagonal(at.own, self._parts)
 
     def kept(self, rows: Names, columns: Names) -> list[Tensor]:
         """Inputs of the weights, and what their heads keep."""

@@ -11,7 +11,7 @@ from torch import Tensor
 import hessianlens as hl
 from hessianlens.attention.activations import Softmax
 from hessianlens.operators import BlockGrid, TokenSum
-from hessianlens.theory import hessian, tangent
+from hessianlens.theory import diagonal, hessian, tangent
 from hessianlens.theory.projection import Projection
 from tests.oracles.comparison import assert_same
 from tests.theory.test_rotary import rotary
@@ -165,21 +165,42 @@ def test_a_wrong_tangent_fails(monkeypatch: pytest.MonkeyPatch) -> None:
         assert_multiplies(H.full, H.full.to_dense())
 
 
-@pytest.mark.parametrize("part", PARTS)
-@pytest.mark.parametrize("activation", ["softmax", "sigmoid", "relu_normalised", "user row function", "user class"])
-def test_traces(activation: str, part: str) -> None:
-    """From Gram matrices, and from the block where row derivatives are dense."""
-    X = tokens(2)
-    layer = self_attention(activation=ALL_ACTIVATIONS[activation](), causal=True)
-    grid = hl.attention_hessian(layer, X, square_loss(X)).part(part)
+def assert_diagonals(grid: BlockGrid) -> None:
+    """Traces and diagonals against the closed form."""
     for name in grid.rows:
         dense = grid[name, name].to_dense()
-        assert abs(float(grid[name, name].trace() - dense.trace())) <= 1e-13 * max(1.0, float(dense.norm()))
+        size = max(1.0, float(dense.norm()))
+        assert float((grid[name, name].diagonal() - dense.diagonal()).norm()) <= 1e-13 * size, name
+        assert abs(float(grid[name, name].trace() - dense.trace())) <= 1e-13 * size, name
     twice = (2.0 * grid + grid).trace()
     assert float(twice) == pytest.approx(3 * float(grid.to_dense().trace()), rel=1e-12, abs=1e-13)
 
 
-def test_nothing_is_built_for_a_trace_of_a_square_loss(monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = float(hessian_of("factored values", "square").full.to_dense().trace())
+@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("activation", ["softmax", "sigmoid", "relu_normalised", "user row function", "user class"])
+def test_traces_and_diagonals_of_every_activation(activation: str, part: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(diagonal, "_WORKSPACE_BYTES", 2 * 2 * LENGTH * 3 * 8)
+    X = tokens(2)
+    layer = self_attention(activation=ALL_ACTIVATIONS[activation](), causal=True)
+    assert_diagonals(hl.attention_hessian(layer, X, square_loss(X)).part(part))
+
+
+@pytest.mark.parametrize("part", PARTS[:3])
+@pytest.mark.parametrize("loss", losses(tokens(None)))
+@pytest.mark.parametrize("kind", LAYERS)
+def test_traces_and_diagonals_of_every_layer_and_loss(kind: str, loss: str, part: str) -> None:
+    assert_diagonals(hessian_of(kind, loss).part(part))
+
+
+def test_diagonals_of_sequences_that_are_shorter_than_values_are_wide() -> None:
+    X = tokens(2, 2)
+    assert_diagonals(hl.attention_hessian(self_attention(), X, square_loss(X)).full)
+
+
+@pytest.mark.parametrize("loss", ["square", "cross-entropy"])
+def test_nothing_is_built_for_traces_and_diagonals(loss: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = hessian_of("factored values", loss).full.to_dense().diagonal()
     monkeypatch.setattr(hessian, "_BLOCK_TERMS", {})
-    assert float(hessian_of("factored values", "square").full.trace()) == pytest.approx(expected, rel=1e-12)
+    found = hessian_of("factored values", loss).full
+    assert_same(found.diagonal(), expected, "diagonal")
+    assert float(found.trace()) == pytest.approx(float(expected.sum()), rel=1e-12)
