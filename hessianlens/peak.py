@@ -56,7 +56,11 @@ class Peak:
 
     def centred(self, values: Tensor) -> Tensor:
         """``w_j - sum_l A_l w_l`` for values w of each row."""
+        return self.centre_(values.clone())
+
+    def centre_(self, values: Tensor) -> Tensor:
+        """The same in place, for one row of values a row of weights, or for several along axes in front."""
         if not self.close_to_one:
-            return values - (self.weights * values).sum(-1, keepdim=True)
-        relative = values - values.gather(-1, self.place)
-        return relative - (self.others * relative).sum(-1, keepdim=True)
+            return values.sub_((self.weights * values).sum(-1, keepdim=True))
+        values.sub_(values.gather(-1, self.place.expand(*values.shape[:-1], 1)))
+        return values.sub_((self.others * values).sum(-1, keepdim=True))

@@ -6,7 +6,14 @@ import torch
 from torch import Tensor
 
 import hessianlens as hl
-from hessianlens.attention.activations import ACTIVATIONS, Activation, ElementwiseFunction, RowNormalised, Sigmoid
+from hessianlens.attention.activations import (
+    ACTIVATIONS,
+    Activation,
+    ElementwiseFunction,
+    RowNormalised,
+    Sigmoid,
+    SoftCapped,
+)
 from hessianlens.attention.rotary import RotaryAttention, rotary_tables
 from hessianlens.attention.rows import RowMatrices
 from hessianlens.losses import LossDerivatives, OutputCurvature
@@ -47,6 +54,7 @@ def moved_on(row: Tensor) -> Tensor:
 ALL_ACTIVATIONS = {
     **{name: make for name, make in ACTIVATIONS.items()},
     "sigmoid with bias": lambda: Sigmoid(-0.7),
+    "softmax, soft-capped": lambda: SoftCapped(1.5),
     "softplus / row sum": lambda: RowNormalised(ElementwiseFunction(torch.nn.functional.softplus, "softplus")),
     "user elementwise": lambda: ElementwiseFunction(lambda t: torch.sin(t) + 0.3 * t**2, "wave"),
     "user row function": lambda: sharpened,

@@ -25,8 +25,6 @@ class RowMatrices:
         left: Columns of the low-rank part, ``[s, i, l, r]``.
         right: Rows of the low-rank part, ``[s, i, m, r]``.
         dense: Entries ``[s, i, l, m]``.
-        kills_right: Whether ``R_i 1 = 0``: what it acts on may be shifted, which avoids cancellation.
-        kills_left: Whether ``1^T R_i = 0``.
     """
 
     shape: tuple[int, ...]
@@ -34,21 +32,18 @@ class RowMatrices:
     left: Float[Tensor, "s i l r"] | None = None
     right: Float[Tensor, "s i l r"] | None = None
     dense: Float[Tensor, "s i l l"] | None = None
-    kills_right: bool = False
-    kills_left: bool = False
 
     def tokens(self, start: int, stop: int) -> RowMatrices:
         """The matrices of a range of query tokens."""
         diagonal, left, right, dense = (
             None if p is None else p[:, start:stop] for p in (self.diagonal, self.left, self.right, self.dense)
         )
-        shape = (self.shape[0], stop - start, self.shape[2])
-        return RowMatrices(shape, diagonal, left, right, dense, self.kills_right, self.kills_left)
+        return RowMatrices((self.shape[0], stop - start, self.shape[2]), diagonal, left, right, dense)
 
     def transpose(self) -> RowMatrices:
         """``R_i^T`` for every token."""
         dense = None if self.dense is None else self.dense.transpose(-1, -2)
-        return RowMatrices(self.shape, self.diagonal, self.right, self.left, dense, self.kills_left, self.kills_right)
+        return RowMatrices(self.shape, self.diagonal, self.right, self.left, dense)
 
     def apply(self, matrix: Float[Tensor, "#s n l p"]) -> Float[Tensor, "s i l p"]:
         """``R_i M_i``; a size-1 sequence or token axis of `matrix` serves all of them."""
@@ -69,9 +64,16 @@ class RowMatrices:
             return sum(parts[1:], parts[0])
         return matrix.new_zeros(self.shape[0], self.shape[1], self.shape[2], matrix.shape[-1])
 
-    def apply_rows(self, vectors: Float[Tensor, "s i l"]) -> Float[Tensor, "s i l"]:
-        """``R_i v_i``, one vector a token."""
-        return self.apply(vectors[..., None])[..., 0]
+    def apply_rows(self, vectors: Float[Tensor, "z s i l"]) -> Float[Tensor, "z s i l"]:
+        """``R_i v_zi`` for some vectors a token."""
+        parts = []
+        if self.diagonal is not None:
+            parts.append(self.diagonal * vectors)
+        if self.left is not None and self.right is not None:
+            parts.append(einsum("silr,zsir->zsil", self.left, einsum("silr,zsil->zsir", self.right, vectors)))
+        if self.dense is not None:
+            parts.append(einsum("silm,zsim->zsil", self.dense, vectors))
+        return sum(parts[1:], parts[0]) if parts else torch.zeros_like(vectors)
 
     def to_dense(self) -> Float[Tensor, "s i l l"]:
         """Every matrix in full."""
@@ -82,7 +84,7 @@ class RowMatrices:
         return self.apply(torch.eye(length, dtype=sample.dtype, device=sample.device)[None, None])
 
 
-def quotient_rows(peak: Peak, slopes: Float[Tensor, "s i l"], *, kills_right: bool) -> RowMatrices:
+def quotient_rows(peak: Peak, slopes: Float[Tensor, "s i l"]) -> RowMatrices:
     """``diag(b_i) - A_i b_i^T`` for weights A that sum to one and slopes b: the derivative of a quotient.
 
     Where a weight is nearly one, its own entry ``b_* - A_* b_*`` would cancel. Split at the largest weight of each row,
@@ -97,4 +99,4 @@ def quotient_rows(peak: Peak, slopes: Float[Tensor, "s i l"], *, kills_right: bo
         left = torch.stack([others, A - others], -1)
         right = -torch.stack([slopes, slopes.scatter(-1, at, 0.0)], -1)
         parts = slopes.scatter(-1, at, slopes.gather(-1, at) * peak.rest), left, right
-    return RowMatrices(shape, *parts, kills_right=kills_right, kills_left=True)
+    return RowMatrices(shape, *parts)

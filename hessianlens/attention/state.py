@@ -10,6 +10,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from hessianlens.attention.activations import Activation
+from hessianlens.attention.row_tangent import RowTangent
 from hessianlens.attention.rows import RowMatrices
 
 
@@ -36,9 +37,13 @@ class Rotation:
     cos: Float[Tensor, "#s n k"]
     sin: Float[Tensor, "#s n k"]
 
-    def turn(self, vectors: Float[Tensor, "s n k"]) -> Float[Tensor, "s n k"]:
+    def turn(self, vectors: Float[Tensor, "*z s n k"]) -> Float[Tensor, "*z s n k"]:
         """``R_n v_n``."""
         return self.cos * vectors + self.sin * rotate_half(vectors)
+
+    def turn_own_back(self, vectors: Float[Tensor, "*z s n k"]) -> Float[Tensor, "*z s n k"]:
+        """``R_n^T v_n``."""
+        return self.cos * vectors - rotate_half(self.sin * vectors)
 
     def turn_back(self, vectors: Float[Tensor, "s m k"]) -> Float[Tensor, "s n m k"]:
         """``R_n^T v_m`` for every pair of tokens."""
@@ -181,16 +186,25 @@ class HeadState:
         Where ``J_i 1 = 0`` (weights that do not change when all scores move together, as softmax) the keys may be
         shifted; where ``1^T J_i = 0`` (weights that sum to one) the values may be. The output moves with the values.
         """
-        J = self.jacobian
-        turned = any(port.key_turn is not None for port in self.score_ports.values())
         score_ports, value_ports, tokens, values = self.score_ports, self.value_ports, self.tokens, self.values
-        if J.kills_right and not turned:
+        if self.keys_may_shift:
             score_ports = {n: replace(p, matrix=_shifted(p.matrix)) for n, p in score_ports.items()}
             tokens = _shifted(tokens)
-        if J.kills_left:
+        if self.activation.fixed_sum:
             value_ports = {n: replace(p, content=_shifted(p.content)) for n, p in value_ports.items()}
             values = _shifted(values)
         return replace(self, tokens=tokens, values=values, score_ports=score_ports, value_ports=value_ports)
+
+    @property
+    def keys_may_shift(self) -> bool:
+        """Whether the same vector added to all keys leaves the weights as they are; turned keys are not alike."""
+        turned = any(port.key_turn is not None for port in self.score_ports.values())
+        return self.activation.shift_invariant and not turned
+
+    def tangent(self, gradient: Float[Tensor, "s i f"]) -> RowTangent:
+        """Products with ``J_i`` and ``D_i(w_i)``."""
+        own = self.activation.tangent(self.weights, self.pulled_back(gradient))
+        return RowTangent(lambda: self.jacobian, lambda: self.curvature(gradient)) if own is None else own
 
     def curvature(self, gradient: Float[Tensor, "s i f"]) -> RowMatrices:
         """``D_i(w_i)`` with ``w_ij = g_i . v_j``: the activation's second derivative as the loss sees it."""

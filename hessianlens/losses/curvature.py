@@ -35,6 +35,10 @@ class OutputCurvature(ABC):
     def factors(self, row: tuple[str, str], column: tuple[str, str]) -> tuple[Factor, ...]:
         """C between (token, feature) letters; without coupling the two token letters must be the same."""
 
+    @abstractmethod
+    def apply(self, change: Tensor) -> Tensor:
+        """``C dF`` for some changes of the output, ``[z, s, i, f]``, which may be overwritten."""
+
 
 class UncoupledCurvature(OutputCurvature):
     """C_i for every token by itself."""
@@ -67,6 +71,10 @@ class ScalarCurvature(UncoupledCurvature):
         """A number a token and an identity on the features."""
         return Factor("c", "s" + row[0], self.values), Factor.identity(row[1] + column[1], self.width)
 
+    def apply(self, change: Tensor) -> Tensor:
+        """Every token by its number."""
+        return change.mul_(self.values[..., None])
+
     def between(self, left: Tensor, right: Tensor) -> Tensor:
         """One Gram matrix, scaled for every token."""
         return self.values[..., None, None] * (left @ right.transpose(-1, -2))[:, None]
@@ -89,6 +97,10 @@ class TokenCurvature(UncoupledCurvature):
     def factors(self, row: tuple[str, str], column: tuple[str, str]) -> tuple[Factor, ...]:
         """One matrix a token."""
         return (Factor("C", "s" + row[0] + row[1] + column[1], self.matrices),)
+
+    def apply(self, change: Tensor) -> Tensor:
+        """Every token by its matrix."""
+        return torch.einsum("sifg,zsig->zsif", self.matrices, change)
 
     def between(self, left: Tensor, right: Tensor) -> Tensor:
         """A Gram matrix of every token."""
@@ -118,6 +130,10 @@ class LowRankTokenCurvature(UncoupledCurvature):
         return Factor("R", "s" + row[0] + row[1] + "r", self.root), Factor(
             "R", "s" + row[0] + column[1] + "r", self.root
         )
+
+    def apply(self, change: Tensor) -> Tensor:
+        """Two thin products a token."""
+        return torch.einsum("sifr,zsir->zsif", self.root, torch.einsum("sigr,zsig->zsir", self.root, change))
 
     def between(self, left: Tensor, right: Tensor) -> Tensor:
         """Product of two thin matrices of every token."""
@@ -155,6 +171,10 @@ class FactoredTokenCurvature(UncoupledCurvature):
             "R", "s" + row[0] + column[1] + "r", self.right
         )
 
+    def apply(self, change: Tensor) -> Tensor:
+        """Two thin products a token."""
+        return torch.einsum("sifr,zsir->zsif", self.left, torch.einsum("sigr,zsig->zsir", self.right, change))
+
     def between(self, left: Tensor, right: Tensor) -> Tensor:
         """Product of two thin matrices of every token."""
         return (left[:, None] @ self.left) @ (right[:, None] @ self.right).transpose(-1, -2)
@@ -178,6 +198,10 @@ class CoupledCurvature(OutputCurvature):
     def factors(self, row: tuple[str, str], column: tuple[str, str]) -> tuple[Factor, ...]:
         """One matrix a pair of tokens."""
         return (Factor("C", "s" + row[0] + row[1] + column[0] + column[1], self.matrices),)
+
+    def apply(self, change: Tensor) -> Tensor:
+        """All tokens of a sequence by one matrix."""
+        return torch.einsum("sifjg,zsjg->zsif", self.matrices, change)
 
 
 @dataclass(frozen=True, eq=False)
@@ -204,6 +228,10 @@ class LowRankCoupledCurvature(OutputCurvature):
         return Factor("R", "s" + row[0] + row[1] + "r", self.root), Factor(
             "R", "s" + column[0] + column[1] + "r", self.root
         )
+
+    def apply(self, change: Tensor) -> Tensor:
+        """Two thin products a sequence."""
+        return torch.einsum("sifr,zsr->zsif", self.root, torch.einsum("sjgr,zsjg->zsr", self.root, change))
 
 
 def as_curvature(given: object, like: Tensor) -> OutputCurvature:

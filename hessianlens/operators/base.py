@@ -57,7 +57,7 @@ class StructuredOperator(Operator):
     @property
     @abstractmethod
     def multiply_adds(self) -> float:
-        """Multiply-adds of one product with a vector, from the plans of its contractions; blocks are built for it."""
+        """Multiply-adds of one product with a vector; blocks that a product needs are built for it."""
 
     @property
     def held_bytes(self) -> int:

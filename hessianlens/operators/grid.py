@@ -12,6 +12,7 @@ from hessianlens.errors import InputError, check_flag, check_function, check_num
 from hessianlens.failures import explained
 from hessianlens.operators.base import StructuredOperator, check_place, check_shape
 from hessianlens.operators.operator import Operator
+from hessianlens.operators.product import Product
 from hessianlens.operators.scaled import Scaled
 
 Name = Hashable
@@ -31,6 +32,7 @@ class BlockGrid(StructuredOperator):
         dtype: Dtype of the entries.
         device: Device of the blocks.
         symmetric: Whether ``H[x, y]`` is the transpose of ``H[y, x]``; then only one of the two is built.
+        product: Multiplies without the blocks, where that is known.
     """
 
     def __init__(
@@ -41,6 +43,7 @@ class BlockGrid(StructuredOperator):
         dtype: torch.dtype,
         device: torch.device,
         symmetric: bool = False,
+        product: Product | None = None,
     ) -> None:
         for name, shapes in (("rows", rows), ("columns", columns)):
             named = isinstance(shapes, Mapping) and len(shapes) > 0
@@ -52,7 +55,7 @@ class BlockGrid(StructuredOperator):
         check_flag("symmetric", symmetric)
         super().__init__(list(columns.values()), list(rows.values()), dtype, device)
         self.rows, self.columns = dict(rows), dict(columns)
-        self._build, self._symmetric = build, symmetric
+        self._build, self._symmetric, self._product = build, symmetric, product
         self._built: dict[tuple[Name, Name], StructuredOperator] = {}
 
     def block(self, row: Name, column: Name) -> StructuredOperator:
@@ -101,6 +104,7 @@ class BlockGrid(StructuredOperator):
             self.dtype,
             self.device,
             symmetric=self._symmetric and list(rows) == list(columns),
+            product=None if self._product is None else self._product.at(rows, columns),
         )
 
     def _example(self) -> str:
@@ -135,13 +139,19 @@ class BlockGrid(StructuredOperator):
 
     @property
     def multiply_adds(self) -> float:
-        """Those of all blocks, which are built for it."""
+        """Those of a product without blocks; else those of all blocks, which are built for it."""
+        if self._product is not None:
+            return self._product.multiply_adds
         return sum((block.multiply_adds for _, _, block in self._blocks()), 0.0)
 
     def _factors(self) -> list[Tensor]:
+        if self._product is not None:
+            return self._product.kept()
         return [tensor for _, _, block in self._blocks() for tensor in block._factors()]
 
     def _matmat(self, X: list[Tensor]) -> list[Tensor]:
+        if self._product is not None:
+            return self._product.times([x.to(self.dtype) for x in X])
         vectors = X[0].shape[-1]
         out = [torch.zeros(*shape, vectors, dtype=self.dtype, device=self.device) for shape in self._out_shape]
         for i, j, block in self._blocks():
@@ -154,11 +164,11 @@ class BlockGrid(StructuredOperator):
             assert isinstance(adjoint, StructuredOperator)
             return adjoint
 
-        return self._like(build, transposed=True)
+        return self._like(build, None if self._product is None else self._product.adjoint(), transposed=True)
 
-    def _like(self, build: BlockBuilder, transposed: bool = False) -> BlockGrid:
+    def _like(self, build: BlockBuilder, product: Product | None, transposed: bool = False) -> BlockGrid:
         rows, columns = (self.columns, self.rows) if transposed else (self.rows, self.columns)
-        made = BlockGrid(rows, columns, build, self.dtype, self.device, self._symmetric)
+        made = BlockGrid(rows, columns, build, self.dtype, self.device, self._symmetric, product)
         made.why = self.why
         return made
 
@@ -231,7 +241,7 @@ class BlockGrid(StructuredOperator):
             assert isinstance(total, StructuredOperator)
             return total
 
-        total = self._like(build)
+        total = self._like(build, None if self._product is None else self._product.plus(both._product))
         total._symmetric = self._symmetric and both._symmetric
         return total
 
@@ -241,7 +251,7 @@ class BlockGrid(StructuredOperator):
         def build(row: Name, column: Name) -> StructuredOperator:
             return self.block(row, column) * scalar
 
-        return self._like(build)
+        return self._like(build, None if self._product is None else self._product.scaled(float(scalar)))
 
     def algebra(self) -> str:
         """Names of the blocks, then each block in index notation."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from string import ascii_lowercase
@@ -18,6 +18,7 @@ from hessianlens.operators.dense import accumulate
 from hessianlens.operators.factor import Factor
 from hessianlens.operators.inner_products import inner_product, squared_norm
 from hessianlens.operators.operator import Operator
+from hessianlens.operators.product import Product
 from hessianlens.operators.ranges import evened
 from hessianlens.operators.scaled import Scaled
 from hessianlens.operators.term import Term
@@ -36,11 +37,12 @@ class TokenSum(StructuredOperator):
     unless `to_dense` is called.
 
     Args:
-        terms: The summands; none at all is the zero matrix.
+        terms: The summands, or what gives them; none at all is the zero matrix.
         out_shape: Shape of the parameter that indexes the rows, letters ``a, b``.
         in_shape: Shape of the parameter that indexes the columns, letters ``c, d``.
         dtype: Dtype of the entries.
         device: Device of the factors.
+        product: Multiplies without the summands, where that is known; these then wait until something else needs them.
 
     >>> x = torch.tensor([[1.0, 0.0], [0.0, 2.0]])
     >>> op = TokenSum.of(
@@ -60,20 +62,30 @@ class TokenSum(StructuredOperator):
 
     def __init__(
         self,
-        terms: Sequence[Term],
+        terms: Sequence[Term] | Callable[[], Sequence[Term]],
         out_shape: tuple[int, int],
         in_shape: tuple[int, int],
         dtype: torch.dtype,
         device: torch.device,
+        product: Product | None = None,
     ) -> None:
         check_parameter("out_shape", out_shape)
         check_parameter("in_shape", in_shape)
-        _check_terms(terms)
         check_place(dtype, device)
         super().__init__([tuple(in_shape)], [tuple(out_shape)], dtype, device)
-        self.terms = tuple(_with_numbers(term, dtype, device).simplified() for term in terms)
-        for term in self.terms:
-            _check_term(term, (*out_shape, *in_shape))
+        self._given, self._product = terms, product
+        if product is None:
+            _ = self.terms
+
+    @cached_property
+    def terms(self) -> tuple[Term, ...]:
+        """The summands."""
+        given = self._given() if callable(self._given) else self._given
+        _check_terms(given)
+        terms = tuple(_with_numbers(term, self.dtype, self.device).simplified() for term in given)
+        for term in terms:
+            _check_term(term, (*self._out_shape[0], *self._in_shape[0]))
+        return terms
 
     @classmethod
     def of(cls, terms: Sequence[Term], out_shape: tuple[int, int], in_shape: tuple[int, int]) -> TokenSum:
@@ -87,16 +99,21 @@ class TokenSum(StructuredOperator):
     def _kind(self) -> tuple[object, ...]:
         return self._out_shape, self._in_shape, self.dtype, self.device
 
-    def _with(self, terms: Sequence[Term]) -> TokenSum:
-        return TokenSum(terms, self._out_shape[0], self._in_shape[0], self.dtype, self.device)
+    def _with(self, terms: Callable[[], Sequence[Term]], product: Product | None) -> TokenSum:
+        """Other summands between the same parameters."""
+        return TokenSum(terms, self._out_shape[0], self._in_shape[0], self.dtype, self.device, product)
 
     @property
     def multiply_adds(self) -> float:
-        """Multiply-adds of one product with a vector, from the plans of its contractions."""
+        """Multiply-adds of one product with a vector; those of contractions are from their plans."""
+        if self._product is not None:
+            return self._product.multiply_adds
         vector = Factor("X", COLUMN_AXES + VECTORS, torch.empty(*self._in_shape[0], 1, device="meta"))
         return sum((cost((*term.factors, vector), ROW_AXES + VECTORS) for term in self.terms), 0.0) / 2
 
     def _factors(self) -> list[Tensor]:
+        if self._product is not None:
+            return self._product.kept()
         return [f.tensor for term in self.terms for f in term.factors if f.tensor is not None]
 
     @cached_property
@@ -122,12 +139,17 @@ class TokenSum(StructuredOperator):
             not matrix.is_complex(),
             f"vector: got dtype {matrix.dtype}, expected real numbers; multiply real and imaginary part one by one.",
         )
+        if self._product is not None:
+            return self._product.times([matrix.to(self.dtype)])
         columns = Factor("X", COLUMN_AXES + VECTORS, matrix.to(self.dtype))
         return [self._sum(ROW_AXES + VECTORS, (*self._out_shape[0], matrix.shape[-1]), columns)]
 
     def _adjoint(self) -> TokenSum:
-        terms = [term.relabel(_TRANSPOSE) for term in self.terms]
-        return TokenSum(terms, self._in_shape[0], self._out_shape[0], self.dtype, self.device)
+        def terms() -> list[Term]:
+            return [term.relabel(_TRANSPOSE) for term in self.terms]
+
+        product = None if self._product is None else self._product.adjoint()
+        return TokenSum(terms, self._in_shape[0], self._out_shape[0], self.dtype, self.device, product)
 
     def _dense_into(self, target: Tensor) -> None:
         entries = target.unflatten(1, self._in_shape[0]).unflatten(0, self._out_shape[0])
@@ -137,10 +159,13 @@ class TokenSum(StructuredOperator):
             target.zero_()
 
     def _trace(self) -> Tensor:
-        return self._sum("", (), letters=_ONTO_DIAGONAL)
+        found = None if self._product is None else self._product.trace()
+        return self._sum("", (), letters=_ONTO_DIAGONAL) if found is None else found
 
     def _diagonal(self) -> Tensor:
-        return self._sum(ROW_AXES, tuple(self._out_shape[0]), letters=_ONTO_DIAGONAL).reshape(-1)
+        found = None if self._product is None else self._product.diagonal()
+        found = self._sum(ROW_AXES, tuple(self._out_shape[0]), letters=_ONTO_DIAGONAL) if found is None else found
+        return found.reshape(-1)
 
     def _frobenius_inner(self, other: StructuredOperator) -> Scaled:
         if not isinstance(other, TokenSum):
@@ -181,20 +206,30 @@ class TokenSum(StructuredOperator):
     def __add__(self, other: object) -> Operator:
         if not isinstance(other, TokenSum) or self._kind() != other._kind():
             return super().__add__(other)
-        terms = list(self.terms)
-        for new in other.terms:
-            for k, old in enumerate(terms):
-                merged = old.merged(new)
-                if merged is not None:
-                    terms[k] = merged
-                    break
-            else:
-                terms.append(new)
-        return self._with([t for t in terms if t.coefficient != 0])
+        both = other
+        product = None if self._product is None else self._product.plus(both._product)
+        return self._with(lambda: _merged(self.terms, both.terms), product)
 
     def __mul__(self, scalar: int | float) -> TokenSum:
         check_number("scalar", scalar)
-        return self._with([replace(term, coefficient=term.coefficient * float(scalar)) for term in self.terms])
+        product = None if self._product is None else self._product.scaled(float(scalar))
+        return self._with(
+            lambda: [replace(term, coefficient=term.coefficient * float(scalar)) for term in self.terms], product
+        )
+
+
+def _merged(mine: Sequence[Term], theirs: Sequence[Term]) -> list[Term]:
+    """The terms of a sum; two that differ in one factor only become one."""
+    terms = list(mine)
+    for new in theirs:
+        for k, old in enumerate(terms):
+            merged = old.merged(new)
+            if merged is not None:
+                terms[k] = merged
+                break
+        else:
+            terms.append(new)
+    return [term for term in terms if term.coefficient != 0]
 
 
 def _cut(factor: Factor, cut: dict[str, tuple[int, int]], dtype: torch.dtype, device: torch.device) -> Factor:

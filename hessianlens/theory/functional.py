@@ -75,7 +75,7 @@ def score_pair_terms(head: HeadState, gradient: Tensor) -> list[Term]:
 
 def _score_gradient(head: HeadState, gradient: Tensor) -> Tensor:
     """``J_i^T w_i``, the gradient of the loss with respect to the scores."""
-    return head.jacobian.transpose().apply_rows(head.pulled_back(gradient))
+    return head.jacobian.transpose().apply_rows(head.pulled_back(gradient)[None])[0]
 
 
 def _turns(head: HeadState) -> tuple[Rotation, Rotation] | None:

@@ -20,11 +20,12 @@ from hessianlens.losses import (
     UncoupledCurvature,
     given_derivatives,
 )
-from hessianlens.operators import BlockGrid, Term, TokenSum
+from hessianlens.operators import BlockGrid, Product, Term, TokenSum
 from hessianlens.parts import LAYER_PARTS
 from hessianlens.theory.functional import score_pair_terms, value_pair_terms, value_score_terms
 from hessianlens.theory.outer import outer_terms
 from hessianlens.theory.scores import ScoreCurvature
+from hessianlens.theory.tangent import LayerTangent, PartTangent
 
 Name = Hashable
 Place = tuple[int, str]
@@ -53,9 +54,16 @@ class AttentionHessian:
     ) -> None:
         self._places, self._shapes = places, shapes
         self.heads, self.loss = tuple(heads), loss
-        with torch.no_grad():
-            self._centred = tuple(head.centred() for head in heads)
         self._score_curvatures: dict[tuple[int, int], ScoreCurvature] = {}
+
+    @cached_property
+    def _centred(self) -> tuple[HeadState, ...]:
+        with torch.no_grad():
+            return tuple(head.centred() for head in self.heads)
+
+    @cached_property
+    def _tangent(self) -> LayerTangent:
+        return LayerTangent(self._places, self._shapes, self.heads, self._centred, self.loss)
 
     @cached_property
     def outer(self) -> BlockGrid:
@@ -94,22 +102,27 @@ class AttentionHessian:
 
     def _grid(self, part: str, names: Sequence[Name] | None = None) -> BlockGrid:
         shapes = {name: self._shapes[name] for name in (names or self._shapes)}
-        like = self.loss.gradient
+        like, names = self.loss.gradient, tuple(shapes)
+        product = Product(PartTangent(self._tangent, part), names, names)
 
         def build(row: Name, column: Name) -> TokenSum:
-            with torch.no_grad():
-                return self._block(part, row, column)
+            return self._block(part, row, column, product.at([row], [column]))
 
-        return BlockGrid(shapes, shapes, build, like.dtype, like.device, symmetric=True)
+        return BlockGrid(shapes, shapes, build, like.dtype, like.device, symmetric=True, product=product)
 
-    def _block(self, part: str, row: Name, column: Name) -> TokenSum:
+    def _block(self, part: str, row: Name, column: Name, product: Product | None) -> TokenSum:
         like = self.loss.gradient
-        terms = _BLOCK_TERMS[part](self, self._places[row], self._places[column])
-        if terms is None:
-            mirrored = self._block(part, column, row).adjoint()
+
+        def terms() -> Sequence[Term]:
+            with torch.no_grad():
+                found = _BLOCK_TERMS[part](self, self._places[row], self._places[column])
+            if found is not None:
+                return found
+            mirrored = self._block(part, column, row, None).adjoint()
             assert isinstance(mirrored, TokenSum)
-            return mirrored
-        return TokenSum(terms, self._shapes[row], self._shapes[column], like.dtype, like.device)
+            return mirrored.terms
+
+        return TokenSum(terms, self._shapes[row], self._shapes[column], like.dtype, like.device, product)
 
     def _scores(self, row: int, column: int, curvature: UncoupledCurvature) -> ScoreCurvature:
         if (row, column) not in self._score_curvatures:

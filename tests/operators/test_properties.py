@@ -33,8 +33,8 @@ class WrongProduct(TokenSum):
         result = super()._sum(output, shape, *others, letters=letters)
         return result.flip(1) if result.ndim == 3 else result
 
-    def _with(self, terms) -> TokenSum:
-        return WrongProduct(terms, self._out_shape[0], self._in_shape[0], self.dtype, self.device)
+    def _with(self, terms, product) -> TokenSum:
+        return WrongProduct(terms(), self._out_shape[0], self._in_shape[0], self.dtype, self.device)
 
 
 class WrongNorm(TokenSum):

@@ -25,12 +25,22 @@ def assert_witnesses_agree(
     H = hl.attention_hessian(layer, X, loss)
     for part, row, column in itertools.product(PARTS, layer.parameters, layer.parameters):
         block, expected = H.part(part)[row, column], oracle.block(part, row, column)
+        what, u = f"{part}[{row}, {column}]", _draw(block.shape[1], 12)
         if float(expected.abs().max()) < 1e-14 and float(block.to_dense().abs().max()) == 0:
+            assert float((block @ u).abs().max()) == 0, what
             continue
+        assert_same(block @ u, expected @ u, f"{what} u")
         for holds in properties:
             try:
                 holds(block, expected)
             except AssertionError as error:
-                raise AssertionError(f"{part}[{row}, {column}]: {error}") from error
-    v = torch.randn(H.full.shape[1], generator=torch.Generator().manual_seed(11), dtype=torch.float64)
+                raise AssertionError(f"{what}: {error}") from error
+    M = torch.stack([_draw(H.full.shape[1], seed) for seed in (13, 14, 15)], 1)
+    for part in PARTS:
+        assert_same(H.part(part)[:] @ M, getattr(oracle, part) @ M, f"{part} M")
+    v = _draw(H.full.shape[1], 11)
     assert_same(H.full[:] @ v, hessian_vector_product(layer, X, loss.value, v), "H v")
+
+
+def _draw(size: int, seed: int) -> Tensor:
+    return torch.randn(size, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)

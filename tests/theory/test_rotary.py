@@ -132,6 +132,7 @@ def test_maps_in_full() -> None:
     R, v, u = Rotation(*randn(2, 1, 3, 4, seed=2)), randn(2, 3, 4, seed=3), randn(2, 5, 4, seed=4)
     matrices = R.matrices()[0]
     assert_same(R.turn(v), torch.einsum("neb,snb->sne", matrices, v), "turn")
+    assert_same(R.turn_own_back(v), torch.einsum("neb,sne->snb", matrices, v), "turn own back")
     assert_same(R.turn_back(u), torch.einsum("neb,sme->snmb", matrices, u), "turn back")
 
 

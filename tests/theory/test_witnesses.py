@@ -61,6 +61,9 @@ def test_query_key_split(activation: str, temperature: float) -> None:
     t_outer, t_functional = score_split(layer, X, square_loss(X).value)
     assert_same(H.t_outer[:].to_dense(), t_outer, "t_outer")
     assert_same(H.t_functional[:].to_dense(), t_functional, "t_functional")
+    v = randn(len(t_outer))
+    assert_same(H.t_outer[:] @ v, t_outer @ v, "t_outer v")
+    assert_same(H.t_functional[:] @ v, t_functional @ v, "t_functional v")
     assert_same((H.t_outer + H.t_functional).to_dense(), H.full[["Q", "K"], ["Q", "K"]].to_dense(), "sum")
 
 
@@ -106,6 +109,8 @@ def test_forms_of_curvature_given_directly(form: str) -> None:
             if float(expected.abs().max()) > 1e-14:
                 assert_same(H.part(part)[row, column].to_dense(), expected, f"{part}[{row}, {column}]")
                 assert_same(H.part(part)[row, column].frobenius_norm(), expected.norm(), "norm", 1e-9)
+        M = randn(H.full.shape[1], 2, seed=17)
+        assert_same(H.part(part) @ M, getattr(oracle, part) @ M, f"{part} M")
 
 
 @pytest.mark.parametrize("rank", [1, 12])

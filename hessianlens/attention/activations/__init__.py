@@ -1,6 +1,7 @@
 """Attention activations: value and two row derivatives each."""
 
 from hessianlens.attention.activations.base import Activation
+from hessianlens.attention.activations.capped import SoftCapped
 from hessianlens.attention.activations.elementwise import (
     Elementwise,
     ElementwiseFunction,
@@ -27,6 +28,7 @@ __all__ = [
     "RowFunction",
     "RowNormalised",
     "Sigmoid",
+    "SoftCapped",
     "Softmax",
     "Tanh",
     "as_activation",

@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from hessianlens.attention.row_tangent import RowTangent
 from hessianlens.attention.rows import RowMatrices
 from hessianlens.errors import check_that
 
@@ -36,6 +37,10 @@ class Activation(ABC):
     """
 
     name: str = "activation"
+    shift_invariant: bool = False
+    """Whether weights stay when all scores of a row move together, ``J_i 1 = 0``: keys may then be shifted."""
+    fixed_sum: bool = False
+    """Whether the weights of a row always have the same sum, ``1^T J_i = 0``: values may then be shifted."""
 
     @abstractmethod
     def value(self, scores: Scores, visible: Visible) -> Scores:
@@ -48,6 +53,10 @@ class Activation(ABC):
     @abstractmethod
     def curvature(self, scores: Scores, visible: Visible, weights: Scores) -> RowMatrices:
         """``D_i(w_i)`` for every row."""
+
+    def tangent(self, value: Scores, weights: Scores) -> RowTangent | None:
+        """Products with J and ``D(w)`` from the value A alone, for activations that have this."""
+        return None
 
     def __repr__(self) -> str:
         return self.name

@@ -25,6 +25,8 @@ class SoftCapped(Activation):
     2.718
     """
 
+    fixed_sum = True
+
     def __init__(self, cap: float) -> None:
         self.cap = check_number("cap", cap, 0.0, strictly=True)
         self.name = f"softmax, soft-capped at {cap:g}"
@@ -55,9 +57,9 @@ class SoftCapped(Activation):
 
 
 def _scaled(rows: RowMatrices, left: Tensor | None, right: Tensor) -> RowMatrices:
-    """``diag(left) R diag(right)``; a missing left side is one, and keeps what kills from there."""
+    """``diag(left) R diag(right)``; a missing left side is one."""
     both = right if left is None else left * right
     diagonal = None if rows.diagonal is None else rows.diagonal * both
     columns = rows.left if rows.left is None or left is None else rows.left * left[..., None]
     others = None if rows.right is None else rows.right * right[..., None]
-    return RowMatrices(rows.shape, diagonal, columns, others, kills_left=rows.kills_left and left is None)
+    return RowMatrices(rows.shape, diagonal, columns, others)

@@ -20,6 +20,8 @@ class RowNormalised(Activation):
     zero derivatives.
     """
 
+    fixed_sum = True
+
     def __init__(self, inner: Elementwise, name: str | None = None) -> None:
         check_that(isinstance(inner, Elementwise), "inner", inner, "an elementwise activation")
         self.inner, self.name = inner, function_name(inner, f"{inner.name} / row sum" if name is None else name)
@@ -47,7 +49,7 @@ class RowNormalised(Activation):
     def jacobian(self, scores: Scores, visible: Visible) -> RowMatrices:
         """Diagonal minus rank one, split at the largest weight."""
         _, first, _, inverse = self._parts(scores, visible)
-        return quotient_rows(Peak(self.value(scores, visible)), first * inverse, kills_right=False)
+        return quotient_rows(Peak(self.value(scores, visible)), first * inverse)
 
     def curvature(self, scores: Scores, visible: Visible, weights: Scores) -> RowMatrices:
         """Diagonal plus rank two."""

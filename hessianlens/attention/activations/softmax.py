@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import torch
 from torch import Tensor
 
 from hessianlens.attention.activations.base import Activation, Scores, Visible
+from hessianlens.attention.row_tangent import RowTangent
 from hessianlens.attention.rows import RowMatrices, quotient_rows
 from hessianlens.peak import Peak
 
@@ -22,6 +25,8 @@ class Softmax(Activation):
     """
 
     name = "softmax"
+    shift_invariant = True
+    fixed_sum = True
 
     def value(self, scores: Scores, visible: Visible) -> Scores:
         """Softmax of the visible entries; zero in a row that sees nothing."""
@@ -34,11 +39,45 @@ class Softmax(Activation):
     def jacobian(self, scores: Scores, visible: Visible) -> RowMatrices:
         """Covariance of the row's distribution: diagonal minus rank one, split at the largest weight."""
         peak = Peak(self.value(scores, visible))
-        return quotient_rows(peak, peak.weights, kills_right=True)
+        return quotient_rows(peak, peak.weights)
 
     def curvature(self, scores: Scores, visible: Visible, weights: Tensor) -> RowMatrices:
         """Third central moment of the row's distribution along `weights`: diagonal plus rank two."""
         A = self.value(scores, visible)
         Ac = A * Peak(A).centred(weights)
         left, right = torch.stack([Ac, A], -1), -torch.stack([A, Ac], -1)
-        return RowMatrices(tuple(A.shape), diagonal=Ac, left=left, right=right, kills_right=True, kills_left=True)
+        return RowMatrices(tuple(A.shape), diagonal=Ac, left=left, right=right)
+
+    def tangent(self, value: Scores, weights: Scores) -> SoftmaxTangent:
+        """Nothing but centred rows."""
+        return SoftmaxTangent(value, weights)
+
+
+class SoftmaxTangent(RowTangent):
+    """``J t = A c(t)`` and ``D(w) t = J (c(w) c(t))`` with ``c(v) = v - A . v``, entry by entry."""
+
+    def __init__(self, value: Scores, weights: Scores) -> None:
+        self._value, self._peak, self._weights = value, Peak(value), weights
+
+    @cached_property
+    def _centred(self) -> Tensor:
+        return self._peak.centred(self._weights)
+
+    def seen(self, change: Tensor) -> Tensor:
+        """A common change of all scores of a row leaves the weights as they are."""
+        return self._peak.centre_(change)
+
+    def pushed(self, change: Tensor) -> Tensor:
+        """``J t``."""
+        return self._value * change
+
+    def pulled(self, weights: Tensor | None, change: Tensor | None) -> Tensor:
+        """``J (w + c(w_0) t)``."""
+        if change is not None:
+            weights = self._centred * change if weights is None else weights.addcmul_(self._centred, change)
+        assert weights is not None
+        return self._peak.centre_(weights).mul_(self._value)
+
+    def kept(self) -> list[Tensor]:
+        """Weights, and the centred gradient with respect to them."""
+        return [self._value, self._centred]

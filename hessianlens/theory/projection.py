@@ -1,0 +1,98 @@
+"""Tokens times changes of several weights, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+_LOPSIDED = 8.0
+"""Length of the mean row, over the largest deviation from it, beyond which rounding of the mean would be seen."""
+_TOGETHER = 2
+"""Rows, over their width, from which on it pays to copy several weights beside each other for one product."""
+
+
+@dataclass(frozen=True, eq=False)
+class Projected:
+    """``X dW`` for some changes of a weight; each vector z brings its own sequences.
+
+    Attributes:
+        each: ``x_n dW``, ``[(z s), n, q]``; of rows relative to their mean ``(x_n - mean) dW``.
+        common: For these ``mean dW``, ``[z, 1, q]``.
+    """
+
+    each: Tensor
+    common: Tensor | None
+
+
+class Projection:
+    """Rows ``[s, n, p]`` on which weights act from the right.
+
+    Rows that have most of their length in common are kept relative to their mean too: where the common part cancels,
+    the rest is there with all its digits.
+
+    Args:
+        rows: Tokens, or what else enters a weight.
+
+    >>> X = torch.tensor([[[1.0, 50.0], [3.0, 50.0]]])
+    >>> whole, relative = Projection(X).forward([torch.eye(2)[..., None]] * 2, [False, True])
+    >>> whole.each[0].tolist(), relative.each[0].tolist(), relative.common[0].tolist()
+    ([[1.0, 50.0], [3.0, 50.0]], [[-1.0, 0.0], [1.0, 0.0]], [[2.0, 50.0]])
+    """
+
+    def __init__(self, rows: Tensor) -> None:
+        self._sequences, self._length, width = rows.shape
+        self.rows = rows.reshape(-1, width)
+        self._mean = self.rows.mean(0, keepdim=True)
+        self._together = self.rows.shape[0] >= _TOGETHER * width
+
+    @cached_property
+    def lopsided(self) -> bool:
+        """Whether rows are worth keeping relative to their mean."""
+        return bool(self._mean.norm() > _LOPSIDED * self._centred.norm(dim=1).max())
+
+    @cached_property
+    def _centred(self) -> Tensor:
+        return self.rows - self._mean
+
+    def forward(self, changes: Sequence[Tensor], relative: Sequence[bool]) -> list[Projected]:
+        """``X dW`` for changes ``[p, q, z]`` of several weights, each of rows as they are or relative to their mean."""
+        if len(changes) == 1 or any(relative) or not self._together:
+            return [self._one(change, without) for change, without in zip(changes, relative, strict=True)]
+        product = _times(self.rows, torch.cat(list(changes), 1))
+        pieces = product.split([change.shape[1] for change in changes], -1)
+        return [Projected(self._by_sequence(piece), None) for piece in pieces]
+
+    def _one(self, change: Tensor, relative: bool) -> Projected:
+        if not relative:
+            return Projected(self._by_sequence(_times(self.rows, change)), None)
+        common = self._mean @ change.permute(2, 0, 1)
+        return Projected(self._by_sequence(_times(self._centred, change)), common)
+
+    def _by_sequence(self, product: Tensor) -> Tensor:
+        return product.view(-1, self._length, product.shape[-1])
+
+    def back(self, gradient: Tensor, relative: bool, total: Tensor | None) -> Tensor:
+        """``sum_n x_n g_n^T`` as ``[p, q, z]`` for a gradient ``[(z s), n, q]``.
+
+        Args:
+            gradient: The g.
+            relative: Whether to take the rows and their mean one by one.
+            total: Then the sum of the g, ``[z, 1, q]``; None if it is zero.
+        """
+        rows, width = self._centred if relative else self.rows, gradient.shape[2]
+        if gradient.shape[0] == self._sequences:
+            product = torch.mm(rows.T, gradient.reshape(-1, width)).unsqueeze(2)
+        else:
+            product = (rows.T @ gradient.reshape(-1, rows.shape[0], width)).permute(1, 2, 0)
+        if total is not None:
+            product.addcmul_(self._mean.T[..., None], total.permute(1, 2, 0))
+        return product
+
+
+def _times(rows: Tensor, change: Tensor) -> Tensor:
+    """Rows times changes ``[p, q, z]``, vector by vector: ``[n, q]`` for one of them, else ``[z, n, q]``."""
+    return torch.mm(rows, change[..., 0]) if change.shape[2] == 1 else rows @ change.permute(2, 0, 1)
