@@ -104,6 +104,7 @@ def _attention() -> Iterator[Recipe]:
     for name in ("Softmax", "Linear", "ReLU", "Tanh", "Exp"):
         yield Recipe(name, lambda name=name: getattr(activations, name))
     yield Recipe("Sigmoid", lambda: activations.Sigmoid, _given(bias=0.0))
+    yield Recipe("SoftCapped", lambda: activations.SoftCapped, _given(cap=2.0))
     yield Recipe("RowFunction", lambda: activations.RowFunction, _given(function=lambda: lambda t: t, name="row"))
     both = _given(function=lambda: torch.tanh, name="mine")
     yield Recipe("ElementwiseFunction", lambda: activations.ElementwiseFunction, both)

@@ -51,7 +51,7 @@ class SoftCapped(Activation):
         """``diag(e') D(w) diag(e') + diag(e'' J^T w)``."""
         e, first, second = self._capped(scores)
         bent = _scaled(self._softmax.curvature(e, visible, weights), first, first)
-        pulled = self._softmax.jacobian(e, visible).transpose().apply_rows(weights)
+        pulled = self._softmax.jacobian(e, visible).transpose().apply_rows(weights[None])[0]
         own = second * pulled if bent.diagonal is None else bent.diagonal + second * pulled
         return RowMatrices(bent.shape, own, bent.left, bent.right, bent.dense)
 
