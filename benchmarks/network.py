@@ -11,6 +11,7 @@ from torch import Tensor
 import hessianlens as hl
 from benchmarks import provenance
 from benchmarks.harness import QUICK_ROUNDS, Options, Run, Tick, disturbance, interleave, spread
+from benchmarks.last_layer import last_layer_problem, sampling_factor
 from benchmarks.memory import PeakMeter, measure_apart
 from benchmarks.network_peers import (
     curvlinops_operator,
@@ -32,7 +33,7 @@ class Scaled:
     """A competitor of which only a part is run, and how often that part occurs in the whole."""
 
     run: Run
-    times: int = 1
+    times: float = 1
 
 
 Setting = Callable[[bool], tuple[dict[str, Scaled], dict[str, object]]]
@@ -127,6 +128,25 @@ def products(number: int) -> Setting:
                 runs[name] = Scaled(found)
         size = {"layers": len(model.blocks), "d": attention.d_model, "L": batch["tokens"].shape[1], "products": number}
         return runs, size
+
+    return setting
+
+
+def last_layer(trained: bool) -> Setting:
+    """Norms of the last attention layer and of everything behind it: exactly, and sampled to 1 % on one kept graph."""
+
+    def setting(tiny: bool) -> tuple[dict[str, Scaled], dict[str, object]]:
+        problem, names = last_layer_problem(tiny, trained)
+
+        def sampled() -> object:
+            return hl.block_norms(problem, names, probes=PROBES, method="products")
+
+        runs = {
+            "ours, exact": Scaled(lambda: hl.block_norms(_afresh(problem), names, method="exact")),
+            "20 probes a block on a kept graph, carried on to 1 %": Scaled(sampled, sampling_factor(problem, names)),
+        }
+        words = "a Zipf law, the model trained on it for a moment" if trained else "a Zipf law, the model untrained"
+        return runs, {"blocks": len(names), "parts": 3, "words": words}
 
     return setting
 
@@ -244,6 +264,10 @@ def _merged(memory: Mapping[str, Memory]) -> dict[str, Memory]:
 
 
 def _notes(seconds: Mapping[str, list[float]], timings: tuple[Timing, ...]) -> list[str]:
+    if any("1 %" in name for name in seconds):
+        return [
+            "Sampled norms are timed with 20 probes and carried on by their measured spread to a standard error of 1 %."
+        ]
     if GRADIENT not in seconds:
         counted = "20 for H, 20 for G, 20 of each for H - G"
         return [f"curvlinops' products are timed once each and count 40 times a block: {counted}."]
@@ -261,4 +285,10 @@ NETWORKS = (
         "network_product", "One Hessian-vector product of a block of a deep model", products(1), 1, 9, True
     ),
     NetworkBenchmark("network_products", "Twenty products of the same block", products(PROBES), 1, 3, True),
+    NetworkBenchmark(
+        "network_last_layer", "All norms from the last attention of a GPT-2 on", last_layer(False), 10, 3, True
+    ),
+    NetworkBenchmark(
+        "network_last_layer_trained", "The same of a model that has learned something", last_layer(True), 10, 3, True
+    ),
 )

@@ -7,7 +7,6 @@ from hessianlens.operators.commutation import commutation_matrix
 from hessianlens.operators.factor import Factor
 from hessianlens.operators.grid import BlockGrid
 from hessianlens.operators.operator import Operator
-from hessianlens.operators.product import Product, ProductSource
 from hessianlens.operators.term import Term
 from hessianlens.operators.token_sum import TokenSum
 from hessianlens.operators.twofold import Twofold
@@ -18,8 +17,6 @@ __all__ = [
     "Factor",
     "LinearCombination",
     "Operator",
-    "Product",
-    "ProductSource",
     "StructuredOperator",
     "Term",
     "TokenSum",

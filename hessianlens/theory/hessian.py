@@ -20,7 +20,8 @@ from hessianlens.losses import (
     UncoupledCurvature,
     given_derivatives,
 )
-from hessianlens.operators import BlockGrid, Product, Term, TokenSum
+from hessianlens.operators import BlockGrid, Term, TokenSum
+from hessianlens.operators.product import Product
 from hessianlens.parts import LAYER_PARTS
 from hessianlens.theory.functional import score_pair_terms, value_pair_terms, value_score_terms
 from hessianlens.theory.outer import outer_terms

@@ -12,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from hessianlens.attention.state import HeadState
 from hessianlens.losses import LossDerivatives, ScalarCurvature
-from hessianlens.operators import ProductSource
+from hessianlens.operators.product import ProductSource
 from hessianlens.theory.diagonal import HeadDiagonals
 from hessianlens.theory.head_tangent import SUMMANDS, HeadChange, HeadTangent
 from hessianlens.theory.projection import Projected, Projection

@@ -1,0 +1,73 @@
+"""Every block of the last attention layer of a GPT-2 and of what lies behind it: exactly, or sampled to 1 %."""
+
+from __future__ import annotations
+
+import time
+from functools import cache
+
+import torch
+from torch import Tensor, nn
+
+import hessianlens as hl
+from hessianlens.problems import Problem
+
+PROBES = 20
+WANTED = 0.01
+"""Relative standard error that the sampled norms are to reach."""
+_STEPS = 150
+
+
+def last_layer_problem(tiny: bool, trained: bool) -> tuple[Problem, list[str]]:
+    """Four layers, d = 256, 1,000 words, 4 x 64 tokens; the blocks from the last attention on."""
+    layers, width, vocabulary, sequences, length = (2, 16, 20, 2, 8) if tiny else (4, 256, 1000, 4, 64)
+    model = _model(layers, width, vocabulary, length, trained)
+    tokens = _text(vocabulary, sequences, length, seed=1)
+    problem = hl.problem(model, {"input_ids": tokens, "labels": tokens}, check=False)
+    last = f"layer{layers - 1}."
+    behind = [n for n in problem.blocks if n.startswith((last, "norm_final", "unembed")) and ".norm1" not in n]
+    return problem, behind
+
+
+@cache
+def _model(layers: int, width: int, vocabulary: int, length: int, trained: bool) -> nn.Module:
+    from transformers import GPT2Config, GPT2LMHeadModel, logging
+
+    logging.set_verbosity_error()
+    ends = {"bos_token_id": 0, "eos_token_id": 0, "tie_word_embeddings": False}
+    sizes = {"n_layer": layers, "n_embd": width, "n_head": 4, "vocab_size": vocabulary, "n_positions": length}
+    torch.manual_seed(0)
+    model = GPT2LMHeadModel(GPT2Config(**sizes, **ends, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0))
+    if trained:
+        optimiser = torch.optim.AdamW(model.parameters(), lr=1e-3)
+        for step in range(_STEPS):
+            batch = _text(vocabulary, 8, length, seed=100 + step)
+            optimiser.zero_grad()
+            model(input_ids=batch, labels=batch).loss.backward()
+            optimiser.step()
+    return model.eval()
+
+
+def _text(vocabulary: int, sequences: int, length: int, seed: int) -> Tensor:
+    """Words of a Zipf law, every second one decided by the word before it: what a model can learn something from."""
+    generator = torch.Generator().manual_seed(seed)
+    law = 1 / torch.arange(1, vocabulary + 1, dtype=torch.float64)
+    words = torch.multinomial(law, sequences * length, replacement=True, generator=generator).reshape(sequences, length)
+    words[:, 1::2] = (words[:, : 2 * (length // 2) : 2] * 7 + 3) % vocabulary
+    return words
+
+
+def sampling_factor(problem: Problem, names: list[str]) -> float:
+    """How many times longer than with 20 probes all norms take with as many as each of them needs.
+
+    A block gets what its hardest part needs; a norm that is zero to rounding needs none.
+    """
+    spent = wanted = 0.0
+    for name in names:
+        start = time.process_time()
+        norms = hl.block_norms(problem, [name], probes=PROBES, method="products")
+        seconds = time.process_time() - start
+        largest = max(norm.value for norm in norms.values())
+        errors = [norm.stderr / norm.value for norm in norms.values() if norm.value > 1e-6 * largest]
+        spent += seconds
+        wanted += seconds * max((error / WANTED) ** 2 for error in errors)
+    return wanted / spent
