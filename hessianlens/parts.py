@@ -13,6 +13,8 @@ LAYER_PARTS = ("outer", "functional", "full")
 _ALIASES = {"outer": "ggn"}
 PART_NAMES = (*PARTS, *_ALIASES)
 """Every name that is understood."""
+METHODS = ("auto", "exact", "products")
+"""How a block may be found: exactly where that is worth it, exactly whatever it takes, or by products alone."""
 
 
 def part_name(part: object, argument: str = "part") -> str:

@@ -86,6 +86,13 @@ def parts(incomplete: str) -> list[str]:
     return [",".join([*written, part]) for part in PARTS if part not in written]
 
 
+def methods() -> list[str]:
+    """Ways to find a norm."""
+    from hessianlens.parts import METHODS
+
+    return list(METHODS)
+
+
 def dtypes() -> list[str]:
     """Dtypes that a model can be measured in."""
     from hessianlens.inspect.settings import DTYPES

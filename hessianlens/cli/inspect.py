@@ -33,6 +33,8 @@ _EXAMPLES = """[bold]Examples[/bold]
 
 [cyan]hessianlens inspect config:gpt2 --sequences 1 --length 64 --budget 5m[/cyan]    an answer in time
 
+[cyan]hessianlens inspect ./my-model --data batch.pt --blocks "layer11.*" --method exact --resume norms.jsonl[/cyan]
+
 [cyan]hessianlens inspect ./my-model --data batch.pt --forecast[/cyan]    what it would take, without doing it
 
 [cyan]hessianlens inspect toy --blocks "layer0.attn.?" --pairs --spectrum layer0.attn.q --json[/cyan]"""
@@ -64,6 +66,16 @@ def inspect_model(
     rtol: Annotated[
         float, typer.Option(help="With --budget: stop when every interval is within this share of its norm.")
     ] = 0.05,
+    method: Annotated[
+        str,
+        typer.Option(
+            help="auto: exactly where it is worth it; exact: whatever it takes; products: with random vectors.",
+            autocompletion=completion.methods,
+        ),
+    ] = "auto",
+    resume: Annotated[
+        Path | None, typer.Option(help="Exact norms go to this file as they are found, and are taken from it again.")
+    ] = None,
     seed: Annotated[int, typer.Option(help="Draws probes, random data and random weights.")] = 0,
     dtype: Annotated[str, typer.Option(help="float32 or float64.", autocompletion=completion.dtypes)] = "float64",
     device: Annotated[str, typer.Option(help="Where to compute.")] = "cpu",
@@ -116,6 +128,8 @@ def inspect_model(
             head=head,
             sequences=sequences,
             length=length,
+            method=method,
+            resume=resume,
         )
         for pattern in spectrum or ():
             check_pattern(pattern)

@@ -14,6 +14,7 @@ from hessianlens.inspect.randomness import advised
 from hessianlens.inspect.settings import PROBES
 from hessianlens.inspect.table import CurvatureTable
 from hessianlens.memory import memory_errors_explained
+from hessianlens.network.kept_norms import KeptNorms
 from hessianlens.network.norm_run import NormRun
 from hessianlens.network.operators import hessian
 from hessianlens.network.pairs import PairNorms, block_pair_norms
@@ -58,7 +59,10 @@ class Measurement:
         self.deadline = Deadline(opened.settings.seconds) if deadline is None else deadline
         self.interrupted = False
         settings = opened.settings
-        self._norms = NormRun(opened.problem, opened.blocks, settings.parts, seed=settings.seed)
+        kept = None if settings.resume is None else KeptNorms(settings.resume, opened.problem)
+        self._norms = NormRun(
+            opened.problem, opened.blocks, settings.parts, seed=settings.seed, method=settings.method, kept=kept
+        )
         self._pairs: PairNorms | None = None
         self._spectra: dict[str, tuple[Eigenvalues, Inertia]] = {}
 

@@ -13,9 +13,9 @@ from hessianlens.inspect.table import CurvatureTable, Row
 from hessianlens.memory import memory_errors_explained
 from hessianlens.network.norm_run import PROBES, NormRun
 from hessianlens.network.norms import REMEDY, BlockNorms
-from hessianlens.network.operators import METHODS, Pattern
+from hessianlens.network.operators import Pattern
 from hessianlens.network.watch import Deadline, Watch, terminations_interrupt, watching
-from hessianlens.parts import PARTS, check_parts
+from hessianlens.parts import METHODS, PARTS, check_parts
 from hessianlens.problems import Block, Problem, check_problem
 from hessianlens.sizes import parse_time, readable_time
 from hessianlens.spectra.estimate import ends_in_percent

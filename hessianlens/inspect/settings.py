@@ -10,7 +10,7 @@ from hessianlens.inspect.data_kinds import check_amounts, check_data_file
 from hessianlens.inspect.heads import HEADS
 from hessianlens.inspect.specification import check_there, parse_specification
 from hessianlens.inspect.toy import check_toy
-from hessianlens.parts import PARTS, check_parts
+from hessianlens.parts import METHODS, PARTS, check_parts
 from hessianlens.problems.selection import check_pattern
 from hessianlens.sizes import parse_size, parse_time
 
@@ -40,6 +40,8 @@ class Settings:
         head: What a Hugging Face model predicts; "auto" lets its configuration decide.
         sequences: How many sequences of data.
         length: Tokens of a sequence, at most.
+        method: "auto", "exact" or "products", as for `hessianlens.block_norms`.
+        resume: A file that exact norms are written to and taken from.
     """
 
     model: str
@@ -57,10 +59,13 @@ class Settings:
     head: str = "auto"
     sequences: int | None = None
     length: int | None = None
+    method: str = "auto"
+    resume: Path | None = None
 
     def __post_init__(self) -> None:
         """Settings that no model could make sense of are refused before one is loaded."""
         check_choice("dtype", self.dtype, DTYPES)
+        check_choice("method", self.method, METHODS)
         expect(self.most_probes >= 1, f"probes: got {self.probes}, expected at least 1.")
         expect(self.rtol > 0, f"rtol: got {self.rtol}, expected a positive relative width.")
         for given, parse in ((self.budget, parse_time), (self.max_memory, parse_size)):

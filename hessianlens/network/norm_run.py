@@ -15,6 +15,7 @@ from hessianlens.curvature import verify
 from hessianlens.errors import InputError
 from hessianlens.network.chain import ChainedAttention, ChainSource, chained_attention
 from hessianlens.network.exact_blocks import ANY_PRICE, WORTH, Answer, Price, exactly
+from hessianlens.network.kept_norms import KeptNorms
 from hessianlens.network.last_attention import ExactAttention
 from hessianlens.network.sampling import GraphSource, Request
 from hessianlens.network.watch import Deadline, Watch
@@ -41,6 +42,7 @@ class NormRun:
         seed: Seed of the probes.
         method: "auto", "exact" or "products", as for `hessianlens.hessian`.
         watch: Is told what comes next and how many products are done.
+        kept: Where exact norms are written as they become known, and read from before anything is done.
     """
 
     def __init__(
@@ -52,10 +54,11 @@ class NormRun:
         seed: int = 0,
         method: str = "auto",
         watch: Watch | None = None,
+        kept: KeptNorms | None = None,
     ) -> None:
         self.problem, self.blocks, self.parts = problem, tuple(blocks), tuple(parts)
         self.seed, self.method, self.watch = seed, method, watch or Watch()
-        self.products = 0
+        self.products, self.kept = 0, kept
         self.why: dict[str, str] = {}
         self._exact: dict[tuple[str, str], Estimate] = {}
         self._lengths: dict[str, list[dict[str, Tensor]]] = defaultdict(list)
@@ -119,12 +122,13 @@ class NormRun:
             return
         forced = self.method == "exact"
         source = exactly(self.problem)
-        attention = source.affordable_attention(self.blocks, ANY_PRICE if forced else Price())
+        blocks = [block for block in self.blocks if not self._recall(block)]
+        attention = source.affordable_attention(blocks, ANY_PRICE if forced else Price())
         if isinstance(attention, ExactAttention) and not forced:
-            rest = [block for block in self.blocks if not attention.covers([block])]
+            rest = [block for block in blocks if not attention.covers([block])]
             self._join(chained_attention(attention) if rest else None, rest)
         groups: list[list[tuple[Block, Answer]]] = []
-        for group in layer_groups(self.blocks):
+        for group in layer_groups(blocks):
             answers: list[tuple[Block, Answer]] = []
             for block in group:
                 price = ANY_PRICE if forced else Price(WORTH * min(probes, block.numel))
@@ -134,8 +138,9 @@ class NormRun:
                 else:
                     answers.append((block, found))
             groups.append(answers)
-        if forced and self.why:
-            reasons = "; ".join(f"{name}: {why}" for name, why in list(self.why.items())[:3])
+        refused = {block.name: self.why[block.name] for block in blocks if block.name in self.why}
+        if forced and refused:
+            reasons = "; ".join(f"{name}: {why}" for name, why in list(refused.items())[:3])
             raise InputError(f"method: got 'exact', but {reasons}; expected 'auto' or 'products'.")
         if forced:
             self.watch.begin(sum(answer.products for answers in groups for _, answer in answers), Deadline())
@@ -151,6 +156,17 @@ class NormRun:
             norms = answer.norms(self.parts)
             self._exact.update({(block.name, part): Estimate.exactly(norm) for part, norm in norms.items()})
             self.why[block.name] = answer.why
+            if self.kept is not None:
+                self.kept.add(block.name, norms, answer.why)
+
+    def _recall(self, block: Block) -> bool:
+        """Whether the norms of a block are known from before."""
+        known = None if self.kept is None else self.kept.norms(block.name, self.parts)
+        if known is None or self.kept is None:
+            return False
+        self._exact.update({(block.name, part): Estimate.exactly(norm) for part, norm in known.items()})
+        self.why[block.name] = self.kept.why(block.name)
+        return True
 
     def _join(self, chain: ChainedAttention | None, rest: Sequence[Block]) -> None:
         if chain is not None:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
 from hessianlens.errors import check_choice, check_seed, check_whole, shown
 from hessianlens.memory import memory_errors_explained
 from hessianlens.network.forecasting import ensure_fits_in_memory
+from hessianlens.network.kept_norms import KeptNorms
 from hessianlens.network.norm_run import NormRun
-from hessianlens.network.operators import METHODS, Pattern
+from hessianlens.network.operators import Pattern
 from hessianlens.network.watch import Deadline, Watch, watching
-from hessianlens.parts import PART_NAMES, PARTS, check_parts, part_name
+from hessianlens.parts import METHODS, PART_NAMES, PARTS, check_parts, part_name
 from hessianlens.problems import Problem, check_problem
 from hessianlens.spectra import Estimate
 
@@ -66,6 +68,7 @@ def block_norms(
     seed: int = 0,
     method: str = "auto",
     progress: bool | Watch = False,
+    resume: str | os.PathLike[str] | None = None,
 ) -> BlockNorms:
     """Frobenius norms of the diagonal blocks of the Hessian, Gauss-Newton and functional matrix.
 
@@ -85,6 +88,8 @@ def block_norms(
         seed: Seed of the probes.
         method: "auto", "exact" or "products", as for `hessian`.
         progress: Show a bar that counts products and tells the time left.
+        resume: A file to which exact norms are written as they become known, and from which those of an earlier run are
+            taken; it must belong to the same weights, data and loss.
 
     >>> import torch
     >>> import hessianlens as hl
@@ -100,8 +105,9 @@ def block_norms(
     check_choice("method", method, METHODS)
     check_whole("probes", probes, 1)
     check_seed(seed)
+    chosen, kept = problem.select(blocks), None if resume is None else KeptNorms(resume, problem)
     with memory_errors_explained(REMEDY), watching(progress) as watch:
-        run = NormRun(problem, problem.select(blocks), parts, seed=seed, method=method, watch=watch)
+        run = NormRun(problem, chosen, parts, seed=seed, method=method, watch=watch, kept=kept)
         run.solve(probes)
         if run.sampled:
             ensure_fits_in_memory(problem, run.sampled, probes, len(parts))

@@ -9,10 +9,10 @@ from hessianlens.curvature import MATRIX_FREE, verify
 from hessianlens.errors import check_choice, expect
 from hessianlens.network.exact_blocks import ANY_PRICE, Answer, Price, exactly
 from hessianlens.operators import BlockGrid, Operator, StructuredOperator, Twofold
+from hessianlens.parts import METHODS
 from hessianlens.problems import Block, Problem, check_problem
 
 Pattern = str | Sequence[str]
-METHODS = ("auto", "exact", "products")
 
 
 def hessian(problem: Problem, rows: Pattern, cols: Pattern | None = None, *, method: str = "auto") -> Operator:

@@ -15,9 +15,9 @@ from hessianlens.curvature import MATRIX_FREE, BlockPairOperator, verify
 from hessianlens.errors import check_choice, check_seed, check_whole, expect, shown
 from hessianlens.network.exact_blocks import ANY_PRICE, WORTH, Price, exactly
 from hessianlens.network.forecasting import ensure_fits_in_memory
-from hessianlens.network.operators import METHODS, Pattern
+from hessianlens.network.operators import Pattern
 from hessianlens.network.sampling import WORKSPACE
-from hessianlens.parts import part_name
+from hessianlens.parts import METHODS, part_name
 from hessianlens.problems import Block, Problem, check_problem
 from hessianlens.spectra import Estimate
 from hessianlens.spectra.estimate import ends_in_percent

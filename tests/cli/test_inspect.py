@@ -178,6 +178,29 @@ def test_heads_parts_and_precision(tmp_path: Path) -> None:
     assert {"full", "full_stderr", "full_low", "full_high", "full_method"} < set(rows[0]) and "ggn" not in rows[0]
 
 
+def test_exact_norms_are_kept_and_taken_up_again(tmp_path: Path) -> None:
+    asked = (
+        TOY,
+        "--sequences",
+        2,
+        "--blocks",
+        "layer*.mlp.in",
+        "--method",
+        "exact",
+        "--resume",
+        tmp_path / "norms.jsonl",
+    )
+    first = call(*asked, "--json")
+    assert first.exit_code == 0, first.output
+    found = json.loads(first.stdout)["blocks"]
+    assert len(found) == 2 and len((tmp_path / "norms.jsonl").read_text().splitlines()) == 3
+    assert json.loads(call(*asked, "--json").stdout)["blocks"] == found
+    other = call(*asked, "--seed", 1)
+    assert other.exit_code == 2 and "belongs to other weights" in other.stderr
+    wrong = call(TOY, "--method", "guess")
+    assert wrong.exit_code == 2 and "method: got 'guess', expected one of 'auto', 'exact', 'products'" in wrong.stderr
+
+
 def test_the_outer_product_is_the_gauss_newton_matrix() -> None:
     options = [TOY, *QUICK, "--blocks", "layer0.attn.q", "--json", "--parts"]
     outer, ggn = (json.loads(call(*options, part).stdout)["blocks"] for part in ("outer", "ggn"))

@@ -1,0 +1,125 @@
+"""Exact norms in a file, one line a block, so that long work goes on where it stopped."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hessianlens.errors import InputError, expect
+from hessianlens.problems import Problem
+
+_FORMAT = "hessianlens exact norms, 1"
+
+
+class KeptNorms:
+    """The exact norms of a problem's blocks that a file holds.
+
+    Every block is written as soon as it is known. A line that was cut off when the process ended is left out. A file
+    that belongs to other weights, data or loss is refused.
+
+    Args:
+        path: The file; made when the first norm is known.
+        problem: What the norms belong to.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], problem: Problem) -> None:
+        expect(isinstance(path, str | os.PathLike), f"resume: got {type(path).__name__}, expected the path of a file.")
+        self.path = Path(path)
+        self._header = {"format": _FORMAT, "problem": fingerprint(problem)}
+        self._known: dict[str, dict[str, Any]] = {}
+        if self.path.is_dir() or not self.path.absolute().parent.is_dir():
+            raise InputError(f"resume: {self.path} cannot be written; name a file in a folder that is there.")
+        if self.path.exists() and self.path.stat().st_size:
+            self._read()
+
+    def _read(self) -> None:
+        lines = list(_records(self.path))
+        if not lines or lines[0].get("format") != _FORMAT:
+            raise InputError(f"resume: {self.path} is no file of exact norms; name another one, or one to be made.")
+        if lines[0] != self._header:
+            raise InputError(
+                f"resume: {self.path} belongs to other weights, data or another loss than these; name another file."
+            )
+        for line in lines[1:]:
+            known = self._known.setdefault(line["block"], {"norms": {}, "why": line["why"]})
+            known["norms"] |= line["norms"]
+
+    def norms(self, block: str, parts: Sequence[str]) -> dict[str, float] | None:
+        """The norms of parts of a block, if all of them are known."""
+        found = self._known.get(block, {}).get("norms", {})
+        return {part: found[part] for part in parts} if all(part in found for part in parts) else None
+
+    def why(self, block: str) -> str:
+        """Why they are exact, in words."""
+        return str(self._known[block]["why"])
+
+    def add(self, block: str, norms: Mapping[str, float], why: str) -> None:
+        """Write the norms of a block; what is not finite is not kept."""
+        if not all(math.isfinite(norm) for norm in norms.values()):
+            return
+        new = not self._known and not (self.path.exists() and self.path.stat().st_size)
+        record = {"block": block, "norms": dict(norms), "why": why}
+        self._known.setdefault(block, {"norms": {}, "why": why})["norms"] |= norms
+        with self.path.open("a+", encoding="utf-8") as file:
+            if new:
+                file.write(json.dumps(self._header) + "\n")
+            elif not _ends_a_line(self.path):
+                file.write("\n")
+            file.write(json.dumps(record) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def _records(path: Path) -> Iterator[dict[str, Any]]:
+    """Every line that is whole."""
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        try:
+            found = json.loads(line)
+        except json.JSONDecodeError:
+            continue
+        if isinstance(found, dict):
+            yield found
+
+
+def _ends_a_line(path: Path) -> bool:
+    with path.open("rb") as file:
+        file.seek(-1, os.SEEK_END)
+        return file.read(1) == b"\n"
+
+
+def fingerprint(problem: Problem) -> str:
+    """A digest of the weights, the data and the loss, as far as the loss can be told by what it gives."""
+    digest = hashlib.blake2b(digest_size=16)
+    for name, tensor in problem.params.items():
+        digest.update(name.encode())
+        _add(digest, tensor)
+    for batch in problem.data:
+        _add(digest, batch)
+        with problem.scope(), torch.no_grad():
+            outputs = problem.forward(problem.params, batch)
+            digest.update(f"{float(problem.loss(outputs, batch)):.6e}".encode())
+    return digest.hexdigest()
+
+
+def _add(digest: Any, value: object) -> None:
+    if isinstance(value, Tensor):
+        plain = value.detach().cpu().contiguous()
+        digest.update(f"{plain.dtype}{tuple(plain.shape)}".encode())
+        digest.update(plain.flatten().view(torch.uint8).numpy().tobytes() if plain.numel() else b"")
+    elif isinstance(value, Mapping):
+        for key, entry in value.items():
+            digest.update(str(key).encode())
+            _add(digest, entry)
+    elif isinstance(value, list | tuple):
+        for entry in value:
+            _add(digest, entry)
+    else:
+        digest.update(repr(value).encode())
