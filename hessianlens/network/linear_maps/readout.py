@@ -19,6 +19,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from hessianlens.derivatives.graph import once_only
 from hessianlens.network.linear_maps.taps import Kind, Record, Taps, Use
 from hessianlens.problems import Batch, Problem
 
@@ -146,14 +147,19 @@ def _loss_weights(problem: Problem, batch: Batch, outputs: Tensor, chances: Tens
     """W and the slope, if the Hessian of the loss is ``w_n (diag(p_n) - p_n p_n^T)``: two random products tell."""
     with problem.scope(), torch.enable_grad():
         point = outputs.detach().requires_grad_()
-        (slope,) = torch.autograd.grad(problem.loss(point, batch), point, create_graph=True)
+        value = problem.loss(point, batch)
+        if not value.requires_grad or once_only(value):  # who asks for a block is told what is wrong with it
+            return None
+        (slope,) = torch.autograd.grad(value, point, create_graph=True)
         if not slope.requires_grad:
             return None
         weights = chances.new_zeros(len(chances))
         for seed in range(2):
             u = torch.randn(chances.shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
             u = u.to(chances)
-            (turned,) = torch.autograd.grad(slope, point, u.reshape(point.shape), retain_graph=True)
+            (turned,) = torch.autograd.grad(slope, point, u.reshape(point.shape), retain_graph=True, allow_unused=True)
+            if turned is None:
+                return None
             found, plain = turned.reshape(chances.shape), chances * (u - (chances * u).sum(-1, keepdim=True))
             if seed == 0:
                 weights = (found * plain).sum(-1) / plain.square().sum(-1).clamp(min=torch.finfo(plain.dtype).tiny)
