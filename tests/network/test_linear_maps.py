@@ -309,3 +309,41 @@ def test_taps_leave_a_model_as_it_is() -> None:
         with Taps(problem.params):
             during = problem.forward(problem.params, problem.data[0])
     assert_same(during, before, "outputs", 1e-12)
+
+
+# --- parameters that are rearranged before they enter ----------------------------------------------------------------
+
+
+class Rearranged(nn.Module):
+    """Heads by letters, with an axis of their own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.W = nn.Parameter(randn(2, 3, 4, seed=1))
+        self.b = nn.Parameter(randn(2, 4, seed=2))
+        self.V = nn.Parameter(randn(2, 4, 3, seed=3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        heads = torch.einsum("bld,hde->bhle", x, self.W).permute(0, 2, 1, 3).flatten(2) + self.b.flatten()
+        return torch.einsum("blhe,hed->bld", heads.tanh().unflatten(-1, (2, 4)), self.V)
+
+
+@pytest.mark.parametrize("pair", [("W", "W"), ("b", "V"), ("V", "W"), ("b", "b")])
+def test_heads_by_letters(pair: tuple[str, str]) -> None:
+    problem = hl.problem(Rearranged(), (randn(2, 3, 3), randn(2, 3, 3, seed=9)), "square")
+    for make in (hl.hessian, hl.ggn, hl.functional):
+        op, products = make(problem, *pair, method="exact"), make(problem, *pair, method="products")
+        assert_same(op.to_dense(), products @ torch.eye(op.shape[1], dtype=torch.float64), str(pair), 1e-9)
+
+
+def test_letters_that_are_no_plain_product_are_left_to_products() -> None:
+    class Diagonal(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.W = nn.Parameter(randn(3, 4))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.einsum("bld,le->ble", x[:, :, :1], self.W)
+
+    problem = hl.problem(Diagonal(), (randn(2, 3, 3), randn(2, 3, 4, seed=9)), "square")
+    assert hl.hessian(problem, "W").why == "it enters the network through einsum"

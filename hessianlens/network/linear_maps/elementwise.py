@@ -90,8 +90,7 @@ def elementwise_behind(problem: Problem, batch: Batch, site: int) -> Elementwise
     second = _diagonal(first, leaf, graph=False) if first.requires_grad else torch.zeros_like(first)
     if second is None:
         return None
-    parameter = problem.params[use.parameter].detach()
-    weight = parameter if use.kind is Kind.IN_OUT else parameter.T
+    weight = use.matrix(problem.params[use.parameter].detach())
     return Elementwise(use, weight, first.detach().flatten(0, -2), second.detach().flatten(0, -2))
 
 

@@ -195,7 +195,10 @@ class LinearMaps:
                 return use
             if len(use.outputs) < 2:
                 return "it is used outside of any sequence"
-            pieces.append(piece_of(block, use, self.problem.params[block.parameter]))
+            piece = piece_of(block, use, self.problem.params[block.parameter])
+            if piece is None:
+                return "it joins other than some inputs with some outputs of its map"
+            pieces.append(piece)
         return pieces
 
     def _taps(self, number: int, pieces: Sequence[Piece], products: int = 0) -> Tapped:

@@ -20,12 +20,14 @@ class Piece:
         use: How its parameter enters.
         inputs: Numbers of the inputs that it takes; a single zero for gains and shifts, which take none.
         features: Numbers of the outputs that it feeds.
+        order: Where inputs by outputs lie in the block, if it was rearranged before it entered.
     """
 
     block: Block
     use: Use
     inputs: Tensor
     features: Tensor
+    order: Tensor | None = None
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -39,13 +41,15 @@ class Piece:
 
     def cut(self, tensor: Tensor) -> list[Tensor]:
         """A tensor shaped as the block, as inputs by outputs."""
+        if self.order is not None:
+            return [tensor.reshape(-1)[self.order.to(tensor.device)]]
         if self.use.kind is Kind.IN_OUT:
             return [tensor]
         return [tensor.T] if self.use.kind is Kind.OUT_IN else [tensor.reshape(1, -1)]
 
 
-def piece_of(block: Block, use: Use, like: Tensor) -> Piece:
-    """The piece of a map that a block is.
+def piece_of(block: Block, use: Use, like: Tensor) -> Piece | None:
+    """The piece of a map that a block is; None if its entries do not join some inputs with some outputs.
 
     Args:
         block: The block.
@@ -57,9 +61,25 @@ def piece_of(block: Block, use: Use, like: Tensor) -> Piece:
     >>> piece_of(head, Use("w", Kind.IN_OUT, 0, None, (5, 6)), whole).features
     tensor([2, 3])
     """
+    if use.places is not None:
+        return _rearranged(block, use, like)
     if use.kind in (Kind.GAIN, Kind.SHIFT):
         return Piece(block, use, torch.zeros(1, dtype=torch.int64), block.take(torch.arange(len(like))))
     rows, columns = torch.meshgrid(*(torch.arange(size) for size in like.shape), indexing="ij")
     first, second = block.take(rows)[:, 0], block.take(columns)[0]
     inputs, features = (first, second) if use.kind is Kind.IN_OUT else (second, first)
     return Piece(block, use, inputs, features)
+
+
+def _rearranged(block: Block, use: Use, like: Tensor) -> Piece | None:
+    assert use.places is not None
+    own = block.take(torch.arange(like.numel()).reshape(like.shape)).reshape(-1)
+    number = torch.full((like.numel(),), -1)
+    number[own] = torch.arange(len(own))
+    weighs = use.places.ndim == 2
+    found = number[use.places if weighs else use.places[None]]
+    rows, columns = ((found >= 0).any(axis).nonzero()[:, 0] for axis in (1, 0))
+    order = found[rows][:, columns]
+    if bool((order < 0).any()) or order.numel() != len(own):
+        return None
+    return Piece(block, use, rows if weighs else torch.zeros(1, dtype=torch.int64), columns, order)

@@ -126,8 +126,8 @@ def readout_of(problem: Problem, batch: Batch) -> Readout | None:
     linear = [use for use in taps.record.uses if use.kind in (Kind.IN_OUT, Kind.OUT_IN)]
     if not linear or linear[-1].inputs is None or tuple(outputs.shape) != linear[-1].outputs:
         return None
-    use, parameter = linear[-1], problem.params[linear[-1].parameter].detach()
-    weight = parameter.T if use.kind is Kind.OUT_IN else parameter
+    use = linear[-1]
+    weight = use.matrix(problem.params[use.parameter].detach())
     assert use.inputs is not None
     y, flat = use.inputs.flatten(0, -2), outputs.flatten(0, -2)
     rest = flat - y @ weight

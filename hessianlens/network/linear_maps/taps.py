@@ -38,6 +38,8 @@ class Use:
         site: Number of the operation, in the order in which the network runs.
         inputs: What it is multiplied with, ``[..., p]``; None for a shift.
         outputs: Shape of z, ``[..., f]``.
+        places: Where its numbers lie in the parameter, ``[p, f]`` or ``[f]``, if that was rearranged before; None if it
+            enters as it is, or transposed.
     """
 
     parameter: str
@@ -45,14 +47,22 @@ class Use:
     site: int
     inputs: Tensor | None
     outputs: tuple[int, ...]
+    places: Tensor | None = None
+
+    def matrix(self, parameter: Tensor) -> Tensor:
+        """The parameter as it enters: inputs by outputs, or a vector."""
+        if self.places is not None:
+            return parameter.reshape(-1)[self.places.to(parameter.device)]
+        return parameter.T if self.kind is Kind.OUT_IN else parameter
 
 
 @dataclass(frozen=True)
 class _Seen:
-    """A tensor that is a parameter, or one up to constants and a transposition."""
+    """A tensor that is a parameter, or one up to constants and a transposition, or the places of its numbers in one."""
 
     parameter: str
     transposed: bool = False
+    places: Tensor | None = None
 
 
 @dataclass(eq=False)
@@ -148,13 +158,16 @@ class Taps(TorchFunctionMode):
         run: Callable[[], Tensor],
     ) -> Tensor:
         """``a W + b`` in either layout."""
-        uses: list[tuple[str, Kind, Tensor | None]] = []
+        uses: list[_Taken] = []
         if self._seen(a) is not None:
             self._unknown(a, func)
-        if weight is not None:
-            uses.append((weight.parameter, Kind.IN_OUT if in_out != weight.transposed else Kind.OUT_IN, a))
+        if weight is not None and weight.places is not None:
+            places = weight.places if in_out else weight.places.T
+            uses.append((weight.parameter, Kind.IN_OUT, a, places))
+        elif weight is not None:
+            uses.append((weight.parameter, Kind.IN_OUT if in_out != weight.transposed else Kind.OUT_IN, a, None))
         if bias is not None and (shift := self._seen(bias)) is not None:
-            uses.append((shift.parameter, Kind.SHIFT, None))
+            uses.append((shift.parameter, Kind.SHIFT, None, shift.places))
         return self._tapped(run(), uses)
 
     def _product(self, func: Callable[..., Any], a: Tensor, b: Tensor, **named: Any) -> Any:
@@ -176,7 +189,7 @@ class Taps(TorchFunctionMode):
         fits = isinstance(other, Tensor) and self._seen(other) is None and tensor.ndim == 1 and other.ndim > 1
         if named or gain is None or not fits or other.shape[-1:] != tensor.shape:
             return self._other(func, (a, b), named)
-        return self._tapped(func(a, b), [(gain.parameter, Kind.GAIN, other)])
+        return self._tapped(func(a, b), [(gain.parameter, Kind.GAIN, other, gain.places)])
 
     def _plus(self, func: Callable[..., Any], a: Any, b: Any, **named: Any) -> Any:
         """``z + w``, a shift for every feature; ``1 + w`` is w up to a constant."""
@@ -188,7 +201,7 @@ class Taps(TorchFunctionMode):
             return self._other(func, (a, b), named)
         if id(other) in self._cuts:
             self.shifts[self._cuts[id(other)]] = shift.parameter
-        return self._tapped(func(a, b), [(shift.parameter, Kind.SHIFT, None)])
+        return self._tapped(func(a, b), [(shift.parameter, Kind.SHIFT, None, shift.places)])
 
     def _layer_norm(
         self,
@@ -214,20 +227,52 @@ class Taps(TorchFunctionMode):
         return self._normed(func(x, shape, None, *rest, **named), weight, None)
 
     def _normed(self, plain: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
-        uses: list[tuple[str, Kind, Tensor | None]] = []
+        uses: list[_Taken] = []
         z = plain if weight is None else plain * weight
         if weight is not None and (gain := self._seen(weight)) is not None:
-            uses.append((gain.parameter, Kind.GAIN, plain))
+            uses.append((gain.parameter, Kind.GAIN, plain, gain.places))
         if bias is not None and (shift := self._seen(bias)) is not None:
-            uses.append((shift.parameter, Kind.SHIFT, None))
+            uses.append((shift.parameter, Kind.SHIFT, None, shift.places))
         return self._tapped(z if bias is None else z + bias, uses)
 
     def _transposed(self, func: Callable[..., Any], tensor: Tensor, *args: Any, **named: Any) -> Any:
         """The other layout of a matrix."""
         seen = self._seen(tensor)
+        if seen is not None and (seen.places is not None or tensor.ndim > 2):
+            return self._rearranged(func, tensor, *args, **named)
         if seen is None or tensor.ndim != 2 or (args and set(args) not in ({0, 1}, {-1, -2})) or named:
             return self._other(func, (tensor, *args), named)
         return self._same(func(tensor, *args), _Seen(seen.parameter, not seen.transposed))
+
+    def _rearranged(self, func: Callable[..., Any], tensor: Tensor, *args: Any, **named: Any) -> Any:
+        """The same numbers in another order or shape, as where heads have an axis of their own."""
+        seen = self._seen(tensor)
+        if seen is None or tensor.numel() > _MOST_PLACES:
+            return self._other(func, (tensor, *args), named)
+        places = seen.places
+        if places is None:
+            shape = tensor.shape[::-1] if seen.transposed else tensor.shape
+            places = torch.arange(tensor.numel()).reshape(shape)
+            places = places.T if seen.transposed else places
+        return self._same(func(tensor, *args, **named), _Seen(seen.parameter, False, func(places, *args, **named)))
+
+    def _einsum(self, func: Callable[..., Any], equation: Any, *operands: Any, **named: Any) -> Any:
+        """``a, W -> z`` by letters, as a product of two matrices."""
+        flat = operands[0] if len(operands) == 1 and isinstance(operands[0], list | tuple) else operands
+        found = _as_product(equation, [self._seen(x) is not None for x in flat]) if not named else None
+        if found is None:
+            return self._other(func, (equation, *flat), named)
+        a, W = (flat[1], flat[0]) if self._seen(flat[0]) is not None else flat
+        letters_a, letters_W, summed, out = found
+        kept_a, kept_W = ([x for x in letters if x not in summed] for letters in (letters_a, letters_W))
+        sizes = dict(zip(letters_a, a.shape, strict=True)) | dict(zip(letters_W, W.shape, strict=True))
+        left = a.permute([letters_a.index(x) for x in (*kept_a, *summed)])
+        left = left.reshape(*(sizes[x] for x in kept_a), -1)
+        turned = self._rearranged(Tensor.permute, W, [letters_W.index(x) for x in (*summed, *kept_W)])
+        matrix = self._rearranged(Tensor.reshape, turned, (left.shape[-1], -1))
+        z = self._affine(func, left, self._seen(matrix), True, None, lambda: left @ matrix)
+        z = z.unflatten(-1, [sizes[x] for x in kept_W])
+        return z.permute([[*kept_a, *kept_W].index(x) for x in out])
 
     def _converted(self, func: Callable[..., Any], tensor: Tensor, *args: Any, **named: Any) -> Any:
         """The same numbers in another dtype or place."""
@@ -255,11 +300,11 @@ class Taps(TorchFunctionMode):
         self._kept.append(tensor)
         return tensor
 
-    def _tapped(self, z: Tensor, uses: list[tuple[str, Kind, Tensor | None]]) -> Tensor:
+    def _tapped(self, z: Tensor, uses: list[_Taken]) -> Tensor:
         site, self._sites = self._sites, self._sites + 1
-        for name, kind, inputs in uses:
-            self.record.uses.append(Use(name, kind, site, inputs, tuple(z.shape)))
-        if self._cut and any(kind is not Kind.SHIFT for _, kind, _ in uses):
+        for name, kind, inputs, places in uses:
+            self.record.uses.append(Use(name, kind, site, inputs, tuple(z.shape), places))
+        if self._cut and any(kind is not Kind.SHIFT for _, kind, *_ in uses):
             self.leaves[site] = z.detach().requires_grad_()
             z = self.leaves[site].clone()  # the model may go on in place
             self._cuts[id(z)] = site
@@ -267,7 +312,32 @@ class Taps(TorchFunctionMode):
         return z + self._deltas[site] if site in self._deltas else z
 
 
+def _as_product(equation: object, watched: list[bool]) -> tuple[str, str, str, str] | None:
+    """Letters of ``a`` and W, those that are summed, and those that come out; None if it is no plain product of two.
+
+    >>> _as_product("bld,hde->bhle", [False, True])
+    ('bld', 'hde', 'd', 'bhle')
+    >>> _as_product("bld,bde->ble", [False, True]) is None
+    True
+    """
+    if not isinstance(equation, str) or "..." in equation or watched.count(True) != 1 or len(watched) != 2:
+        return None
+    given, arrow, out = equation.replace(" ", "").partition("->")
+    first, comma, second = given.partition(",")
+    if not arrow or not comma or any(len(set(letters)) != len(letters) for letters in (first, second, out)):
+        return None
+    a, W = (second, first) if watched[0] else (first, second)
+    summed = "".join(x for x in W if x in a)
+    rest = [x for x in a + W if x not in summed]
+    plain = bool(summed) and not set(summed) & set(out) and sorted(rest) == sorted(out)
+    return (a, W, summed, out) if plain and len(W) > len(summed) else None
+
+
 _LINEAR = nnf.linear
+_Taken = tuple[str, Kind, Tensor | None, Tensor | None]
+"""A parameter, how it enters, what it is multiplied with, and its places."""
+_MOST_PLACES = 2**24
+"""Entries of a parameter up to which their places are followed."""
 _PROPERTIES: tuple[Any, ...] = tuple(vars(torch._C.TensorBase)[name].__get__ for name in ("T", "mT"))
 """How the transpose is asked for without a call."""
 
@@ -280,7 +350,11 @@ def _handle_linear(
 
 def _handlers() -> dict[Any, Callable[..., Any]]:
     """From a function of PyTorch's to what is done with it."""
-    found: dict[Any, Callable[..., Any]] = {nnf.linear: _handle_linear, torch.addmm: Taps._addmm}
+    found: dict[Any, Callable[..., Any]] = {
+        nnf.linear: _handle_linear,
+        torch.addmm: Taps._addmm,
+        torch.einsum: Taps._einsum,
+    }
     named: dict[Callable[..., Any], tuple[Any, ...]] = {
         Taps._product: (torch.matmul, torch.mm, Tensor.matmul, Tensor.mm, Tensor.__matmul__),
         Taps._times: (torch.mul, Tensor.mul, Tensor.__mul__, Tensor.__rmul__, torch.multiply, Tensor.multiply),
@@ -288,6 +362,10 @@ def _handlers() -> dict[Any, Callable[..., Any]]:
         Taps._layer_norm: (nnf.layer_norm, torch.layer_norm),
         Taps._rms_norm: (nnf.rms_norm, torch.rms_norm) if hasattr(nnf, "rms_norm") else (),
         Taps._transposed: (torch.t, Tensor.t, torch.transpose, Tensor.transpose, *_PROPERTIES),
+        Taps._rearranged: (
+            *(torch.permute, Tensor.permute, torch.reshape, Tensor.reshape, Tensor.view),
+            *(torch.flatten, Tensor.flatten, torch.swapaxes, Tensor.swapaxes),
+        ),
         Taps._converted: (Tensor.to, Tensor.float, Tensor.double, Tensor.contiguous, Tensor.type_as),
     }
     for handler, functions in named.items():

@@ -110,7 +110,7 @@ class _Meeting:
         heads = {name: projection.heads for name, projection in projections.items()}
         rows = {name: None if own is None else self._rows(own, projections[name]) for name, own in shifts.items()}
         layer = heads_of(
-            {name: own.matrices(self._values(own.use.parameter)) for name, own in projections.items()},
+            {name: own.matrices(self._values(own.use)) for name, own in projections.items()},
             rows,
             heads,
             FactoredValueAttention if turning.tables is None else RotaryAttention,
@@ -121,20 +121,21 @@ class _Meeting:
         expected = self._plain_output(use_o, output)
         return site if close(site.output, expected) else "the closed form of its heads does not give what it puts out"
 
-    def _values(self, parameter: str) -> Tensor:
-        return self.problem.params[parameter].detach()
+    def _values(self, use: Use) -> Tensor:
+        return self.problem.params[use.parameter].detach()
 
-    def _rows(self, parameter: str, projection: Projection) -> list[Tensor]:
-        values = self._values(parameter)
+    def _rows(self, shift: Use, projection: Projection) -> list[Tensor]:
+        values = shift.matrix(self._values(shift))
         return [values[own][None] for own in projection.features.to(values.device)]
 
     def _weight(self, site: int) -> Use | None:
         found = [use for use in self.taps.record.uses if use.site == site and use.kind in (Kind.IN_OUT, Kind.OUT_IN)]
         return found[0] if len(found) == 1 else None
 
-    def _shift(self, site: int) -> str | None:
-        own = [use.parameter for use in self.taps.record.uses if use.site == site and use.kind is Kind.SHIFT]
-        return own[0] if own else self.taps.shifts.get(site)
+    def _shift(self, site: int) -> Use | None:
+        shifts = [use for use in self.taps.record.uses if use.kind is Kind.SHIFT]
+        own = [use for use in shifts if use.site == site or use.parameter == self.taps.shifts.get(site)]
+        return own[0] if own else None
 
     def _tokens(self, uses: Mapping[str, Use], operands: Mapping[str, Operand]) -> Tensor | None:
         """What enters all three maps, ``[sequence, position, feature]``."""
@@ -160,9 +161,8 @@ class _Meeting:
 
     def _plain_output(self, use: Use, output: Tensor) -> Tensor:
         """``concat_h(output^h) W_O``, without bias."""
-        W = self._values(use.parameter)
         with torch.no_grad():
-            return output.transpose(1, 2).flatten(2) @ (W.T if use.kind is Kind.OUT_IN else W)
+            return output.transpose(1, 2).flatten(2) @ use.matrix(self._values(use))
 
 
 @dataclass(frozen=True, eq=False)

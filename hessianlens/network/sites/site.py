@@ -12,8 +12,8 @@ from torch import Tensor
 
 from hessianlens.attention.layer import FactoredValueAttention, MultiHeadAttention
 from hessianlens.network.linear_maps.grouping import Grouping
-from hessianlens.network.linear_maps.piece import piece_of
-from hessianlens.network.linear_maps.taps import Kind, Use
+from hessianlens.network.linear_maps.piece import Piece, piece_of
+from hessianlens.network.linear_maps.taps import Use
 from hessianlens.problems import Block
 
 Behind = Callable[[Tensor], Tensor]
@@ -25,14 +25,14 @@ class Projection:
 
     Attributes:
         use: How the weight enters.
-        bias: The parameter of its bias; None where there is none, and for o.
+        shift: How its bias enters; None where there is none, and for o.
         features: Outputs of the map (inputs, for o) that a head takes, ``[piece, width]``, as the heads order them.
         heads: Consecutive heads that share a piece.
         of_inputs: Whether a head takes inputs of the map: that is o.
     """
 
     use: Use
-    bias: str | None
+    shift: Use | None
     features: Tensor
     heads: int = 1
     of_inputs: bool = False
@@ -43,45 +43,50 @@ class Projection:
 
     def matrices(self, weight: Tensor) -> list[Tensor]:
         """The weight by piece, in the order ``x @ W``."""
-        matrix = weight.T if self.use.kind is Kind.OUT_IN else weight
+        matrix = self.use.matrix(weight)
         return [matrix[own] if self.of_inputs else matrix[:, own] for own in self.features.to(weight.device)]
 
     def pieces(self, block: Block, params: Mapping[str, Tensor]) -> tuple[int, ...] | None:
         """The pieces that a block of the weight or bias consists of; None if it does not consist of whole ones."""
-        own = self._own(block, params)
-        if own is None:
+        piece = self._piece(block, params)
+        if piece is None:
             return None
-        chosen = [number for number, piece in enumerate(self.features.tolist()) if set(piece) <= set(own)]
+        own = self._own(piece)
+        chosen = [number for number, features in enumerate(self.features.tolist()) if set(features) <= set(own)]
         return tuple(chosen) if len(own) == len(chosen) * self.features.shape[1] else None
 
     def cut(self, block: Block, params: Mapping[str, Tensor]) -> Callable[[Tensor], list[Tensor]]:
         """Cuts a tensor of the block's shape into its pieces, each in the order ``x @ W``; a bias is a row."""
-        own, pieces = self._own(block, params), self.pieces(block, params)
-        assert own is not None and pieces is not None
-        place = {feature: number for number, feature in enumerate(own)}
-        chosen = [[place[feature] for feature in self.features[piece].tolist()] for piece in pieces]
-        if block.parameter != self.use.parameter:
-            return lambda tensor: [tensor[numbers][None] for numbers in chosen]
-        turned, rows = self.use.kind is Kind.OUT_IN, self.of_inputs
+        piece, pieces = self._piece(block, params), self.pieces(block, params)
+        assert piece is not None and pieces is not None
+        place = {feature: number for number, feature in enumerate(self._own(piece))}
+        chosen = [[place[feature] for feature in self.features[number].tolist()] for number in pieces]
 
         def cut(tensor: Tensor) -> list[Tensor]:
-            matrix = tensor.T if turned else tensor
-            return [matrix[numbers] if rows else matrix[:, numbers] for numbers in chosen]
+            (matrix,) = piece.cut(tensor)
+            return [matrix[numbers] if self.of_inputs else matrix[:, numbers] for numbers in chosen]
 
         return cut
 
-    def _own(self, block: Block, params: Mapping[str, Tensor]) -> list[int] | None:
-        """Features of the map that a block feeds (or takes, for o); None if it is no block of this projection."""
-        parameter = params.get(block.parameter)
-        if parameter is None or block.parameter not in (self.use.parameter, self.bias):
-            return None
-        if block.parameter == self.use.parameter:
-            piece = piece_of(block, self.use, parameter)
-            own, all_others = (piece.inputs, piece.features) if self.of_inputs else (piece.features, piece.inputs)
-            axis = (self.use.kind is Kind.OUT_IN) == self.of_inputs
-            return own.tolist() if len(all_others) == parameter.shape[1 - axis if parameter.ndim == 2 else 0] else None
-        found: list[int] = block.take(torch.arange(len(parameter))).tolist()
+    def _own(self, piece: Piece) -> list[int]:
+        """Features of the map that a piece feeds, or takes, for o."""
+        found: list[int] = (piece.inputs if self.of_inputs else piece.features).tolist()
         return found
+
+    def _piece(self, block: Block, params: Mapping[str, Tensor]) -> Piece | None:
+        """The block as a piece of the weight's map, or of the bias; None if it is none, or has not all of its rows."""
+        parameter = params.get(block.parameter)
+        if parameter is None:
+            return None
+        if self.shift is not None and block.parameter == self.shift.parameter:
+            return piece_of(block, self.shift, parameter)
+        if block.parameter != self.use.parameter:
+            return None
+        piece = piece_of(block, self.use, parameter)
+        if piece is None:
+            return None
+        others, axis = (piece.features, 1) if self.of_inputs else (piece.inputs, 0)
+        return piece if len(others) == self.use.matrix(parameter).shape[axis] else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,7 +112,7 @@ class AttentionSite:
     @property
     def biased(self) -> bool:
         """Whether q, k or v has a bias, so that all of them have a last row for it."""
-        return any(projection.bias is not None for projection in self.projections.values())
+        return any(projection.shift is not None for projection in self.projections.values())
 
     @cached_property
     def output(self) -> Tensor:

@@ -69,7 +69,7 @@ def _projections(attention: Attention, prefix: str) -> dict[str, Projection]:
     return {
         name: Projection(
             Use(f"{prefix}W_{name.upper()}", Kind.IN_OUT, 0, None, ()),
-            f"{prefix}b_{name.upper()}" if biased and name != "o" else None,
+            Use(f"{prefix}b_{name.upper()}", Kind.SHIFT, 0, None, ()) if biased and name != "o" else None,
             features,
             of_inputs=name == "o",
         )

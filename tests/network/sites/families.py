@@ -7,8 +7,10 @@ from collections.abc import Callable
 import torch
 import transformers
 from torch import Tensor, nn
+from torch.nn import functional as nnf
 
 from tests.curvature.networks import nano_gpt, scrambled
+from tests.models import test_discovery_zoo as zoo
 
 transformers.logging.set_verbosity_error()
 
@@ -42,6 +44,32 @@ def _model(
     return make
 
 
+class LensAttention(zoo.LensAttention):
+    """As TransformerLens computes it: heads have an axis of their own, and are joined before they are multiplied."""
+
+    def _heads(self, x: Tensor, letter: str) -> Tensor:
+        found = dict(self.named_parameters())
+        weight, bias = (found.get(f"{w}_{letter}", found.get(f"_{w}_{letter}")) for w in "Wb")
+        joined = nnf.linear(x, weight.permute(0, 2, 1).reshape(-1, x.shape[-1]), bias.reshape(-1))
+        mapped = joined.reshape(*x.shape[:2], *bias.shape).permute(0, 2, 1, 3)
+        return mapped.repeat_interleave(4 // mapped.shape[1], dim=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (self._heads(x, letter) for letter in "QKV")
+        scores = q @ k.transpose(-1, -2) / 2**0.5
+        hidden = torch.ones(scores.shape[-2:]).triu(1) > 0
+        z = scores.masked_fill(hidden, -torch.inf).softmax(-1) @ v
+        weight = self.W_O.permute(2, 0, 1).reshape(x.shape[-1], -1)
+        return nnf.linear(z.permute(0, 2, 1, 3).flatten(2), weight, self.b_O)
+
+
+def _lens(groups: int) -> nn.Module:
+    model = zoo.LensModel(groups)
+    for block in model.blocks:
+        block.attn = LensAttention(groups)
+    return scrambled(model.double(), size=0.4)
+
+
 def token_ids(sequences: int = 2, length: int = LENGTH) -> Tensor:
     return torch.randint(3, VOCABULARY, (sequences, length), generator=torch.Generator().manual_seed(2))
 
@@ -49,6 +77,8 @@ def token_ids(sequences: int = 2, length: int = LENGTH) -> Tensor:
 FAMILIES: dict[str, Callable[[], nn.Module]] = {
     "GPT-2": _model("GPT2", {**_SHORT, "n_inner": 6}, head="LMHeadModel", tie_word_embeddings=False),
     "nanoGPT": lambda: nano_gpt(layers=2),
+    "TransformerLens": lambda: _lens(4),
+    "TransformerLens, shared keys and values": lambda: _lens(2),
     "Llama": _model("Llama", _SIZES),
     "Llama, biases, wide heads": _model("Llama", _SIZES, attention_bias=True, num_attention_heads=2, head_dim=6),
     "Mistral, window": _model("Mistral", _SIZES, sliding_window=2),

@@ -87,7 +87,9 @@ def test_a_projection_cuts_every_entry_exactly_once(kind: Kind, of_inputs: bool)
 
 def test_a_block_is_made_of_whole_heads_or_not_known() -> None:
     weight, bias = torch.zeros(3, 8), torch.arange(8)
-    projection = Projection(Use("w", Kind.IN_OUT, 0, None, ()), "b", torch.arange(8).reshape(2, 4), heads=2)
+    projection = Projection(
+        Use("w", Kind.IN_OUT, 0, None, ()), Use("b", Kind.SHIFT, 0, None, ()), torch.arange(8).reshape(2, 4), heads=2
+    )
     params = {"w": weight, "b": bias, "other": weight}
 
     def pieces(parameter: str, *index: slice) -> tuple[int, ...] | None:
