@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,8 +26,8 @@ from hessianlens.problems import Batch, Problem
 
 _SLICE = 2048
 """Words that are looked at together."""
-_WORTH = 4
-"""Words to a feature of y from which the quadratic form is cheaper than the vocabulary."""
+_WORTH = 16
+"""Words to a feature of y from which the quadratic form, which is read from memory, is cheaper than the vocabulary."""
 _LARGEST_BYTES = 2**28
 """Room for C."""
 _CANCELLED = 1e-6
@@ -80,9 +81,8 @@ class Readout:
 
     def loss(self, y: Tensor, _: Batch) -> Tensor:
         """The loss as a function of y, up to a constant, exact to the second derivative."""
-        moved = y.reshape(self.at.shape) - self.at
-        turned = (self.curvature @ moved[..., None])[..., 0]
-        return (moved * (self._gradient + turned / 2)).sum()
+        value: Tensor = _Quadratic.apply(y.reshape(self.at.shape) - self.at, self._gradient, self.curvature)
+        return value
 
     @cached_property
     def _gradient(self) -> Tensor:
@@ -93,6 +93,37 @@ class Readout:
         (use,) = (use for use in record.uses if use.parameter == self.use.parameter and use.site == self.use.site)
         assert use.inputs is not None
         return use.inputs
+
+
+class _Quadratic(torch.autograd.Function):
+    """``sum_n g_n . x_n + x_n . C_n x_n / 2``, whose derivatives read C once each."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, g: Tensor, C: Tensor) -> Tensor:
+        ctx.save_for_backward(x, g, C)
+        return (x * (g + _turned(C, x) / 2)).sum()
+
+    @staticmethod
+    def backward(ctx: Any, *weights: Tensor) -> tuple[Tensor, None, None]:
+        return weights[0] * _Slope.apply(*ctx.saved_tensors), None, None
+
+
+class _Slope(torch.autograd.Function):
+    """``g_n + C_n x_n``."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, g: Tensor, C: Tensor) -> Tensor:
+        ctx.save_for_backward(C)
+        return g + _turned(C, x)
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Tensor) -> tuple[Tensor, None, None]:
+        (C,) = ctx.saved_tensors
+        return _turned(C, cotangents[0]), None, None
+
+
+def _turned(C: Tensor, x: Tensor) -> Tensor:
+    return torch.bmm(C, x[..., None])[..., 0]
 
 
 def readout_norm(readouts: Sequence[Readout], parameter: str) -> float | None:

@@ -20,7 +20,7 @@ from hessianlens.network.linear_maps.grouping import Grouping
 from hessianlens.network.linear_maps.piece import Piece
 from hessianlens.network.linear_maps.tapped import Tapped
 
-_CHUNK_BYTES = 2**27
+_CHUNK_BYTES = 2**25
 """Rows that are held at once."""
 
 
@@ -57,8 +57,9 @@ def streamed_norms(
     sums = [_Weight(tapped, piece) if piece.weighs else _Vector(tapped, piece) for piece in pieces]
     for rows in rows_of_all:
         for part in parts:
+            values = rows.part(part)
             for one in sums:
-                one.add(part, rows.places, rows.part(part))
+                one.add(part, rows.places, values)
     return [{part: max(one.square(part), 0.0) ** 0.5 for part in parts} for one in sums]
 
 
@@ -87,10 +88,11 @@ class _Vector:
         self._squares: dict[str, float] = {}
 
     def add(self, part: str, places: list[int], rows: Tensor) -> None:
-        values = rows.double()
+        values = rows
         if self._gains is not None:
-            values = values * self._gains[:, places].T[..., None] * self._gains[:, places[0] :]
-        total = values.sum(1) * _sides(values)
+            values = rows * self._gains[:, places].T[..., None] * self._gains[:, places[0] :]
+        total = values.sum(1, dtype=torch.float64)
+        total = total * _sides(total[:, None])
         self._squares[part] = self._squares.get(part, 0.0) + float(total.square().sum())
 
     def square(self, part: str) -> float:
