@@ -289,6 +289,6 @@ NETWORKS = (
         "network_last_layer", "All norms from the last attention of a GPT-2 on", last_layer(False), 10, 3, True
     ),
     NetworkBenchmark(
-        "network_last_layer_trained", "The same of a model that has learned something", last_layer(True), 10, 3, True
+        "network_last_trained", "The same of a model that has learned something", last_layer(True), 10, 3, True
     ),
 )
