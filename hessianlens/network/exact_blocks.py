@@ -160,7 +160,7 @@ class Exactly:
             price: The most that it may cost.
             norms_only: Whether its norms are enough, which may take less memory.
         """
-        if norms_only and row is column and self.maps.reads_out(row):
+        if norms_only and row is column and ".attn." not in row.name and self.maps.reads_out(row):
             return ReadOut(self.maps, row)
         attention = self.affordable_attention((row, column), price)
         if isinstance(attention, ExactAttention):

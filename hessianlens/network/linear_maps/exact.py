@@ -229,10 +229,16 @@ class LinearMaps:
     def reads_out(self, block: Block) -> bool:
         """Whether a block is the weight or bias of the last map, whose Hessian the loss alone determines."""
         whole = tuple(block.shape) == tuple(self.problem.params[block.parameter].shape)
-        if not whole or isinstance(self._pieces(block), str):
+        pieces = self._pieces(block) if whole else ""
+        if isinstance(pieces, str) or not self._is_last(pieces[0].use.site):
             return False
         found = [self.readout(number) for number in range(len(self.problem.data))]
         return all(one is not None and block.parameter in (one.use.parameter, one.shift) for one in found)
+
+    def _is_last(self, site: int) -> bool:
+        """Whether no weight enters behind a site."""
+        uses = self._records[0].uses if self._records else []
+        return all(use.site <= site for use in uses if use.kind in (Kind.IN_OUT, Kind.OUT_IN))
 
     def readout_norm(self, block: Block) -> float | None:
         """The norm of a block that reads out; None where its sum cancels."""
