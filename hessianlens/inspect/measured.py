@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,6 +12,7 @@ from hessianlens.errors import check_choice, check_number, check_seed, check_who
 from hessianlens.inspect.blockwise import within_memory
 from hessianlens.inspect.table import CurvatureTable, Row
 from hessianlens.memory import memory_errors_explained
+from hessianlens.network.kept_norms import KeptNorms
 from hessianlens.network.norm_run import PROBES, NormRun
 from hessianlens.network.norms import REMEDY, BlockNorms
 from hessianlens.network.operators import Pattern
@@ -91,6 +93,7 @@ def measure(
     method: str = "auto",
     max_memory: str | float | None = None,
     progress: bool | Watch = True,
+    resume: str | os.PathLike[str] | None = None,
 ) -> Measured:
     """Norms of every block within a time budget; what `hessianlens inspect` does.
 
@@ -110,6 +113,7 @@ def measure(
         max_memory: What the process may hold, such as "2GB": batches are cut to stay within it. Default: most of what
             is free.
         progress: Show a bar that counts products and tells the time left.
+        resume: A file that exact norms are written to and taken from, as for `hessianlens.block_norms`.
 
     >>> import hessianlens as hl
     >>> model = hl.models.Transformer(layers=1, d_model=4, d_mlp=8, dtype=torch.float64)
@@ -130,8 +134,9 @@ def measure(
     check_number("rtol", rtol, 0.0, strictly=True)
     chosen = list(problem.blocks.values()) if blocks is None else problem.select(blocks)
     fitted, _ = within_memory(problem, chosen, probes or 1, len(parts), max_memory)
+    kept = None if resume is None else KeptNorms(resume, fitted)
     with memory_errors_explained(REMEDY), watching(progress) as watch:
-        run = NormRun(fitted, chosen, parts, seed=seed, method=method, watch=watch)
+        run = NormRun(fitted, chosen, parts, seed=seed, method=method, watch=watch, kept=kept)
         interrupted = run_until(run, deadline, probes, rtol)
     return outcome(run, deadline, interrupted)
 

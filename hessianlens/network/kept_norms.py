@@ -96,30 +96,33 @@ def _ends_a_line(path: Path) -> bool:
 
 
 def fingerprint(problem: Problem) -> str:
-    """A digest of the weights, the data and the loss, as far as the loss can be told by what it gives."""
-    digest = hashlib.blake2b(digest_size=16)
+    """A digest of the weights, the data and the value of the loss, however the data is cut into batches."""
+    digests: dict[str, Any] = {}
     for name, tensor in problem.params.items():
-        digest.update(name.encode())
-        _add(digest, tensor)
+        _add(digests, f"parameter {name}", tensor)
+    loss = 0.0
     for batch in problem.data:
-        _add(digest, batch)
+        _add(digests, "data", batch)
         with problem.scope(), torch.no_grad():
-            outputs = problem.forward(problem.params, batch)
-            digest.update(f"{float(problem.loss(outputs, batch)):.6e}".encode())
-    return digest.hexdigest()
+            loss += float(problem.loss(problem.forward(problem.params, batch), batch))
+    every = hashlib.blake2b(f"{loss:.4e}".encode(), digest_size=16)
+    for name in sorted(digests):
+        every.update(name.encode() + digests[name].digest())
+    return every.hexdigest()
 
 
-def _add(digest: Any, value: object) -> None:
-    if isinstance(value, Tensor):
-        plain = value.detach().cpu().contiguous()
-        digest.update(f"{plain.dtype}{tuple(plain.shape)}".encode())
-        digest.update(plain.flatten().view(torch.uint8).numpy().tobytes() if plain.numel() else b"")
-    elif isinstance(value, Mapping):
+def _add(digests: dict[str, Any], name: str, value: object) -> None:
+    """What a value holds, to the digest of its place: tensors go on along their first axis."""
+    if isinstance(value, Mapping):
         for key, entry in value.items():
-            digest.update(str(key).encode())
-            _add(digest, entry)
+            _add(digests, f"{name}.{key}", entry)
     elif isinstance(value, list | tuple):
-        for entry in value:
-            _add(digest, entry)
+        for number, entry in enumerate(value):
+            _add(digests, f"{name}.{number}", entry)
+    elif isinstance(value, Tensor):
+        plain = value.detach().cpu().contiguous()
+        place = f"{name} {plain.dtype}{tuple(plain.shape[1:])}"
+        digest = digests.setdefault(place, hashlib.blake2b())
+        digest.update(plain.flatten().view(torch.uint8).numpy() if plain.numel() else b"")
     else:
-        digest.update(repr(value).encode())
+        digests.setdefault(f"{name} {value!r}", hashlib.blake2b())

@@ -97,3 +97,17 @@ def test_what_is_no_such_file(tmp_path: Path) -> None:
             hl.block_norms(toy_problem(2), NAMES[0], resume=place)
     with pytest.raises(hl.InputError, match=r"resume: got int, expected the path of a file"):
         hl.block_norms(toy_problem(2), NAMES[0], resume=3)
+
+
+def test_a_file_goes_on_however_the_data_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As memory allows: the same sequences in one batch or in several."""
+    file, (inputs, targets) = tmp_path / "norms.jsonl", pairs(4)[0]
+    model = toy()
+    whole = hl.problem(model, (inputs, targets), "cross_entropy")
+    halves = [(inputs[:2], targets[:2]), (inputs[2:], targets[2:])]
+    first = hl.block_norms(whole, NAMES[0], method="exact", resume=file)
+    refuse_to_work(monkeypatch)
+    again = hl.block_norms(hl.problem(model, halves, "cross_entropy"), NAMES[0], method="exact", resume=file)
+    assert dict(again) == dict(first)
+    measured = hl.measure(whole, NAMES[0], method="exact", resume=file, progress=False)
+    assert dict(measured.norms) == dict(first)

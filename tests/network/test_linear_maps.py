@@ -13,7 +13,8 @@ from hessianlens.network.exact_blocks import exactly
 from hessianlens.network.linear_maps import LinearMaps, Plan, exact
 from hessianlens.network.linear_maps.elementwise import elementwise_behind
 from hessianlens.network.linear_maps.tapped import recorded
-from hessianlens.network.linear_maps.taps import Kind, Taps
+from hessianlens.network.linear_maps.taps import Taps
+from hessianlens.network.linear_maps.uses import Kind
 from hessianlens.operators import BlockGrid
 from hessianlens.problems import Block, Problem
 from tests.curvature import networks
@@ -133,7 +134,7 @@ def test_norms_row_by_row_are_the_same(name: str, monkeypatch: pytest.MonkeyPatc
     streaming = [name for name, plan in plans.items() if plan.streams]
     assert streaming
     expected = {name: LinearMaps(problem).norms(plans[name], tuple(PARTS)) for name in streaming}
-    monkeypatch.setattr(exact, "_KEPT_BYTES", 0)
+    monkeypatch.setattr("hessianlens.network.linear_maps.plan.KEPT_BYTES", 0)
     monkeypatch.setattr("hessianlens.network.linear_maps.streamed._CHUNK_BYTES", 2000)
     ticks: list[int] = []
     for name in streaming:

@@ -7,13 +7,12 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as nnf
 
 import hessianlens as hl
 from hessianlens.network.exact_blocks import ReadOut
-from hessianlens.network.linear_maps import LinearMaps, readout
-from hessianlens.network.linear_maps import exact as maps_of_a_network
+from hessianlens.network.linear_maps import LinearMaps, plan, readout
 from hessianlens.network.linear_maps.readout import Readout, readout_norm, readout_of
 from hessianlens.problems import Problem
 from tests.curvature import hugging_face, networks
@@ -38,6 +37,22 @@ def _smoothed(outputs: Tensor, batch: tuple[Tensor, Tensor]) -> Tensor:
     )
 
 
+def _with_small_term(outputs: Tensor, batch: tuple[Tensor, Tensor]) -> Tensor:
+    """The usual penalty on the normaliser of the outputs, with its usual factor."""
+    return nnf.cross_entropy(outputs.flatten(0, 1), batch[1].flatten()) + 1e-4 * outputs.logsumexp(-1).square().mean()
+
+
+class TwoPaths(nn.Module):
+    """Outputs that are a linear map and something else."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.unembed = nn.Linear(3, 4, bias=False).double()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.unembed(x) + x.tanh().sum(-1, keepdim=True) * torch.arange(4)
+
+
 READ: dict[str, Callable[[], Problem]] = {
     "GPT-2, padded, two batches": _untied,
     "toy": lambda: networks.toy_problem(2, norm="pre"),
@@ -51,6 +66,12 @@ NOT_READ: dict[str, Callable[[], Problem]] = {
         2, loss=lambda o, b: nnf.cross_entropy(o.flatten(0, 1), b[1].flatten()) + 1e-3 * o.logsumexp(-1).square().sum()
     ),
     "capped outputs": lambda: hl.problem(FAMILIES["Gemma2, capped scores, window"](), {"input_ids": token_ids()}),
+    "a small term more, in single precision": lambda: networks.toy_problem(
+        2, loss=_with_small_term, given={"dtype": torch.float32}
+    ),
+    "another path, one position": lambda: hl.problem(
+        TwoPaths(), (torch.ones(1, 1, 3).double(), torch.tensor([[1]])), "cross_entropy"
+    ),
     "a straight loss": lambda: networks.toy_problem(2, loss=lambda o, b: o.sum()),
 }
 
@@ -92,7 +113,7 @@ def test_the_last_map_has_its_norm_without_products(name: str) -> None:
 def test_other_losses_are_left_to_products(name: str) -> None:
     problem = NOT_READ[name]()
     assert readout_of(problem, problem.data[0]) is None
-    block = "layer1.mlp.out" if "layer1.mlp.out" in problem.blocks else "unembed"
+    block = next(n for n in ("layer1.mlp.out", "unembed", "unembed.weight") if n in problem.blocks)
     op = hl.hessian(problem, block, method="products")
     expected = float((op @ torch.eye(op.shape[1], dtype=op.dtype)).norm())
     assert hl.block_norms(problem, block, method="exact")[block, "full"].value == pytest.approx(expected)
@@ -135,7 +156,7 @@ def test_it_is_made_only_where_it_pays(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_weight_and_its_bias_share_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     problem, ticks = hl.problem(hugging_face.gpt2(), {"input_ids": tokens()}), []
     maps = LinearMaps(problem)
-    monkeypatch.setattr(maps_of_a_network, "_KEPT_BYTES", 0)
+    monkeypatch.setattr(plan, "KEPT_BYTES", 0)
     names = ["layer1.mlp.in", "layer1.mlp.in.bias"]
     with maps.watched(lambda: ticks.append(1)):
         found = [maps.norms(maps.plan(*[problem.blocks[name]] * 2, float("inf")), tuple(PARTS)) for name in names]

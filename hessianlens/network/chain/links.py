@@ -14,6 +14,7 @@ from hessianlens.models.block import Block
 from hessianlens.models.mlp import MLP
 from hessianlens.models.transformer import Transformer
 from hessianlens.network.chain.products import Link
+from hessianlens.network.recognition import entrywise_slope
 from hessianlens.network.sites.site import with_ones
 from hessianlens.network.sites.toy import toy_heads
 from hessianlens.problems import Batch
@@ -74,23 +75,14 @@ def _jacobian(mlp: MLP, slope: Tensor, chosen: slice) -> Tensor:
 
 
 def _slope(mlp: MLP, y: Tensor) -> Tensor | None:
-    """Derivative of the activation at every hidden unit; None unless it acts on each alone and is piecewise linear.
-
-    A random cotangent must come back as the slopes say, and a further random tangent must not change that.
-    """
-    generator = torch.Generator().manual_seed(0)
+    """Derivative of the activation at every hidden unit; None unless it acts on each alone and is piecewise linear."""
     with torch.enable_grad():
         hidden = (y @ mlp.W_in + mlp.b_in).detach().requires_grad_()
         out = mlp.activation(hidden)
         if once_only(out):
             return None
-        (slope,) = torch.autograd.grad(out.sum(), hidden, retain_graph=True)
-        drawn = torch.randn(2, *hidden.shape[1:], generator=generator, dtype=torch.float64)
-        u, v = (one.to(hidden).expand_as(hidden) for one in drawn)
-        (back,) = torch.autograd.grad(out, hidden, u, create_graph=True)
-        bends = False
-        if back.requires_grad:
-            (change,) = torch.autograd.grad(back, hidden, v, allow_unused=True)
-            bends = change is not None and bool(change.any())
-    same = torch.allclose(back, u * slope, rtol=0, atol=8 * torch.finfo(y.dtype).eps * float(slope.abs().max()))
-    return slope if same and not bends else None
+        slope = entrywise_slope(out, hidden, graph=True)
+        if slope is None or not slope.requires_grad:
+            return slope
+        bend = entrywise_slope(slope, hidden)
+    return slope.detach() if bend is not None and not bool(bend.any()) else None

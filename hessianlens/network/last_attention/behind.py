@@ -25,6 +25,7 @@ from hessianlens.derivatives.graph import expect_twice_differentiable, refusals_
 from hessianlens.errors import expect
 from hessianlens.losses import LossDerivatives, TokenCurvature, UncoupledCurvature
 from hessianlens.losses.curvature import FactoredTokenCurvature
+from hessianlens.network.recognition import drawn_like
 from hessianlens.operators import BlockGrid
 from hessianlens.theory.hessian import AttentionHessian, hessian_at
 
@@ -151,9 +152,7 @@ def _head_curvature(gradient: Tensor, point: Tensor) -> Tensor | None:
     """``C^head`` column by column; None if a random product shows that there is none."""
     if not gradient.requires_grad:
         return None
-    generator = torch.Generator(device="cpu").manual_seed(0)
-    probe = torch.randn(point.shape, generator=generator, dtype=torch.float64).to(point)
-    if not bool(_second(gradient, point, probe).any()):
+    if not bool(_second(gradient, point, drawn_like(point)).any()):
         return None
     columns = []
     for f in range(point.shape[-1]):

@@ -1,10 +1,13 @@
 """Exact blocks of every parameter that enters a network through a linear map, in any layer of any model.
 
-`taps` meets parameters at the operations that take them, `grouping` says which positions the loss couples, `curvature`
-finds the second derivatives between the outputs of two maps, `exact` makes blocks of them.
+`taps` meets parameters at the operations that take them (`uses`), `grouping` says which positions the loss couples,
+`plan` what a block costs, `curvature` finds the second derivatives between the outputs of two maps, `exact` makes
+blocks of them (`terms`) and their norms, row by row where they are large (`streamed`). Two short cuts: `readout`, a
+last map under a cross-entropy, and `elementwise`, a map that reaches the rest through a function of single numbers.
 """
 
 from hessianlens.network.linear_maps.curvature import SiteCurvature
-from hessianlens.network.linear_maps.exact import LinearMaps, Plan
+from hessianlens.network.linear_maps.exact import LinearMaps
+from hessianlens.network.linear_maps.plan import Plan
 
 __all__ = ["LinearMaps", "Plan", "SiteCurvature"]

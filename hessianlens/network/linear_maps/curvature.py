@@ -11,7 +11,8 @@ from torch import Tensor
 from hessianlens.network.linear_maps.grouping import Grouping
 from hessianlens.network.linear_maps.piece import Piece
 from hessianlens.network.linear_maps.tapped import Tapped
-from hessianlens.network.linear_maps.taps import Kind
+from hessianlens.network.linear_maps.uses import Kind
+from hessianlens.network.recognition import drawn_like
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,7 +99,7 @@ def _moves_no_groups(tapped: Tapped, row: Piece, rows: Grouping, column: Piece, 
     if inputs is None:
         return True
     like = tapped.slope(row.use.site)
-    u = torch.randn(like.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(like)
+    u = drawn_like(like)
     weights = 1 + rows.numbers(like.device)[:, None].to(like)
     behind = 1 + columns.numbers(like.device)[:, None].to(like)
     alone, weighted = (tapped.pushed(row.use.site, tangent, inputs) for tangent in (u, weights * u))

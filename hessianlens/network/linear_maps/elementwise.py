@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 
 from hessianlens.network.linear_maps.curvature import SiteCurvature
-from hessianlens.network.linear_maps.taps import Kind, Taps, Use
+from hessianlens.network.linear_maps.taps import Taps
+from hessianlens.network.linear_maps.uses import Kind, Use
+from hessianlens.network.recognition import entrywise_slope
 from hessianlens.problems import Batch, Problem
-
-_ROUNDING = 1e3
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,10 +84,10 @@ def elementwise_behind(problem: Problem, batch: Batch, site: int) -> Elementwise
     assert use.inputs is not None
     if use.inputs.shape != leaf.shape:
         return None
-    first = _diagonal(use.inputs, leaf, graph=True)
+    first = entrywise_slope(use.inputs, leaf, graph=True)
     if first is None:
         return None
-    second = _diagonal(first, leaf, graph=False) if first.requires_grad else torch.zeros_like(first)
+    second = entrywise_slope(first, leaf) if first.requires_grad else torch.zeros_like(first)
     if second is None:
         return None
     weight = use.matrix(problem.params[use.parameter].detach())
@@ -99,16 +99,3 @@ def _depends(value: Tensor, leaf: Tensor) -> bool:
         return False
     (found,) = torch.autograd.grad(value, leaf, torch.ones_like(value), retain_graph=True, allow_unused=True)
     return found is not None
-
-
-def _diagonal(value: Tensor, leaf: Tensor, graph: bool) -> Tensor | None:
-    """The derivative, if it is diagonal: a random cotangent must come back entry by entry."""
-    drawn = torch.randn(value.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(value)
-    found, pulled = (
-        torch.autograd.grad(value, leaf, cotangent, retain_graph=True, create_graph=graph, allow_unused=True)[0]
-        for cotangent in (torch.ones_like(value), drawn)
-    )
-    if found is None or pulled is None:
-        return torch.zeros_like(leaf)
-    allowed = _ROUNDING * torch.finfo(value.dtype).eps * float(found.detach().abs().max())
-    return found if float((pulled - drawn * found).detach().abs().max()) <= allowed else None

@@ -16,7 +16,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -26,71 +27,20 @@ from hessianlens.network.linear_maps.curvature import SiteCurvature, grouping_of
 from hessianlens.network.linear_maps.elementwise import elementwise_behind
 from hessianlens.network.linear_maps.grouping import Grouping, groupings
 from hessianlens.network.linear_maps.piece import Piece, piece_of
+from hessianlens.network.linear_maps.plan import BEHIND_BYTES, KEPT_BYTES, PARTS_HELD, Plan, TooMany
 from hessianlens.network.linear_maps.readout import Readout, readout_norm, readout_of
 from hessianlens.network.linear_maps.streamed import (
     Rows,
     rows_at_once,
     rows_by_products,
-    streamed_bytes,
     streamed_norms,
 )
 from hessianlens.network.linear_maps.tapped import Tapped, recorded
-from hessianlens.network.linear_maps.taps import Kind, Record
+from hessianlens.network.linear_maps.terms import curved, moving, sides_of
+from hessianlens.network.linear_maps.uses import Kind, Record
 from hessianlens.network.rehearsal import sequences_of
-from hessianlens.operators import ArrangedGrid, BlockGrid, Factor, StructuredOperator, Term, TokenSum
+from hessianlens.operators import ArrangedGrid, BlockGrid, StructuredOperator, Term, TokenSum
 from hessianlens.problems import Block, Problem, layer_of
-
-_KEPT_BYTES = 2**28
-"""Curvature kept for further blocks of the same maps."""
-_BEHIND_BYTES = 2**29
-"""The most that the curvature at the next map may take where it stands in for that at a map itself."""
-_PARTS_HELD = 3
-"""Gauss-Newton and functional part, and their sum."""
-
-
-@dataclass(frozen=True, eq=False)
-class Plan:
-    """How the block between two pieces is found, and what that costs.
-
-    Attributes:
-        row: The piece that indexes the rows.
-        column: The piece that indexes the columns.
-        groups: Groups of positions of both, at each batch.
-        products: Products that it takes, each over all of the data.
-        held_bytes: What it holds.
-        turned: Whether rows and columns are exchanged in the end: here the rows come first in the network.
-    """
-
-    row: tuple[Piece, ...]
-    column: tuple[Piece, ...]
-    groups: tuple[tuple[Grouping, Grouping], ...]
-    products: int
-    held_bytes: int
-    turned: bool = False
-
-    @property
-    def streams(self) -> bool:
-        """Whether its norms can be found row by row: a block with itself, no positions coupled, in a single batch."""
-        (first, _), *others = self.groups
-        return not others and first.members == 1 and self.row[0].block is self.column[0].block
-
-    @property
-    def norm_bytes(self) -> int:
-        """What its norms hold."""
-        if self.held_bytes <= _KEPT_BYTES or not self.streams:
-            return self.held_bytes
-        return streamed_bytes(self.row[0], self.groups[0][0], _PARTS_HELD) + _BEHIND_BYTES
-
-    @property
-    def why(self) -> str:
-        """Why it is exact, in words."""
-        together = max(first.members for first, _ in self.groups)
-        how = (
-            "the loss couples no two positions of what it puts out"
-            if together == 1
-            else f"the {together} positions of a sequence are taken together"
-        )
-        return f"it enters through a linear map, and {how}; {self.products} products"
 
 
 class LinearMaps:
@@ -105,7 +55,6 @@ class LinearMaps:
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
-        self._records: list[Record] | None = None
         self._tapped: tuple[tuple[int, frozenset[int], bool], Tapped] | None = None
         self._readouts: dict[int, Readout | None] = {}
         self._norms: dict[tuple[str, str], float] = {}
@@ -131,15 +80,15 @@ class LinearMaps:
                 known = self._planned(row, column, most_products)
             except InputError as error:  # a step that cannot be differentiated twice; not every product needs it
                 known = f"at what its map puts out, {error}"
-            if not isinstance(known, _TooMany):
+            if not isinstance(known, TooMany):
                 self._plans[row.name, column.name] = known
         if isinstance(known, Plan) and known.products > most_products:
-            return _TooMany.products(known.products, most_products)
+            return TooMany.products(known.products, most_products)
         return known
 
     def _planned(self, row: Block, column: Block, most_products: float) -> Plan | str:
         if (least := min(row.shape)) > most_products:  # a map puts out no fewer features than the block has on an axis
-            return _TooMany.products(least, most_products, "or more ")
+            return TooMany.products(least, most_products, "or more ")
         rows, columns = self._pieces(row), self._pieces(column)
         if isinstance(rows, str) or isinstance(columns, str):
             return rows if isinstance(rows, str) else str(columns)
@@ -156,11 +105,11 @@ class LinearMaps:
             if not options[0]:
                 return "what it feeds does not split into the sequences of a batch"
             if not affordable:
-                return _TooMany.products(min(g.members for g in options[0]) * len(first.features), most_products)
+                return TooMany.products(min(g.members for g in options[0]) * len(first.features), most_products)
             found = grouping_of(self._taps(number, (first, second)), first, second, affordable, options[1])
             if found is None:
                 if len(affordable) < len(options[0]):
-                    return _TooMany.products(options[0][-1].members * len(first.features), most_products)
+                    return TooMany.products(options[0][-1].members * len(first.features), most_products)
                 return "the loss couples sequences of a batch with each other"
             chosen.append(found)
         products = max(g.members * len(p.features) for (g, _), p in zip(chosen, rows, strict=True))
@@ -181,13 +130,16 @@ class LinearMaps:
         total = 0
         for row, column, (first, second) in zip(rows, columns, chosen, strict=True):
             pairs = first.groups * first.members * second.members
-            width = _PARTS_HELD * len(column.features) + (len(column.inputs) if row.use.site != column.use.site else 0)
+            width = PARTS_HELD * len(column.features) + (len(column.inputs) if row.use.site != column.use.site else 0)
             total += pairs * len(row.features) * width
         return total * self.problem.dtype.itemsize
 
+    @cached_property
+    def _records(self) -> list[Record]:
+        """How parameters enter, at each batch."""
+        return [recorded(self.problem, batch) for batch in self.problem.data]
+
     def _pieces(self, block: Block) -> list[Piece] | str:
-        if self._records is None:
-            self._records = [recorded(self.problem, batch) for batch in self.problem.data]
         pieces = []
         for record in self._records:
             use = record.only_use(block.parameter)
@@ -237,7 +189,7 @@ class LinearMaps:
 
     def _is_last(self, site: int) -> bool:
         """Whether no weight enters behind a site."""
-        uses = self._records[0].uses if self._records else []
+        uses = self._records[0].uses
         return all(use.site <= site for use in uses if use.kind in (Kind.IN_OUT, Kind.OUT_IN))
 
     def readout_norm(self, block: Block) -> float | None:
@@ -298,17 +250,17 @@ class LinearMaps:
         tapped = self._taps(number, (row, column), plan.products)
         matrix = found.ggn + found.functional if part == "full" else getattr(found, part)
         with torch.no_grad():
-            p, row_gain = _sides(tapped, row, rows)
-            q, column_gain = _sides(tapped, column, columns)
+            p, row_gain = sides_of(tapped, row, rows)
+            q, column_gain = sides_of(tapped, column, columns)
             if row_gain is not None:
                 matrix = matrix * row_gain[..., None, None]
             if column_gain is not None:
                 matrix = matrix * column_gain[:, None, None]
-            terms = [_curved(matrix, p, q)]
+            terms = [curved(matrix, p, q)]
             if part != "ggn" and found.moved is not None:
                 slope = columns.arrange(tapped.slope(column.use.site))[..., column.features]
                 moved = found.moved if row_gain is None else found.moved * row_gain[..., None, None]
-                terms.append(_moving(moved, p, slope, gain=column.use.kind is Kind.GAIN))
+                terms.append(moving(moved, p, slope, gain=column.use.kind is Kind.GAIN))
         return terms
 
     def curvature(self, plan: Plan, number: int) -> SiteCurvature:
@@ -320,7 +272,7 @@ class LinearMaps:
         if key not in self._curvatures:
             tapped = self._taps(number, (row, column), plan.products)
             found = site_curvature(tapped, row, plan.groups[number][0], column, plan.groups[number][1], self.tick)
-            while self._curvatures and found.held_bytes + self._held() > _KEPT_BYTES:
+            while self._curvatures and found.held_bytes + self._held() > KEPT_BYTES:
                 del self._curvatures[next(iter(self._curvatures))]
             self._curvatures[key] = found
         return self._curvatures[key]
@@ -330,7 +282,7 @@ class LinearMaps:
 
     def norms(self, plan: Plan, parts: Sequence[str]) -> dict[str, float]:
         """Exact norms of parts; row by row where the curvature would take much memory."""
-        if plan.held_bytes <= _KEPT_BYTES or not plan.streams:
+        if not plan.in_rows:
             return {part: float(self._sum(part, plan).frobenius_norm()) for part in parts}
         name = plan.row[0].block.name
         if not all((name, part) in self._norms for part in parts):
@@ -350,7 +302,7 @@ class LinearMaps:
         parameter = following.use.parameter
         block = Block.of(f"all of {parameter}", parameter, self.problem.params[parameter])
         plan = self.plan(block, block, math.inf)
-        fits = isinstance(plan, Plan) and plan.streams and plan.held_bytes <= _BEHIND_BYTES
+        fits = isinstance(plan, Plan) and plan.streams and plan.held_bytes <= BEHIND_BYTES
         if not isinstance(plan, Plan) or not fits or plan.products >= len(piece.features):
             return None
         behind, slope = self.curvature(plan, 0), self.slope(plan, 0)
@@ -366,83 +318,12 @@ class LinearMaps:
 
     def _alike(self, piece: Piece) -> list[Piece]:
         """Other blocks that feed the same outputs of the same map, whose norms cost nothing more."""
-        found = []
-        for block in self.problem.blocks.values():
-            pieces = None if block is piece.block else self._pieces(block)
-            if isinstance(pieces, list) and pieces[0].use.site == piece.use.site:
-                same = len(pieces[0].features) == len(piece.features)
-                if same and bool((pieces[0].features == piece.features).all()):
-                    found.append(pieces[0])
-        return found
+        here = {use.parameter for use in self._records[0].uses if use.site == piece.use.site}
+        others = [block for block in self.problem.blocks.values() if block is not piece.block]
+        found = [self._pieces(block) for block in others if block.parameter in here]
+        each = [pieces[0] for pieces in found if isinstance(pieces, list)]
+        return [one for one in each if torch.equal(one.features, piece.features)]
 
 
 def _nothing() -> None:
     """What happens after a product that nobody watches."""
-
-
-class _TooMany(str):
-    """A reason that holds for a price only."""
-
-    @classmethod
-    def products(cls, needed: float, most: float, more: str = "") -> _TooMany:
-        """So many are needed, and so many were offered."""
-        worth = f"and {most:.0f} are thought worth it; method='exact' takes them"
-        return cls(f"it would take {needed:.0f} {more}products, {worth}")
-
-
-def _sides(tapped: Tapped, piece: Piece, grouping: Grouping) -> tuple[Tensor | None, Tensor | None]:
-    """The inputs of a weight, and those of a gain; ``[group, member, feature]`` both."""
-    inputs = tapped.inputs(piece.use.parameter)
-    if inputs is None:
-        return None, None
-    arranged = grouping.arrange(inputs.detach())
-    if piece.use.kind is Kind.GAIN:
-        return None, arranged[..., piece.features]
-    return arranged[..., piece.inputs], None
-
-
-def _curved(matrix: Tensor, p: Tensor | None, q: Tensor | None) -> Term:
-    """``sum p[n,l,a] q[n,m,c] C[n,l,b,m,d]``; without p or q the sum over their members is taken at once."""
-    letters = "nlbmd"
-    if p is None:
-        matrix, letters = matrix.sum(letters.index("l")), letters.replace("l", "")
-    if q is None:
-        matrix, letters = matrix.sum(letters.index("m")), letters.replace("m", "")
-    if p is None and q is None:
-        matrix, letters = matrix.sum(0), letters.replace("n", "")
-    return _term(Factor("C", letters, matrix), p, q, matrix)
-
-
-def _term(found: Factor, p: Tensor | None, q: Tensor | None, like: Tensor) -> Term:
-    one = torch.ones(1, dtype=like.dtype, device=like.device)
-    sides = (
-        Factor("1", "a", one) if p is None else Factor("x", "nla", p),
-        Factor("1", "c", one) if q is None else Factor("x", "nmc", q),
-    )
-    return _squeezed(Term(1.0, (*sides, found)))
-
-
-def _moving(moved: Tensor, p: Tensor | None, slope: Tensor, gain: bool) -> Term:
-    """``sum p[n,l,a] (da[n,m,c] / dz[n,l,b]) g[n,m,d]``; a gain has ``c = d``, and an axis of one in its place."""
-    if gain:
-        return _curved(moved * slope[:, None, None], p, None)
-    one = torch.ones(1, dtype=slope.dtype, device=slope.device)
-    if p is None:
-        factors = (Factor("1", "a", one), Factor("J", "nbmc", moved.sum(1)), Factor("g", "nmd", slope))
-    else:
-        factors = (Factor("x", "nla", p), Factor("J", "nlbmc", moved), Factor("g", "nmd", slope))
-    return _squeezed(Term(1.0, factors))
-
-
-def _squeezed(term: Term) -> Term:
-    """The same without sums over a single member."""
-    sizes = {letter: size for f in term.factors for letter, size in zip(f.indices, f.shape, strict=True)}
-    single = [letter for letter in "lm" if sizes.get(letter) == 1]
-    factors = []
-    for factor in term.factors:
-        tensor, indices = factor.tensor, factor.indices
-        for letter in single:
-            if letter in indices and tensor is not None:
-                tensor, indices = tensor.squeeze(indices.index(letter)), indices.replace(letter, "")
-        factors.append(Factor(factor.name, indices, tensor))
-    return Term(term.coefficient, tuple(factors))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hessianlens.network.linear_maps.taps import Kind, Use
+from hessianlens.network.linear_maps.uses import Kind, Use
 from hessianlens.problems import Block
 
 
@@ -65,7 +65,11 @@ def piece_of(block: Block, use: Use, like: Tensor) -> Piece | None:
         return _rearranged(block, use, like)
     if use.kind in (Kind.GAIN, Kind.SHIFT):
         return Piece(block, use, torch.zeros(1, dtype=torch.int64), block.take(torch.arange(len(like))))
-    rows, columns = torch.meshgrid(*(torch.arange(size) for size in like.shape), indexing="ij")
+    # Views: a table of all entries of a large vocabulary would take more room than its parameter.
+    rows, columns = (
+        torch.arange(size).reshape(shape).expand(like.shape)
+        for size, shape in zip(like.shape, ((-1, 1), (1, -1)), strict=True)
+    )
     first, second = block.take(rows)[:, 0], block.take(columns)[0]
     inputs, features = (first, second) if use.kind is Kind.IN_OUT else (second, first)
     return Piece(block, use, inputs, features)

@@ -21,7 +21,9 @@ import torch
 from torch import Tensor
 
 from hessianlens.derivatives.graph import once_only
-from hessianlens.network.linear_maps.taps import Kind, Record, Taps, Use
+from hessianlens.network.linear_maps.taps import Taps
+from hessianlens.network.linear_maps.uses import Kind, Record, Use
+from hessianlens.network.recognition import close, drawn_like
 from hessianlens.problems import Batch, Problem
 
 _SLICE = 2048
@@ -32,7 +34,8 @@ _LARGEST_BYTES = 2**28
 """Room for C."""
 _CANCELLED = 1e-6
 """Share of its terms below which a sum has lost too many digits."""
-_ROUNDING = 1e3
+_UNITS = 256
+"""Units in the last place by which two ways to an entry of the loss's Hessian may differ."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +50,6 @@ class Readout:
         chances: p, ``[position, word]``.
         weights: w, ``[position]``.
         slope: The gradient of the loss at the outputs, ``[position, word]``.
-        shape: Shape of y in the network.
     """
 
     use: Use
@@ -57,7 +59,6 @@ class Readout:
     chances: Tensor
     weights: Tensor
     slope: Tensor
-    shape: tuple[int, ...]
 
     @property
     def pays(self) -> bool:
@@ -161,21 +162,21 @@ def readout_of(problem: Problem, batch: Batch) -> Readout | None:
     weight = use.matrix(problem.params[use.parameter].detach())
     assert use.inputs is not None
     y, flat = use.inputs.flatten(0, -2), outputs.flatten(0, -2)
-    rest = flat - y @ weight
-    if not _close(rest, rest[:1].expand_as(rest), flat):
+    behind = [one for one in taps.record.uses if one.site >= use.site and one.kind is Kind.SHIFT]
+    bias = sum((one.matrix(problem.params[one.parameter].detach()) for one in behind), weight.new_zeros(()))
+    if not close(y @ weight + bias, flat):
         return None
-    behind = [one.parameter for one in taps.record.uses if one.site >= use.site and one.kind is Kind.SHIFT]
     chances = flat.softmax(-1)
     found = _loss_weights(problem, batch, outputs, chances)
     if found is None:
         return None
     weights, slope = found
-    shift = behind[0] if len(behind) == 1 else None
-    return Readout(use, shift, weight, y, chances, weights, slope, tuple(use.inputs.shape))
+    shift = behind[0].parameter if len(behind) == 1 else None
+    return Readout(use, shift, weight, y, chances, weights, slope)
 
 
 def _loss_weights(problem: Problem, batch: Batch, outputs: Tensor, chances: Tensor) -> tuple[Tensor, Tensor] | None:
-    """W and the slope, if the Hessian of the loss is ``w_n (diag(p_n) - p_n p_n^T)``: two random products tell."""
+    """``w`` and the slope, if the Hessian of the loss is ``w_n (diag(p_n) - p_n p_n^T)``: two random products tell."""
     with problem.scope(), torch.enable_grad():
         point = outputs.detach().requires_grad_()
         value = problem.loss(point, batch)
@@ -186,19 +187,18 @@ def _loss_weights(problem: Problem, batch: Batch, outputs: Tensor, chances: Tens
             return None
         weights = chances.new_zeros(len(chances))
         for seed in range(2):
-            u = torch.randn(chances.shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-            u = u.to(chances)
+            u = drawn_like(chances, seed)
             (turned,) = torch.autograd.grad(slope, point, u.reshape(point.shape), retain_graph=True, allow_unused=True)
             if turned is None:
                 return None
-            found, plain = turned.reshape(chances.shape), chances * (u - (chances * u).sum(-1, keepdim=True))
+            mean = (chances * u).sum(-1, keepdim=True)
+            found, plain = turned.reshape(chances.shape), chances * (u - mean)
             if seed == 0:
                 weights = (found * plain).sum(-1) / plain.square().sum(-1).clamp(min=torch.finfo(plain.dtype).tiny)
-            if not _close(found, weights[:, None] * plain, found):
+            # Entry by entry, so that not even a small further term of the loss is taken for rounding.
+            limits = torch.finfo(u.dtype)
+            sizes = weights.abs()[:, None] * chances * (u.abs() + mean.abs() + 1)
+            allowed = _UNITS * limits.eps * sizes + limits.tiny / limits.eps
+            if not bool(((found - weights[:, None] * plain).abs() <= allowed).all()):
                 return None
     return weights, slope.detach().reshape(chances.shape)
-
-
-def _close(found: Tensor, expected: Tensor, like: Tensor) -> bool:
-    allowed = _ROUNDING * torch.finfo(like.dtype).eps * float(like.abs().max())
-    return float((found - expected).abs().max()) <= allowed

@@ -13,7 +13,8 @@ from hessianlens.curvature.linearisation import Linearisation
 from hessianlens.network.decoupling import couples_no_groups
 from hessianlens.network.linear_maps.grouping import Grouping
 from hessianlens.network.linear_maps.readout import Readout
-from hessianlens.network.linear_maps.taps import Record, Taps, Use
+from hessianlens.network.linear_maps.taps import Taps
+from hessianlens.network.linear_maps.uses import Record, Use
 from hessianlens.problems import Batch, Problem
 
 

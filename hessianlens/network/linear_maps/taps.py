@@ -8,8 +8,7 @@ is added to z there: derivatives with respect to it are derivatives with respect
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from enum import Enum
+from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
 
@@ -18,42 +17,7 @@ from torch import Tensor
 from torch.nn import functional as nnf
 from torch.overrides import TorchFunctionMode
 
-
-class Kind(Enum):
-    """How a parameter enters."""
-
-    IN_OUT = "a W"
-    OUT_IN = "a W^T"
-    GAIN = "a * w"
-    SHIFT = "+ w"
-
-
-@dataclass(frozen=True, eq=False)
-class Use:
-    """One operation that takes a parameter.
-
-    Attributes:
-        parameter: Its name.
-        kind: How it enters.
-        site: Number of the operation, in the order in which the network runs.
-        inputs: What it is multiplied with, ``[..., p]``; None for a shift.
-        outputs: Shape of z, ``[..., f]``.
-        places: Where its numbers lie in the parameter, ``[p, f]`` or ``[f]``, if that was rearranged before; None if it
-            enters as it is, or transposed.
-    """
-
-    parameter: str
-    kind: Kind
-    site: int
-    inputs: Tensor | None
-    outputs: tuple[int, ...]
-    places: Tensor | None = None
-
-    def matrix(self, parameter: Tensor) -> Tensor:
-        """The parameter as it enters: inputs by outputs, or a vector."""
-        if self.places is not None:
-            return parameter.reshape(-1)[self.places.to(parameter.device)]
-        return parameter.T if self.kind is Kind.OUT_IN else parameter
+from hessianlens.network.linear_maps.uses import Kind, Record, Use
 
 
 @dataclass(frozen=True)
@@ -63,28 +27,6 @@ class _Seen:
     parameter: str
     transposed: bool = False
     places: Tensor | None = None
-
-
-@dataclass(eq=False)
-class Record:
-    """What a run has shown.
-
-    Attributes:
-        uses: Every operation that was understood, in order.
-        unknown: Parameters that something else was done to, and what.
-    """
-
-    uses: list[Use] = field(default_factory=list)
-    unknown: dict[str, str] = field(default_factory=dict)
-
-    def only_use(self, parameter: str) -> Use | str:
-        """The only use of a parameter; or why there is none, in words."""
-        found = [use for use in self.uses if use.parameter == parameter]
-        if parameter in self.unknown:
-            return f"it enters the network through {self.unknown[parameter]}"
-        if len(found) != 1:
-            return "it is used in several places" if found else "it was not seen in use"
-        return found[0]
 
 
 class Taps(TorchFunctionMode):

@@ -8,6 +8,7 @@ from torch import Tensor
 from hessianlens.derivatives.graph import expect_twice_differentiable, refusals_of
 from hessianlens.models.transformer import Transformer
 from hessianlens.network.decoupling import couples_no_groups
+from hessianlens.network.recognition import drawn_like
 from hessianlens.network.sites.met import met_site
 from hessianlens.network.sites.site import AttentionSite
 from hessianlens.network.sites.toy import toy_site
@@ -65,8 +66,7 @@ def _position_wise(problem: Problem, site: AttentionSite, batch: Batch) -> bool:
 
 def acts_alone(value: Tensor, at: Tensor) -> bool:
     """Whether the derivative of a value by what it is taken at couples no two positions."""
-    generator = torch.Generator().manual_seed(0)
-    u = torch.randn(value.shape, generator=generator, dtype=torch.float64).to(value).flatten(0, 1)
+    u = drawn_like(value).flatten(0, 1)
     positions = torch.arange(len(u), device=u.device)
 
     def pulled(cotangent: Tensor) -> list[Tensor]:

@@ -19,10 +19,12 @@ from hessianlens.attention.activations.capped import SoftCapped
 from hessianlens.attention.layer import FactoredValueAttention
 from hessianlens.attention.rotary import RotaryAttention
 from hessianlens.network.linear_maps.grouping import Grouping, groupings
-from hessianlens.network.linear_maps.taps import Kind, Taps, Use
+from hessianlens.network.linear_maps.taps import Taps
+from hessianlens.network.linear_maps.uses import Kind, Use
+from hessianlens.network.recognition import close
 from hessianlens.network.rehearsal import sequences_of
 from hessianlens.network.sites.calls import AttentionCalls, Call
-from hessianlens.network.sites.operands import Operand, Turned, close, operand_of, pairs_of, plain, source_of, turned
+from hessianlens.network.sites.operands import Operand, Turned, operand_of, pairs_of, plain, source_of, turned
 from hessianlens.network.sites.score_rules import ScoreRule, score_rule
 from hessianlens.network.sites.site import AttentionSite, Projection, heads_of, with_ones
 from hessianlens.problems import Batch, Problem

@@ -14,9 +14,7 @@ from torch import Tensor
 
 from hessianlens.attention.state import Rotation
 from hessianlens.network.linear_maps.grouping import Grouping, groupings
-
-_ROUNDING = 1e3
-"""Units in the last place of the largest entry that two ways to the same numbers may differ by."""
+from hessianlens.network.recognition import drawn_like
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +45,7 @@ def source_of(taken: Tensor, leaves: Mapping[int, Tensor]) -> int | str:
     """
     if not taken.requires_grad:
         return "does not come from a linear map"
-    slopes = torch.autograd.grad(taken, list(leaves.values()), _draw(taken), retain_graph=True, allow_unused=True)
+    slopes = torch.autograd.grad(taken, list(leaves.values()), drawn_like(taken), retain_graph=True, allow_unused=True)
     used = [site for site, slope in zip(leaves, slopes, strict=True) if slope is not None]
     if len(used) != 1:
         return f"come from {len(used)} linear maps, not from one"
@@ -73,10 +71,6 @@ def operand_of(taken: Tensor, site: int, leaf: Tensor) -> Operand | str:
     return Operand(site, pieces, heads, grouping, maps)
 
 
-def _draw(like: Tensor) -> Tensor:
-    return torch.randn(like.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(like)
-
-
 def _pulled(taken: Tensor, leaf: Tensor, cotangent: Tensor) -> Tensor:
     """``[position, feature]``."""
     (found,) = torch.autograd.grad(taken, leaf, cotangent, retain_graph=True)
@@ -85,7 +79,7 @@ def _pulled(taken: Tensor, leaf: Tensor, cotangent: Tensor) -> Tensor:
 
 def _features(taken: Tensor, leaf: Tensor) -> tuple[Tensor, int] | str:
     """Features by piece, and how many heads share one."""
-    drawn, found = _draw(taken), []
+    drawn, found = drawn_like(taken), []
     for head in range(taken.shape[1]):
         cotangent = torch.zeros_like(drawn)
         cotangent[:, head] = drawn[:, head]
@@ -102,7 +96,7 @@ def _features(taken: Tensor, leaf: Tensor) -> tuple[Tensor, int] | str:
 def _grouping(taken: Tensor, leaf: Tensor) -> Grouping | None:
     """How the positions of the map are those of the sequences."""
     sequences, _, length, _ = taken.shape
-    drawn = _draw(taken)
+    drawn = drawn_like(taken)
     numbers = 1 + torch.arange(sequences * length, device=taken.device).reshape(sequences, 1, length, 1)
     alone, numbered = (_pulled(taken, leaf, cotangent) for cotangent in (drawn, numbers * drawn))
     for grouping in groupings(tuple(leaf.shape), sequences):
@@ -193,9 +187,3 @@ def plain(maps: Tensor) -> Turned | None:
     expected[torch.arange(len(order), device=order.device), order] = factor
     fits = len(set(order.tolist())) == len(order) and bool((maps == expected).all())
     return Turned(order, factor.expand(maps.shape[:2]), None) if fits else None
-
-
-def close(found: Tensor, expected: Tensor) -> bool:
-    """Whether two tensors are the same up to rounding."""
-    allowed = _ROUNDING * torch.finfo(expected.dtype).eps * float(expected.abs().max())
-    return found.shape == expected.shape and float((found - expected).abs().max()) <= allowed

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hessianlens.network.sites.operands import close
+from hessianlens.network.recognition import close, entrywise_slope
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,31 +36,20 @@ def score_rule(raw: Tensor, scores: Tensor, shape: Sequence[int]) -> ScoreRule |
         scores: The scores, on its graph.
         shape: ``[sequence, head, i, j]``.
     """
-    ones = torch.ones_like(scores)
     with torch.enable_grad():
-        (slope,) = torch.autograd.grad(scores, raw, ones, create_graph=True)
-        if not _entry_by_entry(scores, raw, slope):
-            return "its scores are not made of the products of queries and keys one by one"
-        bend = None
-        if slope.requires_grad:
-            (bend,) = torch.autograd.grad(slope, raw, ones, allow_unused=True, retain_graph=True)
-    values, slope, products = (tensor.detach().reshape(*shape) for tensor in (scores, slope, raw))
-    bend = None if bend is None else bend.reshape(*shape)
+        slope = entrywise_slope(scores, raw, graph=True)
+        bend = None if slope is None else entrywise_slope(slope, raw) if slope.requires_grad else torch.zeros_like(raw)
+    if slope is None or bend is None:
+        return "its scores are not made of the products of queries and keys one by one"
+    values, slope, bend, products = (tensor.detach().reshape(*shape) for tensor in (scores, slope, bend, raw))
     visible = values > torch.finfo(values.dtype).min / 2
     # A row that is hidden by large numbers only, not by infinite ones, sees everything alike.
     visible |= ~visible.any(-1, keepdim=True) & values.isfinite().all(-1, keepdim=True)
     if not bool(visible.any()):
         return "none of its scores is visible"
-    if bend is None or not bool(bend[visible].any()):
+    if not bool(bend[visible].any()):
         return _straight(products, values, slope, visible)
     return _capped(products, values, slope, visible)
-
-
-def _entry_by_entry(scores: Tensor, raw: Tensor, slope: Tensor) -> bool:
-    """Whether a random cotangent comes back entry by entry."""
-    drawn = torch.randn(scores.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(scores)
-    (found,) = torch.autograd.grad(scores, raw, drawn, retain_graph=True)
-    return close(found, drawn.reshape(raw.shape) * slope.detach())
 
 
 def _straight(raw: Tensor, scores: Tensor, slope: Tensor, visible: Tensor) -> ScoreRule | str:

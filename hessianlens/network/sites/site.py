@@ -13,7 +13,7 @@ from torch import Tensor
 from hessianlens.attention.layer import FactoredValueAttention, MultiHeadAttention
 from hessianlens.network.linear_maps.grouping import Grouping
 from hessianlens.network.linear_maps.piece import Piece, piece_of
-from hessianlens.network.linear_maps.taps import Use
+from hessianlens.network.linear_maps.uses import Use
 from hessianlens.problems import Block
 
 Behind = Callable[[Tensor], Tensor]

@@ -13,7 +13,7 @@ from hessianlens.models.attention import Attention
 from hessianlens.models.block import Block
 from hessianlens.models.transformer import Transformer
 from hessianlens.network.linear_maps.grouping import Grouping
-from hessianlens.network.linear_maps.taps import Kind, Use
+from hessianlens.network.linear_maps.uses import Kind, Use
 from hessianlens.network.sites.site import AttentionSite, Behind, Projection, heads_of, with_ones
 from hessianlens.problems import Batch, Problem
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as nnf
 
 import hessianlens as hl
-from hessianlens.network.linear_maps.taps import Kind, Use
+from hessianlens.network.linear_maps.uses import Kind, Use
 from hessianlens.network.sites import AttentionSite, Projection, find_site, frozen_copy
 from hessianlens.network.sites.calls import AttentionCalls
 from hessianlens.network.sites.operands import pairs_of, plain, turned

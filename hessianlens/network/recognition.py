@@ -1,0 +1,48 @@
+"""What a network does is told from its numbers: random vectors, equality up to rounding, slopes entry by entry."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+_ROUNDING = 1e3
+"""Units in the last place of the largest entry that two ways to the same numbers may differ by."""
+
+
+def drawn_like(like: Tensor, seed: int = 0) -> Tensor:
+    """Independent normal numbers in the shape, dtype and place of a tensor, the same on every device."""
+    return torch.randn(like.shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(like)
+
+
+def close(found: Tensor, expected: Tensor) -> bool:
+    """Whether two tensors are the same up to rounding.
+
+    >>> close(torch.tensor([1.0, 1e-9]), torch.tensor([1.0, 0.0])), close(torch.ones(2), torch.ones(3))
+    (True, False)
+    """
+    if found.shape != expected.shape:
+        return False
+    allowed = _ROUNDING * torch.finfo(expected.dtype).eps * float(expected.abs().max())
+    return float((found - expected).abs().max()) <= allowed
+
+
+def entrywise_slope(value: Tensor, at: Tensor, graph: bool = False) -> Tensor | None:
+    """``dv_k / dx_k``, if no entry depends on another: a random cotangent must come back entry by entry.
+
+    Args:
+        value: v, as many entries as x.
+        at: x, on whose graph it is.
+        graph: Whether the slope is to be differentiated again.
+
+    >>> x = torch.ones(2, requires_grad=True)
+    >>> entrywise_slope(3 * x, x), entrywise_slope(x.flip(0), x) is None
+    (tensor([3., 3.]), True)
+    """
+    drawn = drawn_like(value)
+    found, pulled = (
+        torch.autograd.grad(value, at, cotangent, retain_graph=True, create_graph=graph, allow_unused=True)[0]
+        for cotangent in (torch.ones_like(value), drawn)
+    )
+    if found is None or pulled is None:
+        return torch.zeros_like(at)
+    return found if close(pulled.detach(), (drawn.reshape(at.shape) * found).detach()) else None
