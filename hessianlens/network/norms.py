@@ -21,23 +21,26 @@ REMEDY = "cut the batches with hessianlens.fit_memory(problem), shorten the sequ
 """What helps where memory ran out."""
 
 
-class BlockNorms(Mapping[tuple[str, str], Estimate]):
+class BlockNorms(Mapping[tuple[Any, str], Estimate]):
     """Frobenius norms by (block, part), each an `Estimate`; prints as a table.
+
+    Blocks of a model are named by a text. Those of a single layer are named by two, rows and columns, and
+    ``norms["Q", "K", "full"]`` is short for ``norms[("Q", "K"), "full"]``.
 
     Attributes:
         why: By block, why it is exact, or why it was sampled.
     """
 
-    def __init__(self, found: dict[tuple[str, str], Estimate], why: Mapping[str, str] | None = None) -> None:
-        self._found, self.why = found, dict(why or {})
+    def __init__(self, found: Mapping[tuple[Any, str], Estimate], why: Mapping[Any, str] | None = None) -> None:
+        self._found, self.why = dict(found), dict(why or {})
 
-    def __getitem__(self, key: tuple[str, str]) -> Estimate:
+    def __getitem__(self, key: tuple[Any, ...]) -> Estimate:
         found = self._found.get(_own_key(key)) if isinstance(key, Hashable) else None
         if found is None:
             raise KeyError(f"{shown(key)}, expected a block and a part, such as {next(iter(self._found), None)}")
         return found
 
-    def __iter__(self) -> Iterator[tuple[str, str]]:
+    def __iter__(self) -> Iterator[tuple[Any, str]]:
         return iter(self._found)
 
     def __len__(self) -> int:
@@ -46,7 +49,7 @@ class BlockNorms(Mapping[tuple[str, str], Estimate]):
     def __str__(self) -> str:
         parts = list(dict.fromkeys(part for _, part in self._found))
         names = list(dict.fromkeys(name for name, _ in self._found))
-        rows = [["block", *parts], *([name, *(str(self._found[name, p]) for p in parts)] for name in names)]
+        rows = [["block", *parts], *([_told(name), *(str(self._found[name, p]) for p in parts)] for name in names)]
         widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
         return "\n".join("  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows)
 
@@ -54,13 +57,19 @@ class BlockNorms(Mapping[tuple[str, str], Estimate]):
 
 
 def _own_key(key: Any) -> Any:
-    """The same with the part under its own name."""
+    """The same with the part under its own name, and two names of a block as one."""
+    if isinstance(key, tuple) and len(key) == 3:
+        key = (key[:2], key[2])
     named = isinstance(key, tuple) and len(key) == 2 and isinstance(key[1], str) and key[1] in PART_NAMES
     return (key[0], part_name(key[1])) if named else key
 
 
+def _told(block: object) -> str:
+    return ", ".join(map(str, block)) if isinstance(block, tuple) else str(block)
+
+
 def block_norms(
-    problem: Problem,
+    problem: Problem | AttentionHessian,
     blocks: Pattern = "*",
     parts: Sequence[str] = PARTS,
     *,
