@@ -41,7 +41,7 @@ class MatrixSampler(Sampler):
         self._signs = Probes(signs, 2**62, seed, dtype=like.dtype, device=like.device, stream=stream)
         self._directions: Points | None = None
         self._pilot: list[Points] = []
-        self._at_once = 1
+        self._at_once, self._largest = 1, 0.0
         self.unit, self.probe_cost, self.complete = block.unit, block.probe_cost, block.left * block.right
 
     @property
@@ -53,16 +53,18 @@ class MatrixSampler(Sampler):
         """The mean over tokens is exact."""
         self.known = self._block.constant
         mean = self._block.mean()
+        self._largest = float(mean.squares()[0])
         self._at_once = max(1, min(32, _AT_ONCE // max(1, mean.vectors.shape[1])))
         self._add(mean)
+        self._largest = 0.0  # that of responses, from now on
 
     def _add(self, points: Points) -> None:
         """Further directions, orthogonal to those that are there; what they span already is left out."""
         points = self._rest(points)
         gram = points.inner(points)
         sizes, turns = torch.linalg.eigh((gram + gram.T) / 2)
-        kept = sizes > _ROUNDING * sizes.max()
-        if not bool((sizes > 0).any()):
+        kept = sizes > _ROUNDING * self._largest
+        if not bool(kept.any()):
             return
         points = points.combined((turns[:, kept] / sizes[kept].sqrt()).T)
         self.known += float(self._block.small(points).square().sum())
@@ -85,9 +87,10 @@ class MatrixSampler(Sampler):
 
     def _responses(self, count: int) -> Iterator[Points]:
         for left, right in self._matrices(count):
-            points = self._rest(self._block.responses(left, right))
+            points = self._block.responses(left, right)
+            self._largest = max(self._largest, float(points.squares().max()))
             self._told(len(points))
-            yield points
+            yield self._rest(points)
 
     def _matrices(self, count: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Random signs over the root of the rank, ``[k, r, .]`` each; `PILOT` of them come from one generator."""

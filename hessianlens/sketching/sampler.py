@@ -99,7 +99,7 @@ def samples_needed(mean: float, spread: float, known: float, rtol: float) -> int
         rtol: Half the width of the interval, over the norm.
 
     >>> samples_needed(1.0, 0.1, 0.0, 0.02), samples_needed(1.0, 0.1, 9.0, 0.02)
-    (33, 10)
+    (32, 10)
     """
     total = known + mean
     if total <= 0 or not math.isfinite(total + spread):

@@ -77,6 +77,7 @@ class LayerSketch:
 
     def _scores(self, h: int, k: int, part: str) -> ScoreMatrices:
         if (h, k, part) not in self._matrices:
+            self._matrices.clear()  # they are large
             self._matrices[h, k, part] = ScoreMatrices(self._heads[h], self._heads[k], self._loss, SUMMANDS[part])
         return self._matrices[h, k, part]
 

@@ -1,43 +1,32 @@
-"""Norms of every block of an attention layer: exact, sketched, or from random vectors."""
+"""How the norm of a block of an attention layer can be had: exact, sketched, or from random vectors."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable
 
 from hessianlens.operators import TokenSum
 from hessianlens.operators.inner_products import squared_norm_cost
-from hessianlens.sketching.choice import Ways, measured
+from hessianlens.sketching.choice import Ways
 from hessianlens.sketching.matrices import MatrixSampler
 from hessianlens.sketching.sampler import Sampler, Told
 from hessianlens.sketching.vectors import VectorSampler
-from hessianlens.spectra import Estimate
 from hessianlens.theory import AttentionHessian
 
 Name = Hashable
-Found = tuple[Name, Name, Estimate, str]
-"""Names of the rows and the columns, the norm, and why it was found in this way."""
-
-
-def layer_norms(H: AttentionHessian, part: str, method: str, rtol: float, seed: int, told: Told) -> Iterator[Found]:
-    """The norm of every block of a part, one after the other; of a block and its transpose the first.
-
-    Args:
-        H: From `hessianlens.attention_hessian`.
-        part: "full", "outer" or "functional".
-        method: "auto", "exact", "sketch" or "probes".
-        rtol: Half the width of an interval, over the norm.
-        seed: Seed of the probes.
-        told: Is told how many probes are made.
-    """
-    names = list(H.part(part).rows)
-    for number, row in enumerate(names):
-        for column in names[number:]:
-            found, why = measured(block_ways(H, part, row, column, seed, told), method, rtol)
-            yield row, column, found, why
 
 
 def block_ways(H: AttentionHessian, part: str, row: Name, column: Name, seed: int, told: Told) -> Ways:
-    """How the norm of one block can be had."""
+    """How the norm of one block can be had.
+
+    Args:
+        H: From `hessianlens.attention_hessian`.
+        part: "full", "ggn" (or "outer") or "functional".
+        row: Parameter of the rows.
+        column: Parameter of the columns.
+        seed: Seed of the probes.
+        told: Is told how many probes are made.
+    """
+    part = "outer" if part == "ggn" else part
     grid, name = H.part(part), f"{row!r} {column!r}"
 
     def sketch() -> Sampler | str:
