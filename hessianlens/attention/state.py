@@ -75,6 +75,7 @@ class ScorePort:
         matrix: ``[s, l, .]``, on the other axis.
         query_turn: Maps ``R_i`` of the query tokens, whose transposes act on the matrix.
         key_turn: Maps ``R_l`` of the key tokens, whose transposes act on the vector.
+        other: The weight that the scores multiply W with, if they are ``X W_Q W_K^T X^T`` and no more.
     """
 
     vector: Float[Tensor, "s i p"]
@@ -84,6 +85,7 @@ class ScorePort:
     matrix_name: str
     query_turn: Rotation | None = None
     key_turn: Rotation | None = None
+    other: Float[Tensor, "d k"] | None = None
 
     @cached_property
     def vectors(self) -> Float[Tensor, "s i *p"]:
