@@ -21,7 +21,7 @@ from torch import Tensor
 
 from hessianlens.attention.row_tangent import RowTangent
 from hessianlens.attention.state import HeadState, ValuePort
-from hessianlens.theory.pairs import MERGED, MergedScores
+from hessianlens.theory.pairs import GAIN, MERGED, MergedScores
 from hessianlens.theory.projection import Projected
 
 
@@ -124,7 +124,7 @@ class HeadTangent:
     @property
     def score_pair_pays(self) -> bool:
         """Whether B, ``[d, d]``, is smaller than all E that it is the sum of."""
-        return self.merged is not None and self.head.tokens.shape[2] ** 2 < self.head.weights.numel()
+        return self.merged is not None and self.head.tokens.shape[2] ** 2 < GAIN * self.head.weights.numel()
 
     @cached_property
     def _readout(self) -> Tensor | None:

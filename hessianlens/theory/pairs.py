@@ -12,12 +12,15 @@ from collections.abc import Container, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 from hessianlens.attention.state import HeadState, ScorePort
 
 MERGED = "Q K'"
 """What the merged matrix is called among the weights of its head."""
+GAIN = 0.9
+"""Share of the work below which another way is worth its further calls."""
 
 
 class MergedScores:
@@ -45,7 +48,7 @@ class MergedScores:
         tokens = {self._queries: sequences * rows, self._keys: sequences * length}
         apart = sum(inner * (width * tokens[name] + sequences * rows * length) for name in names)
         forming = sum(width * width * inner for _ in names)
-        return forming + width * (width * sequences * rows + sequences * rows * length) < apart
+        return forming + width * (width * sequences * rows + sequences * rows * length) < GAIN * apart
 
     @property
     def weights(self) -> list[Tensor]:
@@ -61,9 +64,10 @@ class MergedScores:
         """``N``, ``[d, d, z]``, for changes ``[d, k, z]`` of one of the weights, or both."""
         total: Tensor | None = None
         for name, moved in given.items():
-            by_vector, other = moved.permute(2, 0, 1), self._weight(name)
-            part = by_vector @ other.T if name == self._queries else other @ by_vector.mT
-            total = part if total is None else total.add_(part)
+            by_vector = moved.permute(2, 0, 1)
+            other = self._weight(name).expand(len(by_vector), -1, -1)
+            left, right = (by_vector, other.mT) if name == self._queries else (other, by_vector.mT)
+            total = torch.bmm(left, right) if total is None else total.baddbmm_(left, right)
         assert total is not None
         return total.permute(1, 2, 0)
 

@@ -47,7 +47,7 @@ class Route:
     """How a product between some rows and columns goes.
 
     Attributes:
-        inputs: The columns by the rows on which they act; queries and keys that go as one matrix are one of them.
+        inputs: Where the columns enter; queries and keys that go as one matrix are one of them.
         asked: By head, the rows by their own names, likewise.
         merged_columns: Columns that are changed through the merged matrix of their head: head, and names by own name.
         merged_rows: Rows that are found from its gradient.
@@ -56,7 +56,7 @@ class Route:
         alone: ``c_i`` where that is all that scores of a single head need of the loss.
     """
 
-    inputs: dict[Projection, dict[Name, Entrance]]
+    inputs: dict[Name, Entrance]
     asked: dict[int, dict[str, Name]]
     merged_columns: dict[int, dict[str, Name]]
     merged_rows: dict[int, dict[str, Name]]
@@ -126,10 +126,8 @@ class LayerTangent:
         """How a product between these rows and columns goes; found once."""
         if (rows, columns) not in self._routes:
             merged_columns, merged_rows = self._merged(columns), self._merged(rows)
-            inputs: dict[Projection, dict[Name, Entrance]] = {}
+            inputs = {name: self.entrances[name] for name in self._with_merged(columns, merged_columns)}
             asked: dict[int, dict[str, Name]] = {}
-            for name in self._with_merged(columns, merged_columns):
-                inputs.setdefault(self.entrances[name].input, {})[name] = self.entrances[name]
             for name in self._with_merged(rows, merged_rows):
                 asked.setdefault(self.entrances[name].head, {})[self.entrances[name].own] = name
             paired = frozenset(h for h, head in enumerate(self.heads) if head.score_pair_pays or h in merged_columns)
@@ -211,10 +209,8 @@ class PartTangent(ProductSource):
         route, projected = layer.route(rows, columns), [dict[str, Projected]() for _ in layer.heads]
         for h, own in route.merged_columns.items():
             given[MERGED, h] = layer.merged[h].change({each: given[name] for each, name in own.items()})
-        for source, at in route.inputs.items():
-            found = source.forward([given[name] for name in at], [entrance.relative for entrance in at.values()])
-            for entrance, each in zip(at.values(), found, strict=True):
-                projected[entrance.head][entrance.own] = each
+        for name, at in route.inputs.items():
+            projected[at.head][at.own] = at.input.forward(given[name], at.relative)
         pairs = zip(layer.heads, projected, strict=True)
         changes = [head.change(own, vectors, self._parts, route.alone) for head, own in pairs]
         products = self._products(route, changes)
@@ -268,7 +264,7 @@ class PartTangent(ProductSource):
     def kept(self, rows: Names, columns: Names) -> list[Tensor]:
         """Inputs of the weights, and what their heads keep."""
         layer, route = self._layer, self._layer.route(rows, columns)
-        at = [entrance for given in route.inputs.values() for entrance in given.values()]
+        at = list(route.inputs.values())
         at += [layer.entrances[name] for names in route.asked.values() for name in names.values()]
         found = [entrance.input.rows for entrance in at]
         for h, head in enumerate(layer.heads):
