@@ -101,12 +101,16 @@ class HeadTangent:
     @cached_property
     def rows(self) -> RowTangent:
         """J and D."""
-        return self.head.tangent(self._gradient)
+        return self.head.tangent(self._gradient, self._pulled_back)
 
     @cached_property
     def _score_gradient(self) -> Tensor:
         """``E / s``."""
-        return self.rows.pulled(self.head.pulled_back(self._gradient)[None], None)[0] / self.head.scale
+        return self.rows.pulled(self._pulled_back.clone()[None], None)[0].div_(self.head.scale)
+
+    @cached_property
+    def _pulled_back(self) -> Tensor:
+        return self.head.pulled_back(self._gradient)
 
     def _other(self, name: str) -> Tensor:
         """What a score parameter meets in the scores, over s: keys for queries and queries for keys."""
@@ -119,7 +123,7 @@ class HeadTangent:
     def score_pair_gradient(self) -> Tensor:
         """``B = sum_i x_i (E_i X) / s``, the gradient with respect to the merged query-key matrix."""
         head = self.head
-        return torch.tensordot(head.queries, self._score_gradient @ head.tokens, dims=([0, 1], [0, 1]))
+        return head.queries.flatten(0, 1).T @ (self._score_gradient @ head.tokens).flatten(0, 1)
 
     @property
     def score_pair_pays(self) -> bool:

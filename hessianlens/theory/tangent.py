@@ -13,6 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from hessianlens.attention.state import HeadState
 from hessianlens.losses import LossDerivatives, ScalarCurvature
 from hessianlens.operators.product import ProductSource
+from hessianlens.theory.dense import LayerEntries
 from hessianlens.theory.diagonal import HeadDiagonals
 from hessianlens.theory.head_tangent import SUMMANDS, HeadChange, HeadTangent
 from hessianlens.theory.pairs import MERGED, Pair, ScorePair, ValuePair
@@ -94,6 +95,15 @@ class LayerTangent:
     def diagonals(self) -> list[HeadDiagonals]:
         """Diagonals and traces, by head."""
         return [HeadDiagonals(head.head, self.loss) for head in self.heads]
+
+    @cached_property
+    def dense(self) -> LayerEntries:
+        """Entries of blocks, where the layer is small."""
+        return LayerEntries(self.heads, self.loss)
+
+    def place(self, name: Name) -> tuple[int, str]:
+        """Head and own name of a parameter."""
+        return self._places[name]
 
     @cached_property
     def _tokens(self) -> Projection:
@@ -260,6 +270,10 @@ class PartTangent(ProductSource):
         """Where the loss couples no two tokens."""
         at = self._layer.entrances[name]
         return self._layer.diagonals[at.head].diagonal(at.own, self._parts)
+
+    def entries(self, row: Name, column: Name) -> Tensor | None:
+        """Where the layer is small and the loss couples no two tokens."""
+        return self._layer.dense.block(self._layer.place(row), self._layer.place(column), self._parts)
 
     def kept(self, rows: Names, columns: Names) -> list[Tensor]:
         """Inputs of the weights, and what their heads keep."""
