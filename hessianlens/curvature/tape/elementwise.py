@@ -35,7 +35,9 @@ class Elementwise(Step):
         """``f'' g`` is all that is needed of both."""
         self.bend = None if self.bend is None else self.bend * g
 
-    def backward(self, u: Tensor | None, moved: Moved, result: Tensor | None, wanted: Sequence[bool]) -> list[Cotangent]:
+    def backward(
+        self, u: Tensor | None, moved: Moved, result: Tensor | None, wanted: Sequence[bool]
+    ) -> list[Cotangent]:
         """``f' u + (f'' g) dx``."""
         dx = moved[0] if moved and self.bend is not None else None
         if dx is None or self.bend is None:
@@ -57,7 +59,7 @@ class Elementwise(Step):
 
 
 def derivatives(function: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Tensor | float, Tensor | None]:
-    """f' and f'' at every entry.
+    """The derivatives f' and f'' at every entry.
 
     >>> derivatives(lambda x: x**3, torch.tensor([1.0, 2.0]))
     (tensor([ 3., 12.]), tensor([ 6., 12.]))

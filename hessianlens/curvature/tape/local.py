@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -57,7 +57,9 @@ class Local(Step):
         with torch.enable_grad():
             self._bent = self._vjp(self._y, self._leaves, g, graph=True)
 
-    def backward(self, u: Tensor | None, moved: Moved, result: Tensor | None, wanted: Sequence[bool]) -> list[Cotangent]:
+    def backward(
+        self, u: Tensor | None, moved: Moved, result: Tensor | None, wanted: Sequence[bool]
+    ) -> list[Cotangent]:
         """Both parts by autograd."""
         found: list[Tensor | None] = [None for _ in self._leaves]
         if u is not None:
@@ -68,6 +70,10 @@ class Local(Step):
             changes = torch.autograd.grad(bent, self._leaves, tangents, retain_graph=True, allow_unused=True)
             found = [c if f is None else f if c is None else f + c for f, c in zip(found, changes, strict=True)]
         return list(found)
+
+    def tensors(self) -> Iterator[Tensor]:
+        """Those that go in and come out; what the graph between holds is not counted."""
+        return iter([*self._leaves, self._y, *self._pulled, *self._bent])
 
     def _vjp(self, y: Tensor, leaves: Sequence[Tensor], u: Tensor, graph: bool) -> list[Tensor]:
         if not y.requires_grad:

@@ -105,7 +105,9 @@ class _Lowering:
             return [self._chain(output)]
         known = _KNOWN.get(call.name)
         found = (known(self, call) if known is not None else None) or rearranged(call, self.values.__getitem__)
-        return found or [self._local(call, k, n) for k, n in enumerate(call.outputs) if n is not None and n in self.used]
+        return found or [
+            self._local(call, k, n) for k, n in enumerate(call.outputs) if n is not None and n in self.used
+        ]
 
     def value(self, argument: Any) -> Any:
         """The tensor that an argument stands for."""
@@ -154,7 +156,7 @@ def _alive(calls: Sequence[Call], output: int | None) -> list[Call]:
 def _affine(call: Call, slope: Tensor | float) -> Tensor | float | None:
     """The slope behind a call on one tensor that multiplies it with a constant or adds one; None if it does more."""
     first, *rest = call.args
-    other = rest[0] if rest else None
+    other: Any = rest[0] if rest else None
     on_left = isinstance(first, Ref)
     if call.name == "neg":
         return -slope
@@ -201,12 +203,13 @@ def _divided(at: _Lowering, call: Call) -> list[Step] | None:
     bottom = at.values[right.node]
     inverse = at.new(bottom.reciprocal())
     first = Elementwise([right.node], inverse, *derivatives(torch.reciprocal, bottom))
-    numerator = left if isinstance(left, Ref) or isinstance(left, Tensor) else bottom.new_tensor(left)
+    numerator = left if isinstance(left, (Ref, Tensor)) else bottom.new_tensor(left)
     return [first, at.bilinear(Product, numerator, Ref(inverse), _output(call))]
 
 
 def _matrices(at: _Lowering, call: Call) -> list[Step] | None:
-    return [at.bilinear(MatrixProduct, *call.args, _output(call))]
+    left, right = call.args
+    return [at.bilinear(MatrixProduct, left, right, _output(call))]
 
 
 def _matrices_and_more(at: _Lowering, call: Call) -> list[Step] | None:

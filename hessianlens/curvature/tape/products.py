@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,20 +22,23 @@ class _Bilinear(Step):
         active: Which of the two depend on the leaves.
     """
 
-    def __init__(self, inputs: Sequence[int], output: int, left: Tensor, right: Tensor, active: tuple[bool, bool]) -> None:
+    def __init__(
+        self, inputs: Sequence[int], output: int, left: Tensor, right: Tensor, active: tuple[bool, bool]
+    ) -> None:
         super().__init__(inputs, output)
         self._shapes = (left.shape, right.shape)
         # Neither is read where the other one is a constant.
         self.left = left if active[1] else None
         self.right = right if active[0] else None
-        self._active, self.g = active, None
+        self._active = active
+        self.g: Tensor | None = None
         self.reads_moved = all(active)
 
     def keep(self, g: Tensor) -> None:
         """Only a product of two variables has a second derivative."""
-        self.g: Tensor | None = g if all(self._active) else None
+        self.g = g if all(self._active) else None
 
-    def _both(self, each: Sequence[object], otherwise: object) -> list:
+    def _both(self, each: Sequence[Any], otherwise: Any) -> list[Any]:
         """Something for either side, from what is there for the active ones."""
         found = iter(each)
         return [next(found) if active else otherwise for active in self._active]
@@ -52,7 +56,9 @@ class Product(_Bilinear):
             return found
         return self.left * db if found is None else _multiplied_in(found, self.left, db)
 
-    def backward(self, u: Tensor | None, moved: Moved, result: Tensor | None, wanted: Sequence[bool]) -> list[Cotangent]:
+    def backward(
+        self, u: Tensor | None, moved: Moved, result: Tensor | None, wanted: Sequence[bool]
+    ) -> list[Cotangent]:
         """``u b + g db`` and ``u a + g da``, summed where an operand was repeated."""
         da, db = self._both(moved, None) if moved else (None, None)
         asked = self._both(wanted, False)
@@ -66,7 +72,7 @@ class Product(_Bilinear):
         return found
 
     def _side(self, u: Tensor | None, other: Tensor | None, change: Tensor | None) -> Tensor | None:
-        first = None if u is None else u * other
+        first = None if u is None or other is None else u * other
         if change is None or self.g is None:
             return first
         return self.g * change if first is None else _multiplied_in(first, self.g, change)
@@ -84,7 +90,9 @@ class MatrixProduct(_Bilinear):
             return found
         return _added(found, self.left, db)
 
-    def backward(self, u: Tensor | None, moved: Moved, result: Tensor | None, wanted: Sequence[bool]) -> list[Cotangent]:
+    def backward(
+        self, u: Tensor | None, moved: Moved, result: Tensor | None, wanted: Sequence[bool]
+    ) -> list[Cotangent]:
         """``u b^T + g db^T`` and ``a^T u + da^T g``."""
         da, db = self._both(moved, None) if moved else (None, None)
         want_left, want_right = self._both(wanted, False)
@@ -150,7 +158,9 @@ class Sum(Step):
         assert found is not None
         return found.expand(self._shape)
 
-    def backward(self, u: Tensor | None, moved: Moved, result: Tensor | None, wanted: Sequence[bool]) -> list[Cotangent]:
+    def backward(
+        self, u: Tensor | None, moved: Moved, result: Tensor | None, wanted: Sequence[bool]
+    ) -> list[Cotangent]:
         """``c_k u``, summed where an x was repeated."""
         if u is None:
             return [None for _ in self.inputs]

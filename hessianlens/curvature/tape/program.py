@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -79,9 +79,7 @@ class Tape:
         """``J v``; None if it is zero."""
         return moves.get(self._last)
 
-    def backward(
-        self, u: Tensor | None, moves: Mapping[int, Tensor] | None, names: Sequence[str]
-    ) -> dict[str, Tensor]:
+    def backward(self, u: Tensor | None, moves: Mapping[int, Tensor] | None, names: Sequence[str]) -> dict[str, Tensor]:
         """``J^T u + sum_k g_k d^2 y_k v`` on some leaves; without `moves` the first term alone.
 
         Args:
@@ -115,11 +113,16 @@ class Tape:
             self._above[names] = above
         return self._above[names]
 
-    @property
-    def held_bytes(self) -> int:
-        """Memory of the distinct tensors that the steps hold."""
-        distinct = {t.untyped_storage().data_ptr(): t for step in self.steps for t in step.tensors()}
-        return sum(tensor.untyped_storage().nbytes() for tensor in distinct.values())
+    def held_bytes(self, others: Collection[int] = ()) -> int:
+        """Memory of the distinct tensors that the steps hold.
+
+        Args:
+            others: Addresses of memory that is there anyway.
+        """
+        distinct = {
+            t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for s in self.steps for t in s.tensors()
+        }
+        return sum(size for address, size in distinct.items() if address not in others)
 
 
 class _Sums:

@@ -42,7 +42,9 @@ class Joined(Step):
                 whole.narrow(self._axis, start, length).copy_(dx)
         return whole
 
-    def backward(self, u: Tensor | None, moved: Moved, result: Tensor | None, wanted: Sequence[bool]) -> list[Cotangent]:
+    def backward(
+        self, u: Tensor | None, moved: Moved, result: Tensor | None, wanted: Sequence[bool]
+    ) -> list[Cotangent]:
         """The cotangent, cut."""
         if u is None:
             return [None for _ in self.inputs]

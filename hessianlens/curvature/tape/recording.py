@@ -97,7 +97,7 @@ def recorded(function: Callable[[Mapping[str, Tensor]], Tensor], leaves: Mapping
     # With gradients enabled, steps that a model takes without them are told apart; no graph is made, as no leaf asks.
     with torch.enable_grad(), recorder:
         output = function(points)
-    recorder.expect_complete()
+    recorder.expect_complete(output)
     numbers = {name: recorder.number(tensor) for name, tensor in points.items()}
     return Recording(
         recorder.calls, recorder.values, {n: k for n, k in numbers.items() if k is not None}, recorder.number(output)
@@ -189,8 +189,9 @@ class _Recorder(TorchDispatchMode):
             self._trouble = "it goes on with a view of a tensor that was changed in place"
         return Ref(number)
 
-    def expect_complete(self) -> None:
+    def expect_complete(self, output: Tensor) -> None:
         """Everything was written down, and no tensor that a call has read as a constant was changed afterwards."""
+        self._refer(output)
         if self._trouble:
             raise Unrecordable(self._trouble)
         if any(tensor._version != version for tensor, version in self._constants.values()):

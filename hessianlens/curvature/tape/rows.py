@@ -37,7 +37,9 @@ class Softmax(Step):
         """``g - <a, g>``."""
         self.centred = g - (self.weights * g).sum(self.axis, keepdim=True)
 
-    def backward(self, u: Tensor | None, moved: Moved, result: Tensor | None, wanted: Sequence[bool]) -> list[Cotangent]:
+    def backward(
+        self, u: Tensor | None, moved: Moved, result: Tensor | None, wanted: Sequence[bool]
+    ) -> list[Cotangent]:
         """``e - a sum(e)``."""
         e = None if u is None else self.weights * u
         if result is not None:
@@ -74,7 +76,9 @@ class LogSoftmax(Step):
         """``sum(g) p``."""
         self.bent = self.chances * g.sum(self.axis, keepdim=True)
 
-    def backward(self, u: Tensor | None, moved: Moved, result: Tensor | None, wanted: Sequence[bool]) -> list[Cotangent]:
+    def backward(
+        self, u: Tensor | None, moved: Moved, result: Tensor | None, wanted: Sequence[bool]
+    ) -> list[Cotangent]:
         """``u - p sum(u) - sum(g) p dy``."""
         found = None
         if u is not None:
@@ -131,15 +135,15 @@ class Standardised(Step):
         self.g, self.pulled = g, self._mean(self.y * g)
         self.xbar = self._projected(g, self.pulled)
 
-    def backward(self, u: Tensor | None, moved: Moved, result: Tensor | None, wanted: Sequence[bool]) -> list[Cotangent]:
+    def backward(
+        self, u: Tensor | None, moved: Moved, result: Tensor | None, wanted: Sequence[bool]
+    ) -> list[Cotangent]:
         """As above."""
         dx = moved[0] if moved else None
         if dx is None or result is None:
             return [None if u is None else self._projected(u, self._mean(self.y * u))]
-        along = self._mean(result * self.g)
-        if u is None:
-            found = self.y * (-self.scale * along)
-        else:
-            found = self._projected(u, along.add_(self._mean(self.y * u)))
+        found = self.y * (-self.scale * self._mean(result * self.g))
+        if u is not None:
+            found.add_(self._projected(u, self._mean(self.y * u)))
         found.addcmul_(result, self.scale * self.pulled, value=-1)
         return [found.addcmul_(self.xbar, self.scale * self._mean(self.y * dx), value=-1)]

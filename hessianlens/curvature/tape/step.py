@@ -51,7 +51,9 @@ class Step(ABC):
         return
 
     @abstractmethod
-    def backward(self, u: Tensor | None, moved: Moved, result: Tensor | None, wanted: Sequence[bool]) -> list[Cotangent]:
+    def backward(
+        self, u: Tensor | None, moved: Moved, result: Tensor | None, wanted: Sequence[bool]
+    ) -> list[Cotangent]:
         """``J_k^T u + (d J_k^T) g`` for every x that is wanted, with d the change under the tangents of the x.
 
         Args:
@@ -77,7 +79,11 @@ class LinearStep(Step):
     """
 
     def __init__(
-        self, inputs: Sequence[int], output: int, apply: Callable[[Tensor], Tensor], transpose: Callable[[Tensor], Cotangent]
+        self,
+        inputs: Sequence[int],
+        output: int,
+        apply: Callable[[Tensor], Tensor],
+        transpose: Callable[[Tensor], Cotangent],
     ) -> None:
         super().__init__(inputs, output)
         self._apply, self._transpose = apply, transpose
@@ -88,7 +94,9 @@ class LinearStep(Step):
         assert dx is not None
         return self._apply(dx)
 
-    def backward(self, u: Tensor | None, moved: Moved, result: Tensor | None, wanted: Sequence[bool]) -> list[Cotangent]:
+    def backward(
+        self, u: Tensor | None, moved: Moved, result: Tensor | None, wanted: Sequence[bool]
+    ) -> list[Cotangent]:
         """The transpose."""
         return [None if u is None else self._transpose(u)]
 

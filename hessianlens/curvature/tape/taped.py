@@ -24,6 +24,7 @@ class Taped:
 
     def __init__(self, problem: Problem, batch: Batch, names: Sequence[str]) -> None:
         leaves = {name: problem.params[name] for name in names}
+        self._params = {tensor.untyped_storage().data_ptr() for tensor in problem.params.values()}
         with problem.scope():
             self.network = Tape(lambda at: problem.forward({**problem.params, **at}, batch), leaves)
             outputs = self.network.output.detach()
@@ -34,18 +35,26 @@ class Taped:
 
     @property
     def held_bytes(self) -> int:
-        """Memory that both tapes hold."""
-        return self.network.held_bytes + self.loss.held_bytes
+        """Memory that both tapes hold beside the parameters."""
+        return self.network.held_bytes(self._params) + self.loss.held_bytes(self._params)
 
     def hessian(self, tangents: Mapping[str, Tensor], names: Sequence[str]) -> dict[str, Tensor]:
         """``H v``: rows `names`, columns those of `tangents`."""
         moves = self.network.forward(tangents)
         return self.network.backward(self._curved(moves), moves, names)
 
+    def gauss_newton(self, tangents: Mapping[str, Tensor], names: Sequence[str]) -> dict[str, Tensor]:
+        """``G v``."""
+        return self.network.backward(self._curved(self.network.forward(tangents)), None, names)
+
+    def functional(self, tangents: Mapping[str, Tensor], names: Sequence[str]) -> dict[str, Tensor]:
+        """``(H - G) v``, which is no difference."""
+        return self.network.backward(None, self.network.forward(tangents), names)
+
     def split(
         self, tangents: Mapping[str, Tensor], names: Sequence[str]
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """``G v`` and ``(H - G) v``; neither is a difference."""
+        """``G v`` and ``(H - G) v`` from the same tangents."""
         moves = self.network.forward(tangents)
         gauss_newton = self.network.backward(self._curved(moves), None, names)
         return gauss_newton, self.network.backward(None, moves, names)
