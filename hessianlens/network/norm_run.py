@@ -226,9 +226,17 @@ class NormRun:
         """Draw what is asked for, one product at a time."""
         first = requests[0].block.name
         self.watch.step(first + (f" and {len(requests) - 1} more" if len(requests) > 1 else ""))
-        for drawn in self._source(requests).draw(requests):
+        source = self._source(requests)
+        for drawn in source.draw(requests):
             self._keep([drawn])
+            self._say(drawn[0], source.way if isinstance(source, GraphSource) else "")
             yield
+
+    def _say(self, name: str, way: str) -> None:
+        """Which way the products of a block go, beside why they are needed."""
+        known = self.why.get(name, "")
+        if way and way not in known:
+            self.why[name] = f"{known}; {way}" if known else way
 
     def _verify(self, blocks: Sequence[Block]) -> None:
         """Once for every layer: its second derivatives are all there."""
