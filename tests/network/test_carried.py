@@ -62,7 +62,7 @@ def found_and_expected(problem: Problem, name: str) -> tuple[int, float]:
         found = maps.curvature(plan, number)
         tapped = maps._taps(number, (plan.row[number],))
         (first, second), row, column = plan.groups[number], plan.row[number], plan.column[number]
-        expected = exact.site_curvature(tapped, row, first, column, second, lambda: None)
+        (expected,) = exact.site_curvatures(tapped, row, first, [(column, second)], lambda: None)
         for part in ("ggn", "functional"):
             size = max(float(getattr(expected, part).norm()), 1e-6)
             worst = max(worst, float((getattr(found, part) - getattr(expected, part)).norm()) / size)

@@ -63,7 +63,7 @@ def test_a_loss_between_sequences_is_refused() -> None:
 
 
 def _without_motion(*args):
-    return replace(exact_site_curvature(*args), moved=None)
+    return [replace(found, moved=None) for found in exact_site_curvatures(*args)]
 
 
 def _positions_alone(tapped, row, column, rows, columns):
@@ -71,15 +71,14 @@ def _positions_alone(tapped, row, column, rows, columns):
 
 
 def _functional_forgotten(*args):
-    found = exact_site_curvature(*args)
-    return replace(found, functional=torch.zeros_like(found.functional))
+    return [replace(found, functional=torch.zeros_like(found.functional)) for found in exact_site_curvatures(*args)]
 
 
-exact_site_curvature = exact.site_curvature
+exact_site_curvatures = exact.site_curvatures
 WRONG = {
-    "inputs that stand still": ("site_curvature", _without_motion),
+    "inputs that stand still": ("site_curvatures", _without_motion),
     "positions never coupled": ("grouping_of", _positions_alone),
-    "no functional part": ("site_curvature", _functional_forgotten),
+    "no functional part": ("site_curvatures", _functional_forgotten),
 }
 
 
@@ -219,10 +218,10 @@ def test_nothing_is_built_twice(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def counted(*args):
         built.append(args)
-        return exact_site_curvature(*args)
+        return exact_site_curvatures(*args)
 
-    monkeypatch.setattr(exact, "site_curvature", counted)
-    problem = networks.toy_problem(2, norm="pre")
+    monkeypatch.setattr(exact, "site_curvatures", counted)
+    problem = networks.toy_problem(2, norm="pre", loss=lambda outputs, _: outputs.pow(3).mean())
     hl.block_norms(problem, "layer0.mlp.out*", method="exact")
     hl.hessian(problem, "layer0.mlp.out.bias", method="exact").to_dense()
     hl.block_norms(problem, "layer0.mlp.out*", method="exact")

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from hessianlens.errors import InputError
 from hessianlens.network.linear_maps.carrier import Carrier
-from hessianlens.network.linear_maps.curvature import SiteCurvature, grouping_of, site_curvature
+from hessianlens.network.linear_maps.curvature import SiteCurvature, grouping_of, site_curvatures
 from hessianlens.network.linear_maps.elementwise import elementwise_behind
 from hessianlens.network.linear_maps.grouping import Grouping, groupings
 from hessianlens.network.linear_maps.piece import Piece, piece_of
@@ -61,6 +61,7 @@ class LinearMaps:
         self._readouts: dict[int, Readout | None] = {}
         self._norms: dict[tuple[str, str], float] = {}
         self._plans: dict[tuple[str, str], Plan | str] = {}
+        self._joined: dict[int, list[Piece]] = {}
         self._groupings: dict[tuple[object, ...], tuple[Grouping, Grouping] | None] = {}
         self._carrier = Carrier(problem)
         self._curvatures: dict[tuple[object, ...], SiteCurvature] = {}
@@ -172,12 +173,25 @@ class LinearMaps:
         """A batch with deltas at some maps; where many products follow, with the quadratic form of its last map."""
         sites = frozenset(piece.use.site for piece in pieces)
         readout = self._readout(number, max(sites), products)
-        key = number, sites, readout is not None
+        uses = {piece.use.site: piece.use for piece in (*self._joined.get(number, ()), *pieces)}
+        if readout is not None:
+            uses = {site: use for site, use in uses.items() if site < readout.use.site}
+        key = number, frozenset(uses), readout is not None
         if self._tapped is None or self._tapped[0] != key:
             self._tapped = None  # before the next one is made: never two graphs at once
-            made = Tapped(self.problem, self.problem.data[number], [piece.use for piece in pieces], readout)
-            self._tapped = key, made
+            self._tapped = key, Tapped(self.problem, self.problem.data[number], list(uses.values()), readout)
         return self._tapped[1]
+
+    @contextmanager
+    def together(self, blocks: Sequence[Block]) -> Iterator[None]:
+        """A scope in which some blocks share one graph, because many pairs of them are asked for."""
+        found = [pieces for block in blocks if not isinstance(pieces := self._pieces(block), str)]
+        self._joined = {number: [pieces[number] for pieces in found] for number in range(len(self.problem.data))}
+        try:
+            yield
+        finally:
+            self._joined = {}
+            self.release()
 
     def _readout(self, number: int, site: int, products: int) -> Readout | None:
         """The last map, if it lies behind a site and its quadratic form is worth so many products, or known."""
@@ -283,19 +297,25 @@ class LinearMaps:
 
     def curvature(self, plan: Plan, number: int) -> SiteCurvature:
         """Between what the two maps of a plan put out, at a batch."""
-        row, column = plan.row[number], plan.column[number]
         if (passed := self._carried(plan, number)) is not None:
             return passed
-        sides = [(piece.use.site, tuple(piece.features.tolist())) for piece in (row, column)]
-        moving = () if row.use.site == column.use.site else (column.use.parameter, tuple(column.inputs.tolist()))
-        key = (number, *sides, moving)
-        if key not in self._curvatures:
-            tapped = self._taps(number, (row, column), plan.products)
-            found = site_curvature(tapped, row, plan.groups[number][0], column, plan.groups[number][1], self.tick)
-            while self._curvatures and found.held_bytes + self._held() > KEPT_BYTES:
-                del self._curvatures[next(iter(self._curvatures))]
-            self._curvatures[key] = found
+        if (key := _key(plan, number)) not in self._curvatures:
+            self._find([plan], number)
         return self._curvatures[key]
+
+    def _find(self, plans: Sequence[Plan], number: int) -> None:
+        """The curvature of plans with the same row, from the same products."""
+        row, groups = plans[0].row[number], plans[0].groups[number][0]
+        missing = {key: plan for plan in plans if (key := _key(plan, number)) not in self._curvatures}
+        if not missing:
+            return
+        columns = [(plan.column[number], plan.groups[number][1]) for plan in missing.values()]
+        tapped = self._taps(number, (row, *(column for column, _ in columns)), plans[0].products)
+        found = site_curvatures(tapped, row, groups, columns, self.tick)
+        size = sum(one.held_bytes for one in found)
+        while self._curvatures and size + self._held() > KEPT_BYTES:
+            del self._curvatures[next(iter(self._curvatures))]
+        self._curvatures |= dict(zip(missing, found, strict=True))
 
     def _held(self) -> int:
         return sum(found.held_bytes for found in self._curvatures.values())
@@ -334,6 +354,17 @@ class LinearMaps:
                 self._norms |= {(one.block.name, part): norm for part, norm in norms.items()}
         return {part: self._norms[name, part] for part in parts}
 
+    def pair_norms(self, plans: Sequence[Plan], part: str) -> list[float]:
+        """Norms of a part of several blocks; those with the same row share their products, as far as there is room."""
+        found: dict[int, float] = {}
+        for several in _by_row(plans):
+            for number in range(len(plans[0].groups)):
+                apart = [plans[k] for k in several if not plans[k].same_site]
+                if apart:
+                    self._find(apart, number)
+            found |= {k: self.norms(plans[k], [part])[part] for k in several}
+        return [found[k] for k in range(len(plans))]
+
     def _strips(self, plan: Plan) -> Iterator[Strip]:
         """The curvature at what a map puts out, a strip after the other; not held as a whole if that is much."""
         (piece,), ((grouping, _),) = plan.row, plan.groups
@@ -363,6 +394,30 @@ class LinearMaps:
         found = [self._pieces(block) for block in others if block.parameter in here]
         each = [pieces[0] for pieces in found if isinstance(pieces, list)]
         return [one for one in each if torch.equal(one.features, piece.features)]
+
+
+def _key(plan: Plan, number: int) -> tuple[object, ...]:
+    """What the curvature between two maps is known by."""
+    row, column = plan.row[number], plan.column[number]
+    sides = [(piece.use.site, tuple(piece.features.tolist())) for piece in (row, column)]
+    return number, *sides, () if plan.same_site else (column.use.parameter, tuple(column.inputs.tolist()))
+
+
+def _by_row(plans: Sequence[Plan]) -> Iterator[list[int]]:
+    """Numbers of plans with the same row and the same groups, as many as may be held together."""
+    alike: dict[tuple[object, ...], list[int]] = {}
+    for k, plan in enumerate(plans):
+        row = plan.row[0]
+        key = (row.use.site, tuple(row.features.tolist()), *(rows for rows, _ in plan.groups))
+        alike.setdefault(key, []).append(k)
+    for several in alike.values():
+        chosen: list[int] = []
+        for k in several:
+            if chosen and sum(plans[c].held_bytes for c in (*chosen, k)) > KEPT_BYTES:
+                yield chosen
+                chosen = []
+            chosen.append(k)
+        yield chosen
 
 
 def _nothing() -> None:
