@@ -62,16 +62,17 @@ def as_intervals(timings: tuple[Timing, ...]) -> str:
     """What the ratio is if 1 % is what a user reads: half the width of a 95 % interval, not a standard error."""
     (peer,) = (timing for timing in timings if timing.role == PEER)
     wider = NormalDist().inv_cdf(0.975) ** 2
+    ratio = peer.ratio.median
     return (
-        f"1 % is a standard error here: a ratio of {peer.ratio.median:.1f}x. For 95 % intervals that reach 1 % to either "
-        f"side sampling takes {wider:.2f} times as many products: {wider * peer.ratio.median:.1f}x. {_COUNTED}"
+        f"1 % is a standard error here: a ratio of {ratio:.1f}x. For 95 % intervals that reach 1 % to either side "
+        f"sampling takes {wider:.2f} times as many products: {wider * ratio:.1f}x. {_COUNTED}"
     )
 
 
 _COUNTED = (
-    "Exact norms of the first map of the MLP alone take 153 G multiply-adds as they are found here: 34 and 68 to form the "
-    "1024 x 1024 curvature of 256 tokens on and above its diagonal in both parts, 51 for the inner products of all pairs "
-    "of tokens in three parts; what lies behind the attention takes some 70 more."
+    "Exact norms of the first map of the MLP alone take 153 G multiply-adds as they are found here: 34 and 68 to form "
+    "the 1024 x 1024 curvature of 256 tokens on and above its diagonal in both parts, 51 for the inner products of all "
+    "pairs of tokens in three parts; what lies behind the attention takes some 70 more."
 )
 
 

@@ -12,6 +12,7 @@ from hessianlens.problems import Block, Problem
 from tests.curvature import networks
 from tests.curvature.agreement import OPERATORS, identity
 from tests.curvature.registry import CASES, dense_of, problem_of
+from tests.network.test_linear_maps import LOOKUPS
 from tests.oracles.network import PARTS
 from tests.spectra.coverage import assert_covers
 from tests.spectra.registry import symmetric
@@ -107,9 +108,7 @@ def test_bad_input(message: str, options: dict[str, object]) -> None:
 def test_pairs_together_are_those_of_autograd(name: str, room: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exact, "KEPT_BYTES", room)
     problem = CASES[name].problem()
-    last = max(block for block in problem.blocks if ".mlp." in block).split(".")[0]
-    names = [f"{last}.attn.q", f"{last}.attn.o", f"{last}.mlp.in", f"{last}.mlp.out", f"{last}.norm2"]
-    names = [block for block in names if block in problem.blocks]
+    names = [block for block in CASES[name].blocks if block not in LOOKUPS]
     for part in ("full", "functional"):
         norms = hl.block_pair_norms(problem, names, part, method="exact")
         for row in names:
