@@ -49,7 +49,11 @@ def _transformer(asked: Any) -> list[Row]:
     data = task.batch(asked["sequences"], seed=asked["data_seed"])
     names = [f"layer{layer}.attn.{short}" for layer in range(asked["layers"]) for short in BLOCKS.values()]
     norms = block_norms(
-        problem(model, data, getattr(task, asked["loss"])), names, probes=asked["probes"], seed=asked["probe_seed"]
+        problem(model, data, getattr(task, asked["loss"])),
+        names,
+        probes=asked["probes"],
+        seed=asked["probe_seed"],
+        tangents=getattr(torch, asked["tangents"]),
     )
     return [
         _row(layer, block, part, norms[f"layer{layer}.attn.{short}", part])
