@@ -82,9 +82,7 @@ class Carrier:
             self.units = torch.where((largest > 0) & largest.isfinite(), largest, 1.0).log2().round().exp2()
         return u.double().div_(self.units[:, None]).to(u.dtype) if self.dtype != torch.float64 else u
 
-    def _in_own_units(
-        self, totals: dict[int, list[tuple[Tensor, Tensor]]]
-    ) -> dict[int, list[tuple[Tensor, Tensor]]]:
+    def _in_own_units(self, totals: dict[int, list[tuple[Tensor, Tensor]]]) -> dict[int, list[tuple[Tensor, Tensor]]]:
         if self.dtype == torch.float64:
             return totals
         assert self.units is not None
