@@ -43,6 +43,7 @@ class NormRun:
         method: "auto", "exact" or "products", as for `hessianlens.hessian`.
         watch: Is told what comes next and how many products are done.
         kept: Where exact norms are written as they become known, and read from before anything is done.
+        tangents: Precision in which vectors go through a chain of plain layers; that of the problem if omitted.
     """
 
     def __init__(
@@ -55,10 +56,11 @@ class NormRun:
         method: str = "auto",
         watch: Watch | None = None,
         kept: KeptNorms | None = None,
+        tangents: torch.dtype | None = None,
     ) -> None:
         self.problem, self.blocks, self.parts = problem, tuple(blocks), tuple(parts)
         self.seed, self.method, self.watch = seed, method, watch or Watch()
-        self.products, self.kept = 0, kept
+        self.products, self.kept, self.tangents = 0, kept, tangents
         self.why: dict[str, str] = {}
         self._exact: dict[tuple[str, str], Estimate] = {}
         self._lengths: dict[str, list[dict[str, Tensor]]] = defaultdict(list)
@@ -170,8 +172,10 @@ class NormRun:
 
     def _join(self, chain: ChainedAttention | None, rest: Sequence[Block]) -> None:
         if chain is not None:
-            self._chained = {block.name for block in rest if chain.covers(block)}
-            self._chain = ChainSource(chain, self.problem, self.parts, self.seed)
+            joined = [block for block in rest if chain.covers(block)]
+            self._chained = {block.name for block in joined}
+            self._verify(joined)  # their layers share a graph
+            self._chain = ChainSource(chain, self.problem, self.parts, self.seed, self.tangents)
 
     @property
     def sampled(self) -> list[Block]:
@@ -183,8 +187,6 @@ class NormRun:
         together = [self._request(block, probes) for block in self._sampled if block.name in self._chained]
         if together:
             self.watch.step(f"{len(together)} blocks of attention layers together")
-            for group in layer_groups([request.block for request in together]):
-                self._verify(group)
             self._keep(self._source(together).draw(together))
         for group in layer_groups([block for block in self._sampled if block.name not in self._chained]):
             self._verify(group)

@@ -58,14 +58,14 @@ class Experiment(Generic[Config]):
 
         threads = torch.get_num_threads()
         torch.set_num_threads(1)
-        start = time.perf_counter()
+        start = time.process_time()
         try:
             # Torch's own setting leaves NumPy's and SciPy's linear algebra alone, whose sums depend on it, too.
             with threadpool_limits(limits=1):
                 measurement = self.measure(parameters)
         finally:
             torch.set_num_threads(threads)
-        return FinishedCell(dict(parameters), measurement, time.perf_counter() - start)
+        return FinishedCell(dict(parameters), measurement, time.process_time() - start)
 
     def result(self, config: Config, cells: Sequence[FinishedCell], preset: str = "custom") -> Result:
         """Finished cells as the result of this experiment."""

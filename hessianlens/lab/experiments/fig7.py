@@ -16,7 +16,7 @@ PAPER = GrowthConfig(
     fit_ranges=(("small", 0.0, 0.3), ("large", 0.55, 1.0), ("all", 0.0, 1.0)),
 )
 """Logits are homogeneous in sigma, of degree 3^D. They are small against the targets in the small range, and large in
-the large one; they pass the targets near 0.4. Double precision: at depth three norms reach down to 1e-33."""
+the large one; they pass the targets near 0.4. At depth three norms reach down to 1e-33."""
 QUICK = replace(PAPER, d_model=48, sequences=8, points=13, repeats=8, probes=10)
 
 EXPERIMENT = Experiment(

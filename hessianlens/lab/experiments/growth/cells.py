@@ -16,7 +16,7 @@ SIGMAS_A_REPEAT = 10_000
 """Seeds set aside for the sigmas of one repeat."""
 
 _MODEL = ("model", "norm", "attention", "residual_scale", "mlp", "d_model")
-_MEASUREMENT = ("loss", "sequences", "data_seed", "carries", "probes")
+_MEASUREMENT = ("loss", "sequences", "data_seed", "carries", "probes", "tangents")
 
 
 def growth_cells(config: GrowthConfig) -> list[dict[str, Scalar]]:
@@ -41,12 +41,11 @@ def growth_cells(config: GrowthConfig) -> list[dict[str, Scalar]]:
         for layers in config.layers:
             for number, (grid, sigma) in enumerate(sigmas):
                 own = SIGMAS_A_REPEAT * (config.seed + repeat) + number
-                dtype = "float32" if sigma <= config.single_up_to else "float64"
                 place: dict[str, Scalar] = {"layers": layers, "repeat": repeat, "grid": grid, "sigma": sigma}
                 seeds: dict[str, Scalar] = {
                     "weight_seed": config.seed + repeat,
                     "embedding_seed": EMBEDDING_SEEDS + own,
                     "probe_seed": PROBE_SEEDS + own,
                 }
-                found.append({**place, **shared, **seeds, "dtype": dtype})
+                found.append({**place, **shared, **seeds})
     return found

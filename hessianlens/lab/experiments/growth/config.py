@@ -47,7 +47,8 @@ class GrowthConfig:
         data_seed: Seed of the batch.
         carries: Kind of the batch, "none", "chains" or "mixed" as in `hessianlens.tasks.Addition`; published:
             "none".
-        single_up_to: Cells up to this sigma compute in float32, the others in float64.
+        tangents: Precision in which probes go through the layers of a chain, "float32" or "float64"; everything else is
+            in float64.
         fit_ranges: Ranges (name, lowest, highest sigma) in which exponents are fitted; see `lab.analysis.predictions`
             for what theory says about each name.
     """
@@ -70,7 +71,7 @@ class GrowthConfig:
     seed: int = 0
     data_seed: int = 1234
     carries: str = "none"
-    single_up_to: float = 0.0
+    tangents: str = "float32"
     fit_ranges: tuple[tuple[str, float, float], ...] = (NEAR_ZERO, PRACTICAL, SATURATED)
 
     def __post_init__(self) -> None:
@@ -78,6 +79,7 @@ class GrowthConfig:
         check_choice("model", self.model, (TRANSFORMER, LINEAR_MLP))
         check_choice("loss", self.loss, ("cross_entropy", "square"))
         check_choice("carries", self.carries, CARRIES)
+        check_choice("tangents", self.tangents, ("float32", "float64"))
         check_choice("spacing", self.spacing, ("log", "linear"))
         expect(
             self.model == TRANSFORMER or self.loss == "square",

@@ -44,12 +44,16 @@ def _transformer(asked: Any) -> list[Row]:
         residual_scale=asked["residual_scale"],
         mlp=asked["mlp"],
         seed=asked["weight_seed"],
-        dtype=getattr(torch, asked["dtype"]),
+        dtype=torch.float64,
     ).redraw_embeddings(asked["sigma"], asked["embedding_seed"])
     data = task.batch(asked["sequences"], seed=asked["data_seed"], carries=asked["carries"])
     names = [f"layer{layer}.attn.{short}" for layer in range(asked["layers"]) for short in BLOCKS.values()]
     norms = block_norms(
-        problem(model, data, getattr(task, asked["loss"])), names, probes=asked["probes"], seed=asked["probe_seed"]
+        problem(model, data, getattr(task, asked["loss"])),
+        names,
+        probes=asked["probes"],
+        seed=asked["probe_seed"],
+        tangents=getattr(torch, asked["tangents"]),
     )
     return [
         _row(layer, block, part, norms[f"layer{layer}.attn.{short}", part])
@@ -73,7 +77,7 @@ def _linear_mlp(asked: Any) -> list[Row]:
         width=asked["d_model"],
         vocab=task.vocab,
         seed=asked["weight_seed"],
-        dtype=getattr(torch, asked["dtype"]),
+        dtype=torch.float64,
     ).redraw_embeddings(asked["sigma"], asked["embedding_seed"])
     batch = task.batch(asked["sequences"], seed=asked["data_seed"], carries=asked["carries"])
     norms = linear_block_norms(model, batch["tokens"][:, list(task.loss_positions)])
