@@ -42,6 +42,11 @@ class Plan:
         """The store's keys of the cells, in the same order."""
         return tuple(cell_key(self.experiment.name, parameters, self.code) for parameters in self.cells)
 
+    @cached_property
+    def key_set(self) -> frozenset[str]:
+        """The same, each once."""
+        return frozenset(self.keys)
+
 
 @dataclass(frozen=True)
 class Task:
