@@ -10,6 +10,7 @@ from typing import Any
 
 from hessianlens.lab.experiments.experiment import Experiment
 from hessianlens.lab.results import Parameters
+from hessianlens.lab.runner.plan_size import check_size
 from hessianlens.lab.store import Code, Store, cell_key, code_of, question_key
 
 
@@ -30,6 +31,7 @@ class Plan:
     @cached_property
     def cells(self) -> Sequence[Parameters]:
         """The units of work, in the experiment's own order."""
+        check_size(self.experiment, self.config)
         return tuple(self.experiment.cells(self.config))
 
     @cached_property
