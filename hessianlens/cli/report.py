@@ -114,6 +114,7 @@ def _command(names: Sequence[str], preset: str, settings: Sequence[str]) -> str:
 
 def _summarise(results: Sequence[Result], ledger: Ledger | None, page: Path) -> None:
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     from hessianlens.lab.analysis.findings.registry import FINDINGS
@@ -124,9 +125,9 @@ def _summarise(results: Sequence[Result], ledger: Ledger | None, page: Path) -> 
     table.add_column(style="cyan", no_wrap=True)
     table.add_column()
     for result in results:
-        table.add_row(short_name(result.experiment), FINDINGS[result.experiment](result)[0])
+        table.add_row(escape(short_name(result.experiment)), escape(FINDINGS[result.experiment](result)[0]))
     if ledger is not None:
-        table.add_row("Claims", ledger_summary(ledger))
+        table.add_row("Claims", escape(ledger_summary(ledger)))
     console = Console(highlight=False)
     console.print(table)
-    console.print(f"\nPage: {page}", soft_wrap=True)
+    console.print(f"\nPage: {page}", soft_wrap=True, markup=False)

@@ -43,7 +43,7 @@ def reproduce_figures(
     jobs: Jobs = None,
     store: StoreFile = STORE,
     settings: Settings = None,
-    backend: Annotated[str, typer.Option(help="local, dask or ray.", autocompletion=completion.backends)] = "local",
+    backend: Annotated[str, typer.Option(help="local or dask.", autocompletion=completion.backends)] = "local",
     address: Annotated[str | None, typer.Option(help="The cluster's scheduler, e.g. tcp://host:8786.")] = None,
     figures: Annotated[Path | None, typer.Option(help="Directory for figures as PNG, SVG and PDF.")] = None,
     reference: PublishedMeans = None,

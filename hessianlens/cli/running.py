@@ -42,9 +42,9 @@ def processes(jobs: int | None) -> int:
     """So many, or if nobody says how many, as many as fill this machine or the part of it that may be used."""
     if jobs is not None:
         return jobs
-    import joblib
+    from hessianlens.lab.runner import cores
 
-    return int(joblib.cpu_count())
+    return cores()
 
 
 def run_shown(
@@ -55,7 +55,7 @@ def run_shown(
 
     with waiting("Loading the libraries"):
         import torch  # noqa: F401  every cell needs it, and the time until the first one is to be explained
-    state = Progress([])
+    state, told = Progress([]), list[int]()
     try:
         with shown_progress() as show:
 
@@ -65,6 +65,9 @@ def run_shown(
                     state = progress
                     for note in progress.notes:
                         typer.echo(f"hessianlens: {note}.", err=True)
+                if progress.elsewhere and not told:
+                    told.append(progress.elsewhere)
+                    typer.echo("hessianlens: another run on this store is measuring some of the cells.", err=True)
                 show(progress)
 
             return run(plans, store, jobs, backend, address, on_progress), state, ()

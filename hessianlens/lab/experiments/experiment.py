@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from hessianlens.errors import InputError, check_choice
+from hessianlens.errors import InputError, check_choice, needs_extra
 from hessianlens.lab.results import FinishedCell, Measurement, Parameters, Result, collect
 
 Config = TypeVar("Config")
@@ -54,7 +54,9 @@ class Experiment(Generic[Config]):
     def finish(self, parameters: Parameters) -> FinishedCell:
         """Measure one cell on one thread, whatever the surrounding process uses."""
         import torch
-        from threadpoolctl import threadpool_limits
+
+        with needs_extra("lab", "an experiment"):
+            from threadpoolctl import threadpool_limits
 
         threads = torch.get_num_threads()
         torch.set_num_threads(1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from hessianlens.errors import InputError
+from hessianlens.files import write_whole
 from hessianlens.lab.plots import (
     activation_growth,
     activations,
@@ -71,7 +73,9 @@ def save(figure: Figure, folder: Path, name: str) -> tuple[Path, ...]:
         folder.mkdir(parents=True, exist_ok=True)
         with styled():
             for path, metadata in zip(paths, _METADATA.values(), strict=True):
-                figure.savefig(path, dpi=_DPI, metadata=metadata)
+                drawn = io.BytesIO()
+                figure.savefig(drawn, format=path.suffix[1:], dpi=_DPI, metadata=metadata)
+                write_whole(path, drawn.getvalue())
     except OSError as error:
         raise InputError(
             f"folder: cannot write to {folder} ({error.strerror}); give a folder you may write."

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
 from collections.abc import Mapping
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from hessianlens.errors import InputError, expect
 from hessianlens.lab.results import Measurement, Row
-from hessianlens.lab.store.keys import canonical_json, check_scalars
+from hessianlens.lab.store.keys import check_scalars
 
 if TYPE_CHECKING:
     import numpy as np
@@ -66,10 +65,3 @@ def _decode_arrays(content: bytes) -> dict[str, np.ndarray]:
             return {name.removeprefix(_PREFIX): archive[name] for name in archive.files}
     except (ValueError, OSError, zipfile.BadZipFile) as error:
         raise InputError(f"got arrays that cannot be read ({error}), expected an npz file.") from error
-
-
-def checksum(parameters: str, rows: str, arrays: bytes | None, seconds: float) -> str:
-    """Of a stored cell; tells a damaged file from a sound one."""
-    digest = hashlib.sha256(canonical_json([parameters, rows, seconds]).encode())
-    digest.update(arrays or b"")
-    return digest.hexdigest()
