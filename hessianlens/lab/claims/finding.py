@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import string
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
+from hessianlens.errors import InputError
 from hessianlens.lab.claims.check import Check
 
 
@@ -47,21 +49,34 @@ class Finding:
 
     Attributes:
         checks: The claim as written. It holds if all of them pass.
-        conditional: The claim under `condition`; it holds if ... when these pass and some of `checks` do not.
-        condition: The condition under which the claim is true, for "holds if".
-        support: Checks that what `correction` says is true instead.
-        correction: What was claimed, what is true, under which condition; for "fails" and "holds if".
+        conditional: The claim under its condition; it holds if ... when these pass and some of `checks` do not.
+        support: Checks that what the correction says is true instead.
         example: The smallest example that shows the failure, with its numbers.
+        told: Numbers that condition and correction name, by the name they have there.
         curves: Data for a plot, where one helps.
+        condition: The condition under which the claim is true; comes from its text, by `worded`.
+        correction: What is true instead; comes from its text, by `worded`.
     """
 
     checks: tuple[Check, ...]
     conditional: tuple[Check, ...] = ()
-    condition: str = ""
     support: tuple[Check, ...] = ()
-    correction: str = ""
     example: str = ""
+    told: Mapping[str, str | float] = field(default_factory=dict)
     curves: Curves | None = field(default=None, compare=False)
+    condition: str = ""
+    correction: str = ""
+
+    def worded(self, condition: str, correction: str) -> Finding:
+        """The same with its words, in which ``{name}`` and ``{name:format}`` become the numbers told.
+
+        >>> Finding((), told={"share": 0.347}).worded("", "It is {share:.2f}.").correction
+        'It is 0.35.'
+        """
+        named = {name for text in (condition, correction) for _, name, _, _ in string.Formatter().parse(text) if name}
+        if named != set(self.told):
+            raise InputError(f"the text names the numbers {sorted(named)}, the test tells {sorted(self.told)}.")
+        return replace(self, condition=condition.format(**self.told), correction=correction.format(**self.told))
 
     @property
     def verdict(self) -> Verdict:

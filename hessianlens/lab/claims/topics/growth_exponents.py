@@ -7,20 +7,11 @@ from dataclasses import replace
 
 from hessianlens.lab.claims.check import Check, at_least, at_most, close, share
 from hessianlens.lab.claims.definition import claim
+from hessianlens.lab.claims.figures import farthest, largest, slope, smallest
 from hessianlens.lab.claims.finding import Curves, Finding
 from hessianlens.lab.claims.measures import value_functional_checks
-from hessianlens.lab.claims.samples import (
-    Sample,
-    described,
-    farthest,
-    holding,
-    largest,
-    measured,
-    sample,
-    seeds,
-    slope,
-    smallest,
-)
+from hessianlens.lab.claims.samples import Sample, described, holding, sample
+from hessianlens.lab.claims.seeds import measured, seeds
 from hessianlens.theory import AttentionHessian, attention_hessian
 
 SMALL = (1e-3, 3e-3, 1e-2)
@@ -28,11 +19,6 @@ WIDE = (0.01, 0.1, 1.0, 3.0, 10.0, 100.0)
 SHAPES = ((5, 3, 2), (6, 4, 4), (4, 2, 3))
 OUTER = {"QQ": 6, "QK": 6, "KK": 6, "VQ": 4, "VK": 4, "VV": 2}
 FUNCTIONAL = {"QQ": 5, "QK": 3, "KK": 5, "VQ": 3, "VK": 3}
-METHOD = (
-    "slopes of block norms over token scales 0.001 to 0.01, 3 seeds x 3 shapes, loss gradient and curvature held,"
-    " float64, within 0.05 of the exponent; and as an upper bound, norm over scale^exponent at scales 0.01 to 100"
-    " against the constant that bounded softmax derivatives give"
-)
 
 
 def at_scale(one: Sample, sigma: float) -> AttentionHessian:
@@ -108,26 +94,14 @@ def _curves(part: str, blocks: tuple[str, ...]) -> Curves:
     return Curves("scale of the tokens", "Frobenius norm", curves, log_x=True, log_y=True)
 
 
-@claim(
-    "P25",
-    source="Equation (5), H_o",
-    statement="The outer-product blocks grow with the data as X^6 (QQ, QK, KK), X^4 (VQ, VK) and X^2 (VV).",
-    method=METHOD,
-)
+@claim("P25")
 def outer_exponents() -> Finding:
     """Slopes at small scale, and the bound at any scale."""
     bounds = tuple(bound_check("outer", block, (e,)) for block, e in OUTER.items())
     return Finding(checks=(*slope_checks("outer", OUTER), *bounds), curves=_curves("outer", ("QQ", "VQ", "VV")))
 
 
-@claim(
-    "P26",
-    source="Equation (5), H_f",
-    statement="The functional blocks grow with the data as X^5 (QQ, KK), X^5 + X^3 (QK) and X^3 (VQ, VK), the residual"
-    " left out.",
-    method=METHOD + "; of the two powers of QK the smaller leads at small scale, and the part without the T-functional"
-    " term must have the larger",
-)
+@claim("P26")
 def functional_exponents() -> Finding:
     """Slopes at small scale, and the bound at any scale."""
     without = [slope(SMALL, [_softmax_part(at_scale(one, s)) for s in SMALL]) for one in growth_samples()]
@@ -153,13 +127,7 @@ def _softmax_part(H: AttentionHessian) -> float:
     return float((H.functional["Q", "K"].to_dense() - H.t_functional["Q", "K"].to_dense()).norm())
 
 
-@claim(
-    "P27",
-    source="Equation (5), H_f(V, V)",
-    statement="The functional value block is in O(1): it does not grow with the data.",
-    method="largest entry of the block by automatic differentiation at token scales 0.01 to 100, 9 layers; at most 1"
-    " wanted. The paper defines its O as an upper bound on entries",
-)
+@claim("P27")
 def functional_value_block_order() -> Finding:
     """The block is zero, so that any order is an upper bound."""
     entries = [
@@ -169,21 +137,13 @@ def functional_value_block_order() -> Finding:
     ]
     return Finding(
         checks=(at_most("largest entry of H_f(V,V), token scales 0.01 to 100", largest(entries), 1.0),),
-        correction="More is true: F is linear in W_V, so H_f(V,V) is zero at every scale of the data, as Theorem 3.2"
-        " states. The other entries of Equation (5) are powers that the blocks do follow; this one would better be 0.",
         support=value_functional_checks(),
         example=f"L = 5, d_V = 3, d_K = 2, random residual, tokens of scale 0.01 to 100: the largest entry of H_f(V,V)"
         f" is {largest(entries):g}.",
     )
 
 
-@claim(
-    "P28",
-    source="Section 3.1, quoting Noci et al.",
-    statement="The Jacobian with respect to W_V is in O(|X|), those with respect to W_Q and W_K in O(|X|^3).",
-    method="slopes of Jacobian norms over token scales 0.001 to 0.01, by torch.func.jacrev, 3 seeds x 3 shapes, within"
-    " 0.05; and norm over scale^exponent at scales up to 100 against its bound",
-)
+@claim("P28")
 def jacobian_exponents() -> Finding:
     """A linear and two cubic Jacobians."""
     exponents = {"V": 1, "Q": 3, "K": 3}
@@ -218,14 +178,7 @@ def _jacobian_constants(one: Sample) -> dict[str, float]:
     return {"V": math.sqrt(L * d) * X, **cubic}
 
 
-@claim(
-    "P29",
-    source="Section 3.1",
-    statement="If the residual is left out, the outer-product Hessian dominates the Hessian for large X.",
-    method="norm of outer over functional part at token scale 30, residual held, 9 layers: of the whole matrix, and of"
-    " the query block alone, as Equation (5) compares block by block; above 1 wanted; and the query block with the"
-    " attention matrix held at its value at scale 1, token scale up to 100",
-)
+@claim("P29")
 def dominance_for_large_tokens() -> Finding:
     """The powers alone say so; the softmax saturates and says otherwise for the query block."""
     live = [_ratio(at_scale(one, 30.0)) for one in growth_samples()]
@@ -235,10 +188,7 @@ def dominance_for_large_tokens() -> Finding:
     query = [float(at.part(p)["Q", "Q"].frobenius_norm()) for p in ("outer", "functional")]
     whole = share("layers whose whole outer part is the larger", sum(map(_whole, growth_samples())), len(live), 0.9)
     return Finding(
-        checks=(
-            whole,
-            share("layers whose outer query block is the larger", sum(r > 1 for r in live), len(live), 0.9),
-        ),
+        checks=(whole, share("layers whose outer query block is the larger", sum(r > 1 for r in live), len(live), 0.9)),
         conditional=(
             whole,
             at_least(
@@ -246,12 +196,6 @@ def dominance_for_large_tokens() -> Finding:
             ),
             close("power of the scale in that ratio, farthest from 1", max(powers, key=lambda p: abs(p - 1)), 1, 0.05),
         ),
-        condition="the whole matrix is meant, where the value block decides, which has no functional part; or, block"
-        " by block, the attention matrix is held while X grows, as the counting of powers does",
-        correction="Counting powers, X^6 beats X^5 in the query block. But scores grow as X^2, the softmax saturates,"
-        " and its derivatives vanish exponentially. The outer query block carries them squared, the functional one"
-        " once, so that for large X the functional part dominates the query block. The whole outer-product Hessian"
-        " still dominates, through its value block, which does not vanish.",
         support=(share("layers whose functional query block is the larger", sum(r < 1 for r in live), len(live), 0.5),),
         example=f"{described(one)}, the residual held at Y, tokens times 10: the outer query block is {query[0]:.2g},"
         f" the functional one {query[1]:.2g} in size.",
@@ -295,12 +239,3 @@ def _ratio_curves() -> Curves:
         log_x=True,
         log_y=True,
     )
-
-
-CLAIMS = (
-    outer_exponents,
-    functional_exponents,
-    functional_value_block_order,
-    jacobian_exponents,
-    dominance_for_large_tokens,
-)

@@ -9,8 +9,10 @@ from torch import Tensor
 
 from hessianlens.lab.claims.check import at_least, at_most, close
 from hessianlens.lab.claims.definition import claim
+from hessianlens.lab.claims.figures import gap, largest, slope, smallest
 from hessianlens.lab.claims.finding import Curves, Finding
-from hessianlens.lab.claims.samples import EXACT, gap, largest, measured, normal, seeds, slope, smallest
+from hessianlens.lab.claims.samples import EXACT, normal
+from hessianlens.lab.claims.seeds import measured, seeds
 from hessianlens.lab.claims.witness import Weights, Witness, mean_square, softmax_rows
 
 SHAPES = ((5, 4, 2), (4, 3, 3), (6, 5, 1))
@@ -56,14 +58,7 @@ def heads() -> tuple[Factored, ...]:
     return tuple(factored(seed, *shape) for shape in SHAPES for seed in seeds(3))
 
 
-@claim(
-    "P56",
-    source="Appendix E.1, Equation (24)",
-    statement="With W_V = W_O W_U the Hessian in W_O and W_U is that of a linear two-layer MLP with input M_1: its "
-    "functional part is block-hollow, so the diagonal blocks are the outer product alone.",
-    method="automatic differentiation of the attention layer against that of an MLP with input M_1 = A X, 3 shapes x "
-    "3 seeds; functional diagonal blocks relative to the off-diagonal one",
-)
+@claim("P56")
 def factored_values_are_an_mlp() -> Finding:
     """The layer against the MLP."""
     pairs = [(head.witness(), head.as_mlp()) for head in heads()]
@@ -92,14 +87,7 @@ def _exponent(head: Factored, scales: tuple[float, float], target: float = 1.0) 
     return slope(scales, [float(head.as_mlp(s, target).block("functional", "O", "U").norm()) for s in scales])
 
 
-@claim(
-    "P57",
-    source="Appendix E.1",
-    statement="For the square loss the functional block of W_O and W_U depends quadratically on M_1, and the outer "
-    "product block quadratically on M_1 and on the selected value matrices.",
-    method="exponent of the norm under M_1 -> s M_1 for s from 0.001 to 0.01 and 10^4 to 10^5, 3 shapes x 3 seeds; "
-    "for the outer product also under (W_O, W_U) -> s (W_O, W_U); 2 within 0.05",
-)
+@claim("P57")
 def quadratic_in_the_moment() -> Finding:
     """Exponents for small and large moments."""
     small = [_exponent(head, SMALL) for head in heads()]
@@ -122,7 +110,6 @@ def quadratic_in_the_moment() -> Finding:
             at_most("distance of the exponent from 2, small M_1", largest(abs(e - 2) for e in small), 0.05),
         ),
         conditional=quadratic,
-        condition="the target is zero or small against the output, so that the residual F - Y is itself linear in M_1.",
         support=(
             at_most("largest exponent for small M_1", largest(small), 1.05),
             at_least("smallest exponent for small M_1", smallest(small), 0.95),
@@ -130,8 +117,6 @@ def quadratic_in_the_moment() -> Finding:
                 "one number: c M_1 (M_1 W_O W_U - Y) against automatic differentiation", example[0], example[1], 1e-12
             ),
         ),
-        correction="The block is M_1^T (F - Y) times the loss factor, and F - Y = M_1 W_O W_U - Y is affine in M_1, "
-        "not linear. The block is therefore a quadratic minus a linear term, and for small M_1 (small tokens) linear.",
         example="one token, one feature, M_1 = 0.1, W_O = W_U = 1, Y = 1: the block is 2 M_1 (M_1 - Y) = "
         f"{example[0]:.3g}; for M_1 = 0.2 it is {_one_number(0.2)[0]:.3g}, less than twice as large in size, not four "
         "times.",
@@ -160,6 +145,3 @@ def _one_number(moment: float = 0.1) -> tuple[float, float]:
 def _line(head: Factored, target: float) -> tuple[tuple[float, ...], tuple[float, ...]]:
     scales = (1e-3, 1e-2, 1e-1, 1.0, 1e1, 1e2)
     return scales, tuple(float(head.as_mlp(s, target).block("functional", "O", "U").norm()) for s in scales)
-
-
-CLAIMS = (factored_values_are_an_mlp, quadratic_in_the_moment)

@@ -8,20 +8,15 @@ from torch import Tensor
 
 from hessianlens.lab.claims.check import Check, as_printed
 from hessianlens.lab.claims.definition import claim
+from hessianlens.lab.claims.figures import farthest
 from hessianlens.lab.claims.finding import Finding
-from hessianlens.lab.claims.samples import Sample, farthest, holding, measured, sample, seeds
+from hessianlens.lab.claims.samples import Sample, holding, sample
+from hessianlens.lab.claims.seeds import measured, seeds
 from hessianlens.losses import SquareLoss
 from hessianlens.theory import AttentionHessian, attention_hessian
 
 POWERS: dict[str, dict[str, tuple[int, int, int]]] = {
-    "outer": {
-        "VV": (0, 0, 0),
-        "QQ": (0, 2, 2),
-        "KK": (2, 0, 2),
-        "QK": (1, 1, 2),
-        "VQ": (0, 1, 1),
-        "VK": (1, 0, 1),
-    },
+    "outer": {"VV": (0, 0, 0), "QQ": (0, 2, 2), "KK": (2, 0, 2), "QK": (1, 1, 2), "VQ": (0, 1, 1), "VK": (1, 0, 1)},
     "functional": {"QQ": (0, 2, 1), "VQ": (0, 1, 0)},
 }
 """Powers of W_Q, W_K and W_V that Section 3.3 states, by part and block."""
@@ -74,15 +69,7 @@ def _checks(part: str, residual: str) -> tuple[Check, ...]:
     return tuple(checks)
 
 
-@claim(
-    "P41",
-    source="Section 3.3",
-    statement="Beyond the scores, outer QQ and KK depend quadratically on W_V and on the other of W_Q and W_K, outer"
-    " QK linearly on W_Q and W_K and quadratically on W_V, outer VQ and VK linearly; functional QQ quadratically on"
-    " W_K and linearly on W_V, functional VQ only linearly on W_K.",
-    method="one weight matrix doubled while a bias on the scores keeps the attention matrix, log2 of the ratio of block"
-    " norms, 5 seeds x 2 shapes, to two decimals; functional blocks with the residual as it is, and held",
-)
+@claim("P41")
 def powers_of_the_weights() -> Finding:
     """Explicit powers; the residual brings W_V in a second time."""
     outer, held = _checks("outer", "held"), _checks("functional", "held")
@@ -92,15 +79,8 @@ def powers_of_the_weights() -> Finding:
     return Finding(
         checks=(*outer, *_checks("functional", "moving")),
         conditional=(*outer, *held),
-        condition="the residual F - Y is counted apart from the weights, as Section 3.1 does for the data",
-        correction="All stated powers are right for the factors that stand in the formulas. The functional blocks also"
-        " carry the residual F - Y, and F is linear in W_V. So functional VQ does depend on W_V, and functional QQ is"
-        " linear plus quadratic in it.",
         support=held,
         example=f"L = {one.shape[0]}, d_V = {one.shape[1]}, d_K = {one.shape[2]}: doubling W_V multiplies the norm of"
         f" functional VQ by {2 ** moved[most]:.3f}; with the residual held it stays (factor"
         f" {2**kept:.3f}).",
     )
-
-
-CLAIMS = (powers_of_the_weights,)

@@ -8,27 +8,15 @@ import torch
 
 from hessianlens.lab.claims.check import Check, at_least, at_most, close, equal, share
 from hessianlens.lab.claims.definition import claim
+from hessianlens.lab.claims.figures import farthest, gap, largest, relative_minimum, smallest
 from hessianlens.lab.claims.finding import Finding
-from hessianlens.lab.claims.samples import (
-    EXACT,
-    Sample,
-    described,
-    farthest,
-    gap,
-    largest,
-    many_samples,
-    numbers,
-    relative_minimum,
-    sample,
-    seeds,
-    small_samples,
-    smallest,
-)
+from hessianlens.lab.claims.samples import EXACT, Sample, described, many_samples, sample, small_samples
+from hessianlens.lab.claims.seeds import seeds
 from hessianlens.lab.claims.witness import Witness, mean_square
+from hessianlens.lab.claims.wording import numbers
 from hessianlens.theory import AttentionHessian, attention_hessian, paper
 from hessianlens.theory.paper import kron
 
-FORMULA = "3 seeds x 4 shapes, against torch.func, relative difference at most 1e-10"
 BLOCKS = ("QQ", "KK", "VV", "QK", "VQ", "VK")
 ROUNDING = -1e-10
 """A relative eigenvalue above this is not called negative."""
@@ -49,24 +37,13 @@ def _remark_checks(part: str, pairs: tuple[str, ...]) -> tuple[Check, ...]:
     )
 
 
-@claim(
-    "P14",
-    source="Remark 4.1",
-    statement="Closed forms of the outer-product blocks VV, QQ, VQ and QK of linear self-attention.",
-    method="the printed products of the covariance and the weights; " + FORMULA,
-)
+@claim("P14")
 def linear_outer_blocks() -> Finding:
     """The four printed blocks."""
     return Finding(checks=_remark_checks("outer", ("VV", "QQ", "VQ", "QK")))
 
 
-@claim(
-    "P15",
-    source="Remark 4.1",
-    statement="Of the functional blocks of linear self-attention only the off-diagonal ones are non-zero; closed forms"
-    " of VQ and QK.",
-    method="the printed products; norms of all blocks by autograd; " + FORMULA,
-)
+@claim("P15")
 def linear_functional_blocks() -> Finding:
     """Two printed blocks, zeros on the diagonal and nothing else zero."""
     sizes = {
@@ -85,12 +62,7 @@ def linear_functional_blocks() -> Finding:
     )
 
 
-@claim(
-    "P16",
-    source="Section 4.1, before Remark 4.1",
-    statement="Without softmax the first derivative of A by T is the identity of size d_V^2 and the second is zero.",
-    method="jacrev and its jacrev of the identity map at 4 shapes (L, d_V, d_K)",
-)
+@claim("P16")
 def derivative_of_the_identity() -> Finding:
     """The derivative of an L x L matrix by itself has L^2 rows."""
     shapes = sorted({s.shape for s in small_samples()})
@@ -110,21 +82,11 @@ def derivative_of_the_identity() -> Finding:
             *(equal(f"rows of dA/dT at L = {n}, against L^2", rows, n**2) for n, rows in by_length.items()),
             *_remark_checks("outer", ("QQ",)),
         ),
-        correction="A and T are L x L, so the first derivative is the identity of size L^2. The printed size is right"
-        " only if the sequence is as long as the tokens are wide. Remark 4.1 itself uses the right size.",
         example=f"L = {L}, d_V = {d}: dA/dT has {sizes[L, d, k]} rows, the printed identity {d * d}.",
     )
 
 
-@claim(
-    "P42",
-    source="Section 4.1, softmax makes the Hessian block-heterogeneous",
-    statement="Without softmax all outer blocks depend cubically on the covariance, the non-zero functional blocks"
-    " linearly on X kron Sigma, and the number of weight matrices is the same in all outer blocks and in all non-zero"
-    " functional blocks.",
-    method="exact powers: tokens doubled (6 in X outer, 3 functional with the residual held), all weights doubled (4"
-    " outer, 1 functional), 3 seeds x 4 shapes, to 1e-9",
-)
+@claim("P42")
 def powers_without_softmax() -> Finding:
     """Without the softmax every block is a polynomial of one degree, so a doubling shows it exactly."""
     checks = []
@@ -156,14 +118,7 @@ def _norm(H: AttentionHessian, part: str, block: str) -> float:
     return float(H.part(part)[block[0], block[1]].frobenius_norm())
 
 
-@claim(
-    "P43",
-    source="Table 1",
-    statement="The Hessian of a linear MLP is of order Sigma (outer) and Omega (functional), that of linear attention"
-    " of order Sigma^3 and Omega Sigma, with Omega = X^T (F - Y) / L.",
-    method="all blocks rebuilt from Sigma, Omega and the weights alone (no token, no residual), two-layer linear MLP"
-    " and linear attention, against torch, 3 seeds x 4 shapes, relative difference at most 1e-10",
-)
+@claim("P43")
 def covariances_suffice() -> Finding:
     """Blocks from the two covariances and nothing else of the data."""
     gaps: dict[str, list[float]] = {}
@@ -215,13 +170,7 @@ def diagonal_minima(activation: str, block: str) -> list[float]:
     return [relative_minimum(s.hessian.full[block, block].to_dense()) for s in chosen]
 
 
-@claim(
-    "P44",
-    source="Section 4.1, softmax makes the diagonal blocks more indefinite",
-    statement="Softmax makes the diagonal blocks of the Hessian (more) indefinite.",
-    method="smallest eigenvalue of each diagonal block over its largest absolute one, 50 layers (L = 6, d_V = 4, d_K ="
-    " 3) with random targets, softmax; negative means below -1e-10",
-)
+@claim("P44")
 def softmax_makes_blocks_indefinite() -> Finding:
     """True for the query and key blocks away from a perfect fit; the value block has no functional part."""
     found = {b: diagonal_minima("softmax", b) for b in "QKV"}
@@ -241,10 +190,6 @@ def softmax_makes_blocks_indefinite() -> Finding:
                 for b, v in linear.items()
             ),
         ),
-        condition="the query and key blocks are meant, at a residual that is not zero",
-        correction="The value block stays positive semi-definite with softmax, because F is linear in W_V. The query"
-        " and key blocks become indefinite through the third attention moment weighted by the residual; at a perfect"
-        " fit they are positive semi-definite too.",
         support=(
             at_least("softmax, VV: smallest relative eigenvalue of 50", smallest(found["V"]), ROUNDING),
             at_least("softmax at zero residual, QQ: smallest relative eigenvalue of 50", smallest(fitted), ROUNDING),
@@ -261,14 +206,7 @@ def _negative(values: list[float]) -> int:
     return sum(v < ROUNDING for v in values)
 
 
-@claim(
-    "P45",
-    source="Section 4.1, softmax makes the diagonal blocks more indefinite",
-    statement="Without softmax the diagonal blocks are given by the outer product alone and are positive"
-    " semi-definite.",
-    method="50 layers (L = 6, d_V = 4, d_K = 3) with random targets: norm of the functional diagonal blocks, and"
-    " smallest eigenvalue over the largest",
-)
+@claim("P45")
 def linear_blocks_are_semi_definite() -> Finding:
     """Block-hollow functional part, so that the diagonal is a Gram matrix."""
     functional = [
@@ -285,14 +223,3 @@ def linear_blocks_are_semi_definite() -> Finding:
             ),
         )
     )
-
-
-CLAIMS = (
-    linear_outer_blocks,
-    linear_functional_blocks,
-    derivative_of_the_identity,
-    powers_without_softmax,
-    covariances_suffice,
-    softmax_makes_blocks_indefinite,
-    linear_blocks_are_semi_definite,
-)

@@ -12,19 +12,11 @@ from torch import Tensor
 from hessianlens.attention import second_moment, third_moment
 from hessianlens.lab.claims.check import at_least, at_most, close
 from hessianlens.lab.claims.definition import claim
+from hessianlens.lab.claims.figures import largest, slope, smallest
 from hessianlens.lab.claims.finding import Curves, Finding
 from hessianlens.lab.claims.measures import query_key_norm
-from hessianlens.lab.claims.samples import (
-    Sample,
-    holding,
-    largest,
-    measured,
-    normal,
-    sample,
-    seeds,
-    slope,
-    smallest,
-)
+from hessianlens.lab.claims.samples import Sample, holding, normal, sample
+from hessianlens.lab.claims.seeds import measured, seeds
 from hessianlens.losses import SquareLoss
 from hessianlens.theory import AttentionHessian, attention_hessian
 
@@ -49,14 +41,7 @@ def _spreads(kind: str) -> tuple[float, ...]:
     return tuple(sum(_score_spread(100 * s, *cases[kind](k)) for s in seeds(5)) / 5 for k in WIDTHS)
 
 
-@claim(
-    "P37",
-    source="Section 3.2",
-    statement="At initialisation and for large d_K attention is uniform almost surely: the scores do not depend on the"
-    " data.",
-    method="standard deviation of the scores of 8 random tokens with weights N(0, 0.64/d_V), d_K = 16 to 1024, 5"
-    " seeds; for d_V fixed, d_V = d_K, and embeddings drawn like the weights; a falling power of d_K wanted",
-)
+@claim("P37")
 def uniform_attention_at_initialisation() -> Finding:
     """The divisor sqrt(d_K) cancels the growth of the inner product: the spread does not shrink with d_K alone."""
     fixed, square = "d_V = 16, tokens N(0, 1)", "d_V = d_K, tokens N(0, 1)"
@@ -69,11 +54,6 @@ def uniform_attention_at_initialisation() -> Finding:
             close(f"power of d_K in the spread, {small}", powers[small], -1, 0.1),
             close(f"power of d_K in the spread, {divided}", powers[divided], -0.5, 0.1),
         ),
-        condition="the tokens become short as the width grows, as embeddings drawn like the weights, N(0, 0.64/d_V)"
-        " with d_V = d_K, do; or the scores are divided by d_K instead of sqrt(d_K)",
-        correction="A score q.k / sqrt(d_K) has, given the tokens, standard deviation |x_i| |x_j| 0.64/d_V, which d_K"
-        " does not enter. Large d_K alone makes scores Gaussian, not small. They vanish when the tokens do, or with a"
-        " divisor that grows faster than sqrt(d_K).",
         support=tuple(close(f"power of d_K in the spread, {k}", powers[k], 0, 0.1) for k in (fixed, square)),
         example=f"d_V = 16, tokens N(0, 1): the scores have standard deviation {found[fixed][0]:.2f} at d_K = 16 and"
         f" {found[fixed][-1]:.2f} at d_K = 1024; with d_V = d_K and embeddings N(0, 0.64/d_V) it falls from"
@@ -88,15 +68,7 @@ def uniform_attention_at_initialisation() -> Finding:
     )
 
 
-@claim(
-    "P38",
-    source="Section 3.2",
-    statement="With attention that does not depend on the data, sequences of more similar words give a smaller"
-    " query-key contribution.",
-    method="tokens mu + eps z, attention held uniform, loss gradient and curvature held; query-key norms for eps from 1"
-    " to 0.0001, 5 seeds: falling with eps, with the powers that M_2 and M_3 predict (outer QQ 4, functional QQ 3,"
-    " T-functional 2), the value block not",
-)
+@claim("P38")
 def similar_tokens() -> Finding:
     """Moments shrink with the spread of the tokens."""
     spreads = (1.0, 0.3, 0.1, 0.01, 0.001, 0.0001)
@@ -145,15 +117,7 @@ def _at_spread(seed: int, eps: float) -> AttentionHessian:
     return attention_hessian(holding(one.layer, X, uniform), X, grad=one.Y / 12, curvature=1 / 12)
 
 
-@claim(
-    "P39",
-    source="Section 3.2",
-    statement="If tokens attend to one token only, the second and third central moments of their rows are zero and the"
-    " query-key part of the Hessian vanishes.",
-    method="exactly one-hot attention (all but one entry hidden), 10 seeds: moments and query-key blocks zero;"
-    " attention held at a one-hot matrix mixed with a share eps of uniform, eps from 0.1 to 1e-6, weights and tokens"
-    " fixed, 10 seeds: power of eps in the query-key norm",
-)
+@claim("P39")
 def one_hot_attention() -> Finding:
     """Exactly one-hot rows, and rows that become one-hot."""
     exact = [_one_hot(seed) for seed in seeds(10)]
@@ -194,15 +158,7 @@ def _one_hot(seed: int) -> tuple[float, float, float]:
     return moments, query_key_norm(H, "full"), float(H.full["V", "V"].frobenius_norm())
 
 
-@claim(
-    "P40",
-    source="Section 3.2",
-    statement="For a fixed sequence, if attention is highly dispersed across tokens, the query-key outer-product"
-    " Hessian dominates.",
-    method="norm of the query-key outer part over the functional part at exactly uniform attention, a fixed N(0, 1)"
-    " residual, 6 seeds, L = 16, d_V = d_K = 4, token scale 0.1 to 10; above 1 wanted; and the same at peaked"
-    " attention (scores of standard deviation 30)",
-)
+@claim("P40")
 def dispersed_attention() -> Finding:
     """Dispersion helps the outer part, but the size of the tokens decides."""
     ratios = _dispersion_ratios()
@@ -217,11 +173,6 @@ def dispersed_attention() -> Finding:
         conditional=(
             at_least(f"outer over functional, token scale {high:g}, smallest of 6 seeds", smallest(ratios[high]), 1),
         ),
-        condition="the tokens are large next to the residual: at uniform attention the outer part grows as the sixth"
-        " power of the token scale, the functional part as the fifth and third",
-        correction="Dispersed attention has a large second moment and so a large outer part, but the functional part"
-        " has the second moment too (through the T-functional term), and fewer powers of the tokens. Which of them"
-        " dominates is decided by the size of the tokens and of the residual; dispersion moves the ratio.",
         support=(
             at_most(f"outer over functional, token scale {low:g}, largest", largest(ratios[low]), 1),
             at_least(
@@ -269,6 +220,3 @@ def _held(one: Sample, A: Tensor) -> AttentionHessian:
 
 def _median(values: list[float]) -> float:
     return float(torch.tensor(values).median())
-
-
-CLAIMS = (uniform_attention_at_initialisation, similar_tokens, one_hot_attention, dispersed_attention)

@@ -7,10 +7,13 @@ from torch import Tensor
 
 from hessianlens.lab.claims.check import Check, at_least, at_most, equal
 from hessianlens.lab.claims.definition import claim
+from hessianlens.lab.claims.figures import largest
 from hessianlens.lab.claims.finding import Curves, Finding
 from hessianlens.lab.claims.measures import flip_gap, group_spread, pair_gap
-from hessianlens.lab.claims.samples import EXACT, largest, many_samples, measured, normal, numbers, sample, seeds
+from hessianlens.lab.claims.samples import EXACT, many_samples, normal, sample
+from hessianlens.lab.claims.seeds import measured, seeds
 from hessianlens.lab.claims.witness import Weights, Witness, mean_square
+from hessianlens.lab.claims.wording import numbers
 
 SIZES = ((6, 3, 2), (5, 2, 4), (4, 3, 3))
 """(L, d, hidden width) of two-layer MLPs."""
@@ -49,14 +52,7 @@ def mlp_checks(kind: str) -> tuple[Check, Check]:
     )
 
 
-@claim(
-    "P21",
-    source="Appendix D, query-key Hessian eigenspectrum",
-    statement="The eigenvalue structure is exactly that of the functional Hessian of a two-layer MLP: pairs, each with"
-    " multiplicity d_K.",
-    method="eigenvalues of the functional Hessian of linear and of ReLU MLPs with two layers, 3 seeds x 3 sizes (L, d,"
-    " hidden width), by automatic differentiation; groups of the hidden width, which plays the part of d_K",
-)
+@claim("P21")
 def like_a_two_layer_mlp() -> Finding:
     """The same with linear layers; ReLU keeps the pairs and loses the multiplicity."""
     linear, relu = mlp_checks("linear"), mlp_checks("ReLU")
@@ -64,10 +60,6 @@ def like_a_two_layer_mlp() -> Finding:
     return Finding(
         checks=(*linear, *relu),
         conditional=linear,
-        condition="the MLP is linear, with d_K hidden units, as in the cited work",
-        correction="In a linear MLP every hidden unit sees the same matrix X^T (F - Y), hence one set of pairs,"
-        " repeated once a unit. With ReLU each unit sees only the inputs that activate it, so the pairs stay and"
-        " differ from unit to unit.",
         support=(
             relu[0],
             at_least(
@@ -87,26 +79,13 @@ def _small_relu_spectrum() -> Tensor:
     return torch.linalg.eigvalsh(witness.functional)
 
 
-@claim(
-    "B15",
-    source="Block-hollow means indefinite",
-    statement="The same structure was found for two-layer linear MLPs: pairs +-lambda with multiplicity d_K.",
-    method="the measurement of the paper's statement, linear layers; the multiplicity is the hidden width, which plays"
-    " the part of d_K",
-)
+@claim("B15")
 def like_a_two_layer_linear_mlp() -> Finding:
     """Linear layers, as the article says."""
     return Finding(checks=mlp_checks("linear"))
 
 
-@claim(
-    "B12",
-    source="Block-hollow means indefinite",
-    statement="A block-hollow matrix is indefinite, and all its eigenvalues come in pairs +-lambda; if [v_1; v_2]"
-    " belongs to lambda, [-v_1; v_2] belongs to -lambda.",
-    method="T-functional Hessians of 50 layers: pairs and flipped eigenvectors; block-hollow matrices of three blocks"
-    " (functional Hessian of linear attention, blocks Q, K, V), 50 layers; and a residual of zero",
-)
+@claim("B12")
 def block_hollow_matrices() -> Finding:
     """True for two blocks and B not zero."""
     two = [s.query_key("t_functional") for s in many_samples()]
@@ -127,10 +106,6 @@ def block_hollow_matrices() -> Finding:
             ),
         ),
         conditional=(pairs, flipped, signs),
-        condition="the matrix has two blocks, [0, B^T; B, 0], and B is not zero",
-        correction="The argument uses two blocks: flipping the sign of one half sends lambda to -lambda. With three or"
-        " more zero blocks on the diagonal a matrix that is not zero is still indefinite, because its trace is zero,"
-        " but its eigenvalues need not pair. With B = 0, as at a perfect fit, all eigenvalues are zero.",
         support=(
             at_least("three blocks: distance from the mirror image, largest of 50", largest(map(_mirror, three)), 0.01),
             equal("three blocks: layers with both signs", sum(_both_signs(m) for m in three), 50),
@@ -176,14 +151,7 @@ def _bulk(matrix: Tensor) -> Tensor:
     return values[int(BULK[0] * len(values)) : int(BULK[1] * len(values))]
 
 
-@claim(
-    "P22",
-    source="Appendix D, query-key Hessian eigenspectrum",
-    statement="The T-functional Hessian is responsible for the bulk eigenvalues of the query-key Hessian.",
-    method="middle 80 % of the eigenvalues of the query-key Hessian against those of its T-functional part, mean"
-    " absolute difference over mean absolute size, 5 seeds x 3 shapes, token scale 0.1 to 2; at most 0.2 wanted, and"
-    " nearer than the T-outer part",
-)
+@claim("P22")
 def bulk_of_the_spectrum() -> Finding:
     """At small tokens the T-functional part is almost the whole spectrum; at large ones the T-outer part joins."""
     found = _bulk_distances()
@@ -200,12 +168,6 @@ def bulk_of_the_spectrum() -> Finding:
     return Finding(
         checks=tuple(checks.values()),
         conditional=(checks[SCALES[0]], checks[SCALES[1]]),
-        condition="the tokens are small (scale up to about 0.2, as at initialisation) and the residual is not: then the"
-        " T-functional part, cubic in the tokens, is larger than the T-outer part, of degree five and six",
-        correction="Being block-hollow does not make a matrix the bulk. The T-outer part has rank up to 2 d_K d_V -"
-        " d_K^2 of 2 d_K d_V, so it reaches into the bulk as well, and which part is larger depends on the size of the"
-        " tokens and of the residual. Only on the d_K^2 directions that leave W_Q W_K^T unchanged is the T-functional"
-        " part alone.",
         support=(
             at_least(
                 f"distance from the T-functional bulk at scale {high:g}, median",
@@ -232,6 +194,3 @@ def bulk_of_the_spectrum() -> Finding:
 
 def _median(values: list[float]) -> float:
     return float(torch.tensor(values).median())
-
-
-CLAIMS = (like_a_two_layer_mlp, like_a_two_layer_linear_mlp, block_hollow_matrices, bulk_of_the_spectrum)

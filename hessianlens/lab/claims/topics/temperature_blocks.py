@@ -7,18 +7,10 @@ from dataclasses import replace
 
 from hessianlens.lab.claims.check import at_least, at_most, close
 from hessianlens.lab.claims.definition import claim
+from hessianlens.lab.claims.figures import largest, slope, smallest
 from hessianlens.lab.claims.finding import Curves, Finding
-from hessianlens.lab.claims.samples import (
-    Sample,
-    described,
-    holding,
-    largest,
-    measured,
-    sample,
-    seeds,
-    slope,
-    smallest,
-)
+from hessianlens.lab.claims.samples import Sample, described, holding, sample
+from hessianlens.lab.claims.seeds import measured, seeds
 from hessianlens.losses import SquareLoss
 from hessianlens.theory import AttentionHessian, attention_hessian
 
@@ -50,14 +42,7 @@ def _norm(H: AttentionHessian, part: str) -> float:
     return float(H.part(part)[:].frobenius_norm())
 
 
-@claim(
-    "P49",
-    source="Section 4.3, temperature scaling",
-    statement="Dividing the scores by t scales the T-outer-product Hessian by 1/t^2 and the T-functional Hessian by"
-    " 1/t.",
-    method="norms at t = 2 over norms at t = 1, 5 seeds x 2 shapes, 1/4 and 1/2 wanted within 1 %; then with attention"
-    " matrix and residual held at t = 1; and the powers of t between t = 1,000 and 10,000",
-)
+@claim("P49")
 def temperature_factors() -> Finding:
     """The explicit factors; the attention matrix moves with t too."""
     free = {p: [_norm(_at(s, 2.0), p) / _norm(_at(s, 1.0), p) for s in _samples()] for p in PARTS}
@@ -80,11 +65,6 @@ def temperature_factors() -> Finding:
             close(f"{NAMES[p]}, attention and residual held, farthest of 10", farthest(held[p], 2.0**-e), 2.0**-e, 1e-9)
             for p, e in PARTS.items()
         ),
-        condition="the attention matrix and the residual are held, that is, the factors written in the formulas are"
-        " meant",
-        correction="1/t^2 and 1/t are the factors that stand in front. The attention matrix inside U and B, and the"
-        " residual, change with t as well, so the two parts do not scale by these factors. For large t attention is"
-        " uniform and no longer changes, and the factors become the whole dependence.",
         support=(
             *(
                 close(f"{NAMES[p]}: power of t, t = 1,000 to 10,000, farthest of 10", farthest(late[p], -e), -e, 0.05)
@@ -108,15 +88,7 @@ def _factor_curves(one: Sample) -> Curves:
     return Curves("temperature", "norm over that at t = 1", drawn, log_x=True, log_y=True)
 
 
-@claim(
-    "P50",
-    source="Section 4.3, temperature scaling",
-    statement="As t grows the T-functional Hessian dominates the query-key part; as t goes to 0 the T-outer-product"
-    " Hessian does.",
-    method="norm of the T-functional over the T-outer-product Hessian, t from 0.003 to 1000, 5 seeds x 2 shapes, fixed"
-    " random target: above 10 at t = 1000, below 0.5 at t = 0.003 in every layer whose parts are still above the"
-    " smallest float64. Both parts go to zero at both ends; the claim is about their ratio",
-)
+@claim("P50")
 def temperature_limits() -> Finding:
     """The ratio grows with t at both ends."""
     ratios = [[_ratio(s, t) for t in TEMPERATURES] for s in _samples()]
@@ -149,6 +121,3 @@ def _ratio(one: Sample, temperature: float) -> float:
 
 def _mean_slope(ratios: list[list[float]]) -> float:
     return sum(slope(TEMPERATURES[-2:], r[-2:]) for r in ratios) / len(ratios)
-
-
-CLAIMS = (temperature_factors, temperature_limits)
