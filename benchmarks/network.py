@@ -44,7 +44,7 @@ def _addition(layers: int, tiny: bool = False) -> tuple[hl.models.Transformer, h
     """The literature's setting: d = 128, one head, no norm, 64 sequences of the addition task, float32."""
     width, sequences = (16, 4) if tiny else (128, 64)
     model, task = hl.models.Transformer(layers=layers, d_model=width, seed=0), hl.tasks.Addition()
-    return model, task, task.batch(sequences, seed=1234)
+    return model, task, task.batch(sequences, seed=1234, carries="none")
 
 
 def _afresh(problem: Problem) -> Problem:

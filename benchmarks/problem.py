@@ -12,6 +12,10 @@ from torch import Tensor
 import hessianlens as hl
 
 NAMES = ("Q", "K", "V")
+NORMAL, EMBEDDINGS = "normal", "embeddings"
+"""Kinds of tokens: independent normal numbers, or what a trained model's embeddings look like."""
+
+_WORDS = 12
 
 
 @dataclass(frozen=True)
@@ -24,6 +28,7 @@ class Size:
         width: Width of a token and of the output, d = d_V.
         key_width: Width of queries and keys, d_K; `width` if None.
         read: Only the last `read` tokens of a sequence carry a loss; all of them if None.
+        tokens: `NORMAL` or `EMBEDDINGS`.
     """
 
     batch: int
@@ -31,8 +36,9 @@ class Size:
     width: int
     key_width: int | None = None
     read: int | None = None
+    tokens: str = NORMAL
 
-    def describe(self) -> dict[str, int]:
+    def describe(self) -> dict[str, int | str]:
         """The sizes by name, all of them spelled out."""
         return {
             "batch": self.batch,
@@ -40,7 +46,34 @@ class Size:
             "d": self.width,
             "d_K": self.key_width or self.width,
             "tokens with a loss": self.read or self.length,
+            "tokens": self.tokens,
         }
+
+
+def embedding_like(batch: int, length: int, width: int, generator: torch.Generator) -> Tensor:
+    """Tokens as a model sees them: a few words, a vector of every position and one that all of them share.
+
+    Words and positions have a spectrum that decays, ``k^(-1/2)`` for direction k. Such tokens are nearly alike, so that
+    a few directions of the Hessian dominate; independent normal tokens are the best case of random probes. The mean
+    square of an entry is one, as for normal tokens.
+    """
+
+    def drawn(rows: int) -> Tensor:
+        return torch.randn(rows, width, generator=generator, dtype=torch.float64)
+
+    decay = torch.arange(1, width + 1, dtype=torch.float64).rsqrt()
+    directions = torch.linalg.qr(drawn(width)).Q * decay[:, None] / decay.square().mean().sqrt()
+    words, positions, common = drawn(_WORDS) @ directions, drawn(length) @ directions, drawn(1)
+    chosen = torch.randint(_WORDS, (batch, length), generator=generator)
+    tokens = words[chosen] + 0.5 * positions + common
+    return tokens / tokens.square().mean().sqrt()
+
+
+def draw_tokens(size: Size, generator: torch.Generator) -> Tensor:
+    """Tokens of the kind that a size asks for, (B, L, d)."""
+    if size.tokens == EMBEDDINGS:
+        return embedding_like(size.batch, size.length, size.width, generator)
+    return torch.randn(size.batch, size.length, size.width, generator=generator, dtype=torch.float64)
 
 
 class Problem:
@@ -55,7 +88,7 @@ class Problem:
         self.size = size
         generator = torch.Generator().manual_seed(1)
         shape = (size.batch, size.length, size.width)
-        self.X = torch.randn(shape, generator=generator, dtype=torch.float64)
+        self.X = draw_tokens(size, generator)
         self.Y = torch.randn(shape, generator=generator, dtype=torch.float64)
         self.layer = hl.SelfAttention.random(size.width, size.key_width, seed=0, dtype=torch.float64)
         self.weights: tuple[Tensor, ...] = tuple(self.layer.parameters.values())

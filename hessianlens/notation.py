@@ -39,3 +39,6 @@ ACTIVATION_NAMES = (
     "row_sum",
 )
 """Attention activations by name; `hessianlens.activations.ACTIVATIONS` has what they stand for, which takes torch."""
+
+CARRIES = ("none", "chains", "mixed")
+"""Batches of the addition task: digits as drawn, with carry chains, or one batch of five with them."""

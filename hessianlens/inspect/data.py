@@ -57,7 +57,7 @@ def prepare_data(
 
     Args:
         loaded: The model.
-        path: A file; random data without one (the addition task for a toy).
+        path: A file; random data without one (for a toy the addition task, digits as drawn).
         sequences: How many are taken from the file, or drawn (8).
         length: Tokens of a sequence, at most; 32 by default, or what the model allows.
         seed: Draws random data, masked positions and targets.
@@ -80,7 +80,7 @@ def prepare_data(
     )
     if loaded.task is not None:
         described = f"the addition task, {count} sequences"
-        return Data([loaded.task.batch(count, seed)], loaded.task.cross_entropy, described, random=True)
+        return Data([loaded.task.batch(count, seed, carries="none")], loaded.task.cross_entropy, described, random=True)
     batch, described = _random(loaded, count, width, seed)
     found = _completed(loaded, [batch], described, seed, most)
     return replace(found, random=True, made_up=found.made_up or ("random labels" if "labels" in batch else ""))

@@ -11,31 +11,36 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from hessianlens.checks import check_dense
-from hessianlens.errors import InputError, check_seed, check_that, check_whole, expect
+from hessianlens.errors import InputError, check_choice, check_seed, check_that, check_whole, expect
 from hessianlens.memory import ensure_fits
+from hessianlens.notation import CARRIES
 from hessianlens.tasks.stream import Batch, BatchStream
 
 PLUS, EQUALS = 10, 11
 SUM_NINE = 5
-"""One batch in this many, and one digit pair in this many of it, is made to sum to 9."""
+"""One digit pair in this many is made to sum to 9, and where batches are mixed one batch in this many."""
 
 
 @dataclass(frozen=True)
 class Addition:
     """``XXXXX+YYYYY=ZZZZZZ``: digits 0 - 9 are tokens 0 - 9, ``+`` is 10, ``=`` is 11; the sum has one digit more.
 
-    The paper's task (Appendix F, after Quirke and Barez): ``digits=5`` gives 18 tokens. Operand digits are uniform. In
-    one batch of five, drawn at random, a fifth of the digit pairs is changed to sum to 9, which makes carries run on;
-    either all of these in x or all in y. A batch is a dictionary ``{"tokens": (B, L) int64}``; losses and scores take
-    it, or its tokens, together with logits (B, L, vocab).
+    The paper's task (Appendix F, after Quirke and Barez): ``digits=5`` gives 18 tokens. Operand digits are uniform.
+    A batch with carry chains has a fifth of its digit pairs changed to sum to 9, either all of these in x or all in y;
+    `carries` says whether no batch is one (``"none"``), each of them (``"chains"``) or one of five, drawn at random
+    (``"mixed"``, as models are trained in the paper). Curvature was published for a batch without: the one below.
+    A batch is a dictionary ``{"tokens": (B, L) int64}``; losses and scores take it, or its tokens, together with
+    logits (B, L, vocab).
 
     Args:
         digits: Digits of each operand.
 
     >>> task = Addition(digits=5)
-    >>> batch = task.batch(64, seed=1234)
+    >>> batch = task.batch(64, seed=1234, carries="none")
     >>> batch["tokens"].shape, task.vocab, task.context
     (torch.Size([64, 18]), 12, 18)
+    >>> task.decode(batch)[:2]
+    ['51656+73891=125547', '42559+34481=077040']
     >>> task.decode(task.encode([99999, 120], [1, 45]))
     ['99999+00001=100000', '00120+00045=000165']
     """
@@ -97,21 +102,30 @@ class Addition:
         digits = torch.tensor([[[int(symbol) for symbol in text] for text in side] for side in texts])
         return self._sequences(digits[0], digits[1])
 
-    def batch(self, size: int, seed: int) -> Batch:
-        """The first batch of a seed."""
-        return next(iter(self.batches(1, size, seed)))
+    def batch(self, size: int, seed: int, carries: str = "none") -> Batch:
+        """The first batch of a seed; `carries` as in `batches`."""
+        return next(iter(self.batches(1, size, seed, carries)))
 
-    def batches(self, count: int, size: int, seed: int) -> BatchStream:
-        """Batches of one seed, as something to iterate over more than once; the first is ``batch(size, seed)``."""
+    def batches(self, count: int, size: int, seed: int, carries: str = "none") -> BatchStream:
+        """Batches of one seed, as something to iterate over more than once; the first is ``batch(size, seed)``.
+
+        Args:
+            count: How many.
+            size: Sequences of each.
+            seed: Draws the digits, and what is changed of them.
+            carries: "none": digits as drawn; "chains": a fifth of the digit pairs of every batch sum to 9; "mixed": of
+                one batch in five.
+        """
         check_whole("count", count, 1)
         check_whole("size", size, 1)
         ensure_fits("The batch", (size, self.context), torch.int64, torch.device("cpu"), "take a smaller batch", 4)
         check_seed(seed)
-        return BatchStream(int(count), int(seed), partial(self._draw, int(size)))
+        check_choice("carries", carries, CARRIES)
+        return BatchStream(int(count), int(seed), partial(self._draw, int(size), carries))
 
-    def _draw(self, size: int, source: torch.Generator) -> Batch:
+    def _draw(self, size: int, carries: str, source: torch.Generator) -> Batch:
         x, y = torch.randint(10, (2, size * self.digits), generator=source)
-        if int(torch.randint(SUM_NINE, (), generator=source)) == 0:
+        if carries == "chains" or (carries == "mixed" and int(torch.randint(SUM_NINE, (), generator=source)) == 0):
             changed = torch.randperm(len(x), generator=source)[: len(x) // SUM_NINE]
             if int(torch.randint(2, (), generator=source)) == 0:
                 x[changed] = 9 - y[changed]

@@ -18,7 +18,7 @@ from benchmarks import accuracy, block_norms, counting, hutchinson, memory, summ
 from benchmarks.__main__ import main
 from benchmarks.dense_hessian import check, flat_loss
 from benchmarks.harness import Competitor, Options, disturbance, first_calls, interleave, measure, spread, summarise
-from benchmarks.problem import NAMES, Problem, Size
+from benchmarks.problem import EMBEDDINGS, NAMES, Problem, Size
 from benchmarks.registry import BENCHMARKS, RUNNERS
 from benchmarks.results import OURS, PEER, Memory, Result, Spread, Timing
 from benchmarks.tables import rendered
@@ -93,6 +93,16 @@ def test_estimators_are_exact_on_average_over_all_signs(method):
     found = hutchinson.norms(method(problem, [signs] * 3))
     exact = problem.hessian().full.norms()
     assert torch.allclose(found, torch.stack([torch.stack([exact[r, c] for c in NAMES]) for r in NAMES]), rtol=1e-10)
+
+
+def test_tokens_like_embeddings_are_nearly_alike_and_of_the_same_size():
+    size = Size(batch=4, length=32, width=16)
+    normal, alike = (Problem(s).X.flatten(0, 1) for s in (size, replace(size, tokens=EMBEDDINGS)))
+    assert float(alike.square().mean()) == pytest.approx(1.0)
+    shares = [torch.linalg.svdvals(X).square() / X.square().sum() for X in (normal, alike)]
+    assert shares[0][0] < 0.15 < 0.4 < shares[1][0]
+    words = alike.view(4, 32, 16)[:, 0].unique(dim=0)  # at one position nothing but the word differs
+    assert len(Problem(replace(size, batch=200, tokens=EMBEDDINGS)).X[:, 0].unique(dim=0)) == 12 >= len(words)
 
 
 def test_probes_needed_follow_from_the_variance():

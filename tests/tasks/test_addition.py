@@ -56,33 +56,55 @@ def test_tokens_stand_where_they_should() -> None:
     assert task.vocab == len(task.vocabulary) == 12 and task.context == 18
 
 
-def sum_nine_counts(batches: int) -> Tensor:
+PUBLISHED_ROWS = ["51656+73891=125547", "42559+34481=077040", "31423+51697=083120", "26822+42490=069312"]
+
+
+def test_the_published_batch_is_the_plain_one() -> None:
     task = Addition(5)
-    tokens = torch.stack([b["tokens"] for b in task.batches(batches, 64, seed=3)])
+    plain = task.batch(64, seed=1234, carries="none")
+    assert task.decode(plain)[:4] == PUBLISHED_ROWS
+    assert torch.equal(task.batch(64, seed=1234)["tokens"], plain["tokens"]), "it is what one gets without asking"
+    for other in ("chains", "mixed"):
+        assert task.decode(task.batch(64, seed=1234, carries=other))[:4] != PUBLISHED_ROWS
+
+
+def test_batches_of_a_stream_are_plain_or_chained_one_by_one() -> None:
+    """A chain changes the digits that the plain stream's first batch has; every fifth of its pairs, no other."""
+    task = Addition(5)
+    plain, chained = (task.batch(64, seed=7, carries=kind)["tokens"] for kind in ("none", "chains"))
+    x, y = list(task.x_positions), list(task.y_positions)
+    moved = (plain[:, x] != chained[:, x]) | (plain[:, y] != chained[:, y])
+    assert 0 < int(moved.sum()) <= 64 and bool((chained[:, x] + chained[:, y] == 9)[moved].all())
+
+
+def sum_nine_counts(batches: int, carries: str) -> Tensor:
+    task = Addition(5)
+    tokens = torch.stack([b["tokens"] for b in task.batches(batches, 64, seed=3, carries=carries)])
     pairs = tokens[..., list(task.x_positions)] + tokens[..., list(task.y_positions)]
     return (pairs == 9).sum((1, 2))
 
 
 def test_one_batch_in_five_has_more_pairs_that_sum_to_nine() -> None:
     """10 % of 320 pairs by chance, 20 % + 80 % of 10 % where pairs were changed: 32 +- 5 and 90 +- 5."""
-    counts = sum_nine_counts(400).double()
+    counts = sum_nine_counts(400, "mixed").double()
     changed = counts > 60
     assert float(changed.double().mean()) == pytest.approx(0.2, abs=4 * math.sqrt(0.16 / 400))
     assert float(counts[~changed].mean()) == pytest.approx(32, abs=4 * 5.4 / math.sqrt(320))
     assert float(counts[changed].mean()) == pytest.approx(64 + 25.6, abs=4 * 4.8 / math.sqrt(80))
+    assert int(sum_nine_counts(100, "none").max()) < 60 < int(sum_nine_counts(100, "chains").min())
 
 
 def test_changed_pairs_leave_digits_uniform_and_change_x_or_y() -> None:
     """A changed digit is 9 minus a uniform one; against the unchanged draw of the same seed exactly one side moved."""
     task = Addition(5)
-    tokens = torch.cat([b["tokens"] for b in task.batches(200, 64, seed=4)])
+    tokens = torch.cat([b["tokens"] for b in task.batches(200, 64, seed=4, carries="mixed")])
     for positions in (task.x_positions, task.y_positions):
         share = torch.bincount(tokens[:, list(positions)].flatten(), minlength=10) / (len(tokens) * 5)
         assert float((share - 0.1).abs().max()) < 0.005
     sides = set()
     for seed in range(60):
         x, y = torch.randint(10, (2, 320), generator=torch.Generator().manual_seed(seed)).reshape(2, 64, 5)
-        drawn = task.batch(64, seed)["tokens"]
+        drawn = task.batch(64, seed, carries="mixed")["tokens"]
         moved = (bool((drawn[:, :5] != x).any()), bool((drawn[:, 6:11] != y).any()))
         sides.add(moved)
     assert sides == {(False, False), (True, False), (False, True)}
@@ -190,6 +212,10 @@ def test_digits_are_a_positive_number(digits: object) -> None:
         (lambda t: t.batch(0, seed=0), "size"),
         (lambda t: t.batch(4, seed=-1), "seed"),
         (lambda t: t.batches(0, 4, seed=0), "count"),
+        (
+            lambda t: t.batch(4, seed=0, carries="some"),
+            "carries: got 'some', expected one of 'none', 'chains', 'mixed'",
+        ),
         (lambda t: t.encode([1], [100000]), "0 to 99999"),
         (lambda t: t.encode([1, 2], [3]), "2 and 1"),
         (lambda t: t.decode(torch.tensor([12])), "tokens"),

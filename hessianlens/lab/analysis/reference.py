@@ -19,8 +19,8 @@ VARIABLE = "HESSIANLENS_REFERENCE"
 PLACES = ("reference/growth.csv", "shared/reference/growth.csv")
 """Where a file is looked for, in the working directory and in its parent."""
 
-PUBLISHED_SIZE = {"d_model": 128, "sequences": 64}
-"""Only measurements of this size can be compared."""
+PUBLISHED_SETTING = {"d_model": 128, "sequences": 64, "data_seed": 1234, "carries": "none"}
+"""Only measurements of this size and on this batch can be compared."""
 
 _COLUMNS = ("model", "norm", "num_layers", "residual_scaling", "linear_attention", "loss", "layer", "block", "part")
 _NUMBERS = ("sigma", "mean", "sem", "n", "n_zero", "n_nonfinite")
@@ -114,8 +114,8 @@ def read_reference(path: str | Path) -> Reference:
 
 
 def published_key(config: Mapping[str, Any], depth: int, layer: int, block: str, part: str) -> PublishedSeries | None:
-    """Where a series of ours is in the file; None if it was measured at another size than the published ones."""
-    if any(config[name] != size for name, size in PUBLISHED_SIZE.items()):
+    """Where a series of ours is in the file; None if it was measured at another size or on another batch."""
+    if any(config.get(name) != value for name, value in PUBLISHED_SETTING.items()):
         return None
     norm = config["norm"] or "none"
     where = (layer, _BLOCKS[block], _PARTS[part])

@@ -56,7 +56,7 @@ class Network:
 
     def problem(self, seed: int, sigma: float | None = None) -> Problem:
         """Model, data and loss; `sigma` is the standard deviation of the embeddings, None that of all weights."""
-        data = TASK.batch(self.sequences, seed=DATA_SEED)
+        data = TASK.batch(self.sequences, seed=DATA_SEED, carries="none")
         shared = {"seed": seed, "embedding_std": sigma, "dtype": torch.float64}
         if self.stack:
             return problem(LinearAttentionStack(self.layers, self.d_model, **shared), data, TASK.square)

@@ -9,7 +9,7 @@ from typing import Any
 from hessianlens.lab.experiments.common.checks import check_config
 from hessianlens.lab.experiments.experiment import Experiment
 from hessianlens.lab.results import Measurement, Parameters, Row
-from hessianlens.notation import ACTIVATION_NAMES
+from hessianlens.notation import ACTIVATION_NAMES, CARRIES
 from hessianlens.parts import LAYER_PARTS
 
 WEIGHT_SCALE = 0.8
@@ -34,16 +34,18 @@ class MagnitudesConfig:
     repeats: int = 20
     seed: int = 0
     data_seed: int = 1234
+    carries: str = "none"
 
     def __post_init__(self) -> None:
         """Refuse what cannot be measured, before the first cell."""
-        check_config(self, {"length": 2}, {"activations": ACTIVATION_NAMES, "places": ("transformer", "layer")})
+        choices = {"activations": ACTIVATION_NAMES, "places": ("transformer", "layer"), "carries": CARRIES}
+        check_config(self, {"length": 2}, choices)
 
 
 def cells(config: MagnitudesConfig) -> list[dict[str, Any]]:
     """One cell a place, activation and draw."""
-    own = {
-        "transformer": {"sequences": config.sequences, "data_seed": config.data_seed},
+    own: dict[str, dict[str, Any]] = {
+        "transformer": {"sequences": config.sequences, "data_seed": config.data_seed, "carries": config.carries},
         "layer": {"length": config.length},
     }
     return [
@@ -65,7 +67,7 @@ def measure(parameters: Parameters) -> Measurement:
     d = asked["d_model"]
     if asked["place"] == "transformer":
         found = diagonal_blocks(
-            toy_problem(d, asked["activation"], asked["seed"], asked["sequences"], asked["data_seed"])
+            toy_problem(d, asked["activation"], asked["seed"], asked["sequences"], asked["data_seed"], asked["carries"])
         )
         return Measurement(found.rows)
     scale = WEIGHT_SCALE / math.sqrt(d)

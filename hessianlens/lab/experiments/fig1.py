@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from hessianlens.lab.experiments.common.checks import check_config
 from hessianlens.lab.experiments.experiment import Experiment
 from hessianlens.lab.results import Measurement, Parameters, Row
+from hessianlens.notation import CARRIES
 
 if TYPE_CHECKING:
     import numpy as np
@@ -44,6 +45,7 @@ class Fig1Config:
         sequences: Sequences behind the histograms.
         map_sequences: Sequences behind the maps.
         repeats: Draws of the weights, with seeds `seed`, `seed + 1`, ...; the maps are of the first.
+        carries: Kind of the batch, as in `hessianlens.tasks.Addition`; the published one has none.
         pixels: Most tiles a side of a stored map.
     """
 
@@ -53,16 +55,17 @@ class Fig1Config:
     repeats: int = 20
     seed: int = 0
     data_seed: int = 1234
+    carries: str = "none"
     pixels: int = 480
 
     def __post_init__(self) -> None:
         """Refuse what cannot be measured, before the first cell."""
-        check_config(self)
+        check_config(self, choices={"carries": CARRIES})
 
 
 def cells(config: Fig1Config) -> list[dict[str, Any]]:
     """One cell with the maps, then one with the exact query, key and value blocks of each draw."""
-    shared = {"d_model": config.d_model, "data_seed": config.data_seed}
+    shared = {"d_model": config.d_model, "data_seed": config.data_seed, "carries": config.carries}
     maps = {"kind": "map", "seed": config.seed, "sequences": config.map_sequences, "pixels": config.pixels, **shared}
     seeds = range(config.seed, config.seed + config.repeats)
     return [maps, *({"kind": "blocks", "seed": s, "sequences": config.sequences, **shared} for s in seeds)]
@@ -74,7 +77,9 @@ def measure(parameters: Parameters) -> Measurement:
     from hessianlens.lab.experiments.common.toy import toy_problem
 
     asked: Any = parameters
-    problem = toy_problem(asked["d_model"], "softmax", asked["seed"], asked["sequences"], asked["data_seed"])
+    problem = toy_problem(
+        asked["d_model"], "softmax", asked["seed"], asked["sequences"], asked["data_seed"], asked["carries"]
+    )
     return _maps(problem, asked["pixels"]) if asked["kind"] == "map" else diagonal_blocks(problem)
 
 

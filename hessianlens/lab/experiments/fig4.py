@@ -8,7 +8,7 @@ from typing import Any
 from hessianlens.lab.experiments.common.checks import check_config
 from hessianlens.lab.experiments.experiment import Experiment
 from hessianlens.lab.results import Measurement, Parameters
-from hessianlens.notation import ACTIVATION_NAMES
+from hessianlens.notation import ACTIVATION_NAMES, CARRIES
 
 
 @dataclass(frozen=True)
@@ -22,17 +22,18 @@ class Fig4Config:
     repeats: int = 20
     seed: int = 0
     data_seed: int = 1234
+    carries: str = "none"
 
     def __post_init__(self) -> None:
         """Refuse what cannot be measured, before the first cell."""
-        check_config(self, choices={"attentions": ACTIVATION_NAMES})
+        check_config(self, choices={"attentions": ACTIVATION_NAMES, "carries": CARRIES})
 
 
 def cells(config: Fig4Config) -> list[dict[str, Any]]:
     """One cell a kind of attention and draw of the weights."""
     shared = {"d_model": config.d_model, "batches": config.batches, "sequences": config.sequences}
     return [
-        {"attention": attention, "seed": seed, **shared, "data_seed": config.data_seed}
+        {"attention": attention, "seed": seed, **shared, "data_seed": config.data_seed, "carries": config.carries}
         for attention in config.attentions
         for seed in range(config.seed, config.seed + config.repeats)
     ]
@@ -50,6 +51,7 @@ def measure(parameters: Parameters) -> Measurement:
         asked["seed"],
         asked["sequences"],
         asked["data_seed"],
+        asked["carries"],
         asked["batches"],
     )
     return diagonal_blocks(problem)

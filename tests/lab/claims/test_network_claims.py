@@ -162,7 +162,7 @@ def test_the_wrong_loss_factor_is_not_confirmed(monkeypatch):
 def test_entries_of_a_network_are_those_of_autograd():
     network = Network(d_model=4, sequences=2)
     model = Transformer(d_model=4, seed=5, embedding_std=0.5, dtype=torch.float64)
-    batch = TASK.batch(2, seed=networks.DATA_SEED)
+    batch = TASK.batch(2, seed=networks.DATA_SEED, carries="none")
     places = {"q": "blocks.0.attention.W_Q", "v": "blocks.0.attention.W_V"}
     dense = dense_network_hessian(
         model, [batch["tokens"]], lambda logits, _: TASK.cross_entropy(logits[0], batch), whole(*places.values())

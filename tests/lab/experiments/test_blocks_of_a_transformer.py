@@ -45,10 +45,18 @@ def dense(attention: str = "softmax") -> tuple[torch.Tensor, dict[str, slice]]:
 
 def test_the_map_is_the_hessian_in_the_published_order() -> None:
     expected, places = dense()
-    cell = {"kind": "map", "d_model": D, "sequences": SEQUENCES, "data_seed": DATA, "seed": SEED, "pixels": 10_000}
+    cell = {
+        "kind": "map",
+        "d_model": D,
+        "sequences": SEQUENCES,
+        "data_seed": DATA,
+        "carries": "none",
+        "seed": SEED,
+        "pixels": 10_000,
+    }
     found = fig1.EXPERIMENT.measure(cell)
     assert list(fig1.ORDER) == list(NAMES)
-    whole = fig1.whole_hessian(toy_problem(D, "softmax", SEED, SEQUENCES, DATA))
+    whole = fig1.whole_hessian(toy_problem(D, "softmax", SEED, SEQUENCES, DATA, "none"))
     torch.testing.assert_close(whole, expected, rtol=0, atol=1e-13)
     assert found.arrays["whole"].dtype == np.float32
     assert found.arrays["whole_sizes"].tolist() == [place.stop - place.start for place in places.values()]
@@ -67,7 +75,7 @@ def test_the_map_is_the_hessian_in_the_published_order() -> None:
 @pytest.mark.parametrize("attention", ["softmax", "linear", "relu_normalised"])
 def test_diagonal_blocks_are_those_of_autograd(attention: str) -> None:
     expected, places = dense(attention)
-    found = diagonal_blocks(toy_problem(D, attention, SEED, SEQUENCES, DATA))
+    found = diagonal_blocks(toy_problem(D, attention, SEED, SEQUENCES, DATA, "none"))
     for name, weight in (("query", "W_Q"), ("key", "W_K"), ("value", "W_V")):
         block = expected[places[weight], places[weight]]
         (row,) = [r for r in found.rows if r["block"] == name and r["part"] == "full"]
@@ -78,9 +86,9 @@ def test_diagonal_blocks_are_those_of_autograd(attention: str) -> None:
 
 
 def test_batches_give_the_hessian_of_all_sequences_together() -> None:
-    cell = {"attention": "softmax", "d_model": 4, "seed": 0, "data_seed": 3}
+    cell = {"attention": "softmax", "d_model": 4, "seed": 0, "data_seed": 3, "carries": "none"}
     many = fig4.EXPERIMENT.measure({**cell, "batches": 3, "sequences": 2})
-    problem = toy_problem(4, "softmax", 0, 2, 3, batches=3)
+    problem = toy_problem(4, "softmax", 0, 2, 3, "none", batches=3)
     tokens = torch.cat([batch["tokens"] for batch in problem.data])
     task = Addition()
     model = Transformer(1, 4, attention_bias=False, seed=0, dtype=torch.float64)

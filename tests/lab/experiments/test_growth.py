@@ -55,7 +55,7 @@ def test_every_cell_gives_every_block_and_is_repeatable(name: str) -> None:
 def test_seeds_are_as_stated() -> None:
     config = GrowthConfig(layers=(1, 2), sigma_high=(1.0, 10.0), points=3, repeats=2, seed=5)
     cells = growth_cells(config)
-    assert {cell["data_seed"] for cell in cells} == {1234}
+    assert {(cell["data_seed"], cell["carries"]) for cell in cells} == {(1234, "none")}, "the published batch"
     for cell in cells:
         number = cell["grid"] * 3 + config.sigmas()[cell["grid"]].index(cell["sigma"])
         assert cell["weight_seed"] == 5 + cell["repeat"]
@@ -76,7 +76,7 @@ def dense_norms(name: str, parameters: dict[str, object], layer: int, weight: st
         seed=parameters["weight_seed"],
         dtype=torch.float64,
     ).redraw_embeddings(parameters["sigma"], seed=parameters["embedding_seed"])
-    batch = task.batch(parameters["sequences"], seed=parameters["data_seed"])
+    batch = task.batch(parameters["sequences"], seed=parameters["data_seed"], carries=parameters["carries"])
     loss = getattr(task, parameters["loss"])
     blocks = whole(f"blocks.{layer}.attention.{weight}")
     dense = dense_network_hessian(model, [batch["tokens"]], lambda logits, _: loss(logits[0], batch), blocks)

@@ -13,7 +13,9 @@ ATTENTION_BLOCKS = {"query": "layer0.attn.q", "key": "layer0.attn.k", "value": "
 """Blocks of the attention weights, by the name readers know."""
 
 
-def toy_problem(d_model: int, attention: str, seed: int, sequences: int, data_seed: int, batches: int = 1) -> Problem:
+def toy_problem(
+    d_model: int, attention: str, seed: int, sequences: int, data_seed: int, carries: str, batches: int = 1
+) -> Problem:
     """One block and one head in double precision, without attention biases, and the cross-entropy of the answer.
 
     Args:
@@ -22,8 +24,9 @@ def toy_problem(d_model: int, attention: str, seed: int, sequences: int, data_se
         seed: Of the weights, all from N(0, 0.64 / d_model), the embeddings too.
         sequences: Sequences of a batch.
         data_seed: Of the data.
+        carries: Kind of the batches, as in `hessianlens.tasks.Addition`.
         batches: Number of batches; the loss is the mean over all of them.
     """
     model = Transformer(1, d_model, attention=attention, attention_bias=False, seed=seed, dtype=torch.float64)
     task = Addition()
-    return problem(model, task.batches(batches, sequences, data_seed), task.cross_entropy)
+    return problem(model, task.batches(batches, sequences, data_seed, carries), task.cross_entropy)

@@ -16,7 +16,7 @@ SIGMAS_A_REPEAT = 10_000
 """Seeds set aside for the sigmas of one repeat."""
 
 _MODEL = ("model", "norm", "attention", "residual_scale", "mlp", "d_model")
-_MEASUREMENT = ("loss", "sequences", "data_seed", "probes")
+_MEASUREMENT = ("loss", "sequences", "data_seed", "carries", "probes")
 
 
 def growth_cells(config: GrowthConfig) -> list[dict[str, Scalar]]:

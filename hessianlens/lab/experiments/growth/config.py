@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hessianlens.errors import check_choice, expect
+from hessianlens.notation import CARRIES
 
 LINEAR_MLP, TRANSFORMER = "linear_mlp", "transformer"
 
@@ -44,6 +45,8 @@ class GrowthConfig:
         probes: Random vectors a block where there is no closed form.
         seed: First seed of the weights.
         data_seed: Seed of the batch.
+        carries: Kind of the batch, "none", "chains" or "mixed" as in `hessianlens.tasks.Addition`; published:
+            "none".
         single_up_to: Cells up to this sigma compute in float32, the others in float64.
         fit_ranges: Ranges (name, lowest, highest sigma) in which exponents are fitted; see `lab.analysis.predictions`
             for what theory says about each name.
@@ -66,6 +69,7 @@ class GrowthConfig:
     probes: int = 20
     seed: int = 0
     data_seed: int = 1234
+    carries: str = "none"
     single_up_to: float = 0.0
     fit_ranges: tuple[tuple[str, float, float], ...] = (NEAR_ZERO, PRACTICAL, SATURATED)
 
@@ -73,6 +77,7 @@ class GrowthConfig:
         """Refuse what cannot be measured, before the first cell."""
         check_choice("model", self.model, (TRANSFORMER, LINEAR_MLP))
         check_choice("loss", self.loss, ("cross_entropy", "square"))
+        check_choice("carries", self.carries, CARRIES)
         check_choice("spacing", self.spacing, ("log", "linear"))
         expect(
             self.model == TRANSFORMER or self.loss == "square",

@@ -46,7 +46,7 @@ def _transformer(asked: Any) -> list[Row]:
         seed=asked["weight_seed"],
         dtype=getattr(torch, asked["dtype"]),
     ).redraw_embeddings(asked["sigma"], asked["embedding_seed"])
-    data = task.batch(asked["sequences"], seed=asked["data_seed"])
+    data = task.batch(asked["sequences"], seed=asked["data_seed"], carries=asked["carries"])
     names = [f"layer{layer}.attn.{short}" for layer in range(asked["layers"]) for short in BLOCKS.values()]
     norms = block_norms(
         problem(model, data, getattr(task, asked["loss"])), names, probes=asked["probes"], seed=asked["probe_seed"]
@@ -75,8 +75,8 @@ def _linear_mlp(asked: Any) -> list[Row]:
         seed=asked["weight_seed"],
         dtype=getattr(torch, asked["dtype"]),
     ).redraw_embeddings(asked["sigma"], asked["embedding_seed"])
-    tokens = task.batch(asked["sequences"], seed=asked["data_seed"])["tokens"][:, list(task.loss_positions)]
-    norms = linear_block_norms(model, tokens)
+    batch = task.batch(asked["sequences"], seed=asked["data_seed"], carries=asked["carries"])
+    norms = linear_block_norms(model, batch["tokens"][:, list(task.loss_positions)])
     return [_row(layer, "mlp", "full", Estimate.exactly(norm)) for layer, norm in enumerate(norms)]
 
 
