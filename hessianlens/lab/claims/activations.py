@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import cache
 
 from hessianlens.attention import SelfAttention
+from hessianlens.lab.claims.draws import seeds
 from hessianlens.lab.claims.figures import slope
 from hessianlens.lab.claims.samples import Sample, sample
-from hessianlens.lab.claims.seeds import seeds
 from hessianlens.losses import SquareLoss
 from hessianlens.theory import AttentionHessian, attention_hessian
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from importlib import import_module
 
 from hessianlens.errors import InputError
+from hessianlens.lab.claims.draws import drawing_from
 from hessianlens.lab.claims.finding import Finding, Verdict
-from hessianlens.lab.claims.seeds import drawing_from
 
 DOCUMENTS = {
     "P": "What Does It Mean to Be a Transformer? (the paper)",

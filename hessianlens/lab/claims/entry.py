@@ -13,8 +13,8 @@ from hessianlens.lab.claims.finding import Finding, Verdict
 
 _FOLDER = Path(__file__).parent
 
-_SENTENCE_END = re.compile(r"(?<=[^\s.]{2}[.])\s+(?=[A-Z])")
-"""Where a sentence begins behind another; a single letter or an abbreviation of one before the stop ends none."""
+_SENTENCE_END = re.compile(r"(?<=[.])(?<!\bal[.])(?<!\bEq[.])(?<!\be[.]g[.])\s+")
+"""Between a sentence and the next; an abbreviation ends none."""
 
 
 @dataclass(frozen=True)

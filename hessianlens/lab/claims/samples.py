@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from hessianlens.attention import SelfAttention
-from hessianlens.lab.claims.seeds import measured, seeds
+from hessianlens.lab.claims.draws import measured, seeds
 from hessianlens.lab.claims.witness import Witness, attention_output, mean_square, softmax_rows
 from hessianlens.lab.claims.wording import numbers
 from hessianlens.losses import SquareLoss

@@ -10,11 +10,11 @@ from hessianlens.attention import SelfAttention
 from hessianlens.lab.claims.activations import NOT_NORMALISED, SHAPES, exponents, frozen, layer, named
 from hessianlens.lab.claims.check import Check, at_least, at_most, equal, share
 from hessianlens.lab.claims.definition import claim
+from hessianlens.lab.claims.draws import seeds
 from hessianlens.lab.claims.figures import gap, largest, smallest
 from hessianlens.lab.claims.finding import Curves, Finding
 from hessianlens.lab.claims.measures import value_functional_checks
 from hessianlens.lab.claims.samples import normal, sample
-from hessianlens.lab.claims.seeds import seeds
 from hessianlens.lab.claims.wording import listed
 from hessianlens.theory import attention_hessian
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from hessianlens.lab.claims.activations import named
 from hessianlens.lab.claims.check import Check, at_least, at_most, close
 from hessianlens.lab.claims.definition import claim
+from hessianlens.lab.claims.draws import seeds
 from hessianlens.lab.claims.figures import largest, negative_mass, smallest
 from hessianlens.lab.claims.finding import Curves, Finding
 from hessianlens.lab.claims.networks import (
@@ -21,7 +22,6 @@ from hessianlens.lab.claims.networks import (
     over_seeds,
     with_attention,
 )
-from hessianlens.lab.claims.seeds import seeds
 from hessianlens.lab.experiments.common.means import geometric_mean
 from hessianlens.theory import predicted_growth
 

@@ -11,10 +11,10 @@ from hessianlens.attention.activations.elementwise import Elementwise
 from hessianlens.lab.claims.activations import drawn_samples
 from hessianlens.lab.claims.check import Check, at_least, at_most
 from hessianlens.lab.claims.definition import claim
+from hessianlens.lab.claims.draws import seeds
 from hessianlens.lab.claims.figures import gap, largest, smallest
 from hessianlens.lab.claims.finding import Finding
 from hessianlens.lab.claims.samples import EXACT, Sample, normal, sample, small_samples
-from hessianlens.lab.claims.seeds import seeds
 from hessianlens.lab.claims.witness import Witness, attention_output, mean_square
 
 ELEMENTWISE = ("sigmoid", "tanh", "exp")

@@ -9,10 +9,10 @@ import torch
 from hessianlens.attention import SelfAttention, second_moment, third_moment
 from hessianlens.lab.claims.check import at_least, at_most
 from hessianlens.lab.claims.definition import claim
+from hessianlens.lab.claims.draws import seeds
 from hessianlens.lab.claims.figures import largest
 from hessianlens.lab.claims.finding import Curves, Finding
 from hessianlens.lab.claims.samples import Sample, many_samples, sample
-from hessianlens.lab.claims.seeds import seeds
 from hessianlens.lab.experiments.common.means import geometric_mean
 from hessianlens.losses import SquareLoss
 from hessianlens.theory import attention_hessian

@@ -8,10 +8,10 @@ from torch import Tensor
 from hessianlens.lab.claims.activations import SHAPES, drawn_samples, hessian, named
 from hessianlens.lab.claims.check import Check, at_least, at_most, share
 from hessianlens.lab.claims.definition import claim
+from hessianlens.lab.claims.draws import seeds
 from hessianlens.lab.claims.figures import extremes, gap, largest, relative_minimum, smallest
 from hessianlens.lab.claims.finding import Finding
 from hessianlens.lab.claims.samples import EXACT, Sample, many_samples, sample
-from hessianlens.lab.claims.seeds import seeds
 from hessianlens.losses import CrossEntropyLoss, CustomLoss, Loss, SquareLoss
 from hessianlens.theory import attention_hessian
 

@@ -10,10 +10,10 @@ from torch.func import jacrev
 
 from hessianlens.lab.claims.check import at_most, equal
 from hessianlens.lab.claims.definition import claim
+from hessianlens.lab.claims.draws import first_seed, seeds
 from hessianlens.lab.claims.figures import gap, largest
 from hessianlens.lab.claims.finding import Finding
 from hessianlens.lab.claims.samples import EXACT, normal, small_samples
-from hessianlens.lab.claims.seeds import first_seed, seeds
 from hessianlens.lab.claims.witness import softmax_rows
 from hessianlens.lab.claims.wording import numbers
 from hessianlens.operators.commutation import commutation_matrix

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 from hessianlens.lab.claims.check import Check, at_least, at_most, close, share
 from hessianlens.lab.claims.definition import claim
+from hessianlens.lab.claims.draws import measured, seeds
 from hessianlens.lab.claims.figures import farthest, largest, slope, smallest
 from hessianlens.lab.claims.finding import Curves, Finding
 from hessianlens.lab.claims.measures import value_functional_checks
 from hessianlens.lab.claims.samples import Sample, described, holding, sample
-from hessianlens.lab.claims.seeds import measured, seeds
 from hessianlens.theory import AttentionHessian, attention_hessian
 
 SMALL = (1e-3, 3e-3, 1e-2)

@@ -11,10 +11,10 @@ from torch import Tensor
 from hessianlens.attention import MultiHeadAttention, SelfAttention
 from hessianlens.lab.claims.check import Check, at_least, at_most, close, true
 from hessianlens.lab.claims.definition import claim
+from hessianlens.lab.claims.draws import measured, seeds
 from hessianlens.lab.claims.figures import gap, largest, smallest
 from hessianlens.lab.claims.finding import Curves, Finding
 from hessianlens.lab.claims.samples import EXACT, normal
-from hessianlens.lab.claims.seeds import measured, seeds
 from hessianlens.lab.claims.witness import Weights, Witness, attention_output, mean_square, softmax_rows
 from hessianlens.lab.experiments.common.means import geometric_mean
 from hessianlens.losses import SquareLoss

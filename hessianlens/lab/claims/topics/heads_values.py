@@ -9,10 +9,10 @@ from torch import Tensor
 
 from hessianlens.lab.claims.check import at_least, at_most, close
 from hessianlens.lab.claims.definition import claim
+from hessianlens.lab.claims.draws import measured, seeds
 from hessianlens.lab.claims.figures import gap, largest, slope, smallest
 from hessianlens.lab.claims.finding import Curves, Finding
 from hessianlens.lab.claims.samples import EXACT, normal
-from hessianlens.lab.claims.seeds import measured, seeds
 from hessianlens.lab.claims.witness import Weights, Witness, mean_square, softmax_rows
 
 SHAPES = ((5, 4, 2), (4, 3, 3), (6, 5, 1))

@@ -7,11 +7,11 @@ from torch import Tensor
 
 from hessianlens.lab.claims.check import Check, at_least, at_most, share
 from hessianlens.lab.claims.definition import claim
+from hessianlens.lab.claims.draws import seeds
 from hessianlens.lab.claims.figures import gap, largest, smallest
 from hessianlens.lab.claims.finding import Finding
 from hessianlens.lab.claims.measures import value_functional_checks
 from hessianlens.lab.claims.samples import EXACT, Sample, described, sample, small_samples
-from hessianlens.lab.claims.seeds import seeds
 from hessianlens.lab.claims.wording import numbers
 from hessianlens.theory import paper
 

@@ -8,10 +8,10 @@ from torch import Tensor
 
 from hessianlens.lab.claims.check import Check, as_printed
 from hessianlens.lab.claims.definition import claim
+from hessianlens.lab.claims.draws import measured, seeds
 from hessianlens.lab.claims.figures import farthest
 from hessianlens.lab.claims.finding import Finding
 from hessianlens.lab.claims.samples import Sample, holding, sample
-from hessianlens.lab.claims.seeds import measured, seeds
 from hessianlens.losses import SquareLoss
 from hessianlens.theory import AttentionHessian, attention_hessian
 

@@ -8,10 +8,10 @@ import torch
 
 from hessianlens.lab.claims.check import Check, at_least, at_most, close, equal, share
 from hessianlens.lab.claims.definition import claim
+from hessianlens.lab.claims.draws import seeds
 from hessianlens.lab.claims.figures import farthest, gap, largest, relative_minimum, smallest
 from hessianlens.lab.claims.finding import Finding
 from hessianlens.lab.claims.samples import EXACT, Sample, described, many_samples, sample, small_samples
-from hessianlens.lab.claims.seeds import seeds
 from hessianlens.lab.claims.witness import Witness, mean_square
 from hessianlens.lab.claims.wording import numbers
 from hessianlens.theory import AttentionHessian, attention_hessian, paper

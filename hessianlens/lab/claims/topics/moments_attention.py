@@ -12,11 +12,11 @@ from torch import Tensor
 from hessianlens.attention import second_moment, third_moment
 from hessianlens.lab.claims.check import at_least, at_most, close
 from hessianlens.lab.claims.definition import claim
+from hessianlens.lab.claims.draws import measured, seeds
 from hessianlens.lab.claims.figures import largest, slope, smallest
 from hessianlens.lab.claims.finding import Curves, Finding
 from hessianlens.lab.claims.measures import query_key_norm
 from hessianlens.lab.claims.samples import Sample, holding, normal, sample
-from hessianlens.lab.claims.seeds import measured, seeds
 from hessianlens.losses import SquareLoss
 from hessianlens.theory import AttentionHessian, attention_hessian
 

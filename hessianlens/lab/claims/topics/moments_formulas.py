@@ -10,10 +10,10 @@ from torch import Tensor
 from hessianlens.attention import SelfAttention, second_moment, third_moment
 from hessianlens.lab.claims.check import at_least, at_most, equal, true
 from hessianlens.lab.claims.definition import claim
+from hessianlens.lab.claims.draws import seeds
 from hessianlens.lab.claims.figures import gap, largest, smallest
 from hessianlens.lab.claims.finding import Finding
 from hessianlens.lab.claims.samples import EXACT, Sample, holding, normal, sample, small_samples
-from hessianlens.lab.claims.seeds import seeds
 from hessianlens.theory import attention_hessian, paper
 from hessianlens.theory.paper import kron
 

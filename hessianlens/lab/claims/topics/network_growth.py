@@ -6,10 +6,10 @@ from dataclasses import replace
 
 from hessianlens.lab.claims.check import Check, at_least, at_most, close
 from hessianlens.lab.claims.definition import claim
+from hessianlens.lab.claims.draws import seeds
 from hessianlens.lab.claims.figures import largest, smallest
 from hessianlens.lab.claims.finding import Curves, Finding
 from hessianlens.lab.claims.networks import BLOCK, PUBLISHED, Network, growth, mean_norms, norms
-from hessianlens.lab.claims.seeds import seeds
 from hessianlens.network import functional, ggn
 from hessianlens.spectra import frobenius
 

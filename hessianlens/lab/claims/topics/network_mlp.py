@@ -11,10 +11,10 @@ from torch import Tensor
 
 from hessianlens.lab.claims.check import at_least, at_most, share
 from hessianlens.lab.claims.definition import claim
+from hessianlens.lab.claims.draws import measured, seeds
 from hessianlens.lab.claims.figures import gap, largest, relative_minimum, smallest
 from hessianlens.lab.claims.finding import Finding
 from hessianlens.lab.claims.samples import EXACT, normal
-from hessianlens.lab.claims.seeds import measured, seeds
 from hessianlens.lab.claims.witness import Weights, Witness, mean_square
 
 WIDTHS = ((3, 4, 2), (2, 3, 3, 2), (4, 3, 3, 2, 3))

@@ -10,11 +10,11 @@ from torch import Tensor
 
 from hessianlens.lab.claims.check import at_least, at_most, close, equal
 from hessianlens.lab.claims.definition import claim
+from hessianlens.lab.claims.draws import seeds
 from hessianlens.lab.claims.figures import gap, largest, smallest
 from hessianlens.lab.claims.finding import Finding
 from hessianlens.lab.claims.networks import HISTOGRAM, PUBLISHED, TASK
 from hessianlens.lab.claims.samples import EXACT, normal, sample
-from hessianlens.lab.claims.seeds import seeds
 from hessianlens.lab.claims.witness import Weights, Witness, attention_output, mean_square, softmax_rows
 from hessianlens.models import Transformer
 from hessianlens.theory import numerical_rank

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from hessianlens.lab.claims.check import at_least, at_most, equal, share
 from hessianlens.lab.claims.definition import claim
+from hessianlens.lab.claims.draws import measured, seeds
 from hessianlens.lab.claims.figures import gap, largest, smallest
 from hessianlens.lab.claims.finding import Finding
 from hessianlens.lab.claims.samples import EXACT, normal
-from hessianlens.lab.claims.seeds import measured, seeds
 from hessianlens.theory import numerical_rank
 
 TOPIC = "query key choice"

@@ -9,11 +9,11 @@ import torch
 from hessianlens.attention import SingleMatrixAttention
 from hessianlens.lab.claims.check import at_least, at_most, equal
 from hessianlens.lab.claims.definition import claim
+from hessianlens.lab.claims.draws import first_seed, seeds
 from hessianlens.lab.claims.figures import gap, largest, smallest
 from hessianlens.lab.claims.finding import Finding
 from hessianlens.lab.claims.measures import merged, single_witness, single_witnesses, t_functional_of_one_matrix
 from hessianlens.lab.claims.samples import EXACT, described, normal, sample, small_samples
-from hessianlens.lab.claims.seeds import first_seed, seeds
 from hessianlens.lab.claims.wording import numbers
 from hessianlens.losses import SquareLoss
 from hessianlens.theory import attention_hessian

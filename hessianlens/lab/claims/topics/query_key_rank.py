@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from hessianlens.lab.claims.check import Check, as_printed, at_least, at_most, equal
 from hessianlens.lab.claims.definition import claim
+from hessianlens.lab.claims.draws import measured, seeds
 from hessianlens.lab.claims.figures import largest, smallest
 from hessianlens.lab.claims.finding import Curves, Finding
 from hessianlens.lab.claims.samples import Sample, sample
-from hessianlens.lab.claims.seeds import measured, seeds
 from hessianlens.theory import numerical_rank, paper, t_outer_rank
 
 TOLERANCE = 1e-11

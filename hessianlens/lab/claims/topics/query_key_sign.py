@@ -7,11 +7,11 @@ import torch
 from hessianlens.attention import SingleMatrixAttention
 from hessianlens.lab.claims.check import Check, at_least, at_most, equal, share
 from hessianlens.lab.claims.definition import claim
+from hessianlens.lab.claims.draws import measured, seeds
 from hessianlens.lab.claims.figures import largest, relative_minimum, smallest
 from hessianlens.lab.claims.finding import Finding
 from hessianlens.lab.claims.measures import merged, pair_gap
 from hessianlens.lab.claims.samples import EXACT, Sample, described, many_samples, sample
-from hessianlens.lab.claims.seeds import measured, seeds
 from hessianlens.lab.claims.wording import numbers
 from hessianlens.losses import SquareLoss
 from hessianlens.theory import attention_hessian

@@ -7,11 +7,11 @@ from torch import Tensor
 from hessianlens.attention import SingleMatrixAttention
 from hessianlens.lab.claims.check import Check, at_least, at_most, share
 from hessianlens.lab.claims.definition import claim
+from hessianlens.lab.claims.draws import seeds
 from hessianlens.lab.claims.figures import gap, largest, relative_minimum, smallest
 from hessianlens.lab.claims.finding import Finding
 from hessianlens.lab.claims.measures import merged, single_witness, single_witnesses, t_functional_of_one_matrix
 from hessianlens.lab.claims.samples import EXACT, Sample, described, many_samples, sample, small_samples
-from hessianlens.lab.claims.seeds import seeds
 from hessianlens.lab.claims.witness import half_square
 from hessianlens.lab.claims.wording import numbers
 from hessianlens.losses import SquareLoss

@@ -7,11 +7,11 @@ from torch import Tensor
 
 from hessianlens.lab.claims.check import Check, at_least, at_most, equal
 from hessianlens.lab.claims.definition import claim
+from hessianlens.lab.claims.draws import measured, seeds
 from hessianlens.lab.claims.figures import largest
 from hessianlens.lab.claims.finding import Curves, Finding
 from hessianlens.lab.claims.measures import flip_gap, group_spread, pair_gap
 from hessianlens.lab.claims.samples import EXACT, many_samples, normal, sample
-from hessianlens.lab.claims.seeds import measured, seeds
 from hessianlens.lab.claims.witness import Weights, Witness, mean_square
 from hessianlens.lab.claims.wording import numbers
 

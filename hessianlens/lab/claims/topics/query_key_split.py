@@ -11,11 +11,11 @@ from torch.func import grad, hessian, jacrev
 
 from hessianlens.lab.claims.check import Check, at_least, at_most, equal, share
 from hessianlens.lab.claims.definition import claim
+from hessianlens.lab.claims.draws import measured, seeds
 from hessianlens.lab.claims.figures import gap, largest
 from hessianlens.lab.claims.finding import Finding
 from hessianlens.lab.claims.measures import flip_gap, group_spread, pair_gap
 from hessianlens.lab.claims.samples import EXACT, Sample, described, sample, small_samples
-from hessianlens.lab.claims.seeds import measured, seeds
 from hessianlens.lab.claims.witness import half_square, mean_square, softmax_rows
 from hessianlens.lab.claims.wording import numbers
 from hessianlens.theory import paper

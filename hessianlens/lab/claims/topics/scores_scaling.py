@@ -10,9 +10,9 @@ from torch import Tensor
 
 from hessianlens.lab.claims.check import close
 from hessianlens.lab.claims.definition import claim
+from hessianlens.lab.claims.draws import first_seed
 from hessianlens.lab.claims.finding import Finding
 from hessianlens.lab.claims.score_rows import dot_products
-from hessianlens.lab.claims.seeds import first_seed
 
 WIDTHS = (64, 512, 2048)
 """Widths of queries and keys that the article names."""

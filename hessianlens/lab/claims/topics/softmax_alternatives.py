@@ -12,10 +12,10 @@ from torch.utils.flop_counter import FlopCounterMode
 from hessianlens.attention import SelfAttention
 from hessianlens.lab.claims.check import at_least, at_most, close, share
 from hessianlens.lab.claims.definition import claim
+from hessianlens.lab.claims.draws import first_seed
 from hessianlens.lab.claims.finding import Curves, Finding
 from hessianlens.lab.claims.samples import normal
 from hessianlens.lab.claims.score_rows import SHAPES, by_relu_sum, dot_products, row
-from hessianlens.lab.claims.seeds import first_seed
 from hessianlens.lab.claims.wording import shown
 
 

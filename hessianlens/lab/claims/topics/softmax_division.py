@@ -7,9 +7,9 @@ from torch import Tensor
 
 from hessianlens.lab.claims.check import as_printed, at_least, at_most, close, share, true
 from hessianlens.lab.claims.definition import claim
+from hessianlens.lab.claims.draws import first_seed
 from hessianlens.lab.claims.finding import Finding
 from hessianlens.lab.claims.score_rows import apart, by_row_sum, divided, dot_products, from_uniform, softmax
-from hessianlens.lab.claims.seeds import first_seed
 from hessianlens.lab.claims.wording import shown
 
 NEAR, FAR = (10, 9, 8), (100, 9, 8)

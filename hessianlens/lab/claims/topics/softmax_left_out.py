@@ -9,10 +9,10 @@ from hessianlens.attention import SelfAttention
 from hessianlens.lab.claims.activations import named
 from hessianlens.lab.claims.check import Check, at_least, at_most, equal, share, true
 from hessianlens.lab.claims.definition import claim
+from hessianlens.lab.claims.draws import first_seed
 from hessianlens.lab.claims.finding import Finding
 from hessianlens.lab.claims.samples import normal
 from hessianlens.lab.claims.score_rows import SHAPES, by_relu_sum, by_row_sum, dot_products, from_uniform, row
-from hessianlens.lab.claims.seeds import first_seed
 from hessianlens.lab.claims.wording import shown
 
 

@@ -11,10 +11,10 @@ from torch.func import jacrev
 from hessianlens.attention import SelfAttention
 from hessianlens.lab.claims.check import Check, as_printed, at_least, equal, share, true
 from hessianlens.lab.claims.definition import claim
+from hessianlens.lab.claims.draws import first_seed
 from hessianlens.lab.claims.finding import Finding
 from hessianlens.lab.claims.samples import normal
 from hessianlens.lab.claims.score_rows import MASKED, SHAPES, by_row_sum, divided, row, softmax
-from hessianlens.lab.claims.seeds import first_seed
 from hessianlens.lab.claims.wording import shown
 from hessianlens.models import Transformer
 

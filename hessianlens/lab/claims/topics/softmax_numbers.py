@@ -6,10 +6,10 @@ import math
 
 from hessianlens.lab.claims.check import as_printed, at_most, close, true
 from hessianlens.lab.claims.definition import claim
+from hessianlens.lab.claims.draws import first_seed
 from hessianlens.lab.claims.finding import Finding
 from hessianlens.lab.claims.samples import normal
 from hessianlens.lab.claims.score_rows import apart, softmax
-from hessianlens.lab.claims.seeds import first_seed
 from hessianlens.lab.claims.wording import shown
 
 CAT = (2.8, 1.2, 0.5, 3.1)

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from hessianlens.lab.claims.check import at_least, at_most, close
 from hessianlens.lab.claims.definition import claim
+from hessianlens.lab.claims.draws import measured, seeds
 from hessianlens.lab.claims.figures import largest, slope, smallest
 from hessianlens.lab.claims.finding import Curves, Finding
 from hessianlens.lab.claims.samples import Sample, described, holding, sample
-from hessianlens.lab.claims.seeds import measured, seeds
 from hessianlens.losses import SquareLoss
 from hessianlens.theory import AttentionHessian, attention_hessian
 
