@@ -7,7 +7,8 @@ from functools import cache
 from hessianlens.attention import SelfAttention
 from hessianlens.lab.claims.draws import seeds
 from hessianlens.lab.claims.figures import slope
-from hessianlens.lab.claims.samples import Sample, sample
+from hessianlens.lab.claims.measures import block_norm
+from hessianlens.lab.claims.samples import Sample, sample, samples_of
 from hessianlens.losses import SquareLoss
 from hessianlens.theory import AttentionHessian, attention_hessian
 
@@ -54,9 +55,7 @@ def frozen(activation: str, seed: int, shape: Shape, scale: float) -> AttentionH
 def exponents(activation: str, part: str, row: str, column: str, scales: tuple[float, ...]) -> list[float]:
     """Powers of the token scale in a block's norm, 3 shapes x 2 seeds."""
     return [
-        slope(
-            scales, [float(frozen(activation, seed, shape, s).part(part)[row, column].frobenius_norm()) for s in scales]
-        )
+        slope(scales, [block_norm(frozen(activation, seed, shape, s), part, row + column) for s in scales])
         for shape in SHAPES
         for seed in seeds(2)
     ]
@@ -64,4 +63,4 @@ def exponents(activation: str, part: str, row: str, column: str, scales: tuple[f
 
 def drawn_samples() -> tuple[Sample, ...]:
     """Three seeds of every shape with softmax, drawn anew at every call."""
-    return tuple(sample(seed, *shape) for shape in SHAPES for seed in seeds(3))
+    return samples_of(SHAPES, 3)

@@ -9,7 +9,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hessianlens.lab.claims.check import Check, at_most
 from hessianlens.lab.experiments.common.slopes import log_log_slope
+
+EXACT = 1e-10
+"""Largest relative difference between two float64 computations of the same matrix."""
+
+ROUNDING = -1e-10
+"""A relative eigenvalue above this is not called negative."""
 
 
 def gap(found: Tensor, wanted: Tensor) -> float:
@@ -22,6 +29,16 @@ def gap(found: Tensor, wanted: Tensor) -> float:
         return math.inf
     size = float(wanted.norm())
     return float((found - wanted).norm()) / size if size > 0 else float(found.norm())
+
+
+def same(what: str, pairs: Iterable[tuple[Tensor, Tensor]]) -> Check:
+    """Passes if the two matrices of every pair agree up to rounding: two float64 computations of one matrix."""
+    return at_most(f"{what}, largest relative difference", (gap(*pair) for pair in pairs), EXACT)
+
+
+def median(values: Iterable[float]) -> float:
+    """The middle one; of an even number the lower of two."""
+    return float(torch.tensor(list(values)).median())
 
 
 def largest(values: Iterable[float]) -> float:
@@ -58,6 +75,11 @@ def relative_minimum(matrix: Tensor) -> float:
     values = torch.linalg.eigvalsh(matrix)
     top = float(values.abs().max())
     return float(values[0]) / top if top > 0 else 0.0
+
+
+def negatives(minima: Iterable[float]) -> int:
+    """How many relative eigenvalues are negative beyond rounding."""
+    return sum(value < ROUNDING for value in minima)
 
 
 def extremes(matrix: Tensor) -> tuple[float, float]:

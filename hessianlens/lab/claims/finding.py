@@ -6,6 +6,7 @@ import string
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from typing import TypeAlias
 
 from hessianlens.errors import InputError
 from hessianlens.lab.claims.check import Check
@@ -24,6 +25,10 @@ class Verdict(str, Enum):
         return self.value
 
 
+Points: TypeAlias = Mapping[str, tuple[tuple[float, ...], tuple[float, ...]]]
+"""x and y by the name of a curve."""
+
+
 @dataclass(frozen=True)
 class Curves:
     """Numbers worth a picture: named curves over one axis. Drawn elsewhere.
@@ -31,16 +36,21 @@ class Curves:
     Attributes:
         x_label: Label of the horizontal axis.
         y_label: Label of the vertical axis.
-        curves: Points (x, y) by name of the curve.
+        curves: Points by name of the curve.
         log_x: Logarithmic horizontal axis.
         log_y: Logarithmic vertical axis.
     """
 
     x_label: str
     y_label: str
-    curves: Mapping[str, tuple[tuple[float, ...], tuple[float, ...]]]
+    curves: Points
     log_x: bool = False
     log_y: bool = False
+
+    @classmethod
+    def log_log(cls, x_label: str, y_label: str, curves: Points) -> Curves:
+        """Both axes logarithmic: a power law is a straight line."""
+        return cls(x_label, y_label, curves, log_x=True, log_y=True)
 
 
 @dataclass(frozen=True)

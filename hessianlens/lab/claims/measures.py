@@ -32,9 +32,15 @@ def value_functional_checks() -> tuple[Check, ...]:
     return tuple(at_most(f"largest entry of H_f(V,V), by {route}", value, 0.0) for route, value in found.items())
 
 
+def block_norm(H: AttentionHessian, part: str, block: str = "") -> float:
+    """Frobenius norm of a block such as "QK", or of the whole matrix."""
+    matrix = H.part(part)
+    return float((matrix[block[0], block[1]] if block else matrix[:]).frobenius_norm())
+
+
 def query_key_norm(H: AttentionHessian, part: str) -> float:
     """Frobenius norm of the query-key part, four blocks."""
-    return math.sqrt(sum(float(H.part(part)[r, c].frobenius_norm()) ** 2 for r in "QK" for c in "QK"))
+    return math.sqrt(sum(block_norm(H, part, r + c) ** 2 for r in "QK" for c in "QK"))
 
 
 def merged(one: Sample) -> Tensor:

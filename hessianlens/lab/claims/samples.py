@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -19,9 +20,6 @@ from hessianlens.theory.paper import PrintedAttention
 
 SHAPES = ((4, 3, 2), (5, 2, 3), (3, 3, 3), (4, 2, 1))
 """(L, d_V, d_K): query width below, above and equal to the token width; more and not more tokens than features."""
-
-EXACT = 1e-10
-"""Largest relative difference between two float64 computations of the same matrix."""
 
 
 def normal(seed: int, *shape: int) -> Tensor:
@@ -82,6 +80,13 @@ class Sample:
         """The same layer with a residual of zero."""
         return replace(self, Y=self.layer(self.X))
 
+    def held(self, layer: SelfAttention | None = None, X: Tensor | None = None) -> AttentionHessian:
+        """At another layer or tokens, with the loss curvature 2/(L d_V) and the residual Y held."""
+        factor = 2 / self.Y.numel()
+        return attention_hessian(
+            layer or self.layer, self.X if X is None else X, grad=factor * self.Y, curvature=factor
+        )
+
     def query_key(self, part: str) -> Tensor:
         """The query-key part of "outer", "functional", "full", "t_outer" or "t_functional", order Q, K."""
         grid = self.hessian.part(part)
@@ -104,16 +109,26 @@ def sample(seed: int, length: int, d_v: int, d_k: int, *, token_scale: float = 1
     return Sample(token_scale * normal(source + 3, length, d_v), normal(source + 4, length, d_v), weights)
 
 
+def samples_of(shapes: Iterable[tuple[int, int, int]], repeats: int) -> tuple[Sample, ...]:
+    """So many seeds of every shape."""
+    return tuple(sample(seed, *shape) for shape in shapes for seed in seeds(repeats))
+
+
+def first_sample(shape: tuple[int, int, int], fits: Callable[[Sample], bool]) -> Sample:
+    """The first of a hundred seeds that shows something, for an example."""
+    return next(one for one in samples_of([shape], 100) if fits(one))
+
+
 @measured
 def small_samples() -> tuple[Sample, ...]:
     """Three seeds of every shape: what a formula is tested on."""
-    return tuple(sample(seed, *shape) for shape in SHAPES for seed in seeds(3))
+    return samples_of(SHAPES, 3)
 
 
 @measured
 def many_samples() -> tuple[Sample, ...]:
     """Fifty layers of one shape: what a sign is counted on."""
-    return tuple(sample(seed, 6, 4, 3) for seed in seeds(50))
+    return samples_of([(6, 4, 3)], 50)
 
 
 def holding(layer: SelfAttention, X: Tensor, A: Tensor) -> SelfAttention:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor
@@ -20,13 +20,22 @@ def numbers(matrix: Tensor, digits: int = 3) -> str:
     return "[" + ", ".join(numbers(row, digits) for row in kept) + "]"
 
 
-def shown(values: Sequence[float], digits: int = 2) -> str:
+def fixed(values: Iterable[float], digits: int = 1) -> str:
+    """Numbers with so many decimals, none of them a negative zero.
+
+    >>> fixed([1.25, -0.01])
+    '1.2, 0.0'
+    """
+    return ", ".join(f"{round(value, digits) + 0.0:.{digits}f}" for value in values)
+
+
+def shown(values: Iterable[float], digits: int = 2) -> str:
     """A row as text.
 
     >>> shown([0.377, 0.0761])
     '[0.38, 0.08]'
     """
-    return f"[{', '.join(f'{value:.{digits}f}' for value in values)}]"
+    return f"[{fixed(values, digits)}]"
 
 
 def listed(values: list[float]) -> str:

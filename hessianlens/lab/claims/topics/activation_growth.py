@@ -10,10 +10,10 @@ from hessianlens.attention import SelfAttention
 from hessianlens.lab.claims.activations import NOT_NORMALISED, SHAPES, exponents, frozen, layer, named
 from hessianlens.lab.claims.check import Check, at_least, at_most, equal, share
 from hessianlens.lab.claims.definition import claim
-from hessianlens.lab.claims.draws import seeds
+from hessianlens.lab.claims.draws import first_seed, seeds
 from hessianlens.lab.claims.figures import gap, largest, smallest
 from hessianlens.lab.claims.finding import Curves, Finding
-from hessianlens.lab.claims.measures import value_functional_checks
+from hessianlens.lab.claims.measures import block_norm, value_functional_checks
 from hessianlens.lab.claims.samples import normal, sample
 from hessianlens.lab.claims.wording import listed
 from hessianlens.theory import attention_hessian
@@ -60,7 +60,7 @@ def _entry_share(part: str, powers: dict[str, tuple[int, ...]], scales: tuple[fl
     """How many of the non-zero entries of all blocks have one of their block's powers, and how many there are."""
     hits = total = 0
     for shape in SHAPES:
-        small, large = (frozen("softmax", seeds(1)[0], shape, s).part(part) for s in scales)
+        small, large = (frozen("softmax", first_seed(), shape, s).part(part) for s in scales)
         for block, allowed in powers.items():
             first, second = (grid[block[0], block[1]].to_dense().flatten() for grid in (small, large))
             found = (second / first)[first != 0].abs().log() / math.log(scales[1] / scales[0])
@@ -88,7 +88,7 @@ def powers_of_entries() -> Finding:
         )
         for s in (SMALL, LARGE)
     )
-    value = float(frozen("softmax", 0, SHAPES[0], 1.0).functional["V", "V"].frobenius_norm())
+    value = block_norm(frozen("softmax", first_seed(), SHAPES[0], 1.0), "functional", "VV")
     hits, total = found["outer", LARGE]
     return Finding(
         checks=small + large,
@@ -154,12 +154,12 @@ def _curves(activations: tuple[str, ...]) -> Curves:
     drawn = {
         f"{named(a)}, {block}": (
             scales,
-            tuple(float(frozen(a, 0, SHAPES[0], s).outer[block[0], block[1]].frobenius_norm()) for s in scales),
+            tuple(block_norm(frozen(a, first_seed(), SHAPES[0], s), "outer", block) for s in scales),
         )
         for a in activations
         for block in ("QQ", "VV")
     }
-    return Curves("scale of the tokens", "norm of the outer block", drawn, log_x=True, log_y=True)
+    return Curves.log_log("scale of the tokens", "norm of the outer block", drawn)
 
 
 @claim("A14")

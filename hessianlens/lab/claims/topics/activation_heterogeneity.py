@@ -10,7 +10,7 @@ from hessianlens.lab.claims.activations import named
 from hessianlens.lab.claims.check import Check, at_least, at_most, close
 from hessianlens.lab.claims.definition import claim
 from hessianlens.lab.claims.draws import seeds
-from hessianlens.lab.claims.figures import largest, negative_mass, smallest
+from hessianlens.lab.claims.figures import largest, negative_mass
 from hessianlens.lab.claims.finding import Curves, Finding
 from hessianlens.lab.claims.networks import (
     HISTOGRAM,
@@ -51,13 +51,11 @@ def caused_by_softmax() -> Finding:
         ),
         support=(
             at_least(
-                "smallest orders for activations that are not 0 at 0 (sigmoid, exp)",
-                smallest(found[a] for a in constant),
-                1.5,
+                "smallest orders for activations that are not 0 at 0 (sigmoid, exp)", (found[a] for a in constant), 1.5
             ),
             at_most(
                 "largest orders for activations that are 0 at 0 (linear, ReLU, tanh)",
-                largest(abs(found[a]) for a in vanishing),
+                (abs(found[a]) for a in vanishing),
                 0.5,
             ),
             at_most("orders for ReLU over its row sum: the query block is the larger", found["relu_normalised"], -0.5),
@@ -89,7 +87,7 @@ def no_spread_with_sigmoid() -> Finding:
         example=f"d = 16, {REPEATS} seeds: the value block's median entry is {10**sigmoid:.0f} times the query "
         f"block's with sigmoid, {10**softmax:.0f} times with softmax, "
         f"{10 ** orders('linear', SMALLER, repeats=3):.1f} times with linear attention.",
-        curves=Curves("standard deviation of the embeddings", "|H(V,V)| / |H(Q,Q)|", drawn, log_x=True, log_y=True),
+        curves=Curves.log_log("standard deviation of the embeddings", "|H(V,V)| / |H(Q,Q)|", drawn),
     )
 
 

@@ -12,6 +12,7 @@ from hessianlens.lab.claims.definition import claim
 from hessianlens.lab.claims.draws import seeds
 from hessianlens.lab.claims.figures import largest
 from hessianlens.lab.claims.finding import Curves, Finding
+from hessianlens.lab.claims.measures import block_norm
 from hessianlens.lab.claims.samples import Sample, many_samples, sample
 from hessianlens.lab.experiments.common.means import geometric_mean
 from hessianlens.losses import SquareLoss
@@ -34,7 +35,7 @@ def _peaked(one: Sample, factor: float) -> Peak:
     layer = SelfAttention(*w.values())
     A, H = layer.attention(one.X), attention_hessian(layer, one.X, SquareLoss(one.Y))
     moments = (float(moment(A, one.X).norm()) for moment in (second_moment, third_moment))
-    return Peak(float(A.amax(-1).mean()), *moments, *(float(H.full[n, n].frobenius_norm()) for n in "QK"))
+    return Peak(float(A.amax(-1).mean()), *moments, *(block_norm(H, "full", 2 * n) for n in "QK"))
 
 
 @claim("A23")
@@ -48,7 +49,7 @@ def peaked_attention() -> Finding:
     }
     first, last = means[1.0], means[30.0]
     one_hot = [_one_hot_curvature(seed) for seed in seeds(5)]
-    limit = at_most("norm of the query-key part, exactly one-hot attention", largest(one_hot), 1e-12)
+    limit = at_most("norm of the query-key part, exactly one-hot attention", one_hot, 1e-12)
     falling = (
         at_least("mean largest weight at W_Q times 30", last["weight"], 0.85),
         at_most("M_2 relative to the start", last["second"] / first["second"], 0.2),
@@ -71,15 +72,13 @@ def peaked_attention() -> Finding:
             for f, m in means.items()
         )
         + ".",
-        curves=Curves(
+        curves=Curves.log_log(
             "factor on W_Q",
             "norm, geometric mean of 50 layers",
             {
                 name: (factors, tuple(means[f][key] for f in factors))
                 for name, key in (("M_2", "second"), ("M_3", "third"), ("H(Q,Q)", "query"), ("H(K,K)", "key"))
             },
-            log_x=True,
-            log_y=True,
         ),
     )
 
@@ -89,4 +88,4 @@ def _one_hot_curvature(seed: int) -> float:
     only = torch.zeros(6, 6, dtype=torch.bool)
     only[torch.arange(6), torch.randint(6, (6,), generator=torch.Generator().manual_seed(seed))] = True
     H = attention_hessian(replace(one.layer, mask=only), one.X, SquareLoss(one.Y))
-    return largest(float(H.full[r, c].frobenius_norm()) for r in "QK" for c in "QK")
+    return largest(block_norm(H, "full", r + c) for r in "QK" for c in "QK")

@@ -11,6 +11,7 @@ from hessianlens.lab.claims.draws import seeds
 from hessianlens.lab.claims.figures import largest, smallest
 from hessianlens.lab.claims.finding import Curves, Finding
 from hessianlens.lab.claims.networks import BLOCK, Network, growth, mean_norms, norms
+from hessianlens.lab.claims.wording import fixed
 
 SMALL = (0.01, 0.03, 0.1)
 PRACTICAL = (0.1, 0.3, 1.0)
@@ -58,9 +59,7 @@ def layers_follow_rates() -> Finding:
         conditional=small,
         support=(
             at_least(
-                "smallest exponent of the input layer's functional query block, sigma 0.3 to 1",
-                smallest(near_one.values()),
-                5.2,
+                "smallest exponent of the input layer's functional query block, sigma 0.3 to 1", near_one.values(), 5.2
             ),
         ),
         example="exponent of the input layer's functional query block between sigma = 0.3 and 1: "
@@ -94,8 +93,8 @@ def earlier_layers_lower() -> Finding:
     return Finding(
         checks=(
             share("mean norms below those of the next layer", sum(pairs), len(pairs), 0.9),
-            at_most("largest |H_f(V,V)| / |H_o(V,V)| in the last layer, sigma = 0.1", largest(top), 1e-12),
-            at_least("smallest |H_f(V,V)| / |H_o(V,V)| in the layers below", smallest(below), 1e-6),
+            at_most("largest |H_f(V,V)| / |H_o(V,V)| in the last layer, sigma = 0.1", top, 1e-12),
+            at_least("smallest |H_f(V,V)| / |H_o(V,V)| in the layers below", below, 1e-6),
         )
     )
 
@@ -136,24 +135,20 @@ def depth_beyond_one() -> Finding:
         ),
         conditional=rising,
         support=(
-            at_most("largest exponent of the top layer's full query block, sigma 1 to 6", largest(query), 4.5),
-            at_most("largest exponent of the top layer's outer value block, sigma 1 to 6", largest(value), 1.7),
+            at_most("largest exponent of the top layer's full query block, sigma 1 to 6", query, 4.5),
+            at_most("largest exponent of the top layer's outer value block, sigma 1 to 6", value, 1.7),
             at_most(
                 "exponent of the input layer's W_Q, 2 layers, sigma 1 to 2 (linear attention: 18)", near["q"][1], 12
             ),
         ),
-        example=f"input layer, 1, 2, 3 blocks: W_Q {_listed(near['q'])} over sigma 1 to 2, {_listed(far['q'])} over 2 "
-        f"to 6; W_V {_listed(near['v'])} and {_listed(far['v'])}. Top layer, sigma 1 to 6, 2 and 3 blocks: full W_Q "
-        f"{_listed(query)} (predicted 5), outer W_V {_listed(value)} (predicted 2).",
+        example=f"input layer, 1, 2, 3 blocks: W_Q {fixed(near['q'])} over sigma 1 to 2, {fixed(far['q'])} over 2 "
+        f"to 6; W_V {fixed(near['v'])} and {fixed(far['v'])}. Top layer, sigma 1 to 6, 2 and 3 blocks: full W_Q "
+        f"{fixed(query)} (predicted 5), outer W_V {fixed(value)} (predicted 2).",
     )
 
 
 def _rise(exponents: list[float]) -> float:
     return smallest(b - a for a, b in pairwise(exponents))
-
-
-def _listed(exponents: list[float]) -> str:
-    return ", ".join(f"{e:.1f}" for e in exponents)
 
 
 @claim("A28")
@@ -203,4 +198,4 @@ def _stack_curves(network: Network, repeats: int) -> Curves:
         for layer in range(network.layers)
         for part in ("ggn", "full")
     }
-    return Curves("standard deviation of the embeddings", "|block of W_Q|, D = 2", drawn, log_x=True, log_y=True)
+    return Curves.log_log("standard deviation of the embeddings", "|block of W_Q|, D = 2", drawn)

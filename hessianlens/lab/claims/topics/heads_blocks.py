@@ -12,9 +12,10 @@ from hessianlens.attention import MultiHeadAttention, SelfAttention
 from hessianlens.lab.claims.check import Check, at_least, at_most, close, true
 from hessianlens.lab.claims.definition import claim
 from hessianlens.lab.claims.draws import measured, seeds
-from hessianlens.lab.claims.figures import gap, largest, smallest
+from hessianlens.lab.claims.figures import EXACT, gap, largest, smallest
 from hessianlens.lab.claims.finding import Curves, Finding
-from hessianlens.lab.claims.samples import EXACT, normal
+from hessianlens.lab.claims.measures import block_norm
+from hessianlens.lab.claims.samples import normal
 from hessianlens.lab.claims.witness import Weights, Witness, attention_output, mean_square, softmax_rows
 from hessianlens.lab.experiments.common.means import geometric_mean
 from hessianlens.losses import SquareLoss
@@ -81,9 +82,9 @@ def jacobian_of_a_head() -> Finding:
     other, own, printed = _jacobian_gaps()
     return Finding(
         checks=(
-            at_most("largest change when another head is drawn anew", largest(other), EXACT),
-            at_least("smallest change when the head itself is drawn anew", smallest(own), 1e-3),
-            at_most("largest distance from Remark E.1", largest(printed), EXACT),
+            at_most("largest change when another head is drawn anew", other, EXACT),
+            at_least("smallest change when the head itself is drawn anew", own, 1e-3),
+            at_most("largest distance from Remark E.1", printed, EXACT),
         )
     )
 
@@ -108,8 +109,8 @@ def between_heads() -> Finding:
                 )
     return Finding(
         checks=(
-            *(at_most(f"largest functional entry between heads, {n}", largest(v), 1e-14) for n, v in across.items()),
-            at_least("smallest norm of the outer product between heads", smallest(outer), 1e-6),
+            *(at_most(f"largest functional entry between heads, {n}", v, 1e-14) for n, v in across.items()),
+            at_least("smallest norm of the outer product between heads", outer, 1e-6),
         )
     )
 
@@ -169,7 +170,7 @@ def _dominance() -> dict[float, dict[int, list[float]]]:
 
 
 def _part_ratio(H: AttentionHessian) -> float:
-    return float(H.outer[:].frobenius_norm()) / float(H.functional[:].frobenius_norm())
+    return block_norm(H, "outer") / block_norm(H, "functional")
 
 
 @claim("P55")
@@ -192,11 +193,9 @@ def outer_dominates() -> Finding:
         conditional=dominates(0.1),
         support=(at_most("|H_o| / |H_f| at H = 4, tokens of scale 1", found[1.0][4], 3),),
         example=f"|H_o| / |H_f| for H = 1, 2, 4: {shown}.",
-        curves=Curves(
+        curves=Curves.log_log(
             "heads H",
             "|H_o| / |H_f|",
             {f"tokens of scale {s:g}": (tuple(map(float, HEADS)), tuple(r.values())) for s, r in found.items()},
-            log_x=True,
-            log_y=True,
         ),
     )

@@ -8,10 +8,11 @@ from torch import Tensor
 
 from hessianlens.lab.claims.check import Check, as_printed
 from hessianlens.lab.claims.definition import claim
-from hessianlens.lab.claims.draws import measured, seeds
+from hessianlens.lab.claims.draws import measured
 from hessianlens.lab.claims.figures import farthest
 from hessianlens.lab.claims.finding import Finding
-from hessianlens.lab.claims.samples import Sample, holding, sample
+from hessianlens.lab.claims.measures import block_norm
+from hessianlens.lab.claims.samples import Sample, holding, samples_of
 from hessianlens.losses import SquareLoss
 from hessianlens.theory import AttentionHessian, attention_hessian
 
@@ -24,7 +25,7 @@ POWERS: dict[str, dict[str, tuple[int, int, int]]] = {
 
 @measured
 def _samples() -> tuple[Sample, ...]:
-    return tuple(sample(seed, *shape) for shape in ((5, 3, 2), (4, 3, 3)) for seed in seeds(5))
+    return samples_of(((5, 3, 2), (4, 3, 3)), 5)
 
 
 @measured
@@ -47,15 +48,14 @@ def _powers() -> dict[tuple[str, str, str, str], list[float]]:
 
 
 def _norms(H: AttentionHessian) -> dict[tuple[str, str], float]:
-    return {(p, b): float(H.part(p)[b[0], b[1]].frobenius_norm()) for p, blocks in POWERS.items() for b in blocks}
+    return {(p, b): block_norm(H, p, b) for p, blocks in POWERS.items() for b in blocks}
 
 
 def _hessian(one: Sample, weights: dict[str, Tensor], residual: str) -> AttentionHessian:
     layer = holding(one.layer.with_parameters(weights), one.X, one.setting.A)
     if residual == "moving":
         return attention_hessian(layer, one.X, SquareLoss(one.Y))
-    factor = 2 / one.Y.numel()
-    return attention_hessian(layer, one.X, grad=factor * one.Y, curvature=factor)
+    return one.held(layer)
 
 
 def _checks(part: str, residual: str) -> tuple[Check, ...]:

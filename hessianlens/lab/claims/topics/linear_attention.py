@@ -8,30 +8,27 @@ import torch
 
 from hessianlens.lab.claims.check import Check, at_least, at_most, close, equal, share
 from hessianlens.lab.claims.definition import claim
-from hessianlens.lab.claims.draws import seeds
-from hessianlens.lab.claims.figures import farthest, gap, largest, relative_minimum, smallest
+from hessianlens.lab.claims.figures import EXACT, ROUNDING, farthest, gap, largest, negatives, relative_minimum, same
 from hessianlens.lab.claims.finding import Finding
-from hessianlens.lab.claims.samples import EXACT, Sample, described, many_samples, sample, small_samples
+from hessianlens.lab.claims.measures import block_norm
+from hessianlens.lab.claims.samples import Sample, described, first_sample, many_samples, small_samples
 from hessianlens.lab.claims.witness import Witness, mean_square
 from hessianlens.lab.claims.wording import numbers
-from hessianlens.theory import AttentionHessian, attention_hessian, paper
+from hessianlens.theory import paper
 from hessianlens.theory.paper import kron
 
 BLOCKS = ("QQ", "KK", "VV", "QK", "VQ", "VK")
-ROUNDING = -1e-10
-"""A relative eigenvalue above this is not called negative."""
 
 
 def _remark_checks(part: str, pairs: tuple[str, ...]) -> tuple[Check, ...]:
     printed = {"outer": paper.remark_4_1_outer, "functional": paper.remark_4_1_functional}[part]
     return tuple(
-        at_most(
-            f"{part} {pair}, largest relative difference",
-            largest(
-                gap(printed(s.setting, pair[0], pair[1]), s.linear.witness.block(part, *pair))  # type: ignore[arg-type]
+        same(
+            f"{part} {pair}",
+            (
+                (printed(s.setting, pair[0], pair[1]), s.linear.witness.block(part, *pair))  # type: ignore[arg-type]
                 for s in small_samples()
             ),
-            EXACT,
         )
         for pair in pairs
     )
@@ -53,9 +50,9 @@ def linear_functional_blocks() -> Finding:
     return Finding(
         checks=(
             *_remark_checks("functional", ("VQ", "QK")),
-            *(at_most(f"largest entry of functional {p}", largest(sizes[p]), 0.0) for p in ("QQ", "KK", "VV")),
+            *(at_most(f"largest entry of functional {p}", sizes[p], 0.0) for p in ("QQ", "KK", "VV")),
             *(
-                at_least(f"largest entry of functional {p}, smallest of {len(sizes[p])}", smallest(sizes[p]), 1e-6)
+                at_least(f"largest entry of functional {p}, smallest of {len(sizes[p])}", sizes[p], 1e-6)
                 for p in ("QK", "VQ", "VK")
             ),
         )
@@ -104,18 +101,11 @@ def powers_without_softmax() -> Finding:
 
 def _powers(one: Sample, tokens: float, weights: float) -> dict[tuple[str, str], float]:
     """log2 of what doubling the tokens or the weights does to every block that is not zero, by part and block."""
-    layer, factor = one.linear.layer, 2 / one.Y.numel()
+    layer = one.linear.layer
     scaled = layer.with_parameters({n: weights * w for n, w in one.weights.items()})
-    before, after = (
-        attention_hessian(at, x * one.X, grad=factor * one.Y, curvature=factor)
-        for at, x in ((layer, 1.0), (scaled, tokens))
-    )
+    before, after = one.held(layer), one.held(scaled, tokens * one.X)
     blocks = [("outer", b) for b in BLOCKS] + [("functional", b) for b in BLOCKS if b[0] != b[1]]
-    return {(p, b): math.log2(_norm(after, p, b) / _norm(before, p, b)) for p, b in blocks}
-
-
-def _norm(H: AttentionHessian, part: str, block: str) -> float:
-    return float(H.part(part)[block[0], block[1]].frobenius_norm())
+    return {(p, b): math.log2(block_norm(after, p, b) / block_norm(before, p, b)) for p, b in blocks}
 
 
 @claim("P43")
@@ -125,9 +115,7 @@ def covariances_suffice() -> Finding:
     for one in small_samples():
         for name, value in {**_mlp_gaps(one), **_attention_gaps(one)}.items():
             gaps.setdefault(name, []).append(value)
-    return Finding(
-        checks=tuple(at_most(f"{name}, largest relative difference", largest(v), EXACT) for name, v in gaps.items())
-    )
+    return Finding(checks=tuple(at_most(f"{name}, largest relative difference", v, EXACT) for name, v in gaps.items()))
 
 
 def _mlp_gaps(one: Sample) -> dict[str, float]:
@@ -176,23 +164,21 @@ def softmax_makes_blocks_indefinite() -> Finding:
     found = {b: diagonal_minima("softmax", b) for b in "QKV"}
     linear = {b: diagonal_minima("linear", b) for b in "QK"}
     fitted = [relative_minimum(s.at_target.hessian.full["Q", "Q"].to_dense()) for s in many_samples()]
-    one = next(
-        s for s in (sample(seed, 2, 1, 1) for seed in seeds(100)) if float(s.witness.block("full", "Q", "Q")) < 0
-    )
-    counted = {b: share(f"{b}{b} blocks with a negative eigenvalue", _negative(v), 50, 0.9) for b, v in found.items()}
+    one = first_sample((2, 1, 1), lambda s: float(s.witness.block("full", "Q", "Q")) < 0)
+    counted = {b: share(f"{b}{b} blocks with a negative eigenvalue", negatives(v), 50, 0.9) for b, v in found.items()}
     return Finding(
         checks=tuple(counted.values()),
         conditional=(
             counted["Q"],
             counted["K"],
             *(
-                at_least(f"linear attention, {b}{b}: smallest relative eigenvalue", smallest(v), ROUNDING)
+                at_least(f"linear attention, {b}{b}: smallest relative eigenvalue", v, ROUNDING)
                 for b, v in linear.items()
             ),
         ),
         support=(
-            at_least("softmax, VV: smallest relative eigenvalue of 50", smallest(found["V"]), ROUNDING),
-            at_least("softmax at zero residual, QQ: smallest relative eigenvalue of 50", smallest(fitted), ROUNDING),
+            at_least("softmax, VV: smallest relative eigenvalue of 50", found["V"], ROUNDING),
+            at_least("softmax at zero residual, QQ: smallest relative eigenvalue of 50", fitted, ROUNDING),
         ),
         example=f"{described(one)}: H(V,V) ="
         f" {numbers(one.witness.block('full', 'V', 'V')[0, 0])}, H(Q,Q) ="
@@ -200,10 +186,6 @@ def softmax_makes_blocks_indefinite() -> Finding:
         f" {numbers(one.witness.block('outer', 'Q', 'Q')[0, 0])} + functional"
         f" {numbers(one.witness.block('functional', 'Q', 'Q')[0, 0])}.",
     )
-
-
-def _negative(values: list[float]) -> int:
-    return sum(v < ROUNDING for v in values)
 
 
 @claim("P45")
@@ -214,11 +196,9 @@ def linear_blocks_are_semi_definite() -> Finding:
     ]
     return Finding(
         checks=(
-            at_most("largest entry of a functional diagonal block", largest(functional), 0.0),
+            at_most("largest entry of a functional diagonal block", functional, 0.0),
             *(
-                at_least(
-                    f"{b}{b}: smallest relative eigenvalue of 50", smallest(diagonal_minima("linear", b)), ROUNDING
-                )
+                at_least(f"{b}{b}: smallest relative eigenvalue of 50", diagonal_minima("linear", b), ROUNDING)
                 for b in "QKV"
             ),
         )

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from hessianlens.lab.claims.check import at_least, at_most, close
 from hessianlens.lab.claims.definition import claim
-from hessianlens.lab.claims.draws import measured, seeds
+from hessianlens.lab.claims.draws import first_seed, measured, seeds
 from hessianlens.lab.claims.figures import largest
 from hessianlens.lab.claims.finding import Curves, Finding
 from hessianlens.lab.claims.samples import normal
@@ -94,7 +94,7 @@ def degree_of_stacked_attention() -> Finding:
 
 def _stack_curves() -> Curves:
     scales = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
-    found = [_attention_witness(seeds(1)[0], 2, scale, 1.0) for scale in scales]
+    found = [_attention_witness(first_seed(), 2, scale, 1.0) for scale in scales]
     drawn = {
         f"layer {layer + 1}, {name}": (
             scales,
@@ -103,7 +103,7 @@ def _stack_curves() -> Curves:
         for layer in (0, 1)
         for part, name in (("outer", "outer product"), ("full", "full"))
     }
-    return Curves("scale of the tokens", "norm of the W_Q block, D = 2", drawn, log_x=True, log_y=True)
+    return Curves.log_log("scale of the tokens", "norm of the W_Q block, D = 2", drawn)
 
 
 def _mlp(X: Tensor, w: Weights, activation: Callable[[Tensor], Tensor]) -> Tensor:

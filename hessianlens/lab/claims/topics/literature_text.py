@@ -5,9 +5,8 @@ from __future__ import annotations
 from hessianlens.lab.claims.activations import drawn_samples
 from hessianlens.lab.claims.check import at_most, equal
 from hessianlens.lab.claims.definition import claim
-from hessianlens.lab.claims.figures import gap, largest
+from hessianlens.lab.claims.figures import EXACT, gap, largest
 from hessianlens.lab.claims.finding import Finding
-from hessianlens.lab.claims.samples import EXACT
 from hessianlens.theory.paper import theorem_3_1, theorem_3_2
 from hessianlens.theory.paper.printed import Block
 

@@ -12,10 +12,10 @@ from torch import Tensor
 from hessianlens.attention import second_moment, third_moment
 from hessianlens.lab.claims.check import at_least, at_most, close
 from hessianlens.lab.claims.definition import claim
-from hessianlens.lab.claims.draws import measured, seeds
-from hessianlens.lab.claims.figures import largest, slope, smallest
+from hessianlens.lab.claims.draws import first_seed, measured, seeds
+from hessianlens.lab.claims.figures import median, slope
 from hessianlens.lab.claims.finding import Curves, Finding
-from hessianlens.lab.claims.measures import query_key_norm
+from hessianlens.lab.claims.measures import block_norm, query_key_norm
 from hessianlens.lab.claims.samples import Sample, holding, normal, sample
 from hessianlens.losses import SquareLoss
 from hessianlens.theory import AttentionHessian, attention_hessian
@@ -58,12 +58,10 @@ def uniform_attention_at_initialisation() -> Finding:
         example=f"d_V = 16, tokens N(0, 1): the scores have standard deviation {found[fixed][0]:.2f} at d_K = 16 and"
         f" {found[fixed][-1]:.2f} at d_K = 1024; with d_V = d_K and embeddings N(0, 0.64/d_V) it falls from"
         f" {found[small][0]:.3f} to {found[small][-1]:.5f}.",
-        curves=Curves(
+        curves=Curves.log_log(
             "d_K",
             "standard deviation of the scores",
             {kind: (tuple(map(float, WIDTHS)), values) for kind, values in found.items()},
-            log_x=True,
-            log_y=True,
         ),
     )
 
@@ -75,37 +73,30 @@ def similar_tokens() -> Finding:
     runs = [[_at_spread(seed, eps) for eps in spreads] for seed in seeds(5)]
     totals = [[query_key_norm(H, "full") for H in run] for run in runs]
     wanted = {("outer", "QQ"): 4, ("functional", "QQ"): 3, ("t_functional", "QK"): 2}
-    powers = {
-        key: [
-            slope(spreads[3:], [float(H.part(key[0])[tuple(key[1])].frobenius_norm()) for H in run[3:]]) for run in runs
-        ]
-        for key in wanted
-    }
-    values = [float(run[-1].outer["V", "V"].frobenius_norm() / run[2].outer["V", "V"].frobenius_norm()) for run in runs]
+    powers = {key: [slope(spreads[3:], [block_norm(H, *key) for H in run[3:]]) for run in runs] for key in wanted}
+    values = [block_norm(run[-1], "outer", "VV") / block_norm(run[2], "outer", "VV") for run in runs]
     return Finding(
         checks=(
             at_most(
                 "query-key norm over that at the next larger spread, largest",
-                largest(b / a for run in totals for a, b in pairwise(run)),
+                (b / a for run in totals for a, b in pairwise(run)),
                 0.5,
             ),
             *(
                 close(
                     f"power of eps in {part.replace('t_', 'T-')} {block}, farthest of 5 seeds",
-                    max(p, key=lambda v: abs(v - wanted[part, block])),
+                    p,
                     wanted[part, block],
                     0.1,
                 )
                 for (part, block), p in powers.items()
             ),
-            at_least("value block at the smallest eps over that at 0.1, smallest", smallest(values), 0.5),
+            at_least("value block at the smallest eps over that at 0.1, smallest", values, 0.5),
         ),
-        curves=Curves(
+        curves=Curves.log_log(
             "spread of the tokens",
             "norm of the query-key part, uniform attention",
             {f"seed {s}": (spreads, tuple(run)) for s, run in zip(seeds(3), totals, strict=False)},
-            log_x=True,
-            log_y=True,
         ),
     )
 
@@ -126,17 +117,15 @@ def one_hot_attention() -> Finding:
     powers = [slope(shares[2:], run[2:]) for run in runs]
     return Finding(
         checks=(
-            at_most("one-hot rows: largest entry of M_2 and M_3", largest(m for m, _, _ in exact), 1e-25),
-            at_most("one-hot rows: largest norm of a query-key block", largest(q for _, q, _ in exact), 1e-25),
-            at_least("one-hot rows: smallest norm of the value block", smallest(v for _, _, v in exact), 1e-3),
-            at_least("power of eps in the query-key norm, smallest of 10 seeds", smallest(powers), 0.95),
+            at_most("one-hot rows: largest entry of M_2 and M_3", (m for m, _, _ in exact), 1e-25),
+            at_most("one-hot rows: largest norm of a query-key block", (q for _, q, _ in exact), 1e-25),
+            at_least("one-hot rows: smallest norm of the value block", (v for _, _, v in exact), 1e-3),
+            at_least("power of eps in the query-key norm, smallest of 10 seeds", powers, 0.95),
         ),
-        curves=Curves(
+        curves=Curves.log_log(
             "share of uniform attention",
             "norm of the query-key part",
             {f"seed {s}": (shares, tuple(run)) for s, run in zip(seeds(3), runs, strict=False)},
-            log_x=True,
-            log_y=True,
         ),
     )
 
@@ -155,7 +144,7 @@ def _one_hot(seed: int) -> tuple[float, float, float]:
     H = attention_hessian(replace(one.layer, mask=mask), one.X, SquareLoss(one.Y))
     A = H.heads[0].weights[0]
     moments = max(float(second_moment(A, one.X).abs().max()), float(third_moment(A, one.X).abs().max()))
-    return moments, query_key_norm(H, "full"), float(H.full["V", "V"].frobenius_norm())
+    return moments, query_key_norm(H, "full"), block_norm(H, "full", "VV")
 
 
 @claim("P40")
@@ -165,28 +154,20 @@ def dispersed_attention() -> Finding:
     scales = tuple(ratios)
     low, high = scales[0], scales[-1]
     gain = [_gain(seed, high) for seed in seeds(6)]
-    one = _uniform(seeds(1)[0], low)
+    one = _uniform(first_seed(), low)
     return Finding(
-        checks=tuple(
-            at_least(f"outer over functional, token scale {s:g}, smallest", smallest(r), 1) for s, r in ratios.items()
-        ),
-        conditional=(
-            at_least(f"outer over functional, token scale {high:g}, smallest of 6 seeds", smallest(ratios[high]), 1),
-        ),
+        checks=tuple(at_least(f"outer over functional, token scale {s:g}, smallest", r, 1) for s, r in ratios.items()),
+        conditional=(at_least(f"outer over functional, token scale {high:g}, smallest of 6 seeds", ratios[high], 1),),
         support=(
-            at_most(f"outer over functional, token scale {low:g}, largest", largest(ratios[low]), 1),
-            at_least(
-                f"ratio at uniform over ratio at peaked attention, token scale {high:g}, median", _median(gain), 1
-            ),
+            at_most(f"outer over functional, token scale {low:g}, largest", ratios[low], 1),
+            at_least(f"ratio at uniform over ratio at peaked attention, token scale {high:g}, median", median(gain), 1),
         ),
         example=f"L = 16, d_V = d_K = 4, uniform attention, tokens N(0, {low:g}^2): the query-key outer part has norm"
         f" {query_key_norm(one, 'outer'):.2g}, the functional part {query_key_norm(one, 'functional'):.2g}.",
-        curves=Curves(
+        curves=Curves.log_log(
             "token scale",
             "outer over functional norm, query-key part, uniform attention",
             {f"seed {s}": (scales, tuple(r[i] for r in ratios.values())) for i, s in enumerate(seeds(5))},
-            log_x=True,
-            log_y=True,
         ),
     )
 
@@ -214,9 +195,4 @@ def _gain(seed: int, scale: float) -> float:
 
 def _held(one: Sample, A: Tensor) -> AttentionHessian:
     """The Hessian at an attention matrix, with the residual Y, so that only attention and tokens differ."""
-    factor = 2 / one.Y.numel()
-    return attention_hessian(holding(one.layer, one.X, A), one.X, grad=factor * one.Y, curvature=factor)
-
-
-def _median(values: list[float]) -> float:
-    return float(torch.tensor(values).median())
+    return one.held(holding(one.layer, one.X, A))

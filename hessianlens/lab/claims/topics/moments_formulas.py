@@ -11,9 +11,9 @@ from hessianlens.attention import SelfAttention, second_moment, third_moment
 from hessianlens.lab.claims.check import at_least, at_most, equal, true
 from hessianlens.lab.claims.definition import claim
 from hessianlens.lab.claims.draws import seeds
-from hessianlens.lab.claims.figures import gap, largest, smallest
+from hessianlens.lab.claims.figures import EXACT, gap, same
 from hessianlens.lab.claims.finding import Finding
-from hessianlens.lab.claims.samples import EXACT, Sample, holding, normal, sample, small_samples
+from hessianlens.lab.claims.samples import Sample, holding, normal, sample, small_samples
 from hessianlens.theory import attention_hessian, paper
 from hessianlens.theory.paper import kron
 
@@ -31,9 +31,9 @@ def second_moment_form() -> Finding:
         forms.append(gap(paper.z_1_from_moments(X, A), one.setting.Z_1))
     return Finding(
         checks=(
-            at_most("moments against sums over tokens, largest relative difference", largest(moments), EXACT),
+            at_most("moments against sums over tokens, largest relative difference", moments, EXACT),
             true("M_2 is L d_V x d_V and M_3 is L d_V^2 x d_V at every shape", all(sizes)),
-            at_most("X * M_2 minus Z_1, largest relative difference", largest(forms), EXACT),
+            at_most("X * M_2 minus Z_1, largest relative difference", forms, EXACT),
         )
     )
 
@@ -74,11 +74,7 @@ def third_moment_form() -> Finding:
             ),
         ),
         support=(
-            at_most(
-                "(I kron K kron I)(X * vec(X) * M_3) minus Z_2, largest relative difference",
-                largest(gap(found, s.setting.Z_2) for found, s in pairs),
-                EXACT,
-            ),
+            same("(I kron K kron I)(X * vec(X) * M_3) minus Z_2", ((found, s.setting.Z_2) for found, s in pairs)),
             true("that matrix is L d_V^3 x d_V^2 at every shape", all(_has_right_size(f, s) for f, s in pairs)),
         ),
         example=f"L = {L}, d_V = {d}: X has {L} rows, X^T has {d}, M_3 has {L * d * d} = {L} blocks of {d * d}. Z_2 is"
@@ -122,20 +118,14 @@ def moments_by_block() -> Finding:
         checks=(
             *(
                 at_most(
-                    f"{name} rebuilt, largest relative difference",
-                    largest(_rebuilt(s)[name] for s in small_samples()),
-                    EXACT,
+                    f"{name} rebuilt, largest relative difference", (_rebuilt(s)[name] for s in small_samples()), EXACT
                 )
                 for name in ("outer VV from M_1", "outer QQ from M_2", "outer QK from M_2", "functional QQ from M_3")
             ),
-            at_most("M_1 kept: change of the value block", largest(c.value_outer for c in kept_one), 1e-9),
-            at_least("M_1 kept, M_2 moved: change of outer QQ", smallest(c.query_outer for c in kept_one), 1e-3),
-            at_most("M_1, M_2 kept: change of outer QQ", largest(c.query_outer for c in kept_two), 1e-9),
-            at_least(
-                "M_1, M_2 kept, M_3 moved: change of functional QQ",
-                smallest(c.query_functional for c in kept_two),
-                1e-3,
-            ),
+            at_most("M_1 kept: change of the value block", (c.value_outer for c in kept_one), 1e-9),
+            at_least("M_1 kept, M_2 moved: change of outer QQ", (c.query_outer for c in kept_one), 1e-3),
+            at_most("M_1, M_2 kept: change of outer QQ", (c.query_outer for c in kept_two), 1e-9),
+            at_least("M_1, M_2 kept, M_3 moved: change of functional QQ", (c.query_functional for c in kept_two), 1e-3),
         )
     )
 

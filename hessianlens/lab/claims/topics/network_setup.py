@@ -11,10 +11,10 @@ from torch import Tensor
 from hessianlens.lab.claims.check import at_least, at_most, close, equal
 from hessianlens.lab.claims.definition import claim
 from hessianlens.lab.claims.draws import seeds
-from hessianlens.lab.claims.figures import gap, largest, smallest
+from hessianlens.lab.claims.figures import EXACT, gap
 from hessianlens.lab.claims.finding import Finding
 from hessianlens.lab.claims.networks import HISTOGRAM, PUBLISHED, TASK
-from hessianlens.lab.claims.samples import EXACT, normal, sample
+from hessianlens.lab.claims.samples import normal, sample
 from hessianlens.lab.claims.witness import Weights, Witness, attention_output, mean_square, softmax_rows
 from hessianlens.models import Transformer
 from hessianlens.theory import numerical_rank
@@ -56,11 +56,8 @@ def last_layer() -> Finding:
             naive.append(gap(theorem_3_1(top.setting, "Q", "Q"), network.block("outer", "Q", "Q")))
     return Finding(
         checks=(
-            *(
-                at_most(f"largest distance, {part} blocks of the last layer", largest(g), 1e-8)
-                for part, g in gaps.items()
-            ),
-            at_least("smallest distance if X is not replaced (a test of the test)", smallest(naive), 1e-2),
+            *(at_most(f"largest distance, {part} blocks of the last layer", g, 1e-8) for part, g in gaps.items()),
+            at_least("smallest distance if X is not replaced (a test of the test)", naive, 1e-2),
         )
     )
 
@@ -121,22 +118,17 @@ def same_functions() -> Finding:
         for d_k in gaps:
             Q, K = _nearest(W, min(d_k, d))
             gaps[d_k].append(gap(X @ Q @ K.T @ X.T, X @ W @ X.T))
-    wide = at_most("largest distance of scores, d_K = 4 and 5", largest(gaps[4] + gaps[5]), EXACT)
+    wide = at_most("largest distance of scores, d_K = 4 and 5", gaps[4] + gaps[5], EXACT)
     identity = torch.eye(2, dtype=torch.float64)
     Q, K = _nearest(identity, 1)
     left = float((identity - Q @ K.T).norm())
     return Finding(
-        checks=(
-            wide,
-            at_most("largest distance of scores, d_K = 1, 2, 3", largest(gaps[1] + gaps[2] + gaps[3]), EXACT),
-        ),
+        checks=(wide, at_most("largest distance of scores, d_K = 1, 2, 3", gaps[1] + gaps[2] + gaps[3], EXACT)),
         conditional=(wide,),
         support=(
             equal("smallest rank of a random W_QK, d = 4", min(ranks), 4),
             at_least(
-                "smallest distance of scores to the best product, d_K = 1, 2, 3",
-                smallest(gaps[1] + gaps[2] + gaps[3]),
-                1e-3,
+                "smallest distance of scores to the best product, d_K = 1, 2, 3", gaps[1] + gaps[2] + gaps[3], 1e-3
             ),
             equal(
                 "widths d_K at which two matrices have fewer parameters, d = 4",

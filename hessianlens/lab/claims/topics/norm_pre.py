@@ -8,6 +8,7 @@ from hessianlens.lab.claims.check import Check, at_least, at_most
 from hessianlens.lab.claims.definition import claim
 from hessianlens.lab.claims.finding import Curves, Finding
 from hessianlens.lab.claims.networks import Network, growth, mean_norms
+from hessianlens.lab.claims.wording import fixed
 
 SIGMAS = (0.01, 0.1, 1.0, 10.0)
 """The range of Figure 3b."""
@@ -51,7 +52,7 @@ def _curves() -> Curves:
                 SIGMAS,
                 tuple(mean_norms(network, SIGMAS, key, REPEATS)),
             )
-    return Curves("standard deviation of the embeddings", "Frobenius norm", drawn, log_x=True, log_y=True)
+    return Curves.log_log("standard deviation of the embeddings", "Frobenius norm", drawn)
 
 
 @claim("P51")
@@ -72,7 +73,7 @@ def norm_against_softmax() -> Finding:
     kinds = ("softmax", "sigmoid", "linear")
     bare, normed, scaled = ({kind: exponents(kind, norm, SMALL) for kind in kinds} for norm in (None, "pre", "scale"))
     post = difference("softmax", "post", SMALL)
-    shown = "; ".join(f"{kind}: ({_shown(bare[kind])}) without, ({_shown(normed[kind])}) with" for kind in kinds)
+    shown = "; ".join(f"{kind}: ({fixed(bare[kind])}) without, ({fixed(normed[kind])}) with" for kind in kinds)
     return Finding(
         checks=(
             at_least("difference without norm, softmax", _apart(bare["softmax"]), 1),
@@ -89,14 +90,9 @@ def norm_against_softmax() -> Finding:
             at_least("difference with Post-LN, softmax", post, 2.5),
         ),
         example=f"exponents of (W_Q, W_V), d = 16, sigma 0.01 to 0.1, without and with Pre-LN: {shown}; softmax with "
-        f"a division by the root mean square: ({_shown(scaled['softmax'])}).",
+        f"a division by the root mean square: ({fixed(scaled['softmax'])}).",
     )
 
 
 def _apart(exponents: tuple[float, float]) -> float:
     return abs(exponents[0] - exponents[1])
-
-
-def _shown(exponents: tuple[float, float]) -> str:
-    """Rounded, and without the sign of a rounded zero."""
-    return ", ".join(f"{round(e, 1) + 0.0:.1f}" for e in exponents)

@@ -7,16 +7,14 @@ import torch
 from hessianlens.attention import SingleMatrixAttention
 from hessianlens.lab.claims.check import Check, at_least, at_most, equal, share
 from hessianlens.lab.claims.definition import claim
-from hessianlens.lab.claims.draws import measured, seeds
-from hessianlens.lab.claims.figures import largest, relative_minimum, smallest
+from hessianlens.lab.claims.draws import measured
+from hessianlens.lab.claims.figures import EXACT, ROUNDING, largest, negatives, relative_minimum
 from hessianlens.lab.claims.finding import Finding
 from hessianlens.lab.claims.measures import merged, pair_gap
-from hessianlens.lab.claims.samples import EXACT, Sample, described, many_samples, sample
+from hessianlens.lab.claims.samples import Sample, described, first_sample, many_samples
 from hessianlens.lab.claims.wording import numbers
 from hessianlens.losses import SquareLoss
 from hessianlens.theory import attention_hessian
-
-ROUNDING = -1e-10
 
 
 @measured
@@ -29,15 +27,9 @@ def t_outer_minima() -> dict[str, list[float]]:
     }
 
 
-def _negative(values: list[float]) -> int:
-    return sum(v < ROUNDING for v in values)
-
-
 def _example() -> Sample:
     """The first layer of two scalar tokens whose T-outer-product Hessian has a negative eigenvalue."""
-    return next(
-        s for s in (sample(seed, 2, 1, 1) for seed in seeds(100)) if relative_minimum(s.query_key("t_outer")) < -0.1
-    )
+    return first_sample((2, 1, 1), lambda s: relative_minimum(s.query_key("t_outer")) < -0.1)
 
 
 @claim("B9")
@@ -46,11 +38,11 @@ def t_outer_sign() -> Finding:
     found, one = t_outer_minima(), _example()
     matrix = one.query_key("t_outer")
     return Finding(
-        checks=(at_least("T-outer-product: smallest relative eigenvalue of 50", smallest(found["softmax"]), ROUNDING),),
+        checks=(at_least("T-outer-product: smallest relative eigenvalue of 50", found["softmax"], ROUNDING),),
         support=(
-            share("layers with a negative eigenvalue", _negative(found["softmax"]), 50, 0.9),
-            at_least("zero residual: smallest relative eigenvalue of 50", smallest(found["zero residual"]), ROUNDING),
-            at_least("no softmax: smallest relative eigenvalue of 50", smallest(found["no softmax"]), ROUNDING),
+            share("layers with a negative eigenvalue", negatives(found["softmax"]), 50, 0.9),
+            at_least("zero residual: smallest relative eigenvalue of 50", found["zero residual"], ROUNDING),
+            at_least("no softmax: smallest relative eigenvalue of 50", found["no softmax"], ROUNDING),
         ),
         example=f"{described(one)}: the"
         f" T-outer-product Hessian is {numbers(matrix)}, with eigenvalues {numbers(torch.linalg.eigvalsh(matrix))}.",
@@ -62,22 +54,20 @@ def source_of_negative_curvature() -> Finding:
     """Both parts bring negative curvature."""
     without = [s.query_key("full") - s.query_key("t_functional") for s in many_samples()]
     pairs = [relative_minimum(s.query_key("t_functional")) for s in many_samples()]
-    one = next(s for s in (sample(seed, 3, 2, 1) for seed in seeds(100)) if _mixed(s.query_key("t_outer"), 0.1))
+    one = first_sample((3, 2, 1), lambda s: _mixed(s.query_key("t_outer"), 0.1))
     return Finding(
         checks=(
             at_least(
                 "without the T-functional term: smallest relative eigenvalue of 50",
-                smallest(map(relative_minimum, without)),
+                map(relative_minimum, without),
                 ROUNDING,
             ),
         ),
         support=(
             share("without it: layers with eigenvalues of both signs", sum(_mixed(m, 1e-10) for m in without), 50, 0.9),
-            share("layers whose T-functional part has a negative eigenvalue", _negative(pairs), 50),
+            share("layers whose T-functional part has a negative eigenvalue", negatives(pairs), 50),
             at_least(
-                "no softmax, without it: smallest relative eigenvalue of 50",
-                smallest(t_outer_minima()["no softmax"]),
-                ROUNDING,
+                "no softmax, without it: smallest relative eigenvalue of 50", t_outer_minima()["no softmax"], ROUNDING
             ),
         ),
         example=f"{described(one)}: without the T-functional"
@@ -104,7 +94,7 @@ def _linear_pair_checks() -> tuple[Check, ...]:
     return (
         share(
             "linear attention: T-functional Hessians with a negative eigenvalue",
-            _negative([relative_minimum(m) for m in linear]),
+            negatives([relative_minimum(m) for m in linear]),
             50,
         ),
         at_most("linear attention: spectrum minus its mirror image, largest", mirrors, EXACT),
@@ -119,8 +109,8 @@ def belongs_to_the_parameterization() -> Finding:
     return Finding(
         checks=(
             *_linear_pair_checks(),
-            share("linear attention, two matrices: Hessians with a negative eigenvalue", _negative(two), 50),
-            equal("linear attention, one matrix: Hessians with a negative eigenvalue", _negative(one), 0),
+            share("linear attention, two matrices: Hessians with a negative eigenvalue", negatives(two), 50),
+            equal("linear attention, one matrix: Hessians with a negative eigenvalue", negatives(one), 0),
         )
     )
 

@@ -7,11 +7,11 @@ from torch import Tensor
 
 from hessianlens.lab.claims.check import Check, at_least, at_most, equal
 from hessianlens.lab.claims.definition import claim
-from hessianlens.lab.claims.draws import measured, seeds
-from hessianlens.lab.claims.figures import largest
+from hessianlens.lab.claims.draws import first_seed, measured, seeds
+from hessianlens.lab.claims.figures import EXACT, largest, median
 from hessianlens.lab.claims.finding import Curves, Finding
 from hessianlens.lab.claims.measures import flip_gap, group_spread, pair_gap
-from hessianlens.lab.claims.samples import EXACT, many_samples, normal, sample
+from hessianlens.lab.claims.samples import many_samples, normal, sample
 from hessianlens.lab.claims.witness import Weights, Witness, mean_square
 from hessianlens.lab.claims.wording import numbers
 
@@ -40,13 +40,11 @@ def mlp_checks(kind: str) -> tuple[Check, Check]:
     spectra = _mlp_spectra(kind == "ReLU")
     return (
         at_most(
-            f"two-layer {kind} MLP: spectrum minus its mirror image, largest",
-            largest(pair_gap(v) for v, _ in spectra),
-            EXACT,
+            f"two-layer {kind} MLP: spectrum minus its mirror image, largest", (pair_gap(v) for v, _ in spectra), EXACT
         ),
         at_most(
             f"two-layer {kind} MLP: spread inside groups of the hidden width, largest",
-            largest(group_spread(v, width) for v, width in spectra),
+            (group_spread(v, width) for v, width in spectra),
             EXACT,
         ),
     )
@@ -91,8 +89,8 @@ def block_hollow_matrices() -> Finding:
     two = [s.query_key("t_functional") for s in many_samples()]
     three = [s.linear.hessian.functional[:].to_dense() for s in many_samples()]
     flips = [flip_gap(m) for m in two]
-    pairs = at_most("two blocks: spectrum minus its mirror image, largest of 50", largest(map(_mirror, two)), EXACT)
-    flipped = at_most("two blocks: residual of the flipped eigenvectors, largest of 50", largest(flips), EXACT)
+    pairs = at_most("two blocks: spectrum minus its mirror image, largest of 50", map(_mirror, two), EXACT)
+    flipped = at_most("two blocks: residual of the flipped eigenvectors, largest of 50", flips, EXACT)
     signs = equal("two blocks: layers with both signs", sum(_both_signs(m) for m in two), 50)
     fitted = [s.at_target.query_key("t_functional").abs().max() for s in many_samples()[:5]]
     small = torch.tensor([[0.0, 1.0, 1.0], [1.0, 0.0, 1.0], [1.0, 1.0, 0.0]], dtype=torch.float64)
@@ -101,9 +99,7 @@ def block_hollow_matrices() -> Finding:
             pairs,
             flipped,
             signs,
-            at_most(
-                "three blocks: spectrum minus its mirror image, largest of 50", largest(map(_mirror, three)), EXACT
-            ),
+            at_most("three blocks: spectrum minus its mirror image, largest of 50", map(_mirror, three), EXACT),
         ),
         conditional=(pairs, flipped, signs),
         support=(
@@ -156,14 +152,12 @@ def bulk_of_the_spectrum() -> Finding:
     """At small tokens the T-functional part is almost the whole spectrum; at large ones the T-outer part joins."""
     found = _bulk_distances()
     checks = {
-        s: at_most(
-            f"distance from the T-functional bulk, token scale {s:g}, largest of 15", largest(f for f, _ in v), 0.2
-        )
+        s: at_most(f"distance from the T-functional bulk, token scale {s:g}, largest of 15", (f for f, _ in v), 0.2)
         for s, v in found.items()
     }
     nearer = {s: sum(f < o for f, o in v) for s, v in found.items()}
     high = SCALES[-1]
-    one = sample(seeds(1)[0], 10, 6, 2, token_scale=high)
+    one = sample(first_seed(), 10, 6, 2, token_scale=high)
     bulks = {p: _bulk(one.query_key(p)) for p in ("full", "t_functional", "t_outer")}
     return Finding(
         checks=tuple(checks.values()),
@@ -171,7 +165,7 @@ def bulk_of_the_spectrum() -> Finding:
         support=(
             at_least(
                 f"distance from the T-functional bulk at scale {high:g}, median",
-                _median([f for f, _ in found[high]]),
+                median(f for f, _ in found[high]),
                 0.25,
             ),
             at_least("of 15, nearer to the T-functional bulk at scale 0.1", nearer[SCALES[0]], 15),
@@ -184,13 +178,9 @@ def bulk_of_the_spectrum() -> Finding:
             "token scale",
             "median distance of the bulk",
             {
-                "from the T-functional part": (SCALES, tuple(_median([f for f, _ in v]) for v in found.values())),
-                "from the T-outer part": (SCALES, tuple(_median([o for _, o in v]) for v in found.values())),
+                "from the T-functional part": (SCALES, tuple(median(f for f, _ in v) for v in found.values())),
+                "from the T-outer part": (SCALES, tuple(median(o for _, o in v) for v in found.values())),
             },
             log_x=True,
         ),
     )
-
-
-def _median(values: list[float]) -> float:
-    return float(torch.tensor(values).median())

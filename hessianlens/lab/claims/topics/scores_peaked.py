@@ -40,12 +40,10 @@ def vanishing_gradient() -> Finding:
         support=(at_least("gradient of W_V, one-hot attention over soft, smallest", float(least[2]), 0.1),),
         example=f"p = {shown(softmax([10, 0]), 5)}: the derivative by a score is p(1 - p) = {_slope(10):.2g}, against "
         f"{_slope(0):.2g} at p = [0.5, 0.5], while the derivative by the first value is p = {softmax([10, 0])[0]:.5f}.",
-        curves=Curves(
+        curves=Curves.log_log(
             "temperature",
             "norm of the gradient",
             {f"W_{name}": (steps, tuple(series[:, n].clamp(min=1e-30).tolist())) for n, name in enumerate("QKV")},
-            log_x=True,
-            log_y=True,
         ),
     )
 

@@ -92,15 +92,13 @@ def linear_cost() -> Finding:
         example=f"n = {LENGTHS[0]} to {LENGTHS[-1]} tokens: {printed[0]:,} to {printed[-1]:,} operations as printed "
         f"(x {printed[-1] / printed[0]:.0f}), {linear[0]:,} to {linear[-1]:,} with ReLU apart (x "
         f"{linear[-1] / linear[0]:.0f}).",
-        curves=Curves(
+        curves=Curves.log_log(
             "tokens n",
             "operations",
             {
                 "ReLU(Q K^T), as printed": (xs, tuple(map(float, printed))),
                 "ReLU(Q), ReLU(K) apart": (xs, tuple(map(float, linear))),
             },
-            log_x=True,
-            log_y=True,
         ),
     )
 

@@ -10,7 +10,7 @@ from hessianlens.lab.claims.draws import first_seed
 from hessianlens.lab.claims.finding import Finding
 from hessianlens.lab.claims.samples import normal
 from hessianlens.lab.claims.score_rows import apart, softmax
-from hessianlens.lab.claims.wording import shown
+from hessianlens.lab.claims.wording import fixed, shown
 
 CAT = (2.8, 1.2, 0.5, 3.1)
 """Scores of "cat", "sat", "on", "the"."""
@@ -32,7 +32,7 @@ def cat_sentence() -> Finding:
             as_printed(f"first four weights with a fifth token of score {middle:.2f}", with_hidden[:4], CAT_PRINTED),
             close("weight of that fifth token", with_hidden[4], 0.25, 0.01),
         ),
-        example=f"exp of the scores: {', '.join(f'{math.exp(s):.2f}' for s in CAT)}; their sum is "
+        example=f"exp of the scores: {fixed(map(math.exp, CAT), 2)}; their sum is "
         f"{sum(map(math.exp, CAT)):.2f}, so 'the' gets {math.exp(CAT[3]):.2f}/{sum(map(math.exp, CAT)):.2f} = "
         f"{true_row[3]:.2f}, not 0.38.",
         told={"row": shown(true_row), "low": low, "high": high},
