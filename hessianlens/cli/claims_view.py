@@ -119,6 +119,8 @@ def _facts(entry: Entry) -> Iterator[tuple[str, RenderableType]]:
             yield "attention", Text("what is said here did not pass its own checks", style="bold red")
         if finding.curves is not None:
             yield "plot", Text(f"hessianlens claims {claim.id} --plot DIR")
+    if claim.chapter:
+        yield "more", Text(f"hessianlens report {claim.chapter}")
     told = f"{entry.location}  ({entry.seconds:.1f} s)" if claim.test else entry.location
     yield "code", Text(told, overflow="fold")
 
