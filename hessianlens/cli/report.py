@@ -89,11 +89,13 @@ def _measure(plans: Sequence[Plan], store: Store, jobs: int) -> tuple[Sequence[R
 
 
 def _stored(plans: Sequence[Plan], store: Store) -> list[Result]:
-    """The newest complete run of each experiment that the store has, of whatever size."""
+    """The newest complete run of each experiment that the store has, of whatever size; of the ledger a whole one."""
     from hessianlens.errors import expect
-    from hessianlens.lab.store import last_complete_runs, load_run
+    from hessianlens.lab.claims.stored import EXPERIMENT, is_whole
+    from hessianlens.lab.store import list_runs, load_run
 
-    runs = last_complete_runs(store)
+    complete = list_runs(store, complete=True)
+    runs = {run.experiment: run for run in complete if run.experiment != EXPERIMENT.name or is_whole(run.config)}
     found = [load_run(store, runs[plan.experiment.name]) for plan in plans if plan.experiment.name in runs]
     expect(bool(found), f"store: {store.path} holds no complete run of these; run without --no-run first.")
     return found

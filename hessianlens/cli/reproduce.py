@@ -9,10 +9,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hessianlens.cli import completion
 from hessianlens.cli.application import app
 from hessianlens.cli.endings import FINDING, clear_endings, stop
-from hessianlens.cli.options import AsJson, Experiments, Jobs, Preset, PublishedMeans, Settings, StoreFile
+from hessianlens.cli.options import (
+    Address,
+    AsJson,
+    Backend,
+    Experiments,
+    Jobs,
+    Preset,
+    PublishedMeans,
+    Settings,
+    StoreFile,
+)
 from hessianlens.cli.run_display import print_catalogue, print_failures, print_forecast, print_outcome
 from hessianlens.cli.running import STORE, chosen_experiments, processes, published_means, run_shown
 
@@ -43,8 +52,8 @@ def reproduce_figures(
     jobs: Jobs = None,
     store: StoreFile = STORE,
     settings: Settings = None,
-    backend: Annotated[str, typer.Option(help="local or dask.", autocompletion=completion.backends)] = "local",
-    address: Annotated[str | None, typer.Option(help="The cluster's scheduler, e.g. tcp://host:8786.")] = None,
+    backend: Backend = "local",
+    address: Address = None,
     figures: Annotated[Path | None, typer.Option(help="Directory for figures as PNG, SVG and PDF.")] = None,
     reference: PublishedMeans = None,
     listed: Annotated[bool, typer.Option("--list", help="Show the experiments and run nothing.")] = False,

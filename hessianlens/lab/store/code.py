@@ -29,6 +29,9 @@ _NO_NUMBERS = (
 )
 """Parts of the package that only call, keep, read or draw what a cell measures."""
 
+_OWN_DIGEST = PACKAGE / "lab/claims/topics"
+"""Modules apart from each other, each known by a digest among the parameters of its own cells."""
+
 
 @dataclass(frozen=True)
 class Code:
@@ -69,7 +72,7 @@ def _own_files(source: Path | None) -> list[Path]:
     if PACKAGE not in source.parents:
         return [source]
     parts = [PACKAGE / part for part in _NO_NUMBERS if PACKAGE / part in source.parents]
-    return sorted(path for part in parts for path in part.rglob("*.py"))
+    return sorted(path for part in parts for path in part.rglob("*.py") if _OWN_DIGEST not in path.parents)
 
 
 @functools.lru_cache(maxsize=1)
