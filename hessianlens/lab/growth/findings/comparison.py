@@ -61,7 +61,8 @@ class SeriesComparison:
         series: Which norm.
         points: Every sigma that both have.
         ratio: Ours over theirs: the geometric mean over sigma, each point weighted by the inverse of its relative
-            error (of its square would trust lucky points too much); 1 for two curves that are exactly zero, NaN without a sound point.
+            error (its square would trust lucky points too much); 1 for two curves that are exactly zero, NaN without a
+            sound point.
         ratio_error: Standard error of the ratio. A repeat has the same weights at every sigma, so that its points hang
             together: ours is the error over repeats of each repeat's weighted mean, and published errors, of which
             only those of single points are known, are taken to hang together as ours do. NaN for a single repeat.
@@ -91,7 +92,7 @@ class SeriesComparison:
         """The ratio with its standard error, both to the same digit."""
         if math.isnan(self.ratio_error) or self.ratio_error == 0:
             return f"{self.ratio:.3g}"
-        decimals = min(4, max(0, 1 - math.floor(math.log10(self.ratio_error))))
+        decimals = min(3, max(0, 1 - math.floor(math.log10(self.ratio_error))))
         return f"{self.ratio:.{decimals}f} ± {self.ratio_error:.{decimals}f}"
 
 

@@ -13,7 +13,7 @@ from hessianlens.lab.growth.findings.reference import Reference
 from hessianlens.lab.growth.findings.series import Series, SeriesKey, growth_series
 from hessianlens.lab.growth.pictures.layout import Panel, Rows
 from hessianlens.lab.growth.pictures.panel import draw_panel
-from hessianlens.lab.growth.pictures.ratios import draw_ratios
+from hessianlens.lab.growth.pictures.ratios import comparable, draw_ratios
 from hessianlens.lab.growth.pictures.text import caption
 from hessianlens.lab.plots.picture import Picture
 from hessianlens.lab.plots.style import styled
@@ -21,7 +21,7 @@ from hessianlens.lab.results import Result
 
 _WIDTHS = {1: 6.0, 2: 4.9, 3: 4.4}
 """Inches of a panel, by the number of panels in a row."""
-_HEIGHT, _STRIP = 3.7, 1.5
+_HEIGHT, _STRIP = 3.7, 1.6
 """Inches of a panel, and of the strip of ratios below it."""
 
 Compared = Mapping[SeriesKey, SeriesComparison]
@@ -48,7 +48,8 @@ def draw_growth(result: Result, rows: Rows, fits: Sequence[ExponentFit], compare
     """All panels; a row with published series has a strip of ratios below."""
     series = growth_series(result)
     columns = max(len(row) for row in rows)
-    strips = [any(line.key in compared for panel in row for line in panel.lines) for row in rows]
+    keys = [[line.key for panel in row for line in panel.lines] for row in rows]
+    strips = [any(comparable(compared[key]) for key in own if key in compared) for own in keys]
     heights = [height for strip in strips for height in ((_HEIGHT, _STRIP) if strip else (_HEIGHT,))]
     with styled():
         figure = Figure(figsize=(columns * _WIDTHS.get(columns, 4.0), sum(heights)), layout="constrained")
@@ -75,7 +76,7 @@ def _draw(
     result: Result,
 ) -> None:
     """A panel, and its strip where there is one."""
-    own = [compared[line.key] for line in panel.lines if line.key in compared]
+    own = any(comparable(compared[line.key]) for line in panel.lines if line.key in compared)
     draw_panel(axes, panel, series, fits, compared, linear=result.config["spacing"] == "linear")
     (axes if below is None or not own else below).set_xlabel("embedding scale σ")
     if below is None:

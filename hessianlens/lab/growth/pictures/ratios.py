@@ -2,61 +2,74 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.ticker import FixedLocator, NullFormatter
+from matplotlib.ticker import FixedLocator, NullLocator
 
-from hessianlens.lab.growth.findings.comparison import SeriesComparison
+from hessianlens.lab.growth.findings.comparison import ComparedPoint, SeriesComparison
 from hessianlens.lab.growth.findings.series import SeriesKey
-from hessianlens.lab.growth.pictures.layout import Panel
+from hessianlens.lab.growth.pictures.layout import Line, Panel
 from hessianlens.lab.plots.style import INK
 
-_TICKS = (0.1, 0.2, 0.5, 0.8, 0.9, 1.0, 1.1, 1.25, 2.0, 5.0, 10.0)
-_NARROWEST, _WIDEST = 1.12, 10.0
+_TICKS = (10.0, 5.0, 2.0, 1.5, 1.25, 1.1, 1.05, 1.02)
+_NARROWEST, _WIDEST = 1.04, 10.0
 """The strip reaches at least and at most this factor to both sides of one."""
-_MOST_TICKS = 5
+_ASIDE = 0.1
+"""Share of the distance between two points by which those of the next line stand aside."""
+_LONG_NAME = 8
+"""Names up to this length leave room for three of them side by side, longer ones for two."""
+
+
+def comparable(found: SeriesComparison) -> list[ComparedPoint]:
+    """Points that have a ratio."""
+    return [point for point in found.sound if point.ours > 0 and point.theirs > 0]
 
 
 def draw_ratios(axes: Axes, panel: Panel, compared: Mapping[SeriesKey, SeriesComparison]) -> None:
     """Ours over published at every sigma, in the colour of the line, with bars of one standard error of both.
 
-    A line of text for each series has the ratio over all sigma. Points that are not sound are left out.
+    Above stands the ratio of each series over all sigma. Points that are not sound are left out.
     """
-    reach, texts = _NARROWEST, []
-    for line in panel.lines:
-        found = compared.get(line.key)
-        if found is None:
-            continue
-        if np.isfinite(found.ratio):
-            texts.append((f"{line.name} {found.ratio_in_words()}", line.colour))
-        points = [p for p in found.sound if p.ours > 0 and p.theirs > 0]
+    lines = [(line, compared[line.key]) for line in panel.lines if line.key in compared]
+    reach = _NARROWEST
+    for number, (line, found) in enumerate(lines):
+        points = comparable(found)
         if points:
-            ratio = np.array([p.ours / p.theirs for p in points])
-            error = ratio * [p.relative_error for p in points]
-            axes.errorbar(
-                [p.sigma for p in points], ratio, error, fmt="o", color=line.colour, markersize=3, linewidth=0.9
-            )
-            reach = max(reach, float(np.exp(np.abs(np.log(ratio)).max())))
-    limit = min(1.1 * reach, _WIDEST)
+            ratios = _draw_points(axes, line, points, number - (len(lines) - 1) / 2)
+            reach = max(reach, float(np.exp(np.abs(np.log(ratios)).max())))
+    limit = min(reach**1.15, _WIDEST)
     axes.axhline(1, color=INK, linewidth=0.8, zorder=0)
     axes.set_yscale("log")
-    # Room for the words above the points.
-    axes.set_ylim(1 / limit, limit ** (1 + 0.55 * len(texts)))
-    ticks = [tick for tick in _TICKS if 1 / limit <= tick <= limit]
-    axes.yaxis.set_major_locator(FixedLocator(_thinned(ticks)))
-    axes.yaxis.set_major_formatter("{x:g}")
-    axes.yaxis.set_minor_formatter(NullFormatter())
-    axes.yaxis.set_minor_locator(FixedLocator([]))
+    axes.set_ylim(1 / limit, limit)
+    tick = next((tick for tick in _TICKS if tick <= limit), 1.0)
+    axes.yaxis.set_major_locator(FixedLocator(sorted({1 / tick, 1.0, tick})))
+    axes.yaxis.set_major_formatter("{x:.2g}" if tick > 2 else "{x:.2f}")
+    axes.yaxis.set_minor_locator(NullLocator())
     axes.set_ylabel("ours / published", size=8)
-    for number, (text, colour) in enumerate(texts):
-        place = (0.02, 0.97 - number * 0.55 / (2 + 0.55 * len(texts)))
-        axes.text(*place, text, color=colour, transform=axes.transAxes, va="top", size=8)
+    _write_ratios(axes, lines)
 
 
-def _thinned(ticks: list[float]) -> list[float]:
-    """Few enough to be read; one among them."""
-    if len(ticks) <= _MOST_TICKS:
-        return ticks
-    return [ticks[0], *(t for t in ticks[1:-1] if t in (0.5, 1.0, 2.0)), ticks[-1]]
+def _draw_points(axes: Axes, line: Line, points: Sequence[ComparedPoint], aside: float) -> np.ndarray:
+    sigma = np.array([point.sigma for point in points])
+    ratio = np.array([point.ours / point.theirs for point in points])
+    error = ratio * [point.relative_error for point in points]
+    apart = _ASIDE * aside * np.log(sigma[-1] / sigma[0]) / max(len(sigma) - 1, 1)
+    axes.errorbar(sigma * np.exp(apart), ratio, error, fmt="o", color=line.colour, markersize=2.6, linewidth=0.9)
+    return ratio
+
+
+def _write_ratios(axes: Axes, lines: Sequence[tuple[Line, SeriesComparison]]) -> None:
+    """Above the strip, in the colours of the lines, from the bottom up."""
+    told = [(f"{line.name} {_told(found)}", line.colour) for line, found in lines if np.isfinite(found.ratio)]
+    across = 3 if all(len(line.name) <= _LONG_NAME for line, _ in lines) else 2
+    rows = -(-len(told) // across)
+    for number, (text, colour) in enumerate(told):
+        row, column = divmod(number, across)
+        place = (column / across, 1.03 + 0.13 * (rows - 1 - row))
+        axes.text(*place, text, color=colour, transform=axes.transAxes, va="bottom", size=7.5)
+
+
+def _told(found: SeriesComparison) -> str:
+    return found.ratio_in_words() if comparable(found) else "exactly 0 in both"
