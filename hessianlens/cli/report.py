@@ -119,15 +119,15 @@ def _summarise(results: Sequence[Result], ledger: Ledger | None, page: Path) -> 
     from rich.markup import escape
     from rich.table import Table
 
-    from hessianlens.lab.analysis.findings.registry import FINDINGS
     from hessianlens.lab.report.claims import ledger_summary
     from hessianlens.lab.report.names import short_name
+    from hessianlens.lab.telling import findings_of
 
     table = Table.grid(padding=(0, 2))
     table.add_column(style="cyan", no_wrap=True)
     table.add_column()
     for result in results:
-        table.add_row(escape(short_name(result.experiment)), escape(FINDINGS[result.experiment](result)[0]))
+        table.add_row(escape(short_name(result.experiment)), escape(findings_of(result).sentences(result)[0]))
     if ledger is not None:
         table.add_row("Claims", escape(ledger_summary(ledger)))
     console = Console(highlight=False)

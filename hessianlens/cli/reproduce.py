@@ -26,8 +26,8 @@ from hessianlens.cli.run_display import print_catalogue, print_failures, print_f
 from hessianlens.cli.running import STORE, chosen_experiments, processes, published_means, run_shown
 
 if TYPE_CHECKING:
-    from hessianlens.lab.analysis.reference import Reference
     from hessianlens.lab.experiments.experiment import Experiment
+    from hessianlens.lab.growth.findings.reference import Reference
     from hessianlens.lab.results import Result
     from hessianlens.lab.runner import Failure, Plan, Progress
     from hessianlens.lab.store import Store
@@ -147,18 +147,19 @@ def _forecast(plans: Sequence[Plan], path: Path, jobs: int, as_json: bool) -> No
 
 def _draw(result: Result, folder: Path, reference: Reference | None) -> list[str]:
     """The files of an experiment's pictures."""
-    from hessianlens.lab.plots.gallery import pictures
-    from hessianlens.lab.plots.registry import save
+    from hessianlens.lab.plots.picture import save
+    from hessianlens.lab.telling import pictures_of
 
-    drawn = pictures(result, reference)
+    drawn = pictures_of(result, reference)
     return [str(file) for p in drawn for file in save(p.figure, folder, f"{result.experiment}-{p.name}")]
 
 
 def _exponents(results: Sequence[Result]) -> list[dict[str, Any]]:
     """Fitted exponents of the experiments that have some."""
-    from hessianlens.lab.analysis.exponents import exponent_table
+    from hessianlens.lab.growth.findings.exponents import exponent_table
+    from hessianlens.lab.telling import growth_of
 
-    return [dict(row) for row in exponent_table(result for result in results if "fit_ranges" in result.config)]
+    return [dict(row) for row in exponent_table(result for result in results if growth_of(result))]
 
 
 def _outcome(

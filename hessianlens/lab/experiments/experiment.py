@@ -1,7 +1,8 @@
 """What an experiment is: named configurations, the cells of a configuration, and the measurement of one cell.
 
-An experiment is one file of this folder. It measures and never draws; it knows nothing of stores, processes or pages.
-What a measurement needs is imported when it begins: to list experiments and to refuse a setting takes no torch.
+An experiment is `measure.py` of a folder of `lab.figures`. It measures and never draws; it knows nothing of stores,
+processes or pages. What a measurement needs is imported when it begins: to list experiments and to refuse a setting
+takes no torch.
 """
 
 from __future__ import annotations
