@@ -37,10 +37,10 @@ def scaled_dot_product_attention(
     """``softmax(Q K^T scale + B) V``, twice differentiable, in memory that grows with L and not with its square.
 
     A drop-in for `torch.nn.functional.scaled_dot_product_attention`, whose fused kernels have no second derivative
-    and whose math kernel keeps matrices of L x S numbers for it. Here value, gradient, and what differentiates them once
+    and whose math kernel keeps matrices of L x S numbers for it. Here value, gradient and what differentiates them once
     more, are closed forms over chunks of query rows; every pass computes the scores anew and keeps the inputs alone.
-    Reverse and forward mode, `torch.func`'s transforms (grad, vjp, jvp, jacrev, jacfwd, hessian, vmap) and additive masks
-    that are themselves differentiated are covered; third derivatives raise an error.
+    Reverse and forward mode, `torch.func`'s transforms (grad, vjp, jvp, jacrev, jacfwd, hessian, vmap) and additive
+    masks that are themselves differentiated are covered; third derivatives raise an error.
 
     Args:
         query: (..., heads, L, E).
@@ -113,7 +113,7 @@ def _tensors(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor,
         check_dense(name, tensor)
         expect(
             tensor.is_floating_point() and tensor.ndim >= 2,
-            f"{name}: got {tensor.dtype} of shape {tuple(tensor.shape)}, expected a floating tensor (..., length, width).",
+            f"{name}: got {tensor.dtype} of shape {tuple(tensor.shape)}, expected a floating tensor (..., L, E).",
         )
         expect(
             tensor.device == query.device and tensor.dtype == query.dtype,

@@ -1,7 +1,7 @@
 """Attention as a function that autograd and torch.func differentiate twice, in reverse and forward mode.
 
-Four functions are each other's derivatives: the value O, its change (`_Pushed`), the gradient of ``<g, O>`` (`_Pulled`) and how
-that changes (`_Bent`), each in closed form. What a third derivative would need raises an error.
+Four functions are each other's derivatives: O, its change (`_Pushed`), the gradient of ``<g, O>`` (`_Pulled`) and
+how that changes (`_Bent`), each in closed form. What a third derivative would need raises an error.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ class _Pulled(_Twice):
 
 
 class _Bent(_Twice):
-    """How the gradient of ``<g, O>`` changes with q, k, v and the bias, and how O does: linear in g and in the changes."""
+    """How the gradient of ``<g, O>`` changes with q, k, v and the bias, and how O does: linear in g and the changes."""
 
     @staticmethod
     def forward(q: Tensor, k: Tensor, v: Tensor, bias: Any, visible: Any, g: Tensor, *rest: Any) -> Any:

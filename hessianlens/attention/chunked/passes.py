@@ -1,8 +1,8 @@
 """The value of attention and its first two derivatives, piece by piece; nothing of size L x S is kept.
 
 With ``S = s Q K^T + B``, weights ``A = a(S)`` and a fixed matrix M of ones, or of what dropout leaves:
-``O = (M o A) V``. Along changes (dq, dk, dv, db) the scores change by ``U = s (dq K^T + q dk^T) + db``; a cotangent g of the output gives
-the weights the cotangent ``W = M o g V^T``. J and D(w) are the two row derivatives of the activation.
+``O = (M o A) V``. Along changes (dq, dk, dv, db) scores change by ``U = s (dq K^T + q dk^T) + db``; a cotangent g of
+the output gives the weights the cotangent ``W = M o g V^T``. J and D(w) are the two row derivatives of the activation.
 """
 
 from __future__ import annotations
