@@ -65,6 +65,7 @@ class Store:
         self._connection = connection
         self._readonly = readonly
         self._identity = identity(path)
+        self._lost: StoreLost | None = None
 
     def __enter__(self) -> Store:
         return self
@@ -175,13 +176,16 @@ class Store:
             self._raise_lost()
 
     def _raise_lost(self) -> NoReturn:
+        if self._lost is not None:  # it is saved already
+            raise self._lost
         saved = rescue(self._connection, self.path)
         with open_store(saved, readonly=True) as copy:
             ((count,),) = copy.query("SELECT count(*) FROM cells")
-        raise StoreLost(
+        self._lost = StoreLost(
             f"store: {self.path} was deleted or replaced during the run; the {count} cells it held are kept in "
             f"{saved}: rename that to {self.path.name} and run the same command again to continue."
         )
+        raise self._lost
 
     def code_id(self, code: Code) -> int:
         """The row number of a code, entered if it is new."""

@@ -126,7 +126,33 @@ def test_bad_files_are_refused(tmp_path: Path) -> None:
     path.write_text("a,b\n1,2\n")
     with pytest.raises(InputError, match="no column model"):
         read_reference(path)
-    with pytest.raises(InputError, match=r"line 2.*expected a number"):
+    with pytest.raises(InputError, match=r"line 2: the field sigma is .*, which is no number"):
         read_reference(write(tmp_path, [line(0.1, 1.0).replace("0.1,", "x,", 1)]))
     with pytest.raises(InputError, match="cannot be read"):
         read_reference(tmp_path / "missing.csv")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        (",0.25,", ",,", "line 2: the field mean is empty"),
+        (",0.25,0.1,20,0,0", ",0.25", "line 2: the field sem is empty"),
+        ("transformer,", ",", "line 2: the field model is empty"),
+        (",q,", ", ,", "line 2: the field block is empty"),
+        (",20,", ",20.5,", "line 2: the field n is '20.5', which is no whole number"),
+        (",False,", ",maybe,", "line 2: the field linear_attention is 'maybe', neither True nor False nor nan"),
+    ],
+)
+def test_fields_that_are_empty_or_odd(tmp_path: Path, before: str, after: str, message: str) -> None:
+    whole = line(0.1, 0.25)
+    assert before in whole
+    with pytest.raises(InputError, match=message):
+        read_reference(write(tmp_path, [whole.replace(before, after)]))
+
+
+def test_a_network_without_attention_may_leave_its_fields_empty(tmp_path: Path) -> None:
+    """As they are where a table was written without a word for what is missing."""
+    words = line(0.1, 0.25).replace("transformer", "mlp")
+    (empty,) = read_reference(write(tmp_path, [words.replace(",1.0,False,", ",,,")]))
+    (named,) = read_reference(write(tmp_path, [words.replace(",1.0,False,", ",nan,nan,")]))
+    assert empty == named and empty.residual_scale is None and empty.linear_attention is None

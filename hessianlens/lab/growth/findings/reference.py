@@ -24,6 +24,8 @@ PUBLISHED_SETTING = {"d_model": 128, "sequences": 64, "data_seed": 1234, "carrie
 
 _COLUMNS = ("model", "norm", "num_layers", "residual_scaling", "linear_attention", "loss", "layer", "block", "part")
 _NUMBERS = ("sigma", "mean", "sem", "n", "n_zero", "n_nonfinite")
+_OPTIONAL = ("residual_scaling", "linear_attention")
+_TRUTH = {"True": True, "False": False, "nan": None, "": None}
 _BLOCKS = {"query": "q", "value": "v", "mlp": "mlp"}
 _PARTS = {"outer": "outer", "functional": "func", "full": "full"}
 _LOSSES = {"cross_entropy": "ce", "square": "mse"}
@@ -103,12 +105,13 @@ def read_reference(path: str | Path) -> Reference:
                 raise InputError(f"{place}: no column {', '.join(missing)}; expected a growth.csv of published means.")
             for line in table:
                 try:
-                    curves.setdefault(_series(line), []).append(_point(line))
-                except (TypeError, ValueError) as problem:
+                    filled = _filled(line)
+                    curves.setdefault(_series(filled), []).append(_point(filled))
+                except ValueError as problem:
                     raise InputError(
-                        f"{place}, line {table.line_num}: {problem}; expected a number in this column."
+                        f"{place}, line {table.line_num}: {problem}; expected a growth.csv of published means."
                     ) from None
-    except (OSError, UnicodeDecodeError) as problem:
+    except (OSError, UnicodeDecodeError, csv.Error) as problem:
         raise InputError(f"{place}: cannot be read ({problem}); expected a growth.csv of published means.") from None
     return Reference({key: tuple(sorted(points, key=lambda p: p.sigma)) for key, points in curves.items()}, place)
 
@@ -129,23 +132,48 @@ def published_key(config: Mapping[str, Any], depth: int, layer: int, block: str,
     )
 
 
+def _filled(line: Mapping[str, str | None]) -> dict[str, str]:
+    """The fields of a line; an empty one means that a network has no such thing, where it may be empty."""
+    filled = {name: (line[name] or "").strip() for name in _COLUMNS + _NUMBERS}
+    for name, text in filled.items():
+        if not text and name not in _OPTIONAL:
+            raise ValueError(f"the field {name} is empty")
+    return filled
+
+
+def _number(line: Mapping[str, str], name: str) -> float:
+    try:
+        return float(line[name])
+    except ValueError:
+        raise ValueError(f"the field {name} is {line[name]!r}, which is no number") from None
+
+
+def _whole(line: Mapping[str, str], name: str) -> int:
+    number = _number(line, name)
+    if not number.is_integer():
+        raise ValueError(f"the field {name} is {line[name]!r}, which is no whole number")
+    return int(number)
+
+
 def _series(line: Mapping[str, str]) -> PublishedSeries:
-    scale = float(line["residual_scaling"])
-    linear = {"True": True, "False": False}.get(line["linear_attention"])
+    scale = _number(line, "residual_scaling") if line["residual_scaling"] else float("nan")
+    if line["linear_attention"] not in _TRUTH:
+        raise ValueError(f"the field linear_attention is {line['linear_attention']!r}, neither True nor False nor nan")
+    linear = _TRUTH[line["linear_attention"]]
     return PublishedSeries(
         line["model"],
         line["norm"],
-        int(line["num_layers"]),
+        _whole(line, "num_layers"),
         None if scale != scale else scale,
         linear,
         line["loss"],
-        int(line["layer"]),
+        _whole(line, "layer"),
         line["block"],
         line["part"],
     )
 
 
 def _point(line: Mapping[str, str]) -> PublishedPoint:
-    sigma, mean, sem = (float(line[name]) for name in ("sigma", "mean", "sem"))
-    repeats, zeros, nonfinite = (int(line[name]) for name in ("n", "n_zero", "n_nonfinite"))
+    sigma, mean, sem = (_number(line, name) for name in ("sigma", "mean", "sem"))
+    repeats, zeros, nonfinite = (_whole(line, name) for name in ("n", "n_zero", "n_nonfinite"))
     return PublishedPoint(sigma, mean, sem, repeats, zeros, nonfinite)

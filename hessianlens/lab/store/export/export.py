@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
-from typing import Any
 
 from hessianlens.errors import InputError, check_choice, expect
 from hessianlens.files import write_whole
 from hessianlens.lab.results import Result
+from hessianlens.lab.store.encoding import npz_bytes
 from hessianlens.lab.store.export.description import describe, table
 from hessianlens.lab.store.export.parquet import parquet_bytes
 from hessianlens.lab.store.export.text import csv_text, json_text
@@ -56,17 +55,12 @@ def _check_name(store: Store, name: str) -> None:
 
 
 def _npz(result: Result) -> bytes:
-    import numpy as np
-
     named = {
         f"{number}/{name}": array
         for number, cell in enumerate(result.cells)
         for name, array in cell.measurement.arrays.items()
     }
-    buffer = io.BytesIO()
-    save: Any = np.savez_compressed  # its annotations do not know that no name is one of its own
-    save(buffer, **named)
-    return buffer.getvalue()
+    return npz_bytes(named)
 
 
 def _write(folder: Path, name: str, content: bytes) -> Path:
