@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hessianlens.errors import InputError
+from hessianlens.files import write_whole
 from hessianlens.inspect.measured import Measured, outcome, run_until
 from hessianlens.inspect.opened import Opened
 from hessianlens.inspect.randomness import advised
@@ -175,7 +176,7 @@ def cell(estimate: Estimate) -> str:
 def write_csv(table: CurvatureTable, path: Path) -> None:
     """The table as a file."""
     try:
-        path.write_text(table.to_csv(), encoding="utf-8")
+        write_whole(path, table.to_csv())
     except OSError as error:
         raise InputError(
             f"csv: cannot write '{path}' ({error.strerror}); expected a file that can be written."

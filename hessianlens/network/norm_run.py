@@ -49,6 +49,7 @@ class NormRun:
             worth it, and a given number of probes elsewhere.
         watch: Is told what comes next and how many products are done.
         kept: Where exact norms are written as they become known, and read from before anything is done.
+        tangents: Precision in which vectors go through a chain of plain layers; that of the problem if omitted.
     """
 
     def __init__(
@@ -62,10 +63,11 @@ class NormRun:
         rtol: float | None = None,
         watch: Watch | None = None,
         kept: KeptNorms | None = None,
+        tangents: torch.dtype | None = None,
     ) -> None:
         self.problem, self.blocks, self.parts = problem, tuple(blocks), tuple(parts)
         self.seed, self.method, self.rtol, self.watch = seed, norm_method(method), rtol, watch or Watch()
-        self.products, self.kept = 0, kept
+        self.products, self.kept, self.tangents = 0, kept, tangents
         self.why: dict[str, str] = {}
         self._exact: dict[tuple[str, str], Estimate] = {}
         self._lengths: dict[str, list[dict[str, Tensor]]] = defaultdict(list)
@@ -192,8 +194,10 @@ class NormRun:
 
     def _join(self, chain: ChainedAttention | None, rest: Sequence[Block]) -> None:
         if chain is not None:
-            self._chained = {block.name for block in rest if chain.covers(block)}
-            self._chain = ChainSource(chain, self.problem, self.parts, self.seed)
+            joined = [block for block in rest if chain.covers(block)]
+            self._chained = {block.name for block in joined}
+            self._verify(joined)  # their layers share a graph
+            self._chain = ChainSource(chain, self.problem, self.parts, self.seed, self.tangents)
 
     @property
     def sampled(self) -> list[Block]:
@@ -205,8 +209,6 @@ class NormRun:
         together = [self._request(block, probes) for block in self._sampled if block.name in self._chained]
         if together:
             self.watch.step(f"{len(together)} blocks of attention layers together")
-            for group in layer_groups([request.block for request in together]):
-                self._verify(group)
             self._keep(self._source(together).draw(together))
         for group in layer_groups([block for block in self._sampled if block.name not in self._chained]):
             self._verify(group)
@@ -270,9 +272,17 @@ class NormRun:
         """Draw what is asked for, one product at a time."""
         first = requests[0].block.name
         self.watch.step(first + (f" and {len(requests) - 1} more" if len(requests) > 1 else ""))
-        for drawn in self._source(requests).draw(requests):
+        source = self._source(requests)
+        for drawn in source.draw(requests):
             self._keep([drawn])
+            self._say(drawn[0], source.way if isinstance(source, GraphSource) else "")
             yield
+
+    def _say(self, name: str, way: str) -> None:
+        """Which way the products of a block go, beside why they are needed."""
+        known = self.why.get(name, "")
+        if way and way not in known:
+            self.why[name] = f"{known}; {way}" if known else way
 
     def _verify(self, blocks: Sequence[Block]) -> None:
         """Once for every layer: its second derivatives are all there."""
