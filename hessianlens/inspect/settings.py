@@ -70,8 +70,8 @@ class Settings:
         check_choice("dtype", self.dtype, DTYPES)
         check_choice("method", self.method, NORM_METHODS)
         expect(self.most_probes >= 1, f"probes: got {self.probes}, expected at least 1.")
-        given = self.rtol is None or self.rtol > 0
-        expect(given, f"rtol: got {self.rtol}, expected a positive relative width.")
+        positive = self.rtol is None or self.rtol > 0
+        expect(positive, f"rtol: got {self.rtol}, expected a positive relative width.")
         for given, parse in ((self.budget, parse_time), (self.max_memory, parse_size)):
             if given is not None:
                 parse(given)
