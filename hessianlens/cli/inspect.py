@@ -35,6 +35,8 @@ _EXAMPLES = """[bold]Examples[/bold]
 
 [cyan]hessianlens inspect ./my-model --data batch.pt --blocks "layer11.*" --method exact --resume norms.jsonl[/cyan]
 
+[cyan]hessianlens inspect ./my-model --data batch.pt --blocks "layer11.attn.*" --method sketch --rtol 0.01[/cyan]
+
 [cyan]hessianlens inspect ./my-model --data batch.pt --forecast[/cyan]    what it would take, without doing it
 
 [cyan]hessianlens inspect toy --blocks "layer0.attn.?" --pairs --spectrum layer0.attn.q --json[/cyan]"""
@@ -64,12 +66,16 @@ def inspect_model(
         str | None, typer.Option(help="Such as 5m: a first pass over every block, then more where it is needed most.")
     ] = None,
     rtol: Annotated[
-        float, typer.Option(help="With --budget: stop when every interval is within this share of its norm.")
-    ] = 0.05,
+        float | None,
+        typer.Option(
+            help="Intervals within this share of their norms are narrow enough; with --budget 0.05.", show_default=False
+        ),
+    ] = None,
     method: Annotated[
         str,
         typer.Option(
-            help="auto: exactly where it is worth it; exact: whatever it takes; products: with random vectors.",
+            help="auto: exactly where it is worth it; exact: whatever it takes; sketch: the last attention layer from "
+            "random small matrices; probes: with random vectors.",
             autocompletion=completion.methods,
         ),
     ] = "auto",

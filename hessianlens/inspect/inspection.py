@@ -62,7 +62,13 @@ class Measurement:
         settings = opened.settings
         kept = None if settings.resume is None else KeptNorms(settings.resume, opened.problem)
         self._norms = NormRun(
-            opened.problem, opened.blocks, settings.parts, seed=settings.seed, method=settings.method, kept=kept
+            opened.problem,
+            opened.blocks,
+            settings.parts,
+            seed=settings.seed,
+            method=settings.method,
+            rtol=settings.rtol,
+            kept=kept,
         )
         self._pairs: PairNorms | None = None
         self._spectra: dict[str, tuple[Eigenvalues, Inertia]] = {}
@@ -91,7 +97,7 @@ class Measurement:
         most = self.opened.settings.most_probes
         with memory_errors_explained("use --max-memory, --length, --dtype float32 or fewer --blocks"):
             self.interrupted = run_until(
-                self._norms, self.deadline, None if math.isinf(most) else int(most), self.opened.settings.rtol
+                self._norms, self.deadline, None if math.isinf(most) else int(most), self.opened.settings.narrow_enough
             )
             if self.interrupted:
                 return

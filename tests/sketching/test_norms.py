@@ -94,8 +94,9 @@ def test_a_layer_is_asked_like_a_model() -> None:
     for part in ("full", "ggn"):
         assert exact["Q", "K", part].value == pytest.approx(float(H.part(part)["Q", "K"].frobenius_norm()))
         assert norms["Q", "K", part].value == pytest.approx(exact["Q", "K", part].value, rel=0.4)
-    assert hl.block_norms(H, [("Q", "K")], ("full",), method="sketch", rtol=0.1, seed=3)["Q", "K", "full"] == (
-        norms["Q", "K", "full"]
+    assert (
+        hl.block_norms(H, [("Q", "K")], ("full",), method="sketch", rtol=0.1, seed=3)["Q", "K", "full"]
+        == (norms["Q", "K", "full"])
     )
     by_probes = hl.block_norms(H, [("V", "K")], ("full",), method="probes", rtol=0.2)["V", "K", "full"]
     assert by_probes.method == "hutchinson"
