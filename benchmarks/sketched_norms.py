@@ -65,8 +65,8 @@ def _notes(error: float, median: float, found: Accuracy, result: Result, why: Ma
         f"The sketch, asked for intervals of {RTOL:.0%}, is off by {error:.2%} on its worst block and {median:.2%} on "
         f"the median one (root mean square over {found.groups} seeds).",
         f"The kept graph takes {found.probes} probes a column parameter for that error on every block: at equal "
-        f"accuracy and precision the sketch is {times(kept.ratio.median * scale)} as fast, and {times(exact.ratio.median)} as "
-        "fast as the exact norms.",
+        f"accuracy and precision the sketch is {times(kept.ratio.median * scale)} as fast, and "
+        f"{times(exact.ratio.median)} as fast as the exact norms.",
         *(f"{row}{column}: {reason}." for (row, column), reason in why.items() if row <= column),  # type: ignore[misc]
     ]
 
