@@ -112,19 +112,26 @@ class ValuePort:
     """How a matrix parameter W enters the values: ``dF_i = readout^T dW^T vector_i`` with ``vector = A content``.
 
     Attributes:
-        content: ``[s, l, .]``, what attention averages before W acts on it.
-        vector: ``[s, i, .] = A content``.
+        content: ``[s, l, .]``, what attention averages before W acts on it; possibly relative to its mean.
+        weights: ``A``.
         width: Columns of W.
         readout: The fixed matrix behind W, ``[., f]``; ``None`` for the identity.
+        whole: The content as it is, if that is not `content`.
     """
 
     content: Float[Tensor, "s l p"]
     content_name: str
-    vector: Float[Tensor, "s i p"]
+    weights: Float[Tensor, "s i l"]
     vector_name: str
     width: int
     readout: Float[Tensor, "q f"] | None = None
     readout_name: str = ""
+    whole: Float[Tensor, "s l p"] | None = None
+
+    @cached_property
+    def vector(self) -> Float[Tensor, "s i p"]:
+        """``A content``, formed when first asked for: products of scores do without."""
+        return self.weights @ (self.content if self.whole is None else self.whole)
 
 
 @dataclass(frozen=True, eq=False)
@@ -171,16 +178,23 @@ class HeadState:
     def at(self, kept: Int[Tensor, " n"]) -> HeadState:
         """The same head at some of its query tokens only; every token stays a key."""
         score_ports = {name: port.at(kept) for name, port in self.score_ports.items()}
-        value_ports = {name: replace(port, vector=port.vector[:, kept]) for name, port in self.value_ports.items()}
+        weights = self.weights[:, kept]
+        value_ports = {name: replace(port, weights=weights) for name, port in self.value_ports.items()}
         return replace(
             self,
             queries=self.queries[:, kept],
             scores=self.scores[:, kept],
             visible=self.visible[:, kept],
-            weights=self.weights[:, kept],
+            weights=weights,
             score_ports=score_ports,
             value_ports=value_ports,
         )
+
+    def apart(self) -> HeadState:
+        """The same head with copies of the weights that it refers to: it does not see what becomes of them."""
+        score_ports = {n: replace(p, other=_copied(p.other)) for n, p in self.score_ports.items()}
+        value_ports = {n: replace(p, readout=_copied(p.readout)) for n, p in self.value_ports.items()}
+        return replace(self, score_ports=score_ports, value_ports=value_ports)
 
     def centred(self) -> HeadState:
         """The same derivatives from centred tokens, keys and values: a common component would only cancel.
@@ -201,7 +215,7 @@ class HeadState:
             score_ports = {n: replace(p, matrix=shifted(p.matrix)) for n, p in score_ports.items()}
             tokens = shifted(tokens)
         if self.activation.fixed_sum:
-            value_ports = {n: replace(p, content=shifted(p.content)) for n, p in value_ports.items()}
+            value_ports = {n: replace(p, content=shifted(p.content), whole=p.content) for n, p in value_ports.items()}
             values = shifted(values)
         return replace(self, tokens=tokens, values=values, score_ports=score_ports, value_ports=value_ports)
 
@@ -223,6 +237,10 @@ class HeadState:
     def pulled_back(self, gradient: Float[Tensor, "s i f"]) -> Float[Tensor, "s i l"]:
         """``w_ij = g_i . v_j``, the gradient of the loss with respect to A."""
         return gradient @ self.values.transpose(-1, -2)
+
+
+def _copied(weight: Float[Tensor, "p q"] | None) -> Float[Tensor, "p q"] | None:
+    return None if weight is None else weight.clone()
 
 
 def _shifted(rows: Float[Tensor, "s l p"]) -> Float[Tensor, "s l p"]:

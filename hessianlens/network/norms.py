@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from hessianlens.errors import check_number, check_seed, check_that, check_whole, expect, shown
+from hessianlens.errors import check_choice, check_number, check_seed, check_whole, expect, shown
 from hessianlens.memory import memory_errors_explained
 from hessianlens.network.forecasting import ensure_fits_in_memory
 from hessianlens.network.kept_norms import KeptNorms
@@ -136,6 +136,7 @@ def block_norms(
     parts, method = check_parts(parts), norm_method(method)
     check_whole("probes", probes, 1)
     check_seed(seed)
+    check_choice("tangents", tangents, (None, torch.float32, torch.float64))
     if rtol is not None:
         check_number("rtol", rtol, 0.0, strictly=True)
     if isinstance(problem, AttentionHessian):
@@ -143,8 +144,6 @@ def block_norms(
         with watching(progress) as watch:
             return BlockNorms(*layer_block_norms(problem, blocks, parts, method, rtol or RTOL, seed, watch))
     check_problem(problem)
-    known = tangents in (None, torch.float32, torch.float64)
-    check_that(known, "tangents", tangents, "torch.float32, torch.float64 or None")
     chosen, kept = problem.select(blocks), None if resume is None else KeptNorms(resume, problem)
     with memory_errors_explained(REMEDY), watching(progress) as watch:
         run = NormRun(

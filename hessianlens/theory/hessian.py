@@ -277,11 +277,14 @@ def hessian_at(layer: Layer, X: Tensor, positions: Tensor, derivatives: LossDeri
 
 
 def _evaluated(layer: Layer, batch: Tensor) -> list[HeadState]:
-    """Every head at a batch. Blocks are built later, so they must not see what becomes of the weights meanwhile."""
+    """Every head at a batch. Blocks are built later, so they must not see what becomes of the weights meanwhile.
+
+    Most weights are not needed any more once they have met the tokens; only the others are copied.
+    """
     several = isinstance(layer, MultiHeadAttention)
     # mypy cannot tell that a layer takes its own names back, text for one head and pairs for several
-    frozen: Any = layer.with_parameters({name: w.detach().clone() for name, w in layer.parameters.items()})  # type: ignore[misc]
-    heads = [head.attend(batch) for head in (frozen.heads if several else (frozen,))]
+    frozen: Any = layer.with_parameters({name: w.detach() for name, w in layer.parameters.items()})  # type: ignore[misc]
+    heads = [head.attend(batch).apart() for head in (frozen.heads if several else (frozen,))]
     for h, head in enumerate(heads):
         _expect_finite(f"scores of head {h}" if several else "scores", head.scores)
         _expect_finite(f"attention weights of head {h}" if several else "attention weights", head.weights)

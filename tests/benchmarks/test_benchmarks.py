@@ -149,7 +149,9 @@ def test_warm_up_calls_twice_and_returns_the_first_output():
 
 def test_ratios_are_formed_within_rounds():
     competitors = [Competitor("ours", lambda p: lambda: None, OURS), Competitor("peer", lambda p: lambda: None)]
-    ours, peer = summarise(competitors, {"ours": [1, 10, 100], "peer": [2, 30, 400]}, {"ours": 0.0, "peer": 0.0})
+    wall = {"ours": [3.0], "peer": [1.0, 2.0, 9.0]}
+    ours, peer = summarise(competitors, {"ours": [1, 10, 100], "peer": [2, 30, 400]}, {"ours": 0.0, "peer": 0.0}, wall)
+    assert (ours.wall, peer.wall) == (3.0, 2.0)
     assert ours.ratio == Spread(1, 1, 1)
     assert peer.ratio == Spread(3, 2.5, 3.5)
     assert spread([4.0]) == Spread(4.0, 4.0, 4.0)
@@ -169,7 +171,7 @@ def test_the_summary_shows_what_is_stored(tmp_path):
     made |= {"load_average": [0.0], "libraries": {"torch": "2"}}
     replace(fake_result(), provenance=made).save(tmp_path)
     text = summary.save(["x", "not run yet"], tmp_path).read_text()
-    assert "| slow | 6.5 s | 6 s | 6.0x (5.0x to 7.0x) | met |  |" in text
+    assert "| slow | 6.5 s | 6 s |  | 6.0x (5.0x to 7.0x) | met |  |" in text
     assert "- note" in text
 
 

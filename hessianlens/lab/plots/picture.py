@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from hessianlens.errors import InputError
+from hessianlens.files import write_whole
 from hessianlens.lab.plots.style import styled
 
 
@@ -53,7 +55,9 @@ def save(figure: Figure, folder: Path, name: str) -> tuple[Path, ...]:
         folder.mkdir(parents=True, exist_ok=True)
         with styled():
             for path, metadata in zip(paths, _METADATA.values(), strict=True):
-                figure.savefig(path, dpi=_DPI, metadata=metadata)
+                drawn = io.BytesIO()
+                figure.savefig(drawn, format=path.suffix[1:], dpi=_DPI, metadata=metadata)
+                write_whole(path, drawn.getvalue())
     except OSError as error:
         raise InputError(
             f"folder: cannot write to {folder} ({error.strerror}); give a folder you may write."

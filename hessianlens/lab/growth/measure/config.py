@@ -49,8 +49,8 @@ class GrowthConfig:
             "none".
         tangents: Precision in which probes go through the layers of a chain, "float32" or "float64"; everything else is
             in float64.
-        fit_ranges: Ranges (name, lowest, highest sigma) in which exponents are fitted; see `growth.findings.predictions`
-            for what theory says about each name.
+        fit_ranges: Ranges (name, lowest, highest sigma) in which exponents are fitted; `growth.findings.predictions`
+            has what theory says about each name.
     """
 
     model: str = TRANSFORMER
