@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from hessianlens.errors import check_choice, check_number, check_seed, check_whole, expect, shown
+from hessianlens.errors import check_number, check_seed, check_that, check_whole, expect, shown
 from hessianlens.memory import memory_errors_explained
 from hessianlens.network.forecasting import ensure_fits_in_memory
 from hessianlens.network.kept_norms import KeptNorms
@@ -136,7 +136,8 @@ def block_norms(
     parts, method = check_parts(parts), norm_method(method)
     check_whole("probes", probes, 1)
     check_seed(seed)
-    check_choice("tangents", tangents, (None, torch.float32, torch.float64))
+    known = tangents in (None, torch.float32, torch.float64)
+    check_that(known, "tangents", tangents, "torch.float32, torch.float64 or None")
     if rtol is not None:
         check_number("rtol", rtol, 0.0, strictly=True)
     if isinstance(problem, AttentionHessian):

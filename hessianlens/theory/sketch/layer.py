@@ -98,7 +98,8 @@ class LayerSketch:
 def _cut_value(port: ValuePort, rows: slice) -> ValuePort:
     if rows == _ALL:
         return port
-    return replace(port, content=port.content[..., rows], vector=port.vector[..., rows])
+    whole = None if port.whole is None else port.whole[..., rows]
+    return replace(port, content=port.content[..., rows], whole=whole)
 
 
 def _cut_score(port: ScorePort, rows: slice) -> ScorePort:
