@@ -339,7 +339,7 @@ def dual_scores(
 ) -> tuple[Tensor, float, dict[str, ScorePort], tuple[str, str]]:
     """Scores of a query and a key matrix, and how the two enter."""
     Q, K = X @ W_Q, X @ W_K
-    ports = {"Q": ScorePort(X, "x", 0, K, "k"), "K": ScorePort(Q, "q", 1, X, "x")}
+    ports = {"Q": ScorePort(X, "x", 0, K, "k", other=W_K), "K": ScorePort(Q, "q", 1, X, "x", other=W_Q)}
     return Q @ K.transpose(-1, -2), temperature * math.sqrt(W_Q.shape[1]), ports, ("Q", "K")
 
 

@@ -75,6 +75,7 @@ class ScorePort:
         matrix: ``[s, l, .]``, on the other axis.
         query_turn: Maps ``R_i`` of the query tokens, whose transposes act on the matrix.
         key_turn: Maps ``R_l`` of the key tokens, whose transposes act on the vector.
+        other: The weight that the scores multiply W with, if they are ``X W_Q W_K^T X^T`` and no more.
     """
 
     vector: Float[Tensor, "s i p"]
@@ -84,6 +85,7 @@ class ScorePort:
     matrix_name: str
     query_turn: Rotation | None = None
     key_turn: Rotation | None = None
+    other: Float[Tensor, "d k"] | None = None
 
     @cached_property
     def vectors(self) -> Float[Tensor, "s i *p"]:
@@ -187,12 +189,20 @@ class HeadState:
         shifted; where ``1^T J_i = 0`` (weights that sum to one) the values may be. The output moves with the values.
         """
         score_ports, value_ports, tokens, values = self.score_ports, self.value_ports, self.tokens, self.values
+        found: dict[int, Tensor] = {}
+
+        def shifted(rows: Tensor) -> Tensor:
+            """Tokens enter in several places; they are held once."""
+            if id(rows) not in found:
+                found[id(rows)] = _shifted(rows)
+            return found[id(rows)]
+
         if self.keys_may_shift:
-            score_ports = {n: replace(p, matrix=_shifted(p.matrix)) for n, p in score_ports.items()}
-            tokens = _shifted(tokens)
+            score_ports = {n: replace(p, matrix=shifted(p.matrix)) for n, p in score_ports.items()}
+            tokens = shifted(tokens)
         if self.activation.fixed_sum:
-            value_ports = {n: replace(p, content=_shifted(p.content)) for n, p in value_ports.items()}
-            values = _shifted(values)
+            value_ports = {n: replace(p, content=shifted(p.content)) for n, p in value_ports.items()}
+            values = shifted(values)
         return replace(self, tokens=tokens, values=values, score_ports=score_ports, value_ports=value_ports)
 
     @property
@@ -201,9 +211,9 @@ class HeadState:
         turned = any(port.key_turn is not None for port in self.score_ports.values())
         return self.activation.shift_invariant and not turned
 
-    def tangent(self, gradient: Float[Tensor, "s i f"]) -> RowTangent:
-        """Products with ``J_i`` and ``D_i(w_i)``."""
-        own = self.activation.tangent(self.weights, self.pulled_back(gradient))
+    def tangent(self, gradient: Float[Tensor, "s i f"], pulled: Float[Tensor, "s i l"]) -> RowTangent:
+        """Products with ``J_i`` and ``D_i(w_i)``, for a gradient and the w that it is pulled back to."""
+        own = self.activation.tangent(self.weights, pulled)
         return RowTangent(lambda: self.jacobian, lambda: self.curvature(gradient)) if own is None else own
 
     def curvature(self, gradient: Float[Tensor, "s i f"]) -> RowMatrices:

@@ -13,8 +13,8 @@ from hessianlens.cli.run_display import shown_progress
 from hessianlens.cli.status_line import waiting
 
 if TYPE_CHECKING:
-    from hessianlens.lab.analysis.reference import Reference
     from hessianlens.lab.experiments.experiment import Experiment
+    from hessianlens.lab.growth.findings.reference import Reference
     from hessianlens.lab.results import Result
     from hessianlens.lab.runner import Failure, Plan, Progress
     from hessianlens.lab.store import Store
@@ -32,7 +32,7 @@ def chosen_experiments(names: Sequence[str]) -> list[Experiment[Any]]:
 
 def published_means(path: Path | None) -> Reference | None:
     """Published means, if they are named or at hand."""
-    from hessianlens.lab.analysis.reference import find_reference, read_reference
+    from hessianlens.lab.growth.findings.reference import find_reference, read_reference
 
     found = find_reference(path)
     return read_reference(found) if found else None

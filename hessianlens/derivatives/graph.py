@@ -93,7 +93,8 @@ def padding(result: Tensor) -> list[tuple[Tensor, int]]:
     found: list[tuple[Tensor, int]] = []
     for node in _nodes(result.grad_fn):
         row = getattr(node, "_saved_padding_idx", -1) if node.name().startswith("Embedding") else -1
-        found.extend((leaf, row) for leaf in _leaves(node) if leaf.ndim == 2 and 0 <= row < len(leaf))
+        if row >= 0:  # looking for the leaves below every node would take a time quadratic in their number
+            found.extend((leaf, row) for leaf in _leaves(node) if leaf.ndim == 2 and row < len(leaf))
     return found
 
 

@@ -26,6 +26,7 @@ from hessianlens.parts import LAYER_PARTS
 from hessianlens.theory.functional import score_pair_terms, value_pair_terms, value_score_terms
 from hessianlens.theory.outer import outer_terms
 from hessianlens.theory.scores import ScoreCurvature
+from hessianlens.theory.sketch import LayerSketch
 from hessianlens.theory.tangent import LayerTangent, PartTangent
 
 Name = Hashable
@@ -65,6 +66,11 @@ class AttentionHessian:
     @cached_property
     def _tangent(self) -> LayerTangent:
         return LayerTangent(self._places, self._shapes, self.heads, self._centred, self.loss)
+
+    @cached_property
+    def sketch(self) -> LayerSketch:
+        """The blocks as random small matrices see them, for estimates of their norms."""
+        return LayerSketch(self._places, self._centred, self.loss)
 
     @cached_property
     def outer(self) -> BlockGrid:

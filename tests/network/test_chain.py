@@ -114,7 +114,8 @@ def test_sequences_may_be_taken_together_or_one_by_one(name: str, room: int, mon
     block = problem.blocks["layer0.attn.q"]
     V = randn(2, *block.shape)
     expected = chain_of(problem).products([(block, V)])[block.name]
-    monkeypatch.setattr(theory, "_CHUNK_BYTES", room)
+    for limit in ("_GROUP_BYTES", "_STEP_BYTES"):
+        monkeypatch.setattr(theory, limit, room)
     for one, other in zip(chain_of(problem).products([(block, V)])[block.name], expected, strict=True):
         assert_same(one, other, "product")
 

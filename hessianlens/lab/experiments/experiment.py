@@ -1,7 +1,8 @@
 """What an experiment is: named configurations, the cells of a configuration, and the measurement of one cell.
 
-An experiment is one file of this folder. It measures and never draws; it knows nothing of stores, processes or pages.
-What a measurement needs is imported when it begins: to list experiments and to refuse a setting takes no torch.
+An experiment is `measure.py` of a folder of `lab.figures`. It measures and never draws; it knows nothing of stores,
+processes or pages. What a measurement needs is imported when it begins: to list experiments and to refuse a setting
+takes no torch.
 """
 
 from __future__ import annotations
@@ -60,14 +61,14 @@ class Experiment(Generic[Config]):
 
         threads = torch.get_num_threads()
         torch.set_num_threads(1)
-        start = time.perf_counter()
+        start = time.process_time()
         try:
             # Torch's own setting leaves NumPy's and SciPy's linear algebra alone, whose sums depend on it, too.
             with threadpool_limits(limits=1):
                 measurement = self.measure(parameters)
         finally:
             torch.set_num_threads(threads)
-        return FinishedCell(dict(parameters), measurement, time.perf_counter() - start)
+        return FinishedCell(dict(parameters), measurement, time.process_time() - start)
 
     def result(self, config: Config, cells: Sequence[FinishedCell], preset: str = "custom") -> Result:
         """Finished cells as the result of this experiment."""

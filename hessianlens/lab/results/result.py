@@ -12,7 +12,7 @@ from hessianlens.lab.results.provenance import Provenance
 
 @dataclass(frozen=True, eq=False)
 class FinishedCell:
-    """One cell: what was asked, what was measured, how long that took on one thread."""
+    """One cell: what was asked, what was measured, and the processor time that took, whatever else the machine did."""
 
     parameters: Parameters
     measurement: Measurement

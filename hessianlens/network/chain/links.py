@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -13,11 +13,62 @@ from hessianlens.models.adapters.batches import inputs_of
 from hessianlens.models.block import Block
 from hessianlens.models.mlp import MLP
 from hessianlens.models.transformer import Transformer
-from hessianlens.network.chain.products import Link
 from hessianlens.network.recognition import entrywise_slope
 from hessianlens.network.sites.site import with_ones
 from hessianlens.network.sites.toy import toy_heads
 from hessianlens.problems import Batch
+
+
+@dataclass(frozen=True, eq=False)
+class Slopes:
+    """``phi(y) = y + MLP(y)`` to first order, at every token.
+
+    Attributes:
+        W_in: Of the MLP, [d, h].
+        W_out: The same, [h, d].
+        slope: Derivative of the activation at every hidden unit, (B, L, h); constant around the point.
+    """
+
+    W_in: Tensor
+    W_out: Tensor
+    slope: Tensor
+
+    def pulled(self, u: Tensor, chosen: slice) -> Tensor:
+        """Cotangents [s, L, d] of what enters some sequences, from those of what leaves them."""
+        return u + ((u @ self.W_out.T) * self.slope[chosen]) @ self.W_in.T
+
+    def matrices(self, chosen: slice, tokens: Tensor | slice, dtype: torch.dtype) -> Tensor:
+        """``1 + W_in diag(slope) W_out`` of some tokens of some sequences, [s, l, d, d], acting on rows."""
+        slopes = self.slope[chosen][:, tokens]
+        each, width = slopes.flatten(0, 1), len(self.W_in)
+        plain = bool(((each == 0) | (each == 1)).all())
+        both = torch.cat([self.W_in.T, self.W_out], 1).to(dtype)
+        found = both.new_empty(len(each), width, width)
+        for token, own in enumerate(each):
+            # Most units of a ReLU are off or on: those that are off cost nothing, those that are on no product.
+            active = own.nonzero()[:, 0]
+            rows = both.index_select(0, active)
+            left = rows[:, :width] if plain else rows[:, :width] * own.index_select(0, active)[:, None].to(dtype)
+            torch.mm(left.T, rows[:, width:], out=found[token])
+        found.diagonal(dim1=-2, dim2=-1).add_(1)
+        return found.unflatten(0, slopes.shape[:2])
+
+
+@dataclass(frozen=True, eq=False)
+class Link:
+    """One attention layer of the stack and the map behind it.
+
+    Attributes:
+        head: Its head; W_O is the model's value and W_U its output matrix, biases are a last row.
+        tokens: What enters, (B, L, d), with a last column of ones if there are biases.
+        residual: rho, factor of the skip connection around the attention.
+        behind: The map between this layer and the next; None for the identity.
+    """
+
+    head: FactoredValueAttention
+    tokens: Tensor
+    residual: float
+    behind: Slopes | None
 
 
 def find_chain(model: nn.Module, batch: Batch) -> tuple[Link, ...] | None:
@@ -59,19 +110,8 @@ def _link(block: Block, stream: Tensor, last: bool) -> tuple[Link | None, Tensor
     slope = _slope(block.mlp, y)
     if slope is None:
         return None, y
-    return Link(head, tokens, block.residual_scale, partial(_jacobian, block.mlp, slope)), y + block.mlp(y)
-
-
-def _jacobian(mlp: MLP, slope: Tensor, chosen: slice) -> Tensor:
-    """``1 + W_in diag(slope) W_out`` of every token of some sequences."""
-    each = slope[chosen].flatten(0, 1)
-    found = each.new_empty(len(each), len(mlp.W_in), len(mlp.W_in))
-    W_in = mlp.W_in.T.contiguous()
-    for token, own in enumerate(each):
-        active = own.nonzero()[:, 0]
-        torch.mm((W_in[active] * own[active, None]).T, mlp.W_out[active], out=found[token])
-    found.diagonal(dim1=-2, dim2=-1).add_(1)
-    return found.unflatten(0, slope[chosen].shape[:2])
+    behind = Slopes(block.mlp.W_in, block.mlp.W_out, slope)
+    return Link(head, tokens, block.residual_scale, behind), y + block.mlp(y)
 
 
 def _slope(mlp: MLP, y: Tensor) -> Tensor | None:

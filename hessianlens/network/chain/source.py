@@ -9,8 +9,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hessianlens.network.chain.links import find_chain
-from hessianlens.network.chain.products import Link, Vectors, chain_products
+from hessianlens.network.chain.links import Link, find_chain
+from hessianlens.network.chain.ports import Vectors
+from hessianlens.network.chain.products import Carrier
 from hessianlens.network.last_attention.exact import CLOSED_FORM, ExactAttention
 from hessianlens.network.sampling import WORKSPACE, Drawn, Request, length
 from hessianlens.problems import Block, Problem
@@ -37,19 +38,24 @@ class ChainedAttention:
             return False
         return not found[3] or (found[2] != "o" and self.exact.sites[0].biased)
 
-    def products(self, vectors: Sequence[tuple[Block, Tensor]]) -> dict[str, tuple[Tensor, Tensor]]:
+    def products(
+        self, vectors: Sequence[tuple[Block, Tensor]], tangents: torch.dtype | None = None
+    ) -> dict[str, tuple[Tensor, Tensor]]:
         """Gauss-Newton and functional products of diagonal blocks, ``[vector, *shape]`` each, by name.
 
         Args:
             vectors: Blocks, each with vectors ``[vector, *shape]``.
+            tangents: Precision in which vectors are carried; that of the model if omitted. Products of float32 tangents
+                come in double precision, so that they keep their range.
         """
         layers: dict[int, list[tuple[Block, Tensor]]] = {}
         for block, values in vectors:
             layers.setdefault(self._place(block)[0], []).append((block, values))
         asked = {n: [self._vectors(*pair) for pair in pairs] for n, pairs in layers.items()}
+        dtype = self.exact.problem.dtype if tangents is None else tangents
         totals: dict[str, tuple[Tensor, Tensor]] = {}
         for links, derivatives in zip(self.chains, self.exact.derivatives, strict=True):
-            for n, products in chain_products(links, derivatives, asked).items():
+            for n, products in Carrier(links, derivatives, asked, dtype).products().items():
                 for (block, _), (G, F) in zip(layers[n], products, strict=True):
                     shape = (len(G), *block.shape)
                     found = (G.reshape(shape), F.reshape(shape))
@@ -95,18 +101,29 @@ def _same_last(links: tuple[Link, ...], exact: ExactAttention, number: int) -> b
 class ChainSource:
     """The same products for attention layers that form a chain, all vectors of a chunk together.
 
+    With float32 tangents at a float64 model, products that come near the end of float32's range are made anew in
+    float64: they may have lost parts on the way.
+
     Args:
         chain: The layers.
         problem: What is differentiated.
         parts: Among "full", "ggn" and "functional".
         seed: Seed of the probes.
+        tangents: Precision in which vectors are carried; that of the problem if omitted.
         workspace: Bytes of products held at once.
     """
 
     def __init__(
-        self, chain: ChainedAttention, problem: Problem, parts: Sequence[str], seed: int, workspace: int = WORKSPACE
+        self,
+        chain: ChainedAttention,
+        problem: Problem,
+        parts: Sequence[str],
+        seed: int,
+        tangents: torch.dtype | None = None,
+        workspace: int = WORKSPACE,
     ) -> None:
         self.chain, self.problem, self.parts, self.seed, self.workspace = chain, problem, tuple(parts), seed, workspace
+        self.tangents = problem.dtype if tangents is None else tangents
 
     def draw(self, requests: Sequence[Request]) -> Iterator[Drawn]:
         """The lengths of all products asked for."""
@@ -126,7 +143,24 @@ class ChainSource:
             (r.block, r.probes(self.problem, self.seed).matrix(r.start, r.stop).T.reshape(-1, *r.block.shape))
             for r in requests
         ]
-        for name, (gauss_newton, rest) in self.chain.products(vectors).items():
+        found = self.chain.products(vectors, self.tangents)
+        if self.tangents != self.problem.dtype:
+            lost = [(block, values) for block, values in vectors if not _in_range(found[block.name])]
+            found |= self.chain.products(lost) if lost else {}
+        for name, (gauss_newton, rest) in found.items():
             for G, F in zip(gauss_newton, rest, strict=True):
-                found = {"ggn": G, "functional": F, "full": G + F}
-                yield name, {part: length(found[part]) for part in self.parts}
+                parts = {"ggn": G, "functional": F, "full": G + F}
+                yield name, {part: length(parts[part]) for part in self.parts}
+
+
+def _in_range(products: tuple[Tensor, Tensor]) -> bool:
+    """Whether nothing on the way can have left the range of float32: entries are far from its ends, and none is lost.
+
+    The Gauss-Newton part comes down at size one and is judged by its finiteness alone.
+    """
+    ggn, functional = products
+    largest = functional.flatten(1).abs().amax(1)
+    return bool(ggn.isfinite().all()) and bool(((largest > _SMALLEST) & (largest < _LARGEST)).all())
+
+
+_SMALLEST, _LARGEST = 1e-25, 1e25
