@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import os
-import pickle
 import signal
 import subprocess
 import sys
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from hessianlens.cli import app
@@ -233,7 +233,7 @@ def test_advice_to_trust_a_pickle_is_not_repeated(tmp_path: Path) -> None:
     from hessianlens.inspect.loading import load_model
 
     load_model(GPT2).model.config.save_pretrained(tmp_path)
-    (tmp_path / "pytorch_model.bin").write_bytes(pickle.dumps(subprocess.Popen))
-    with pytest.raises(InputError) as caught:
+    torch.save({"weight": subprocess.Popen}, tmp_path / "pytorch_model.bin")
+    with pytest.raises(InputError, match="its weights are a pickle that holds more than tensors") as caught:
         load_model(str(tmp_path))
     assert "weights_only" not in str(caught.value)
