@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import signal
 import threading
 import time
@@ -114,6 +113,14 @@ def product_bar(shown: bool = True) -> Progress:
     )
 
 
+def _has_rich() -> bool:
+    try:
+        import rich  # noqa: F401
+    except ModuleNotFoundError:
+        return False
+    return True
+
+
 @contextmanager
 def watching(progress: bool | Watch) -> Iterator[Watch]:
     """The watch that `progress` asks for: one that shows a bar, one that is silent, or the one given.
@@ -123,7 +130,7 @@ def watching(progress: bool | Watch) -> Iterator[Watch]:
     check_that(isinstance(progress, (bool, Watch)), "progress", progress, "True or False")
     if isinstance(progress, Watch):
         yield progress
-    elif progress and importlib.util.find_spec("rich") is not None:
+    elif progress and _has_rich():
         with product_bar() as bar:
             yield BarWatch(bar)
     else:

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-import hessianlens.lab.runner  # noqa: F401  before the registry is replaced: its workers know the real one
+import hessianlens.lab.runner
+import hessianlens.lab.telling  # noqa: F401  before the registry is replaced: they know the real one
 from hessianlens.cli import app
 from hessianlens.lab.experiments.registry import EXPERIMENTS, Registry
 from hessianlens.lab.store import Code, open_store

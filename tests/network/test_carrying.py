@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional as nnf
 
 import hessianlens as hl
-from hessianlens.network.linear_maps import LinearMaps, Plan, carried, carrier, exact, steps, streamed
+from hessianlens.network.linear_maps import LinearMaps, Plan, carrier, carrying, exact, steps, streamed
 from hessianlens.problems import Block, Problem
 from tests.curvature import hugging_face, networks
 from tests.curvature.networks import pairs, tokens
@@ -71,7 +71,7 @@ def found_and_expected(problem: Problem, name: str) -> tuple[int, float]:
 
 @pytest.mark.parametrize("name", CARRIED)
 def test_it_is_the_curvature_of_products_and_takes_none(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(carried, "_CHUNK_BYTES", 1000)
+    monkeypatch.setattr(carrying, "_CHUNK_BYTES", 1000)
     make, blocks = CARRIED[name]
     problem = make()
     for block in blocks:
@@ -82,11 +82,11 @@ WRONG = {
     "a norm that is not bent": (steps.Norm, "bent", lambda self, g, chosen: g.new_zeros(*g.shape, g.shape[1])),
     "a norm seen as straight": (steps.Norm, "pulled", lambda self, A, chosen: A * self.scale[chosen, :, None]),
     "an activation that is not bent": (
-        carried._Passing,
+        carrying._Passing,
         "_through",
-        lambda self, *args, right=carried._Passing._through: replace_second(right(self, *args)),
+        lambda self, *args, right=carrying._Passing._through: replace_second(right(self, *args)),
     ),
-    "two ways through the network that know nothing of each other": (carried._Passing, "_cross", lambda *_: None),
+    "two ways through the network that know nothing of each other": (carrying._Passing, "_cross", lambda *_: None),
 }
 
 
@@ -186,7 +186,7 @@ def test_a_passage_is_cut_into_chunks_of_any_size(monkeypatch: pytest.MonkeyPatc
     maps = LinearMaps(problem)
     plan = maps.plan(block, block, ANY)
     expected = maps.curvature(plan, 0)
-    monkeypatch.setattr(carried, "_CHUNK_BYTES", 1)
+    monkeypatch.setattr(carrying, "_CHUNK_BYTES", 1)
     assert_same(LinearMaps(problem).curvature(plan, 0).functional, expected.functional, "chunks", 1e-12)
 
 
