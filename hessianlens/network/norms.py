@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from hessianlens.checks import check_precision
 from hessianlens.errors import check_choice, check_seed, check_whole, shown
 from hessianlens.memory import memory_errors_explained
 from hessianlens.network.forecasting import ensure_fits_in_memory
@@ -111,7 +112,8 @@ def block_norms(
     check_choice("method", method, METHODS)
     check_whole("probes", probes, 1)
     check_seed(seed)
-    check_choice("tangents", tangents, (None, torch.float32, torch.float64))
+    if tangents is not None:
+        check_precision("tangents", tangents)
     chosen, kept = problem.select(blocks), None if resume is None else KeptNorms(resume, problem)
     with memory_errors_explained(REMEDY), watching(progress) as watch:
         run = NormRun(problem, chosen, parts, seed=seed, method=method, watch=watch, kept=kept, tangents=tangents)
