@@ -91,7 +91,7 @@ BENCHMARK = Benchmark(
     ),
     check=check,
     report=report,
-    target=20,
+    target=10,
     against="torch.func.hessian",
     rounds=60,
     memory=("hessianlens", "torch.func.hessian", "jacrev(jacrev)"),

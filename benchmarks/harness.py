@@ -98,8 +98,22 @@ def first_calls(runs: Mapping[str, Run]) -> tuple[dict[str, object], dict[str, f
     return outputs, seconds
 
 
-def interleave(runs: Mapping[str, Run], rounds: int, tick: Tick | None = None, seed: int = 0) -> dict[str, list[float]]:
-    """Seconds of every competitor in every round; each round runs all of them once, in an order of its own."""
+def interleave(
+    runs: Mapping[str, Run],
+    rounds: int,
+    tick: Tick | None = None,
+    seed: int = 0,
+    wall: dict[str, list[float]] | None = None,
+) -> dict[str, list[float]]:
+    """Seconds of every competitor in every round; each round runs all of them once, in an order of its own.
+
+    Args:
+        runs: The competitors.
+        rounds: How many rounds.
+        tick: Called after every round.
+        seed: Of the orders.
+        wall: Receives seconds on the wall besides those of the clock.
+    """
     order, shuffle = list(runs), random.Random(seed).shuffle
     seconds: dict[str, list[float]] = {name: [] for name in runs}
     collecting = gc.isenabled()
@@ -109,9 +123,11 @@ def interleave(runs: Mapping[str, Run], rounds: int, tick: Tick | None = None, s
             gc.collect()
             shuffle(order)
             for name in order:
-                start = clock()
+                start, wall_start = clock(), perf_counter()
                 runs[name]()
                 seconds[name].append(clock() - start)
+                if wall is not None:
+                    wall.setdefault(name, []).append(perf_counter() - wall_start)
             if tick is not None:
                 tick(f"round {k + 1} of {rounds}")
     finally:
@@ -129,14 +145,18 @@ def spread(values: Sequence[float]) -> Spread:
 
 
 def summarise(
-    competitors: Sequence[Competitor], seconds: Mapping[str, Sequence[float]], first: Mapping[str, float]
+    competitors: Sequence[Competitor],
+    seconds: Mapping[str, Sequence[float]],
+    first: Mapping[str, float],
+    wall: Mapping[str, Sequence[float]] | None = None,
 ) -> tuple[Timing, ...]:
     """Medians, quartiles, and the ratio to the library formed within each round."""
     (ours,) = (c.name for c in competitors if c.role == OURS)
     timings = []
     for c in competitors:
         ratios = [t / own for t, own in zip(seconds[c.name], seconds[ours], strict=True)]
-        timings.append(Timing(c.name, c.role, spread(seconds[c.name]), spread(ratios), first[c.name]))
+        on_wall = None if wall is None else spread(wall[c.name]).median
+        timings.append(Timing(c.name, c.role, spread(seconds[c.name]), spread(ratios), first[c.name], on_wall))
     return tuple(timings)
 
 
@@ -157,7 +177,8 @@ def measure(benchmark: Benchmark, options: Options, tick: Tick, memory: Mapping[
     outputs, first = first_calls(runs)
     benchmark.check(outputs)
     tick("first calls")
-    seconds = interleave(runs, rounds, tick)
+    wall: dict[str, list[float]] = {}
+    seconds = interleave(runs, rounds, tick, wall=wall)
     del runs
     result = Result(
         name=benchmark.name,
@@ -166,7 +187,7 @@ def measure(benchmark: Benchmark, options: Options, tick: Tick, memory: Mapping[
         target=benchmark.target,
         against=benchmark.against,
         rounds=rounds,
-        timings=summarise(benchmark.competitors, seconds, first),
+        timings=summarise(benchmark.competitors, seconds, first, wall),
         memory=dict(memory),
         provenance=provenance.collect(),
     )

@@ -14,7 +14,7 @@ from benchmarks.problem import Problem, Size
 from benchmarks.results import OURS, SET_UP, Result
 from benchmarks.wording import duration, verdicts
 
-BUILDING_GOAL = 6
+BUILDING_GOAL = 3
 """Products in whose time the operator is to be built."""
 
 
@@ -96,7 +96,7 @@ def _benchmark(name: str, what: str, size: Size, rounds: int) -> Benchmark:
         ),
         check=check,
         report=report,
-        target=1,
+        target=1.2,
         against=_KEPT_NAME,
         rounds=rounds,
     )
@@ -104,6 +104,7 @@ def _benchmark(name: str, what: str, size: Size, rounds: int) -> Benchmark:
 
 BENCHMARKS = (
     _benchmark("layer_product", "a batch", Size(batch=8, length=64, width=128), 60),
+    _benchmark("layer_product_medium", "a small batch", Size(batch=4, length=64, width=64), 100),
     _benchmark("layer_product_small", "one small sequence", Size(batch=1, length=17, width=16), 400),
     _benchmark("layer_product_long", "one long sequence", Size(batch=1, length=256, width=256), 60),
     _benchmark("layer_product_many", "many short sequences", Size(batch=64, length=16, width=32), 150),

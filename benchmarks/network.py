@@ -11,7 +11,7 @@ from torch import Tensor
 import hessianlens as hl
 from benchmarks import provenance
 from benchmarks.harness import QUICK_ROUNDS, Options, Run, Tick, disturbance, interleave, spread
-from benchmarks.last_layer import last_layer_problem, sampling_factor
+from benchmarks.last_layer import as_intervals, last_layer_problem, sampling_factor
 from benchmarks.memory import PeakMeter, measure_apart
 from benchmarks.network_peers import (
     curvlinops_operator,
@@ -286,9 +286,21 @@ NETWORKS = (
     ),
     NetworkBenchmark("network_products", "Twenty products of the same block", products(PROBES), 1, 3, True),
     NetworkBenchmark(
-        "network_last_layer", "All norms from the last attention of a GPT-2 on", last_layer(False), 10, 3, True
+        "network_last_layer",
+        "All norms from the last attention of a GPT-2 on",
+        last_layer(False),
+        10,
+        3,
+        True,
+        as_intervals,
     ),
     NetworkBenchmark(
-        "network_last_trained", "The same of a model that has learned something", last_layer(True), 10, 3, True
+        "network_last_trained",
+        "The same of a model that has learned something",
+        last_layer(True),
+        10,
+        3,
+        True,
+        as_intervals,
     ),
 )

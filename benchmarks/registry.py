@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from benchmarks import block_norms, block_product, dense_hessian, layer_product, scaling, scaling_plot, scaling_text
+from benchmarks import (
+    block_norms,
+    block_product,
+    dense_hessian,
+    layer_product,
+    scaling,
+    scaling_plot,
+    scaling_text,
+    sketched_norms,
+)
 from benchmarks.harness import QUICK_ROUNDS, Benchmark, Options, Tick, measure
 from benchmarks.memory import measure_apart
 from benchmarks.network import NETWORKS
@@ -19,6 +28,8 @@ BENCHMARKS: dict[str, Benchmark] = {
         block_norms.BENCHMARK,
         block_norms.FEW_TOKENS,
         block_norms.ONE_SEQUENCE,
+        sketched_norms.BENCHMARK,
+        sketched_norms.LIKE_EMBEDDINGS,
         block_product.BENCHMARK,
         *layer_product.BENCHMARKS,
     )

@@ -32,6 +32,7 @@ class Timing:
         seconds: Over the rounds.
         ratio: Its time over that of the library, round by round: how many times faster the library is.
         first: Seconds of the very first call, with contraction plans and lazy initialisation.
+        wall: Median seconds on the wall, beside those of the clock; they differ where other work runs on the machine.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Timing:
     seconds: Spread
     ratio: Spread
     first: float
+    wall: float | None = None
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ def comparison(result: Result) -> Table:
     """Competitors with time, ratio, target and memory."""
     table = Table(title=_head(result), title_justify="left", title_style="", box=SIMPLE_HEAD)
     table.add_column("competitor")
-    for column in ("first call", "median", "ratio to ours", "quartiles", f"{result.target:g}x"):
+    for column in ("first call", "median", "on the wall", "ratio to ours", "quartiles", f"{result.target:g}x"):
         table.add_column(column, justify="right", no_wrap=True)
     if result.memory:
         table.add_column("peak memory", justify="right", no_wrap=True)
@@ -39,6 +39,7 @@ def comparison(result: Result) -> Table:
         cells = [
             duration(t.first),
             duration(t.seconds.median),
+            "" if t.wall is None else duration(t.wall),
             times(t.ratio.median),
             "" if t.role == OURS else f"{times(t.ratio.low)} to {times(t.ratio.high)}",
             _goal(result, t),

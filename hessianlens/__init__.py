@@ -7,6 +7,11 @@ The exact Hessian of an attention layer, in three lines::
     H.full["Q", "K"].frobenius_norm()
 """
 
+from hessianlens import safe_path
+
+if safe_path.is_program():  # before anything is imported that does not belong to this package
+    safe_path.forget_current_folder()
+
 import lazy_loader
 
 __version__ = "0.1.0"

@@ -1,6 +1,30 @@
-"""`python -m hessianlens` is the command line."""
+"""The program: `hessianlens` and `python -m hessianlens` are the command line."""
 
-from hessianlens.cli import app
+import sys
+from typing import NoReturn
+
+from hessianlens.safe_path import forget_current_folder
+
+
+def main() -> None:
+    """Run the command line; exit code 2 if the packages it needs are not installed."""
+    forget_current_folder()
+    try:
+        from hessianlens.cli import app
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("hessianlens"):
+            raise
+        needed = f"the command line needs {error.name}, which is not installed"
+        _end(f"hessianlens: {needed}; install it with: pip install 'hessianlens[lab]'.", 2)
+    except KeyboardInterrupt:
+        _end("hessianlens: interrupted; nothing was begun.", 130)
+    app(prog_name="hessianlens")
+
+
+def _end(message: str, code: int) -> NoReturn:
+    print(message, file=sys.stderr)
+    sys.exit(code)
+
 
 if __name__ == "__main__":
-    app(prog_name="hessianlens")
+    main()

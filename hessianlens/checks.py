@@ -22,12 +22,15 @@ def check_dense(name: str, value: object, wanted: str = "torch tensor") -> Tenso
     """
     if not isinstance(value, Tensor):
         raise InputError(f"{name}: got {type(value).__name__}, expected a {wanted}; wrap it with torch.as_tensor.")
-    expect(
-        value.layout == torch.strided,
-        f"{name}: got a sparse tensor ({value.layout}), expected a dense one; convert it with .to_dense().",
-    )
-    expect(not value.is_quantized, f"{name}: got quantised numbers ({value.dtype}), expected floating ones.")
-    expect(not value.is_meta, f"{name}: got a tensor on the meta device, which holds a shape and no numbers.")
+    # every product of an operator passes here, so that messages are put together only where they are needed
+    if value.layout != torch.strided:
+        raise InputError(
+            f"{name}: got a sparse tensor ({value.layout}), expected a dense one; convert it with .to_dense()."
+        )
+    if value.is_quantized:
+        raise InputError(f"{name}: got quantised numbers ({value.dtype}), expected floating ones.")
+    if value.is_meta:
+        raise InputError(f"{name}: got a tensor on the meta device, which holds a shape and no numbers.")
     return value
 
 

@@ -6,12 +6,34 @@ Without torch, so that a command can refuse its arguments at once; `hessianlens.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Iterator
+from contextlib import contextmanager
 from numbers import Integral, Real
 
 
 class InputError(ValueError):
     """Input that cannot be used; the message names the argument, what it got and what was expected."""
+
+
+class MissingExtra(InputError, ImportError):
+    """Something needs a package of an optional extra, which is not installed; the message says how to get it."""
+
+
+@contextmanager
+def needs_extra(extra: str, what: str) -> Iterator[None]:
+    """Imports inside belong to an extra of the installation; without it `MissingExtra` is raised.
+
+    >>> with needs_extra("lab", "it"):
+    ...     import nosuch
+    Traceback (most recent call last):
+    hessianlens.errors.MissingExtra: it needs nosuch, which is not installed; ...: pip install 'hessianlens[lab]'.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise MissingExtra(
+            f"{what} needs {error.name}, which is not installed; install it with: pip install 'hessianlens[{extra}]'."
+        ) from error
 
 
 def expect(condition: bool, message: str) -> None:

@@ -15,6 +15,8 @@ PART_NAMES = (*PARTS, *_ALIASES)
 """Every name that is understood."""
 METHODS = ("auto", "exact", "products")
 """How a block may be found: exactly where that is worth it, exactly whatever it takes, or by products alone."""
+NORM_METHODS = ("auto", "exact", "sketch", "probes", "products")
+"""How a norm may be found; its products are those with random probes, so that the last two are the same."""
 
 
 def part_name(part: object, argument: str = "part") -> str:
@@ -26,6 +28,17 @@ def part_name(part: object, argument: str = "part") -> str:
     check_choice(argument, part, PART_NAMES)
     assert isinstance(part, str)
     return _ALIASES.get(part, part)
+
+
+def norm_method(method: object) -> str:
+    """How a norm is to be found: "auto", "exact", "sketch" or "probes".
+
+    >>> norm_method("products"), norm_method("sketch")
+    ('probes', 'sketch')
+    """
+    check_choice("method", method, NORM_METHODS)
+    assert isinstance(method, str)
+    return "probes" if method == "products" else method
 
 
 def check_parts(parts: Sequence[str]) -> tuple[str, ...]:

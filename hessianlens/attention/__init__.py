@@ -1,6 +1,7 @@
 """One attention layer: activations, masks, parameterisations, moments and entropy."""
 
 from hessianlens.attention.activations import Activation
+from hessianlens.attention.chunked import scaled_dot_product_attention
 from hessianlens.attention.entropy import attention_entropy
 from hessianlens.attention.layer import (
     AttentionHead,
@@ -23,6 +24,7 @@ __all__ = [
     "attention_entropy",
     "first_moment",
     "rotary_tables",
+    "scaled_dot_product_attention",
     "second_moment",
     "third_moment",
     "third_moment_along",

@@ -205,7 +205,7 @@ class SelfAttention(AttentionHead):
         return X @ self.W_V
 
     def _value_ports(self, X: Tensor, A: Tensor) -> tuple[dict[str, ValuePort], tuple[str, str] | None]:
-        return {"V": ValuePort(X, "x", A @ X, "m", self.d_v)}, None
+        return {"V": ValuePort(X, "x", A, "m", self.d_v)}, None
 
 
 @dataclass(frozen=True, eq=False)
@@ -241,8 +241,8 @@ class FactoredValueAttention(AttentionHead):
     def _value_ports(self, X: Tensor, A: Tensor) -> tuple[dict[str, ValuePort], tuple[str, str] | None]:
         inner = X @ self.W_O
         ports = {
-            "O": ValuePort(X, "x", A @ X, "m", self.W_O.shape[1], self.W_U, "W_U"),
-            "U": ValuePort(inner, "xO", A @ inner, "mO", self.d_v),
+            "O": ValuePort(X, "x", A, "m", self.W_O.shape[1], self.W_U, "W_U"),
+            "U": ValuePort(inner, "xO", A, "mO", self.d_v),
         }
         return ports, ("O", "U")
 
@@ -277,7 +277,7 @@ class SingleMatrixAttention(AttentionHead):
         return X @ self.W_V
 
     def _value_ports(self, X: Tensor, A: Tensor) -> tuple[dict[str, ValuePort], tuple[str, str] | None]:
-        return {"V": ValuePort(X, "x", A @ X, "m", self.d_v)}, None
+        return {"V": ValuePort(X, "x", A, "m", self.d_v)}, None
 
 
 class MultiHeadAttention:
@@ -339,7 +339,7 @@ def dual_scores(
 ) -> tuple[Tensor, float, dict[str, ScorePort], tuple[str, str]]:
     """Scores of a query and a key matrix, and how the two enter."""
     Q, K = X @ W_Q, X @ W_K
-    ports = {"Q": ScorePort(X, "x", 0, K, "k"), "K": ScorePort(Q, "q", 1, X, "x")}
+    ports = {"Q": ScorePort(X, "x", 0, K, "k", other=W_K), "K": ScorePort(Q, "q", 1, X, "x", other=W_Q)}
     return Q @ K.transpose(-1, -2), temperature * math.sqrt(W_Q.shape[1]), ports, ("Q", "K")
 
 

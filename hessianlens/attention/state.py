@@ -75,6 +75,7 @@ class ScorePort:
         matrix: ``[s, l, .]``, on the other axis.
         query_turn: Maps ``R_i`` of the query tokens, whose transposes act on the matrix.
         key_turn: Maps ``R_l`` of the key tokens, whose transposes act on the vector.
+        other: The weight that the scores multiply W with, if they are ``X W_Q W_K^T X^T`` and no more.
     """
 
     vector: Float[Tensor, "s i p"]
@@ -84,6 +85,7 @@ class ScorePort:
     matrix_name: str
     query_turn: Rotation | None = None
     key_turn: Rotation | None = None
+    other: Float[Tensor, "d k"] | None = None
 
     @cached_property
     def vectors(self) -> Float[Tensor, "s i *p"]:
@@ -110,19 +112,26 @@ class ValuePort:
     """How a matrix parameter W enters the values: ``dF_i = readout^T dW^T vector_i`` with ``vector = A content``.
 
     Attributes:
-        content: ``[s, l, .]``, what attention averages before W acts on it.
-        vector: ``[s, i, .] = A content``.
+        content: ``[s, l, .]``, what attention averages before W acts on it; possibly relative to its mean.
+        weights: ``A``.
         width: Columns of W.
         readout: The fixed matrix behind W, ``[., f]``; ``None`` for the identity.
+        whole: The content as it is, if that is not `content`.
     """
 
     content: Float[Tensor, "s l p"]
     content_name: str
-    vector: Float[Tensor, "s i p"]
+    weights: Float[Tensor, "s i l"]
     vector_name: str
     width: int
     readout: Float[Tensor, "q f"] | None = None
     readout_name: str = ""
+    whole: Float[Tensor, "s l p"] | None = None
+
+    @cached_property
+    def vector(self) -> Float[Tensor, "s i p"]:
+        """``A content``, formed when first asked for: products of scores do without."""
+        return self.weights @ (self.content if self.whole is None else self.whole)
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,16 +178,23 @@ class HeadState:
     def at(self, kept: Int[Tensor, " n"]) -> HeadState:
         """The same head at some of its query tokens only; every token stays a key."""
         score_ports = {name: port.at(kept) for name, port in self.score_ports.items()}
-        value_ports = {name: replace(port, vector=port.vector[:, kept]) for name, port in self.value_ports.items()}
+        weights = self.weights[:, kept]
+        value_ports = {name: replace(port, weights=weights) for name, port in self.value_ports.items()}
         return replace(
             self,
             queries=self.queries[:, kept],
             scores=self.scores[:, kept],
             visible=self.visible[:, kept],
-            weights=self.weights[:, kept],
+            weights=weights,
             score_ports=score_ports,
             value_ports=value_ports,
         )
+
+    def apart(self) -> HeadState:
+        """The same head with copies of the weights that it refers to: it does not see what becomes of them."""
+        score_ports = {n: replace(p, other=_copied(p.other)) for n, p in self.score_ports.items()}
+        value_ports = {n: replace(p, readout=_copied(p.readout)) for n, p in self.value_ports.items()}
+        return replace(self, score_ports=score_ports, value_ports=value_ports)
 
     def centred(self) -> HeadState:
         """The same derivatives from centred tokens, keys and values: a common component would only cancel.
@@ -187,12 +203,20 @@ class HeadState:
         shifted; where ``1^T J_i = 0`` (weights that sum to one) the values may be. The output moves with the values.
         """
         score_ports, value_ports, tokens, values = self.score_ports, self.value_ports, self.tokens, self.values
+        found: dict[int, Tensor] = {}
+
+        def shifted(rows: Tensor) -> Tensor:
+            """Tokens enter in several places; they are held once."""
+            if id(rows) not in found:
+                found[id(rows)] = _shifted(rows)
+            return found[id(rows)]
+
         if self.keys_may_shift:
-            score_ports = {n: replace(p, matrix=_shifted(p.matrix)) for n, p in score_ports.items()}
-            tokens = _shifted(tokens)
+            score_ports = {n: replace(p, matrix=shifted(p.matrix)) for n, p in score_ports.items()}
+            tokens = shifted(tokens)
         if self.activation.fixed_sum:
-            value_ports = {n: replace(p, content=_shifted(p.content)) for n, p in value_ports.items()}
-            values = _shifted(values)
+            value_ports = {n: replace(p, content=shifted(p.content), whole=p.content) for n, p in value_ports.items()}
+            values = shifted(values)
         return replace(self, tokens=tokens, values=values, score_ports=score_ports, value_ports=value_ports)
 
     @property
@@ -201,9 +225,9 @@ class HeadState:
         turned = any(port.key_turn is not None for port in self.score_ports.values())
         return self.activation.shift_invariant and not turned
 
-    def tangent(self, gradient: Float[Tensor, "s i f"]) -> RowTangent:
-        """Products with ``J_i`` and ``D_i(w_i)``."""
-        own = self.activation.tangent(self.weights, self.pulled_back(gradient))
+    def tangent(self, gradient: Float[Tensor, "s i f"], pulled: Float[Tensor, "s i l"]) -> RowTangent:
+        """Products with ``J_i`` and ``D_i(w_i)``, for a gradient and the w that it is pulled back to."""
+        own = self.activation.tangent(self.weights, pulled)
         return RowTangent(lambda: self.jacobian, lambda: self.curvature(gradient)) if own is None else own
 
     def curvature(self, gradient: Float[Tensor, "s i f"]) -> RowMatrices:
@@ -213,6 +237,10 @@ class HeadState:
     def pulled_back(self, gradient: Float[Tensor, "s i f"]) -> Float[Tensor, "s i l"]:
         """``w_ij = g_i . v_j``, the gradient of the loss with respect to A."""
         return gradient @ self.values.transpose(-1, -2)
+
+
+def _copied(weight: Float[Tensor, "p q"] | None) -> Float[Tensor, "p q"] | None:
+    return None if weight is None else weight.clone()
 
 
 def _shifted(rows: Float[Tensor, "s l p"]) -> Float[Tensor, "s l p"]:

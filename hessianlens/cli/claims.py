@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,24 +11,25 @@ import typer
 from hessianlens.cli import completion
 from hessianlens.cli.application import app
 from hessianlens.cli.endings import FINDING, clear_endings
-from hessianlens.cli.options import AsJson, Jobs
-from hessianlens.cli.running import processes
-from hessianlens.cli.status_line import waiting
+from hessianlens.cli.options import Address, AsJson, Backend, Jobs, StoreFile
+from hessianlens.cli.running import STORE, processes, run_shown
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from hessianlens.lab.claims.definition import Claim
     from hessianlens.lab.claims.entry import Entry
     from hessianlens.lab.claims.ledger import Ledger
+    from hessianlens.lab.runner import Plan
 
 _EXAMPLES = """[bold]Examples[/bold]
 
-[cyan]hessianlens claims[/cyan]    test every claim, show the verdicts and their counts
+[cyan]hessianlens claims[/cyan]    test every claim, show the verdicts and their counts; once more to continue
 
 [cyan]hessianlens claims A12 P25[/cyan]    explain two of them: checks, thresholds, condition or correction, example
 
 [cyan]hessianlens claims --document C --verdict fails[/cyan]
+
+[cyan]hessianlens claims --seed 700[/cyan]    whether a verdict hangs on the draws
 
 [cyan]hessianlens claims C23 --plot pictures[/cyan]    also draw it
 
@@ -61,25 +61,31 @@ def judge_claims(
     plot: Annotated[Path | None, typer.Option(help="Directory for a PNG of every claim that has curves.")] = None,
     as_json: AsJson = False,
     record: Annotated[bool, typer.Option("--record", help="Write these verdicts down as the recorded ones.")] = False,
+    seed: Annotated[int, typer.Option(help="Where random draws begin; recorded verdicts are those of 0.")] = 0,
     jobs: Jobs = None,
+    store: StoreFile = STORE,
+    backend: Backend = "local",
+    address: Address = None,
 ) -> None:
     """Test what the documents say and compare the verdicts with the recorded ones.
 
+    What is found is kept in the store at once: the same command continues an interrupted run, and tests nothing twice.
     Exit code 1 if a verdict is not the recorded one, or a test or its correction did not pass.
     """
     with clear_endings("nothing was recorded."):
         from hessianlens.errors import expect
-        from hessianlens.lab.claims.selection import select, selected_ids, with_verdict
+        from hessianlens.lab.claims.selection import selected_ids, with_verdict
         from hessianlens.lab.pages import check_directory
+        from hessianlens.lab.runner import check_workers
 
         chosen = selected_ids(ids or (), document, topic)
         with_verdict((), verdict)  # refuse a misspelt verdict before the work
-        expect(jobs is None or jobs >= 1, f"jobs: got {jobs}, expected at least 1 process.")
+        expect(0 <= seed < 2**31, f"seed: got {seed}, expected one from 0 to 2147483647.")
+        expect(not (record and seed), f"--record: got the draws of --seed {seed}, expected those of 0; leave one out.")
+        check_workers(backend, 1 if jobs is None else jobs, address)
         if plot is not None:
             check_directory(plot, "plot")
-        with waiting("Loading the claims"):
-            loaded = select(chosen)
-        ledger = _run(loaded, jobs)
+        ledger = _tested(_plan(chosen, seed), chosen, store, jobs, backend, address)
         entries = with_verdict(ledger, verdict)
         _print(entries, explain=bool(ids), as_json=as_json)
         if plot is not None:
@@ -94,21 +100,32 @@ def judge_claims(
         raise typer.Exit(FINDING)
 
 
-def _run(chosen: Sequence[Claim], jobs: int | None) -> Ledger:
-    """Every test under a progress bar on standard error."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+def _plan(ids: Sequence[str], seed: int) -> Plan:
+    """The whole ledger is one run, whoever asks for it; a selection is another."""
+    from hessianlens.lab.claims.index import claim_topics
+    from hessianlens.lab.claims.stored import EXPERIMENT, ClaimsConfig
+    from hessianlens.lab.runner import Plan
 
-    from hessianlens.lab.claims.ledger import run
+    if ids == list(claim_topics()) and not seed:
+        return Plan(EXPERIMENT, ClaimsConfig(), "quick")
+    return Plan(EXPERIMENT, ClaimsConfig(tuple(ids), seed))
 
-    columns = (TextColumn("{task.description:<16}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as progress:
-        task = progress.add_task("Testing claims", total=len(chosen))
 
-        def on_entry(entry: Entry) -> None:
-            progress.update(task, advance=1, description=f"Tested {entry.claim.id}")
+def _tested(plan: Plan, ids: Sequence[str], path: Path, jobs: int | None, backend: str, address: str | None) -> Ledger:
+    """Entries of the chosen claims: from the store, tested now, or broken."""
+    from hessianlens.lab.claims.registry import find
+    from hessianlens.lab.claims.stored import ledger_of
+    from hessianlens.lab.store import open_store
 
-        return run(chosen, processes(jobs), on_entry)
+    claims = find(ids)
+    if not plan.cells:  # none of them has a test
+        return ledger_of(claims, ())
+    with open_store(path) as store:
+        count = min(processes(jobs), len(plan.cells))
+        _, _, failures = run_shown([plan], store, count, backend, address)
+        kept = [store.get(plan.experiment.name, parameters, plan.code) for parameters in plan.cells]
+    errors = {str(failure.parameters["claim"]): failure.message for failure in failures}
+    return ledger_of(claims, [cell for cell in kept if cell is not None], errors)
 
 
 def _print(entries: Sequence[Entry], *, explain: bool, as_json: bool) -> None:
@@ -141,9 +158,9 @@ def _draw(entries: Sequence[Entry], directory: Path) -> None:
 
 def _record(ledger: Ledger) -> None:
     from hessianlens.lab.claims import record
-    from hessianlens.lab.claims.registry import all_claims
+    from hessianlens.lab.claims.index import claim_topics
 
-    record.write(ledger, [claim.id for claim in all_claims()], record.RECORD)
+    record.write(ledger, list(claim_topics()), record.RECORD)
     typer.echo(f"Recorded {len(ledger)} verdicts in {record.RECORD}", err=True)
 
 

@@ -107,9 +107,10 @@ def _facts(entry: Entry) -> Iterator[tuple[str, RenderableType]]:
             yield "holds if", Text(finding.condition, style=STYLES[Verdict.HOLDS_IF])
             further = [check for check in finding.conditional if check not in finding.checks]
             yield "then", _checks(further) if further else Text("those checks above that fall under the condition pass")
-        if finding.correction:
-            label = "remark" if finding.verdict is Verdict.HOLDS else "correction"
-            yield label, Text(finding.correction, style="yellow")
+    if entry.correction:
+        label = "remark" if entry.verdict is Verdict.HOLDS else "correction"
+        yield label, Text(entry.correction, style="yellow")
+    if finding is not None:
         if finding.support:
             yield "supported by", _checks(finding.support)
         if finding.example:
@@ -118,6 +119,8 @@ def _facts(entry: Entry) -> Iterator[tuple[str, RenderableType]]:
             yield "attention", Text("what is said here did not pass its own checks", style="bold red")
         if finding.curves is not None:
             yield "plot", Text(f"hessianlens claims {claim.id} --plot DIR")
+    if claim.chapter:
+        yield "more", Text(f"hessianlens report {claim.chapter}")
     told = f"{entry.location}  ({entry.seconds:.1f} s)" if claim.test else entry.location
     yield "code", Text(told, overflow="fold")
 

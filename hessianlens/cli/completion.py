@@ -88,9 +88,9 @@ def parts(incomplete: str) -> list[str]:
 
 def methods() -> list[str]:
     """Ways to find a norm."""
-    from hessianlens.parts import METHODS
+    from hessianlens.parts import NORM_METHODS
 
-    return list(METHODS)
+    return list(NORM_METHODS)
 
 
 def dtypes() -> list[str]:

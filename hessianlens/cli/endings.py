@@ -11,6 +11,9 @@ import typer
 
 FINDING, BAD_INPUT, INTERRUPTED = 1, 2, 130
 
+_EXTRA = ("rich", "matplotlib", "jinja2", "threadpoolctl")
+"""What the extra `lab` brings beside the parser of the command line itself."""
+
 
 @contextmanager
 def clear_endings(kept: str) -> Iterator[None]:
@@ -23,6 +26,11 @@ def clear_endings(kept: str) -> Iterator[None]:
         stop(str(error), BAD_INPUT)
     except KeyboardInterrupt:
         stop(f"interrupted; {kept}", INTERRUPTED)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in _EXTRA:
+            raise
+        told = f"this command needs {error.name}, which is not installed; install it with"
+        stop(f"{told}: pip install 'hessianlens[lab]'.", BAD_INPUT)
     except (MemoryError, RuntimeError) as error:
         if "torch" not in sys.modules:  # nothing heavy has run; typer's own endings pass here too
             raise

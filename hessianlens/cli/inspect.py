@@ -35,6 +35,8 @@ _EXAMPLES = """[bold]Examples[/bold]
 
 [cyan]hessianlens inspect ./my-model --data batch.pt --blocks "layer11.*" --method exact --resume norms.jsonl[/cyan]
 
+[cyan]hessianlens inspect ./my-model --data batch.pt --blocks "layer11.attn.*" --method sketch --rtol 0.01[/cyan]
+
 [cyan]hessianlens inspect ./my-model --data batch.pt --forecast[/cyan]    what it would take, without doing it
 
 [cyan]hessianlens inspect toy --blocks "layer0.attn.?" --pairs --spectrum layer0.attn.q --json[/cyan]"""
@@ -64,12 +66,16 @@ def inspect_model(
         str | None, typer.Option(help="Such as 5m: a first pass over every block, then more where it is needed most.")
     ] = None,
     rtol: Annotated[
-        float, typer.Option(help="With --budget: stop when every interval is within this share of its norm.")
-    ] = 0.05,
+        float | None,
+        typer.Option(
+            help="Intervals within this share of their norms are narrow enough; with --budget 0.05.", show_default=False
+        ),
+    ] = None,
     method: Annotated[
         str,
         typer.Option(
-            help="auto: exactly where it is worth it; exact: whatever it takes; products: with random vectors.",
+            help="auto: exactly where it is worth it; exact: whatever it takes; sketch: the last attention layer from "
+            "random small matrices; probes: with random vectors.",
             autocompletion=completion.methods,
         ),
     ] = "auto",
@@ -200,6 +206,7 @@ def _asked(settings: Settings) -> str:
 
 def _print_table(measurement: Measurement) -> None:
     from rich.console import Console
+    from rich.markup import escape
 
     console = Console(width=None if sys.stdout.isatty() else 120, highlight=False)
     opened, table = measurement.opened, measurement.table
@@ -212,7 +219,7 @@ def _print_table(measurement: Measurement) -> None:
         *(("Note", note) for note in opened.notes),
     ]
     for name, text in heading:
-        console.print(f"[cyan]{name:<7}[/cyan] ", text, sep="", soft_wrap=True, markup=True)
+        console.print(f"[cyan]{name:<7}[/cyan] ", escape(text), sep="", soft_wrap=True)
     if table.rows:
         _print_rows(measurement, console)
         console.print(
@@ -222,10 +229,10 @@ def _print_table(measurement: Measurement) -> None:
             soft_wrap=True,
         )
         if opened.settings.seconds is not None or measurement.measured.left_out:
-            console.print("[cyan]Measured:[/cyan]", measurement.measured.summary, soft_wrap=True)
-        console.print(f"[cyan]What to do:[/cyan] {measurement.advice()}", soft_wrap=True)
+            console.print("[cyan]Measured:[/cyan]", escape(measurement.measured.summary), soft_wrap=True)
+        console.print("[cyan]What to do:[/cyan]", escape(measurement.advice()), soft_wrap=True)
     for title, text in measurement.extras():
-        console.print(f"\n[cyan]{title}[/cyan]")
+        console.print(f"\n[cyan]{escape(title)}[/cyan]")
         console.print(text, soft_wrap=True, markup=False)
 
 
@@ -248,6 +255,7 @@ def _print_rows(measurement: Measurement, console: Console) -> None:
 
 def _rich_table(measurement: Measurement, narrow: bool = False) -> Any:
     from rich import box
+    from rich.markup import escape
     from rich.table import Table
 
     from hessianlens.inspect.inspection import cell
@@ -265,5 +273,5 @@ def _rich_table(measurement: Measurement, narrow: bool = False) -> Any:
         scale = "flat" if row.name not in scales else f"{scales[row.name]:.2g}"
         norms = [cell(row.norms[part]) for part in parts]
         shown = [norm.replace(" -", "\n-").replace(" few", "\nfew") for norm in norms] if narrow else norms
-        made.add_row(row.name, f"{row.parameters:,}", *shown, ratio, scale)
+        made.add_row(escape(row.name), f"{row.parameters:,}", *shown, ratio, scale)
     return made

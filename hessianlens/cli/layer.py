@@ -90,6 +90,7 @@ def _measure_and_write(config: LayerConfig, out: Path) -> tuple[LayerFacts, Path
 
 def _summarise(facts: LayerFacts, page: Path) -> None:
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     from hessianlens.lab.layer_page.page import HEADINGS
@@ -99,7 +100,7 @@ def _summarise(facts: LayerFacts, page: Path) -> None:
     table.add_column(style="cyan", no_wrap=True)
     table.add_column()
     for name, statement in findings(facts).items():
-        table.add_row(HEADINGS[name][1], statement)
+        table.add_row(escape(HEADINGS[name][1]), escape(statement))
     console = Console()
     console.print(table)
-    console.print(f"\nPage: {page}", soft_wrap=True, highlight=False)
+    console.print(f"\nPage: {page}", soft_wrap=True, highlight=False, markup=False)

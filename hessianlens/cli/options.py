@@ -27,6 +27,13 @@ Settings = Annotated[
 
 Jobs = Annotated[int | None, typer.Option(help="Processes; as many as there are cores if not given.")]
 
+Backend = Annotated[
+    str,
+    typer.Option(help="local or dask.", autocompletion=completion.backends),
+]
+
+Address = Annotated[str | None, typer.Option(help="The cluster's scheduler, e.g. tcp://host:8786.")]
+
 StoreFile = Annotated[Path, typer.Option(help="The file that keeps every finished cell.")]
 
 PublishedMeans = Annotated[

@@ -89,11 +89,13 @@ def _measure(plans: Sequence[Plan], store: Store, jobs: int) -> tuple[Sequence[R
 
 
 def _stored(plans: Sequence[Plan], store: Store) -> list[Result]:
-    """The newest complete run of each experiment that the store has, of whatever size."""
+    """The newest complete run of each experiment that the store has, of whatever size; of the ledger a whole one."""
     from hessianlens.errors import expect
-    from hessianlens.lab.store import last_complete_runs, load_run
+    from hessianlens.lab.claims.stored import EXPERIMENT, is_whole
+    from hessianlens.lab.store import list_runs, load_run
 
-    runs = last_complete_runs(store)
+    complete = list_runs(store, complete=True)
+    runs = {run.experiment: run for run in complete if run.experiment != EXPERIMENT.name or is_whole(run.config)}
     found = [load_run(store, runs[plan.experiment.name]) for plan in plans if plan.experiment.name in runs]
     expect(bool(found), f"store: {store.path} holds no complete run of these; run without --no-run first.")
     return found
@@ -114,19 +116,20 @@ def _command(names: Sequence[str], preset: str, settings: Sequence[str]) -> str:
 
 def _summarise(results: Sequence[Result], ledger: Ledger | None, page: Path) -> None:
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
-    from hessianlens.lab.analysis.findings.registry import FINDINGS
     from hessianlens.lab.report.claims import ledger_summary
     from hessianlens.lab.report.names import short_name
+    from hessianlens.lab.telling import findings_of
 
     table = Table.grid(padding=(0, 2))
     table.add_column(style="cyan", no_wrap=True)
     table.add_column()
     for result in results:
-        table.add_row(short_name(result.experiment), FINDINGS[result.experiment](result)[0])
+        table.add_row(escape(short_name(result.experiment)), escape(findings_of(result).sentences(result)[0]))
     if ledger is not None:
-        table.add_row("Claims", ledger_summary(ledger))
+        table.add_row("Claims", escape(ledger_summary(ledger)))
     console = Console(highlight=False)
     console.print(table)
-    console.print(f"\nPage: {page}", soft_wrap=True)
+    console.print(f"\nPage: {page}", soft_wrap=True, markup=False)

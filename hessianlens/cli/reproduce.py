@@ -9,16 +9,25 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hessianlens.cli import completion
 from hessianlens.cli.application import app
 from hessianlens.cli.endings import FINDING, clear_endings, stop
-from hessianlens.cli.options import AsJson, Experiments, Jobs, Preset, PublishedMeans, Settings, StoreFile
+from hessianlens.cli.options import (
+    Address,
+    AsJson,
+    Backend,
+    Experiments,
+    Jobs,
+    Preset,
+    PublishedMeans,
+    Settings,
+    StoreFile,
+)
 from hessianlens.cli.run_display import print_catalogue, print_failures, print_forecast, print_outcome
 from hessianlens.cli.running import STORE, chosen_experiments, processes, published_means, run_shown
 
 if TYPE_CHECKING:
-    from hessianlens.lab.analysis.reference import Reference
     from hessianlens.lab.experiments.experiment import Experiment
+    from hessianlens.lab.growth.findings.reference import Reference
     from hessianlens.lab.results import Result
     from hessianlens.lab.runner import Failure, Plan, Progress
     from hessianlens.lab.store import Store
@@ -43,8 +52,8 @@ def reproduce_figures(
     jobs: Jobs = None,
     store: StoreFile = STORE,
     settings: Settings = None,
-    backend: Annotated[str, typer.Option(help="local, dask or ray.", autocompletion=completion.backends)] = "local",
-    address: Annotated[str | None, typer.Option(help="The cluster's scheduler, e.g. tcp://host:8786.")] = None,
+    backend: Backend = "local",
+    address: Address = None,
     figures: Annotated[Path | None, typer.Option(help="Directory for figures as PNG, SVG and PDF.")] = None,
     reference: PublishedMeans = None,
     listed: Annotated[bool, typer.Option("--list", help="Show the experiments and run nothing.")] = False,
@@ -138,18 +147,19 @@ def _forecast(plans: Sequence[Plan], path: Path, jobs: int, as_json: bool) -> No
 
 def _draw(result: Result, folder: Path, reference: Reference | None) -> list[str]:
     """The files of an experiment's pictures."""
-    from hessianlens.lab.plots.gallery import pictures
-    from hessianlens.lab.plots.registry import save
+    from hessianlens.lab.plots.picture import save
+    from hessianlens.lab.telling import pictures_of
 
-    drawn = pictures(result, reference)
+    drawn = pictures_of(result, reference)
     return [str(file) for p in drawn for file in save(p.figure, folder, f"{result.experiment}-{p.name}")]
 
 
 def _exponents(results: Sequence[Result]) -> list[dict[str, Any]]:
     """Fitted exponents of the experiments that have some."""
-    from hessianlens.lab.analysis.exponents import exponent_table
+    from hessianlens.lab.growth.findings.exponents import exponent_table
+    from hessianlens.lab.telling import growth_of
 
-    return [dict(row) for row in exponent_table(result for result in results if "fit_ranges" in result.config)]
+    return [dict(row) for row in exponent_table(result for result in results if growth_of(result))]
 
 
 def _outcome(

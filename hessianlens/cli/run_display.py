@@ -30,7 +30,8 @@ def shown_progress() -> Iterator[Callable[[Progress], None]]:
     from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as Bars
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[left]}"))
+    named = TextColumn("{task.description}", markup=False)
+    columns = (named, BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[left]}"))
     with Bars(*columns, TimeElapsedColumn(), console=Console(stderr=True)) as bars:
         tasks: dict[int, TaskID] = {}
 
@@ -40,7 +41,7 @@ def shown_progress() -> Iterator[Callable[[Progress], None]]:
                     tasks[number] = bars.add_task(tally.experiment, total=tally.planned, left="")
                 bars.update(tasks[number], completed=_tried(tally), left=_left(tally.work_left, progress.workers))
             if -1 not in tasks:
-                tasks[-1] = bars.add_task("[bold]all[/bold]", total=progress.planned, left="")
+                tasks[-1] = bars.add_task("all", total=progress.planned, left="")
             done = sum(map(_tried, progress.tallies))
             bars.update(tasks[-1], completed=done, left=_left(progress.seconds_left, 1))
 
@@ -131,6 +132,7 @@ def _agreement(fits: Sequence[dict[str, Any]]) -> str:
 
 def _print_table(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style="bold")
@@ -138,5 +140,5 @@ def _print_table(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> N
         counts = all(isinstance(value, int) for value in values)
         table.add_column(heading, justify="right" if counts else "left", no_wrap=heading == "experiment")
     for row in rows:
-        table.add_row(*map(str, row))
+        table.add_row(*(escape(str(value)) for value in row))
     Console().print(table)

@@ -13,8 +13,8 @@ from hessianlens.cli.run_display import shown_progress
 from hessianlens.cli.status_line import waiting
 
 if TYPE_CHECKING:
-    from hessianlens.lab.analysis.reference import Reference
     from hessianlens.lab.experiments.experiment import Experiment
+    from hessianlens.lab.growth.findings.reference import Reference
     from hessianlens.lab.results import Result
     from hessianlens.lab.runner import Failure, Plan, Progress
     from hessianlens.lab.store import Store
@@ -32,7 +32,7 @@ def chosen_experiments(names: Sequence[str]) -> list[Experiment[Any]]:
 
 def published_means(path: Path | None) -> Reference | None:
     """Published means, if they are named or at hand."""
-    from hessianlens.lab.analysis.reference import find_reference, read_reference
+    from hessianlens.lab.growth.findings.reference import find_reference, read_reference
 
     found = find_reference(path)
     return read_reference(found) if found else None
@@ -42,9 +42,9 @@ def processes(jobs: int | None) -> int:
     """So many, or if nobody says how many, as many as fill this machine or the part of it that may be used."""
     if jobs is not None:
         return jobs
-    import joblib
+    from hessianlens.lab.runner import cores
 
-    return int(joblib.cpu_count())
+    return cores()
 
 
 def run_shown(
@@ -55,7 +55,7 @@ def run_shown(
 
     with waiting("Loading the libraries"):
         import torch  # noqa: F401  every cell needs it, and the time until the first one is to be explained
-    state = Progress([])
+    state, told = Progress([]), list[int]()
     try:
         with shown_progress() as show:
 
@@ -65,6 +65,9 @@ def run_shown(
                     state = progress
                     for note in progress.notes:
                         typer.echo(f"hessianlens: {note}.", err=True)
+                if progress.elsewhere and not told:
+                    told.append(progress.elsewhere)
+                    typer.echo("hessianlens: another run on this store is measuring some of the cells.", err=True)
                 show(progress)
 
             return run(plans, store, jobs, backend, address, on_progress), state, ()

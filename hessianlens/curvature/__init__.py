@@ -6,6 +6,7 @@ from hessianlens.curvature.hessian import HessianOperator
 from hessianlens.curvature.linearisation import Linearisation
 from hessianlens.curvature.pair import BlockPairOperator
 from hessianlens.curvature.parts import MATRIX_FREE
+from hessianlens.curvature.repeated import Repeated
 from hessianlens.curvature.verification import verify
 
 __all__ = [
@@ -15,5 +16,6 @@ __all__ = [
     "GaussNewtonOperator",
     "HessianOperator",
     "Linearisation",
+    "Repeated",
     "verify",
 ]

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from hessianlens.curvature.linearisation import Linearisation
 from hessianlens.curvature.pair import BlockPairOperator, Tangents
+from hessianlens.curvature.repeated import Repeated
 
 
 class FunctionalOperator(BlockPairOperator):
     """``H - G = sum_batches sum_k g_k d^2 f_k / dr dc``: computed as such, not as a difference of larger matrices."""
 
-    def product(self, at: Linearisation, tangents: Tangents) -> Mapping[str, Tensor]:
+    def product(self, at: Repeated, tangents: Tangents) -> Mapping[str, Tensor]:
         """``(H - G) v`` of one batch."""
-        return at.split(tangents, self.row_parameters)[1]
+        return at.functional(tangents, self.row_parameters)

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from hessianlens.curvature.linearisation import Linearisation
 from hessianlens.curvature.pair import BlockPairOperator, Tangents
+from hessianlens.curvature.repeated import Repeated
 
 
 class GaussNewtonOperator(BlockPairOperator):
@@ -16,6 +16,6 @@ class GaussNewtonOperator(BlockPairOperator):
     method = "Jacobian products"
     gradients_per_product = 3.0
 
-    def product(self, at: Linearisation, tangents: Tangents) -> Mapping[str, Tensor]:
+    def product(self, at: Repeated, tangents: Tangents) -> Mapping[str, Tensor]:
         """``G v`` of one batch."""
-        return at.split(tangents, self.row_parameters)[0]
+        return at.gauss_newton(tangents, self.row_parameters)

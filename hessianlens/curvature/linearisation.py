@@ -109,17 +109,29 @@ class Linearisation:
         found = self._pulled_back(self._gradients[columns], rows, list(tangents.values()), graph=False)
         return dict(zip(names, found, strict=True))
 
+    def gauss_newton(self, tangents: Mapping[str, Tensor], names: Sequence[str]) -> dict[str, Tensor]:
+        """``G v``, which takes the tangent of the outputs that a functional product comes with."""
+        return self.split(tangents, names)[0]
+
+    def functional(self, tangents: Mapping[str, Tensor], names: Sequence[str]) -> dict[str, Tensor]:
+        """``(H - G) v``, which is no difference."""
+        return self._functional(tangents, names)[0]
+
     def split(
         self, tangents: Mapping[str, Tensor], names: Sequence[str]
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Gauss-Newton and functional products, ``G v`` and ``(H - G) v``, from one graph; neither is a difference."""
+        functional, tangent = self._functional(tangents, names)
+        return self.transposed(self.loss_curvature(tangent), names), functional
+
+    def _functional(self, tangents: Mapping[str, Tensor], names: Sequence[str]) -> tuple[dict[str, Tensor], Tensor]:
+        """``(H - G) v``, and ``J v``, which comes with it."""
         columns, rows = tuple(tangents), self._leaves(names)
         # The Jacobian's product with a tangent takes a second derivative too, whatever the rows.
         self._expect_twice(self._once_in_outputs, self._leaves(columns), self._leaves(columns))
         pulled = [self._pulled[name] for name in columns]
         *functional, tangent = self._pulled_back(pulled, [*rows, self._dummy], list(tangents.values()), graph=False)
-        gauss_newton = self.transposed(self.loss_curvature(tangent), names)
-        return gauss_newton, dict(zip(names, functional, strict=True))
+        return dict(zip(names, functional, strict=True)), tangent
 
     def _pulled_back(
         self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], weights: Sequence[Tensor], graph: bool

@@ -8,12 +8,16 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from hessianlens.curvature.linearisation import Linearisation
+from hessianlens.curvature.repeated import Repeated
 from hessianlens.curvature.verification import verify
 from hessianlens.operators import Operator
 from hessianlens.problems import Block, Problem
+from hessianlens.sizes import readable
 
 Tangents = dict[str, Tensor]
+
+_TAPES_BYTES = 2**30
+"""Tapes that are held between products where there are several batches."""
 
 
 class BlockPairOperator(Operator):
@@ -21,7 +25,8 @@ class BlockPairOperator(Operator):
 
     Its trace, diagonal, norm and entries are exact as well, at the price of one product a column (or a row, if there
     are fewer of them). Products go over the data batch by batch; the graph of a batch serves every vector of a product,
-    and stays for later products if it is the only one (or if `keep_graphs` says so).
+    and stays for later products if it is the only one (or if `keep_graphs` says so). Where many are made of a large
+    model, a tape takes over from the graph (`hessianlens.curvature.repeated`), and ``why`` says so.
 
     Args:
         problem: What is differentiated.
@@ -34,6 +39,8 @@ class BlockPairOperator(Operator):
     why = "it was made from a problem's products"
     gradients_per_product: float = 2.0
     """Cost of one product, in gradients of the loss."""
+    gradients_on_tape: float = 0.8
+    """The same by a tape, for blocks of the lowest layer."""
 
     def __init__(
         self,
@@ -45,7 +52,8 @@ class BlockPairOperator(Operator):
         super().__init__([block.shape for block in columns], [block.shape for block in rows])
         self.problem, self.rows, self.columns = problem, tuple(rows), tuple(columns)
         self.keep_graphs = len(problem.data) == 1 if keep_graphs is None else keep_graphs
-        self._kept: dict[int, Linearisation] = {}
+        self._kept: dict[int, Repeated] = {}
+        self._way = ""
 
     @property
     def dtype(self) -> torch.dtype:
@@ -65,22 +73,34 @@ class BlockPairOperator(Operator):
     @property
     def product_cost(self) -> str:
         """What a product costs, in words."""
+        held = sum(at.held_bytes for at in self._kept.values())
+        if held:
+            return f"about {self.gradients_on_tape:g} gradients a product at most, {readable(held)} held"
         return f"about {self.gradients_per_product:g} gradients a product"
 
-    def linearisations(self) -> Iterator[Linearisation]:
+    def linearisations(self) -> Iterator[Repeated]:
         """One batch after the other."""
         names = list(dict.fromkeys([b.parameter for b in (*self.rows, *self.columns)]))
         for k, batch in enumerate(self.problem.data):
-            if k in self._kept:
-                yield self._kept[k]
-                continue
-            at = Linearisation(self.problem, batch, names)
-            if self.keep_graphs:
-                self._kept[k] = at
+            at = self._kept.pop(k, None) or Repeated(self.problem, batch, names)
             yield at
+            self._tell(at)
+            if not self.keep_graphs:
+                at.release_graph()
+                if sum(other.held_bytes for other in (at, *self._kept.values())) > _TAPES_BYTES:
+                    at.release()
+            self._kept[k] = at
+
+    def _tell(self, at: Repeated) -> None:
+        """Say how repeated products are made, once that is settled."""
+        if at.way and at.way != self._way:
+            self.why = f"{self.why.removesuffix(f'; {self._way}')}; {at.way}"
+            self._way = at.way
+            if at.taped is not None:
+                self.method = "tangent passes over a tape"
 
     @abstractmethod
-    def product(self, at: Linearisation, tangents: Tangents) -> Mapping[str, Tensor]:
+    def product(self, at: Repeated, tangents: Tangents) -> Mapping[str, Tensor]:
         """The product of one batch's matrix with parameter-shaped tangents, on the row parameters."""
 
     def _matmat(self, X: list[Tensor]) -> list[Tensor]:

@@ -14,6 +14,7 @@ from torch import nn
 
 from hessianlens.errors import InputError, expect
 from hessianlens.inspect.heads import HEADS
+from hessianlens.inspect.hub import local_only
 from hessianlens.inspect.specification import Specification, check_known, check_options, check_there, stated_config
 from hessianlens.inspect.weighing import ensure_model_fits
 
@@ -34,6 +35,11 @@ _BY_TYPE = ("image-classification", "masked-lm", "causal-lm", "sequence-classifi
 _DECODED = ("seq2seq-lm", "sequence-classification")
 """Heads of models that have an encoder and a decoder."""
 
+
+_HINT = (
+    "it is no folder, the hub cannot be reached, and the cache of Hugging Face on this machine does not hold it; "
+    "name the folder of a saved model, or config:TYPE, e.g. config:gpt2, for random weights."
+)
 
 _LAYERS = ("num_hidden_layers", "num_layers", "n_layer", "n_layers")
 _MOST_LAYERS = 10_000
@@ -73,10 +79,12 @@ def saved_model(name: str, head: str) -> tuple[nn.Module, str]:
     """A saved model, from a folder or by its name on the hub; and its head."""
     transformers = transformers_package()
     check_there(Specification("saved", name))
-    with _quietly(transformers), _explained(repr(name)):
-        config = transformers.AutoConfig.from_pretrained(name)
+    alone = local_only(name)
+    hint = _HINT if alone and not Path(name).is_dir() else ""
+    with _quietly(transformers), _explained(repr(name), hint):
+        config = transformers.AutoConfig.from_pretrained(name, local_files_only=alone)
         found = _head(transformers, config, head)
-        return getattr(transformers, HEADS[found]).from_pretrained(name), found
+        return getattr(transformers, HEADS[found]).from_pretrained(name, local_files_only=alone), found
 
 
 def tokenizer_of(source: str | None, model: str) -> Any:
@@ -90,7 +98,7 @@ def tokenizer_of(source: str | None, model: str) -> Any:
     expect(there, f"data: text needs a tokenizer, and there is none in {source!r}; {remedy}.")
     with _quietly(transformers):
         try:
-            return transformers.AutoTokenizer.from_pretrained(source)
+            return transformers.AutoTokenizer.from_pretrained(source, local_files_only=local_only(source))
         except Exception as error:  # a tokenizer may be unreadable in as many ways as there are kinds of it
             said = f"that of {source!r} could not be read ({_line(error)})"
             raise InputError(f"data: text needs a tokenizer, and {said}; {remedy}.") from error
@@ -187,15 +195,22 @@ def _quietly(transformers: Any) -> Iterator[None]:
 
 
 @contextmanager
-def _explained(what: str) -> Iterator[None]:
-    """Whatever transformers cannot make of a model becomes one line."""
+def _explained(what: str, hint: str = "") -> Iterator[None]:
+    """Whatever transformers cannot make of a model becomes one line: what it says, or what is known better."""
     try:
         yield
     except InputError:
         raise
     except Exception as error:  # transformers raises what it likes, from OSError to its own validation errors
-        raise InputError(f"model: {what} could not be loaded: {_line(error)}") from error
+        missing = hint and isinstance(error, OSError)
+        raise InputError(f"model: {what} could not be loaded: {hint if missing else _line(error)}") from error
 
 
 def _line(error: Exception) -> str:
+    """What an error says; torch's advice to trust the file is not passed on."""
+    if "weights_only" in str(error) or "Weights only load failed" in str(error):
+        return (
+            "its weights are a pickle that holds more than tensors, and to read that could run any program; save the "
+            "model as safetensors where you trust it (model.save_pretrained)."
+        )
     return " ".join(str(error).split())[:300] or type(error).__name__

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hessianlens.errors import InputError
+from hessianlens.files import write_whole
 from hessianlens.inspect.measured import Measured, outcome, run_until
 from hessianlens.inspect.opened import Opened
 from hessianlens.inspect.randomness import advised
@@ -61,7 +62,13 @@ class Measurement:
         settings = opened.settings
         kept = None if settings.resume is None else KeptNorms(settings.resume, opened.problem)
         self._norms = NormRun(
-            opened.problem, opened.blocks, settings.parts, seed=settings.seed, method=settings.method, kept=kept
+            opened.problem,
+            opened.blocks,
+            settings.parts,
+            seed=settings.seed,
+            method=settings.method,
+            rtol=settings.rtol,
+            kept=kept,
         )
         self._pairs: PairNorms | None = None
         self._spectra: dict[str, tuple[Eigenvalues, Inertia]] = {}
@@ -90,7 +97,7 @@ class Measurement:
         most = self.opened.settings.most_probes
         with memory_errors_explained("use --max-memory, --length, --dtype float32 or fewer --blocks"):
             self.interrupted = run_until(
-                self._norms, self.deadline, None if math.isinf(most) else int(most), self.opened.settings.rtol
+                self._norms, self.deadline, None if math.isinf(most) else int(most), self.opened.settings.narrow_enough
             )
             if self.interrupted:
                 return
@@ -169,7 +176,7 @@ def cell(estimate: Estimate) -> str:
 def write_csv(table: CurvatureTable, path: Path) -> None:
     """The table as a file."""
     try:
-        path.write_text(table.to_csv(), encoding="utf-8")
+        write_whole(path, table.to_csv())
     except OSError as error:
         raise InputError(
             f"csv: cannot write '{path}' ({error.strerror}); expected a file that can be written."

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from hessianlens.errors import check_choice, check_number, check_seed, check_whole, expect
+from hessianlens.errors import check_number, check_seed, check_whole, expect
 from hessianlens.inspect.blockwise import within_memory
 from hessianlens.inspect.table import CurvatureTable, Row
 from hessianlens.memory import memory_errors_explained
@@ -17,7 +17,7 @@ from hessianlens.network.norm_run import PROBES, NormRun
 from hessianlens.network.norms import REMEDY, BlockNorms
 from hessianlens.network.operators import Pattern
 from hessianlens.network.watch import Deadline, Watch, terminations_interrupt, watching
-from hessianlens.parts import METHODS, PARTS, check_parts
+from hessianlens.parts import PARTS, check_parts, norm_method
 from hessianlens.problems import Block, Problem, check_problem
 from hessianlens.sizes import parse_time, readable_time
 from hessianlens.spectra.estimate import ends_in_percent
@@ -109,7 +109,7 @@ def measure(
         parts: Among "full", "ggn" (or "outer") and "functional".
         rtol: Half-width of an interval, relative to its norm, that is narrow enough.
         seed: Seed of the probes.
-        method: "auto", "exact" or "products", as for `hessianlens.hessian`.
+        method: "auto", "exact", "sketch" or "probes", as for `hessianlens.block_norms`.
         max_memory: What the process may hold, such as "2GB": batches are cut to stay within it. Default: most of what
             is free.
         progress: Show a bar that counts products and tells the time left.
@@ -125,7 +125,7 @@ def measure(
     """
     check_problem(problem)
     parts = check_parts(parts)
-    check_choice("method", method, METHODS)
+    method = norm_method(method)
     deadline = Deadline(None if budget is None else parse_time(budget))
     if probes is not None:
         check_whole("probes", probes, 1)
@@ -136,7 +136,8 @@ def measure(
     fitted, _ = within_memory(problem, chosen, probes or 1, len(parts), max_memory)
     kept = None if resume is None else KeptNorms(resume, fitted)
     with memory_errors_explained(REMEDY), watching(progress) as watch:
-        run = NormRun(fitted, chosen, parts, seed=seed, method=method, watch=watch, kept=kept)
+        sketched = rtol if method == "sketch" else None
+        run = NormRun(fitted, chosen, parts, seed=seed, method=method, rtol=sketched, watch=watch, kept=kept)
         interrupted = run_until(run, deadline, probes, rtol)
     return outcome(run, deadline, interrupted)
 
@@ -150,6 +151,8 @@ def run_until(run: NormRun, deadline: Deadline, probes: int | None, rtol: float)
                 assert probes is not None
                 run.watch.begin(sum(min(probes, block.numel) for block in run.sampled), deadline)
                 run.sample(probes)
+                if run.rtol is not None:
+                    run.narrow()
             else:
                 run.watch.begin(None, deadline)
                 run.refine(deadline, rtol, probes)

@@ -10,12 +10,14 @@ from hessianlens.inspect.data_kinds import check_amounts, check_data_file
 from hessianlens.inspect.heads import HEADS
 from hessianlens.inspect.specification import check_there, parse_specification
 from hessianlens.inspect.toy import check_toy
-from hessianlens.parts import METHODS, PARTS, check_parts
+from hessianlens.parts import NORM_METHODS, PARTS, check_parts
 from hessianlens.problems.selection import check_pattern
 from hessianlens.sizes import parse_size, parse_time
 
 DTYPES = ("float32", "float64")
 """Names of the dtypes that a model can be measured in."""
+RTOL = 0.05
+"""Relative half-width of intervals that is narrow enough where there is a budget and nothing else is said."""
 PROBES = 20
 """Random vectors a block where neither their number nor a budget is given."""
 
@@ -32,7 +34,8 @@ class Settings:
         parts: Among "full", "ggn" (or "outer") and "functional".
         probes: Random vectors a block; with a budget the most of them. Default: 20, with a budget no limit.
         budget: Such as "5m": time for everything; None for as long as the probes take.
-        rtol: With a budget, the relative half-width of intervals that is narrow enough.
+        rtol: The relative half-width of intervals that is narrow enough: with a budget 0.05 by default; without one it
+            lets sketches answer where they are cheaper, and probes are as many as it takes.
         seed: Draws probes, random data and random weights.
         dtype: "float32" or "float64".
         device: Where to compute.
@@ -40,7 +43,7 @@ class Settings:
         head: What a Hugging Face model predicts; "auto" lets its configuration decide.
         sequences: How many sequences of data.
         length: Tokens of a sequence, at most.
-        method: "auto", "exact" or "products", as for `hessianlens.block_norms`.
+        method: "auto", "exact", "sketch" or "probes", as for `hessianlens.block_norms`.
         resume: A file that exact norms are written to and taken from.
     """
 
@@ -51,7 +54,7 @@ class Settings:
     parts: tuple[str, ...] = PARTS
     probes: int | None = None
     budget: str | None = None
-    rtol: float = 0.05
+    rtol: float | None = None
     seed: int = 0
     dtype: str = "float64"
     device: str = "cpu"
@@ -65,9 +68,10 @@ class Settings:
     def __post_init__(self) -> None:
         """Settings that no model could make sense of are refused before one is loaded."""
         check_choice("dtype", self.dtype, DTYPES)
-        check_choice("method", self.method, METHODS)
+        check_choice("method", self.method, NORM_METHODS)
         expect(self.most_probes >= 1, f"probes: got {self.probes}, expected at least 1.")
-        expect(self.rtol > 0, f"rtol: got {self.rtol}, expected a positive relative width.")
+        positive = self.rtol is None or self.rtol > 0
+        expect(positive, f"rtol: got {self.rtol}, expected a positive relative width.")
         for given, parse in ((self.budget, parse_time), (self.max_memory, parse_size)):
             if given is not None:
                 parse(given)
@@ -95,6 +99,11 @@ class Settings:
         if self.probes is not None:
             return self.probes
         return PROBES if self.budget is None else float("inf")
+
+    @property
+    def narrow_enough(self) -> float:
+        """The relative half-width at which a block with a budget gets no more probes."""
+        return RTOL if self.rtol is None else self.rtol
 
     @property
     def seconds(self) -> float | None:

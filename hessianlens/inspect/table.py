@@ -11,6 +11,7 @@ from statistics import median
 from typing import Any
 
 from hessianlens.errors import check_that
+from hessianlens.files import spreadsheet_text
 from hessianlens.problems import Block
 from hessianlens.spectra import Estimate
 
@@ -166,7 +167,8 @@ class CurvatureTable:
         for row in self.rows:
             norms = [row.norms[part] for part in parts]
             found = [x for e in norms for x in (e.value, e.stderr, *e.interval(), e.method)]
-            writer.writerow([row.name, row.parameters, *found, self.ratio(row), row.rms, self.scales.get(row.name)])
+            name, scale = spreadsheet_text(row.name), self.scales.get(row.name)
+            writer.writerow([name, row.parameters, *found, self.ratio(row), row.rms, scale])
         return text.getvalue()
 
 

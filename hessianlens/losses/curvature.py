@@ -7,7 +7,9 @@ index notation, so that every closed form serves all of them.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from copy import copy
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -15,6 +17,9 @@ from torch import Tensor
 from hessianlens.checks import check_dense, check_finite, check_tensor
 from hessianlens.errors import InputError, expect
 from hessianlens.operators.factor import Factor
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 class OutputCurvature(ABC):
@@ -50,6 +55,14 @@ class UncoupledCurvature(OutputCurvature):
     @abstractmethod
     def at(self, kept: Tensor | slice) -> UncoupledCurvature:
         """The curvature at some of the tokens only."""
+
+    def of_sequences(self, start: int, stop: int) -> Self:
+        """The curvature of a range of sequences only: every form begins with them."""
+        cut = copy(self)
+        for name, value in vars(self).items():
+            if isinstance(value, Tensor):
+                object.__setattr__(cut, name, value[start:stop])
+        return cut
 
 
 @dataclass(frozen=True, eq=False)

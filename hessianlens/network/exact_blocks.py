@@ -8,7 +8,7 @@ can be afforded is decided from sizes, before anything but a forward pass is run
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -59,6 +59,7 @@ class Attention:
     column: Block
     products: int = 0
     held_bytes: int = 0
+    shared: Hashable = None
 
     @property
     def why(self) -> str:
@@ -98,6 +99,11 @@ class Mapped:
         """Why it is exact, in words."""
         return self.plan.why
 
+    @property
+    def shared(self) -> Hashable:
+        """What its products depend on: blocks with the same row need them once."""
+        return tuple((row.use.site, tuple(row.features.tolist())) for row in self.plan.row)
+
     def operator(self, part: str) -> StructuredOperator:
         """The matrix."""
         return self.maps.operator(part, self.plan)
@@ -115,6 +121,7 @@ class ReadOut:
     block: Block
     products: int = 0
     held_bytes: int = 0
+    shared: Hashable = None
 
     @property
     def why(self) -> str:

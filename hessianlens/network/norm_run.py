@@ -14,18 +14,22 @@ from torch import Tensor
 from hessianlens.curvature import verify
 from hessianlens.errors import InputError
 from hessianlens.network.chain import ChainedAttention, ChainSource, chained_attention
-from hessianlens.network.exact_blocks import ANY_PRICE, WORTH, Answer, Price, exactly
+from hessianlens.network.exact_blocks import ANY_PRICE, WORTH, Answer, Attention, Price, exactly
 from hessianlens.network.kept_norms import KeptNorms
-from hessianlens.network.last_attention import ExactAttention
+from hessianlens.network.last_attention import ExactAttention, SketchedAttention
 from hessianlens.network.sampling import GraphSource, Request
 from hessianlens.network.watch import Deadline, Watch
+from hessianlens.parts import norm_method
 from hessianlens.problems import Block, Problem, layer_groups
+from hessianlens.sketching.sampler import samples_needed
 from hessianlens.spectra import Estimate
 from hessianlens.spectra.lengths import norm_from_lengths
 
 _CHAINED = "it lies below the last attention layer; its probes go through the formulas of a chain of plain layers"
 PROBES = 20
 """Random vectors a block, where nothing else is asked for."""
+RTOL = 0.01
+"""Half the width of the interval of a sketch, over its norm, where nothing else is asked for."""
 _BASIS_UP_TO = 20
 """Entries of a block up to which every basis vector is used in the first pass of a run with a budget."""
 _MOST_AT_ONCE = 16
@@ -40,7 +44,9 @@ class NormRun:
         blocks: What is measured.
         parts: Among "full", "ggn" and "functional".
         seed: Seed of the probes.
-        method: "auto", "exact" or "products", as for `hessianlens.hessian`.
+        method: "auto", "exact", "sketch" or "probes", as for `hessianlens.block_norms`.
+        rtol: Half the width of an interval, over its norm, that is narrow enough; None for exact norms where these are
+            worth it, and a given number of probes elsewhere.
         watch: Is told what comes next and how many products are done.
         kept: Where exact norms are written as they become known, and read from before anything is done.
         tangents: Precision in which vectors go through a chain of plain layers; that of the problem if omitted.
@@ -54,12 +60,13 @@ class NormRun:
         *,
         seed: int = 0,
         method: str = "auto",
+        rtol: float | None = None,
         watch: Watch | None = None,
         kept: KeptNorms | None = None,
         tangents: torch.dtype | None = None,
     ) -> None:
         self.problem, self.blocks, self.parts = problem, tuple(blocks), tuple(parts)
-        self.seed, self.method, self.watch = seed, method, watch or Watch()
+        self.seed, self.method, self.rtol, self.watch = seed, norm_method(method), rtol, watch or Watch()
         self.products, self.kept, self.tangents = 0, kept, tangents
         self.why: dict[str, str] = {}
         self._exact: dict[tuple[str, str], Estimate] = {}
@@ -70,6 +77,7 @@ class NormRun:
         self._graphs = GraphSource(problem, self.parts, seed)
         self._chain: ChainSource | None = None
         self._chained: set[str] = set()
+        self._sketches: SketchedAttention | None = None
 
     # --- what is known -----------------------------------------------------------------------------------------------
 
@@ -120,7 +128,7 @@ class NormRun:
         Args:
             probes: Products with random vectors that a block would get otherwise.
         """
-        if self.method == "products":
+        if self.method == "probes":
             return
         forced = self.method == "exact"
         source = exactly(self.problem)
@@ -143,7 +151,7 @@ class NormRun:
         refused = {block.name: self.why[block.name] for block in blocks if block.name in self.why}
         if forced and refused:
             reasons = "; ".join(f"{name}: {why}" for name, why in list(refused.items())[:3])
-            raise InputError(f"method: got 'exact', but {reasons}; expected 'auto' or 'products'.")
+            raise InputError(f"method: got 'exact', but {reasons}; expected 'auto' or 'probes'.")
         if forced:
             self.watch.begin(sum(answer.products for answers in groups for _, answer in answers), Deadline())
         with source.maps.watched(partial(self.watch.products, 1) if forced else None):
@@ -154,12 +162,26 @@ class NormRun:
     def _solve(self, answers: Sequence[tuple[Block, Answer]]) -> None:
         self._verify([block for block, _ in answers])
         for block, answer in answers:
+            sketched = isinstance(answer, Attention) and (self.method == "sketch" or self.rtol is not None)
+            if sketched and self.method != "exact" and isinstance(answer, Attention):
+                self._sketch(block, answer.source)
+                continue
             self.watch.step(f"{block.name}, exactly")
             norms = answer.norms(self.parts)
             self._exact.update({(block.name, part): Estimate.exactly(norm) for part, norm in norms.items()})
             self.why[block.name] = answer.why
             if self.kept is not None:
                 self.kept.add(block.name, norms, answer.why)
+
+    def _sketch(self, block: Block, source: ExactAttention) -> None:
+        """The norms of a block of the last attention layer in the cheaper of two ways."""
+        if self._sketches is None:
+            self._sketches = SketchedAttention(source, self.seed, self.watch.products)
+        self.watch.step(f"{block.name}, sketched")
+        found, self.why[block.name] = self._sketches.norms(block, self.parts, self.method, self.rtol or RTOL)
+        self._exact.update({(block.name, part): norm for part, norm in found.items()})
+        if self.kept is not None and all(norm.exact for norm in found.values()):
+            self.kept.add(block.name, {part: norm.value for part, norm in found.items()}, self.why[block.name])
 
     def _recall(self, block: Block) -> bool:
         """Whether the norms of a block are known from before."""
@@ -193,6 +215,28 @@ class NormRun:
             for _ in self._visit([self._request(block, probes) for block in group]):
                 pass
         self._graphs.release()
+
+    def narrow(self) -> None:
+        """More probes for every sampled block with intervals wider than asked, as many as those so far call for."""
+        for group in layer_groups(self._sampled):
+            asked = [(block, self._needed(block)) for block in group if self.drawn(block)]
+            requests = [self._request(block, count) for block, count in asked if count > self.drawn(block)]
+            if requests:
+                made = sum(request.stop - request.start for request in requests)
+                self.watch.begin(made, Deadline())
+                for _ in self._visit(requests):
+                    pass
+        self._graphs.release()
+
+    def _needed(self, block: Block) -> int:
+        """Probes in all for an interval of the width asked for, in every part."""
+        found = []
+        for part in self.parts:
+            lengths = torch.stack([one[part] for one in self._lengths[block.name]]).double()
+            squares = (lengths / (float(lengths.max()) or 1.0)).square()
+            if len(squares) > 1 and bool(squares.any()):
+                found.append(samples_needed(float(squares.mean()), float(squares.std()), 0.0, self.rtol or RTOL))
+        return max(found, default=0)
 
     def refine(self, deadline: Deadline, rtol: float, probes: int | None = None) -> None:
         """A first pass with one probe a block, then more where the interval is widest, until time is up.
@@ -228,9 +272,17 @@ class NormRun:
         """Draw what is asked for, one product at a time."""
         first = requests[0].block.name
         self.watch.step(first + (f" and {len(requests) - 1} more" if len(requests) > 1 else ""))
-        for drawn in self._source(requests).draw(requests):
+        source = self._source(requests)
+        for drawn in source.draw(requests):
             self._keep([drawn])
+            self._say(drawn[0], source.way if isinstance(source, GraphSource) else "")
             yield
+
+    def _say(self, name: str, way: str) -> None:
+        """Which way the products of a block go, beside why they are needed."""
+        known = self.why.get(name, "")
+        if way and way not in known:
+            self.why[name] = f"{known}; {way}" if known else way
 
     def _verify(self, blocks: Sequence[Block]) -> None:
         """Once for every layer: its second derivatives are all there."""

@@ -8,39 +8,43 @@ from typing import Any
 
 import torch
 
-from hessianlens.checks import check_precision
-from hessianlens.errors import check_choice, check_seed, check_whole, shown
+from hessianlens.errors import check_number, check_seed, check_that, check_whole, expect, shown
 from hessianlens.memory import memory_errors_explained
 from hessianlens.network.forecasting import ensure_fits_in_memory
 from hessianlens.network.kept_norms import KeptNorms
-from hessianlens.network.norm_run import NormRun
+from hessianlens.network.layer_blocks import layer_block_norms
+from hessianlens.network.norm_run import RTOL, NormRun
 from hessianlens.network.operators import Pattern
 from hessianlens.network.watch import Deadline, Watch, watching
-from hessianlens.parts import METHODS, PART_NAMES, PARTS, check_parts, part_name
+from hessianlens.parts import PART_NAMES, PARTS, check_parts, norm_method, part_name
 from hessianlens.problems import Problem, check_problem
 from hessianlens.spectra import Estimate
+from hessianlens.theory import AttentionHessian
 
 REMEDY = "cut the batches with hessianlens.fit_memory(problem), shorten the sequences or use float32"
 """What helps where memory ran out."""
 
 
-class BlockNorms(Mapping[tuple[str, str], Estimate]):
+class BlockNorms(Mapping[tuple[Any, str], Estimate]):
     """Frobenius norms by (block, part), each an `Estimate`; prints as a table.
+
+    Blocks of a model are named by a text. Those of a single layer are named by two, rows and columns, and
+    ``norms["Q", "K", "full"]`` is short for ``norms[("Q", "K"), "full"]``.
 
     Attributes:
         why: By block, why it is exact, or why it was sampled.
     """
 
-    def __init__(self, found: dict[tuple[str, str], Estimate], why: Mapping[str, str] | None = None) -> None:
-        self._found, self.why = found, dict(why or {})
+    def __init__(self, found: Mapping[tuple[Any, str], Estimate], why: Mapping[Any, str] | None = None) -> None:
+        self._found, self.why = dict(found), dict(why or {})
 
-    def __getitem__(self, key: tuple[str, str]) -> Estimate:
+    def __getitem__(self, key: tuple[Any, ...]) -> Estimate:
         found = self._found.get(_own_key(key)) if isinstance(key, Hashable) else None
         if found is None:
             raise KeyError(f"{shown(key)}, expected a block and a part, such as {next(iter(self._found), None)}")
         return found
 
-    def __iter__(self) -> Iterator[tuple[str, str]]:
+    def __iter__(self) -> Iterator[tuple[Any, str]]:
         return iter(self._found)
 
     def __len__(self) -> int:
@@ -49,7 +53,7 @@ class BlockNorms(Mapping[tuple[str, str], Estimate]):
     def __str__(self) -> str:
         parts = list(dict.fromkeys(part for _, part in self._found))
         names = list(dict.fromkeys(name for name, _ in self._found))
-        rows = [["block", *parts], *([name, *(str(self._found[name, p]) for p in parts)] for name in names)]
+        rows = [["block", *parts], *([_told(name), *(str(self._found[name, p]) for p in parts)] for name in names)]
         widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
         return "\n".join("  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows)
 
@@ -57,19 +61,26 @@ class BlockNorms(Mapping[tuple[str, str], Estimate]):
 
 
 def _own_key(key: Any) -> Any:
-    """The same with the part under its own name."""
+    """The same with the part under its own name, and two names of a block as one."""
+    if isinstance(key, tuple) and len(key) == 3:
+        key = (key[:2], key[2])
     named = isinstance(key, tuple) and len(key) == 2 and isinstance(key[1], str) and key[1] in PART_NAMES
     return (key[0], part_name(key[1])) if named else key
 
 
+def _told(block: object) -> str:
+    return ", ".join(map(str, block)) if isinstance(block, tuple) else str(block)
+
+
 def block_norms(
-    problem: Problem,
+    problem: Problem | AttentionHessian,
     blocks: Pattern = "*",
     parts: Sequence[str] = PARTS,
     *,
     probes: int = 20,
     seed: int = 0,
     method: str = "auto",
+    rtol: float | None = None,
     progress: bool | Watch = False,
     resume: str | os.PathLike[str] | None = None,
     tangents: torch.dtype | None = None,
@@ -84,13 +95,21 @@ def block_norms(
     dropped one at a time: the memory it takes does not grow with their number. For an answer within a given time see
     `hessianlens.measure`.
 
+    An exact norm of a block of attention sums over all pairs of tokens. With a tolerance `rtol`, or
+    ``method="sketch"``, blocks of the last attention layer come from random small matrices in token space where these
+    are cheaper, counted in multiply-adds and judged by a pilot; so do all blocks of a layer by itself.
+
     Args:
-        problem: From `hessianlens.problem`.
-        blocks: Names, globs or ``re:`` expressions.
+        problem: From `hessianlens.problem`; or a layer's Hessian, from `hessianlens.attention_hessian`.
+        blocks: Names, globs or ``re:`` expressions; of a layer's Hessian pairs of names, by default all.
         parts: Among "full", "ggn" (or "outer") and "functional".
         probes: Random vectors a block; a block with no more entries than that is answered exactly.
         seed: Seed of the probes.
-        method: "auto", "exact" or "products", as for `hessian`.
+        method: "exact"; "sketch", from random small matrices where there is such a way; "probes" (or "products"), from
+            products with random vectors alone; or "auto", the cheapest of them.
+        rtol: Half the width of the interval of 95 %, over the norm, that is narrow enough: sketches and probes are as
+            many as that takes, judged by a pilot. Default: exact norms where these are worth it and `probes` vectors
+            elsewhere; 0.01 for sketches and for a layer's Hessian.
         progress: Show a bar that counts products and tells the time left.
         resume: A file to which exact norms are written as they become known, and from which those of an earlier run are
             taken; it must belong to the same weights, data and loss.
@@ -106,20 +125,36 @@ def block_norms(
     >>> norms = block_norms(problem, ["layer0.attn.q", "embed"], probes=4)
     >>> norms["layer0.attn.q", "functional"].stderr, norms["embed", "full"].probes
     (0.0, 4)
+    >>> layer = hl.SelfAttention.random(d_model=8, d_k=8, seed=0, dtype=torch.float64)
+    >>> X, Y = torch.randn(2, 4, 16, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    >>> norms = block_norms(
+    ...     hl.attention_hessian(layer, X, hl.SquareLoss(Y)), parts=("full",), method="sketch", rtol=0.1
+    ... )
+    >>> norms["Q", "K", "full"].method, norms["Q", "K", "full"].relative_width() < 0.2
+    ('sketch', True)
     """
-    check_problem(problem)
-    parts = check_parts(parts)
-    check_choice("method", method, METHODS)
+    parts, method = check_parts(parts), norm_method(method)
     check_whole("probes", probes, 1)
     check_seed(seed)
-    if tangents is not None:
-        check_precision("tangents", tangents)
+    known = tangents in (None, torch.float32, torch.float64)
+    check_that(known, "tangents", tangents, "torch.float32, torch.float64 or None")
+    if rtol is not None:
+        check_number("rtol", rtol, 0.0, strictly=True)
+    if isinstance(problem, AttentionHessian):
+        expect(resume is None, "resume: exact norms of a layer's Hessian are not kept, expected None.")
+        with watching(progress) as watch:
+            return BlockNorms(*layer_block_norms(problem, blocks, parts, method, rtol or RTOL, seed, watch))
+    check_problem(problem)
     chosen, kept = problem.select(blocks), None if resume is None else KeptNorms(resume, problem)
     with memory_errors_explained(REMEDY), watching(progress) as watch:
-        run = NormRun(problem, chosen, parts, seed=seed, method=method, watch=watch, kept=kept, tangents=tangents)
+        run = NormRun(
+            problem, chosen, parts, seed=seed, method=method, rtol=rtol, watch=watch, kept=kept, tangents=tangents
+        )
         run.solve(probes)
         if run.sampled:
             ensure_fits_in_memory(problem, run.sampled, probes, len(parts))
             watch.begin(sum(min(probes, block.numel) for block in run.sampled), Deadline())
             run.sample(probes)
+            if rtol is not None:
+                run.narrow()
     return BlockNorms(run.found, run.why)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import NamedTuple
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from hessianlens.curvature import MATRIX_FREE, BlockPairOperator, verify
 from hessianlens.errors import check_choice, check_seed, check_whole, expect, shown
-from hessianlens.network.exact_blocks import ANY_PRICE, WORTH, Price, exactly
+from hessianlens.network.exact_blocks import ANY_PRICE, WORTH, Answer, Exactly, Mapped, Price, exactly
 from hessianlens.network.forecasting import ensure_fits_in_memory
 from hessianlens.network.operators import Pattern
 from hessianlens.network.sampling import WORKSPACE
@@ -136,21 +136,33 @@ def _exact(
     problem: Problem, blocks: Sequence[Block], part: str, probes: int, forced: bool
 ) -> dict[tuple[str, str], Estimate]:
     """Every pair that can be had exactly, blocks with themselves first, as long as it is worth it in all."""
-    source, found = exactly(problem), dict[tuple[str, str], Estimate]()
+    source, answers = exactly(problem), dict[tuple[str, str], Answer]()
     left = math.inf if forced else float(WORTH * sum(min(probes, block.numel) for block in blocks))
     diagonal = [(block, block) for block in blocks]
-    for row, column in (*diagonal, *combinations(blocks, 2)):
-        most = min(left, WORTH * min(probes, row.numel, column.numel))
-        answer = source.answer(row, column, ANY_PRICE if forced else Price(most), norms_only=True)
-        if isinstance(answer, str):
-            expect(not forced, f"method: got 'exact', but {row.name} x {column.name}: {answer}; expected 'auto'.")
-            continue
-        verify(problem, [row.parameter], [column.parameter])
-        left -= answer.products
-        norm = Estimate.exactly(answer.norms([part])[part])
-        found[row.name, column.name] = found[column.name, row.name] = norm
-    source.maps.release()
-    return found
+    paid: set[Hashable] = set()
+    with source.maps.together(blocks):
+        for row, column in (*diagonal, *combinations(blocks, 2)):
+            most = min(left, WORTH * min(probes, row.numel, column.numel))
+            answer = source.answer(row, column, ANY_PRICE if forced else Price(most), norms_only=True)
+            if isinstance(answer, str):
+                expect(not forced, f"method: got 'exact', but {row.name} x {column.name}: {answer}; expected 'auto'.")
+                continue
+            if answer.shared not in paid:  # products with the vectors of one row serve all columns
+                left -= answer.products
+                paid.add(answer.shared)
+            answers[row.name, column.name] = answer
+        if names := dict.fromkeys(name for pair in answers for name in pair):
+            verify(problem, [problem.blocks[name].parameter for name in names])
+        norms = _norms_of(source, answers, part)
+    return norms | {(column, row): norm for (row, column), norm in norms.items()}
+
+
+def _norms_of(source: Exactly, answers: Mapping[tuple[str, str], Answer], part: str) -> dict[tuple[str, str], Estimate]:
+    """Norms of pairs; those between linear maps are found together."""
+    mapped = {pair: answer.plan for pair, answer in answers.items() if isinstance(answer, Mapped)}
+    found = {pair: answer.norms([part])[part] for pair, answer in answers.items() if pair not in mapped}
+    found |= dict(zip(mapped, source.maps.pair_norms(list(mapped.values()), part), strict=True))
+    return {pair: Estimate.exactly(norm) for pair, norm in found.items()}
 
 
 def _column(

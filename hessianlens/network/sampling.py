@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from hessianlens.curvature import Linearisation
+from hessianlens.curvature import Repeated
 from hessianlens.problems import Block, Problem
 from hessianlens.spectra.lengths import lengths_of
 from hessianlens.spectra.probes import Probes
@@ -35,7 +35,7 @@ class Request:
 
 
 class GraphSource:
-    """Products through the graph of each batch.
+    """Products through the graph of each batch, or the tape that takes over from it.
 
     With a single batch its graph stays for further requests on the same blocks. With several, the products of all
     batches must add up before they are measured: as many are held at once as the workspace takes, and the graphs are
@@ -46,11 +46,15 @@ class GraphSource:
         parts: Among "full", "ggn" and "functional".
         seed: Seed of the probes.
         workspace: Bytes of products held at once, where there are several batches.
+
+    Attributes:
+        way: How the last products were made, and why, in words; empty as long as there were too few to choose.
     """
 
     def __init__(self, problem: Problem, parts: Sequence[str], seed: int, workspace: int = WORKSPACE) -> None:
         self.problem, self.parts, self.seed, self.workspace = problem, tuple(parts), seed, workspace
-        self._kept: tuple[tuple[str, ...], Linearisation] | None = None
+        self._kept: tuple[tuple[str, ...], Repeated] | None = None
+        self.way = ""
 
     def draw(self, requests: Sequence[Request]) -> Iterator[Drawn]:
         """The lengths of all products asked for, block by block and probe by probe."""
@@ -66,13 +70,13 @@ class GraphSource:
             yield from self._summed(names, chunk)
 
     def release(self) -> None:
-        """Drop the graph that is kept."""
+        """Drop the graph, or the tape, that is kept."""
         self._kept = None
 
-    def _graph(self, names: tuple[str, ...]) -> Linearisation:
+    def _graph(self, names: tuple[str, ...]) -> Repeated:
         if self._kept is None or self._kept[0] != names:
             self._kept = None  # before the next one is made: never two graphs at once
-            self._kept = names, Linearisation(self.problem, self.problem.data[0], names)
+            self._kept = names, Repeated(self.problem, self.problem.data[0], names)
         return self._kept[1]
 
     def _chunks(self, wanted: list[tuple[Block, Probes, int]]) -> Iterator[list[tuple[Block, Probes, int]]]:
@@ -90,21 +94,26 @@ class GraphSource:
     def _summed(self, names: tuple[str, ...], chunk: list[tuple[Block, Probes, int]]) -> Iterator[Drawn]:
         sums: list[dict[str, Tensor]] = [{} for _ in chunk]
         for batch in self.problem.data:
-            at = Linearisation(self.problem, batch, names)
+            at = Repeated(self.problem, batch, names)
             for total, (block, probes, k) in zip(sums, chunk, strict=True):
                 for part, found in self._product(at, block, probes, k).items():
                     total[part] = total[part].add_(found) if part in total else found.clone()
         for total, (block, _, _) in zip(sums, chunk, strict=True):
             yield block.name, {part: length(found) for part, found in total.items()}
 
-    def _product(self, at: Linearisation, block: Block, probes: Probes, k: int) -> dict[str, Tensor]:
-        """All requested parts of one product, from one graph."""
+    def _product(self, at: Repeated, block: Block, probes: Probes, k: int) -> dict[str, Tensor]:
+        """All requested parts of one product, from what they share."""
         vector = probes.vector(k).reshape(block.shape)
         tangents = {block.parameter: block.embed(vector, self.problem.params[block.parameter])}
         rows = [block.parameter]
-        if self.parts == ("full",):
-            return {"full": block.take(at.hessian(tangents, rows)[block.parameter])}
+        if len(self.parts) == 1:
+            (part,) = self.parts
+            product = {"full": at.hessian, "ggn": at.gauss_newton, "functional": at.functional}[part]
+            alone = {part: block.take(product(tangents, rows)[block.parameter])}
+            self.way = at.way
+            return alone
         gauss_newton, rest = (block.take(d[block.parameter]) for d in at.split(tangents, rows))
+        self.way = at.way
         found = {"ggn": gauss_newton, "functional": rest}
         if "full" in self.parts:
             found["full"] = gauss_newton + rest

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from hessianlens.errors import check_that
+from hessianlens.errors import check_that, needs_extra
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -94,12 +94,14 @@ class BarWatch(Watch):
 
 def product_bar(shown: bool = True) -> Progress:
     """A display for `BarWatch` on standard error, gone when the work is done; nothing where that is no terminal."""
+    with needs_extra("lab", "a bar"):
+        import rich  # noqa: F401
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
     console = Console(stderr=True)
     return Progress(
-        TextColumn("{task.description:<36}"),
+        TextColumn("{task.description:<36}", markup=False),
         BarColumn(),
         TextColumn("{task.fields[made]}"),
         TimeElapsedColumn(),
@@ -111,13 +113,24 @@ def product_bar(shown: bool = True) -> Progress:
     )
 
 
+def _has_rich() -> bool:
+    try:
+        import rich  # noqa: F401
+    except ModuleNotFoundError:
+        return False
+    return True
+
+
 @contextmanager
 def watching(progress: bool | Watch) -> Iterator[Watch]:
-    """The watch that `progress` asks for: one that shows a bar, one that is silent, or the one given."""
+    """The watch that `progress` asks for: one that shows a bar, one that is silent, or the one given.
+
+    Without rich, which draws the bar, all are silent.
+    """
     check_that(isinstance(progress, (bool, Watch)), "progress", progress, "True or False")
     if isinstance(progress, Watch):
         yield progress
-    elif progress:
+    elif progress and _has_rich():
         with product_bar() as bar:
             yield BarWatch(bar)
     else:

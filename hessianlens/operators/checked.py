@@ -18,11 +18,10 @@ class CheckedOperator(PyTorchLinearOperator):
         vectors = X if isinstance(X, list) else [X]
         for vector in vectors:
             check_dense("vector", vector, "torch tensor, or a list of them")
-            expect(not vector.is_complex(), f"vector: got dtype {vector.dtype}, expected real numbers.")
-            expect(
-                vector.device == self.device,
-                f"vector: got one on {vector.device}, expected {self.device} as the operator.",
-            )
+            if vector.is_complex():
+                raise InputError(f"vector: got dtype {vector.dtype}, expected real numbers.")
+            if vector.device != self.device:
+                raise InputError(f"vector: got one on {vector.device}, expected {self.device} as the operator.")
             expect(vector.ndim > 0, "vector: got a number, expected a vector or a matrix.")
         try:
             return super()._check_input_and_preprocess(X)

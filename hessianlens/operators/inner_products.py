@@ -44,6 +44,13 @@ def squared_norm(terms: Sequence[Term], device: torch.device) -> Scaled:
     return Scaled.total(parts, device)
 
 
+def squared_norm_cost(terms: Sequence[Term]) -> float:
+    """Multiply-adds of `squared_norm`, counted from the plans of its contractions."""
+    copies = [term.relabel(_SECOND_COPY) for term in terms]
+    pairs = [(term, copy) for number, term in enumerate(terms) for copy in copies[number:]]
+    return sum(cost((*term.factors, *copy.factors), "") for term, copy in pairs) / 2
+
+
 def inner_product(mine: Sequence[Term], theirs: Sequence[Term], device: torch.device) -> Scaled:
     """The Frobenius inner product of two sums of terms."""
     parts = []

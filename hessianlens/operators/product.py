@@ -34,6 +34,10 @@ class ProductSource(ABC):
         """The diagonal of a diagonal block, shaped as the parameter; None where it takes the block."""
         return None
 
+    def entries(self, row: Hashable, column: Hashable) -> Tensor | None:
+        """All entries of a block, ``[*row parameter, *column parameter]``; None where it takes the block."""
+        return None
+
 
 @dataclass(frozen=True, eq=False)
 class Product:
@@ -69,6 +73,11 @@ class Product:
     def diagonal(self) -> Tensor | None:
         """The diagonal of a block, if it is a diagonal one and its diagonal does not take it."""
         return self.source.diagonal(self.rows[0]) if self._on_diagonal else None
+
+    def entries(self) -> Tensor | None:
+        """All entries of a block, if it is one and they do not take it."""
+        single = len(self.rows) == 1 == len(self.columns)
+        return self.source.entries(self.rows[0], self.columns[0]) if single else None
 
     @property
     def _on_diagonal(self) -> bool:
@@ -123,6 +132,10 @@ class _Combination(ProductSource):
     def diagonal(self, name: Hashable) -> Tensor | None:
         """Those of the summands, if all of them are known."""
         return self._sum([source.diagonal(name) for _, source in self.terms])
+
+    def entries(self, row: Hashable, column: Hashable) -> Tensor | None:
+        """Those of the summands, if all of them are known."""
+        return self._sum([source.entries(row, column) for _, source in self.terms])
 
     def _sum(self, found: Sequence[Tensor | None]) -> Tensor | None:
         known = [number * part for (number, _), part in zip(self.terms, found, strict=True) if part is not None]

@@ -153,6 +153,10 @@ class TokenSum(StructuredOperator):
 
     def _dense_into(self, target: Tensor) -> None:
         entries = target.unflatten(1, self._in_shape[0]).unflatten(0, self._out_shape[0])
+        found = None if self._product is None else self._product.entries()
+        if found is not None:
+            entries.copy_(found)
+            return
         for k, term in enumerate(self._even):
             accumulate(entries, term.factors, term.coefficient, first=k == 0)
         if not self.terms:

@@ -43,6 +43,7 @@ class Estimate:
         method: How it was found; "exact", "basis" and "dense" are free of sampling error.
         dof: Degrees of freedom of the standard error; ``probes - 1`` if omitted.
         skewed: Whether the value is the root of a mean of squared lengths, as norms are.
+        sampled: Share of the squared value that was sampled, where the rest of it is known exactly.
 
     >>> estimate = Estimate(3.2141, 0.0372, probes=20, seed=0, method="hutchinson", skewed=True)
     >>> print(estimate)
@@ -60,6 +61,7 @@ class Estimate:
     method: str = "hutchinson"
     dof: int | None = None
     skewed: bool = False
+    sampled: float = 1.0
 
     def __post_init__(self) -> None:
         """Numbers are numbers; those that are not known are NaN."""
@@ -111,8 +113,12 @@ class Estimate:
         """The two-sided confidence interval at this level."""
         check_level(level)
         if self.skewed and self.value > 0:
-            low, high = squared_lengths(level, self.samples, 2 * self.stderr / self.value)
-            return self.value * math.sqrt(low), self.value * math.sqrt(high)
+            if not self.stderr:
+                return self.value, self.value
+            low, high = squared_lengths(level, self.samples, 2 * self.stderr / (self.value * self.sampled))
+            squares = (1 + self.sampled * (end - 1) for end in (low, high))
+            low, high = (math.sqrt(max(square, 0.0)) for square in squares)
+            return self.value * low, self.value * high
         half = student(level, self.samples - 1) * self.stderr if self.stderr else 0.0
         return self.value - half, self.value + half
 

@@ -42,6 +42,32 @@ def norm_from_lengths(lengths: Float[Tensor, "probes"], *, seed: int | None, exa
     return Estimate(unit * value, unit * stderr, count, seed, "hutchinson", count - 1, skewed=True)
 
 
+def norm_from_squares(
+    squares: Float[Tensor, "probes"], known: float, unit: float, *, probes: int, seed: int | None, method: str
+) -> Estimate:
+    """``|A|_F`` from the part of its square that is known and samples of the rest.
+
+    Args:
+        squares: Samples whose mean is the rest, in squared units.
+        known: The part that is known, in squared units.
+        unit: What the norm is measured in.
+        probes: How many random matrices were drawn, those included that the known part took.
+        seed: Their seed.
+        method: How the estimate is called.
+
+    >>> print(norm_from_squares(torch.tensor([0.1] * 6 + [0.2] * 6), 0.85, 2.0, probes=20, seed=0, method="sketch"))
+    2.00 [1.96, 2.05] (20 probes)
+    """
+    squares, count = squares.double().cpu(), len(squares)
+    mean = float(squares.mean())
+    total = known + mean
+    if total <= 0:
+        return Estimate(0.0, math.inf, probes, seed, method, count - 1)
+    value, spread = math.sqrt(total), float(squares.std()) / math.sqrt(count) if count > 1 else math.inf
+    stderr, share = spread / (2 * value), mean / total
+    return Estimate(unit * value, unit * stderr, probes, seed, method, count - 1, skewed=mean > 0, sampled=share)
+
+
 def lengths_of(columns: Float[Tensor, "n k"]) -> Float[Tensor, "k"]:
     """The length of every column in float64, without overflow or underflow where the entries are finite.
 

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from hessianlens.attention.row_tangent import RowTangent
 from hessianlens.attention.state import HeadState, ValuePort
+from hessianlens.theory.pairs import GAIN, MERGED, MergedScores
 from hessianlens.theory.projection import Projected
 
 
@@ -83,7 +84,10 @@ class HeadTangent:
 
     def __init__(self, head: HeadState, gradient: Tensor) -> None:
         self.head, self._gradient = head, gradient
-        self.score_ports, self.value_ports = head.score_ports, head.value_ports
+        self.value_ports = head.value_ports
+        self.merged = MergedScores(head) if MergedScores.exist(head) else None
+        self.score_ports = head.score_ports | ({} if self.merged is None else {MERGED: self.merged.port})
+        self._others: dict[str, Tensor] = {}
         self._keys_may_shift, self._fixed_sum = head.keys_may_shift, head.activation.fixed_sum
 
     def may_shift(self, name: str) -> bool:
@@ -97,18 +101,34 @@ class HeadTangent:
     @cached_property
     def rows(self) -> RowTangent:
         """J and D."""
-        return self.head.tangent(self._gradient)
+        return self.head.tangent(self._gradient, self._pulled_back)
 
     @cached_property
     def _score_gradient(self) -> Tensor:
         """``E / s``."""
-        return self.rows.pulled(self.head.pulled_back(self._gradient)[None], None)[0] / self.head.scale
+        return self.rows.pulled(self._pulled_back.clone()[None], None)[0].div_(self.head.scale)
 
     @cached_property
-    def _others(self) -> dict[str, Tensor]:
-        """Of each score parameter what it meets in the scores, over s: keys for queries and queries for keys."""
-        ports = self.score_ports.items()
-        return {n: (p.matrix if p.vector_axis == 0 else p.vector) / self.head.scale for n, p in ports}
+    def _pulled_back(self) -> Tensor:
+        return self.head.pulled_back(self._gradient)
+
+    def _other(self, name: str) -> Tensor:
+        """What a score parameter meets in the scores, over s: keys for queries and queries for keys."""
+        if name not in self._others:
+            port = self.score_ports[name]
+            self._others[name] = (port.matrix if port.vector_axis == 0 else port.vector) / self.head.scale
+        return self._others[name]
+
+    @cached_property
+    def score_pair_gradient(self) -> Tensor:
+        """``B = sum_i x_i (E_i X) / s``, the gradient with respect to the merged query-key matrix."""
+        head = self.head
+        return head.queries.flatten(0, 1).T @ (self._score_gradient @ head.tokens).flatten(0, 1)
+
+    @property
+    def score_pair_pays(self) -> bool:
+        """Whether B, ``[d, d]``, is smaller than all E that it is the sum of."""
+        return self.merged is not None and self.head.tokens.shape[2] ** 2 < GAIN * self.head.weights.numel()
 
     @cached_property
     def _readout(self) -> Tensor | None:
@@ -146,7 +166,7 @@ class HeadTangent:
     def kept(self, names: Sequence[str], functional: bool) -> list[Tensor]:
         """The numbers that a product between some of the parameters reads, beside those of their inputs."""
         found = [self.head.weights, self._values]
-        found += [self._others[name] for name in names if name in self.score_ports]
+        found += [self._other(name) for name in names if name in self.score_ports]
         if functional:
             found += [*self.rows.kept(), self._gradient]
         if self.head.score_pair is not None and set(self.head.score_pair) <= set(names):
@@ -190,10 +210,10 @@ class HeadTangent:
     def _scores(self, change: HeadChange) -> Tensor | None:
         """``dT``."""
         total: Tensor | None = None
-        for name, port in self.score_ports.items():
-            moved = change.inputs.get(name)
-            if moved is not None:
-                other = change.spread(self._others[name])
+        for name, moved in change.inputs.items():
+            port = self.score_ports.get(name)
+            if port is not None:
+                other = change.spread(self._other(name))
                 left, right = (moved, other) if port.vector_axis == 0 else (other, moved)
                 total = _plus(total, left, right.mT)
         return total
@@ -268,9 +288,9 @@ class HeadTangent:
         keys = self.score_ports[name].vector_axis == 1
         total: Tensor | None = None
         if dE is not None:
-            total = torch.bmm(dE.mT if keys else dE, change.spread(self._others[name]))
+            total = torch.bmm(dE.mT if keys else dE, change.spread(self._other(name)))
         pair = self.head.score_pair
-        if parts.t_functional and pair is not None:
+        if parts.t_functional and pair is not None and name in pair:
             moved = change.inputs.get(pair[1 - pair.index(name)])
             if moved is not None:
                 E = change.spread(self._score_gradient)

@@ -26,6 +26,7 @@ from hessianlens.parts import LAYER_PARTS
 from hessianlens.theory.functional import score_pair_terms, value_pair_terms, value_score_terms
 from hessianlens.theory.outer import outer_terms
 from hessianlens.theory.scores import ScoreCurvature
+from hessianlens.theory.sketch import LayerSketch
 from hessianlens.theory.tangent import LayerTangent, PartTangent
 
 Name = Hashable
@@ -65,6 +66,11 @@ class AttentionHessian:
     @cached_property
     def _tangent(self) -> LayerTangent:
         return LayerTangent(self._places, self._shapes, self.heads, self._centred, self.loss)
+
+    @cached_property
+    def sketch(self) -> LayerSketch:
+        """The blocks as random small matrices see them, for estimates of their norms."""
+        return LayerSketch(self._places, self._centred, self.loss)
 
     @cached_property
     def outer(self) -> BlockGrid:
@@ -271,11 +277,14 @@ def hessian_at(layer: Layer, X: Tensor, positions: Tensor, derivatives: LossDeri
 
 
 def _evaluated(layer: Layer, batch: Tensor) -> list[HeadState]:
-    """Every head at a batch. Blocks are built later, so they must not see what becomes of the weights meanwhile."""
+    """Every head at a batch. Blocks are built later, so they must not see what becomes of the weights meanwhile.
+
+    Most weights are not needed any more once they have met the tokens; only the others are copied.
+    """
     several = isinstance(layer, MultiHeadAttention)
     # mypy cannot tell that a layer takes its own names back, text for one head and pairs for several
-    frozen: Any = layer.with_parameters({name: w.detach().clone() for name, w in layer.parameters.items()})  # type: ignore[misc]
-    heads = [head.attend(batch) for head in (frozen.heads if several else (frozen,))]
+    frozen: Any = layer.with_parameters({name: w.detach() for name, w in layer.parameters.items()})  # type: ignore[misc]
+    heads = [head.attend(batch).apart() for head in (frozen.heads if several else (frozen,))]
     for h, head in enumerate(heads):
         _expect_finite(f"scores of head {h}" if several else "scores", head.scores)
         _expect_finite(f"attention weights of head {h}" if several else "attention weights", head.weights)

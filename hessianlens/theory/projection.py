@@ -1,8 +1,7 @@
-"""Tokens times changes of several weights, and back."""
+"""Tokens times changes of a weight, and back."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -11,8 +10,6 @@ from torch import Tensor
 
 _LOPSIDED = 8.0
 """Length of the mean row, over the largest deviation from it, beyond which rounding of the mean would be seen."""
-_TOGETHER = 2
-"""Rows, over their width, from which on it pays to copy several weights beside each other for one product."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +35,8 @@ class Projection:
         rows: Tokens, or what else enters a weight.
 
     >>> X = torch.tensor([[[1.0, 50.0], [3.0, 50.0]]])
-    >>> whole, relative = Projection(X).forward([torch.eye(2)[..., None]] * 2, [False, True])
+    >>> change = torch.eye(2)[..., None]
+    >>> whole, relative = Projection(X).forward(change, False), Projection(X).forward(change, True)
     >>> whole.each[0].tolist(), relative.each[0].tolist(), relative.common[0].tolist()
     ([[1.0, 50.0], [3.0, 50.0]], [[-1.0, 0.0], [1.0, 0.0]], [[2.0, 50.0]])
     """
@@ -47,7 +45,6 @@ class Projection:
         self._sequences, self._length, width = rows.shape
         self.rows = rows.reshape(-1, width)
         self._mean = self.rows.mean(0, keepdim=True)
-        self._together = self.rows.shape[0] >= _TOGETHER * width
 
     @cached_property
     def lopsided(self) -> bool:
@@ -58,15 +55,8 @@ class Projection:
     def _centred(self) -> Tensor:
         return self.rows - self._mean
 
-    def forward(self, changes: Sequence[Tensor], relative: Sequence[bool]) -> list[Projected]:
-        """``X dW`` for changes ``[p, q, z]`` of several weights, each of rows as they are or relative to their mean."""
-        if len(changes) == 1 or any(relative) or not self._together:
-            return [self._one(change, without) for change, without in zip(changes, relative, strict=True)]
-        product = _times(self.rows, torch.cat(list(changes), 1))
-        pieces = product.split([change.shape[1] for change in changes], -1)
-        return [Projected(self._by_sequence(piece), None) for piece in pieces]
-
-    def _one(self, change: Tensor, relative: bool) -> Projected:
+    def forward(self, change: Tensor, relative: bool) -> Projected:
+        """``X dW`` for changes ``[p, q, z]`` of a weight, of rows as they are or relative to their mean."""
         if not relative:
             return Projected(self._by_sequence(_times(self.rows, change)), None)
         common = self._mean @ change.permute(2, 0, 1)

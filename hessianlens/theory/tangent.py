@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -13,8 +13,10 @@ from torch.utils.flop_counter import FlopCounterMode
 from hessianlens.attention.state import HeadState
 from hessianlens.losses import LossDerivatives, ScalarCurvature
 from hessianlens.operators.product import ProductSource
+from hessianlens.theory.dense import LayerEntries
 from hessianlens.theory.diagonal import HeadDiagonals
 from hessianlens.theory.head_tangent import SUMMANDS, HeadChange, HeadTangent
+from hessianlens.theory.pairs import MERGED, Pair, ScorePair, ValuePair
 from hessianlens.theory.projection import Projected, Projection
 
 Name = Hashable
@@ -46,13 +48,21 @@ class Route:
     """How a product between some rows and columns goes.
 
     Attributes:
-        inputs: The columns by the rows on which they act.
-        asked: By head, the rows by their own names.
+        inputs: Where the columns enter; queries and keys that go as one matrix are one of them.
+        asked: By head, the rows by their own names, likewise.
+        merged_columns: Columns that are changed through the merged matrix of their head: head, and names by own name.
+        merged_rows: Rows that are found from its gradient.
+        pairs: Weights that meet in a product, where this is not left to the heads.
+        paired: Heads whose queries and keys are among them.
         alone: ``c_i`` where that is all that scores of a single head need of the loss.
     """
 
-    inputs: dict[Projection, dict[Name, Entrance]]
+    inputs: dict[Name, Entrance]
     asked: dict[int, dict[str, Name]]
+    merged_columns: dict[int, dict[str, Name]]
+    merged_rows: dict[int, dict[str, Name]]
+    pairs: list[Pair]
+    paired: frozenset[int]
     alone: Tensor | None
 
 
@@ -77,7 +87,9 @@ class LayerTangent:
     ) -> None:
         self._places, self.shapes, self.loss, self._states = places, shapes, loss, heads
         self.heads = [HeadTangent(head, loss.gradient) for head in centred]
+        self.merged = {h: head.merged for h, head in enumerate(self.heads) if head.merged is not None}
         self._routes: dict[tuple[Names, Names], Route] = {}
+        self._score_pairs: dict[int, Pair] = {}
 
     @cached_property
     def diagonals(self) -> list[HeadDiagonals]:
@@ -85,12 +97,24 @@ class LayerTangent:
         return [HeadDiagonals(head.head, self.loss) for head in self.heads]
 
     @cached_property
+    def dense(self) -> LayerEntries:
+        """Entries of blocks, where the layer is small."""
+        return LayerEntries(self.heads, self.loss)
+
+    def place(self, name: Name) -> tuple[int, str]:
+        """Head and own name of a parameter."""
+        return self._places[name]
+
+    @cached_property
+    def _tokens(self) -> Projection:
+        return Projection(self._states[0].tokens)
+
+    @cached_property
     def entrances(self) -> dict[Name, Entrance]:
-        """Where every parameter enters."""
-        first = self._states[0]
-        tokens = Projection(first.tokens)
+        """Where every parameter enters, merged ones included."""
+        first, tokens = self._states[0], self._tokens
         queries = tokens if first.queries is first.tokens else Projection(first.queries)
-        found = {}
+        found: dict[Name, Entrance] = {}
         for name, (h, own) in self._places.items():
             state = self._states[h]
             if own in state.score_ports:
@@ -99,6 +123,7 @@ class LayerTangent:
                 content = state.value_ports[own].content
                 rows = tokens if content is state.tokens else Projection(content)
             found[name] = Entrance(h, own, rows, self.heads[h].may_shift(own) and rows.lopsided)
+        found.update({(MERGED, h): Entrance(h, MERGED, queries, relative=False) for h in self.merged})
         return found
 
     @cached_property
@@ -110,14 +135,34 @@ class LayerTangent:
     def route(self, rows: Names, columns: Names) -> Route:
         """How a product between these rows and columns goes; found once."""
         if (rows, columns) not in self._routes:
-            inputs: dict[Projection, dict[Name, Entrance]] = {}
+            merged_columns, merged_rows = self._merged(columns), self._merged(rows)
+            inputs = {name: self.entrances[name] for name in self._with_merged(columns, merged_columns)}
             asked: dict[int, dict[str, Name]] = {}
-            for name in columns:
-                inputs.setdefault(self.entrances[name].input, {})[name] = self.entrances[name]
-            for name in rows:
+            for name in self._with_merged(rows, merged_rows):
                 asked.setdefault(self.entrances[name].head, {})[self.entrances[name].own] = name
-            self._routes[rows, columns] = Route(inputs, asked, self._alone(rows, columns))
+            paired = frozenset(h for h, head in enumerate(self.heads) if head.score_pair_pays or h in merged_columns)
+            pairs = [*self._value_pairs, *(self._score_pair(h) for h in paired)]
+            alone = self._alone(rows, columns)
+            self._routes[rows, columns] = Route(inputs, asked, merged_columns, merged_rows, pairs, paired, alone)
         return self._routes[rows, columns]
+
+    def _merged(self, names: Names) -> dict[int, dict[str, Name]]:
+        """By head, the weights among these that go through a merged matrix, by their own names."""
+        found: dict[int, dict[str, Name]] = {}
+        for name in names:
+            at = self.entrances[name]
+            if at.head in self.merged and at.own in self.heads[at.head].score_ports:
+                found.setdefault(at.head, {})[at.own] = name
+        return {h: own for h, own in found.items() if self._pays(h, own)}
+
+    def _pays(self, h: int, names: Iterable[str]) -> bool:
+        """Where tokens have most of their length in common, weights apart keep digits that one matrix would lose."""
+        rows = self.entrances[MERGED, h].input
+        return self.merged[h].pay(names) and not rows.lopsided and not self._tokens.lopsided
+
+    def _with_merged(self, names: Names, merged: Mapping[int, Mapping[str, Name]]) -> list[Name]:
+        gone = {name for own in merged.values() for name in own.values()}
+        return [*(name for name in names if name not in gone), *((MERGED, h) for h in merged)]
 
     def _alone(self, rows: Names, columns: Names) -> Tensor | None:
         curvature, at = self.loss.curvature, [self.entrances[name] for name in (*rows, *columns)]
@@ -126,14 +171,25 @@ class LayerTangent:
         return curvature.values if isinstance(curvature, ScalarCurvature) and scores and head.gram_pays else None
 
     @cached_property
-    def value_pairs(self) -> list[tuple[Tensor, Name, Name]]:
-        """``M_1^T g`` and the names of the two factors, for every head whose values have two."""
-        found, names = [], {place: name for name, place in self._places.items()}
+    def _names(self) -> dict[tuple[int, str], Name]:
+        return {place: name for name, place in self._places.items()}
+
+    def _score_pair(self, h: int) -> Pair:
+        if h not in self._score_pairs:
+            first, second = self.heads[h].head.score_pair or ("", "")
+            B = self.heads[h].score_pair_gradient
+            self._score_pairs[h] = ScorePair(B, self._names[h, first], self._names[h, second])
+        return self._score_pairs[h]
+
+    @cached_property
+    def _value_pairs(self) -> list[Pair]:
+        """Every head whose values have two factors, with ``B = M_1^T g``."""
+        found: list[Pair] = []
         for h, state in enumerate(self._states):
             if state.value_pair is not None:
                 first, second = state.value_pair
                 B = torch.tensordot(state.value_ports[first].vector, self.loss.gradient, dims=([0, 1], [0, 1]))
-                found.append((B, names[h, first], names[h, second]))
+                found.append(ValuePair(B, self._names[h, first], self._names[h, second]))
         return found
 
 
@@ -147,6 +203,7 @@ class PartTangent(ProductSource):
 
     def __init__(self, layer: LayerTangent, part: str) -> None:
         self._layer, self._parts = layer, SUMMANDS[part]
+        self._without_pairs = replace(self._parts, t_functional=False)
 
     def times(self, rows: Names, columns: Names, X: list[Tensor]) -> list[Tensor]:
         """As many vectors at once as the workspace has room for."""
@@ -160,19 +217,17 @@ class PartTangent(ProductSource):
     def _times(self, rows: Names, columns: Names, X: list[Tensor]) -> list[Tensor]:
         layer, given, vectors = self._layer, dict(zip(columns, X, strict=True)), X[0].shape[-1]
         route, projected = layer.route(rows, columns), [dict[str, Projected]() for _ in layer.heads]
-        for source, at in route.inputs.items():
-            found = source.forward([given[name] for name in at], [entrance.relative for entrance in at.values()])
-            for entrance, each in zip(at.values(), found, strict=True):
-                projected[entrance.head][entrance.own] = each
+        for h, own in route.merged_columns.items():
+            given[MERGED, h] = layer.merged[h].change({each: given[name] for each, name in own.items()})
+        for name, at in route.inputs.items():
+            projected[at.head][at.own] = at.input.forward(given[name], at.relative)
         pairs = zip(layer.heads, projected, strict=True)
         changes = [head.change(own, vectors, self._parts, route.alone) for head, own in pairs]
         products = self._products(route, changes)
-        if self._parts.functional:
-            for B, first, second in layer.value_pairs:
-                if first in rows and second in given:
-                    _add(products, first, torch.einsum("pf,rfz->prz", B, given[second]))
-                if second in rows and first in given:
-                    _add(products, second, torch.einsum("pf,prz->rfz", B, given[first]))
+        for pair in route.pairs:
+            if getattr(self._parts, pair.summand):
+                for name, part in pair.products(given, rows).items():
+                    products[name] = products[name] + part if name in products else part
         return [products[n] if n in products else X[0].new_zeros(*layer.shapes[n], vectors) for n in rows]
 
     def _products(self, route: Route, changes: list[HeadChange]) -> dict[Name, Tensor]:
@@ -186,10 +241,15 @@ class PartTangent(ProductSource):
         found: dict[Name, Tensor] = {}
         for h, names in route.asked.items():
             head, change = layer.heads[h], changes[h]
-            for own, (gradient, pulled) in head.gradients(change, u, list(names), self._parts).items():
+            parts = self._without_pairs if h in route.paired else self._parts
+            for own, (gradient, pulled) in head.gradients(change, u, list(names), parts).items():
                 at = layer.entrances[names[own]]
                 total = head.total(pulled, change.vectors) if at.relative and pulled is not None else None
                 found[names[own]] = at.input.back(gradient, at.relative, total)
+        for h, own_names in route.merged_rows.items():
+            merged = found.pop((MERGED, h), None)
+            if merged is not None:
+                found |= {name: layer.merged[h].gradient(own, merged) for own, name in own_names.items()}
         return found
 
     def multiply_adds(self, rows: Names, columns: Names) -> float:
@@ -211,16 +271,19 @@ class PartTangent(ProductSource):
         at = self._layer.entrances[name]
         return self._layer.diagonals[at.head].diagonal(at.own, self._parts)
 
+    def entries(self, row: Name, column: Name) -> Tensor | None:
+        """Where the layer is small and the loss couples no two tokens."""
+        return self._layer.dense.block(self._layer.place(row), self._layer.place(column), self._parts)
+
     def kept(self, rows: Names, columns: Names) -> list[Tensor]:
         """Inputs of the weights, and what their heads keep."""
-        layer, names = self._layer, dict.fromkeys((*rows, *columns))
-        at = [layer.entrances[name] for name in names]
+        layer, route = self._layer, self._layer.route(rows, columns)
+        at = list(route.inputs.values())
+        at += [layer.entrances[name] for names in route.asked.values() for name in names.values()]
         found = [entrance.input.rows for entrance in at]
         for h, head in enumerate(layer.heads):
             own = [entrance.own for entrance in at if entrance.head == h]
             found += head.kept(own, self._parts.functional) if own else []
-        return found
-
-
-def _add(products: dict[Name, Tensor], name: Name, found: Tensor) -> None:
-    products[name] = products[name] + found if name in products else found
+        found += [weight for h in {**route.merged_columns, **route.merged_rows} for weight in layer.merged[h].weights]
+        meeting = [pair for pair in route.pairs if getattr(self._parts, pair.summand) and pair.meets(rows, columns)]
+        return found + [pair.gradient for pair in meeting]

@@ -1,5 +1,6 @@
 """`hessianlens claims`: what it prints, draws, records and answers."""
 
+import dataclasses
 import io
 import json
 import subprocess
@@ -10,16 +11,26 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from hessianlens.cli import app
+from hessianlens.cli.claims import _plan
 from hessianlens.cli.claims_view import claims_table, counts_table, explanation
-from hessianlens.lab.claims import record, registry
+from hessianlens.lab.claims import definition, record, registry
 from hessianlens.lab.claims.check import at_most
 from hessianlens.lab.claims.definition import Claim
 from hessianlens.lab.claims.finding import Finding
+from hessianlens.lab.claims.index import claim_topics
 from hessianlens.lab.claims.ledger import run
+from hessianlens.lab.claims.stored import is_whole
+from hessianlens.lab.claims.topics import softmax_division
 
 
-def call(*arguments):
-    return CliRunner().invoke(app, ["claims", *map(str, arguments), "--jobs", "1"])
+def call(*arguments, jobs=1):
+    return CliRunner().invoke(app, ["claims", *map(str, arguments), "--jobs", str(jobs)])
+
+
+@pytest.fixture(autouse=True)
+def own_folder(tmp_path, monkeypatch):
+    """Where the store is by default."""
+    monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture
@@ -75,6 +86,8 @@ def test_json_is_the_whole_entry():
     first, second = json.loads(answer.stdout)
     assert answer.exit_code == 0 and first["verdict"] == "fails" and first["confirmed"] and second["reason"]
     assert first["checks"][0]["passed"] is False and first["location"].count(":") == 1
+    (drawn,) = json.loads(call("C23", "--json").stdout)
+    assert drawn["curves"]["x_label"] and all(len(x) == len(y) > 1 for x, y in drawn["curves"]["curves"].values())
 
 
 def test_plots_are_written_where_there_are_curves(tmp_path):
@@ -104,27 +117,66 @@ def test_recording_and_a_changed_verdict(own_record):
     )
 
 
-def _with(monkeypatch, claim):
-    monkeypatch.setattr("hessianlens.lab.claims.registry.find", lambda ids: (claim,))
+def _tested_by(monkeypatch, id, test):
+    """Another test of a claim of the topic softmax division."""
+    monkeypatch.setitem(definition._TESTS, id, test)
+    assert softmax_division.claim is definition.claim
 
 
 def test_a_broken_test_is_a_finding_and_never_recorded(own_record, monkeypatch):
     def broken():
         raise RuntimeError("on purpose")
 
-    _with(monkeypatch, Claim("C1", "here", "Something.", "somehow", "made up", broken))
-    answer = call("C1", "--record")
-    assert answer.exit_code == 1 and "C1: its test raised RuntimeError: on purpose" in answer.stderr
-    assert "error" in answer.stdout and not own_record.exists()
+    _tested_by(monkeypatch, "C8", broken)
+    answer = call("C8", "C9", "--record")
+    assert answer.exit_code == 1 and "C8: its test raised RuntimeError: on purpose" in answer.stderr
+    assert "error" in answer.stdout and "C9  holds" in answer.stdout and not own_record.exists()
 
 
 def test_an_unsupported_correction_is_a_finding(own_record, monkeypatch):
-    finding = Finding(
-        (at_most("gap", 2, 1),), support=(at_most("other", 2, 1),), correction="It is less.", example="none"
-    )
-    _with(monkeypatch, Claim("C1", "here", "Something.", "somehow", "made up", lambda: finding))
-    answer = call("C1", "--record")
+    told = {"plain": 1.0, "soft": 2.0}
+    finding = Finding((at_most("gap", 2, 1),), support=(at_most("other", 2, 1),), told=told, example="none")
+    _tested_by(monkeypatch, "C10", lambda: finding)
+    answer = call("C10", "--record")
     assert answer.exit_code == 1 and "did not pass its own checks" in answer.stderr and not own_record.exists()
+
+
+def test_what_was_found_is_kept_and_not_tested_again(tmp_path, monkeypatch):
+    store = tmp_path / "kept.sqlite"
+    first = call("C8", "C9", "--json", "--store", store)
+    _tested_by(monkeypatch, "C8", lambda: 1 / 0)
+    again = call("C8", "C9", "--json", "--store", store)
+    assert first.exit_code == again.exit_code == 0 and first.stdout == again.stdout
+    other = call("C8", "--store", store, "--seed", 3)
+    assert other.exit_code == 1 and "ZeroDivisionError" in other.stderr
+
+
+def test_a_broken_claim_is_tested_again_and_the_others_are_not(monkeypatch):
+    with monkeypatch.context() as broken:
+        _tested_by(broken, "C8", lambda: 1 / 0)
+        assert call("C8", "C9").exit_code == 1
+    _tested_by(monkeypatch, "C9", lambda: 1 / 0)
+    assert call("C8", "C9").exit_code == 0
+
+
+def test_processes_find_what_one_process_finds(tmp_path):
+    chosen = ("C14", "C8", "C10", "C13", "--json")
+    one, two = (json.loads(call(*chosen, "--store", tmp_path / f"{n}.sqlite", jobs=n).stdout) for n in (1, 2))
+    for entry in (*one, *two):
+        assert entry.pop("seconds") >= 0
+    assert one == two
+
+
+def test_claims_without_a_test_need_no_store():
+    answer = call("--topic", "training", "--store", "/nowhere/at/all.sqlite")
+    assert answer.exit_code == 0 and "C13" in answer.stdout, answer.stderr
+
+
+def test_the_whole_ledger_is_one_run_and_a_selection_another():
+    ids = list(claim_topics())
+    assert is_whole(dataclasses.asdict(_plan(ids, 0).config)) and _plan(ids, 0).preset == "quick"
+    for plan in (_plan(ids[:3], 0), _plan(ids, 7)):
+        assert not is_whole(dataclasses.asdict(plan.config)) and plan.preset == "custom"
 
 
 @pytest.mark.parametrize(
@@ -135,6 +187,10 @@ def test_an_unsupported_correction_is_a_finding(own_record, monkeypatch):
         (["--topic", "softmax_mask"], "'softmax masking'"),
         (["--verdict", "maybe", "C8"], "'needs training'"),
         (["C8", "--topic", "training"], "leave none"),
+        (["C8", "--seed", "-1"], "seed: got -1"),
+        (["C8", "--seed", "1", "--record"], "--record: got the draws of --seed 1"),
+        (["C8", "--backend", "cloud"], "backend: got 'cloud'"),
+        (["C8", "--address", "tcp://host:1"], "address: got 'tcp://host:1'"),
     ],
 )
 def test_bad_input(arguments, message):
@@ -162,7 +218,7 @@ def test_counts_by_document_and_in_all():
     entries = run(registry.find(["C1", "C13", "C23", "C32", "C8"])).entries
     one, *_ = (line for line in printed(counts_table(entries)).splitlines() if line.startswith(" C  "))
     assert one.split()[-6:] == ["1", "1", "1", "1", "1", "5"]
-    other = Claim("P1", "here", "Something.", "somehow", "made up", lambda: 1 / 0)
+    other = Claim("P1", "made up", "here", "Something.", "somehow", test=lambda: 1 / 0)
     *_, total = (line for line in printed(counts_table([*entries, *run([other])])).splitlines() if line.strip())
     assert total.split() == ["all", "1", "1", "1", "1", "1", "1", "6"]
 

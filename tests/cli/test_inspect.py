@@ -198,7 +198,17 @@ def test_exact_norms_are_kept_and_taken_up_again(tmp_path: Path) -> None:
     other = call(*asked, "--seed", 1)
     assert other.exit_code == 2 and "belongs to other weights" in other.stderr
     wrong = call(TOY, "--method", "guess")
-    assert wrong.exit_code == 2 and "method: got 'guess', expected one of 'auto', 'exact', 'products'" in wrong.stderr
+    assert (
+        wrong.exit_code == 2
+        and "method: got 'guess', expected one of 'auto', 'exact', 'sketch', 'probes'" in wrong.stderr
+    )
+
+
+def test_the_last_attention_layer_is_sketched_where_that_is_asked_for() -> None:
+    answer = call(TOY, *QUICK, "--blocks", "layer1.attn.q", "--method", "sketch", "--rtol", 0.2, "--json")
+    assert answer.exit_code == 0, answer.output
+    (block,) = json.loads(answer.stdout)["blocks"]
+    assert block["norms"]["full"]["method"] in ("sketch", "basis"), block
 
 
 def test_the_outer_product_is_the_gauss_newton_matrix() -> None:

@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-import hessianlens.lab.runner  # noqa: F401  before the registry is replaced: its workers know the real one
+import hessianlens.lab.runner
+import hessianlens.lab.telling  # noqa: F401  before the registry is replaced: they know the real one
 from hessianlens.cli import app
 from hessianlens.lab.experiments.registry import EXPERIMENTS, Registry
-from hessianlens.lab.store import open_store
+from hessianlens.lab.store import Code, open_store
 from tests.lab.runner.toys import RAISES, SPECTRUM
 
 ROOT = Path(__file__).parents[2]
@@ -86,11 +87,11 @@ def test_list_tells_cells_and_times() -> None:
     assert entries["raises"]["presets"]["quick"]["seconds"] is None
 
 
-def test_cells_of_other_code_are_told_and_deleted_on_demand() -> None:
-    call("reproduce", "spectrum", *SMALL)
-    with open_store("hessianlens.sqlite") as store:
-        store.query("UPDATE codes SET digest = ?", ("0" * 64,))
-        store.query("UPDATE cells SET key = 'old' || key")
+def test_cells_of_other_code_are_told_and_deleted_on_demand(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patched:
+        for module in ("plan", "work"):
+            patched.setattr(f"hessianlens.lab.runner.{module}.code_of", lambda measure: Code("0" * 64, "torch 1"))
+        call("reproduce", "spectrum", *SMALL)
     told = call("reproduce", "spectrum", *SMALL)
     assert "2 cells of other code (digest 000000000000, " in told.stderr
     assert told.stdout.splitlines()[1].split()[:6] == ["spectrum", "custom", "2", "2", "0", "0"]

@@ -45,7 +45,7 @@ class WithoutLossCurvature(GaussNewtonOperator):
     """``J^T J`` instead of ``J^T C J``."""
 
     def product(self, at, tangents) -> Mapping[str, Tensor]:
-        at.loss_curvature = lambda tangent: tangent
+        at.graph.loss_curvature = lambda tangent: tangent
         return super().product(at, tangents)
 
 

@@ -12,6 +12,7 @@ import hessianlens as hl
 from hessianlens.network.exact_blocks import exactly
 from hessianlens.network.linear_maps import LinearMaps, Plan, exact
 from hessianlens.network.linear_maps.elementwise import elementwise_behind
+from hessianlens.network.linear_maps.streamed import counted_twice
 from hessianlens.network.linear_maps.tapped import recorded
 from hessianlens.network.linear_maps.taps import Taps
 from hessianlens.network.linear_maps.uses import Kind
@@ -62,7 +63,7 @@ def test_a_loss_between_sequences_is_refused() -> None:
 
 
 def _without_motion(*args):
-    return replace(exact_site_curvature(*args), moved=None)
+    return [replace(found, moved=None) for found in exact_site_curvatures(*args)]
 
 
 def _positions_alone(tapped, row, column, rows, columns):
@@ -70,15 +71,14 @@ def _positions_alone(tapped, row, column, rows, columns):
 
 
 def _functional_forgotten(*args):
-    found = exact_site_curvature(*args)
-    return replace(found, functional=torch.zeros_like(found.functional))
+    return [replace(found, functional=torch.zeros_like(found.functional)) for found in exact_site_curvatures(*args)]
 
 
-exact_site_curvature = exact.site_curvature
+exact_site_curvatures = exact.site_curvatures
 WRONG = {
-    "inputs that stand still": ("site_curvature", _without_motion),
+    "inputs that stand still": ("site_curvatures", _without_motion),
     "positions never coupled": ("grouping_of", _positions_alone),
-    "no functional part": ("site_curvature", _functional_forgotten),
+    "no functional part": ("site_curvatures", _functional_forgotten),
 }
 
 
@@ -162,13 +162,11 @@ def test_the_curvature_before_an_elementwise_function_follows_from_that_behind(n
         expected = maps.curvature(plan, 0)
         features = plan.row[0].features
         for size in (1, 2, len(features)):
-            rows = list(following.rows(curvature, slope, features, size))
-            for part in ("ggn", "functional"):
-                whole = getattr(expected, part).squeeze(3).squeeze(1)
-                for number, found in enumerate(rows):
-                    start = number * size
-                    strip = whole[:, start : start + size, start:].transpose(0, 1)
-                    assert_same(found[part], strip, f"{block.name} {part}", 1e-9)
+            for strip in following.strips(curvature, slope, features, size):
+                for part in ("ggn", "functional"):
+                    whole = getattr(expected, part).squeeze(3).squeeze(1)
+                    rows = counted_twice(whole[:, strip.start : strip.start + size, strip.start :].clone())
+                    assert_same(strip.part(part), rows, f"{block.name} {part}", 1e-9)
     assert first
 
 
@@ -220,10 +218,10 @@ def test_nothing_is_built_twice(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def counted(*args):
         built.append(args)
-        return exact_site_curvature(*args)
+        return exact_site_curvatures(*args)
 
-    monkeypatch.setattr(exact, "site_curvature", counted)
-    problem = networks.toy_problem(2, norm="pre")
+    monkeypatch.setattr(exact, "site_curvatures", counted)
+    problem = networks.toy_problem(2, norm="pre", loss=lambda outputs, _: outputs.pow(3).mean())
     hl.block_norms(problem, "layer0.mlp.out*", method="exact")
     hl.hessian(problem, "layer0.mlp.out.bias", method="exact").to_dense()
     hl.block_norms(problem, "layer0.mlp.out*", method="exact")

@@ -6,9 +6,14 @@ import pytest
 import torch
 
 import hessianlens as hl
+from hessianlens.network.exact_blocks import exactly
+from hessianlens.network.linear_maps import exact
 from hessianlens.problems import Block, Problem
+from tests.curvature import networks
 from tests.curvature.agreement import OPERATORS, identity
-from tests.curvature.registry import CASES, problem_of
+from tests.curvature.registry import CASES, dense_of, problem_of
+from tests.network.test_linear_maps import LOOKUPS
+from tests.oracles.network import PARTS
 from tests.spectra.coverage import assert_covers
 from tests.spectra.registry import symmetric
 from tests.variants import randn
@@ -29,8 +34,8 @@ def test_norms_at_full_order_are_exact(name: str, part: str) -> None:
 
 def test_the_diagonal_is_that_of_block_norms_up_to_the_probes() -> None:
     problem = problem_of("MLP, cross-entropy")
-    exact, alone = hl.block_pair_norms(problem, "*.weight", probes=8), hl.block_norms(problem, "*.weight", probes=12)
-    assert all(exact[block, block] == alone[block, "full"] and alone[block, "full"].exact for block in exact.names)
+    both, alone = hl.block_pair_norms(problem, "*.weight", probes=8), hl.block_norms(problem, "*.weight", probes=12)
+    assert all(both[block, block] == alone[block, "full"] and alone[block, "full"].exact for block in both.names)
     pairs = hl.block_pair_norms(problem, "*.weight", probes=8, method="products")
     for block in pairs.names:
         found = pairs[block, block]
@@ -93,3 +98,44 @@ def test_sampled_pairs_say_how_wide_their_intervals_are() -> None:
 def test_bad_input(message: str, options: dict[str, object]) -> None:
     with pytest.raises(hl.InputError, match=message):
         hl.block_pair_norms(problem_of("MLP, cross-entropy"), **options)
+
+
+# --- what all pairs of one call share --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["GPT-2", "Llama, grouped queries", "BERT, masked", "ViT"])
+@pytest.mark.parametrize("room", [2**28, 1])
+def test_pairs_together_are_those_of_autograd(name: str, room: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exact, "KEPT_BYTES", room)
+    problem = CASES[name].problem()
+    names = [block for block in CASES[name].blocks if block not in LOOKUPS]
+    for part in ("full", "functional"):
+        norms = hl.block_pair_norms(problem, names, part, method="exact")
+        for row in names:
+            for column in names:
+                expected = float(dense_of(name).block(PARTS[part], row, column).norm())
+                found = norms[row, column]
+                assert found.exact and found.value == pytest.approx(expected, rel=CASES[name].relative, abs=1e-9)
+
+
+def test_products_of_a_row_serve_all_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One graph for the groups of positions and one for the products; a product a feature of each map."""
+    problem = networks.toy_problem(2, layers=1, norm="pre", loss=lambda o, b: o.pow(3).mean())
+    names = ["layer0.mlp.in", "layer0.mlp.out", "layer0.norm2", "norm_final", "unembed"]
+    graphs, products = [], []
+    made, split = exact.Tapped.__init__, exact.Tapped.products_at
+    monkeypatch.setattr(exact.Tapped, "__init__", lambda self, *args: graphs.append(1) or made(self, *args))
+    monkeypatch.setattr(exact.Tapped, "products_at", lambda self, *args: products.append(1) or split(self, *args))
+    hl.block_pair_norms(problem, names, method="exact")
+    maps = exactly(problem).maps
+    features = [len(maps._pieces(problem.blocks[name])[0].features) for name in names]
+    checks = 4 * len(names) ** 2  # which positions are coupled, for every pair
+    assert len(graphs) == 1
+    assert len(products) <= 2 * sum(features) + checks
+
+
+def test_a_row_is_paid_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = networks.toy_problem(2, layers=1, norm="pre")
+    names = ["layer0.mlp.out", "layer0.norm2", "norm_final", "layer0.mlp.in"]
+    norms = hl.block_pair_norms(problem, names, probes=2)
+    assert all(norms[row, column].exact for row in names for column in names)

@@ -140,7 +140,7 @@ def test_the_vocabulary_is_cut_into_slices(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_wrong_quadratic_form_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Readout, "_gradient", property(lambda self: -self.slope @ self.weight.T))
+    monkeypatch.setattr(Readout, "gradient", property(lambda self: -self.slope @ self.weight.T))
     with pytest.raises(AssertionError):
         test_the_curvature_is_that_of_products("toy", monkeypatch)
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 
 from hessianlens.operators import contraction, inner_products
-from hessianlens.theory import expansion, scores
+from hessianlens.theory import dense, expansion, scores
 
 
 @pytest.fixture
 def as_if_large(monkeypatch: pytest.MonkeyPatch) -> None:
     """No shortcut for small sizes: factored row derivatives, one token at a time, symmetric norms, sliced workspace."""
+    monkeypatch.setattr(dense, "_WORKSPACE_BYTES", 0)
     monkeypatch.setattr(expansion, "_SMALL", 0)
     monkeypatch.setattr(scores, "_LEAST_CHUNK_BYTES", 1)
     monkeypatch.setattr(inner_products, "_HALVING_PAYS", 0.0)

@@ -11,7 +11,7 @@ from torch import Tensor
 import hessianlens as hl
 from hessianlens.attention.activations import Softmax
 from hessianlens.operators import BlockGrid, TokenSum
-from hessianlens.theory import diagonal, hessian, tangent
+from hessianlens.theory import dense, diagonal, hessian, tangent
 from hessianlens.theory.projection import Projection
 from tests.oracles.comparison import assert_same
 from tests.theory.test_rotary import rotary
@@ -23,6 +23,12 @@ LAYERS = {
     "rotary": rotary(causal=True),
     "rotary heads": hl.MultiHeadAttention([rotary(), rotary(2, seed=9, activation="sigmoid")]),
 }
+
+
+@pytest.fixture(autouse=True)
+def dense_from_closed_forms(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small layers would find their entries from the same derivatives as products do; these are to be compared."""
+    monkeypatch.setattr(dense, "_WORKSPACE_BYTES", 0)
 
 
 def hessian_of(kind: str, loss: str = "cross-entropy") -> hl.AttentionHessian:

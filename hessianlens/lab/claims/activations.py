@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from functools import cache
 
-import torch
-from torch import Tensor
-
 from hessianlens.attention import SelfAttention
-from hessianlens.lab.claims.samples import Sample, sample, seeds, slope, smallest
+from hessianlens.lab.claims.draws import seeds
+from hessianlens.lab.claims.figures import slope
+from hessianlens.lab.claims.measures import block_norm
+from hessianlens.lab.claims.samples import Sample, sample, samples_of
 from hessianlens.losses import SquareLoss
 from hessianlens.theory import AttentionHessian, attention_hessian
 
@@ -18,11 +18,7 @@ SHAPES = ((6, 4, 3), (5, 3, 3), (7, 3, 4))
 NOT_NORMALISED = ("linear", "relu", "tanh", "sigmoid", "exp")
 """Activations that act on every score by itself."""
 
-NAMES = {
-    "relu": "ReLU",
-    "relu_normalised": "ReLU over its row sum",
-    "sigmoid_log_length": "sigmoid with bias -log L",
-}
+NAMES = {"relu": "ReLU", "relu_normalised": "ReLU over its row sum", "sigmoid_log_length": "sigmoid with bias -log L"}
 """Activations whose name in the library is not how one would say it."""
 
 Shape = tuple[int, int, int]
@@ -59,9 +55,7 @@ def frozen(activation: str, seed: int, shape: Shape, scale: float) -> AttentionH
 def exponents(activation: str, part: str, row: str, column: str, scales: tuple[float, ...]) -> list[float]:
     """Powers of the token scale in a block's norm, 3 shapes x 2 seeds."""
     return [
-        slope(
-            scales, [float(frozen(activation, seed, shape, s).part(part)[row, column].frobenius_norm()) for s in scales]
-        )
+        slope(scales, [block_norm(frozen(activation, seed, shape, s), part, row + column) for s in scales])
         for shape in SHAPES
         for seed in seeds(2)
     ]
@@ -69,29 +63,4 @@ def exponents(activation: str, part: str, row: str, column: str, scales: tuple[f
 
 def drawn_samples() -> tuple[Sample, ...]:
     """Three seeds of every shape with softmax, drawn anew at every call."""
-    return tuple(sample(seed, *shape) for shape in SHAPES for seed in seeds(3))
-
-
-def negative_mass(matrix: Tensor) -> float:
-    """``sum_{lambda < 0} |lambda| / sum |lambda|``: 0 for a positive semi-definite matrix, 1/2 for a balanced one."""
-    values = torch.linalg.eigvalsh(matrix)
-    values = torch.where(values.abs() > 1e-12 * values.abs().max(), values, 0)
-    total = float(values.abs().sum())
-    return float(-values[values < 0].sum()) / total if total > 0 else 0.0
-
-
-def extremes(matrix: Tensor) -> tuple[float, float]:
-    """Smallest and largest eigenvalue over the largest absolute one."""
-    values = torch.linalg.eigvalsh(matrix)
-    top = float(values.abs().max())
-    return (float(values[0]) / top, float(values[-1]) / top) if top > 0 else (0.0, 0.0)
-
-
-def listed(values: list[float]) -> str:
-    """The smallest and the largest as text, one number if they agree.
-
-    >>> listed([1.0, 1.0]), listed([1.0, 2.5])
-    ('1', '1 to 2.5')
-    """
-    low, high = f"{smallest(values):.3g}", f"{max(values):.3g}"
-    return low if low == high else f"{low} to {high}"
+    return samples_of(SHAPES, 3)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 
 @dataclass(frozen=True)
@@ -27,24 +28,38 @@ class Check:
         return f"{self.what}: {self.measured} (wanted {self.wanted}: {'yes' if self.passed else 'no'})"
 
 
-def at_most(what: str, value: float, limit: float) -> Check:
-    """Passes if ``value <= limit``; a number that is not finite fails.
+Figures: TypeAlias = float | Iterable[float]
+"""One number, or several, of which the one that decides is told."""
 
-    >>> print(at_most("largest gap", 2e-15, 1e-10))
+
+def at_most(what: str, value: Figures, limit: float) -> Check:
+    """Passes if ``value <= limit``, the largest of several; a number that is not finite fails.
+
+    >>> print(at_most("largest gap", [2e-15, 1e-15], 1e-10))
     largest gap: 2e-15 (wanted at most 1e-10: yes)
     """
+    value = _deciding(value, lambda v: v)
     return Check(what, f"{value:.3g}", f"at most {limit:g}", math.isfinite(value) and value <= limit)
 
 
-def at_least(what: str, value: float, limit: float) -> Check:
-    """Passes if ``value >= limit``."""
+def at_least(what: str, value: Figures, limit: float) -> Check:
+    """Passes if ``value >= limit``, the smallest of several."""
+    value = _deciding(value, lambda v: -v)
     return Check(what, f"{value:.3g}", f"at least {limit:g}", math.isfinite(value) and value >= limit)
 
 
-def close(what: str, value: float, expected: float, within: float) -> Check:
-    """Passes if `value` is within `within` of `expected`."""
+def close(what: str, value: Figures, expected: float, within: float) -> Check:
+    """Passes if `value` is within `within` of `expected`, the farthest of several."""
+    value = _deciding(value, lambda v: abs(v - expected))
     passed = math.isfinite(value) and abs(value - expected) <= within
     return Check(what, f"{value:.4g}", f"{expected:g} within {within:g}", passed)
+
+
+def _deciding(value: Figures, key: Callable[[float], float]) -> float:
+    """The number with the largest key; one that is not a number beats all."""
+    if not isinstance(value, Iterable):
+        return value
+    return max(value, key=lambda v: math.inf if math.isnan(v) else key(v))
 
 
 def equal(what: str, value: object, expected: object) -> Check:

@@ -1,10 +1,13 @@
-"""A claim of a document and the function that tests it."""
+"""A claim of a document: what is said about it, and the function that tests it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 
+from hessianlens.errors import InputError
+from hessianlens.lab.claims.draws import drawing_from
 from hessianlens.lab.claims.finding import Finding, Verdict
 
 DOCUMENTS = {
@@ -15,50 +18,90 @@ DOCUMENTS = {
 }
 """Documents by the letter their claims begin with."""
 
+Test = Callable[[], Finding]
+
+_TESTS: dict[str, Test] = {}
+
 
 @dataclass(frozen=True)
 class Claim:
-    """One statement.
+    """One statement. Its words stand in the text of its topic, its test in the topic's module.
 
     Attributes:
         id: Letter of the document and number, e.g. "P25".
+        topic: Name of the files that hold it.
         source: Where the document says it.
         statement: What it says, in our words.
         method: How it is tested: quantities, seeds, shapes.
-        topic: Name of the file that holds it.
-        test: Measures; absent for a claim that cannot be measured here.
-        unmeasured: The verdict of a claim without a test: "needs training" or "not checkable here".
-        reason: Why it cannot be measured here.
+        condition: Under which it is true, for "holds if"; ``{name}`` stands for a number that the test tells.
+        correction: What was claimed, what is true instead; a remark if the claim holds. With numbers, too.
+        unmeasured: The verdict of a claim that no measurement here can settle.
+        reason: Why it has no test, and what its verdict rests on.
+        central: Whether it carries the argument of its document, in contrast to worked numbers, asides and citations.
+        chapter: The experiment that shows what it is about, e.g. "fig3a"; empty if there is none.
+        test: Measures; absent for a claim with a verdict of its own.
     """
 
     id: str
+    topic: str
     source: str
     statement: str
-    method: str
-    topic: str
-    test: Callable[[], Finding] | None = None
+    method: str = ""
+    condition: str = ""
+    correction: str = ""
     unmeasured: Verdict | None = None
     reason: str = ""
+    central: bool = False
+    chapter: str = ""
+    test: Test | None = None
 
     @property
     def document(self) -> str:
         """Letter of the document."""
         return self.id[0]
 
+    def examine(self, first_seed: int = 0) -> Finding:
+        """Test it on draws from this seed on; the finding has the claim's words, numbers filled in."""
+        if self.test is None:
+            raise InputError(f"claim {self.id}: got one without a test ({self.unmeasured}), expected one to measure.")
+        with drawing_from(first_seed):
+            return self.worded(self.test())
 
-def claim(id: str, source: str, statement: str, method: str) -> Callable[[Callable[[], Finding]], Claim]:
-    """Decorate the function that tests a claim; its module's name is the topic."""
-
-    def wrap(test: Callable[[], Finding]) -> Claim:
-        return Claim(id, source, statement, method, _topic(test.__module__), test)
-
-    return wrap
-
-
-def unmeasured(id: str, source: str, statement: str, verdict: Verdict, reason: str, *, topic: str) -> Claim:
-    """A claim that no measurement here can settle, and why."""
-    return Claim(id, source, statement, "", topic, None, verdict, reason)
+    def worded(self, finding: Finding) -> Finding:
+        """The finding with this claim's condition and correction."""
+        return finding.worded(self.condition, self.correction)
 
 
-def _topic(module: str) -> str:
-    return module.rsplit(".", 1)[-1].replace("_", " ")
+def claim(id: str) -> Callable[[Test], Test]:
+    """Register the function that tests a claim.
+
+    Args:
+        id: Has a section of this name in the text of the topic.
+    """
+
+    def register(test: Test) -> Test:
+        other = _TESTS.setdefault(id, test)
+        if (other.__module__, other.__qualname__) != (test.__module__, test.__qualname__):
+            raise InputError(
+                f"claim {id}: tested by {other.__module__}.{other.__qualname__} and by "
+                f"{test.__module__}.{test.__qualname__}; expected one of them."
+            )
+        _TESTS[id] = test
+        return test
+
+    return register
+
+
+@dataclass(frozen=True)
+class TopicTest:
+    """The registered test of a claim; its topic is imported when it is called, and no other."""
+
+    topic: str
+    id: str
+
+    def __call__(self) -> Finding:
+        """Run it."""
+        import_module(f"{__package__}.topics.{self.topic.replace(' ', '_')}")
+        if self.id not in _TESTS:
+            raise InputError(f'claim {self.id}: topic {self.topic!r} has no test of it; expected @claim("{self.id}").')
+        return _TESTS[self.id]()

@@ -1,18 +1,20 @@
-"""One line of the ledger: a claim, what its test found, how long that took and where the test lives."""
+"""One line of the ledger: a claim, what its test found, how long that took and where it stands."""
 
 from __future__ import annotations
 
-import inspect
+import dataclasses
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import hessianlens
-from hessianlens.lab.claims.check import Check
 from hessianlens.lab.claims.definition import Claim
 from hessianlens.lab.claims.finding import Finding, Verdict
 
-_PACKAGE = Path(hessianlens.__file__).parent
+_FOLDER = Path(__file__).parent
+
+_SENTENCE_END = re.compile(r"(?<=[.])(?<!\bal[.])(?<!\bEq[.])(?<!\be[.]g[.])\s+")
+"""Between a sentence and the next; an abbreviation ends none."""
 
 
 @dataclass(frozen=True)
@@ -42,16 +44,30 @@ class Entry:
         return self.verdict is not None and (self.finding is None or self.finding.confirmed)
 
     @property
+    def correction(self) -> str:
+        """What is true instead, with its numbers; of a claim without a test as its text has it."""
+        return self.finding.correction if self.finding else self.claim.correction
+
+    @property
+    def gist(self) -> str:
+        """The first sentence of the correction, or of the reason for having no test."""
+        return _SENTENCE_END.split(self.correction or self.claim.reason, maxsplit=1)[0]
+
+    @property
     def location(self) -> str:
-        """File and line of the claim, as ``hessianlens/.../topic.py:12``."""
-        file, line = _source(self.claim)
-        shown = Path("hessianlens") / file.relative_to(_PACKAGE) if file.is_relative_to(_PACKAGE) else file
-        return f"{shown.as_posix()}:{line}" if line else shown.as_posix()
+        """File and line of the test, or of the text of a claim without one, as ``hessianlens/.../topic.py:12``."""
+        stem = self.claim.topic.replace(" ", "_")
+        if self.claim.test is not None:
+            return _place(_FOLDER / "topics" / f"{stem}.py", f'@claim("{self.claim.id}")')
+        return _place(_FOLDER / "texts" / f"{stem}.ini", f"[{self.claim.id}]")
 
     @property
     def figures(self) -> tuple[str, ...]:
         """Every check as one line; one that serves twice is told once."""
-        return tuple(dict.fromkeys(map(str, _checks(self.finding)))) if self.finding else ()
+        if self.finding is None:
+            return ()
+        checks = (*self.finding.checks, *self.finding.conditional, *self.finding.support)
+        return tuple(dict.fromkeys(map(str, checks)))
 
     def to_dict(self) -> dict[str, Any]:
         """Everything a machine may want, as JSON values."""
@@ -60,11 +76,15 @@ class Entry:
             "id": claim.id,
             "document": claim.document,
             "topic": claim.topic,
+            "chapter": claim.chapter or None,
+            "central": claim.central,
             "source": claim.source,
             "statement": claim.statement,
             "method": claim.method,
             "verdict": str(self.verdict) if self.verdict else None,
             "reason": claim.reason,
+            "correction": self.correction,
+            "gist": self.gist,
             "error": self.error,
             "seconds": round(self.seconds, 3),
             "location": self.location,
@@ -74,19 +94,12 @@ class Entry:
         parts = {
             name: [vars(check) for check in getattr(finding, name)] for name in ("checks", "conditional", "support")
         }
-        words = {name: getattr(finding, name) for name in ("condition", "correction", "example", "confirmed")}
-        return told | parts | words
+        words = {name: getattr(finding, name) for name in ("condition", "example", "confirmed")}
+        return {**told, **parts, **words, "curves": finding.curves and dataclasses.asdict(finding.curves)}
 
 
-def _checks(finding: Finding) -> tuple[Check, ...]:
-    return finding.checks + finding.conditional + finding.support
-
-
-def _source(claim: Claim) -> tuple[Path, int | None]:
-    """The decorated function, or the line of the topic's file that gives the id."""
-    if claim.test is not None:
-        code = inspect.unwrap(claim.test).__code__
-        return Path(code.co_filename), code.co_firstlineno
-    file = Path(__file__).parent / "topics" / f"{claim.topic.replace(' ', '_')}.py"
+def _place(file: Path, wanted: str) -> str:
+    shown = (Path("hessianlens/lab/claims") / file.relative_to(_FOLDER)).as_posix()
     lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
-    return file, next((n for n, text in enumerate(lines, 1) if f'"{claim.id}"' in text), None)
+    line = next((number for number, text in enumerate(lines, 1) if text == wanted), None)
+    return f"{shown}:{line}" if line else shown

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import string
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
+from typing import TypeAlias
 
+from hessianlens.errors import InputError
 from hessianlens.lab.claims.check import Check
 
 
@@ -22,6 +25,10 @@ class Verdict(str, Enum):
         return self.value
 
 
+Points: TypeAlias = Mapping[str, tuple[tuple[float, ...], tuple[float, ...]]]
+"""x and y by the name of a curve."""
+
+
 @dataclass(frozen=True)
 class Curves:
     """Numbers worth a picture: named curves over one axis. Drawn elsewhere.
@@ -29,16 +36,21 @@ class Curves:
     Attributes:
         x_label: Label of the horizontal axis.
         y_label: Label of the vertical axis.
-        curves: Points (x, y) by name of the curve.
+        curves: Points by name of the curve.
         log_x: Logarithmic horizontal axis.
         log_y: Logarithmic vertical axis.
     """
 
     x_label: str
     y_label: str
-    curves: Mapping[str, tuple[tuple[float, ...], tuple[float, ...]]]
+    curves: Points
     log_x: bool = False
     log_y: bool = False
+
+    @classmethod
+    def log_log(cls, x_label: str, y_label: str, curves: Points) -> Curves:
+        """Both axes logarithmic: a power law is a straight line."""
+        return cls(x_label, y_label, curves, log_x=True, log_y=True)
 
 
 @dataclass(frozen=True)
@@ -47,21 +59,34 @@ class Finding:
 
     Attributes:
         checks: The claim as written. It holds if all of them pass.
-        conditional: The claim under `condition`; it holds if ... when these pass and some of `checks` do not.
-        condition: The condition under which the claim is true, for "holds if".
-        support: Checks that what `correction` says is true instead.
-        correction: What was claimed, what is true, under which condition; for "fails" and "holds if".
+        conditional: The claim under its condition; it holds if ... when these pass and some of `checks` do not.
+        support: Checks that what the correction says is true instead.
         example: The smallest example that shows the failure, with its numbers.
+        told: Numbers that condition and correction name, by the name they have there.
         curves: Data for a plot, where one helps.
+        condition: The condition under which the claim is true; comes from its text, by `worded`.
+        correction: What is true instead; comes from its text, by `worded`.
     """
 
     checks: tuple[Check, ...]
     conditional: tuple[Check, ...] = ()
-    condition: str = ""
     support: tuple[Check, ...] = ()
-    correction: str = ""
     example: str = ""
+    told: Mapping[str, str | float] = field(default_factory=dict)
     curves: Curves | None = field(default=None, compare=False)
+    condition: str = ""
+    correction: str = ""
+
+    def worded(self, condition: str, correction: str) -> Finding:
+        """The same with its words, in which ``{name}`` and ``{name:format}`` become the numbers told.
+
+        >>> Finding((), told={"share": 0.347}).worded("", "It is {share:.2f}.").correction
+        'It is 0.35.'
+        """
+        named = {name for text in (condition, correction) for _, name, _, _ in string.Formatter().parse(text) if name}
+        if named != set(self.told):
+            raise InputError(f"the text names the numbers {sorted(named)}, the test tells {sorted(self.told)}.")
+        return replace(self, condition=condition.format(**self.told), correction=correction.format(**self.told))
 
     @property
     def verdict(self) -> Verdict:

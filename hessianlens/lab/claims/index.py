@@ -1,4 +1,4 @@
-"""Which claims there are, read off the files that hold them: to know an id, and to refuse another, takes no torch."""
+"""Which claims there are, read off the headings of the texts: to know an id, and to refuse another, parses nothing."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from pathlib import Path
 
 from hessianlens.errors import InputError
 from hessianlens.lab.claims.definition import DOCUMENTS
+from hessianlens.lab.claims.texts import TEXTS
 
-TOPICS = Path(__file__).parent / "topics"
-
-_GIVEN = re.compile(r'(?:@claim|\bunmeasured)\(\s*"([A-Z]\d+)"')
-"""How a topic gives a claim; ids are written out there."""
+_HEADING = re.compile(r"^\[([A-Z]\d+)\]$", re.MULTILINE)
 
 
 @functools.cache
-def claim_topics() -> dict[str, str]:
+def claim_topics(folder: Path = TEXTS) -> dict[str, str]:
     """The topic of every claim by its id, the paper's first, then by number; as `all_claims` has them.
 
     >>> claim_topics()["C8"]
     'softmax division'
     """
-    found = {
-        id: file.stem.replace("_", " ")
-        for file in sorted(TOPICS.glob("*.py"))
-        for id in _GIVEN.findall(file.read_text(encoding="utf-8"))
-    }
+    found: dict[str, str] = {}
+    for file in sorted(folder.glob("*.ini")):
+        topic = file.stem.replace("_", " ")
+        for id in _HEADING.findall(file.read_text(encoding="utf-8")):
+            if id in found:
+                raise InputError(f"claim {id}: given by the topics {found[id]!r} and {topic!r}; expected one of them.")
+            found[id] = topic
     return {id: found[id] for id in sorted(found, key=order)}
 
 

@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 
 from hessianlens.lab.claims.check import Check, at_most
-from hessianlens.lab.claims.samples import Sample, gap, largest, measured, small_samples
+from hessianlens.lab.claims.draws import measured
+from hessianlens.lab.claims.figures import gap, largest
+from hessianlens.lab.claims.samples import Sample, small_samples
 from hessianlens.lab.claims.witness import Witness, mean_square, softmax_rows
 from hessianlens.theory import AttentionHessian
 
@@ -30,9 +32,15 @@ def value_functional_checks() -> tuple[Check, ...]:
     return tuple(at_most(f"largest entry of H_f(V,V), by {route}", value, 0.0) for route, value in found.items())
 
 
+def block_norm(H: AttentionHessian, part: str, block: str = "") -> float:
+    """Frobenius norm of a block such as "QK", or of the whole matrix."""
+    matrix = H.part(part)
+    return float((matrix[block[0], block[1]] if block else matrix[:]).frobenius_norm())
+
+
 def query_key_norm(H: AttentionHessian, part: str) -> float:
     """Frobenius norm of the query-key part, four blocks."""
-    return math.sqrt(sum(float(H.part(part)[r, c].frobenius_norm()) ** 2 for r in "QK" for c in "QK"))
+    return math.sqrt(sum(block_norm(H, part, r + c) ** 2 for r in "QK" for c in "QK"))
 
 
 def merged(one: Sample) -> Tensor:

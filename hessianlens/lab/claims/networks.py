@@ -14,7 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hessianlens.lab.claims.samples import seeds, slope
+from hessianlens.lab.claims.draws import seeds
+from hessianlens.lab.claims.figures import slope
 from hessianlens.lab.experiments.common.means import geometric_mean
 from hessianlens.models import LinearAttentionStack, Transformer
 from hessianlens.models.adapters import problem

@@ -1,65 +1,25 @@
-"""Random layers, tokens and targets over seeds and shapes, and how figures are taken from them.
-
-Everything random comes from `seeds`; moving `FIRST_SEED` repeats the whole ledger on other draws.
-"""
+"""Random layers, tokens and targets over seeds and shapes."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from functools import cached_property, wraps
-from typing import TypeVar
+from functools import cached_property
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from hessianlens.attention import SelfAttention
+from hessianlens.lab.claims.draws import measured, seeds
 from hessianlens.lab.claims.witness import Witness, attention_output, mean_square, softmax_rows
-from hessianlens.lab.experiments.common.slopes import log_log_slope
+from hessianlens.lab.claims.wording import numbers
 from hessianlens.losses import SquareLoss
 from hessianlens.theory import AttentionHessian, attention_hessian
 from hessianlens.theory.paper import PrintedAttention
 
-FIRST_SEED = 0
-"""Added to every seed."""
-
 SHAPES = ((4, 3, 2), (5, 2, 3), (3, 3, 3), (4, 2, 1))
 """(L, d_V, d_K): query width below, above and equal to the token width; more and not more tokens than features."""
-
-EXACT = 1e-10
-"""Largest relative difference between two float64 computations of the same matrix."""
-
-Result = TypeVar("Result")
-_FOUND: dict[tuple[object, ...], object] = {}
-
-
-def seeds(count: int) -> range:
-    """The seeds of a measurement.
-
-    >>> list(seeds(3))
-    [0, 1, 2]
-    """
-    return range(FIRST_SEED, FIRST_SEED + count)
-
-
-def measured(function: Callable[[], Result]) -> Callable[[], Result]:
-    """Measure once for all claims that use it; another `FIRST_SEED` measures anew."""
-
-    @wraps(function)
-    def once() -> Result:
-        key = (function, FIRST_SEED)
-        if key not in _FOUND:
-            _FOUND[key] = function()
-        return _FOUND[key]  # type: ignore[return-value]
-
-    return once
-
-
-def forget() -> None:
-    """Drop every measurement and sample that is kept."""
-    _FOUND.clear()
 
 
 def normal(seed: int, *shape: int) -> Tensor:
@@ -120,6 +80,13 @@ class Sample:
         """The same layer with a residual of zero."""
         return replace(self, Y=self.layer(self.X))
 
+    def held(self, layer: SelfAttention | None = None, X: Tensor | None = None) -> AttentionHessian:
+        """At another layer or tokens, with the loss curvature 2/(L d_V) and the residual Y held."""
+        factor = 2 / self.Y.numel()
+        return attention_hessian(
+            layer or self.layer, self.X if X is None else X, grad=factor * self.Y, curvature=factor
+        )
+
     def query_key(self, part: str) -> Tensor:
         """The query-key part of "outer", "functional", "full", "t_outer" or "t_functional", order Q, K."""
         grid = self.hessian.part(part)
@@ -142,75 +109,32 @@ def sample(seed: int, length: int, d_v: int, d_k: int, *, token_scale: float = 1
     return Sample(token_scale * normal(source + 3, length, d_v), normal(source + 4, length, d_v), weights)
 
 
+def samples_of(shapes: Iterable[tuple[int, int, int]], repeats: int) -> tuple[Sample, ...]:
+    """So many seeds of every shape."""
+    return tuple(sample(seed, *shape) for shape in shapes for seed in seeds(repeats))
+
+
+def first_sample(shape: tuple[int, int, int], fits: Callable[[Sample], bool]) -> Sample:
+    """The first of a hundred seeds that shows something, for an example."""
+    return next(one for one in samples_of([shape], 100) if fits(one))
+
+
 @measured
 def small_samples() -> tuple[Sample, ...]:
     """Three seeds of every shape: what a formula is tested on."""
-    return tuple(sample(seed, *shape) for shape in SHAPES for seed in seeds(3))
+    return samples_of(SHAPES, 3)
 
 
 @measured
 def many_samples() -> tuple[Sample, ...]:
     """Fifty layers of one shape: what a sign is counted on."""
-    return tuple(sample(seed, 6, 4, 3) for seed in seeds(50))
+    return samples_of([(6, 4, 3)], 50)
 
 
 def holding(layer: SelfAttention, X: Tensor, A: Tensor) -> SelfAttention:
     """The layer with a bias on its scores that makes its attention matrix A at X: only the explicit factors move."""
     bare = replace(layer, bias=None)
     return replace(layer, bias=A.log() - bare.attend(X[None]).scores[0])
-
-
-def gap(found: Tensor, wanted: Tensor) -> float:
-    """Relative distance of two matrices; infinite if their sizes differ.
-
-    >>> gap(torch.tensor([3.0, 4.0]), torch.tensor([3.0, 5.0])) < 0.2
-    True
-    """
-    if found.shape != wanted.shape:
-        return math.inf
-    size = float(wanted.norm())
-    return float((found - wanted).norm()) / size if size > 0 else float(found.norm())
-
-
-def largest(values: Iterable[float]) -> float:
-    """The largest of some figures; not a number if one of them is not."""
-    return float(np.max(list(values)))
-
-
-def farthest(values: Sequence[float], target: float) -> float:
-    """The value farthest from a target: the one that decides whether all are close to it.
-
-    >>> farthest([5.9, 6.0, 6.3], 6)
-    6.3
-    """
-    return max(values, key=lambda value: abs(value - target))
-
-
-def smallest(values: Iterable[float]) -> float:
-    """The smallest of some figures; not a number if one of them is not."""
-    return float(np.min(list(values)))
-
-
-def slope(x: Sequence[float], y: Sequence[float]) -> float:
-    """Least-squares slope in log-log, the exponent of a power law; not a number if a value vanishes.
-
-    >>> round(slope([1, 2, 4], [3, 12, 48]), 6)
-    2.0
-    """
-    found = log_log_slope(x, y)
-    return math.nan if found is None else found
-
-
-def numbers(matrix: Tensor, digits: int = 3) -> str:
-    """A small matrix or vector as text; entries below 1e-12 of the largest are rounding and read 0.
-
-    >>> numbers(torch.tensor([[1.0, -0.5], [0.25, 1e-17]]))
-    '[[1, -0.5], [0.25, 0]]'
-    """
-    if matrix.ndim == 0:
-        return f"{float(matrix):.{digits}g}"
-    kept = torch.where(matrix.abs() < 1e-12 * matrix.abs().max(), 0.0, matrix)
-    return "[" + ", ".join(numbers(row, digits) for row in kept) + "]"
 
 
 def described(one: Sample) -> str:
@@ -223,10 +147,3 @@ def described(one: Sample) -> str:
     sizes = f"L = {L}, d_V = d_K = {d}" if d == k else f"L = {L}, d_V = {d}, d_K = {k}"
     parts = {"X": one.X, **{f"W_{n}": w for n, w in one.weights.items()}, "Y": one.Y}
     return f"{sizes}, " + ", ".join(f"{name} = {numbers(value.squeeze())}" for name, value in parts.items())
-
-
-def relative_minimum(matrix: Tensor) -> float:
-    """Smallest eigenvalue of a symmetric matrix over its largest absolute one: below zero if it is indefinite."""
-    values = torch.linalg.eigvalsh(matrix)
-    top = float(values.abs().max())
-    return float(values[0]) / top if top > 0 else 0.0

@@ -60,20 +60,6 @@ def apart(first: Sequence[float], second: Sequence[float]) -> float:
     return sum(abs(a - b) for a, b in zip(first, second, strict=True)) / 2
 
 
-def shown(values: Sequence[float], digits: int = 2) -> str:
-    """A row as text.
-
-    >>> shown([0.377, 0.0761])
-    '[0.38, 0.08]'
-    """
-    return f"[{', '.join(f'{value:.{digits}f}' for value in values)}]"
-
-
-def normal(seed: int, *shape: int) -> Tensor:
-    """Standard normal numbers in double precision."""
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
 def dot_products(seed: int, d_k: int, rows: int, keys: int = 1) -> Tensor:
     """Scores of `rows` queries, each with its own `keys` keys, all components standard normal; a piece at a time."""
     generator = torch.Generator().manual_seed(seed)

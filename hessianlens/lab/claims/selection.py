@@ -1,4 +1,4 @@
-"""Which claims to test and which entries to show; all but the claims themselves without torch."""
+"""Which claims to test and which entries to show; without torch."""
 
 from __future__ import annotations
 
@@ -7,23 +7,12 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from hessianlens.errors import InputError, check_choice
-from hessianlens.lab.claims.definition import DOCUMENTS, Claim
+from hessianlens.lab.claims.definition import DOCUMENTS
 from hessianlens.lab.claims.finding import Verdict
 from hessianlens.lab.claims.index import claim_topics, known_ids
 
 if TYPE_CHECKING:
     from hessianlens.lab.claims.entry import Entry
-
-
-def select(ids: Sequence[str] = (), document: str | None = None, topic: str | None = None) -> tuple[Claim, ...]:
-    """The claims of `selected_ids`.
-
-    >>> [claim.id for claim in select(document="c", topic="softmax_division")]
-    ['C8', 'C9', 'C10', 'C26', 'C27']
-    """
-    from hessianlens.lab.claims.registry import find
-
-    return find(selected_ids(ids, document, topic))
 
 
 def selected_ids(ids: Sequence[str] = (), document: str | None = None, topic: str | None = None) -> list[str]:

@@ -1,45 +1,77 @@
-"""The ledger as an experiment: one cell a claim, so that a store keeps what was found and a run can be continued."""
+"""The ledger as an experiment: one cell a claim, so that runner and store do with it what they do with a figure."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
+import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from hessianlens.errors import InputError
+from hessianlens.errors import InputError, expect
 from hessianlens.lab.claims.check import Check
+from hessianlens.lab.claims.definition import Claim
 from hessianlens.lab.claims.entry import Entry
 from hessianlens.lab.claims.finding import Curves, Finding
-from hessianlens.lab.claims.ledger import Ledger, examine
+from hessianlens.lab.claims.index import claim_topics
+from hessianlens.lab.claims.ledger import Ledger
 from hessianlens.lab.claims.registry import all_claims, find
 from hessianlens.lab.experiments.experiment import Experiment
-from hessianlens.lab.results import Measurement, Parameters, Result
+from hessianlens.lab.results import FinishedCell, Measurement, Parameters, Result
 
 _PARTS = ("checks", "conditional", "support")
+_WORDS = ("condition", "correction")
+"""Come from the claim's text, today's."""
 
 
 @dataclass(frozen=True)
 class ClaimsConfig:
-    """Which claims to test; none named means all."""
+    """Which claims to test, and where their draws begin.
+
+    Attributes:
+        ids: None named means all.
+        seed: The first seed; recorded verdicts are those of 0.
+    """
 
     ids: tuple[str, ...] = ()
+    seed: int = 0
 
 
 def cells(config: ClaimsConfig) -> list[Parameters]:
     """One cell for each claim that has a test."""
-    chosen = find(config.ids) if config.ids else all_claims()
-    return [{"claim": claim.id} for claim in chosen if claim.test is not None]
+    return [
+        {"claim": claim.id, "seed": config.seed, "test": topic_digest(claim.topic)}
+        for claim in _chosen(config.ids)
+        if claim.test is not None
+    ]
+
+
+@functools.cache
+def topic_digest(topic: str) -> str:
+    """Of the topic's module: with it changes what its own claims measure, and nothing else does.
+
+    The store's digest covers what all topics share. Texts are in neither: another wording measures nothing anew.
+    """
+    file = Path(__file__).parent / "topics" / f"{topic.replace(' ', '_')}.py"
+    return hashlib.sha256(file.read_bytes()).hexdigest()[:16] if file.exists() else "none"
 
 
 def measure(parameters: Parameters) -> Measurement:
     """Test one claim; a test that raises is a failed cell."""
     (claim,) = find([str(parameters["claim"])])
-    entry = examine(claim)
-    if entry.finding is None:
-        raise InputError(f"claim {claim.id}: {entry.error}")
-    return Measurement(({"verdict": str(entry.verdict), "finding": json.dumps(dataclasses.asdict(entry.finding))},))
+    expect(
+        parameters["test"] == topic_digest(claim.topic),
+        f"claim {claim.id}: a worker has another test of it than the run began with; install the same version "
+        "everywhere and run again.",
+    )
+    finding = claim.examine(int(str(parameters["seed"])))
+    kept = {
+        name: value for name, value in dataclasses.asdict(finding).items() if name not in ("condition", "correction")
+    }
+    return Measurement(({"verdict": str(finding.verdict), "finding": json.dumps(kept)},))
 
 
 EXPERIMENT = Experiment(
@@ -53,27 +85,47 @@ EXPERIMENT = Experiment(
 )
 
 
+def is_whole(config: Mapping[str, Any]) -> bool:
+    """Whether a kept run was one of the whole ledger, on the draws of the recorded verdicts."""
+    return not config.get("ids") and not config.get("seed")
+
+
 def stored_ledger(result: Result) -> Ledger:
     """The ledger a result holds, together with the claims that have no test."""
-    found = {str(cell.parameters["claim"]): cell for cell in result.cells}
-    chosen = find(result.config["ids"]) if result.config["ids"] else all_claims()
-    entries = []
-    for claim in chosen:
-        if claim.test is None:
-            entries.append(Entry(claim))
-        elif claim.id in found:
-            cell = found[claim.id]
-            finding = _finding(json.loads(str(cell.measurement.rows[0]["finding"])))
-            entries.append(Entry(claim, finding, seconds=cell.seconds))
-    return Ledger(tuple(entries))
+    known = claim_topics()
+    chosen = _chosen([id for id in result.config["ids"] if id in known])
+    found = {str(cell.parameters["claim"]) for cell in result.cells}
+    return ledger_of([claim for claim in chosen if claim.test is None or claim.id in found], result.cells)
 
 
-def _finding(told: Mapping[str, Any]) -> Finding:
-    checks = {name: tuple(Check(**check) for check in told[name]) for name in _PARTS}
-    curves = _curves(told["curves"]) if told["curves"] else None
-    return Finding(**{**told, **checks, "curves": curves})
+def ledger_of(
+    claims: Iterable[Claim], cells: Iterable[FinishedCell], errors: Mapping[str, str] | None = None
+) -> Ledger:
+    """The ledger of these claims from finished cells, and from the messages of those that failed, by id."""
+    found = {str(cell.parameters["claim"]): cell for cell in cells}
+    return Ledger(tuple(_entry(claim, found.get(claim.id), (errors or {}).get(claim.id, "")) for claim in claims))
 
 
-def _curves(told: Mapping[str, Any]) -> Curves:
-    curves = {name: (tuple(x), tuple(y)) for name, (x, y) in told["curves"].items()}
-    return Curves(**{**told, "curves": curves})
+def _chosen(ids: Sequence[str]) -> tuple[Claim, ...]:
+    return find(ids) if ids else all_claims()
+
+
+def _entry(claim: Claim, cell: FinishedCell | None, error: str) -> Entry:
+    if cell is None:
+        return Entry(claim, error=error)
+    try:
+        finding = claim.worded(_finding(json.loads(str(cell.measurement.rows[0]["finding"]))))
+    except (InputError, TypeError, KeyError) as other:
+        return Entry(claim, error=f"kept by other code, and its text has changed since ({other})", seconds=cell.seconds)
+    return Entry(claim, finding, seconds=cell.seconds)
+
+
+def _finding(kept: Mapping[str, Any]) -> Finding:
+    checks = {name: tuple(Check(**check) for check in kept[name]) for name in _PARTS}
+    curves = _curves(kept["curves"]) if kept["curves"] else None
+    return Finding(**{**kept, **checks, "curves": curves})
+
+
+def _curves(kept: Mapping[str, Any]) -> Curves:
+    curves = {name: (tuple(x), tuple(y)) for name, (x, y) in kept["curves"].items()}
+    return Curves(**{**kept, "curves": curves})

@@ -1,1 +1,1 @@
-"""The published figures and tables, one file each."""
+"""What an experiment is, how experiments are found, and what several of them measure with."""

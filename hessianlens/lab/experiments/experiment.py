@@ -1,7 +1,8 @@
 """What an experiment is: named configurations, the cells of a configuration, and the measurement of one cell.
 
-An experiment is one file of this folder. It measures and never draws; it knows nothing of stores, processes or pages.
-What a measurement needs is imported when it begins: to list experiments and to refuse a setting takes no torch.
+An experiment is `measure.py` of a folder of `lab.figures`. It measures and never draws; it knows nothing of stores,
+processes or pages. What a measurement needs is imported when it begins: to list experiments and to refuse a setting
+takes no torch.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from hessianlens.errors import InputError, check_choice
+from hessianlens.errors import InputError, check_choice, needs_extra
 from hessianlens.lab.results import FinishedCell, Measurement, Parameters, Result, collect
 
 Config = TypeVar("Config")
@@ -54,7 +55,9 @@ class Experiment(Generic[Config]):
     def finish(self, parameters: Parameters) -> FinishedCell:
         """Measure one cell on one thread, whatever the surrounding process uses."""
         import torch
-        from threadpoolctl import threadpool_limits
+
+        with needs_extra("lab", "an experiment"):
+            from threadpoolctl import threadpool_limits
 
         threads = torch.get_num_threads()
         torch.set_num_threads(1)

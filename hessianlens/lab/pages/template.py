@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
+from hessianlens.errors import needs_extra
 from hessianlens.lab.plots.style import PALETTE
 from hessianlens.lab.wording import number, percent
 
@@ -17,6 +16,8 @@ def render_template(template: Path, **values: Any) -> str:
     A name that the template uses and `values` does not give is an error, and every text is escaped unless it is
     `markupsafe.Markup`.
     """
+    with needs_extra("lab", "a page"):
+        from jinja2 import Environment, FileSystemLoader, StrictUndefined
     environment = Environment(
         loader=FileSystemLoader([template.parent, Path(__file__).parent]),
         autoescape=True,

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from hessianlens.errors import InputError
+from hessianlens.files import write_whole
 
 FILE_NAME = "index.html"
 
@@ -35,13 +36,9 @@ def write_page(directory: Path, html: str) -> Path:
         InputError: If the directory or the file cannot be written.
     """
     target = directory / FILE_NAME
-    partial = directory / f".{FILE_NAME}.{os.getpid()}.part"
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        partial.write_text(html, encoding="utf-8")
-        partial.replace(target)
+        write_whole(target, html)
     except OSError as error:
         raise InputError(f"out: cannot write {target}: {error.strerror or error}; give another directory.") from error
-    finally:
-        partial.unlink(missing_ok=True) if directory.is_dir() else None
     return target

@@ -17,7 +17,7 @@ TITLES = {"softmax": "Softmax attention", "linear": "Linear attention"}
 _MARGIN = 0.5
 
 
-def draw(result: Result) -> Figure:
+def draw_histograms(result: Result) -> Figure:
     """Histograms of the query and value blocks, one panel a kind of attention, all draws together."""
     groups: dict[str, list[FinishedCell]] = {}
     for cell in result.cells:

@@ -7,17 +7,16 @@ from dataclasses import dataclass
 
 from markupsafe import Markup, escape
 
-from hessianlens.lab.analysis.comparison import SeriesComparison, compare
-from hessianlens.lab.analysis.findings.registry import FINDINGS
-from hessianlens.lab.analysis.reference import Reference
 from hessianlens.lab.experiments.registry import EXPERIMENTS
-from hessianlens.lab.plots.gallery import pictures
+from hessianlens.lab.growth.findings.comparison import SeriesComparison, agreement_in_words
+from hessianlens.lab.growth.findings.reference import Reference
 from hessianlens.lab.plots.style import to_svg
-from hessianlens.lab.report.exponents import is_growth, series_name
+from hessianlens.lab.report.exponents import series_name
 from hessianlens.lab.report.names import short_name
 from hessianlens.lab.report.repeating import command, settings
 from hessianlens.lab.results import Provenance, Result
-from hessianlens.lab.wording import MINUS, duration, number, percent
+from hessianlens.lab.telling import findings_of, growth_of, pictures_of
+from hessianlens.lab.wording import duration, percent
 
 
 @dataclass(frozen=True)
@@ -40,6 +39,7 @@ class Chapter:
     findings: tuple[str, ...]
     pictures: tuple[ShownPicture, ...]
     published: tuple[Mapping[str, str], ...]
+    published_summary: str
     command: str
     settings: Mapping[str, str]
     cells: int
@@ -50,22 +50,24 @@ class Chapter:
 def chapter(result: Result, reference: Reference | None = None) -> Chapter:
     """The chapter of one result; `reference` holds published numbers to compare growth curves with."""
     experiment = EXPERIMENTS[result.experiment]
-    compared = compare(result, reference) if reference is not None and is_growth(result) else []
+    growth = growth_of(result)
+    compared = growth.compared(result, reference) if growth else []
     return Chapter(
         name=experiment.name,
         label=short_name(experiment.name),
         title=experiment.title,
         source=experiment.source,
         question=experiment.question,
-        findings=tuple(FINDINGS[result.experiment](result)),
+        findings=tuple(findings_of(result).sentences(result)),
         pictures=tuple(
             ShownPicture(
                 Markup(to_svg(p.figure, f"{experiment.name}-{p.name}", str(escape(f"{experiment.title}: {p.name}")))),
                 p.caption,
             )
-            for p in pictures(result, reference)
+            for p in pictures_of(result, reference)
         ),
         published=tuple(map(_published, compared)),
+        published_summary=agreement_in_words(compared),
         command=command(result),
         settings=settings(result),
         cells=len(result.cells),
@@ -83,6 +85,6 @@ def _published(series: SeriesComparison) -> dict[str, str]:
         "median_z": f"{series.median_z:.1f}" if sound else "–",
         "within_2": percent(series.share_within(2)) if sound else "–",
         "within_3": percent(series.share_within(3)) if sound else "–",
-        "ratio": number(series.ratio).replace("-", MINUS) if sound else "–",
+        "ratio": series.ratio_in_words() if sound else "–",
         "noise": str(len(series.points) - sound),
     }

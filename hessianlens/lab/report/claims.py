@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -70,12 +71,15 @@ def ledger_chapter(ledger: Ledger) -> LedgerChapter:
 
 def ledger_summary(ledger: Ledger) -> str:
     """The counts in one sentence."""
-    of = {verdict: sum(entry.verdict is verdict for entry in ledger) for verdict in Verdict}
-    measured = of[Verdict.HOLDS] + of[Verdict.HOLDS_IF] + of[Verdict.FAILS]
+    of = Counter(entry.verdict for entry in ledger)
+    computed = Counter(entry.verdict for entry in ledger if entry.finding is not None)
+    read = of[Verdict.FAILS] - computed[Verdict.FAILS]
     return (
-        f"Of {len(ledger)} claims {measured} were measured: {of[Verdict.HOLDS]} hold as written, "
-        f"{of[Verdict.HOLDS_IF]} hold under a condition and {of[Verdict.FAILS]} fail; {of[Verdict.NEEDS_TRAINING]} "
-        f"need training runs, {of[Verdict.NOT_CHECKABLE]} cannot be checked by computation."
+        f"Of {len(ledger)} claims {computed.total()} were computed: {computed[Verdict.HOLDS]} hold as written, "
+        f"{computed[Verdict.HOLDS_IF]} hold under a condition and {computed[Verdict.FAILS]} fail; "
+        + (f"{read} {'fails' if read == 1 else 'fail'} by reading alone, " if read else "")
+        + f"{of[Verdict.NEEDS_TRAINING]} need training runs, "
+        f"{of[Verdict.NOT_CHECKABLE]} cannot be checked by computation."
     )
 
 

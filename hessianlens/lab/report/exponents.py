@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hessianlens.lab.analysis.exponents import LEVEL, TOLERANCE, ExponentFit, exponent_fits
-from hessianlens.lab.analysis.predictions import Prediction
-from hessianlens.lab.analysis.series import SeriesKey
+from hessianlens.lab.growth.findings.exponents import LEVEL, TOLERANCE, ExponentFit
+from hessianlens.lab.growth.findings.predictions import Prediction
+from hessianlens.lab.growth.findings.series import SeriesKey
 from hessianlens.lab.report.names import short_name
 from hessianlens.lab.results import Result
+from hessianlens.lab.telling import growth_of
 from hessianlens.lab.wording import MINUS, be
 
 RULE = (
@@ -43,19 +44,15 @@ class ExponentRow:
         return "differs" in (self.counted_verdict, self.paper_verdict)
 
 
-def is_growth(result: Result) -> bool:
-    """Whether exponents can be fitted to this result."""
-    return "fit_ranges" in result.config
-
-
 def exponent_rows(results: Sequence[Result]) -> list[ExponentRow]:
     """A line for each fit that something was predicted for."""
     rows: list[ExponentRow] = []
     for result in results:
-        if not is_growth(result):
+        growth = growth_of(result)
+        if growth is None:
             continue
         label = short_name(result.experiment)
-        fits = [fit for fit in exponent_fits(result) if fit.predicted is not None or fit.paper is not None]
+        fits = [fit for fit in growth.exponents(result) if fit.predicted is not None or fit.paper is not None]
         rows += [_row(fit, label, first=position == 0) for position, fit in enumerate(fits)]
     return rows
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from hessianlens.lab.analysis.reference import Reference
 from hessianlens.lab.claims.ledger import Ledger
+from hessianlens.lab.growth.findings.reference import Reference
 from hessianlens.lab.pages.template import render_template
 from hessianlens.lab.report.chapters import chapter
 from hessianlens.lab.report.claims import ledger_chapter

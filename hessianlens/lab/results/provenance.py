@@ -37,8 +37,6 @@ class Provenance:
 
 def collect() -> Provenance:
     """The circumstances now."""
-    from importlib import metadata
-
     import psutil
     import torch
 
@@ -49,13 +47,23 @@ def collect() -> Provenance:
         commit=_commit(Path(__file__).resolve().parents[2]),
         created=datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
         python=platform.python_version(),
-        libraries={name: metadata.version(name) for name in _LIBRARIES},
+        libraries={name: version for name in _LIBRARIES if (version := _version(name)) is not None},
         system=f"{platform.system()} {platform.release()}, {platform.machine()}",
         cpu=_cpu(),
         cores=os.cpu_count() or 1,
         threads=torch.get_num_threads(),
         memory=readable(psutil.virtual_memory().total),
     )
+
+
+def _version(library: str) -> str | None:
+    """None if it is not installed; not everything needs every library."""
+    from importlib import metadata
+
+    try:
+        return metadata.version(library)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def _cpu() -> str:

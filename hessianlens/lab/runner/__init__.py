@@ -1,5 +1,6 @@
 """The runner: experiments in parallel, on this machine or a cluster, resumed wherever they stopped."""
 
+from hessianlens.lab.runner.local import cores
 from hessianlens.lab.runner.plan import Plan, forecast, tasks_to_do
 from hessianlens.lab.runner.progress import Progress, Tally, start_progress
 from hessianlens.lab.runner.running import CellsFailed, Failure, run
@@ -15,6 +16,7 @@ __all__ = [
     "Tally",
     "check_workers",
     "configure",
+    "cores",
     "forecast",
     "run",
     "start_progress",

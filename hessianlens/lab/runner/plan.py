@@ -10,6 +10,7 @@ from typing import Any
 
 from hessianlens.lab.experiments.experiment import Experiment
 from hessianlens.lab.results import Parameters
+from hessianlens.lab.runner.plan_size import check_size
 from hessianlens.lab.store import Code, Store, cell_key, code_of, question_key
 
 
@@ -30,6 +31,7 @@ class Plan:
     @cached_property
     def cells(self) -> Sequence[Parameters]:
         """The units of work, in the experiment's own order."""
+        check_size(self.experiment, self.config)
         return tuple(self.experiment.cells(self.config))
 
     @cached_property
@@ -41,6 +43,11 @@ class Plan:
     def keys(self) -> Sequence[str]:
         """The store's keys of the cells, in the same order."""
         return tuple(cell_key(self.experiment.name, parameters, self.code) for parameters in self.cells)
+
+    @cached_property
+    def key_set(self) -> frozenset[str]:
+        """The same, each once."""
+        return frozenset(self.keys)
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 from hessianlens.lab.runner.plan import Plan, Task
+
+Outcome = Literal["stored", "new", "failed"]
 
 
 @dataclass
@@ -14,7 +17,7 @@ class Tally:
 
     Attributes:
         planned: All of them.
-        stored: Found in the store.
+        stored: Found in the store, those among them that another run has put there during this one.
         new: Measured in this run.
         failed: Tried in this run without success.
         seconds: Processor time of the new ones.
@@ -32,18 +35,16 @@ class Tally:
     forecast: float = 0.0
     timed: int = 0
 
-    def count(self, seconds: float | None, forecast: float | None) -> None:
+    def count(self, outcome: Outcome, seconds: float, forecast: float | None) -> None:
         """Count one cell.
 
         Args:
-            seconds: How long it took; None if it failed.
+            outcome: What became of it.
+            seconds: How long it took, if it is new.
             forecast: How long it was expected to take; None if nobody knew.
         """
-        if seconds is None:
-            self.failed += 1
-        else:
-            self.new += 1
-            self.seconds += seconds
+        setattr(self, outcome, getattr(self, outcome) + 1)
+        self.seconds += seconds
         if forecast is not None:
             self.forecast -= forecast
             self.timed -= 1
@@ -69,11 +70,13 @@ class Progress:
     Attributes:
         tallies: One a plan, in the order of the plans.
         workers: How many cells run at a time.
+        elsewhere: How many cells another run on the same store was measuring when this one last looked.
         notes: What the user should know, e.g. about cells of other code.
     """
 
     tallies: Sequence[Tally]
     workers: int = 1
+    elsewhere: int = 0
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -99,7 +102,7 @@ def start_progress(plans: Sequence[Plan], tasks: Iterable[Task]) -> Progress:
     to_do = {task.key: task for task in tasks}
     tallies = []
     for plan in plans:
-        keys = set(plan.keys)
+        keys = plan.key_set
         tally = Tally(plan.experiment.name, plan.preset, len(keys), stored=len(keys - to_do.keys()))
         timed = [to_do[key].seconds for key in keys & to_do.keys()]
         known = [seconds for seconds in timed if seconds is not None]

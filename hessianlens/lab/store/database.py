@@ -54,8 +54,9 @@ def clear_errors(path: Path) -> Iterator[None]:
     """Turn SQLite's errors into what the user can do about them."""
     try:
         yield
-    except sqlite3.DatabaseError as error:
-        raise InputError(f"store: {path} cannot be used ({error}); {_remedy(str(error))}") from error
+    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # even a message may quote bytes that are no text
+        said = " ".join(str(error).split())[:200]
+        raise InputError(f"store: {path} cannot be used ({said}); {_remedy(str(error))}") from error
 
 
 def _remedy(message: str) -> str:

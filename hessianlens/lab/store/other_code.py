@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hessianlens.lab.store.code import Code
+from hessianlens.lab.store.sealed import seal_anew
 from hessianlens.lab.store.store import Store
 
 
@@ -61,5 +62,6 @@ def prune(store: Store, codes: Mapping[str, Code]) -> int:
         used = "SELECT {0} FROM cells UNION SELECT {0} FROM runs"
         store.query(f"DELETE FROM codes WHERE id NOT IN ({used.format('code')})")
         store.query(f"DELETE FROM provenances WHERE id NOT IN ({used.format('provenance')})")
+        seal_anew(store)
     store.query("VACUUM")
     return deleted

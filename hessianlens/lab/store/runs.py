@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from hessianlens.lab.results import Parameters, Provenance, Result
+from hessianlens.lab.store.checksums import checksum
 from hessianlens.lab.store.code import Code
 from hessianlens.lab.store.keys import canonical_json, cell_key
+from hessianlens.lab.store.sealed import add_to_seal, read_cells, read_failures, read_runs, write_checksum
 from hessianlens.lab.store.store import Store, now
 
 
@@ -37,36 +39,36 @@ class Run:
 def start_run(store: Store, experiment: str, preset: str, config: Any, code: Code, provenance: Provenance) -> int:
     """Note that a run begins; returns its number."""
     with store.transaction():
-        store.query(
-            "INSERT INTO runs (experiment, preset, config, code, provenance, started) VALUES (?, ?, ?, ?, ?, ?)",
-            (
-                experiment,
-                preset,
-                canonical_json(dataclasses.asdict(config)),
-                store.code_id(code),
-                store.provenance_id(provenance),
-                now(),
-            ),
-        )
-        return int(store.query("SELECT last_insert_rowid()")[0][0])
+        told = (experiment, preset, canonical_json(dataclasses.asdict(config)))
+        ids = store.code_id(code), store.provenance_id(provenance)
+        columns = "experiment, preset, config, code, provenance, started, checksum"
+        store.query(f"INSERT INTO runs ({columns}) VALUES (?, ?, ?, ?, ?, ?, '0')", (*told, *ids, now()))
+        number = int(store.query("SELECT last_insert_rowid()")[0][0])
+        add_to_seal(store, "runs", write_checksum(store, number))
+        return number
 
 
 def finish_run(store: Store, run: int, experiment: str, cells: Sequence[Parameters], code: Code) -> None:
     """Note that a run is complete: all of its cells, in the order of the plan, are in the store."""
     with store.transaction():
+        ((before,),) = store.query("SELECT checksum FROM runs WHERE id = ?", (run,))
         for position, parameters in enumerate(cells):
             store.query(
                 "INSERT INTO run_cells (run, position, cell) SELECT ?, ?, id FROM cells WHERE key = ?",
                 (run, position, cell_key(experiment, parameters, code)),
             )
         store.query("UPDATE runs SET finished = ? WHERE id = ?", (now(), run))
+        add_to_seal(store, "runs", write_checksum(store, run), removed=before)
 
 
 def fail_cell(store: Store, run: int, parameters: Parameters, message: str) -> None:
     """Note that a cell could not be measured; the next run tries it again."""
     with store.transaction():
-        values = (run, canonical_json(dict(parameters)), message, now())
-        store.query("INSERT INTO failures (run, parameters, message, failed) VALUES (?, ?, ?, ?)", values)
+        told = (run, canonical_json(dict(parameters)), message, now())
+        written = checksum(*told)
+        columns = "run, parameters, message, failed, checksum"
+        store.query(f"INSERT INTO failures ({columns}) VALUES (?, ?, ?, ?, ?)", (*told, written))
+        add_to_seal(store, "failures", written)
 
 
 def list_runs(store: Store, complete: bool = False) -> list[Run]:
@@ -76,11 +78,7 @@ def list_runs(store: Store, complete: bool = False) -> list[Run]:
         store: Where they are.
         complete: Only those with all of their cells.
     """
-    found = store.query(
-        "SELECT runs.id, experiment, preset, config, digest, libraries, content, started, finished FROM runs "
-        "JOIN codes ON codes.id = code JOIN provenances ON provenances.id = provenance "
-        f"{'WHERE finished IS NOT NULL' if complete else ''} ORDER BY runs.id"
-    )
+    found = read_runs(store, f"{'WHERE finished IS NOT NULL' if complete else ''} ORDER BY runs.id")
     return [_run(store, row) for row in found]
 
 
@@ -91,31 +89,33 @@ def last_complete_runs(store: Store) -> dict[str, Run]:
 
 def get_run(store: Store, number: int) -> Run:
     """The run with this number."""
-    return next(run for run in list_runs(store) if run.id == number)
+    (found,) = read_runs(store, "WHERE runs.id = ?", (number,))
+    return _run(store, found)
 
 
 def load_run(store: Store, run: Run) -> Result:
     """The result of a complete run, from the store alone."""
-    ids = [number for (number,) in store.query("SELECT cell FROM run_cells WHERE run = ? ORDER BY position", (run.id,))]
-    cells = tuple(store.cells(ids, run.experiment))
+    with store.reading():
+        cells = tuple(store.cells(_keys(store, run)))
     return Result(run.experiment, run.preset, run.config, cells, run.provenance)
 
 
 def cell_provenances(store: Store, run: Run) -> list[Provenance]:
     """Where each cell of a complete run was measured: an earlier run, or another machine, may have done it."""
-    found = store.query(
-        "SELECT content FROM run_cells JOIN cells ON cells.id = cell JOIN provenances ON provenances.id = provenance "
-        "WHERE run = ? ORDER BY position",
-        (run.id,),
-    )
-    return [_provenance(content) for (content,) in found]
+    with store.reading():
+        found = [read_cells(store, "WHERE key = ?", (key,))[0] for key in _keys(store, run)]
+    return [_provenance(content) for _, _, _, _, _, _, content, *_ in found]
+
+
+def _keys(store: Store, run: Run) -> list[str]:
+    """Of its cells, in the order of its plan."""
+    (found,) = read_runs(store, "WHERE runs.id = ?", (run.id,))
+    return [key for _, key in found[-2]]
 
 
 def _run(store: Store, row: tuple[Any, ...]) -> Run:
-    number, experiment, preset, config, digest, libraries, content, started, finished = row
-    failures = tuple(
-        message for (message,) in store.query("SELECT message FROM failures WHERE run = ? ORDER BY rowid", (number,))
-    )
+    number, experiment, preset, config, digest, libraries, content, started, finished, *_ = row
+    failures = tuple(message for _, _, message, *_ in read_failures(store, "WHERE run = ? ORDER BY rowid", (number,)))
     code, provenance = Code(digest, libraries), _provenance(content)
     return Run(number, experiment, preset, _tuples(json.loads(config)), code, provenance, started, finished, failures)
 

@@ -10,7 +10,7 @@ from hessianlens.errors import InputError
 APPLICATION = 0x484C454E
 """SQLite's application id: "HLEN"."""
 
-VERSION = 1
+VERSION = 2
 
 _TABLES = """
 CREATE TABLE codes (
@@ -40,7 +40,8 @@ CREATE TABLE runs (
     code INTEGER NOT NULL REFERENCES codes (id),
     provenance INTEGER NOT NULL REFERENCES provenances (id),
     started TEXT NOT NULL,
-    finished TEXT
+    finished TEXT,
+    checksum TEXT NOT NULL
 );
 CREATE TABLE run_cells (
     run INTEGER NOT NULL REFERENCES runs (id) ON DELETE CASCADE,
@@ -53,8 +54,23 @@ CREATE TABLE failures (
     run INTEGER NOT NULL REFERENCES runs (id) ON DELETE CASCADE,
     parameters TEXT NOT NULL,
     message TEXT NOT NULL,
-    failed TEXT NOT NULL
+    failed TEXT NOT NULL,
+    checksum TEXT NOT NULL
 );
+CREATE TABLE seals (name TEXT PRIMARY KEY, count INTEGER NOT NULL, total TEXT NOT NULL) WITHOUT ROWID;
+INSERT INTO seals VALUES ('cells', 0, '0'), ('runs', 0, '0'), ('failures', 0, '0');
+CREATE TABLE owners (
+    id TEXT PRIMARY KEY, host TEXT NOT NULL, pid INTEGER NOT NULL, born REAL NOT NULL, seen REAL NOT NULL
+);
+CREATE TABLE leases (
+    key TEXT PRIMARY KEY, owner TEXT NOT NULL REFERENCES owners (id) ON DELETE CASCADE
+) WITHOUT ROWID;
+CREATE INDEX leases_by_owner ON leases (owner);
+"""
+"""The checksum of a row covers what it refers to: a cell's its code and provenance, a run's the list of its cells.
+
+`seals` hold the number and the sum of the checksums of a table. `owners` are runs that are going on, and `leases` the
+cells that each has taken in hand; they mean nothing once the run is over.
 """
 
 

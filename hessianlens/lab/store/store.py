@@ -10,18 +10,23 @@ from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, NoReturn
 
 from hessianlens.errors import InputError
 from hessianlens.lab.results import FinishedCell, Parameters, Provenance
+from hessianlens.lab.store.checksums import checksum
 from hessianlens.lab.store.code import Code
 from hessianlens.lab.store.database import WAIT_SECONDS, clear_errors, connect, disconnect
-from hessianlens.lab.store.encoding import check_storable, checksum, decode, encode_arrays, encode_rows
+from hessianlens.lab.store.encoding import check_storable, decode, encode_arrays, encode_rows
 from hessianlens.lab.store.keys import canonical_json, cell_key, question_key
+from hessianlens.lab.store.place import StoreLost, identity, rescue
+from hessianlens.lab.store.sealed import add_to_seal, check_whole, read_cells
 
 
 def open_store(path: str | Path, readonly: bool = False, wait: float = WAIT_SECONDS) -> Store:
     """Open a store, and make one if the file is missing or empty.
+
+    All of it is read once: a store that is not as it was written is refused.
 
     Args:
         path: The file.
@@ -39,7 +44,13 @@ def open_store(path: str | Path, readonly: bool = False, wait: float = WAIT_SECO
     (({'value': 2.0},), 0.5, None)
     """
     path = Path(path)
-    return Store(path, connect(path, readonly, wait), readonly)
+    store = Store(path, connect(path, readonly, wait), readonly)
+    try:
+        check_whole(store)
+    except BaseException:
+        store.close()
+        raise
+    return store
 
 
 class Store:
@@ -53,6 +64,8 @@ class Store:
         self.path = path
         self._connection = connection
         self._readonly = readonly
+        self._identity = identity(path)
+        self._lost: StoreLost | None = None
 
     def __enter__(self) -> Store:
         return self
@@ -68,44 +81,35 @@ class Store:
 
     def get(self, experiment: str, parameters: Parameters, code: Code) -> FinishedCell | None:
         """The finished cell, if this very code has measured it."""
-        found = self.query(
-            "SELECT parameters, rows, arrays, seconds, checksum FROM cells WHERE key = ?",
-            (cell_key(experiment, parameters, code),),
-        )
-        return self._cell(experiment, found[0]) if found else None
+        found = read_cells(self, "WHERE key = ?", (cell_key(experiment, parameters, code),))
+        return _cell(found[0]) if found else None
 
     def put(self, experiment: str, cell: FinishedCell, code: Code, provenance: Provenance) -> None:
-        """Keep a finished cell; it is on the disk when this returns."""
+        """Keep a finished cell; it is on the disk when this returns, and no longer in anybody's hands."""
         check_storable(experiment, cell.measurement)
         parameters = json.dumps(dict(cell.parameters))  # as they are ordered: so they come back
-        rows = encode_rows(cell.measurement.rows)
-        arrays = encode_arrays(cell.measurement.arrays)
+        rows, arrays = encode_rows(cell.measurement.rows), encode_arrays(cell.measurement.arrays)
         key, question = cell_key(experiment, cell.parameters, code), question_key(experiment, cell.parameters)
+        seconds, finished, content = float(cell.seconds), now(), _content(provenance)
+        told = (code.digest, code.libraries, content)
+        written = checksum(key, question, experiment, parameters, *told, rows, arrays, seconds, finished)
         with self.transaction():
             # Two runs at once may measure the same cell; by construction they measure the same numbers.
-            self.query(
-                "INSERT OR IGNORE INTO cells (key, question, experiment, parameters, code, provenance, rows, arrays, "
-                "seconds, checksum, finished) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                (
-                    key,
-                    question,
-                    experiment,
-                    parameters,
-                    self.code_id(code),
-                    self.provenance_id(provenance),
-                    rows,
-                    arrays,
-                    cell.seconds,
-                    checksum(parameters, rows, arrays, cell.seconds),
-                    now(),
-                ),
-            )
+            if not self.query("SELECT 1 FROM cells WHERE key = ?", (key,)):
+                ids = self.code_id(code), self.provenance_id(provenance)
+                self.query(
+                    "INSERT INTO cells (key, question, experiment, parameters, code, provenance, rows, arrays, "
+                    "seconds, checksum, finished) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                    (key, question, experiment, parameters, *ids, rows, arrays, seconds, written, finished),
+                )
+                add_to_seal(self, "cells", written)
+            self.query("DELETE FROM leases WHERE key = ?", (key,))
 
-    def cells(self, ids: Iterable[int], experiment: str) -> Iterator[FinishedCell]:
-        """The cells with these row numbers, in this order."""
-        for number in ids:
-            found = self.query("SELECT parameters, rows, arrays, seconds, checksum FROM cells WHERE id = ?", (number,))
-            yield self._cell(experiment, found[0])
+    def cells(self, keys: Iterable[str]) -> Iterator[FinishedCell]:
+        """The cells with these keys, in this order."""
+        for key in keys:
+            (found,) = read_cells(self, "WHERE key = ?", (key,))
+            yield _cell(found)
 
     def known(self, experiment: str, code: Code) -> frozenset[str]:
         """Keys of all cells of an experiment that this code has measured."""
@@ -126,7 +130,11 @@ class Store:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """All statements inside, or none; durable at the end."""
+        """All statements inside, or none; durable at the end.
+
+        Raises:
+            StoreLost: If the file is no longer at its path; what is in it has been copied.
+        """
         self.query("BEGIN IMMEDIATE")
         try:
             yield
@@ -135,6 +143,49 @@ class Store:
             if self._connection.in_transaction:
                 self._connection.rollback()
             raise
+        finally:
+            self._check_place()
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """All statements inside see the same rows, whatever others write meanwhile."""
+        self.query("BEGIN")
+        try:
+            yield
+        finally:
+            if self._connection.in_transaction:
+                self._connection.rollback()
+
+    def check_kept(self, keys: Iterable[str]) -> None:
+        """The file at the path holds these cells, as anybody else who opens it sees it.
+
+        Raises:
+            StoreLost: If it was deleted, replaced or overwritten; what this connection sees has been copied.
+        """
+        self._check_place()
+        try:
+            with open_store(self.path, readonly=True) as seen:
+                found = {key for (key,) in seen.query("SELECT key FROM cells")}
+        except InputError:
+            found = set()
+        if not found.issuperset(keys):
+            self._raise_lost()
+
+    def _check_place(self) -> None:
+        if identity(self.path) != self._identity:
+            self._raise_lost()
+
+    def _raise_lost(self) -> NoReturn:
+        if self._lost is not None:  # it is saved already
+            raise self._lost
+        saved = rescue(self._connection, self.path)
+        with open_store(saved, readonly=True) as copy:
+            ((count,),) = copy.query("SELECT count(*) FROM cells")
+        self._lost = StoreLost(
+            f"store: {self.path} was deleted or replaced during the run; the {count} cells it held are kept in "
+            f"{saved}: rename that to {self.path.name} and run the same command again to continue."
+        )
+        raise self._lost
 
     def code_id(self, code: Code) -> int:
         """The row number of a code, entered if it is new."""
@@ -144,18 +195,18 @@ class Store:
 
     def provenance_id(self, provenance: Provenance) -> int:
         """The row number of a provenance, entered if it is new."""
-        content = canonical_json(dataclasses.asdict(provenance))
-        self.query("INSERT OR IGNORE INTO provenances (content) VALUES (?)", (content,))
-        return int(self.query("SELECT id FROM provenances WHERE content = ?", (content,))[0][0])
+        values = (_content(provenance),)
+        self.query("INSERT OR IGNORE INTO provenances (content) VALUES (?)", values)
+        return int(self.query("SELECT id FROM provenances WHERE content = ?", values)[0][0])
 
-    def _cell(self, experiment: str, found: tuple[Any, ...]) -> FinishedCell:
-        parameters, rows, arrays, seconds, expected = found
-        if checksum(parameters, rows, arrays, seconds) != expected:
-            raise InputError(
-                f"store: a cell of {experiment} in {self.path} does not have the checksum it was written with; "
-                "the file is damaged, use a copy of it or delete it to measure again."
-            )
-        return FinishedCell(json.loads(parameters), decode(rows, arrays), seconds)
+
+def _content(provenance: Provenance) -> str:
+    return canonical_json(dataclasses.asdict(provenance))
+
+
+def _cell(found: tuple[Any, ...]) -> FinishedCell:
+    _, _, _, parameters, _, _, _, rows, arrays, seconds, *_ = found
+    return FinishedCell(json.loads(parameters), decode(rows, arrays), seconds)
 
 
 def now() -> str:

@@ -7,5 +7,6 @@ from hessianlens.network.last_attention.exact import (
     closed_form_cost,
     exact_attention,
 )
+from hessianlens.network.last_attention.sketched import SketchedAttention
 
-__all__ = ["CLOSED_FORM", "Cost", "ExactAttention", "closed_form_cost", "exact_attention"]
+__all__ = ["CLOSED_FORM", "Cost", "ExactAttention", "SketchedAttention", "closed_form_cost", "exact_attention"]

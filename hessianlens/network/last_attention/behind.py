@@ -191,11 +191,11 @@ def in_network_hessian(
     if head is None:
         alone = at(g, ggn)
         return InNetworkHessian(alone.outer, alone.functional, alone.full)
-    full = at(g, TokenCurvature(_matrices(ggn) + head)).full
+    full = at(g, TokenCurvature(token_matrices(ggn) + head)).full
     return InNetworkHessian(at(torch.zeros_like(g), ggn).outer, at(g, TokenCurvature(head)).full, full)
 
 
-def _matrices(curvature: UncoupledCurvature) -> Tensor:
+def token_matrices(curvature: UncoupledCurvature) -> Tensor:
     """``C_i`` in full, (B, n, d, d)."""
     if isinstance(curvature, FactoredTokenCurvature):
         return curvature.left @ curvature.right.transpose(-1, -2)

@@ -45,6 +45,7 @@ class HeadNorms:
 
     def __init__(self, layer: MultiHeadAttention, X: Tensor, derivatives: PositionDerivatives) -> None:
         self.layer, self.X, self.derivatives = layer, X, derivatives
+        self._scores: dict[tuple[int, int], Tensor] = {}
 
     @cached_property
     def _heads(self) -> list[HeadState]:
@@ -95,20 +96,21 @@ class HeadNorms:
             K, L = (port.matrices_at(0, first.scores.shape[1])[:, None] for port in ports)
             small = (K.transpose(-1, -2) @ self._score_matrices(h, other) @ L).transpose(0, 1).flatten(1, 2).flatten(2)
             G, sizes = each_normalised(small, dims=(1, 2))
-            inner = torch.stack([torch.stack([weighted_gram(weights, a, b, a is b) for b in G]) for a in G])
-            total.add(inner, sizes * size**2, times)
+            total.add(_own_products(weights, G), sizes * size**2, times)
             largest = torch.maximum(largest, sizes.cpu())
         return total.inner, largest
 
     def _keys(self, heads: Sequence[int], rows: slice) -> tuple[Tensor, Tensor] | None:
         first = self._heads[heads[0]]
         P = first.score_ports["K"].matrix[..., rows]
+        total, largest = _Sum(), torch.zeros(2, dtype=torch.float64)
+        if not bool(P.any()):  # a bias moves all scores of a row alike
+            return total.inner, largest
         length = first.scores.shape[-1]
         if length > P.shape[-1] or 2 * first.scores.numel() * length * P.element_size() > LARGEST_BYTES:
             return None
         P, size = normalised(P)
         vectors = {h: normalised(self._heads[h].score_ports["K"].vector) for h in heads}
-        total, largest = _Sum(), torch.zeros(2, dtype=torch.float64)
         for h, other, times in _pairs(heads):
             M, sizes = each_normalised(self._score_matrices(h, other), dims=(0, 2, 3, 4))
             (p, length_p), (q, length_q) = vectors[h], vectors[other]
@@ -117,7 +119,15 @@ class HeadNorms:
         return total.inner, largest
 
     def _score_matrices(self, h: int, other: int) -> Tensor:
-        """``M_n`` of a pair of heads, ``[sequence, part, i, l, m]``."""
+        """``M_n`` of a pair of heads, ``[sequence, part, i, l, m]``; kept for keys and biases."""
+        if (h, other) not in self._scores:
+            found = self._pulled_to_scores(h, other)
+            if (len(self._scores) + 1) * found.numel() * found.element_size() > LARGEST_BYTES:
+                return found
+            self._scores[h, other] = found
+        return self._scores[h, other]
+
+    def _pulled_to_scores(self, h: int, other: int) -> Tensor:
         mine, theirs = self._heads[h], self._heads[other]
         V, U = (head.value_ports["U"].content[:, None] for head in (mine, theirs))
         left, right = mine.jacobian.transpose(), theirs.jacobian.transpose()
@@ -144,7 +154,10 @@ class HeadNorms:
                 for (k, e), (H, others) in found.items():
                     grams = [m[x][0] @ m[y][0].T for x, y in ((h, k), (g, e))]
                     weights, scale = grams[0] * grams[1], m[h][1] * m[g][1] * m[k][1] * m[e][1]
-                    inner = torch.stack([torch.stack([weighted_gram(weights, a, b, False) for b in H]) for a in G])
+                    if (h, g) == (k, e):
+                        inner = _own_products(weights, G)
+                    else:
+                        inner = torch.stack([torch.stack([weighted_gram(weights, a, b, False) for b in H]) for a in G])
                     total.add_scaled(inner * torch.outer(sizes, others) * scale, times)
         return total.inner, largest
 
@@ -184,6 +197,14 @@ def _at_heads(curvature: UncoupledCurvature, readouts: Sequence[Tensor]) -> _AtH
         return _AtHeads(width, left=W @ curvature.left, right=W @ curvature.right)
     assert isinstance(curvature, TokenCurvature)
     return _AtHeads(width, W @ curvature.matrices @ W.T)
+
+
+def _own_products(weights: Tensor, G: Tensor) -> Tensor:
+    """Inner products ``[part, part]`` of a sum over tokens with itself, whose weights are symmetric."""
+    ggn, functional = G
+    mixed = weighted_gram(weights, ggn, functional, symmetric=False)
+    own = [weighted_gram(weights, part, part, symmetric=True) for part in (ggn, functional)]
+    return torch.stack([own[0], mixed, mixed, own[1]]).reshape(2, 2)
 
 
 def _pairs(items: Sequence[int] | Sequence[Sequence[int]]) -> Iterator[tuple]:

@@ -2,8 +2,9 @@
 
 `taps` meets parameters at the operations that take them (`uses`), `grouping` says which positions the loss couples,
 `plan` what a block costs, `curvature` finds the second derivatives between the outputs of two maps, `exact` makes
-blocks of them (`terms`) and their norms, row by row where they are large (`streamed`). Two short cuts: `readout`, a
-last map under a cross-entropy, and `elementwise`, a map that reaches the rest through a function of single numbers.
+blocks of them (`terms`) and their norms, a strip after the other (`streamed`). Short cuts: `readout`, a last map under
+a cross-entropy; `carried`, its curvature brought to the maps before it through what lies between them (`steps`), and
+kept (`carrier`); `elementwise`, a map that reaches the rest through a function of single numbers.
 """
 
 from hessianlens.network.linear_maps.curvature import SiteCurvature

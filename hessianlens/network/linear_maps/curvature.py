@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -37,37 +37,54 @@ class SiteCurvature:
         return sum(tensor.numel() * tensor.element_size() for tensor in found)
 
 
-def site_curvature(
-    tapped: Tapped, row: Piece, rows: Grouping, column: Piece, columns: Grouping, tick: Callable[[], None]
-) -> SiteCurvature:
-    """One product for every member and feature of the row, in all groups at once.
+def site_curvatures(
+    tapped: Tapped, row: Piece, rows: Grouping, others: Sequence[tuple[Piece, Grouping]], tick: Callable[[], None]
+) -> list[SiteCurvature]:
+    """One product for every member and feature of the row, in all groups and for all columns at once.
 
     Args:
-        tapped: A batch, with deltas at both sites.
+        tapped: A batch, with deltas at all sites.
         row: The piece that indexes the rows.
         rows: Its groups.
-        column: The piece that indexes the columns.
-        columns: Its groups, as many.
+        others: The pieces that index columns, with their groups, as many.
         tick: Is called after every product.
     """
-    like = tapped.slope(row.use.site)
-    shape = (rows.groups, rows.members, len(row.features), columns.members)
-    ggn, functional = (like.new_empty(*shape, len(column.features)) for _ in range(2))
-    inputs = tapped.inputs(column.use.parameter) if row.use.site != column.use.site else None
-    kept = column.inputs if column.use.kind is not Kind.GAIN else column.features
-    moved = None if inputs is None else like.new_zeros(*shape, len(kept))
-    moves = False
+    sites = list(dict.fromkeys(column.use.site for column, _ in others))
+    made = [_Columns(tapped, row, rows, column, columns) for column, columns in others]
     for member, place, tangent in tapped.tangents(row.use.site, row.features, rows):
-        parts = tapped.products(row.use.site, tangent, column.use.site)
-        for target, found in zip((ggn, functional), parts, strict=True):
-            target[:, member, place] = columns.arrange(found)[..., column.features]
-        if moved is not None and inputs is not None:
-            change = tapped.pushed(row.use.site, tangent, inputs)
-            if change is not None:
-                moved[:, member, place] = columns.arrange(change)[..., kept]
-                moves = True
+        products = tapped.products_at(row.use.site, tangent, sites)
+        for one in made:
+            one.take(member, place, tangent, products[one.column.use.site])
         tick()
-    return SiteCurvature(ggn, functional, moved if moves else None)
+    return [one.found() for one in made]
+
+
+class _Columns:
+    """The curvature between two sites, as it comes in."""
+
+    def __init__(self, tapped: Tapped, row: Piece, rows: Grouping, column: Piece, columns: Grouping) -> None:
+        like = tapped.slope(row.use.site)
+        shape = (rows.groups, rows.members, len(row.features), columns.members)
+        self.column, self._columns, self._tapped, self._site = column, columns, tapped, row.use.site
+        self._parts = [like.new_empty(*shape, len(column.features)) for _ in range(2)]
+        self._inputs = tapped.inputs(column.use.parameter) if row.use.site != column.use.site else None
+        self._kept = column.inputs if column.use.kind is not Kind.GAIN else column.features
+        self._moved = None if self._inputs is None else like.new_zeros(*shape, len(self._kept))
+        self._moves = False
+
+    def take(self, member: int, place: int, tangent: Tensor, products: Sequence[Tensor]) -> None:
+        """The products with one tangent."""
+        for target, found in zip(self._parts, products, strict=True):
+            target[:, member, place] = self._columns.arrange(found)[..., self.column.features]
+        if self._moved is not None and self._inputs is not None:
+            change = self._tapped.pushed(self._site, tangent, self._inputs)
+            if change is not None:
+                self._moved[:, member, place] = self._columns.arrange(change)[..., self._kept]
+                self._moves = True
+
+    def found(self) -> SiteCurvature:
+        """All of it."""
+        return SiteCurvature(self._parts[0], self._parts[1], self._moved if self._moves else None)
 
 
 def grouping_of(

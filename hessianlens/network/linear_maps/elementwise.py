@@ -9,6 +9,7 @@ at every position, from the curvature at the outputs of the next map, which usua
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -16,6 +17,7 @@ import torch
 from torch import Tensor
 
 from hessianlens.network.linear_maps.curvature import SiteCurvature
+from hessianlens.network.linear_maps.streamed import Strip
 from hessianlens.network.linear_maps.taps import Taps
 from hessianlens.network.linear_maps.uses import Kind, Use
 from hessianlens.network.recognition import entrywise_slope
@@ -38,30 +40,34 @@ class Elementwise:
     first: Tensor
     second: Tensor
 
-    def rows(self, behind: SiteCurvature, slope: Tensor, features: Tensor, size: int) -> Iterator[dict[str, Tensor]]:
-        """Rows of both parts of ``C_s`` at every position, ``[row, position, feature]``, from the diagonal on.
+    def strips(self, behind: SiteCurvature, slope: Tensor, features: Tensor, size: int) -> Iterator[Strip]:
+        """Both parts of ``C_s``.
 
         Args:
             behind: ``C_t``, every position by itself.
             slope: ``g_t``, ``[position, output]``.
             features: Rows and columns that are asked for.
-            size: Rows at a time.
+            size: Rows of a strip.
         """
         W, first = self.weight[features], self.first[:, features]
         own = self.second[:, features] * (slope @ W.T)
-        parts = {"ggn": behind.ggn, "functional": behind.functional}
-        squeezed = {part: C.squeeze(3).squeeze(1) for part, C in parts.items()}
+        parts = [part.squeeze(3).squeeze(1) for part in (behind.ggn, behind.functional)]
+        room = [C.new_empty(len(C) * min(size, len(W)) * len(W)) for C in parts]
         for start in range(0, len(features), size):
-            chosen = slice(start, start + size)
-            found = {}
-            for part, C in squeezed.items():
-                rows = (W[chosen] @ C) @ W[start:].T  # [position, row, feature]
-                rows *= first[:, chosen, None]
-                rows *= first[:, None, start:]
-                if part == "functional":
-                    rows.diagonal(dim1=1, dim2=2).add_(own[:, chosen])
-                found[part] = rows.transpose(0, 1)
-            yield found
+            cut = slice(start, start + size)
+            columns = first[:, start:].clone()
+            columns[:, size:] *= math.sqrt(2)
+            rows = [self._strip(C, W, first[:, cut], columns, start, to) for C, to in zip(parts, room, strict=True)]
+            rows[1].diagonal(dim1=1, dim2=2).add_(own[:, cut])
+            yield Strip(start, *rows)
+
+    @staticmethod
+    def _strip(C: Tensor, W: Tensor, rows: Tensor, columns: Tensor, start: int, room: Tensor) -> Tensor:
+        """``diag(rows) W C W^T diag(columns)`` of every position, into a room that all strips share."""
+        left = torch.matmul(W[start : start + rows.shape[1]], C).mul_(rows[..., None])
+        found = room[: left.shape[0] * left.shape[1] * columns.shape[1]].view(-1, columns.shape[1])
+        torch.mm(left.flatten(0, 1), W[start:].T, out=found)
+        return found.view(*left.shape[:2], -1).mul_(columns[:, None])
 
 
 def elementwise_behind(problem: Problem, batch: Batch, site: int) -> Elementwise | None:

@@ -23,17 +23,19 @@ import torch
 from torch import Tensor
 
 from hessianlens.errors import InputError
-from hessianlens.network.linear_maps.curvature import SiteCurvature, grouping_of, site_curvature
+from hessianlens.network.linear_maps.carrier import Carrier
+from hessianlens.network.linear_maps.curvature import SiteCurvature, grouping_of, site_curvatures
 from hessianlens.network.linear_maps.elementwise import elementwise_behind
 from hessianlens.network.linear_maps.grouping import Grouping, groupings
 from hessianlens.network.linear_maps.piece import Piece, piece_of
 from hessianlens.network.linear_maps.plan import BEHIND_BYTES, KEPT_BYTES, PARTS_HELD, Plan, TooMany
 from hessianlens.network.linear_maps.readout import Readout, readout_norm, readout_of
 from hessianlens.network.linear_maps.streamed import (
-    Rows,
+    Strip,
+    held_strips,
     rows_at_once,
-    rows_by_products,
     streamed_norms,
+    strips_by_products,
 )
 from hessianlens.network.linear_maps.tapped import Tapped, recorded
 from hessianlens.network.linear_maps.terms import curved, moving, sides_of
@@ -59,6 +61,9 @@ class LinearMaps:
         self._readouts: dict[int, Readout | None] = {}
         self._norms: dict[tuple[str, str], float] = {}
         self._plans: dict[tuple[str, str], Plan | str] = {}
+        self._joined: dict[int, list[Piece]] = {}
+        self._groupings: dict[tuple[object, ...], tuple[Grouping, Grouping] | None] = {}
+        self._carrier = Carrier(problem)
         self._curvatures: dict[tuple[object, ...], SiteCurvature] = {}
         self.tick: Callable[[], None] = _nothing
 
@@ -106,7 +111,7 @@ class LinearMaps:
                 return "what it feeds does not split into the sequences of a batch"
             if not affordable:
                 return TooMany.products(min(g.members for g in options[0]) * len(first.features), most_products)
-            found = grouping_of(self._taps(number, (first, second)), first, second, affordable, options[1])
+            found = self._grouping(number, (first, second), affordable, options[1])
             if found is None:
                 if len(affordable) < len(options[0]):
                     return TooMany.products(options[0][-1].members * len(first.features), most_products)
@@ -114,6 +119,17 @@ class LinearMaps:
             chosen.append(found)
         products = max(g.members * len(p.features) for (g, _), p in zip(chosen, rows, strict=True))
         return Plan(tuple(rows), tuple(columns), tuple(chosen), products, self._bytes(rows, columns, chosen))
+
+    def _grouping(
+        self, number: int, pieces: tuple[Piece, Piece], rows: list[Grouping], columns: list[Grouping]
+    ) -> tuple[Grouping, Grouping] | None:
+        """The finest groups that are not coupled; the same for a weight and its bias."""
+        sides = tuple((piece.use.site, tuple(piece.features.tolist())) for piece in pieces)
+        moving = () if pieces[0].use.site == pieces[1].use.site else (pieces[1].use.parameter,)
+        key = (number, *sides, moving, tuple(rows), tuple(columns))
+        if key not in self._groupings:
+            self._groupings[key] = grouping_of(self._taps(number, pieces), *pieces, rows, columns)
+        return self._groupings[key]
 
     def may_act_alone(self, block: Block) -> bool:
         """Attention couples what comes before it, so that only the last layer is worth a trial."""
@@ -157,12 +173,25 @@ class LinearMaps:
         """A batch with deltas at some maps; where many products follow, with the quadratic form of its last map."""
         sites = frozenset(piece.use.site for piece in pieces)
         readout = self._readout(number, max(sites), products)
-        key = number, sites, readout is not None
+        uses = {piece.use.site: piece.use for piece in (*self._joined.get(number, ()), *pieces)}
+        if readout is not None:
+            uses = {site: use for site, use in uses.items() if site < readout.use.site}
+        key = number, frozenset(uses), readout is not None
         if self._tapped is None or self._tapped[0] != key:
             self._tapped = None  # before the next one is made: never two graphs at once
-            made = Tapped(self.problem, self.problem.data[number], [piece.use for piece in pieces], readout)
-            self._tapped = key, made
+            self._tapped = key, Tapped(self.problem, self.problem.data[number], list(uses.values()), readout)
         return self._tapped[1]
+
+    @contextmanager
+    def together(self, blocks: Sequence[Block]) -> Iterator[None]:
+        """A scope in which some blocks share one graph, because many pairs of them are asked for."""
+        found = [pieces for block in blocks if not isinstance(pieces := self._pieces(block), str)]
+        self._joined = {number: [pieces[number] for pieces in found] for number in range(len(self.problem.data))}
+        try:
+            yield
+        finally:
+            self._joined = {}
+            self.release()
 
     def _readout(self, number: int, site: int, products: int) -> Readout | None:
         """The last map, if it lies behind a site and its quadratic form is worth so many products, or known."""
@@ -189,8 +218,11 @@ class LinearMaps:
 
     def _is_last(self, site: int) -> bool:
         """Whether no weight enters behind a site."""
-        uses = self._records[0].uses
-        return all(use.site <= site for use in uses if use.kind in (Kind.IN_OUT, Kind.OUT_IN))
+        return site >= self._last_site
+
+    @cached_property
+    def _last_site(self) -> int:
+        return max((use.site for use in self._records[0].uses if use.kind in (Kind.IN_OUT, Kind.OUT_IN)), default=-1)
 
     def readout_norm(self, block: Block) -> float | None:
         """The norm of a block that reads out; None where its sum cancels."""
@@ -265,37 +297,85 @@ class LinearMaps:
 
     def curvature(self, plan: Plan, number: int) -> SiteCurvature:
         """Between what the two maps of a plan put out, at a batch."""
-        row, column = plan.row[number], plan.column[number]
-        sides = [(piece.use.site, tuple(piece.features.tolist())) for piece in (row, column)]
-        moving = () if row.use.site == column.use.site else (column.use.parameter, tuple(column.inputs.tolist()))
-        key = (number, *sides, moving)
-        if key not in self._curvatures:
-            tapped = self._taps(number, (row, column), plan.products)
-            found = site_curvature(tapped, row, plan.groups[number][0], column, plan.groups[number][1], self.tick)
-            while self._curvatures and found.held_bytes + self._held() > KEPT_BYTES:
-                del self._curvatures[next(iter(self._curvatures))]
-            self._curvatures[key] = found
+        if (passed := self._carried(plan, number)) is not None:
+            return passed
+        if (key := _key(plan, number)) not in self._curvatures:
+            self._find([plan], number)
         return self._curvatures[key]
+
+    def _find(self, plans: Sequence[Plan], number: int) -> None:
+        """The curvature of plans with the same row, from the same products."""
+        row, groups = plans[0].row[number], plans[0].groups[number][0]
+        missing = {key: plan for plan in plans if (key := _key(plan, number)) not in self._curvatures}
+        if not missing:
+            return
+        columns = [(plan.column[number], plan.groups[number][1]) for plan in missing.values()]
+        tapped = self._taps(number, (row, *(column for column, _ in columns)), plans[0].products)
+        found = site_curvatures(tapped, row, groups, columns, self.tick)
+        size = sum(one.held_bytes for one in found)
+        while self._curvatures and size + self._held() > KEPT_BYTES:
+            del self._curvatures[next(iter(self._curvatures))]
+        self._curvatures |= dict(zip(missing, found, strict=True))
 
     def _held(self) -> int:
         return sum(found.held_bytes for found in self._curvatures.values())
 
+    def _carried(self, plan: Plan, number: int) -> SiteCurvature | None:
+        """The curvature at one map from all that lies behind it, step by step; None if that has no simple form."""
+        row, column, (grouping, _) = plan.row[number], plan.column[number], plan.groups[number]
+        if row.use.site != column.use.site or grouping.members > 1 or row.use.site >= self._last_site:
+            return None
+        readout = self.readout(number)
+        # A few features of a wide map are found sooner by products.
+        if readout is None or not row.use.outputs[-1] <= len(readout.weight) <= 2 * len(row.features):
+            return None
+
+        def agrees(parts: tuple[Tensor, Tensor]) -> bool:
+            return self._taps(number, (row,)).agrees(row.use.site, parts)
+
+        whole = self._carrier.curvature(number, row.use, readout, agrees)
+        if whole is None:
+            return None
+        if min(len(row.features), len(column.features)) < row.use.outputs[-1]:
+            whole = whole[0][:, row.features][..., column.features], whole[1][:, row.features][..., column.features]
+        return SiteCurvature(whole[0][:, None, :, None], whole[1][:, None, :, None], None)
+
     def norms(self, plan: Plan, parts: Sequence[str]) -> dict[str, float]:
-        """Exact norms of parts; row by row where the curvature would take much memory."""
-        if not plan.in_rows:
+        """Exact norms of parts, of a map's weight and bias together; in strips where no two positions are coupled."""
+        if not plan.streams:
             return {part: float(self._sum(part, plan).frobenius_norm()) for part in parts}
         name = plan.row[0].block.name
         if not all((name, part) in self._norms for part in parts):
-            (piece,), ((grouping, _),) = plan.row, plan.groups
+            (piece,) = plan.row
             alike = [piece, *self._alike(piece)]
-            rows = self._rows_from_behind(piece, grouping)
-            tapped = self._taps(0, (piece,), 0 if rows else plan.products)
-            rows = rows or rows_by_products(tapped, piece, grouping, self.tick)
-            for one, norms in zip(alike, streamed_norms(tapped, alike, rows, parts), strict=True):
+            strips = self._strips(plan)
+            tapped = self._taps(0, (piece,))
+            for one, norms in zip(alike, streamed_norms(tapped, alike, strips, parts), strict=True):
                 self._norms |= {(one.block.name, part): norm for part, norm in norms.items()}
         return {part: self._norms[name, part] for part in parts}
 
-    def _rows_from_behind(self, piece: Piece, grouping: Grouping) -> Iterator[Rows] | None:
+    def pair_norms(self, plans: Sequence[Plan], part: str) -> list[float]:
+        """Norms of a part of several blocks; those with the same row share their products, as far as there is room."""
+        found: dict[int, float] = {}
+        for several in _by_row(plans):
+            for number in range(len(plans[0].groups)):
+                apart = [plans[k] for k in several if not plans[k].same_site]
+                if apart:
+                    self._find(apart, number)
+            found |= {k: self.norms(plans[k], [part])[part] for k in several}
+        return [found[k] for k in range(len(plans))]
+
+    def _strips(self, plan: Plan) -> Iterator[Strip]:
+        """The curvature at what a map puts out, a strip after the other; not held as a whole if that is much."""
+        (piece,), ((grouping, _),) = plan.row, plan.groups
+        size = rows_at_once(piece, grouping, self.problem.dtype.itemsize)
+        if not plan.in_rows:
+            return held_strips(self.curvature(plan, 0), size)
+        found = self._strips_from_behind(piece, size)
+        tapped = self._taps(0, (piece,), 0 if found else plan.products)
+        return found or strips_by_products(tapped, piece, grouping, size, self.tick)
+
+    def _strips_from_behind(self, piece: Piece, size: int) -> Iterator[Strip] | None:
         """The curvature at a map's outputs from that at the next map's, where that has fewer; None if it cannot be."""
         if (following := elementwise_behind(self.problem, self.problem.data[0], piece.use.site)) is None:
             return None
@@ -305,16 +385,7 @@ class LinearMaps:
         fits = isinstance(plan, Plan) and plan.streams and plan.held_bytes <= BEHIND_BYTES
         if not isinstance(plan, Plan) or not fits or plan.products >= len(piece.features):
             return None
-        behind, slope = self.curvature(plan, 0), self.slope(plan, 0)
-        size = rows_at_once(piece, grouping)
-
-        def rows() -> Iterator[Rows]:
-            places = list(range(len(piece.features)))
-            for found in following.rows(behind, slope, piece.features, size):
-                chosen, places[:] = places[: len(found["ggn"])], places[len(found["ggn"]) :]
-                yield Rows(chosen, found["ggn"], found["functional"])
-
-        return rows()
+        return following.strips(self.curvature(plan, 0), self.slope(plan, 0), piece.features, size)
 
     def _alike(self, piece: Piece) -> list[Piece]:
         """Other blocks that feed the same outputs of the same map, whose norms cost nothing more."""
@@ -323,6 +394,30 @@ class LinearMaps:
         found = [self._pieces(block) for block in others if block.parameter in here]
         each = [pieces[0] for pieces in found if isinstance(pieces, list)]
         return [one for one in each if torch.equal(one.features, piece.features)]
+
+
+def _key(plan: Plan, number: int) -> tuple[object, ...]:
+    """What the curvature between two maps is known by."""
+    row, column = plan.row[number], plan.column[number]
+    sides = [(piece.use.site, tuple(piece.features.tolist())) for piece in (row, column)]
+    return number, *sides, () if plan.same_site else (column.use.parameter, tuple(column.inputs.tolist()))
+
+
+def _by_row(plans: Sequence[Plan]) -> Iterator[list[int]]:
+    """Numbers of plans with the same row and the same groups, as many as may be held together."""
+    alike: dict[tuple[object, ...], list[int]] = {}
+    for k, plan in enumerate(plans):
+        row = plan.row[0]
+        key = (row.use.site, tuple(row.features.tolist()), *(rows for rows, _ in plan.groups))
+        alike.setdefault(key, []).append(k)
+    for several in alike.values():
+        chosen: list[int] = []
+        for k in several:
+            if chosen and sum(plans[c].held_bytes for c in (*chosen, k)) > KEPT_BYTES:
+                yield chosen
+                chosen = []
+            chosen.append(k)
+        yield chosen
 
 
 def _nothing() -> None:

@@ -37,6 +37,11 @@ class Plan:
     turned: bool = False
 
     @property
+    def same_site(self) -> bool:
+        """Whether rows and columns belong to the same map."""
+        return self.row[0].use.site == self.column[0].use.site
+
+    @property
     def streams(self) -> bool:
         """Whether its norms can be found row by row: a block with itself, no positions coupled, in a single batch."""
         (first, _), *others = self.groups

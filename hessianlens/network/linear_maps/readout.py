@@ -70,23 +70,29 @@ class Readout:
     @cached_property
     def curvature(self) -> Tensor:
         """C, ``[position, feature, feature]``."""
+        return self.curvature_at(slice(None))
+
+    def curvature_at(self, chosen: slice) -> Tensor:
+        """C at some positions."""
         features, words = self.weight.shape
-        found = self.at.new_zeros(len(self.at), features, features)
-        for n in self.weights.nonzero()[:, 0].tolist():
+        chances, weights = self.chances[chosen], self.weights[chosen]
+        found = self.at.new_zeros(len(chances), features, features)
+        for n in weights.nonzero()[:, 0].tolist():
             for start in range(0, words, _SLICE):
-                W, p = self.weight[:, start : start + _SLICE], self.chances[n, start : start + _SLICE]
+                W, p = self.weight[:, start : start + _SLICE], chances[n, start : start + _SLICE]
                 found[n].addmm_(W * p, W.T)
-            mean = self.weight @ self.chances[n]
-            found[n].addr_(mean, mean, alpha=-1).mul_(self.weights[n])
+            mean = self.weight @ chances[n]
+            found[n].addr_(mean, mean, alpha=-1).mul_(weights[n])
         return found
 
     def loss(self, y: Tensor, _: Batch) -> Tensor:
         """The loss as a function of y, up to a constant, exact to the second derivative."""
-        value: Tensor = _Quadratic.apply(y.reshape(self.at.shape) - self.at, self._gradient, self.curvature)
+        value: Tensor = _Quadratic.apply(y.reshape(self.at.shape) - self.at, self.gradient, self.curvature)
         return value
 
     @cached_property
-    def _gradient(self) -> Tensor:
+    def gradient(self) -> Tensor:
+        """The gradient of the loss at y, ``[position, feature]``."""
         return self.slope @ self.weight.T
 
     def inputs(self, record: Record) -> Tensor:

@@ -15,6 +15,7 @@ from hessianlens.network.linear_maps.grouping import Grouping
 from hessianlens.network.linear_maps.readout import Readout
 from hessianlens.network.linear_maps.taps import Taps
 from hessianlens.network.linear_maps.uses import Record, Use
+from hessianlens.network.recognition import close, drawn_like
 from hessianlens.problems import Batch, Problem
 
 
@@ -72,9 +73,19 @@ class Tapped:
 
     def products(self, column: int, tangent: Tensor, row: int) -> tuple[Tensor, Tensor]:
         """``C u`` of the Gauss-Newton and of the functional part, from one site to another, by position."""
-        parts = self.at.split({str(column): tangent.reshape(self._shapes[column])}, [str(row)])
-        ggn, functional = (found[str(row)].reshape(self._positions(row), -1) for found in parts)
-        return ggn, functional
+        return self.products_at(column, tangent, [row])[row]
+
+    def products_at(self, column: int, tangent: Tensor, rows: Sequence[int]) -> dict[int, tuple[Tensor, Tensor]]:
+        """The same at several sites, in one pass."""
+        parts = self.at.split({str(column): tangent.reshape(self._shapes[column])}, [str(row) for row in rows])
+        ggn, functional = ({row: found[str(row)].reshape(self._positions(row), -1) for row in rows} for found in parts)
+        return {row: (ggn[row], functional[row]) for row in rows}
+
+    def agrees(self, site: int, parts: Sequence[Tensor]) -> bool:
+        """Whether matrices ``[position, feature, feature]`` are the two parts of the curvature, by a product."""
+        u = drawn_like(self.slope(site))
+        found = self.products(site, u, site)
+        return all(close((C @ u[..., None])[..., 0], v) for C, v in zip(parts, found, strict=True))
 
     def tangents(self, site: int, features: Tensor, grouping: Grouping) -> Iterator[tuple[int, int, Tensor]]:
         """Member and place among the features, with a one there in every group at once."""

@@ -1,42 +1,40 @@
-"""The ledger: registry, parallel runs, errors, records, selections and counts."""
+"""The ledger: verdicts, errors, records, selections and counts."""
 
 import dataclasses
 import json
-import types
 
 import pytest
 
 from hessianlens.errors import InputError
 from hessianlens.lab.claims import record
 from hessianlens.lab.claims.check import at_most, true
-from hessianlens.lab.claims.definition import Claim, claim, unmeasured
+from hessianlens.lab.claims.definition import Claim
+from hessianlens.lab.claims.draws import seeds
 from hessianlens.lab.claims.entry import Entry
-from hessianlens.lab.claims.finding import Finding, Verdict
-from hessianlens.lab.claims.index import order
+from hessianlens.lab.claims.finding import Curves, Finding, Verdict
 from hessianlens.lab.claims.ledger import run
-from hessianlens.lab.claims.registry import TOPICS, all_claims, find
-from hessianlens.lab.claims.selection import select, with_verdict
-from hessianlens.lab.claims.summary import CENTRAL, counts, most_surprising_first, surprise
+from hessianlens.lab.claims.registry import find
+from hessianlens.lab.claims.selection import selected_ids, with_verdict
+from hessianlens.lab.claims.summary import counts, most_surprising_first, surprise
+from hessianlens.lab.store.code import PACKAGE
 
 
-def made(id, finding):
-    return Claim(id, "here", "Something.", "somehow", "made up", lambda: finding)
+def made(id, finding, **words):
+    return Claim(id, "made up", "here", "Something.", "somehow", test=lambda: finding, **words)
 
 
 HOLDS = made("P1", Finding((at_most("gap", 0.0, 1.0),)))
-FAILS = made("P25", Finding((at_most("gap", 2.0, 1.0),), correction="It is 2.", example="2 > 1"))
-CONDITIONAL = made(
-    "A2", Finding((true("all", False),), conditional=(true("some", True),), condition="few", example="one")
-)
+FAILS = made("P25", Finding((at_most("gap", 2.0, 1.0),), example="2 > 1"), correction="It is 2. Not 1.", central=True)
+CONDITIONAL = made("A2", Finding((true("all", False),), (true("some", True),), example="one"), condition="few")
 BARE = made("B3", Finding((true("all", False),)))
-SKIPPED = unmeasured("C4", "here", "Trained.", Verdict.NEEDS_TRAINING, "no", topic="training")
+SKIPPED = Claim("C4", "training", "here", "Trained.", unmeasured=Verdict.NEEDS_TRAINING, reason="It is. So it goes.")
 
 
 def broken():
     raise ZeroDivisionError("on purpose")
 
 
-BROKEN = Claim("C5", "here", "Something.", "somehow", "made up", broken)
+BROKEN = Claim("C5", "made up", "here", "Something.", "somehow", test=broken)
 
 
 def test_verdicts_follow_the_checks():
@@ -44,7 +42,7 @@ def test_verdicts_follow_the_checks():
     found = [entry.verdict for entry in ledger]
     assert found == [Verdict.HOLDS, Verdict.FAILS, Verdict.HOLDS_IF, Verdict.FAILS, Verdict.NEEDS_TRAINING]
     assert [entry.claim.id for entry in ledger.unsupported] == ["B3"] and not ledger.errors
-    assert ledger["A2"].finding is CONDITIONAL.test() and len(ledger) == 5
+    assert ledger["A2"].finding == CONDITIONAL.examine() and len(ledger) == 5
 
 
 def test_a_test_that_raises_becomes_an_error_and_stops_nothing():
@@ -55,67 +53,44 @@ def test_a_test_that_raises_becomes_an_error_and_stops_nothing():
     assert ledger["P1"].verdict is Verdict.HOLDS
 
 
-def test_processes_find_what_one_process_finds():
-    chosen = [*find(["C14", "C8", "C10", "C13"]), BROKEN]
-    seen = []
-    parallel = run(chosen, jobs=2, on_entry=lambda entry: seen.append(entry.claim.id))
-    assert sorted(seen) == sorted(c.id for c in chosen)
-    for one, other in zip(run(chosen), parallel, strict=True):
-        assert one.claim.id == other.claim.id and one.finding == other.finding and bool(one.error) == bool(other.error)
-
-
-def test_jobs_are_checked():
-    with pytest.raises(InputError, match="jobs: got 0"):
-        run([HOLDS], jobs=0)
+def test_draws_begin_where_they_are_told_to():
+    drawn = []
+    one = dataclasses.replace(HOLDS, test=lambda: drawn.append(list(seeds(2))) or HOLDS.test())
+    run([one], first_seed=5)
+    run([one])
+    assert drawn == [[5, 6], [0, 1]]
 
 
 def test_locations_lead_to_the_claim():
-    (measured,), (trained,) = find(["C10"]), find(["C13"])
-    for found in (measured, trained):
-        path, line = Entry(found).location.rsplit(":", 1)
-        assert path.startswith("hessianlens/lab/claims/topics/")
-        topic = next(topic for topic in TOPICS if topic.__file__.endswith(path))
-        with open(topic.__file__, encoding="utf-8") as file:
-            assert f'"{found.id}"' in "".join(file.readlines()[int(line) - 1 : int(line) + 1])
+    for id, folder, line_of in (("C10", "topics", '@claim("C10")'), ("C13", "texts", "[C13]")):
+        path, line = Entry(*find([id])).location.rsplit(":", 1)
+        assert path.startswith(f"hessianlens/lab/claims/{folder}/")
+        lines = (PACKAGE.parent / path).read_text(encoding="utf-8").splitlines()
+        assert lines[int(line) - 1] == line_of
 
 
-def test_every_claim_of_a_document_is_there_once_and_in_order():
-    ids = [found.id for found in all_claims()]
-    assert ids == sorted(set(ids), key=order)
-    assert [id for id in ids if id[0] == "C"] == [f"C{n}" for n in range(1, 48)]
-    twice = types.SimpleNamespace(CLAIMS=(HOLDS, HOLDS))
-    with pytest.raises(InputError, match="claim P1"):
-        all_claims([twice])
-
-
-def test_topics_are_the_names_of_their_files():
-    for topic in TOPICS:
-        for found in topic.CLAIMS:
-            assert found.topic == topic.__name__.rsplit(".", 1)[-1].replace("_", " "), found.id
-
-
-def test_every_claim_says_where_what_and_how():
-    for found in all_claims():
-        assert found.source and found.statement.endswith("."), found.id
-        assert bool(found.test) == bool(found.method) == (not found.reason) == (found.unmeasured is None), found.id
+def test_the_gist_is_the_first_sentence():
+    assert [entry.gist for entry in run([FAILS, SKIPPED, HOLDS])] == ["It is 2.", "It is.", ""]
+    told = dataclasses.replace(SKIPPED, reason="As in Eq. (5) of Noci et al. Theorem 2 is 0.5 off. It is not.")
+    assert Entry(told).gist.endswith("0.5 off.")
 
 
 def test_unknown_names_are_answered_with_near_ones():
     with pytest.raises(InputError, match=r"got 'C99'.*C9.*C1-C47"):
         find(["C99"])
     with pytest.raises(InputError, match=r"topic: got 'softmax maskin'.*'softmax masking'"):
-        select(topic="softmax_maskin")
+        selected_ids(topic="softmax_maskin")
     with pytest.raises(InputError, match="document: got 'Z'"):
-        select(document="z")
+        selected_ids(document="z")
     with pytest.raises(InputError, match=r"verdict: got 'wrong'.*'fails'"):
         with_verdict((), "wrong")
     with pytest.raises(InputError, match="leave none"):
-        select(["C1"], topic="training")
+        selected_ids(["C1"], topic="training")
 
 
 def test_selection():
-    assert [found.id for found in select(["c9", "C8", "c9"])] == ["C9", "C8"]
-    assert {found.document for found in select(document="C")} == {"C"}
+    assert selected_ids(["c9", "C8", "c9"]) == ["C9", "C8"]
+    assert {id[0] for id in selected_ids(document="C")} == {"C"}
     ledger = run([HOLDS, FAILS, CONDITIONAL])
     assert [entry.claim.id for entry in with_verdict(ledger, "holds_if")] == ["A2"]
     assert len(with_verdict(ledger, None)) == 3
@@ -157,26 +132,22 @@ def test_counts_and_order_of_surprise():
     found = counts(entries)
     assert found["P"] == {Verdict.HOLDS: 1, Verdict.FAILS: 1} and found["C"] == {Verdict.NEEDS_TRAINING: 1, None: 1}
     assert [entry.claim.id for entry in most_surprising_first(entries)] == ["C5", "P25", "B3", "A2", "P1", "C4"]
-    assert "P25" in CENTRAL and surprise(entries[1]) > surprise(entries[3])
-
-
-def test_central_claims_exist():
-    known = {found.id for found in all_claims()}
-    documents = {id[0] for id in known}
-    assert {id for id in CENTRAL if id[0] in documents} <= known
+    assert surprise(entries[1]) > surprise(entries[3])
 
 
 def test_json_holds_every_part():
     told = run([FAILS])["P25"].to_dict()
     assert json.loads(json.dumps(told)) == told
-    assert told["verdict"] == "fails" and told["correction"] == "It is 2." and told["confirmed"] is True
+    assert told["verdict"] == "fails" and told["confirmed"] is True
+    assert told["correction"] == "It is 2. Not 1." and told["gist"] == "It is 2."
     assert told["checks"] == [{"what": "gap", "measured": "2", "wanted": "at most 1", "passed": False}]
     assert "checks" not in run([SKIPPED])["C4"].to_dict()
 
 
-def test_the_decorator_names_the_topic_after_the_module():
-    @claim("P2", source="here", statement="Something.", method="somehow")
-    def found() -> Finding:
-        return HOLDS.test()
-
-    assert found.topic == "test ledger" and found.document == "P"
+def test_json_holds_the_curves():
+    curves = Curves("x", "y", {"line": ((1.0, 2.0), (3.0, 4.0))}, log_x=True)
+    told = json.loads(json.dumps(run([made("P1", dataclasses.replace(HOLDS.test(), curves=curves))])["P1"].to_dict()))
+    assert told["curves"] == {
+        **{"x_label": "x", "y_label": "y", "log_x": True, "log_y": False},
+        "curves": {"line": [[1.0, 2.0], [3.0, 4.0]]},
+    }

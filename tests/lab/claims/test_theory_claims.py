@@ -1,4 +1,4 @@
-"""The claims about the paper's theory and about one query-key matrix or two."""
+"""The claims about the paper's theory and about one query-key matrix or two notice when things are different."""
 
 import math
 from dataclasses import replace
@@ -6,91 +6,28 @@ from dataclasses import replace
 import pytest
 import torch
 
-from hessianlens.lab.claims import samples
+from hessianlens.lab.claims import draws, figures, samples
 from hessianlens.lab.claims.finding import Verdict
 from hessianlens.lab.claims.topics import (
-    formula_identities,
     growth_exponents,
-    hessian_blocks,
-    hessian_weights,
     linear_attention,
     linear_depth,
     moments_attention,
-    moments_formulas,
     query_key_choice,
     query_key_pair,
-    query_key_rank,
     query_key_sign,
-    query_key_single,
-    query_key_spectrum,
-    query_key_split,
     temperature_blocks,
 )
 from hessianlens.theory import paper
-
-TOPICS = (
-    hessian_blocks,
-    hessian_weights,
-    formula_identities,
-    moments_formulas,
-    moments_attention,
-    growth_exponents,
-    linear_depth,
-    linear_attention,
-    query_key_single,
-    query_key_pair,
-    query_key_split,
-    query_key_spectrum,
-    query_key_sign,
-    query_key_rank,
-    query_key_choice,
-    temperature_blocks,
-)
-CLAIMS = {claim.id: claim for topic in TOPICS for claim in topic.CLAIMS}
-MEASURED = sorted(id for id, claim in CLAIMS.items() if claim.test is not None)
-HOLDS_IF = (
-    "P17", "P19", "P21", "P22", "P29", "P37", "P40", "P41", "P44", "P48", "P49", "B1", "B2", "B4", "B8", "B12",
-)  # fmt: skip
-FAILS = ["P9", "P12", "P16", "B9", "B10", "B19", "B20", "B21"]
-
-
-def expected(id):
-    return Verdict.HOLDS_IF if id in HOLDS_IF else Verdict.FAILS if id in FAILS else Verdict.HOLDS
-
-
-def test_every_claim_of_this_part_has_an_entry():
-    wanted = {f"P{n}" for n in (*range(1, 30), *range(36, 51))} | {f"B{n}" for n in range(1, 26)}
-    assert set(CLAIMS) == wanted
-    assert sum(len(topic.CLAIMS) for topic in TOPICS) == len(wanted)
-
-
-@pytest.mark.parametrize("first_seed", [0, pytest.param(1000, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("id", MEASURED)
-def test_verdict(id, first_seed, monkeypatch):
-    monkeypatch.setattr(samples, "FIRST_SEED", first_seed)
-    finding = CLAIMS[id].test()
-    failed = [str(check) for check in (*finding.checks, *finding.conditional, *finding.support) if not check.passed]
-    assert finding.verdict is expected(id), failed
-    assert finding.confirmed and all(check.passed for check in finding.support), failed
-    if finding.verdict is not Verdict.HOLDS:
-        assert finding.correction and finding.support and any(c.isdigit() for c in finding.example)
-    if finding.verdict is Verdict.HOLDS_IF:
-        assert finding.condition
-    if finding.curves is not None:
-        assert all(len(x) == len(y) > 1 for x, y in finding.curves.curves.values())
-
-
-@pytest.mark.parametrize(("id", "verdict"), [("B23", Verdict.NEEDS_TRAINING), ("B25", Verdict.NOT_CHECKABLE)])
-def test_unmeasured(id, verdict):
-    assert CLAIMS[id].unmeasured is verdict and CLAIMS[id].reason
+from tests.lab.claims.verdicts import examine, verdict
 
 
 @pytest.fixture
 def afresh():
     """No measurement from before, and none left behind."""
-    samples.forget()
+    draws.forget()
     yield
-    samples.forget()
+    draws.forget()
 
 
 def scaled(function, factor):
@@ -128,7 +65,7 @@ FORMULAS = {
 def test_a_wrong_formula_fails(id, monkeypatch, afresh):
     name, wrong = FORMULAS[id]
     monkeypatch.setattr(paper, name, wrong)
-    assert CLAIMS[id].test().verdict is Verdict.FAILS
+    assert verdict(id) is Verdict.FAILS
 
 
 CORRECTIONS = {
@@ -145,7 +82,7 @@ CORRECTIONS = {
 def test_a_wrong_correction_is_not_confirmed(id, monkeypatch, afresh):
     name, wrong = CORRECTIONS[id]
     monkeypatch.setattr(paper, name, wrong)
-    assert not CLAIMS[id].test().confirmed
+    assert not examine(id).confirmed
 
 
 def softer(x):
@@ -170,22 +107,23 @@ WORLDS = {
 def test_the_verdict_follows_the_measurement(id, monkeypatch, afresh):
     module, name, other = WORLDS[id]
     monkeypatch.setattr(module, name, other)
-    assert CLAIMS[id].test().verdict is Verdict.FAILS
+    assert verdict(id) is Verdict.FAILS
 
 
 def test_a_claim_that_fails_would_hold_at_a_perfect_fit(monkeypatch, afresh):
     """At a residual of zero the second derivative of the softmax drops out and the claim is true."""
     fitted = [one.at_target for one in samples.many_samples()]
     monkeypatch.setattr(query_key_sign, "many_samples", lambda: fitted)
-    assert CLAIMS["B9"].test().verdict is Verdict.HOLDS
+    assert verdict("B9") is Verdict.HOLDS
 
 
-def test_samples_are_measured_once_for_each_set_of_seeds(monkeypatch, afresh):
+def test_samples_are_measured_once_for_each_set_of_seeds(afresh):
     first = samples.small_samples()
     assert samples.small_samples() is first
-    monkeypatch.setattr(samples, "FIRST_SEED", 7)
-    other = samples.small_samples()
+    with draws.drawing_from(7):
+        other = samples.small_samples()
     assert other is not first and not torch.equal(other[0].X, first[0].X)
+    assert samples.small_samples() is first
 
 
 def test_holding_keeps_the_attention_matrix():
@@ -205,6 +143,6 @@ def test_witness_agrees_with_the_library():
 
 
 def test_gap_of_different_sizes_is_infinite():
-    assert samples.gap(torch.ones(2), torch.ones(3)) == math.inf
-    assert samples.gap(torch.ones(1), torch.zeros(1)) == 1.0
-    assert math.isnan(samples.slope([1, 2], [1, 0]))
+    assert figures.gap(torch.ones(2), torch.ones(3)) == math.inf
+    assert figures.gap(torch.ones(1), torch.zeros(1)) == 1.0
+    assert math.isnan(figures.slope([1, 2], [1, 0]))

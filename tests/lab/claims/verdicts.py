@@ -1,11 +1,15 @@
-"""What every finding of the ledger must satisfy beside its verdict."""
+"""What the tests of the ledger share."""
 
 from hessianlens.lab.claims.finding import Finding, Verdict
+from hessianlens.lab.claims.registry import find
 
 
-def check_finding(finding: Finding, expected: Verdict) -> None:
-    """The expected verdict, supported by its own checks; a claim that does not hold shows numbers."""
-    assert finding.verdict is expected, [str(check) for check in finding.checks]
-    assert finding.confirmed, [str(check) for check in finding.support]
-    if finding.verdict is not Verdict.HOLDS:
-        assert finding.correction and any(letter.isdigit() for letter in finding.example)
+def examine(id: str, first_seed: int = 0) -> Finding:
+    """What the test of a claim finds, with the claim's words."""
+    (claim,) = find([id])
+    return claim.examine(first_seed)
+
+
+def verdict(id: str) -> Verdict:
+    """The verdict as it is now."""
+    return examine(id).verdict

@@ -4,7 +4,7 @@ from functools import cache
 
 from hessianlens.lab.experiments.registry import EXPERIMENTS
 from hessianlens.lab.results import Result
-from tests.lab.experiments.small import SMALL, small_result
+from tests.lab.figures.small import SMALL, small_result
 
 GROWTH = {
     "fig3a": {"d_model": 4, "sequences": 2, "points": 7, "repeats": 3},

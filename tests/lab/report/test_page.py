@@ -6,20 +6,18 @@ from html.parser import HTMLParser
 
 import pytest
 
-from hessianlens.lab.analysis.exponents import exponent_fits
-from hessianlens.lab.analysis.findings.registry import FINDINGS
-from hessianlens.lab.analysis.reference import PublishedPoint, Reference, published_key
 from hessianlens.lab.claims.ledger import run
 from hessianlens.lab.claims.registry import find
 from hessianlens.lab.experiments.registry import EXPERIMENTS
-from hessianlens.lab.plots.captions import CAPTIONS
-from hessianlens.lab.plots.registry import DRAW
+from hessianlens.lab.growth.findings.exponents import exponent_fits
+from hessianlens.lab.growth.findings.reference import PublishedPoint, Reference, published_key
 from hessianlens.lab.report import render
 from hessianlens.lab.report.chapters import chapter
 from hessianlens.lab.report.exponents import exponent_rows, series_name, summary
 from hessianlens.lab.report.repeating import command
 from hessianlens.lab.runner import configure
-from tests.lab.experiments.small import SMALL
+from hessianlens.lab.telling import findings_of
+from tests.lab.figures.small import SMALL
 from tests.lab.report.results import GROWTH, result
 
 NAMES = ("fig3a", "fig8", "rank_fraction", "table1")
@@ -74,7 +72,7 @@ def test_every_chapter_tells_what_was_asked_found_and_how_to_repeat_it(page: str
         experiment = EXPERIMENTS[name]
         assert f'<section id="{name}">' in page
         assert experiment.question.replace("'", "&#39;") in page and experiment.title in text
-        for sentence in FINDINGS[name](result(name)):
+        for sentence in findings_of(result(name)).sentences(result(name)):
             assert sentence in text
         assert f"hessianlens reproduce {name} --preset " in text
     assert "commit" in text and "torch" in text
@@ -121,8 +119,11 @@ def test_published_means_are_compared() -> None:
     mean = sum(c.measurement.rows[0]["value"] for c in first if c.parameters["sigma"] == sigma) / 3
     reference = Reference({key: (PublishedPoint(sigma, mean * 1.01, mean * 0.1, 20, 0, 0),)}, None)
     (row,) = chapter(at_size, reference).published
-    assert row["points"] == "1" and row["within_2"] == "100%" and row["ratio"] == "0.990"
+    assert row["points"] == "1" and row["within_2"] == "100%" and row["ratio"].startswith("0.990 ± ")
+    assert "Of 1 published points 100% lie within two" in chapter(at_size, reference).published_summary
     assert chapter(result("fig8"), reference).published == (), "another size is not compared"
+    chained = dataclasses.replace(at_size, config={**at_size.config, "carries": "chains"})
+    assert chapter(chained, reference).published == (), "nor is another batch"
 
 
 @pytest.mark.parametrize("name", [*SMALL, *GROWTH])
@@ -132,10 +133,3 @@ def test_the_command_repeats_the_configuration(name: str) -> None:
     settings = [words[k + 1] for k, word in enumerate(words) if word == "--set"]
     (plan,) = configure([EXPERIMENTS[name]], words[4], settings)
     assert dataclasses.asdict(plan.config) == result(name).config
-
-
-def test_every_picture_has_a_caption() -> None:
-    for name in DRAW:
-        for picture in DRAW[name](result(name)):
-            assert CAPTIONS[name, picture].endswith(".")
-    assert set(FINDINGS) == set(EXPERIMENTS)

@@ -1,19 +1,23 @@
 """A real Dask cluster of processes on this machine: same numbers, also when workers die."""
 
+import json
 import logging
+import signal
+import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType
 
 import dask
 import pytest
-from distributed import LocalCluster
+from distributed import Client, LocalCluster
 
 from hessianlens.errors import InputError
-from hessianlens.lab.runner import CellsFailed, Plan, run
+from hessianlens.lab.runner import CellsFailed, Plan, Progress, run
 from hessianlens.lab.store import open_store
+from tests.lab.runner.test_interruptions import ROOT, wait_until
 from tests.lab.runner.test_run import fingerprint
 from tests.lab.runner.toys import DIES, DIES_ONCE, SPECTRUM, ToyConfig
 
@@ -93,11 +97,42 @@ def test_no_scheduler_and_no_dask(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             run([Plan(SPECTRUM, ToyConfig())], store, backend="dask", address="tcp://127.0.0.1:9")
 
 
-def test_no_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with open_store(tmp_path / "cells.sqlite") as store:
-        monkeypatch.setitem(sys.modules, "ray", ModuleType("ray"))
-        with pytest.raises(InputError, match=r"no Ray cluster answers at '127.0.0.1:9'"):
-            run([Plan(SPECTRUM, ToyConfig())], store, backend="ray", address="127.0.0.1:9")
-        monkeypatch.setitem(sys.modules, "ray", None)
-        with pytest.raises(InputError, match=r"pip install ray"):
-            run([Plan(SPECTRUM, ToyConfig())], store, backend="ray", address="auto")
+@contextmanager
+def separate_cluster(tmp_path: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """A scheduler and a worker as processes of their own: the address, and the scheduler."""
+    written = tmp_path / "scheduler.json"
+    common = {"cwd": ROOT, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    own = ["--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--scheduler-file", str(written)]
+    scheduler = subprocess.Popen([sys.executable, "-m", "distributed.cli.dask_scheduler", *own], **common)
+    own = ["--nthreads", "1", "--no-dashboard", "--death-timeout", "20", "--scheduler-file", str(written)]
+    worker = subprocess.Popen([sys.executable, "-m", "distributed.cli.dask_worker", *own], **common)
+    try:
+        wait_until(lambda: written.exists() and bool(written.read_text()))
+        address = json.loads(written.read_text())["address"]
+        with Client(address, set_as_default=False) as client:
+            client.wait_for_workers(1, timeout=60)
+        yield address, scheduler
+    finally:
+        for process in (worker, scheduler):
+            process.kill()
+            process.wait()
+
+
+@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_scheduler_that_is_gone_ends_the_run(sent: signal.Signals, tmp_path: Path, monkeypatch) -> None:
+    """Killed, or stopped, as behind a network that has gone: what is measured is kept, and nobody waits forever."""
+    config = ToyConfig(sizes=(20,), repeats=60, seconds=0.2)
+    with separate_cluster(tmp_path) as (address, scheduler), open_store(tmp_path / "cells.sqlite") as store:
+
+        def lose(progress: Progress) -> None:
+            if progress.tallies[0].new == 3:
+                monkeypatch.setattr("hessianlens.lab.runner.dask._PATIENCE", 2.0)
+                scheduler.send_signal(sent)
+
+        began = time.monotonic()
+        with pytest.raises(InputError, match=r"no longer answers .*; what was measured so far is kept"):
+            run([Plan(SPECTRUM, config)], store, backend="dask", address=address, on_progress=lose)
+        assert time.monotonic() - began < 60
+        scheduler.send_signal(signal.SIGCONT)
+        assert 3 <= store.query("SELECT count(*) FROM cells")[0][0] < 60
+        assert store.query("SELECT count(*) FROM leases") == [(0,)]

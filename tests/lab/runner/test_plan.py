@@ -44,13 +44,13 @@ def test_time_left_uses_earlier_runs_and_then_this_one(store) -> None:
     progress = start_progress([plan], tasks_to_do([plan], store))
     assert progress.seconds_left is None  # two cells nobody knows
     (tally,) = progress.tallies
-    tally.count(5.0, None)
+    tally.count("new", 5.0, None)
     assert progress.seconds_left == 1 + 3 + 5
     progress.workers = 2
-    tally.count(4.0, 3.0)
+    tally.count("new", 4.0, 3.0)
     assert progress.seconds_left == (1 + 4.5) / 2
-    tally.count(None, 1.0)
-    tally.count(6.0, None)
+    tally.count("failed", 0.0, 1.0)
+    tally.count("new", 6.0, None)
     assert progress.seconds_left == 0 and tally.to_do == 0
     assert (tally.new, tally.failed, tally.seconds, progress.kept) == (3, 1, 15.0, 3)
 

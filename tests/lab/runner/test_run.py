@@ -177,7 +177,7 @@ def test_a_registered_experiment_travels_as_its_name() -> None:
     [
         ({"jobs": 0}, r"jobs: got 0"),
         ({"backend": "mpi"}, r"backend: got 'mpi'"),
-        ({"address": "tcp://127.0.0.1:1"}, r"address: got .*only dask and ray"),
+        ({"address": "tcp://127.0.0.1:1"}, r"address: got .*only dask has one"),
         ({"backend": "dask"}, r"address: got none, expected that of the dask scheduler"),
     ],
 )

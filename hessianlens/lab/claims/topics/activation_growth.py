@@ -7,12 +7,15 @@ import math
 import torch
 
 from hessianlens.attention import SelfAttention
-from hessianlens.lab.claims.activations import NOT_NORMALISED, SHAPES, exponents, frozen, layer, listed, named
+from hessianlens.lab.claims.activations import NOT_NORMALISED, SHAPES, exponents, frozen, layer, named
 from hessianlens.lab.claims.check import Check, at_least, at_most, equal, share
 from hessianlens.lab.claims.definition import claim
+from hessianlens.lab.claims.draws import first_seed, seeds
+from hessianlens.lab.claims.figures import gap, largest, smallest
 from hessianlens.lab.claims.finding import Curves, Finding
-from hessianlens.lab.claims.measures import value_functional_checks
-from hessianlens.lab.claims.samples import gap, largest, normal, sample, seeds, smallest
+from hessianlens.lab.claims.measures import block_norm, value_functional_checks
+from hessianlens.lab.claims.samples import normal, sample
+from hessianlens.lab.claims.wording import listed
 from hessianlens.theory import attention_hessian
 
 SMALL = (1e-3, 1e-2)
@@ -57,7 +60,7 @@ def _entry_share(part: str, powers: dict[str, tuple[int, ...]], scales: tuple[fl
     """How many of the non-zero entries of all blocks have one of their block's powers, and how many there are."""
     hits = total = 0
     for shape in SHAPES:
-        small, large = (frozen("softmax", seeds(1)[0], shape, s).part(part) for s in scales)
+        small, large = (frozen("softmax", first_seed(), shape, s).part(part) for s in scales)
         for block, allowed in powers.items():
             first, second = (grid[block[0], block[1]].to_dense().flatten() for grid in (small, large))
             found = (second / first)[first != 0].abs().log() / math.log(scales[1] / scales[0])
@@ -66,15 +69,7 @@ def _entry_share(part: str, powers: dict[str, tuple[int, ...]], scales: tuple[fl
     return hits, total
 
 
-@claim(
-    "A7",
-    source="The root of the heterogeneity: data dependence",
-    statement="The two tables of Equation (5), read as: all entries of a block scale as the k-th power of the entries "
-    "of X.",
-    method="power of every single non-zero entry of every block, softmax layer, 3 shapes, loss derivatives held, "
-    "tokens scaled from 0.001 to 0.01 and from 3 to 10; at least 95 % of the entries within 0.05 of the table (3 or 5 "
-    "where it says X^5 + X^3)",
-)
+@claim("A7")
 def powers_of_entries() -> Finding:
     """Entry by entry."""
     found = {
@@ -93,30 +88,21 @@ def powers_of_entries() -> Finding:
         )
         for s in (SMALL, LARGE)
     )
-    value = float(frozen("softmax", 0, SHAPES[0], 1.0).functional["V", "V"].frobenius_norm())
+    value = block_norm(frozen("softmax", first_seed(), SHAPES[0], 1.0), "functional", "VV")
     hits, total = found["outer", LARGE]
     return Finding(
         checks=small + large,
         conditional=small,
-        condition="X is small, so that attention is nearly uniform, and the residual is held fixed.",
         support=(
             at_most("share of outer entries with the power of the table, tokens of scale 3 to 10", hits / total, 0.5),
             at_most("norm of the functional value block, O(1) in the table", value, 0),
         ),
-        correction="The powers are limits for X going to 0. Softmax itself depends on X: once it leaves the uniform "
-        "distribution the entries follow no power of X. For large X, where the paper compares the parts, the tables "
-        "are upper bounds. The entry O(1) of the value block stands for a zero, as the article says right after it.",
         example=f"tokens scaled from 3 to 10: {hits} of {total} entries of the outer product follow the table; from "
         f"0.001 to 0.01: {found['outer', SMALL][0]} of {total}.",
     )
 
 
-@claim(
-    "A8",
-    source="The root of the heterogeneity: data dependence",
-    statement="The functional Hessian of the value weights is exactly zero.",
-    method="automatic differentiation and closed form, 4 shapes x 3 seeds, square loss",
-)
+@claim("A8")
 def value_functional_zero() -> Finding:
     """The same measurement as P5."""
     return Finding(checks=value_functional_checks())
@@ -136,14 +122,7 @@ def _mixing_gap(activation: str) -> float:
     return largest(gaps)
 
 
-@claim(
-    "A11",
-    source="Figure 3 and the text below",
-    statement="With linear attention every block of the outer product depends uniformly on the cube of the covariance "
-    "X^T X / L.",
-    method="exponents of all six outer blocks, 3 shapes x 2 seeds, 6 within 0.05; and outer blocks before and after "
-    "mixing the tokens by a rotation, which changes X but not its covariance",
-)
+@claim("A11")
 def linear_is_uniform() -> Finding:
     """Exponents, and equal covariances."""
     return Finding(
@@ -155,14 +134,7 @@ def linear_is_uniform() -> Finding:
     )
 
 
-@claim(
-    "A12",
-    source="The root of the heterogeneity: data dependence",
-    statement="Replacing softmax by sigmoid, the identity or anything else without row normalisation makes every "
-    "outer block depend on the cube of the covariance: all grow at the same rate.",
-    method="exponents of all six outer blocks for five activations without row normalisation, 3 shapes x 2 seeds, "
-    "tokens of scale 0.001 to 0.01; 6 within 0.05",
-)
+@claim("A12")
 def without_normalisation() -> Finding:
     """Exponents for five activations."""
     checks = {a: _matches(a, SIXTH, "6") for a in NOT_NORMALISED}
@@ -172,11 +144,6 @@ def without_normalisation() -> Finding:
             *(_matches(a, OUTER, "softmax's, 6, 4 or 2") for a in ("sigmoid", "exp", "softmax")),
             *(checks[a] for a in ("linear", "relu", "tanh")),
         ),
-        correction="It is true of the identity, ReLU and tanh, and not of sigmoid or exp. What decides is not "
-        "normalisation but the value of the activation at zero scores. The value block contains the attention weights "
-        "themselves. If they vanish with the scores, as for the identity, they bring the square of X each and all "
-        "blocks agree. Sigmoid weights tend to 1/2, softmax weights to 1/L; both are constants, so sigmoid gives "
-        "exactly the powers of softmax.",
         example="; ".join(f"{a}: {outer_powers(a)}" for a in ("linear", "sigmoid", "softmax")) + ".",
         curves=_curves(("softmax", "sigmoid", "linear")),
     )
@@ -187,23 +154,15 @@ def _curves(activations: tuple[str, ...]) -> Curves:
     drawn = {
         f"{named(a)}, {block}": (
             scales,
-            tuple(float(frozen(a, 0, SHAPES[0], s).outer[block[0], block[1]].frobenius_norm()) for s in scales),
+            tuple(block_norm(frozen(a, first_seed(), SHAPES[0], s), "outer", block) for s in scales),
         )
         for a in activations
         for block in ("QQ", "VV")
     }
-    return Curves("scale of the tokens", "norm of the outer block", drawn, log_x=True, log_y=True)
+    return Curves.log_log("scale of the tokens", "norm of the outer block", drawn)
 
 
-@claim(
-    "A14",
-    source="The root of the heterogeneity: data dependence",
-    statement="The structural cause of the block heterogeneity is that queries and keys stand inside the normalising "
-    "nonlinearity and the values outside.",
-    method="exponents of the outer blocks, 3 shapes x 2 seeds, for a normalising nonlinearity (ReLU over its row sum) "
-    "and a non-normalising one (sigmoid), with the same weights inside and outside; if the cause were right the first "
-    "would be heterogeneous and the second not",
-)
+@claim("A14")
 def inside_and_outside() -> Finding:
     """Normalising and other activations."""
     spread = {a: _spread(a) for a in ("softmax", "relu_normalised", "sigmoid", "exp")}
@@ -224,11 +183,6 @@ def inside_and_outside() -> Finding:
             at_least("spread of powers, exp without normalisation", spread["exp"], 3.9),
             equal("rows of ReLU over its row sum at scores (1, 3) and (0.01, 0.03)", one[0], one[1]),
         ),
-        correction="Normalisation is neither necessary nor sufficient. Sigmoid and exp do not normalise and have the "
-        "powers of softmax, 6 and 2; ReLU over its row sum normalises and has the power 2 in every block. The cause "
-        "is how attention weights behave for small scores: if they tend to constants, they drop out of the value "
-        "block and their slopes stay in the query block. ReLU over its row sum does not change when all scores "
-        "shrink, so its slopes grow as the scores shrink.",
         example="; ".join(f"{named(a)}: {outer_powers(a)}" for a in ("softmax", "relu_normalised", "sigmoid")) + ".",
         curves=_curves(("softmax", "sigmoid", "relu_normalised")),
     )
@@ -249,6 +203,3 @@ def _one_feature() -> tuple[str, str]:
         A = SelfAttention(one, one, one, activation="relu_normalised").attention(X)
         rows.append(", ".join(f"{a:.6g}" for a in A[0].tolist()))
     return rows[0], rows[1]
-
-
-CLAIMS = (powers_of_entries, value_functional_zero, linear_is_uniform, without_normalisation, inside_and_outside)

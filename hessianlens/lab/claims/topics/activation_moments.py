@@ -11,18 +11,11 @@ from hessianlens.attention.activations.elementwise import Elementwise
 from hessianlens.lab.claims.activations import drawn_samples
 from hessianlens.lab.claims.check import Check, at_least, at_most
 from hessianlens.lab.claims.definition import claim
+from hessianlens.lab.claims.draws import first_seed, seeds
+from hessianlens.lab.claims.figures import EXACT, gap, largest, smallest
 from hessianlens.lab.claims.finding import Finding
-from hessianlens.lab.claims.samples import (
-    EXACT,
-    Sample,
-    gap,
-    largest,
-    normal,
-    sample,
-    seeds,
-    small_samples,
-    smallest,
-)
+from hessianlens.lab.claims.measures import block_norm
+from hessianlens.lab.claims.samples import Sample, normal, sample, small_samples
 from hessianlens.lab.claims.witness import Witness, attention_output, mean_square
 
 ELEMENTWISE = ("sigmoid", "tanh", "exp")
@@ -54,14 +47,7 @@ def direction(one: Sample, output: Tensor) -> Tensor:
     return one.setting.loss_factor * (output - one.Y) @ one.weights["V"].T
 
 
-@claim(
-    "A21",
-    source="Attention moments",
-    statement="M_1 = A X is the context vector, the output before the value projection, and it is what the value "
-    "block contains.",
-    method="A X W_V against the layer's output, and 2/(L d_V) M_1^T M_1 (x) I against torch's Hessian, 4 shapes x 3 "
-    "seeds; float64",
-)
+@claim("A21")
 def first_moment_is_the_context() -> Finding:
     """Output and value block from M_1."""
     outputs, blocks = [], []
@@ -71,8 +57,8 @@ def first_moment_is_the_context() -> Finding:
         blocks.append(gap(value_from(s, M_1), s.witness.block("full", "V", "V")))
     return Finding(
         checks=(
-            at_most("largest distance of M_1 W_V from the output", largest(outputs), EXACT),
-            at_most("largest distance of the value block from its form in M_1", largest(blocks), EXACT),
+            at_most("largest distance of M_1 W_V from the output", outputs, EXACT),
+            at_most("largest distance of the value block from its form in M_1", blocks, EXACT),
         )
     )
 
@@ -83,14 +69,7 @@ def _uniform_pair(seed: int) -> Sample:
     return Sample(one.X, one.Y, {**one.weights, "Q": torch.zeros_like(one.weights["Q"])})
 
 
-@claim(
-    "A22",
-    source="Attention moments, Figure 4",
-    statement="The moments are stratified: the value outer block depends on M_1, the query-key outer blocks on M_2, "
-    "the query-key functional blocks on M_3.",
-    method="blocks rebuilt from the moments against torch, 3 shapes x 3 seeds; for the remark, the query-key "
-    "functional blocks where M_3 = 0 (two tokens, uniform attention, 5 seeds)",
-)
+@claim("A22")
 def stratified() -> Finding:
     """Blocks from moments, and a case without third moment."""
     firsts, seconds, thirds = [], [], []
@@ -102,12 +81,12 @@ def stratified() -> Finding:
         thirds.append(gap(functional_from(s, along), s.witness.block("functional", "Q", "Q")))
     pairs = [_uniform_pair(seed) for seed in seeds(5)]
     third = largest(float(third_moment(p.setting.A, p.X).norm()) for p in pairs)
-    diagonal = largest(float(p.hessian.functional["Q", "Q"].frobenius_norm()) for p in pairs)
-    mixed = [float(p.hessian.functional["Q", "K"].frobenius_norm()) for p in pairs]
+    diagonal = largest(block_norm(p.hessian, "functional", "QQ") for p in pairs)
+    mixed = [block_norm(p.hessian, "functional", "QK") for p in pairs]
     rebuilt = (
-        at_most("outer VV from M_1, largest distance", largest(firsts), EXACT),
-        at_most("outer QQ from M_2, largest distance", largest(seconds), EXACT),
-        at_most("functional QQ from M_3, largest distance", largest(thirds), EXACT),
+        at_most("outer VV from M_1, largest distance", firsts, EXACT),
+        at_most("outer QQ from M_2, largest distance", seconds, EXACT),
+        at_most("functional QQ from M_3, largest distance", thirds, EXACT),
         at_most("functional QQ where M_3 = 0", diagonal, 1e-12),
     )
     return Finding(
@@ -116,15 +95,12 @@ def stratified() -> Finding:
             at_most("norm of M_3 in these cases", third, 1e-12),
             at_least(
                 "smallest norm of M_2 in these cases",
-                smallest(float(second_moment(p.setting.A, p.X).norm()) for p in pairs),
+                (float(second_moment(p.setting.A, p.X).norm()) for p in pairs),
                 1e-3,
             ),
-            at_least("smallest norm of functional QK in these cases", smallest(mixed), 1e-4),
+            at_least("smallest norm of functional QK in these cases", mixed, 1e-4),
         ),
-        correction="The strata are not quite separate. The mixed functional block of queries and keys has two "
-        "summands: one contains M_3, the other M_2, and for small tokens the second is the larger one. The "
-        "functional block of values and queries contains M_2 as well.",
-        example=f"two tokens, W_Q = 0, seed {seeds(1)[0]}: |M_3| = {third:.1g}, |H_f(Q,Q)| = {diagonal:.1g}, but "
+        example=f"two tokens, W_Q = 0, seed {first_seed()}: |M_3| = {third:.1g}, |H_f(Q,Q)| = {diagonal:.1g}, but "
         f"|H_f(Q,K)| = {mixed[0]:.2g}.",
     )
 
@@ -146,14 +122,7 @@ def _raw_moments(one: Sample, activation: str) -> tuple[float, float]:
     return outer, gap(functional_from(one, third), witness.block("functional", "Q", "Q"))
 
 
-@claim(
-    "A24",
-    source="Attention moments, Figure 4",
-    statement="With sigmoid or any elementwise activation there is no analogue of the moment structure.",
-    method="the query blocks of sigmoid, tanh and exp attention rebuilt from weighted second and third moments of the "
-    "tokens, with weights a'(T) and a''(T), against torch, 4 shapes x 3 seeds; no analogue: a distance of at least "
-    "0.01",
-)
+@claim("A24")
 def elementwise_analogue() -> Finding:
     """Blocks from weighted raw moments."""
     gaps = {a: [_raw_moments(s, a) for s in small_samples()] for a in ELEMENTWISE}
@@ -174,10 +143,6 @@ def elementwise_analogue() -> Finding:
                 for a in ELEMENTWISE
             ),
         ),
-        correction="There is an exact analogue: M_2 is replaced by the sum of a'(T_ij) x_j x_j^T, M_3 by the sum of "
-        "a''(T_ij) x_j x_j^T x_j, in the same formulas. What is special to softmax is that these are central moments "
-        "of one probability distribution: centred, and with the attention weights themselves as weights. For exp "
-        "without normalisation the weights are the attention weights too, but nothing is centred.",
         example=f"sigmoid, scores (0, 1), tokens (1, 2): the second moment is {slopes[0]:.3f} * 1 + {slopes[1]:.3f} * "
         f"4 = {float(slopes @ x**2):.3f}; largest distance of the rebuilt blocks from torch "
         f"{max(*outer.values(), *functional.values()):.0e}.",
@@ -196,42 +161,27 @@ def _central(activation: Activation) -> list[float]:
     return gaps
 
 
-@claim(
-    "A25",
-    source="Attention moments",
-    statement="The moment structure is a direct consequence of row normalisation, and unique to softmax.",
-    method="X^T J_i X, with J_i the row derivative of the activation, against the second central moment of row i of "
-    "A, 5 seeds: softmax, elementwise activations, and elementwise activations divided by their row sum; if "
-    "normalisation were enough, the last would agree",
-)
+@claim("A25")
 def because_of_normalisation() -> Finding:
     """Central moments under several activations."""
     plain = {a: _central(as_activation(a)) for a in ("softmax", "sigmoid", "linear", "exp")}
     normalised = {a: _central(RowNormalised(_elementwise(a))) for a in ("sigmoid", "relu")}
     exponential = _central(RowNormalised(_elementwise("exp")))
-    agrees = at_most("softmax: distance from the central moment", largest(plain["softmax"]), EXACT)
+    agrees = at_most("softmax: distance from the central moment", plain["softmax"], EXACT)
     return Finding(
         checks=(
             agrees,
-            *(
-                at_least(f"{a}: distance from the central moment", smallest(plain[a]), 0.01)
-                for a in ("sigmoid", "linear", "exp")
-            ),
+            *(at_least(f"{a}: distance from the central moment", plain[a], 0.01) for a in ("sigmoid", "linear", "exp")),
             *(_enough(a, distances) for a, distances in normalised.items()),
         ),
         support=(
             agrees,
-            at_most("exp over its row sum, which is softmax", largest(exponential), EXACT),
+            at_most("exp over its row sum, which is softmax", exponential, EXACT),
             *(
-                at_least(f"{a} over its row sum: distance from the central moment", smallest(d), 0.01)
+                at_least(f"{a} over its row sum: distance from the central moment", d, 0.01)
                 for a, d in normalised.items()
             ),
         ),
-        correction="The central moments are indeed softmax's own, but row normalisation is only half of the reason. "
-        "For a(t) over its row sum the derivative weighs tokens with a' and centres them with a; the two agree only "
-        "if a' is proportional to a, that is for the exponential. Normalised ReLU and normalised sigmoid have rows "
-        "that sum to one and no such structure. The theorems themselves, with the derivatives of A left in, hold for "
-        "every activation.",
         example="relative distance of X^T J X from the central moment: "
         + ", ".join(f"{a} {largest(d):.1g}" for a, d in plain.items())
         + ", "
@@ -241,13 +191,10 @@ def because_of_normalisation() -> Finding:
 
 
 def _enough(name: str, distances: list[float]) -> Check:
-    return at_most(f"{name} over its row sum (normalised): distance from the central moment", largest(distances), EXACT)
+    return at_most(f"{name} over its row sum (normalised): distance from the central moment", distances, EXACT)
 
 
 def _elementwise(name: str) -> Elementwise:
     found = as_activation(name)
     assert isinstance(found, Elementwise)
     return found
-
-
-CLAIMS = (first_moment_is_the_context, stratified, elementwise_analogue, because_of_normalisation)

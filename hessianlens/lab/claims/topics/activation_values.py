@@ -8,11 +8,14 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from hessianlens.lab.claims.activations import SHAPES, layer, listed
+from hessianlens.lab.claims.activations import SHAPES, layer
 from hessianlens.lab.claims.check import at_least, at_most, close, equal, share, true
 from hessianlens.lab.claims.definition import claim
+from hessianlens.lab.claims.draws import first_seed, seeds
+from hessianlens.lab.claims.figures import largest, smallest
 from hessianlens.lab.claims.finding import Finding
-from hessianlens.lab.claims.samples import largest, normal, sample, seeds, smallest
+from hessianlens.lab.claims.samples import normal, sample
+from hessianlens.lab.claims.wording import listed
 from hessianlens.theory import numerical_rank
 
 
@@ -25,13 +28,7 @@ def _strictly_inside(A: Tensor) -> bool:
     return bool((A > 0).all() and (A < 1).all())
 
 
-@claim(
-    "A1",
-    source="Two functions that look the same from a distance",
-    statement="Sigmoid and softmax both map real numbers into the open interval (0, 1).",
-    method="10 random 6 x 6 score matrices; rows with a single visible score, as the first row of every causal "
-    "sequence has; float64",
-)
+@claim("A1")
 def into_unit_interval() -> Finding:
     """Rows of six scores and of one."""
     several = (
@@ -47,25 +44,21 @@ def into_unit_interval() -> Finding:
         ),
     )
     single = float(torch.tensor([-3.7], dtype=torch.float64).softmax(-1))
-    causal = layer("softmax", 0, SHAPES[0])
+    causal = layer("softmax", first_seed(), SHAPES[0])
     first = float(_causal_weights(causal.W_Q, causal.W_K)[0, 0])
     return Finding(
         checks=(*several, true("softmax of a single score is strictly inside (0, 1)", 0 < single < 1)),
         conditional=several,
-        condition="softmax sees at least two scores in the row.",
         support=(
             close("softmax of the single score -3.7", single, 1, 0),
             close("weight of the first token on itself under a causal mask", first, 1, 0),
         ),
-        correction="Softmax of a row with one entry is exactly 1, whatever the score. In causal attention this "
-        "happens in every sequence: the first token sees only itself. (Hidden entries are exactly 0.) With two or "
-        "more scores both maps stay strictly inside.",
         example=f"softmax([-3.7]) = [{single:g}]; under a causal mask the first row of A is [{first:g}, 0, ..., 0].",
     )
 
 
 def _causal_weights(W_Q: Tensor, W_K: Tensor) -> Tensor:
-    X = normal(5, 4, W_Q.shape[0])
+    X = normal(first_seed() + 5, 4, W_Q.shape[0])
     T = X @ W_Q @ W_K.T @ X.T
     return T.masked_fill(torch.ones(4, 4, dtype=torch.bool).triu(1), -math.inf).softmax(-1)
 
@@ -85,14 +78,7 @@ def _outside_hull(activation: str) -> list[float]:
     return found
 
 
-@claim(
-    "A2",
-    source="Two functions that look the same from a distance, Figure 1",
-    statement="Softmax rows sum to one and its outputs are convex combinations of the values; sigmoid rows have sums "
-    "that vary freely and no such property.",
-    method="row sums of A, 10 seeds x 3 shapes; outputs against the range of the values along 50 random directions (a "
-    "convex combination never leaves it)",
-)
+@claim("A2")
 def convex_combinations() -> Finding:
     """Row sums and ranges of outputs."""
     sums = {
@@ -108,9 +94,7 @@ def convex_combinations() -> Finding:
     worst = largest(left["softmax"])
     return Finding(
         checks=(
-            at_most(
-                "largest distance of a softmax row sum from 1", largest(abs(s - 1) for s in sums["softmax"]), 1e-12
-            ),
+            at_most("largest distance of a softmax row sum from 1", (abs(s - 1) for s in sums["softmax"]), 1e-12),
             at_most("how far softmax outputs leave the range of the values (below 0: inside)", worst, 1e-12),
             at_least(
                 f"spread of sigmoid row sums ({listed(sums['sigmoid'])})",
@@ -127,21 +111,14 @@ def convex_combinations() -> Finding:
     )
 
 
-@claim(
-    "A3",
-    source="Normalization is load-bearing structure",
-    statement="Softmax rows lie on a simplex, a compact manifold; sigmoid rows lie in a hypercube, without a "
-    "constraint.",
-    method="20 rows of L = 5 weights drawn from the simplex, and from the cube: each must be the image of some scores; "
-    "rank of the row Jacobians (dimension of the sets); row sums of softmax; float64",
-)
+@claim("A3")
 def simplex_and_cube() -> Finding:
     """Both maps reach every inner point of their set, and the sets have the right dimensions."""
     cube = [normal(seed, 5).sigmoid() for seed in seeds(20)]
     simplex = [p / p.sum() for p in cube]
     dimension = {
-        "softmax": numerical_rank(torch.func.jacrev(lambda t: t.softmax(-1))(normal(1, 5))),
-        "sigmoid": numerical_rank(torch.func.jacrev(torch.sigmoid)(normal(1, 5))),
+        "softmax": numerical_rank(torch.func.jacrev(lambda t: t.softmax(-1))(normal(first_seed() + 1, 5))),
+        "sigmoid": numerical_rank(torch.func.jacrev(torch.sigmoid)(normal(first_seed() + 1, 5))),
     }
     smallest_weight = float(torch.tensor([700.0, 0.0, 0.0], dtype=torch.float64).softmax(-1)[1])
     ranks = {a: max(_score_rank(a, seed) for seed in seeds(10)) for a in ("softmax", "sigmoid")}
@@ -149,7 +126,7 @@ def simplex_and_cube() -> Finding:
         checks=(
             at_most(
                 "largest distance of a softmax row sum from 1",
-                largest(float((T.softmax(-1).sum(-1) - 1).abs().max()) for T in _scores(20)),
+                (float((T.softmax(-1).sum(-1) - 1).abs().max()) for T in _scores(20)),
                 1e-12,
             ),
             equal("dimension of the set of softmax rows, L = 5", dimension["softmax"], 4),
@@ -164,9 +141,6 @@ def simplex_and_cube() -> Finding:
                 for a, rank in ranks.items()
             ),
         ),
-        correction="The simplex is compact together with its border, which softmax approaches and never reaches; the "
-        "hypercube is bounded in the same way. 'Without a constraint' is true of one row. The rows of an attention "
-        "matrix together are tied by its scores, of rank d_K at most, under sigmoid and softmax alike.",
         example=f"softmax([700, 0, 0]) has the smallest weight {smallest_weight:.0e}, not 0.",
     )
 
@@ -188,6 +162,3 @@ def _score_rank(activation: str, seed: int) -> int:
     A = layer(activation, seed, (8, 4, 3)).attention(sample(seed, 8, 4, 3).X)
     T = A.log() if activation == "softmax" else torch.logit(A)
     return numerical_rank(T - T.mean(-1, keepdim=True), tolerance=1e-10)
-
-
-CLAIMS = (into_unit_interval, convex_combinations, simplex_and_cube)

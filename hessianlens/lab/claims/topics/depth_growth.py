@@ -7,9 +7,11 @@ from itertools import pairwise
 
 from hessianlens.lab.claims.check import Check, at_least, at_most, close, share
 from hessianlens.lab.claims.definition import claim
+from hessianlens.lab.claims.draws import seeds
+from hessianlens.lab.claims.figures import largest, smallest
 from hessianlens.lab.claims.finding import Curves, Finding
 from hessianlens.lab.claims.networks import BLOCK, Network, growth, mean_norms, norms
-from hessianlens.lab.claims.samples import largest, seeds, smallest
+from hessianlens.lab.claims.wording import fixed
 
 SMALL = (0.01, 0.03, 0.1)
 PRACTICAL = (0.1, 0.3, 1.0)
@@ -47,14 +49,7 @@ def _deviations(sigmas: tuple[float, ...], within: float) -> tuple[Check, ...]:
     )
 
 
-@claim(
-    "P58",
-    source="Appendix G, Figure 6",
-    statement="For sigma in (0, 1) the query outer and functional blocks and the value outer block of every layer "
-    "scale exactly as predicted for a single layer.",
-    method="exponents of the mean norm over 4 seeds, networks of 2 and 3 blocks, d = 16, 16 sequences; last layer "
-    "exact, layers below with 8 probes; within 0.2 of 6, 5, 2 over sigma 0.01 to 0.1 and over 0.1 to 1",
-)
+@claim("P58")
 def layers_follow_rates() -> Finding:
     """Exponents of every layer."""
     small = _deviations(SMALL, 0.2)
@@ -62,32 +57,18 @@ def layers_follow_rates() -> Finding:
     return Finding(
         checks=small + _deviations(PRACTICAL, 0.2),
         conditional=small,
-        condition="sigma is below about 0.1; towards sigma = 1 the exponents of the lower layers rise",
         support=(
             at_least(
-                "smallest exponent of the input layer's functional query block, sigma 0.3 to 1",
-                smallest(near_one.values()),
-                5.2,
+                "smallest exponent of the input layer's functional query block, sigma 0.3 to 1", near_one.values(), 5.2
             ),
         ),
-        correction="The rates are exact as sigma goes to 0, in every layer. Within the range (0, 1) they are not: "
-        "terms of higher order, which the paper sees only for sigma above 1, already show between 0.3 and 1 in the "
-        "lower layers.",
         example="exponent of the input layer's functional query block between sigma = 0.3 and 1: "
         + ", ".join(f"{e:.2f} with {layers} layers" for layers, e in near_one.items())
         + ", predicted 5.",
     )
 
 
-@claim(
-    "P59",
-    source="Appendix G, Figure 6",
-    statement="For sigma in (0, 1) the norms of earlier layers are smaller, and the functional value block is "
-    "non-zero in every layer but the last, where it is zero.",
-    method="mean norms over 4 seeds at sigma 0.01, 0.03, 0.1, 0.3 of networks of 2 and 3 blocks, d = 16; every layer "
-    "against the next one, for the three predicted series; at least 90 % of the comparisons, since four networks "
-    "stand for the paper's twenty",
-)
+@claim("P59")
 def earlier_layers_lower() -> Finding:
     """Every layer against the next."""
     sigmas = (*SMALL, 0.3)
@@ -112,8 +93,8 @@ def earlier_layers_lower() -> Finding:
     return Finding(
         checks=(
             share("mean norms below those of the next layer", sum(pairs), len(pairs), 0.9),
-            at_most("largest |H_f(V,V)| / |H_o(V,V)| in the last layer, sigma = 0.1", largest(top), 1e-12),
-            at_least("smallest |H_f(V,V)| / |H_o(V,V)| in the layers below", smallest(below), 1e-6),
+            at_most("largest |H_f(V,V)| / |H_o(V,V)| in the last layer, sigma = 0.1", top, 1e-12),
+            at_least("smallest |H_f(V,V)| / |H_o(V,V)| in the layers below", below, 1e-6),
         )
     )
 
@@ -123,15 +104,7 @@ def _value_functional(layers: int, layer: int, seed: int) -> float:
     return found[layer, "v", "functional"] / found[layer, "v", "ggn"]
 
 
-@claim(
-    "P60",
-    source="Appendix G, Figure 6",
-    statement="For sigma > 1 the exponents grow with depth, as in deep linear attention, while the query block and "
-    "the value outer block of the top layer still follow the prediction for a single layer.",
-    method="exponents of the mean norm over 4 seeds, d = 32, 16 sequences, 1, 2 and 3 blocks: of the input layer's "
-    "full blocks over sigma 1 to 2 and 2 to 6, which must rise by 0.3 a layer, and of the top layer's full query block "
-    "(within 0.5 of 5) and outer value block (within 0.5 of 2) over 1 to 6",
-)
+@claim("P60")
 def depth_beyond_one() -> Finding:
     """Exponents of the input and the top layer for large embeddings."""
     nets = [replace(BLOCK, layers=layers) for layers in (1, 2, 3)]
@@ -161,21 +134,16 @@ def depth_beyond_one() -> Finding:
             ),
         ),
         conditional=rising,
-        condition="sigma lies between 1 and about 2, and only the first half of the statement is meant: that the "
-        "exponents of the input layer grow with depth",
         support=(
-            at_most("largest exponent of the top layer's full query block, sigma 1 to 6", largest(query), 4.5),
-            at_most("largest exponent of the top layer's outer value block, sigma 1 to 6", largest(value), 1.7),
+            at_most("largest exponent of the top layer's full query block, sigma 1 to 6", query, 4.5),
+            at_most("largest exponent of the top layer's outer value block, sigma 1 to 6", value, 1.7),
             at_most(
                 "exponent of the input layer's W_Q, 2 layers, sigma 1 to 2 (linear attention: 18)", near["q"][1], 12
             ),
         ),
-        correction="Just above sigma = 1 the input layer's exponents do rise with every further layer, by far less "
-        "than in linear attention. Beyond sigma = 2 attention becomes one-hot, and a further layer may raise the "
-        "exponent or lower it. The top layer grows more slowly than predicted, in the query and in the value block.",
-        example=f"input layer, 1, 2, 3 blocks: W_Q {_listed(near['q'])} over sigma 1 to 2, {_listed(far['q'])} over 2 "
-        f"to 6; W_V {_listed(near['v'])} and {_listed(far['v'])}. Top layer, sigma 1 to 6, 2 and 3 blocks: full W_Q "
-        f"{_listed(query)} (predicted 5), outer W_V {_listed(value)} (predicted 2).",
+        example=f"input layer, 1, 2, 3 blocks: W_Q {fixed(near['q'])} over sigma 1 to 2, {fixed(far['q'])} over 2 "
+        f"to 6; W_V {fixed(near['v'])} and {fixed(far['v'])}. Top layer, sigma 1 to 6, 2 and 3 blocks: full W_Q "
+        f"{fixed(query)} (predicted 5), outer W_V {fixed(value)} (predicted 2).",
     )
 
 
@@ -183,18 +151,7 @@ def _rise(exponents: list[float]) -> float:
     return smallest(b - a for a, b in pairwise(exponents))
 
 
-def _listed(exponents: list[float]) -> str:
-    return ", ".join(f"{e:.1f}" for e in exponents)
-
-
-@claim(
-    "A28",
-    source="What this implies for how Transformers are trained",
-    statement="Stacking D linear attention layers makes the diagonal blocks of the Hessian grow as the 3^D-th power "
-    "of the covariance: X^18 for D = 2, X^54 for D = 3.",
-    method="stacks of 2 and 3 layers without MLP and skip connections, square loss, d = 16, 16 sequences, 2 seeds: "
-    "exponents of the outer product and of the full blocks of every layer over sigma 0.02 to 0.1, within 0.5",
-)
+@claim("A28")
 def linear_stack() -> Finding:
     """Outer product and full blocks of linear stacks."""
     sigmas, repeats = (0.02, 0.05, 0.1), 2
@@ -214,7 +171,6 @@ def linear_stack() -> Finding:
     return Finding(
         checks=outer + last + tuple(matches("full", d, range(d - 1), "full block, layers below") for d in DEPTHS),
         conditional=outer + last,
-        condition="one looks at the outer product, at the last layer, or at embeddings of scale 1 and above.",
         support=(
             close(
                 "mean exponent of the full blocks below the last layer, D = 2", sum(below[2]) / len(below[2]), 9, 0.5
@@ -229,10 +185,6 @@ def linear_stack() -> Finding:
                 0.5,
             ),
         ),
-        correction="The outer product of every layer has these powers. The full blocks of the layers below the last "
-        "also have a functional part, since the output is quadratic or higher in their weights; it contains the "
-        "output once and not twice, so that for small sigma these blocks grow with half the exponent, 9 and 27. From "
-        "sigma = 1 on the outer product is the larger part and the powers are as claimed.",
         example=f"D = 2, input layer, sigma 0.02 to 0.1: full query block {below[2][0]:.1f}, its outer product "
         f"{exponents('ggn', 2, range(1))[0]:.1f}.",
         curves=_stack_curves(nets[2], repeats),
@@ -246,7 +198,4 @@ def _stack_curves(network: Network, repeats: int) -> Curves:
         for layer in range(network.layers)
         for part in ("ggn", "full")
     }
-    return Curves("standard deviation of the embeddings", "|block of W_Q|, D = 2", drawn, log_x=True, log_y=True)
-
-
-CLAIMS = (layers_follow_rates, earlier_layers_lower, depth_beyond_one, linear_stack)
+    return Curves.log_log("standard deviation of the embeddings", "|block of W_Q|, D = 2", drawn)

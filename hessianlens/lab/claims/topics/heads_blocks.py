@@ -11,8 +11,11 @@ from torch import Tensor
 from hessianlens.attention import MultiHeadAttention, SelfAttention
 from hessianlens.lab.claims.check import Check, at_least, at_most, close, true
 from hessianlens.lab.claims.definition import claim
+from hessianlens.lab.claims.draws import measured, seeds
+from hessianlens.lab.claims.figures import EXACT, gap, largest, smallest
 from hessianlens.lab.claims.finding import Curves, Finding
-from hessianlens.lab.claims.samples import EXACT, gap, largest, measured, normal, seeds, smallest
+from hessianlens.lab.claims.measures import block_norm
+from hessianlens.lab.claims.samples import normal
 from hessianlens.lab.claims.witness import Weights, Witness, attention_output, mean_square, softmax_rows
 from hessianlens.lab.experiments.common.means import geometric_mean
 from hessianlens.losses import SquareLoss
@@ -73,33 +76,20 @@ def _jacobian_gaps() -> tuple[list[float], list[float], list[float]]:
     return other, own, printed
 
 
-@claim(
-    "P52",
-    source="Appendix E, Remark E.1",
-    statement="The Jacobian with respect to a head's weights depends on that head's weights alone and has the printed "
-    "form.",
-    method="jacrev of 2 and 3 heads, 3 shapes x 3 seeds, blocks Q, K, V: change when another head is drawn anew, "
-    "change when the head itself is, distance from the printed formula; float64",
-)
+@claim("P52")
 def jacobian_of_a_head() -> Finding:
     """Another head drawn anew, and the printed form."""
     other, own, printed = _jacobian_gaps()
     return Finding(
         checks=(
-            at_most("largest change when another head is drawn anew", largest(other), EXACT),
-            at_least("smallest change when the head itself is drawn anew", smallest(own), 1e-3),
-            at_most("largest distance from Remark E.1", largest(printed), EXACT),
+            at_most("largest change when another head is drawn anew", other, EXACT),
+            at_least("smallest change when the head itself is drawn anew", own, 1e-3),
+            at_most("largest distance from Remark E.1", printed, EXACT),
         )
     )
 
 
-@claim(
-    "P53",
-    source="Appendix E",
-    statement="Functional blocks between two heads are zero, whatever the loss.",
-    method="functional Hessian by automatic differentiation, 3 shapes x 3 seeds, square loss and cross-entropy, every "
-    "pair of blocks of different heads, relative to the whole; blocks within a head must not vanish",
-)
+@claim("P53")
 def between_heads() -> Finding:
     """Two losses."""
     across: dict[str, list[float]] = {"square loss": [], "cross-entropy": []}
@@ -119,8 +109,8 @@ def between_heads() -> Finding:
                 )
     return Finding(
         checks=(
-            *(at_most(f"largest functional entry between heads, {n}", largest(v), 1e-14) for n, v in across.items()),
-            at_least("smallest norm of the outer product between heads", smallest(outer), 1e-6),
+            *(at_most(f"largest functional entry between heads, {n}", v, 1e-14) for n, v in across.items()),
+            at_least("smallest norm of the outer product between heads", outer, 1e-6),
         )
     )
 
@@ -146,14 +136,7 @@ def zero_share(heads: int, d: int = 8) -> float:
     return smallest(shares)
 
 
-@claim(
-    "P54",
-    source="Appendix E",
-    statement="For fixed d_V and d_K = d_V / H the functional Hessian becomes sparser with every further head, and "
-    "most entries of the Hessian are the outer product alone.",
-    method="share of exactly zero entries of the functional Hessian, d_V = 8, H = 1, 2, 4, two seeds; growing with H, "
-    "and above one half from H = 2 on",
-)
+@claim("P54")
 def sparser_with_heads() -> Finding:
     """Zero entries counted."""
     shares = {heads: zero_share(heads) for heads in (1, 2, 4)}
@@ -187,16 +170,10 @@ def _dominance() -> dict[float, dict[int, list[float]]]:
 
 
 def _part_ratio(H: AttentionHessian) -> float:
-    return float(H.outer[:].frobenius_norm()) / float(H.functional[:].frobenius_norm())
+    return block_norm(H, "outer") / block_norm(H, "functional")
 
 
-@claim(
-    "P55",
-    source="Appendix E, heading",
-    statement="With more heads the outer product dominates the Hessian.",
-    method="|H_o| / |H_f| of one layer, d = 16, d_K = 16 / H, H = 1, 2, 4, 10 tokens of scale 0.1 and 1, 3 seeds; "
-    "domination: a ratio of at least 3 at H = 4 and at least 1.5 times that at H = 1",
-)
+@claim("P55")
 def outer_dominates() -> Finding:
     """Norms over the number of heads, for small and larger tokens."""
     found = {scale: {h: geometric_mean(r) for h, r in by_heads.items()} for scale, by_heads in _dominance().items()}
@@ -214,21 +191,11 @@ def outer_dominates() -> Finding:
     return Finding(
         checks=tuple(check for scale in found for check in dominates(scale)),
         conditional=dominates(0.1),
-        condition="the tokens are small (attention nearly uniform), or entries are counted and not weighed (see P54).",
         support=(at_most("|H_o| / |H_f| at H = 4, tokens of scale 1", found[1.0][4], 3),),
-        correction="That the blocks between heads have no functional part makes most entries outer-product entries; "
-        "it does not make them large. With small tokens all heads attend alike and the inter-head value blocks add "
-        "up, so the outer product gains roughly the square root of H. With tokens of scale one the heads differ and "
-        "the ratio of the two norms hardly depends on H.",
         example=f"|H_o| / |H_f| for H = 1, 2, 4: {shown}.",
-        curves=Curves(
+        curves=Curves.log_log(
             "heads H",
             "|H_o| / |H_f|",
             {f"tokens of scale {s:g}": (tuple(map(float, HEADS)), tuple(r.values())) for s, r in found.items()},
-            log_x=True,
-            log_y=True,
         ),
     )
-
-
-CLAIMS = (jacobian_of_a_head, between_heads, sparser_with_heads, outer_dominates)

@@ -8,65 +8,39 @@ import torch
 
 from hessianlens.lab.claims.check import Check, at_least, at_most, close, equal, share
 from hessianlens.lab.claims.definition import claim
+from hessianlens.lab.claims.figures import EXACT, ROUNDING, farthest, gap, largest, negatives, relative_minimum, same
 from hessianlens.lab.claims.finding import Finding
-from hessianlens.lab.claims.samples import (
-    EXACT,
-    Sample,
-    described,
-    farthest,
-    gap,
-    largest,
-    many_samples,
-    numbers,
-    relative_minimum,
-    sample,
-    seeds,
-    small_samples,
-    smallest,
-)
+from hessianlens.lab.claims.measures import block_norm
+from hessianlens.lab.claims.samples import Sample, described, first_sample, many_samples, small_samples
 from hessianlens.lab.claims.witness import Witness, mean_square
-from hessianlens.theory import AttentionHessian, attention_hessian, paper
+from hessianlens.lab.claims.wording import numbers
+from hessianlens.theory import paper
 from hessianlens.theory.paper import kron
 
-FORMULA = "3 seeds x 4 shapes, against torch.func, relative difference at most 1e-10"
 BLOCKS = ("QQ", "KK", "VV", "QK", "VQ", "VK")
-ROUNDING = -1e-10
-"""A relative eigenvalue above this is not called negative."""
 
 
 def _remark_checks(part: str, pairs: tuple[str, ...]) -> tuple[Check, ...]:
     printed = {"outer": paper.remark_4_1_outer, "functional": paper.remark_4_1_functional}[part]
     return tuple(
-        at_most(
-            f"{part} {pair}, largest relative difference",
-            largest(
-                gap(printed(s.setting, pair[0], pair[1]), s.linear.witness.block(part, *pair))  # type: ignore[arg-type]
+        same(
+            f"{part} {pair}",
+            (
+                (printed(s.setting, pair[0], pair[1]), s.linear.witness.block(part, *pair))  # type: ignore[arg-type]
                 for s in small_samples()
             ),
-            EXACT,
         )
         for pair in pairs
     )
 
 
-@claim(
-    "P14",
-    source="Remark 4.1",
-    statement="Closed forms of the outer-product blocks VV, QQ, VQ and QK of linear self-attention.",
-    method="the printed products of the covariance and the weights; " + FORMULA,
-)
+@claim("P14")
 def linear_outer_blocks() -> Finding:
     """The four printed blocks."""
     return Finding(checks=_remark_checks("outer", ("VV", "QQ", "VQ", "QK")))
 
 
-@claim(
-    "P15",
-    source="Remark 4.1",
-    statement="Of the functional blocks of linear self-attention only the off-diagonal ones are non-zero; closed forms"
-    " of VQ and QK.",
-    method="the printed products; norms of all blocks by autograd; " + FORMULA,
-)
+@claim("P15")
 def linear_functional_blocks() -> Finding:
     """Two printed blocks, zeros on the diagonal and nothing else zero."""
     sizes = {
@@ -76,21 +50,16 @@ def linear_functional_blocks() -> Finding:
     return Finding(
         checks=(
             *_remark_checks("functional", ("VQ", "QK")),
-            *(at_most(f"largest entry of functional {p}", largest(sizes[p]), 0.0) for p in ("QQ", "KK", "VV")),
+            *(at_most(f"largest entry of functional {p}", sizes[p], 0.0) for p in ("QQ", "KK", "VV")),
             *(
-                at_least(f"largest entry of functional {p}, smallest of {len(sizes[p])}", smallest(sizes[p]), 1e-6)
+                at_least(f"largest entry of functional {p}, smallest of {len(sizes[p])}", sizes[p], 1e-6)
                 for p in ("QK", "VQ", "VK")
             ),
         )
     )
 
 
-@claim(
-    "P16",
-    source="Section 4.1, before Remark 4.1",
-    statement="Without softmax the first derivative of A by T is the identity of size d_V^2 and the second is zero.",
-    method="jacrev and its jacrev of the identity map at 4 shapes (L, d_V, d_K)",
-)
+@claim("P16")
 def derivative_of_the_identity() -> Finding:
     """The derivative of an L x L matrix by itself has L^2 rows."""
     shapes = sorted({s.shape for s in small_samples()})
@@ -110,21 +79,11 @@ def derivative_of_the_identity() -> Finding:
             *(equal(f"rows of dA/dT at L = {n}, against L^2", rows, n**2) for n, rows in by_length.items()),
             *_remark_checks("outer", ("QQ",)),
         ),
-        correction="A and T are L x L, so the first derivative is the identity of size L^2. The printed size is right"
-        " only if the sequence is as long as the tokens are wide. Remark 4.1 itself uses the right size.",
         example=f"L = {L}, d_V = {d}: dA/dT has {sizes[L, d, k]} rows, the printed identity {d * d}.",
     )
 
 
-@claim(
-    "P42",
-    source="Section 4.1, softmax makes the Hessian block-heterogeneous",
-    statement="Without softmax all outer blocks depend cubically on the covariance, the non-zero functional blocks"
-    " linearly on X kron Sigma, and the number of weight matrices is the same in all outer blocks and in all non-zero"
-    " functional blocks.",
-    method="exact powers: tokens doubled (6 in X outer, 3 functional with the residual held), all weights doubled (4"
-    " outer, 1 functional), 3 seeds x 4 shapes, to 1e-9",
-)
+@claim("P42")
 def powers_without_softmax() -> Finding:
     """Without the softmax every block is a polynomial of one degree, so a doubling shows it exactly."""
     checks = []
@@ -142,37 +101,21 @@ def powers_without_softmax() -> Finding:
 
 def _powers(one: Sample, tokens: float, weights: float) -> dict[tuple[str, str], float]:
     """log2 of what doubling the tokens or the weights does to every block that is not zero, by part and block."""
-    layer, factor = one.linear.layer, 2 / one.Y.numel()
+    layer = one.linear.layer
     scaled = layer.with_parameters({n: weights * w for n, w in one.weights.items()})
-    before, after = (
-        attention_hessian(at, x * one.X, grad=factor * one.Y, curvature=factor)
-        for at, x in ((layer, 1.0), (scaled, tokens))
-    )
+    before, after = one.held(layer), one.held(scaled, tokens * one.X)
     blocks = [("outer", b) for b in BLOCKS] + [("functional", b) for b in BLOCKS if b[0] != b[1]]
-    return {(p, b): math.log2(_norm(after, p, b) / _norm(before, p, b)) for p, b in blocks}
+    return {(p, b): math.log2(block_norm(after, p, b) / block_norm(before, p, b)) for p, b in blocks}
 
 
-def _norm(H: AttentionHessian, part: str, block: str) -> float:
-    return float(H.part(part)[block[0], block[1]].frobenius_norm())
-
-
-@claim(
-    "P43",
-    source="Table 1",
-    statement="The Hessian of a linear MLP is of order Sigma (outer) and Omega (functional), that of linear attention"
-    " of order Sigma^3 and Omega Sigma, with Omega = X^T (F - Y) / L.",
-    method="all blocks rebuilt from Sigma, Omega and the weights alone (no token, no residual), two-layer linear MLP"
-    " and linear attention, against torch, 3 seeds x 4 shapes, relative difference at most 1e-10",
-)
+@claim("P43")
 def covariances_suffice() -> Finding:
     """Blocks from the two covariances and nothing else of the data."""
     gaps: dict[str, list[float]] = {}
     for one in small_samples():
         for name, value in {**_mlp_gaps(one), **_attention_gaps(one)}.items():
             gaps.setdefault(name, []).append(value)
-    return Finding(
-        checks=tuple(at_most(f"{name}, largest relative difference", largest(v), EXACT) for name, v in gaps.items())
-    )
+    return Finding(checks=tuple(at_most(f"{name}, largest relative difference", v, EXACT) for name, v in gaps.items()))
 
 
 def _mlp_gaps(one: Sample) -> dict[str, float]:
@@ -215,39 +158,27 @@ def diagonal_minima(activation: str, block: str) -> list[float]:
     return [relative_minimum(s.hessian.full[block, block].to_dense()) for s in chosen]
 
 
-@claim(
-    "P44",
-    source="Section 4.1, softmax makes the diagonal blocks more indefinite",
-    statement="Softmax makes the diagonal blocks of the Hessian (more) indefinite.",
-    method="smallest eigenvalue of each diagonal block over its largest absolute one, 50 layers (L = 6, d_V = 4, d_K ="
-    " 3) with random targets, softmax; negative means below -1e-10",
-)
+@claim("P44")
 def softmax_makes_blocks_indefinite() -> Finding:
     """True for the query and key blocks away from a perfect fit; the value block has no functional part."""
     found = {b: diagonal_minima("softmax", b) for b in "QKV"}
     linear = {b: diagonal_minima("linear", b) for b in "QK"}
     fitted = [relative_minimum(s.at_target.hessian.full["Q", "Q"].to_dense()) for s in many_samples()]
-    one = next(
-        s for s in (sample(seed, 2, 1, 1) for seed in seeds(100)) if float(s.witness.block("full", "Q", "Q")) < 0
-    )
-    counted = {b: share(f"{b}{b} blocks with a negative eigenvalue", _negative(v), 50, 0.9) for b, v in found.items()}
+    one = first_sample((2, 1, 1), lambda s: float(s.witness.block("full", "Q", "Q")) < 0)
+    counted = {b: share(f"{b}{b} blocks with a negative eigenvalue", negatives(v), 50, 0.9) for b, v in found.items()}
     return Finding(
         checks=tuple(counted.values()),
         conditional=(
             counted["Q"],
             counted["K"],
             *(
-                at_least(f"linear attention, {b}{b}: smallest relative eigenvalue", smallest(v), ROUNDING)
+                at_least(f"linear attention, {b}{b}: smallest relative eigenvalue", v, ROUNDING)
                 for b, v in linear.items()
             ),
         ),
-        condition="the query and key blocks are meant, at a residual that is not zero",
-        correction="The value block stays positive semi-definite with softmax, because F is linear in W_V. The query"
-        " and key blocks become indefinite through the third attention moment weighted by the residual; at a perfect"
-        " fit they are positive semi-definite too.",
         support=(
-            at_least("softmax, VV: smallest relative eigenvalue of 50", smallest(found["V"]), ROUNDING),
-            at_least("softmax at zero residual, QQ: smallest relative eigenvalue of 50", smallest(fitted), ROUNDING),
+            at_least("softmax, VV: smallest relative eigenvalue of 50", found["V"], ROUNDING),
+            at_least("softmax at zero residual, QQ: smallest relative eigenvalue of 50", fitted, ROUNDING),
         ),
         example=f"{described(one)}: H(V,V) ="
         f" {numbers(one.witness.block('full', 'V', 'V')[0, 0])}, H(Q,Q) ="
@@ -257,18 +188,7 @@ def softmax_makes_blocks_indefinite() -> Finding:
     )
 
 
-def _negative(values: list[float]) -> int:
-    return sum(v < ROUNDING for v in values)
-
-
-@claim(
-    "P45",
-    source="Section 4.1, softmax makes the diagonal blocks more indefinite",
-    statement="Without softmax the diagonal blocks are given by the outer product alone and are positive"
-    " semi-definite.",
-    method="50 layers (L = 6, d_V = 4, d_K = 3) with random targets: norm of the functional diagonal blocks, and"
-    " smallest eigenvalue over the largest",
-)
+@claim("P45")
 def linear_blocks_are_semi_definite() -> Finding:
     """Block-hollow functional part, so that the diagonal is a Gram matrix."""
     functional = [
@@ -276,23 +196,10 @@ def linear_blocks_are_semi_definite() -> Finding:
     ]
     return Finding(
         checks=(
-            at_most("largest entry of a functional diagonal block", largest(functional), 0.0),
+            at_most("largest entry of a functional diagonal block", functional, 0.0),
             *(
-                at_least(
-                    f"{b}{b}: smallest relative eigenvalue of 50", smallest(diagonal_minima("linear", b)), ROUNDING
-                )
+                at_least(f"{b}{b}: smallest relative eigenvalue of 50", diagonal_minima("linear", b), ROUNDING)
                 for b in "QKV"
             ),
         )
     )
-
-
-CLAIMS = (
-    linear_outer_blocks,
-    linear_functional_blocks,
-    derivative_of_the_identity,
-    powers_without_softmax,
-    covariances_suffice,
-    softmax_makes_blocks_indefinite,
-    linear_blocks_are_semi_definite,
-)

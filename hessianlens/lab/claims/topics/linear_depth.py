@@ -10,8 +10,10 @@ from torch import Tensor
 
 from hessianlens.lab.claims.check import at_least, at_most, close
 from hessianlens.lab.claims.definition import claim
+from hessianlens.lab.claims.draws import first_seed, measured, seeds
+from hessianlens.lab.claims.figures import largest
 from hessianlens.lab.claims.finding import Curves, Finding
-from hessianlens.lab.claims.samples import largest, measured, normal, seeds
+from hessianlens.lab.claims.samples import normal
 from hessianlens.lab.claims.witness import Weights, Witness, mean_square
 
 L, WIDTH = 3, 2
@@ -53,16 +55,7 @@ def _farthest(values: list[float], wanted: float) -> float:
     return max(values, key=lambda v: abs(v - wanted))
 
 
-@claim(
-    "P46",
-    source="Section 4.1, linear self-attention vs MLP; Appendix G, on Figure 7",
-    statement="With D stacked linear attention layers the diagonal blocks of the Hessian contain 3^D covariances of the"
-    " input, because the Jacobian by any weight contains 3^D copies of X: the outer product follows this rate, the full"
-    " blocks do so in the last layer at any scale and in the others at larger scales.",
-    method="degree in X from doubling the tokens, all weights of D = 1, 2, 3 layers (L = 3, d_V = d_K = 2), target of"
-    " scale 1, 3 seeds; 2 * 3^D wanted for the outer product and the last layer's full blocks at token scale 0.03, and"
-    " for all full blocks at token scale 30",
-)
+@claim("P46")
 def degree_of_stacked_attention() -> Finding:
     """The stated degree; at small scale lower layers have a functional part of half that degree."""
     small = {d: _degrees(d, "full", 1.0, SMALL) for d in DEPTHS}
@@ -84,9 +77,6 @@ def degree_of_stacked_attention() -> Finding:
                 (f"full blocks at scale {LARGE:g}", worst(large, d)),
             )
         ),
-        correction="Below the last layer F is not linear in a weight. The functional part of such a diagonal block has"
-        " degree 3^D times the residual, and for tokens that are small against the target this part leads: the full"
-        " block then has half the stated degree. Section 4.1 does not say so, Appendix G does.",
         support=(
             close(
                 f"D = 2, degree of the full first query block at scale {SMALL:g}, farthest",
@@ -104,7 +94,7 @@ def degree_of_stacked_attention() -> Finding:
 
 def _stack_curves() -> Curves:
     scales = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
-    found = [_attention_witness(seeds(1)[0], 2, scale, 1.0) for scale in scales]
+    found = [_attention_witness(first_seed(), 2, scale, 1.0) for scale in scales]
     drawn = {
         f"layer {layer + 1}, {name}": (
             scales,
@@ -113,7 +103,7 @@ def _stack_curves() -> Curves:
         for layer in (0, 1)
         for part, name in (("outer", "outer product"), ("full", "full"))
     }
-    return Curves("scale of the tokens", "norm of the W_Q block, D = 2", drawn, log_x=True, log_y=True)
+    return Curves.log_log("scale of the tokens", "norm of the W_Q block, D = 2", drawn)
 
 
 def _mlp(X: Tensor, w: Weights, activation: Callable[[Tensor], Tensor]) -> Tensor:
@@ -133,13 +123,7 @@ def _unchanged(x: Tensor) -> Tensor:
     return x
 
 
-@claim(
-    "P47",
-    source="Section 4.1, linear self-attention vs MLP; Figure 8",
-    statement="A diagonal block of the Hessian of a linear MLP contains two copies of the data at any depth.",
-    method="degree in X of every diagonal block of the full Hessian from doubling the inputs, depth 1 to 5, 3 seeds,"
-    " width 3, to 1e-9",
-)
+@claim("P47")
 def degree_of_linear_mlps() -> Finding:
     """Jacobian linear in the input, no functional part on the diagonal."""
     checks = []
@@ -176,15 +160,7 @@ def _hollow_sizes() -> dict[str, float]:
     }
 
 
-@claim(
-    "P48",
-    source="Section 2, Hessian of MLPs and CNNs",
-    statement="The functional Hessian of a linear MLP has zero diagonal blocks, and so has that of an MLP with any"
-    " piecewise non-linearity, almost everywhere.",
-    method="norm of the functional diagonal blocks over that of the functional Hessian, three-layer MLPs, 5 seeds, by"
-    " automatic differentiation: linear, ReLU, leaky ReLU, and squared ReLU, which is piecewise quadratic; exactly zero"
-    " wanted",
-)
+@claim("P48")
 def hollow_mlps() -> Finding:
     """Zero where the non-linearity is piecewise linear."""
     found = _hollow_sizes()
@@ -193,10 +169,6 @@ def hollow_mlps() -> Finding:
     return Finding(
         checks=tuple(checks.values()),
         conditional=tuple(checks[n] for n in PIECEWISE_LINEAR),
-        condition="the non-linearity is piecewise linear, as ReLU is and as Section 1 calls it",
-        correction="Between kinks a piecewise linear network is a polynomial in which each weight matrix occurs once,"
-        " so its second derivative by one matrix is zero. Pieces that are not linear break this: with squared ReLU the"
-        " lower layers have a functional diagonal block.",
         support=(at_least("squared ReLU: largest share of a functional diagonal block", found["squared ReLU"], 1e-3),),
         example="F = relu(x W_1)^2 W_2 with x = W_1 = W_2 = 1 and target 0: the functional Hessian of W_1 is"
         f" {scalar:g}; with relu(x W_1) W_2 it is 0.",
@@ -207,6 +179,3 @@ def _scalar_example() -> float:
     one = torch.ones(1, 1, dtype=torch.float64)
     witness = Witness(lambda w: torch.relu(one @ w["1"]) ** 2 @ w["2"], {"1": one, "2": one}, mean_square(0 * one))
     return float(witness.block("functional", "1", "1"))
-
-
-CLAIMS = (degree_of_stacked_attention, degree_of_linear_mlps, hollow_mlps)

@@ -12,19 +12,11 @@ from torch import Tensor
 from hessianlens.attention import second_moment, third_moment
 from hessianlens.lab.claims.check import at_least, at_most, close
 from hessianlens.lab.claims.definition import claim
+from hessianlens.lab.claims.draws import first_seed, measured, seeds
+from hessianlens.lab.claims.figures import median, slope
 from hessianlens.lab.claims.finding import Curves, Finding
-from hessianlens.lab.claims.measures import query_key_norm
-from hessianlens.lab.claims.samples import (
-    Sample,
-    holding,
-    largest,
-    measured,
-    normal,
-    sample,
-    seeds,
-    slope,
-    smallest,
-)
+from hessianlens.lab.claims.measures import block_norm, query_key_norm
+from hessianlens.lab.claims.samples import Sample, holding, normal, sample
 from hessianlens.losses import SquareLoss
 from hessianlens.theory import AttentionHessian, attention_hessian
 
@@ -49,14 +41,7 @@ def _spreads(kind: str) -> tuple[float, ...]:
     return tuple(sum(_score_spread(100 * s, *cases[kind](k)) for s in seeds(5)) / 5 for k in WIDTHS)
 
 
-@claim(
-    "P37",
-    source="Section 3.2",
-    statement="At initialisation and for large d_K attention is uniform almost surely: the scores do not depend on the"
-    " data.",
-    method="standard deviation of the scores of 8 random tokens with weights N(0, 0.64/d_V), d_K = 16 to 1024, 5"
-    " seeds; for d_V fixed, d_V = d_K, and embeddings drawn like the weights; a falling power of d_K wanted",
-)
+@claim("P37")
 def uniform_attention_at_initialisation() -> Finding:
     """The divisor sqrt(d_K) cancels the growth of the inner product: the spread does not shrink with d_K alone."""
     fixed, square = "d_V = 16, tokens N(0, 1)", "d_V = d_K, tokens N(0, 1)"
@@ -69,71 +54,49 @@ def uniform_attention_at_initialisation() -> Finding:
             close(f"power of d_K in the spread, {small}", powers[small], -1, 0.1),
             close(f"power of d_K in the spread, {divided}", powers[divided], -0.5, 0.1),
         ),
-        condition="the tokens become short as the width grows, as embeddings drawn like the weights, N(0, 0.64/d_V)"
-        " with d_V = d_K, do; or the scores are divided by d_K instead of sqrt(d_K)",
-        correction="A score q.k / sqrt(d_K) has, given the tokens, standard deviation |x_i| |x_j| 0.64/d_V, which d_K"
-        " does not enter. Large d_K alone makes scores Gaussian, not small. They vanish when the tokens do, or with a"
-        " divisor that grows faster than sqrt(d_K).",
         support=tuple(close(f"power of d_K in the spread, {k}", powers[k], 0, 0.1) for k in (fixed, square)),
         example=f"d_V = 16, tokens N(0, 1): the scores have standard deviation {found[fixed][0]:.2f} at d_K = 16 and"
         f" {found[fixed][-1]:.2f} at d_K = 1024; with d_V = d_K and embeddings N(0, 0.64/d_V) it falls from"
         f" {found[small][0]:.3f} to {found[small][-1]:.5f}.",
-        curves=Curves(
+        curves=Curves.log_log(
             "d_K",
             "standard deviation of the scores",
             {kind: (tuple(map(float, WIDTHS)), values) for kind, values in found.items()},
-            log_x=True,
-            log_y=True,
         ),
     )
 
 
-@claim(
-    "P38",
-    source="Section 3.2",
-    statement="With attention that does not depend on the data, sequences of more similar words give a smaller"
-    " query-key contribution.",
-    method="tokens mu + eps z, attention held uniform, loss gradient and curvature held; query-key norms for eps from 1"
-    " to 0.0001, 5 seeds: falling with eps, with the powers that M_2 and M_3 predict (outer QQ 4, functional QQ 3,"
-    " T-functional 2), the value block not",
-)
+@claim("P38")
 def similar_tokens() -> Finding:
     """Moments shrink with the spread of the tokens."""
     spreads = (1.0, 0.3, 0.1, 0.01, 0.001, 0.0001)
     runs = [[_at_spread(seed, eps) for eps in spreads] for seed in seeds(5)]
     totals = [[query_key_norm(H, "full") for H in run] for run in runs]
     wanted = {("outer", "QQ"): 4, ("functional", "QQ"): 3, ("t_functional", "QK"): 2}
-    powers = {
-        key: [
-            slope(spreads[3:], [float(H.part(key[0])[tuple(key[1])].frobenius_norm()) for H in run[3:]]) for run in runs
-        ]
-        for key in wanted
-    }
-    values = [float(run[-1].outer["V", "V"].frobenius_norm() / run[2].outer["V", "V"].frobenius_norm()) for run in runs]
+    powers = {key: [slope(spreads[3:], [block_norm(H, *key) for H in run[3:]]) for run in runs] for key in wanted}
+    values = [block_norm(run[-1], "outer", "VV") / block_norm(run[2], "outer", "VV") for run in runs]
     return Finding(
         checks=(
             at_most(
                 "query-key norm over that at the next larger spread, largest",
-                largest(b / a for run in totals for a, b in pairwise(run)),
+                (b / a for run in totals for a, b in pairwise(run)),
                 0.5,
             ),
             *(
                 close(
                     f"power of eps in {part.replace('t_', 'T-')} {block}, farthest of 5 seeds",
-                    max(p, key=lambda v: abs(v - wanted[part, block])),
+                    p,
                     wanted[part, block],
                     0.1,
                 )
                 for (part, block), p in powers.items()
             ),
-            at_least("value block at the smallest eps over that at 0.1, smallest", smallest(values), 0.5),
+            at_least("value block at the smallest eps over that at 0.1, smallest", values, 0.5),
         ),
-        curves=Curves(
+        curves=Curves.log_log(
             "spread of the tokens",
             "norm of the query-key part, uniform attention",
             {f"seed {s}": (spreads, tuple(run)) for s, run in zip(seeds(3), totals, strict=False)},
-            log_x=True,
-            log_y=True,
         ),
     )
 
@@ -145,15 +108,7 @@ def _at_spread(seed: int, eps: float) -> AttentionHessian:
     return attention_hessian(holding(one.layer, X, uniform), X, grad=one.Y / 12, curvature=1 / 12)
 
 
-@claim(
-    "P39",
-    source="Section 3.2",
-    statement="If tokens attend to one token only, the second and third central moments of their rows are zero and the"
-    " query-key part of the Hessian vanishes.",
-    method="exactly one-hot attention (all but one entry hidden), 10 seeds: moments and query-key blocks zero;"
-    " attention held at a one-hot matrix mixed with a share eps of uniform, eps from 0.1 to 1e-6, weights and tokens"
-    " fixed, 10 seeds: power of eps in the query-key norm",
-)
+@claim("P39")
 def one_hot_attention() -> Finding:
     """Exactly one-hot rows, and rows that become one-hot."""
     exact = [_one_hot(seed) for seed in seeds(10)]
@@ -162,17 +117,15 @@ def one_hot_attention() -> Finding:
     powers = [slope(shares[2:], run[2:]) for run in runs]
     return Finding(
         checks=(
-            at_most("one-hot rows: largest entry of M_2 and M_3", largest(m for m, _, _ in exact), 1e-25),
-            at_most("one-hot rows: largest norm of a query-key block", largest(q for _, q, _ in exact), 1e-25),
-            at_least("one-hot rows: smallest norm of the value block", smallest(v for _, _, v in exact), 1e-3),
-            at_least("power of eps in the query-key norm, smallest of 10 seeds", smallest(powers), 0.95),
+            at_most("one-hot rows: largest entry of M_2 and M_3", (m for m, _, _ in exact), 1e-25),
+            at_most("one-hot rows: largest norm of a query-key block", (q for _, q, _ in exact), 1e-25),
+            at_least("one-hot rows: smallest norm of the value block", (v for _, _, v in exact), 1e-3),
+            at_least("power of eps in the query-key norm, smallest of 10 seeds", powers, 0.95),
         ),
-        curves=Curves(
+        curves=Curves.log_log(
             "share of uniform attention",
             "norm of the query-key part",
             {f"seed {s}": (shares, tuple(run)) for s, run in zip(seeds(3), runs, strict=False)},
-            log_x=True,
-            log_y=True,
         ),
     )
 
@@ -191,51 +144,30 @@ def _one_hot(seed: int) -> tuple[float, float, float]:
     H = attention_hessian(replace(one.layer, mask=mask), one.X, SquareLoss(one.Y))
     A = H.heads[0].weights[0]
     moments = max(float(second_moment(A, one.X).abs().max()), float(third_moment(A, one.X).abs().max()))
-    return moments, query_key_norm(H, "full"), float(H.full["V", "V"].frobenius_norm())
+    return moments, query_key_norm(H, "full"), block_norm(H, "full", "VV")
 
 
-@claim(
-    "P40",
-    source="Section 3.2",
-    statement="For a fixed sequence, if attention is highly dispersed across tokens, the query-key outer-product"
-    " Hessian dominates.",
-    method="norm of the query-key outer part over the functional part at exactly uniform attention, a fixed N(0, 1)"
-    " residual, 6 seeds, L = 16, d_V = d_K = 4, token scale 0.1 to 10; above 1 wanted; and the same at peaked"
-    " attention (scores of standard deviation 30)",
-)
+@claim("P40")
 def dispersed_attention() -> Finding:
     """Dispersion helps the outer part, but the size of the tokens decides."""
     ratios = _dispersion_ratios()
     scales = tuple(ratios)
     low, high = scales[0], scales[-1]
     gain = [_gain(seed, high) for seed in seeds(6)]
-    one = _uniform(seeds(1)[0], low)
+    one = _uniform(first_seed(), low)
     return Finding(
-        checks=tuple(
-            at_least(f"outer over functional, token scale {s:g}, smallest", smallest(r), 1) for s, r in ratios.items()
-        ),
-        conditional=(
-            at_least(f"outer over functional, token scale {high:g}, smallest of 6 seeds", smallest(ratios[high]), 1),
-        ),
-        condition="the tokens are large next to the residual: at uniform attention the outer part grows as the sixth"
-        " power of the token scale, the functional part as the fifth and third",
-        correction="Dispersed attention has a large second moment and so a large outer part, but the functional part"
-        " has the second moment too (through the T-functional term), and fewer powers of the tokens. Which of them"
-        " dominates is decided by the size of the tokens and of the residual; dispersion moves the ratio.",
+        checks=tuple(at_least(f"outer over functional, token scale {s:g}, smallest", r, 1) for s, r in ratios.items()),
+        conditional=(at_least(f"outer over functional, token scale {high:g}, smallest of 6 seeds", ratios[high], 1),),
         support=(
-            at_most(f"outer over functional, token scale {low:g}, largest", largest(ratios[low]), 1),
-            at_least(
-                f"ratio at uniform over ratio at peaked attention, token scale {high:g}, median", _median(gain), 1
-            ),
+            at_most(f"outer over functional, token scale {low:g}, largest", ratios[low], 1),
+            at_least(f"ratio at uniform over ratio at peaked attention, token scale {high:g}, median", median(gain), 1),
         ),
         example=f"L = 16, d_V = d_K = 4, uniform attention, tokens N(0, {low:g}^2): the query-key outer part has norm"
         f" {query_key_norm(one, 'outer'):.2g}, the functional part {query_key_norm(one, 'functional'):.2g}.",
-        curves=Curves(
+        curves=Curves.log_log(
             "token scale",
             "outer over functional norm, query-key part, uniform attention",
             {f"seed {s}": (scales, tuple(r[i] for r in ratios.values())) for i, s in enumerate(seeds(5))},
-            log_x=True,
-            log_y=True,
         ),
     )
 
@@ -263,12 +195,4 @@ def _gain(seed: int, scale: float) -> float:
 
 def _held(one: Sample, A: Tensor) -> AttentionHessian:
     """The Hessian at an attention matrix, with the residual Y, so that only attention and tokens differ."""
-    factor = 2 / one.Y.numel()
-    return attention_hessian(holding(one.layer, one.X, A), one.X, grad=factor * one.Y, curvature=factor)
-
-
-def _median(values: list[float]) -> float:
-    return float(torch.tensor(values).median())
-
-
-CLAIMS = (uniform_attention_at_initialisation, similar_tokens, one_hot_attention, dispersed_attention)
+    return one.held(holding(one.layer, one.X, A))

@@ -6,9 +6,10 @@ from dataclasses import replace
 
 from hessianlens.lab.claims.check import Check, at_least, at_most, close
 from hessianlens.lab.claims.definition import claim
+from hessianlens.lab.claims.draws import first_seed, seeds
+from hessianlens.lab.claims.figures import largest, smallest
 from hessianlens.lab.claims.finding import Curves, Finding
 from hessianlens.lab.claims.networks import BLOCK, PUBLISHED, Network, growth, mean_norms, norms
-from hessianlens.lab.claims.samples import largest, seeds, smallest
 from hessianlens.network import functional, ggn
 from hessianlens.spectra import frobenius
 
@@ -16,12 +17,7 @@ SMALL = (0.01, 0.03, 0.1, 0.3)
 PRACTICAL = (*SMALL, 1.0)
 LARGE = (2.0, 6.0)
 REPEATS = 3
-PREDICTED = {
-    (0, "q", "ggn"): 6.0,
-    (0, "q", "functional"): 5.0,
-    (0, "q", "full"): 5.0,
-    (0, "v", "full"): 2.0,
-}
+PREDICTED = {(0, "q", "ggn"): 6.0, (0, "q", "functional"): 5.0, (0, "q", "full"): 5.0, (0, "v", "full"): 2.0}
 """Equation (5) for the blocks of Figure 3a; the full query block follows the smaller power."""
 
 _LABELS = {"ggn": "outer product", "functional": "functional", "full": "full"}
@@ -47,18 +43,10 @@ def _curves() -> Curves:
         for key in PREDICTED
         if key != (0, "q", "full")
     }
-    return Curves("standard deviation of the embeddings", "Frobenius norm", drawn, log_x=True, log_y=True)
+    return Curves.log_log("standard deviation of the embeddings", "Frobenius norm", drawn)
 
 
-@claim(
-    "P30",
-    source="Section 3.1, Figures 3a and 5",
-    statement="The growth rates of Equation (5), derived for one attention layer and the square loss, carry over to a "
-    "whole Transformer block with cross-entropy; shown for sigma up to 10.",
-    method="exact norms of the W_Q and W_V blocks of a GPT-2-like block at initialisation (addition task, ReLU, no "
-    "norm), float64; slopes of the mean over 3 seeds at d = 32 and 16 sequences, and once at the published size d = "
-    "128 with 64 sequences; within 0.2 of the predicted exponents 6, 5, 5, 2",
-)
+@claim("P30")
 def rates_carry_over() -> Finding:
     """Exponents below and beyond saturation."""
     small = _exponents(BLOCK, PRACTICAL, REPEATS, 0.2) + _exponents(PUBLISHED, (0.01, 0.3, 1.0), 1, 0.2)
@@ -68,29 +56,17 @@ def rates_carry_over() -> Finding:
     return Finding(
         checks=small + large,
         conditional=small,
-        condition="sigma is at most about 1, the range that the caption of Figure 3 calls practical",
         support=(at_most("exponent of W_Q outer product beyond sigma = 2, instead of 6", found[0, "q", "ggn"], 5.2),),
-        correction="Equation (5) is the behaviour for small X, and up to sigma = 1 a whole block with cross-entropy "
-        "follows it. For larger embeddings, which Figures 3a and 5b show as well, the softmax saturates and the "
-        "curvature of the cross-entropy shrinks: the outer product of the query block falls well below its sixth "
-        "power, and the other blocks grow more slowly than predicted, too.",
         example=f"d = 32, sigma from 2 to 6: {shown}.",
         curves=_curves(),
     )
 
 
-@claim(
-    "P31",
-    source="Section 3.1, empirical validation",
-    statement="The full query block follows sigma^5 of the functional part, not sigma^6 (which the text, by a slip, "
-    "ascribes to the functional part as well); sigma^6 is likely suppressed by dependencies other than the data.",
-    method="prefactors c6 = |H_o| / sigma^6 and c5 = |H_f| / sigma^5 of the query block at sigma = 0.01, 3 seeds at d "
-    "= 16 and 32 and one at d = 128; if non-data factors did the suppressing, c6 / c5 would be below 0.1",
-)
+@claim("P31")
 def query_follows_the_fifth_power() -> Finding:
     """The prefactors of the two powers."""
     sigma = 0.01
-    nets = [(replace(BLOCK, d_model=d), s) for d in (16, 32) for s in seeds(REPEATS)] + [(PUBLISHED, seeds(1)[0])]
+    nets = [(replace(BLOCK, d_model=d), s) for d in (16, 32) for s in seeds(REPEATS)] + [(PUBLISHED, first_seed())]
     found = [norms(net, seed, sigma) for net, seed in nets]
     ratios = [n[0, "q", "ggn"] / n[0, "q", "functional"] for n in found]
     prefactors = [ratio / sigma for ratio in ratios]
@@ -98,24 +74,20 @@ def query_follows_the_fifth_power() -> Finding:
         "exponent of the full query block, sigma 0.01 to 0.3", growth(BLOCK, SMALL, (0, "q", "full"), 3), 5, 0.2
     )
     return Finding(
-        checks=(follows, at_most("largest c6 / c5 (non-data factors)", largest(prefactors), 0.1)),
+        checks=(follows, at_most("largest c6 / c5 (non-data factors)", prefactors, 0.1)),
         conditional=(
             follows,
             at_least("exponent of the outer product in the query block", growth(BLOCK, SMALL, (0, "q", "ggn"), 3), 5.8),
         ),
-        condition="only the observation is meant, without the reason given for it, and sigma is below c5 / c6, which "
-        f"lies between {1 / largest(prefactors):.2g} and {1 / smallest(prefactors):.2g} in these networks",
         support=(
-            at_least("smallest c6 / c5", smallest(prefactors), 0.1),
-            at_most("largest c6 / c5", largest(prefactors), 10),
-            at_most("largest |H_o| / |H_f| at sigma = 0.01", largest(ratios), 0.1),
+            at_least("smallest c6 / c5", prefactors, 0.1),
+            at_most("largest c6 / c5", prefactors, 10),
+            at_most("largest |H_o| / |H_f| at sigma = 0.01", ratios, 0.1),
         ),
-        correction="The observation is right, the reason is not. sigma^6 belongs to the outer product. Its factor that "
-        "does not depend on the data is of the same size as that of sigma^5, so it is the data that suppress it: one "
-        "more power of a sigma below 1.",
         example=f"d = {nets[0][0].d_model}, seed {nets[0][1]}: |H_o| = {found[0][0, 'q', 'ggn'] / sigma**6:.3g} "
         f"sigma^6 and |H_f| = {found[0][0, 'q', 'functional'] / sigma**5:.3g} sigma^5; at sigma = 0.01 their ratio is "
         f"{ratios[0]:.2g}, of which {prefactors[0]:.2g} is non-data and 0.01 is sigma.",
+        told={"low": 1 / largest(prefactors), "high": 1 / smallest(prefactors)},
     )
 
 
@@ -130,14 +102,7 @@ def _value_functional(network: Network) -> float:
     return largest(found)
 
 
-@claim(
-    "P32",
-    source="Section 3.1 and Figure 3a",
-    statement="In the GPT-2 block without layer norm, too, the functional Hessian of the value weights is zero.",
-    method="products with the functional operator (automatic differentiation, no closed form), 4 random vectors, 3 "
-    "seeds at d = 32, relative to the outer product; the MLP with ReLU, and with GELU as in GPT-2, since the paper "
-    "names no activation; for the correction also with layer norms",
-)
+@claim("P32")
 def value_functional_in_network() -> Finding:
     """ReLU without norm, GELU, and Pre-LN."""
     variants = {
@@ -150,16 +115,9 @@ def value_functional_in_network() -> Finding:
     return Finding(
         checks=(checks["ReLU, no norm"], checks["GELU, no norm"]),
         conditional=(checks["ReLU, no norm"],),
-        condition="the MLP behind the attention is piecewise linear (ReLU)",
         support=tuple(
             at_least(f"|H_f(V,V)| / |H_o(V,V)|, {name}", sizes[name], 1e-3)
             for name in ("GELU, no norm", "ReLU, Pre-LN")
         ),
-        correction="The block is zero if the logits are piecewise linear in W_V, which they are with ReLU and without "
-        "norms; the paper's value of zero says that its network is of this kind. With GELU, as in GPT-2, or with layer "
-        "norms behind the attention the logits are curved in W_V and the block is not zero.",
         example="one block, d = 32: " + ", ".join(f"{name}: {size:.2g}" for name, size in sizes.items()) + ".",
     )
-
-
-CLAIMS = (rates_carry_over, query_follows_the_fifth_power, value_functional_in_network)

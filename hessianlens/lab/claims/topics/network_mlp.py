@@ -11,8 +11,10 @@ from torch import Tensor
 
 from hessianlens.lab.claims.check import at_least, at_most, share
 from hessianlens.lab.claims.definition import claim
+from hessianlens.lab.claims.draws import measured, seeds
+from hessianlens.lab.claims.figures import EXACT, gap, largest, relative_minimum, smallest
 from hessianlens.lab.claims.finding import Finding
-from hessianlens.lab.claims.samples import EXACT, gap, largest, measured, normal, relative_minimum, seeds, smallest
+from hessianlens.lab.claims.samples import normal
 from hessianlens.lab.claims.witness import Weights, Witness, mean_square
 
 WIDTHS = ((3, 4, 2), (2, 3, 3, 2), (4, 3, 3, 2, 3))
@@ -93,14 +95,7 @@ def _along(delta: Tensor, F: Tensor) -> Tensor:
     return (delta * F).sum()
 
 
-@claim(
-    "P65",
-    source="Section 2, Hessian of MLPs and CNNs",
-    statement="The outer-product block of layer i of a linear MLP is the printed Kronecker product, linear in the "
-    "data covariance; the functional part depends on the data through the covariance of residual and input.",
-    method="automatic differentiation of linear MLPs of 2, 3 and 4 layers, 3 seeds, every layer, with the paper's own "
-    "loss and with E |F - y|^2 / 2; the functional part for two data sets with the same covariance; float64",
-)
+@claim("P65")
 def mlp_block() -> Finding:
     """The printed block under two losses."""
     printed = at_most("largest distance, loss E |F - y|^2 / 2", _block_gaps(half_mean, lambda d: 1.0), EXACT)
@@ -109,7 +104,6 @@ def mlp_block() -> Finding:
     return Finding(
         checks=(printed, covariance, at_most("largest distance, the paper's loss of Section 2", own, EXACT)),
         conditional=(printed, covariance),
-        condition="the loss is half the mean squared distance, as in the works the formula is taken from.",
         support=(
             at_most(
                 "largest distance with the factor 2 / d, the paper's loss",
@@ -117,8 +111,6 @@ def mlp_block() -> Finding:
                 EXACT,
             ),
         ),
-        correction="The formula is right for E |F(x) - y|^2 / 2. With the loss that Section 2 itself fixes, the mean "
-        "over all entries, it lacks the factor 2 / d, with d the width of the output.",
         example="output of width 3: the printed block is 3/2 of the Hessian of the paper's loss, a relative distance "
         f"of {own:.2g}; at width 2 the two losses happen to agree.",
     )
@@ -146,14 +138,7 @@ def relu_signs() -> tuple[float, float, list[float]]:
     return largest(hollow), smallest(blocks), whole
 
 
-@claim(
-    "A15",
-    source="Softmax makes the Hessian more indefinite",
-    statement="For ReLU MLPs the functional Hessian is block-hollow and the diagonal blocks are positive "
-    "semi-definite.",
-    method="automatic differentiation, ReLU MLPs of 2, 3 and 4 layers, 10 seeds, square loss: functional diagonal "
-    "blocks relative to the whole Hessian, smallest over largest eigenvalue of every diagonal block",
-)
+@claim("A15")
 def relu_mlp_blocks() -> Finding:
     """Diagonal blocks, one layer at a time."""
     hollow, blocks, _ = relu_signs()
@@ -165,12 +150,7 @@ def relu_mlp_blocks() -> Finding:
     )
 
 
-@claim(
-    "A16",
-    source="Softmax makes the Hessian more indefinite",
-    statement="MLPs with piecewise linear activations: non-negative eigenvalues everywhere.",
-    method="as A15, but the whole Hessian, all layers together: 30 networks; and the smallest case, one number a layer",
-)
+@claim("A16")
 def eigenvalues_everywhere() -> Finding:
     """The whole Hessian, and its smallest case."""
     _, blocks, whole = relu_signs()
@@ -180,20 +160,13 @@ def eigenvalues_everywhere() -> Finding:
     by_block = at_least("smallest relative eigenvalue of a diagonal block", blocks, -ZERO)
     negative = sum(v < -1e-6 for v in whole)
     return Finding(
-        checks=(by_block, at_least("smallest relative eigenvalue of a whole Hessian", smallest(whole), -ZERO)),
+        checks=(by_block, at_least("smallest relative eigenvalue of a whole Hessian", whole, -ZERO)),
         conditional=(by_block,),
-        condition="'everywhere' means in every diagonal block, one layer at a time, as the sentence before suggests.",
         support=(
             share("whole Hessians with a negative eigenvalue", negative, len(whole), 0.9),
             at_most("smallest eigenvalue of two ReLU layers of one number each", float(values[0]), -0.1),
         ),
-        correction="A block-hollow functional part leaves the diagonal blocks alone but fills the off-diagonal ones. "
-        "A symmetric matrix with zero diagonal blocks is indefinite unless it is zero, and it makes the whole Hessian "
-        "of an MLP with two or more layers indefinite wherever the residual is not small.",
         example=f"F(x) = w2 relu(w1 x), x = y = 1, w1 = w2 = 1/2: the Hessian of (F - y)^2 is [[{tiny[0, 0]:.2g}, "
         f"{tiny[0, 1]:.2g}], [{tiny[1, 0]:.2g}, {tiny[1, 1]:.2g}]], eigenvalues {values[0]:.2g} and {values[1]:.2g}; "
         f"of {len(whole)} random networks {negative} have a negative eigenvalue.",
     )
-
-
-CLAIMS = (mlp_block, relu_mlp_blocks, eigenvalues_everywhere)

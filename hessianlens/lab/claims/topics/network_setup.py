@@ -10,9 +10,11 @@ from torch import Tensor
 
 from hessianlens.lab.claims.check import at_least, at_most, close, equal
 from hessianlens.lab.claims.definition import claim
+from hessianlens.lab.claims.draws import seeds
+from hessianlens.lab.claims.figures import EXACT, gap
 from hessianlens.lab.claims.finding import Finding
 from hessianlens.lab.claims.networks import HISTOGRAM, PUBLISHED, TASK
-from hessianlens.lab.claims.samples import EXACT, gap, largest, normal, sample, seeds, smallest
+from hessianlens.lab.claims.samples import normal, sample
 from hessianlens.lab.claims.witness import Weights, Witness, attention_output, mean_square, softmax_rows
 from hessianlens.models import Transformer
 from hessianlens.theory import numerical_rank
@@ -33,15 +35,7 @@ def _second_layer(X: Tensor, w: Weights) -> Tensor:
     return attention_output(inner, {n: w[n] for n in _LETTERS}, softmax_rows)
 
 
-@claim(
-    "P61",
-    source="Section 5, footnote 3",
-    statement="Theorems 3.1 and 3.2 hold for the last layer of any deep self-attention network with X replaced by "
-    "what the layer before puts out.",
-    method="two chained softmax attention layers, square loss, 3 shapes x 3 seeds: all blocks of the last layer by "
-    "automatic differentiation of the whole network against the theorems at the hidden tokens; float64, relative "
-    "distance at most 1e-8, since the third moments of the nearly equal hidden tokens lose digits",
-)
+@claim("P61")
 def last_layer() -> Finding:
     """The theorems at the hidden tokens."""
     gaps: dict[str, list[float]] = {"outer": [], "functional": []}
@@ -62,22 +56,13 @@ def last_layer() -> Finding:
             naive.append(gap(theorem_3_1(top.setting, "Q", "Q"), network.block("outer", "Q", "Q")))
     return Finding(
         checks=(
-            *(
-                at_most(f"largest distance, {part} blocks of the last layer", largest(g), 1e-8)
-                for part, g in gaps.items()
-            ),
-            at_least("smallest distance if X is not replaced (a test of the test)", smallest(naive), 1e-2),
+            *(at_most(f"largest distance, {part} blocks of the last layer", g, 1e-8) for part, g in gaps.items()),
+            at_least("smallest distance if X is not replaced (a test of the test)", naive, 1e-2),
         )
     )
 
 
-@claim(
-    "P62",
-    source="Appendix F",
-    statement="Weights are initialised the same way as GPT-2's: N(0, 0.64 / d_V).",
-    method="arithmetic: 0.8 / sqrt(d_V) against GPT-2's 0.02 at the widths of Figures 1 and 3, and for the correction "
-    "at GPT-2's own four widths",
-)
+@claim("P62")
 def same_as_gpt2() -> Finding:
     """The rule at several widths."""
     used = (HISTOGRAM.d_model, PUBLISHED.d_model)
@@ -92,20 +77,11 @@ def same_as_gpt2() -> Finding:
             close(f"standard deviation at d_V = {used[0]}, in units of GPT-2's", rule[used[0]] / GPT2_STD, 10, 1e-9),
             close("standard deviation of the weights drawn for Figure 1", drawn, rule[used[0]], 0.01),
         ),
-        correction="GPT-2 draws its weights from N(0, 0.02^2) whatever the width, and shrinks those that write to the "
-        "residual stream with the depth. N(0, 0.64 / d_V) agrees with it at d_V = 1600 alone, the width of the largest "
-        "GPT-2; at the widths used here the weights, and so the embeddings X, are 10 times (d_V = 16) and 3.5 times "
-        "(d_V = 128) larger. The exponents do not depend on it, the sizes in Figures 1 and 4 do.",
         example=", ".join(f"d_V = {d}: {std:.4f}" for d, std in rule.items()) + f"; GPT-2: {GPT2_STD} at every width.",
     )
 
 
-@claim(
-    "P63",
-    source="Appendix F",
-    statement="For the addition of 5-digit numbers the sequence length is L = 17.",
-    method="count the tokens of XXXXX+YYYYY=ZZZZZZ, the positions with a next token, and the positions with a loss",
-)
+@claim("P63")
 def sequence_length() -> Finding:
     """Tokens, predictions and losses counted."""
     text = "12345+67890=080235"
@@ -114,15 +90,11 @@ def sequence_length() -> Finding:
     return Finding(
         checks=(equal("tokens of a sequence, operands, signs and a 6-digit sum", tokens, 17), predicting),
         conditional=(predicting,),
-        condition="the last token, which has nothing left to predict, is not counted",
         support=(
             equal("characters of the example", len(text), 18),
             equal("5 + 1 + 5 + 1 + 6", 5 + 1 + 5 + 1 + 6, tokens),
             equal("positions with a loss", len(TASK.loss_positions), 6),
         ),
-        correction="The sum of two 5-digit numbers needs 6 digits, so a sequence has 5 + 1 + 5 + 1 + 6 = 18 tokens. 17 "
-        "of its positions have a next token to predict, and 6 of these predict a digit of the sum. A network that is "
-        "given the sequence without its last token sees L = 17.",
         example=f"'{text}' has {len(text)} characters.",
     )
 
@@ -134,14 +106,7 @@ def _nearest(W: Tensor, rank: int) -> tuple[Tensor, Tensor]:
     return left[:, :rank] * roots, right[:rank].T * roots
 
 
-@claim(
-    "P64",
-    source="Section 4.2",
-    statement="Replacing W_Q W_K^T by a single matrix W_QK leaves the class of functions the same; for small d_K the "
-    "two matrices have fewer parameters.",
-    method="random W_QK (d = 4, 5 seeds): the best product of d x d_K factors (truncated SVD) for d_K = 1 .. 5, "
-    "distance of scores; parameter counts 2 d d_K and d^2",
-)
+@claim("P64")
 def same_functions() -> Finding:
     """The best product of two factors."""
     d = 4
@@ -153,23 +118,17 @@ def same_functions() -> Finding:
         for d_k in gaps:
             Q, K = _nearest(W, min(d_k, d))
             gaps[d_k].append(gap(X @ Q @ K.T @ X.T, X @ W @ X.T))
-    wide = at_most("largest distance of scores, d_K = 4 and 5", largest(gaps[4] + gaps[5]), EXACT)
+    wide = at_most("largest distance of scores, d_K = 4 and 5", gaps[4] + gaps[5], EXACT)
     identity = torch.eye(2, dtype=torch.float64)
     Q, K = _nearest(identity, 1)
     left = float((identity - Q @ K.T).norm())
     return Finding(
-        checks=(
-            wide,
-            at_most("largest distance of scores, d_K = 1, 2, 3", largest(gaps[1] + gaps[2] + gaps[3]), EXACT),
-        ),
+        checks=(wide, at_most("largest distance of scores, d_K = 1, 2, 3", gaps[1] + gaps[2] + gaps[3], EXACT)),
         conditional=(wide,),
-        condition="d_K >= d_V. For d_K < d_V the single matrix can do strictly more.",
         support=(
             equal("smallest rank of a random W_QK, d = 4", min(ranks), 4),
             at_least(
-                "smallest distance of scores to the best product, d_K = 1, 2, 3",
-                smallest(gaps[1] + gaps[2] + gaps[3]),
-                1e-3,
+                "smallest distance of scores to the best product, d_K = 1, 2, 3", gaps[1] + gaps[2] + gaps[3], 1e-3
             ),
             equal(
                 "widths d_K at which two matrices have fewer parameters, d = 4",
@@ -177,12 +136,6 @@ def same_functions() -> Finding:
                 [1],
             ),
         ),
-        correction="A product of d_V x d_K factors has rank at most d_K. The classes are equal exactly if d_K >= d_V; "
-        "in the usual case d_K < d_V every pair of factors is a W_QK but not the other way round. And the pair has "
-        "fewer parameters only for d_K < d_V / 2, which is inside the range where the classes differ.",
         example=f"d_V = 2, d_K = 1: W_QK = I has rank 2; the best product differs from it by {left:.2g} in Frobenius "
         "norm.",
     )
-
-
-CLAIMS = (last_layer, same_as_gpt2, sequence_length, same_functions)

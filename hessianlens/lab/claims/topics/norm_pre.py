@@ -8,6 +8,7 @@ from hessianlens.lab.claims.check import Check, at_least, at_most
 from hessianlens.lab.claims.definition import claim
 from hessianlens.lab.claims.finding import Curves, Finding
 from hessianlens.lab.claims.networks import Network, growth, mean_norms
+from hessianlens.lab.claims.wording import fixed
 
 SIGMAS = (0.01, 0.1, 1.0, 10.0)
 """The range of Figure 3b."""
@@ -51,49 +52,28 @@ def _curves() -> Curves:
                 SIGMAS,
                 tuple(mean_norms(network, SIGMAS, key, REPEATS)),
             )
-    return Curves("standard deviation of the embeddings", "Frobenius norm", drawn, log_x=True, log_y=True)
+    return Curves.log_log("standard deviation of the embeddings", "Frobenius norm", drawn)
 
 
-@claim(
-    "P51",
-    source="Section 4.3, Figure 3b",
-    statement="Pre-LN addresses the block heterogeneity: the exponents of the query and value blocks differ much less "
-    "than without a norm.",
-    method="exponents of the mean norm over 3 seeds, one block, d = 16, 16 sequences, fitted as in the paper over "
-    "sigma 0.01 to 10 and over 0.01 to 0.1; with Pre-LN the difference must be at most half of that without",
-)
+@claim("P51")
 def pre_norm_evens_growth() -> Finding:
     """Exponents with and without the norm."""
     return Finding(checks=smaller_with_norm(), curves=_curves())
 
 
-@claim(
-    "A29",
-    source="What this implies for how Transformers are trained",
-    statement="With softmax and Pre-LN the exponents of different blocks become more similar.",
-    method="as P51",
-)
+@claim("A29")
 def pre_norm_evens_growth_in_article() -> Finding:
     """The same measurement as P51."""
     return Finding(checks=smaller_with_norm(), curves=_curves())
 
 
-@claim(
-    "A30",
-    source="What this implies for how Transformers are trained",
-    statement="Layer normalisation is not simply a way to stabilise variance: it counteracts a structural consequence "
-    "of softmax, the unequal growth of the blocks.",
-    method="difference between the exponents of the full query and value blocks for small embeddings (sigma 0.01 to "
-    "0.1, d = 16, 3 seeds), without a norm, with Pre-LN, and with tokens that are only divided by their root mean "
-    "square, which stabilises variance and does nothing else; with softmax, sigmoid and linear attention; a power or "
-    "more counts as unequal",
-)
+@claim("A30")
 def norm_against_softmax() -> Finding:
     """A norm that only fixes the scale, and the same norm with other activations."""
     kinds = ("softmax", "sigmoid", "linear")
     bare, normed, scaled = ({kind: exponents(kind, norm, SMALL) for kind in kinds} for norm in (None, "pre", "scale"))
     post = difference("softmax", "post", SMALL)
-    shown = "; ".join(f"{kind}: ({_shown(bare[kind])}) without, ({_shown(normed[kind])}) with" for kind in kinds)
+    shown = "; ".join(f"{kind}: ({fixed(bare[kind])}) without, ({fixed(normed[kind])}) with" for kind in kinds)
     return Finding(
         checks=(
             at_least("difference without norm, softmax", _apart(bare["softmax"]), 1),
@@ -109,23 +89,10 @@ def norm_against_softmax() -> Finding:
             at_least("powers removed from the query block, linear", bare["linear"][0] - normed["linear"][0], 5),
             at_least("difference with Post-LN, softmax", post, 2.5),
         ),
-        correction="Pre-LN does make the blocks grow alike with softmax. But it does so by stabilising the variance: "
-        "its output has a fixed scale, so that no block sees sigma through its input, and dividing the tokens by their "
-        "root mean square does the same. Nor is the unequal growth softmax's own: sigmoid has more of it, and Pre-LN "
-        "removes it there too; with linear attention it removes a growth that both blocks share. Placement matters: "
-        "Post-LN leaves the input of the attention as it was in a single block, and the difference with it.",
         example=f"exponents of (W_Q, W_V), d = 16, sigma 0.01 to 0.1, without and with Pre-LN: {shown}; softmax with "
-        f"a division by the root mean square: ({_shown(scaled['softmax'])}).",
+        f"a division by the root mean square: ({fixed(scaled['softmax'])}).",
     )
 
 
 def _apart(exponents: tuple[float, float]) -> float:
     return abs(exponents[0] - exponents[1])
-
-
-def _shown(exponents: tuple[float, float]) -> str:
-    """Rounded, and without the sign of a rounded zero."""
-    return ", ".join(f"{round(e, 1) + 0.0:.1f}" for e in exponents)
-
-
-CLAIMS = (pre_norm_evens_growth, pre_norm_evens_growth_in_article, norm_against_softmax)

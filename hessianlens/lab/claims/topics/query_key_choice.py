@@ -8,9 +8,11 @@ import torch
 from torch import Tensor
 
 from hessianlens.lab.claims.check import at_least, at_most, equal, share
-from hessianlens.lab.claims.definition import claim, unmeasured
-from hessianlens.lab.claims.finding import Finding, Verdict
-from hessianlens.lab.claims.samples import EXACT, gap, largest, measured, normal, seeds, smallest
+from hessianlens.lab.claims.definition import claim
+from hessianlens.lab.claims.draws import measured, seeds
+from hessianlens.lab.claims.figures import EXACT, gap, smallest
+from hessianlens.lab.claims.finding import Finding
+from hessianlens.lab.claims.samples import normal
 from hessianlens.theory import numerical_rank
 
 TOPIC = "query key choice"
@@ -40,23 +42,14 @@ def _recovered(seed: int) -> float:
     return gap(found, W)
 
 
-@claim(
-    "B1",
-    source="Opening; The functional equivalence that isn't",
-    statement="A single matrix expresses the same functions as W_Q W_K^T / sqrt(d_K), and more, because the product is"
-    " limited to rank d_K.",
-    method="20 random 4 x 4 matrices, distance from the nearest matrix of rank d_K for d_K = 1 to 5; whether the"
-    " attention weights determine the matrix, so that another matrix is another function (20 seeds)",
-)
+@claim("B1")
 def expressiveness() -> Finding:
     """More if d_K < d_V; the same otherwise."""
     found = _unreachable()
     missed = {k: sum(d > EXACT for d in v) for k, v in found.items()}
     below = [k for k in WIDTHS if k < D_V]
     determined = at_most(
-        "matrix recovered from attention weights, largest relative difference",
-        largest(map(_recovered, seeds(20))),
-        1e-8,
+        "matrix recovered from attention weights, largest relative difference", map(_recovered, seeds(20)), 1e-8
     )
     shares = {
         k: share(f"single matrices that no pair with d_K = {k} can express, d_V = {D_V}", missed[k], 20) for k in WIDTHS
@@ -65,10 +58,6 @@ def expressiveness() -> Finding:
     return Finding(
         checks=(determined, *shares.values()),
         conditional=(determined, *(shares[k] for k in below)),
-        condition="d_K < d_V; for d_K >= d_V both express exactly the same functions",
-        correction="A product of a d_V x d_K and a d_K x d_V matrix has rank at most min(d_K, d_V). The limit only"
-        " binds if d_K < d_V. From d_K = d_V on, every matrix is such a product and the single matrix expresses"
-        " nothing more.",
         support=(
             *(
                 equal(f"single matrices that no pair with d_K = {k} can express", missed[k], 0)
@@ -82,12 +71,7 @@ def expressiveness() -> Finding:
     )
 
 
-@claim(
-    "B2",
-    source="Opening; The functional equivalence that isn't",
-    statement="Two matrices have fewer parameters when d_K < d_V.",
-    method="2 d_V d_K against d_V^2 for all d_K < d_V, d_V = 2 to 128",
-)
+@claim("B2")
 def parameter_count() -> Finding:
     """Half of d_V is the limit."""
     pairs = [(d, k) for d in range(2, 129) for k in range(1, d)]
@@ -98,22 +82,12 @@ def parameter_count() -> Finding:
         conditional=(
             equal("pairs d_K < d_V / 2 with fewer parameters", len(set(fewer) & set(below_half)), len(below_half)),
         ),
-        condition="d_K < d_V / 2",
-        correction="W_Q and W_K together have 2 d_V d_K entries, a single matrix d_V^2. Two matrices save parameters"
-        " exactly if d_K < d_V / 2, which holds in multi-head attention with more than two heads. Between d_V / 2 and"
-        " d_V they cost more.",
         support=(equal("pairs with d_V / 2 <= d_K < d_V and fewer parameters", sum(2 * k >= d for d, k in fewer), 0),),
         example=f"d_V = 4, d_K = 3: two matrices have {2 * 4 * 3} entries, one has {4 * 4}.",
     )
 
 
-@claim(
-    "B22",
-    source="The functional equivalence that isn't",
-    statement="Every product W_Q W_K^T / sqrt(d_K) is a W_QK, and every W_QK of rank at most d_K is such a product.",
-    method="factors from the singular value decomposition, random matrices of rank 0 to d_K, d_V = 4, d_K = 1 to 5, 5"
-    " seeds; relative difference at most 1e-10; and matrices of rank above d_K, which must not be reached",
-)
+@claim("B22")
 def factorisation() -> Finding:
     """By singular values."""
     gaps = []
@@ -127,9 +101,7 @@ def factorisation() -> Finding:
     return Finding(
         checks=(
             at_most(
-                f"product of the factors minus W_QK, {len(gaps)} matrices, largest relative difference",
-                largest(gaps),
-                EXACT,
+                f"product of the factors minus W_QK, {len(gaps)} matrices, largest relative difference", gaps, EXACT
             ),
             at_least("rank above d_K: smallest distance from a product", beyond, 1e-6),
         )
@@ -143,25 +115,3 @@ def _factors(W: Tensor, d_k: int) -> tuple[Tensor, Tensor]:
     root = (math.sqrt(d_k) * values[:keep]).sqrt()
     pad = torch.zeros(len(W), d_k - keep, dtype=W.dtype)
     return torch.cat([left[:, :keep] * root, pad], 1), torch.cat([right[:keep].T * root, pad], 1)
-
-
-SGD_AND_ADAM = unmeasured(
-    "B23",
-    "What the combination implies for optimization",
-    "SGD has no mechanism to handle this curvature; adaptive optimisers such as Adam are better suited.",
-    Verdict.NEEDS_TRAINING,
-    "Whether Adam copes better, and whether because of this curvature, is seen only by training with both. The two"
-    " premises are tested apart: that the curvature is sparse (B20) and that its mixed signs come from the"
-    " T-functional term (B21); neither is true as written.",
-    topic=TOPIC,
-)
-MOTIVES = unmeasured(
-    "B25",
-    "Closing",
-    "The authors of the original Transformer almost certainly chose two matrices for semantic and efficiency reasons.",
-    Verdict.NOT_CHECKABLE,
-    "The motives of authors cannot be computed. What two matrices save in parameters is tested in B2.",
-    topic=TOPIC,
-)
-
-CLAIMS = (expressiveness, parameter_count, factorisation, SGD_AND_ADAM, MOTIVES)

@@ -7,26 +7,14 @@ import torch
 from hessianlens.attention import SingleMatrixAttention
 from hessianlens.lab.claims.check import Check, at_least, at_most, equal, share
 from hessianlens.lab.claims.definition import claim
+from hessianlens.lab.claims.draws import measured
+from hessianlens.lab.claims.figures import EXACT, ROUNDING, largest, negatives, relative_minimum
 from hessianlens.lab.claims.finding import Finding
 from hessianlens.lab.claims.measures import merged, pair_gap
-from hessianlens.lab.claims.samples import (
-    EXACT,
-    Sample,
-    described,
-    largest,
-    many_samples,
-    measured,
-    numbers,
-    relative_minimum,
-    sample,
-    seeds,
-    smallest,
-)
+from hessianlens.lab.claims.samples import Sample, described, first_sample, many_samples
+from hessianlens.lab.claims.wording import numbers
 from hessianlens.losses import SquareLoss
 from hessianlens.theory import attention_hessian
-
-ROUNDING = -1e-10
-METHOD = "50 layers (L = 6, d_V = 4, d_K = 3), random targets; smallest eigenvalue over the largest absolute one"
 
 
 @measured
@@ -39,76 +27,49 @@ def t_outer_minima() -> dict[str, list[float]]:
     }
 
 
-def _negative(values: list[float]) -> int:
-    return sum(v < ROUNDING for v in values)
-
-
 def _example() -> Sample:
     """The first layer of two scalar tokens whose T-outer-product Hessian has a negative eigenvalue."""
-    return next(
-        s for s in (sample(seed, 2, 1, 1) for seed in seeds(100)) if relative_minimum(s.query_key("t_outer")) < -0.1
-    )
+    return first_sample((2, 1, 1), lambda s: relative_minimum(s.query_key("t_outer")) < -0.1)
 
 
-@claim(
-    "B9",
-    source="What the dual parameterization adds; caption of Figure 2",
-    statement="The T-outer-product Hessian is positive semi-definite.",
-    method=METHOD + "; not below -1e-10 wanted",
-)
+@claim("B9")
 def t_outer_sign() -> Finding:
     """U contains the softmax's second derivative weighted by the residual."""
     found, one = t_outer_minima(), _example()
     matrix = one.query_key("t_outer")
     return Finding(
-        checks=(at_least("T-outer-product: smallest relative eigenvalue of 50", smallest(found["softmax"]), ROUNDING),),
+        checks=(at_least("T-outer-product: smallest relative eigenvalue of 50", found["softmax"], ROUNDING),),
         support=(
-            share("layers with a negative eigenvalue", _negative(found["softmax"]), 50, 0.9),
-            at_least("zero residual: smallest relative eigenvalue of 50", smallest(found["zero residual"]), ROUNDING),
-            at_least("no softmax: smallest relative eigenvalue of 50", smallest(found["no softmax"]), ROUNDING),
+            share("layers with a negative eigenvalue", negatives(found["softmax"]), 50, 0.9),
+            at_least("zero residual: smallest relative eigenvalue of 50", found["zero residual"], ROUNDING),
+            at_least("no softmax: smallest relative eigenvalue of 50", found["no softmax"], ROUNDING),
         ),
-        correction="The T-outer-product Hessian is V^T U V, and U is the single-matrix Hessian, whose second term is"
-        " the second derivative of the softmax weighted by the residual. That term has no sign. An outer product at"
-        " the scores is positive semi-definite if the loss is convex in the scores, which it is not with softmax."
-        " It is positive semi-definite at a perfect fit, or without the softmax.",
         example=f"{described(one)}: the"
         f" T-outer-product Hessian is {numbers(matrix)}, with eigenvalues {numbers(torch.linalg.eigvalsh(matrix))}.",
     )
 
 
-@claim(
-    "B21",
-    source="What the combination implies for optimization",
-    statement="The curved directions have mixed sign because of the T-functional term.",
-    method=METHOD
-    + " of the query-key Hessian with the T-functional term taken away; not below -1e-10 wanted if that term"
-    " alone brings the mixed signs",
-)
+@claim("B21")
 def source_of_negative_curvature() -> Finding:
     """Both parts bring negative curvature."""
     without = [s.query_key("full") - s.query_key("t_functional") for s in many_samples()]
     pairs = [relative_minimum(s.query_key("t_functional")) for s in many_samples()]
-    one = next(s for s in (sample(seed, 3, 2, 1) for seed in seeds(100)) if _mixed(s.query_key("t_outer"), 0.1))
+    one = first_sample((3, 2, 1), lambda s: _mixed(s.query_key("t_outer"), 0.1))
     return Finding(
         checks=(
             at_least(
                 "without the T-functional term: smallest relative eigenvalue of 50",
-                smallest(map(relative_minimum, without)),
+                map(relative_minimum, without),
                 ROUNDING,
             ),
         ),
         support=(
             share("without it: layers with eigenvalues of both signs", sum(_mixed(m, 1e-10) for m in without), 50, 0.9),
-            share("layers whose T-functional part has a negative eigenvalue", _negative(pairs), 50),
+            share("layers whose T-functional part has a negative eigenvalue", negatives(pairs), 50),
             at_least(
-                "no softmax, without it: smallest relative eigenvalue of 50",
-                smallest(t_outer_minima()["no softmax"]),
-                ROUNDING,
+                "no softmax, without it: smallest relative eigenvalue of 50", t_outer_minima()["no softmax"], ROUNDING
             ),
         ),
-        correction="The T-functional term is one source of mixed signs; the softmax's second derivative, inside the"
-        " T-outer term, is another. Taking the T-functional term away, as a single matrix does, leaves the Hessian"
-        " indefinite. The claim is true without the softmax.",
         example=f"{described(one)}: without the T-functional"
         f" term the eigenvalues are {numbers(torch.linalg.eigvalsh(one.query_key('t_outer')))}.",
     )
@@ -121,12 +82,7 @@ def _mixed(matrix: torch.Tensor, share_of_largest: float) -> bool:
     return bool(values[0] < -limit) and bool(values[-1] > limit)
 
 
-@claim(
-    "B14",
-    source="Block-hollow means indefinite",
-    statement="The indefinite T-functional term is there in linear attention with separate W_Q and W_K too.",
-    method="linear attention, " + METHOD + " of the T-functional Hessian, and its distance from its mirror image",
-)
+@claim("B14")
 def without_softmax() -> Finding:
     """Pairs without a softmax."""
     return Finding(checks=_linear_pair_checks())
@@ -138,19 +94,14 @@ def _linear_pair_checks() -> tuple[Check, ...]:
     return (
         share(
             "linear attention: T-functional Hessians with a negative eigenvalue",
-            _negative([relative_minimum(m) for m in linear]),
+            negatives([relative_minimum(m) for m in linear]),
             50,
         ),
         at_most("linear attention: spectrum minus its mirror image, largest", mirrors, EXACT),
     )
 
 
-@claim(
-    "B24",
-    source="Block-hollow means indefinite; Connecting the two days",
-    statement="This indefiniteness belongs to the two-matrix parameterization, not to softmax.",
-    method="linear attention, " + METHOD + ": the query-key Hessian with two matrices, and the Hessian with one",
-)
+@claim("B24")
 def belongs_to_the_parameterization() -> Finding:
     """Without softmax, two matrices are indefinite and one is not."""
     two = [relative_minimum(s.linear.query_key("full")) for s in many_samples()]
@@ -158,8 +109,8 @@ def belongs_to_the_parameterization() -> Finding:
     return Finding(
         checks=(
             *_linear_pair_checks(),
-            share("linear attention, two matrices: Hessians with a negative eigenvalue", _negative(two), 50),
-            equal("linear attention, one matrix: Hessians with a negative eigenvalue", _negative(one), 0),
+            share("linear attention, two matrices: Hessians with a negative eigenvalue", negatives(two), 50),
+            equal("linear attention, one matrix: Hessians with a negative eigenvalue", negatives(one), 0),
         )
     )
 
@@ -167,6 +118,3 @@ def belongs_to_the_parameterization() -> Finding:
 def _linear_single(one: Sample) -> torch.Tensor:
     layer = SingleMatrixAttention(merged(one), one.weights["V"], activation="linear")
     return attention_hessian(layer, one.X, SquareLoss(one.Y)).full["QK", "QK"].to_dense()
-
-
-CLAIMS = (t_outer_sign, source_of_negative_curvature, without_softmax, belongs_to_the_parameterization)

@@ -7,10 +7,13 @@ from torch import Tensor
 
 from hessianlens.lab.claims.check import Check, at_least, at_most, equal
 from hessianlens.lab.claims.definition import claim
+from hessianlens.lab.claims.draws import first_seed, measured, seeds
+from hessianlens.lab.claims.figures import EXACT, largest, median
 from hessianlens.lab.claims.finding import Curves, Finding
 from hessianlens.lab.claims.measures import flip_gap, group_spread, pair_gap
-from hessianlens.lab.claims.samples import EXACT, largest, many_samples, measured, normal, numbers, sample, seeds
+from hessianlens.lab.claims.samples import many_samples, normal, sample
 from hessianlens.lab.claims.witness import Weights, Witness, mean_square
+from hessianlens.lab.claims.wording import numbers
 
 SIZES = ((6, 3, 2), (5, 2, 4), (4, 3, 3))
 """(L, d, hidden width) of two-layer MLPs."""
@@ -37,26 +40,17 @@ def mlp_checks(kind: str) -> tuple[Check, Check]:
     spectra = _mlp_spectra(kind == "ReLU")
     return (
         at_most(
-            f"two-layer {kind} MLP: spectrum minus its mirror image, largest",
-            largest(pair_gap(v) for v, _ in spectra),
-            EXACT,
+            f"two-layer {kind} MLP: spectrum minus its mirror image, largest", (pair_gap(v) for v, _ in spectra), EXACT
         ),
         at_most(
             f"two-layer {kind} MLP: spread inside groups of the hidden width, largest",
-            largest(group_spread(v, width) for v, width in spectra),
+            (group_spread(v, width) for v, width in spectra),
             EXACT,
         ),
     )
 
 
-@claim(
-    "P21",
-    source="Appendix D, query-key Hessian eigenspectrum",
-    statement="The eigenvalue structure is exactly that of the functional Hessian of a two-layer MLP: pairs, each with"
-    " multiplicity d_K.",
-    method="eigenvalues of the functional Hessian of linear and of ReLU MLPs with two layers, 3 seeds x 3 sizes (L, d,"
-    " hidden width), by automatic differentiation; groups of the hidden width, which plays the part of d_K",
-)
+@claim("P21")
 def like_a_two_layer_mlp() -> Finding:
     """The same with linear layers; ReLU keeps the pairs and loses the multiplicity."""
     linear, relu = mlp_checks("linear"), mlp_checks("ReLU")
@@ -64,10 +58,6 @@ def like_a_two_layer_mlp() -> Finding:
     return Finding(
         checks=(*linear, *relu),
         conditional=linear,
-        condition="the MLP is linear, with d_K hidden units, as in the cited work",
-        correction="In a linear MLP every hidden unit sees the same matrix X^T (F - Y), hence one set of pairs,"
-        " repeated once a unit. With ReLU each unit sees only the inputs that activate it, so the pairs stay and"
-        " differ from unit to unit.",
         support=(
             relu[0],
             at_least(
@@ -87,33 +77,20 @@ def _small_relu_spectrum() -> Tensor:
     return torch.linalg.eigvalsh(witness.functional)
 
 
-@claim(
-    "B15",
-    source="Block-hollow means indefinite",
-    statement="The same structure was found for two-layer linear MLPs: pairs +-lambda with multiplicity d_K.",
-    method="the measurement of the paper's statement, linear layers; the multiplicity is the hidden width, which plays"
-    " the part of d_K",
-)
+@claim("B15")
 def like_a_two_layer_linear_mlp() -> Finding:
     """Linear layers, as the article says."""
     return Finding(checks=mlp_checks("linear"))
 
 
-@claim(
-    "B12",
-    source="Block-hollow means indefinite",
-    statement="A block-hollow matrix is indefinite, and all its eigenvalues come in pairs +-lambda; if [v_1; v_2]"
-    " belongs to lambda, [-v_1; v_2] belongs to -lambda.",
-    method="T-functional Hessians of 50 layers: pairs and flipped eigenvectors; block-hollow matrices of three blocks"
-    " (functional Hessian of linear attention, blocks Q, K, V), 50 layers; and a residual of zero",
-)
+@claim("B12")
 def block_hollow_matrices() -> Finding:
     """True for two blocks and B not zero."""
     two = [s.query_key("t_functional") for s in many_samples()]
     three = [s.linear.hessian.functional[:].to_dense() for s in many_samples()]
     flips = [flip_gap(m) for m in two]
-    pairs = at_most("two blocks: spectrum minus its mirror image, largest of 50", largest(map(_mirror, two)), EXACT)
-    flipped = at_most("two blocks: residual of the flipped eigenvectors, largest of 50", largest(flips), EXACT)
+    pairs = at_most("two blocks: spectrum minus its mirror image, largest of 50", map(_mirror, two), EXACT)
+    flipped = at_most("two blocks: residual of the flipped eigenvectors, largest of 50", flips, EXACT)
     signs = equal("two blocks: layers with both signs", sum(_both_signs(m) for m in two), 50)
     fitted = [s.at_target.query_key("t_functional").abs().max() for s in many_samples()[:5]]
     small = torch.tensor([[0.0, 1.0, 1.0], [1.0, 0.0, 1.0], [1.0, 1.0, 0.0]], dtype=torch.float64)
@@ -122,15 +99,9 @@ def block_hollow_matrices() -> Finding:
             pairs,
             flipped,
             signs,
-            at_most(
-                "three blocks: spectrum minus its mirror image, largest of 50", largest(map(_mirror, three)), EXACT
-            ),
+            at_most("three blocks: spectrum minus its mirror image, largest of 50", map(_mirror, three), EXACT),
         ),
         conditional=(pairs, flipped, signs),
-        condition="the matrix has two blocks, [0, B^T; B, 0], and B is not zero",
-        correction="The argument uses two blocks: flipping the sign of one half sends lambda to -lambda. With three or"
-        " more zero blocks on the diagonal a matrix that is not zero is still indefinite, because its trace is zero,"
-        " but its eigenvalues need not pair. With B = 0, as at a perfect fit, all eigenvalues are zero.",
         support=(
             at_least("three blocks: distance from the mirror image, largest of 50", largest(map(_mirror, three)), 0.01),
             equal("three blocks: layers with both signs", sum(_both_signs(m) for m in three), 50),
@@ -176,40 +147,25 @@ def _bulk(matrix: Tensor) -> Tensor:
     return values[int(BULK[0] * len(values)) : int(BULK[1] * len(values))]
 
 
-@claim(
-    "P22",
-    source="Appendix D, query-key Hessian eigenspectrum",
-    statement="The T-functional Hessian is responsible for the bulk eigenvalues of the query-key Hessian.",
-    method="middle 80 % of the eigenvalues of the query-key Hessian against those of its T-functional part, mean"
-    " absolute difference over mean absolute size, 5 seeds x 3 shapes, token scale 0.1 to 2; at most 0.2 wanted, and"
-    " nearer than the T-outer part",
-)
+@claim("P22")
 def bulk_of_the_spectrum() -> Finding:
     """At small tokens the T-functional part is almost the whole spectrum; at large ones the T-outer part joins."""
     found = _bulk_distances()
     checks = {
-        s: at_most(
-            f"distance from the T-functional bulk, token scale {s:g}, largest of 15", largest(f for f, _ in v), 0.2
-        )
+        s: at_most(f"distance from the T-functional bulk, token scale {s:g}, largest of 15", (f for f, _ in v), 0.2)
         for s, v in found.items()
     }
     nearer = {s: sum(f < o for f, o in v) for s, v in found.items()}
     high = SCALES[-1]
-    one = sample(seeds(1)[0], 10, 6, 2, token_scale=high)
+    one = sample(first_seed(), 10, 6, 2, token_scale=high)
     bulks = {p: _bulk(one.query_key(p)) for p in ("full", "t_functional", "t_outer")}
     return Finding(
         checks=tuple(checks.values()),
         conditional=(checks[SCALES[0]], checks[SCALES[1]]),
-        condition="the tokens are small (scale up to about 0.2, as at initialisation) and the residual is not: then the"
-        " T-functional part, cubic in the tokens, is larger than the T-outer part, of degree five and six",
-        correction="Being block-hollow does not make a matrix the bulk. The T-outer part has rank up to 2 d_K d_V -"
-        " d_K^2 of 2 d_K d_V, so it reaches into the bulk as well, and which part is larger depends on the size of the"
-        " tokens and of the residual. Only on the d_K^2 directions that leave W_Q W_K^T unchanged is the T-functional"
-        " part alone.",
         support=(
             at_least(
                 f"distance from the T-functional bulk at scale {high:g}, median",
-                _median([f for f, _ in found[high]]),
+                median(f for f, _ in found[high]),
                 0.25,
             ),
             at_least("of 15, nearer to the T-functional bulk at scale 0.1", nearer[SCALES[0]], 15),
@@ -222,16 +178,9 @@ def bulk_of_the_spectrum() -> Finding:
             "token scale",
             "median distance of the bulk",
             {
-                "from the T-functional part": (SCALES, tuple(_median([f for f, _ in v]) for v in found.values())),
-                "from the T-outer part": (SCALES, tuple(_median([o for _, o in v]) for v in found.values())),
+                "from the T-functional part": (SCALES, tuple(median(f for f, _ in v) for v in found.values())),
+                "from the T-outer part": (SCALES, tuple(median(o for _, o in v) for v in found.values())),
             },
             log_x=True,
         ),
     )
-
-
-def _median(values: list[float]) -> float:
-    return float(torch.tensor(values).median())
-
-
-CLAIMS = (like_a_two_layer_mlp, like_a_two_layer_linear_mlp, block_hollow_matrices, bulk_of_the_spectrum)

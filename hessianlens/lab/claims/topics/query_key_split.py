@@ -11,21 +11,13 @@ from torch.func import grad, hessian, jacrev
 
 from hessianlens.lab.claims.check import Check, at_least, at_most, equal, share
 from hessianlens.lab.claims.definition import claim
+from hessianlens.lab.claims.draws import first_seed, measured
+from hessianlens.lab.claims.figures import EXACT, gap, largest, same
 from hessianlens.lab.claims.finding import Finding
 from hessianlens.lab.claims.measures import flip_gap, group_spread, pair_gap
-from hessianlens.lab.claims.samples import (
-    EXACT,
-    Sample,
-    described,
-    gap,
-    largest,
-    measured,
-    numbers,
-    sample,
-    seeds,
-    small_samples,
-)
+from hessianlens.lab.claims.samples import Sample, described, sample, small_samples
 from hessianlens.lab.claims.witness import half_square, mean_square, softmax_rows
+from hessianlens.lab.claims.wording import numbers
 from hessianlens.theory import paper
 
 Loss = Callable[[Tensor], Callable[[Tensor], Tensor]]
@@ -56,11 +48,10 @@ def _splits() -> tuple[tuple[Tensor, Tensor], ...]:
     return tuple(split_by_autograd(s) for s in small_samples())
 
 
-def printed_split_finding(correction: str, loss: str) -> Finding:
+def printed_split_finding(loss: str) -> Finding:
     """Remark D.1 as printed, under its condition, and corrected; shared by the paper and the article.
 
     Args:
-        correction: What to say about it.
         loss: The loss it is written for, "mean square error" or, if the document names none, "|F - Y|^2 / 2".
     """
     printed = [
@@ -74,14 +65,11 @@ def printed_split_finding(correction: str, loss: str) -> Finding:
     ]
     written_for = mean_square if loss == MEAN_SQUARE else half_square
     as_written = [split_by_autograd(s, "QK", written_for) for s in small_samples()]
-    one = sample(seeds(1)[0], 3, 1, 1)
+    one = sample(first_seed(), 3, 1, 1)
     tiny = paper.t_outer_product(one.setting, printed=True), split_by_autograd(one, "QK", written_for)[0]
     return Finding(
         checks=_pair_checks(f"order [W_Q; W_K], loss {loss}", printed, as_written),
         conditional=_pair_checks(f"order [W_K; W_Q], loss {HALF_SQUARE}", printed, halves),
-        condition="the parameters are taken in the order [W_K; W_Q]"
-        + (f" and the loss is {HALF_SQUARE}" if loss == MEAN_SQUARE else ""),
-        correction=correction,
         support=_pair_checks("blocks exchanged, times 2/(L d_V), loss mean square error", corrected, _splits()),
         example=f"{described(one)}, loss {loss}: V^T U V / d_K = {numbers(tiny[0])}; the T-outer-product Hessian in the"
         f" order [W_Q; W_K] is {numbers(tiny[1])}.",
@@ -91,84 +79,38 @@ def printed_split_finding(correction: str, loss: str) -> Finding:
 def _pair_checks(name: str, found: object, wanted: object) -> tuple[Check, Check]:
     pairs = list(zip(found, wanted, strict=True))  # type: ignore[call-overload]
     return (
-        at_most(
-            f"T-outer-product, {name}, largest relative difference", largest(gap(f[0], w[0]) for f, w in pairs), EXACT
-        ),
-        at_most(
-            f"T-functional, {name}, largest relative difference", largest(gap(f[1], w[1]) for f, w in pairs), EXACT
-        ),
+        same(f"T-outer-product, {name}", ((f[0], w[0]) for f, w in pairs)),
+        same(f"T-functional, {name}", ((f[1], w[1]) for f, w in pairs)),
     )
 
 
-@claim(
-    "P19",
-    source="Remark D.1",
-    statement="The query-key part of the Hessian in the order [W_Q; W_K] is V^T U V / d_K plus the block-hollow matrix"
-    " of B and B^T over sqrt(d_K), times I.",
-    method="both matrices as printed against automatic differentiation at the scores T, 3 seeds x 4 shapes, relative"
-    " difference at most 1e-10",
-)
+@claim("P19")
 def nested_decomposition() -> Finding:
     """Right in the other order, up to the factor of the loss."""
-    return printed_split_finding(
-        "The first columns of the printed V differentiate the scores by W_K, and B has rows that belong to W_Q. So V"
-        " and the place of B belong to the order [W_K; W_Q], not [W_Q; W_K]. The factor 2/(L d_V) of the mean square"
-        " error is left out. With the blocks exchanged and the factor put in front, the decomposition is exact.",
-        MEAN_SQUARE,
-    )
+    return printed_split_finding(MEAN_SQUARE)
 
 
-@claim(
-    "B8",
-    source="What the dual parameterization adds",
-    statement="H_o^T = V^T U V / d_K with U of Lemma 4.1 and V = [(W_Q kron I) K, I kron W_K]; H_f^T is the"
-    " block-hollow matrix of B^T and B over sqrt(d_K), times I.",
-    method="the same comparison as for the paper's Remark D.1, the pair (W_Q, W_K) taken in this order, and the loss"
-    " |F - Y|^2 / 2, since the article names none; that U is Lemma 4.1's expression is P18",
-)
+@claim("B8")
 def article_formulas() -> Finding:
     """The article carries the paper's order over."""
-    return printed_split_finding(
-        "The article writes the pair as (W_Q, W_K); the V and the place of B that it gives belong to the order (W_K,"
-        " W_Q), because the first columns of V are the derivative of the scores by W_K. U is indeed the expression of"
-        " Lemma 4.1. For the paper's mean square error both matrices take a factor 2/(L d_V).",
-        HALF_SQUARE,
-    )
+    return printed_split_finding(HALF_SQUARE)
 
 
-@claim(
-    "B10",
-    source="Caption of Figure 2",
-    statement="The query-key portion of the outer-product Hessian decomposes into the T-outer-product and the"
-    " T-functional Hessian.",
-    method="sum of the two against the query-key part of the outer-product Hessian, and of the full Hessian, both by"
-    " torch, 3 seeds x 4 shapes, relative difference at most 1e-10",
-)
+@claim("B10")
 def what_is_decomposed() -> Finding:
     """It is the full query-key Hessian that splits, not its outer product."""
     sums = [a + b for a, b in _splits()]
     parts = {p: [_query_key(s, p) for s in small_samples()] for p in ("outer", "full")}
-    one = sample(seeds(1)[0], 2, 1, 1)
+    one = sample(first_seed(), 2, 1, 1)
     both = sum(split_by_autograd(one))
     return Finding(
         checks=(
-            at_most(
-                "T-outer + T-functional minus the outer-product Hessian, largest relative difference",
-                largest(gap(s, o) for s, o in zip(sums, parts["outer"], strict=True)),
-                EXACT,
-            ),
+            same("T-outer + T-functional minus the outer-product Hessian", zip(sums, parts["outer"], strict=True)),
         ),
         support=(
-            at_most(
-                "T-outer + T-functional minus the full Hessian, largest relative difference",
-                largest(gap(s, o) for s, o in zip(sums, parts["full"], strict=True)),
-                EXACT,
-            ),
+            same("T-outer + T-functional minus the full Hessian", zip(sums, parts["full"], strict=True)),
             at_most("T-functional against a part of F's functional Hessian", _inside_functional(), EXACT),
         ),
-        correction="The two T-parts add up to the query-key part of the full Hessian, as the article's text says. The"
-        " outer product is only a part of the T-outer term; the rest of that term, the second derivative of the"
-        " softmax, and the whole T-functional term come from the functional Hessian.",
         example=f"{described(one)}: T-outer + T-functional ="
         f" {numbers(torch.as_tensor(both))}, full = {numbers(_query_key(one, 'full'))}, outer product ="
         f" {numbers(_query_key(one, 'outer'))}.",
@@ -190,14 +132,7 @@ def _inside_functional() -> float:
     return largest(found)
 
 
-@claim(
-    "P20",
-    source="Appendix D, query-key Hessian eigenspectrum",
-    statement="The eigenvalues of the T-functional Hessian come in pairs +-lambda_i, i = 1 ... d_V, each with"
-    " multiplicity d_K.",
-    method="eigenvalues of the T-functional Hessian from automatic differentiation, 3 seeds x 4 shapes: spectrum"
-    " against its mirror image, spread inside groups of d_K, number of groups; relative to the largest, at most 1e-10",
-)
+@claim("P20")
 def eigenvalue_pairs() -> Finding:
     """Mirror image and multiplicity."""
     return Finding(checks=pair_checks())
@@ -209,10 +144,10 @@ def pair_checks() -> tuple[Check, ...]:
     flips = [flip_gap(f) for _, f in _splits()]
     shapes = [s.shape for s in small_samples()]
     return (
-        at_most("spectrum minus its mirror image, largest", largest(pair_gap(e) for e in spectra), EXACT),
+        at_most("spectrum minus its mirror image, largest", (pair_gap(e) for e in spectra), EXACT),
         at_most(
             "spread inside groups of d_K, largest",
-            largest(group_spread(e, s[2]) for e, s in zip(spectra, shapes, strict=True)),
+            (group_spread(e, s[2]) for e, s in zip(spectra, shapes, strict=True)),
             EXACT,
         ),
         share(
@@ -220,18 +155,11 @@ def pair_checks() -> tuple[Check, ...]:
             sum(len(e) == 2 * s[1] * s[2] for e, s in zip(spectra, shapes, strict=True)),
             len(shapes),
         ),
-        at_most("[-v_1; v_2] is an eigenvector of -lambda, largest residual", largest(flips), EXACT),
+        at_most("[-v_1; v_2] is an eigenvector of -lambda, largest residual", flips, EXACT),
     )
 
 
-@claim(
-    "B13",
-    source="Block-hollow means indefinite",
-    statement="The T-functional Hessian has at least 2 rank(B) d_K non-zero eigenvalues, half of them positive and half"
-    " negative.",
-    method="signs of its eigenvalues (above 1e-10 of the largest) against the rank of B, both from automatic"
-    " differentiation, 3 seeds x 4 shapes; more and fewer tokens than features, so that B has and has not full rank",
-)
+@claim("B13")
 def number_of_pairs() -> Finding:
     """Exactly that many."""
     counts = []
@@ -252,6 +180,3 @@ def number_of_pairs() -> Finding:
             ),
         )
     )
-
-
-CLAIMS = (nested_decomposition, article_formulas, what_is_decomposed, eigenvalue_pairs, number_of_pairs)

@@ -10,21 +10,17 @@ from torch import Tensor
 from hessianlens.attention import SelfAttention, attention_entropy
 from hessianlens.lab.claims.check import Check, at_least, at_most, close, share
 from hessianlens.lab.claims.definition import claim
+from hessianlens.lab.claims.draws import first_seed
 from hessianlens.lab.claims.finding import Curves, Finding
-from hessianlens.lab.claims.score_rows import dot_products, normal, shown, softmax
+from hessianlens.lab.claims.samples import normal
+from hessianlens.lab.claims.score_rows import dot_products, softmax
+from hessianlens.lab.claims.wording import shown
 
 
-@claim(
-    "C17",
-    source="Brain teaser 2, problem 1",
-    statement="When softmax is nearly one-hot its gradient with respect to the scores is nearly zero, so the model "
-    "cannot learn.",
-    method="norm of diag(p) - p p' against 1 - max p on 300 rows; gradients of W_Q, W_K and W_V of a layer (square "
-    "loss, 9 tokens, 5 seeds) where the top score of every row leads by 40, over those at temperature 1; vanished: "
-    "below 1e-6",
-)
-def vanishing_gradient(seed: int = 0) -> Finding:
+@claim("C17")
+def vanishing_gradient() -> Finding:
     """The scores' gradient vanishes, the values' does not."""
+    seed = first_seed()
     bound = max(_jacobian_over_gap(seed + n, n) for n in (3, 10, 30))
     ratios = [_gradients(seed + n, _one_hot_temperature(seed + n)) / _gradients(seed + n, 1.0) for n in range(5)]
     largest, least = torch.stack(ratios).amax(0), torch.stack(ratios).amin(0)
@@ -41,17 +37,13 @@ def vanishing_gradient(seed: int = 0) -> Finding:
             at_most("gradient of W_V, one-hot attention over soft, largest", float(largest[2]), 1e-6),
         ),
         conditional=scores_vanish,
-        condition="only what acts through the scores is meant: the queries and the keys of that layer.",
-        correction="The values keep their gradients: the model still learns, but nothing about where to look.",
         support=(at_least("gradient of W_V, one-hot attention over soft, smallest", float(least[2]), 0.1),),
         example=f"p = {shown(softmax([10, 0]), 5)}: the derivative by a score is p(1 - p) = {_slope(10):.2g}, against "
         f"{_slope(0):.2g} at p = [0.5, 0.5], while the derivative by the first value is p = {softmax([10, 0])[0]:.5f}.",
-        curves=Curves(
+        curves=Curves.log_log(
             "temperature",
             "norm of the gradient",
             {f"W_{name}": (steps, tuple(series[:, n].clamp(min=1e-30).tolist())) for n, name in enumerate("QKV")},
-            log_x=True,
-            log_y=True,
         ),
     )
 
@@ -92,16 +84,10 @@ def _gradients(seed: int, temperature: float) -> Tensor:
     return torch.stack([gradient.norm() for gradient in torch.autograd.grad(loss, weights)])
 
 
-@claim(
-    "C18",
-    source="Brain teaser 2, problem 2",
-    statement="Without scaling, attention degenerates into mostly one-hot rows.",
-    method="standard normal queries and keys, rows of 16, 64 and 256 keys, d_K = 64, 512, 2048; then queries and "
-    "keys of a layer with weights N(0, 0.02^2), width 768, d_K = 64; mostly one-hot: more than half of the rows "
-    "give one token over 0.9",
-)
-def one_hot(seed: int = 0) -> Finding:
+@claim("C18")
+def one_hot() -> Finding:
     """True of wide heads with unit-variance components."""
+    seed = first_seed()
     keys, widths = (16, 64, 256), (64.0, 512.0, 2048.0)
     found = {(n, int(d_k)): _share_over(seed, n, int(d_k)) for d_k in widths for n in keys}
     wide = tuple(_one_hot(found, n, d_k) for d_k in (512, 2048) for n in keys)
@@ -115,9 +101,6 @@ def one_hot(seed: int = 0) -> Finding:
             share("rows over 0.9, layer with weights N(0, 0.02^2), 64 keys", int((peak > 0.9).sum()), 300, 0.5),
         ),
         conditional=wide,
-        condition="the components of queries and keys have unit variance and d_K is large (512 and more here).",
-        correction="With d_K = 64, the usual width of a head, fewer than half of the rows are one-hot once there are "
-        "64 keys; with the small weights of a GPT-2 initialisation the scores are too small for it.",
         support=(
             at_most("share of rows over 0.9 for d_K = 64, 64 keys", found[64, 64], 0.5),
             at_most("share of rows over 0.9 for d_K = 64, 256 keys", found[256, 64], 0.5),
@@ -148,15 +131,10 @@ def _one_hot(found: dict[tuple[int, int], float], keys: int, d_k: int) -> Check:
     return at_least(f"share of rows over 0.9, {keys} keys, d_K = {d_k}", found[keys, d_k], 0.5)
 
 
-@claim(
-    "C23",
-    source="Brain teaser 2, practical insight",
-    statement="Attention entropy consistently below 1.0 indicates over-peaked attention, often a scaling problem.",
-    method="entropy in nats of 1000 rows of properly scaled scores (d_K = 64) with 2 to 256 visible keys; a false "
-    "alarm is a scaled row below 1.0; the same for unscaled rows",
-)
-def low_entropy(seed: int = 0) -> Finding:
+@claim("C23")
+def low_entropy() -> Finding:
     """Only where a row sees enough keys."""
+    seed = first_seed()
     keys = (2, 3, 4, 8, 16, 64, 256)
     scaled = {n: _entropies(seed, n, scaled=True) for n in keys}
     unscaled = {n: _entropies(seed, n, scaled=False) for n in keys}
@@ -172,11 +150,6 @@ def low_entropy(seed: int = 0) -> Finding:
                 if n >= 8
             ),
         ),
-        condition="rows see at least about 8 keys.",
-        correction="The most a row of n keys can have is log n, and well scaled random scores give about log n - 1/2, "
-        "so with 2 keys every row, and with 3 most rows, are below 1.0 however well they are scaled; the first rows "
-        "under a causal mask always are. A threshold relative to log n works at any length. In bits (1.0 bit = 0.69 "
-        "nats) 2 keys still never exceed 1.0, and about 4 are enough.",
         support=(
             at_most("largest entropy of a row of 2 keys (log 2 = 0.693)", float(scaled[2].max()), 0.6932),
             at_least("share of scaled rows below 1.0 bit, 2 keys", _below(scaled[2], math.log(2)), 0.99),
@@ -212,6 +185,3 @@ def _below(entropies: Tensor, threshold: float = 1.0) -> float:
 
 def _relative(entropies: Tensor, keys: int) -> float:
     return float(entropies.mean()) / math.log(keys)
-
-
-CLAIMS = (vanishing_gradient, one_hot, low_entropy)

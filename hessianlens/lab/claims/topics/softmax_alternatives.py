@@ -12,19 +12,17 @@ from torch.utils.flop_counter import FlopCounterMode
 from hessianlens.attention import SelfAttention
 from hessianlens.lab.claims.check import at_least, at_most, close, share
 from hessianlens.lab.claims.definition import claim
+from hessianlens.lab.claims.draws import first_seed
 from hessianlens.lab.claims.finding import Curves, Finding
-from hessianlens.lab.claims.score_rows import SHAPES, by_relu_sum, dot_products, normal, row, shown
+from hessianlens.lab.claims.samples import normal
+from hessianlens.lab.claims.score_rows import SHAPES, by_relu_sum, dot_products, row
+from hessianlens.lab.claims.wording import shown
 
 
-@claim(
-    "C24",
-    source="Brain teaser 3, option 1",
-    statement="With raw scores as weights, weights can be negative and outputs can grow without bound.",
-    method="layers of 3 shapes x 5 seeds: share of negative weights; growth of the output's norm when tokens grow "
-    "tenfold, raw scores against softmax; twice in a row for depth 2",
-)
-def raw_scores(seed: int = 0) -> Finding:
+@claim("C24")
+def raw_scores() -> Finding:
     """Half of them negative; cubic growth, to the ninth power in two layers."""
+    seed = first_seed()
     negative, raw, twice, soft = [], [], [], []
     for n in range(5):
         for length, width, d_k in SHAPES:
@@ -71,15 +69,10 @@ def feature_map(Q: Tensor, K: Tensor, V: Tensor) -> Tensor:
     return (q @ (k.T @ V)) / (q @ k.sum(0))[:, None]
 
 
-@claim(
-    "C28",
-    source="Brain teaser 3, option 3",
-    statement="ReLU of Q K^T with row normalisation is linear attention and costs O(n) instead of O(n^2).",
-    method="floating-point operations counted by PyTorch for n = 64 to 512 tokens, width 16, as the power of n; "
-    "rank of ReLU(Q K^T) for n = 32, d_K = 4, 5 seeds",
-)
-def linear_cost(seed: int = 0) -> Finding:
+@claim("C28")
+def linear_cost() -> Finding:
     """The printed code forms the n x n matrix and cannot avoid it."""
+    seed = first_seed()
     printed, linear = (_operations(function, seed) for function in (as_printed_code, feature_map))
     ranks = [int(torch.linalg.matrix_rank(torch.relu(_scores(seed + n)))) for n in range(5)]
     tokens = [normal(seed + n, 32, 4) for n in range(3)]
@@ -96,22 +89,16 @@ def linear_cost(seed: int = 0) -> Finding:
                 0.1,
             ),
         ),
-        correction="The printed code takes ReLU of the whole matrix Q K^T, so it needs all n^2 scores: O(n^2), as "
-        "softmax does. Linear attention takes ReLU of queries and keys apart, ReLU(Q) (ReLU(K)^T V), and multiplies "
-        "keys with values first: O(n). The two are different functions; ReLU(Q K^T) has too high a rank to be such "
-        "a product.",
         example=f"n = {LENGTHS[0]} to {LENGTHS[-1]} tokens: {printed[0]:,} to {printed[-1]:,} operations as printed "
         f"(x {printed[-1] / printed[0]:.0f}), {linear[0]:,} to {linear[-1]:,} with ReLU apart (x "
         f"{linear[-1] / linear[0]:.0f}).",
-        curves=Curves(
+        curves=Curves.log_log(
             "tokens n",
             "operations",
             {
                 "ReLU(Q K^T), as printed": (xs, tuple(map(float, printed))),
                 "ReLU(Q), ReLU(K) apart": (xs, tuple(map(float, linear))),
             },
-            log_x=True,
-            log_y=True,
         ),
     )
 
@@ -134,15 +121,10 @@ def _power(operations: Sequence[int]) -> float:
     return math.log(operations[-1] / operations[0]) / math.log(LENGTHS[-1] / LENGTHS[0])
 
 
-@claim(
-    "C29",
-    source="Brain teaser 3, option 3",
-    statement="ReLU makes many attention weights exactly zero.",
-    method="scores of random queries and keys (d_K = 64; rows of 4, 16, 64; 1000 each) and of 15 layers; many: at "
-    "least a quarter",
-)
-def exact_zeros(seed: int = 0) -> Finding:
+@claim("C29")
+def exact_zeros() -> Finding:
     """About half."""
+    seed = first_seed()
     checks = []
     for keys in (4, 16, 64):
         weights = torch.relu(dot_products(seed + keys, 64, 1000, keys))
@@ -155,15 +137,10 @@ def exact_zeros(seed: int = 0) -> Finding:
     return Finding(checks=(*checks, at_least("mean share of exact zeros over 15 layers", sum(shares) / 15, 0.25)))
 
 
-@claim(
-    "C30",
-    source="Brain teaser 3, option 3",
-    statement="ReLU with row normalisation works.",
-    method="scores of random queries and keys, d_K = 64, rows of 1 to 8 keys, 2000 each: rows whose weights are "
-    "finite, not negative and sum to 1; then only rows with a positive score",
-)
-def relu_works(seed: int = 0) -> Finding:
+@claim("C30")
+def relu_works() -> Finding:
     """Unless no score of a row is positive."""
+    seed = first_seed()
     lengths = (1, 2, 3, 4, 6, 8)
     rows = {keys: dot_products(seed + keys, 64, 2000, keys) for keys in lengths}
     empty = {keys: int((scores <= 0).all(-1).sum()) for keys, scores in rows.items()}
@@ -176,10 +153,6 @@ def relu_works(seed: int = 0) -> Finding:
         conditional=(
             share("proper rows among those with a positive score", sum(_proper(by_relu_sum(s)) for s in kept), total),
         ),
-        condition="every row has at least one positive score, or the division is guarded.",
-        correction="A row without a positive score is 0/0 in the printed code. For random scores of n "
-        "visible keys that has probability 2^-n: half of all first tokens under a causal mask. How well it performs "
-        "once guarded needs training.",
         support=tuple(
             close(f"rows of {n} without a positive score, share", empty[n] / 2000, 0.5**n, _four_errors(0.5**n))
             for n in lengths
@@ -204,6 +177,3 @@ def _four_errors(share: float) -> float:
 
 def _proper(weights: Tensor) -> int:
     return int((((weights.sum(-1) - 1).abs() < 1e-12) & (weights >= 0).all(-1)).sum())
-
-
-CLAIMS = (raw_scores, linear_cost, exact_zeros, relu_works)

@@ -9,17 +9,11 @@ from hessianlens.attention import SelfAttention
 from hessianlens.lab.claims.activations import named
 from hessianlens.lab.claims.check import Check, at_least, at_most, equal, share, true
 from hessianlens.lab.claims.definition import claim
+from hessianlens.lab.claims.draws import first_seed
 from hessianlens.lab.claims.finding import Finding
-from hessianlens.lab.claims.score_rows import (
-    SHAPES,
-    by_relu_sum,
-    by_row_sum,
-    dot_products,
-    from_uniform,
-    normal,
-    row,
-    shown,
-)
+from hessianlens.lab.claims.samples import normal
+from hessianlens.lab.claims.score_rows import SHAPES, by_relu_sum, by_row_sum, dot_products, from_uniform, row
+from hessianlens.lab.claims.wording import shown
 
 
 def _squares(scores: Tensor) -> Tensor:
@@ -30,16 +24,10 @@ def _sharp_relu(scores: Tensor) -> Tensor:
     return by_row_sum(torch.relu(scores) ** 8)
 
 
-@claim(
-    "C43",
-    source="Putting it all together",
-    statement="Without the exponential, attention weights are negative and emphasis is weak.",
-    method="weights without an exponential on 1000 random rows of 16 scores (d_K = 64, scaled): raw, row sum, ReLU "
-    "and row sum, squares and row sum; emphasis: median of the largest weight against softmax's, also for ReLU to "
-    "the eighth power",
-)
-def without_exponential(seed: int = 0) -> Finding:
+@claim("C43")
+def without_exponential() -> Finding:
     """Only if the sign of the scores is kept; emphasis can be had by a power."""
+    seed = first_seed()
     scores = dot_products(seed, 64, 1000, 16) / 8
     keeping = {"raw scores": scores, "row sum": by_row_sum(scores)}
     kept = scores[(scores > 0).any(-1)]
@@ -56,10 +44,6 @@ def without_exponential(seed: int = 0) -> Finding:
             *(_negative(name, weights) for name, weights in keeping.items()),
             share("rows with scores of at least 1 that are flatter by row sum than by softmax", flatter, 1000),
         ),
-        condition="for negative weights: what replaces the exponential keeps the sign of the scores, as raw scores "
-        "and their row sum do; for weak emphasis: scores of at least 1 are divided by their sum (C27).",
-        correction="Weights made of positive parts or squares are never negative, the article's own third option "
-        "(ReLU) among them; and a power of them is as sharp as one likes.",
         support=(
             equal("negative weights, ReLU and row sum", int((positive["ReLU, row sum"] < 0).sum()), 0),
             equal("negative weights, squares and row sum", int((positive["squares, row sum"] < 0).sum()), 0),
@@ -79,23 +63,15 @@ def _negative(name: str, weights: Tensor) -> Check:
     return share(f"rows with a negative weight, {name}", int((weights < 0).any(-1).sum()), len(weights), 0.8)
 
 
-@claim(
-    "C44",
-    source="Putting it all together",
-    statement="Without normalisation, outputs are unbounded.",
-    method="output of layers (3 shapes x 3 seeds) with W_Q multiplied by 1 to 10^6, without normalisation: linear, "
-    "ReLU, exp, sigmoid, tanh; bounded: never above the sum of the values' norms",
-)
-def without_normalisation(seed: int = 0) -> Finding:
+@claim("C44")
+def without_normalisation() -> Finding:
     """Bounded functions need no normalisation for that."""
+    seed = first_seed()
     excess = {name: _excess(name, seed) for name in ("linear", "relu", "exp", "sigmoid", "tanh", "softmax")}
     unbounded = ("linear", "relu", "exp")
     return Finding(
         checks=tuple(_exceeds(name, excess[name]) for name in (*unbounded, "sigmoid", "tanh")),
         conditional=tuple(_exceeds(name, excess[name]) for name in unbounded),
-        condition="the function of the scores is itself unbounded: linear, ReLU, exp.",
-        correction="Sigmoid and tanh weights stay within 1 in size, so the output never exceeds the sum of the values' "
-        "norms, which grows with the number of tokens but not with the scores.",
         support=(
             *(
                 at_most(f"largest output over the sum of values, {name}", excess[name], 1 + 1e-12)
@@ -133,6 +109,3 @@ def _equal_tokens(count: int) -> float:
     ones = torch.ones(1, 1, dtype=torch.float64)
     layer = SelfAttention(ones, ones, ones, activation="sigmoid")
     return float(layer(torch.ones(count, 1, dtype=torch.float64)).max())
-
-
-CLAIMS = (without_exponential, without_normalisation)

@@ -11,17 +11,15 @@ from torch.func import jacrev
 from hessianlens.attention import SelfAttention
 from hessianlens.lab.claims.check import Check, as_printed, at_least, equal, share, true
 from hessianlens.lab.claims.definition import claim
+from hessianlens.lab.claims.draws import first_seed
 from hessianlens.lab.claims.finding import Finding
-from hessianlens.lab.claims.score_rows import MASKED, SHAPES, by_row_sum, divided, normal, row, shown, softmax
+from hessianlens.lab.claims.samples import normal
+from hessianlens.lab.claims.score_rows import MASKED, SHAPES, by_row_sum, divided, row, softmax
+from hessianlens.lab.claims.wording import shown
 from hessianlens.models import Transformer
 
 
-@claim(
-    "C5",
-    source="Causal masking",
-    statement="Scores 2.8 and 1.2 with two masked tokens become 0.82, 0.18, 0.00, 0.00.",
-    method="softmax in float64, rounded to the two digits printed",
-)
+@claim("C5")
 def masked_example() -> Finding:
     """Both visible weights are off by one in the last digit."""
     weights = softmax([2.8, 1.2, MASKED, MASKED])
@@ -31,8 +29,8 @@ def masked_example() -> Finding:
             as_printed("softmax of the masked row", weights, [".83", ".17", ".00", ".00"]),
             equal("weights of the masked tokens", weights[2:], [0.0, 0.0]),
         ),
-        correction=f"The masked tokens do get exactly zero. The visible ones get {shown(weights[:2])}.",
         example=f"1/(1 + exp(-(2.8 - 1.2))) = {weights[0]:.4f}, which rounds to 0.83.",
+        told={"row": shown(weights[:2])},
     )
 
 
@@ -68,16 +66,10 @@ def _model_change(seed: int) -> float:
         return float((model(tokens)[:, :9] - model(other)[:, :9]).abs().max())
 
 
-@claim(
-    "C6",
-    source="Causal masking, why it works",
-    statement="Minus infinity before softmax gives future tokens a weight of exactly zero; that alone enforces "
-    "causality.",
-    method="redraw the later half of the tokens, 100 times larger: change and derivatives of the earlier outputs, "
-    "bit for bit; 3 shapes x 5 seeds, float64; the same in a two-layer decoder, 3 seeds",
-)
-def causal(seed: int = 0) -> Finding:
+@claim("C6")
+def causal() -> Finding:
     """Exactly zero, in value and derivative."""
+    seed = first_seed()
     pairs = [pair for n in range(5) for pair in _changed_future(seed + 10 * n, masked=True)]
     return Finding(
         checks=(
@@ -88,14 +80,10 @@ def causal(seed: int = 0) -> Finding:
     )
 
 
-@claim(
-    "C45",
-    source="Putting it all together",
-    statement="Without the mask, information leaks from future tokens.",
-    method="the measurement of C6 without the mask",
-)
-def leaks(seed: int = 0) -> Finding:
+@claim("C45")
+def leaks() -> Finding:
     """Every earlier output moves."""
+    seed = first_seed()
     pairs = [pair for n in range(5) for pair in _changed_future(seed + 10 * n, masked=False)]
     return Finding(
         checks=(
@@ -105,15 +93,10 @@ def leaks(seed: int = 0) -> Finding:
     )
 
 
-@claim(
-    "C7",
-    source="Brain teaser 4, why minus infinity works",
-    statement="Masking with minus infinity is mathematically clean and handles all edge cases.",
-    method="rows with 0 to 6 visible of 6 scores, 100 random rows each, float64: finite weights that sum to 1, and "
-    "finite derivatives; padding in front of a causal sequence",
-)
-def edge_cases(seed: int = 0) -> Finding:
+@claim("C7")
+def edge_cases() -> Finding:
     """All but the row that sees nothing."""
+    seed = first_seed()
     by_visible = [_proper_rows(seed, visible) for visible in range(7)]
     nothing, something = by_visible[0], by_visible[1:]
     padded = torch.zeros(3, 3) + torch.full((3, 3), MASKED).triu(1)
@@ -121,9 +104,6 @@ def edge_cases(seed: int = 0) -> Finding:
     return Finding(
         checks=(share("proper rows among those with 0 to 6 visible scores", sum(by_visible), 700),),
         conditional=(share("proper rows among those with 1 to 6 visible scores", sum(something), 600),),
-        condition="every row keeps at least one visible token, as under a causal mask alone.",
-        correction="A row that is masked altogether gives 0/0, not a number, and so do its derivatives; it occurs as "
-        "soon as padding in front of a sequence meets the causal mask. Code must treat such rows apart.",
         support=(
             equal("proper rows among 100 that see nothing", nothing, 0),
             equal("rows without a number, padding in front of a causal sequence of 3", _not_numbers(padded), 1),
@@ -148,14 +128,10 @@ def _not_numbers(scores: Tensor) -> int:
     return int(scores.softmax(-1).isnan().any(-1).sum())
 
 
-@claim(
-    "C33",
-    source="Brain teaser 4, first attempt",
-    statement="With plain division a mask of minus infinity breaks at once.",
-    method="IEEE arithmetic on 2.8, 1.2 and two masked scores; 100 random rows of 6 with two masked",
-)
-def division_breaks(seed: int = 0) -> Finding:
+@claim("C33")
+def division_breaks() -> Finding:
     """Masked tokens get no number, visible ones zero."""
+    seed = first_seed()
     weights = by_row_sum(row([2.8, 1.2, MASKED, MASKED]))
     rows = normal(seed, 100, 6)
     rows[:, 4:] = MASKED
@@ -165,33 +141,20 @@ def division_breaks(seed: int = 0) -> Finding:
             true("the two masked weights of the example are not numbers", bool(weights[2:].isnan().all())),
             equal("sum of the visible weights of the example", abs(float(weights[:2].sum())), 0.0),
             share("random rows with a weight that is not a number", int(many.isnan().any(-1).sum()), 100),
-        ),
-        correction="What breaks is not the division by infinity as such: IEEE arithmetic gives a finite score over "
-        "minus infinity the value 0. Minus infinity over minus infinity has none. So the visible tokens lose all "
-        "weight and the masked ones get what is not a number.",
+        )
     )
 
 
-@claim(
-    "C34",
-    source="Brain teaser 4, second attempt",
-    statement="With zeros in place of masked scores, 2.8, 1.2, 0, 0 over their sum is 0.70, 0.30, 0, 0.",
-    method="arithmetic, rounded to the digits printed",
-)
+@claim("C34")
 def zero_mask() -> Finding:
     """As printed."""
     return Finding(checks=(as_printed("scores over their sum", divided([2.8, 1.2, 0, 0]), [".70", ".30", "0", "0"]),))
 
 
-@claim(
-    "C35",
-    source="Brain teaser 4, the fatal flaw",
-    statement="The same on -1, -2, 0, 0 gives -0.33, -0.67, 0, 0: negative attention.",
-    method="arithmetic, rounded to the digits printed; 3000 random rows of 2, 4 and 8 visible scores, by the signs "
-    "in them",
-)
-def fatal_flaw(seed: int = 0) -> Finding:
+@claim("C35")
+def fatal_flaw() -> Finding:
     """The signs cancel; what is lost is the order."""
+    seed = first_seed()
     weights = divided([-1, -2, 0, 0])
     return Finding(
         checks=(as_printed("scores over their sum", weights, ["-.33", "-.67", "0", "0"]),),
@@ -200,12 +163,8 @@ def fatal_flaw(seed: int = 0) -> Finding:
             *_signs(seed),
             true("the lower score, -2, gets the larger weight", weights[1] > weights[0]),
         ),
-        correction=(
-            f"The sum is -3, so the signs cancel and the weights are {shown(weights[:2])}: positive. Where all "
-            "visible scores are negative the flaw is another one: the order is turned round, the least similar token "
-            "gets the most weight. Negative weights come from rows with scores of both signs."
-        ),
         example=f"-1/(-1 - 2) = {weights[0]:.2f}; for the flaw meant, take 1, -2: weights {shown(divided([1, -2]))}.",
+        told={"row": shown(weights[:2])},
     )
 
 
@@ -225,6 +184,3 @@ def _signs(seed: int) -> tuple[Check, Check, Check]:
         share("rows of negative scores whose lowest score gets the most weight", turned, 3000),
         share("rows with scores of both signs that have a negative weight", mixed_negative, mixed),
     )
-
-
-CLAIMS = (masked_example, causal, leaks, edge_cases, division_breaks, zero_mask, fatal_flaw)

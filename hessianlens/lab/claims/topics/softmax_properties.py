@@ -11,21 +11,17 @@ from torch.func import jacrev
 from hessianlens.attention.activations import ACTIVATIONS
 from hessianlens.lab.claims.check import Check, as_printed, at_most, close, equal, share, true
 from hessianlens.lab.claims.definition import claim
+from hessianlens.lab.claims.draws import first_seed
 from hessianlens.lab.claims.finding import Curves, Finding
-from hessianlens.lab.claims.score_rows import divided, normal, row, shown, softmax
+from hessianlens.lab.claims.samples import normal
+from hessianlens.lab.claims.score_rows import divided, row, softmax
+from hessianlens.lab.claims.wording import shown
 
 
-@claim(
-    "C3",
-    source="The solution, below the definition",
-    statement="The exponential makes every weight positive, amplifies the differences between scores, and keeps "
-    "softmax differentiable.",
-    method="amplifies: the larger of two scores gets a larger multiple of the other's weight than plain division "
-    "gives it; 1000 pairs of positive scores below 1, and 1000 above; derivatives by autograd on 60 rows of 3 to 40 "
-    "scores",
-)
-def three_properties(seed: int = 0) -> Finding:
+@claim("C3")
+def three_properties() -> Finding:
     """Positive and smooth; it amplifies scores above 1 and damps scores below."""
+    seed = first_seed()
     uniform = torch.rand(2, 1000, 2, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     low, high = uniform[0].clamp(min=1e-6), 1 + 9 * uniform[1]
     lowest, worst = _positivity_and_jacobian(seed)
@@ -39,10 +35,6 @@ def three_properties(seed: int = 0) -> Finding:
     return Finding(
         checks=(*good, share("pairs of scores between 0 and 1 that softmax pulls further apart", small, 1000)),
         conditional=(*good, share("pairs of scores above 1 that softmax pulls further apart", large, 1000)),
-        condition="the scores are at least 1 (for the second property; the others always hold).",
-        correction="Softmax turns the difference a - b into the ratio exp(a - b) of weights, where plain division "
-        "gives a/b. The first is larger when both scores are above 1, and smaller when both are between 0 and 1: there "
-        "softmax is the flatter of the two. Scores of a freshly initialised layer are often below 1.",
         support=(
             share("pairs below 1 that softmax pulls closer together", 1000 - small, 1000),
             at_most(
@@ -54,10 +46,7 @@ def three_properties(seed: int = 0) -> Finding:
         curves=Curves(
             "the smaller score, b",
             "ratio of the two weights for scores 2 b and b",
-            {
-                "softmax": (xs, tuple(math.exp(x) for x in xs)),
-                "plain division": (xs, tuple(2.0 for _ in xs)),
-            },
+            {"softmax": (xs, tuple(math.exp(x) for x in xs)), "plain division": (xs, tuple(2.0 for _ in xs))},
             log_y=True,
         ),
     )
@@ -89,16 +78,10 @@ def printed_code(x: Tensor) -> Tensor:
     return exponentials / exponentials.sum()
 
 
-@claim(
-    "C4",
-    source="What is softmax, really?",
-    statement="Subtracting the maximum, exponentiating and dividing by the sum is the softmax that production code "
-    "uses.",
-    method="against the textbook formula on 60 rows; on scores of 1000, where the textbook formula overflows; on a "
-    "5 x 7 matrix of scores, as attention has it; on a row that is masked altogether",
-)
-def shift_exp_normalise(seed: int = 0) -> Finding:
+@claim("C4")
+def shift_exp_normalise() -> Finding:
     """Right for a vector with something in it."""
+    seed = first_seed()
     rows = [scores for n in (3, 12, 40) for scores in 5 * normal(seed + n, 20, n)]
     gap = max(float((printed_code(t) - t.exp() / t.exp().sum()).abs().max()) for t in rows)
     large = row([1000, 999, 998])
@@ -123,9 +106,6 @@ def shift_exp_normalise(seed: int = 0) -> Finding:
             ),
         ),
         conditional=(*vector_only, at_most("gap to softmax, row by row", _gap(per_row, matrix.softmax(-1)), 1e-15)),
-        condition="it is applied to one row that has at least one finite score.",
-        correction="The maximum and the sum of the printed code run over the whole array, so a matrix of scores "
-        "becomes one distribution over all its entries; production code takes both along the last axis.",
         support=(
             true("the textbook formula gives no number for 1000, 999, 998", bool(textbook.isnan().any())),
             close("sum of all entries of the 5 x 7 matrix", float(sums.sum()), 1.0, 1e-12),
@@ -156,15 +136,10 @@ def _exp(score: float, dtype: torch.dtype) -> Tensor:
     return torch.tensor(score, dtype=dtype).exp()
 
 
-@claim(
-    "C36",
-    source="Brain teaser 4, last list",
-    statement="exp of minus infinity is exactly 0 whatever the other scores are; exp(-100) is about 0, exp(0) is 1, "
-    "exp(10) about 22 thousand.",
-    method="IEEE arithmetic in float64, float32 and float16; 100 random rows with one masked score",
-)
-def exponentials(seed: int = 0) -> Finding:
+@claim("C36")
+def exponentials() -> Finding:
     """As printed."""
+    seed = first_seed()
     masked = 100 * normal(seed, 100, 6)
     masked[:, 2] = -math.inf
     kinds = (torch.float64, torch.float32, torch.float16)
@@ -181,6 +156,3 @@ def exponentials(seed: int = 0) -> Finding:
             as_printed("exp(10) in thousands", [math.exp(10) / 1000], ["22"]),
         )
     )
-
-
-CLAIMS = (three_properties, shift_exp_normalise, exponentials)

@@ -12,29 +12,22 @@ from torch import Tensor
 from hessianlens.attention import SelfAttention, attention_entropy
 from hessianlens.lab.claims.check import as_printed, at_least, at_most, equal
 from hessianlens.lab.claims.definition import claim
+from hessianlens.lab.claims.draws import first_seed
 from hessianlens.lab.claims.finding import Curves, Finding
-from hessianlens.lab.claims.score_rows import normal, shown, softmax
+from hessianlens.lab.claims.samples import normal
+from hessianlens.lab.claims.score_rows import softmax
+from hessianlens.lab.claims.wording import shown
 
 SCORES = (3, 2, 1)
 
 
-@claim(
-    "C37",
-    source="The temperature knob",
-    statement="Scores 3, 2, 1 at temperature 1 give 0.67, 0.24, 0.09.",
-    method="softmax in float64, rounded to the two digits printed",
-)
+@claim("C37")
 def standard() -> Finding:
     """As printed."""
     return Finding(checks=(as_printed("softmax at temperature 1", softmax(SCORES), [".67", ".24", ".09"]),))
 
 
-@claim(
-    "C38",
-    source="The temperature knob",
-    statement="Scores 3, 2, 1 at temperature 0.5 give 0.84, 0.14, 0.02.",
-    method="softmax in float64, rounded to the two digits printed; every temperature from 0.1 to 10 in steps of 0.1 %",
-)
+@claim("C38")
 def sharp() -> Finding:
     """The printed row belongs to a temperature of about 0.56."""
     weights, printed = softmax(SCORES, 0.5), [".84", ".14", ".02"]
@@ -46,18 +39,12 @@ def sharp() -> Finding:
             at_least("lowest temperature that gives the printed row", min(found, default=0.0), 0.54),
             at_most("highest temperature that gives the printed row", max(found, default=1.0), 0.58),
         ),
-        correction=f"At temperature 0.5 it is {shown(weights)}. The printed row is that of a temperature between "
-        f"{min(found):.3f} and {max(found):.3f}. That a lower temperature is sharper is right (C40).",
         example=f"1/(1 + exp(-2) + exp(-4)) = {weights[0]:.4f}, which rounds to 0.87.",
+        told={"row": shown(weights), "low": min(found), "high": max(found)},
     )
 
 
-@claim(
-    "C39",
-    source="The temperature knob",
-    statement="Scores 3, 2, 1 at temperature 2 give 0.49, 0.32, 0.19.",
-    method="softmax in float64, rounded to the two digits printed; every temperature from 0.1 to 10 in steps of 0.1 %",
-)
+@claim("C39")
 def soft() -> Finding:
     """No temperature gives the printed row."""
     weights, printed = softmax(SCORES, 2.0), [".49", ".32", ".19"]
@@ -67,9 +54,8 @@ def soft() -> Finding:
             as_printed("softmax at temperature 2", weights, [".51", ".31", ".19"]),
             equal("temperatures that give the printed row", len(_temperatures(printed)), 0),
         ),
-        correction=f"At temperature 2 it is {shown(weights)}, and no temperature gives the printed row. That a "
-        "higher temperature is flatter is right (C40).",
         example=f"1/(1 + exp(-0.5) + exp(-1)) = {weights[0]:.4f}, which rounds to 0.51.",
+        told={"row": shown(weights)},
     )
 
 
@@ -81,15 +67,10 @@ def _temperatures(printed: Sequence[str]) -> list[float]:
     return [t for t, hit in zip(grid, near.tolist(), strict=True) if hit]
 
 
-@claim(
-    "C40",
-    source="The temperature knob",
-    statement="A higher temperature makes attention flatter, a lower one sharper.",
-    method="300 random rows of 3, 10 and 40 scores at 60 temperatures from 0.01 to 100, float64: entropy never "
-    "falls, the largest weight never rises, and both ends are one-hot and uniform",
-)
-def monotone(seed: int = 0) -> Finding:
+@claim("C40")
+def monotone() -> Finding:
     """Monotone on every row."""
+    seed = first_seed()
     temperatures = torch.logspace(-2, 2, 60, dtype=torch.float64)
     falls, rises, flat, sharpest = 0.0, 0.0, 0.0, 0.0
     for keys in (3, 10, 40):
@@ -115,16 +96,10 @@ def monotone(seed: int = 0) -> Finding:
     )
 
 
-@claim(
-    "C41",
-    source="The temperature knob, architecture design and experiment",
-    statement="A temperature for each head allows heads to differ in sharpness (the gain of 1 to 3 % that the article "
-    "adds needs training and is left out here).",
-    method="entropies of 5 heads at temperatures 0.25, 1, 4 on the same weights (9 tokens); for the remark, the same "
-    "heads with W_Q divided by the temperature instead",
-)
-def learned_temperature(seed: int = 0) -> Finding:
+@claim("C41")
+def learned_temperature() -> Finding:
     """It does, and adds no function that the query weights do not have."""
+    seed = first_seed()
     rises, gap = [], 0.0
     for n in range(5):
         X = normal(seed + n, 9, 8)
@@ -136,9 +111,6 @@ def learned_temperature(seed: int = 0) -> Finding:
         gap = max(gap, *(_without(head, X) for head in heads.values()))
     return Finding(
         checks=(at_least("smallest rise of a head's mean entropy with its temperature (nats)", min(rises), 0.05),),
-        correction="A head with temperature t computes exactly what it computes with W_Q / t, so heads differ in "
-        "sharpness without it, too, through their weights. A gain can only come from how training moves; whether it "
-        "is 1 to 3 %, as the article says, was not tested.",
         support=(at_most("gap between a temperature t and W_Q / t", gap, 1e-14),),
         example=f"one query 2 and keys 1, 0 at temperature 2: scores 2/2, 0: {shown(softmax([2, 0], 2.0))}; query "
         f"2/2 at temperature 1: {shown(softmax([1, 0]))}.",
@@ -148,6 +120,3 @@ def learned_temperature(seed: int = 0) -> Finding:
 def _without(head: SelfAttention, X: Tensor) -> float:
     plain = SelfAttention(head.W_Q / head.temperature, head.W_K, head.W_V)
     return float((plain(X) - head(X)).abs().max())
-
-
-CLAIMS = (standard, sharp, soft, monotone, learned_temperature)

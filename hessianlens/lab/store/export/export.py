@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import io
-import os
 from pathlib import Path
-from typing import Any
 
-from hessianlens.errors import InputError, check_choice
+from hessianlens.errors import InputError, check_choice, expect
+from hessianlens.files import write_whole
 from hessianlens.lab.results import Result
+from hessianlens.lab.store.encoding import npz_bytes
 from hessianlens.lab.store.export.description import describe, table
 from hessianlens.lab.store.export.parquet import parquet_bytes
 from hessianlens.lab.store.export.text import csv_text, json_text
@@ -29,6 +28,7 @@ def export_run(store: Store, run: Run, form: str, folder: Path) -> list[Path]:
         folder: Made if it does not exist.
     """
     check_choice("format", form, FORMATS)
+    _check_name(store, run.experiment)
     result = load_run(store, run)
     description = describe(store, run, result)
     files: dict[str, bytes] = {}
@@ -44,27 +44,30 @@ def export_run(store: Store, run: Run, form: str, folder: Path) -> list[Path]:
     return [_write(folder, f"{run.experiment}.{ending}", content) for ending, content in files.items()]
 
 
-def _npz(result: Result) -> bytes:
-    import numpy as np
+def _check_name(store: Store, name: str) -> None:
+    """The name of an experiment is part of the name of a file, and never of a path."""
+    plain = name not in ("", ".", "..") and not any(sign in name for sign in "/\\:\0")
+    expect(
+        plain,
+        f"store: {store.path} has a run of {name!r}, which is no name for a file; nothing of it is exported. Expected "
+        "a store that hessianlens wrote; name the experiments to export.",
+    )
 
+
+def _npz(result: Result) -> bytes:
     named = {
         f"{number}/{name}": array
         for number, cell in enumerate(result.cells)
         for name, array in cell.measurement.arrays.items()
     }
-    buffer = io.BytesIO()
-    save: Any = np.savez_compressed  # its annotations do not know that no name is one of its own
-    save(buffer, **named)
-    return buffer.getvalue()
+    return npz_bytes(named)
 
 
 def _write(folder: Path, name: str, content: bytes) -> Path:
     path = folder / name
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        unfinished = folder / f"{name}.tmp"
-        unfinished.write_bytes(content)
-        os.replace(unfinished, path)
+        write_whole(path, content)
     except OSError as error:
         raise InputError(f"out: {path} cannot be written ({error}); name another directory with --out.") from error
     return path

@@ -8,16 +8,18 @@ import json
 import math
 from typing import Any
 
+from hessianlens.files import spreadsheet_text
 from hessianlens.lab.results import Scalar
 from hessianlens.lab.store.export.description import columns
 
 
 def csv_text(rows: list[dict[str, Scalar]]) -> str:
-    """A header and a line a row; None is an empty field."""
+    """A header and a line a row; None is an empty field, and no text is one that a spreadsheet would run."""
     buffer = io.StringIO()
-    writer = csv.DictWriter(buffer, columns(rows), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
+    names = columns(rows)
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(map(spreadsheet_text, names))
+    writer.writerows([spreadsheet_text(row.get(name)) for name in names] for row in rows)
     return buffer.getvalue()
 
 

@@ -1,0 +1,12 @@
+"""Second derivatives without a graph: a function is written down once, as steps whose derivatives are known.
+
+`recording` watches a function run, `lowering` makes steps of its calls, `program` runs these forwards with tangents and
+backwards with cotangents, and `taped` puts a network and its loss together. Steps come in few kinds: `rearranging`
+(linear), `products`, `elementwise`, `rows` (softmax and norms), and `local`, which asks autograd about one call.
+"""
+
+from hessianlens.curvature.tape.program import Tape
+from hessianlens.curvature.tape.recording import Unrecordable
+from hessianlens.curvature.tape.taped import Taped
+
+__all__ = ["Tape", "Taped", "Unrecordable"]

@@ -1,0 +1,218 @@
+"""What a function does to the tensors it depends on, written down call by call while it runs once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
+
+
+class Unrecordable(Exception):
+    """The function does something that cannot be written down; the message says what."""
+
+
+@dataclass(frozen=True)
+class Ref:
+    """A tensor that depends on the leaves, by its number."""
+
+    node: int
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """One operation on tensors that depend on the leaves.
+
+    Attributes:
+        func: The operation, as PyTorch's dispatcher knows it.
+        args: Its arguments, with a `Ref` for every tensor that depends on the leaves.
+        kwargs: The same by name.
+        outputs: The number of every output; None where no derivative leads through it.
+    """
+
+    func: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    outputs: tuple[int | None, ...]
+
+    @property
+    def name(self) -> str:
+        """That of the operation, such as ``mm``."""
+        return str(self.func.overloadpacket.__name__)
+
+    @property
+    def refs(self) -> list[int]:
+        """The tensors that it reads, each as often as it does."""
+        return [leaf.node for leaf in tree_leaves((self.args, self.kwargs), is_leaf=_is_ref) if _is_ref(leaf)]
+
+    def replay(self, value: Callable[[int], Any]) -> Any:
+        """Run it again with other tensors in place of those that depend on the leaves."""
+        args, kwargs = filled((self.args, self.kwargs), value)
+        return self.func(*args, **kwargs)
+
+
+def filled(tree: Any, value: Callable[[int], Any]) -> Any:
+    """Arguments with a value for every `Ref`."""
+    return tree_map(lambda leaf: value(leaf.node) if _is_ref(leaf) else leaf, tree, is_leaf=_is_ref)
+
+
+def _is_ref(leaf: object) -> bool:
+    return isinstance(leaf, Ref)
+
+
+@dataclass(frozen=True, eq=False)
+class Recording:
+    """A function at one point.
+
+    Attributes:
+        calls: What it did, in order.
+        values: Every tensor that depends on the leaves, by number.
+        leaves: The numbers of the leaves.
+        output: The number of the result; None if it depends on no leaf.
+    """
+
+    calls: list[Call]
+    values: dict[int, Tensor]
+    leaves: dict[str, int]
+    output: int | None
+
+
+def recorded(function: Callable[[Mapping[str, Tensor]], Tensor], leaves: Mapping[str, Tensor]) -> Recording:
+    """A function of named tensors, written down.
+
+    Args:
+        function: From tensors to a tensor.
+        leaves: Where it is taken; with respect to these there will be derivatives.
+
+    >>> found = recorded(lambda at: (at["x"] * 2).tanh(), {"x": torch.ones(3)})
+    >>> [call.name for call in found.calls], found.output
+    (['mul', 'tanh'], 2)
+    """
+    points = {name: tensor.detach() for name, tensor in leaves.items()}
+    recorder = _Recorder(list(points.values()))
+    # With gradients enabled, steps that a model takes without them are told apart; no graph is made, as no leaf asks.
+    with torch.enable_grad(), recorder:
+        output = function(points)
+    recorder.expect_complete(output)
+    numbers = {name: recorder.number(tensor) for name, tensor in points.items()}
+    return Recording(
+        recorder.calls, recorder.values, {n: k for n, k in numbers.items() if k is not None}, recorder.number(output)
+    )
+
+
+class _Recorder(TorchDispatchMode):
+    """A scope in which every operation on what depends on some tensors is kept."""
+
+    def __init__(self, leaves: Sequence[Tensor]) -> None:
+        super().__init__()
+        self.calls: list[Call] = []
+        self.values: dict[int, Tensor] = {}
+        self._numbers: dict[int, int] = {}
+        self._alive: list[Tensor] = []  # an object that is gone could lend its identity to another
+        self._constants: dict[int, tuple[Tensor, int]] = {}
+        self._stale: set[int] = set()
+        self._trouble = ""  # told at the end: an error here would look like one of the function
+        for leaf in leaves:
+            self._add(leaf)
+
+    def number(self, tensor: object) -> int | None:
+        """The number of a tensor that depends on the leaves."""
+        return self._numbers.get(id(tensor))
+
+    def _add(self, tensor: Tensor) -> int:
+        number = len(self._alive)
+        self._alive.append(tensor)
+        self.values[number], self._numbers[id(tensor)] = tensor, number
+        return number
+
+    def __torch_dispatch__(
+        self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Every operation passes here."""
+        named = dict(kwargs or {})
+        if not any(id(tensor) in self._numbers for tensor in _tensors((args, named))):
+            return func(*args, **named)
+        if func in _CUT or _without_gradient():
+            return func(*args, **named)
+        if func._schema.is_mutable:
+            return self._changed(func, args, named)
+        call_args, call_kwargs = self._referred(args), self._referred(named)
+        found = func(*args, **named)
+        outputs = found if isinstance(found, (tuple, list)) else (found,)
+        numbers = tuple(self._add(t) if isinstance(t, Tensor) and t.is_floating_point() else None for t in outputs)
+        if any(number is not None for number in numbers):
+            self.calls.append(Call(func, call_args, call_kwargs, numbers))
+        return found
+
+    def _changed(self, func: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        """An operation in place, as the same one that makes a new tensor of a copy of the old."""
+        target, plain = args[0], _out_of_place(func)
+        part_only = target.numel() * target.element_size() < target.untyped_storage().nbytes()
+        if plain is None or (part_only and self.number(target) is None):
+            self._trouble = f"it writes into a part of a tensor in place ({func.overloadpacket.__name__})"
+            return func(*args, **named)
+        call_args, call_kwargs = self._referred(args), self._referred(named)
+        if self.number(target) is None:
+            del self._constants[id(target)]
+            call_args = (target.clone(), *call_args[1:])
+        else:
+            self._save(target)
+        func(*args, **named)
+        self.calls.append(Call(plain, call_args, call_kwargs, (self._add(target),)))
+        return target
+
+    def _save(self, target: Tensor) -> None:
+        """Keep the values that a tensor and all views of it had, before it is changed."""
+        storage = target.untyped_storage()
+        copy = storage.clone()
+        for number, tensor in enumerate(self._alive):
+            if tensor.untyped_storage().data_ptr() == storage.data_ptr() and self._numbers[id(tensor)] == number:
+                old = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+                self.values[number] = old.set_(copy, tensor.storage_offset(), tensor.shape, tensor.stride())
+                if tensor is not target:
+                    self._stale.add(id(tensor))
+
+    def _referred(self, tree: Any) -> Any:
+        return tree_map(self._refer, tree)
+
+    def _refer(self, leaf: Any) -> Any:
+        if not isinstance(leaf, Tensor):
+            return leaf
+        if (number := self.number(leaf)) is None:
+            self._constants[id(leaf)] = (leaf, leaf._version)
+            return leaf
+        if id(leaf) in self._stale:
+            self._trouble = "it goes on with a view of a tensor that was changed in place"
+        return Ref(number)
+
+    def expect_complete(self, output: Tensor) -> None:
+        """Everything was written down, and no tensor that a call has read as a constant was changed afterwards."""
+        self._refer(output)
+        if self._trouble:
+            raise Unrecordable(self._trouble)
+        if any(tensor._version != version for tensor, version in self._constants.values()):
+            raise Unrecordable("it changes a tensor in place that it has used before")
+
+
+def _tensors(tree: Any) -> Iterator[Tensor]:
+    return (leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor))
+
+
+def _without_gradient() -> bool:
+    """Whether the model asks for no gradient here; in the forward of a Function of its own it asks for one."""
+    return not torch.is_grad_enabled() and bool(torch._C._is_fwd_grad_enabled())
+
+
+def _out_of_place(func: Any) -> Any:
+    """The operation that does the same and makes a new tensor, such as ``add`` for ``add_``."""
+    name = func.overloadpacket.__name__
+    packet = getattr(torch.ops.aten, name[:-1], None) if name.endswith("_") else None
+    return None if packet is None else getattr(packet, func._overloadname, None)
+
+
+_CUT = {torch.ops.aten.detach.default}
+"""Autograd sees no dependence behind these."""

@@ -1,0 +1,49 @@
+"""Files that are written whole or not at all, and text that a spreadsheet takes for text."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+_BEGINS_A_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
+
+def write_whole(path: Path, content: bytes | str) -> None:
+    """Write a file under another name first, then rename it; nothing is left of it if that fails.
+
+    What is no regular file, such as a pipe, and what lies in a folder that takes no new file, is written in place.
+
+    Raises:
+        OSError: As `open` and `os.replace` raise it; what was at `path` before is still there.
+    """
+    content = content.encode() if isinstance(content, str) else content
+    target = Path(os.path.realpath(path))  # a link stays a link
+    if target.exists() and not (target.is_file() and os.access(target.parent, os.W_OK)):
+        target.write_bytes(content)
+        return
+    unfinished = target.with_name(f".{target.name}.{os.getpid()}.part")
+    try:
+        unfinished.write_bytes(content)
+        os.replace(unfinished, target)
+    except BaseException:
+        unfinished.unlink(missing_ok=True)
+        raise
+
+
+def spreadsheet_text(value: object) -> object:
+    """A field of a CSV file: text that a spreadsheet would run as a formula gets an apostrophe in front.
+
+    >>> [spreadsheet_text(value) for value in ("=A1", "-1+1", "layer0.attn.q", "-0.5", -0.5, None)]
+    ["'=A1", "'-1+1", 'layer0.attn.q', '-0.5', -0.5, None]
+    """
+    if isinstance(value, str) and value.lstrip(" \n").startswith(_BEGINS_A_FORMULA) and not _is_number(value):
+        return f"'{value}"
+    return value
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

@@ -1,1 +1,0 @@
-"""What the measurements say: series over repeats, fitted exponents, comparison with published numbers."""

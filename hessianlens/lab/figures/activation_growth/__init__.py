@@ -1,0 +1,1 @@
+"""How every block grows with the scale of the tokens, by attention activation."""

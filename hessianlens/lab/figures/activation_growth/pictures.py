@@ -1,0 +1,120 @@
+"""How fast blocks grow with the token scale, by attention activation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import Normalize
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
+from hessianlens.lab.figures.activation_growth.findings import agreements
+from hessianlens.lab.plots.picture import Picture
+from hessianlens.lab.plots.style import BLUE, INK, MUTED, ORANGE, RED, log_axis, panel, panels
+from hessianlens.lab.results import FinishedCell, Result
+from hessianlens.lab.results.table import choices, numbers, select
+
+CURVES: dict[tuple[str, str], tuple[str, Any]] = {
+    ("outer", "QQ"): (BLUE, "-"),
+    ("functional", "QQ"): (ORANGE, (0, (4, 1.5))),
+    ("outer", "VV"): (RED, (0, (1, 1))),
+}
+CURVE_ACTIVATIONS = ("softmax", "sigmoid", "linear", "relu_normalised")
+_LIGHT_FROM = 4.5
+"""Exponents from here on have a light cell and dark digits."""
+
+
+def draw_exponents(result: Result) -> Figure:
+    """Measured exponents as a table, one line an activation, one column a part and block."""
+    names = choices(result, "activation")
+    columns = list(dict.fromkeys((str(row["part"]), str(row["block"])) for row in result.rows()))
+    agree = agreements(result)
+    with panel(8.4, 0.42 * len(names) + 1.9) as (figure, axes):
+        for y, name in enumerate(names):
+            for x, (part, block) in enumerate(columns):
+                found = numbers(select(result, activation=name, part=part, block=block), "exponent")
+                _cell(axes, x, y, found, agree[name, part, block])
+        axes.set_xlim(-0.5, len(columns) - 0.5)
+        axes.set_ylim(len(names) - 0.5, -0.5)
+        axes.set_xticks(range(len(columns)), [f"{part}\n{block}" for part, block in columns])
+        axes.set_yticks(range(len(names)), [n.replace("_", " ") for n in names])
+        axes.tick_params(length=0, labeltop=True, labelbottom=False)
+        axes.grid(visible=False)
+        axes.spines[:].set_visible(False)
+        axes.set_title("Power of the token scale σ as σ → 0", pad=12)
+        axes.set_xlabel("measured, mean over draws; 0: the block vanishes; ✗: not as predicted", color=MUTED)
+    return figure
+
+
+def _cell(axes: Axes, x: int, y: int, found: np.ndarray, agrees: bool) -> None:
+    mark = "" if agrees else " ✗"
+    if found.size == 0:
+        axes.text(x, y, f"0{mark}", ha="center", va="center", color=MUTED)
+        return
+    mean = float(found.mean())
+    colour = mpl.colormaps["cividis"](Normalize(0, 8)(mean))
+    axes.add_patch(Rectangle((x - 0.47, y - 0.45), 0.94, 0.9, color=colour, linewidth=0))
+    ink = INK if mean >= _LIGHT_FROM else "white"
+    axes.text(x, y, f"{mean:.2f}{mark}", ha="center", va="center", color=ink)
+
+
+def draw_curves(result: Result) -> Figure:
+    """Norms of the query and value blocks against the token scale; the fitted range is shaded, bands are the draws."""
+    cells: dict[str, list[FinishedCell]] = {}
+    for cell in result.cells:
+        cells.setdefault(str(cell.parameters["activation"]), []).append(cell)
+    names = [name for name in CURVE_ACTIVATIONS if name in cells] or list(cells)[: len(CURVE_ACTIVATIONS)]
+    columns = min(2, len(names))
+    with panels(columns, -(-len(names) // columns), width=4.4, height=3.5, sharex=True, sharey=True) as (
+        figure,
+        all_axes,
+    ):
+        for axes, name in zip(all_axes, names, strict=False):
+            _curves(axes, cells[name])
+            axes.set_title(name.replace("_", " "))
+        for axes in all_axes[len(names) :]:
+            axes.set_axis_off()
+        for axes in all_axes[-columns:]:
+            axes.set_xlabel("token scale σ (dimensionless)")
+        for axes in all_axes[::columns]:
+            axes.set_ylabel("norm (loss / weight²)")
+    return figure
+
+
+def _curves(axes: Axes, cells: list[FinishedCell]) -> None:
+    log_axis(axes, "x", most=5)
+    log_axis(axes, "y", most=7)
+    sigmas = cells[0].measurement.arrays["sigmas"]
+    order = [(row["part"], row["block"]) for row in cells[0].measurement.rows]
+    for (part, block), (colour, style) in CURVES.items():
+        at = order.index((part, block))
+        norms = np.array([cell.measurement.arrays["norms"][at] for cell in cells])
+        if norms.min() <= 0:
+            axes.plot([], [], color=colour, linestyle=style, label=f"{part} {block}: vanishes")
+            continue
+        slope = numbers([cell.measurement.rows[at] for cell in cells], "exponent").mean()
+        axes.fill_between(sigmas, norms.min(0), norms.max(0), color=colour, alpha=0.18, linewidth=0)
+        middle = 10 ** np.log10(norms).mean(0)
+        width = 3.0 if (part, block) == ("outer", "QQ") else 2.0
+        label = f"{part} {block}: σ to the power {slope:.2f}"
+        axes.plot(sigmas, middle, color=colour, linestyle=style, linewidth=width, label=label)
+    fitted = sigmas[np.all([cell.measurement.arrays["fitted"] for cell in cells], axis=0)]
+    axes.axvspan(fitted.min(), fitted.max(), color=MUTED, alpha=0.1, linewidth=0)
+    axes.legend(loc="lower right", handlelength=2.4)
+
+
+CAPTIONS = {
+    "exponents": "Multiply the tokens by a small σ: each block's norm goes as σ to the power in its cell, here as "
+    "measured, with the loss gradient held. A cross would mark a power that counting does not predict.",
+    "curves": "The norms behind four rows of the table: lines are means over draws, bands the smallest to the largest "
+    "draw, and powers are fitted in the shaded range.",
+}
+
+
+def draw_all(result: Result, _reference: object = None) -> list[Picture]:
+    """The table of exponents, and the curves behind some of its rows."""
+    drawn = {"exponents": draw_exponents(result), "curves": draw_curves(result)}
+    return [Picture(name, figure, CAPTIONS[name]) for name, figure in drawn.items()]

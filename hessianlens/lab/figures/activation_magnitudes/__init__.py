@@ -1,0 +1,1 @@
+"""How large the query, key and value blocks are for every attention activation."""

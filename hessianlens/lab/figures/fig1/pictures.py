@@ -1,0 +1,67 @@
+"""The Hessian of a whole model as a picture, and its attention part."""
+
+from __future__ import annotations
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from hessianlens.lab.plots.histogram import draw_histograms
+from hessianlens.lab.plots.log_colours import block_map, log_colour_bar, log_scale
+from hessianlens.lab.plots.picture import Picture
+from hessianlens.lab.plots.style import panel
+from hessianlens.lab.results import Parameters, Result
+
+NAMES = {
+    "whole": ("W_E", "W_pos", "W_Q", "W_K", "W_V", "W_O", "W_in", "b_in", "W_out", "b_out", "W_U", "b_U"),
+    "attention": ("W_Q", "W_K", "W_V", "W_O"),
+}
+_LEAST = 0.1
+"""Percent of the map below the colour scale: few, since the small query and key blocks are the point of the figure."""
+
+TITLES = {"whole": "Hessian of all weights", "attention": "Hessian of the attention weights"}
+
+
+def draw_map(result: Result, which: str) -> Figure:
+    """One of the two maps of Figure 1: "whole" or "attention"."""
+    cell = next(c for c in result.cells if which in c.measurement.arrays)
+    arrays = cell.measurement.arrays
+    logs, tile = arrays[which], int(arrays[f"{which}_tile"])
+    sizes = [int(size) for size in arrays[f"{which}_sizes"]]
+    large = which == "whole"
+    with panel(*((6.6, 7.4) if large else (4.6, 5.4))) as (figure, axes):
+        labels = [_label(name) for name in NAMES[which]]
+        image = block_map(axes, logs, labels, sizes, log_scale([logs], _LEAST), line=0.6 if large else 1.2)
+        axes.tick_params(labelsize=8.5 if large else 11)
+        if large:
+            axes.tick_params(axis="x", rotation=90)
+        axes.set_title(TITLES[which], pad=38 if large else 24)
+        pooled = f", largest of {tile} × {tile} entries" if tile > 1 else ""
+        log_colour_bar(figure, axes, image, f"|entry| (loss / weight²){pooled}")
+        axes.set_xlabel(_caption(cell.parameters, logs))
+    return figure
+
+
+def _label(name: str) -> str:
+    letter, index = name.split("_")
+    return f"${letter}_{{\\mathrm{{{index}}}}}$" if len(index) > 1 else f"${letter}_{index}$"
+
+
+def _caption(parameters: Parameters, logs: np.ndarray) -> str:
+    """What a reader must know to read the map."""
+    blank = "; blank: exactly 0" if not np.isfinite(logs).all() else ""
+    return f"d = {parameters['d_model']}, {parameters['sequences']} sequences, cross-entropy{blank}"
+
+
+CAPTIONS = {
+    "whole": "Every second derivative of the loss with respect to a pair of weights, on a logarithmic colour scale; "
+    "each tile shows its largest entry. White lines separate the weight matrices. Dark bands: queries and keys.",
+    "attention": "The part that belongs to the attention layer's four weight matrices, from the closed form.",
+    "histogram": "Absolute entries of the query and of the value block, all draws of the weights together; thin lines "
+    "mark the medians.",
+}
+
+
+def draw_all(result: Result, _reference: object = None) -> list[Picture]:
+    """The two maps, and the histograms of the query and value blocks."""
+    drawn = {which: draw_map(result, which) for which in NAMES} | {"histogram": draw_histograms(result)}
+    return [Picture(name, figure, CAPTIONS[name]) for name, figure in drawn.items()]

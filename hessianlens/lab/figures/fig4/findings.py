@@ -1,0 +1,36 @@
+"""What Figure 4 shows."""
+
+from __future__ import annotations
+
+from hessianlens.lab.experiments.common.means import geometric_mean
+from hessianlens.lab.results import Findings, Result
+from hessianlens.lab.results.table import block_ratios, choices, numbers, select, short, span
+
+
+def tell(result: Result) -> list[str]:
+    """Value over query for every kind of attention, and which block softmax changes."""
+    sentences = []
+    for attention in choices(result, "attention"):
+        ratios = block_ratios(result, attention=attention)
+        sentences.append(
+            f"With {attention} attention the median absolute entry of the value block is "
+            f"{short(geometric_mean(ratios))} times that of the query block ({span(ratios)} over {len(ratios)} draws)."
+        )
+    if {"softmax", "linear"} <= set(choices(result, "attention")):
+        changes = {block: _change(result, block) for block in ("query", "value")}
+        sentences.append(
+            f"Taking softmax away multiplies the median of the query block by {short(changes['query'])} and that of "
+            f"the value block by {short(changes['value'])}."
+        )
+    return sentences
+
+
+def _change(result: Result, block: str) -> float:
+    linear, softmax = (
+        geometric_mean(numbers(select(result, attention=a, block=block, part="full"), "median"))
+        for a in ("linear", "softmax")
+    )
+    return linear / softmax
+
+
+FINDINGS = Findings(tell)

@@ -1,0 +1,1 @@
+"""Figure 5 of the paper: Figure 3a on linear axes."""

@@ -1,0 +1,1 @@
+"""Figure 7 of the paper: chains of linear attention layers."""

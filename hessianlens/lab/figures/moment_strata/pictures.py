@@ -1,0 +1,72 @@
+"""Attention moments and blocks against the sharpness of attention."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from hessianlens.lab.figures.moment_strata.findings import curve
+from hessianlens.lab.plots.picture import Picture
+from hessianlens.lab.plots.style import BLUE, ORANGE, RED, log_axis, panels
+from hessianlens.lab.results import Result
+
+DASHES = (0, (4, 1.5))
+Lines = Mapping[str, tuple[str, str, Any]]
+MOMENTS: Lines = {
+    "M1": ("‖M₁‖, mean token", RED, "-"),
+    "M2": ("‖M₂‖, covariance", BLUE, "-"),
+    "M3": ("‖M₃‖ along the loss gradient", ORANGE, DASHES),
+}
+BLOCKS: Lines = {
+    "outer VV": ("outer VV, built on M₁", RED, "-"),
+    "outer QQ": ("outer QQ, built on M₂", BLUE, "-"),
+    "functional QQ": ("functional QQ, built on M₃", ORANGE, DASHES),
+}
+_LEAST, _MOST = 1e-3, 300
+
+
+def draw(result: Result) -> Figure:
+    """Moments and block norms, each relative to its value at the flattest attention, with entropy on the axis.
+
+    A thin line is one draw; the thick one joins the means over draws (of the entropy and of the logarithm).
+    """
+    entropy = curve(result, "entropy", "share_of_uniform")
+    with panels(2, width=4.8, height=4.0, sharex=True, sharey=True) as (figure, (left, right)):
+        for axes, lines, title in (
+            (left, MOMENTS, "Moments of the attention rows"),
+            (right, BLOCKS, "Blocks of the Hessian"),
+        ):
+            _lines(axes, entropy, {name: curve(result, name) for name in lines}, lines)
+            axes.set_title(title)
+            axes.set_xlabel("entropy / log L   (1 uniform, 0 one-hot)")
+        left.set_ylabel("norm / norm at flat attention")
+    return figure
+
+
+def _lines(axes: Axes, entropy: np.ndarray, values: Mapping[str, np.ndarray], lines: Lines) -> None:
+    log_axis(axes, "y")
+    for quantity, (label, colour, style) in lines.items():
+        relative = values[quantity] / values[quantity][:, :1]
+        for own_entropy, own in zip(entropy, relative, strict=True):
+            axes.plot(own_entropy, own, color=colour, linewidth=0.6, alpha=0.35)
+        middle = 10 ** np.log10(np.maximum(relative, np.finfo(float).tiny)).mean(0)
+        axes.plot(entropy.mean(0), middle, color=colour, linestyle=style, linewidth=2.4, label=label)
+    axes.set_xlim(1.02, -0.02)
+    axes.set_ylim(_LEAST, _MOST)
+    axes.legend(loc="upper left")
+
+
+CAPTION = (
+    "From uniform attention (left) to one-hot attention (right), by multiplying the scores. Thick lines are geometric "
+    "means over draws, thin ones single draws. The value block follows the mean token, the query block the covariance "
+    "and the third moment, which vanish when attention looks at one token only."
+)
+
+
+def draw_all(result: Result, _reference: object = None) -> list[Picture]:
+    """The one picture."""
+    return [Picture("strata", draw(result), CAPTION)]

@@ -1,0 +1,1 @@
+"""Eigenvalues of the query-key part in plus and minus pairs."""

@@ -1,0 +1,1 @@
+"""One query-key matrix against two, at the same function."""

@@ -1,0 +1,1 @@
+"""The rank of the T-outer-product Hessian."""

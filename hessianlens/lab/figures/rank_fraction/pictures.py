@@ -1,0 +1,63 @@
+"""Rank of the T-outer-product Hessian against the width of queries and keys."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from hessianlens.lab.plots.picture import Picture
+from hessianlens.lab.plots.style import BLUE, GRID, MUTED, RED, panels
+from hessianlens.lab.results import Result
+from hessianlens.lab.results.table import numbers, select
+
+LENGTHS = ((BLUE, "o"), (RED, "D"))
+"""Colour and marker of the sequence lengths, longest first."""
+
+Share = Callable[[np.ndarray], np.ndarray]
+
+
+def draw(result: Result) -> Figure:
+    """Rank as a share of the query-key parameters, and of d_V squared as in the article."""
+    d = numbers(result.rows(), "d_model")[0]
+    with panels(2, width=4.8, height=3.9) as (figure, (left, right)):
+        _ranks(left, result, lambda d_k: 2 * d * d_k)
+        _ranks(right, result, lambda d_k: np.full_like(d_k, d**2))
+        left.set_ylabel("rank / (2 $d_V d_K$)")
+        right.set_ylabel("rank / $d_V^2$")
+        left.set_title("Share of the query-key parameters")
+        right.set_title("Share of $d_V^2$")
+        for axes in (left, right):
+            axes.set_xlabel("$d_K / d_V$")
+            axes.set_ylim(0, 1.12)
+            axes.axvline(1, color=MUTED, linewidth=0.8, zorder=0)
+        handles, labels = left.get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=5, columnspacing=1.2)
+    return figure
+
+
+def _ranks(axes: Axes, result: Result, whole: Share) -> None:
+    lengths = np.unique(numbers(result.rows(), "length"))[::-1]
+    for (colour, marker), length in zip(LENGTHS, lengths, strict=False):
+        rows = select(result, length=int(length))
+        d_k, d = numbers(rows, "d_k"), numbers(rows, "d_model")
+        order = np.argsort(d_k, kind="stable")
+        x = (d_k / d)[order]
+        rank, bound, formula = ((numbers(rows, name) / whole(d_k))[order] for name in ("rank", "bound", "formula"))
+        if length == lengths[0]:
+            axes.plot(x, bound, color=GRID, linewidth=9, label="bound of Lemma D.2")
+        axes.plot(x, formula, color=colour, linewidth=1.2, label=f"formula, L = {length:g}")
+        axes.plot(x, rank, marker, color=colour, markersize=5, label=f"measured, L = {length:g}")
+
+
+CAPTION = (
+    "Rank of the T-outer-product Hessian, the part of the query-key curvature that a single merged matrix has as well, "
+    "as a share of the parameters (left) and of the merged matrix's size (right), for two lengths."
+)
+
+
+def draw_all(result: Result, _reference: object = None) -> list[Picture]:
+    """The one picture."""
+    return [Picture("ranks", draw(result), CAPTION)]

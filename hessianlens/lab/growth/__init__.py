@@ -1,0 +1,1 @@
+"""What the growth figures share: block norms against the scale of the embeddings, measured, judged and drawn."""

@@ -1,0 +1,1 @@
+"""What growth curves say: series over repeats, fitted exponents, comparison with published numbers."""

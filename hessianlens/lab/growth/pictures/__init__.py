@@ -1,0 +1,1 @@
+"""How growth is drawn: panels and lines, predicted slopes, published means."""

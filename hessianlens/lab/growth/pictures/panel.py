@@ -1,0 +1,163 @@
+"""One panel of a growth figure: curves, predicted slopes, published means."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+
+from hessianlens.lab.growth.findings.comparison import ComparedPoint, SeriesComparison
+from hessianlens.lab.growth.findings.exponents import ExponentFit, FitRange
+from hessianlens.lab.growth.findings.series import Series, SeriesKey
+from hessianlens.lab.growth.pictures.layout import Line, Panel
+from hessianlens.lab.growth.pictures.text import label, told
+from hessianlens.lab.plots.style import GRID, INK, MUTED, log_axis
+
+_DASHES, _DOTS = (0, (4, 3)), (0, (1, 1.2))
+_LEGEND_LINE = 0.058
+"""Share of a panel's height that a line of the legend takes."""
+
+_FEW_POWERS, _TICKS = 30, (0.1, 0.2, 0.3, 0.5, 0.7, 1.0)
+"""An axis this short has too few whole powers of ten for its labels."""
+
+
+def draw_panel(
+    axes: Axes,
+    panel: Panel,
+    series: Mapping[SeriesKey, Series],
+    fits: Sequence[ExponentFit],
+    compared: Mapping[SeriesKey, SeriesComparison],
+    linear: bool,
+) -> None:
+    """Every line of a panel.
+
+    A line is the mean over repeats, dots are the median, the band reaches from the smallest to the largest repeat.
+    Dashes have the predicted slope, through the mean of the range it was fitted in (shaded). Open circles in the colour
+    of the line are published means, crosses those that are not sound.
+    """
+    shaded: set[FitRange] = set()
+    for line in panel.lines:
+        own = told([fit for fit in fits if fit.series == line.key])
+        _draw_curve(axes, line, series[line.key], label(line.name, own, bool(series[line.key].vanishes)))
+        if not series[line.key].vanishes:
+            shaded |= {fit.range for fit in own if fit.predicted is not None and fit.range.name != "all"}
+    for line in panel.lines:
+        if line.key in compared:
+            _draw_published(axes, compared[line.key], line.colour)
+    _explain_published(axes, [compared[line.key] for line in panel.lines if line.key in compared])
+    _frame(axes, panel, [series[line.key] for line in panel.lines], linear)
+    for line in panel.lines:
+        _draw_guides(axes, line.key, series, fits)
+    left, right = axes.get_xlim()
+    for where in shaded:
+        axes.axvspan(max(where.low, left), min(where.high, right), color=GRID, alpha=0.5, linewidth=0, zorder=0)
+
+
+def _draw_curve(axes: Axes, line: Line, curve: Series, text: str) -> None:
+    if curve.vanishes:
+        axes.plot([], [], color=line.colour, linestyle=":", label=text)
+        return
+    style: Any = {"color": line.colour, "linewidth": line.width, "markersize": 3.5}
+    axes.plot(curve.sigma, _shown(curve.mean), line.marker, label=text, **style)
+    axes.plot(curve.sigma, _shown(curve.median), color=line.colour, linestyle=_DOTS, linewidth=1.6, zorder=2.5)
+    axes.fill_between(curve.sigma, _shown(curve.lowest), _shown(curve.highest), color=line.colour, alpha=0.18, lw=0)
+
+
+def _shown(values: np.ndarray) -> np.ndarray:
+    """Zeros and what is not finite leave a gap."""
+    return np.where(np.isfinite(values) & (values > 0), values, np.nan)
+
+
+def _draw_published(axes: Axes, found: SeriesComparison, colour: str) -> None:
+    for marker, sound in _MARKERS.items():
+        chosen = _positive(found, sound)
+        if chosen:
+            where, means = ([getattr(p, name) for p in chosen] for name in ("sigma", "theirs"))
+            style: Any = {"markersize": 7, "markerfacecolor": "none", "markeredgecolor": colour, "markeredgewidth": 1.1}
+            axes.plot(where, means, marker, zorder=4, **style)
+
+
+_MARKERS = {"o": True, "x": False}
+"""Whether what is drawn so is sound."""
+
+
+def _positive(found: SeriesComparison, sound: bool) -> list[ComparedPoint]:
+    return [p for p in found.points if (p.flag == "") == sound and p.theirs > 0 and np.isfinite(p.theirs)]
+
+
+def _explain_published(axes: Axes, compared: Sequence[SeriesComparison]) -> None:
+    """Entries of the legend that hold for every line."""
+    for marker, sound in _MARKERS.items():
+        if any(_positive(found, sound) for found in compared):
+            name = "published" if sound else "published, not sound"
+            axes.plot([], [], marker, color=INK, markerfacecolor="none", markersize=6, label=name)
+
+
+def _draw_guides(axes: Axes, key: SeriesKey, series: Mapping[SeriesKey, Series], fits: Sequence[ExponentFit]) -> None:
+    """The predicted slopes: each in its own range, or across the panel where every range says the same.
+
+    A grid that starts above the range of the prediction gets the law of the first grid, carried on.
+    """
+    for grid in dict.fromkeys((key.grid, 0)):
+        source = key._replace(grid=grid)
+        chosen = told([fit for fit in fits if fit.series == source])
+        laws = [(fit.predicted, fit.range) for fit in chosen if isinstance(fit.predicted, int)]
+        if laws:
+            break
+    left, right = axes.get_xlim()
+    for power, where in laws:
+        low, high = (left, right) if len(laws) == 1 else (where.low / 1.4, where.high * 1.4)
+        sigma = np.linspace(max(low, left), min(high, right), 2000)[1:]
+        values = _amplitude(series[source], where, power) * sigma**power
+        axes.plot(sigma, values, color=INK, linestyle=_DASHES, linewidth=0.9, zorder=3)
+
+
+def _amplitude(series: Series, where: FitRange, power: int) -> float:
+    """The factor of the predicted power that fits the mean in the range best, in log."""
+    inside = where.holds(series.sigma) & np.isfinite(_shown(series.mean))
+    return float(np.exp(np.mean(np.log(series.mean[inside]) - power * np.log(series.sigma[inside]))))
+
+
+def _frame(axes: Axes, panel: Panel, curves: Sequence[Series], linear: bool) -> None:
+    """Limits from the data with room for the legend, in the corner the curves leave free; titles and axis labels."""
+    seen = [curve for curve in curves if np.isfinite(_shown(curve.highest)).any()]
+    falling = bool(seen and seen[0].mean[-1] < seen[0].mean[0])
+    sigma = curves[0].sigma
+    axes.set_title(panel.title)
+    if linear:
+        axes.set_xlim(0, float(sigma[-1]) * 1.02)
+    else:
+        axes.set_xlim(float(sigma[0]) / 1.05, float(sigma[-1]) * 1.05)
+        log_axis(axes, "x")
+        if sigma[-1] / sigma[0] < _FEW_POWERS:
+            axes.set_xticks([tick for tick in _TICKS if sigma[0] / 1.05 <= tick <= sigma[-1] * 1.05])
+            axes.xaxis.set_major_formatter("{x:g}")
+    if seen:
+        low = min(float(np.nanmin(_shown(curve.lowest))) for curve in seen)
+        high = max(float(np.nanmax(_shown(curve.highest))) for curve in seen)
+        _heights(axes, low, high, linear, falling)
+    else:
+        axes.set_yticks([])
+    legend = axes.legend(
+        loc="lower left" if falling else "upper left",
+        title="fitted exponent (predicted)",
+        fontsize=8,
+        title_fontsize=8,
+        handlelength=1.6,
+        borderaxespad=0.2,
+        alignment="left",
+    )
+    legend.get_title().set_color(MUTED)
+
+
+def _heights(axes: Axes, low: float, high: float, linear: bool, falling: bool) -> None:
+    free = _LEGEND_LINE * (len(axes.get_legend_handles_labels()[1]) + 1.5)
+    if linear:
+        axes.set_ylim(0, high / (1 - free))
+        axes.ticklabel_format(axis="y", style="sci", scilimits=(-2, 3), useMathText=True)
+        return
+    room = 1.5 * (high / low) ** (free / (1 - free))
+    axes.set_ylim(low / (room if falling else 1.5), high * (1.5 if falling else room))
+    log_axis(axes, "y")

@@ -1,0 +1,95 @@
+"""The words of growth figures: legends and captions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from hessianlens.lab.growth.findings.comparison import SeriesComparison, agreement_in_words
+from hessianlens.lab.growth.findings.exponents import ExponentFit
+from hessianlens.lab.growth.findings.predictions import Prediction
+from hessianlens.lab.results import Result
+
+
+def told(fits: Sequence[ExponentFit]) -> list[ExponentFit]:
+    """The fits of one series worth telling.
+
+    Where all predictions are alike, the sharpest fit that has one; where they differ by range, each range; without any
+    prediction, the first.
+    """
+    predicted = [fit for fit in fits if fit.predicted is not None]
+    if not predicted:
+        return list(fits[:1])
+    if len({fit.predicted for fit in predicted}) == 1:
+        return [min(predicted, key=_width)]
+    return predicted
+
+
+def _width(fit: ExponentFit) -> float:
+    return float("inf") if fit.low is None or fit.high is None else fit.high - fit.low
+
+
+def label(name: str, fits: Sequence[ExponentFit], vanishes: bool) -> str:
+    """Name of a line with its exponents and what was predicted."""
+    if vanishes:
+        return f"{name}: exactly 0"
+    return f"{name}: {', then '.join(_exponent(fit) for fit in fits)}" if fits else name
+
+
+def _exponent(fit: ExponentFit) -> str:
+    if fit.measured is None:
+        return "not fitted"
+    if fit.low is None or fit.high is None:
+        text = f"{fit.measured:.2f}"
+    else:
+        text = _with_half_width(fit.measured, (fit.high - fit.low) / 2)
+    return (text + _prediction(fit.predicted)).replace("-", "−")
+
+
+def _with_half_width(value: float, half: float) -> str:
+    """Both with decimals up to the first digit of the half-width, at most three.
+
+    >>> _with_half_width(5.0312, 0.0312), _with_half_width(53.91, 3.6), _with_half_width(2.0, 0.0)
+    ('5.03 ± 0.03', '54 ± 4', '2.000 ± 0.000')
+    """
+    decimals = 3 if half <= 0 else min(3, max(0, -math.floor(math.log10(half))))
+    return f"{value:.{decimals}f} ± {half:.{decimals}f}"
+
+
+def _prediction(predicted: Prediction) -> str:
+    if predicted is None:
+        return ""
+    return f" ({predicted if predicted != 'zero' else 'zero expected'})"
+
+
+def caption(result: Result, fits: Sequence[ExponentFit], compared: Sequence[SeriesComparison] = ()) -> str:
+    """What lines, bands, numbers, dashes and circles mean, for this result."""
+    config = result.config
+    by_series = {fit.series: [other for other in fits if other.series == fit.series] for fit in fits}
+    shown = [fit for own in by_series.values() for fit in told(own) if isinstance(fit.predicted, int)]
+    ranges = dict.fromkeys(fit.range for fit in shown)
+    spans = "; ".join(f"{where.name}, {where.low:g} to {where.high:g}" for where in ranges)
+    sentences = [
+        f"Width {config['d_model']}, {config['sequences']} sequences. Lines: mean of {config['repeats']} draws of "
+        "weights and embeddings; dots: their median, which a few large draws do not move; bands: smallest to largest "
+        "draw.",
+        "Legends: fitted exponent with half its 95 % interval over the draws, and the predicted exponent in brackets; "
+        "two exponents are those at small and at large σ.",
+        f"Fitted for σ in: {spans} (shaded unless all). Dashes: the predicted power.",
+        "Beyond the range of a prediction its dashes carry the power law on.",
+        *_published(compared),
+    ]
+    return " ".join(sentences)
+
+
+def _published(compared: Sequence[SeriesComparison]) -> list[str]:
+    agreement = agreement_in_words(compared)
+    if not agreement:
+        return []
+    left_out = sum(len(found.points) - len(found.sound) for found in compared)
+    crosses = f" (crosses: {left_out} left out as rounding noise or not finite)" if left_out else ""
+    return [
+        f"Circles: published means{crosses}; below, our mean over the published one with the standard error of both, "
+        "and for each line the ratio over all σ.",
+        agreement,
+    ]

@@ -1,0 +1,65 @@
+"""A picture: a drawing with the words below it, and how it becomes files."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from hessianlens.errors import InputError
+from hessianlens.files import write_whole
+from hessianlens.lab.plots.style import styled
+
+
+@dataclass(frozen=True)
+class Picture:
+    """One drawing of a result.
+
+    Attributes:
+        name: Unique within its figure.
+        figure: The drawing.
+        caption: What lines, colours and axes mean.
+    """
+
+    name: str
+    figure: Figure
+    caption: str
+
+
+_DPI = 200
+_METADATA: Mapping[str, dict[str, Any]] = {
+    "png": {"Software": None},
+    "svg": {"Date": None, "Creator": None},
+    "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
+}
+"""Neither times nor versions: the same numbers give the same bytes."""
+
+
+def save(figure: Figure, folder: Path, name: str) -> tuple[Path, ...]:
+    """Write `name`.png (200 dpi), .svg and .pdf into a folder, which is made if need be.
+
+    Args:
+        figure: What to write.
+        folder: Where to.
+        name: File name without ending.
+
+    Returns:
+        The files.
+    """
+    paths = tuple(folder / f"{name}.{ending}" for ending in _METADATA)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with styled():
+            for path, metadata in zip(paths, _METADATA.values(), strict=True):
+                drawn = io.BytesIO()
+                figure.savefig(drawn, format=path.suffix[1:], dpi=_DPI, metadata=metadata)
+                write_whole(path, drawn.getvalue())
+    except OSError as error:
+        raise InputError(
+            f"folder: cannot write to {folder} ({error.strerror}); give a folder you may write."
+        ) from error
+    return paths

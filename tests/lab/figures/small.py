@@ -1,0 +1,40 @@
+"""Tiny configurations of every experiment of this part, and their results."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from hessianlens.lab.experiments.registry import EXPERIMENTS
+from hessianlens.lab.figures.activation_growth import measure as activation_growth
+from hessianlens.lab.figures.activation_magnitudes import measure as activation_magnitudes
+from hessianlens.lab.figures.fig1 import measure as fig1
+from hessianlens.lab.figures.fig4 import measure as fig4
+from hessianlens.lab.figures.moment_strata import measure as moment_strata
+from hessianlens.lab.figures.paired_spectrum import measure as paired_spectrum
+from hessianlens.lab.figures.parameterisations import measure as parameterisations
+from hessianlens.lab.figures.rank_fraction import measure as rank_fraction
+from hessianlens.lab.figures.table1 import measure as table1
+from hessianlens.lab.results import Result
+
+SMALL: dict[str, Any] = {
+    "fig1": fig1.Fig1Config(d_model=2, sequences=2, map_sequences=2, repeats=2, pixels=40),
+    "fig4": fig4.Fig4Config(d_model=2, batches=2, sequences=1, repeats=2),
+    "table1": table1.Table1Config(length=5, d_model=3, d_hidden=2, factors=3, repeats=1),
+    "activation_magnitudes": activation_magnitudes.MagnitudesConfig(
+        ("softmax", "sigmoid", "linear"), d_model=2, sequences=2, length=4, repeats=2
+    ),
+    "activation_growth": activation_growth.ActivationGrowthConfig(
+        ("softmax", "linear", "tanh"), 3, 2, 4, points=9, repeats=2
+    ),
+    "moment_strata": moment_strata.StrataConfig(3, 2, 5, points=4, repeats=2),
+    "paired_spectrum": paired_spectrum.PairedSpectrumConfig(d_model=3, d_k=2, length=6, repeats=2),
+    "rank_fraction": rank_fraction.RankConfig(3, (1, 2, 4), (6, 2), repeats=1),
+    "parameterisations": parameterisations.ParameterisationsConfig(3, (1, 3), 6, repeats=2),
+}
+
+
+@cache
+def small_result(name: str) -> Result:
+    """The result of a tiny configuration, computed once a test run."""
+    return EXPERIMENTS[name].run(SMALL[name])

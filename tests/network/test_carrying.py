@@ -1,0 +1,200 @@
+"""Curvature that is carried from the end of a network to its maps: that of products, or left to them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as nnf
+
+import hessianlens as hl
+from hessianlens.network.linear_maps import LinearMaps, Plan, carrier, carrying, exact, steps, streamed
+from hessianlens.problems import Block, Problem
+from tests.curvature import hugging_face, networks
+from tests.curvature.networks import pairs, tokens
+from tests.network.sites.families import _SIZES, FAMILIES, _model, token_ids
+from tests.oracles.comparison import assert_same
+
+ANY = float("inf")
+WIDE = {**_SIZES, "intermediate_size": 12}
+
+
+def _family(name: str) -> Callable[[], Problem]:
+    return lambda: hl.problem(FAMILIES[name](), {"input_ids": token_ids(), "labels": token_ids()})
+
+
+def _wide(kind: str, **changes: object) -> Callable[[], Problem]:
+    return lambda: hl.problem(_model(kind, WIDE, **changes)(), {"input_ids": token_ids(), "labels": token_ids()})
+
+
+CARRIED: dict[str, tuple[Callable[[], Problem], tuple[str, ...]]] = {
+    "GPT-2, wide, two batches": (
+        lambda: hl.problem(
+            hugging_face.gpt2(tie_word_embeddings=False, n_inner=10),
+            [hugging_face.padded(2), hugging_face.padded(1, 4, seed=7)],
+        ),
+        ("layer1.attn.o", "layer1.norm2", "layer1.mlp.out", "norm_final.bias"),
+    ),
+    "Llama, wide gates": (_wide("Llama"), ("layer1.attn.o", "layer1.norm2", "layer1.mlp.out", "norm_final")),
+    "Gemma, gains from one": (_wide("Gemma", head_dim=4), ("layer1.attn.o", "layer1.norm2", "norm_final")),
+    "GPT-2, narrow": (_family("GPT-2"), ("layer1.attn.o", "layer1.mlp.in", "layer1.mlp.out")),
+    "GPT-J, side by side": (_family("GPT-J, neighbours turned"), ("layer1.attn.o", "layer1.mlp.out", "norm_final")),
+    "OPT": (_family("OPT"), ("layer1.attn.o.bias", "layer1.norm2")),
+    "toy, no norm, biases by themselves": (
+        lambda: networks.toy_problem(2, layers=2),
+        ("layer1.attn.o", "layer1.mlp.out.bias"),
+    ),
+    "toy, post-norm": (lambda: networks.toy_problem(2, norm="post"), ("layer0.attn.o", "layer0.mlp.out")),
+}
+
+
+def found_and_expected(problem: Problem, name: str) -> tuple[int, float]:
+    """How many products were made, and the largest error relative to the part."""
+    block, ticks, worst = problem.blocks[name], [], 0.0
+    maps = LinearMaps(problem)
+    maps.tick = lambda: ticks.append(1)
+    plan = maps.plan(block, block, ANY)
+    assert isinstance(plan, Plan)
+    for number in range(len(problem.data)):
+        found = maps.curvature(plan, number)
+        tapped = maps._taps(number, (plan.row[number],))
+        (first, second), row, column = plan.groups[number], plan.row[number], plan.column[number]
+        (expected,) = exact.site_curvatures(tapped, row, first, [(column, second)], lambda: None)
+        for part in ("ggn", "functional"):
+            size = max(float(getattr(expected, part).norm()), 1e-6)
+            worst = max(worst, float((getattr(found, part) - getattr(expected, part)).norm()) / size)
+    return len(ticks), worst
+
+
+@pytest.mark.parametrize("name", CARRIED)
+def test_it_is_the_curvature_of_products_and_takes_none(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(carrying, "_CHUNK_BYTES", 1000)
+    make, blocks = CARRIED[name]
+    problem = make()
+    for block in blocks:
+        assert found_and_expected(problem, block) == (0, pytest.approx(0, abs=1e-9)), block
+
+
+WRONG = {
+    "a norm that is not bent": (steps.Norm, "bent", lambda self, g, chosen: g.new_zeros(*g.shape, g.shape[1])),
+    "a norm seen as straight": (steps.Norm, "pulled", lambda self, A, chosen: A * self.scale[chosen, :, None]),
+    "an activation that is not bent": (
+        carrying._Passing,
+        "_through",
+        lambda self, *args, right=carrying._Passing._through: replace_second(right(self, *args)),
+    ),
+    "two ways through the network that know nothing of each other": (carrying._Passing, "_cross", lambda *_: None),
+}
+
+
+def replace_second(found: tuple) -> tuple:
+    J, bent, g = found
+    return J, None if bent is None else 0 * bent, g
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_what_is_wrong_is_found_out_and_left_to_products(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    make, (block, *_) = CARRIED["GPT-2, wide, two batches"]
+    monkeypatch.setattr(*WRONG[wrong])
+    products, error = found_and_expected(make(), block)
+    assert products > 0 and error < 1e-9
+    monkeypatch.setattr(exact.Tapped, "agrees", lambda *_: True)
+    monkeypatch.setattr(steps, "_bends_like", lambda *_: True)
+    monkeypatch.setattr(steps, "close", lambda *_: True)
+    products, error = found_and_expected(make(), block)
+    assert products == 0 and error > 1e-6
+
+
+class Mixing(nn.Module):
+    """Features are mixed by something that is neither a norm nor a function of single numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(3, 3), nn.Linear(3, 4, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(self.first(x).softmax(-1))
+
+
+@pytest.mark.parametrize("name", ["softmax", "square", "a norm of an activation", "a few features"])
+def test_other_networks_and_losses_are_left_to_products(name: str) -> None:
+    data = (torch.randn(2, 3, 3, dtype=torch.float64), torch.zeros(2, 3, dtype=torch.int64))
+    if name == "softmax":
+        problem, block = hl.problem(Mixing().double(), data, "cross_entropy"), "first.weight"
+    elif name == "a norm of an activation":
+        problem, block = _family("BERT")(), "layer1.mlp.out"
+    elif name == "square":
+        given = (tokens(2), torch.randn(2, 4, networks.VOCAB).double())
+        problem, block = networks.toy_problem(data=given, loss="square"), "layer0.mlp.out"
+    else:
+        model = hugging_face.gpt2(tie_word_embeddings=False)
+        problem = hl.problem(model, {"input_ids": tokens()})
+        whole = problem.blocks["layer1.mlp.out"]
+        few = Block.of("few", whole.parameter, problem.params[whole.parameter], (slice(None), slice(0, 1)))
+        problem, block = replace(problem, blocks={**problem.blocks, "few": few}), "few"
+    products, error = found_and_expected(problem, block)
+    assert products > 0 and error < 1e-9
+
+
+def test_what_was_met_on_the_way_is_carried_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    passages = []
+    right = carrier.carried
+    monkeypatch.setattr(carrier, "carried", lambda *args, **kw: passages.append(1) or right(*args, **kw))
+    problem = _wide("Llama")()
+    norms = hl.block_norms(problem, ["layer1.attn.*", "layer1.norm2", "layer1.mlp.*", "norm_final"], method="exact")
+    assert passages == [1]
+    for (block, part), norm in norms.items():
+        op = {"full": hl.hessian, "ggn": hl.ggn, "functional": hl.functional}[part](problem, block, method="products")
+        assert norm.exact and norm.value == pytest.approx(float(op.to_dense().norm()), rel=1e-9, abs=1e-12)
+
+
+def test_without_room_nothing_but_what_is_asked_for_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(carrier, "_ROOM", 0)
+    problem = _wide("Llama")()
+    for block in ("layer1.attn.o", "norm_final", "layer1.mlp.out"):
+        assert found_and_expected(problem, block) == (0, pytest.approx(0, abs=1e-9))
+
+
+def test_single_precision_is_as_good_as_its_rounding() -> None:
+    """Norms from Gram matrices in single precision, against the same network in double precision."""
+    model = hugging_face.gpt2(tie_word_embeddings=False, n_inner=10)
+    data = {"input_ids": tokens()}
+    fine = hl.problem(model.double(), data)
+    rough = hl.problem(model, data, dtype=torch.float32)
+    names = ["layer1.attn.o", "layer1.norm2", "layer1.mlp.*", "norm_final"]
+    expected, found = (hl.block_norms(problem, names, method="exact") for problem in (fine, rough))
+    for key, norm in expected.items():
+        largest = max(expected[key[0], part].value for part in ("full", "ggn", "functional"))
+        assert abs(found[key].value - norm.value) <= 1e-5 * largest, key
+
+
+@pytest.mark.parametrize("size", [1e-12, 1.0, 1e12])
+def test_squares_of_small_and_large_entries_fit(size: float) -> None:
+    flat = size * torch.randn(9, 5, generator=torch.Generator().manual_seed(0))
+    weights = torch.rand(9, 9, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    weights = weights + weights.T
+    expected = float((weights * (flat.double() @ flat.double().T)).sum())
+    assert streamed._weighted_gram(weights, flat) == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_passage_is_cut_into_chunks_of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = _wide("Llama")()
+    block = problem.blocks["layer1.attn.o"]
+    maps = LinearMaps(problem)
+    plan = maps.plan(block, block, ANY)
+    expected = maps.curvature(plan, 0)
+    monkeypatch.setattr(carrying, "_CHUNK_BYTES", 1)
+    assert_same(LinearMaps(problem).curvature(plan, 0).functional, expected.functional, "chunks", 1e-12)
+
+
+def test_a_smoothed_weighted_loss_is_carried_too() -> None:
+    weights = torch.linspace(0.5, 2, networks.VOCAB, dtype=torch.float64)
+
+    def loss(outputs: torch.Tensor, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        return nnf.cross_entropy(outputs.flatten(0, -2), batch[1].flatten(), weight=weights, label_smoothing=0.1)
+
+    problem = hl.problem(networks.toy(norm="pre"), pairs(2), loss)
+    assert found_and_expected(problem, "layer0.mlp.out") == (0, pytest.approx(0, abs=1e-9))
