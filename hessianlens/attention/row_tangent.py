@@ -8,7 +8,7 @@ from functools import cached_property
 from jaxtyping import Float
 from torch import Tensor
 
-from hessianlens.attention.rows import RowMatrices
+from hessianlens.attention.rows import RowColumns, RowMatrices
 
 Changes = Float[Tensor, "z s i l"]
 
@@ -44,6 +44,14 @@ class RowTangent:
             return first
         second = self._curvature.apply_rows(change)
         return second if first is None else first + second
+
+    def jacobian_columns(self) -> RowColumns | None:
+        """J as diagonal and columns; None if it is dense."""
+        return self._jacobian().columns()
+
+    def curvature_columns(self) -> RowColumns | None:
+        """``D(w)`` as diagonal and columns; None if it is dense."""
+        return self._curvature.columns()
 
     def kept(self) -> list[Tensor]:
         """The numbers that a product reads."""

@@ -12,6 +12,19 @@ from hessianlens.peak import Peak
 
 
 @dataclass(frozen=True, eq=False)
+class RowColumns:
+    """``R_i = diag(diagonal_i) + sum_r c_r left_ri right_ri^T``, column by column: the same tensor may serve several.
+
+    Attributes:
+        diagonal: Entries ``[s, i, l]``.
+        pairs: A number and two columns ``[s, i, l]`` for every summand of rank one.
+    """
+
+    diagonal: Float[Tensor, "s i l"] | None
+    pairs: tuple[tuple[float, Float[Tensor, "s i l"], Float[Tensor, "s i l"]], ...]
+
+
+@dataclass(frozen=True, eq=False)
 class RowMatrices:
     """For every sequence s and query token i, an L x L matrix on the key tokens.
 
@@ -39,6 +52,15 @@ class RowMatrices:
             None if p is None else p[:, start:stop] for p in (self.diagonal, self.left, self.right, self.dense)
         )
         return RowMatrices((self.shape[0], stop - start, self.shape[2]), diagonal, left, right, dense)
+
+    def columns(self) -> RowColumns | None:
+        """The same as columns; None if there is a dense part."""
+        if self.dense is not None:
+            return None
+        if self.left is None or self.right is None:
+            return RowColumns(self.diagonal, ())
+        sides = zip(self.left.unbind(-1), self.right.unbind(-1), strict=True)
+        return RowColumns(self.diagonal, tuple((1.0, left, right) for left, right in sides))
 
     def transpose(self) -> RowMatrices:
         """``R_i^T`` for every token."""

@@ -179,9 +179,10 @@ class LayerEntries:
         one, two = self._heads[h], self._heads[k]
         port, behind = one.head.score_ports[own], two.head.value_ports[other]
         vector, m, readout = port.vector.flatten(0, 1), behind.vector.flatten(0, 1), behind.readout
-        bent = one.bent[one.columns(own)].transpose(0, 1) if parts.outer else None
+        # in the order of tokens, for products to come out in it
+        bent = one.bent[one.columns(own)].transpose(0, 1).contiguous() if parts.outer else None
         bent = bent if bent is None or readout is None else bent @ readout.T
-        phi = one.functional_response(other, own).transpose(0, 1) if parts.functional and h == k else None
+        phi = one.functional_response(other, own).transpose(0, 1).contiguous() if parts.functional and h == k else None
         g = one.gradient if readout is None else one.gradient @ readout.T
 
         def rest(at: slice) -> Tensor:

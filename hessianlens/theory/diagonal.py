@@ -1,14 +1,15 @@
 """Diagonals of a layer's diagonal blocks, and their traces, without a matrix a token.
 
-Where ``C_i = c_i I``, traces come from Gram matrices. With ``J_i = diag(b) + l r^T`` and ``W = V V^T``, the block
-``sum_i p_i p_i^T (x) P^T M_i P / s^2`` of a parameter with vector p and matrix P has the trace
-``sum_i |p_i|^2 tr(P^T M_i P) / s^2`` with
+The block ``sum_i p_i p_i' (x) P' M_i P / s^2`` of a score parameter with vector p and matrix P has the diagonal
+``sum_i p_ia^2 (P' M_i P)_bb / s^2`` and the trace ``sum_i |p_i|^2 tr(P' M_i P) / s^2``. With ``M = J' V C V' J + D``,
+``J_i = diag(b_i) + sum l_i r_i'`` and D alike, what they take are products of whole sequences:
 
-    tr(P' J' W J P) = b' (W o P P') b + 2 (P' (b o W l)) . (P' r) + |V' l|^2 |P' r|^2
-    tr(P' D P)      = diag(D) . |P|^2 + (P' left) . (P' right).
+    V' J_i P     = sum_l b_il v_l p_l' + (V' l_i) (P' r_i)'      the first of all tokens from one product with b
+    (P' D_i P)_bb = sum_l e_il p_lb^2 + (P' left_i)_b (P' right_i)_b
 
-Diagonals, for any loss that couples no two tokens, are ``sum_i p_ia^2 (P^T M_i P)_bb / s^2``, from ``V^T J_i P`` and
-``D_i P`` of some tokens at a time.
+and where ``C_i = c_i I``, with the Gram matrix ``W = V V'``,
+
+    tr(P' J' W J P) = b' (W o P P') b + 2 (P' (b o W l)) . (P' r) + |V' l|^2 |P' r|^2.
 """
 
 from __future__ import annotations
@@ -19,31 +20,39 @@ import torch
 from torch import Tensor
 from torch.linalg import vecdot
 
-from hessianlens.attention.rows import RowMatrices
-from hessianlens.attention.state import HeadState, ScorePort, ValuePort
+from hessianlens.attention.rows import RowColumns, RowMatrices
+from hessianlens.attention.state import ScorePort, ValuePort
 from hessianlens.losses import LossDerivatives, ScalarCurvature, UncoupledCurvature
-from hessianlens.theory.head_tangent import Summands
+from hessianlens.theory.head_tangent import HeadTangent, Summands
 
 _WORKSPACE_BYTES = 2**22
-"""``J_i P`` of the tokens that are taken at once."""
+"""What is formed of some tokens, or of some columns of P, at once."""
+_BLOCK = 128
+"""Key tokens whose part of a Gram matrix is formed at once; of a symmetric matrix only one half is."""
 
 
 class HeadDiagonals:
     """Diagonals and traces of the diagonal blocks of one head.
 
     Args:
-        head: The head, centred.
+        tangent: The head, centred, and the gradient of the loss.
         loss: Gradient and curvature of the loss.
     """
 
-    def __init__(self, head: HeadState, loss: LossDerivatives) -> None:
-        self._head, self._loss = head, loss
+    def __init__(self, tangent: HeadTangent, loss: LossDerivatives) -> None:
+        self._tangent, self._head, self._loss = tangent, tangent.head, loss
+        self._sums: dict[tuple[int, int], tuple[Tensor, Tensor, Tensor]] = {}
 
     def trace(self, name: str, parts: Summands) -> Tensor | None:
         """The trace of a parameter's block; None where it takes the block. The T-functional summand has none."""
         curvature, port = self._loss.curvature, self._head.score_ports.get(name)
-        if isinstance(curvature, ScalarCurvature) and port is not None and self._has_gram(port):
-            return self._score_trace(port, curvature.values, parts)
+        if isinstance(curvature, ScalarCurvature) and port is not None and self._in_columns(port):
+            each = torch.zeros_like(curvature.values)
+            if parts.outer:
+                each += curvature.values * self._outer_traces(port.matrix)
+            if parts.functional:
+                each += self._functional_squares(port.matrix).sum(-1)
+            return (each * port.vector.square().sum(-1)).sum() / self._head.scale**2
         found = self.diagonal(name, parts)
         return None if found is None else found.sum()
 
@@ -79,8 +88,104 @@ class HeadDiagonals:
 
     def _score_squares(self, port: ScorePort, curvature: UncoupledCurvature, parts: Summands) -> Tensor:
         """``(P' M_i P)_bb``, ``[s, i, b]``."""
+        V, P = self._head.values, port.matrix
+        found = P.new_zeros(*self._head.weights.shape[:2], P.shape[2])
+        if not self._in_columns(port):
+            return self._add_by_token(found, port, curvature, parts)
+        if parts.functional:
+            found += self._functional_squares(P)
+        if parts.outer and isinstance(curvature, ScalarCurvature) and V.shape[1] < V.shape[2]:
+            return self._add_by_token(found, port, curvature, Summands(True, False, False))
+        if parts.outer:
+            found += self._outer_squares(P, curvature)
+        return found
+
+    # --- from columns ------------------------------------------------------------------------------------------------
+
+    def _in_columns(self, port: ScorePort) -> bool:
+        turned = port.query_turn is not None or port.key_turn is not None
+        return not turned and self._jacobian is not None and self._curvature is not None
+
+    @cached_property
+    def _jacobian(self) -> RowColumns | None:
+        return self._tangent.rows.jacobian_columns()
+
+    @cached_property
+    def _curvature(self) -> RowColumns | None:
+        return self._tangent.rows.curvature_columns()
+
+    def _sum(self, column: Tensor, rows: Tensor) -> Tensor:
+        """``[s, i, .]``, what key tokens' rows sum up to with the weights of a column; found once."""
+        key = id(column), id(rows)
+        if key not in self._sums:  # with both tensors, so that their numbers are not given to others
+            self._sums[key] = column @ rows, column, rows
+        return self._sums[key][0]
+
+    def _functional_squares(self, P: Tensor) -> Tensor:
+        """``(P' D_i P)_bb``."""
+        D = self._curvature
+        assert D is not None
+        found = P.new_zeros(*self._head.weights.shape[:2], P.shape[2])
+        if D.diagonal is not None:
+            found += D.diagonal @ P.square()
+        for number, left, right in D.pairs:
+            found.addcmul_(self._sum(left, P), self._sum(right, P), value=number)
+        return found
+
+    def _outer_squares(self, P: Tensor, curvature: UncoupledCurvature) -> Tensor:
+        """``(P' J_i' V C_i V' J_i P)_bb``, some columns of P at a time."""
+        J, V = self._jacobian, self._head.values
+        assert J is not None
+        (sequences, rows, length), width = self._head.weights.shape, V.shape[2]
+        found = P.new_empty(sequences, rows, P.shape[2])
+        step = max(1, _WORKSPACE_BYTES // (sequences * max(rows, length) * width * V.element_size()))
+        for start in range(0, P.shape[2], step):
+            at = slice(start, start + step)
+            some = P[..., at]
+            S = V.new_zeros(sequences, rows, some.shape[2], width)
+            if J.diagonal is not None:
+                S += (J.diagonal @ (some[..., None] * V[:, :, None]).flatten(2)).view_as(S)
+            for number, left, right in J.pairs:
+                S.addcmul_(self._sum(left, V)[:, :, None], self._sum(right, P)[..., at, None], value=number)
+            found[..., at] = _bent_squares(S, curvature)
+        return found
+
+    def _outer_traces(self, P: Tensor) -> Tensor:
+        """``tr(P' J_i' W J_i P)`` for every token."""
+        J, V = self._jacobian, self._head.values
+        assert J is not None
+        total = P.new_zeros(self._head.weights.shape[:2])
+        if J.diagonal is not None:
+            total += _gram_squares(J.diagonal, V, P)
+            for (number, _, right), spread in zip(J.pairs, self._spread, strict=True):
+                total.add_(vecdot(spread @ P, self._sum(right, P)), alpha=2 * number)
+        met = [(number, self._sum(left, V), self._sum(right, P)) for number, left, right in J.pairs]
+        for one, values, matrices in met:
+            for two, others, more in met:
+                total.addcmul_(vecdot(values, others), vecdot(matrices, more), value=one * two)
+        return total
+
+    @cached_property
+    def _spread(self) -> list[Tensor]:
+        """``b o W l`` for every column l of J."""
+        J, V = self._jacobian, self._head.values
+        assert J is not None
+        assert J.diagonal is not None
+        return [(self._sum(left, V) @ V.mT).mul_(J.diagonal) for _, left, _ in J.pairs]
+
+    # --- from rows, some tokens at a time ----------------------------------------------------------------------------
+
+    @cached_property
+    def _row_curvature(self) -> RowMatrices:
+        return self._head.curvature(self._loss.gradient)
+
+    @cached_property
+    def _gram(self) -> Tensor:
+        return self._head.values @ self._head.values.mT
+
+    def _add_by_token(self, found: Tensor, port: ScorePort, curvature: UncoupledCurvature, parts: Summands) -> Tensor:
+        """The same where matrices turn with the query token or J is dense, from ``J_i P`` and ``D_i P``."""
         J, V = self._head.jacobian, self._head.values
-        found = port.matrix.new_zeros(*J.shape[:2], port.matrix.shape[2])
         width = J.shape[0] * J.shape[2] * max(V.shape[2], found.shape[2]) * V.element_size()
         step = max(1, _WORKSPACE_BYTES // width)
         for start in range(0, J.shape[1], step):
@@ -88,68 +193,33 @@ class HeadDiagonals:
             P = port.matrices_at(start, stop)
             if parts.outer:
                 some = curvature.at(slice(start, stop))
-                found[:, start:stop] += self._outer_squares(J.tokens(start, stop).apply(P), some)
+                found[:, start:stop] += self._outer_at(J.tokens(start, stop).apply(P), some)
             if parts.functional:
-                found[:, start:stop] += (self._curvature.tokens(start, stop).apply(P) * P).sum(2)
+                found[:, start:stop] += (self._row_curvature.tokens(start, stop).apply(P) * P).sum(2)
         return found
 
-    def _outer_squares(self, JP: Tensor, curvature: UncoupledCurvature) -> Tensor:
+    def _outer_at(self, JP: Tensor, curvature: UncoupledCurvature) -> Tensor:
         """``(P' J_i' V C_i V' J_i P)_bb``, with ``V V'`` where sequences are shorter than values are wide."""
         V = self._head.values
         if isinstance(curvature, ScalarCurvature) and V.shape[1] < V.shape[2]:
             return curvature.values[..., None] * (JP * (self._gram[:, None] @ JP)).sum(2)
-        S = (V.mT[:, None] @ JP).permute(3, 0, 1, 2)
-        return (curvature.apply(S.clone()) * S).sum(-1).permute(1, 2, 0)
-
-    def _has_gram(self, port: ScorePort) -> bool:
-        return port.query_turn is None and port.key_turn is None and self._head.jacobian.dense is None
-
-    @cached_property
-    def _gram(self) -> Tensor:
-        return self._head.values @ self._head.values.mT
-
-    @cached_property
-    def _curvature(self) -> RowMatrices:
-        return self._head.curvature(self._loss.gradient)
-
-    @cached_property
-    def _met_values(self) -> list[Tensor]:
-        """``V' l`` for every column l of the low-rank part of J."""
-        return _met(self._head.jacobian.left, self._head.values)
-
-    def _score_trace(self, port: ScorePort, numbers: Tensor, parts: Summands) -> Tensor:
-        each = torch.zeros_like(numbers)
-        if parts.outer:
-            each = each + numbers * self._outer(port.matrix)
-        if parts.functional:
-            each = each + _trace_between(self._curvature, port.matrix)
-        return (each * port.vector.square().sum(-1)).sum() / self._head.scale**2
-
-    def _outer(self, P: Tensor) -> Tensor:
-        """``tr(P' J_i' W J_i P)`` for every token."""
-        J, values = self._head.jacobian, self._met_values
-        matrices = _met(J.right, P)
-        total = torch.zeros(J.shape[:2], dtype=P.dtype, device=P.device)
-        if J.diagonal is not None:
-            total += vecdot(J.diagonal @ (self._gram * (P @ P.mT)), J.diagonal)
-        for Vl, Pr in zip(values, matrices, strict=True):
-            if J.diagonal is not None:
-                total += 2 * vecdot((Vl @ self._head.values.mT * J.diagonal) @ P, Pr)
-            for Vm, Pq in zip(values, matrices, strict=True):
-                total += vecdot(Vm, Vl) * vecdot(Pq, Pr)
-        return total
+        return _bent_squares((V.mT[:, None] @ JP).mT, curvature)
 
 
-def _trace_between(D: RowMatrices, P: Tensor) -> Tensor:
-    """``tr(P' D_i P)`` for every token."""
-    total = torch.zeros(D.shape[:2], dtype=P.dtype, device=P.device)
-    if D.diagonal is not None:
-        total += (D.diagonal @ P.square().sum(-1, keepdim=True))[..., 0]
-    for left, right in zip(_met(D.left, P), _met(D.right, P), strict=True):
-        total += vecdot(left, right)
+def _bent_squares(S: Tensor, curvature: UncoupledCurvature) -> Tensor:
+    """``S_ib' C_i S_ib`` of rows ``[s, i, b, f]``."""
+    if isinstance(curvature, ScalarCurvature):
+        return vecdot(S, S) * curvature.values[..., None]
+    by_column = S.permute(2, 0, 1, 3)
+    return vecdot(curvature.apply(by_column.clone()), by_column).permute(1, 2, 0)
+
+
+def _gram_squares(b: Tensor, V: Tensor, P: Tensor) -> Tensor:
+    """``b_i' (V V' o P P') b_i``; of a symmetric matrix the half on and above the blocks of the diagonal."""
+    total = b.new_zeros(b.shape[:2])
+    for start in range(0, V.shape[1], _BLOCK):
+        stop = min(start + _BLOCK, V.shape[1])
+        both = (V[:, start:stop] @ V[:, start:].mT).mul_(P[:, start:stop] @ P[:, start:].mT)
+        both[..., stop - start :] *= 2
+        total += vecdot(b[..., start:stop] @ both, b[..., start:])
     return total
-
-
-def _met(columns: Tensor | None, rows: Tensor) -> list[Tensor]:
-    """``[s, i, .]``, what key tokens' rows sum up to with the weights of each column."""
-    return [] if columns is None else [column @ rows for column in columns.unbind(-1)]

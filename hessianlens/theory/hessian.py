@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from functools import cached_property
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -282,9 +281,8 @@ def _evaluated(layer: Layer, batch: Tensor) -> list[HeadState]:
     Most weights are not needed any more once they have met the tokens; only the others are copied.
     """
     several = isinstance(layer, MultiHeadAttention)
-    # mypy cannot tell that a layer takes its own names back, text for one head and pairs for several
-    frozen: Any = layer.with_parameters({name: w.detach() for name, w in layer.parameters.items()})  # type: ignore[misc]
-    heads = [head.attend(batch).apart() for head in (frozen.heads if several else (frozen,))]
+    alone = layer.heads if isinstance(layer, MultiHeadAttention) else (layer,)
+    heads = [head.attend(batch).apart() for head in alone]
     for h, head in enumerate(heads):
         _expect_finite(f"scores of head {h}" if several else "scores", head.scores)
         _expect_finite(f"attention weights of head {h}" if several else "attention weights", head.weights)

@@ -94,7 +94,7 @@ class LayerTangent:
     @cached_property
     def diagonals(self) -> list[HeadDiagonals]:
         """Diagonals and traces, by head."""
-        return [HeadDiagonals(head.head, self.loss) for head in self.heads]
+        return [HeadDiagonals(head, self.loss) for head in self.heads]
 
     @cached_property
     def dense(self) -> LayerEntries:
@@ -263,13 +263,13 @@ class PartTangent(ProductSource):
 
     def trace(self, name: Name) -> Tensor | None:
         """Where the loss couples no two tokens."""
-        at = self._layer.entrances[name]
-        return self._layer.diagonals[at.head].trace(at.own, self._parts)
+        head, own = self._layer.place(name)
+        return self._layer.diagonals[head].trace(own, self._parts)
 
     def diagonal(self, name: Name) -> Tensor | None:
         """Where the loss couples no two tokens."""
-        at = self._layer.entrances[name]
-        return self._layer.diagonals[at.head].diagonal(at.own, self._parts)
+        head, own = self._layer.place(name)
+        return self._layer.diagonals[head].diagonal(own, self._parts)
 
     def entries(self, row: Name, column: Name) -> Tensor | None:
         """Where the layer is small and the loss couples no two tokens."""

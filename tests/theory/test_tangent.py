@@ -186,6 +186,7 @@ def assert_diagonals(grid: BlockGrid) -> None:
 @pytest.mark.parametrize("activation", ["softmax", "sigmoid", "relu_normalised", "user row function", "user class"])
 def test_traces_and_diagonals_of_every_activation(activation: str, part: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(diagonal, "_WORKSPACE_BYTES", 2 * 2 * LENGTH * 3 * 8)
+    monkeypatch.setattr(diagonal, "_BLOCK", 2)
     X = tokens(2)
     layer = self_attention(activation=ALL_ACTIVATIONS[activation](), causal=True)
     assert_diagonals(hl.attention_hessian(layer, X, square_loss(X)).part(part))

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from hessianlens.attention.activations.base import Activation, Scores, Visible
 from hessianlens.attention.row_tangent import RowTangent
-from hessianlens.attention.rows import RowMatrices, quotient_rows
+from hessianlens.attention.rows import RowColumns, RowMatrices, quotient_rows
 from hessianlens.peak import Peak
 
 
@@ -77,6 +77,17 @@ class SoftmaxTangent(RowTangent):
             weights = self._centred * change if weights is None else weights.addcmul_(self._centred, change)
         assert weights is not None
         return self._peak.centre_(weights).mul_(self._value)
+
+    def jacobian_columns(self) -> RowColumns | None:
+        """``diag(A) - A A^T``, split at the largest weight where it has to be."""
+        if self._peak.close_to_one:
+            return quotient_rows(self._peak, self._value).columns()
+        return RowColumns(self._value, ((-1.0, self._value, self._value),))
+
+    def curvature_columns(self) -> RowColumns:
+        """``diag(A c) - (A c) A^T - A (A c)^T``."""
+        A, Ac = self._value, self._value * self._centred
+        return RowColumns(Ac, ((-1.0, Ac, A), (-1.0, A, Ac)))
 
     def kept(self) -> list[Tensor]:
         """Weights, and the centred gradient with respect to them."""
