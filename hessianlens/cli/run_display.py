@@ -76,8 +76,8 @@ def _logged_progress() -> Callable[[Progress], None]:
 
 
 def print_outcome(progress: Progress, exponents: Sequence[dict[str, Any]], pictures: Mapping[str, list[str]]) -> None:
-    """What was measured, what came from the store, and how long it took."""
-    headings = ["experiment", "preset", "cells", "new", "from store", "failed", "time"]
+    """What was measured, what came from the store, and the processor time that took in all workers together."""
+    headings = ["experiment", "preset", "cells", "new", "from store", "failed", "processor time"]
     rows = [
         [t.experiment, t.preset, t.planned, t.new, t.stored, t.failed, duration(t.seconds)] for t in progress.tallies
     ]
@@ -130,17 +130,17 @@ def print_forecast(progress: Progress) -> None:
     _print_table(headings, rows)
     for note in progress.notes:
         typer.echo(f"{note}.")
-    typer.echo(f"Time left with {progress.workers} at a time: {duration(progress.seconds_left)}.")
+    typer.echo(f"Time left with {progress.workers} at a time, a core each: {duration(progress.seconds_left)}.")
 
 
 def print_catalogue(entries: Sequence[dict[str, Any]], path: Path) -> None:
     """The experiments, with the size of each preset."""
     for entry in entries:
         sizes = [(name, entry["presets"][name]) for name in entry["presets"]]
-        told = "; ".join(f"{name}: {size['cells']} cells, time {duration(size['seconds'])}" for name, size in sizes)
+        told = "; ".join(f"{name}: {size['cells']} cells, {duration(size['seconds'])}" for name, size in sizes)
         typer.secho(entry["experiment"], bold=True, nl=False)
         typer.echo(f" - {entry['source']}\n    {entry['question']}\n    {told}")
-    typer.echo(f"Times are processor time on one core, as seen in earlier runs ({path}).")
+    typer.echo(f"Times are processor times of all cells, as measured in earlier runs ({path}).")
 
 
 def print_failures(failures: Sequence[Failure]) -> None:
