@@ -1,11 +1,10 @@
-"""Means: of quantities that span orders of magnitude, and of a few draws with their interval."""
+"""Means for quantities that span orders of magnitude."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 import numpy as np
-from scipy.special import stdtrit
 
 
 def geometric_mean(values: Sequence[float] | np.ndarray) -> float:
@@ -17,15 +16,3 @@ def geometric_mean(values: Sequence[float] | np.ndarray) -> float:
     (10.0, 0.0)
     """
     return float(np.exp(np.mean(np.log(values)))) if min(values) > 0 else 0.0
-
-
-def mean_interval(values: Sequence[float] | np.ndarray, level: float) -> tuple[float, float]:
-    """Student's interval of the mean of two or more independent draws, which holds it in the share `level` of cases.
-
-    >>> [round(end, 3) for end in mean_interval([1.0, 2.0, 3.0], 0.95)]
-    [-0.484, 4.484]
-    """
-    found = np.asarray(values, dtype=float)
-    half = float(stdtrit(len(found) - 1, 0.5 + level / 2) * found.std(ddof=1) / np.sqrt(len(found)))
-    mean = float(found.mean())
-    return mean - half, mean + half

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+from scipy.special import stdtrit
 
-from hessianlens.lab.experiments.common.means import mean_interval
 from hessianlens.lab.growth.findings.predictions import Prediction, counted, published
 from hessianlens.lab.growth.findings.series import Series, SeriesKey, growth_series
 from hessianlens.lab.results import Result, Scalar
@@ -109,7 +109,8 @@ def fit_slope(series: Series, where: FitRange) -> Slope:
     mean = float(slopes.mean())
     if len(slopes) < 2:
         return Slope(mean, None, None, 1, left_out)
-    return Slope(mean, *mean_interval(slopes, LEVEL), len(slopes), left_out)
+    half = float(stdtrit(len(slopes) - 1, 0.5 + LEVEL / 2) * slopes.std(ddof=1) / np.sqrt(len(slopes)))
+    return Slope(mean, mean - half, mean + half, len(slopes), left_out)
 
 
 def agreement(slope: Slope, vanishes: bool | None, prediction: Prediction) -> bool | None:
