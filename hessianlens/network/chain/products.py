@@ -29,7 +29,7 @@ from hessianlens.network.chain.links import Link
 from hessianlens.network.chain.ports import Port, Vectors
 from hessianlens.network.last_attention.behind import PositionDerivatives
 
-_GROUP_BYTES = 2**27
+_GROUP_BYTES = 2**25
 """Room for the tangents, or the matrices of attention rows, of the sequences whose vectors enter and leave together."""
 _STEP_BYTES = 2**22
 """Room for the tangents, and for the Jacobians of a map between layers, of the sequences carried at once."""
