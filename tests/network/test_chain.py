@@ -238,7 +238,7 @@ def largest_error(problem: Problem) -> float:
 
 
 MIXED = 2e-5
-"""What float32 tangents may be off by at any scale and depth; 2e-6 was the most in a wide search."""
+"""What float32 tangents may be off by at any scale and depth; 2e-6 was the most seen, at depth 4 and sigma 10."""
 
 
 @pytest.mark.parametrize("layers", [2, 4])
