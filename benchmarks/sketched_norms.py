@@ -109,7 +109,7 @@ BENCHMARK = Benchmark(
 
 LIKE_EMBEDDINGS = replace(
     BENCHMARK,
-    name="block_norms_sketch_embeddings",
+    name="block_norms_sketch_words",
     title=f"{BENCHMARK.title}; tokens like embeddings",
     size=Size(batch=8, length=64, width=128, tokens=EMBEDDINGS),
     tiny=Size(batch=2, length=4, width=3, tokens=EMBEDDINGS),

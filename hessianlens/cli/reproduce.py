@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,11 +22,12 @@ from hessianlens.cli.options import (
     Settings,
     StoreFile,
 )
-from hessianlens.cli.run_display import print_catalogue, print_failures, print_forecast, print_outcome
+from hessianlens.cli.run_display import print_catalogue, print_failures, print_forecast, print_outcome, print_published
 from hessianlens.cli.running import STORE, chosen_experiments, processes, published_means, run_shown
 
 if TYPE_CHECKING:
     from hessianlens.lab.experiments.experiment import Experiment
+    from hessianlens.lab.growth.findings.comparison import SeriesComparison
     from hessianlens.lab.growth.findings.reference import Reference
     from hessianlens.lab.results import Result
     from hessianlens.lab.runner import Failure, Plan, Progress
@@ -90,10 +91,14 @@ def reproduce_figures(
             results, progress, failures = run_shown(plans, opened, processes(jobs), backend, address)
         pictures = {result.experiment: _draw(result, figures, published) for result in results} if figures else {}
         exponents = _exponents(results)
+        compared = _compared(results, published)
     if as_json:
-        typer.echo(json.dumps(_outcome(progress, results, failures, pictures, exponents, store), indent=2))
+        outcome = _outcome(progress, results, failures, pictures, exponents, compared, store)
+        typer.echo(json.dumps({**outcome, "reference": None if published is None else str(published.path)}, indent=2))
     else:
         print_outcome(progress, exponents, pictures)
+        if published is not None:
+            print_published(compared, published.path)
     if failures:
         print_failures(failures)
         stop(f"{len(failures)} cells failed; all others are kept in {store}.", FINDING)
@@ -140,7 +145,7 @@ def _forecast(plans: Sequence[Plan], path: Path, jobs: int, as_json: bool) -> No
             progress.notes += map(str, leftovers(store, {plan.experiment.name: plan.code for plan in plans}))
     progress.workers = jobs
     if as_json:
-        typer.echo(json.dumps(_outcome(progress, [], [], {}, [], path), indent=2))
+        typer.echo(json.dumps(_outcome(progress, [], [], {}, [], {}, path), indent=2))
     else:
         print_forecast(progress)
 
@@ -162,12 +167,30 @@ def _exponents(results: Sequence[Result]) -> list[dict[str, Any]]:
     return [dict(row) for row in exponent_table(result for result in results if growth_of(result))]
 
 
+def _compared(results: Sequence[Result], reference: Reference | None) -> dict[str, list[SeriesComparison]]:
+    """Growth figures against published means; an empty list where there are none at the same size."""
+    from hessianlens.lab.telling import growth_of
+
+    found = {result.experiment: (growth_of(result), result) for result in results}
+    return {name: growth.compared(result, reference) for name, (growth, result) in found.items() if growth}
+
+
+def _published(compared: Sequence[SeriesComparison] | None) -> dict[str, Any] | None:
+    """How a figure agrees with published means, and each of its series; None if nothing could be compared."""
+    from hessianlens.lab.growth.findings.comparison import agreement_in_numbers
+
+    if not compared:
+        return None
+    return {**agreement_in_numbers(compared), "series": [series.in_numbers() for series in compared]}
+
+
 def _outcome(
     progress: Progress,
     results: Sequence[Result],
     failures: Sequence[Failure],
     pictures: dict[str, list[str]],
     exponents: Sequence[dict[str, Any]],
+    compared: Mapping[str, Sequence[SeriesComparison]],
     path: Path,
 ) -> dict[str, Any]:
     """Everything a machine may want to know about a run."""
@@ -187,6 +210,7 @@ def _outcome(
                 "seconds": tally.seconds,
                 "config": configs.get(tally.experiment),
                 "figures": pictures.get(tally.experiment, []),
+                "published": _published(compared.get(tally.experiment)),
             }
             for tally in progress.tallies
         ],

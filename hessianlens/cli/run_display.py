@@ -14,10 +14,14 @@ import typer
 from hessianlens.lab.wording import duration
 
 if TYPE_CHECKING:
+    from hessianlens.lab.growth.findings.comparison import SeriesComparison
     from hessianlens.lab.runner import Failure, Progress, Tally
 
 _LOG_SECONDS = 30.0
 """Between two lines of progress where there is no terminal."""
+
+_WHOLE = ("experiment", "series", "ours/published")
+"""Columns that a narrow terminal does not break."""
 
 
 @contextmanager
@@ -72,8 +76,8 @@ def _logged_progress() -> Callable[[Progress], None]:
 
 
 def print_outcome(progress: Progress, exponents: Sequence[dict[str, Any]], pictures: Mapping[str, list[str]]) -> None:
-    """What was measured, what came from the store, and how long it took."""
-    headings = ["experiment", "preset", "cells", "new", "from store", "failed", "time"]
+    """What was measured, what came from the store, and the processor time that took in all workers together."""
+    headings = ["experiment", "preset", "cells", "new", "from store", "failed", "processor time"]
     rows = [
         [t.experiment, t.preset, t.planned, t.new, t.stored, t.failed, duration(t.seconds)] for t in progress.tallies
     ]
@@ -87,6 +91,35 @@ def print_outcome(progress: Progress, exponents: Sequence[dict[str, Any]], pictu
             typer.echo(f"{name}: {', '.join(files)}")
 
 
+_PUBLISHED = {
+    "series": "series",
+    "ratio": "ours/published",
+    "points": "points",
+    "within_2": "in 2 s.e.",
+    "within_3": "in 3 s.e.",
+    "noise": "left out",
+}
+"""Columns of the comparison with published means; s.e.: points that differ by up to so many standard errors."""
+
+
+def print_published(compared: Mapping[str, Sequence[SeriesComparison]], path: Path) -> None:
+    """Growth figures against published means, series by series, and which of them have none to be compared with."""
+    from hessianlens.lab.growth.findings.comparison import agreement_in_words
+
+    for name, series in compared.items():
+        if series:
+            typer.echo(f"\n{name} against the published means ({path})")
+            rows = [[row[column] for column in _PUBLISHED] for row in (one.in_words() for one in series)]
+            _print_table(list(_PUBLISHED.values()), rows)
+            typer.echo(agreement_in_words(series) or "No published point is sound.")
+    without = [name for name, series in compared.items() if not series]
+    if without:
+        typer.echo(
+            f"Not compared with published means: {', '.join(without)} (other size or batch than published, or not in "
+            f"{path})."
+        )
+
+
 def print_forecast(progress: Progress) -> None:
     """What a run would do."""
     headings = ["experiment", "preset", "cells", "in store", "to do", "time left"]
@@ -97,17 +130,17 @@ def print_forecast(progress: Progress) -> None:
     _print_table(headings, rows)
     for note in progress.notes:
         typer.echo(f"{note}.")
-    typer.echo(f"Time left with {progress.workers} at a time: {duration(progress.seconds_left)}.")
+    typer.echo(f"Time left with {progress.workers} at a time, a core each: {duration(progress.seconds_left)}.")
 
 
 def print_catalogue(entries: Sequence[dict[str, Any]], path: Path) -> None:
     """The experiments, with the size of each preset."""
     for entry in entries:
         sizes = [(name, entry["presets"][name]) for name in entry["presets"]]
-        told = "; ".join(f"{name}: {size['cells']} cells, time {duration(size['seconds'])}" for name, size in sizes)
+        told = "; ".join(f"{name}: {size['cells']} cells, {duration(size['seconds'])}" for name, size in sizes)
         typer.secho(entry["experiment"], bold=True, nl=False)
         typer.echo(f" - {entry['source']}\n    {entry['question']}\n    {told}")
-    typer.echo(f"Times are processor time on one core, as seen in earlier runs ({path}).")
+    typer.echo(f"Times are processor times of all cells, as measured in earlier runs ({path}).")
 
 
 def print_failures(failures: Sequence[Failure]) -> None:
@@ -138,7 +171,7 @@ def _print_table(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> N
     table = Table(box=None, pad_edge=False, header_style="bold")
     for heading, values in zip(headings, zip(*rows, strict=True), strict=True):
         counts = all(isinstance(value, int) for value in values)
-        table.add_column(heading, justify="right" if counts else "left", no_wrap=heading == "experiment")
+        table.add_column(heading, justify="right" if counts else "left", no_wrap=heading in _WHOLE)
     for row in rows:
         table.add_row(*(escape(str(value)) for value in row))
     Console().print(table)

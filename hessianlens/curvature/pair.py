@@ -108,6 +108,7 @@ class BlockPairOperator(Operator):
         vectors = X[0].shape[-1]
         result = [torch.zeros(*block.shape, vectors, dtype=self.dtype, device=self.device) for block in self.rows]
         for at in self.linearisations():
+            at.expect(vectors)
             for k in range(vectors):
                 found = self.product(at, self._embed([x[..., k] for x in X]))
                 for block, out in zip(self.rows, result, strict=True):

@@ -1,8 +1,9 @@
-"""Many products with one batch: the first ones through autograd's graph, the others by the tape that stands its test.
+"""Many products with one batch: by a tape that stands its test, or else through autograd's graph.
 
-A single product is no cheaper without the graph. Where more are made, a tape is, and it must prove itself on the last
-product that came from the graph: a model with derivatives of its own making is found out there, and stays with the
-graph.
+A single product is no cheaper without the graph. Where more are made, a tape is, and it must prove itself on a product
+that came from the graph: a model with derivatives of its own making is found out there, and stays with the graph.
+Whoever knows how many products will follow says so (`Repeated.expect`): the tape is then made before the first of them,
+and put to the test on one sequence. Otherwise the first products come from the graph of the batch, and are the test.
 """
 
 from __future__ import annotations
@@ -14,11 +15,14 @@ import torch
 from torch import Tensor
 
 from hessianlens.curvature.linearisation import Linearisation
+from hessianlens.curvature.stand_in import candidates
 from hessianlens.curvature.tape import Taped, Unrecordable
-from hessianlens.problems import Batch, Problem
+from hessianlens.problems import Batch, Problem, batch_size
 
 PATIENCE = 2
 """Products through the graph before a tape is made; it costs about three of them."""
+ENOUGH = 6
+"""Products that are known to follow, from which on a tape pays even if it is put to the test on the whole batch."""
 WORTHWHILE = 3e8
 """Multiply-adds of a forward pass below which the graph, with fewer calls from Python, is as fast."""
 _ROUNDING = 1e3
@@ -29,13 +33,29 @@ Parts = tuple[dict[str, Tensor], ...]
 
 
 @dataclass(frozen=True, eq=False)
-class _Product:
-    """What was asked of the graph, and its answer."""
+class _Asked:
+    """A product that is asked for."""
 
     kind: str
     tangents: Tangents
     names: tuple[str, ...]
+
+    def of(self, source: Linearisation | Taped) -> Parts:
+        """The answer of a graph or a tape."""
+        if self.kind == "split":
+            return source.split(self.tangents, self.names)
+        found: dict[str, Tensor] = getattr(source, self.kind)(self.tangents, self.names)
+        return (found,)
+
+
+@dataclass(frozen=True, eq=False)
+class _Witness:
+    """What was asked of the graph of some sequences, its answer, and about how much work a forward pass of them is."""
+
+    batch: Batch
+    asked: _Asked
     parts: Parts
+    work: float
 
 
 class Repeated:
@@ -51,8 +71,8 @@ class Repeated:
         self.problem, self.batch, self.names = problem, batch, tuple(names)
         self.taped: Taped | None = None
         self._graph: Linearisation | None = None
-        self._made = 0
-        self._last: _Product | None = None
+        self._made = self._coming = 0
+        self._last: _Witness | None = None
         self._verdicts: dict[frozenset[str], str] = problem.remembered.setdefault("taped", {})
 
     @property
@@ -91,6 +111,10 @@ class Repeated:
         gauss_newton, rest = self._product("split", tangents, names)
         return gauss_newton, rest
 
+    def expect(self, products: int) -> None:
+        """Say how many products will follow at least."""
+        self._coming = products
+
     def release_graph(self) -> None:
         """Drop the graph; it is made anew if it is needed again."""
         self._graph = None
@@ -105,55 +129,78 @@ class Repeated:
         return 0 if self.taped is None else self.taped.held_bytes
 
     def _product(self, kind: str, tangents: Tangents, names: Sequence[str]) -> Parts:
-        # A tape that has stood its test for another batch costs no more than a graph, even for a single product.
-        if self.taped is None and (self.refusal == "" or (self._made >= PATIENCE and self.refusal is None)):
-            self._try()
+        asked = _Asked(kind, dict(tangents), tuple(names))
+        if self.taped is None and self._due:
+            self._try(asked)
+        self._coming -= 1
         if self.taped is not None:
-            return _parts(self.taped, kind, tangents, names)
-        found = _parts(self.graph, kind, tangents, names)
+            return asked.of(self.taped)
+        found = asked.of(self.graph)
         self._made += 1
         if self._made == PATIENCE and self.refusal is None:
-            self._last = _Product(kind, dict(tangents), tuple(names), found)
+            self._last = self._witness(self.batch, self.graph, asked, found)
         return found
 
-    def _try(self) -> None:
+    @property
+    def _due(self) -> bool:
+        """Whether a tape is to be tried; one that stood its test for another batch costs no more than a graph."""
+        if self.refusal is None:
+            return self._made >= PATIENCE or self._coming >= ENOUGH
+        return self.refusal == ""
+
+    def _try(self, asked: _Asked) -> None:
         """Make a tape and put it to the test, or remember why not."""
         verdict = self.refusal
-        if verdict is None and self._work() < WORTHWHILE:
-            verdict = "its tensors are so small that a tape would be no faster"
-        if not verdict:
-            self.release_graph()  # never both at once
-            try:
+        try:
+            if verdict is None:
+                verdict = self._tested(self._last or self._testimony(asked))
+            if not verdict and self.taped is None:
+                self.release_graph()  # never both at once
                 self.taped = Taped(self.problem, self.batch, self.names)
-                verdict = "" if self._last is None else self._differs(self._last, self.taped)
-            except (Unrecordable, NotImplementedError) as error:
-                verdict = f"a tape does not fit, {error}"
-            if verdict:
-                self.taped = None
+        except (Unrecordable, NotImplementedError) as error:
+            verdict = f"a tape does not fit, {error}"
         self._verdicts[frozenset(self.names)] = verdict
         self._last = None
 
-    def _work(self) -> float:
-        """Multiply-adds of a forward pass, roughly: every weight meets every position of the outputs."""
-        outputs = self.graph.outputs
+    def _testimony(self, asked: _Asked) -> _Witness:
+        """The graph's answer for one sequence; for the batch where that says nothing, or the model needs several."""
+        for batch in candidates(self.batch):
+            if batch is self.batch:
+                break
+            try:
+                graph = Linearisation(self.problem, batch, self.names)
+            except Exception:  # whatever a model says of a single sequence
+                continue
+            found = asked.of(graph)
+            if max(_length(part) for part in found) > 0:
+                return self._witness(batch, graph, asked, found)
+        return self._witness(self.batch, self.graph, asked, asked.of(self.graph))
+
+    def _witness(self, batch: Batch, graph: Linearisation, asked: _Asked, found: Parts) -> _Witness:
+        """Every weight meets every position of the outputs: that is the work, roughly, in multiply-adds."""
+        outputs = graph.outputs
         positions = outputs.numel() / (outputs.shape[-1] if outputs.ndim else 1)
-        return positions * sum(tensor.numel() for tensor in self.problem.params.values() if tensor.ndim > 1)
+        weights = sum(tensor.numel() for tensor in self.problem.params.values() if tensor.ndim > 1)
+        return _Witness(batch, asked, found, positions * weights)
 
-    def _differs(self, product: _Product, taped: Taped) -> str:
-        """How a tape contradicts a product of the graph, in words; empty if it does not."""
-        found = _parts(taped, product.kind, product.tangents, product.names)
-        size = max(_length(part) for part in product.parts)
-        error = max(_length(_difference(*both)) for both in zip(found, product.parts, strict=True))
-        if error <= _ROUNDING * torch.finfo(self.problem.dtype).eps * size:
-            return ""
-        return f"its derivatives are not those of its steps (a product differs by {error / max(size, 1e-300):.1g})"
+    def _tested(self, witness: _Witness) -> str:
+        """Why a tape is not to be used, in words; empty if it gives what the graph gives.
 
-
-def _parts(source: Linearisation | Taped, kind: str, tangents: Tangents, names: Sequence[str]) -> Parts:
-    if kind == "split":
-        return source.split(tangents, names)
-    found: dict[str, Tensor] = getattr(source, kind)(tangents, names)
-    return (found,)
+        If the test was with the whole batch, the tape stays.
+        """
+        whole = witness.batch is self.batch
+        if witness.work * (1 if whole else batch_size(self.batch)) < WORTHWHILE:
+            return "its tensors are so small that a tape would be no faster"
+        if whole:
+            self.release_graph()  # never both at once
+        taped = Taped(self.problem, witness.batch, self.names)
+        found = witness.asked.of(taped)
+        size = max(_length(part) for part in witness.parts)
+        error = max(_length(_difference(*both)) for both in zip(found, witness.parts, strict=True))
+        if error > _ROUNDING * torch.finfo(self.problem.dtype).eps * size:
+            return f"its derivatives are not those of its steps (a product differs by {error / max(size, 1e-300):.1g})"
+        self.taped = taped if whole else None
+        return ""
 
 
 def _length(tensors: Mapping[str, Tensor]) -> float:

@@ -25,7 +25,7 @@ def representative(problem: Problem, names: Sequence[str]) -> tuple[Linearisatio
     None if there is no precision in which a difference would say something.
     """
     found = None
-    for batch in _batches(problem.data[0]):
+    for batch in candidates(problem.data[0]):
         at = _in_precision(replace(problem, data=[batch]), names)
         if at is not None:
             found = at, at.pulled_gradient()
@@ -76,7 +76,8 @@ def _running(problem: Problem, dtype: torch.dtype, names: Sequence[str]) -> Line
     return at
 
 
-def _batches(first: Batch) -> Iterator[Batch]:
+def candidates(first: Batch) -> Iterator[Batch]:
+    """One sequence of a batch, if there are more and it can be cut; then the batch itself."""
     try:
         one = [next(iter(pieces(first, 1)))] if batch_size(first) > 1 else []
     except InputError:  # a batch without tensors, or with sparse ones, cannot be cut

@@ -62,6 +62,7 @@ class GraphSource:
         wanted = ((r.block, r.probes(self.problem, self.seed), k) for r in requests for k in range(r.start, r.stop))
         if len(self.problem.data) == 1:
             at = self._graph(names)
+            at.expect(sum(request.stop - request.start for request in requests))
             for block, probes, k in wanted:
                 yield block.name, {part: length(found) for part, found in self._product(at, block, probes, k).items()}
             return
@@ -95,6 +96,7 @@ class GraphSource:
         sums: list[dict[str, Tensor]] = [{} for _ in chunk]
         for batch in self.problem.data:
             at = Repeated(self.problem, batch, names)
+            at.expect(len(chunk))
             for total, (block, probes, k) in zip(sums, chunk, strict=True):
                 for part, found in self._product(at, block, probes, k).items():
                     total[part] = total[part].add_(found) if part in total else found.clone()

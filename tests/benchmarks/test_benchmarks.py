@@ -14,7 +14,7 @@ from rich.console import Console
 from torch import Tensor
 from torch.func import hessian
 
-from benchmarks import accuracy, block_norms, counting, hutchinson, layer_trace, memory, summary
+from benchmarks import accuracy, block_norms, counting, hutchinson, layer_trace, memory, sketched_norms, summary
 from benchmarks.__main__ import main
 from benchmarks.dense_hessian import check, flat_loss
 from benchmarks.harness import Competitor, Options, disturbance, first_calls, interleave, measure, spread, summarise
@@ -70,11 +70,10 @@ def test_every_peer_computes_what_the_library_computes(benchmark, name):
         norms = torch.stack([torch.stack([block.norm() for block in row]) for row in dense_blocks(problem)])
         assert torch.allclose(theirs, norms, rtol=1e-10)
     else:  # the same probes by way of the dense Hessian
+        sketched = suite.check is sketched_norms.check
+        probes = hutchinson.draw(problem, sketched_norms.PROBES) if sketched else _probes(problem)
         products = [
-            [
-                [(block @ v.reshape(-1)).square().sum() for v in vs]
-                for block, vs in zip(row, _probes(problem), strict=True)
-            ]
+            [[(block @ v.reshape(-1)).square().sum() for v in vs] for block, vs in zip(row, probes, strict=True)]
             for row in dense_blocks(problem)
         ]
         assert torch.allclose(theirs, torch.tensor(products, dtype=torch.float64).mean(-1).sqrt(), rtol=1e-10)

@@ -79,7 +79,7 @@ def test_dry_run_measures_nothing() -> None:
 
 
 def test_list_tells_cells_and_times() -> None:
-    assert "quick: 6 cells, time not known; paper: 15 cells, time not known" in call("reproduce", "--list").stdout
+    assert "quick: 6 cells, not known; paper: 15 cells, not known" in call("reproduce", "--list").stdout
     call("reproduce", "spectrum", "--jobs", "1")
     entries = {e["experiment"]: e for e in json.loads(call("reproduce", "--list", "--json").stdout)}
     quick = entries["spectrum"]["presets"]["quick"]

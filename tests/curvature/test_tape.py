@@ -112,6 +112,30 @@ def test_operators_go_on_with_a_tape(name: str, eager: None) -> None:
         assert op.why.count("tape") == 1
 
 
+def test_products_that_are_announced_take_one_of_one_sequence_from_the_graph(
+    eager: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(repeated, "ENOUGH", 3)
+    seen: list[int] = []
+    product = Linearisation.hessian
+
+    def watched(self: Linearisation, *asked: Any) -> dict[str, Tensor]:
+        seen.append(len(self.outputs))
+        return product(self, *asked)
+
+    problem = CASES["toy"].problem(verify=False)
+    sequences = [len(Linearisation(problem, batch, []).outputs) for batch in problem.data]
+    assert min(sequences) > 1
+    monkeypatch.setattr(Linearisation, "hessian", watched)
+    op = hl.hessian(problem, list(CASES["toy"].blocks), method="products")
+    V = randn(op.shape[1], 3, seed=0)
+    assert_same(op @ V, getattr(dense_of("toy"), PARTS["full"]) @ V, "announced", 1e-10)
+    assert seen == [1]
+    few = hl.hessian(CASES["toy"].problem(verify=False), list(CASES["toy"].blocks), method="products")
+    few @ V[:, :2]
+    assert seen[1] == sequences[0]
+
+
 def test_norms_say_which_way_their_probes_went(eager: None) -> None:
     problem = CASES["GPT-2"].problem(verify=False)
     norms = hl.block_norms(problem, ["layer0.attn.q", "layer1.mlp.in"], probes=6, method="products")
@@ -189,6 +213,26 @@ def test_what_does_not_fit_stays_with_the_graph(name: str, eager: None) -> None:
         assert_same(found[:, k], column["first.weight"].flatten(), "column", 1e-12)
 
 
+def _several_only(x: Tensor) -> Tensor:
+    if len(x) < 2:
+        raise ValueError("one is not enough")
+    return x.tanh()
+
+
+@pytest.mark.parametrize(("function", "why"), [(Bent.apply, "not those of its steps"), (_several_only, "the same as")])
+def test_where_one_sequence_says_nothing_the_batch_is_asked(function: Callable, why: str, eager: None) -> None:
+    """The first sequence is zero, or refused: with nine products announced it is the one to be asked first."""
+    torch.manual_seed(0)
+    x = randn(4, 3) * torch.arange(4.0, dtype=DOUBLE)[:, None]
+    problem = hl.problem(Layered(function).to(DOUBLE), (x, randn(4, 2)), "square", verify=False)
+    op = hl.hessian(problem, "first.weight", method="products")
+    found = op @ torch.eye(9, dtype=DOUBLE)
+    assert why in op.why
+    at = Linearisation(problem, problem.data[0], ["first.weight"])
+    columns = [at.hessian({"first.weight": e.reshape(3, 3)}, ["first.weight"]) for e in torch.eye(9, dtype=DOUBLE)]
+    assert_same(found, torch.stack([c["first.weight"].flatten() for c in columns], 1), "the batch", 1e-12)
+
+
 def _without_second(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rows.Softmax, "keep", lambda self, g: None)
 
@@ -214,8 +258,12 @@ def _bent_as_straight(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "mutate", [_without_second, _without_products, _norm_without_scale, _bent_as_straight], ids=lambda f: f.__name__
 )
-def test_a_wrong_derivative_is_found_out(mutate: Callable, eager: None, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("announced", [False, True])
+def test_a_wrong_derivative_is_found_out(
+    mutate: Callable, announced: bool, eager: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     mutate(monkeypatch)
+    monkeypatch.setattr(repeated, "ENOUGH", 1 if announced else 10)
     problem = CASES["GPT-2"].problem(verify=False)
     block = problem.blocks["layer0.attn.k"]
     op = hl.hessian(problem, block.name, method="products")

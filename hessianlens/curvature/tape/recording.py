@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map
 
 
 class Unrecordable(Exception):
@@ -44,10 +44,10 @@ class Call:
         """That of the operation, such as ``mm``."""
         return str(self.func.overloadpacket.__name__)
 
-    @property
+    @cached_property
     def refs(self) -> list[int]:
         """The tensors that it reads, each as often as it does."""
-        return [leaf.node for leaf in tree_leaves((self.args, self.kwargs), is_leaf=_is_ref) if _is_ref(leaf)]
+        return [leaf.node for leaf in _leaves((self.args, self.kwargs)) if isinstance(leaf, Ref)]
 
     def replay(self, value: Callable[[int], Any]) -> Any:
         """Run it again with other tensors in place of those that depend on the leaves."""
@@ -57,11 +57,30 @@ class Call:
 
 def filled(tree: Any, value: Callable[[int], Any]) -> Any:
     """Arguments with a value for every `Ref`."""
-    return tree_map(lambda leaf: value(leaf.node) if _is_ref(leaf) else leaf, tree, is_leaf=_is_ref)
+    return _mapped(lambda leaf: value(leaf.node) if isinstance(leaf, Ref) else leaf, tree)
 
 
-def _is_ref(leaf: object) -> bool:
-    return isinstance(leaf, Ref)
+# The dispatcher hands over nothing but tuples, lists and dictionaries; PyTorch's own walk through a tree, which asks
+# for every kind of container there is, takes longer than many an operation.
+
+
+def _leaves(tree: Any) -> Iterator[Any]:
+    if isinstance(tree, (tuple, list)):
+        for branch in tree:
+            yield from _leaves(branch)
+    elif isinstance(tree, dict):
+        yield from _leaves(list(tree.values()))
+    else:
+        yield tree
+
+
+def _mapped(function: Callable[[Any], Any], tree: Any) -> Any:
+    if isinstance(tree, (tuple, list)):
+        branches = [_mapped(function, branch) for branch in tree]
+        return tuple(branches) if isinstance(tree, tuple) else branches
+    if isinstance(tree, dict):
+        return {name: _mapped(function, branch) for name, branch in tree.items()}
+    return function(tree)
 
 
 @dataclass(frozen=True, eq=False)
@@ -177,7 +196,7 @@ class _Recorder(TorchDispatchMode):
                     self._stale.add(id(tensor))
 
     def _referred(self, tree: Any) -> Any:
-        return tree_map(self._refer, tree)
+        return _mapped(self._refer, tree)
 
     def _refer(self, leaf: Any) -> Any:
         if not isinstance(leaf, Tensor):
@@ -199,7 +218,7 @@ class _Recorder(TorchDispatchMode):
 
 
 def _tensors(tree: Any) -> Iterator[Tensor]:
-    return (leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor))
+    return (leaf for leaf in _leaves(tree) if isinstance(leaf, Tensor))
 
 
 def _without_gradient() -> bool:

@@ -134,15 +134,17 @@ def norm_ratio(network: Network, sigma: float | None, repeats: int) -> float:
 
 
 @cache
-def entries(network: Network, seed: int, sigma: float | None = None) -> dict[str, Tensor]:
+def entries(network: Network, seed: int, sigma: float | None) -> dict[str, Tensor]:
     """The Hessian's query and value blocks of the last layer, dense."""
-    at, last = network.problem(seed, sigma), network.layers - 1
-    found = {}
-    for block in "qv":
-        operator = hessian(at, f"layer{last}.attn.{block}", method="exact")
-        assert isinstance(operator, StructuredOperator)
-        found[block] = operator.to_dense()
-    return found
+    at = network.problem(seed, sigma)
+    return {block: last_block(network, at, block) for block in "qv"}
+
+
+def last_block(network: Network, at: Problem, block: str) -> Tensor:
+    """One of the two, not kept."""
+    operator = hessian(at, f"layer{network.layers - 1}.attn.{block}", method="exact")
+    assert isinstance(operator, StructuredOperator)
+    return operator.to_dense()
 
 
 def typical(network: Network, block: str, repeats: int, sigma: float | None = None) -> float:
@@ -162,7 +164,7 @@ def entry_ratio(network: Network, seed: int, sigma: float | None = None) -> floa
 
 def histogram_overlap(network: Network, seed: int) -> float:
     """Shared area of the two blocks' histograms of log10 absolute entries, as drawn in Figures 1 and 4: 1 if equal."""
-    found = entries(network, seed)
+    found = entries(network, seed, None)
     logs = [found[b].abs().flatten().clamp_min(1e-300).log10().numpy() for b in "qv"]
     bins = np.arange(-14.0, 3.01, 0.25)
     shares = [np.histogram(log, bins)[0] / len(log) for log in logs]

@@ -8,15 +8,14 @@ from dataclasses import dataclass
 from markupsafe import Markup, escape
 
 from hessianlens.lab.experiments.registry import EXPERIMENTS
-from hessianlens.lab.growth.findings.comparison import SeriesComparison, agreement_in_words
+from hessianlens.lab.growth.findings.comparison import agreement_in_words
 from hessianlens.lab.growth.findings.reference import Reference
 from hessianlens.lab.plots.style import to_svg
-from hessianlens.lab.report.exponents import series_name
 from hessianlens.lab.report.names import short_name
 from hessianlens.lab.report.repeating import command, settings
 from hessianlens.lab.results import Provenance, Result
 from hessianlens.lab.telling import findings_of, growth_of, pictures_of
-from hessianlens.lab.wording import duration, percent
+from hessianlens.lab.wording import duration
 
 
 @dataclass(frozen=True)
@@ -66,7 +65,7 @@ def chapter(result: Result, reference: Reference | None = None) -> Chapter:
             )
             for p in pictures_of(result, reference)
         ),
-        published=tuple(map(_published, compared)),
+        published=tuple(series.in_words() for series in compared),
         published_summary=agreement_in_words(compared),
         command=command(result),
         settings=settings(result),
@@ -74,17 +73,3 @@ def chapter(result: Result, reference: Reference | None = None) -> Chapter:
         seconds=duration(result.seconds),
         provenance=result.provenance,
     )
-
-
-def _published(series: SeriesComparison) -> dict[str, str]:
-    """A row of the comparison with published means."""
-    sound = len(series.sound)
-    return {
-        "series": series_name(series.series),
-        "points": str(sound),
-        "median_z": f"{series.median_z:.1f}" if sound else "–",
-        "within_2": percent(series.share_within(2)) if sound else "–",
-        "within_3": percent(series.share_within(3)) if sound else "–",
-        "ratio": series.ratio_in_words() if sound else "–",
-        "noise": str(len(series.points) - sound),
-    }

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from hessianlens.lab.growth.findings.exponents import LEVEL, TOLERANCE, ExponentFit
 from hessianlens.lab.growth.findings.predictions import Prediction
-from hessianlens.lab.growth.findings.series import SeriesKey
 from hessianlens.lab.report.names import short_name
 from hessianlens.lab.results import Result
 from hessianlens.lab.telling import growth_of
@@ -72,24 +71,13 @@ def _agreeing(verdicts: Sequence[str]) -> str:
     return told + (f" and {open_} {be(open_)} left open by the data" if open_ else "")
 
 
-def series_name(key: SeriesKey) -> str:
-    """A series in words, counting layers from 1.
-
-    >>> series_name(SeriesKey(0, 3, 0, "query", "full"))
-    'query, full, layer 1 of 3'
-    """
-    block = f"{key.block}, {key.part}" if key.block != "mlp" else f"own block, {key.part}"
-    grid = f", grid {key.grid + 1}" if key.grid else ""
-    return f"{block}, layer {key.layer + 1} of {key.depth}{grid}"
-
-
 def _row(fit: ExponentFit, label: str, first: bool) -> ExponentRow:
     interval = f"{fit.low:.2f} to {fit.high:.2f}" if fit.low is not None and fit.high is not None else ""
     return ExponentRow(
         experiment=fit.experiment,
         label=label,
         first=first,
-        series=series_name(fit.series),
+        series=fit.series.in_words(),
         range=f"{fit.range.low:g} to {fit.range.high:g}",
         measured="zero" if fit.measured is None else f"{fit.measured:.2f}".replace("-", MINUS),
         interval=interval.replace("-", MINUS),

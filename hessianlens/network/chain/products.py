@@ -29,7 +29,7 @@ from hessianlens.network.chain.links import Link
 from hessianlens.network.chain.ports import Port, Vectors
 from hessianlens.network.last_attention.behind import PositionDerivatives
 
-_GROUP_BYTES = 2**27
+_GROUP_BYTES = 2**25
 """Room for the tangents, or the matrices of attention rows, of the sequences whose vectors enter and leave together."""
 _STEP_BYTES = 2**22
 """Room for the tangents, and for the Jacobians of a map between layers, of the sequences carried at once."""
@@ -119,10 +119,10 @@ class _Group:
         layers = [Layer(link, chosen, state, positions) for link, state, positions in pairs]
         self.seen = _seen([state.visible for state in states], found.positions)
         g = found.gradient[chosen]
-        for layer in reversed(layers):
-            below = layer.linearise_gradient(g)
-            behind = links[self.first + layers.index(layer) - 1].behind if layer is not layers[0] else None
-            g = below if behind is None else behind.pulled(below, chosen)
+        for n in reversed(range(len(layers))):
+            g = layers[n].linearise_gradient(g)
+            behind = links[self.first + n - 1].behind if n else None
+            g = g if behind is None else behind.pulled(g, chosen)
         self.linear = [layer.linear(self.seen, carrier.dtype) for layer in layers]
         self.ports = {
             n: [Port(layers[n - self.first], v, self.seen, carrier.dtype) for v in carrier.blocks[n]]

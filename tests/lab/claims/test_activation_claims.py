@@ -27,7 +27,7 @@ STAND_INS = {
     "A13": (activation_heterogeneity, "orders", lambda *_, **__: 0.1, Verdict.HOLDS),
     "A14": (activation_growth, "_spread", lambda a: 0.0 if a == "sigmoid" else 4.0, Verdict.HOLDS),
     "A18": (activation_signs, "hessian", lambda a, *rest: activations.hessian("linear", *rest), Verdict.HOLDS),
-    "A19": (activation_heterogeneity, "mass", lambda a, s=None: 0.4 if a == "softmax" else 0.0, Verdict.HOLDS),
+    "A19": (activation_heterogeneity, "negative_share", lambda a, *_: 0.4 if a == "softmax" else 0.0, Verdict.HOLDS),
     "A22": (activation_moments, "third_moment_along", lambda A, X, u: X[:, :, None] * X[:, None], Verdict.FAILS),
     "A23": (activation_peaked, "_peaked", lambda s, f: activation_peaked.Peak(1.0, *4 * [1 / f]), Verdict.HOLDS),
     "A24": (
@@ -42,8 +42,22 @@ STAND_INS = {
 @pytest.mark.parametrize("id", STAND_INS)
 def test_another_measurement_gives_another_verdict(id, monkeypatch):
     module, name, stand_in, becomes = STAND_INS[id]
+    monkeypatch.setattr(activation_heterogeneity, "norm_ratio", lambda *_: 1.0)  # only drawn
     monkeypatch.setattr(module, name, stand_in)
     assert verdict(id) is becomes
+
+
+@pytest.mark.parametrize(
+    ("gap", "becomes"), [(0.02, Verdict.FAILS), (0.2, Verdict.HOLDS)], ids=["within chance", "beyond chance"]
+)
+def test_chance_does_not_make_sigmoid_less_indefinite(gap, becomes, monkeypatch):
+    """Sigmoid's share is lower on average in both cases; seeds differ by 0.1 to either side."""
+
+    def share(attention, seed, sigma):
+        return 0.4 if attention == "softmax" else 0.4 - gap + 0.1 * (-1) ** seed
+
+    monkeypatch.setattr(activation_heterogeneity, "negative_share", share)
+    assert verdict("A19") is becomes
 
 
 def test_normalised_exp_is_softmax_and_would_have_the_structure(monkeypatch):

@@ -77,8 +77,26 @@ STAND_INS = {
 }
 
 
+ONLY_DRAWN = ((network_growth, "_curves"), (network_initialisation, "ratio_curve"), (norm_pre, "_curves"))
+FEWER = {(network_initialisation, "MANY"): 3, (depth_growth, "REPEATS"): 1}
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """Nothing that is only drawn, and fewer seeds: one figure is made up, and the others need only be what they are."""
+    for place in ONLY_DRAWN:
+        monkeypatch.setattr(*place, lambda *_: None)
+    for place, seeds in FEWER.items():
+        monkeypatch.setattr(*place, seeds)
+
+
+@pytest.mark.parametrize("id", ["P33", "P59"])
+def test_fewer_seeds_alone_change_no_verdict(id, quick):
+    assert verdict(id) is Verdict.HOLDS
+
+
 @pytest.mark.parametrize("id", STAND_INS)
-def test_another_measurement_gives_another_verdict(id, monkeypatch):
+def test_another_measurement_gives_another_verdict(id, quick, monkeypatch):
     module, name, stand_in, becomes = STAND_INS[id]
     monkeypatch.setattr(module, name, stand_in)
     assert verdict(id) is becomes

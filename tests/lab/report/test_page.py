@@ -13,7 +13,7 @@ from hessianlens.lab.growth.findings.exponents import exponent_fits
 from hessianlens.lab.growth.findings.reference import PublishedPoint, Reference, published_key
 from hessianlens.lab.report import render
 from hessianlens.lab.report.chapters import chapter
-from hessianlens.lab.report.exponents import exponent_rows, series_name, summary
+from hessianlens.lab.report.exponents import exponent_rows, summary
 from hessianlens.lab.report.repeating import command
 from hessianlens.lab.runner import configure
 from hessianlens.lab.telling import findings_of
@@ -106,7 +106,7 @@ def test_the_table_lists_every_prediction_once() -> None:
     results = [result(name) for name in GROWTH]
     fits = [fit for r in results for fit in exponent_fits(r) if fit.predicted is not None or fit.paper is not None]
     rows = exponent_rows(results)
-    assert [row.series for row in rows] == [series_name(fit.series) for fit in fits]
+    assert [row.series for row in rows] == [fit.series.in_words() for fit in fits]
     assert [row.first for row in rows].count(True) == len(results)
 
 

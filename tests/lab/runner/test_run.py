@@ -155,6 +155,12 @@ def test_cells_of_other_code_are_told_and_not_used(store: Store, monkeypatch: py
     assert note.endswith("are in the store and are not used")
 
 
+def test_the_time_of_a_cell_is_that_of_the_processor() -> None:
+    """A cell that waits, as one does on a busy machine, has taken no time."""
+    (parameters,) = SPECTRUM.cells(ToyConfig(sizes=(4,), repeats=1, seconds=0.5))
+    assert 0 < SPECTRUM.finish(parameters).seconds < 0.3
+
+
 def test_a_registered_experiment_travels_as_its_name() -> None:
     registered = EXPERIMENTS["rank_fraction"]
     parameters = registered.cells(registered.presets["quick"])[0]

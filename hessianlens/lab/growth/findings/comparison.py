@@ -15,7 +15,7 @@ import numpy as np
 
 from hessianlens.lab.growth.findings.reference import PublishedPoint, Reference, published_key
 from hessianlens.lab.growth.findings.series import Series, SeriesKey, growth_series
-from hessianlens.lab.results import Result
+from hessianlens.lab.results import Result, Scalar
 from hessianlens.lab.wording import percent
 
 FLOOR_FACTOR = 10.0
@@ -87,6 +87,33 @@ class SeriesComparison:
     def share_within(self, limit: float) -> float:
         """Share of points with |z| up to `limit`."""
         return share_within([self], limit)
+
+    @property
+    def left_out(self) -> int:
+        """Points that do not count."""
+        return len(self.points) - len(self.sound)
+
+    def in_words(self) -> dict[str, str]:
+        """A row of the table that readers see; dashes where no point is sound."""
+        numbers = {
+            "ratio": self.ratio_in_words(),
+            "median_z": f"{self.median_z:.1f}",
+            "within_2": percent(self.share_within(2)),
+            "within_3": percent(self.share_within(3)),
+        }
+        shown = numbers if self.sound else dict.fromkeys(numbers, "\N{EN DASH}")
+        points, noise = str(len(self.sound)), str(self.left_out)
+        return {"series": self.series.in_words(), "points": points, "noise": noise, **shown}
+
+    def in_numbers(self) -> dict[str, Scalar]:
+        """A row for machines; None where a number is not known."""
+        return {
+            **self.series._asdict(),
+            "ratio": _known(self.ratio),
+            "ratio_error": _known(self.ratio_error),
+            "median_z": _known(self.median_z),
+            **agreement_in_numbers([self]),
+        }
 
     def ratio_in_words(self) -> str:
         """The ratio with its standard error, both to the same digit."""
@@ -176,3 +203,18 @@ def agreement_in_words(compared: Sequence[SeriesComparison]) -> str:
         return ""
     within = {limit: percent(share_within(compared, limit)) for limit in (2, 3)}
     return f"Of {points} published points {within[2]} lie within two and {within[3]} within three standard errors."
+
+
+def agreement_in_numbers(compared: Sequence[SeriesComparison]) -> dict[str, Scalar]:
+    """The same for machines: sound points, those left out, and the shares; None if there is no sound point."""
+    return {
+        "points": sum(len(series.sound) for series in compared),
+        "left_out": sum(series.left_out for series in compared),
+        "within_2": _known(share_within(compared, 2)),
+        "within_3": _known(share_within(compared, 3)),
+    }
+
+
+def _known(number: float) -> float | None:
+    """JSON has no word for what is not finite."""
+    return number if math.isfinite(number) else None

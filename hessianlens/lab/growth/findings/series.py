@@ -25,6 +25,16 @@ class SeriesKey(NamedTuple):
         """Whether the layer is the last of its model."""
         return self.layer == self.depth - 1
 
+    def in_words(self) -> str:
+        """As readers know it, counting layers from 1.
+
+        >>> SeriesKey(0, 3, 0, "query", "full").in_words()
+        'query, full, layer 1 of 3'
+        """
+        block = f"{self.block}, {self.part}" if self.block != "mlp" else f"own block, {self.part}"
+        grid = f", grid {self.grid + 1}" if self.grid else ""
+        return f"{block}, layer {self.layer + 1} of {self.depth}{grid}"
+
 
 @dataclass(frozen=True, eq=False)
 class Series:

@@ -86,7 +86,7 @@ def _published(compared: Sequence[SeriesComparison]) -> list[str]:
     agreement = agreement_in_words(compared)
     if not agreement:
         return []
-    left_out = sum(len(found.points) - len(found.sound) for found in compared)
+    left_out = sum(found.left_out for found in compared)
     crosses = f" (crosses: {left_out} left out as rounding noise or not finite)" if left_out else ""
     return [
         f"Circles: published means{crosses}; below, our mean over the published one with the standard error of both, "
