@@ -10,6 +10,7 @@ from benchmarks import (
     block_product,
     dense_hessian,
     layer_product,
+    layer_trace,
     scaling,
     scaling_plot,
     scaling_text,
@@ -32,6 +33,7 @@ BENCHMARKS: dict[str, Benchmark] = {
         sketched_norms.LIKE_EMBEDDINGS,
         block_product.BENCHMARK,
         *layer_product.BENCHMARKS,
+        *layer_trace.BENCHMARKS,
     )
 }
 

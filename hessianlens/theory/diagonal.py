@@ -142,9 +142,11 @@ class HeadDiagonals:
         for start in range(0, P.shape[2], step):
             at = slice(start, start + step)
             some = P[..., at]
-            S = V.new_zeros(sequences, rows, some.shape[2], width)
-            if J.diagonal is not None:
-                S += (J.diagonal @ (some[..., None] * V[:, :, None]).flatten(2)).view_as(S)
+            shape = (sequences, rows, some.shape[2], width)
+            if J.diagonal is None:
+                S = V.new_zeros(shape)
+            else:
+                S = (J.diagonal @ (some[..., None] * V[:, :, None]).flatten(2)).view(shape)
             for number, left, right in J.pairs:
                 S.addcmul_(self._sum(left, V)[:, :, None], self._sum(right, P)[..., at, None], value=number)
             found[..., at] = _bent_squares(S, curvature)

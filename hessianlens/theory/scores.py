@@ -31,7 +31,8 @@ from hessianlens.theory.expansion import (
     vector_factor,
 )
 
-_LEAST_CHUNK_BYTES = 4 * 2**20
+_CHUNK_BYTES = 4 * 2**20
+"""Of what is formed of some tokens at a time, however large the result is."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,7 +133,7 @@ class ScoreCurvature:
         widths = row.matrix.shape[-1], column.matrix.shape[-1]
         G = row.matrix.new_empty(sequences, queries, *widths)
         per_token = 4 * sequences * length * max(length, *widths) * G.element_size()
-        step = max(1, max(_LEAST_CHUNK_BYTES, G.numel() * G.element_size()) // per_token)
+        step = max(1, _CHUNK_BYTES // per_token)
         for start in range(0, queries, step):
             stop = min(start + step, queries)
             M = self._rows(part, start, stop)

@@ -14,7 +14,7 @@ from rich.console import Console
 from torch import Tensor
 from torch.func import hessian
 
-from benchmarks import accuracy, block_norms, counting, hutchinson, memory, sketched_norms, summary
+from benchmarks import accuracy, block_norms, counting, hutchinson, layer_trace, memory, sketched_norms, summary
 from benchmarks.__main__ import main
 from benchmarks.dense_hessian import check, flat_loss
 from benchmarks.harness import Competitor, Options, disturbance, first_calls, interleave, measure, spread, summarise
@@ -27,7 +27,10 @@ from hessianlens.operators import Factor
 from hessianlens.operators.contraction import contract
 
 ROOT = Path(__file__).resolve().parents[2]
-PEERS = [(name, c.name) for name, b in BENCHMARKS.items() for c in b.competitors if c.role == PEER]
+TRACES = [b.name for b in layer_trace.BENCHMARKS]
+PEERS = [
+    (name, c.name) for name, b in BENCHMARKS.items() for c in b.competitors if c.role == PEER and name not in TRACES
+]
 ESTIMATORS = (
     hutchinson.kept_graph,
     hutchinson.kept_graph_batched,
@@ -74,6 +77,22 @@ def test_every_peer_computes_what_the_library_computes(benchmark, name):
             for row in dense_blocks(problem)
         ]
         assert torch.allclose(theirs, torch.tensor(products, dtype=torch.float64).mean(-1).sqrt(), rtol=1e-10)
+
+
+@pytest.mark.parametrize("name", TRACES)
+def test_traces_and_their_probes_are_those_of_the_dense_hessian(name):
+    suite = BENCHMARKS[name]
+    problem = Problem(suite.tiny)
+    outputs = {c.name: c.prepare(problem)() for c in suite.competitors}
+    dense = torch.cat([torch.cat(list(row), 1) for row in dense_blocks(problem)])
+    exact, gradient, probes = outputs.values()
+    assert torch.allclose(exact, dense.trace() if name == "layer_trace" else dense.diagonal(), rtol=1e-10, atol=1e-13)
+    assert [g.shape for g in gradient] == [w.shape for w in problem.weights]
+    signs = torch.cat([v.flatten(1) for v in hutchinson.draw(problem, layer_trace.PROBES)], 1)
+    assert torch.allclose(probes, ((signs @ dense) * signs).sum(1), rtol=1e-10, atol=1e-13)
+    suite.check(outputs)
+    with pytest.raises(AssertionError, match="standard errors"):
+        suite.check({**outputs, "hessianlens": 10 * exact})
 
 
 def _probes(problem: Problem) -> hutchinson.Probes:

@@ -113,7 +113,7 @@ def test_every_block_with_nothing_formed_because_it_is_small(
     kind: str, form: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(expansion, "_SMALL", 0)
-    monkeypatch.setattr(scores, "_LEAST_CHUNK_BYTES", 1)
+    monkeypatch.setattr(scores, "_CHUNK_BYTES", 1)
     assert_every_block_has(ENTRIES, kind, "diagonal plus low rank", form)
 
 
