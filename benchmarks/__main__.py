@@ -55,8 +55,9 @@ def main(given: Sequence[str] | None = None) -> int:
     parsed = _arguments(given)
     console = Console() if sys.stdout.isatty() else Console(width=120)
     if parsed.list:
+        width = 2 + max(map(len, RUNNERS))
         for name, runner in RUNNERS.items():
-            console.print(f"[bold]{name:26}[/bold]{runner.title}", highlight=False, soft_wrap=True)
+            console.print(f"[bold]{name:{width}}[/bold]{runner.title}", highlight=False, soft_wrap=True)
         return 0
     results = run(parsed.names or list(RUNNERS), Options(parsed.quick, parsed.threads), console)
     summary.save(list(RUNNERS))

@@ -14,7 +14,7 @@ from rich.console import Console
 from torch import Tensor
 from torch.func import hessian
 
-from benchmarks import accuracy, block_norms, counting, hutchinson, memory, summary
+from benchmarks import accuracy, block_norms, counting, hutchinson, memory, sketched_norms, summary
 from benchmarks.__main__ import main
 from benchmarks.dense_hessian import check, flat_loss
 from benchmarks.harness import Competitor, Options, disturbance, first_calls, interleave, measure, spread, summarise
@@ -27,6 +27,8 @@ from hessianlens.operators import Factor
 from hessianlens.operators.contraction import contract
 
 ROOT = Path(__file__).resolve().parents[2]
+_PROBES_OF = {sketched_norms.KEPT: sketched_norms.PROBES}
+"""Probes of a column parameter, of those peers that are not given the usual number."""
 PEERS = [(name, c.name) for name, b in BENCHMARKS.items() for c in b.competitors if c.role == PEER]
 ESTIMATORS = (
     hutchinson.kept_graph,
@@ -70,15 +72,13 @@ def test_every_peer_computes_what_the_library_computes(benchmark, name):
         products = [
             [
                 [(block @ v.reshape(-1)).square().sum() for v in vs]
-                for block, vs in zip(row, _probes(problem), strict=True)
+                for block, vs in zip(
+                    row, hutchinson.draw(problem, _PROBES_OF.get(name, block_norms.PROBES)), strict=True
+                )
             ]
             for row in dense_blocks(problem)
         ]
         assert torch.allclose(theirs, torch.tensor(products, dtype=torch.float64).mean(-1).sqrt(), rtol=1e-10)
-
-
-def _probes(problem: Problem) -> hutchinson.Probes:
-    return hutchinson.draw(problem, block_norms.PROBES)
 
 
 @pytest.mark.parametrize("name", ["block_norms", "block_norms_few_tokens"])
