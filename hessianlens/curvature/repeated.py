@@ -17,7 +17,7 @@ from torch import Tensor
 from hessianlens.curvature.linearisation import Linearisation
 from hessianlens.curvature.stand_in import candidates
 from hessianlens.curvature.tape import Taped, Unrecordable
-from hessianlens.problems import Batch, Problem, batch_size
+from hessianlens.problems import Batch, Problem, batch_size, tensors
 
 PATIENCE = 2
 """Products through the graph before a tape is made; it costs about three of them."""
@@ -145,8 +145,18 @@ class Repeated:
     def _due(self) -> bool:
         """Whether a tape is to be tried; one that stood its test for another batch costs no more than a graph."""
         if self.refusal is None:
-            return self._made >= PATIENCE or self._coming >= ENOUGH
+            return self._made >= PATIENCE or (self._coming >= ENOUGH and self._may_be_large)
         return self.refusal == ""
+
+    @property
+    def _may_be_large(self) -> bool:
+        """Whether a tape may be worthwhile, as far as that can be told before anything has run."""
+        largest = max((tensor.numel() for tensor in tensors(self.batch)), default=0)
+        return largest * self._weights >= WORTHWHILE
+
+    @property
+    def _weights(self) -> int:
+        return sum(tensor.numel() for tensor in self.problem.params.values() if tensor.ndim > 1)
 
     def _try(self, asked: _Asked) -> None:
         """Make a tape and put it to the test, or remember why not."""
@@ -180,8 +190,7 @@ class Repeated:
         """Every weight meets every position of the outputs: that is the work, roughly, in multiply-adds."""
         outputs = graph.outputs
         positions = outputs.numel() / (outputs.shape[-1] if outputs.ndim else 1)
-        weights = sum(tensor.numel() for tensor in self.problem.params.values() if tensor.ndim > 1)
-        return _Witness(batch, asked, found, positions * weights)
+        return _Witness(batch, asked, found, positions * self._weights)
 
     def _tested(self, witness: _Witness) -> str:
         """Why a tape is not to be used, in words; empty if it gives what the graph gives.

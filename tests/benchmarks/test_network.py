@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from benchmarks.network import GRADIENT, NETWORKS, _merged, _timings
+import hessianlens as hl
+from benchmarks.network import GRADIENT, NETWORKS, Q, V, _in_gradients, _merged, _timings
+from benchmarks.network_peers import only, shared_probes
 from benchmarks.results import OURS, PEER, SET_UP, Memory
 
 
@@ -34,8 +36,38 @@ def test_memory_of_every_competitor_is_measured(benchmark) -> None:
 def test_parts_of_a_path_add_up_in_time_and_not_in_memory() -> None:
     parts = ("curvlinops, hessian products", "curvlinops, ggn products")
     seconds = {"ours": [1.0, 1.0], parts[0]: [2.0, 4.0], parts[1]: [3.0, 3.0], GRADIENT: [0.5, 0.5]}
-    ours, whole, unit = _timings(seconds)
+    wall = {name: [2 * t for t in values] for name, values in seconds.items()}
+    ours, whole, unit = _timings(seconds, wall, {name: values[1] for name, values in seconds.items()})
     assert (ours.role, whole.role, unit.role) == (OURS, PEER, SET_UP)
     assert whole.seconds.median == 6.0
+    assert (whole.wall, whole.first, ours.wall) == (12.0, 7.0, 2.0)
     memory = _merged({"ours": Memory(1, 1, 1), parts[0]: Memory(5, 2, 7), parts[1]: Memory(4, 3, 9)})
     assert memory == {"ours": Memory(1, 1, 1), whole.name: Memory(5, 3, 9)}
+
+
+def test_shared_probes_are_exact_with_every_basis_vector() -> None:
+    task = hl.tasks.Addition()
+    model = hl.models.Transformer(layers=1, d_model=4, d_mlp=8, dtype=torch.float64, seed=0)
+    batch = task.batch(2, seed=0)
+    attention = model.blocks[0].attention
+    weights = [attention.W_Q, attention.W_V]
+    basis = [w.numel() ** 0.5 * torch.eye(w.numel(), dtype=w.dtype).reshape(-1, *w.shape) for w in weights]
+    found = shared_probes(model, batch, task.cross_entropy, weights, basis)
+    exact = hl.block_norms(hl.problem(model, batch, task.cross_entropy), [Q, V], method="exact")
+    expected = [[exact[name, part].value for part in ("full", "ggn", "functional")] for name in (Q, V)]
+    assert torch.allclose(found, torch.tensor(expected, dtype=torch.float64), rtol=1e-8, atol=1e-12)
+
+
+def test_nothing_else_asks_for_gradients_within_the_scope_only() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
+    model[1].bias.requires_grad_(False)
+    with only(model, [model[0].weight]):
+        assert [p.requires_grad for p in model.parameters()] == [True, False, False, False]
+    assert [p.requires_grad for p in model.parameters()] == [True, True, True, False]
+
+
+def test_a_product_is_told_in_gradients_with_its_goal() -> None:
+    seconds = {"ours": [14.0], "ours, slower": [16.0], "peer": [20.0], GRADIENT: [1.0]}
+    told = _in_gradients(_timings(seconds, seconds, {name: 1.0 for name in seconds}), 20)
+    assert "ours 0.70, ours, slower 0.80, peer 1.00." in told
+    assert "ours: met, ours, slower: NOT met" in told
