@@ -141,12 +141,12 @@ def test_interruption_keeps_the_earlier_page(tmp_path, monkeypatch):
 
 
 def test_interruption_while_writing_leaves_no_part_of_a_page(tmp_path, monkeypatch):
-    def interrupted(self, target):
+    def interrupted(unfinished, target):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(layer_page, "measure_layer", lambda config, on_step: None)
     monkeypatch.setattr(layer_page, "render", lambda facts: "<!DOCTYPE html>")
-    monkeypatch.setattr("pathlib.Path.replace", interrupted)
+    monkeypatch.setattr("hessianlens.files.os.replace", interrupted)
     answer = call("layer", *TINY, "--out", tmp_path)
     assert answer.exit_code == 130
     assert not list(tmp_path.iterdir())
