@@ -144,6 +144,10 @@ class TokenSum(StructuredOperator):
         columns = Factor("X", COLUMN_AXES + VECTORS, matrix.to(self.dtype))
         return [self._sum(ROW_AXES + VECTORS, (*self._out_shape[0], matrix.shape[-1]), columns)]
 
+    def written_out(self) -> TokenSum:
+        """The same matrix from its terms alone: the closed form itself, without what finds entries or products faster."""
+        return TokenSum(self.terms, self._out_shape[0], self._in_shape[0], self.dtype, self.device)
+
     def _adjoint(self) -> TokenSum:
         def terms() -> list[Term]:
             return [term.relabel(_TRANSPOSE) for term in self.terms]

@@ -74,9 +74,10 @@ def t_functional_of_one_matrix() -> float:
 
 
 def group_spread(values: Tensor, multiplicity: int) -> float:
-    """Largest spread inside groups of equal size of sorted eigenvalues, relative to the largest."""
+    """Largest spread inside groups of equal size of sorted eigenvalues, over the largest; none if all are zero."""
     groups = values.sort().values.reshape(-1, multiplicity)
-    return float((groups[:, -1] - groups[:, 0]).max() / values.abs().max())
+    size = float(values.abs().max())
+    return float((groups[:, -1] - groups[:, 0]).max()) / size if size > 0 else 0.0
 
 
 def pair_gap(values: Tensor) -> float:
