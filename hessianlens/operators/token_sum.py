@@ -145,7 +145,7 @@ class TokenSum(StructuredOperator):
         return [self._sum(ROW_AXES + VECTORS, (*self._out_shape[0], matrix.shape[-1]), columns)]
 
     def written_out(self) -> TokenSum:
-        """The same matrix from its terms alone: the closed form itself, without what finds entries or products faster."""
+        """The same matrix from its terms alone: the closed form, without what finds entries or products faster."""
         return TokenSum(self.terms, self._out_shape[0], self._in_shape[0], self.dtype, self.device)
 
     def _adjoint(self) -> TokenSum:
