@@ -48,7 +48,11 @@ class LinearCombination(Operator):
         self.terms: tuple[tuple[float, PyTorchLinearOperator], ...] = tuple(flat)
         self.exact = all(isinstance(op, Operator) and op.exact for _, op in flat)
         self.method = " and ".join(dict.fromkeys(_method(op) for _, op in flat))
-        self.why = _why([op for _, op in flat])
+
+    @property
+    def why(self) -> str:  # type: ignore[override]  # summands learn how their products are made while they make them
+        """What the summands say of themselves now."""
+        return _why([op for _, op in self.terms])
 
     @property
     def dtype(self) -> torch.dtype:

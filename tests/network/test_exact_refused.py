@@ -213,7 +213,7 @@ def test_a_loss_that_couples_a_whole_batch_leaves_only_products(name: str) -> No
     last = [block for block in problem.blocks if ".attn.v" in block][-1]
     with pytest.raises(hl.InputError, match=r"method: got 'exact', but the loss couples .*'products'"):
         hl.hessian(problem, last, method="exact")
-    with pytest.raises(hl.InputError, match=r"method: got 'exact', but .*attn.*: the loss couples .*'products'"):
+    with pytest.raises(hl.InputError, match=r"method: got 'exact', but .*attn.*: the loss couples .*'probes'"):
         hl.block_norms(problem, last, method="exact")
     for make in (hl.hessian, hl.ggn, hl.functional):
         assert isinstance(make(problem, last), BlockPairOperator)
