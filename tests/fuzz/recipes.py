@@ -99,6 +99,14 @@ def _attention() -> Iterator[Recipe]:
         yield Recipe(name, lambda name=name: getattr(hl, name), moments)
     yield Recipe("third_moment_along", lambda: hl.third_moment_along, {**moments, **_given(direction=_X)})
     yield Recipe("attention_entropy", lambda: hl.attention_entropy, _given(A=_A))
+    heads = {name: (lambda k=k: randn(1, 2, 3, 2, seed=k)) for k, name in enumerate(("query", "key", "value"))}
+    more = _given(
+        dropout_p=0.0, is_causal=True, scale=0.5, enable_gqa=False, window=2, softcap=3.0, activation="softmax"
+    )
+    attend = "scaled_dot_product_attention"
+    yield Recipe(attend, lambda: hl.scaled_dot_product_attention, {**heads, **more, **_given(memory="1 MiB")})
+    masked = {**heads, **_given(attn_mask=lambda: randn(3, 3))}
+    yield Recipe(f"{attend}, masked", lambda: hl.scaled_dot_product_attention, masked)
     activations = hl.activations
     yield Recipe("as_activation", lambda: activations.as_activation, _given(given="tanh"))
     for name in ("Softmax", "Linear", "ReLU", "Tanh", "Exp"):

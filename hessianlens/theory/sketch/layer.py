@@ -6,6 +6,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 
 from hessianlens.attention.state import HeadState, ScorePort, ValuePort
+from hessianlens.errors import check_choice, check_that
 from hessianlens.losses import LossDerivatives, UncoupledCurvature
 from hessianlens.theory.functional import score_pair_matrix
 from hessianlens.theory.head_tangent import SUMMANDS
@@ -46,7 +47,7 @@ class LayerSketch:
         """
         if not isinstance(self._loss.curvature, UncoupledCurvature):
             return "the loss couples the tokens of a sequence"
-        (h, own), (k, other) = self._places[row], self._places[column]
+        (h, own), (k, other) = self._placed(part, row, column)
         head, second = self._heads[h], self._heads[k]
         if own in head.value_ports and other in second.value_ports:
             return self._values(part, (h, own), (k, other), rows)
@@ -67,13 +68,20 @@ class LayerSketch:
 
     def exact_cost(self, part: str, row: Name, column: Name) -> float | None:
         """Multiply-adds of an exact norm whose factors are dear to build; None where they are not."""
-        (h, own), (k, other) = self._places[row], self._places[column]
+        (h, own), (k, other) = self._placed(part, row, column)
         head, second = self._heads[h], self._heads[k]
         scores = own in head.score_ports and other in second.score_ports
         if not scores or not SUMMANDS[part].outer or not isinstance(self._loss.curvature, UncoupledCurvature):
             return None
         pair = SUMMANDS[part].t_functional and h == k and head.score_pair in ((own, other), (other, own))
         return score_norm_cost((head, second), (head.score_ports[own], second.score_ports[other]), pair)
+
+    def _placed(self, part: str, row: Name, column: Name) -> tuple[tuple[int, str], tuple[int, str]]:
+        check_choice("part", part, SUMMANDS)
+        for axis, name in (("row", row), ("column", column)):
+            known = isinstance(name, Hashable) and name in self._places
+            check_that(known, axis, name, f"one of {', '.join(map(repr, self._places))}")
+        return self._places[row], self._places[column]
 
     def _scores(self, h: int, k: int, part: str) -> ScoreMatrices:
         if (h, k, part) not in self._matrices:
