@@ -56,7 +56,7 @@ def norm_from_squares(
         method: How the estimate is called.
 
     >>> print(norm_from_squares(torch.tensor([0.1] * 6 + [0.2] * 6), 0.85, 2.0, probes=20, seed=0, method="sketch"))
-    2.00 [1.96, 2.05] (20 probes)
+    2.000 [1.973, 2.057] (20 probes)
     """
     squares, count = squares.double().cpu(), len(squares)
     mean = float(squares.mean())
