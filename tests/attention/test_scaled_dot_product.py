@@ -159,7 +159,10 @@ def test_vmap_and_jvp():
 def test_numerical_differences_agree(name):
     inputs, how = SMALL[name]
     leaves = [x.clone().requires_grad_() for x in inputs]
-    attention = lambda *x: attend(*x, memory=300, **how)  # noqa: E731
+
+    def attention(*x):
+        return attend(*x, memory=300, **how)
+
     assert torch.autograd.gradcheck(attention, leaves, check_forward_ad=True, fast_mode=True)
     assert torch.autograd.gradgradcheck(attention, leaves, check_fwd_over_rev=True, fast_mode=True)
 

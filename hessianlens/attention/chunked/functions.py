@@ -15,10 +15,9 @@ from torch.autograd import Function
 
 from hessianlens.attention.chunked import passes
 from hessianlens.attention.chunked.chunk import Operands
+from hessianlens.attention.chunked.passes import Inputs
 from hessianlens.attention.chunked.rule import Rule
 from hessianlens.errors import InputError
-
-Inputs = tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None]
 
 
 @dataclass(frozen=True)
