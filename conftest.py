@@ -3,3 +3,5 @@
 from tests.shapes import install
 
 install("hessianlens")
+
+pytest_plugins = ["tests.browser"]
