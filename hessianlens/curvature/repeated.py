@@ -58,6 +58,16 @@ class _Witness:
     work: float
 
 
+def may_pay(problem: Problem, batch: Batch) -> bool:
+    """Whether a tape may be worthwhile, as far as that can be told before anything has run."""
+    largest = max((tensor.numel() for tensor in tensors(batch)), default=0)
+    return largest * _weights(problem) >= WORTHWHILE
+
+
+def _weights(problem: Problem) -> int:
+    return sum(tensor.numel() for tensor in problem.params.values() if tensor.ndim > 1)
+
+
 class Repeated:
     """The products of a `Linearisation`, made for many of them.
 
@@ -145,18 +155,8 @@ class Repeated:
     def _due(self) -> bool:
         """Whether a tape is to be tried; one that stood its test for another batch costs no more than a graph."""
         if self.refusal is None:
-            return self._made >= PATIENCE or (self._coming >= ENOUGH and self._may_be_large)
+            return self._made >= PATIENCE or (self._coming >= ENOUGH and may_pay(self.problem, self.batch))
         return self.refusal == ""
-
-    @property
-    def _may_be_large(self) -> bool:
-        """Whether a tape may be worthwhile, as far as that can be told before anything has run."""
-        largest = max((tensor.numel() for tensor in tensors(self.batch)), default=0)
-        return largest * self._weights >= WORTHWHILE
-
-    @property
-    def _weights(self) -> int:
-        return sum(tensor.numel() for tensor in self.problem.params.values() if tensor.ndim > 1)
 
     def _try(self, asked: _Asked) -> None:
         """Make a tape and put it to the test, or remember why not."""
@@ -190,7 +190,7 @@ class Repeated:
         """Every weight meets every position of the outputs: that is the work, roughly, in multiply-adds."""
         outputs = graph.outputs
         positions = outputs.numel() / (outputs.shape[-1] if outputs.ndim else 1)
-        return _Witness(batch, asked, found, positions * self._weights)
+        return _Witness(batch, asked, found, positions * _weights(self.problem))
 
     def _tested(self, witness: _Witness) -> str:
         """Why a tape is not to be used, in words; empty if it gives what the graph gives.

@@ -12,6 +12,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from hessianlens.curvature import may_pay
 from hessianlens.memory import SAFE_SHARE, available_bytes
 from hessianlens.network.last_attention import ExactAttention, closed_form_cost, exact_attention
 from hessianlens.network.linear_maps import LinearMaps, Plan
@@ -59,7 +60,18 @@ class Attention:
     column: Block
     products: int = 0
     held_bytes: int = 0
-    shared: Hashable = None
+    shared: Hashable = "what lies behind the last attention layer"
+
+    @property
+    def planned(self) -> int:
+        """Products for what lies behind the layer, if nobody has looked at it."""
+        return 0 if self.source.known else closed_form_cost(self.source.problem, [self.row, self.column]).products
+
+    @property
+    def waits(self) -> bool:
+        """Whether that takes longer than some products by a tape."""
+        problem = self.source.problem
+        return not self.source.known and any(may_pay(problem, batch) for batch in problem.data)
 
     @property
     def why(self) -> str:
@@ -88,6 +100,16 @@ class Mapped:
     def products(self) -> int:
         """Products that it takes."""
         return self.plan.products
+
+    @property
+    def planned(self) -> int:
+        """The same."""
+        return self.products
+
+    @property
+    def waits(self) -> bool:
+        """Products do without it."""
+        return True
 
     @property
     def held_bytes(self) -> int:
@@ -120,8 +142,10 @@ class ReadOut:
     maps: LinearMaps
     block: Block
     products: int = 0
+    planned: int = 0
     held_bytes: int = 0
     shared: Hashable = None
+    waits: bool = True
 
     @property
     def why(self) -> str:

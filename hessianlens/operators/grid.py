@@ -58,6 +58,11 @@ class BlockGrid(StructuredOperator):
         self._build, self._symmetric, self._product = build, symmetric, product
         self._built: dict[tuple[Name, Name], StructuredOperator] = {}
 
+    @property
+    def product(self) -> Product | None:
+        """What multiplies without the blocks, where that is known."""
+        return self._product
+
     def block(self, row: Name, column: Name) -> StructuredOperator:
         """One block, built at the first call."""
         if not _known((row, column), self._built):

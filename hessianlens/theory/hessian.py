@@ -62,6 +62,12 @@ class AttentionHessian:
         with torch.no_grad():
             return tuple(head.centred() for head in self.heads)
 
+    def with_loss(self, loss: LossDerivatives) -> AttentionHessian:
+        """The same layer at the same tokens, under another loss."""
+        found = AttentionHessian(self._places, self._shapes, self.heads, loss)
+        found.__dict__["_centred"] = self._centred
+        return found
+
     @cached_property
     def _tangent(self) -> LayerTangent:
         return LayerTangent(self._places, self._shapes, self.heads, self._centred, self.loss)
