@@ -7,7 +7,7 @@ import torch
 
 import hessianlens as hl
 from hessianlens.network.exact_blocks import exactly
-from hessianlens.network.linear_maps import exact
+from hessianlens.network.linear_maps import exact, kept_curvature, tapped
 from hessianlens.problems import Block, Problem
 from tests.curvature import networks
 from tests.curvature.agreement import OPERATORS, identity
@@ -106,7 +106,8 @@ def test_bad_input(message: str, options: dict[str, object]) -> None:
 @pytest.mark.parametrize("name", ["GPT-2", "Llama, grouped queries", "BERT, masked", "ViT"])
 @pytest.mark.parametrize("room", [2**28, 1])
 def test_pairs_together_are_those_of_autograd(name: str, room: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exact, "KEPT_BYTES", room)
+    for module in (exact, kept_curvature):
+        monkeypatch.setattr(module, "KEPT_BYTES", room)
     problem = CASES[name].problem()
     names = [block for block in CASES[name].blocks if block not in LOOKUPS]
     for part in ("full", "functional"):
@@ -123,12 +124,12 @@ def test_products_of_a_row_serve_all_columns(monkeypatch: pytest.MonkeyPatch) ->
     problem = networks.toy_problem(2, layers=1, norm="pre", loss=lambda o, b: o.pow(3).mean())
     names = ["layer0.mlp.in", "layer0.mlp.out", "layer0.norm2", "norm_final", "unembed"]
     graphs, products = [], []
-    made, split = exact.Tapped.__init__, exact.Tapped.products_at
-    monkeypatch.setattr(exact.Tapped, "__init__", lambda self, *args: graphs.append(1) or made(self, *args))
-    monkeypatch.setattr(exact.Tapped, "products_at", lambda self, *args: products.append(1) or split(self, *args))
+    made, split = tapped.Tapped.__init__, tapped.Tapped.products_at
+    monkeypatch.setattr(tapped.Tapped, "__init__", lambda self, *args: graphs.append(1) or made(self, *args))
+    monkeypatch.setattr(tapped.Tapped, "products_at", lambda self, *args: products.append(1) or split(self, *args))
     hl.block_pair_norms(problem, names, method="exact")
     maps = exactly(problem).maps
-    features = [len(maps._pieces(problem.blocks[name])[0].features) for name in names]
+    features = [len(maps.planner.pieces(problem.blocks[name])[0].features) for name in names]
     checks = 4 * len(names) ** 2  # which positions are coupled, for every pair
     assert len(graphs) == 1
     assert len(products) <= 2 * sum(features) + checks
