@@ -12,6 +12,7 @@ from hessianlens.problems import Block, Problem
 from tests.curvature import networks
 from tests.curvature.agreement import OPERATORS, identity
 from tests.curvature.registry import CASES, dense_of, problem_of
+from tests.network.registry import NETWORKS
 from tests.network.test_linear_maps import LOOKUPS
 from tests.oracles.network import PARTS
 from tests.spectra.coverage import assert_covers
@@ -140,3 +141,25 @@ def test_a_row_is_paid_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
     names = ["layer0.mlp.out", "layer0.norm2", "norm_final", "layer0.mlp.in"]
     norms = hl.block_pair_norms(problem, names, probes=2)
     assert all(norms[row, column].exact for row in names for column in names)
+
+
+@pytest.mark.parametrize("name", ["GPT-2", "two layers, two heads, pre-norm"])
+def test_what_nothing_depends_on_is_zero_with_everything(name: str) -> None:
+    """Key biases in front of a softmax: alone, in pairs, as operators, and with blocks that have no closed form."""
+    problem = NETWORKS[name].problem()
+    flat, others = "layer1.attn.k.bias", ["layer1.attn.v", "layer1.mlp.in", "embed", "layer0.attn.q"]
+    pairs = hl.block_pair_norms(problem, [flat, *others], probes=2)
+    assert hl.block_norms(problem, flat)[flat, "full"].value == 0
+    assert all(pairs[flat, other].value == 0 and pairs[flat, other].exact for other in pairs.names)
+    for make in (hl.hessian, hl.ggn, hl.functional):
+        op = make(problem, others[0], flat)
+        expected = make(problem, others[0], flat, method="products").to_dense()
+        assert float(expected.norm()) < 1e-12 and not bool(op.to_dense().any()) and "changes none" in op.why
+        assert op.shape == expected.shape and float(op.adjoint().frobenius_norm()) == 0
+    assert pairs["layer1.attn.v", "layer1.mlp.in"].value > 0
+
+
+def test_a_key_bias_that_weights_do_see_is_not_flat() -> None:
+    """Sigmoids see a common shift of the scores."""
+    problem = NETWORKS["post-norm, sigmoid"].problem()
+    assert hl.block_norms(problem, "layer0.attn.k.bias")["layer0.attn.k.bias", "full"].value > 1e-8

@@ -10,6 +10,8 @@ from functools import cached_property
 
 from torch import Tensor
 
+from hessianlens.attention.activations import as_activation
+from hessianlens.attention.rotary import RotaryAttention
 from hessianlens.models.adapters.scope import differentiable_twice
 from hessianlens.models.transformer import Transformer
 from hessianlens.network.last_attention.behind import (
@@ -67,6 +69,14 @@ class ExactAttention:
         """The projection, q, k, v or o, that a block of this layer belongs to."""
         params = self.problem.params
         return next((n for n, own in self.sites[0].projections.items() if own.pieces(block, params)), None)
+
+    def is_flat(self, block: Block) -> bool:
+        """Whether nothing depends on a block: the same vector is added to all keys, and no row of weights sees it."""
+        if self._role(block) != "k" or not self._is_bias("k", block):
+            return False
+        heads = [head for site in self.sites for head in site.layer.heads]
+        turned = any(isinstance(head, RotaryAttention) for head in heads)
+        return not turned and all(as_activation(head.activation).shift_invariant for head in heads)
 
     def is_output(self, block: Block) -> bool:
         """Whether a block belongs to the output projection."""
