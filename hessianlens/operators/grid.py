@@ -11,6 +11,7 @@ from torch import Tensor
 from hessianlens.errors import InputError, check_flag, check_function, check_number, check_that, expect, shown
 from hessianlens.failures import explained
 from hessianlens.operators.base import StructuredOperator, check_place, check_shape
+from hessianlens.operators.mirrored import write_transposed
 from hessianlens.operators.operator import Operator
 from hessianlens.operators.product import Product
 from hessianlens.operators.scaled import Scaled
@@ -194,7 +195,7 @@ class BlockGrid(StructuredOperator):
         else:
             target.unflatten(1, self.columns[column]).unflatten(0, self.rows[row]).copy_(found)
         if mirrored is not None:
-            mirrored.copy_(target.T)
+            write_transposed(target, mirrored)
 
     def _diagonal_blocks(self) -> list[StructuredOperator]:
         pairs = zip(self.rows, self.columns, strict=True)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from hessianlens.attention.layer import AttentionHead, MultiHeadAttention, as_batch
 from hessianlens.attention.state import HeadState
+from hessianlens.checks import all_finite
 from hessianlens.errors import InputError, check_choice, expect
 from hessianlens.losses import (
     Loss,
@@ -257,7 +258,7 @@ def attention_hessian(
         )
     with torch.no_grad():
         heads = _evaluated(layer, as_batch(X).detach().clone())
-        F = torch.stack([head.output for head in heads]).sum(0)
+        F = heads[0].output if len(heads) == 1 else torch.stack([head.output for head in heads]).sum(0)
         _expect_finite("output", F)
         derivatives = _derivatives(loss, grad, curvature, F)
         _expect_finite("loss gradient", derivatives.gradient)
@@ -305,7 +306,7 @@ def _assembled(layer: Layer, heads: Sequence[HeadState], derivatives: LossDeriva
 
 def _expect_finite(what: str, found: Tensor) -> None:
     expect(
-        bool(torch.isfinite(found).all()),
+        all_finite(found),
         f"{what}: not finite at these weights and tokens in {found.dtype}; scale them down, or use float64.",
     )
 
