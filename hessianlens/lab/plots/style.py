@@ -123,6 +123,7 @@ def to_svg(figure: Figure, name: str, description: str) -> str:
     svg = re.sub(r"<metadata>.*?</metadata>\s*", "", svg, flags=re.S)
     svg = re.sub(r'\sxmlns(:\w+)?="[^"]*"', "", svg)
     svg = re.sub(r'(\sid="|url\(#|href="#)', rf"\1{name}-", svg)
+    svg = re.sub(r"font-family: [^;\"]*", "font-family: var(--sans)", svg)
     svg = re.sub(r"font: ([\d.]+px) [^;\"]*", r"font: \1 var(--sans)", svg)
     svg = re.sub(r"font: (\w+) ([\d.]+px) [^;\"]*", r"font: \1 \2 var(--sans)", svg)
     for variable, (light, _) in PALETTE.items():
