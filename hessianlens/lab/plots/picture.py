@@ -5,8 +5,6 @@ from __future__ import annotations
 import io
 from collections.abc import Mapping
 from dataclasses import dataclass
-from html import escape
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -14,21 +12,7 @@ from matplotlib.figure import Figure
 
 from hessianlens.errors import InputError
 from hessianlens.files import write_whole
-from hessianlens.lab.plots.apart import each_panel
-from hessianlens.lab.plots.style import styled, to_svg
-
-
-@dataclass(frozen=True)
-class Frame:
-    """One of several drawings that are shown in turn, at one place.
-
-    Attributes:
-        label: What distinguishes it, e.g. "temperature 0.1".
-        figure: The drawing, with the size, panels and axes of all other frames.
-    """
-
-    label: str
-    figure: Figure
+from hessianlens.lab.plots.style import styled
 
 
 @dataclass(frozen=True)
@@ -37,43 +21,17 @@ class Picture:
 
     Attributes:
         name: Unique within its figure.
-        figure: The drawing; where there are frames, it says by itself what they show together.
+        figure: The drawing.
         caption: What lines, colours and axes mean.
-        frames: What a slider shows, in its order; empty for a picture that stands still.
+        reading: What it shares with other pictures on how to read it; a page says that once.
+        frame: What is special about it among pictures that a page shows one at a time; empty if it stands by itself.
     """
 
     name: str
     figure: Figure
     caption: str
-    frames: tuple[Frame, ...] = ()
-
-
-def panel_svgs(figure: Figure, name: str, description: str) -> list[str]:
-    """Every panel of a figure as an inline SVG element of its own: 346 CSS pixels wide, no text below 12.
-
-    `hessianlens.lab.plots.apart.each_panel` says what a panel is and how it is made to stand alone.
-
-    Args:
-        figure: Of a picture, or of a frame.
-        name: Unique on the page; the panels' ids begin with it and a number.
-        description: Read out in place of a drawing; the panel's title follows it.
-
-    >>> from hessianlens.lab.plots.style import panels
-    >>> with panels(2) as (figure, (left, right)):
-    ...     titles = left.set_title("one"), right.set_title("two")
-    >>> [svg[: svg.index(" style")] for svg in panel_svgs(figure, "a", "Both")]
-    ['<svg role="img" aria-label="Both: one"', '<svg role="img" aria-label="Both: two"']
-    """
-    numbers = count(1)
-
-    def svg(panel: Figure) -> str:
-        titles = [axes.get_title("left") or axes.get_title() for axes in panel.axes if axes.get_visible()]
-        said = " ".join(filter(None, titles)).replace("\n", " ").replace("$", "")
-        return to_svg(
-            panel, f"{name}-{next(numbers)}", escape(": ".join(filter(None, (description, said))), quote=True)
-        )
-
-    return each_panel(figure, svg)
+    reading: str = ""
+    frame: str = ""
 
 
 _DPI = 200

