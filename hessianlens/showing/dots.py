@@ -45,7 +45,7 @@ class Dots(Picture):
         names: What the lines are about.
         series: Numbers in the order of the names, by what they are; None where there is none.
         label: What the axis counts.
-        log: Whether it is logarithmic; then what is zero, or nothing beside the largest, is an open dot at its beginning.
+        log: Whether it is logarithmic; what is zero then, or nothing beside the largest, is an open dot at its edge.
 
     >>> picture = Dots(("q", "v"), {"full": (Dot(1.0, 0.5, 2.0), Dot.of(3.0))}, "norm")
     >>> picture.svg().count("<circle")

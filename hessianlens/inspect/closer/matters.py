@@ -52,8 +52,8 @@ def _reasons(table: CurvatureTable) -> Iterator[tuple[str, str]]:
     if flattest.name != top.name:
         yield (
             flattest.name,
-            f"the flattest: {scales[flattest.name]:.3g} times the median scale (rms eigenvalue {flattest.rms:.2g}). With "
-            "one learning rate for all it learns slowest.",
+            f"the flattest: {scales[flattest.name]:.3g} times the median scale (rms eigenvalue {flattest.rms:.2g}). "
+            "With one learning rate for all it learns slowest.",
         )
     ratios = {row.name: ratio for row in rows if (ratio := table.ratio(row)) is not None}
     if ratios:

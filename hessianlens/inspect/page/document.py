@@ -59,11 +59,11 @@ def _what(subject: Subject, measured: Measured) -> Section:
 
 def _limits(subject: Subject, measured: Measured, closer: Closer) -> Section:
     """Warnings, and what was left out."""
-    norms = [(f"{name}, {part}", norm) for (name, part), norm in measured.norms.items() if norm.value]
-    wide = [name for name, norm in norms if norm.relative_width() > _WIDE]
-    few = [name for name, norm in norms if norm.few]
+    norms = [(name, norm) for (name, _), norm in measured.norms.items() if norm.value]
+    wide = list(dict.fromkeys(name for name, norm in norms if norm.relative_width() > _WIDE))
+    few = list(dict.fromkeys(name for name, norm in norms if norm.few))
     warnings: list[str] = [f"From {warning}." for warning in subject.warnings]
-    warnings += [f"Wider than ±{_WIDE:.0%}: the intervals of {_some(wide)}."] if wide else []
+    warnings += [f"Intervals wider than ±{_WIDE:.0%}: {_some(wide)}."] if wide else []
     warnings += [f"From fewer than ten probes: {_some(few)}."] if few else []
     if measured.dtype.itemsize < 8:
         warnings.append("Measured in float32: norms below about 1e-5 of the largest may be rounding.")
@@ -72,8 +72,11 @@ def _limits(subject: Subject, measured: Measured, closer: Closer) -> Section:
     warnings += [f"Flat up to rounding: {_some(list(closer.table.flat))}."] if closer.table.flat else []
     left = [f"Norms: {_some(list(measured.left_out))}."] if measured.left_out else []
     left += list(closer.left_out)
-    parts: list[Part] = warnings or ["Nothing limits what these numbers say but their intervals."]
-    parts = [*parts, *([Table(["left out"], [[line] for line in left])] if left else ["Nothing was left out."])]
+    told = warnings or ["Nothing limits what these numbers say but their intervals."]
+    parts: list[Part] = [
+        *told,
+        *([Table(["left out"], [[line] for line in left])] if left else ["Nothing was left out."]),
+    ]
     return Section("Warnings, and what was left out", parts)
 
 

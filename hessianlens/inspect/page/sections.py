@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from itertools import combinations
 
 from hessianlens.attention.state import attention_picture
 from hessianlens.inspect.closer.attention import LayerLook
+from hessianlens.inspect.closer.bending import Ends
 from hessianlens.inspect.closer.look import Closer
 from hessianlens.inspect.table import CurvatureTable, Row
 from hessianlens.problems import layer_of
@@ -18,6 +20,8 @@ from hessianlens.spectra.signs import inertia_of
 _HEADINGS = {"full": "|H|", "ggn": "|G|", "functional": "|H - G|"}
 _MAPS = 8
 """Attention maps that are shown."""
+_ROUNDING = 1e-12
+"""An eigenvalue that is smaller, beside the other end of its spectrum, is zero."""
 _SPLIT = 14
 """Blocks of one picture; more are drawn layer by layer."""
 
@@ -50,11 +54,11 @@ def norms(table: CurvatureTable) -> Section:
         groups.setdefault((layer_of(row.name) or "outside the layers") if len(table.rows) > _SPLIT else "", []).append(
             row
         )
-    figures = [Figure(_dots(rows, parts), title) for title, rows in groups.items()]
+    figures = [Figure(_dots(rows, parts), title=title) for title, rows in groups.items()]
     told = (
         "The Frobenius norm of the Hessian H of each block, of its Gauss-Newton part G and of the rest, with intervals "
-        "of 95 % where it was sampled; without one it is exact. An open dot at the left edge is zero, or nothing beside "
-        "the others."
+        "of 95 % where it was sampled; without one it is exact. An open dot at the left edge is zero, or nothing "
+        "beside the others."
     )
     columns = ["block", "parameters", *(_HEADINGS[part] for part in parts), "rest / G", "scale"]
     cells = [_cells(table, row, parts) for row in table.rows]
@@ -102,21 +106,28 @@ def against(closer: Closer) -> Section:
     for row in rows:
         ends = closer.bending.ends.get(row.name)
         numbers = [closer.gradients[row.name], closer.weights[row.name], row.rms]
-        more = [ends.smallest, ends.largest, 2 / ends.largest if ends.largest > 0 else None] if ends else [None] * 3
+        more = [*_rounded(ends), 2 / ends.largest if ends.largest > 0 else None] if ends else [None] * 3
         cells.append([row.name, *map(short, [*numbers, *more]), "" if ends is None or ends.converged else "about"])
     told = (
-        "A block with much curvature and little gradient is sharp and nearly settled; one with much gradient and little "
-        "curvature can be moved far. Plain gradient descent on a block alone is stable below 2 / its largest eigenvalue. "
-        "A dash: not found in the time given, or no gradient reaches it."
+        "A block with much curvature and little gradient is sharp and nearly settled; one with much gradient and "
+        "little curvature can be moved far. Plain gradient descent on a block alone is stable below 2 / its largest "
+        "eigenvalue. A dash: not found in the time given, or no gradient reaches it."
     )
     return Section("Curvature against gradients and weights", [told, Side(pictures), Table([*columns, ""], cells)])
+
+
+def _rounded(ends: Ends) -> tuple[float, float]:
+    """Both ends; what rounding leaves of a zero is zero."""
+    least = _ROUNDING * max(abs(ends.smallest), abs(ends.largest))
+    low, high = (0.0 if abs(end) < least else end for end in (ends.smallest, ends.largest))
+    return low, high
 
 
 def spectra(closer: Closer) -> Section:
     """Densities, negative shares and ends."""
     parts: list[Part] = [
-        "How the eigenvalues of the chosen blocks are spread, on a logarithmic axis; what lies to the left of the dashed "
-        "line is negative curvature."
+        "How the eigenvalues of the chosen blocks are spread, on a logarithmic axis; what lies to the left of the "
+        "dashed line is negative curvature."
     ]
     figures, cells = [], []
     for name, found in closer.bending.densities.items():
@@ -146,7 +157,7 @@ def pairs(closer: Closer) -> Iterator[Section]:
     """Norms between blocks."""
     if closer.pairs is not None:
         told = (
-            "How strongly two blocks act together: a bright cell off the diagonal is curvature that a method which "
+            "How strongly two blocks act together: a dark cell off the diagonal is curvature that a method which "
             "treats blocks apart does not see."
         )
         picture = closer.pairs._picture(asked=True)
@@ -159,13 +170,12 @@ def differences(closer: Closer) -> Iterator[Section]:
     scales = sorted(closer.table.scales.values())
     if len(scales) < 2:
         return
-    spread = math.exp(
-        sum(abs(math.log(b / a)) for k, a in enumerate(scales) for b in scales[k + 1 :]) / _pair_count(scales)
-    )
+    gaps = [math.log(larger / smaller) for smaller, larger in combinations(scales, 2)]
+    spread = math.exp(sum(gaps) / len(gaps))
     parts: list[Part] = [
-        f"Of two blocks, the one with the larger scale typically has {short(spread)} times the smaller one's (geometric "
-        f"mean over all pairs); the extremes differ by a factor of {short(scales[-1] / scales[0])}. Blocks that differ "
-        "are why one learning rate does not fit all."
+        f"Of two blocks, the one with the larger scale typically has {short(spread)} times the smaller one's "
+        f"(geometric mean over all pairs); the extremes differ by a factor of {short(scales[-1] / scales[0])}. Blocks "
+        "that differ are why one learning rate does not fit all."
     ]
     if closer.spectral is not None:
         told = (
@@ -173,10 +183,6 @@ def differences(closer: Closer) -> Iterator[Section]:
         )
         parts.append(Figure(closer.spectral._picture(asked=True), told))
     yield Section("How different the blocks are", parts)
-
-
-def _pair_count(values: Sequence[float]) -> int:
-    return len(values) * (len(values) - 1) // 2
 
 
 def attention(layers: Sequence[LayerLook], table: CurvatureTable) -> Iterator[Section]:
@@ -201,8 +207,8 @@ def attention(layers: Sequence[LayerLook], table: CurvatureTable) -> Iterator[Se
     per_head = "" if by_head else " Norms of each head are measured where heads are blocks (--per-head)."
     told = (
         "Even attention has the share 1; a head that always looks at one token has 0, and its query and key blocks are "
-        "then flat. M_1, M_2 and M_3 are mean, covariance and third moment of the values that a row sees: mean norms over "
-        f"all rows of the first batch.{per_head}"
+        "then flat. M_1, M_2 and M_3 are mean, covariance and third moment of the values that a row sees: mean norms "
+        f"over all rows of the first batch.{per_head}"
     )
     table_of = Table([*columns, *(f"|H| {kind}" for kind in norm_kinds)], cells)
     maps = [
@@ -213,5 +219,5 @@ def attention(layers: Sequence[LayerLook], table: CurvatureTable) -> Iterator[Se
         for h in range(min(layer.maps.shape[1], 2))
     ][:_MAPS]
     caption = "Rows look at columns, darker where more; the first and the last layer, on the first sequences."
-    drawn: list[Part] = [Side(maps), caption] if maps else []
+    drawn: list[Part] = [Side(maps, small=True), caption] if maps else []
     yield Section("What the heads look at", [told, Figure(picture), table_of, *drawn])

@@ -56,7 +56,7 @@ class _Every(AttentionCalls):
         self._see = see
         super().__init__()
 
-    @property  # type: ignore[override]
+    @property
     def last(self) -> Call | None:
         """None is kept."""
         return None
