@@ -180,7 +180,8 @@ class Repeated:
             return self.refusal == ""
         if self._made >= PATIENCE:
             return True
-        return may_pay(self.problem, self.batch) and (self._coming >= ENOUGH or (self._excerpts and self._smallest <= EXCERPT))
+        soon = self._coming >= ENOUGH or (self._excerpts and self._smallest <= EXCERPT)
+        return may_pay(self.problem, self.batch) and soon
 
     @property
     def _smallest(self) -> float:
