@@ -26,6 +26,9 @@ from hessianlens.watching.store import RecordFile
 from hessianlens.watching.untouched import untouched
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from matplotlib.axes import Axes
     from pandas import DataFrame
 
 
@@ -220,13 +223,24 @@ class Monitor:
 
     # --- what was measured -------------------------------------------------------------------------------------------
 
-    def rows(self) -> list[dict[str, float]]:
+    def rows(self) -> list[dict[str, Any]]:
         """A dictionary a record."""
         return self.history.rows()
 
     def to_frame(self) -> DataFrame:
         """A pandas frame, a row a record."""
         return self.history.to_frame()
+
+    def plot(self, ax: Axes | None = None, quantity: str | None = None) -> Axes:
+        """One quantity along the run; needs matplotlib. Arguments as for `History.plot`."""
+        return self.history.plot(ax, quantity)
+
+    def page(self, path: str | os.PathLike[str], title: str = "A training run") -> Path:
+        """A self-contained page with all timelines."""
+        return self.history.page(path, title)
+
+    def _repr_html_(self) -> str:
+        return self.history._repr_html_()
 
     def __repr__(self) -> str:
         return repr(self.history).replace("History of", "Monitor of").replace("records, steps", "records at steps")
