@@ -1,0 +1,95 @@
+"""The norms of the Hessian's blocks of a model in training, on a few sequences of its task."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from torch import nn
+
+from hessianlens.lab.experiments.common.slopes import log_log_slope
+from hessianlens.lab.results import Row
+from hessianlens.lab.trials.measure.candidates import GROUPS, group_of
+from hessianlens.lab.trials.measure.tasks import Learned
+from hessianlens.models.adapters import problem
+from hessianlens.network import block_norms
+from hessianlens.network.norms import BlockNorms
+from hessianlens.problems import Block, Problem
+
+SEQUENCES = 16
+"""Of the validation data, that curvature is measured on."""
+
+PARTS = ("full", "ggn", "functional")
+
+SCALES = {"small": (1e-3, 10**-2.5, 1e-2), "here": (0.5, 1.0, 2.0)}
+"""Factors of the embeddings at which growth is measured, by the name of the range."""
+
+_PROBES = 8
+
+
+def curvature_problem(model: nn.Module, learned: Learned) -> Problem:
+    """The task's loss on a few sequences, in double precision; the model itself is left alone."""
+    data = {"tokens": learned.validation[:SEQUENCES]}
+    # the model is the library's own: what is checked of a user's is known of it
+    return problem(copy.deepcopy(model).double(), data, learned.task.cross_entropy, check=False, verify=False)
+
+
+def block_curvatures(model: nn.Module, learned: Learned) -> list[Row]:
+    """Norm and root mean square eigenvalue of every matrix's own block, by part."""
+    blocks, norms = _norms(model, learned, PARTS)
+    return [
+        {
+            "block": block.name,
+            "part": part,
+            "norm": norms[block.name, part].value,
+            "rms": norms[block.name, part].value / math.sqrt(block.numel),
+            "exact": norms[block.name, part].exact,
+        }
+        for block in blocks
+        for part in PARTS
+    ]
+
+
+def growth_exponents(model: nn.Module, learned: Learned) -> list[Row]:
+    """Powers with which attention's query and value blocks of every layer grow when the embeddings are scaled.
+
+    ``range`` is "small" (embeddings 100 to 1000 times smaller than they are: the limit that theory speaks of) or "here"
+    (from half to twice as large: what the model itself would feel). The power is None where the block vanishes.
+    """
+    known = curvature_problem(model, learned)
+    names = [name for name in known.blocks if name.endswith((".attn.q", ".attn.v"))]
+    rows: list[Row] = []
+    for where, scales in SCALES.items():
+        found = [block_norms(_scaled(known, s), names, PARTS, probes=_PROBES, seed=0) for s in scales]
+        for name in names:
+            for part in PARTS:
+                slope = log_log_slope(scales, [norms[name, part].value for norms in found])
+                kept = None if slope is None or not math.isfinite(slope) else slope
+                rows.append({"block": name, "part": part, "range": where, "exponent": kept})
+    return rows
+
+
+def _scaled(known: Problem, scale: float) -> Problem:
+    """The problem with both embeddings times a factor."""
+    tables = {name: scale * value for name, value in known.params.items() if group_of(name) == 0}
+    return replace(known, params={**known.params, **tables})
+
+
+def mean_curvature(model: nn.Module, learned: Learned) -> dict[str, float]:
+    """Root mean square eigenvalue of each group of blocks; what couples two matrices of a group is left out."""
+    blocks, norms = _norms(model, learned, ("full",))
+    squares, counts = dict.fromkeys(GROUPS, 0.0), dict.fromkeys(GROUPS, 0)
+    for block in blocks:
+        group = GROUPS[group_of(block.parameter)]
+        squares[group] += norms[block.name, "full"].value ** 2
+        counts[group] += block.numel
+    return {group: math.sqrt(squares[group] / counts[group]) for group in GROUPS}
+
+
+def _norms(model: nn.Module, learned: Learned, parts: Sequence[str]) -> tuple[list[Block], BlockNorms]:
+    """The blocks of matrices, and their norms."""
+    known = curvature_problem(model, learned)
+    blocks = [block for block in known.blocks.values() if len(block.shape) == 2]
+    return blocks, block_norms(known, [block.name for block in blocks], parts, probes=_PROBES, seed=0)
