@@ -1,4 +1,4 @@
-"""What there is to know of one row of scores: its weights, how spread out they are, how they react, where they break."""
+"""What there is to know of one row of scores: its weights, their spread, how they react, and where they break."""
 
 from __future__ import annotations
 

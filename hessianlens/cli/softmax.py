@@ -19,9 +19,9 @@ _EXAMPLES = """[bold]Examples[/bold]
 
 [cyan]hessianlens softmax 2.8 1.2 0.5 3.1[/cyan]
 
-[cyan]hessianlens softmax 2.8 1.2 0.5 3.1 --temperature 0.5 --mask 2,3 --activation softmax,relu_normalised,row_sum[/cyan]
+[cyan]hessianlens softmax 2.8 1.2 0.5 3.1 --temperature 0.5 --mask 2,3 --activation softmax,row_sum[/cyan]
 
-[cyan]hessianlens softmax -3 0 90 --activation softmax,sigmoid[/cyan]    beyond what float32 can take the exponential of"""
+[cyan]hessianlens softmax -3 0 90 --activation softmax,sigmoid[/cyan]    beyond the exponentials of float32"""
 
 
 @app.command(name="softmax", epilog=_EXAMPLES, context_settings={"ignore_unknown_options": True})
@@ -33,7 +33,9 @@ def show_softmax(
     ] = "",
     activation: Annotated[
         str,
-        typer.Option(help="softmax, sigmoid, row_sum, ...; several with commas.", autocompletion=completion.activations),
+        typer.Option(
+            help="softmax, sigmoid, row_sum, ...; several with commas.", autocompletion=completion.activations
+        ),
     ] = "softmax",
     as_json: AsJson = False,
 ) -> None:

@@ -42,7 +42,9 @@ def print_row(
         if one.remark:
             console.print(f"{one.activation}: {escape(one.remark)}", highlight=False)
     told = "" if temperature == 1 else f" of the scores over {temperature:g}"
-    console.print(f"\nSoftmax{told} by its definition, exp(t) / sum exp(t), and with the largest score taken off first:")
+    console.print(
+        f"\nSoftmax{told} by its definition, exp(t) / sum exp(t), and with the largest score taken off first:"
+    )
     console.print(_limits(formats))
 
 
@@ -77,7 +79,14 @@ def _summary(facts: Sequence[RowFacts], seen: int) -> Table:
 
 def _limits(formats: Sequence[Precision]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
-    headings = ("format", "exp overflows from", "weight is 0 below the largest by", "definition", "shifted", "breaks at")
+    headings = (
+        "format",
+        "exp overflows from",
+        "weight is 0 below the largest by",
+        "definition",
+        "shifted",
+        "breaks at",
+    )
     for heading in headings:
         table.add_column(heading, justify="left" if heading == "format" else "right")
     for one in formats:

@@ -22,7 +22,9 @@ def tell(result: Result) -> list[str]:
         groups: dict[str, list[str]] = {"ends worse": [], "ends better": [], "cannot be told from softmax": []}
         for comparison in EXPERIMENT.comparisons:
             found = difference(result, task, comparison)
-            place = "cannot be told from softmax" if not found.decided else "ends worse" if found.low > 0 else "ends better"
+            place = (
+                "cannot be told from softmax" if not found.decided else "ends worse" if found.low > 0 else "ends better"
+            )
             groups[place].append(comparison.arms[0].replace("_", " "))
         told = "; ".join(f"{place}: {', '.join(names)}" for place, names in groups.items() if names)
         sentences.append(f"On {TASKS[task]}, against softmax at its own tuned rate: {told}.")

@@ -13,8 +13,8 @@ EXPERIMENT = study(
     source="Articles on softmax, and on softmax and sigmoid",
     question="How well do small models learn with other attention activations than softmax, each at its own tuned "
     "learning rate?",
-    hypothesis="Softmax ends with the lowest loss on every task; sigmoid with the bias minus log L comes close; weights "
-    "by row sum, whose denominator can vanish, are worst or diverge.",
+    hypothesis="Softmax ends with the lowest loss on every task; sigmoid with the bias minus log L comes close; "
+    "weights by row sum, whose denominator can vanish, are worst or diverge.",
     arms=tuple(Arm(name, attention=name) for name in (SOFTMAX, *OTHERS)),
     comparisons=tuple(minus(name, SOFTMAX) for name in OTHERS),
     quick=TrialConfig(tasks=("addition", "characters", "recall"), checkpoints=6),

@@ -25,7 +25,9 @@ def tell(result: Result) -> list[str]:
         elif not closed.decided:
             sentences.append(f"On {TASKS[task]}, rates by curvature are not shown to close any of SGD's gap to Adam.")
         elif closed.mean < 0:
-            sentences.append(f"On {TASKS[task]}, rates by curvature make SGD worse, and close nothing of its gap to Adam.")
+            sentences.append(
+                f"On {TASKS[task]}, rates by curvature make SGD worse, and close nothing of its gap to Adam."
+            )
         else:
             part = closed.mean / gap.mean
             sentences.append(f"On {TASKS[task]}, rates by curvature close {percent(part)} of SGD's gap to Adam.")

@@ -38,9 +38,7 @@ def ratios(result: Result, task: str, arm: str, step: int) -> dict[int, float]:
     """Logarithm of the value block's root mean square eigenvalue over the query block's, by seed."""
     found: list[dict[int, float]] = []
     for block in ("v", "q"):
-        rows = select(
-            result, task=task, arm=arm, stage="curvature", step=step, block=f"layer0.attn.{block}", part="full"
-        )
+        rows = select(result, task=task, arm=arm, stage="curvature", step=step, block=f"layer0.attn.{block}")
         found.append({int(str(row["seed"])): float(str(row["rms"])) for row in rows})
     value, query = found
     return {s: math.log(value[s] / query[s]) for s in value.keys() & query.keys() if value[s] > 0 and query[s] > 0}

@@ -18,7 +18,7 @@ from hessianlens.lab.trials.measure.config import TASKS
 def spreads(result: Result, task: str, attention: str, norm: str | None) -> list[float]:
     """Logarithm of the largest over the smallest root mean square eigenvalue of the blocks, seed by seed."""
     arm = arm_name(attention, norm, "adam")
-    rows = select(result, task=task, arm=arm, stage="curvature", step=0, part="full")
+    rows = select(result, task=task, arm=arm, stage="curvature", step=0)
     found = []
     for seed in dict.fromkeys(row["seed"] for row in rows):
         sizes = [float(str(row["rms"])) for row in rows if row["seed"] == seed]
@@ -44,7 +44,10 @@ def tell(result: Result) -> list[str]:
     for task in choices(result, "task"):
         told, heterogeneity, gaps = [], [], []
         for attention, norm in SETTINGS:
-            spread, found = interval(spreads(result, task, attention, norm)), difference(result, task, gap(attention, norm))
+            spread, found = (
+                interval(spreads(result, task, attention, norm)),
+                difference(result, task, gap(attention, norm)),
+            )
             if spread.seeds and found.seeds:
                 heterogeneity.append(spread.mean)
                 gaps.append(found.mean)

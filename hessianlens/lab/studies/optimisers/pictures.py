@@ -22,7 +22,10 @@ def draw_relation(result: Result) -> Figure:
     with panels(len(tasks), width=4.8, height=4.2) as (figure, all_axes):
         for axes, task in zip(all_axes, tasks, strict=True):
             for place, (attention, norm) in enumerate(SETTINGS):
-                spread, found = interval(spreads(result, task, attention, norm)), difference(result, task, gap(attention, norm))
+                spread, found = (
+                    interval(spreads(result, task, attention, norm)),
+                    difference(result, task, gap(attention, norm)),
+                )
                 if spread.seeds < 2 or found.seeds < 2:
                     continue
                 colour, _ = look_of(place)
@@ -46,7 +49,7 @@ def draw_all(result: Result, _reference: object = None) -> list[Picture]:
         "relation",
         draw_relation(result),
         "Gap between the optimisers at the end of training against the unlikeness of the Hessian's blocks at "
-        "initialisation (root mean square eigenvalue of each weight's own block). Marks are means over seeds, bars 95 % "
-        "intervals.",
+        "initialisation (root mean square eigenvalue of each weight's own block). Marks are means over seeds, bars "
+        "95 % intervals.",
     )
     return [relation, *study_pictures(result, EXPERIMENT)]

@@ -1,4 +1,4 @@
-"""Numbers of seeds: means, and differences between arms seed by seed, with intervals and the power of the comparison."""
+"""Means over seeds, and differences between arms seed by seed, with intervals and the power of the comparison."""
 
 from __future__ import annotations
 

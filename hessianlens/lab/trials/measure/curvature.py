@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
 from torch import nn
 
 from hessianlens.lab.experiments.common.slopes import log_log_slope
 from hessianlens.lab.results import Row
+from hessianlens.lab.training import Ensemble
 from hessianlens.lab.trials.measure.candidates import GROUPS, group_of
 from hessianlens.lab.trials.measure.tasks import Learned
 from hessianlens.models.adapters import problem
 from hessianlens.network import block_norms
-from hessianlens.network.norms import BlockNorms
 from hessianlens.problems import Block, Problem
+from hessianlens.watching import Monitor
 
 SEQUENCES = 16
 """Of the validation data, that curvature is measured on."""
@@ -36,20 +37,40 @@ def curvature_problem(model: nn.Module, learned: Learned) -> Problem:
     return problem(copy.deepcopy(model).double(), data, learned.task.cross_entropy, check=False, verify=False)
 
 
-def block_curvatures(model: nn.Module, learned: Learned) -> list[Row]:
-    """Norm and root mean square eigenvalue of every matrix's own block, by part."""
-    blocks, norms = _norms(model, learned, PARTS)
-    return [
-        {
-            "block": block.name,
-            "part": part,
-            "norm": norms[block.name, part].value,
-            "rms": norms[block.name, part].value / math.sqrt(block.numel),
-            "exact": norms[block.name, part].exact,
-        }
-        for block in blocks
-        for part in PARTS
-    ]
+class Watched:
+    """The models of the reported seeds, each with the monitor that users get, which looks at them along training."""
+
+    def __init__(self, models: Mapping[int, nn.Module], learned: Learned) -> None:
+        self._models = {seed: copy.deepcopy(model).double() for seed, model in models.items()}
+        data = {"tokens": learned.validation[:SEQUENCES]}
+        self._monitors = {}
+        for seed, model in self._models.items():
+            known = problem(model, data, learned.task.cross_entropy, check=False, verify=False)
+            self._monitors[seed] = Monitor(
+                known,
+                [block.name for block in _matrices(known)],
+                every=1,
+                overhead=None,
+                quantities=("norm", "gradient"),
+                whole=False,
+                probes=_PROBES,
+                steps=2,
+            )
+
+    def look(self, step: int, ensemble: Ensemble) -> list[Row]:
+        """Norm, root mean square eigenvalue and gradient of every matrix's own block, of members that did not diverge."""
+        rows: list[Row] = []
+        for member, (seed, monitor) in enumerate(self._monitors.items()):
+            if not bool(ensemble.weights[member].isfinite().all()):
+                continue
+            ensemble.load(member, self._models[seed])
+            found = monitor.measure(step).numbers
+            for block in monitor.blocks:
+                numbers = found[block.name]
+                norm = numbers["norm"].value
+                sizes = {"norm": norm, "rms": norm / math.sqrt(block.numel), "gradient": numbers["gradient"].value}
+                rows.append({"stage": "curvature", "seed": seed, "step": step, "block": block.name, **sizes})
+        return rows
 
 
 def growth_exponents(model: nn.Module, learned: Learned) -> list[Row]:
@@ -79,7 +100,9 @@ def _scaled(known: Problem, scale: float) -> Problem:
 
 def mean_curvature(model: nn.Module, learned: Learned) -> dict[str, float]:
     """Root mean square eigenvalue of each group of blocks; what couples two matrices of a group is left out."""
-    blocks, norms = _norms(model, learned, ("full",))
+    known = curvature_problem(model, learned)
+    blocks = _matrices(known)
+    norms = block_norms(known, [block.name for block in blocks], ("full",), probes=_PROBES, seed=0)
     squares, counts = dict.fromkeys(GROUPS, 0.0), dict.fromkeys(GROUPS, 0)
     for block in blocks:
         group = GROUPS[group_of(block.parameter)]
@@ -88,8 +111,6 @@ def mean_curvature(model: nn.Module, learned: Learned) -> dict[str, float]:
     return {group: math.sqrt(squares[group] / counts[group]) for group in GROUPS}
 
 
-def _norms(model: nn.Module, learned: Learned, parts: Sequence[str]) -> tuple[list[Block], BlockNorms]:
-    """The blocks of matrices, and their norms."""
-    known = curvature_problem(model, learned)
-    blocks = [block for block in known.blocks.values() if len(block.shape) == 2]
-    return blocks, block_norms(known, [block.name for block in blocks], parts, probes=_PROBES, seed=0)
+def _matrices(known: Problem) -> list[Block]:
+    """Blocks of matrices; biases and gains are left out."""
+    return [block for block in known.blocks.values() if len(block.shape) == 2]

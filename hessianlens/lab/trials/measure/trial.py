@@ -13,10 +13,10 @@ from torch import Tensor
 from hessianlens.lab.results import Measurement, Parameters, Row
 from hessianlens.lab.training import OPTIMISERS, Course, Ensemble, TrainingData, train
 from hessianlens.lab.trials.measure.candidates import candidates, group_index, rates_by_curvature
-from hessianlens.lab.trials.measure.curvature import block_curvatures, growth_exponents, mean_curvature
+from hessianlens.lab.trials.measure.curvature import Watched, growth_exponents, mean_curvature
 from hessianlens.lab.trials.measure.models import build
 from hessianlens.lab.trials.measure.tasks import Learned
-from hessianlens.lab.trials.measure.watching import Watcher
+from hessianlens.lab.trials.measure.watching import FACTS, Watcher
 
 TUNING_OFFSET = 1000
 """Seeds that tune lie so far behind those that are reported."""
@@ -39,9 +39,7 @@ def measure_trial(parameters: Parameters) -> Measurement:
     return Measurement(tuple(rows))
 
 
-def _tune(
-    parameters: Parameters, learned: Learned, tried: np.ndarray, seeds: Sequence[int]
-) -> tuple[list[Row], int]:
+def _tune(parameters: Parameters, learned: Learned, tried: np.ndarray, seeds: Sequence[int]) -> tuple[list[Row], int]:
     """All rates and seeds at once; the place of the best rate. A training that diverged counts as infinitely bad."""
     members = [(number, seed) for number in range(len(tried)) for seed in seeds]
     rates = tried[[number for number, _ in members]]
@@ -71,12 +69,14 @@ def _report(
     looked = sorted({round(steps * k / max(1, asked["curvatures"] - 1)) for k in range(asked["curvatures"])})
     rows: list[Row] = []
 
+    watched_models = Watched({seed: build(parameters, learned, seed) for seed in seeds}, learned) if looked else None
+
     def look(step: int, ensemble: Ensemble) -> None:
-        for member, seed in enumerate(seeds):
+        if watched_models is not None:
+            rows.extend(watched_models.look(step, ensemble))
+        for member, seed in enumerate(seeds if asked["growth"] else ()):
             model, when = ensemble.load(member, build(parameters, learned, seed)), {"seed": seed, "step": step}
-            rows.extend({"stage": "curvature", **when, **found} for found in block_curvatures(model, learned))
-            if asked["growth"]:
-                rows.extend({"stage": "growth", **when, **found} for found in growth_exponents(model, learned))
+            rows.extend({"stage": "growth", **when, **found} for found in growth_exponents(model, learned))
 
     course, notes = _train(parameters, learned, seeds, np.repeat(rates[None], len(seeds), 0), watched, looked, look)
     for step, noted in notes.items():
@@ -145,9 +145,10 @@ def _rate(rates: np.ndarray) -> float:
 def _of_member(noted: dict[str, Tensor], member: int) -> dict[str, Any]:
     """Numbers of one member; a number a layer, and head, has its place in its name."""
     found: dict[str, Any] = {name: float(noted[name][member]) for name in ("loss", "accuracy")}
-    entropies = noted["entropy"][member].tolist()
-    found["entropy"] = float(np.mean(entropies))
-    found |= {f"entropy{layer}": value for layer, value in enumerate(entropies)}
+    facts = noted["attention"][member]
+    found |= dict(zip(FACTS, facts.mean(0).tolist(), strict=True))
+    for layer, values in enumerate(facts.tolist()):
+        found |= {f"{name}_layer{layer}": value for name, value in zip(FACTS, values, strict=True)}
     if "log_gain" in noted:
         found |= {f"log_gain{layer}": float(gains.mean()) for layer, gains in enumerate(noted["log_gain"][member])}
     return {name: value if math.isfinite(value) else None for name, value in found.items()}

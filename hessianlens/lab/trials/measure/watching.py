@@ -21,7 +21,7 @@ class Watcher:
         self._learned = learned
 
     def note(self, ensemble: Ensemble) -> dict[str, Tensor]:
-        """``loss``, ``accuracy``, ``entropy`` and, where a factor is learned, ``log_gain``, each with a row a member."""
+        """``loss``, ``accuracy``, ``attention`` (as `attention_facts`), and ``log_gain`` if there is one, by member."""
         with torch.no_grad():
             found: dict[str, Tensor] = ensemble.over_members(self._of_one, ensemble.weights, self._learned.validation)
         return found
@@ -31,23 +31,28 @@ class Watcher:
         found = {
             "loss": self._learned.task.cross_entropy(logits, tokens),
             "accuracy": self._learned.right(logits, tokens),
-            "entropy": entropies(model, tokens),
+            "attention": attention_facts(model, tokens),
         }
         return {**found, "log_gain": model.log_gain.clone()} if isinstance(model, WithGain) else found
 
 
-def entropies(model: nn.Module, tokens: Tensor) -> Tensor:
-    """Mean over rows and heads of ``entropy / log(visible keys)`` of every layer: 1 uniform, 0 one-hot.
+FACTS = ("entropy", "moment1", "moment2")
+"""What is noted of the attention of a layer, in this order."""
 
-    Weights that are no distribution are taken by their sizes, each row divided by its sum. The first row, which sees
-    one key, has no entropy and is left out.
+
+def attention_facts(model: nn.Module, tokens: Tensor) -> Tensor:
+    """By layer, means over rows and heads of three numbers; see `FACTS`.
+
+    Entropy is that over ``log(visible keys)``, 1 if uniform and 0 if one-hot; weights that are no distribution are
+    taken by their sizes, each row divided by its sum, and the first row, which sees one key, is left out. Moments are
+    the length of the mean token that a row sees, ``|M_1|``, and the trace of their covariance, ``tr M_2``.
     """
     inner = model.model if isinstance(model, WithGain) else cast(Transformer, model)
     changed = model.effective() if isinstance(model, WithGain) else {}
-    return cast(Tensor, functional_call(_Entropies(inner), {f"model.{n}": w for n, w in changed.items()}, (tokens,)))
+    return cast(Tensor, functional_call(_Facts(inner), {f"model.{n}": w for n, w in changed.items()}, (tokens,)))
 
 
-class _Entropies(nn.Module):
+class _Facts(nn.Module):
     def __init__(self, model: Transformer) -> None:
         super().__init__()
         self.model = model
@@ -56,10 +61,20 @@ class _Entropies(nn.Module):
         stream, found = self.model.embed(tokens), []
         for block in self.model.blocks:
             layer: Any = block
-            sizes = layer.attention.weights(layer.attention_input(stream)).abs()
-            total = sizes.sum(-1, keepdim=True)
-            rows = torch.special.entr(sizes / torch.where(total == 0, torch.ones_like(total), total)).sum(-1)
-            keys = torch.arange(2, rows.shape[-1] + 1, dtype=rows.dtype)
-            found.append((rows[..., 1:] / keys.log()).mean())
+            X = layer.attention_input(stream)
+            found.append(_facts(layer.attention.weights(X), X))
             stream = layer(stream)
         return torch.stack(found)
+
+
+def _facts(A: Tensor, X: Tensor) -> Tensor:
+    """Of weights (B, h, L, L) and tokens (B, L, d)."""
+    sizes = A.abs()
+    total = sizes.sum(-1, keepdim=True)
+    rows = torch.special.entr(sizes / torch.where(total == 0, torch.ones_like(total), total)).sum(-1)
+    keys = torch.arange(2, rows.shape[-1] + 1, dtype=rows.dtype)
+    mean = A @ X.unsqueeze(-3)
+    squares = mean.square().sum(-1)
+    seen = (A @ X.square().sum(-1)[..., None, :, None])[..., 0]
+    spread = seen - 2 * squares + A.sum(-1) * squares
+    return torch.stack([(rows[..., 1:] / keys.log()).mean(), squares.sqrt().mean(), spread.mean()])

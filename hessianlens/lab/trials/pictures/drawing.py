@@ -116,7 +116,7 @@ def study_pictures(result: Result, study: Study) -> list[Picture]:
         Picture(
             "courses",
             draw_courses(result),
-            "Validation loss along training at the tuned learning rate: mean over seeds, and its 95 % interval as a band.",
+            "Validation loss along training at the tuned learning rate: mean over seeds; bands are 95 % intervals.",
         ),
         Picture(
             "tuning",
