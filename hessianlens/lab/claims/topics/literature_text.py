@@ -46,5 +46,3 @@ def all_blocks_derived() -> Finding:
         f"{', '.join(a + b for a, b in PRINTED)}.",
     )
 
-
-_TRAINING = "Only training runs can settle it, and the ledger measures at one point."

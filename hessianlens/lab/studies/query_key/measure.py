@@ -20,7 +20,12 @@ EXPERIMENT = study(
     hypothesis="With one head as wide as the model both can express the same functions, and the difference in loss is "
     "small with Adam; with SGD the product of two matrices moves more slowly from small weights, and may end higher.",
     arms=ARMS,
-    comparisons=(minus(ARMS[1].name, ARMS[0].name), minus(ARMS[3].name, ARMS[2].name)),
+    comparisons=(
+        minus(ARMS[1].name, ARMS[0].name),
+        minus(ARMS[3].name, ARMS[2].name),
+        minus(ARMS[2].name, ARMS[0].name),
+        minus(ARMS[3].name, ARMS[1].name),
+    ),
     quick=TrialConfig(tasks=("characters", "recall"), checkpoints=8),
     full=TrialConfig(
         tasks=("characters", "addition", "recall"),

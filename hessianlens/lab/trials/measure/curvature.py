@@ -58,7 +58,7 @@ class Watched:
             )
 
     def look(self, step: int, ensemble: Ensemble) -> list[Row]:
-        """Norm, root mean square eigenvalue and gradient of every matrix's own block, of members that did not diverge."""
+        """Norm, root mean square eigenvalue and gradient of each matrix's own block, of members that did not diverge."""
         rows: list[Row] = []
         for member, (seed, monitor) in enumerate(self._monitors.items()):
             if not bool(ensemble.weights[member].isfinite().all()):
