@@ -13,7 +13,7 @@ from hessianlens.cli import completion
 from hessianlens.cli.application import app
 from hessianlens.cli.endings import FINDING, clear_endings, stop
 from hessianlens.cli.options import Address, AsJson, Backend, Jobs, Settings, StoreFile
-from hessianlens.cli.run_display import print_catalogue, print_failures, print_forecast, print_outcome
+from hessianlens.cli.run_display import print_catalogue, print_failures, print_forecast, print_outcome, print_table
 from hessianlens.cli.running import STORE, catalogue, draw, planned, processes, run_shown
 
 if TYPE_CHECKING:
@@ -142,7 +142,11 @@ def _tell(results: Sequence[Result]) -> None:
 
     for result in results:
         typer.secho(result.experiment, bold=True)
-        for sentence in findings_of(result).sentences(result):
+        findings = findings_of(result)
+        if hasattr(findings, "table"):
+            lines = findings.table(result)
+            print_table(list(lines[0]), [list(line.values()) for line in lines])
+        for sentence in findings.sentences(result):
             typer.echo(f"- {sentence}")
         typer.echo("")
 
@@ -158,6 +162,7 @@ def _in_json(result: Result, pictures: dict[str, list[str]]) -> dict[str, Any]:
         "config": dict(result.config),
         "findings": findings.sentences(result),
         "numbers": numbers(result) if numbers else None,
+        "table": findings.table(result) if hasattr(findings, "table") else None,
         "figures": pictures.get(result.experiment, []),
     }
 

@@ -51,7 +51,7 @@ def cells(config: ClaimsConfig) -> list[Parameters]:
 
 @functools.cache
 def topic_digest(topic: str) -> str:
-    """Of the topic's module, and of what is recorded beside it: with them changes what its own claims measure, and nothing else does.
+    """Of the topic's module and what is recorded beside it: with them changes what its claims find, and nothing else.
 
     The store's digest covers what all topics share. Texts are in neither: another wording measures nothing anew.
     """

@@ -72,7 +72,7 @@ class Effect:
     @property
     def state(self) -> bool | None:
         """Whether the whole interval is in the claimed range; None if it reaches across an end of it."""
-        if self.mean is None or not math.isfinite(self.low + self.high):
+        if self.mean is None or math.isnan(self.low + self.high):
             return None
         if self.least <= self.low and self.high <= self.most:
             return True
@@ -110,6 +110,23 @@ class Recorded:
     def mean(self, name: str) -> float:
         """The mean alone; not a number if it is not recorded."""
         return float(self._found.get("intervals", {}).get(name, {}).get("mean", math.nan))
+
+    def told(self, name: str, factor: float = 1.0) -> str:
+        """The mean for a sentence."""
+        value = factor * self.mean(name)
+        return "(not measured)" if math.isnan(value) else f"{value:.3g}"
+
+    def relative_loss(self, task: str, arm: str, what: str, least: float, most: float = math.inf) -> Effect:
+        """Loss over that of softmax minus 1; infinite if all runs, or all but one, diverged."""
+        found = self.effect(f"{task}: relative loss, {arm} over softmax", what, least, most)
+        lost, seeds = self._found.get("diverged", {}).get(f"{task}: {arm}", 0), self._seeds
+        if found.mean is None and lost and lost >= seeds - 1:
+            return Effect(f"{what} ({lost} of {seeds} runs diverged)", *[math.inf] * 3, seeds, 0.0, least, most)
+        return found
+
+    @property
+    def _seeds(self) -> int:
+        return int(self._found.get("config", {}).get("seeds", 0))
 
     @property
     def width(self) -> int:
@@ -151,7 +168,7 @@ def decided(
             *(effect.check() for effect in effects),
             at_least("width of the models that were trained", recorded.width, PRACTICE),
         ),
-        conditional=tuple(effect.check() for effect in effects if needed is None or effect.state is True),
+        conditional=tuple(effect.check() for effect in effects if inside < wanted or effect.state is True),
         example="; ".join(f"{effect.what}: {effect.shown}" for effect in effects),
         told=told,
         undecided=reasons if possible and inside < wanted else "",

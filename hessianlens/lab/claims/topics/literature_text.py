@@ -45,4 +45,3 @@ def all_blocks_derived() -> Finding:
         example=f"three weight matrices have {blocks} distinct blocks; printed are "
         f"{', '.join(a + b for a, b in PRINTED)}.",
     )
-

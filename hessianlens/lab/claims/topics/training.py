@@ -6,7 +6,7 @@ import math
 
 from hessianlens.lab.claims.definition import claim
 from hessianlens.lab.claims.finding import Finding
-from hessianlens.lab.claims.trained import Recorded, decided
+from hessianlens.lab.claims.trained import Effect, Recorded, decided
 from hessianlens.tasks import Characters
 
 SCALING, ACTIVATIONS = "study_scaling", "study_activations"
@@ -16,6 +16,7 @@ TEXT = "characters"
 """The task nearest to what the documents speak of: a language model."""
 
 UNSCALED = "unscaled minus scaled"
+_NORMS = (("no norm", "plain"), ("pre-norm", "normed"))
 BEHIND, FAR_BEHIND = 0.05, 0.1
 """Shares of the loss by which a model is behind another, and far behind."""
 
@@ -27,7 +28,7 @@ def slower_without_scaling() -> Finding:
     slow = found.effect(
         f"{TEXT}: log slowdown, {UNSCALED}", "logarithm of the quotient of steps", math.log(3), math.log(5)
     )
-    times = math.nan if slow.mean is None else math.exp(slow.mean)
+    times = "(not measured)" if slow.mean is None else f"{math.exp(slow.mean):.3g}"
     return decided(found, [slow], {"times": times, "models": found.models})
 
 
@@ -38,7 +39,7 @@ def perplexity_without_scaling() -> Finding:
     worse = found.effect(
         f"{TEXT}: loss, {UNSCALED}", "logarithm of the quotient of perplexities", math.log(1.1), math.log(1.2)
     )
-    percent = math.nan if worse.mean is None else 100 * (math.exp(worse.mean) - 1)
+    percent = "(not measured)" if worse.mean is None else f"{100 * (math.exp(worse.mean) - 1):.3g}"
     return decided(found, [worse], {"percent": percent, "models": found.models})
 
 
@@ -52,8 +53,8 @@ def peaked_without_scaling() -> Finding:
         most=math.log(0.5),
     )
     told = {
-        "unscaled": found.mean(f"{TEXT}: entropy of unscaled"),
-        "scaled": found.mean(f"{TEXT}: entropy of scaled"),
+        "unscaled": found.told(f"{TEXT}: entropy of unscaled"),
+        "scaled": found.told(f"{TEXT}: entropy of scaled"),
         "models": found.models,
     }
     return decided(found, [peaked], told)
@@ -66,16 +67,14 @@ def without_the_exponential() -> Finding:
     names = ("row_sum", "relu_normalised", "linear")
     effects = []
     for name in names:
-        effects.append(
-            found.effect(f"{TEXT}: relative loss, {name} over softmax", f"{name}: loss over softmax's, minus 1", BEHIND)
-        )
+        effects.append(found.relative_loss(TEXT, name, f"{name}: loss over softmax's, minus 1", BEHIND))
         effects.append(
             found.effect(
                 f"{TEXT}: entropy, {name} minus softmax", f"{name}: entropy of attention minus softmax's", least=0.0
             )
         )
-    told = {name: 100 * found.mean(f"{TEXT}: relative loss, {name} over softmax") for name in names}
-    flat = {f"{name}_flat": found.mean(f"{TEXT}: entropy, {name} minus softmax") for name in names}
+    told = {name: found.told(f"{TEXT}: relative loss, {name} over softmax", 100) for name in names}
+    flat = {f"{name}_flat": found.told(f"{TEXT}: entropy, {name} minus softmax") for name in names}
     return decided(found, effects, {**told, **flat, "models": found.models})
 
 
@@ -86,9 +85,9 @@ def raw_dot_products() -> Finding:
     unigram = Characters.generated().unigram_entropy
     loss = found.effect(f"{TEXT}: loss of linear", "loss with raw dot products, in nats", least=unigram)
     told = {
-        "loss": found.mean(f"{TEXT}: loss of linear"),
-        "softmax": found.mean(f"{TEXT}: loss of softmax"),
-        "unigram": unigram,
+        "loss": found.told(f"{TEXT}: loss of linear"),
+        "softmax": found.told(f"{TEXT}: loss of softmax"),
+        "unigram": f"{unigram:.3g}",
         "models": found.models,
     }
     return decided(found, [loss], told)
@@ -100,10 +99,10 @@ def relu_attention() -> Finding:
     found = Recorded(ACTIVATIONS)
     tasks = ("addition", TEXT, "recall")
     effects = [
-        found.effect(f"{task}: relative loss, relu_normalised over softmax", f"{task}: loss over softmax's, minus 1", 0.05, 0.15)
+        found.relative_loss(task, "relu_normalised", f"{task}: loss over softmax's, minus 1", 0.05, 0.15)
         for task in tasks
     ]
-    told = {task: 100 * found.mean(f"{task}: relative loss, relu_normalised over softmax") for task in tasks}
+    told = {task: found.told(f"{task}: relative loss, relu_normalised over softmax", 100) for task in tasks}
     return decided(found, effects, {**told, "models": found.models}, needed=2)
 
 
@@ -113,10 +112,10 @@ def temperatures_by_layer() -> Finding:
     found = Recorded(TEMPERATURE)
     name = f"{TEXT}: log temperature, first layer minus last"
     apart = found.effect(name, "logarithm of the learned temperature, first layer minus last", least=0.0)
-    return decided(found, [apart], {"apart": found.mean(name), "models": found.models})
+    return decided(found, [apart], {"apart": found.told(name), "models": found.models})
 
 
-def _gap(found: Recorded, sgd: str, adam: str, share: float, what: str) -> tuple[str, object]:
+def _gap(found: Recorded, sgd: str, adam: str, share: float, what: str) -> tuple[str, Effect]:
     """The gap of SGD, which has to be at least a share of Adam's loss."""
     name = f"{TEXT}: loss, {sgd} minus {adam}"
     return name, found.effect(name, what, least=share * found.mean(f"{TEXT}: loss of {adam}"))
@@ -125,14 +124,15 @@ def _gap(found: Recorded, sgd: str, adam: str, share: float, what: str) -> tuple
 def _softmax_gaps(share: float) -> Finding:
     """SGD against Adam for softmax attention, with and without a norm."""
     found = Recorded(OPTIMISERS)
-    effects, told = [], {}
-    for norm, short in (("no norm", "plain"), ("pre-norm", "normed")):
+    effects: list[Effect] = []
+    told: dict[str, str | float] = {}
+    for norm, short in _NORMS:
         sgd, adam = (f"softmax, {norm}, {optimiser}" for optimiser in ("SGD", "Adam"))
         name, effect = _gap(found, sgd, adam, share, f"{norm}: loss of SGD minus loss of Adam, in nats")
         effects.append(effect)
-        told[short] = found.mean(name)
-        told[f"{short}_adam"] = found.mean(f"{TEXT}: loss of {adam}")
-    return decided(found, effects, {**told, "models": found.models})  # type: ignore[arg-type]
+        told[short] = found.told(name)
+        told[f"{short}_adam"] = found.told(f"{TEXT}: loss of {adam}")
+    return decided(found, effects, {**told, "models": found.models})
 
 
 @claim("A26")
@@ -156,20 +156,18 @@ def sigmoid_needs_adam_less() -> Finding:
         found.effect(names[short], f"{norm}: gap of softmax minus gap of sigmoid, in nats", least=0.0)
         for norm, short in _NORMS
     ]
-    told = {short: found.mean(name) for short, name in names.items()}
+    told = {short: found.told(name) for short, name in names.items()}
     return decided(found, effects, {**told, "models": found.models})
-
-
-_NORMS = (("no norm", "plain"), ("pre-norm", "normed"))
 
 
 @claim("B23")
 def sgd_and_two_matrices() -> Finding:
     """SGD against Adam with two matrices and with one."""
     found = Recorded(QUERY_KEY)
-    effects, told = [], {}
+    effects: list[Effect] = []
+    told: dict[str, str | float] = {}
     for kind, short in (("two matrices", "two"), ("one matrix", "one")):
         name, effect = _gap(found, f"{kind}, SGD", f"{kind}, Adam", BEHIND, f"{kind}: loss of SGD minus loss of Adam")
         effects.append(effect)
-        told[short] = found.mean(name)
-    return decided(found, effects, {**told, "models": found.models})  # type: ignore[arg-type]
+        told[short] = found.told(name)
+    return decided(found, effects, {**told, "models": found.models})

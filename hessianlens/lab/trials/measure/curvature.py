@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from torch import nn
@@ -24,7 +24,7 @@ SEQUENCES = 16
 
 PARTS = ("full", "ggn", "functional")
 
-SCALES = {"small": (1e-3, 10**-2.5, 1e-2), "here": (0.5, 1.0, 2.0)}
+SCALES = {"small": (1e-5, 10**-4.5, 1e-4), "here": (0.5, 1.0, 2.0)}
 """Factors of the embeddings at which growth is measured, by the name of the range."""
 
 _PROBES = 8
@@ -58,7 +58,7 @@ class Watched:
             )
 
     def look(self, step: int, ensemble: Ensemble) -> list[Row]:
-        """Norm, root mean square eigenvalue and gradient of each matrix's own block, of members that did not diverge."""
+        """Norm, root mean square eigenvalue and gradient of each matrix's own block; none of what diverged."""
         rows: list[Row] = []
         for member, (seed, monitor) in enumerate(self._monitors.items()):
             if not bool(ensemble.weights[member].isfinite().all()):
@@ -73,14 +73,13 @@ class Watched:
         return rows
 
 
-def growth_exponents(model: nn.Module, learned: Learned) -> list[Row]:
-    """Powers with which attention's query and value blocks of every layer grow when the embeddings are scaled.
+def growth_exponents(known: Problem, names: Sequence[str]) -> list[Row]:
+    """Powers with which the norms of blocks grow when the embeddings are scaled.
 
-    ``range`` is "small" (embeddings 100 to 1000 times smaller than they are: the limit that theory speaks of) or "here"
+    ``range`` is "small" (embeddings at least ten thousand times smaller than they are: the limit that theory speaks of;
+    with a norm it lies where the norm's epsilon exceeds the variance of a token, which no model in use meets) or "here"
     (from half to twice as large: what the model itself would feel). The power is None where the block vanishes.
     """
-    known = curvature_problem(model, learned)
-    names = [name for name in known.blocks if name.endswith((".attn.q", ".attn.v"))]
     rows: list[Row] = []
     for where, scales in SCALES.items():
         found = [block_norms(_scaled(known, s), names, PARTS, probes=_PROBES, seed=0) for s in scales]

@@ -13,7 +13,7 @@ from torch import Tensor
 from hessianlens.lab.results import Measurement, Parameters, Row
 from hessianlens.lab.training import OPTIMISERS, Course, Ensemble, TrainingData, train
 from hessianlens.lab.trials.measure.candidates import candidates, group_index, rates_by_curvature
-from hessianlens.lab.trials.measure.curvature import Watched, growth_exponents, mean_curvature
+from hessianlens.lab.trials.measure.curvature import Watched, curvature_problem, growth_exponents, mean_curvature
 from hessianlens.lab.trials.measure.models import build
 from hessianlens.lab.trials.measure.tasks import Learned
 from hessianlens.lab.trials.measure.watching import FACTS, Watcher
@@ -75,8 +75,12 @@ def _report(
         if watched_models is not None:
             rows.extend(watched_models.look(step, ensemble))
         for member, seed in enumerate(seeds if asked["growth"] else ()):
-            model, when = ensemble.load(member, build(parameters, learned, seed)), {"seed": seed, "step": step}
-            rows.extend({"stage": "growth", **when, **found} for found in growth_exponents(model, learned))
+            if not bool(ensemble.weights[member].isfinite().all()):
+                continue
+            known = curvature_problem(ensemble.load(member, build(parameters, learned, seed)), learned)
+            names = [name for name in known.blocks if name.endswith((".attn.q", ".attn.v"))]
+            when = {"stage": "growth", "seed": seed, "step": step}
+            rows.extend({**when, **found} for found in growth_exponents(known, names))
 
     course, notes = _train(parameters, learned, seeds, np.repeat(rates[None], len(seeds), 0), watched, looked, look)
     for step, noted in notes.items():
