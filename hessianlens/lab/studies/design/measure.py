@@ -142,7 +142,7 @@ def _block(known: Problem, block: Block) -> Row:
     return {
         "stage": "block",
         "block": block.name,
-        "norm": facts["norm"],
+        "frobenius": facts["norm"],
         "rms": facts["norm"] / block.numel**0.5,
         "negative_share": facts["negative_share"],
         "rank_share": facts["rank"] / facts["size"],

@@ -68,7 +68,7 @@ class Watched:
             for block in monitor.blocks:
                 numbers = found[block.name]
                 norm = numbers["norm"].value
-                sizes = {"norm": norm, "rms": norm / math.sqrt(block.numel), "gradient": numbers["gradient"].value}
+                sizes = {"frobenius": norm, "rms": norm / math.sqrt(block.numel), "gradient": numbers["gradient"].value}
                 rows.append({"stage": "curvature", "seed": seed, "step": step, "block": block.name, **sizes})
         return rows
 
