@@ -93,7 +93,7 @@ def row_facts(
         activation,
         tuple(weights.tolist()),
         total,
-        float(attention_entropy(weights)) if proper else None,
+        float(attention_entropy(weights[None])) if proper else None,
         float(jacobian.norm()),
         _remark(activation, row, visible, weights),
     )
