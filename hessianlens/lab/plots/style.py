@@ -11,6 +11,7 @@ from typing import Any
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
@@ -34,6 +35,9 @@ PALETTE = {
 
 WIDTH, HEIGHT = 4.6, 3.5
 """Inches of one panel: about the width of a phone, so that its text stays readable there."""
+
+STRIP = "strip"
+"""Label of axes that belong to the panel above them, whose horizontal axis they share."""
 
 _DPI = 160
 """Resolution of pictures inside a drawing: about one pixel an entry for heat maps of the default size."""
@@ -96,6 +100,27 @@ def panels(
     with styled():
         figure = Figure(figsize=(columns * width, rows * height), layout="constrained")
         yield figure, list(figure.subplots(rows, columns, squeeze=False, **sharing).flat)
+
+
+def readable_on(colour: Any) -> str:
+    """Black or white, whichever stands out more on this colour: by a contrast of 4.58 at least.
+
+    Neither belongs to the palette, so that text on a coloured cell stays as it is on a dark page.
+
+    >>> readable_on("#ffffff"), readable_on("#123456")
+    ('#000000', '#ffffff')
+    """
+    return "#000000" if luminance(colour) > _EVEN else "#ffffff"
+
+
+_EVEN = (1.05 * 0.05) ** 0.5 - 0.05
+"""The luminance on which black and white have the same contrast."""
+
+
+def luminance(colour: Any) -> float:
+    """Relative luminance of a colour, as the guidelines for accessible pages define it: 0 is black and 1 is white."""
+    linear = [v / 12.92 if v <= 0.04045 else ((v + 0.055) / 1.055) ** 2.4 for v in to_rgb(colour)]
+    return float(0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2])
 
 
 def log_axis(axes: Axes, which: str, most: int = 6) -> None:
