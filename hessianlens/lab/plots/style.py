@@ -36,9 +36,6 @@ PALETTE = {
 WIDTH, HEIGHT = 4.6, 3.5
 """Inches of one panel: about the width of a phone, so that its text stays readable there."""
 
-STRIP = "strip"
-"""Label of axes that belong to the panel above them, whose horizontal axis they share."""
-
 _DPI = 160
 """Resolution of pictures inside a drawing: about one pixel an entry for heat maps of the default size."""
 
@@ -148,6 +145,7 @@ def to_svg(figure: Figure, name: str, description: str) -> str:
     svg = re.sub(r"<metadata>.*?</metadata>\s*", "", svg, flags=re.S)
     svg = re.sub(r'\sxmlns(:\w+)?="[^"]*"', "", svg)
     svg = re.sub(r'(\sid="|url\(#|href="#)', rf"\1{name}-", svg)
+    svg = re.sub(r"font-family: [^;\"]*", "font-family: var(--sans)", svg)
     svg = re.sub(r"font: ([\d.]+px) [^;\"]*", r"font: \1 var(--sans)", svg)
     svg = re.sub(r"font: (\w+) ([\d.]+px) [^;\"]*", r"font: \1 \2 var(--sans)", svg)
     for variable, (light, _) in PALETTE.items():

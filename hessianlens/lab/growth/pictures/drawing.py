@@ -16,7 +16,7 @@ from hessianlens.lab.growth.pictures.panel import draw_panel
 from hessianlens.lab.growth.pictures.ratios import comparable, draw_ratios
 from hessianlens.lab.growth.pictures.text import HOW_TO_READ, caption
 from hessianlens.lab.plots.picture import Picture
-from hessianlens.lab.plots.style import STRIP, styled
+from hessianlens.lab.plots.style import styled
 from hessianlens.lab.results import Result
 
 _WIDTHS = {1: 6.0, 2: 4.9, 3: 4.4}
@@ -59,7 +59,7 @@ def draw_growth(result: Result, rows: Rows, fits: Sequence[ExponentFit], compare
         for row, strip in zip(rows, strips, strict=True):
             for column, panel in enumerate(row):
                 axes = figure.add_subplot(grid[line, column])
-                below = figure.add_subplot(grid[line + 1, column], sharex=axes, label=STRIP) if strip else None
+                below = figure.add_subplot(grid[line + 1, column], sharex=axes) if strip else None
                 _draw(axes, below, panel, series, fits, compared, result)
                 if column == 0:
                     axes.set_ylabel("Frobenius norm (loss / weight²)")
