@@ -23,9 +23,6 @@ INK, MUTED, GRID, BLUE, ORANGE, GREEN, RED, PURPLE, SKY = (light for light, _ in
 WIDTH, HEIGHT = 4.6, 3.5
 """Inches of one panel: about the width of a phone, so that its text stays readable there."""
 
-STRIP = "strip"
-"""Label of axes that belong to the panel above them, whose horizontal axis they share."""
-
 _DPI = 160
 """Resolution of pictures inside a drawing: about one pixel an entry for heat maps of the default size."""
 
