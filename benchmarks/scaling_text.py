@@ -96,9 +96,8 @@ def save(sweeps: Sequence[Sweep], result: Result, folder: Path = RESULTS) -> Pat
     """Write scaling.md."""
     folder.mkdir(parents=True, exist_ok=True)
     made = result.provenance
-    head = _HEAD.format(
-        rounds=result.rounds, fewer=sweeps[-1].rounds, probes=PROBES, threads=made["threads"], cpu=made["cpu"]
-    )
+    measured = {"rounds": result.rounds, "fewer": sweeps[-1].rounds, "threads": made["threads"], "cpu": made["cpu"]}
+    head = _HEAD.format(**measured, probes=PROBES)
     sections = [section(s, result.details["sweeps"][s.name]) for s in sweeps]
     path = folder / f"{result.name}.md"
     path.write_text("\n".join([head, *sections]), encoding="utf-8")
