@@ -69,8 +69,9 @@ def problem(
         micro_batch: Largest number of sequences differentiated at once.
         heads: Whether every head's part of q, k, v and o is among the blocks; asked for by name, it always is.
         check: Run the first batch twice and compare, to catch randomness.
-        verify: With the first measurement, compare autograd's second derivatives to differences of the gradient on one
-            sequence, to catch modules that hide part of their derivative; costs a few gradients of it a layer.
+        verify: With the first measurement, compare autograd's second derivatives to differences of the gradient on an
+            excerpt of one sequence, to catch modules that hide part of their derivative; costs a few gradients of it a
+            layer.
 
     >>> layer = nn.Sequential(nn.Linear(3, 2))
     >>> p = problem(layer, (torch.zeros(4, 3), torch.tensor([0, 1, 1, 0])), "cross_entropy")
