@@ -1,6 +1,6 @@
 """Attention by itself: a product with its Hessian, and its gradient, against PyTorch's kernels.
 
-The plain ("math") kernel is the only one of PyTorch that has a second derivative; the fused one has the fastest gradient.
+The plain ("math") kernel is the only one of PyTorch with a second derivative; the fused one has the fastest gradient.
 """
 
 from __future__ import annotations
