@@ -93,8 +93,6 @@ SHOWN: dict[str, Callable[[], Any]] = {
     "one probe": lambda: hl.Estimate(3.2, float("inf"), 1, 0, skewed=True),
     "exact": lambda: hl.Estimate.exactly(-0.5),
     "diagonal": diagonal,
-        torch.tensor([2.0, -1.0, 0.5]), torch.tensor([0.1, 0.2, 0.1]), 4, 0, "hutchinson"
-    ),
     "eigenvalues": lambda: hl.eigenvalues(torch.diag(torch.arange(-2.0, 4.0)).double(), 2, "both"),
     "density": spectrum,
     "curve": lambda: spectrum().on_grid(40),
