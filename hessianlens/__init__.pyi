@@ -7,6 +7,7 @@ from . import operators as operators
 from . import spectra as spectra
 from . import tasks as tasks
 from . import theory as theory
+from . import watching as watching
 from .attention import (
     Activation,
     FactoredValueAttention,
@@ -63,6 +64,7 @@ from .theory import (
     t_outer_rank,
     t_outer_rank_bound,
 )
+from .watching import Monitor
 
 __version__: str
 
@@ -80,6 +82,7 @@ __all__ = [
     "LowRankCoupledCurvature",
     "LowRankTokenCurvature",
     "Measured",
+    "Monitor",
     "MultiHeadAttention",
     "Operator",
     "PairNorms",
@@ -124,4 +127,5 @@ __all__ = [
     "third_moment",
     "third_moment_along",
     "trace",
+    "watching",
 ]
