@@ -383,7 +383,12 @@ class MultiHeadAttention(Listed):
 
 def _weight_row(name: str, weight: Tensor) -> dict[str, Any]:
     """A weight in a table."""
-    return {"weight": f"W_{name}", "rows": weight.shape[0], "columns": weight.shape[1], "norm": float(weight.detach().norm())}
+    return {
+        "weight": f"W_{name}",
+        "rows": weight.shape[0],
+        "columns": weight.shape[1],
+        "norm": float(weight.detach().norm()),
+    }
 
 
 def _check_names(given: object, known: Container[object], hint: str) -> None:

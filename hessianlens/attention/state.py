@@ -11,8 +11,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from hessianlens.attention.activations import Activation
-from hessianlens.attention.row_tangent import RowTangent
 from hessianlens.attention.entropy import attention_entropy
+from hessianlens.attention.row_tangent import RowTangent
 from hessianlens.attention.rows import RowMatrices
 from hessianlens.showing import Entries, Grid, Listed, Picture
 

@@ -270,8 +270,9 @@ class BlockGrid(StructuredOperator):
         if not (asked or self._seen_at_once()):
             return None
         norms = self.norms()
-        names = [tuple(map(block_name, side)) for side in (self.rows, self.columns)]
-        return Grid(*names, [[float(norms[r, c]) for c in self.columns] for r in self.rows], "norm of each block")
+        rows, columns = (tuple(map(block_name, side)) for side in (self.rows, self.columns))
+        values = [[float(norms[r, c]) for c in self.columns] for r in self.rows]
+        return Grid(rows, columns, values, "norm of each block")
 
     def __add__(self, other: object) -> Operator:
         if not isinstance(other, BlockGrid) or not self._same_layout(other):

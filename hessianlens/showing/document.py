@@ -19,15 +19,17 @@ _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
 @dataclass(frozen=True)
 class Figure:
-    """A picture with the words below it."""
+    """A picture with a title above and words below it."""
 
     picture: Picture
     caption: str = ""
+    title: str = ""
 
     def html(self) -> str:
         """A figure element that scrolls by itself where the window is narrow."""
+        head = tag("p", tag("strong", escape(self.title))) if self.title else ""
         words = tag("figcaption", escape(self.caption)) if self.caption else ""
-        return tag("figure", tag("div", self.picture.svg(), class_="drawn"), words)
+        return tag("figure", head, tag("div", self.picture.svg(), class_="drawn"), words)
 
 
 @dataclass(frozen=True)
@@ -61,13 +63,16 @@ class Code:
 
 @dataclass(frozen=True)
 class Side:
-    """Figures side by side."""
+    """Figures side by side; small ones closer to each other."""
 
     figures: Sequence[Figure]
+    small: bool = False
 
     def html(self) -> str:
         """As many in a line as fit."""
-        return tag("div", *(figure.html() for figure in self.figures), class_="panels")
+        return tag(
+            "div", *(figure.html() for figure in self.figures), class_="panels three" if self.small else "panels"
+        )
 
 
 Part = str | Figure | Table | Code | Side

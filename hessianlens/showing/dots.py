@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from html import escape
 from typing import Any
 
@@ -14,6 +15,8 @@ from hessianlens.showing.picture import Picture
 from hessianlens.showing.scale import Scale, short
 
 _ROW, _PLOT, _LONGEST = 20, 250, 30
+_NOTHING = 1e-9
+"""Of the largest value: what is smaller has no place on a logarithmic axis."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,7 @@ class Dots(Picture):
         names: What the lines are about.
         series: Numbers in the order of the names, by what they are; None where there is none.
         label: What the axis counts.
-        log: Whether it is logarithmic; then a zero is drawn as an open dot at its beginning.
+        log: Whether it is logarithmic; what is zero then, or nothing beside the largest, is an open dot at its edge.
 
     >>> picture = Dots(("q", "v"), {"full": (Dot(1.0, 0.5, 2.0), Dot.of(3.0))}, "norm")
     >>> picture.svg().count("<circle")
@@ -55,8 +58,18 @@ class Dots(Picture):
     log: bool = True
 
     def _scale(self, start: float, stop: float) -> Scale:
-        dots = [dot for row in self.series.values() for dot in row if dot is not None]
+        dots = [dot for row in self.series.values() for dot in row if dot is not None and not self._nothing(dot)]
         return Scale.around([end for dot in dots for end in self._ends(dot)], start, stop, self.log)
+
+    @cached_property
+    def _floor(self) -> float:
+        """What is smaller is nothing beside the rest, such as what rounding leaves of a zero."""
+        return _NOTHING * max(
+            (dot.value for row in self.series.values() for dot in row if dot is not None), default=0.0
+        )
+
+    def _nothing(self, dot: Dot) -> bool:
+        return self.log and not (dot.value > 0 and dot.value >= self._floor)
 
     def _ends(self, dot: Dot) -> tuple[float, ...]:
         """The value, and ends that are not far off: an interval from one probe would leave no room for the rest."""
@@ -96,7 +109,7 @@ class Dots(Picture):
 
     def _mark(self, dot: Dot, scale: Scale, y: float, colour: str, name: str) -> str:
         title = tag("title", escape(f"{name}: {dot}"))
-        if self.log and not dot.value > 0:
+        if self._nothing(dot):
             return tag("circle", title, cx=scale.start, cy=y, r=3.2, fill="none", stroke=f"var(--{colour})")
         bar = line(scale(dot.low), y, scale(dot.high), y, colour, 1.6) if dot.high > dot.low else ""
         return tag("g", title, bar, tag("circle", cx=scale(dot.value), cy=y, r=3.2, fill=f"var(--{colour})"))
@@ -111,12 +124,12 @@ class Dots(Picture):
         for s, (name, row) in enumerate(self.series.items()):
             offset = (s - (len(self.series) - 1) / 2) * 0.2
             given = [(k + offset, dot) for k, dot in enumerate(row) if dot is not None]
-            seen = [(y, dot) for y, dot in given if dot.value > 0 or not self.log]
+            seen = [(y, dot) for y, dot in given if not self._nothing(dot)]
             ends = [[max(dot.value - dot.low, 0) for _, dot in seen], [_above(dot) for _, dot in seen]]
             colour = light(SERIES[s % len(SERIES)])
             at = [dot.value for _, dot in seen], [y for y, _ in seen]
             ax.errorbar(*at, xerr=ends, fmt="o", color=colour, markersize=4, capsize=0, label=name)
-            zeros = [y for y, dot in given if self.log and not dot.value > 0]
+            zeros = [y for y, dot in given if self._nothing(dot)]
             if zeros:
                 ax.plot([scale.low] * len(zeros), zeros, "o", color=colour, fillstyle="none", markersize=4)
         if self.log:

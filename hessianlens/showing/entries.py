@@ -74,7 +74,7 @@ class Entries(Picture):
             if start:
                 parts.append(line(left, top + pixel * start, left + wide, top + pixel * start, "muted"))
         for name, start, size in _placed(self.columns):
-            if len(name) * LETTER < pixel * size + 4:
+            if len(name) * LETTER < pixel * size + 12:
                 parts.append(label(left + pixel * (start + size / 2), 14, name, "middle"))
             if start:
                 parts.append(line(left + pixel * start, top, left + pixel * start, top + tall, "muted"))

@@ -40,7 +40,7 @@ class Grid(Picture):
 
     def levels(self) -> list[list[float | None]]:
         """How dark every cell is, from 0 to 1; None where it stays blank."""
-        numbers = [abs(v) for row in self.values for v in row if _seen(v)]
+        numbers = [abs(v) for row in self.values for v in row if v is not None and _seen(v)]
         if not self.log:
             top = max(numbers, default=1.0) or 1.0
             return [[abs(v) / top if v is not None and _seen(v) else None for v in row] for row in self.values]
@@ -60,7 +60,7 @@ class Grid(Picture):
         """Numbers in the cells where there are few, else a tooltip in each."""
         count = max((len(row) for row in self.values), default=0)
         written = bool(self.rows) and count <= _WRITTEN
-        width, height = (58, 30) if written else (_side(max(count, len(self.values))),) * 2
+        width, height = (62, 30) if written else (_side(max(count, len(self.values))),) * 2
         left = (min(max(map(len, self.rows)), _LONGEST) + 4) * LETTER if self.rows else 4
         own = _fits(self.columns, width)
         top = 20 if self.columns and (own or width >= 16) else 4

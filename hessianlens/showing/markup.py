@@ -73,9 +73,12 @@ def html_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     >>> html_table(["block", "norm"], [["<q>", "1"]])
     '<table><thead><tr><th>block</th><th>norm</th></tr></thead><tbody><tr><th>&lt;q&gt;</th><td>1</td></tr></tbody></table>'
     """
-    head = tag("tr", *(tag("th", escape(column) or " ") for column in columns))
+    words = [any(row[k][:1].isalpha() for row in rows) or None for k in range(len(columns))]
+    sides = ["left" if k and word else None for k, word in enumerate(words)]
+    head = tag("tr", *(tag("th", escape(c) or " ", class_=side) for c, side in zip(columns, sides, strict=True)))
     body = [
-        tag("tr", *(tag("td" if k else "th", escape(cell) or " ") for k, cell in enumerate(row))) for row in rows
+        tag("tr", *(tag("td" if k else "th", escape(cell) or " ", class_=sides[k]) for k, cell in enumerate(row)))
+        for row in rows
     ]
     return tag("table", tag("thead", head), tag("tbody", *body) if body else "<tbody> </tbody>")
 
@@ -100,8 +103,8 @@ def cell_style() -> str:
         f"{own} tr, {own} tr:hover {{ background: none }} "
         f"{own} th, {own} td {{ padding: .15em .9em .15em 0; text-align: right; white-space: nowrap; border: 0; "
         "border-bottom: 1px solid var(--grid) } "
-        f"{own} th:first-child, {own} td:first-child, {own} .words td {{ text-align: left }} "
-        f"{own} .words td {{ white-space: normal; max-width: 50em }} "
+        f"{own} th:first-child, {own} td:first-child {{ text-align: left }} "
+        f"{own} .words td {{ white-space: pre-line; max-width: 50em }} {own} .left {{ text-align: left }} "
         f"{own} thead th {{ border-bottom: 1.5px solid var(--muted); font-weight: 600 }} {own} tbody th "
         "{ font-weight: 500 }",
     )

@@ -13,16 +13,17 @@ def short(value: float | None, digits: int = 3) -> str:
     """A number with few digits.
 
     >>> short(0.00012345), short(1234567.0), short(-0.5), short(None), short(float("nan"))
-    ('0.000123', '1.23e6', '−0.5', '–', '–')
+    ('1.23e−4', '1.23e6', '−0.5', '–', '–')
     """
     if value is None or math.isnan(value):
         return "–"
     if math.isinf(value):
         return "∞" if value > 0 else "−∞"
-    text = f"{value:.{digits}g}"
-    if "e" in text:
-        mantissa, exponent = text.split("e")
-        text = f"{mantissa}e{int(exponent)}" if not -5 < int(exponent) < 6 else f"{value:.0f}"
+    mantissa, exponent = f"{value:.{digits - 1}e}".split("e")
+    if -4 < int(exponent) < 6 or not value:
+        text = f"{value:.{digits}g}" if abs(value) < 10**digits else f"{value:.0f}"
+    else:
+        text = f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent)}"
     return text.replace("-", "−")
 
 

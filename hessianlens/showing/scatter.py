@@ -13,6 +13,8 @@ from hessianlens.showing.picture import Picture
 from hessianlens.showing.scale import Scale, short
 
 _WIDTH, _HEIGHT, _LEFT = 270, 200, 56
+_NOTHING = 1e-9
+"""Of the largest number: what is smaller, such as what rounding leaves of a zero, has no place on the axes."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Scatter(Picture):
-    """Points on logarithmic axes; those with a number that is not above zero are left out.
+    """Points on logarithmic axes; those with a number that is zero, or nothing beside the others, are left out.
 
     Attributes:
         points: The points.
@@ -46,7 +48,8 @@ class Scatter(Picture):
     @property
     def seen(self) -> list[Point]:
         """Points that lie on the axes."""
-        return [point for point in self.points if point.x > 0 and point.y > 0]
+        least_x, least_y = (_NOTHING * max((getattr(p, k) for p in self.points), default=0.0) for k in "xy")
+        return [p for p in self.points if p.x > 0 and p.y > 0 and p.x >= least_x and p.y >= least_y]
 
     def _colours(self) -> dict[str, str]:
         kinds = dict.fromkeys(point.kind for point in self.seen)

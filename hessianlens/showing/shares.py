@@ -39,7 +39,9 @@ class Shares(Picture):
         shares: The pieces, from left to right.
         label: What the whole is.
 
-    >>> Shares((Share("negative", 0.25, "25 %", "red"), Share("positive", 0.75, "75 %", "blue")), "").svg().count("<rect")
+    >>> Shares((Share("negative", 0.25, "25 %", "red"), Share("positive", 0.75, "75 %", "blue")), "").svg().count(
+    ...     "<rect"
+    ... )
     4
     """
 

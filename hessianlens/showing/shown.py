@@ -99,12 +99,13 @@ class Listed(Shown):
 
 
 def texts(rows: Sequence[Mapping[str, Any]]) -> Cells:
-    """Rows as texts, numbers with few digits.
+    """Rows as texts, numbers with few digits; a column in which nothing stands is left out.
 
     >>> texts([{"block": "q", "norm": 1.23456, "exact": True}])
     (['block', 'norm', 'exact'], [['q', '1.23', 'yes']])
     """
-    columns = list(dict.fromkeys(key for row in rows for key in row))
+    named = dict.fromkeys(key for row in rows for key in row)
+    columns = [key for key in named if any(_text(row.get(key)) for row in rows)]
     return columns, [[_text(row.get(column)) for column in columns] for row in rows]
 
 

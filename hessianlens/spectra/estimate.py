@@ -20,6 +20,8 @@ EXACT_METHODS = ("exact", "basis", "dense")
 """No sampling: the operator's own answer, every basis vector, or the dense matrix."""
 
 
+_DRAWN = 400
+"""Entries of a vector that are drawn, evenly over their sizes."""
 FEW = 10
 """Fewer samples than this are said to be few: what is rare in them may not have been seen at all."""
 
@@ -215,11 +217,10 @@ class VectorEstimate(Listed):
 
     def _picture(self, asked: bool) -> Picture | None:
         """The entries by size, in their intervals."""
-        values, order = self.value.double().sort()
-        shown = order[_spread_out(len(order))]
-        band = [end.double()[shown].tolist() for end in self.interval()] if not self.exact else [[], []]
-        places = [float(k) for k in _spread_out(len(order)).tolist()]
-        return Curve(places, values[_spread_out(len(order))].tolist(), "entries by size", "value", *band)
+        order = self.value.argsort()
+        kept = torch.linspace(0, len(order) - 1, min(len(order), _DRAWN)).round().long()
+        low, high = ([] if self.exact else end[order][kept].tolist() for end in self.interval())
+        return Curve(kept.double().tolist(), self.value[order][kept].tolist(), "entries by size", "value", low, high)
 
     def __str__(self) -> str:
         low, high = float(self.value.min()), float(self.value.max())
@@ -229,11 +230,6 @@ class VectorEstimate(Listed):
         return f"{len(self)} values in [{low:.4g}, {high:.4g}] (95 % intervals of ± {widest:.2g} or less, {counted})"
 
     __repr__ = __str__
-
-
-def _spread_out(count: int, most: int = 400) -> Tensor:
-    """At most so many of the numbers 0 .. count - 1, evenly."""
-    return torch.linspace(0, count - 1, min(count, most)).round().long()
 
 
 def mean_and_stderr(samples: Float[Tensor, "samples n"]) -> tuple[Float[Tensor, "n"], Float[Tensor, "n"]]:

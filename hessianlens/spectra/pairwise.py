@@ -54,7 +54,9 @@ class Heterogeneity(Listed):
         return Estimate(value, float(self.stderr[i, j]), mean.probes, mean.seed, mean.method)
 
     def _records(self) -> list[dict[str, Any]]:
-        return [{"row": r, "column": c, "score": self.score, **self[r, c].row()} for r in self.names for c in self.names]
+        return [
+            {"row": r, "column": c, "score": self.score, **self[r, c].row()} for r in self.names for c in self.names
+        ]
 
     def _picture(self, asked: bool) -> Picture:
         """The score of every pair."""

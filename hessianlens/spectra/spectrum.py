@@ -40,9 +40,9 @@ class DensityCurve(Listed):
     def _picture(self, asked: bool) -> Picture:
         """The density on a logarithmic axis, with two standard errors to either side."""
         spread = bool(torch.isfinite(self.stderr).all() and (self.stderr > 0).any())
-        band = [(self.value - 2 * self.stderr).clamp_min(0), self.value + 2 * self.stderr] if spread else []
-        ends = [end.tolist() for end in band] or [[], []]
-        return Curve(self.grid.tolist(), self.value.tolist(), "eigenvalue", "density", *ends, log=True)
+        low, high = (self.value - 2 * self.stderr).clamp_min(0).tolist(), (self.value + 2 * self.stderr).tolist()
+        drawn = (low, high) if spread else ((), ())
+        return Curve(self.grid.tolist(), self.value.tolist(), "eigenvalue", "density", drawn[0], drawn[1], log=True)
 
     def __repr__(self) -> str:
         low, high = float(self.grid[0]), float(self.grid[-1])

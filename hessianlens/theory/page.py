@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -87,7 +87,7 @@ def _tokens(H: AttentionHessian) -> str:
     return f"{sequences} sequence{'s' if sequences > 1 else ''} of {tokens} tokens{carrying}"
 
 
-def _short(H: AttentionHessian, rows: Sequence[dict[str, float]], spectra: Sequence[Spectrum]) -> list[tuple[str, str]]:
+def _short(H: AttentionHessian, rows: Sequence[dict[str, Any]], spectra: Sequence[Spectrum]) -> list[tuple[str, str]]:
     total = sum(row["full"] ** 2 for row in rows) or 1.0
     top = max(rows, key=lambda row: row["full"])
     both = 1 if top["row"] == top["column"] else 2
@@ -95,8 +95,8 @@ def _short(H: AttentionHessian, rows: Sequence[dict[str, float]], spectra: Seque
     found = [
         (
             "Where it sits",
-            f"The block {top['row']}, {top['column']} holds {100 * both * top['full'] ** 2 / total:.0f} % of the squared "
-            f"norm of the Hessian (norm {short(top['full'])} of {short(math.sqrt(total))}).",
+            f"The block {top['row']}, {top['column']} holds {100 * both * top['full'] ** 2 / total:.0f} % of the "
+            f"squared norm of the Hessian (norm {short(top['full'])} of {short(math.sqrt(total))}).",
         ),
         (
             "Gauss-Newton or not",
@@ -111,8 +111,8 @@ def _short(H: AttentionHessian, rows: Sequence[dict[str, float]], spectra: Seque
             (
                 "Negative curvature",
                 f"{whole.negative} of {len(whole.values)} eigenvalues ({share:.0f} %) are negative and carry "
-                f"{100 * whole.negative_mass:.1f} % of all curvature; they reach from {short(float(whole.values[0]))} to "
-                f"{short(float(whole.values[-1]))}.",
+                f"{100 * whole.negative_mass:.1f} % of all curvature; they reach from {short(float(whole.values[0]))} "
+                f"to {short(float(whole.values[-1]))}.",
             )
         )
     entropies = [row["entropy"] for head in H.heads for row in head.rows() if row["entropy"] is not None]
@@ -128,13 +128,13 @@ def _short(H: AttentionHessian, rows: Sequence[dict[str, float]], spectra: Seque
     return found
 
 
-def _blocks(H: AttentionHessian, rows: Sequence[dict[str, float]]) -> Section:
+def _blocks(H: AttentionHessian, rows: Sequence[dict[str, Any]]) -> Section:
     maps = [Figure(_map(H, part), f"{part}: norm of every block") for part in ("full", "outer", "functional")]
     columns = ["block", "size", *LAYER_PARTS]
     cells = [
         [
             f"{row['row']}, {row['column']}",
-            f"{math.prod(row['row_shape'])} x {math.prod(row['column_shape'])}",  # type: ignore[arg-type]
+            f"{math.prod(row['row_shape'])} x {math.prod(row['column_shape'])}",
             *(short(row[part], 4) for part in LAYER_PARTS),
         ]
         for row in rows
@@ -196,15 +196,16 @@ def _pairs(H: AttentionHessian) -> Iterator[Section]:
     found = {h: eigenvalue_pairs(H, h) for h in heads}
     pictures = [Figure(pairs._picture(asked=True), f"head {h}: {pairs!r}") for h, pairs in found.items()]
     told = (
-        "Queries and keys meet only as a product. This gives the Hessian a part whose eigenvalues come in pairs, one up "
-        "and one down: it bends the loss downwards along as many directions as upwards, whatever the data."
+        "Queries and keys meet only as a product. This gives the Hessian a part whose eigenvalues come in pairs, one "
+        "up and one down: it bends the loss downwards along as many directions as upwards, whatever the data."
     )
     yield Section("Pairs of queries and keys", [told, Side(pictures)])
 
 
 def _attention(heads: Sequence[HeadState]) -> Section:
     columns = ["head", "sequence", "entropy", "mean largest weight", "largest score", "|M_1|", "|M_2|"]
-    cells, maps = [], []
+    cells: list[list[str]] = []
+    maps: list[Figure] = []
     for h, head in enumerate(heads[:_MOST_HEADS]):
         moments = _moments(head)
         for row in head.rows()[:_MOST_SEQUENCES]:
@@ -214,11 +215,11 @@ def _attention(heads: Sequence[HeadState]) -> Section:
             if len(maps) < _MOST_MAPS:
                 maps.append(Figure(attention_picture(head.weights[s].detach(), f"head {h}, sequence {s}")))
     told = (
-        "Each row is a token that looks, each column one that it looks at. M_1 is the mean token a row sees and M_2 the "
-        "covariance of what it sees, of which the query and key blocks are made: where attention settles on one token, "
-        "M_2 vanishes and they with it. Norms are means over the rows, the entropy is in nats."
+        "Each row is a token that looks, each column one that it looks at. M_1 is the mean token a row sees and M_2 "
+        "the covariance of what it sees, of which the query and key blocks are made: where attention settles on one "
+        "token, M_2 vanishes and they with it. Norms are means over the rows, the entropy is in nats."
     )
-    return Section("What attention looks at", [told, Side(maps), Table(columns, cells)])
+    return Section("What attention looks at", [told, Side(maps, small=True), Table(columns, cells)])
 
 
 def _moments(head: HeadState) -> list[tuple[float | None, float | None]]:
@@ -234,7 +235,7 @@ def _moments(head: HeadState) -> list[tuple[float | None, float | None]]:
 def _algebra(H: AttentionHessian) -> Section:
     names = list(H.full.rows)
     shown = [(r, c) for k, r in enumerate(names) for c in names[k:]][:12]
-    lines = [f"[{r!r}, {c!r}] = {H.full[r, c].algebra()}" for r, c in shown]  # type: ignore[attr-defined]
+    lines = [f"[{r!r}, {c!r}] = {H.full[r, c].algebra()}" for r, c in shown]
     told = (
         "No block is kept as a matrix: each is a sum over sequences s and tokens i of small factors. a, b are row and "
         "column of the weight that the rows belong to, c, d those of the other."
@@ -243,5 +244,5 @@ def _algebra(H: AttentionHessian) -> Section:
 
 
 def _repeating() -> Section:
-    code = 'H = hessianlens.attention_hessian(layer, X, loss)\nH.page("layer.html")\nH.full["Q", "Q"].trace()\nH.to_frame()'
+    code = 'H = hessianlens.attention_hessian(layer, X, loss)\nH.page("layer.html")\nH.to_frame()'
     return Section("How to repeat it", ["Nothing on this page was drawn at random.", Code(code)])
