@@ -31,6 +31,8 @@ _EXAMPLES = """[bold]Examples[/bold]
 
 [cyan]hessianlens inspect ./my-model --data text.txt --length 64 --max-memory 2GB --csv blocks.csv[/cyan]
 
+[cyan]hessianlens inspect ./my-model --data text.txt --budget 5m --html page.html[/cyan]    a page to look at
+
 [cyan]hessianlens inspect config:gpt2 --sequences 1 --length 64 --budget 5m[/cyan]    an answer in time
 
 [cyan]hessianlens inspect ./my-model --data batch.pt --blocks "layer11.*" --method exact --resume norms.jsonl[/cyan]
@@ -103,6 +105,10 @@ def inspect_model(
         list[str] | None, typer.Option(help="Also extremal eigenvalues and inertia of this block; may be repeated.")
     ] = None,
     csv: Annotated[Path | None, typer.Option(help="Write the table to this file.")] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option(help="Write a page to this file: the blocks that matter, spectra, heads, attention maps."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Measure the curvature of a model, block by block.
@@ -139,8 +145,9 @@ def inspect_model(
         )
         for pattern in spectrum or ():
             check_pattern(pattern)
-        if csv is not None:
-            check_writable(csv)
+        for option, file in (("csv", csv), ("html", html)):
+            if file is not None:
+                check_writable(file, option)
         with waiting("Loading the libraries"):
             from hessianlens.inspect.inspection import Measurement, write_csv
             from hessianlens.inspect.opened import open_model
@@ -152,7 +159,9 @@ def inspect_model(
             _print_forecast(opened, as_json)
             return
         # The budget is for the whole command, loading included.
-        measurement = Measurement(opened, pairs, tuple(spectrum or ()), Deadline(settings.seconds, started))
+        measurement = Measurement(
+            opened, pairs, tuple(spectrum or ()), Deadline(settings.seconds, started), with_page=html is not None
+        )
         with product_bar() as bar:
             measurement.run(BarWatch(bar))
         if as_json:
@@ -161,6 +170,11 @@ def inspect_model(
             _print_table(measurement)
         if csv is not None:
             write_csv(measurement.table, csv)
+        if html is not None and measurement.table.rows:
+            more = [*(["--pairs"] if pairs else []), *(w for name in spectrum or () for w in ("--spectrum", name))]
+            with product_bar() as bar:
+                measurement.page(html, BarWatch(bar), settings.command(*more, "--html", str(html)))
+            typer.echo(f"Page: {html}", err=as_json)
     if measurement.interrupted:
         done = f"{len(measurement.table.rows)} of {measurement.table.expected} blocks are measured"
         stop(f"interrupted; {done}, and shown.", INTERRUPTED)

@@ -115,21 +115,11 @@ def _command(names: Sequence[str], preset: str, settings: Sequence[str]) -> str:
 
 
 def _summarise(results: Sequence[Result], ledger: Ledger | None, page: Path) -> None:
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
-
+    from hessianlens.cli.run_display import print_findings
     from hessianlens.lab.report.claims import ledger_summary
     from hessianlens.lab.report.names import short_name
     from hessianlens.lab.telling import findings_of
 
-    table = Table.grid(padding=(0, 2))
-    table.add_column(style="cyan", no_wrap=True)
-    table.add_column()
-    for result in results:
-        table.add_row(escape(short_name(result.experiment)), escape(findings_of(result).sentences(result)[0]))
-    if ledger is not None:
-        table.add_row("Claims", escape(ledger_summary(ledger)))
-    console = Console(highlight=False)
-    console.print(table)
-    console.print(f"\nPage: {page}", soft_wrap=True, markup=False)
+    told = {short_name(result.experiment): findings_of(result).sentences(result)[:1] for result in results}
+    print_findings(told | ({"Claims": [ledger_summary(ledger)]} if ledger is not None else {}))
+    typer.echo(f"\nPage: {page}")

@@ -22,7 +22,14 @@ from hessianlens.cli.options import (
     Settings,
     StoreFile,
 )
-from hessianlens.cli.run_display import print_catalogue, print_failures, print_forecast, print_outcome, print_published
+from hessianlens.cli.run_display import (
+    print_catalogue,
+    print_failures,
+    print_findings,
+    print_forecast,
+    print_outcome,
+    print_published,
+)
 from hessianlens.cli.running import (
     STORE,
     catalogue,
@@ -108,6 +115,7 @@ def reproduce_figures(
         print_outcome(progress, exponents, pictures)
         if published is not None:
             print_published(compared, published.path)
+        _tell(results)
     if failures:
         print_failures(failures)
         stop(f"{len(failures)} cells failed; all others are kept in {store}.", FINDING)
@@ -135,6 +143,16 @@ def _forecast(plans: Sequence[Plan], path: Path, jobs: int, as_json: bool) -> No
         typer.echo(json.dumps(_outcome(progress, [], [], {}, [], {}, path), indent=2))
     else:
         print_forecast(progress)
+
+
+def _tell(results: Sequence[Result]) -> None:
+    """What was found, at the end, where it is read."""
+    from hessianlens.lab.telling import findings_of
+
+    told = {result.experiment: findings_of(result).sentences(result) for result in results}
+    if any(told.values()):
+        typer.echo("\nWhat was found")
+        print_findings(told)
 
 
 def _exponents(results: Sequence[Result]) -> list[dict[str, Any]]:

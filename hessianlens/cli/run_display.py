@@ -58,7 +58,7 @@ def _tried(tally: Tally) -> int:
 
 def _left(seconds: float | None, workers: int) -> str:
     if seconds is None:
-        return ""
+        return "time left not known yet"
     return f"{duration(seconds / workers)} left" if seconds > 0 else ""
 
 
@@ -134,13 +134,40 @@ def print_forecast(progress: Progress) -> None:
 
 
 def print_catalogue(entries: Sequence[dict[str, Any]], path: Path) -> None:
-    """The experiments, with the size of each preset."""
+    """The experiments, with the size of each preset; words wrap where the terminal ends."""
+    from rich.console import Console
+    from rich.padding import Padding
+    from rich.text import Text
+
+    console = Console(highlight=False)
     for entry in entries:
         sizes = [(name, entry["presets"][name]) for name in entry["presets"]]
         told = "; ".join(f"{name}: {size['cells']} cells, {duration(size['seconds'])}" for name, size in sizes)
-        typer.secho(entry["experiment"], bold=True, nl=False)
-        typer.echo(f" - {entry['source']}\n    {entry['question']}\n    {told}")
-    typer.echo(f"Times are processor times of all cells, as measured in earlier runs ({path}).")
+        console.print(Text.assemble((entry["experiment"], "bold"), f" - {entry['source']}"))
+        for words in (entry["question"], told):
+            console.print(Padding(Text(words), (0, 0, 0, 4)))
+    console.print(
+        Text(
+            f"Times are processor times of all cells, as measured in earlier runs ({path}); of presets that have not "
+            "run here as they typically take on one core of a laptop."
+        )
+    )
+
+
+def print_findings(told: Mapping[str, Sequence[str]]) -> None:
+    """What was found, by the name of a figure."""
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="cyan", no_wrap=True)
+    table.add_column()
+    for name, sentences in told.items():
+        for number, sentence in enumerate(sentences):
+            table.add_row(escape(name) if number == 0 else "", escape(sentence))
+    if told:
+        Console(highlight=False).print(table)
 
 
 def print_failures(failures: Sequence[Failure]) -> None:

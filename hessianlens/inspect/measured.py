@@ -5,12 +5,17 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import torch
 
 from hessianlens.errors import check_number, check_seed, check_whole, expect
 from hessianlens.inspect.blockwise import within_memory
+from hessianlens.inspect.closer.look import SECONDS, look_closer
+from hessianlens.inspect.page.subject import subject_of
 from hessianlens.inspect.table import CurvatureTable, Row
+from hessianlens.inspect.writable import check_writable
 from hessianlens.memory import memory_errors_explained
 from hessianlens.network.kept_norms import KeptNorms
 from hessianlens.network.norm_run import PROBES, NormRun
@@ -19,6 +24,8 @@ from hessianlens.network.operators import Pattern
 from hessianlens.network.watch import Deadline, Watch, terminations_interrupt, watching
 from hessianlens.parts import PARTS, check_parts, norm_method
 from hessianlens.problems import Block, Problem, check_problem
+from hessianlens.showing import Listed, Picture
+from hessianlens.showing.shown import Cells
 from hessianlens.sizes import parse_time, readable_time
 from hessianlens.spectra.estimate import ends_in_percent
 
@@ -27,7 +34,7 @@ BUDGET, RTOL = 300.0, 0.05
 
 
 @dataclass(frozen=True, eq=False)
-class Measured:
+class Measured(Listed):
     """What is known about the blocks of a problem.
 
     Attributes:
@@ -39,6 +46,8 @@ class Measured:
         budget: Time that it was given; None if it was given probes.
         interrupted: Whether it was ended from outside.
         dtype: Precision of the numbers.
+        problem: What was measured.
+        seed: Seed of the probes.
     """
 
     norms: BlockNorms
@@ -49,6 +58,8 @@ class Measured:
     budget: float | None
     interrupted: bool
     dtype: torch.dtype
+    problem: Problem
+    seed: int
 
     @property
     def table(self) -> CurvatureTable:
@@ -74,6 +85,48 @@ class Measured:
             f"{len(self.blocks) - len(self.left_out)} of {len(self.blocks)} blocks, {self.products} products in "
             f"{readable_time(self.seconds)}{within}{ended}{widest}{left}."
         )
+
+    def _records(self) -> list[dict[str, Any]]:
+        return self.table.records()
+
+    def _heading(self) -> str:
+        return self.summary
+
+    def _cells(self) -> Cells:
+        return self.norms._cells()
+
+    def _picture(self, asked: bool) -> Picture | None:
+        """The norms with their intervals."""
+        return self.norms._picture(asked)
+
+    def page(
+        self, path: str | os.PathLike[str], *, budget: str | float | None = None, progress: bool | Watch = True
+    ) -> Path:
+        """Write a page about the model, in one file that asks for nothing from elsewhere.
+
+        What the norms leave open is looked at for it: gradients, attention, eigenvalues and spectra of the blocks that
+        matter, then of the others, until time is up. The page says what was left out.
+
+        Args:
+            path: The file.
+            budget: Time for the closer look, in seconds or such as "5m"; a minute by default.
+            progress: Show a bar.
+        """
+        from hessianlens.inspect.page.document import model_page  # which asks everything of this class
+
+        target = check_writable(Path(path), "page")
+        with watching(progress) as watch:
+            deadline = Deadline(SECONDS if budget is None else parse_time(budget))
+            watch.begin(None, deadline)
+            closer = look_closer(self.problem, self.table, deadline, seed=self.seed, watch=watch)
+        precision = str(self.dtype).removeprefix("torch.")
+        how = f"seed {self.seed}, {precision} on {self.problem.device}"
+        code = (
+            "problem = hessianlens.problem(model, data, loss)\n"
+            f"measured = hessianlens.measure(problem, budget={self.budget}, seed={self.seed})\n"
+            'measured.page("page.html")'
+        )
+        return model_page(subject_of(self.problem, how, code, self.table.advice()), self, closer).write(target)
 
     def __str__(self) -> str:
         return f"{self.norms}\n{self.summary}"
@@ -139,6 +192,8 @@ def measure(
         sketched = rtol if method == "sketch" else None
         run = NormRun(fitted, chosen, parts, seed=seed, method=method, rtol=sketched, watch=watch, kept=kept)
         interrupted = run_until(run, deadline, probes, rtol)
+        if not interrupted:
+            watch.end()
     return outcome(run, deadline, interrupted)
 
 
@@ -149,11 +204,12 @@ def run_until(run: NormRun, deadline: Deadline, probes: int | None, rtol: float)
             run.solve(probes or PROBES)
             if deadline.seconds is None:
                 assert probes is not None
-                run.watch.begin(sum(min(probes, block.numel) for block in run.sampled), deadline)
+                if run.sampled:
+                    run.watch.begin(sum(min(probes, block.numel) for block in run.sampled), deadline)
                 run.sample(probes)
                 if run.rtol is not None:
                     run.narrow()
-            else:
+            elif run.sampled:
                 run.watch.begin(None, deadline)
                 run.refine(deadline, rtol, probes)
     except KeyboardInterrupt:
@@ -172,6 +228,8 @@ def outcome(run: NormRun, deadline: Deadline, interrupted: bool) -> Measured:
         budget=deadline.seconds,
         interrupted=interrupted,
         dtype=run.problem.dtype,
+        problem=run.problem,
+        seed=run.seed,
     )
 
 

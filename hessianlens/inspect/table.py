@@ -156,6 +156,20 @@ class CurvatureTable:
             for row in self.rows
         ]
 
+    def records(self) -> list[dict[str, Any]]:
+        """Rows as plain numbers and texts, one level deep: a column of a file or of a frame each."""
+        return [self._record(row) for row in self.rows]
+
+    def _record(self, row: Row) -> dict[str, Any]:
+        found: dict[str, Any] = {"block": row.name, "parameters": row.parameters}
+        for part, norm in row.norms.items():
+            low, high = norm.interval()
+            found[part] = norm.value
+            found |= {f"{part}_stderr": norm.stderr, f"{part}_low": low, f"{part}_high": high}
+            found[f"{part}_method"] = norm.method
+        scale = self.scales.get(row.name)
+        return {**found, "functional_over_outer": self.ratio(row), "rms_eigenvalue": row.rms, "scale": scale}
+
     def to_csv(self) -> str:
         """A line a block, a column a number."""
         parts = list(dict.fromkeys(part for row in self.rows for part in row.norms))
@@ -164,11 +178,8 @@ class CurvatureTable:
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow([*head, "functional_over_outer", "rms_eigenvalue", "scale"])
-        for row in self.rows:
-            norms = [row.norms[part] for part in parts]
-            found = [x for e in norms for x in (e.value, e.stderr, *e.interval(), e.method)]
-            name, scale = spreadsheet_text(row.name), self.scales.get(row.name)
-            writer.writerow([name, row.parameters, *found, self.ratio(row), row.rms, scale])
+        for record in self.records():
+            writer.writerow([spreadsheet_text(value) for value in record.values()])
         return text.getvalue()
 
 

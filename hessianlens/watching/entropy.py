@@ -81,7 +81,7 @@ class _Every(AttentionCalls):
         self._found = found
         super().__init__()
 
-    @property  # type: ignore[override]
+    @property
     def last(self) -> Call | None:
         """None is kept."""
         return None

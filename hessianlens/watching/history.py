@@ -9,18 +9,20 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
-from hessianlens.errors import InputError, needs_extra, shown
+from hessianlens.errors import InputError, check_that, shown
 from hessianlens.files import spreadsheet_text, write_whole
+from hessianlens.showing import Listed, Picture
+from hessianlens.watching.page import document, timeline
 from hessianlens.watching.record import MODEL, Reading, Record
 from hessianlens.watching.store import RecordFile
 
 if TYPE_CHECKING:
-    from pandas import DataFrame
+    from matplotlib.axes import Axes
 
 Series = tuple[list[int], list[Reading]]
 
 
-class History(Sequence[Record]):
+class History(Listed, Sequence[Record]):
     """What was measured along a run.
 
     ``history[-1]`` is the last record; ``history["layer0.attn.q", "top"]`` the steps and readings of one quantity, and
@@ -40,7 +42,7 @@ class History(Sequence[Record]):
     """
 
     def __init__(self, records: Sequence[Record] = ()) -> None:
-        self._records = list(records)
+        self._kept = list(records)
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> History:
@@ -53,8 +55,8 @@ class History(Sequence[Record]):
 
     def add(self, record: Record) -> None:
         """Append a record; those at its step and behind it belonged to a run that was taken back."""
-        self._records = [earlier for earlier in self._records if earlier.step < record.step]
-        self._records.append(record)
+        self._kept = [earlier for earlier in self._kept if earlier.step < record.step]
+        self._kept.append(record)
 
     @overload
     def __getitem__(self, key: int) -> Record: ...
@@ -64,50 +66,43 @@ class History(Sequence[Record]):
     def __getitem__(self, key: str | tuple[str, str]) -> Series: ...
     def __getitem__(self, key: Any) -> Any:
         if isinstance(key, slice):
-            return History(self._records[key])
+            return History(self._kept[key])
         if isinstance(key, (str, tuple)):
             owner, quantity = (MODEL, key) if isinstance(key, str) else key
             return self._series(owner, quantity)
-        return self._records[key]
+        return self._kept[key]
 
     def _series(self, owner: str, quantity: str) -> Series:
-        having = [record for record in self._records if quantity in record.numbers.get(owner, {})]
+        having = [record for record in self._kept if quantity in record.numbers.get(owner, {})]
         if not having:
             known = ", ".join(f"{o}: {' '.join(q)}" for o, q in list(self.names().items())[:8])
             raise KeyError(f"{(owner, quantity)!r}, expected one of what was measured ({known})")
         return [record.step for record in having], [record.numbers[owner][quantity] for record in having]
 
     def __len__(self) -> int:
-        return len(self._records)
+        return len(self._kept)
 
     def __iter__(self) -> Iterator[Record]:
-        return iter(self._records)
+        return iter(self._kept)
 
     def names(self) -> dict[str, list[str]]:
         """What was measured: quantities by what they belong to."""
         found: dict[str, dict[str, None]] = {}
-        for record in self._records:
+        for record in self._kept:
             for owner, readings in record.numbers.items():
                 found.setdefault(owner, {}).update(dict.fromkeys(readings))
         return {owner: list(quantities) for owner, quantities in found.items() if quantities}
 
-    def rows(self) -> list[dict[str, float]]:
-        """A dictionary a record: step, times and every number by its flat name."""
+    def _records(self) -> list[dict[str, Any]]:
+        """A row a record: step, times and every number by its flat name."""
         return [
             {"step": r.step, "trained": r.trained, "cost": r.cost, "products": r.products, **r.flat()}
-            for r in self._records
+            for r in self._kept
         ]
-
-    def to_frame(self) -> DataFrame:
-        """A pandas frame, a row a record, indexed by step."""
-        with needs_extra("watch", "to_frame"):
-            import pandas
-        rows = self.rows()
-        return pandas.DataFrame(rows).set_index("step") if rows else pandas.DataFrame()
 
     def to_csv(self, path: str | os.PathLike[str] | None = None) -> str:
         """A line a record, a column a number; also written to a file if one is named."""
-        rows = self.rows()
+        rows = self._records()
         columns = list(dict.fromkeys(name for row in rows for name in row)) or ["step"]
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
@@ -120,8 +115,33 @@ class History(Sequence[Record]):
                 raise InputError(f"path: cannot write '{path}' ({error.strerror}).") from error
         return text.getvalue()
 
+    def plot(self, ax: Axes | None = None, quantity: str | None = None) -> Axes:
+        """One quantity along the run, a line for everything that it was measured of; needs matplotlib.
+
+        Args:
+            ax: Axes to draw on; those of a new figure if omitted.
+            quantity: Such as "top" or "entropy_share"; by default "sharpness" with its edge, if that was measured, or
+                "top".
+        """
+        check_that(len(self) > 0, "history", self, "at least one record")
+        return timeline(self, quantity or self._main()).plot(ax)
+
+    def _main(self) -> str:
+        measured = {quantity for quantities in self.names().values() for quantity in quantities}
+        return next(q for q in ("sharpness", "top", *sorted(measured)) if q in measured)
+
+    def _picture(self, asked: bool) -> Picture | None:
+        return timeline(self, self._main()) if any(self.names().values()) else None
+
+    def _heading(self) -> str:
+        return repr(self)
+
+    def page(self, path: str | os.PathLike[str], title: str = "A training run") -> Path:
+        """A self-contained page with the timelines of everything that was measured."""
+        return document(self, title).write(path)
+
     def __repr__(self) -> str:
-        if not self._records:
+        if not self._kept:
             return "History of 0 records"
-        first, last = self._records[0].step, self._records[-1].step
+        first, last = self._kept[0].step, self._kept[-1].step
         return f"History of {len(self)} records, steps {first} to {last}: {', '.join(self.names())}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from hessianlens.errors import MissingExtra, needs_extra
+from hessianlens.errors import needs_extra
 
 if TYPE_CHECKING:
     from hessianlens.watching.monitor import Monitor
@@ -16,7 +16,10 @@ def lightning_callback(monitor: Monitor) -> Any:
     class MonitorCallback(_base()):  # type: ignore[misc]
         """Calls `Monitor.step` after every batch that ended in a step of the optimiser."""
 
-        _last = -1
+        _last = 0
+
+        def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+            self._last = int(trainer.global_step)
 
         def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
             step = int(trainer.global_step)
@@ -35,9 +38,6 @@ def _base() -> type:
     try:
         from lightning.pytorch.callbacks import Callback
     except ModuleNotFoundError:
-        try:
-            with needs_extra("watch", "a callback of Lightning"):
-                from pytorch_lightning.callbacks import Callback
-        except MissingExtra:
-            raise
+        with needs_extra("watch", "a callback of Lightning"):
+            from pytorch_lightning.callbacks import Callback
     return Callback

@@ -15,34 +15,12 @@ from hessianlens.spectra import Estimate, LeadingEigenpair, SpectralDensity, den
 from hessianlens.spectra.lengths import norm_from_lengths
 from hessianlens.spectra.products import LinearOperator
 from hessianlens.spectra.signs import inertia_of
+from hessianlens.watching.choices import Effort
 from hessianlens.watching.edge import Edge
 from hessianlens.watching.entropy import attention_spreads
 from hessianlens.watching.record import MODEL, Reading
 
-QUANTITIES = ("top", "trace", "norm", "negative", "gradient", "weight", "entropy", "edge")
-"""What can be watched."""
 _FROM_SPECTRUM = ("trace", "norm", "negative")
-
-
-@dataclass(frozen=True)
-class Effort:
-    """How much goes into the numbers of one matrix.
-
-    Attributes:
-        probes: Random vectors for trace, norm and negative share; the same at every measurement.
-        steps: Lanczos steps from each; each is one product.
-        tol: Residual of the largest eigenvalue over its size.
-        most: Products for the largest eigenvalue at most.
-        seed: Seed of the vectors.
-        warm: Whether the search for an eigenvalue begins where the last one ended.
-    """
-
-    probes: int = 4
-    steps: int = 6
-    tol: float = 0.05
-    most: int = 60
-    seed: int = 0
-    warm: bool = True
 
 
 class Counted:
@@ -63,7 +41,7 @@ class Measuring:
     """Measures one model again and again; the eigenvectors that it found last are where it begins the next time.
 
     Attributes:
-        quantities: Among `QUANTITIES`.
+        quantities: Among `hessianlens.watching.choices.QUANTITIES`.
         effort: How much goes into them.
         vectors: By matrix, the eigenvector found last.
         products: Products with Hessians so far.
@@ -111,7 +89,8 @@ class Measuring:
             found["norm"] = Reading.of(exact or norm_from_lengths(lengths, seed=spectrum.seed))
         if "negative" in self.quantities:
             signs = inertia_of(spectrum)
-            found["negative"] = _share(signs.negative)
+            # A few steps do not tell on which side of zero the smallest eigenvalues lie: the interval says so.
+            found["negative"] = _share(signs.negative, signs.bounds)
             found["negative_mass"] = _share(signs.mass)
         return found
 
@@ -202,8 +181,10 @@ def _times(estimate: Estimate, factor: float) -> Reading:
     return Reading(factor * estimate.value, factor * low, factor * high)
 
 
-def _share(estimate: Estimate) -> Reading:
+def _share(estimate: Estimate, bounds: tuple[float, float] | None = None) -> Reading:
     low, high = estimate.interval()
+    if bounds is not None:
+        low, high = min(low, bounds[0]), max(high, bounds[1])
     return Reading(estimate.value, max(low, 0.0), min(high, 1.0))
 
 

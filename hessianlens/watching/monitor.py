@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from hessianlens.errors import InputError, check_choice, check_flag, check_number, check_that, check_whole, expect
+from hessianlens.errors import InputError, check_flag, check_that, check_whole, expect
 from hessianlens.memory.limits import lacks_memory
 from hessianlens.models.adapters import problem as make_problem
 from hessianlens.problems import Block, Problem
+from hessianlens.watching.choices import QUANTITIES, check_quantities, make_effort
 from hessianlens.watching.edge import Edge, edge_of, plain
 from hessianlens.watching.history import History
 from hessianlens.watching.live import LiveProblem
-from hessianlens.watching.measuring import QUANTITIES, Effort, Measuring, everything
+from hessianlens.watching.measuring import Measuring, everything
 from hessianlens.watching.pacing import Clock, Pace
 from hessianlens.watching.record import Readings, Record
 from hessianlens.watching.sinks import Sink, csv_sink, store_sink, tensorboard_sink, wandb_sink
@@ -26,6 +27,9 @@ from hessianlens.watching.store import RecordFile
 from hessianlens.watching.untouched import untouched
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from matplotlib.axes import Axes
     from pandas import DataFrame
 
 
@@ -118,7 +122,7 @@ class Monitor:
         clock: Clock = time.perf_counter,
     ) -> None:
         self.pace = Pace(every, overhead, clock)
-        self._measuring = Measuring(_chosen(quantities), _effort(probes, steps, tol, warm, seed))
+        self._measuring = Measuring(check_quantities(quantities), make_effort(probes, steps, tol, seed=seed, warm=warm))
         check_flag("whole", whole)
         with untouched():
             self._live = LiveProblem(_problem(problem, data, loss))
@@ -220,13 +224,24 @@ class Monitor:
 
     # --- what was measured -------------------------------------------------------------------------------------------
 
-    def rows(self) -> list[dict[str, float]]:
+    def rows(self) -> list[dict[str, Any]]:
         """A dictionary a record."""
         return self.history.rows()
 
     def to_frame(self) -> DataFrame:
         """A pandas frame, a row a record."""
         return self.history.to_frame()
+
+    def plot(self, ax: Axes | None = None, quantity: str | None = None) -> Axes:
+        """One quantity along the run; needs matplotlib. Arguments as for `History.plot`."""
+        return self.history.plot(ax, quantity)
+
+    def page(self, path: str | os.PathLike[str], title: str = "A training run") -> Path:
+        """A self-contained page with all timelines."""
+        return self.history.page(path, title)
+
+    def _repr_html_(self) -> str:
+        return self.history._repr_html_()
 
     def __repr__(self) -> str:
         return repr(self.history).replace("History of", "Monitor of").replace("records, steps", "records at steps")
@@ -253,21 +268,6 @@ def _problem(given: Problem | nn.Module, data: object, loss: Any) -> Problem:
     check_that(isinstance(given, nn.Module), "problem", given, "a Problem, or an nn.Module with data")
     expect(data is not None, "data: got none, expected the probe batch on which the model is measured.")
     return make_problem(given, data, loss)
-
-
-def _chosen(quantities: Sequence[str]) -> tuple[str, ...]:
-    asked = [quantities] if isinstance(quantities, str) else list(quantities)
-    for quantity in asked:
-        check_choice("quantities", quantity, QUANTITIES)
-    return tuple(quantity for quantity in QUANTITIES if quantity in asked)
-
-
-def _effort(probes: int, steps: int, tol: float, warm: bool, seed: int) -> Effort:
-    check_whole("probes", probes, 2, why="the interval is their spread")
-    check_whole("steps", steps, 2, why="a norm takes two")
-    check_number("tol", tol, 0.0, strictly=True)
-    check_flag("warm", warm)
-    return Effort(probes, steps, tol, seed=seed, warm=warm)
 
 
 def _sinks(csv: Any, tensorboard: Any, wandb: Any) -> list[Sink]:

@@ -47,6 +47,7 @@ class Record:
         cost: Seconds that the measurement took.
         products: Products with Hessians that it took.
         notes: What could not be measured, and why.
+        source: The checkpoint that it belongs to, by name and contents; empty for a live model.
     """
 
     step: int
@@ -56,6 +57,7 @@ class Record:
     cost: float = 0.0
     products: int = 0
     notes: tuple[str, ...] = ()
+    source: str = ""
 
     def flat(self) -> dict[str, float]:
         """One number a name: ``top`` of the model, ``layer0.attn.q/top`` of a block.
@@ -84,6 +86,7 @@ class Record:
             "cost": self.cost,
             "products": self.products,
             "notes": list(self.notes),
+            "source": self.source,
         }
 
     @classmethod
@@ -100,7 +103,7 @@ class Record:
         }
         given = {name: _number(value) for name, value in plain["given"].items()}
         rest = {name: plain[name] for name in ("trained", "cost", "products")}
-        return cls(int(plain["step"]), numbers, given, **rest, notes=tuple(plain["notes"]))
+        return cls(int(plain["step"]), numbers, given, **rest, notes=tuple(plain["notes"]), source=plain["source"])
 
 
 def _finite(value: float) -> float | None:

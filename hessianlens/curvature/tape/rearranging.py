@@ -156,3 +156,6 @@ _SINGLE: dict[str, Callable[[Call, Tensor, int], Pair]] = {
     **dict.fromkeys(("tril", "triu"), _masked),
     "expand": _repeated,
 }
+
+REARRANGING = frozenset({"cat", *_SINGLE})
+"""Names of the calls that only rearrange, repeat or sum numbers; which of them are made depends on shapes."""

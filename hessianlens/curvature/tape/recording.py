@@ -92,12 +92,19 @@ class Recording:
         values: Every tensor that depends on the leaves, by number.
         leaves: The numbers of the leaves.
         output: The number of the result; None if it depends on no leaf.
+        cut: Whether something that depends on the leaves was passed on as a constant.
     """
 
     calls: list[Call]
     values: dict[int, Tensor]
     leaves: dict[str, int]
     output: int | None
+    cut: bool = False
+
+    @property
+    def kinds(self) -> frozenset[str]:
+        """The operations that were called, and ``cut`` where a dependence ended."""
+        return frozenset(call.name for call in self.calls) | ({"cut"} if self.cut else frozenset())
 
 
 def recorded(function: Callable[[Mapping[str, Tensor]], Tensor], leaves: Mapping[str, Tensor]) -> Recording:
@@ -118,9 +125,8 @@ def recorded(function: Callable[[Mapping[str, Tensor]], Tensor], leaves: Mapping
         output = function(points)
     recorder.expect_complete(output)
     numbers = {name: recorder.number(tensor) for name, tensor in points.items()}
-    return Recording(
-        recorder.calls, recorder.values, {n: k for n, k in numbers.items() if k is not None}, recorder.number(output)
-    )
+    found = {name: number for name, number in numbers.items() if number is not None}
+    return Recording(recorder.calls, recorder.values, found, recorder.number(output), recorder.cut)
 
 
 class _Recorder(TorchDispatchMode):
@@ -130,6 +136,7 @@ class _Recorder(TorchDispatchMode):
         super().__init__()
         self.calls: list[Call] = []
         self.values: dict[int, Tensor] = {}
+        self.cut = False
         self._numbers: dict[int, int] = {}
         self._alive: list[Tensor] = []  # an object that is gone could lend its identity to another
         self._constants: dict[int, tuple[Tensor, int]] = {}
@@ -156,6 +163,7 @@ class _Recorder(TorchDispatchMode):
         if not any(id(tensor) in self._numbers for tensor in _tensors((args, named))):
             return func(*args, **named)
         if func in _CUT or _without_gradient():
+            self.cut = True
             return func(*args, **named)
         if func._schema.is_mutable:
             return self._changed(func, args, named)
@@ -233,5 +241,5 @@ def _out_of_place(func: Any) -> Any:
     return None if packet is None else getattr(packet, func._overloadname, None)
 
 
-_CUT = {torch.ops.aten.detach.default}
+_CUT = {torch.ops.aten.detach.default, torch.ops.aten._local_scalar_dense.default}
 """Autograd sees no dependence behind these."""

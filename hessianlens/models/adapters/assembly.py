@@ -67,7 +67,7 @@ def problem(
         dtype: Precision of the derivatives, float32 or float64; default: the widest of the model's, at least float32.
         device: Where they are computed; default: where the model is.
         micro_batch: Largest number of sequences differentiated at once.
-        heads: Also name every head's own part of q, k, v and o.
+        heads: Whether every head's part of q, k, v and o is among the blocks; asked for by name, it always is.
         check: Run the first batch twice and compare, to catch randomness.
         verify: With the first measurement, compare autograd's second derivatives to differences of the gradient on one
             sequence, to catch modules that hide part of their derivative; costs a few gradients of it a layer.
@@ -102,6 +102,7 @@ def problem(
         scope=partial(differentiable_twice, model),
         source=model,
         aliases=found.aliases,
+        parts=found.parts,
         verify=verify,
     )
     if check:
