@@ -41,6 +41,10 @@ class Deadline:
         """Seconds that are left."""
         return float("inf") if self.seconds is None else self.seconds - self.elapsed
 
+    def part(self, share: float) -> Deadline:
+        """A share of the time, from the same start."""
+        return Deadline(None if self.seconds is None else share * self.seconds, self._start)
+
     def allows(self, seconds: float) -> bool:
         """Whether work that takes so long would still end in time."""
         return self.left >= seconds

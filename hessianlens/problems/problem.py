@@ -16,17 +16,21 @@ import torch
 from torch import Tensor
 
 from hessianlens.checks import check_device, check_precision
-from hessianlens.errors import InputError, check_that, expect, shown
+from hessianlens.errors import InputError, check_that, expect, meant, shown
 from hessianlens.problems.batch import Batch, move
 from hessianlens.problems.block import Block
 from hessianlens.problems.selection import matches
+from hessianlens.showing import Dot, Dots, Listed, Picture
 
 Forward = Callable[[Mapping[str, Tensor], Batch], Tensor]
 BatchLoss = Callable[[Tensor, Batch], Tensor]
 
+_FIRST = 20
+"""Blocks that are drawn where nobody has asked for all of them."""
+
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Problem:
+class Problem(Listed):
     """A loss as a function of named blocks of parameters, over a fixed data set.
 
     Attributes:
@@ -65,6 +69,28 @@ class Problem:
         kind = f"{parameters:,} parameters in {len(self.blocks)} blocks, batches: {len(self.data)}"
         loss = f", loss: {self.reduction}" if self.reduction else ""
         return f"Problem({kind}, {str(self.dtype).removeprefix('torch.')} on {self.device}{loss})"
+
+    def _records(self) -> list[dict[str, Any]]:
+        return [
+            {
+                "block": block.name,
+                "shape": tuple(block.shape),
+                "entries": block.numel,
+                "norm": float(block.take(self.params[block.parameter]).norm()),
+                "parameter": block.parameter,
+                "note": block.note,
+            }
+            for block in self.blocks.values()
+        ]
+
+    def _picture(self, asked: bool) -> Picture | None:
+        """How many entries each block has: all blocks if asked for, else the first."""
+        blocks = list(self.blocks.values())[: None if asked else _FIRST]
+        if not blocks:
+            return None
+        more = f", the first {len(blocks)} of {len(self.blocks)} blocks" if len(blocks) < len(self.blocks) else ""
+        sizes = [Dot.of(float(block.numel)) for block in blocks]
+        return Dots(tuple(block.name for block in blocks), {"entries": sizes}, f"entries{more}")
 
     @property
     def dtype(self) -> torch.dtype:
@@ -112,9 +138,7 @@ class Problem:
         return found
 
     def _unknown(self, pattern: str) -> str:
-        names = list(self.blocks)
-        some = ", ".join(names[:12]) + (f", ... ({len(names)} in all)" if len(names) > 12 else "")
-        return f"blocks: nothing matches {pattern!r}; this problem has {some}."
+        return f"blocks: nothing matches {pattern!r}; {meant(pattern, self.blocks, otherwise='this problem has')}"
 
     def total_loss(self, params: Mapping[str, Tensor] | None = None) -> Tensor:
         """The loss summed over the batches."""
