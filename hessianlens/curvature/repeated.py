@@ -71,6 +71,15 @@ class _Verdict:
     kinds: frozenset[str] = frozenset()
 
 
+def may_pay(problem: Problem, batch: Batch) -> bool:
+    """Whether a tape may be worthwhile, as far as that can be told before anything has run."""
+    return _numbers(batch) * _weights(problem) >= WORTHWHILE
+
+
+def _weights(problem: Problem) -> int:
+    return sum(tensor.numel() for tensor in problem.params.values() if tensor.ndim > 1)
+
+
 class Repeated:
     """The products of a `Linearisation`, made for many of them.
 
@@ -171,21 +180,13 @@ class Repeated:
             return self.refusal == ""
         if self._made >= PATIENCE:
             return True
-        return self._may_be_large and (self._coming >= ENOUGH or (self._excerpts and self._smallest <= EXCERPT))
-
-    @property
-    def _may_be_large(self) -> bool:
-        """Whether a tape may be worthwhile, as far as that can be told before anything has run."""
-        return _numbers(self.batch) * self._weights >= WORTHWHILE
+        soon = self._coming >= ENOUGH or (self._excerpts and self._smallest <= EXCERPT)
+        return may_pay(self.problem, self.batch) and soon
 
     @property
     def _smallest(self) -> float:
         """Share of the batch that its smallest piece is."""
         return _numbers(next(candidates(self.batch))) / max(_numbers(self.batch), 1)
-
-    @property
-    def _weights(self) -> int:
-        return sum(tensor.numel() for tensor in self.problem.params.values() if tensor.ndim > 1)
 
     def _try(self, asked: _Asked) -> None:
         """Make a tape and put it to the test, or remember why not."""
@@ -235,7 +236,7 @@ class Repeated:
         """Every weight meets every position of the outputs: that is the work, roughly, in multiply-adds."""
         outputs = graph.outputs
         positions = outputs.numel() / (outputs.shape[-1] if outputs.ndim else 1)
-        return _Witness(batch, asked, found, positions * self._weights)
+        return _Witness(batch, asked, found, positions * _weights(self.problem))
 
     def _tested(self, witness: _Witness) -> _Verdict:
         """Whether a tape gives what the graph gives; if the test was with the whole batch, the tape stays."""

@@ -14,12 +14,14 @@ from hessianlens.memory import ensure_fits
 from hessianlens.operators.checked import CheckedOperator
 from hessianlens.operators.columns import diagonal_by_columns, square_by_columns, write_columns
 from hessianlens.operators.scaled import Scaled
+from hessianlens.showing import Entries, Picture, Shown
+from hessianlens.showing.shown import Cells, facts
 
 _ITERATIONS = 20
 """Products that an iterative solver makes at least, such as ARPACK's smallest basis."""
 
 
-class Operator(CheckedOperator):
+class Operator(Shown, CheckedOperator):
     """A matrix between parameters, vectorised row-major, with one set of methods whatever stands behind it.
 
     ``@`` (with vectors, matrices and tensor lists), ``adjoint()``, ``to_dense()``, ``trace()``, ``diagonal()``,
@@ -137,6 +139,39 @@ class Operator(CheckedOperator):
     def __repr__(self) -> str:
         dtype = str(self.dtype).removeprefix("torch.")
         return f"{type(self).__name__} {self.shape[0]}x{self.shape[1]} {dtype}, {self.method}, {self.product_cost}"
+
+    # --- to look at it ------------------------------------------------------------------------------------------------
+
+    def _records(self) -> list[dict[str, Any]]:
+        return [
+            {
+                "kind": type(self).__name__,
+                "rows": self.shape[0],
+                "columns": self.shape[1],
+                "dtype": str(self.dtype).removeprefix("torch."),
+                "device": str(self.device),
+                "method": self.method,
+                "exact": self.exact,
+                "why": self.why,
+                "cost": self.cost,
+            }
+        ]
+
+    def _cells(self) -> Cells:
+        return facts(self._records()[0])
+
+    def _heading(self) -> str:
+        return f"{type(self).__name__} {self.shape[0]}x{self.shape[1]} {str(self.dtype).removeprefix('torch.')}"
+
+    def _picture(self, asked: bool) -> Picture | None:
+        """Every entry; nobody is made to wait for it who has not asked."""
+        if not (asked or self._seen_at_once()):
+            return None
+        return Entries(self.to_dense().tolist(), "entries")
+
+    def _seen_at_once(self) -> bool:
+        """Whether its entries are so cheap that they are shown without being asked for."""
+        return False
 
     # --- algebra -----------------------------------------------------------------------------------------------------
 

@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from hessianlens.attention.chunked import as_one_operation
+
 
 class Unrecordable(Exception):
     """The function does something that cannot be written down; the message says what."""
@@ -121,7 +123,7 @@ def recorded(function: Callable[[Mapping[str, Tensor]], Tensor], leaves: Mapping
     points = {name: tensor.detach() for name, tensor in leaves.items()}
     recorder = _Recorder(list(points.values()))
     # With gradients enabled, steps that a model takes without them are told apart; no graph is made, as no leaf asks.
-    with torch.enable_grad(), recorder:
+    with torch.enable_grad(), as_one_operation(), recorder:
         output = function(points)
     recorder.expect_complete(output)
     numbers = {name: recorder.number(tensor) for name, tensor in points.items()}
