@@ -11,26 +11,14 @@ from typing import Any
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from hessianlens.lab.wording import power_of_ten
+from hessianlens.showing.colours import PALETTE as PALETTE
 
-INK, MUTED, GRID = "#1b2431", "#5d6875", "#dde2e8"
-BLUE, ORANGE, GREEN, RED, PURPLE, SKY = "#0072b2", "#e69f00", "#009e73", "#d55e00", "#b5568c", "#56b4e9"
-
-PALETTE = {
-    "ink": (INK, "#e7ebf0"),
-    "muted": (MUTED, "#9aa5b1"),
-    "grid": (GRID, "#333c47"),
-    "blue": (BLUE, "#4ea8de"),
-    "orange": (ORANGE, "#f0b53a"),
-    "green": (GREEN, "#35c79a"),
-    "red": (RED, "#ff8a47"),
-    "purple": (PURPLE, "#e08fbd"),
-    "sky": (SKY, "#2f7fb5"),
-}
-"""Okabe and Ito's colours under the names of the page's CSS variables: on a light page, on a dark page."""
+INK, MUTED, GRID, BLUE, ORANGE, GREEN, RED, PURPLE, SKY = (light for light, _ in PALETTE.values())
 
 WIDTH, HEIGHT = 4.6, 3.5
 """Inches of one panel: about the width of a phone, so that its text stays readable there."""
@@ -98,6 +86,27 @@ def panels(
         yield figure, list(figure.subplots(rows, columns, squeeze=False, **sharing).flat)
 
 
+def readable_on(colour: Any) -> str:
+    """Black or white, whichever stands out more on this colour: by a contrast of 4.58 at least.
+
+    Neither belongs to the palette, so that text on a coloured cell stays as it is on a dark page.
+
+    >>> readable_on("#ffffff"), readable_on("#123456")
+    ('#000000', '#ffffff')
+    """
+    return "#000000" if luminance(colour) > _EVEN else "#ffffff"
+
+
+_EVEN = (1.05 * 0.05) ** 0.5 - 0.05
+"""The luminance on which black and white have the same contrast."""
+
+
+def luminance(colour: Any) -> float:
+    """Relative luminance of a colour, as the guidelines for accessible pages define it: 0 is black and 1 is white."""
+    linear = [v / 12.92 if v <= 0.04045 else ((v + 0.055) / 1.055) ** 2.4 for v in to_rgb(colour)]
+    return float(0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2])
+
+
 def log_axis(axes: Axes, which: str, most: int = 6) -> None:
     """A logarithmic axis with a label at whole powers of ten, at most about `most` of them."""
     getattr(axes, f"set_{which}scale")("log")
@@ -123,6 +132,7 @@ def to_svg(figure: Figure, name: str, description: str) -> str:
     svg = re.sub(r"<metadata>.*?</metadata>\s*", "", svg, flags=re.S)
     svg = re.sub(r'\sxmlns(:\w+)?="[^"]*"', "", svg)
     svg = re.sub(r'(\sid="|url\(#|href="#)', rf"\1{name}-", svg)
+    svg = re.sub(r"font-family: [^;\"]*", "font-family: var(--sans)", svg)
     svg = re.sub(r"font: ([\d.]+px) [^;\"]*", r"font: \1 var(--sans)", svg)
     svg = re.sub(r"font: (\w+) ([\d.]+px) [^;\"]*", r"font: \1 \2 var(--sans)", svg)
     for variable, (light, _) in PALETTE.items():

@@ -65,13 +65,14 @@ def problem(
         dtype: Precision of the derivatives, float32 or float64; default: the widest of the model's, at least float32.
         device: Where they are computed; default: where the model is.
         micro_batch: Largest number of sequences differentiated at once.
-        heads: Also name every head's own part of q, k, v and o.
+        heads: Whether every head's part of q, k, v and o is among the blocks; asked for by name, it always is.
         attention: How PyTorch's fused attention, which has no second derivative, is replaced: "math" by its plain
             kernel, which keeps matrices of L x L numbers; "chunked" by `scaled_dot_product_attention` of this library,
             which keeps none; "auto" by chunks where those matrices would be large.
         check: Run the first batch twice and compare, to catch randomness.
-        verify: With the first measurement, compare autograd's second derivatives to differences of the gradient on one
-            sequence, to catch modules that hide part of their derivative; costs a few gradients of it a layer.
+        verify: With the first measurement, compare autograd's second derivatives to differences of the gradient on an
+            excerpt of one sequence, to catch modules that hide part of their derivative; costs a few gradients of it a
+            layer.
 
     >>> layer = nn.Sequential(nn.Linear(3, 2))
     >>> p = problem(layer, (torch.zeros(4, 3), torch.tensor([0, 1, 1, 0])), "cross_entropy")
@@ -107,6 +108,7 @@ def problem(
         scope=scope,
         source=model,
         aliases=found.aliases,
+        parts=found.parts,
         verify=verify,
     )
     if check:
