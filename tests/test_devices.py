@@ -69,7 +69,7 @@ def test_hessians_of_layers(kind: str, loss: str) -> None:
 
     def walk() -> Answers:
         H = hl.attention_hessian(layer, X, given)
-        first, last = list(layer.parameters)[0], list(layer.parameters)[-1]
+        first, *_, last = layer.parameters
         return contract(H.full[:]) + contract(H.outer[first, last]) + contract(H.functional[first, first])
 
     same_elsewhere(walk, kind)
