@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -50,7 +51,7 @@ def draw_ratios(result: Result) -> Figure:
 
 
 def _heading(axes: Axes, y: float, kind: str) -> None:
-    style = {"color": GROUPS[kind][0], "weight": "bold", "va": "center", "ha": "right"}
+    style: Any = {"color": GROUPS[kind][0], "weight": "bold", "va": "center", "ha": "right"}
     axes.annotate(kind, (0, y), (-4, 0), ("axes fraction", "data"), "offset points", annotation_clip=False, **style)
 
 
