@@ -53,7 +53,7 @@ class Precision:
         dtype: Its name.
         exp_limit: From this score on, over the temperature, its exponential overflows.
         gap: A score so far below the largest has weight 0.
-        naive: Weights by the definition; None where they are not numbers.
+        naive: Weights by the definition; None where they are not numbers, or all zero because their sum is infinite.
         shifted: Weights with the largest score taken off first.
         factor: Multiplied by more than this, the scores break the definition: a sum that overflows, or one of nothing
             but zeros; None if no factor does.
@@ -80,7 +80,7 @@ def row_facts(
 
     >>> facts = row_facts([2.8, 1.2, 0.5, 3.1], hidden=[2])
     >>> [round(w, 3) for w in facts.weights], round(facts.entropy, 3)
-    ([0.391, 0.079, 0.0, 0.529], 0.905)
+    ([0.392, 0.079, 0.0, 0.529], 0.905)
     >>> row_facts([1.0], hidden=[0]).remark
     'Every score is hidden. ...'
     """
@@ -164,7 +164,8 @@ def _visible(length: int, hidden: Collection[int]) -> Tensor:
 
 
 def _numbers(weights: Tensor) -> tuple[float, ...] | None:
-    return tuple(weights.tolist()) if bool(torch.isfinite(weights).all()) else None
+    sound = bool(torch.isfinite(weights).all()) and (not len(weights) or bool(weights.any()))
+    return tuple(weights.tolist()) if sound else None
 
 
 def _remark(activation: str, row: Tensor, visible: Tensor, weights: Tensor) -> str:

@@ -34,7 +34,7 @@ def attention_weights(
         temperature: t, which divides the scores.
 
     >>> attention_weights(torch.tensor([2.8, 1.2, 0.5, 3.1]), temperature=0.5)
-    tensor([0.3490, 0.0142, 0.0035, 0.6332])
+    tensor([0.3481, 0.0142, 0.0035, 0.6342])
     >>> attention_weights(torch.tensor([1.0, 2.0, -3.0]), "relu_normalised")
     tensor([0.3333, 0.6667, 0.0000])
     >>> attention_weights(torch.tensor([1.0, 2.0]), mask=torch.tensor([False, False]))

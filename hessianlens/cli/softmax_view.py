@@ -91,7 +91,7 @@ def _limits(formats: Sequence[Precision]) -> Table:
         table.add_column(heading, justify="left" if heading == "format" else "right")
     for one in formats:
         factor = "never" if one.factor is None else f"scores × {one.factor:.3g}"
-        naive = "not a number" if one.naive is None else _weights(one.naive)
+        naive = "overflows" if one.naive is None else _weights(one.naive)
         table.add_row(one.dtype, f"{one.exp_limit:.2f}", f"{one.gap:.1f}", naive, _weights(one.shifted), factor)
     return table
 

@@ -121,7 +121,8 @@ class Recorded:
         found = self.effect(f"{task}: relative loss, {arm} over softmax", what, least, most)
         lost, seeds = self._found.get("diverged", {}).get(f"{task}: {arm}", 0), self._seeds
         if found.mean is None and lost and lost >= seeds - 1:
-            return Effect(f"{what} ({lost} of {seeds} runs diverged)", *[math.inf] * 3, seeds, 0.0, least, most)
+            worst = math.inf
+            return Effect(f"{what} ({lost} of {seeds} runs diverged)", worst, worst, worst, seeds, 0.0, least, most)
         return found
 
     @property

@@ -86,3 +86,12 @@ def registry_of(name: str) -> Registry | None:
     (True, True, None)
     """
     return EXPERIMENTS if name in EXPERIMENTS else STUDIES if name in STUDIES else None
+
+
+def registered(name: str) -> Experiment[Any]:
+    """An experiment by its name, wherever it is registered."""
+    registry = registry_of(name)
+    if registry is None:
+        check_choice("experiment", name, [*EXPERIMENTS, *STUDIES])
+        raise AssertionError(name)
+    return registry[name]

@@ -6,9 +6,9 @@ import traceback
 from dataclasses import dataclass
 from typing import Any
 
-from hessianlens.errors import InputError, expect
+from hessianlens.errors import InputError
 from hessianlens.lab.experiments.experiment import Experiment
-from hessianlens.lab.experiments.registry import registry_of
+from hessianlens.lab.experiments.registry import registered, registry_of
 from hessianlens.lab.results import FinishedCell, Parameters
 from hessianlens.lab.store import Code, check_storable, code_of
 
@@ -44,7 +44,7 @@ def measure_cell(received: Order) -> Answer:
     """Measure one cell. What goes wrong in it is an answer too: the other cells go on."""
     key, named, parameters, code = received
     try:
-        experiment = _registered(named) if isinstance(named, str) else named
+        experiment = registered(named) if isinstance(named, str) else named
         here = code_of(experiment.measure)
         if here != code:
             return Answer(key, None, f"a worker has other code ({here}) than the run began with ({code})", True)
@@ -53,13 +53,6 @@ def measure_cell(received: Order) -> Answer:
         return Answer(key, cell)
     except Exception as error:
         return Answer(key, None, _message(error))
-
-
-def _registered(name: str) -> Experiment[Any]:
-    registry = registry_of(name)
-    expect(registry is not None, f"experiment: a worker does not know {name!r}.")
-    assert registry is not None
-    return registry[name]
 
 
 def _message(error: Exception) -> str:

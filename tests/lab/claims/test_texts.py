@@ -130,7 +130,7 @@ def test_a_missing_test_says_what_is_expected(monkeypatch):
     with pytest.raises(InputError, match=r'expected @claim\("P999"\)'):
         TopicTest("softmax division", "P999")()
     with pytest.raises(InputError, match="without a test"):
-        find(["C13"])[0].examine()
+        find(["P66"])[0].examine()
 
 
 def test_numbers_in_the_words_are_those_the_test_tells():

@@ -187,3 +187,11 @@ def test_the_same_for_any_number_of_jobs_and_kept(tmp_path: Any) -> None:
             results.append(run(plans, store, jobs)[0])
             assert run(plans, store, jobs)[0].rows() == results[-1].rows()  # from the store
     assert results[0].rows() == results[1].rows()
+
+
+def test_a_report_tells_the_studies_that_a_store_has() -> None:
+    from hessianlens.lab.report import render
+
+    page = render([small_result("study_scaling")], None, None, "hessianlens report")
+    assert "Scaled or unscaled scores, in training" in page and "hessianlens study scaling --preset quick" in page
+    assert "paired over seeds" in page

@@ -57,7 +57,8 @@ def test_rates_that_diverge_are_not_chosen() -> None:
     asked = cell(Arm("a", optimiser="sgd"), sgd_low=-2.0, sgd_high=8.0)
     rows = study_of(Arm("a")).finish(asked).measurement.rows
     assert any(row["diverged"] for row in rows if row["stage"] == "tuning")
-    assert {row["rate"] for row in rows if row["stage"] == "final"} == {pytest.approx(0.01)}
+    (rate,) = {row["rate"] for row in rows if row["stage"] == "final"}
+    assert rate == pytest.approx(0.01)
 
 
 # --- arms ------------------------------------------------------------------------------------------------------------

@@ -72,8 +72,9 @@ class TrialConfig:
 
     def __post_init__(self) -> None:
         """Refuse what cannot be measured, before the first cell."""
-        least = {"seeds": LEAST_SEEDS, "curvatures": 0, "rates": 2, "steps": 2, "length": 2}
-        check_config(self, least, {"tasks": TASKS})
+        check_config(self, {"curvatures": 0, "rates": 2, "steps": 2, "length": 2}, {"tasks": TASKS})
+        for name, least in (("seeds", LEAST_SEEDS), ("tuning_seeds", 1)):
+            expect(getattr(self, name) >= least, f"{name}: got {getattr(self, name)}, expected at least {least}.")
         for name in ("adam", "sgd"):
             low, high = getattr(self, f"{name}_low"), getattr(self, f"{name}_high")
             expect(low < high, f"{name}_low, {name}_high: got {low:g} and {high:g}, expected the lower one first.")

@@ -34,7 +34,7 @@ def draw_differences(result: Result, comparisons: Sequence[Comparison], quantity
     """Every comparison with its interval, a panel a task; filled marks leave out zero."""
     tasks = choices(result, "task")
     height = 1.3 + 0.34 * len(comparisons)
-    with panels(len(tasks), width=4.2, height=height, sharey=True) as (figure, all_axes):
+    with panels(len(tasks), width=5.6 if len(tasks) == 1 else 4.2, height=height, sharey=True) as (figure, all_axes):
         for axes, task in zip(all_axes, tasks, strict=True):
             for y, comparison in enumerate(comparisons):
                 found = difference(result, task, comparison, quantity)
@@ -48,7 +48,7 @@ def draw_differences(result: Result, comparisons: Sequence[Comparison], quantity
             axes.set_yticks(range(len(comparisons)), [_broken(one.name) for one in comparisons])
             axes.set_ylim(len(comparisons) - 0.5, -0.5)
             axes.set_title(TASKS[task])
-            axes.set_xlabel(f"difference in {QUANTITIES[quantity]}")
+            axes.set_xlabel("difference in loss (nats)" if quantity == "loss" else f"difference in {quantity}")
     return figure
 
 
