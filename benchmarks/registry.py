@@ -21,6 +21,7 @@ from benchmarks.memory import measure_apart
 from benchmarks.network import NETWORKS
 from benchmarks.results import Result
 from benchmarks.sweeps import SWEEPS
+from benchmarks.watching import WATCHED
 
 BENCHMARKS: dict[str, Benchmark] = {
     b.name: b
@@ -84,5 +85,5 @@ def _scaling() -> Runner:
 RUNNERS: dict[str, Runner] = (
     {name: _comparison(b) for name, b in BENCHMARKS.items()}
     | {scaling.NAME: _scaling()}
-    | {b.name: Runner(b.title, b.steps, b.run) for b in NETWORKS}
+    | {b.name: Runner(b.title, b.steps, b.run) for b in (*NETWORKS, *WATCHED)}
 )
