@@ -27,11 +27,11 @@ class Size:
     width: int = 256
     words: int = 1000
     length: int = 64
-    batch: int = 16
-    probe: int = 4
-    steps: int = 160
-    every: int = 10
-    searches: int = 10
+    batch: int = 8
+    probe: int = 2
+    steps: int = 200
+    every: int = 5
+    searches: int = 12
 
 
 TINY = Size(layers=1, width=8, words=12, length=6, batch=2, probe=2, steps=3, every=1, searches=3)
@@ -85,7 +85,7 @@ def overhead(size: Size, tick: Tick) -> tuple[tuple[Timing, ...], dict[str, obje
 
 
 def products(size: Size, tick: Tick) -> tuple[tuple[Timing, ...], dict[str, object], list[str]]:
-    """Products of the search for the largest eigenvalue along a run, from the last eigenvector and from a random one."""
+    """Products of the search for the largest eigenvalue along a run, begun at the last eigenvector and at random."""
     training = Training(size)
     options = {"quantities": "top", "overhead": None, "clock": clock}
     monitors = {
@@ -110,8 +110,8 @@ def products(size: Size, tick: Tick) -> tuple[tuple[Timing, ...], dict[str, obje
         timings.append(Timing(name, role, Spread(median(costs[1:]), *_quartiles(costs[1:])), ratio, costs[0]))
     said = (
         f"Ratios count products: {totals[COLD]} from random vectors against {totals[WARM]} from the last eigenvector, "
-        f"over {size.searches - 1} searches, {size.every} steps apart, to the same tolerance; the eigenvalues differ by "
-        f"at most {apart:.1%}."
+        f"over {size.searches - 1} searches, {size.every} steps apart, to the same tolerance; the eigenvalues differ "
+        f"by at most {apart:.1%}."
     )
     return tuple(timings), {"products": counts, "apart": apart}, [said]
 
