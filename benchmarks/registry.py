@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from benchmarks import (
+    attention,
     block_norms,
     block_product,
     dense_hessian,
@@ -21,6 +22,7 @@ from benchmarks.memory import measure_apart
 from benchmarks.network import NETWORKS
 from benchmarks.results import Result
 from benchmarks.sweeps import SWEEPS
+from benchmarks.training import TRAININGS
 from benchmarks.watching import WATCHED
 
 BENCHMARKS: dict[str, Benchmark] = {
@@ -35,6 +37,7 @@ BENCHMARKS: dict[str, Benchmark] = {
         block_product.BENCHMARK,
         *layer_product.BENCHMARKS,
         *layer_trace.BENCHMARKS,
+        *attention.BENCHMARKS,
     )
 }
 
@@ -85,5 +88,5 @@ def _scaling() -> Runner:
 RUNNERS: dict[str, Runner] = (
     {name: _comparison(b) for name, b in BENCHMARKS.items()}
     | {scaling.NAME: _scaling()}
-    | {b.name: Runner(b.title, b.steps, b.run) for b in (*NETWORKS, *WATCHED)}
+    | {b.name: Runner(b.title, b.steps, b.run) for b in (*NETWORKS, *TRAININGS, *WATCHED)}
 )

@@ -20,11 +20,13 @@ DRIVER = shutil.which("chromedriver")
 HOW = "apt-get install chromium chromium-driver (or Chrome and chromedriver on the PATH)"
 REQUIRED = os.environ.get("HESSIANLENS_BROWSER") == "required"
 
-#: The smallest text of figures, in CSS pixels as it is shown: every drawn letter of the inline pictures.
+#: The smallest text of figures, in CSS pixels as it is shown: every drawn letter of the inline pictures, an index set
+#: smaller than its letter too, and turned text; what is folded away is not shown.
 SMALLEST_FIGURE_TEXT = """
-return Math.min(...Array.from(document.querySelectorAll("svg text"))
-  .filter(text => text.textContent.trim() && text.getClientRects().length)
-  .map(text => parseFloat(getComputedStyle(text).fontSize) * text.getScreenCTM().a))
+return Math.min(...Array.from(document.querySelectorAll("svg text, svg tspan"))
+  .filter(text => !text.children.length && text.textContent.trim() && text.checkVisibility())
+  .map(text => [parseFloat(getComputedStyle(text).fontSize), text.getScreenCTM()])
+  .map(([size, shown]) => size * Math.hypot(shown.a, shown.b)))
 """
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,6 +12,9 @@ from hessianlens.cli import completion
 from hessianlens.cli.application import app
 from hessianlens.cli.endings import clear_endings
 from hessianlens.cli.running import STORE
+
+if TYPE_CHECKING:
+    from hessianlens.lab.store import Run
 
 _EXAMPLES = """[bold]Examples[/bold]
 
@@ -49,7 +53,25 @@ def export_runs(
             runs = last_complete_runs(opened)
             expect(bool(runs), f"store: got {store}, which has no complete run; run `hessianlens reproduce` first.")
             for name in names or []:
-                check_choice("experiment", name, runs)
+                _check_has_run(name, runs, store)
             for name in dict.fromkeys(names or runs):
                 for path in export_run(opened, runs[name], form, out):
                     typer.echo(path)
+
+
+def _check_has_run(name: str, runs: Mapping[str, Run], store: Path) -> None:
+    """Refuse what is not in the store: with the command that measures it, if there is such an experiment."""
+    from hessianlens.errors import check_choice, expect
+    from hessianlens.lab.claims.stored import EXPERIMENT
+    from hessianlens.lab.experiments.registry import EXPERIMENTS, STUDIES, STUDY, registry_of
+
+    if registry_of(name) is not None or name == EXPERIMENT.name:
+        studied = f"study {name.removeprefix(STUDY)}" if name in STUDIES else "claims"
+        command = f"reproduce {name}" if name in EXPERIMENTS else studied
+        option = "" if store == STORE else f" --store {store}"
+        expect(
+            name in runs,
+            f"experiment: got {name!r}, which has no complete run in {store}; "
+            f"`hessianlens {command}{option}` makes one.",
+        )
+    check_choice("experiment", name, runs)

@@ -65,6 +65,7 @@ def write_report(
                 if claims:
                     plans = [*plans, *_claims_plan(preset)]
             results, failed = _measure(plans, opened, processes(jobs)) if run else (_stored(plans, opened), 0)
+            results = [*results, *_kept_studies(opened)]
         ledger, experiments = _ledger(results)
         page = write_page(out, render(experiments, ledger, published, _command(names or [], preset, settings or [])))
     _summarise(experiments, ledger, page)
@@ -101,6 +102,15 @@ def _stored(plans: Sequence[Plan], store: Store) -> list[Result]:
     return found
 
 
+def _kept_studies(store: Store) -> list[Result]:
+    """Studies that the store has, of whatever size: they are told on the page, and never run for it."""
+    from hessianlens.lab.experiments.registry import STUDIES
+    from hessianlens.lab.store import list_runs, load_run
+
+    newest = {run.experiment: run for run in list_runs(store, complete=True) if run.experiment in STUDIES}
+    return [load_run(store, newest[name]) for name in STUDIES if name in newest]
+
+
 def _ledger(results: Sequence[Result]) -> tuple[Ledger | None, list[Result]]:
     """The claims apart from the figures."""
     from hessianlens.lab.claims.stored import EXPERIMENT, stored_ledger
@@ -115,21 +125,11 @@ def _command(names: Sequence[str], preset: str, settings: Sequence[str]) -> str:
 
 
 def _summarise(results: Sequence[Result], ledger: Ledger | None, page: Path) -> None:
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
-
+    from hessianlens.cli.run_display import print_findings
     from hessianlens.lab.report.claims import ledger_summary
     from hessianlens.lab.report.names import short_name
     from hessianlens.lab.telling import findings_of
 
-    table = Table.grid(padding=(0, 2))
-    table.add_column(style="cyan", no_wrap=True)
-    table.add_column()
-    for result in results:
-        table.add_row(escape(short_name(result.experiment)), escape(findings_of(result).sentences(result)[0]))
-    if ledger is not None:
-        table.add_row("Claims", escape(ledger_summary(ledger)))
-    console = Console(highlight=False)
-    console.print(table)
-    console.print(f"\nPage: {page}", soft_wrap=True, markup=False)
+    told = {short_name(result.experiment): findings_of(result).sentences(result)[:1] for result in results}
+    print_findings(told | ({"Claims": [ledger_summary(ledger)]} if ledger is not None else {}))
+    typer.echo(f"\nPage: {page}")

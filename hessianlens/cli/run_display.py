@@ -58,7 +58,7 @@ def _tried(tally: Tally) -> int:
 
 def _left(seconds: float | None, workers: int) -> str:
     if seconds is None:
-        return ""
+        return "time left not known yet"
     return f"{duration(seconds / workers)} left" if seconds > 0 else ""
 
 
@@ -85,7 +85,7 @@ def print_outcome(progress: Progress, exponents: Sequence[dict[str, Any]], pictu
         headings.append("exponents as predicted")
         for row in rows:
             row.append(_agreement([fit for fit in exponents if fit["experiment"] == row[0]]))
-    _print_table(headings, rows)
+    print_table(headings, rows)
     for name, files in pictures.items():
         if files:
             typer.echo(f"{name}: {', '.join(files)}")
@@ -110,7 +110,7 @@ def print_published(compared: Mapping[str, Sequence[SeriesComparison]], path: Pa
         if series:
             typer.echo(f"\n{name} against the published means ({path})")
             rows = [[row[column] for column in _PUBLISHED] for row in (one.in_words() for one in series)]
-            _print_table(list(_PUBLISHED.values()), rows)
+            print_table(list(_PUBLISHED.values()), rows)
             typer.echo(agreement_in_words(series) or "No published point is sound.")
     without = [name for name, series in compared.items() if not series]
     if without:
@@ -127,20 +127,47 @@ def print_forecast(progress: Progress) -> None:
         [t.experiment, t.preset, t.planned, t.stored, t.to_do, _known(t.work_left, progress.workers)]
         for t in progress.tallies
     ]
-    _print_table(headings, rows)
+    print_table(headings, rows)
     for note in progress.notes:
         typer.echo(f"{note}.")
     typer.echo(f"Time left with {progress.workers} at a time, a core each: {duration(progress.seconds_left)}.")
 
 
 def print_catalogue(entries: Sequence[dict[str, Any]], path: Path) -> None:
-    """The experiments, with the size of each preset."""
+    """The experiments, with the size of each preset; words wrap where the terminal ends."""
+    from rich.console import Console
+    from rich.padding import Padding
+    from rich.text import Text
+
+    console = Console(highlight=False)
     for entry in entries:
         sizes = [(name, entry["presets"][name]) for name in entry["presets"]]
         told = "; ".join(f"{name}: {size['cells']} cells, {duration(size['seconds'])}" for name, size in sizes)
-        typer.secho(entry["experiment"], bold=True, nl=False)
-        typer.echo(f" - {entry['source']}\n    {entry['question']}\n    {told}")
-    typer.echo(f"Times are processor times of all cells, as measured in earlier runs ({path}).")
+        console.print(Text.assemble((entry["experiment"], "bold"), f" - {entry['source']}"))
+        for words in (entry["question"], told):
+            console.print(Padding(Text(words), (0, 0, 0, 4)))
+    console.print(
+        Text(
+            f"Times are processor times of all cells, as measured in earlier runs ({path}); of presets that have not "
+            "run here as they typically take on one core of a laptop."
+        )
+    )
+
+
+def print_findings(told: Mapping[str, Sequence[str]]) -> None:
+    """What was found, by the name of a figure."""
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="cyan", no_wrap=True)
+    table.add_column()
+    for name, sentences in told.items():
+        for number, sentence in enumerate(sentences):
+            table.add_row(escape(name) if number == 0 else "", escape(sentence))
+    if told:
+        Console(highlight=False).print(table)
 
 
 def print_failures(failures: Sequence[Failure]) -> None:
@@ -163,7 +190,8 @@ def _agreement(fits: Sequence[dict[str, Any]]) -> str:
     return f"{sum(decided)} of {len(decided)}" if decided else ""
 
 
-def _print_table(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+def print_table(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """A plain table on standard output; columns of whole numbers to the right."""
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table

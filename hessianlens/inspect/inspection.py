@@ -121,6 +121,7 @@ class Measurement:
             try:
                 with terminations_interrupt():
                     self._extra(self._norms.watch)
+                self._norms.watch.end()
             except KeyboardInterrupt:
                 self.interrupted = True
 

@@ -268,6 +268,8 @@ def measure(
         sketched = rtol if method == "sketch" else None
         run = NormRun(fitted, chosen, parts, seed=seed, method=method, rtol=sketched, watch=watch, kept=kept)
         interrupted = run_until(run, deadline, probes, rtol)
+        if not interrupted:
+            watch.end()
     return outcome(run, deadline, interrupted)
 
 
@@ -278,11 +280,12 @@ def run_until(run: NormRun, deadline: Deadline, probes: int | None, rtol: float)
             run.solve(probes or PROBES)
             if deadline.seconds is None:
                 assert probes is not None
-                run.watch.begin(sum(min(probes, block.numel) for block in run.sampled), deadline)
+                if run.sampled:
+                    run.watch.begin(sum(min(probes, block.numel) for block in run.sampled), deadline)
                 run.sample(probes)
                 if run.rtol is not None:
                     run.narrow()
-            else:
+            elif run.sampled:
                 run.watch.begin(None, deadline)
                 run.refine(deadline, rtol, probes)
     except KeyboardInterrupt:

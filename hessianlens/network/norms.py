@@ -10,10 +10,11 @@ import torch
 
 from hessianlens.errors import check_number, check_seed, check_that, check_whole, expect, meant, shown
 from hessianlens.memory import memory_errors_explained
+from hessianlens.network.exact_norms import RTOL
 from hessianlens.network.forecasting import ensure_fits_in_memory
 from hessianlens.network.kept_norms import KeptNorms
 from hessianlens.network.layer_blocks import layer_block_norms
-from hessianlens.network.norm_run import RTOL, NormRun
+from hessianlens.network.norm_run import NormRun
 from hessianlens.network.operators import Pattern
 from hessianlens.network.watch import Deadline, Watch, watching
 from hessianlens.parts import PART_NAMES, PARTS, check_parts, norm_method, part_name
@@ -247,7 +248,9 @@ def block_norms(
     if isinstance(problem, AttentionHessian):
         expect(resume is None, "resume: exact norms of a layer's Hessian are not kept, expected None.")
         with watching(progress) as watch:
-            return BlockNorms(*layer_block_norms(problem, blocks, parts, method, rtol or RTOL, seed, watch))
+            norms = BlockNorms(*layer_block_norms(problem, blocks, parts, method, rtol or RTOL, seed, watch))
+            watch.end()
+            return norms
     check_problem(problem)
     chosen, kept = problem.select(blocks), None if resume is None else KeptNorms(resume, problem)
     with memory_errors_explained(REMEDY), watching(progress) as watch:
@@ -261,4 +264,5 @@ def block_norms(
             run.sample(probes)
             if rtol is not None:
                 run.narrow()
+        watch.end()
     return BlockNorms(run.found, run.why)

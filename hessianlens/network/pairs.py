@@ -175,8 +175,8 @@ def _exact(
                 left -= answer.products
                 paid.add(answer.shared)
             answers[row.name, column.name] = answer
-        if names := dict.fromkeys(name for pair in answers for name in pair):
-            verify(problem, [problem.blocks[name].parameter for name in names])
+        if names := {name for pair in answers for name in pair}:
+            verify(problem, [block.parameter for block in blocks if block.name in names])
         norms = _norms_of(source, answers, part)
     return norms | {(column, row): norm for (row, column), norm in norms.items()}
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from hessianlens.errors import InputError, check_flag, check_function, check_number, check_that, expect, meant, shown
 from hessianlens.failures import explained
 from hessianlens.operators.base import SOON, StructuredOperator, check_place, check_shape
+from hessianlens.operators.mirrored import write_transposed
 from hessianlens.operators.operator import Operator
 from hessianlens.operators.product import Product
 from hessianlens.operators.scaled import Scaled
@@ -62,6 +63,11 @@ class BlockGrid(StructuredOperator):
         self.rows, self.columns = dict(rows), dict(columns)
         self._build, self._symmetric, self._product = build, symmetric, product
         self._built: dict[tuple[Name, Name], StructuredOperator] = {}
+
+    @property
+    def product(self) -> Product | None:
+        """What multiplies without the blocks, where that is known."""
+        return self._product
 
     def block(self, row: Name, column: Name) -> StructuredOperator:
         """One block, built at the first call."""
@@ -129,10 +135,9 @@ class BlockGrid(StructuredOperator):
             chosen, single = [key], True
         for name in chosen:
             if not _known(name, names):
-                known = ", ".join(map(repr, names))
-                close = meant(name, names)
-                told = close if close.startswith("did") else f"this matrix has {known}."
-                raise InputError(f"Block {shown(name)}: unknown name; {told}")
+                raise InputError(
+                    f"Block {shown(name)}: unknown name; {meant(name, names, otherwise='this matrix has')}"
+                )
         expect(len(chosen) > 0, "Block list: got no name, expected at least one.")
         expect(len(set(chosen)) == len(chosen), f"Block list: got {shown(chosen)}, expected every name once.")
         return chosen, single
@@ -194,7 +199,7 @@ class BlockGrid(StructuredOperator):
         else:
             target.unflatten(1, self.columns[column]).unflatten(0, self.rows[row]).copy_(found)
         if mirrored is not None:
-            mirrored.copy_(target.T)
+            write_transposed(target, mirrored)
 
     def _diagonal_blocks(self) -> list[StructuredOperator]:
         pairs = zip(self.rows, self.columns, strict=True)

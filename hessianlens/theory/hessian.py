@@ -13,6 +13,7 @@ from torch import Tensor
 
 from hessianlens.attention.layer import AttentionHead, MultiHeadAttention, as_batch
 from hessianlens.attention.state import HeadState
+from hessianlens.checks import all_finite
 from hessianlens.errors import InputError, check_choice, expect
 from hessianlens.losses import (
     Loss,
@@ -67,6 +68,12 @@ class AttentionHessian(Listed):
     def _centred(self) -> tuple[HeadState, ...]:
         with torch.no_grad():
             return tuple(head.centred() for head in self.heads)
+
+    def with_loss(self, loss: LossDerivatives) -> AttentionHessian:
+        """The same layer at the same tokens, under another loss."""
+        found = AttentionHessian(self._places, self._shapes, self.heads, loss)
+        found.__dict__["_centred"] = self._centred
+        return found
 
     @cached_property
     def _tangent(self) -> LayerTangent:
@@ -288,7 +295,7 @@ def attention_hessian(
         )
     with torch.no_grad():
         heads = _evaluated(layer, as_batch(X).detach().clone())
-        F = torch.stack([head.output for head in heads]).sum(0)
+        F = _output(heads)
         _expect_finite("output", F)
         derivatives = _derivatives(loss, grad, curvature, F)
         _expect_finite("loss gradient", derivatives.gradient)
@@ -334,9 +341,17 @@ def _assembled(layer: Layer, heads: Sequence[HeadState], derivatives: LossDeriva
     return AttentionHessian(places, shapes, heads, derivatives)
 
 
+def _output(heads: Sequence[HeadState]) -> Tensor:
+    """That of all heads together, which nobody keeps."""
+    total = heads[0].weights @ heads[0].values
+    for head in heads[1:]:
+        total.baddbmm_(head.weights, head.values)
+    return total
+
+
 def _expect_finite(what: str, found: Tensor) -> None:
     expect(
-        bool(torch.isfinite(found).all()),
+        all_finite(found),
         f"{what}: not finite at these weights and tokens in {found.dtype}; scale them down, or use float64.",
     )
 

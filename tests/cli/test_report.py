@@ -26,11 +26,12 @@ def test_a_page_from_a_run_and_the_same_page_from_the_store() -> None:
     assert first.exit_code == 0, first.output
     assert "Figure 8" in first.stdout and "report/index.html" in first.stdout
     page = Path("report/index.html").read_text(encoding="utf-8")
-    assert '<section id="fig8">' in page and 'id="claims"' not in page
+    place = '<article class="figure" id="fig8">'
+    assert place in page and 'id="claims"' not in page
     read = call("--no-run", "--out", "again")
     assert read.exit_code == 0, read.output
     again = Path("again/index.html").read_text(encoding="utf-8")
-    assert again[again.index('<section id="fig8">') : again.index("<dl>", again.index('<section id="fig8">'))] in page
+    assert again[again.index(place) : again.index("<dl>", again.index(place))] in page
     with open_store("hessianlens.sqlite", readonly=True) as store:
         assert list(last_complete_runs(store)) == ["fig8"]
 

@@ -16,6 +16,7 @@ import hessianlens.lab.runner
 import hessianlens.lab.telling  # noqa: F401  before the registry is replaced: they know the real one
 from hessianlens.cli import app
 from hessianlens.lab.experiments.registry import EXPERIMENTS, Registry
+from hessianlens.lab.runner.typical import typical_seconds
 from hessianlens.lab.store import Code, open_store
 from tests.lab.runner.toys import RAISES, SPECTRUM
 
@@ -49,6 +50,16 @@ def test_a_run_and_the_same_run_again() -> None:
     again = call("reproduce", "spectrum", *SMALL)
     assert again.stdout.splitlines()[1].split()[:6] == ["spectrum", "custom", "2", "0", "2", "0"]
     assert Path("hessianlens.sqlite").is_file()
+
+
+def test_a_run_ends_with_what_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hessianlens.lab.experiments.registry.EXPERIMENTS", EXPERIMENTS)
+    small = ("--set", "d_model=4", "--set", "d_ks=1,2", "--set", "lengths=5", "--set", "repeats=1", "--jobs", "1")
+    done = call("reproduce", "rank_fraction", *small)
+    assert done.exit_code == 0, done.output
+    words = " ".join(done.stdout[done.stdout.index("What was found") :].split())
+    assert "The measured rank equals the exact formula in 2 of 2 cases" in words
+    assert max(map(len, done.stdout.splitlines())) <= 80, "words wrap"
 
 
 def test_json_says_what_was_done() -> None:
@@ -85,6 +96,18 @@ def test_list_tells_cells_and_times() -> None:
     quick = entries["spectrum"]["presets"]["quick"]
     assert quick["cells"] == 6 and quick["seconds"] > 0
     assert entries["raises"]["presets"]["quick"]["seconds"] is None
+
+
+def test_typical_times_are_known_before_anything_has_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hessianlens.lab.experiments.registry.EXPERIMENTS", EXPERIMENTS)
+    entries = {e["experiment"]: e["presets"] for e in json.loads(call("reproduce", "--list", "--json").stdout)}
+    assert set(typical_seconds()) <= {*entries, "claims"}, "of experiments that exist"
+    for name, presets in typical_seconds().items():
+        for preset, seconds in presets.items() if name in entries else ():
+            assert entries[name][preset]["seconds"] == seconds > 0
+    told = call("reproduce", "fig8", "--dry-run").stdout
+    assert "not known" not in told
+    assert max(map(len, call("reproduce", "--list").stdout.splitlines())) <= 80, "words wrap"
 
 
 def test_cells_of_other_code_are_told_and_deleted_on_demand(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,6 +176,8 @@ def test_export_writes_the_last_run() -> None:
     [
         (("--store", "none.sqlite"), "does not exist"),
         (("fig99",), "experiment: got 'fig99', expected one of 'spectrum'"),
+        (("raises",), "has no complete run in hessianlens.sqlite; `hessianlens reproduce raises` makes one"),
+        (("claims",), "`hessianlens claims` makes one"),
         (("--format", "xlsx"), "format: got 'xlsx'"),
     ],
 )

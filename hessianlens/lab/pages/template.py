@@ -11,13 +11,15 @@ from hessianlens.showing.document import page_style
 
 
 def render_template(template: Path, **values: Any) -> str:
-    """The page; the template may include the common ``page.css.jinja`` and use the filters number and percent.
+    """The page; the template may include the common ``page.css.jinja`` and use the filters number, percent and typeset.
 
     A name that the template uses and `values` does not give is an error, and every text is escaped unless it is
     `markupsafe.Markup`.
     """
     with needs_extra("lab", "a page"):
         from jinja2 import ChoiceLoader, DictLoader, Environment, FileSystemLoader, StrictUndefined
+
+        from hessianlens.lab.pages.typesetting import typeset
     environment = Environment(
         loader=ChoiceLoader([DictLoader({"page.css.jinja": page_style()}), FileSystemLoader(template.parent)]),
         autoescape=True,
@@ -25,5 +27,5 @@ def render_template(template: Path, **values: Any) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"number": number, "percent": percent}
+    environment.filters |= {"number": number, "percent": percent, "typeset": typeset}
     return environment.get_template(template.name).render(**values)

@@ -23,11 +23,15 @@ class Picture:
         name: Unique within its figure.
         figure: The drawing.
         caption: What lines, colours and axes mean.
+        reading: What it shares with other pictures on how to read it; a page says that once.
+        frame: What is special about it among pictures that a page shows one at a time; empty if it stands by itself.
     """
 
     name: str
     figure: Figure
     caption: str
+    reading: str = ""
+    frame: str = ""
 
 
 _DPI = 200

@@ -11,6 +11,7 @@ from typing import Any
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
@@ -85,6 +86,27 @@ def panels(
         yield figure, list(figure.subplots(rows, columns, squeeze=False, **sharing).flat)
 
 
+def readable_on(colour: Any) -> str:
+    """Black or white, whichever stands out more on this colour: by a contrast of 4.58 at least.
+
+    Neither belongs to the palette, so that text on a coloured cell stays as it is on a dark page.
+
+    >>> readable_on("#ffffff"), readable_on("#123456")
+    ('#000000', '#ffffff')
+    """
+    return "#000000" if luminance(colour) > _EVEN else "#ffffff"
+
+
+_EVEN = (1.05 * 0.05) ** 0.5 - 0.05
+"""The luminance on which black and white have the same contrast."""
+
+
+def luminance(colour: Any) -> float:
+    """Relative luminance of a colour, as the guidelines for accessible pages define it: 0 is black and 1 is white."""
+    linear = [v / 12.92 if v <= 0.04045 else ((v + 0.055) / 1.055) ** 2.4 for v in to_rgb(colour)]
+    return float(0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2])
+
+
 def log_axis(axes: Axes, which: str, most: int = 6) -> None:
     """A logarithmic axis with a label at whole powers of ten, at most about `most` of them."""
     getattr(axes, f"set_{which}scale")("log")
@@ -110,6 +132,7 @@ def to_svg(figure: Figure, name: str, description: str) -> str:
     svg = re.sub(r"<metadata>.*?</metadata>\s*", "", svg, flags=re.S)
     svg = re.sub(r'\sxmlns(:\w+)?="[^"]*"', "", svg)
     svg = re.sub(r'(\sid="|url\(#|href="#)', rf"\1{name}-", svg)
+    svg = re.sub(r"font-family: [^;\"]*", "font-family: var(--sans)", svg)
     svg = re.sub(r"font: ([\d.]+px) [^;\"]*", r"font: \1 var(--sans)", svg)
     svg = re.sub(r"font: (\w+) ([\d.]+px) [^;\"]*", r"font: \1 \2 var(--sans)", svg)
     for variable, (light, _) in PALETTE.items():

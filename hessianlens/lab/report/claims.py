@@ -1,4 +1,4 @@
-"""The chapter of claims: counts, then the surprising ones, then the rest by topic."""
+"""The ledger on the page: a mosaic of verdicts, the surprises, and every claim in its document's list."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from hessianlens.lab.claims.definition import DOCUMENTS
 from hessianlens.lab.claims.entry import Entry
 from hessianlens.lab.claims.finding import Verdict
 from hessianlens.lab.claims.ledger import Ledger
-from hessianlens.lab.claims.summary import counts, most_surprising_first, surprise
+from hessianlens.lab.claims.summary import counts, surprise
 from hessianlens.lab.plots.claim import claim_figure
-from hessianlens.lab.plots.style import to_svg
-
-SURPRISING = 6
-"""Entries of at least this weight (see `surprise`) come first."""
+from hessianlens.lab.plots.single_panels import panel_svgs
+from hessianlens.lab.report.opening import SURPRISES
+from hessianlens.lab.report.related import Relation, relations
+from hessianlens.lab.report.story import chapter_of_claim
 
 _STYLES = {Verdict.HOLDS: "holds", Verdict.HOLDS_IF: "partly", Verdict.FAILS: "fails"}
 
@@ -33,10 +33,22 @@ class CountRow:
 
 
 @dataclass(frozen=True)
-class Group:
-    """Entries under one heading, each as `Entry.to_dict` with its style and picture."""
+class Tile:
+    """A claim in a mosaic or a list of links: its verdict is its colour."""
 
+    id: str
+    style: str
+    verdict: str
+    statement: str
+
+
+@dataclass(frozen=True)
+class Group:
+    """The claims of a document, each as `Entry.to_dict` with what the page adds."""
+
+    letter: str
     title: str
+    tiles: tuple[Tile, ...]
     entries: tuple[dict[str, Any], ...]
 
 
@@ -46,27 +58,38 @@ class LedgerChapter:
 
     total: int
     summary: str
-    verdicts: tuple[str, ...]
+    verdicts: tuple[tuple[str, str, int], ...]
+    topics: tuple[tuple[str, int], ...]
     counts: tuple[CountRow, ...]
+    surprises: tuple[dict[str, Any], ...]
     groups: tuple[Group, ...]
 
 
 def ledger_chapter(ledger: Ledger) -> LedgerChapter:
     """The chapter of a ledger."""
-    ordered = most_surprising_first(ledger)
-    first = [entry for entry in ordered if surprise(entry) >= SURPRISING]
-    rest: dict[str, list[Entry]] = {}
-    for entry in ledger:
-        if entry not in first:
-            rest.setdefault(DOCUMENTS[entry.claim.document], []).append(entry)
-    groups = [_group("The surprising ones", first), *(_group(title, entries) for title, entries in rest.items())]
+    related = relations(ledger)
+    shown = {entry.claim.id: _shown(entry, related.get(entry.claim.id, ())) for entry in ledger}
+    groups = []
+    for letter, title in DOCUMENTS.items():
+        own = [entry for entry in ledger if entry.claim.document == letter]
+        groups.append(Group(letter, title, tiles(own), tuple(shown[entry.claim.id] for entry in own)))
+    of = Counter(verdict_of(entry) for entry in ledger)
+    styles = {verdict_of(entry): style_of(entry) for entry in ledger}
+    names = [*map(str, Verdict), *(name for name in of if name not in set(map(str, Verdict)))]
     return LedgerChapter(
         total=len(ledger),
         summary=ledger_summary(ledger),
-        verdicts=tuple(map(str, Verdict)),
+        verdicts=tuple((name, styles[name], of[name]) for name in names if of[name]),
+        topics=tuple(sorted(Counter(entry.claim.topic for entry in ledger).items())),
         counts=tuple(_count_rows(ledger)),
+        surprises=tuple(shown[id] for id in SURPRISES if id in shown),
         groups=tuple(group for group in groups if group.entries),
     )
+
+
+def tiles(entries: Sequence[Entry]) -> tuple[Tile, ...]:
+    """Claims as tiles, in their order."""
+    return tuple(Tile(e.claim.id, style_of(e), verdict_of(e), e.claim.statement) for e in entries)
 
 
 def ledger_summary(ledger: Ledger) -> str:
@@ -83,6 +106,16 @@ def ledger_summary(ledger: Ledger) -> str:
     )
 
 
+def verdict_of(entry: Entry) -> str:
+    """The verdict in words; a test that raised has none."""
+    return str(entry.verdict) if entry.verdict else "error"
+
+
+def style_of(entry: Entry) -> str:
+    """The colour of a verdict."""
+    return _STYLES.get(entry.verdict, "open") if entry.verdict else "fails"
+
+
 def _count_rows(ledger: Ledger) -> list[CountRow]:
     found = counts(ledger)
     rows = [
@@ -94,17 +127,27 @@ def _count_rows(ledger: Ledger) -> list[CountRow]:
     return [*rows, CountRow("all", sums, sum(row.total for row in rows))]
 
 
-def _group(title: str, entries: Sequence[Entry]) -> Group:
-    return Group(title, tuple(map(_shown, entries)))
-
-
-def _shown(entry: Entry) -> dict[str, Any]:
+def _shown(entry: Entry, related: Sequence[Relation]) -> dict[str, Any]:
     curves = entry.finding.curves if entry.finding else None
     told = {"checks": [], "conditional": [], "support": [], "condition": "", "correction": "", "example": ""}
-    svg = (
-        to_svg(claim_figure(curves, ""), f"claim-{entry.claim.id}", f"curves of claim {entry.claim.id}")
-        if curves
-        else ""
-    )
-    style = _STYLES.get(entry.verdict, "open") if entry.verdict else "fails"
-    return {**told, **entry.to_dict(), "style": style, "svg": Markup(svg)}
+    name = f"curves-{entry.claim.id}"
+    svgs = panel_svgs(claim_figure(curves, ""), name, f"curves of claim {entry.claim.id}") if curves else []
+    chapter = chapter_of_claim(entry.claim)
+    return {
+        **told,
+        **entry.to_dict(),
+        "verdict": verdict_of(entry),
+        "style": style_of(entry),
+        "surprise": surprise(entry),
+        "folded": _folded(entry),
+        "story": chapter,
+        "related": related,
+        "svgs": [Markup(svg) for svg in svgs],
+    }
+
+
+def _folded(entry: Entry) -> str:
+    """What a folded row says: the condition or the first sentence of the correction."""
+    if entry.verdict is Verdict.HOLDS_IF and entry.finding:
+        return f"If {entry.finding.condition.rstrip('.')}."
+    return entry.error or entry.gist

@@ -11,6 +11,7 @@ from typing import Any
 from hessianlens.lab.experiments.experiment import Experiment
 from hessianlens.lab.results import Parameters
 from hessianlens.lab.runner.plan_size import check_size
+from hessianlens.lab.runner.typical import typical_of
 from hessianlens.lab.store import Code, Store, cell_key, code_of, question_key
 
 
@@ -79,14 +80,14 @@ def tasks_to_do(plans: Sequence[Plan], store: Store | None) -> list[Task]:
 
 
 def forecast(plan: Plan, store: Store | None) -> float | None:
-    """Seconds on one core for a whole plan, as its cells took when last measured by any code; None if none was.
+    """Seconds on one core for a whole plan: as its cells took when last measured by any code, or typically take.
 
-    Cells of the plan that were never measured count as the mean of those that were.
+    Cells of the plan that were never measured count as the mean of those that were. None if nobody knows.
     """
     timings = store.seconds(plan.experiment.name) if store else {}
     keys = {question_key(plan.experiment.name, parameters) for parameters in plan.cells}
     seen = [timings[key] for key in keys & timings.keys()]
-    return sum(seen) / len(seen) * len(keys) if seen else None
+    return sum(seen) / len(seen) * len(keys) if seen else typical_of(plan.experiment.name, plan.preset)
 
 
 def _order(tasks: Sequence[Task]) -> list[Task]:

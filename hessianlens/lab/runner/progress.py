@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from hessianlens.lab.runner.plan import Plan, Task
+from hessianlens.lab.runner.typical import typical_of
 
 Outcome = Literal["stored", "new", "failed"]
 
@@ -23,6 +24,7 @@ class Tally:
         seconds: Processor time of the new ones.
         forecast: Expected seconds of those still to do whose length is known from earlier runs.
         timed: How many those are.
+        typical: Seconds of a cell as it typically takes, until one of this run is measured; None if nobody knows.
     """
 
     experiment: str
@@ -34,6 +36,7 @@ class Tally:
     seconds: float = 0.0
     forecast: float = 0.0
     timed: int = 0
+    typical: float | None = None
 
     def count(self, outcome: Outcome, seconds: float, forecast: float | None) -> None:
         """Count one cell.
@@ -56,11 +59,18 @@ class Tally:
 
     @property
     def work_left(self) -> float | None:
-        """Seconds of work still to do, from earlier runs or else as the cells of this run; None if nobody knows."""
+        """Seconds of work still to do: from earlier runs, else as the cells of this run, else as cells typically take.
+
+        None if nobody knows.
+
+        >>> Tally("fig8", "quick", planned=10).work_left is None, Tally("fig8", "quick", 10, typical=0.5).work_left
+        (True, 5.0)
+        """
         unknown = self.to_do - self.timed
-        if unknown > 0 and self.new == 0:
+        each = self.seconds / self.new if self.new else self.typical
+        if unknown > 0 and each is None:
             return None
-        return self.forecast + (unknown * self.seconds / self.new if unknown > 0 else 0.0)
+        return self.forecast + (unknown * each if unknown > 0 and each is not None else 0.0)
 
 
 @dataclass
@@ -91,7 +101,7 @@ class Progress:
 
     @property
     def seconds_left(self) -> float | None:
-        """Until the end of the run; None until a cell of every experiment is done."""
+        """Until the end of the run; None while the length of some experiment is not known."""
         left = [tally.work_left for tally in self.tallies]
         known = [seconds for seconds in left if seconds is not None]
         return sum(known) / self.workers if len(known) == len(left) else None
@@ -107,5 +117,7 @@ def start_progress(plans: Sequence[Plan], tasks: Iterable[Task]) -> Progress:
         timed = [to_do[key].seconds for key in keys & to_do.keys()]
         known = [seconds for seconds in timed if seconds is not None]
         tally.forecast, tally.timed = sum(known), len(known)
+        whole = typical_of(plan.experiment.name, plan.preset)
+        tally.typical = None if whole is None else whole / max(len(keys), 1)
         tallies.append(tally)
     return Progress(tallies)

@@ -2,86 +2,63 @@
 
 import dataclasses
 import re
-from html.parser import HTMLParser
+from html import unescape
 
 import pytest
 
-from hessianlens.lab.claims.ledger import run
-from hessianlens.lab.claims.registry import find
 from hessianlens.lab.experiments.registry import EXPERIMENTS
 from hessianlens.lab.growth.findings.exponents import exponent_fits
 from hessianlens.lab.growth.findings.reference import PublishedPoint, Reference, published_key
-from hessianlens.lab.report import render
-from hessianlens.lab.report.chapters import chapter
+from hessianlens.lab.pages.typesetting import typeset
 from hessianlens.lab.report.exponents import exponent_rows, summary
+from hessianlens.lab.report.page import PAPER, script_hash
 from hessianlens.lab.report.repeating import command
+from hessianlens.lab.report.shown import shown_figure
 from hessianlens.lab.runner import configure
 from hessianlens.lab.telling import findings_of
 from tests.lab.figures.small import SMALL
-from tests.lab.report.results import GROWTH, result
-
-NAMES = ("fig3a", "fig8", "rank_fraction", "table1")
-CLAIMS = ("C1", "C8", "C19")
+from tests.lab.report.page_parts import Tags
+from tests.lab.report.results import CLAIMS, GROWTH, NAMES, result
 
 
-@pytest.fixture(scope="module")
-def page() -> str:
-    return render([result(name) for name in NAMES], run(find(CLAIMS)))
-
-
-class Tags(HTMLParser):
-    """Checks that tags close in order, and collects attributes."""
-
-    VOID = frozenset(("meta", "br", "path", "use", "image", "rect", "line", "circle"))
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.ids: list[str] = []
-        self.links: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        if tag not in self.VOID:
-            self.open.append(tag)
-        told = dict(attrs)
-        self.ids += [told["id"]] if told.get("id") else []
-        self.links += [told[name] or "" for name in ("href", "src", "xlink:href") if name in told]
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.handle_starttag(tag, attrs)
-        if tag not in self.VOID:
-            self.open.pop()
-
-    def handle_endtag(self, tag: str) -> None:
-        if tag not in self.VOID:
-            assert self.open.pop() == tag
-
-
-def test_well_formed_and_self_contained(page: str) -> None:
+def test_well_formed_and_self_contained(report: str) -> None:
     tags = Tags()
-    tags.feed(page)
+    tags.feed(report)
     assert tags.open == [] and len(tags.ids) == len(set(tags.ids))
-    assert all(link.startswith(("#", "data:")) for link in tags.links)
+    assert all(link.startswith(("#", "data:")) for link in tags.loaded), "a page loads nothing"
+    assert {link for link in tags.links if not link.startswith("#")} <= {PAPER}
     assert {link[1:] for link in tags.links if link.startswith("#")} <= set(tags.ids)
-    assert "http://" not in page.replace("http://www.w3.org", "") and "https://" not in page and "<script" not in page
 
 
-def test_every_chapter_tells_what_was_asked_found_and_how_to_repeat_it(page: str) -> None:
-    text = re.sub(r"<[^>]*>", "", page).replace("&#39;", "'")
+def test_the_one_script_is_allowed_by_its_hash(report: str) -> None:
+    (script,) = re.findall(r"<script>(.*?)</script>", report, flags=re.S)
+    (policy,) = re.findall(r'Content-Security-Policy" content="([^"]*)"', report)
+    assert f"script-src '{script_hash(script)}';" in policy.replace("&#39;", "'") and "default-src 'none'" in policy
+    assert report.count("<script") == 1
+
+
+def plain(words: str) -> str:
+    """As it is read on the page: typeset, without tags."""
+    return unescape(re.sub(r"<[^>]*>", "", typeset(words)))
+
+
+def test_every_figure_tells_what_was_asked_found_and_how_to_repeat_it(report: str) -> None:
+    text = unescape(re.sub(r"<[^>]*>", "", report))
     for name in NAMES:
         experiment = EXPERIMENTS[name]
-        assert f'<section id="{name}">' in page
-        assert experiment.question.replace("'", "&#39;") in page and experiment.title in text
+        assert f'<article class="figure" id="{name}">' in report
+        assert plain(experiment.question) in text and experiment.title in text
         for sentence in findings_of(result(name)).sentences(result(name)):
-            assert sentence in text
+            assert plain(sentence) in text
         assert f"hessianlens reproduce {name} --preset " in text
     assert "commit" in text and "torch" in text
 
 
-def test_claims_show_their_figures(page: str) -> None:
-    assert "3 statements of the documents" in page and page.count('class="claim"') == 3
-    assert page.index('id="claim-C1"') < page.index('id="claim-C8"'), "a failing claim comes before one that holds"
-    assert "needs training" in page
+def test_claims_show_their_figures(report: str) -> None:
+    assert f"{len(CLAIMS)} statements of the documents" in report and report.count('class="claim"') == len(CLAIMS)
+    places = [report.index(f'id="claim-{id}"') for id in CLAIMS]
+    assert places == sorted(places), "in the order of their document"
+    assert "needs training" in report and report.count('href="#claim-C1"') >= 2, "from the mosaic and from its chapter"
 
 
 def test_an_edited_number_changes_the_page() -> None:
@@ -118,12 +95,12 @@ def test_published_means_are_compared() -> None:
     sigma = first[0].parameters["sigma"]
     mean = sum(c.measurement.rows[0]["value"] for c in first if c.parameters["sigma"] == sigma) / 3
     reference = Reference({key: (PublishedPoint(sigma, mean * 1.01, mean * 0.1, 20, 0, 0),)}, None)
-    (row,) = chapter(at_size, reference).published
+    (row,) = shown_figure(at_size, reference).published
     assert row["points"] == "1" and row["within_2"] == "100%" and row["ratio"].startswith("0.990 ± ")
-    assert "Of 1 published points 100% lie within two" in chapter(at_size, reference).published_summary
-    assert chapter(result("fig8"), reference).published == (), "another size is not compared"
+    assert "Of 1 published points 100% lie within two" in shown_figure(at_size, reference).published_summary
+    assert shown_figure(result("fig8"), reference).published == (), "another size is not compared"
     chained = dataclasses.replace(at_size, config={**at_size.config, "carries": "chains"})
-    assert chapter(chained, reference).published == (), "nor is another batch"
+    assert shown_figure(chained, reference).published == (), "nor is another batch"
 
 
 @pytest.mark.parametrize("name", [*SMALL, *GROWTH])

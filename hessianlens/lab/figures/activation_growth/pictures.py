@@ -13,7 +13,7 @@ from matplotlib.patches import Rectangle
 
 from hessianlens.lab.figures.activation_growth.findings import agreements
 from hessianlens.lab.plots.picture import Picture
-from hessianlens.lab.plots.style import BLUE, INK, MUTED, ORANGE, RED, log_axis, panel, panels
+from hessianlens.lab.plots.style import BLUE, MUTED, ORANGE, RED, log_axis, panels, readable_on
 from hessianlens.lab.results import FinishedCell, Result
 from hessianlens.lab.results.table import choices, numbers, select
 
@@ -23,29 +23,31 @@ CURVES: dict[tuple[str, str], tuple[str, Any]] = {
     ("outer", "VV"): (RED, (0, (1, 1))),
 }
 CURVE_ACTIVATIONS = ("softmax", "sigmoid", "linear", "relu_normalised")
-_LIGHT_FROM = 4.5
-"""Exponents from here on have a light cell and dark digits."""
 
 
 def draw_exponents(result: Result) -> Figure:
-    """Measured exponents as a table, one line an activation, one column a part and block."""
+    """Measured exponents as a table for each part, one line an activation, one column a block."""
     names = choices(result, "activation")
-    columns = list(dict.fromkeys((str(row["part"]), str(row["block"])) for row in result.rows()))
+    blocks: dict[str, list[str]] = {}
+    for row in result.rows():
+        own = blocks.setdefault(str(row["part"]), [])
+        if row["block"] not in own:
+            own.append(str(row["block"]))
     agree = agreements(result)
-    with panel(8.4, 0.42 * len(names) + 1.9) as (figure, axes):
-        for y, name in enumerate(names):
-            for x, (part, block) in enumerate(columns):
-                found = numbers(select(result, activation=name, part=part, block=block), "exponent")
-                _cell(axes, x, y, found, agree[name, part, block])
-        axes.set_xlim(-0.5, len(columns) - 0.5)
-        axes.set_ylim(len(names) - 0.5, -0.5)
-        axes.set_xticks(range(len(columns)), [f"{part}\n{block}" for part, block in columns])
-        axes.set_yticks(range(len(names)), [n.replace("_", " ") for n in names])
-        axes.tick_params(length=0, labeltop=True, labelbottom=False)
-        axes.grid(visible=False)
-        axes.spines[:].set_visible(False)
-        axes.set_title("Power of the token scale σ as σ → 0", pad=12)
-        axes.set_xlabel("measured, mean over draws; 0: the block vanishes; ✗: not as predicted", color=MUTED)
+    with panels(len(blocks), width=5.0, height=0.34 * len(names) + 1.2) as (figure, all_axes):
+        for axes, (part, columns) in zip(all_axes, blocks.items(), strict=True):
+            for y, name in enumerate(names):
+                for x, block in enumerate(columns):
+                    found = numbers(select(result, activation=name, part=part, block=block), "exponent")
+                    _cell(axes, x, y, found, agree[name, part, block])
+            axes.set_xlim(-0.5, len(columns) - 0.5)
+            axes.set_ylim(len(names) - 0.5, -0.5)
+            axes.set_xticks(range(len(columns)), columns)
+            axes.set_yticks(range(len(names)), [n.replace("_", " ") for n in names])
+            axes.tick_params(length=0, labeltop=True, labelbottom=False)
+            axes.grid(visible=False)
+            axes.spines[:].set_visible(False)
+            axes.set_title(f"{part.capitalize()} part", pad=12)
     return figure
 
 
@@ -57,8 +59,7 @@ def _cell(axes: Axes, x: int, y: int, found: np.ndarray, agrees: bool) -> None:
     mean = float(found.mean())
     colour = mpl.colormaps["cividis"](Normalize(0, 8)(mean))
     axes.add_patch(Rectangle((x - 0.47, y - 0.45), 0.94, 0.9, color=colour, linewidth=0))
-    ink = INK if mean >= _LIGHT_FROM else "white"
-    axes.text(x, y, f"{mean:.2f}{mark}", ha="center", va="center", color=ink)
+    axes.text(x, y, f"{mean:.2f}{mark}", ha="center", va="center", color=readable_on(colour))
 
 
 def draw_curves(result: Result) -> Figure:
@@ -108,7 +109,8 @@ def _curves(axes: Axes, cells: list[FinishedCell]) -> None:
 
 CAPTIONS = {
     "exponents": "Multiply the tokens by a small σ: each block's norm goes as σ to the power in its cell, here as "
-    "measured, with the loss gradient held. A cross would mark a power that counting does not predict.",
+    "measured (mean over draws), with the loss gradient held; 0: the block vanishes. A cross would mark a power that "
+    "counting does not predict.",
     "curves": "The norms behind four rows of the table: lines are means over draws, bands the smallest to the largest "
     "draw, and powers are fitted in the shaded range.",
 }

@@ -12,9 +12,12 @@ from hessianlens.lab.plots.style import panel
 from hessianlens.lab.results import Parameters, Result
 
 NAMES = {
-    "whole": ("W_E", "W_pos", "W_Q", "W_K", "W_V", "W_O", "W_in", "b_in", "W_out", "b_out", "W_U", "b_U"),
-    "attention": ("W_Q", "W_K", "W_V", "W_O"),
+    "whole": ("embed", "pos", "Q", "K", "V", "O", "in", "in bias", "out", "out bias", "unembed", "unembed bias"),
+    "attention": ("Q", "K", "V", "O"),
 }
+_LABELLED = 0.035
+"""Blocks with a smaller share of the side have no room for a label."""
+
 _LEAST = 0.1
 """Percent of the map below the colour scale: few, since the small query and key blocks are the point of the figure."""
 
@@ -29,9 +32,11 @@ def draw_map(result: Result, which: str) -> Figure:
     sizes = [int(size) for size in arrays[f"{which}_sizes"]]
     large = which == "whole"
     with panel(*((6.6, 7.4) if large else (4.6, 5.4))) as (figure, axes):
-        labels = [_label(name) for name in NAMES[which]]
+        labels = [
+            name if size >= _LABELLED * sum(sizes) else "" for name, size in zip(NAMES[which], sizes, strict=True)
+        ]
         image = block_map(axes, logs, labels, sizes, log_scale([logs], _LEAST), line=0.6 if large else 1.2)
-        axes.tick_params(labelsize=8.5 if large else 11)
+        axes.tick_params(labelsize=9.5 if large else 11)
         if large:
             axes.tick_params(axis="x", rotation=90)
         axes.set_title(TITLES[which], pad=38 if large else 24)
@@ -39,11 +44,6 @@ def draw_map(result: Result, which: str) -> Figure:
         log_colour_bar(figure, axes, image, f"|entry| (loss / weight²){pooled}")
         axes.set_xlabel(_caption(cell.parameters, logs))
     return figure
-
-
-def _label(name: str) -> str:
-    letter, index = name.split("_")
-    return f"${letter}_{{\\mathrm{{{index}}}}}$" if len(index) > 1 else f"${letter}_{index}$"
 
 
 def _caption(parameters: Parameters, logs: np.ndarray) -> str:
@@ -54,7 +54,8 @@ def _caption(parameters: Parameters, logs: np.ndarray) -> str:
 
 CAPTIONS = {
     "whole": "Every second derivative of the loss with respect to a pair of weights, on a logarithmic colour scale; "
-    "each tile shows its largest entry. White lines separate the weight matrices. Dark bands: queries and keys.",
+    "each tile shows its largest entry. White lines separate the weight matrices: embedding, positions, queries Q, "
+    "keys K, values V, output O, MLP in and out, unembedding (biases between them). Dark bands: queries and keys.",
     "attention": "The part that belongs to the attention layer's four weight matrices, from the closed form.",
     "histogram": "Absolute entries of the query and of the value block, all draws of the weights together; thin lines "
     "mark the medians.",

@@ -7,8 +7,8 @@ from hessianlens.lab.plots.picture import Picture
 from hessianlens.lab.results import Result
 
 CAPTION = (
-    "Absolute entries of the query and of the value block with softmax (left) and with the softmax left out (right), "
-    "all draws of the weights together; thin lines mark the medians."
+    "Absolute entries of the query and of the value block with softmax, and with the softmax left out, all "
+    "draws of the weights together; thin lines mark the medians."
 )
 
 

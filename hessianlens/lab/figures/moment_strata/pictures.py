@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, NullLocator
 
 from hessianlens.lab.figures.moment_strata.findings import curve
 from hessianlens.lab.plots.picture import Picture
@@ -26,7 +27,10 @@ BLOCKS: Lines = {
     "outer QQ": ("outer QQ, built on M₂", BLUE, "-"),
     "functional QQ": ("functional QQ, built on M₃", ORANGE, DASHES),
 }
-_LEAST, _MOST = 1e-3, 300
+_LEAST, _MOST = 1e-6, 1e4
+_FLATTEST, _SHARPEST = 0.9997, 0.003
+_TICKS = (0.999, 0.99, 0.9, 0.5, 0.1, 0.01)
+"""On a logit axis: what happens sits at both its ends."""
 
 
 def draw(result: Result) -> Figure:
@@ -42,7 +46,7 @@ def draw(result: Result) -> Figure:
         ):
             _lines(axes, entropy, {name: curve(result, name) for name in lines}, lines)
             axes.set_title(title)
-            axes.set_xlabel("entropy / log L   (1 uniform, 0 one-hot)")
+            axes.set_xlabel("entropy / log L (1: uniform, 0: one-hot)")
         left.set_ylabel("norm / norm at flat attention")
     return figure
 
@@ -55,13 +59,18 @@ def _lines(axes: Axes, entropy: np.ndarray, values: Mapping[str, np.ndarray], li
             axes.plot(own_entropy, own, color=colour, linewidth=0.6, alpha=0.35)
         middle = 10 ** np.log10(np.maximum(relative, np.finfo(float).tiny)).mean(0)
         axes.plot(entropy.mean(0), middle, color=colour, linestyle=style, linewidth=2.4, label=label)
-    axes.set_xlim(1.02, -0.02)
+    axes.set_xscale("logit")
+    axes.set_xlim(_FLATTEST, _SHARPEST)
+    axes.xaxis.set_major_locator(FixedLocator(_TICKS))
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.xaxis.set_minor_locator(NullLocator())
     axes.set_ylim(_LEAST, _MOST)
     axes.legend(loc="upper left")
 
 
 CAPTION = (
-    "From uniform attention (left) to one-hot attention (right), by multiplying the scores. Thick lines are geometric "
+    "From uniform attention (left) to one-hot attention (right), by multiplying the scores; both ends of the "
+    "axis are stretched. Thick lines are geometric "
     "means over draws, thin ones single draws. The value block follows the mean token, the query block the covariance "
     "and the third moment, which vanish when attention looks at one token only."
 )

@@ -12,7 +12,7 @@ from hessianlens.lab.plots.style import BLUE, ORANGE, log_axis, panels
 from hessianlens.lab.results import FinishedCell, Result
 from hessianlens.lab.results.table import numbers, select
 
-KINDS = {"dual": ("$W_Q$ and $W_K$", BLUE, "o", -0.12), "single": ("$W_{QK}$", ORANGE, "D", 0.12)}
+KINDS = {"dual": ("Two matrices", BLUE, "o", -0.12), "single": ("One matrix", ORANGE, "D", 0.12)}
 QUANTITIES = {
     "negative_share": ("Negative curvature", "share of the sum of |eigenvalues|", False),
     "condition": ("Condition number", "largest / smallest non-zero |λ|", True),
@@ -32,7 +32,7 @@ def draw_numbers(result: Result) -> Figure:
                     _point(axes, at, kind, values, logarithmic)
             axes.set_xticks(range(len(widths)), [str(w) for w in widths])
             axes.set_xlim(-0.5, len(widths) - 0.5)
-            axes.set_xlabel("query width $d_K$")
+            axes.set_xlabel("query width")
             axes.set_title(title)
             axes.set_ylabel(unit)
             if logarithmic:
@@ -63,7 +63,7 @@ def draw_spectra(result: Result) -> Figure:
         for k, (name, (title, *_)) in enumerate(KINDS.items()):
             for axes, (d_k, cell) in zip(all_axes[k * len(cells) :], cells.items(), strict=False):
                 draw_spectrum(axes, cell.measurement.arrays[name], top)
-                axes.set_title(f"{title}, $d_K$ = {d_k}", size=10)
+                axes.set_title(f"{title}, query width {d_k}", size=10)
             all_axes[k * len(cells)].set_ylabel("eigenvalue (loss / weight²)")
         for axes in all_axes[-len(cells) :]:
             axes.set_xlabel("eigenvalue number, ascending")
@@ -71,8 +71,8 @@ def draw_spectra(result: Result) -> Figure:
 
 
 CAPTIONS = {
-    "spectra": "Eigenvalues of the query-key Hessian with two matrices (top) and with one (bottom) that computes the "
-    "same function; blue dots positive, yellow triangles negative.",
+    "spectra": "Eigenvalues of the query-key Hessian with two matrices, and with one that computes the same "
+    "function; blue dots positive, yellow triangles negative.",
     "numbers": "The same function with two query-key matrices and with one: marks are means over draws (geometric "
     "ones on logarithmic axes), bars reach from the smallest to the largest draw.",
 }

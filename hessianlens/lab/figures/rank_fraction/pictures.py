@@ -25,12 +25,12 @@ def draw(result: Result) -> Figure:
     with panels(2, width=4.8, height=3.9) as (figure, (left, right)):
         _ranks(left, result, lambda d_k: 2 * d * d_k)
         _ranks(right, result, lambda d_k: np.full_like(d_k, d**2))
-        left.set_ylabel("rank / (2 $d_V d_K$)")
-        right.set_ylabel("rank / $d_V^2$")
+        left.set_ylabel("rank / number of query-key parameters")
+        right.set_ylabel("rank / width squared")
         left.set_title("Share of the query-key parameters")
-        right.set_title("Share of $d_V^2$")
+        right.set_title("Share of the merged matrix")
         for axes in (left, right):
-            axes.set_xlabel("$d_K / d_V$")
+            axes.set_xlabel("query width / model width")
             axes.set_ylim(0, 1.12)
             axes.axvline(1, color=MUTED, linewidth=0.8, zorder=0)
         handles, labels = left.get_legend_handles_labels()
@@ -54,7 +54,7 @@ def _ranks(axes: Axes, result: Result, whole: Share) -> None:
 
 CAPTION = (
     "Rank of the T-outer-product Hessian, the part of the query-key curvature that a single merged matrix has as well, "
-    "as a share of the parameters (left) and of the merged matrix's size (right), for two lengths."
+    "as a share of the parameters and of the merged matrix's size, for two lengths L."
 )
 
 

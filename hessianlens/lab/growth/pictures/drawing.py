@@ -14,7 +14,7 @@ from hessianlens.lab.growth.findings.series import Series, SeriesKey, growth_ser
 from hessianlens.lab.growth.pictures.layout import Panel, Rows
 from hessianlens.lab.growth.pictures.panel import draw_panel
 from hessianlens.lab.growth.pictures.ratios import comparable, draw_ratios
-from hessianlens.lab.growth.pictures.text import caption
+from hessianlens.lab.growth.pictures.text import HOW_TO_READ, caption
 from hessianlens.lab.plots.picture import Picture
 from hessianlens.lab.plots.style import styled
 from hessianlens.lab.results import Result
@@ -41,7 +41,8 @@ def growth_picture(name: str, result: Result, rows: Rows, reference: Reference |
     shown = {line.key for row in rows for panel in row for line in panel.lines}
     compared = {key: found for key, found in compared.items() if key in shown}
     drawn = draw_growth(result, rows, fits, compared)
-    return Picture(name, drawn, caption(result, [fit for fit in fits if fit.series in shown], list(compared.values())))
+    words = caption(result, [fit for fit in fits if fit.series in shown], list(compared.values()))
+    return Picture(name, drawn, words, reading=HOW_TO_READ)
 
 
 def draw_growth(result: Result, rows: Rows, fits: Sequence[ExponentFit], compared: Compared) -> Figure:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.ticker import FuncFormatter
 
 from hessianlens.lab.growth.findings.comparison import ComparedPoint, SeriesComparison
 from hessianlens.lab.growth.findings.exponents import ExponentFit, FitRange
@@ -14,6 +15,7 @@ from hessianlens.lab.growth.findings.series import Series, SeriesKey
 from hessianlens.lab.growth.pictures.layout import Line, Panel
 from hessianlens.lab.growth.pictures.text import label, told
 from hessianlens.lab.plots.style import GRID, INK, MUTED, log_axis
+from hessianlens.lab.wording import scientific
 
 _DASHES, _DOTS = (0, (4, 3)), (0, (1, 1.2))
 _LEGEND_LINE = 0.058
@@ -34,8 +36,8 @@ def draw_panel(
     """Every line of a panel.
 
     A line is the mean over repeats, dots are the median, the band reaches from the smallest to the largest repeat.
-    Dashes have the predicted slope, through the mean of the range it was fitted in (shaded). Open circles in the colour
-    of the line are published means, crosses those that are not sound.
+    Dashes have the predicted slope, through the mean of the range it was fitted in (shaded). A dotted line stands at
+    sigma = 1. Open circles in the colour of the line are published means, crosses those that are not sound.
     """
     shaded: set[FitRange] = set()
     for line in panel.lines:
@@ -51,6 +53,8 @@ def draw_panel(
     for line in panel.lines:
         _draw_guides(axes, line.key, series, fits)
     left, right = axes.get_xlim()
+    if left < 1 < right:
+        axes.axvline(1, color=MUTED, linewidth=0.8, linestyle=_DOTS, zorder=0.5)
     for where in shaded:
         axes.axvspan(max(where.low, left), min(where.high, right), color=GRID, alpha=0.5, linewidth=0, zorder=0)
 
@@ -143,8 +147,8 @@ def _frame(axes: Axes, panel: Panel, curves: Sequence[Series], linear: bool) -> 
     legend = axes.legend(
         loc="lower left" if falling else "upper left",
         title="fitted exponent (predicted)",
-        fontsize=8,
-        title_fontsize=8,
+        fontsize=9,
+        title_fontsize=9,
         handlelength=1.6,
         borderaxespad=0.2,
         alignment="left",
@@ -152,11 +156,20 @@ def _frame(axes: Axes, panel: Panel, curves: Sequence[Series], linear: bool) -> 
     legend.get_title().set_color(MUTED)
 
 
+def _tick(value: float) -> str:
+    """A number on a linear axis; large and small ones by a power of ten.
+
+    >>> _tick(0.5), _tick(125000.0)
+    ('0.5', '1.2 × 10⁵')
+    """
+    return f"{value:g}" if value == 0 or 1e-3 <= abs(value) < 1e4 else scientific(value)
+
+
 def _heights(axes: Axes, low: float, high: float, linear: bool, falling: bool) -> None:
     free = _LEGEND_LINE * (len(axes.get_legend_handles_labels()[1]) + 1.5)
     if linear:
         axes.set_ylim(0, high / (1 - free))
-        axes.ticklabel_format(axis="y", style="sci", scilimits=(-2, 3), useMathText=True)
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _tick(value)))
         return
     room = 1.5 * (high / low) ** (free / (1 - free))
     axes.set_ylim(low / (room if falling else 1.5), high * (1.5 if falling else room))

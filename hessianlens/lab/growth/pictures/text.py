@@ -62,24 +62,28 @@ def _prediction(predicted: Prediction) -> str:
     return f" ({predicted if predicted != 'zero' else 'zero expected'})"
 
 
+HOW_TO_READ = (
+    "Lines: mean over draws of weights and embeddings; dots: their median, which a few large draws do not move; bands: "
+    "smallest to largest draw. Legends: fitted exponent with half its 95% interval over the draws, and the predicted "
+    "exponent in brackets; two exponents are those at small and at large σ. Dashes: the predicted power, carried on "
+    "beyond its range; the range of a fit is shaded unless it is all; the dotted line stands at σ = 1."
+)
+"""What is the same in every growth figure."""
+
+
 def caption(result: Result, fits: Sequence[ExponentFit], compared: Sequence[SeriesComparison] = ()) -> str:
-    """What lines, bands, numbers, dashes and circles mean, for this result."""
+    """Sizes, ranges and published means of this result; `HOW_TO_READ` has what is common to all."""
     config = result.config
     by_series = {fit.series: [other for other in fits if other.series == fit.series] for fit in fits}
     shown = [fit for own in by_series.values() for fit in told(own) if isinstance(fit.predicted, int)]
     ranges = dict.fromkeys(fit.range for fit in shown)
     spans = "; ".join(f"{where.name}, {where.low:g} to {where.high:g}" for where in ranges)
     sentences = [
-        f"Width {config['d_model']}, {config['sequences']} sequences. Lines: mean of {config['repeats']} draws of "
-        "weights and embeddings; dots: their median, which a few large draws do not move; bands: smallest to largest "
-        "draw.",
-        "Legends: fitted exponent with half its 95 % interval over the draws, and the predicted exponent in brackets; "
-        "two exponents are those at small and at large σ.",
-        f"Fitted for σ in: {spans} (shaded unless all). Dashes: the predicted power.",
-        "Beyond the range of a prediction its dashes carry the power law on.",
+        f"Width {config['d_model']}, {config['sequences']} sequences, {config['repeats']} draws.",
+        f"Fitted for σ in: {spans}." if spans else "",
         *_published(compared),
     ]
-    return " ".join(sentences)
+    return " ".join(filter(None, sentences))
 
 
 def _published(compared: Sequence[SeriesComparison]) -> list[str]:

@@ -1,0 +1,273 @@
+"""A figure taken apart: every panel as a drawing of its own, narrow enough for a phone and with text as large.
+
+    panel_svgs(figure, name, description) -> one inline SVG element a panel
+    each_panel(figure, render) -> what `render` makes of every panel
+
+A panel is a pair of axes with a title, together with its colour bar and with the axes below it in the same column that
+have no title (a strip of ratios, say). Alone it gets what it shared with its neighbours: the labels of a shared axis,
+the legend of the whole figure. Legends stand below the axes, long lines are broken, no text is below 9 points (12 CSS
+pixels), and the drawing is as wide as a phone's column, so that nothing has to be scaled down there.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from html import escape
+from itertools import count
+from typing import TypeVar
+
+import numpy as np
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.legend import Legend
+from matplotlib.text import Text
+
+from hessianlens.lab.plots.style import styled, to_svg
+
+NARROW = 3.6
+"""Inches: 346 CSS pixels, the column of a page that is 390 wide."""
+
+LEAST_POINTS = 9.0
+"""The smallest text: 12 CSS pixels."""
+
+_LEAST_HEIGHT = 0.8
+"""A narrower panel becomes lower too, but not below this share of its height."""
+_MARGIN = 4.0
+"""Points that stay free at an edge."""
+
+Drawn = TypeVar("Drawn")
+
+
+def panel_svgs(figure: Figure, name: str, description: str) -> list[str]:
+    """Every panel of a figure as an inline SVG element of its own: 346 CSS pixels wide, no text below 12.
+
+    Args:
+        figure: With one panel or several; it stays as it is.
+        name: Unique on the page; the panels' ids begin with it and a number.
+        description: Read out in place of a drawing, with the panel's title behind it; HTML is escaped already.
+
+    >>> from hessianlens.lab.plots.style import panels
+    >>> with panels(2) as (figure, (left, right)):
+    ...     titles = left.set_title("one"), right.set_title("a < b")
+    >>> [svg[: svg.index(" style")] for svg in panel_svgs(figure, "a", "Both")]
+    ['<svg role="img" aria-label="Both: one"', '<svg role="img" aria-label="Both: a &lt; b"']
+    """
+    numbers = count(1)
+
+    def svg(panel: Figure) -> str:
+        titles = [axes.get_title("left") or axes.get_title() for axes in panel.axes if axes.get_visible()]
+        said = escape(" ".join(" ".join(titles).split()), quote=True)
+        return to_svg(panel, f"{name}-{next(numbers)}", f"{description}: {said}" if said else description)
+
+    return each_panel(figure, svg)
+
+
+def each_panel(figure: Figure, render: Callable[[Figure], Drawn], width: float = NARROW) -> list[Drawn]:
+    """What `render` makes of every panel alone, in the order of reading; the figure itself stays as it is.
+
+    Args:
+        figure: With one panel or several.
+        render: Called once a panel, with a figure that shows this panel alone until `render` returns.
+        width: Of a panel, in inches.
+
+    >>> from hessianlens.lab.plots.style import panels
+    >>> with panels(2, sharey=True) as (figure, (left, right)):
+    ...     titles = left.set_title("one"), right.set_title("two")
+    ...     label = left.set_ylabel("norm")
+    >>> each_panel(figure, lambda panel: [axes.get_ylabel() for axes in panel.axes if axes.get_visible()])
+    [['norm'], ['norm']]
+    """
+    with styled():
+        figure.draw_without_rendering()
+        # One copy for all panels: copying takes as long as drawing.
+        whole = copy.deepcopy(figure)
+        groups = [[whole.axes[n] for n in group] for group in _groups(figure)]
+        sizes = [[_size(axes) for axes in group] for group in groups]
+        _lend_labels(groups)
+        legends = [_entries(whole.legends, group) for group in groups]
+        whole.legends.clear()
+        drawn = []
+        for group, size, entries in zip(groups, sizes, legends, strict=True):
+            _show(whole, group)
+            heights = [high * min(1.0, max(width / wide, _LEAST_HEIGHT)) for wide, high in size]
+            whole.set_size_inches(width, sum(heights))
+            grid = whole.add_gridspec(len(group), 1, height_ratios=heights)
+            for number, axes in enumerate(group):
+                axes.set_subplotspec(grid[number])
+            _fit(whole, group)
+            if entries.labels:
+                _legend_below(whole, entries)
+            drawn.append(render(whole))
+            whole.legends.clear()
+        return drawn
+
+
+def _groups(figure: Figure) -> list[list[int]]:
+    """The axes of every panel, as places in `figure.axes`."""
+    place = {axes: n for n, axes in enumerate(figure.axes)}
+    groups: dict[int, list[int]] = {}
+    for axes in figure.axes:
+        spec = axes.get_subplotspec()
+        if spec is None or not (axes.axison or axes.texts):
+            continue
+        above = [
+            first
+            for first in groups
+            if _columns(figure.axes[first]) == _columns(axes) and not axes.get_title("left") and not axes.get_title()
+        ]
+        groups.setdefault(above[-1] if above else place[axes], []).append(place[axes])
+    return list(groups.values())
+
+
+def _columns(axes: Axes) -> tuple[int, int]:
+    spec = axes.get_subplotspec()
+    assert spec is not None
+    return spec.colspan.start, spec.colspan.stop
+
+
+def _rows(axes: Axes) -> tuple[int, int]:
+    spec = axes.get_subplotspec()
+    assert spec is not None
+    return spec.rowspan.start, spec.rowspan.stop
+
+
+def _size(axes: Axes) -> tuple[float, float]:
+    """Width and height in inches of the place that axes have in the whole figure."""
+    figure, spec = axes.get_figure(), axes.get_subplotspec()
+    assert isinstance(figure, Figure) and spec is not None
+    grid = spec.get_gridspec()
+    across, down = (np.asarray(ratios, dtype=float) for ratios in (grid.get_width_ratios(), grid.get_height_ratios()))
+    left, right = _columns(axes)
+    top, bottom = _rows(axes)
+    width, height = figure.get_size_inches()
+    return (
+        float(width * across[left:right].sum() / across.sum()),
+        float(height * down[top:bottom].sum() / down.sum()),
+    )
+
+
+def _lend_labels(groups: Sequence[Sequence[Axes]]) -> None:
+    """Every panel gets the labels that only a neighbour in its row, or below it, has."""
+    for group in groups:
+        others = [axes for other in groups if other is not group for axes in other]
+        for axes in group:
+            if not axes.get_ylabel():
+                beside = (other for other in others if _rows(other) == _rows(axes))
+                axes.set_ylabel(next((other.get_ylabel() for other in beside if other.get_ylabel()), ""))
+            if any(axes.get_shared_y_axes().joined(axes, other) for other in others):
+                axes.tick_params(axis="y", labelleft=True)
+        last = group[-1]
+        if not last.get_xlabel():
+            below = (other for other in others if _columns(other) == _columns(last))
+            last.set_xlabel(next((other.get_xlabel() for other in below if other.get_xlabel()), ""))
+        if any(last.get_shared_x_axes().joined(last, other) for other in others):
+            last.tick_params(axis="x", labelbottom=True)
+
+
+@dataclass(frozen=True, eq=False)
+class _Entries:
+    """What the legends of a panel hold."""
+
+    handles: list[Artist]
+    labels: list[str]
+    title: str
+
+
+def _entries(shared: Sequence[Legend], group: Sequence[Axes]) -> _Entries:
+    """Those of the panel's own legends, which are removed, and of the whole figure's."""
+    own = [legend for axes in group if (legend := axes.get_legend()) is not None]
+    handles: list[Artist] = []
+    labels: list[str] = []
+    for legend in (*own, *shared):
+        for handle, text in zip(legend.legend_handles, legend.get_texts(), strict=True):
+            if handle is not None and text.get_text() not in labels:
+                handles.append(handle)
+                labels.append(text.get_text())
+    titles = [legend.get_title().get_text() for legend in (*own, *shared)]
+    for legend in own:
+        legend.remove()
+    return _Entries(handles, labels, next(filter(None, titles), ""))
+
+
+def _show(whole: Figure, group: Sequence[Axes]) -> None:
+    """These axes and their colour bars, and no others."""
+    bars = [bar for axes in group for bar in _colour_bars(axes)]
+    for axes in whole.axes:
+        axes.set_visible(axes in group or axes in bars)
+        axes.set_in_layout(axes.get_visible())
+
+
+def _colour_bars(axes: Axes) -> Iterator[Axes]:
+    for shown in (*axes.images, *axes.collections):
+        if shown.colorbar is not None:
+            yield shown.colorbar.ax
+
+
+def _fit(whole: Figure, group: Sequence[Axes]) -> None:
+    """No text too small, no line longer than there is room for it."""
+    for text in whole.findobj(Text):
+        text.set_fontsize(max(text.get_fontsize(), LEAST_POINTS))
+    for axes in group:
+        for ticks in (axes.xaxis, axes.yaxis):
+            ticks.set_tick_params(labelsize=max(LEAST_POINTS, ticks.get_tick_params().get("labelsize", LEAST_POINTS)))
+    whole.draw_without_rendering()
+    margin = _MARGIN * whole.dpi / 72
+    for axes in group:
+        place = axes.get_window_extent()
+        beside = 2 * min(place.x0 + place.x1, 2 * whole.bbox.width - place.x0 - place.x1) / 2
+        _break_lines(axes.xaxis.label, beside - margin)
+        _break_lines(axes.yaxis.label, place.height * 1.15, upright=True)
+        titles = {axes.get_title(where) for where in ("left", "center")} - {""}
+        for title in (text for text in axes.get_children() if isinstance(text, Text) and text.get_text() in titles):
+            _break_lines(title, whole.bbox.width - place.x0 - margin)
+    whole.draw_without_rendering()
+
+
+def _break_lines(text: Text, room: float, upright: bool = False) -> None:
+    """Break a text at spaces so that no line is longer than the room, in pixels."""
+    words = text.get_text().split(" ")
+
+    def length(line: str) -> float:
+        text.set_text(line)
+        box = text.get_window_extent()
+        return box.height if upright else box.width
+
+    lines = [words[0]]
+    for word in words[1:]:
+        longer = f"{lines[-1]} {word}"
+        if length(longer) <= room:
+            lines[-1] = longer
+        else:
+            lines.append(word)
+    text.set_text("\n".join(lines))
+
+
+def _legend_below(whole: Figure, entries: _Entries) -> None:
+    """A legend with as many columns as fit; the drawing grows by its height."""
+    room = whole.bbox.width
+    for columns in (3, 2, 1):
+        legend = whole.legend(
+            entries.handles,
+            entries.labels,
+            title=entries.title,
+            loc="outside lower left",
+            ncols=columns,
+            fontsize=LEAST_POINTS,
+            title_fontsize=LEAST_POINTS,
+            handlelength=1.8,
+            columnspacing=1.2,
+            alignment="left",
+        )
+        whole.draw_without_rendering()
+        if legend.get_window_extent().width <= room or columns == 1:
+            break
+        legend.remove()
+    indent = legend.get_window_extent().width - max(text.get_window_extent().width for text in legend.get_texts())
+    for text in legend.get_texts():
+        _break_lines(text, room - indent)
+    whole.draw_without_rendering()
+    width, height = whole.get_size_inches()
+    whole.set_size_inches(width, height + legend.get_window_extent().height / whole.dpi)
