@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from benchmarks import (
+    attention,
     block_norms,
     block_product,
     dense_hessian,
@@ -35,6 +36,7 @@ BENCHMARKS: dict[str, Benchmark] = {
         block_product.BENCHMARK,
         *layer_product.BENCHMARKS,
         *layer_trace.BENCHMARKS,
+        *attention.BENCHMARKS,
     )
 }
 

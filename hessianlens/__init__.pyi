@@ -24,6 +24,7 @@ from .attention import (
     third_moment_along,
 )
 from .errors import InputError
+from .inspect.groups import load_param_groups
 from .inspect.measured import Measured, measure
 from .losses import (
     CrossEntropyLoss,
@@ -111,6 +112,7 @@ __all__ = [
     "hessian",
     "heterogeneity",
     "inertia",
+    "load_param_groups",
     "losses",
     "measure",
     "models",

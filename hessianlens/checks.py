@@ -14,8 +14,8 @@ _NARROWEST = 2
 """Bytes of a number; those of one byte only store numbers."""
 
 
-def check_dense(name: str, value: object, wanted: str = "torch tensor") -> Tensor:
-    """A tensor that holds all of its numbers: not sparse, not quantised, not on the meta device.
+def check_dense(name: str, value: object, wanted: str = "torch tensor", hollow: bool = False) -> Tensor:
+    """A tensor that holds all of its numbers: not sparse, not quantised, not on the meta device unless `hollow`.
 
     >>> check_dense("X", torch.eye(2).to_sparse())
     Traceback (most recent call last):
@@ -30,7 +30,7 @@ def check_dense(name: str, value: object, wanted: str = "torch tensor") -> Tenso
         )
     if value.is_quantized:
         raise InputError(f"{name}: got quantised numbers ({value.dtype}), expected floating ones.")
-    if value.is_meta:
+    if value.is_meta and not hollow:
         raise InputError(f"{name}: got a tensor on the meta device, which holds a shape and no numbers.")
     return value
 

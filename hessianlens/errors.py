@@ -78,7 +78,7 @@ def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
     expect(known, f"{name}: got {shown(value)}, expected one of {', '.join(map(repr, listed))}.")
 
 
-def meant(given: object, known: Iterable[object], most: int = 12) -> str:
+def meant(given: object, known: Iterable[object], most: int = 12, otherwise: str = "expected one of") -> str:
     """What a name that is not known may have been meant to be, as the end of a message.
 
     >>> meant("layer0.atn.q", ["layer0.attn.q", "layer0.attn.k"])
@@ -91,7 +91,7 @@ def meant(given: object, known: Iterable[object], most: int = 12) -> str:
     if close:
         return f"did you mean {' or '.join(close)}?"
     more = f", ... ({len(names)} in all)" if len(names) > most else ""
-    return f"expected one of {', '.join(names[:most])}{more}."
+    return f"{otherwise} {', '.join(names[:most])}{more}."
 
 
 def check_flag(name: str, value: object) -> None:

@@ -1,9 +1,9 @@
 """A piece of the data that stands for a problem where its derivatives are checked.
 
-The code of a model is what is checked, and a short excerpt of one sequence runs through it as the batch does: an
-excerpt is enough to acquit. To accuse takes a whole sequence. Whether the batch takes steps of kinds that the piece
-does not (a branch for other words, a kernel for long sequences) can be seen when its graph or its tape is there; then
-pieces that do are looked for.
+What is checked is the code of a model, and an excerpt of one sequence runs through it as the batch does: enough to
+acquit; to accuse takes a whole sequence. Whether the batch takes steps of kinds that the piece does not (a branch for
+other words, a kernel for long sequences) can be seen once its graph or its tape is there; then pieces are looked for
+that take them too.
 """
 
 from __future__ import annotations

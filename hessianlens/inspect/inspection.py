@@ -14,6 +14,7 @@ from hessianlens.inspect.measured import Measured, outcome, run_until
 from hessianlens.inspect.opened import Opened
 from hessianlens.inspect.page.document import model_page
 from hessianlens.inspect.page.subject import Subject
+from hessianlens.inspect.quantising import RoundingCost
 from hessianlens.inspect.randomness import advised
 from hessianlens.inspect.settings import PROBES
 from hessianlens.inspect.table import CurvatureTable
@@ -46,6 +47,7 @@ class Measurement:
         spectra: Patterns of the blocks whose spectra are asked for.
         deadline: When to stop; by default the budget of the settings, from now.
         with_page: Whether part of the budget is kept for the closer look of a page.
+        bits: Also what rounding every matrix to so many bits costs; None for no such column.
 
     >>> from hessianlens.inspect.opened import open_model
     >>> from hessianlens.inspect.settings import Settings
@@ -63,8 +65,9 @@ class Measurement:
         spectra: tuple[str, ...] = (),
         deadline: Deadline | None = None,
         with_page: bool = False,
+        bits: int | None = None,
     ) -> None:
-        self.opened, self.with_pairs = opened, with_pairs
+        self.opened, self.with_pairs, self.bits = opened, with_pairs, bits
         self.spectral_blocks: list[Block] = opened.problem.select(list(spectra)) if spectra else []
         self.deadline = Deadline(opened.settings.seconds) if deadline is None else deadline
         self._norm_deadline = self.deadline.part(_NORM_SHARE) if with_page else self.deadline
@@ -82,6 +85,7 @@ class Measurement:
         )
         self._pairs: PairNorms | None = None
         self._spectra: dict[str, tuple[Eigenvalues, Inertia]] = {}
+        self.rounding: dict[str, RoundingCost] = {}
 
     @property
     def measured(self) -> Measured:
@@ -95,7 +99,7 @@ class Measurement:
 
     def advice(self) -> str:
         """What the scales say about training, and what they cannot say."""
-        return advised(self.table.advice(), self.opened.loaded, self.opened.data)
+        return advised(self.measured.advice(), self.opened.loaded, self.opened.data)
 
     def run(self, watch: Watch | None = None) -> None:
         """Measure; an interruption ends the run and leaves what is done.
@@ -130,6 +134,9 @@ class Measurement:
             self._pairs = block_pair_norms(problem, names, settings.parts[0], probes=probes, seed=settings.seed)
         for block in self.spectral_blocks:
             self._spectra[block.name] = self._spectrum(block, watch.step)
+        if self.bits is not None:
+            watch.step(f"rounding to {self.bits} bits")
+            self.rounding = self.measured.quantisation(self.bits, probes=settings.probes or PROBES)
 
     def _spectrum(self, block: Block, say: Callable[[str], None]) -> tuple[Eigenvalues, Inertia]:
         title, seed = f"spectrum of {block.name}", self.opened.settings.seed
@@ -186,7 +193,19 @@ class Measurement:
             "blocks": table.to_list(),
             "flat": list(table.flat),
             "advice": self.advice(),
+            "statements": [
+                {"kind": s.kind, "value": s.value, "blocks": list(s.blocks), "text": s.text}
+                for s in self.measured.statements()
+            ],
         }
+        if self.rounding:
+            found["rounding"] = {
+                "bits": self.bits,
+                "blocks": {
+                    name: {"rise": cost.rise, "low": cost.interval()[0], "high": cost.interval()[1], "step": cost.step}
+                    for name, cost in self.rounding.items()
+                },
+            }
         if self._pairs is not None:
             found["pairs"] = {
                 "part": self._pairs.part,

@@ -1,4 +1,4 @@
-"""The curvature table of a model: a row a block, their scales against each other, and what to do about them."""
+"""The curvature table of a model: a row a block, and their scales against each other."""
 
 from __future__ import annotations
 
@@ -14,9 +14,6 @@ from hessianlens.errors import check_that
 from hessianlens.files import spreadsheet_text
 from hessianlens.problems import Block
 from hessianlens.spectra import Estimate
-
-_ALIKE = 10.0
-"""Blocks whose scales differ by less than this factor can share a learning rate."""
 
 
 @dataclass(frozen=True)
@@ -76,9 +73,6 @@ class CurvatureTable:
     >>> table = CurvatureTable(tuple(rows), 3)
     >>> [round(scale, 3) for scale in table.scales.values()]
     [0.025, 1.0, 2.0]
-    >>> print(table.advice())
-    Badly scaled: o has 80 times the curvature of q (rms eigenvalues 2 and 0.025). Give q (0.025 times the median) its
-    own, larger learning rate, or use a method that rescales every block, such as Adam.
     """
 
     rows: tuple[Row, ...]
@@ -107,37 +101,6 @@ class CurvatureTable:
         curved = [row for row in self.rows if row.name not in self.flat]
         middle = median(row.rms for row in curved) if curved else 1.0
         return {row.name: row.rms / middle for row in curved}
-
-    def advice(self) -> str:
-        """What the scales say about training: which blocks are far from the others."""
-        flat = f" Flat, up to rounding: {_listed(self.flat)}." if self.flat else ""
-        curved = {row.name: row.rms for row in self.rows if row.name not in self.flat}
-        if len(curved) < 2:
-            return f"Fewer than two blocks with curvature: there is nothing to compare.{flat}"
-        top, bottom = max(curved, key=lambda n: curved[n]), min(curved, key=lambda n: curved[n])
-        times = curved[top] / curved[bottom]
-        if times < _ALIKE:
-            return (
-                f"Well scaled: all blocks within a factor of {_times(times)}; one learning rate can serve them.{flat}"
-            )
-        far = [
-            self._outliers("larger", lambda scale: scale <= 1 / math.sqrt(_ALIKE), 1),
-            self._outliers("smaller", lambda scale: scale >= math.sqrt(_ALIKE), -1),
-        ]
-        return (
-            f"Badly scaled: {top} has {_times(times)} times the curvature of {bottom} (rms eigenvalues "
-            f"{curved[top]:.2g} and {curved[bottom]:.2g}). Give {', and '.join(filter(None, far))}, or use a method "
-            f"that rescales every block, such as Adam.{flat}"
-        )
-
-    def _outliers(self, rate: str, far: Any, order: int) -> str:
-        names = sorted((n for n, s in self.scales.items() if far(s)), key=lambda n: order * self.scales[n])
-        if not names:
-            return ""
-        first = f"{names[0]} ({_times(self.scales[names[0]])} times the median)" + (
-            f" and {len(names) - 1} more like it their" if len(names) > 1 else " its"
-        )
-        return f"{first} own, {rate} learning rate"
 
     def to_list(self) -> list[dict[str, Any]]:
         """Rows as plain numbers and texts."""
@@ -195,10 +158,11 @@ def _plain(estimate: Estimate) -> dict[str, Any]:
     }
 
 
-def _times(factor: float) -> str:
+def times(factor: float) -> str:
     """A factor to three digits, without an exponent where it is large."""
     return f"{factor:.3g}" if factor < 1000 else f"{float(f'{factor:.3g}'):,.0f}"
 
 
-def _listed(names: Sequence[str]) -> str:
+def listed(names: Sequence[str]) -> str:
+    """The first three names, and how many more there are."""
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

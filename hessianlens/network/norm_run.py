@@ -113,6 +113,13 @@ class NormRun:
         """Random vectors that a block was multiplied with."""
         return len(self._lengths.get(block.name, ()))
 
+    def lengths(self, block: Block) -> dict[str, Tensor]:
+        """By part, the lengths of the products with the block's random vectors, in their order; empty if exact."""
+        drawn = self._lengths.get(block.name, [])
+        if not drawn or len(self._columns.get(block.name, [])) == block.numel:
+            return {}
+        return {part: torch.stack([one[part] for one in drawn]) for part in self.parts}
+
     # --- work --------------------------------------------------------------------------------------------------------
 
     def solve(self, probes: int = PROBES) -> None:

@@ -135,10 +135,9 @@ class BlockGrid(StructuredOperator):
             chosen, single = [key], True
         for name in chosen:
             if not _known(name, names):
-                known = ", ".join(map(repr, names))
-                close = meant(name, names)
-                told = close if close.startswith("did") else f"this matrix has {known}."
-                raise InputError(f"Block {shown(name)}: unknown name; {told}")
+                raise InputError(
+                    f"Block {shown(name)}: unknown name; {meant(name, names, otherwise='this matrix has')}"
+                )
         expect(len(chosen) > 0, "Block list: got no name, expected at least one.")
         expect(len(set(chosen)) == len(chosen), f"Block list: got {shown(chosen)}, expected every name once.")
         return chosen, single

@@ -9,13 +9,16 @@ import torch
 from curvlinops._torch_base import PyTorchLinearOperator
 from torch import Tensor
 
-from hessianlens.errors import check_number, check_that, expect
+from hessianlens.errors import check_number, check_that, check_whole, expect
 from hessianlens.memory import ensure_fits
 from hessianlens.operators.checked import CheckedOperator
 from hessianlens.operators.columns import diagonal_by_columns, square_by_columns, write_columns
 from hessianlens.operators.scaled import Scaled
 from hessianlens.showing import Entries, Picture, Shown
 from hessianlens.showing.shown import Cells, facts
+
+_ITERATIONS = 20
+"""Products that an iterative solver makes at least, such as ARPACK's smallest basis."""
 
 
 class Operator(Shown, CheckedOperator):
@@ -64,6 +67,26 @@ class Operator(Shown, CheckedOperator):
     def cost(self) -> str:
         """What a product costs and how many of them the other methods take, in words."""
         return f"{self.product_cost}; its norm or its entries take {min(self.shape)} products"
+
+    def announce(self, products: int) -> None:
+        """Say that at least so many products with vectors will follow, be it one by one.
+
+        What pays for many products only is then done before the first of them. Nothing else depends on it; eigenvalue
+        solvers, estimators and ``to_scipy`` do it by themselves.
+
+        Args:
+            products: How many.
+        """
+        check_whole("products", products, 0)
+
+    def to_scipy(self, dtype: Any = None) -> Any:
+        """The operator for SciPy's iterative solvers, which multiply with one vector after the other.
+
+        Args:
+            dtype: NumPy's dtype of its vectors; default: NumPy's own.
+        """
+        self.announce(_ITERATIONS)
+        return super().to_scipy(dtype)
 
     def to_dense(self) -> Tensor:
         """The matrix itself; refused with its size if it would not fit in memory."""

@@ -138,7 +138,7 @@ class Problem(Listed):
         return found
 
     def _unknown(self, pattern: str) -> str:
-        return f"blocks: nothing matches {pattern!r}; {meant(pattern, (*self.blocks, *self.aliases))}"
+        return f"blocks: nothing matches {pattern!r}; {meant(pattern, self.blocks, otherwise='this problem has')}"
 
     def total_loss(self, params: Mapping[str, Tensor] | None = None) -> Tensor:
         """The loss summed over the batches."""

@@ -63,7 +63,8 @@ class Scale:
             return self.start
         value = min(max(value, self.low), self.high)
         if self.log:
-            share = math.log(value / self.low) / math.log(self.high / self.low)
+            low, high = math.log(self.low), math.log(self.high)
+            share = (math.log(value) - low) / (high - low)
         else:
             share = (value - self.low) / (self.high - self.low)
         return self.start + share * (self.stop - self.start)

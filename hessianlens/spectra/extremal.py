@@ -17,6 +17,7 @@ from hessianlens.spectra.probes import Probes, check_count, chunk_size
 from hessianlens.spectra.products import (
     LinearOperator,
     Progress,
+    announce,
     check_progress,
     check_square,
     check_symmetric,
@@ -29,6 +30,8 @@ WHICH = {"largest": "LA", "smallest": "SA", "both": "BE", "magnitude": "LM"}
 """Our name -> ARPACK's."""
 METHODS = ("auto", "arpack", "dense")
 _DENSE_UP_TO = 200
+_BASIS = 20
+"""Vectors of ARPACK's basis at least, each of which is a product."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,6 +130,7 @@ def eigenvalues(
         check_number("tol", tol, 0.0)
     if max_iterations is not None:
         check_count("max_iterations", max_iterations, 1, "restarts")
+    announce(op, min(n, max(2 * total + 1, _BASIS)))
     if check_symmetry:
         check_symmetric(op, seed)
     start = Probes(n, 1, seed, "gaussian")

@@ -295,7 +295,7 @@ def attention_hessian(
         )
     with torch.no_grad():
         heads = _evaluated(layer, as_batch(X).detach().clone())
-        F = heads[0].output if len(heads) == 1 else torch.stack([head.output for head in heads]).sum(0)
+        F = _output(heads)
         _expect_finite("output", F)
         derivatives = _derivatives(loss, grad, curvature, F)
         _expect_finite("loss gradient", derivatives.gradient)
@@ -339,6 +339,14 @@ def _assembled(layer: Layer, heads: Sequence[HeadState], derivatives: LossDeriva
     }
     shapes: dict[Name, tuple[int, int]] = {name: (w.shape[0], w.shape[1]) for name, w in layer.parameters.items()}
     return AttentionHessian(places, shapes, heads, derivatives)
+
+
+def _output(heads: Sequence[HeadState]) -> Tensor:
+    """That of all heads together, which nobody keeps."""
+    total = heads[0].weights @ heads[0].values
+    for head in heads[1:]:
+        total.baddbmm_(head.weights, head.values)
+    return total
 
 
 def _expect_finite(what: str, found: Tensor) -> None:

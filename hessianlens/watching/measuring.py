@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from hessianlens.curvature import HessianOperator, Linearisation
+from hessianlens.network.spreads import attention_spreads
 from hessianlens.problems import Block, Problem
 from hessianlens.spectra import Estimate, LeadingEigenpair, SpectralDensity, density, leading_eigenpair
 from hessianlens.spectra.lengths import norm_from_lengths
@@ -17,7 +18,6 @@ from hessianlens.spectra.products import LinearOperator
 from hessianlens.spectra.signs import inertia_of
 from hessianlens.watching.choices import Effort
 from hessianlens.watching.edge import Edge
-from hessianlens.watching.entropy import attention_spreads
 from hessianlens.watching.record import MODEL, Reading
 
 _FROM_SPECTRUM = ("trace", "norm", "negative")
@@ -129,10 +129,11 @@ class Measuring:
     def attention(self, problem: Problem) -> dict[str, dict[str, Reading]]:
         """Entropies by layer."""
         return {
-            name: {
+            f"{name}.attn": {
                 "entropy": Reading.of(spread.entropy),
                 "entropy_lowest_head": Reading.of(spread.lowest),
                 "entropy_share": Reading.of(spread.share),
+                "saturated": Reading.of(spread.saturated),
             }
             for name, spread in attention_spreads(problem).items()
         }

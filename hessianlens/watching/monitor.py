@@ -47,7 +47,8 @@ class Monitor:
     ``negative``   the share of negative eigenvalues, and ``negative_mass``, their share of all curvature
     ``gradient``   the length of the gradient
     ``weight``     the length of the weights
-    ``entropy``    by layer: mean entropy of attention, that of the lowest head, its share of the uniform one's
+    ``entropy``    by layer: mean entropy of attention, that of the lowest head, its share of the uniform
+                   one's, and the share of rows that are ``saturated``, with 99 % on one token
     ``edge``       of the whole model: ``sharpness``, the largest eigenvalue as the optimiser sees it, and ``edge``, the
                    most it bears: ``2 / lr`` for plain gradient descent (`hessianlens.watching.edge` has the others)
     =============  ==================================================================================================

@@ -26,6 +26,7 @@ NAMES = {
     "entropy": "entropy of attention, nats",
     "entropy_lowest_head": "entropy of the lowest head, nats",
     "entropy_share": "entropy of attention, share of the uniform one's",
+    "saturated": "share of rows with more than 99 % on one token",
     "sharpness": "sharpness as the optimiser sees it",
     "edge": "edge of stability",
 }
@@ -82,7 +83,7 @@ _SECTIONS: Sequence[tuple[str, str, Sequence[str]]] = (
         "Attention",
         "A share of 1 is attention that looks at all tokens alike, 0 is attention that looks at one token a row; a "
         "fall towards 0 is entropy collapse.",
-        ("entropy_share", "entropy_lowest_head"),
+        ("entropy_share", "entropy_lowest_head", "saturated"),
     ),
 )
 

@@ -34,8 +34,8 @@ class Bowl(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.a = nn.Parameter(1e-6 * torch.ones(2, dtype=torch.float64))
-        self.b = nn.Parameter(1e-6 * torch.ones(1, dtype=torch.float64))
+        self.a = nn.Parameter(1e-9 * torch.ones(2, dtype=torch.float64))
+        self.b = nn.Parameter(1e-9 * torch.ones(1, dtype=torch.float64))
 
     def forward(self, H: Tensor) -> Tensor:
         x = torch.cat([self.a, self.b])
@@ -86,12 +86,12 @@ def growth(make: Callable[[Any], torch.optim.Optimizer], share: float) -> float:
     edge = edge_of(optimizer, model, blocks(model))
     assert isinstance(edge, Edge)
     H, sizes = curved(edge, share), []
-    for _ in range(120):
+    for _ in range(60):
         optimizer.zero_grad()
         model(H).backward()
         optimizer.step()
         sizes.append(float(torch.cat([model.a, model.b]).detach().norm()))
-    return max(sizes[-10:]) / max(sizes[30:40])
+    return max(sizes[-10:]) / max(sizes[20:30])
 
 
 @pytest.mark.parametrize("name", OPTIMISERS)

@@ -107,7 +107,7 @@ def watched(**options: object) -> tuple[Monitor, torch.nn.Module]:
 
 
 def test_numbers_are_those_of_the_dense_hessian() -> None:
-    monitor, model = watched(tol=1e-6, probes=8, steps=6)
+    monitor, model = watched(tol=1e-6, probes=20, steps=6)  # as many as the model has parameters: exact
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     record = monitor.measure(3, optimizer=optimizer, loss=torch.tensor(2.5))
     problem = monitor.problem

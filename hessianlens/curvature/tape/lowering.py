@@ -90,12 +90,15 @@ class _Lowering:
         return Elementwise([root], output, *derivatives(function, x))
 
     def _calls_to(self, output: int, root: int) -> list[Call]:
-        wanted, found = {output}, []
-        for call in reversed(self.calls):
-            if call.outputs[0] in wanted and call.outputs[0] is not None and self.roots.get(call.outputs[0]) == root:
-                found.append(call)
-                wanted.update(ref for ref in call.refs if ref != root)
-        return found[::-1]
+        """The calls of a chain, in order: later ones have larger numbers."""
+        found: dict[int, Call] = {}
+        left = [output]
+        while left:
+            number = left.pop()
+            if number not in found and number != root:
+                found[number] = self.maker[number]
+                left += found[number].refs
+        return [found[number] for number in sorted(found)]
 
     # --- single calls ------------------------------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from hessianlens.attention.chunked import as_one_operation
 
 
 class Unrecordable(Exception):
@@ -121,7 +123,7 @@ def recorded(function: Callable[[Mapping[str, Tensor]], Tensor], leaves: Mapping
     points = {name: tensor.detach() for name, tensor in leaves.items()}
     recorder = _Recorder(list(points.values()))
     # With gradients enabled, steps that a model takes without them are told apart; no graph is made, as no leaf asks.
-    with torch.enable_grad(), recorder:
+    with torch.enable_grad(), as_one_operation(), recorder:
         output = function(points)
     recorder.expect_complete(output)
     numbers = {name: recorder.number(tensor) for name, tensor in points.items()}
@@ -145,6 +147,11 @@ class _Recorder(TorchDispatchMode):
         for leaf in leaves:
             self._add(leaf)
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nothing here is ever compiled, and to make sure of it at every operation takes as long as the operation."""
+        return False
+
     def number(self, tensor: object) -> int | None:
         """The number of a tensor that depends on the leaves."""
         return self._numbers.get(id(tensor))
@@ -160,7 +167,7 @@ class _Recorder(TorchDispatchMode):
     ) -> Any:
         """Every operation passes here."""
         named = dict(kwargs or {})
-        if not any(id(tensor) in self._numbers for tensor in _tensors((args, named))):
+        if not (self._reads(args) or (named and self._reads(named.values()))):
             return func(*args, **named)
         if func in _CUT or _without_gradient():
             self.cut = True
@@ -174,6 +181,13 @@ class _Recorder(TorchDispatchMode):
         if any(number is not None for number in numbers):
             self.calls.append(Call(func, call_args, call_kwargs, numbers))
         return found
+
+    def _reads(self, arguments: Iterable[Any]) -> bool:
+        """Whether one of them depends on the leaves; this is asked of every operation there is."""
+        numbers = self._numbers
+        return any(
+            id(given) in numbers or (isinstance(given, (tuple, list)) and self._reads(given)) for given in arguments
+        )
 
     def _changed(self, func: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """An operation in place, as the same one that makes a new tensor of a copy of the old."""
@@ -223,10 +237,6 @@ class _Recorder(TorchDispatchMode):
             raise Unrecordable(self._trouble)
         if any(tensor._version != version for tensor, version in self._constants.values()):
             raise Unrecordable("it changes a tensor in place that it has used before")
-
-
-def _tensors(tree: Any) -> Iterator[Tensor]:
-    return (leaf for leaf in _leaves(tree) if isinstance(leaf, Tensor))
 
 
 def _without_gradient() -> bool:

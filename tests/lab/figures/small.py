@@ -7,29 +7,33 @@ from typing import Any
 
 from hessianlens.lab.experiments.registry import EXPERIMENTS
 from hessianlens.lab.figures.activation_growth import measure as activation_growth
-from hessianlens.lab.figures.activation_magnitudes import measure as activation_magnitudes
+from hessianlens.lab.figures.activation_offset import measure as activation_offset
 from hessianlens.lab.figures.fig1 import measure as fig1
 from hessianlens.lab.figures.fig4 import measure as fig4
 from hessianlens.lab.figures.moment_strata import measure as moment_strata
-from hessianlens.lab.figures.paired_spectrum import measure as paired_spectrum
 from hessianlens.lab.figures.parameterisations import measure as parameterisations
+from hessianlens.lab.figures.query_key_spectra import measure as query_key_spectra
 from hessianlens.lab.figures.rank_fraction import measure as rank_fraction
 from hessianlens.lab.figures.table1 import measure as table1
+from hessianlens.lab.figures.temperature_path import measure as temperature_path
+from hessianlens.lab.figures.weight_powers import measure as weight_powers
 from hessianlens.lab.results import Result
 
 SMALL: dict[str, Any] = {
     "fig1": fig1.Fig1Config(d_model=2, sequences=2, map_sequences=2, repeats=2, pixels=40),
     "fig4": fig4.Fig4Config(d_model=2, batches=2, sequences=1, repeats=2),
     "table1": table1.Table1Config(length=5, d_model=3, d_hidden=2, factors=3, repeats=1),
-    "activation_magnitudes": activation_magnitudes.MagnitudesConfig(
+    "activation_offset": activation_offset.OffsetConfig(
         ("softmax", "sigmoid", "linear"), d_model=2, sequences=2, length=4, repeats=2
     ),
     "activation_growth": activation_growth.ActivationGrowthConfig(
         ("softmax", "linear", "tanh"), 3, 2, 4, points=9, repeats=2
     ),
     "moment_strata": moment_strata.StrataConfig(3, 2, 5, points=4, repeats=2),
-    "paired_spectrum": paired_spectrum.PairedSpectrumConfig(d_model=3, d_k=2, length=6, repeats=2),
+    "query_key_spectra": query_key_spectra.SpectraConfig(d_model=3, d_k=2, length=6, repeats=2),
     "rank_fraction": rank_fraction.RankConfig(3, (1, 2, 4), (6, 2), repeats=1),
+    "temperature_path": temperature_path.TemperatureConfig(3, 2, 4, points=5, repeats=2),
+    "weight_powers": weight_powers.WeightPowersConfig(3, 2, 4, repeats=2),
     "parameterisations": parameterisations.ParameterisationsConfig(3, (1, 3), 6, repeats=2),
 }
 

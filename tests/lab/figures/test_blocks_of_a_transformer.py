@@ -9,7 +9,7 @@ import torch
 from hessianlens.lab.experiments.common.entries import EDGES, entry_sizes, log_histogram
 from hessianlens.lab.experiments.common.last_layer import diagonal_blocks
 from hessianlens.lab.experiments.common.toy import toy_problem
-from hessianlens.lab.figures.activation_magnitudes import measure as activation_magnitudes
+from hessianlens.lab.figures.activation_offset import measure as activation_offset
 from hessianlens.lab.figures.fig1 import measure as fig1
 from hessianlens.lab.figures.fig1.maps import pooled_map
 from hessianlens.lab.figures.fig4 import measure as fig4
@@ -102,7 +102,7 @@ def test_batches_give_the_hessian_of_all_sequences_together() -> None:
 
 def test_a_lone_layer_is_measured_by_its_three_blocks() -> None:
     cell = {"place": "layer", "activation": "sigmoid", "seed": 0, "d_model": 3, "length": 5}
-    rows = activation_magnitudes.EXPERIMENT.measure(cell).rows
+    rows = activation_offset.EXPERIMENT.measure(cell).rows
     assert {(r["block"], r["part"]) for r in rows} == {
         (b, p) for b in ("query", "key", "value") for p in ("outer", "functional", "full")
     }

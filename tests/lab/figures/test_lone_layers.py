@@ -17,8 +17,8 @@ from hessianlens.lab.experiments.common.spectra import multiplicity, spectrum_fa
 from hessianlens.lab.figures.activation_growth import measure as activation_growth
 from hessianlens.lab.figures.activation_growth.findings import agreements
 from hessianlens.lab.figures.moment_strata import measure as moment_strata
-from hessianlens.lab.figures.paired_spectrum import measure as paired_spectrum
 from hessianlens.lab.figures.parameterisations import measure as parameterisations
+from hessianlens.lab.figures.query_key_spectra import measure as query_key_spectra
 from hessianlens.lab.figures.rank_fraction import measure as rank_fraction
 from hessianlens.lab.figures.table1 import findings as table1_findings
 from hessianlens.lab.figures.table1 import measure as table1
@@ -123,16 +123,29 @@ def test_sharp_attention_leaves_the_query_block_nothing() -> None:
 
 
 @pytest.mark.parametrize("activation", ["softmax", "linear"])
-def test_paired_spectrum_is_that_of_autograd(activation: str) -> None:
+def test_query_key_spectra_are_those_of_autograd(activation: str) -> None:
     cell = {"activation": activation, "seed": 2, "d_model": 4, "d_k": 3, "length": 7}
-    found = paired_spectrum.EXPERIMENT.measure(cell)
-    whole = torch.linalg.eigvalsh(autograd(lone_layer(4, 3, 7, 2, activation=activation), ("Q", "K")))
-    np.testing.assert_allclose(found.arrays["full"], whole.numpy(), atol=1e-10 * float(whole.abs().max()))
+    found = query_key_spectra.EXPERIMENT.measure(cell)
+    setting = lone_layer(4, 3, 7, 2, activation=activation)
+    whole = torch.linalg.eigvalsh(autograd(setting, ("Q", "K")))
+    np.testing.assert_allclose(found.arrays["two full"], whole.numpy(), atol=1e-10 * float(whole.abs().max()))
+    layer = setting.layer
+
+    def merged(W: Weights) -> Tensor:
+        T = setting.X @ W["QK"] @ setting.X.T
+        return (torch.softmax(T, -1) if activation == "softmax" else T) @ setting.X @ layer.W_V
+
+    W_QK = layer.W_Q @ layer.W_K.T / math.sqrt(3)
+    one = dense_parts(merged, lambda F: mse_loss(F, setting.Y), {"QK": W_QK})
+    for part, dense in (("full", one.full), ("outer", one.outer), ("functional", one.full - one.outer)):
+        expected = torch.linalg.eigvalsh(dense).numpy()
+        np.testing.assert_allclose(found.arrays[f"one {part}"], expected, atol=1e-10 * float(one.full.abs().max()))
     (pairs,) = [row for row in found.rows if row["part"] == "pairs"]
     assert pairs["multiplicity"] == pairs["predicted_multiplicity"] == 3
     assert pairs["pairing_gap"] < 1e-12 and pairs["closed_form_gap"] < 1e-12
     (own,) = [row for row in found.rows if row["part"] == "t_functional"]
     assert own["rank"] == pairs["predicted_nonzero"] == 24 and own["negative"] == 12
+    assert own["balance"] == pytest.approx(0, abs=1e-12)
 
 
 def test_multiplicity_is_the_shortest_run() -> None:

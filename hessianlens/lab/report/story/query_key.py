@@ -42,8 +42,9 @@ def answer(results: Results, _ledger: Ledger | None) -> Answer | None:
 
 def _others(results: Results) -> tuple[Number, ...]:
     found: list[Number] = []
-    if "paired_spectrum" in results:
-        pairs = select(results["paired_spectrum"], part="pairs")
+    paired = next((results[name] for name in ("query_key_spectra", "paired_spectrum") if name in results), None)
+    if paired is not None:
+        pairs = select(paired, part="pairs")
         right = sum(row["multiplicity"] == row["predicted_multiplicity"] for row in pairs)
         found.append(
             Number("T-functional eigenvalues in ± pairs, each as often as predicted", f"{right} of {len(pairs)}")

@@ -1,1 +1,0 @@
-"""How large the query, key and value blocks are for every attention activation."""

@@ -1,0 +1,137 @@
+"""The same weights under every activation: value block over query block, grouped by a(0); and the blocks themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from hessianlens.lab.experiments.common.means import geometric_mean
+from hessianlens.lab.figures.activation_offset.findings import OFFSET, PLACES, ZERO, drawn_ratios, kinds, ratios
+from hessianlens.lab.plots.picture import Picture
+from hessianlens.lab.plots.style import BLUE, GREEN, INK, MUTED, RED, log_axis, panels
+from hessianlens.lab.results import Result
+from hessianlens.lab.results.table import choices, numbers, select, short
+
+BLOCKS = {"value": (RED, "s", 0.22), "query": (BLUE, "o", 0.0), "key": (GREEN, "^", -0.22)}
+GROUPS = {
+    OFFSET: (RED, "s", "a(0) ≠ 0: a score of zero has weight"),
+    ZERO: (BLUE, "o", "a(0) = 0: a score of zero has none"),
+}
+"""Colour, marker and heading of the kinds of activations that are compared."""
+
+_HEADING, _GAP = 0.75, 0.35
+"""Lines above and between the groups, in heights of a line."""
+
+
+def draw_ratios(result: Result) -> Figure:
+    """Value block over query block, a line an activation: the geometric mean and the range of the draws."""
+    places, kind = choices(result, "place"), kinds(result)
+    order = [name for name in ratios(result, places[0]) if kind[name] in GROUPS]
+    heights = _heights(order, kind)
+    drawn = {(place, name): drawn_ratios(result, place, name) for place in places for name in order}
+    low, high = np.log10([f(found) for f in (np.min, np.max) for found in drawn.values()]).reshape(2, -1)
+    ends = min(low.min(), 0.0), max(high.max(), 0.0)
+    with panels(len(places), width=5.0, height=0.3 * max(heights.values()) + 1.5) as (figure, all_axes):
+        for axes, place in zip(all_axes, places, strict=True):
+            for name, y in heights.items():
+                if name in GROUPS:
+                    axes.text(0.02, y, GROUPS[name][2], color=GROUPS[name][0], transform=axes.get_yaxis_transform())
+                else:
+                    _ratio(axes, y, drawn[place, name], kind[name])
+            _ratio_axes(axes, heights, ends)
+            axes.set_title(PLACES.get(place, place))
+    return figure
+
+
+def _heights(order: list[str], kind: Mapping[str, str]) -> dict[str, float]:
+    """Where each line stands, from the top down; a group's own name is its heading."""
+    heights: dict[str, float] = {}
+    y = 0.0
+    for group in GROUPS:
+        own = [name for name in order if kind[name] == group]
+        if own:
+            heights[group] = y + _HEADING
+            heights |= {name: y + _HEADING + 1 + n for n, name in enumerate(own)}
+            y += _HEADING + len(own) + _GAP
+    return heights
+
+
+def _ratio(axes: Axes, y: float, found: np.ndarray, kind: str) -> None:
+    colour, marker, _ = GROUPS[kind]
+    middle = geometric_mean(found)
+    axes.plot([found.min(), found.max()], [y, y], color=colour, linewidth=1.6)
+    axes.plot([middle], [y], marker, color=colour, markersize=7)
+    axes.annotate(
+        f"{short(middle)}×",
+        (found.max(), y),
+        (7, 0),
+        textcoords="offset points",
+        va="center",
+        color=INK,
+        annotation_clip=False,
+    )
+
+
+def _ratio_axes(axes: Axes, heights: Mapping[str, float], ends: tuple[float, float]) -> None:
+    log_axis(axes, "x", most=7)
+    low, high = ends
+    axes.set_xlim(10 ** (low - 0.1 * (high - low)), 10 ** (high + 0.25 * (high - low)))
+    axes.axvline(1, color=MUTED, linewidth=1, zorder=0)
+    lines = {name: y for name, y in heights.items() if name not in GROUPS}
+    axes.set_yticks(list(lines.values()), [name.replace("_", " ") for name in lines])
+    axes.set_ylim(max(heights.values()) + 0.7, min(heights.values()) - 0.7)
+    axes.tick_params(axis="y", length=0)
+    axes.grid(visible=False, axis="y")
+    axes.set_xlabel("value block / query block (1: alike)")
+
+
+def draw_sizes(result: Result) -> Figure:
+    """Root mean square entry of every diagonal block; points are geometric means, lines the range of the draws."""
+    places = choices(result, "place")
+    order = list(ratios(result, places[0]))[::-1]
+    with panels(len(places), width=5.0, height=4.4, sharey=True) as (figure, all_axes):
+        for axes, place in zip(all_axes, places, strict=True):
+            for y, name in enumerate(order):
+                for block in BLOCKS:
+                    _size(
+                        axes,
+                        y,
+                        block,
+                        numbers(select(result, place=place, activation=name, block=block, part="full"), "rms"),
+                    )
+            log_axis(axes, "x", most=8)
+            axes.set_yticks(range(len(order)), [n.replace("_", " ") for n in order])
+            axes.set_ylim(-0.6, len(order) - 0.4)
+            axes.set_title(PLACES.get(place, place))
+            axes.set_xlabel("root mean square entry (loss / weight²)")
+        for block, (colour, marker, _) in BLOCKS.items():
+            all_axes[0].plot([], [], marker, color=colour, label=f"{block} block")
+        handles, labels = all_axes[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=3)
+    return figure
+
+
+def _size(axes: Axes, y: int, block: str, found: np.ndarray) -> None:
+    colour, marker, shift = BLOCKS[block]
+    axes.plot([found.min(), found.max()], [y + shift] * 2, color=colour, linewidth=1.4)
+    axes.plot([geometric_mean(found)], [y + shift], marker, color=colour, markersize=6)
+
+
+CAPTIONS = {
+    "ratio": "The same weights and the same data; only the activation of the attention scores changes. How many times "
+    "larger the entries of the value block are than those of the query block (root mean squares): marks are geometric "
+    "means over draws of the weights, bars reach from the smallest to the largest draw. Activations are grouped by "
+    "a(0), the weight that a token gets whose score is zero; those that divide a row by its own sum have none and "
+    "are among the sizes below.",
+    "sizes": "The blocks behind these ratios: root mean square entry of each diagonal block; marks are geometric means "
+    "over draws of the weights, bars reach from the smallest to the largest draw.",
+}
+
+
+def draw_all(result: Result, _reference: object = None) -> list[Picture]:
+    """The ratios, and the sizes behind them."""
+    drawn = {"ratio": draw_ratios(result), "sizes": draw_sizes(result)}
+    return [Picture(name, figure, CAPTIONS[name]) for name, figure in drawn.items()]

@@ -1,1 +1,0 @@
-"""Eigenvalues of the query-key part in plus and minus pairs."""

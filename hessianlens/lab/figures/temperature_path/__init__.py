@@ -1,0 +1,1 @@
+"""From uniform to one-hot attention by temperature: attention, the derivative of softmax, and the blocks."""
