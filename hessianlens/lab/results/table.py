@@ -46,11 +46,11 @@ def span(values: np.ndarray, show: Callable[[float], str] | None = None) -> str:
 def short(value: float) -> str:
     r"""Three digits, in powers of ten where that is shorter.
 
-    >>> short(123.4), short(1.0)
-    ('123', '1')
+    >>> short(123.4), short(1.0), short(999.7)
+    ('123', '1', '1,000')
     >>> short(0.000012345).replace("\N{NO-BREAK SPACE}", " ")
     '1.23 × 10⁻⁵'
     """
     if value == 0 or -4 < floor(log10(abs(value))) < 6:
-        return f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"
+        return f"{value:.3g}" if abs(value) < 999.5 else f"{value:,.0f}"
     return number(value)

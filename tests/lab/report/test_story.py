@@ -20,10 +20,7 @@ from hessianlens.lab.report.related import relations
 from hessianlens.lab.report.story import CHAPTERS, chapter_of_claim
 from hessianlens.lab.report.story.order import chapter_of_figure, figures_of
 from hessianlens.lab.results import Result
-from tests.lab.figures.small import SMALL
-from tests.lab.report.results import GROWTH, result
-
-RUN = {name: result(name) for name in (*SMALL, *GROWTH)}
+from tests.lab.report.results import result
 
 
 def scaled(found: Result, factor: float, **wanted: object) -> Result:
@@ -65,9 +62,10 @@ def test_a_chapter_without_results_has_no_answer(chapter) -> None:
 
 def test_answers_follow_the_numbers() -> None:
     blocks = next(chapter for chapter in CHAPTERS if chapter.slug == "blocks")
-    before = blocks.answer(RUN, None)
-    more = blocks.answer({"fig1": scaled(RUN["fig1"], 1e6, block="value")}, None)
-    less = blocks.answer({"fig1": scaled(RUN["fig1"], 1e-6, block="value")}, None)
+    found = result("fig1")
+    before = blocks.answer({"fig1": found}, None)
+    more = blocks.answer({"fig1": scaled(found, 1e6, block="value")}, None)
+    less = blocks.answer({"fig1": scaled(found, 1e-6, block="value")}, None)
     assert before and more and less
     assert (more.verdict, less.verdict) == ("yes", "no") and before.sentence != more.sentence != less.sentence
 

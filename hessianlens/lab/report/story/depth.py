@@ -22,8 +22,8 @@ def answer(results: Results, _ledger: Ledger | None) -> Answer | None:
     explodes = len(chain) > 1 and all(fit.agrees is not False for fit in chain)
     stays = bool(stacked) and right == decided
     sentence = (
-        f"Chained without skip connections, linear attention grows as σ to the power {_powers(chain)} in "
-        f"{several([count(fit.series.depth, 'layer') for fit in chain])}; a linear MLP stays at {power(mlp[-1])} in "
+        f"Chained without skip connections, linear attention grows as σ to the power {_powers(chain)} with "
+        f"{several([str(fit.series.depth) for fit in chain])} layers; a linear MLP stays at {power(mlp[-1])} with "
         f"{count(mlp[-1].series.depth, 'layer')}"
     )
     told = (

@@ -6,33 +6,28 @@ from collections.abc import Mapping
 
 from hessianlens.lab.claims.ledger import Ledger
 from hessianlens.lab.experiments.common.means import geometric_mean
+from hessianlens.lab.figures.activation_offset.findings import OFFSET, ZERO, a_zero_decides, kinds, ratios
 from hessianlens.lab.report.story.chapter import Answer, Chapter, Number, Results
 from hessianlens.lab.results.table import block_ratios, choices, short
 from hessianlens.lab.wording import several
 
-UNLIKE = 10.0
-"""Blocks are unlike if their root mean square entries differ by more than this factor."""
-
-_RATIOS = ("activation_offset", "activation_magnitudes")
-"""Experiments that have the same weights under several activations; the first of them that a run has is read."""
-
 
 def answer(results: Results, _ledger: Ledger | None) -> Answer | None:
     """Which activations separate the blocks, and whether their value at zero decides."""
-    found = measured_ratios(results)
-    if "softmax" not in found or len(found) < 2:
+    if "activation_offset" not in results:
         return None
-    offset = {name: ratio for name, ratio in found.items() if starts_above_zero(name)}
-    without = {name: ratio for name, ratio in found.items() if starts_above_zero(name) is False}
-    decides = bool(without) and min(offset.values()) > UNLIKE > max(without.values())
-    strongest = max(offset, key=lambda name: offset[name])
+    result = results["activation_offset"]
+    place, kind = choices(result, "place")[0], kinds(result)
+    found = ratios(result, place)
+    offset, without = ({name: found[name] for name in found if kind[name] == which} for which in (OFFSET, ZERO))
     others = [name for name in offset if name != "softmax"]
     numbers = tuple(
         Number(f"{_named(name)}: value over query", short(ratio), "above 1" if name in offset else "about 1")
         for name, ratio in (offset | without).items()
     ) + _published(results)
-    if not decides or not others:
+    if "softmax" not in offset or not others or not a_zero_decides(result, place):
         return Answer("open", "not decided", _ratios_in_words(found), numbers)
+    strongest = max(offset, key=lambda name: offset[name])
     sentence = (
         f"Softmax separates the blocks {short(found['softmax'])}-fold, and so does every activation that is not zero "
         f"at a score of zero, {_named(strongest)} most ({short(offset[strongest])}-fold, "
@@ -40,28 +35,6 @@ def answer(results: Results, _ledger: Ledger | None) -> Answer | None:
         f"({several([_named(name) for name in without])}) the blocks are alike."
     )
     return Answer("no", "no: any activation with a(0) ≠ 0 does", sentence, numbers)
-
-
-def measured_ratios(results: Results) -> dict[str, float]:
-    """Root mean square entry of the value block over that of the query block by activation, largest first."""
-    result = next((results[name] for name in _RATIOS if name in results), None)
-    if result is None:
-        return {}
-    places = choices(result, "place")
-    place = "transformer" if "transformer" in places else places[0]
-    names = choices(result, "activation")
-    found = {name: geometric_mean(block_ratios(result, "rms", place=place, activation=name)) for name in names}
-    return dict(sorted(found.items(), key=lambda item: -item[1]))
-
-
-def starts_above_zero(activation: str) -> bool | None:
-    """Whether an activation is not zero at a row of zero scores; None if it is not smooth there."""
-    from hessianlens.theory.growth import activation_powers
-
-    powers = activation_powers(activation, 6)
-    if powers.value is None or (powers.jacobian is not None and powers.jacobian < 0):
-        return None
-    return powers.value == 0
 
 
 def _published(results: Results) -> tuple[Number, ...]:
@@ -95,7 +68,7 @@ CHAPTER = Chapter(
     "raw scores differ from softmax in more than one respect. Putting other functions in its place shows which respect "
     "matters: the value a(0) of the activation at a score of zero. Where it is not zero, values pass even if scores "
     "are small, and the value block stays large while the query block, which only acts through the scores, shrinks.",
-    figures=("activation_offset", "fig4", "activation_magnitudes", "activation_growth", "temperature_path"),
+    figures=("activation_offset", "fig4", "activation_growth", "temperature_path"),
     topics=("activation", "softmax", "temperature"),
     answer=answer,
 )
