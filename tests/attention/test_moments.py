@@ -58,7 +58,7 @@ def test_hessian_sees_the_moments() -> None:
 def test_third_moment_that_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "available_bytes", lambda device: 1000)
     with pytest.raises(hl.InputError, match="third_moment_along"):
-        hl.third_moment(torch.full((2, 2), 0.5), torch.ones(2, 64))
+        hl.third_moment(torch.full((2, 2), 0.5), torch.ones(2, 256))
 
 
 def test_entropy() -> None:

@@ -76,7 +76,7 @@ def test_no_number_is_cut_short_in_a_narrow_terminal(
 
 
 def test_the_table_is_shown_where_its_file_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hessianlens.inspect.writable.check_writable", lambda path: None)
+    monkeypatch.setattr("hessianlens.inspect.writable.check_writable", lambda path, option: None)
     answer = call(TOY, *QUICK, "--blocks", "layer1.attn.q", "--csv", tmp_path / "missing" / "table.csv")
     assert answer.exit_code == 2 and "csv: cannot write" in answer.stderr and "layer1.attn.q" in answer.stdout
 

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 import hessianlens.lab.runner
 import hessianlens.lab.telling  # noqa: F401  before the registry is replaced: they know the real one
 from hessianlens.cli import app
-from hessianlens.lab.experiments.registry import EXPERIMENTS, Registry
+from hessianlens.lab.experiments.registry import EXPERIMENTS, Registry, registry_of
 from hessianlens.lab.runner.typical import typical_seconds
 from hessianlens.lab.store import Code, open_store
 from tests.lab.runner.toys import RAISES, SPECTRUM
@@ -36,6 +36,7 @@ class Toys(Registry):
 def toys(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Two toy experiments instead of the published ones, in an empty working directory."""
     monkeypatch.setattr("hessianlens.lab.experiments.registry.EXPERIMENTS", Toys("", tuple(TOYS)))
+    monkeypatch.setattr("hessianlens.lab.telling.registry_of", lambda name: None if name in TOYS else registry_of(name))
     monkeypatch.chdir(tmp_path)
 
 
