@@ -8,11 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import quantiles
 from time import perf_counter, process_time
+from typing import Any, Protocol
 
 import torch
 
 from benchmarks import provenance
-from benchmarks.problem import Problem, Size
+from benchmarks.problem import Problem
 from benchmarks.results import OURS, PEER, Memory, Result, Spread, Timing
 
 QUICK_ROUNDS = 3
@@ -22,6 +23,13 @@ NOISY = 2.0
 Run = Callable[[], object]
 Tick = Callable[[str], None]
 Report = tuple[dict[str, object], list[str]]
+
+
+class Described(Protocol):
+    """How large a problem is."""
+
+    def describe(self) -> dict[str, int | str]:
+        """The sizes by name."""
 
 
 @dataclass(frozen=True)
@@ -63,12 +71,13 @@ class Benchmark:
         against: The peer that the target is about.
         rounds: Rounds of a full run.
         memory: Names of the competitors whose memory is measured too.
+        make: Makes what all competitors are given, of a size.
     """
 
     name: str
     title: str
-    size: Size
-    tiny: Size
+    size: Described
+    tiny: Described
     competitors: tuple[Competitor, ...]
     check: Callable[[Mapping[str, object]], None]
     report: Callable[[Problem, Mapping[str, object], Result, bool], Report]
@@ -76,6 +85,7 @@ class Benchmark:
     against: str
     rounds: int
     memory: tuple[str, ...] = ()
+    make: Callable[[Any], Any] = Problem
 
     def competitor(self, name: str) -> Competitor:
         """A competitor by name."""
@@ -172,7 +182,7 @@ def measure(benchmark: Benchmark, options: Options, tick: Tick, memory: Mapping[
     """Warm up, check, time in rounds, report."""
     torch.set_num_threads(options.threads)
     rounds = QUICK_ROUNDS if options.quick else benchmark.rounds
-    problem = Problem(benchmark.size)
+    problem = benchmark.make(benchmark.size)
     runs = {c.name: c.prepare(problem) for c in benchmark.competitors}
     outputs, first = first_calls(runs)
     benchmark.check(outputs)
@@ -183,7 +193,7 @@ def measure(benchmark: Benchmark, options: Options, tick: Tick, memory: Mapping[
     result = Result(
         name=benchmark.name,
         title=benchmark.title,
-        setting=benchmark.size.describe() | {"dtype": "float64"},
+        setting={"dtype": "float64"} | benchmark.size.describe(),
         target=benchmark.target,
         against=benchmark.against,
         rounds=rounds,

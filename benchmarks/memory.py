@@ -23,7 +23,6 @@ from typing import Protocol
 import torch
 
 from benchmarks.harness import Benchmark
-from benchmarks.problem import Problem
 from benchmarks.results import Memory
 
 _ROOT = Path(__file__).resolve().parents[1]
@@ -83,8 +82,8 @@ def measure_here(benchmark: Benchmark, name: str, threads: int, tiny: bool = Fal
     """Run one competitor once in this process."""
     torch.set_num_threads(threads)
     competitor = benchmark.competitor(name)
-    competitor.prepare(Problem(benchmark.tiny))()
-    problem = Problem(benchmark.tiny if tiny else benchmark.size)
+    competitor.prepare(benchmark.make(benchmark.tiny))()
+    problem = benchmark.make(benchmark.tiny if tiny else benchmark.size)
     preparing = PeakMeter()
     run = competitor.prepare(problem)
     set_up, kept = preparing.growth(), preparing.kept()

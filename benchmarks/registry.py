@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from benchmarks import (
+    attention,
     block_norms,
     block_product,
     dense_hessian,
@@ -21,6 +22,7 @@ from benchmarks.memory import measure_apart
 from benchmarks.network import NETWORKS
 from benchmarks.results import Result
 from benchmarks.sweeps import SWEEPS
+from benchmarks.training import TRAININGS
 
 BENCHMARKS: dict[str, Benchmark] = {
     b.name: b
@@ -34,6 +36,7 @@ BENCHMARKS: dict[str, Benchmark] = {
         block_product.BENCHMARK,
         *layer_product.BENCHMARKS,
         *layer_trace.BENCHMARKS,
+        *attention.BENCHMARKS,
     )
 }
 
@@ -84,5 +87,5 @@ def _scaling() -> Runner:
 RUNNERS: dict[str, Runner] = (
     {name: _comparison(b) for name, b in BENCHMARKS.items()}
     | {scaling.NAME: _scaling()}
-    | {b.name: Runner(b.title, b.steps, b.run) for b in NETWORKS}
+    | {b.name: Runner(b.title, b.steps, b.run) for b in (*NETWORKS, *TRAININGS)}
 )

@@ -1,4 +1,4 @@
-"""How the cost of norms, products and traces grows with the tokens, the width and the batch."""
+"""How the cost of norms, products and traces grows with the tokens, the width, the batch and the number of layers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from benchmarks.harness import QUICK_ROUNDS, Options, Run, Tick, first_calls, in
 from benchmarks.problem import Problem, Size
 from benchmarks.results import Result
 
-NAME, TITLE = "scaling", "Cost of norms, products and traces as L, d and the batch grow"
+NAME, TITLE = "scaling", "Cost of norms, products and traces as L, d, the batch and the layers grow"
 KINDS = ("norms", "product", "trace")
 GRADIENT = "gradient"
 ROUNDS = 15
@@ -44,22 +44,27 @@ class Sweep:
     Attributes:
         name: Key in the results.
         label: The factor with what is held fixed, for an axis.
-        field: The field of `Size` that varies.
+        field: The field of the sizes that varies.
         values: What it runs over.
         base: The other sizes.
         expected: By kind of cost, with "gradient".
+        runs: From sizes to what is run, by kind.
+        rounds: Of a full run.
     """
 
     name: str
     label: str
     field: str
     values: tuple[int, ...]
-    base: Size
+    base: Any
     expected: dict[str, Expectation]
+    runs: Callable[[Any], dict[str, Run]]
+    rounds: int = ROUNDS
 
 
-def runs_of(problem: Problem) -> dict[str, Run]:
+def runs_of_layer(size: Size) -> dict[str, Run]:
     """One gradient; norms and trace from scratch; a product with the whole matrix, its blocks built beforehand."""
+    problem = Problem(size)
     leaves = problem.leaves()
     built = problem.hessian().full
     v = torch.ones(sum(w.numel() for w in problem.weights), dtype=torch.float64)
@@ -76,8 +81,7 @@ def slope(values: Sequence[float], costs: Sequence[float]) -> float:
     return float(np.polyfit(np.log(values), np.log(costs), 1)[0])
 
 
-def _measure_size(size: Size, rounds: int) -> dict[str, dict[str, float]]:
-    runs = runs_of(Problem(size))
+def _measure_size(runs: dict[str, Run], rounds: int) -> dict[str, dict[str, float]]:
     first_calls(runs)
     seconds = interleave(runs, rounds)
     found = {}
@@ -95,7 +99,7 @@ def measure_sweep(sweep: Sweep, rounds: int, tick: Callable[[str], None]) -> dic
     """Costs at every value of the factor, and the exponents that fit them."""
     points = []
     for value in sweep.values:
-        points.append(_measure_size(replace(sweep.base, **{sweep.field: value}), rounds))
+        points.append(_measure_size(sweep.runs(replace(sweep.base, **{sweep.field: value})), rounds))
         tick(f"{sweep.field} = {value}")
     costs = {kind: {key: [p[kind][key] for p in points] for key in points[0][kind]} for kind in points[0]}
     slopes = {kind: {key: slope(sweep.values, c) for key, c in by.items()} for kind, by in costs.items()}
@@ -110,15 +114,14 @@ def steps(sweeps: Sequence[Sweep]) -> int:
 def measure(sweeps: Sequence[Sweep], options: Options, tick: Tick) -> Result:
     """Run every sweep."""
     torch.set_num_threads(options.threads)
-    rounds = QUICK_ROUNDS if options.quick else ROUNDS
-    found = {s.name: measure_sweep(s, rounds, tick) for s in sweeps}
+    found = {s.name: measure_sweep(s, QUICK_ROUNDS if options.quick else s.rounds, tick) for s in sweeps}
     return Result(
         name=NAME,
         title=TITLE,
         setting={"dtype": "float64", "d_K": "d", "d_V": "d"},
         target=None,
         against=GRADIENT,
-        rounds=rounds,
+        rounds=QUICK_ROUNDS if options.quick else ROUNDS,
         timings=(),
         details={"sweeps": found},
         provenance=provenance.collect(),

@@ -6,8 +6,9 @@ while L <= d, and ``P^T M_i P'``, d x d, beyond.
 
 from __future__ import annotations
 
+from benchmarks.depth import Stack, runs_of_stack
 from benchmarks.problem import Size
-from benchmarks.scaling import GRADIENT, Expectation, Sweep
+from benchmarks.scaling import GRADIENT, Expectation, Sweep, runs_of_layer
 
 SHORT = Sweep(
     name="tokens up to d",
@@ -21,6 +22,7 @@ SHORT = Sweep(
         "trace": Expectation(1, 3, "the forward pass, B L d^2, averages B L^2 d, and forming the M_i, B L^3"),
         GRADIENT: Expectation(1, 2, "projections of the tokens, B L d^2, and averages, B L^2 d"),
     },
+    runs=runs_of_layer,
 )
 LONG = Sweep(
     name="tokens beyond d",
@@ -34,6 +36,7 @@ LONG = Sweep(
         "trace": Expectation(1, 3, "the forward pass, B L d^2 + B L^2 d, and forming the matrices, B L^3 d"),
         GRADIENT: Expectation(1, 2, "projections of the tokens, B L d^2, and averages, B L^2 d"),
     },
+    runs=runs_of_layer,
 )
 WIDTH = Sweep(
     name="width",
@@ -49,6 +52,7 @@ WIDTH = Sweep(
         "trace": Expectation(0, 2, "the M_i, B L^3, averages B L^2 d and the forward pass B L d^2"),
         GRADIENT: Expectation(1, 2, "averages, B L^2 d, and projections of the tokens, B L d^2"),
     },
+    runs=runs_of_layer,
 )
 BATCH = Sweep(
     name="batch",
@@ -62,5 +66,21 @@ BATCH = Sweep(
         "trace": Expectation(1, 1, "a sum over tokens"),
         GRADIENT: Expectation(1, 1, "a sum over tokens"),
     },
+    runs=runs_of_layer,
 )
-SWEEPS = (SHORT, LONG, WIDTH, BATCH)
+LAYERS = Sweep(
+    name="layers",
+    label="layers n   (d = 128, 8 x 64 tokens)",
+    field="layers",
+    values=(3, 4, 6, 8, 12),
+    base=Stack(layers=0),
+    expected={
+        "norms": Expectation(1, 2, "a product goes through the layers above its block: half of n^2 in all"),
+        "product": Expectation(1, 1, "through all layers and back"),
+        "trace": Expectation(1, 1, "a fixed number of products, and writing down their steps"),
+        GRADIENT: Expectation(1, 1, "through all layers and back"),
+    },
+    runs=runs_of_stack,
+    rounds=5,
+)
+SWEEPS = (SHORT, LONG, WIDTH, BATCH, LAYERS)

@@ -7,6 +7,7 @@ from . import operators as operators
 from . import spectra as spectra
 from . import tasks as tasks
 from . import theory as theory
+from . import watching as watching
 from .attention import (
     Activation,
     FactoredValueAttention,
@@ -23,6 +24,7 @@ from .attention import (
     third_moment_along,
 )
 from .errors import InputError
+from .inspect.groups import load_param_groups
 from .inspect.measured import Measured, measure
 from .losses import (
     CrossEntropyLoss,
@@ -63,6 +65,7 @@ from .theory import (
     t_outer_rank,
     t_outer_rank_bound,
 )
+from .watching import Monitor
 
 __version__: str
 
@@ -80,6 +83,7 @@ __all__ = [
     "LowRankCoupledCurvature",
     "LowRankTokenCurvature",
     "Measured",
+    "Monitor",
     "MultiHeadAttention",
     "Operator",
     "PairNorms",
@@ -108,6 +112,7 @@ __all__ = [
     "hessian",
     "heterogeneity",
     "inertia",
+    "load_param_groups",
     "losses",
     "measure",
     "models",
@@ -124,4 +129,5 @@ __all__ = [
     "third_moment",
     "third_moment_along",
     "trace",
+    "watching",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 
 import torch
@@ -13,8 +14,8 @@ _NARROWEST = 2
 """Bytes of a number; those of one byte only store numbers."""
 
 
-def check_dense(name: str, value: object, wanted: str = "torch tensor") -> Tensor:
-    """A tensor that holds all of its numbers: not sparse, not quantised, not on the meta device.
+def check_dense(name: str, value: object, wanted: str = "torch tensor", hollow: bool = False) -> Tensor:
+    """A tensor that holds all of its numbers: not sparse, not quantised, not on the meta device unless `hollow`.
 
     >>> check_dense("X", torch.eye(2).to_sparse())
     Traceback (most recent call last):
@@ -29,7 +30,7 @@ def check_dense(name: str, value: object, wanted: str = "torch tensor") -> Tenso
         )
     if value.is_quantized:
         raise InputError(f"{name}: got quantised numbers ({value.dtype}), expected floating ones.")
-    if value.is_meta:
+    if value.is_meta and not hollow:
         raise InputError(f"{name}: got a tensor on the meta device, which holds a shape and no numbers.")
     return value
 
@@ -57,10 +58,19 @@ def check_tensor(name: str, value: object, ndim: Iterable[int]) -> Tensor:
     return value
 
 
+def all_finite(value: Tensor) -> bool:
+    """Whether every entry is a finite number; the smallest and the largest tell, in one pass.
+
+    >>> all_finite(torch.tensor([1.0, 2.0])), all_finite(torch.tensor([1.0, torch.nan])), all_finite(torch.ones(0))
+    (True, False, True)
+    """
+    return value.numel() == 0 or all(math.isfinite(float(end)) for end in torch.aminmax(value.detach()))
+
+
 def check_finite(name: str, value: Tensor) -> None:
     """Every entry is a finite number."""
-    finite = torch.isfinite(value)
-    if not bool(finite.all()):
+    if not all_finite(value):
+        finite = torch.isfinite(value)
         bad = int((~finite).sum())
         where = tuple((~finite).nonzero()[0].tolist())
         raise InputError(

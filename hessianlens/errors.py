@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Iterable, Iterator
 from contextlib import contextmanager
+from difflib import get_close_matches
 from numbers import Integral, Real
 
 
@@ -75,6 +76,22 @@ def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
     listed = list(choices)
     known = isinstance(value, Hashable) and value in listed  # an array in a list is no question of true or false
     expect(known, f"{name}: got {shown(value)}, expected one of {', '.join(map(repr, listed))}.")
+
+
+def meant(given: object, known: Iterable[object], most: int = 12, otherwise: str = "expected one of") -> str:
+    """What a name that is not known may have been meant to be, as the end of a message.
+
+    >>> meant("layer0.atn.q", ["layer0.attn.q", "layer0.attn.k"])
+    'did you mean layer0.attn.q or layer0.attn.k?'
+    >>> meant(3, ["Q", "K"])
+    'expected one of Q, K.'
+    """
+    names = [str(name) for name in known]
+    close = get_close_matches(given, names, n=3) if isinstance(given, str) else []
+    if close:
+        return f"did you mean {' or '.join(close)}?"
+    more = f", ... ({len(names)} in all)" if len(names) > most else ""
+    return f"{otherwise} {', '.join(names[:most])}{more}."
 
 
 def check_flag(name: str, value: object) -> None:

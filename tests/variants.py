@@ -91,8 +91,11 @@ def square_loss(X: Tensor, width: int = OUTPUT) -> hl.SquareLoss:
     return hl.SquareLoss(randn(*X.shape[:-1], width, seed=6))
 
 
-def self_attention(d_k: int = 3, seed: int = 1, **options) -> hl.SelfAttention:
-    return hl.SelfAttention.random(WIDTH, d_k, OUTPUT, seed=seed, dtype=DOUBLE, **options)
+def self_attention(
+    d_k: int | None = 3, seed: int = 1, *, width: int = WIDTH, output: int | None = OUTPUT, **options
+) -> hl.SelfAttention:
+    """A lone layer; d_k and output may be None, for the width of the tokens."""
+    return hl.SelfAttention.random(width, d_k, output, seed=seed, **{"dtype": DOUBLE, **options})
 
 
 def rotary(d_k: int = 4, length: int = LENGTH, seed: int = 1, **options) -> RotaryAttention:

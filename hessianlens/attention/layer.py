@@ -18,12 +18,17 @@ from hessianlens.attention.state import HeadState, ScorePort, ValuePort
 from hessianlens.checks import check_dense, check_dtype, check_same_kind, check_shape, check_tensor
 from hessianlens.errors import InputError, check_choice, check_flag, check_seed, check_that, check_whole, expect
 from hessianlens.memory import ensure_fits
+from hessianlens.showing import Entries, Grid, Listed, Picture
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from typing_extensions import Self
 
+_SMALL = 2**15
+"""Weights that are shown one by one."""
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class AttentionOptions:
     """What the layers share beside their weights.
 
@@ -51,7 +56,7 @@ class AttentionOptions:
         object.__setattr__(self, "_activation", as_activation(self.activation))
 
 
-class AttentionHead(AttentionOptions, ABC):
+class AttentionHead(Listed, AttentionOptions, ABC):
     """A single head with named matrix parameters."""
 
     names: tuple[str, ...] = ()
@@ -126,6 +131,37 @@ class AttentionHead(AttentionOptions, ABC):
         weights = self.attend(as_batch(X)).weights
         return weights[0] if X.ndim == 2 else weights
 
+    def __repr__(self) -> str:
+        sizes = ", ".join(f"{name} {w.shape[0]}x{w.shape[1]}" for name, w in self.parameters.items())
+        own = [str(self._activation)]
+        own += ["causal"] if self.causal else []
+        own += [f"{name} {tuple(t.shape)}" for name, t in (("mask", self.mask), ("bias", self.bias)) if t is not None]
+        own += [f"temperature {self.temperature:g}"] if self.temperature != 1 else []
+        dtype = str(self.parameters[self.names[0]].dtype).removeprefix("torch.")
+        return f"{type(self).__name__} {sizes}; {', '.join(own)}, {dtype}"
+
+    def _records(self) -> list[dict[str, Any]]:
+        return [_weight_row(name, weight) for name, weight in self.parameters.items()]
+
+    def _picture(self, asked: bool) -> Picture | None:
+        """The weights side by side, those with most rows first to set the height."""
+        weights = [w.detach() for w in self.parameters.values()]
+        if not asked and sum(w.numel() for w in weights) > _SMALL:
+            return None
+        height = max(len(w) for w in weights)
+        padded = [torch.nn.functional.pad(w, (0, 0, 0, height - len(w))) for w in weights]
+        sides = tuple((f"W_{name}", w.shape[1]) for name, w in self.parameters.items())
+        return Entries(torch.cat(padded, 1).tolist(), "weights", columns=sides)
+
+    def plot(self, ax: Axes | None = None, X: Tensor | None = None) -> Axes:
+        """Draw the weights, or with tokens the attention between them.
+
+        Args:
+            ax: Matplotlib's axes; those of a new figure if omitted.
+            X: Tokens, (L, d) or a batch (B, L, d), of which the first sequence is drawn.
+        """
+        return super().plot(ax) if X is None else self.attend(as_batch(X)).plot(ax)
+
     def __call__(self, X: Float[Tensor, "*s l d"]) -> Float[Tensor, "*s l f"]:
         """``F = A X W_V``, differentiable by autograd."""
         batched = as_batch(X)
@@ -133,7 +169,7 @@ class AttentionHead(AttentionOptions, ABC):
         return out[0] if X.ndim == 2 else out
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class SelfAttention(AttentionHead):
     """``F = a(X W_Q W_K^T X^T / (t sqrt(d_K))) X W_V``, blocks Q, K, V.
 
@@ -208,7 +244,7 @@ class SelfAttention(AttentionHead):
         return {"V": ValuePort(X, "x", A, "m", self.d_v)}, None
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class FactoredValueAttention(AttentionHead):
     """Self-attention with values through two matrices, ``W_V = W_O W_U``; blocks Q, K, O, U.
 
@@ -247,7 +283,7 @@ class FactoredValueAttention(AttentionHead):
         return ports, ("O", "U")
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class SingleMatrixAttention(AttentionHead):
     """``F = a(X W_QK X^T / t) X W_V``: one query-key matrix, blocks QK and V.
 
@@ -280,7 +316,7 @@ class SingleMatrixAttention(AttentionHead):
         return {"V": ValuePort(X, "x", A, "m", self.d_v)}, None
 
 
-class MultiHeadAttention:
+class MultiHeadAttention(Listed):
     """``F = sum_h F^h(X)``; the blocks of head h are named ``("Q", h)``, ``("K", h)``, ``("V", h)``.
 
     Heads may be of any kind, with their own activations and masks, as long as they share the input and output widths.
@@ -320,10 +356,39 @@ class MultiHeadAttention:
             ]
         )
 
+    def __repr__(self) -> str:
+        kinds = "\n".join(f"  {h}: {head!r}" for h, head in enumerate(self.heads))
+        return f"MultiHeadAttention of {len(self.heads)} heads\n{kinds}"
+
+    def _records(self) -> list[dict[str, Any]]:
+        return [
+            {"head": h, **_weight_row(name, weight)}
+            for h, head in enumerate(self.heads)
+            for name, weight in head.parameters.items()
+        ]
+
+    def _picture(self, asked: bool) -> Picture:
+        """The norms of the weights, a line a head."""
+        names = list(dict.fromkeys(name for head in self.heads for name in head.names))
+        found = [head.parameters for head in self.heads]
+        norms = [[float(own[n].detach().norm()) if n in own else None for n in names] for own in found]
+        rows = tuple(f"head {h}" for h in range(len(self.heads)))
+        return Grid(rows, tuple(f"W_{name}" for name in names), norms, "norm of the weights")
+
     def __call__(self, X: Float[Tensor, "*s l d"]) -> Float[Tensor, "*s l f"]:
         """The sum of the heads' outputs, differentiable by autograd."""
         outputs = [head(X) for head in self.heads]
         return sum(outputs[1:], outputs[0])
+
+
+def _weight_row(name: str, weight: Tensor) -> dict[str, Any]:
+    """A weight in a table."""
+    return {
+        "weight": f"W_{name}",
+        "rows": weight.shape[0],
+        "columns": weight.shape[1],
+        "norm": float(weight.detach().norm()),
+    }
 
 
 def _check_names(given: object, known: Container[object], hint: str) -> None:

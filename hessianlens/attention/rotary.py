@@ -36,7 +36,7 @@ def rotary_tables(
     return angles.cos().to(dtype), angles.sin().to(dtype)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class RotaryAttention(FactoredValueAttention):
     """``T_il = (R_i W_Q^T x_i) . (R_l W_K^T x_l) / (t sqrt(d_K))``, ``F = a(T) X W_O W_U``; blocks Q, K, O, U.
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from hessianlens.attention.activations import Activation
+from hessianlens.attention.entropy import attention_entropy
 from hessianlens.attention.row_tangent import RowTangent
 from hessianlens.attention.rows import RowMatrices
+from hessianlens.showing import Entries, Grid, Listed, Picture
 
 
 def rotate_half(vectors: Float[Tensor, "*n k"]) -> Float[Tensor, "*n k"]:
@@ -134,8 +137,8 @@ class ValuePort:
         return self.weights @ (self.content if self.whole is None else self.whole)
 
 
-@dataclass(frozen=True, eq=False)
-class HeadState:
+@dataclass(frozen=True, eq=False, repr=False)
+class HeadState(Listed):
     """One head evaluated at a batch X of shape (s, L, d).
 
     Attributes:
@@ -169,6 +172,29 @@ class HeadState:
     def output(self) -> Float[Tensor, "s i f"]:
         """``F = A V`` of this head."""
         return self.weights @ self.values
+
+    def __repr__(self) -> str:
+        sequences, queries, tokens = self.weights.shape
+        seen = f"{queries} of {tokens} tokens" if queries < tokens else f"{tokens} tokens"
+        return f"HeadState of {sequences} sequences with {seen}, {self.activation}"
+
+    def _records(self) -> list[dict[str, Any]]:
+        sound = bool((self.weights >= 0).all())
+        spread = attention_entropy(self.weights.detach()).mean(-1) if sound else None
+        return [
+            {
+                "sequence": s,
+                "tokens": weights.shape[1],
+                "entropy": None if spread is None else float(spread[s]),
+                "largest_weight": float(weights.max(-1).values.mean()),
+                "largest_score": float(self.scores[s][self.visible[s]].abs().max()) if self.visible[s].any() else 0.0,
+            }
+            for s, weights in enumerate(self.weights.detach())
+        ]
+
+    def _picture(self, asked: bool) -> Picture | None:
+        """The attention of the first sequence: a row a token that looks, a column a token that is looked at."""
+        return attention_picture(self.weights[0].detach())
 
     @cached_property
     def jacobian(self) -> RowMatrices:
@@ -246,3 +272,14 @@ def _copied(weight: Float[Tensor, "p q"] | None) -> Float[Tensor, "p q"] | None:
 def _shifted(rows: Float[Tensor, "s l p"]) -> Float[Tensor, "s l p"]:
     """Rows relative to their sequence's mean row."""
     return rows - rows.mean(1, keepdim=True)
+
+
+_CELLS = 40
+"""Tokens up to which every weight is a cell with its number in a tooltip."""
+
+
+def attention_picture(A: Float[Tensor, "i l"], label: str = "attention: row looks at column") -> Picture:
+    """Attention weights as a picture."""
+    if max(A.shape) > _CELLS:
+        return Entries(A.tolist(), label)
+    return Grid((), (), A.tolist(), label, log=False)

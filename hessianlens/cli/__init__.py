@@ -4,10 +4,10 @@ Everything heavy is imported inside the commands. Exit codes: 0 done, 1 a findin
 changed), 2 bad input, 130 interrupted.
 """
 
-from hessianlens.cli import claims, export, inspect, layer, report, reproduce
+from hessianlens.cli import claims, export, inspect, layer, report, reproduce, softmax, study, watch
 from hessianlens.cli.application import app
 
-COMMANDS = (report, reproduce, export, claims, inspect, layer)
+COMMANDS = (report, reproduce, export, claims, study, inspect, watch, layer, softmax)
 """Importing a command's module registers it."""
 
 __all__ = ["COMMANDS", "app"]

@@ -27,6 +27,8 @@ EXAMPLES = """[bold]Examples[/bold]
 
 [cyan]hessianlens inspect toy:layers=2[/cyan]    which block of a model is badly scaled
 
+[cyan]hessianlens watch runs/checkpoint-* --data text.txt --html run.html[/cyan]    curvature along a training run
+
 [cyan]hessianlens layer[/cyan]    a page about one attention layer, into layer/index.html"""
 
 

@@ -96,8 +96,8 @@ def explanation(entry: Entry) -> RenderableType:
 def _facts(entry: Entry) -> Iterator[tuple[str, RenderableType]]:
     claim, finding = entry.claim, entry.finding
     yield "document", Text(f"{DOCUMENTS[claim.document]}: {claim.source}")
-    if claim.reason:
-        yield "why", Text(claim.reason)
+    if entry.reason:
+        yield "why", Text(entry.reason)
     if entry.error:
         yield "error", Text(entry.error, style="red")
     if finding is not None:
@@ -108,7 +108,7 @@ def _facts(entry: Entry) -> Iterator[tuple[str, RenderableType]]:
             further = [check for check in finding.conditional if check not in finding.checks]
             yield "then", _checks(further) if further else Text("those checks above that fall under the condition pass")
     if entry.correction:
-        label = "remark" if entry.verdict is Verdict.HOLDS else "correction"
+        label = "remark" if entry.verdict in (Verdict.HOLDS, Verdict.NEEDS_TRAINING) else "correction"
         yield label, Text(entry.correction, style="yellow")
     if finding is not None:
         if finding.support:

@@ -15,6 +15,20 @@ def experiments(ctx: typer.Context) -> list[str]:
     return [name for name in EXPERIMENTS if name not in (ctx.params.get("names") or ())]
 
 
+def studies(ctx: typer.Context) -> list[str]:
+    """Studies that are not named yet."""
+    from hessianlens.lab.experiments.registry import STUDIES, STUDY
+
+    return [short for name in STUDIES if (short := name.removeprefix(STUDY)) not in (ctx.params.get("names") or ())]
+
+
+def study_presets() -> list[str]:
+    """Presets, which are the same of every study."""
+    from hessianlens.lab.experiments.registry import STUDIES
+
+    return list(next(iter(STUDIES.values())).presets)
+
+
 def presets() -> list[str]:
     """Presets, which are the same of every experiment."""
     from hessianlens.lab.experiments.registry import EXPERIMENTS

@@ -63,10 +63,11 @@ def _check_has_run(name: str, runs: Mapping[str, Run], store: Path) -> None:
     """Refuse what is not in the store: with the command that measures it, if there is such an experiment."""
     from hessianlens.errors import check_choice, expect
     from hessianlens.lab.claims.stored import EXPERIMENT
-    from hessianlens.lab.experiments.registry import EXPERIMENTS
+    from hessianlens.lab.experiments.registry import EXPERIMENTS, STUDIES, STUDY, registry_of
 
-    if name in EXPERIMENTS or name == EXPERIMENT.name:
-        command = f"reproduce {name}" if name in EXPERIMENTS else "claims"
+    if registry_of(name) is not None or name == EXPERIMENT.name:
+        studied = f"study {name.removeprefix(STUDY)}" if name in STUDIES else "claims"
+        command = f"reproduce {name}" if name in EXPERIMENTS else studied
         option = "" if store == STORE else f" --store {store}"
         expect(
             name in runs,

@@ -31,6 +31,8 @@ _EXAMPLES = """[bold]Examples[/bold]
 
 [cyan]hessianlens inspect ./my-model --data text.txt --length 64 --max-memory 2GB --csv blocks.csv[/cyan]
 
+[cyan]hessianlens inspect ./my-model --data text.txt --budget 5m --html page.html[/cyan]    a page to look at
+
 [cyan]hessianlens inspect config:gpt2 --sequences 1 --length 64 --budget 5m[/cyan]    an answer in time
 
 [cyan]hessianlens inspect ./my-model --data batch.pt --blocks "layer11.*" --method exact --resume norms.jsonl[/cyan]
@@ -38,6 +40,10 @@ _EXAMPLES = """[bold]Examples[/bold]
 [cyan]hessianlens inspect ./my-model --data batch.pt --blocks "layer11.attn.*" --method sketch --rtol 0.01[/cyan]
 
 [cyan]hessianlens inspect ./my-model --data batch.pt --forecast[/cyan]    what it would take, without doing it
+
+[cyan]hessianlens inspect ./my-model --data text.txt --groups groups.json --base-lr 3e-4 --quantise 4[/cyan]
+
+[cyan]hessianlens inspect run/checkpoint-500 run/checkpoint-1000 --compare --data text.txt[/cyan]    what has changed
 
 [cyan]hessianlens inspect toy --blocks "layer0.attn.?" --pairs --spectrum layer0.attn.q --json[/cyan]"""
 
@@ -51,6 +57,10 @@ def inspect_model(
             autocompletion=completion.models,
         ),
     ],
+    other: Annotated[
+        str | None,
+        typer.Argument(help="With --compare: another model, or another checkpoint.", autocompletion=completion.models),
+    ] = None,
     data: Annotated[
         Path | None, typer.Option(help=".pt, .npy, .jsonl or .txt; without it the data is random, and said to be.")
     ] = None,
@@ -103,6 +113,21 @@ def inspect_model(
         list[str] | None, typer.Option(help="Also extremal eigenvalues and inertia of this block; may be repeated.")
     ] = None,
     csv: Annotated[Path | None, typer.Option(help="Write the table to this file.")] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option(help="Write a page to this file: the blocks that matter, spectra, heads, attention maps."),
+    ] = None,
+    compare: Annotated[
+        bool,
+        typer.Option("--compare", help="Both models side by side: differences with intervals, from the same probes."),
+    ] = False,
+    groups: Annotated[
+        Path | None, typer.Option(help="Write learning-rate groups for torch.optim to this file, as JSON.")
+    ] = None,
+    base_lr: Annotated[float, typer.Option(help="The learning rate of the median parameter, for --groups.")] = 1e-3,
+    quantise: Annotated[
+        int | None, typer.Option(help="Also what rounding each matrix to so many bits costs.", min=1, max=32)
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Measure the curvature of a model, block by block.
@@ -113,6 +138,7 @@ def inspect_model(
     """
     started = time.monotonic()
     with clear_endings("nothing had been measured yet."):
+        from hessianlens.errors import check_number
         from hessianlens.inspect.settings import Settings
         from hessianlens.inspect.writable import check_writable
         from hessianlens.problems.selection import check_pattern
@@ -139,9 +165,13 @@ def inspect_model(
         )
         for pattern in spectrum or ():
             check_pattern(pattern)
-        if csv is not None:
-            check_writable(csv)
+        second = _second(settings, other, compare)
+        check_number("base_lr", base_lr, 0.0, strictly=True)
+        for option, file in (("csv", csv), ("html", html), ("groups", groups)):
+            if file is not None:
+                check_writable(file, option)
         with waiting("Loading the libraries"):
+            from hessianlens.inspect.groups import write_groups
             from hessianlens.inspect.inspection import Measurement, write_csv
             from hessianlens.inspect.opened import open_model
             from hessianlens.network.watch import BarWatch, Deadline, product_bar
@@ -152,18 +182,63 @@ def inspect_model(
             _print_forecast(opened, as_json)
             return
         # The budget is for the whole command, loading included.
-        measurement = Measurement(opened, pairs, tuple(spectrum or ()), Deadline(settings.seconds, started))
+        measurement = Measurement(
+            opened,
+            pairs,
+            tuple(spectrum or ()),
+            Deadline(settings.seconds, started),
+            with_page=html is not None,
+            bits=quantise,
+        )
         with product_bar() as bar:
             measurement.run(BarWatch(bar))
-        if as_json:
+        if second is not None and not measurement.interrupted:
+            with product_bar() as bar:
+                bar.add_task("Loading the other model", total=None, made="")
+                rival = Measurement(open_model(second))
+            with product_bar() as bar:
+                rival.run(BarWatch(bar))
+            _print_comparison(measurement, rival, as_json)
+        elif as_json:
             typer.echo(json.dumps(measurement.to_dict(), indent=2, allow_nan=False))
         else:
             _print_table(measurement)
         if csv is not None:
             write_csv(measurement.table, csv)
+        if groups is not None:
+            write_groups(measurement.measured.groups(base_lr), groups)
+            typer.echo(f"Groups: {groups}", err=as_json)
+        if html is not None and measurement.table.rows:
+            more = [*(["--pairs"] if pairs else []), *(w for name in spectrum or () for w in ("--spectrum", name))]
+            with product_bar() as bar:
+                measurement.page(html, BarWatch(bar), settings.command(*more, "--html", str(html)))
+            typer.echo(f"Page: {html}", err=as_json)
     if measurement.interrupted:
         done = f"{len(measurement.table.rows)} of {measurement.table.expected} blocks are measured"
         stop(f"interrupted; {done}, and shown.", INTERRUPTED)
+
+
+def _second(settings: Settings, other: str | None, compare: bool) -> Settings | None:
+    """What is asked of the model that is compared with; None if there is none."""
+    from dataclasses import replace
+
+    from hessianlens.errors import expect
+
+    expect(compare == (other is not None), "compare: expected two models with --compare, and one without it.")
+    return None if other is None else replace(settings, model=other)
+
+
+def _print_comparison(one: Measurement, other: Measurement, as_json: bool) -> None:
+    """Two models side by side; all that both say of themselves is in the JSON."""
+    found = one.measured.compare(other.measured)
+    if as_json:
+        both = {"before": one.to_dict(), "after": other.to_dict(), "changes": found.rows(), "summary": found.summary}
+        typer.echo(json.dumps(both, indent=2))
+        return
+    for title, measurement in (("Before", one), ("After", other)):
+        opened = measurement.opened
+        typer.echo(f"{title:<7} {opened.loaded.described}; loss {opened.loss:.6g} on {opened.data.described}")
+    typer.echo(str(found))
 
 
 def _print_forecast(opened: Opened, as_json: bool) -> None:
@@ -265,7 +340,9 @@ def _rich_table(measurement: Measurement, narrow: bool = False) -> Any:
     scales = table.scales
     made = Table(box=None if narrow else box.SIMPLE_HEAD, pad_edge=False)
     made.add_column("block", style="cyan", no_wrap=True)
-    for title in ("parameters", *(headings[part] for part in parts), "functional/outer", "scale"):
+    rounding = measurement.rounding
+    more = [f"loss at\n{measurement.bits} bits"] if rounding else []
+    for title in ("parameters", *(headings[part] for part in parts), "functional/outer", "scale", *more):
         made.add_column(_TWO_LINES.get(title, title) if narrow else title, justify="right", no_wrap=True)
     for row in table.rows:
         found = table.ratio(row)
@@ -273,5 +350,6 @@ def _rich_table(measurement: Measurement, narrow: bool = False) -> Any:
         scale = "flat" if row.name not in scales else f"{scales[row.name]:.2g}"
         norms = [cell(row.norms[part]) for part in parts]
         shown = [norm.replace(" -", "\n-").replace(" few", "\nfew") for norm in norms] if narrow else norms
-        made.add_row(escape(row.name), f"{row.parameters:,}", *shown, ratio, scale)
+        risen = [f"{rounding[row.name].rise:+.2g}" if row.name in rounding else ""] if rounding else []
+        made.add_row(escape(row.name), f"{row.parameters:,}", *shown, ratio, scale, *risen)
     return made

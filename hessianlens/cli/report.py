@@ -65,6 +65,7 @@ def write_report(
                 if claims:
                     plans = [*plans, *_claims_plan(preset)]
             results, failed = _measure(plans, opened, processes(jobs)) if run else (_stored(plans, opened), 0)
+            results = [*results, *_kept_studies(opened)]
         ledger, experiments = _ledger(results)
         page = write_page(out, render(experiments, ledger, published, _command(names or [], preset, settings or [])))
     _summarise(experiments, ledger, page)
@@ -99,6 +100,15 @@ def _stored(plans: Sequence[Plan], store: Store) -> list[Result]:
     found = [load_run(store, runs[plan.experiment.name]) for plan in plans if plan.experiment.name in runs]
     expect(bool(found), f"store: {store.path} holds no complete run of these; run without --no-run first.")
     return found
+
+
+def _kept_studies(store: Store) -> list[Result]:
+    """Studies that the store has, of whatever size: they are told on the page, and never run for it."""
+    from hessianlens.lab.experiments.registry import STUDIES
+    from hessianlens.lab.store import list_runs, load_run
+
+    newest = {run.experiment: run for run in list_runs(store, complete=True) if run.experiment in STUDIES}
+    return [load_run(store, newest[name]) for name in STUDIES if name in newest]
 
 
 def _ledger(results: Sequence[Result]) -> tuple[Ledger | None, list[Result]]:

@@ -30,7 +30,16 @@ from hessianlens.cli.run_display import (
     print_outcome,
     print_published,
 )
-from hessianlens.cli.running import STORE, chosen_experiments, processes, published_means, run_shown
+from hessianlens.cli.running import (
+    STORE,
+    catalogue,
+    chosen_experiments,
+    draw,
+    planned,
+    processes,
+    published_means,
+    run_shown,
+)
 
 if TYPE_CHECKING:
     from hessianlens.lab.experiments.experiment import Experiment
@@ -96,7 +105,7 @@ def reproduce_figures(
             if prune:
                 _prune(opened, plans)
             results, progress, failures = run_shown(plans, opened, processes(jobs), backend, address)
-        pictures = {result.experiment: _draw(result, figures, published) for result in results} if figures else {}
+        pictures = {result.experiment: draw(result, figures, published) for result in results} if figures else {}
         exponents = _exponents(results)
         compared = _compared(results, published)
     if as_json:
@@ -121,20 +130,7 @@ def _prune(store: Store, plans: Sequence[Plan]) -> None:
 
 def _list(experiments: Sequence[Experiment[Any]], path: Path, as_json: bool) -> None:
     """Times come from what the store has seen, by whatever code."""
-    from contextlib import nullcontext
-
-    from hessianlens.lab.runner import configure, forecast
-    from hessianlens.lab.store import open_store
-
-    entries: list[dict[str, Any]] = []
-    with open_store(path, readonly=True) if path.exists() else nullcontext(None) as store:
-        for experiment in experiments:
-            presets = {}
-            for preset in experiment.presets:
-                (plan,) = configure([experiment], preset)
-                presets[preset] = {"cells": len(plan.cells), "seconds": forecast(plan, store)}
-            about = {"experiment": experiment.name, "title": experiment.title, "source": experiment.source}
-            entries.append({**about, "question": experiment.question, "presets": presets})
+    entries = catalogue(experiments, path)
     if as_json:
         typer.echo(json.dumps(entries, indent=2))
     else:
@@ -142,16 +138,7 @@ def _list(experiments: Sequence[Experiment[Any]], path: Path, as_json: bool) -> 
 
 
 def _forecast(plans: Sequence[Plan], path: Path, jobs: int, as_json: bool) -> None:
-    from hessianlens.lab.runner import start_progress, tasks_to_do
-    from hessianlens.lab.store import leftovers, open_store
-
-    if not path.exists():
-        progress = start_progress(plans, tasks_to_do(plans, None))
-    else:
-        with open_store(path, readonly=True) as store:
-            progress = start_progress(plans, tasks_to_do(plans, store))
-            progress.notes += map(str, leftovers(store, {plan.experiment.name: plan.code for plan in plans}))
-    progress.workers = jobs
+    progress = planned(plans, path, jobs)
     if as_json:
         typer.echo(json.dumps(_outcome(progress, [], [], {}, [], {}, path), indent=2))
     else:
@@ -166,15 +153,6 @@ def _tell(results: Sequence[Result]) -> None:
     if any(told.values()):
         typer.echo("\nWhat was found")
         print_findings(told)
-
-
-def _draw(result: Result, folder: Path, reference: Reference | None) -> list[str]:
-    """The files of an experiment's pictures."""
-    from hessianlens.lab.plots.picture import save
-    from hessianlens.lab.telling import pictures_of
-
-    drawn = pictures_of(result, reference)
-    return [str(file) for p in drawn for file in save(p.figure, folder, f"{result.experiment}-{p.name}")]
 
 
 def _exponents(results: Sequence[Result]) -> list[dict[str, Any]]:

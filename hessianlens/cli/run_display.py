@@ -85,7 +85,7 @@ def print_outcome(progress: Progress, exponents: Sequence[dict[str, Any]], pictu
         headings.append("exponents as predicted")
         for row in rows:
             row.append(_agreement([fit for fit in exponents if fit["experiment"] == row[0]]))
-    _print_table(headings, rows)
+    print_table(headings, rows)
     for name, files in pictures.items():
         if files:
             typer.echo(f"{name}: {', '.join(files)}")
@@ -110,7 +110,7 @@ def print_published(compared: Mapping[str, Sequence[SeriesComparison]], path: Pa
         if series:
             typer.echo(f"\n{name} against the published means ({path})")
             rows = [[row[column] for column in _PUBLISHED] for row in (one.in_words() for one in series)]
-            _print_table(list(_PUBLISHED.values()), rows)
+            print_table(list(_PUBLISHED.values()), rows)
             typer.echo(agreement_in_words(series) or "No published point is sound.")
     without = [name for name, series in compared.items() if not series]
     if without:
@@ -127,7 +127,7 @@ def print_forecast(progress: Progress) -> None:
         [t.experiment, t.preset, t.planned, t.stored, t.to_do, _known(t.work_left, progress.workers)]
         for t in progress.tallies
     ]
-    _print_table(headings, rows)
+    print_table(headings, rows)
     for note in progress.notes:
         typer.echo(f"{note}.")
     typer.echo(f"Time left with {progress.workers} at a time, a core each: {duration(progress.seconds_left)}.")
@@ -190,7 +190,8 @@ def _agreement(fits: Sequence[dict[str, Any]]) -> str:
     return f"{sum(decided)} of {len(decided)}" if decided else ""
 
 
-def _print_table(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+def print_table(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """A plain table on standard output; columns of whole numbers to the right."""
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table

@@ -30,6 +30,49 @@ def chosen_experiments(names: Sequence[str]) -> list[Experiment[Any]]:
     return [EXPERIMENTS[name] for name in dict.fromkeys(names or EXPERIMENTS)]
 
 
+def catalogue(experiments: Sequence[Experiment[Any]], path: Path) -> list[dict[str, Any]]:
+    """What there is to run, how many cells each preset has, and how long they took in this store, by whatever code."""
+    from contextlib import nullcontext
+
+    from hessianlens.lab.runner import configure, forecast
+    from hessianlens.lab.store import open_store
+
+    entries: list[dict[str, Any]] = []
+    with open_store(path, readonly=True) if path.exists() else nullcontext(None) as store:
+        for experiment in experiments:
+            presets = {}
+            for preset in experiment.presets:
+                (plan,) = configure([experiment], preset)
+                presets[preset] = {"cells": len(plan.cells), "seconds": forecast(plan, store)}
+            about = {"experiment": experiment.name, "title": experiment.title, "source": experiment.source}
+            entries.append({**about, "question": experiment.question, "presets": presets})
+    return entries
+
+
+def planned(plans: Sequence[Plan], path: Path, jobs: int) -> Progress:
+    """What a run would do, given what the store has."""
+    from hessianlens.lab.runner import start_progress, tasks_to_do
+    from hessianlens.lab.store import leftovers, open_store
+
+    if not path.exists():
+        progress = start_progress(plans, tasks_to_do(plans, None))
+    else:
+        with open_store(path, readonly=True) as store:
+            progress = start_progress(plans, tasks_to_do(plans, store))
+            progress.notes += map(str, leftovers(store, {plan.experiment.name: plan.code for plan in plans}))
+    progress.workers = jobs
+    return progress
+
+
+def draw(result: Result, folder: Path, reference: Reference | None = None) -> list[str]:
+    """Write an experiment's pictures into a folder; the files."""
+    from hessianlens.lab.plots.picture import save
+    from hessianlens.lab.telling import pictures_of
+
+    drawn = pictures_of(result, reference)
+    return [str(file) for p in drawn for file in save(p.figure, folder, f"{result.experiment}-{p.name}")]
+
+
 def published_means(path: Path | None) -> Reference | None:
     """Published means, if they are named or at hand."""
     from hessianlens.lab.growth.findings.reference import find_reference, read_reference

@@ -6,7 +6,7 @@ from hessianlens.curvature.hessian import HessianOperator
 from hessianlens.curvature.linearisation import Linearisation
 from hessianlens.curvature.pair import BlockPairOperator
 from hessianlens.curvature.parts import MATRIX_FREE
-from hessianlens.curvature.repeated import Repeated
+from hessianlens.curvature.repeated import Repeated, may_pay
 from hessianlens.curvature.verification import verify
 
 __all__ = [
@@ -17,5 +17,6 @@ __all__ = [
     "HessianOperator",
     "Linearisation",
     "Repeated",
+    "may_pay",
     "verify",
 ]

@@ -54,6 +54,7 @@ class BlockPairOperator(Operator):
         self.keep_graphs = len(problem.data) == 1 if keep_graphs is None else keep_graphs
         self._kept: dict[int, Repeated] = {}
         self._way = ""
+        self._coming = 0
 
     @property
     def dtype(self) -> torch.dtype:
@@ -77,6 +78,11 @@ class BlockPairOperator(Operator):
         if held:
             return f"about {self.gradients_on_tape:g} gradients a product at most, {readable(held)} held"
         return f"about {self.gradients_per_product:g} gradients a product"
+
+    def announce(self, products: int) -> None:
+        """Say that at least so many products with vectors will follow: a tape is then made for the first of them."""
+        super().announce(products)
+        self._coming = max(self._coming, products)
 
     def linearisations(self) -> Iterator[Repeated]:
         """One batch after the other."""
@@ -108,11 +114,12 @@ class BlockPairOperator(Operator):
         vectors = X[0].shape[-1]
         result = [torch.zeros(*block.shape, vectors, dtype=self.dtype, device=self.device) for block in self.rows]
         for at in self.linearisations():
-            at.expect(vectors)
+            at.expect(max(vectors, self._coming))
             for k in range(vectors):
                 found = self.product(at, self._embed([x[..., k] for x in X]))
                 for block, out in zip(self.rows, result, strict=True):
                     out[..., k] += block.take(found[block.parameter])
+        self._coming = max(self._coming - vectors, 0)
         return result
 
     def _embed(self, pieces: Sequence[Tensor]) -> Tangents:
@@ -125,7 +132,7 @@ class BlockPairOperator(Operator):
 
     def _adjoint(self) -> BlockPairOperator:
         adjoint = type(self)(self.problem, self.columns, self.rows, self.keep_graphs)
-        adjoint.why = self.why
+        adjoint.why, adjoint._coming = self.why, self._coming
         return adjoint
 
     def __repr__(self) -> str:

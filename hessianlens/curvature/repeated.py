@@ -1,13 +1,15 @@
 """Many products with one batch: by a tape that stands its test, or else through autograd's graph.
 
-A single product is no cheaper without the graph. Where more are made, a tape is, and it must prove itself on a product
-that came from the graph: a model with derivatives of its own making is found out there, and stays with the graph.
-Whoever knows how many products will follow says so (`Repeated.expect`): the tape is then made before the first of them,
-and put to the test on one sequence. Otherwise the first products come from the graph of the batch, and are the test.
+Where a model is large enough a tape is faster than the graph, and takes no longer to make. It must prove itself on a
+product that came from the graph, by which a model with derivatives of its own making is found out, and stays with the
+graph. An excerpt of the batch will do for that: then the tape is made before the first product. If the batch cannot be
+cut, the first products come from its graph, and are the test; unless whoever knows how many will follow says so
+(`Repeated.expect`), and they are many. A tape with steps of kinds that were not in the test is tested on the batch.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -17,12 +19,15 @@ from torch import Tensor
 from hessianlens.curvature.linearisation import Linearisation
 from hessianlens.curvature.stand_in import candidates
 from hessianlens.curvature.tape import Taped, Unrecordable
-from hessianlens.problems import Batch, Problem, batch_size, tensors
+from hessianlens.curvature.verification import verify_steps
+from hessianlens.problems import Batch, Problem, tensors
 
 PATIENCE = 2
-"""Products through the graph before a tape is made; it costs about three of them."""
+"""Products through the graph before a tape is made, where it must be put to the test on the whole batch."""
 ENOUGH = 6
 """Products that are known to follow, from which on a tape pays even if it is put to the test on the whole batch."""
+EXCERPT = 0.25
+"""Share of a batch up to which a test costs little."""
 WORTHWHILE = 3e8
 """Multiply-adds of a forward pass below which the graph, with fewer calls from Python, is as fast."""
 _ROUNDING = 1e3
@@ -58,6 +63,23 @@ class _Witness:
     work: float
 
 
+@dataclass(frozen=True)
+class _Verdict:
+    """Why there is no tape, in words, empty if there is one; and the kinds of steps that were in its test."""
+
+    why: str
+    kinds: frozenset[str] = frozenset()
+
+
+def may_pay(problem: Problem, batch: Batch) -> bool:
+    """Whether a tape may be worthwhile, as far as that can be told before anything has run."""
+    return _numbers(batch) * _weights(problem) >= WORTHWHILE
+
+
+def _weights(problem: Problem) -> int:
+    return sum(tensor.numel() for tensor in problem.params.values() if tensor.ndim > 1)
+
+
 class Repeated:
     """The products of a `Linearisation`, made for many of them.
 
@@ -73,19 +95,29 @@ class Repeated:
         self._graph: Linearisation | None = None
         self._made = self._coming = 0
         self._last: _Witness | None = None
-        self._verdicts: dict[frozenset[str], str] = problem.remembered.setdefault("taped", {})
+        self._excerpts = True  # until they turn out to say nothing
+        self._verdicts: dict[frozenset[str], _Verdict] = problem.remembered.setdefault("taped", {})
 
     @property
     def graph(self) -> Linearisation:
         """Autograd's graph, made when it is first needed."""
         if self._graph is None:
             self._graph = Linearisation(self.problem, self.batch, self.names)
+            verify_steps(self._graph)
         return self._graph
+
+    @property
+    def _verdict(self) -> _Verdict | None:
+        """On these parameters, or on more, as far as a tape fits them; None if nobody has tried."""
+        own = frozenset(self.names)
+        wider = (found for names, found in self._verdicts.items() if own <= names and not found.why)
+        return self._verdicts.get(own) or next(wider, None)
 
     @property
     def refusal(self) -> str | None:
         """Why there is no tape for these parameters, in words; empty if there is one; None if nobody has tried."""
-        return self._verdicts.get(frozenset(self.names))
+        found = self._verdict
+        return None if found is None else found.why
 
     @property
     def way(self) -> str:
@@ -144,36 +176,48 @@ class Repeated:
     @property
     def _due(self) -> bool:
         """Whether a tape is to be tried; one that stood its test for another batch costs no more than a graph."""
-        if self.refusal is None:
-            return self._made >= PATIENCE or (self._coming >= ENOUGH and self._may_be_large)
-        return self.refusal == ""
+        if self.refusal is not None:
+            return self.refusal == ""
+        if self._made >= PATIENCE:
+            return True
+        soon = self._coming >= ENOUGH or (self._excerpts and self._smallest <= EXCERPT)
+        return may_pay(self.problem, self.batch) and soon
 
     @property
-    def _may_be_large(self) -> bool:
-        """Whether a tape may be worthwhile, as far as that can be told before anything has run."""
-        largest = max((tensor.numel() for tensor in tensors(self.batch)), default=0)
-        return largest * self._weights >= WORTHWHILE
-
-    @property
-    def _weights(self) -> int:
-        return sum(tensor.numel() for tensor in self.problem.params.values() if tensor.ndim > 1)
+    def _smallest(self) -> float:
+        """Share of the batch that its smallest piece is."""
+        return _numbers(next(candidates(self.batch))) / max(_numbers(self.batch), 1)
 
     def _try(self, asked: _Asked) -> None:
         """Make a tape and put it to the test, or remember why not."""
-        verdict = self.refusal
+        verdict = self._verdict
         try:
             if verdict is None:
-                verdict = self._tested(self._last or self._testimony(asked))
-            if not verdict and self.taped is None:
-                self.release_graph()  # never both at once
-                self.taped = Taped(self.problem, self.batch, self.names)
+                witness = self._last or self._testimony(asked)
+                if witness is None:
+                    self._excerpts = False
+                    return
+                verdict = self._tested(witness)
+            if not verdict.why and self.taped is None:
+                verdict = self._made_for(verdict, asked)
         except (Unrecordable, NotImplementedError) as error:
-            verdict = f"a tape does not fit, {error}"
+            verdict = _Verdict(f"a tape does not fit, {error}")
         self._verdicts[frozenset(self.names)] = verdict
         self._last = None
 
-    def _testimony(self, asked: _Asked) -> _Witness:
-        """The graph's answer for one sequence; for the batch where that says nothing, or the model needs several."""
+    def _made_for(self, verdict: _Verdict, asked: _Asked) -> _Verdict:
+        """The tape of the batch, after a test on a piece of it; on the batch itself if it has steps of other kinds."""
+        self.release_graph()  # never both at once
+        taped = Taped(self.problem, self.batch, self.names)
+        if taped.kinds <= verdict.kinds:
+            self.taped = taped
+            return verdict
+        del taped
+        found = self._tested(self._witness(self.batch, self.graph, asked, asked.of(self.graph)))
+        return found if found.why else _Verdict("", found.kinds | verdict.kinds)
+
+    def _testimony(self, asked: _Asked) -> _Witness | None:
+        """The graph's answer for a piece of the batch that says something; else for the batch, if many will follow."""
         for batch in candidates(self.batch):
             if batch is self.batch:
                 break
@@ -182,34 +226,39 @@ class Repeated:
             except Exception:  # whatever a model says of a single sequence
                 continue
             found = asked.of(graph)
-            if max(_length(part) for part in found) > 0:
+            if 0 < max(_length(part) for part in found) < math.inf:
                 return self._witness(batch, graph, asked, found)
+        if self._coming < ENOUGH:
+            return None
         return self._witness(self.batch, self.graph, asked, asked.of(self.graph))
 
     def _witness(self, batch: Batch, graph: Linearisation, asked: _Asked, found: Parts) -> _Witness:
         """Every weight meets every position of the outputs: that is the work, roughly, in multiply-adds."""
         outputs = graph.outputs
         positions = outputs.numel() / (outputs.shape[-1] if outputs.ndim else 1)
-        return _Witness(batch, asked, found, positions * self._weights)
+        return _Witness(batch, asked, found, positions * _weights(self.problem))
 
-    def _tested(self, witness: _Witness) -> str:
-        """Why a tape is not to be used, in words; empty if it gives what the graph gives.
-
-        If the test was with the whole batch, the tape stays.
-        """
+    def _tested(self, witness: _Witness) -> _Verdict:
+        """Whether a tape gives what the graph gives; if the test was with the whole batch, the tape stays."""
         whole = witness.batch is self.batch
-        if witness.work * (1 if whole else batch_size(self.batch)) < WORTHWHILE:
-            return "its tensors are so small that a tape would be no faster"
+        if witness.work * _numbers(self.batch) < WORTHWHILE * _numbers(witness.batch):
+            return _Verdict("its tensors are so small that a tape would be no faster")
         if whole:
             self.release_graph()  # never both at once
         taped = Taped(self.problem, witness.batch, self.names)
         found = witness.asked.of(taped)
         size = max(_length(part) for part in witness.parts)
         error = max(_length(_difference(*both)) for both in zip(found, witness.parts, strict=True))
-        if error > _ROUNDING * torch.finfo(self.problem.dtype).eps * size:
-            return f"its derivatives are not those of its steps (a product differs by {error / max(size, 1e-300):.1g})"
+        if not error <= _ROUNDING * torch.finfo(self.problem.dtype).eps * size:
+            off = f"a product differs by {error / max(size, 1e-300):.1g}"
+            return _Verdict(f"its derivatives are not those of its steps ({off})")
         self.taped = taped if whole else None
-        return ""
+        return _Verdict("", taped.kinds)
+
+
+def _numbers(batch: Batch) -> int:
+    """Of the largest tensor of a batch."""
+    return max((tensor.numel() for tensor in tensors(batch)), default=0)
 
 
 def _length(tensors: Mapping[str, Tensor]) -> float:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from weakref import WeakKeyDictionary
 
@@ -18,24 +18,40 @@ from torch import Tensor
 
 from hessianlens.curvature.blame import culprit
 from hessianlens.curvature.linearisation import Linearisation
-from hessianlens.curvature.stand_in import representative
+from hessianlens.curvature.stand_in import Piece, excerpt, representative, showing
 from hessianlens.derivatives import hidden
 from hessianlens.derivatives.difference import VALUE, Comparison, Rows, Sample, Verdict, compare, confirmed
-from hessianlens.derivatives.graph import narrower, padding
+from hessianlens.derivatives.graph import kinds, narrower, padding
 from hessianlens.derivatives.potential import hides_a_derivative, random_direction, scale_of
 from hessianlens.errors import expect
 from hessianlens.problems import Problem, layer_of
 
 Asked = tuple[frozenset[str], frozenset[str]]
-_done: WeakKeyDictionary[Problem, dict[Asked, str]] = WeakKeyDictionary()
-"""What was wrong with what was asked of a problem; empty if nothing."""
+
+
+@dataclass(frozen=True)
+class _Known:
+    """What a check has found out.
+
+    Attributes:
+        wrong: What is wrong with the second derivatives; empty if nothing is known to be.
+        kinds: The kinds of steps that were looked at; None if nothing could be.
+    """
+
+    wrong: str
+    kinds: frozenset[str] | None
+
+
+_done: WeakKeyDictionary[Problem, dict[Asked, _Known]] = WeakKeyDictionary()
+"""By what was asked of a problem."""
 
 
 def verify(problem: Problem, rows: Sequence[str], columns: Sequence[str] | None = None) -> None:
     """Make sure that autograd sees every second derivative between some parameters, once; `InputError` if not.
 
-    The check runs on one sequence, in float64 where the model can, and takes about three gradients of it a layer. It is
-    remembered with the problem, and left out if the problem has ``verify=False``.
+    The check runs on an excerpt of one sequence, in float64 where the model can, and takes about three gradients of it
+    a layer; on the whole sequence, which takes longer, before anything is called wrong. It is remembered with the
+    problem, and left out if the problem has ``verify=False``.
 
     Args:
         problem: From `hessianlens.problem`.
@@ -52,19 +68,62 @@ def verify(problem: Problem, rows: Sequence[str], columns: Sequence[str] | None 
         return
     asked = (frozenset(rows), frozenset(rows if columns is None else columns))
     known = _done.setdefault(problem, {})
-    if any(not wrong and asked[0] <= seen[0] and asked[1] <= seen[1] for seen, wrong in known.items()):
+    if any(not found.wrong and asked[0] <= seen[0] and asked[1] <= seen[1] for seen, found in known.items()):
         return
     if asked not in known:
-        known[asked] = _wrong(problem, *([name for name in problem.params if name in names] for names in asked))
-    expect(not known[asked], known[asked])
+        known[asked] = _examined(problem, asked)
+    expect(not known[asked].wrong, known[asked].wrong)
 
 
-def _wrong(problem: Problem, rows: list[str], columns: list[str]) -> str:
-    """What is wrong with the second derivatives between some parameters; empty if nothing is known to be."""
+def verify_steps(at: Linearisation) -> None:
+    """Check sequences of a batch that take steps of kinds which what `verify` looked at did not; `InputError` if wrong.
+
+    Args:
+        at: The graph of the batch.
+    """
+    problem, names = at.problem, frozenset(at.leaves)
+    known = _done.get(problem, {})
+    looked_at = {asked: found for asked, found in known.items() if names <= asked[0] | asked[1]}
+    if not any(found.kinds is not None for found in looked_at.values()):
+        return
+    taken = kinds(at.loss)
+    for asked, found in looked_at.items():
+        if found.kinds is None or found.wrong or taken <= found.kinds:
+            continue
+        wrong = ""
+        for batch in showing(problem, at.batch, list(at.leaves), taken - found.kinds):
+            wrong = wrong or _thoroughly(replace(problem, data=[batch]), asked).wrong
+        known[asked] = _Known(wrong, found.kinds | taken)
+        expect(not wrong, wrong)
+
+
+def _examined(problem: Problem, asked: Asked) -> _Known:
+    """What is known of the second derivatives between some parameters: an excerpt may acquit."""
+    rows, columns = _ordered(problem, asked)
+    short = excerpt(problem, list(dict.fromkeys([*rows, *columns])))
+    if short is not None:
+        check = _Check(*short, rows, columns)
+        if all(check.along(chosen, 0).verdict is Verdict.RIGHT for chosen in _layers(problem, columns)):
+            return _Known("", kinds(short[0].loss))
+    return _thoroughly(problem, asked)
+
+
+def _thoroughly(problem: Problem, asked: Asked) -> _Known:
+    """The same from a whole sequence."""
+    rows, columns = _ordered(problem, asked)
     names = list(dict.fromkeys([*rows, *columns]))
     one = representative(problem, names)
-    if one is None:
-        return ""
+    return _Known("", None) if one is None else _Known(_wrong(problem, one, rows, columns), kinds(one[0].loss))
+
+
+def _ordered(problem: Problem, asked: Asked) -> tuple[list[str], list[str]]:
+    rows, columns = ([name for name in problem.params if name in names] for names in asked)
+    return rows, columns
+
+
+def _wrong(problem: Problem, one: Piece, rows: list[str], columns: list[str]) -> str:
+    """What is wrong with the second derivatives between some parameters; empty if nothing is known to be."""
+    names = list(dict.fromkeys([*rows, *columns]))
     at, left_open = one[0], False
     check = _Check(*one, rows, columns)
     for chosen in _layers(problem, columns):
@@ -101,10 +160,10 @@ def _layers(problem: Problem, columns: Sequence[str]) -> list[list[str]]:
 
 
 class _Check:
-    """Products against differences of the gradient at one sequence.
+    """Products against differences of the gradient at a piece of the data.
 
     Args:
-        at: The sequence.
+        at: The piece.
         gradient: The gradient there.
         rows: Parameters that index the rows.
         columns: Parameters that index the columns.

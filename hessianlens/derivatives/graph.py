@@ -19,8 +19,16 @@ from hessianlens.errors import InputError
 
 _MARKED = getattr(once_differentiable(lambda _: None), "__code__", None)
 """The code that ``@once_differentiable`` puts around every backward."""
+_LEAF = "torch::autograd::AccumulateGrad"
+"""The name of the node of a leaf."""
 _KINKS = ("Relu", "Prelu", "Hard", "Softshrink", "Abs", "Max", "Min", "Amax", "Amin", "Clamp", "Threshold", "Topk")
 """How the names of steps begin whose derivative jumps."""
+_PLAIN = {
+    *("View", "UnsafeView", "ReshapeAlias", "Expand", "Squeeze", "Unsqueeze", "Permute", "Transpose", "T", "Clone"),
+    *("Alias", "Slice", "Select", "Split", "SplitWithSizes", "Unbind", "Cat", "Stack", "ToCopy"),
+    *("Mm", "Bmm", "Addmm", "Baddbmm", "Mv", "Addmv", "Dot"),
+}
+"""Steps of PyTorch's own that move numbers around or multiply matrices; which of them are taken depends on shapes."""
 _NO_SECOND = (
     "differentiate twice",
     "is not implemented",
@@ -65,6 +73,17 @@ def once_only(result: Tensor) -> list[OnceOnly]:
 def custom_functions(result: Tensor) -> set[str]:
     """Names of the Functions between a result and its leaves that PyTorch has no formula of its own for."""
     return {node.name() for node in _nodes(result.grad_fn) if hasattr(node, "_forward_cls") or "CppNode" in node.name()}
+
+
+def kinds(result: Tensor) -> frozenset[str]:
+    """The kinds of steps between a result and its leaves, but for those that move numbers around or multiply matrices.
+
+    >>> weight = torch.ones(2, 2, requires_grad=True)
+    >>> sorted(kinds((weight @ weight).T.tanh().sum()))
+    ['Sum', 'Tanh']
+    """
+    names = (node.name() for node in _nodes(result.grad_fn) if node.name() != _LEAF)
+    return frozenset(name.rstrip("0123456789").removesuffix("Backward") for name in names) - _PLAIN
 
 
 def narrower(result: Tensor) -> bool:
@@ -173,7 +192,7 @@ def _dtypes(result: Tensor) -> set[torch.dtype]:
 
 
 def _leaves(root: Any) -> Iterator[Tensor]:
-    return (node.variable for node in _nodes(root) if node.name() == "torch::autograd::AccumulateGrad")
+    return (node.variable for node in _nodes(root) if node.name() == _LEAF)
 
 
 def _is_marked(node: Any) -> bool:

@@ -9,8 +9,12 @@ from typing import Any
 
 from hessianlens.errors import InputError
 from hessianlens.files import write_whole
+from hessianlens.inspect.closer.look import SECONDS, look_closer
 from hessianlens.inspect.measured import Measured, outcome, run_until
 from hessianlens.inspect.opened import Opened
+from hessianlens.inspect.page.document import model_page
+from hessianlens.inspect.page.subject import Subject
+from hessianlens.inspect.quantising import RoundingCost
 from hessianlens.inspect.randomness import advised
 from hessianlens.inspect.settings import PROBES
 from hessianlens.inspect.table import CurvatureTable
@@ -28,6 +32,10 @@ from hessianlens.spectra.signs import Inertia
 
 _ENDS = 3
 """Eigenvalues at each end of a spectrum."""
+_NORM_SHARE = 0.6
+"""Of a budget, where a page is asked for: the rest is for the closer look."""
+_LEAST = 10.0
+"""Seconds that a page is given for a closer look, even where the norms have taken the whole budget."""
 
 
 class Measurement:
@@ -38,6 +46,8 @@ class Measurement:
         with_pairs: Whether the norms of all pairs of blocks are asked for.
         spectra: Patterns of the blocks whose spectra are asked for.
         deadline: When to stop; by default the budget of the settings, from now.
+        with_page: Whether part of the budget is kept for the closer look of a page.
+        bits: Also what rounding every matrix to so many bits costs; None for no such column.
 
     >>> from hessianlens.inspect.opened import open_model
     >>> from hessianlens.inspect.settings import Settings
@@ -54,10 +64,13 @@ class Measurement:
         with_pairs: bool = False,
         spectra: tuple[str, ...] = (),
         deadline: Deadline | None = None,
+        with_page: bool = False,
+        bits: int | None = None,
     ) -> None:
-        self.opened, self.with_pairs = opened, with_pairs
+        self.opened, self.with_pairs, self.bits = opened, with_pairs, bits
         self.spectral_blocks: list[Block] = opened.problem.select(list(spectra)) if spectra else []
         self.deadline = Deadline(opened.settings.seconds) if deadline is None else deadline
+        self._norm_deadline = self.deadline.part(_NORM_SHARE) if with_page else self.deadline
         self.interrupted = False
         settings = opened.settings
         kept = None if settings.resume is None else KeptNorms(settings.resume, opened.problem)
@@ -72,6 +85,7 @@ class Measurement:
         )
         self._pairs: PairNorms | None = None
         self._spectra: dict[str, tuple[Eigenvalues, Inertia]] = {}
+        self.rounding: dict[str, RoundingCost] = {}
 
     @property
     def measured(self) -> Measured:
@@ -85,7 +99,7 @@ class Measurement:
 
     def advice(self) -> str:
         """What the scales say about training, and what they cannot say."""
-        return advised(self.table.advice(), self.opened.loaded, self.opened.data)
+        return advised(self.measured.advice(), self.opened.loaded, self.opened.data)
 
     def run(self, watch: Watch | None = None) -> None:
         """Measure; an interruption ends the run and leaves what is done.
@@ -97,13 +111,17 @@ class Measurement:
         most = self.opened.settings.most_probes
         with memory_errors_explained("use --max-memory, --length, --dtype float32 or fewer --blocks"):
             self.interrupted = run_until(
-                self._norms, self.deadline, None if math.isinf(most) else int(most), self.opened.settings.narrow_enough
+                self._norms,
+                self._norm_deadline,
+                None if math.isinf(most) else int(most),
+                self.opened.settings.narrow_enough,
             )
             if self.interrupted:
                 return
             try:
                 with terminations_interrupt():
                     self._extra(self._norms.watch)
+                self._norms.watch.end()
             except KeyboardInterrupt:
                 self.interrupted = True
 
@@ -116,6 +134,9 @@ class Measurement:
             self._pairs = block_pair_norms(problem, names, settings.parts[0], probes=probes, seed=settings.seed)
         for block in self.spectral_blocks:
             self._spectra[block.name] = self._spectrum(block, watch.step)
+        if self.bits is not None:
+            watch.step(f"rounding to {self.bits} bits")
+            self.rounding = self.measured.quantisation(self.bits, probes=settings.probes or PROBES)
 
     def _spectrum(self, block: Block, say: Callable[[str], None]) -> tuple[Eigenvalues, Inertia]:
         title, seed = f"spectrum of {block.name}", self.opened.settings.seed
@@ -125,6 +146,33 @@ class Measurement:
         which = "both" if block.numel > 1 else "largest"
         ends = eigenvalues(op, count, which, seed=seed, progress=lambda made, _: say(f"{title}: {made} products"))
         return ends, inertia(op, seed=seed)
+
+    def page(self, path: Path, watch: Watch | None = None, command: str = "") -> Path:
+        """Write a page about the model; a closer look is taken for it, in what is left of the budget, or a minute.
+
+        Args:
+            path: The file.
+            watch: Is told what comes next.
+            command: What gives the same page again.
+        """
+        opened, watch = self.opened, watch or Watch()
+        deadline = Deadline(max(self.deadline.left, _LEAST) if self.deadline.seconds is not None else SECONDS)
+        watch.begin(None, deadline)
+        names = [block.name for block in self.spectral_blocks]
+        seed, pairs = opened.settings.seed, self._pairs
+        closer = look_closer(opened.problem, self.table, deadline, seed=seed, spectra=names, pairs=pairs, watch=watch)
+        settings = opened.settings
+        subject = Subject(
+            model=f"{opened.loaded.described}, {opened.loaded.parameters:,} parameters",
+            data=opened.data.described,
+            loss=f"{opened.loss:.6g} ({opened.problem.reduction})",
+            how=f"seed {settings.seed}, {settings.dtype} on {opened.problem.device}",
+            notes=opened.notes,
+            warnings=opened.caveats,
+            repeat=command,
+            advice=self.advice(),
+        )
+        return model_page(subject, self.measured, closer).write(path)
 
     def extras(self) -> Iterator[tuple[str, str]]:
         """Titles and texts of pairs and spectra."""
@@ -145,7 +193,19 @@ class Measurement:
             "blocks": table.to_list(),
             "flat": list(table.flat),
             "advice": self.advice(),
+            "statements": [
+                {"kind": s.kind, "value": s.value, "blocks": list(s.blocks), "text": s.text}
+                for s in self.measured.statements()
+            ],
         }
+        if self.rounding:
+            found["rounding"] = {
+                "bits": self.bits,
+                "blocks": {
+                    name: {"rise": cost.rise, "low": cost.interval()[0], "high": cost.interval()[1], "step": cost.step}
+                    for name, cost in self.rounding.items()
+                },
+            }
         if self._pairs is not None:
             found["pairs"] = {
                 "part": self._pairs.part,

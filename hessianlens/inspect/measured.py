@@ -3,22 +3,35 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 import torch
+from torch import Tensor
 
-from hessianlens.errors import check_number, check_seed, check_whole, expect
+from hessianlens.errors import check_number, check_seed, check_that, check_whole, expect
+from hessianlens.inspect.advice import Statement, attention_statements, table_statements, told
 from hessianlens.inspect.blockwise import within_memory
+from hessianlens.inspect.closer.look import SECONDS, look_closer
+from hessianlens.inspect.comparing import Comparison, compared
+from hessianlens.inspect.groups import LIMIT, POWER, Group, learning_rate_groups, with_parameters
+from hessianlens.inspect.page.subject import subject_of
+from hessianlens.inspect.quantising import RoundingCost, rounding_costs
 from hessianlens.inspect.table import CurvatureTable, Row
+from hessianlens.inspect.writable import check_writable
 from hessianlens.memory import memory_errors_explained
 from hessianlens.network.kept_norms import KeptNorms
 from hessianlens.network.norm_run import PROBES, NormRun
 from hessianlens.network.norms import REMEDY, BlockNorms
 from hessianlens.network.operators import Pattern
+from hessianlens.network.spreads import Spread, attention_spreads
 from hessianlens.network.watch import Deadline, Watch, terminations_interrupt, watching
 from hessianlens.parts import PARTS, check_parts, norm_method
 from hessianlens.problems import Block, Problem, check_problem
+from hessianlens.showing import Listed, Picture
+from hessianlens.showing.shown import Cells
 from hessianlens.sizes import parse_time, readable_time
 from hessianlens.spectra.estimate import ends_in_percent
 
@@ -27,7 +40,7 @@ BUDGET, RTOL = 300.0, 0.05
 
 
 @dataclass(frozen=True, eq=False)
-class Measured:
+class Measured(Listed):
     """What is known about the blocks of a problem.
 
     Attributes:
@@ -39,6 +52,9 @@ class Measured:
         budget: Time that it was given; None if it was given probes.
         interrupted: Whether it was ended from outside.
         dtype: Precision of the numbers.
+        problem: What was measured.
+        seed: Seed of the probes.
+        lengths: By block and part, the lengths of the products with the random vectors that the norms come from.
     """
 
     norms: BlockNorms
@@ -49,6 +65,9 @@ class Measured:
     budget: float | None
     interrupted: bool
     dtype: torch.dtype
+    problem: Problem
+    seed: int
+    lengths: Mapping[str, Mapping[str, Tensor]] = field(default_factory=dict)
 
     @property
     def table(self) -> CurvatureTable:
@@ -74,6 +93,116 @@ class Measured:
             f"{len(self.blocks) - len(self.left_out)} of {len(self.blocks)} blocks, {self.products} products in "
             f"{readable_time(self.seconds)}{within}{ended}{widest}{left}."
         )
+
+    def _records(self) -> list[dict[str, Any]]:
+        return self.table.records()
+
+    def _heading(self) -> str:
+        return self.summary
+
+    def _cells(self) -> Cells:
+        return self.norms._cells()
+
+    def _picture(self, asked: bool) -> Picture | None:
+        """The norms with their intervals."""
+        return self.norms._picture(asked)
+
+    def page(
+        self, path: str | os.PathLike[str], *, budget: str | float | None = None, progress: bool | Watch = True
+    ) -> Path:
+        """Write a page about the model, in one file that asks for nothing from elsewhere.
+
+        What the norms leave open is looked at for it: gradients, attention, eigenvalues and spectra of the blocks that
+        matter, then of the others, until time is up. The page says what was left out.
+
+        Args:
+            path: The file.
+            budget: Time for the closer look, in seconds or such as "5m"; a minute by default.
+            progress: Show a bar.
+        """
+        from hessianlens.inspect.page.document import model_page  # which asks everything of this class
+
+        target = check_writable(Path(path), "page")
+        with watching(progress) as watch:
+            deadline = Deadline(SECONDS if budget is None else parse_time(budget))
+            watch.begin(None, deadline)
+            closer = look_closer(self.problem, self.table, deadline, seed=self.seed, watch=watch)
+        precision = str(self.dtype).removeprefix("torch.")
+        how = f"seed {self.seed}, {precision} on {self.problem.device}"
+        code = (
+            "problem = hessianlens.problem(model, data, loss)\n"
+            f"measured = hessianlens.measure(problem, budget={self.budget}, seed={self.seed})\n"
+            'measured.page("page.html")'
+        )
+        return model_page(subject_of(self.problem, how, code, self.advice()), self, closer).write(target)
+
+    @property
+    def attention(self) -> dict[str, Spread]:
+        """How spread out attention is, by layer; found when it is first asked for."""
+        if "spreads" not in self.problem.remembered:
+            self.problem.remembered["spreads"] = attention_spreads(self.problem)
+        found: dict[str, Spread] = self.problem.remembered["spreads"]
+        return found
+
+    def statements(self) -> list[Statement]:
+        """What the numbers say about training: each statement with the number that it rests on."""
+        return [*table_statements(self.table), *attention_statements(self.attention)]
+
+    def advice(self) -> str:
+        """The statements as one text."""
+        return told(self.statements())
+
+    def param_groups(self, base_lr: float, *, power: float = POWER, limit: float = LIMIT) -> list[dict[str, Any]]:
+        """Groups of parameters with learning rates from the measured curvature, ready for `torch.optim`.
+
+        A parameter's rate is ``base_lr (median / rms) ** power``, with its root mean square eigenvalue and that of the
+        median parameter, within a factor of `limit` and rounded to powers of two, so that groups are few. Matrices,
+        and biases and gains of norms, are compared among themselves and never share a group. What is flat or was not
+        measured keeps `base_lr`. Every trained parameter is in exactly one group.
+
+        Args:
+            base_lr: The learning rate of the median parameter.
+            power: 1 makes steps the inverse of curvature, as Newton's would be; 0 ignores it. The default, 0.5, is
+                what is safe where the curvature of one batch stands for all of training.
+            limit: The largest factor, up or down.
+
+        >>> import hessianlens as hl
+        >>> model = hl.models.Transformer(layers=1, d_model=4, d_mlp=8, dtype=torch.float64)
+        >>> task = hl.tasks.Addition(digits=1)
+        >>> problem = hl.problem(model, task.batch(4, seed=0), task.cross_entropy)
+        >>> groups = hl.measure(problem, probes=4, budget=None, progress=False).param_groups(base_lr=0.1)
+        >>> optimizer = torch.optim.AdamW(groups)
+        >>> sum(len(group["params"]) for group in optimizer.param_groups) == len(list(model.parameters()))
+        True
+        """
+        return with_parameters(self.groups(base_lr, power=power, limit=limit), self.problem.source)
+
+    def groups(self, base_lr: float, *, power: float = POWER, limit: float = LIMIT) -> list[Group]:
+        """The same groups by name, for a file: see `param_groups` and `hessianlens.load_param_groups`."""
+        return learning_rate_groups(self.problem, self.table, base_lr, power, limit)
+
+    def compare(self, other: Measured) -> Comparison:
+        """This and another measurement side by side; differences of norms from the same probes are paired.
+
+        Args:
+            other: Of the same blocks at other weights, on other data or of another model, with the same seed.
+        """
+        check_that(isinstance(other, Measured), "other", other, "what hessianlens.measure gave")
+        return compared(self.norms, other.norms, self.lengths, other.lengths, self.seed == other.seed)
+
+    def quantisation(
+        self, bits: int = 4, *, blocks: Pattern | None = None, probes: int = 10
+    ) -> dict[str, RoundingCost]:
+        """By block, what rounding its weights to so many bits costs: ``tr(H) step^2 / 24``, see `RoundingCost`.
+
+        Args:
+            bits: Of the rounded weights.
+            blocks: Names, globs or ``re:`` expressions; default: all matrices that were measured.
+            probes: Products for a trace that is not known exactly.
+        """
+        named = None if blocks is None else {block.name for block in self.problem.select(blocks)}
+        chosen = [b for b in self.blocks if (len(b.shape) > 1 if named is None else b.name in named)]
+        return rounding_costs(self.problem, chosen, bits, probes=probes, seed=self.seed)
 
     def __str__(self) -> str:
         return f"{self.norms}\n{self.summary}"
@@ -139,6 +268,8 @@ def measure(
         sketched = rtol if method == "sketch" else None
         run = NormRun(fitted, chosen, parts, seed=seed, method=method, rtol=sketched, watch=watch, kept=kept)
         interrupted = run_until(run, deadline, probes, rtol)
+        if not interrupted:
+            watch.end()
     return outcome(run, deadline, interrupted)
 
 
@@ -149,11 +280,12 @@ def run_until(run: NormRun, deadline: Deadline, probes: int | None, rtol: float)
             run.solve(probes or PROBES)
             if deadline.seconds is None:
                 assert probes is not None
-                run.watch.begin(sum(min(probes, block.numel) for block in run.sampled), deadline)
+                if run.sampled:
+                    run.watch.begin(sum(min(probes, block.numel) for block in run.sampled), deadline)
                 run.sample(probes)
                 if run.rtol is not None:
                     run.narrow()
-            else:
+            elif run.sampled:
                 run.watch.begin(None, deadline)
                 run.refine(deadline, rtol, probes)
     except KeyboardInterrupt:
@@ -172,6 +304,9 @@ def outcome(run: NormRun, deadline: Deadline, interrupted: bool) -> Measured:
         budget=deadline.seconds,
         interrupted=interrupted,
         dtype=run.problem.dtype,
+        problem=run.problem,
+        seed=run.seed,
+        lengths={block.name: run.lengths(block) for block in run.blocks},
     )
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import shlex
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 from hessianlens.errors import check_choice, expect
@@ -92,6 +93,26 @@ class Settings:
             check_there(specification)
         if self.data is not None:
             check_data_file(self.data)
+
+    def command(self, *more: str) -> str:
+        """The command that asks for the same, and for more.
+
+        >>> Settings("toy:d_model=8", blocks=("layer*.attn.q",), probes=4).command("--html", "page.html")
+        "hessianlens inspect toy:d_model=8 --blocks 'layer*.attn.q' --probes 4 --html page.html"
+        """
+        words = ["hessianlens", "inspect", self.model]
+        for name, default in ((field.name, field.default) for field in fields(self) if field.name != "model"):
+            value = getattr(self, name)
+            if value == default:
+                continue
+            option = f"--{name.replace('_', '-')}"
+            if name == "parts":
+                words += [option, ",".join(value)]
+            elif isinstance(value, tuple):
+                words += [word for item in value for word in (option, item)]
+            else:
+                words += [option] if value is True else [option, str(value)]
+        return shlex.join([*words, *more])
 
     @property
     def most_probes(self) -> float:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from hessianlens.errors import InputError, expect
+from hessianlens.errors import InputError, expect, meant
 
 Value = int | float | bool | str | None
 _WORDS: dict[str, Value] = {"true": True, "false": False, "none": None, "null": None}
@@ -92,9 +91,7 @@ def check_known(complaint: str, name: str, known: Iterable[str]) -> None:
     """A name is among the known ones; if not, the complaint goes on with what may have been meant."""
     names = sorted(known)
     if name not in names:
-        close = get_close_matches(name, names, n=3)
-        meant = f"did you mean {' or '.join(close)}?" if close else f"expected one of {', '.join(names[:20])}."
-        raise InputError(f"model: {complaint}; {meant}")
+        raise InputError(f"model: {complaint}; {meant(name, names, 20)}")
 
 
 def _options(text: str, separator: str) -> dict[str, Value]:

@@ -1,4 +1,4 @@
-"""The curvature table of a model: a row a block, their scales against each other, and what to do about them."""
+"""The curvature table of a model: a row a block, and their scales against each other."""
 
 from __future__ import annotations
 
@@ -14,9 +14,6 @@ from hessianlens.errors import check_that
 from hessianlens.files import spreadsheet_text
 from hessianlens.problems import Block
 from hessianlens.spectra import Estimate
-
-_ALIKE = 10.0
-"""Blocks whose scales differ by less than this factor can share a learning rate."""
 
 
 @dataclass(frozen=True)
@@ -76,9 +73,6 @@ class CurvatureTable:
     >>> table = CurvatureTable(tuple(rows), 3)
     >>> [round(scale, 3) for scale in table.scales.values()]
     [0.025, 1.0, 2.0]
-    >>> print(table.advice())
-    Badly scaled: o has 80 times the curvature of q (rms eigenvalues 2 and 0.025). Give q (0.025 times the median) its
-    own, larger learning rate, or use a method that rescales every block, such as Adam.
     """
 
     rows: tuple[Row, ...]
@@ -108,37 +102,6 @@ class CurvatureTable:
         middle = median(row.rms for row in curved) if curved else 1.0
         return {row.name: row.rms / middle for row in curved}
 
-    def advice(self) -> str:
-        """What the scales say about training: which blocks are far from the others."""
-        flat = f" Flat, up to rounding: {_listed(self.flat)}." if self.flat else ""
-        curved = {row.name: row.rms for row in self.rows if row.name not in self.flat}
-        if len(curved) < 2:
-            return f"Fewer than two blocks with curvature: there is nothing to compare.{flat}"
-        top, bottom = max(curved, key=lambda n: curved[n]), min(curved, key=lambda n: curved[n])
-        times = curved[top] / curved[bottom]
-        if times < _ALIKE:
-            return (
-                f"Well scaled: all blocks within a factor of {_times(times)}; one learning rate can serve them.{flat}"
-            )
-        far = [
-            self._outliers("larger", lambda scale: scale <= 1 / math.sqrt(_ALIKE), 1),
-            self._outliers("smaller", lambda scale: scale >= math.sqrt(_ALIKE), -1),
-        ]
-        return (
-            f"Badly scaled: {top} has {_times(times)} times the curvature of {bottom} (rms eigenvalues "
-            f"{curved[top]:.2g} and {curved[bottom]:.2g}). Give {', and '.join(filter(None, far))}, or use a method "
-            f"that rescales every block, such as Adam.{flat}"
-        )
-
-    def _outliers(self, rate: str, far: Any, order: int) -> str:
-        names = sorted((n for n, s in self.scales.items() if far(s)), key=lambda n: order * self.scales[n])
-        if not names:
-            return ""
-        first = f"{names[0]} ({_times(self.scales[names[0]])} times the median)" + (
-            f" and {len(names) - 1} more like it their" if len(names) > 1 else " its"
-        )
-        return f"{first} own, {rate} learning rate"
-
     def to_list(self) -> list[dict[str, Any]]:
         """Rows as plain numbers and texts."""
         scales = self.scales
@@ -156,6 +119,20 @@ class CurvatureTable:
             for row in self.rows
         ]
 
+    def records(self) -> list[dict[str, Any]]:
+        """Rows as plain numbers and texts, one level deep: a column of a file or of a frame each."""
+        return [self._record(row) for row in self.rows]
+
+    def _record(self, row: Row) -> dict[str, Any]:
+        found: dict[str, Any] = {"block": row.name, "parameters": row.parameters}
+        for part, norm in row.norms.items():
+            low, high = norm.interval()
+            found[part] = norm.value
+            found |= {f"{part}_stderr": norm.stderr, f"{part}_low": low, f"{part}_high": high}
+            found[f"{part}_method"] = norm.method
+        scale = self.scales.get(row.name)
+        return {**found, "functional_over_outer": self.ratio(row), "rms_eigenvalue": row.rms, "scale": scale}
+
     def to_csv(self) -> str:
         """A line a block, a column a number."""
         parts = list(dict.fromkeys(part for row in self.rows for part in row.norms))
@@ -164,11 +141,8 @@ class CurvatureTable:
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow([*head, "functional_over_outer", "rms_eigenvalue", "scale"])
-        for row in self.rows:
-            norms = [row.norms[part] for part in parts]
-            found = [x for e in norms for x in (e.value, e.stderr, *e.interval(), e.method)]
-            name, scale = spreadsheet_text(row.name), self.scales.get(row.name)
-            writer.writerow([name, row.parameters, *found, self.ratio(row), row.rms, scale])
+        for record in self.records():
+            writer.writerow([spreadsheet_text(value) for value in record.values()])
         return text.getvalue()
 
 
@@ -184,10 +158,11 @@ def _plain(estimate: Estimate) -> dict[str, Any]:
     }
 
 
-def _times(factor: float) -> str:
+def times(factor: float) -> str:
     """A factor to three digits, without an exponent where it is large."""
     return f"{factor:.3g}" if factor < 1000 else f"{float(f'{factor:.3g}'):,.0f}"
 
 
-def _listed(names: Sequence[str]) -> str:
+def listed(names: Sequence[str]) -> str:
+    """The first three names, and how many more there are."""
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

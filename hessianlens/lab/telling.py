@@ -6,7 +6,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from hessianlens.lab.experiments.registry import EXPERIMENTS, FIGURES
+from hessianlens.lab.experiments.registry import registry_of
 from hessianlens.lab.growth.findings.reading import GrowthFindings
 from hessianlens.lab.growth.findings.reference import Reference
 from hessianlens.lab.results import Findings, Result
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 def findings_of(result: Result) -> Findings:
     """How a result is read; nothing is read from an experiment without a folder of its own.
 
+    >>> from hessianlens.lab.experiments.registry import EXPERIMENTS
     >>> findings_of(EXPERIMENTS["rank_fraction"].run(EXPERIMENTS["rank_fraction"].preset("quick", {"repeats": 1})))
     Findings(...)
     """
@@ -43,5 +44,5 @@ def pictures_of(result: Result, reference: Reference | None = None) -> list[Pict
 
 
 def _module(result: Result, which: str) -> ModuleType | None:
-    known = result.experiment in EXPERIMENTS
-    return import_module(f"{FIGURES}.{result.experiment}.{which}") if known else None
+    registry = registry_of(result.experiment)
+    return import_module(f"{registry.home(result.experiment)}.{which}") if registry else None

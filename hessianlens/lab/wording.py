@@ -11,13 +11,22 @@ _NEARLY_NOTHING = 1e-12
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
+def raised(exponent: int) -> str:
+    """A whole number as an exponent.
+
+    >>> f"x{raised(-54)}"
+    'x⁻⁵⁴'
+    """
+    return str(exponent).translate(_SUPERSCRIPT)
+
+
 def power_of_ten(exponent: float) -> str:
     """Ten to a whole power, as text.
 
     >>> power_of_ten(-3)
     '10⁻³'
     """
-    return f"10{str(round(exponent)).translate(_SUPERSCRIPT)}"
+    return f"10{raised(round(exponent))}"
 
 
 def scientific(value: float, digits: int = 1) -> str:

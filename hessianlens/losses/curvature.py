@@ -44,6 +44,10 @@ class OutputCurvature(ABC):
     def apply(self, change: Tensor) -> Tensor:
         """``C dF`` for some changes of the output, ``[z, s, i, f]``, which may be overwritten."""
 
+    def tensors(self) -> list[Tensor]:
+        """The numbers that it holds."""
+        return [value for value in vars(self).values() if isinstance(value, Tensor)]
+
 
 class UncoupledCurvature(OutputCurvature):
     """C_i for every token by itself."""

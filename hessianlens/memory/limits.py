@@ -15,7 +15,7 @@ from hessianlens.sizes import readable
 
 SAFE_SHARE = 0.8
 """Share of the free memory that a piece of work may claim."""
-_NEVER_A_PROBLEM = 2**20
+_NEVER_A_PROBLEM = 2**24
 """Bytes below which it is not worth asking the system."""
 _CGROUP = Path("/sys/fs/cgroup")
 

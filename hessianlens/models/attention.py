@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from hessianlens.attention import SelfAttention, SingleMatrixAttention
 from hessianlens.attention.activations import ActivationLike, as_activation
 from hessianlens.attention.masks import Masking
-from hessianlens.errors import InputError, check_choice, check_flag, check_number, check_whole
+from hessianlens.errors import check_choice, check_flag, check_number, check_whole
 from hessianlens.models.arguments import QUERY_KEY, head_width
 
 
@@ -110,29 +108,6 @@ class Attention(nn.Module):
     def forward(self, X: Float[Tensor, "*b l d"]) -> Float[Tensor, "*b l d"]:
         """``F = concat_h(z^h) W_O + b_O``."""
         return self.project(self.head_outputs(X))
-
-    def as_layers(self) -> list[SelfAttention | SingleMatrixAttention]:
-        """Every head as a layer with closed-form Hessians, ``z^h = layer(X)``; weights are detached, not copied.
-
-        Those layers have no biases, so this needs b_Q, b_K and b_V (or b_QK and b_V) to be zero or absent.
-        """
-        options: dict[str, Any] = {
-            "activation": self.activation,
-            "causal": self.causal,
-            "temperature": self.temperature,
-        }
-        score_names = ("Q", "K") if self.query_key == "dual" else ("QK",)
-        pieces = []
-        for name in (*score_names, "V"):
-            bias = getattr(self, f"b_{name}")
-            if bias is not None and bool((bias != 0).any()):
-                raise InputError(
-                    f"b_{name}: got a bias that is not zero, expected none; append a constant 1 to X and b_{name} as a "
-                    f"last row to W_{name}{' (and a zero column)' if name == 'QK' else ''} for a layer with biases."
-                )
-            pieces.append(getattr(self, f"W_{name}").detach().chunk(self.heads, dim=1))
-        kind = SelfAttention if self.query_key == "dual" else SingleMatrixAttention
-        return [kind(*weights, **options) for weights in zip(*pieces, strict=True)]
 
     def extra_repr(self) -> str:
         """What a reader needs to know of this layer."""

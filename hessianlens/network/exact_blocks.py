@@ -12,11 +12,14 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from torch import Tensor
+
+from hessianlens.curvature import may_pay
 from hessianlens.memory import SAFE_SHARE, available_bytes
 from hessianlens.network.last_attention import ExactAttention, closed_form_cost, exact_attention
 from hessianlens.network.linear_maps import LinearMaps, Plan
 from hessianlens.network.rehearsal import forward_sizes, sequences_of
-from hessianlens.operators import StructuredOperator
+from hessianlens.operators import ArrangedGrid, BlockGrid, StructuredOperator, TokenSum
 from hessianlens.problems import Block, Problem
 from hessianlens.sizes import readable
 
@@ -59,7 +62,18 @@ class Attention:
     column: Block
     products: int = 0
     held_bytes: int = 0
-    shared: Hashable = None
+    shared: Hashable = "what lies behind the last attention layer"
+
+    @property
+    def planned(self) -> int:
+        """Products for what lies behind the layer, if nobody has looked at it."""
+        return 0 if self.source.known else closed_form_cost(self.source.problem, [self.row, self.column]).products
+
+    @property
+    def waits(self) -> bool:
+        """Whether that takes longer than some products by a tape."""
+        problem = self.source.problem
+        return not self.source.known and any(may_pay(problem, batch) for batch in problem.data)
 
     @property
     def why(self) -> str:
@@ -88,6 +102,16 @@ class Mapped:
     def products(self) -> int:
         """Products that it takes."""
         return self.plan.products
+
+    @property
+    def planned(self) -> int:
+        """The same."""
+        return self.products
+
+    @property
+    def waits(self) -> bool:
+        """Products do without it."""
+        return True
 
     @property
     def held_bytes(self) -> int:
@@ -120,8 +144,10 @@ class ReadOut:
     maps: LinearMaps
     block: Block
     products: int = 0
+    planned: int = 0
     held_bytes: int = 0
     shared: Hashable = None
+    waits: bool = True
 
     @property
     def why(self) -> str:
@@ -145,7 +171,49 @@ class ReadOut:
         return Mapped(self.maps, plan)
 
 
-Answer = Attention | Mapped | ReadOut
+@dataclass(frozen=True, eq=False)
+class Flat:
+    """A block of which nothing depends on the rows, or nothing on the columns: zero with everything, without rounding.
+
+    What does not change the outputs at any weights has no second derivative with any other weight either.
+    """
+
+    prefix: str
+    row: Block
+    column: Block
+    like: Tensor
+    products: int = 0
+    planned: int = 0
+    held_bytes: int = 0
+    shared: Hashable = None
+    waits: bool = False
+
+    @property
+    def why(self) -> str:
+        """Why it is exact, in words."""
+        return f"the same vector added to all keys of {self.prefix} changes none of its weights"
+
+    def operator(self, part: str) -> StructuredOperator:
+        """The matrix, zero."""
+        shapes = [(1, block.numel) for block in (self.row, self.column)]
+        dtype, device = self.like.dtype, self.like.device
+
+        def build(_: Hashable, __: Hashable) -> TokenSum:
+            return TokenSum([], shapes[0], shapes[1], dtype, device)
+
+        def cut(tensor: Tensor) -> list[Tensor]:
+            return [tensor.reshape(1, -1)]
+
+        same = self.row.name == self.column.name
+        grid = BlockGrid({self.row.name: shapes[0]}, {self.column.name: shapes[1]}, build, dtype, device, same)
+        return ArrangedGrid(grid, self.row.shape, self.column.shape, cut, cut)
+
+    def norms(self, parts: Sequence[str]) -> dict[str, float]:
+        """Norms of parts."""
+        return dict.fromkeys(parts, 0.0)
+
+
+Answer = Attention | Mapped | ReadOut | Flat
 
 
 class Exactly:
@@ -171,6 +239,8 @@ class Exactly:
             return ReadOut(self.maps, row)
         attention = self.affordable_attention((row, column), price)
         if isinstance(attention, ExactAttention):
+            if attention.is_flat(row) or attention.is_flat(column):
+                return Flat(attention.prefix, row, column, self.problem.params[row.parameter])
             if attention.covers((row, column)) and not (
                 norms_only and self._better_mapped(attention, row, column, price)
             ):

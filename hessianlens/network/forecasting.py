@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 import torch
 
@@ -16,14 +17,16 @@ from hessianlens.network.rehearsal import Rehearsal, forward_sizes, sequences_of
 from hessianlens.network.sampling import WORKSPACE
 from hessianlens.parts import PARTS
 from hessianlens.problems import Block, Problem, check_problem, layer_groups, layer_of
+from hessianlens.showing import Listed, Picture, Share, Shares
+from hessianlens.showing.shown import Cells, facts
 from hessianlens.sizes import parse_size, readable
 
 _SURELY = 40
 """Times the bytes that a forward pass makes, and those of the parameters asked for, that no product comes near."""
 
 
-@dataclass(frozen=True)
-class Forecast:
+@dataclass(frozen=True, repr=False)
+class Forecast(Listed):
     """Memory and products of a piece of work on a problem.
 
     Attributes:
@@ -72,6 +75,25 @@ class Forecast:
         limit = SAFE_SHARE * self.available if max_bytes is None else check_number("max_bytes", max_bytes)
         return max(0, int((limit - self.vector_bytes) // max(self.bytes_per_sequence, 1)))
 
+    def _records(self) -> list[dict[str, Any]]:
+        totals = {"total_bytes": self.total_bytes, "peak_bytes": self.peak_bytes, "fits": self.fits}
+        return [{**asdict(self), **totals}]
+
+    def _cells(self) -> Cells:
+        told = {"products": self.products, "sequences at once": self.sequences, "fits": self.fits}
+        return facts({**told, "at the peak": readable(self.peak_bytes), "free": readable(self.available)})
+
+    def _picture(self, asked: bool) -> Picture:
+        """What is held and what is left."""
+        parts = (
+            ("graph", self.graph_bytes, "blue"),
+            ("vectors", self.vector_bytes, "orange"),
+            ("closed forms", self.closed_form_bytes, "green"),
+            ("free beside them", max(self.available - self.total_bytes, 0), "grid"),
+        )
+        shares = [Share(name, float(size), readable(size), colour) for name, size, colour in parts]
+        return Shares(shares, f"beside {readable(self.process_bytes)} that the process holds already")
+
     def __str__(self) -> str:
         closed = f", {readable(self.closed_form_bytes)} of closed forms" if self.closed_form_bytes else ""
         return (
@@ -79,6 +101,8 @@ class Forecast:
             f"{self.sequences} sequences at once, {readable(self.vector_bytes)} of vectors{closed}) beside "
             f"{readable(self.process_bytes)} held already; {readable(self.available)} free"
         )
+
+    __repr__ = __str__
 
 
 def forecast(

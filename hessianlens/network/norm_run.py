@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import math
-import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from functools import partial
 
 import torch
 from torch import Tensor
 
 from hessianlens.curvature import verify
-from hessianlens.errors import InputError
-from hessianlens.network.chain import ChainedAttention, ChainSource, chained_attention
-from hessianlens.network.exact_blocks import ANY_PRICE, WORTH, Answer, Attention, Price, exactly
+from hessianlens.network.chain import ChainSource
+from hessianlens.network.exact_norms import RTOL, ExactNorms
 from hessianlens.network.kept_norms import KeptNorms
-from hessianlens.network.last_attention import ExactAttention, SketchedAttention
+from hessianlens.network.pace import Pace
 from hessianlens.network.sampling import GraphSource, Request
 from hessianlens.network.watch import Deadline, Watch
 from hessianlens.parts import norm_method
@@ -25,11 +22,8 @@ from hessianlens.sketching.sampler import samples_needed
 from hessianlens.spectra import Estimate
 from hessianlens.spectra.lengths import norm_from_lengths
 
-_CHAINED = "it lies below the last attention layer; its probes go through the formulas of a chain of plain layers"
 PROBES = 20
 """Random vectors a block, where nothing else is asked for."""
-RTOL = 0.01
-"""Half the width of the interval of a sketch, over its norm, where nothing else is asked for."""
 _BASIS_UP_TO = 20
 """Entries of a block up to which every basis vector is used in the first pass of a run with a budget."""
 _MOST_AT_ONCE = 16
@@ -77,7 +71,6 @@ class NormRun:
         self._graphs = GraphSource(problem, self.parts, seed)
         self._chain: ChainSource | None = None
         self._chained: set[str] = set()
-        self._sketches: SketchedAttention | None = None
 
     # --- what is known -----------------------------------------------------------------------------------------------
 
@@ -120,6 +113,13 @@ class NormRun:
         """Random vectors that a block was multiplied with."""
         return len(self._lengths.get(block.name, ()))
 
+    def lengths(self, block: Block) -> dict[str, Tensor]:
+        """By part, the lengths of the products with the block's random vectors, in their order; empty if exact."""
+        drawn = self._lengths.get(block.name, [])
+        if not drawn or len(self._columns.get(block.name, [])) == block.numel:
+            return {}
+        return {part: torch.stack([one[part] for one in drawn]) for part in self.parts}
+
     # --- work --------------------------------------------------------------------------------------------------------
 
     def solve(self, probes: int = PROBES) -> None:
@@ -130,74 +130,13 @@ class NormRun:
         """
         if self.method == "probes":
             return
-        forced = self.method == "exact"
-        source = exactly(self.problem)
-        blocks = [block for block in self.blocks if not self._recall(block)]
-        attention = source.affordable_attention(blocks, ANY_PRICE if forced else Price())
-        if isinstance(attention, ExactAttention) and not forced:
-            rest = [block for block in blocks if not attention.covers([block])]
-            self._join(chained_attention(attention) if rest else None, rest)
-        groups: list[list[tuple[Block, Answer]]] = []
-        for group in layer_groups(blocks):
-            answers: list[tuple[Block, Answer]] = []
-            for block in group:
-                price = ANY_PRICE if forced else Price(WORTH * min(probes, block.numel))
-                found = _CHAINED if block.name in self._chained else source.answer(block, block, price, norms_only=True)
-                if isinstance(found, str):
-                    self.why[block.name] = found
-                else:
-                    answers.append((block, found))
-            groups.append(answers)
-        refused = {block.name: self.why[block.name] for block in blocks if block.name in self.why}
-        if forced and refused:
-            reasons = "; ".join(f"{name}: {why}" for name, why in list(refused.items())[:3])
-            raise InputError(f"method: got 'exact', but {reasons}; expected 'auto' or 'probes'.")
-        if forced:
-            self.watch.begin(sum(answer.products for answers in groups for _, answer in answers), Deadline())
-        with source.maps.watched(partial(self.watch.products, 1) if forced else None):
-            for answers in groups:
-                self._solve(answers)
+        solver = ExactNorms(self.problem, self.parts, self.method, self.rtol, self.seed, self.watch, self.kept)
+        solver.solve(self.blocks, probes)
+        self._exact, self._chained = solver.found, {block.name for block in solver.chained}
+        self.why.update(solver.why)
+        if solver.chain is not None:
+            self._chain = ChainSource(solver.chain, self.problem, self.parts, self.seed, self.tangents)
         self._sampled = [block for block in self.blocks if (block.name, self.parts[0]) not in self._exact]
-
-    def _solve(self, answers: Sequence[tuple[Block, Answer]]) -> None:
-        self._verify([block for block, _ in answers])
-        for block, answer in answers:
-            sketched = isinstance(answer, Attention) and (self.method == "sketch" or self.rtol is not None)
-            if sketched and self.method != "exact" and isinstance(answer, Attention):
-                self._sketch(block, answer.source)
-                continue
-            self.watch.step(f"{block.name}, exactly")
-            norms = answer.norms(self.parts)
-            self._exact.update({(block.name, part): Estimate.exactly(norm) for part, norm in norms.items()})
-            self.why[block.name] = answer.why
-            if self.kept is not None:
-                self.kept.add(block.name, norms, answer.why)
-
-    def _sketch(self, block: Block, source: ExactAttention) -> None:
-        """The norms of a block of the last attention layer in the cheaper of two ways."""
-        if self._sketches is None:
-            self._sketches = SketchedAttention(source, self.seed, self.watch.products)
-        self.watch.step(f"{block.name}, sketched")
-        found, self.why[block.name] = self._sketches.norms(block, self.parts, self.method, self.rtol or RTOL)
-        self._exact.update({(block.name, part): norm for part, norm in found.items()})
-        if self.kept is not None and all(norm.exact for norm in found.values()):
-            self.kept.add(block.name, {part: norm.value for part, norm in found.items()}, self.why[block.name])
-
-    def _recall(self, block: Block) -> bool:
-        """Whether the norms of a block are known from before."""
-        known = None if self.kept is None else self.kept.norms(block.name, self.parts)
-        if known is None or self.kept is None:
-            return False
-        self._exact.update({(block.name, part): Estimate.exactly(norm) for part, norm in known.items()})
-        self.why[block.name] = self.kept.why(block.name)
-        return True
-
-    def _join(self, chain: ChainedAttention | None, rest: Sequence[Block]) -> None:
-        if chain is not None:
-            joined = [block for block in rest if chain.covers(block)]
-            self._chained = {block.name for block in joined}
-            self._verify(joined)  # their layers share a graph
-            self._chain = ChainSource(chain, self.problem, self.parts, self.seed, self.tangents)
 
     @property
     def sampled(self) -> list[Block]:
@@ -247,7 +186,7 @@ class NormRun:
             probes: The most probes a block.
         """
         most = math.inf if probes is None else probes
-        pace = _Pace(deadline)
+        pace = Pace(deadline)
         groups = layer_groups(self._sampled)
         for group in groups:
             self._verify(group)  # outside of the products that the pace is taken from
@@ -263,7 +202,7 @@ class NormRun:
             pace.run(group[0].name, self._visit([self._more(block, most) for block in chosen]), spare_some=True)
         self._graphs.release()
 
-    def _gain(self, group: Sequence[Block], open_ones: Sequence[Block], pace: _Pace) -> tuple[float, float]:
+    def _gain(self, group: Sequence[Block], open_ones: Sequence[Block], pace: Pace) -> tuple[float, float]:
         """Groups with wide intervals come first, and of two that are alike the one with the cheaper products."""
         widest = max((self.width(block) for block in group if block in open_ones), default=-math.inf)
         return widest, -pace.expected(group[0].name)
@@ -314,41 +253,3 @@ class NormRun:
         """Twice as many probes as before, up to a limit."""
         drawn = self.drawn(block)
         return self._request(block, int(min(drawn + min(max(drawn, 1), _MOST_AT_ONCE), most)))
-
-
-class _Pace:
-    """Runs products as long as the next one, judged by those before it, ends in time."""
-
-    def __init__(self, deadline: Deadline) -> None:
-        self.deadline, self.going = deadline, True
-        self._slowest: dict[str, float] = {}
-        self._latest = ""
-
-    def expected(self, name: str) -> float:
-        """Seconds that a product of a group takes: the slowest so far, or that of the group before it."""
-        return self._slowest.get(name, self._slowest.get(self._latest, 0.0))
-
-    def run(self, name: str, products: Iterator[None], spare_some: bool = False) -> bool:
-        """Go through some products of a group; False if time was up before the last one.
-
-        Args:
-            name: The group.
-            products: What to go through.
-            spare_some: Leave some time to show the outcome, and for products that take longer than those before.
-        """
-        while True:
-            spare = self.expected(name) + _TO_SHOW * (self.deadline.seconds or 0.0) if spare_some else 0.0
-            if not self.deadline.allows(self.expected(name) + spare):
-                self.going = False
-                return False
-            start = time.monotonic()
-            if next(products, _ENDED) is _ENDED:
-                return True
-            took = time.monotonic() - start
-            self._slowest[name] = max(took, self._slowest.get(name, 0.0))
-            self._latest = name
-
-
-_ENDED = object()
-_TO_SHOW = 0.01
-"""Share of the time in which the outcome is shown."""

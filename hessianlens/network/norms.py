@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import os
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, overload
 
 import torch
 
-from hessianlens.errors import check_number, check_seed, check_that, check_whole, expect, shown
+from hessianlens.errors import check_number, check_seed, check_that, check_whole, expect, meant, shown
 from hessianlens.memory import memory_errors_explained
+from hessianlens.network.exact_norms import RTOL
 from hessianlens.network.forecasting import ensure_fits_in_memory
 from hessianlens.network.kept_norms import KeptNorms
 from hessianlens.network.layer_blocks import layer_block_norms
-from hessianlens.network.norm_run import RTOL, NormRun
+from hessianlens.network.norm_run import NormRun
 from hessianlens.network.operators import Pattern
 from hessianlens.network.watch import Deadline, Watch, watching
 from hessianlens.parts import PART_NAMES, PARTS, check_parts, norm_method, part_name
 from hessianlens.problems import Problem, check_problem
+from hessianlens.showing import Dots, Listed, Picture
+from hessianlens.showing.shown import MOST_ROWS, Cells
 from hessianlens.spectra import Estimate
 from hessianlens.theory import AttentionHessian
 
@@ -25,11 +28,12 @@ REMEDY = "cut the batches with hessianlens.fit_memory(problem), shorten the sequ
 """What helps where memory ran out."""
 
 
-class BlockNorms(Mapping[tuple[Any, str], Estimate]):
+class BlockNorms(Mapping[tuple[Any, str], Estimate], Listed):
     """Frobenius norms by (block, part), each an `Estimate`; prints as a table.
 
     Blocks of a model are named by a text. Those of a single layer are named by two, rows and columns, and
-    ``norms["Q", "K", "full"]`` is short for ``norms[("Q", "K"), "full"]``.
+    ``norms["Q", "K", "full"]`` is short for ``norms[("Q", "K"), "full"]``. Without a part, ``norms["layer0.attn.q"]``
+    gives all parts of a block, by name.
 
     Attributes:
         why: By block, why it is exact, or why it was sampled.
@@ -38,11 +42,34 @@ class BlockNorms(Mapping[tuple[Any, str], Estimate]):
     def __init__(self, found: Mapping[tuple[Any, str], Estimate], why: Mapping[Any, str] | None = None) -> None:
         self._found, self.why = dict(found), dict(why or {})
 
-    def __getitem__(self, key: tuple[Any, ...]) -> Estimate:
+    @overload
+    def __getitem__(self, key: tuple[Any, str]) -> Estimate: ...
+
+    @overload
+    def __getitem__(self, key: tuple[Any, Any, str]) -> Estimate: ...
+
+    @overload
+    def __getitem__(self, key: str) -> PartNorms: ...
+
+    def __getitem__(self, key: Any) -> Estimate | PartNorms:
         found = self._found.get(_own_key(key)) if isinstance(key, Hashable) else None
-        if found is None:
-            raise KeyError(f"{shown(key)}, expected a block and a part, such as {next(iter(self._found), None)}")
-        return found
+        if found is not None:
+            return found
+        parts = {part: norm for (name, part), norm in self._found.items() if name == key}
+        if not parts:
+            raise KeyError(self._unknown(key))
+        return PartNorms(told_block(key), parts)
+
+    def _unknown(self, key: object) -> str:
+        """What is wrong with a key: its block, its part, or its form."""
+        example = f"expected a block and a part, such as {next(iter(self._found), None)}"
+        own = _own_key(key)
+        block, part = own if isinstance(own, tuple) and len(own) == 2 else (own, None)
+        names, parts = (list(dict.fromkeys(place[k] for place in self._found)) for k in (0, 1))
+        if isinstance(part, str) and block in names:
+            return f"{shown(key)}: {shown(part)} was not measured; {meant(part, parts)}"
+        close = meant(block, names)
+        return f"{shown(key)}, {example}; {close}" if close.startswith("did") else f"{shown(key)}, {example}"
 
     def __iter__(self) -> Iterator[tuple[Any, str]]:
         return iter(self._found)
@@ -50,12 +77,85 @@ class BlockNorms(Mapping[tuple[Any, str], Estimate]):
     def __len__(self) -> int:
         return len(self._found)
 
+    @property
+    def _names(self) -> list[Any]:
+        return list(dict.fromkeys(name for name, _ in self._found))
+
+    @property
+    def _parts(self) -> list[str]:
+        return list(dict.fromkeys(part for _, part in self._found))
+
+    def _records(self) -> list[dict[str, Any]]:
+        return [
+            {"block": told_block(name), "part": part, **norm.row(), "why": self.why.get(name, "")}
+            for (name, part), norm in self._found.items()
+        ]
+
+    def _heading(self) -> str:
+        return f"BlockNorms of {len(self._names)} blocks: {', '.join(self._parts)}"
+
+    def _cells(self) -> Cells:
+        found = [[told_block(name), *(str(self._found[name, p]) for p in self._parts)] for name in self._names]
+        return ["block", *self._parts], found
+
+    def _picture(self, asked: bool) -> Picture | None:
+        """The norms with their intervals, a line a block; the first blocks if nobody has asked for all."""
+        names = self._names[: None if asked else MOST_ROWS]
+        if not names:
+            return None
+        series = {part: [self._found[name, part].dot() for name in names] for part in self._parts}
+        return Dots(tuple(map(told_block, names)), series, "Frobenius norm, 95 % intervals")
+
     def __str__(self) -> str:
-        parts = list(dict.fromkeys(part for _, part in self._found))
-        names = list(dict.fromkeys(name for name, _ in self._found))
-        rows = [["block", *parts], *([_told(name), *(str(self._found[name, p]) for p in parts)] for name in names)]
+        columns, cells = self._cells()
+        rows = [list(columns), *map(list, cells)]
         widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
         return "\n".join("  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows)
+
+    __repr__ = __str__
+
+
+class PartNorms(Mapping[str, Estimate], Listed):
+    """The norms of one block, by part: "full", "ggn" (or "outer"), "functional".
+
+    Attributes:
+        block: Its name.
+
+    >>> norms = BlockNorms({("q", "full"): Estimate.exactly(2.0), ("q", "ggn"): Estimate.exactly(1.5)})
+    >>> norms["q"]
+    q: full 2 (exact), ggn 1.5 (exact)
+    >>> norms["q"]["outer"].value
+    1.5
+    """
+
+    def __init__(self, block: str, found: Mapping[str, Estimate]) -> None:
+        self.block, self._found = block, dict(found)
+
+    def __getitem__(self, part: str) -> Estimate:
+        own = part_name(part) if isinstance(part, str) and part in PART_NAMES else part
+        if own not in self._found:
+            raise KeyError(f"{shown(part)}; {meant(part, self._found)}")
+        return self._found[own]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._found)
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def _records(self) -> list[dict[str, Any]]:
+        return [{"block": self.block, "part": part, **norm.row()} for part, norm in self._found.items()]
+
+    def _cells(self) -> Cells:
+        return ["part", "norm"], [[part, str(norm)] for part, norm in self._found.items()]
+
+    def _picture(self, asked: bool) -> Picture:
+        """A line a part."""
+        norms = [norm.dot() for norm in self._found.values()]
+        return Dots(tuple(self._found), {"norm": norms}, f"Frobenius norm of {self.block}")
+
+    def __str__(self) -> str:
+        return f"{self.block}: {', '.join(f'{part} {norm}' for part, norm in self._found.items())}"
 
     __repr__ = __str__
 
@@ -68,7 +168,12 @@ def _own_key(key: Any) -> Any:
     return (key[0], part_name(key[1])) if named else key
 
 
-def _told(block: object) -> str:
+def told_block(block: object) -> str:
+    """The name of a block as a text.
+
+    >>> told_block("layer0.attn.q"), told_block(("Q", "K"))
+    ('layer0.attn.q', 'Q, K')
+    """
     return ", ".join(map(str, block)) if isinstance(block, tuple) else str(block)
 
 
@@ -143,7 +248,9 @@ def block_norms(
     if isinstance(problem, AttentionHessian):
         expect(resume is None, "resume: exact norms of a layer's Hessian are not kept, expected None.")
         with watching(progress) as watch:
-            return BlockNorms(*layer_block_norms(problem, blocks, parts, method, rtol or RTOL, seed, watch))
+            norms = BlockNorms(*layer_block_norms(problem, blocks, parts, method, rtol or RTOL, seed, watch))
+            watch.end()
+            return norms
     check_problem(problem)
     chosen, kept = problem.select(blocks), None if resume is None else KeptNorms(resume, problem)
     with memory_errors_explained(REMEDY), watching(progress) as watch:
@@ -157,4 +264,5 @@ def block_norms(
             run.sample(probes)
             if rtol is not None:
                 run.narrow()
+        watch.end()
     return BlockNorms(run.found, run.why)

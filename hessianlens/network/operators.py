@@ -70,7 +70,7 @@ def _operator(part: str, problem: Problem, rows: Pattern, cols: Pattern | None, 
         return products
     verify(problem, [block.parameter for block in row_blocks], [block.parameter for block in column_blocks])
     joined = partial(_joined, answers, part, row_blocks, column_blocks, problem)
-    if method == "exact" or not any(answer.products for answer in answers.values()):
+    if method == "exact" or not any(answer.waits for answer in answers.values()):
         return joined()
     return Twofold(products, joined, _why(answers))
 

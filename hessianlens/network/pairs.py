@@ -6,27 +6,32 @@ import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from hessianlens.curvature import MATRIX_FREE, BlockPairOperator, verify
-from hessianlens.errors import check_choice, check_seed, check_whole, expect, shown
+from hessianlens.errors import check_choice, check_seed, check_whole, expect, meant, shown
 from hessianlens.network.exact_blocks import ANY_PRICE, WORTH, Answer, Exactly, Mapped, Price, exactly
 from hessianlens.network.forecasting import ensure_fits_in_memory
 from hessianlens.network.operators import Pattern
 from hessianlens.network.sampling import WORKSPACE
 from hessianlens.parts import METHODS, part_name
 from hessianlens.problems import Block, Problem, check_problem
+from hessianlens.showing import Grid, Listed, Picture
+from hessianlens.showing.shown import Cells
 from hessianlens.spectra import Estimate
 from hessianlens.spectra.estimate import ends_in_percent
 from hessianlens.spectra.lengths import lengths_of, norm_from_lengths
 from hessianlens.spectra.probes import Probes
 
+_TOLD = 5
+"""Pairs whose norms are written out in a notebook."""
 
-@dataclass(frozen=True)
-class PairNorms:
+
+@dataclass(frozen=True, repr=False)
+class PairNorms(Listed):
     """Frobenius norms of every pair of blocks.
 
     Attributes:
@@ -41,7 +46,9 @@ class PairNorms:
 
     def __getitem__(self, key: tuple[str, str]) -> Estimate:
         if not isinstance(key, Hashable) or key not in self.estimates:
-            raise KeyError(f"{shown(key)}, expected two of the blocks {', '.join(self.names[:8])}")
+            wrong = [name for name in key if name not in self.names] if isinstance(key, tuple) else []
+            close = f"; {meant(wrong[0], self.names, 8)}" if wrong else ""
+            raise KeyError(f"{shown(key)}, expected two of the blocks {', '.join(self.names[:8])}{close}")
         return self.estimates[key]
 
     def values(self) -> Tensor:
@@ -60,6 +67,21 @@ class PairNorms:
         low, high = torch.tensor(ends, dtype=torch.float64).unbind(-1)
         return low, high
 
+    def _records(self) -> list[dict[str, Any]]:
+        return [{"row": r, "column": c, "part": self.part, **e.row()} for (r, c), e in self.estimates.items()]
+
+    def _heading(self) -> str:
+        return f"PairNorms of {len(self.names)} blocks, {self.part}"
+
+    def _cells(self) -> Cells:
+        """The pairs of two blocks that hold most: the rest is in the picture."""
+        pairs = sorted(combinations(self.names, 2), key=lambda pair: -self.estimates[pair].value)[:_TOLD]
+        return ["largest between two blocks", "norm"], [[f"{r}, {c}", str(self.estimates[r, c])] for r, c in pairs]
+
+    def _picture(self, asked: bool) -> Picture:
+        """Every pair."""
+        return Grid(self.names, self.names, self.values().tolist(), f"norm of every pair, {self.part}")
+
     def __str__(self) -> str:
         width = max(map(len, self.names))
         head = " " * width + "  " + "  ".join(name.rjust(max(9, len(name))) for name in self.names)
@@ -70,6 +92,8 @@ class PairNorms:
             for name in self.names
         ]
         return "\n".join([head, *rows, *self._widest()])
+
+    __repr__ = __str__
 
     def _widest(self) -> list[str]:
         """What the matrix leaves out: the widest interval, and whether few probes decide."""
@@ -151,8 +175,8 @@ def _exact(
                 left -= answer.products
                 paid.add(answer.shared)
             answers[row.name, column.name] = answer
-        if names := dict.fromkeys(name for pair in answers for name in pair):
-            verify(problem, [problem.blocks[name].parameter for name in names])
+        if names := {name for pair in answers for name in pair}:
+            verify(problem, [block.parameter for block in blocks if block.name in names])
         norms = _norms_of(source, answers, part)
     return norms | {(column, row): norm for (row, column), norm in norms.items()}
 

@@ -41,6 +41,10 @@ class Deadline:
         """Seconds that are left."""
         return float("inf") if self.seconds is None else self.seconds - self.elapsed
 
+    def part(self, share: float) -> Deadline:
+        """A share of the time, from the same start."""
+        return Deadline(None if self.seconds is None else share * self.seconds, self._start)
+
     def allows(self, seconds: float) -> bool:
         """Whether work that takes so long would still end in time."""
         return self.left >= seconds
@@ -60,6 +64,12 @@ class Watch:
 
     def products(self, count: float) -> None:
         """So many further products are done; part of one where there are several batches."""
+
+    def spared(self, count: float) -> None:
+        """So many of the products that were planned were not needed."""
+
+    def end(self) -> None:
+        """All work is done."""
 
 
 class BarWatch(Watch):
@@ -90,6 +100,15 @@ class BarWatch(Watch):
             self.bar.update(self._task, advance=count, made=made)
         else:
             self.bar.update(self._task, completed=min(self._deadline.elapsed, self._deadline.seconds), made=made)
+
+    def spared(self, count: float) -> None:
+        """Moves the bar, and counts nothing."""
+        if self._deadline.seconds is None:
+            self.bar.update(self._task, advance=count)
+
+    def end(self) -> None:
+        """The bar is full, also where less was needed than there was time for."""
+        self.bar.update(self._task, total=1, completed=1)
 
 
 def product_bar(shown: bool = True) -> Progress:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -17,6 +17,11 @@ from hessianlens.sizes import readable
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+_FEW_ENTRIES = 2**14
+"""Entries of a matrix that is shown without being asked for."""
+SOON = 3e8
+"""Multiply-adds that take no time worth waiting for."""
 
 
 class StructuredOperator(Operator):
@@ -136,6 +141,13 @@ class StructuredOperator(Operator):
 
     def __neg__(self) -> Self:
         return self * -1.0
+
+    def _records(self) -> list[dict[str, Any]]:
+        return [{**super()._records()[0], "algebra": self.algebra()}]
+
+    def _seen_at_once(self) -> bool:
+        small = self.shape[0] * self.shape[1] <= _FEW_ENTRIES
+        return small and min(self.shape) * self.multiply_adds <= SOON
 
     def __str__(self) -> str:
         rows, columns = self.shape

@@ -75,6 +75,12 @@ class LinearCombination(Operator):
             op.product_cost if isinstance(op, Operator) else f"a product of {type(op).__name__}" for _, op in self.terms
         )
 
+    def announce(self, products: int) -> None:
+        """To every summand."""
+        for _, op in self.terms:
+            if isinstance(op, Operator):
+                op.announce(products)
+
     def _matmat(self, X: list[Tensor]) -> list[Tensor]:
         result: list[Tensor] | None = None
         for number, op in self.terms:

@@ -8,15 +8,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hessianlens.errors import InputError, check_flag, check_function, check_number, check_that, expect, shown
+from hessianlens.errors import InputError, check_flag, check_function, check_number, check_that, expect, meant, shown
 from hessianlens.failures import explained
-from hessianlens.operators.base import StructuredOperator, check_place, check_shape
+from hessianlens.operators.base import SOON, StructuredOperator, check_place, check_shape
+from hessianlens.operators.mirrored import write_transposed
 from hessianlens.operators.operator import Operator
 from hessianlens.operators.product import Product
 from hessianlens.operators.scaled import Scaled
+from hessianlens.showing import Grid, Picture
+from hessianlens.showing.shown import Cells
 
 Name = Hashable
 BlockBuilder = Callable[[Name, Name], StructuredOperator]
+
+_FEW_ENTRIES = 2**22
+"""Entries of a matrix whose norms are shown without being asked for."""
 
 
 class BlockGrid(StructuredOperator):
@@ -57,6 +63,11 @@ class BlockGrid(StructuredOperator):
         self.rows, self.columns = dict(rows), dict(columns)
         self._build, self._symmetric, self._product = build, symmetric, product
         self._built: dict[tuple[Name, Name], StructuredOperator] = {}
+
+    @property
+    def product(self) -> Product | None:
+        """What multiplies without the blocks, where that is known."""
+        return self._product
 
     def block(self, row: Name, column: Name) -> StructuredOperator:
         """One block, built at the first call."""
@@ -123,11 +134,10 @@ class BlockGrid(StructuredOperator):
         else:
             chosen, single = [key], True
         for name in chosen:
-            known = ", ".join(map(repr, names))
-            expect(
-                _known(name, names),
-                f"Block {shown(name)}: unknown name; this matrix has {known}.",
-            )
+            if not _known(name, names):
+                raise InputError(
+                    f"Block {shown(name)}: unknown name; {meant(name, names, otherwise='this matrix has')}"
+                )
         expect(len(chosen) > 0, "Block list: got no name, expected at least one.")
         expect(len(set(chosen)) == len(chosen), f"Block list: got {shown(chosen)}, expected every name once.")
         return chosen, single
@@ -189,7 +199,7 @@ class BlockGrid(StructuredOperator):
         else:
             target.unflatten(1, self.columns[column]).unflatten(0, self.rows[row]).copy_(found)
         if mirrored is not None:
-            mirrored.copy_(target.T)
+            write_transposed(target, mirrored)
 
     def _diagonal_blocks(self) -> list[StructuredOperator]:
         pairs = zip(self.rows, self.columns, strict=True)
@@ -237,6 +247,38 @@ class BlockGrid(StructuredOperator):
                 found[column, row] = found[row, column]
         return found
 
+    def _records(self) -> list[dict[str, Any]]:
+        norms = self.norms()
+        return [
+            {
+                "row": block_name(row),
+                "column": block_name(column),
+                "row_shape": tuple(self.rows[row]),
+                "column_shape": tuple(self.columns[column]),
+                "norm": float(norms[row, column]),
+            }
+            for row in self.rows
+            for column in self.columns
+        ]
+
+    def _cells(self) -> Cells:
+        """Names and shapes: the norms are in the picture."""
+        names = {**self.rows, **self.columns}
+        return ["parameter", "shape"], [[block_name(n), " x ".join(map(str, s))] for n, s in names.items()]
+
+    def _seen_at_once(self) -> bool:
+        few = self.shape[0] * self.shape[1] <= _FEW_ENTRIES
+        return few and min(self.shape) * self.multiply_adds <= SOON
+
+    def _picture(self, asked: bool) -> Picture | None:
+        """The norm of every block."""
+        if not (asked or self._seen_at_once()):
+            return None
+        norms = self.norms()
+        rows, columns = (tuple(map(block_name, side)) for side in (self.rows, self.columns))
+        values = [[float(norms[r, c]) for c in self.columns] for r in self.rows]
+        return Grid(rows, columns, values, "norm of each block")
+
     def __add__(self, other: object) -> Operator:
         if not isinstance(other, BlockGrid) or not self._same_layout(other):
             return super().__add__(other)
@@ -266,6 +308,15 @@ class BlockGrid(StructuredOperator):
         return f"blocks {', '.join(map(str, self.rows))} x {', '.join(map(str, self.columns))}{note}\n" + "\n".join(
             lines
         )
+
+
+def block_name(name: object) -> str:
+    """A name of a parameter as a text.
+
+    >>> block_name("Q"), block_name(("Q", 1))
+    ('Q', 'Q 1')
+    """
+    return " ".join(map(str, name)) if isinstance(name, tuple) else str(name)
 
 
 def _known(name: object, names: Mapping[Any, object]) -> bool:

@@ -9,14 +9,19 @@ import torch
 from curvlinops._torch_base import PyTorchLinearOperator
 from torch import Tensor
 
-from hessianlens.errors import check_number, check_that, expect
+from hessianlens.errors import check_number, check_that, check_whole, expect
 from hessianlens.memory import ensure_fits
 from hessianlens.operators.checked import CheckedOperator
 from hessianlens.operators.columns import diagonal_by_columns, square_by_columns, write_columns
 from hessianlens.operators.scaled import Scaled
+from hessianlens.showing import Entries, Picture, Shown
+from hessianlens.showing.shown import Cells, facts
+
+_ITERATIONS = 20
+"""Products that an iterative solver makes at least, such as ARPACK's smallest basis."""
 
 
-class Operator(CheckedOperator):
+class Operator(Shown, CheckedOperator):
     """A matrix between parameters, vectorised row-major, with one set of methods whatever stands behind it.
 
     ``@`` (with vectors, matrices and tensor lists), ``adjoint()``, ``to_dense()``, ``trace()``, ``diagonal()``,
@@ -62,6 +67,26 @@ class Operator(CheckedOperator):
     def cost(self) -> str:
         """What a product costs and how many of them the other methods take, in words."""
         return f"{self.product_cost}; its norm or its entries take {min(self.shape)} products"
+
+    def announce(self, products: int) -> None:
+        """Say that at least so many products with vectors will follow, be it one by one.
+
+        What pays for many products only is then done before the first of them. Nothing else depends on it; eigenvalue
+        solvers, estimators and ``to_scipy`` do it by themselves.
+
+        Args:
+            products: How many.
+        """
+        check_whole("products", products, 0)
+
+    def to_scipy(self, dtype: Any = None) -> Any:
+        """The operator for SciPy's iterative solvers, which multiply with one vector after the other.
+
+        Args:
+            dtype: NumPy's dtype of its vectors; default: NumPy's own.
+        """
+        self.announce(_ITERATIONS)
+        return super().to_scipy(dtype)
 
     def to_dense(self) -> Tensor:
         """The matrix itself; refused with its size if it would not fit in memory."""
@@ -114,6 +139,39 @@ class Operator(CheckedOperator):
     def __repr__(self) -> str:
         dtype = str(self.dtype).removeprefix("torch.")
         return f"{type(self).__name__} {self.shape[0]}x{self.shape[1]} {dtype}, {self.method}, {self.product_cost}"
+
+    # --- to look at it ------------------------------------------------------------------------------------------------
+
+    def _records(self) -> list[dict[str, Any]]:
+        return [
+            {
+                "kind": type(self).__name__,
+                "rows": self.shape[0],
+                "columns": self.shape[1],
+                "dtype": str(self.dtype).removeprefix("torch."),
+                "device": str(self.device),
+                "method": self.method,
+                "exact": self.exact,
+                "why": self.why,
+                "cost": self.cost,
+            }
+        ]
+
+    def _cells(self) -> Cells:
+        return facts(self._records()[0])
+
+    def _heading(self) -> str:
+        return f"{type(self).__name__} {self.shape[0]}x{self.shape[1]} {str(self.dtype).removeprefix('torch.')}"
+
+    def _picture(self, asked: bool) -> Picture | None:
+        """Every entry; nobody is made to wait for it who has not asked."""
+        if not (asked or self._seen_at_once()):
+            return None
+        return Entries(self.to_dense().tolist(), "entries")
+
+    def _seen_at_once(self) -> bool:
+        """Whether its entries are so cheap that they are shown without being asked for."""
+        return False
 
     # --- algebra -----------------------------------------------------------------------------------------------------
 

@@ -69,6 +69,10 @@ class Twofold(Operator):
         """What a product costs, and what the rest does."""
         return f"{self.product_cost}; its norm, trace, diagonal and entries come from the closed form"
 
+    def announce(self, products: int) -> None:
+        """To what makes them."""
+        self.products.announce(products)
+
     def _matmat(self, X: list[Tensor]) -> list[Tensor]:
         return self.products._matmat(X)
 

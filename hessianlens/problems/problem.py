@@ -16,17 +16,21 @@ import torch
 from torch import Tensor
 
 from hessianlens.checks import check_device, check_precision
-from hessianlens.errors import InputError, check_that, expect, shown
+from hessianlens.errors import InputError, check_that, expect, meant, shown
 from hessianlens.problems.batch import Batch, move
 from hessianlens.problems.block import Block
 from hessianlens.problems.selection import matches
+from hessianlens.showing import Dot, Dots, Listed, Picture
 
 Forward = Callable[[Mapping[str, Tensor], Batch], Tensor]
 BatchLoss = Callable[[Tensor, Batch], Tensor]
 
+_FIRST = 20
+"""Blocks that are drawn where nobody has asked for all of them."""
+
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Problem:
+class Problem(Listed):
     """A loss as a function of named blocks of parameters, over a fixed data set.
 
     Attributes:
@@ -40,6 +44,7 @@ class Problem:
         scope: Context in which `forward` must run (evaluation mode, attention that can be differentiated twice).
         source: The model it was made from, for closed forms that look inside.
         aliases: Other names of blocks, such as ``unembed`` where it is tied to ``embed``.
+        parts: Parts of blocks, as those of single heads, by the block's name; they count as blocks when asked for.
         verify: Whether autograd's second derivatives are checked with the first measurement.
         remembered: What others have found out about it, under names of their own; a changed copy starts afresh.
     """
@@ -54,6 +59,7 @@ class Problem:
     scope: Callable[[], AbstractContextManager[object]] = field(default=nullcontext)
     source: object = None
     aliases: Mapping[str, str] = field(default_factory=dict)
+    parts: Mapping[str, Sequence[Block]] = field(default_factory=dict)
     verify: bool = True
     remembered: dict[str, Any] = field(default_factory=dict, init=False)
 
@@ -63,6 +69,28 @@ class Problem:
         kind = f"{parameters:,} parameters in {len(self.blocks)} blocks, batches: {len(self.data)}"
         loss = f", loss: {self.reduction}" if self.reduction else ""
         return f"Problem({kind}, {str(self.dtype).removeprefix('torch.')} on {self.device}{loss})"
+
+    def _records(self) -> list[dict[str, Any]]:
+        return [
+            {
+                "block": block.name,
+                "shape": tuple(block.shape),
+                "entries": block.numel,
+                "norm": float(block.take(self.params[block.parameter]).norm()),
+                "parameter": block.parameter,
+                "note": block.note,
+            }
+            for block in self.blocks.values()
+        ]
+
+    def _picture(self, asked: bool) -> Picture | None:
+        """How many entries each block has: all blocks if asked for, else the first."""
+        blocks = list(self.blocks.values())[: None if asked else _FIRST]
+        if not blocks:
+            return None
+        more = f", the first {len(blocks)} of {len(self.blocks)} blocks" if len(blocks) < len(self.blocks) else ""
+        sizes = [Dot.of(float(block.numel)) for block in blocks]
+        return Dots(tuple(block.name for block in blocks), {"entries": sizes}, f"entries{more}")
 
     @property
     def dtype(self) -> torch.dtype:
@@ -84,7 +112,10 @@ class Problem:
         return replace(self, params=moved, data=[move(batch, dtype, device) for batch in self.data])
 
     def select(self, pattern: str | Sequence[str]) -> list[Block]:
-        """Blocks by name, glob (``layer*.attn.q``) or regular expression (``re:layer[01].*``), in model order."""
+        """Blocks by name, glob (``layer*.attn.q``) or regular expression (``re:layer[01].*``), in model order.
+
+        What matches no block may match parts of some: ``layer0.attn.q.head3``, ``layer*.attn.k.head0``.
+        """
         one = isinstance(pattern, (str, Tensor)) or not isinstance(pattern, Iterable)
         patterns: list[Any] = [pattern] if one else list(pattern)
         texts = len(patterns) > 0 and all(isinstance(each, str) for each in patterns)
@@ -93,14 +124,21 @@ class Problem:
         for each in patterns:
             named = {**{name: name for name in self.blocks}, **self.aliases}
             found = {name: self.blocks[name] for other, name in named.items() if matches(other, each)}
+            found = found or {name: part for name, part in self._with_parts().items() if matches(name, each)}
             expect(bool(found), self._unknown(each))
             chosen.update(found)
-        return [chosen[name] for name in self.blocks if name in chosen]
+        return [chosen[name] for name in self._with_parts() if name in chosen]
+
+    def _with_parts(self) -> dict[str, Block]:
+        """Blocks in the order of the model, each with its parts behind it."""
+        found: dict[str, Block] = {}
+        for name, block in self.blocks.items():
+            found[name] = block
+            found.update({part.name: part for part in self.parts.get(name, ()) if part.name not in self.blocks})
+        return found
 
     def _unknown(self, pattern: str) -> str:
-        names = list(self.blocks)
-        some = ", ".join(names[:12]) + (f", ... ({len(names)} in all)" if len(names) > 12 else "")
-        return f"blocks: nothing matches {pattern!r}; this problem has {some}."
+        return f"blocks: nothing matches {pattern!r}; {meant(pattern, self.blocks, otherwise='this problem has')}"
 
     def total_loss(self, params: Mapping[str, Tensor] | None = None) -> Tensor:
         """The loss summed over the batches."""

@@ -6,6 +6,7 @@ from hessianlens.spectra.diagonals import diagonal
 from hessianlens.spectra.entries import median_entry
 from hessianlens.spectra.estimate import Estimate, VectorEstimate
 from hessianlens.spectra.extremal import Eigenvalues, eigenvalues
+from hessianlens.spectra.leading import LeadingEigenpair, leading_eigenpair
 from hessianlens.spectra.norms import frobenius
 from hessianlens.spectra.pairwise import Heterogeneity
 from hessianlens.spectra.probes import Probes
@@ -20,6 +21,7 @@ __all__ = [
     "Estimate",
     "Heterogeneity",
     "Inertia",
+    "LeadingEigenpair",
     "Probes",
     "SpectralDensity",
     "VectorEstimate",
@@ -29,6 +31,7 @@ __all__ = [
     "frobenius",
     "heterogeneity",
     "inertia",
+    "leading_eigenpair",
     "median_entry",
     "trace",
 ]

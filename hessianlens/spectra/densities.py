@@ -10,6 +10,7 @@ from hessianlens.spectra.probes import Probes, check_count, chunk_size
 from hessianlens.spectra.products import (
     LinearOperator,
     Progress,
+    announce,
     check_progress,
     check_square,
     check_symmetric,
@@ -68,6 +69,7 @@ def density(
     check_count("probes", probes, 1, "the number of directions")
     check_count("steps", steps, 1, "each is one product")
     drawn = Probes(n, probes, seed, distribution, op.dtype, op.device)
+    announce(op, min(n, probes * steps))
     if check_symmetry:
         check_symmetric(op, seed)
     if method == "dense" or (method == "auto" and n <= min(probes * steps, _LARGEST_DENSE)):

@@ -15,6 +15,7 @@ from hessianlens.spectra.probes import check_count, check_seed, chunk_size
 from hessianlens.spectra.products import (
     LinearOperator,
     Progress,
+    announce,
     check_operator,
     check_progress,
     in_closed_form,
@@ -70,6 +71,7 @@ def median_entry(
 
 def _columns(op: LinearOperator, chosen: Tensor, size: int, progress: Progress | None) -> Float[Tensor, "rows sampled"]:
     parts, done = [], 0
+    announce(op, len(chosen))
     for indices in chosen.split(size):
         units = torch.zeros(int(op.shape[1]), len(indices), dtype=op.dtype, device=op.device)
         units[indices, torch.arange(len(indices))] = 1

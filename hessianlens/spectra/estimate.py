@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from numbers import Integral, Real
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -12,18 +13,21 @@ from torch import Tensor
 
 from hessianlens.checks import check_dense
 from hessianlens.errors import check_that, check_whole, expect, shown
+from hessianlens.showing import Curve, Dot, Dots, Listed, Picture
 from hessianlens.spectra.intervals import check_level, squared_lengths, student
 
 EXACT_METHODS = ("exact", "basis", "dense")
 """No sampling: the operator's own answer, every basis vector, or the dense matrix."""
 
 
+_DRAWN = 400
+"""Entries of a vector that are drawn, evenly over their sizes."""
 FEW = 10
 """Fewer samples than this are said to be few: what is rare in them may not have been seen at all."""
 
 
-@dataclass(frozen=True)
-class Estimate:
+@dataclass(frozen=True, repr=False)
+class Estimate(Listed):
     """A value with its standard error and its interval, which is printed at 95 %.
 
     A norm's interval is made for the skewed law of squared lengths: of 95 % it covers 93 to 98 % with three probes or
@@ -132,14 +136,42 @@ class Estimate:
     def __float__(self) -> float:
         return self.value
 
+    def row(self) -> dict[str, Any]:
+        """Everything that is known, by name."""
+        low, high = self.interval()
+        return {
+            "value": self.value,
+            "low": low,
+            "high": high,
+            "stderr": self.stderr,
+            "method": self.method,
+            "probes": self.probes,
+            "exact": self.exact,
+        }
+
+    def dot(self) -> Dot:
+        """The value and its interval, to be drawn."""
+        return Dot.of(self.value, None if self.exact else self.interval())
+
+    def _records(self) -> list[dict[str, Any]]:
+        return [self.row()]
+
+    def _picture(self, asked: bool) -> Picture | None:
+        """The value in its interval, if there is one to see."""
+        if not asked and (self.exact or not all(map(math.isfinite, self.interval()))):
+            return None
+        return Dots(("value",), {"value": (self.dot(),)}, "95 % interval", log=False)
+
     def __str__(self) -> str:
         if self.exact:
             return f"{self.value:.6g} (exact)"
         return f"{with_interval(self.value, *self.interval())} ({_counted(self.probes, self.few)})"
 
+    __repr__ = __str__
+
 
 @dataclass(frozen=True, eq=False)
-class VectorEstimate:
+class VectorEstimate(Listed):
     """An `Estimate` of every entry of a vector, from the same probes."""
 
     value: Float[Tensor, "n"]
@@ -174,6 +206,21 @@ class VectorEstimate:
         return Estimate(
             float(self.value[index]), float(self.stderr[index]), self.probes, self.seed, self.method, self.dof
         )
+
+    def _records(self) -> list[dict[str, Any]]:
+        low, high = self.interval()
+        columns = (self.value, low, high, self.stderr)
+        return [
+            {"entry": k, "value": v, "low": a, "high": b, "stderr": s}
+            for k, (v, a, b, s) in enumerate(zip(*(c.tolist() for c in columns), strict=True))
+        ]
+
+    def _picture(self, asked: bool) -> Picture | None:
+        """The entries by size, in their intervals."""
+        order = self.value.argsort()
+        kept = torch.linspace(0, len(order) - 1, min(len(order), _DRAWN)).round().long()
+        low, high = ([] if self.exact else end[order][kept].tolist() for end in self.interval())
+        return Curve(kept.double().tolist(), self.value[order][kept].tolist(), "entries by size", "value", low, high)
 
     def __str__(self) -> str:
         low, high = float(self.value.min()), float(self.value.max())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import scipy.sparse.linalg as sparse
@@ -11,10 +12,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from hessianlens.errors import check_choice, check_flag, check_number, expect
+from hessianlens.showing import Listed, Picture, Spikes
 from hessianlens.spectra.probes import Probes, check_count, chunk_size
 from hessianlens.spectra.products import (
     LinearOperator,
     Progress,
+    announce,
     check_progress,
     check_square,
     check_symmetric,
@@ -27,10 +30,12 @@ WHICH = {"largest": "LA", "smallest": "SA", "both": "BE", "magnitude": "LM"}
 """Our name -> ARPACK's."""
 METHODS = ("auto", "arpack", "dense")
 _DENSE_UP_TO = 200
+_BASIS = 20
+"""Vectors of ARPACK's basis at least, each of which is a product."""
 
 
 @dataclass(frozen=True, eq=False)
-class Eigenvalues:
+class Eigenvalues(Listed):
     """Eigenvalues with a bound on their error.
 
     Attributes:
@@ -53,6 +58,16 @@ class Eigenvalues:
     which: str
     seed: int | None
     method: str
+
+    def _records(self) -> list[dict[str, Any]]:
+        both = zip(self.values.tolist(), self.residuals.tolist(), strict=True)
+        return [{"rank": k, "eigenvalue": value, "residual": residual} for k, (value, residual) in enumerate(both)]
+
+    def _picture(self, asked: bool) -> Picture | None:
+        """The eigenvalues in order, blue above zero and red below."""
+        if not len(self.values):
+            return None
+        return Spikes(self.values.tolist(), f"eigenvalues, {self.which}", self.residuals.tolist())
 
     def __str__(self) -> str:
         found = ", ".join(f"{float(value):.6g}" for value in self.values)
@@ -115,6 +130,7 @@ def eigenvalues(
         check_number("tol", tol, 0.0)
     if max_iterations is not None:
         check_count("max_iterations", max_iterations, 1, "restarts")
+    announce(op, min(n, max(2 * total + 1, _BASIS)))
     if check_symmetry:
         check_symmetric(op, seed)
     start = Probes(n, 1, seed, "gaussian")

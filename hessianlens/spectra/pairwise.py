@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from hessianlens.errors import check_choice, check_that, expect
+from hessianlens.errors import InputError, check_that, expect, meant, shown
+from hessianlens.showing import Grid, Listed, Picture
+from hessianlens.showing.shown import Cells
 from hessianlens.spectra.estimate import Estimate, with_interval
 from hessianlens.spectra.quotients import PowerProduct
 
@@ -18,7 +21,7 @@ _SHOWN = 8
 
 
 @dataclass(frozen=True, eq=False)
-class Heterogeneity:
+class Heterogeneity(Listed):
     """A score for every pair of blocks.
 
     Attributes:
@@ -40,7 +43,8 @@ class Heterogeneity:
     def __getitem__(self, pair: tuple[str, str]) -> Estimate:
         check_that(isinstance(pair, tuple) and len(pair) == 2, "pair", pair, "the names of two blocks")
         for name in pair:
-            check_choice("block", name, self.names)
+            if name not in self.names:
+                raise InputError(f"block: got {shown(name)}; {meant(name, self.names)}")
         i, j = (self.names.index(name) for name in pair)
         mean, value = self.mean, float(self.pairwise[i, j])
         if i == j:
@@ -48,6 +52,25 @@ class Heterogeneity:
         if self.sizes:
             return PowerProduct.of(value, [(self.sizes[i], 1), (self.sizes[j], -1)])
         return Estimate(value, float(self.stderr[i, j]), mean.probes, mean.seed, mean.method)
+
+    def _records(self) -> list[dict[str, Any]]:
+        return [
+            {"row": r, "column": c, "score": self.score, **self[r, c].row()} for r in self.names for c in self.names
+        ]
+
+    def _picture(self, asked: bool) -> Picture:
+        """The score of every pair."""
+        kind = "divergence of the spectra, nats" if self.score == "js" else f"{self.score} of row over that of column"
+        return Grid(self.names, self.names, self.pairwise.tolist(), kind, log=self.score != "js")
+
+    def _heading(self) -> str:
+        return f"{str(self).splitlines()[0]}, over all pairs"
+
+    def _cells(self) -> Cells:
+        """The most different pairs: the rest is in the picture."""
+        pairs = sorted(self._apart(), reverse=True)[:_SHOWN]
+        found = [[f"{self.names[i]}, {self.names[j]}", str(self[self.names[i], self.names[j]])] for _, i, j in pairs]
+        return ["most different pairs", self.score], found
 
     def __str__(self) -> str:
         head = f"{self.score} between {len(self.names)} blocks: mean {self.mean}"
@@ -66,9 +89,14 @@ class Heterogeneity:
 
     def _extremes(self) -> str:
         """The most different pairs."""
-        b = len(self.names)
-        pairs = sorted(((float(self.pairwise[i, j]), i, j) for i in range(b) for j in range(b) if i != j), reverse=True)
+        pairs = sorted(self._apart(), reverse=True)
         return "\n".join(f"{self.names[i]} and {self.names[j]}: {value:.4g}" for value, i, j in pairs[:_SHOWN])
+
+    def _apart(self) -> list[tuple[float, int, int]]:
+        """The score of every two blocks that are not one; of the two orders of a divergence, which are equal, one."""
+        b, once = len(self.names), self.score == "js"
+        places = [(i, j) for i in range(b) for j in range(b) if i != j and (i < j or not once)]
+        return [(float(self.pairwise[i, j]), i, j) for i, j in places]
 
 
 def ratio_heterogeneity(sizes: Mapping[str, Estimate], score: str = "norm") -> Heterogeneity:

@@ -81,6 +81,12 @@ def check_square(op: LinearOperator, what: str) -> int:
     return rows
 
 
+def announce(op: LinearOperator, products: int) -> None:
+    """Tell an operator of this package how many products will follow at least."""
+    if isinstance(op, Operator):
+        op.announce(products)
+
+
 def multiply(op: LinearOperator, vectors: Float[Tensor, "columns k"]) -> Float[Tensor, "rows k"]:
     """``op @ vectors``, detached and finite; of a matrix in half precision in single, as its sums might overflow."""
     matrix = op.float() if isinstance(op, Tensor) and op.dtype.itemsize < torch.float32.itemsize else op
@@ -97,6 +103,7 @@ def multiply(op: LinearOperator, vectors: Float[Tensor, "columns k"]) -> Float[T
 
 def multiply_in_chunks(op: LinearOperator, vectors: Float[Tensor, "columns k"], size: int) -> Float[Tensor, "rows k"]:
     """``op @ vectors``, `size` columns at a time."""
+    announce(op, vectors.shape[1])
     return torch.cat([multiply(op, part) for part in vectors.split(size, dim=1)], dim=1)
 
 
@@ -105,6 +112,7 @@ def probe(
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Pairs ``V, op @ V`` over chunks of probes."""
     done = 0
+    announce(op, probes.count)
     for V in probes.chunks(chunk_size(chunk, max(op.shape), probes.count)):
         yield V, multiply(op, V)
         done += V.shape[1]

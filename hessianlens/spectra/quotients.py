@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from hessianlens.spectra.estimate import Estimate
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class PowerProduct(Estimate):
     """``prod_i s_i^(p_i)`` of independent estimates ``s_i``.
 

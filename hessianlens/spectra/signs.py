@@ -5,16 +5,18 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from numbers import Real
+from typing import Any
 
 import torch
 
 from hessianlens.errors import check_that
+from hessianlens.showing import Listed, Picture, Share, Shares
 from hessianlens.spectra.estimate import Estimate
 from hessianlens.spectra.spectrum import SpectralDensity
 
 
-@dataclass(frozen=True)
-class Inertia:
+@dataclass(frozen=True, repr=False)
+class Inertia(Listed):
     """Shares of negative, zero and positive eigenvalues, and the mass of negative curvature.
 
     Attributes:
@@ -35,6 +37,17 @@ class Inertia:
     threshold: float
     dimension: int
 
+    def _records(self) -> list[dict[str, Any]]:
+        shares = {"negative": self.negative, "zero": self.zero, "positive": self.positive, "negative mass": self.mass}
+        return [{"share": name, **share.row()} for name, share in shares.items()]
+
+    def _picture(self, asked: bool) -> Picture:
+        """One bar: below zero, at zero, above zero."""
+        parts = (("negative", self.negative, "red"), ("zero", self.zero, "muted"), ("positive", self.positive, "blue"))
+        shares = [Share(name, share.value, f"{100 * share.value:.3g} %", colour) for name, share, colour in parts]
+        mass = f"{100 * self.mass.value:.3g} % of all curvature is negative"
+        return Shares(shares, f"of {self.dimension} eigenvalues; {mass}")
+
     def __str__(self) -> str:
         low, high = self.bounds
         within = "" if self.negative.exact else f", between {low:.3g} and {high:.3g} with more steps"
@@ -42,6 +55,8 @@ class Inertia:
             f"share of {self.dimension} eigenvalues: negative {self.negative}{within}, zero {self.zero}; "
             f"negative mass {self.mass}"
         )
+
+    __repr__ = __str__
 
 
 def inertia_of(spectrum: SpectralDensity, threshold: float | None = None) -> Inertia:

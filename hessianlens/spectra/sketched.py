@@ -13,7 +13,7 @@ from torch import Tensor
 from hessianlens.memory import ensure_fits
 from hessianlens.spectra.estimate import Estimate
 from hessianlens.spectra.probes import Probes, chunk_size
-from hessianlens.spectra.products import LinearOperator, Progress, multiply_in_chunks
+from hessianlens.spectra.products import LinearOperator, Progress, announce, multiply_in_chunks
 
 
 class _Range(NamedTuple):
@@ -42,6 +42,7 @@ def hutch_plus_plus(op: LinearOperator, probes: Probes, chunk: int | None, progr
     """``tr Q^T A Q`` plus Hutchinson's estimator on the complement of Q; `hessianlens.spectra.trace` says more."""
     total, sketch = probes.count, probes.count // 3
     size = chunk_size(chunk, probes.dim, total)
+    announce(op, total)
     _, Q, AQ = _range(op, probes.matrix(0, sketch), size)
     parts, done = [], 2 * sketch
     for start in range(sketch, total - sketch, size):
@@ -58,6 +59,7 @@ def hutch_plus_plus(op: LinearOperator, probes: Probes, chunk: int | None, progr
 def xtrace(op: LinearOperator, probes: Probes, chunk: int | None, progress: Progress | None) -> Estimate:
     """XTrace with a jackknife error bar; `hessianlens.spectra.trace` says more."""
     half = probes.count // 2
+    announce(op, 2 * half)
     V = probes.matrix(0, half)
     AV, Q, AQ = _range(op, V, chunk_size(chunk, probes.dim, half))
     V = V.double()

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from numbers import Real
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -14,12 +15,14 @@ from torch import Tensor
 from hessianlens.checks import check_dense, check_shape, check_tensor
 from hessianlens.errors import InputError, check_function, check_number, check_that, expect, shown
 from hessianlens.failures import explained
+from hessianlens.showing import Curve, Listed, Picture
+from hessianlens.showing.shown import Cells, facts
 from hessianlens.spectra.estimate import EXACT_METHODS, Estimate, mean_and_stderr
 from hessianlens.spectra.probes import check_count
 
 
-@dataclass(frozen=True, eq=False)
-class DensityCurve:
+@dataclass(frozen=True, eq=False, repr=False)
+class DensityCurve(Listed):
     """A smoothed density on a grid, with its standard error over the probes."""
 
     grid: Float[Tensor, "points"]
@@ -27,9 +30,27 @@ class DensityCurve:
     stderr: Float[Tensor, "points"]
     sigma: float
 
+    def _records(self) -> list[dict[str, Any]]:
+        columns = (self.grid.tolist(), self.value.tolist(), self.stderr.tolist())
+        return [{"eigenvalue": x, "density": y, "stderr": e} for x, y, e in zip(*columns, strict=True)]
 
-@dataclass(frozen=True, eq=False)
-class CumulativeDistribution:
+    def _cells(self) -> Cells:
+        return facts({"points": len(self.grid), "sigma": self.sigma})
+
+    def _picture(self, asked: bool) -> Picture:
+        """The density on a logarithmic axis, with two standard errors to either side."""
+        spread = bool(torch.isfinite(self.stderr).all() and (self.stderr > 0).any())
+        low, high = (self.value - 2 * self.stderr).clamp_min(0).tolist(), (self.value + 2 * self.stderr).tolist()
+        drawn = (low, high) if spread else ((), ())
+        return Curve(self.grid.tolist(), self.value.tolist(), "eigenvalue", "density", drawn[0], drawn[1], log=True)
+
+    def __repr__(self) -> str:
+        low, high = float(self.grid[0]), float(self.grid[-1])
+        return f"density at {len(self.grid)} points of [{low:.4g}, {high:.4g}], smoothed over {self.sigma:.3g}"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class CumulativeDistribution(Listed):
     """The share of eigenvalues at or below every ``x``.
 
     Attributes:
@@ -46,9 +67,25 @@ class CumulativeDistribution:
     lower: Float[Tensor, "points"]
     upper: Float[Tensor, "points"]
 
+    def _records(self) -> list[dict[str, Any]]:
+        names = ("x", "value", "stderr", "lower", "upper")
+        columns = [getattr(self, name).tolist() for name in names]
+        return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+
+    def _picture(self, asked: bool) -> Picture | None:
+        """The share over the eigenvalues, between its bounds; a single point is no picture."""
+        if len(self.x) < 2:
+            return None
+        order = self.x.argsort()
+        x, value, lower, upper = (t[order].tolist() for t in (self.x, self.value, self.lower, self.upper))
+        return Curve(x, value, "eigenvalue", "share at or below", lower, upper)
+
+    def __repr__(self) -> str:
+        return f"share of eigenvalues at or below each of {len(self.x)} numbers"
+
 
 @dataclass(frozen=True, eq=False)
-class SpectralDensity:
+class SpectralDensity(Listed):
     """``mu = 1/n sum_i delta(lambda - lambda_i)``, as the mean over probes of ``sum_j w_kj delta(lambda - theta_kj)``.
 
     Error bars are those of the mean over the probes. They do not hold the error of the quadrature, which is zero for
@@ -168,6 +205,22 @@ class SpectralDensity:
         if self.exact:
             return samples[0], torch.zeros_like(samples[0])
         return mean_and_stderr(samples)
+
+    def _records(self) -> list[dict[str, Any]]:
+        return [
+            {"probe": k, "node": node, "weight": weight}
+            for k, (nodes, weights) in enumerate(zip(self.nodes.tolist(), self.weights.tolist(), strict=True))
+            for node, weight in zip(nodes, weights, strict=True)
+        ]
+
+    def _cells(self) -> Cells:
+        low, high = self.support
+        found = {"eigenvalues": self.dimension, "smallest": low, "largest": high, "mean": str(self.moment(1))}
+        return facts({**found, "method": self.method, "probes": self.probes, "nodes per probe": self.steps})
+
+    def _picture(self, asked: bool) -> Picture | None:
+        """The smoothed density."""
+        return self.on_grid(256)._picture(asked)
 
     def __str__(self) -> str:
         low, high = self.support

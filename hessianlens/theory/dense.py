@@ -209,15 +209,15 @@ class LayerEntries:
         (left, right), curvature = (port.vector.flatten(0, 1) for port in ports), self._loss.curvature
         assert isinstance(curvature, UncoupledCurvature)
         found = left.new_zeros(left.shape[1], ports[0].width, right.shape[1], ports[1].width)
-        if parts.outer:
+        if parts.outer and isinstance(curvature, ScalarCurvature) and all(port.readout is None for port in ports):
+            gram = left.T @ (right * curvature.values.reshape(-1, 1))
+            torch.diagonal(found, dim1=1, dim2=3).copy_(gram[..., None].expand(-1, -1, ports[0].width))
+        elif parts.outer:
             eye = torch.eye(self._loss.gradient.shape[2], dtype=left.dtype, device=left.device)
             R, Q = (eye if port.readout is None else port.readout for port in ports)
             if isinstance(curvature, ScalarCurvature):
                 gram = left.T @ (right * curvature.values.reshape(-1, 1))
-                if R is Q is eye:
-                    torch.diagonal(found, dim1=1, dim2=3).copy_(gram[..., None].expand(-1, -1, len(eye)))
-                else:
-                    torch.mul(gram[:, None, :, None], (R @ Q.T)[None, :, None, :], out=found)
+                torch.mul(gram[:, None, :, None], (R @ Q.T)[None, :, None, :], out=found)
             else:
                 sequences = ports[0].vector.shape[0]
                 C = curvature.between(*(side.expand(sequences, -1, -1) for side in (R, Q))).flatten(0, 1)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Hashable, Sequence
 from functools import cached_property
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from hessianlens.attention.layer import AttentionHead, MultiHeadAttention, as_batch
 from hessianlens.attention.state import HeadState
+from hessianlens.checks import all_finite
 from hessianlens.errors import InputError, check_choice, expect
 from hessianlens.losses import (
     Loss,
@@ -20,8 +24,11 @@ from hessianlens.losses import (
     given_derivatives,
 )
 from hessianlens.operators import BlockGrid, Term, TokenSum
+from hessianlens.operators.grid import block_name
 from hessianlens.operators.product import Product
 from hessianlens.parts import LAYER_PARTS
+from hessianlens.showing import Listed, Picture
+from hessianlens.showing.shown import Cells
 from hessianlens.theory.functional import score_pair_terms, value_pair_terms, value_score_terms
 from hessianlens.theory.outer import outer_terms
 from hessianlens.theory.scores import ScoreCurvature
@@ -33,7 +40,7 @@ Place = tuple[int, str]
 Layer = AttentionHead | MultiHeadAttention
 
 
-class AttentionHessian:
+class AttentionHessian(Listed):
     """Every block of the Hessian of ``loss(layer(X))`` with respect to the layer's weights.
 
     ``H = H_o + H_f`` (Equation 2 of the paper): `outer`, `functional` and `full` are block grids, so that
@@ -61,6 +68,12 @@ class AttentionHessian:
     def _centred(self) -> tuple[HeadState, ...]:
         with torch.no_grad():
             return tuple(head.centred() for head in self.heads)
+
+    def with_loss(self, loss: LossDerivatives) -> AttentionHessian:
+        """The same layer at the same tokens, under another loss."""
+        found = AttentionHessian(self._places, self._shapes, self.heads, loss)
+        found.__dict__["_centred"] = self._centred
+        return found
 
     @cached_property
     def _tangent(self) -> LayerTangent:
@@ -195,6 +208,37 @@ class AttentionHessian:
             return score_pair_terms(self._centred[row[0]], self.loss.gradient)
         return None if self._is_pair(column, row, "score_pair") else []
 
+    def _records(self) -> list[dict[str, Any]]:
+        norms = {part: self.part(part).norms() for part in LAYER_PARTS}
+        return [
+            {
+                "row": block_name(row),
+                "column": block_name(column),
+                "row_shape": tuple(self._shapes[row]),
+                "column_shape": tuple(self._shapes[column]),
+                **{part: float(norms[part][row, column]) for part in LAYER_PARTS},
+            }
+            for row in self._shapes
+            for column in self._shapes
+        ]
+
+    def _cells(self) -> Cells:
+        return self.full._cells()
+
+    def _picture(self, asked: bool) -> Picture | None:
+        """The norms of the blocks of the whole Hessian."""
+        return self.full._picture(asked)
+
+    def page(self, path: str | os.PathLike[str]) -> Path:
+        """Write a page about this Hessian: its blocks, spectra, eigenvalue pairs and attention, in one file.
+
+        Args:
+            path: The file; it asks for nothing from elsewhere.
+        """
+        from hessianlens.theory.page import hessian_page  # which asks everything of this class
+
+        return hessian_page(self).write(path)
+
     def __repr__(self) -> str:
         sizes = ", ".join(f"{name} {shape[0]}x{shape[1]}" for name, shape in self._shapes.items())
         total = sum(r * c for r, c in self._shapes.values())
@@ -251,7 +295,7 @@ def attention_hessian(
         )
     with torch.no_grad():
         heads = _evaluated(layer, as_batch(X).detach().clone())
-        F = torch.stack([head.output for head in heads]).sum(0)
+        F = _output(heads)
         _expect_finite("output", F)
         derivatives = _derivatives(loss, grad, curvature, F)
         _expect_finite("loss gradient", derivatives.gradient)
@@ -297,9 +341,17 @@ def _assembled(layer: Layer, heads: Sequence[HeadState], derivatives: LossDeriva
     return AttentionHessian(places, shapes, heads, derivatives)
 
 
+def _output(heads: Sequence[HeadState]) -> Tensor:
+    """That of all heads together, which nobody keeps."""
+    total = heads[0].weights @ heads[0].values
+    for head in heads[1:]:
+        total.baddbmm_(head.weights, head.values)
+    return total
+
+
 def _expect_finite(what: str, found: Tensor) -> None:
     expect(
-        bool(torch.isfinite(found).all()),
+        all_finite(found),
         f"{what}: not finite at these weights and tokens in {found.dtype}; scale them down, or use float64.",
     )
 

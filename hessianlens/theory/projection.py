@@ -48,8 +48,9 @@ class Projection:
 
     @cached_property
     def lopsided(self) -> bool:
-        """Whether rows are worth keeping relative to their mean."""
-        return bool(self._mean.norm() > _LOPSIDED * self._centred.norm(dim=1).max())
+        """Whether rows are worth keeping relative to their mean; differences are not kept to tell."""
+        away = torch.cdist(self.rows, self._mean, compute_mode="donot_use_mm_for_euclid_dist")
+        return bool(self._mean.norm() > _LOPSIDED * away.max())
 
     @cached_property
     def _centred(self) -> Tensor:

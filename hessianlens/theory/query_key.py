@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -11,12 +12,13 @@ from torch import Tensor
 from hessianlens.attention.layer import SelfAttention
 from hessianlens.checks import check_precision, check_tensor
 from hessianlens.errors import InputError, check_number, check_whole, shown
+from hessianlens.showing import Listed, Picture, Spikes
 from hessianlens.theory.functional import score_pair_matrix
 from hessianlens.theory.hessian import AttentionHessian
 
 
-@dataclass(frozen=True, eq=False)
-class EigenvaluePairs:
+@dataclass(frozen=True, eq=False, repr=False)
+class EigenvaluePairs(Listed):
     """The spectrum of the T-functional Hessian ``[[0, B], [B^T, 0]] (x) I``, in closed form.
 
     Its non-zero eigenvalues are plus and minus each non-zero singular value of B, each `multiplicity` (= d_K) times;
@@ -44,6 +46,23 @@ class EigenvaluePairs:
     def nonzero(self) -> int:
         """Number of non-zero eigenvalues, ``2 rank(B) d_K``; half of them are negative."""
         return 2 * self.rank * self.multiplicity
+
+    def _records(self) -> list[dict[str, Any]]:
+        return [
+            {"rank": k, "eigenvalue": sign * value, "multiplicity": self.multiplicity}
+            for k, value in enumerate(self.values.tolist())
+            for sign in (1.0, -1.0)
+        ]
+
+    def _picture(self, asked: bool) -> Picture:
+        """Every pair once."""
+        values = [row["eigenvalue"] for row in self._records()]
+        return Spikes(values, f"eigenvalue pairs, each {self.multiplicity} times", paired=True)
+
+    def __repr__(self) -> str:
+        largest = ", ".join(f"±{value:.4g}" for value in self.values[:4].tolist())
+        more = ", ..." if len(self.values) > 4 else ""
+        return f"EigenvaluePairs {largest}{more}, each {self.multiplicity} times; {self.nonzero} are not zero"
 
     def eigenvalues(self) -> Float[Tensor, " n"]:
         """All ``2 d d_K`` eigenvalues, ascending."""

@@ -276,7 +276,7 @@ class PartTangent(ProductSource):
         return self._layer.dense.block(self._layer.place(row), self._layer.place(column), self._parts)
 
     def kept(self, rows: Names, columns: Names) -> list[Tensor]:
-        """Inputs of the weights, and what their heads keep."""
+        """Inputs of the weights, what their heads keep, and the curvature of the loss."""
         layer, route = self._layer, self._layer.route(rows, columns)
         at = list(route.inputs.values())
         at += [layer.entrances[name] for names in route.asked.values() for name in names.values()]
@@ -284,6 +284,7 @@ class PartTangent(ProductSource):
         for h, head in enumerate(layer.heads):
             own = [entrance.own for entrance in at if entrance.head == h]
             found += head.kept(own, self._parts.functional) if own else []
+        found += layer.loss.curvature.tensors() if self._parts.outer else []
         found += [weight for h in {**route.merged_columns, **route.merged_rows} for weight in layer.merged[h].weights]
         meeting = [pair for pair in route.pairs if getattr(self._parts, pair.summand) and pair.meets(rows, columns)]
         return found + [pair.gradient for pair in meeting]

@@ -22,7 +22,7 @@ from hessianlens.attention.activations import (
     as_activation,
 )
 from tests.oracles.comparison import assert_same
-from tests.variants import ALL_ACTIVATIONS, MASKS, randn
+from tests.variants import ALL_ACTIVATIONS, MASKS, randn, self_attention
 
 L = 5
 
@@ -110,7 +110,7 @@ def test_names_classes_and_functions_become_activations() -> None:
 def test_functions_that_return_the_wrong_shape_are_named() -> None:
     X = randn(L, 4)
     for activation in (RowFunction(lambda t: t.sum(-1), "total"), ElementwiseFunction(lambda t: t.sum(), "total")):
-        layer = hl.SelfAttention.random(4, dtype=torch.float64, activation=activation)
+        layer = self_attention(None, 0, output=None, activation=activation)
         with pytest.raises(hl.InputError, match="activation total"):
             hl.attention_hessian(layer, X, hl.SquareLoss(X))
 
@@ -118,9 +118,7 @@ def test_functions_that_return_the_wrong_shape_are_named() -> None:
 def test_row_function_equals_the_built_in_activation() -> None:
     X, Y = randn(2, L, 4), randn(2, L, 4, seed=1)
     hessians = [
-        hl.attention_hessian(
-            hl.SelfAttention.random(4, 3, dtype=torch.float64, causal=True, activation=a), X, hl.SquareLoss(Y)
-        )
+        hl.attention_hessian(self_attention(3, 0, output=None, causal=True, activation=a), X, hl.SquareLoss(Y))
         .full[:]
         .to_dense()
         for a in ("softmax", lambda t: torch.softmax(t, -1))

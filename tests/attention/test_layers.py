@@ -9,11 +9,11 @@ import torch
 
 import hessianlens as hl
 from tests.oracles.comparison import assert_same
-from tests.variants import randn
+from tests.variants import randn, self_attention
 
 
 def test_self_attention_is_scaled_dot_product_attention() -> None:
-    layer = hl.SelfAttention.random(6, 4, 5, dtype=torch.float64, causal=True)
+    layer = self_attention(4, 0, width=6, output=5, causal=True)
     X = randn(3, 7, 6)
     Q, K, V = (X @ w for w in layer.parameters.values())
     expected = torch.nn.functional.scaled_dot_product_attention(Q, K, V, is_causal=True)
@@ -23,14 +23,14 @@ def test_self_attention_is_scaled_dot_product_attention() -> None:
 
 def test_temperature_divides_the_scores() -> None:
     X = randn(5, 4)
-    cold = hl.SelfAttention.random(4, 3, dtype=torch.float64, temperature=2.0)
+    cold = self_attention(3, 0, output=None, temperature=2.0)
     same = hl.SelfAttention(cold.W_Q / 2, cold.W_K, cold.W_V)
     assert_same(cold(X), same(X))
 
 
 def test_single_matrix_equals_the_product_of_two() -> None:
     X = randn(5, 4)
-    dual = hl.SelfAttention.random(4, 3, dtype=torch.float64)
+    dual = self_attention(3, 0, output=None)
     single = hl.SingleMatrixAttention(dual.W_Q @ dual.W_K.T / math.sqrt(3), dual.W_V)
     assert_same(single(X), dual(X))
 
@@ -44,7 +44,7 @@ def test_factored_values_equal_their_product() -> None:
 
 def test_many_heads_add_up() -> None:
     X = randn(2, 5, 4)
-    heads = [hl.SelfAttention.random(4, 2, 3, seed=h, dtype=torch.float64) for h in range(3)]
+    heads = [self_attention(2, h) for h in range(3)]
     assert_same(hl.MultiHeadAttention(heads)(X), sum(head(X) for head in heads))
 
 
@@ -59,7 +59,7 @@ def test_masks_of_a_batch_and_minus_infinite_bias_hide_alike() -> None:
 def test_a_token_with_nothing_to_attend_to_outputs_zero() -> None:
     mask = torch.ones(3, 3, dtype=torch.bool)
     mask[1] = False
-    layer = hl.SelfAttention.random(4, dtype=torch.float64, mask=mask)
+    layer = self_attention(None, 0, output=None, mask=mask)
     assert float(layer(randn(3, 4))[1].abs().max()) == 0
 
 

@@ -14,7 +14,17 @@ from rich.console import Console
 from torch import Tensor
 from torch.func import hessian
 
-from benchmarks import accuracy, block_norms, counting, hutchinson, layer_trace, memory, sketched_norms, summary
+from benchmarks import (
+    accuracy,
+    attention,
+    block_norms,
+    counting,
+    hutchinson,
+    layer_trace,
+    memory,
+    sketched_norms,
+    summary,
+)
 from benchmarks.__main__ import main
 from benchmarks.dense_hessian import check, flat_loss
 from benchmarks.harness import Competitor, Options, disturbance, first_calls, interleave, measure, spread, summarise
@@ -29,7 +39,10 @@ from hessianlens.operators.contraction import contract
 ROOT = Path(__file__).resolve().parents[2]
 TRACES = [b.name for b in layer_trace.BENCHMARKS]
 PEERS = [
-    (name, c.name) for name, b in BENCHMARKS.items() for c in b.competitors if c.role == PEER and name not in TRACES
+    (name, c.name)
+    for name, b in BENCHMARKS.items()
+    for c in b.competitors
+    if c.role == PEER and name not in (*TRACES, "attention_product_long")  # in gradients, not in products
 ]
 ESTIMATORS = (
     hutchinson.kept_graph,
@@ -61,10 +74,10 @@ def fake_result() -> Result:
 @pytest.mark.parametrize(("benchmark", "name"), PEERS, ids=[f"{b}: {c}" for b, c in PEERS])
 def test_every_peer_computes_what_the_library_computes(benchmark, name):
     suite = BENCHMARKS[benchmark]
-    problem = Problem(suite.tiny)
+    problem = suite.make(suite.tiny)
     ours = next(c for c in suite.competitors if c.role == OURS).prepare(problem)()
     theirs = suite.competitor(name).prepare(problem)()
-    if suite.check is check:
+    if suite.check in (check, attention.check):
         assert torch.allclose(theirs, ours, rtol=1e-10, atol=1e-12)
     elif name == "hessianlens, exact":  # beside a sketch, of which it is no copy
         norms = torch.stack([torch.stack([block.norm() for block in row]) for row in dense_blocks(problem)])
@@ -217,6 +230,16 @@ def test_a_whole_benchmark_runs_at_a_tiny_size(name):
     with console.capture() as shown:
         console.print(rendered(result))
     assert all(note.split()[0] in shown.get() for note in result.notes)
+
+
+def test_memory_of_attention_is_told_with_its_goal():
+    found = {"hessianlens": Memory(0, 0, 10), "PyTorch, plain kernel": Memory(0, 0, 70)}
+    assert attention.memory_note(found) == [
+        "At the peak it takes 7 times less memory than the plain kernel; goal 8, NOT met."
+    ]
+    assert attention.memory_note({}) == []
+    with pytest.raises(AssertionError, match="differs from a by"):
+        attention.check({"a": torch.ones(2), "b": torch.ones(2) * 1.1})
 
 
 def test_counted_operations():

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from benchmarks import scaling, scaling_plot, scaling_text
+from benchmarks.depth import Stack
 from benchmarks.harness import Options
 from benchmarks.problem import Size
 from benchmarks.sweeps import SWEEPS
@@ -16,6 +17,7 @@ TINY = (
     replace(SWEEPS[0], values=(2, 3, 4), base=Size(batch=1, length=0, width=4)),
     # Long enough that no row of attention is saturated: those take more operations, whatever the batch.
     replace(SWEEPS[3], values=(1, 2, 3), base=Size(batch=0, length=8, width=4)),
+    replace(SWEEPS[4], values=(1, 2, 3), base=Stack(layers=0, width=8, sequences=2, length=4, vocabulary=5)),
 )
 
 
@@ -46,6 +48,11 @@ def test_costs_are_relative_to_the_gradient(result):
 def test_a_sum_over_tokens_counts_in_proportion_to_the_batch(result):
     operations = result.details["sweeps"][TINY[1].name]["costs"]["trace"]["operations"]
     assert operations[2] / operations[0] == pytest.approx(3, rel=0.1)
+
+
+def test_products_count_in_proportion_to_the_layers(result):
+    operations = result.details["sweeps"]["layers"]["costs"]["product"]["operations"]
+    assert operations[2] - operations[1] == pytest.approx(operations[1] - operations[0], rel=0.01)
 
 
 def test_figure_and_text_are_written(result, tmp_path):

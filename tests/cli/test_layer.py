@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 import hessianlens as hl
 import hessianlens.lab.layer_page as layer_page
 from hessianlens.cli import app
+from tests.variants import self_attention
 
 SMALL = ["--length", "5", "--d-model", "4", "--d-k", "3"]
 TINY = ["--length", "2", "--d-model", "2", "--d-k", "1"]
@@ -54,7 +55,7 @@ def test_json_holds_the_numbers_of_a_direct_computation(reported):
     answer, out = reported
     assert answer.exit_code == 0 and (out / "index.html").exists()
     figures = json.loads(answer.stdout)
-    layer = hl.SelfAttention.random(d_model=4, d_k=3, seed=2, dtype=torch.float64)
+    layer = self_attention(3, 2, output=None)
     X, Y = torch.randn(2, 1, 5, 4, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
     H = hl.attention_hessian(layer, X, hl.SquareLoss(Y))
     assert figures["loss"] == pytest.approx(float(torch.nn.functional.mse_loss(layer(X), Y)))

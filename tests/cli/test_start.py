@@ -11,10 +11,10 @@ import pytest
 
 import hessianlens as hl
 from hessianlens.cli import app
-from hessianlens.lab.experiments.registry import EXPERIMENTS
+from hessianlens.lab.experiments.registry import EXPERIMENTS, STUDIES
 from tests.cli.fresh import HEAVY, Answer, Call, answers
 
-COMMANDS = ("claims", "export", "inspect", "layer", "report", "reproduce")
+COMMANDS = ("claims", "export", "inspect", "layer", "report", "reproduce", "softmax", "study")
 
 
 @pytest.fixture(scope="module")
@@ -44,10 +44,17 @@ def test_the_version(folder: Path) -> None:
 
 def test_experiments_are_listed_without_torch(folder: Path) -> None:
     refused = [name for name in HEAVY if name != "numpy"]  # numpy spaces the grids of the cells
-    calls = [Call(["reproduce", "--list"]), Call(["reproduce", "fig1", "--set", "repeats=3", "--dry-run"])]
-    listed, planned = answers(calls, folder, refused)
-    assert listed.code == planned.code == 0, listed.err + planned.err
+    calls = [
+        Call(["reproduce", "--list"]),
+        Call(["reproduce", "fig1", "--set", "repeats=3", "--dry-run"]),
+        Call(["study", "--list"]),
+        Call(["study", "scaling", "--dry-run"]),
+    ]
+    listed, planned, studies, stated = answers(calls, folder, refused)
+    assert {answer.code for answer in (listed, planned, studies, stated)} == {0}, listed.err + stated.err
     assert all(name in listed.out for name in EXPERIMENTS)
+    assert all(name in studies.out for name in STUDIES)
+    assert "Hypothesis: " in stated.out and "Stopping rule: " in stated.out and "study_scaling" in stated.out
     assert "fig1" in planned.out and "custom" in planned.out
 
 
@@ -107,6 +114,23 @@ REFUSED = {
     "layer --seed -1": "seed: got -1",
     "layer --temperature 0": "temperature: got 0",
     "layer --out plain.txt": "out: cannot write to plain.txt",
+    "softmax": "Missing argument",
+    "softmax one": "scores: got 'one', expected a finite number",
+    "softmax 1 inf": "scores: got 'inf'",
+    "softmax -1.5 --nosuch": "scores: got '--nosuch'",
+    "softmax 1 2 --mask 2": "mask: got '2', expected positions from 0 to 1",
+    "softmax 1 2 --mask x": "mask: got 'x'",
+    "softmax 1 --activation hardmax": "activation: got 'hardmax', expected one of 'softmax'",
+    "softmax 1 --activation ,": "activation: got no name",
+    "softmax 1 --temperature 0": "temperature: got 0",
+    "study": "study: got no name, expected one or more of activations",
+    "study nosuch": "study: got 'nosuch', expected one of 'activations'",
+    "study scaling --preset paper": "preset: got 'paper', expected one of 'quick', 'full'",
+    "study scaling --set seeds=2": "seeds: got 2, expected at least 5",
+    "study scaling --vary norm=pre": "setting: got 'norm', which no chosen experiment has",
+    "study scaling --attention a:B": "setting: got 'attention', which no chosen experiment has",
+    "study design --vary qk=triple": "qk: got 'triple', expected one of 'dual', 'single'",
+    "study design --jobs 0": "jobs: got 0, expected at least 1",
     "inspect toy --probes 0": "probes: got 0, expected at least 1",
     "inspect toy --dtype float16": "dtype: got 'float16', expected one of 'float32', 'float64'",
     "inspect toy --parts foo": "parts: got 'foo', expected one of 'full'",
@@ -190,6 +214,8 @@ COMPLETED = {
     "inspect toy --parts f": {"full", "functional"},
     "inspect toy --parts full,": {"full,ggn", "full,functional"},
     "inspect plain": set(),
+    "study sc": {"scaling"},
+    "study --preset ": {"quick", "full"},
     "layer --activation sig": {"sigmoid", "sigmoid_log_length"},
 }
 

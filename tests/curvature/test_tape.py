@@ -308,11 +308,17 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "without gradient": lambda x: x.square() * _without_gradient(x),
     "looked up": lambda x: x[torch.tensor([1, 0, 1])].square(),
     "cumulated": lambda x: x.square().cumsum(-1),
+    "a product times a number": lambda x: _outer(x).reshape(3, 12).mul(0.3).tanh(),
+    "a product times a number, read twice": lambda x: (_outer(x) * 0.3) * _outer(x).sin(),
     "outer": lambda x: torch.einsum("ia,jb->ab", x, x.tanh()),
     "triangle": lambda x: (x.T @ x).tril().square(),
     "repeated": lambda x: x.mean(0, keepdim=True).expand(4, 3) * x.repeat(2, 1),
     "largest": lambda x: x.square().amax(-1) * x.max(),
 }
+
+
+def _outer(x: Tensor) -> Tensor:
+    return x.reshape(6, 1) @ x.sin().reshape(1, 6)
 
 
 def _without_gradient(x: Tensor) -> Tensor:
@@ -338,6 +344,17 @@ def test_single_functions(name: str) -> None:
     result = tape.result(moves)
     assert result is not None
     assert float((result * u).sum() - (transposed * v).sum()) == pytest.approx(0, abs=1e-12)
+
+
+def test_numbers_go_into_products_that_are_larger_than_their_factors() -> None:
+    def kinds_of(function: Callable[[Tensor], Tensor]) -> list[str]:
+        return [type(step).__name__ for step in Tape(lambda at: function(at["x"]), {"x": randn(2, 3)}).steps]
+
+    plain = kinds_of(lambda x: _outer(x).reshape(3, 12).sum(0))
+    assert plain == kinds_of(lambda x: (3 * _outer(x).reshape(3, 12)).sum(0))
+    assert len(kinds_of(lambda x: 3 * (x @ x.T))) == len(kinds_of(lambda x: x @ x.T)) + 1
+    twice = kinds_of(lambda x: (lambda y: 3 * y + y.sin())(_outer(x)))
+    assert twice.count("Elementwise") == 1 + plain.count("Elementwise")
 
 
 def _changed_later(x: Tensor) -> Tensor:

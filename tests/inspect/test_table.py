@@ -8,6 +8,7 @@ import math
 
 import pytest
 
+from hessianlens.inspect.advice import table_statements, told
 from hessianlens.inspect.inspection import cell
 from hessianlens.inspect.table import CurvatureTable, Row
 from hessianlens.spectra import Estimate
@@ -21,11 +22,15 @@ def table(*rows: Row, expected: int | None = None) -> CurvatureTable:
     return CurvatureTable(rows, len(rows) if expected is None else expected)
 
 
+def advice(found: CurvatureTable) -> str:
+    return told(table_statements(found))
+
+
 def test_a_scale_is_the_rms_eigenvalue_over_the_median() -> None:
     """Of the identity of any size it is one: the norm alone would grow with the block."""
     identities = table(*(row(f"b{n}", math.sqrt(n), (n,)) for n in (1, 4, 100)))
     assert list(identities.scales.values()) == pytest.approx([1, 1, 1])
-    assert identities.advice().startswith("Well scaled: all blocks within a factor of 1;")
+    assert advice(identities).startswith("Well scaled: all blocks within a factor of 1;")
     assert list(table(row("a", 1), row("b", 2), row("c", 6)).scales.values()) == pytest.approx([0.5, 1, 3])
 
 
@@ -34,13 +39,13 @@ def test_flat_blocks_take_no_part() -> None:
     assert found.flat == ("zero", "rounding")
     assert set(found.scales) == {"a", "b"}
     assert found.ratio(found.rows[-1]) is None and found.rows[-1].ratio == pytest.approx(1e14)
-    assert found.advice().endswith("Flat, up to rounding: zero, rounding.")
+    assert advice(found).endswith("Flat, up to rounding: zero, rounding.")
     rough = CurvatureTable((row("a", 1), row("small", 1e-7)), 2, eps=2.0**-23)
     assert rough.flat == ("small",)
 
 
 def test_advice_names_both_ends() -> None:
-    said = table(row("q", 1e-4), row("k", 2e-4), row("a", 1), row("b", 1), row("c", 1.1), row("v", 400)).advice()
+    said = advice(table(row("q", 1e-4), row("k", 2e-4), row("a", 1), row("b", 1), row("c", 1.1), row("v", 400)))
     assert "v has 4,000,000 times the curvature of q (rms eigenvalues 2e+02 and 5e-05)" in said
     assert "q (0.0001 times the median) and 1 more like it their own, larger learning rate" in said
     assert "v (400 times the median) its own, smaller learning rate" in said
@@ -48,7 +53,7 @@ def test_advice_names_both_ends() -> None:
 
 @pytest.mark.parametrize("rows", [(), (row("a", 1),), (row("a", 1), row("flat", 0))])
 def test_nothing_to_compare(rows: tuple[Row, ...]) -> None:
-    assert table(*rows).advice().startswith("Fewer than two blocks with curvature")
+    assert advice(table(*rows)).startswith("Fewer than two blocks with curvature")
 
 
 def test_the_functional_part_beside_the_outer_one() -> None:

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+import hessianlens as hl
 from hessianlens.errors import InputError
 from hessianlens.models import Transformer
 from hessianlens.models.discovery import HeadLayout, discover
@@ -131,3 +132,25 @@ def test_head_blocks_says_what_is_wrong() -> None:
         found.head_blocks(2, "q")
     with pytest.raises(InputError, match="no parts by head"):
         found.head_blocks(0, "o.bias")
+
+
+def test_heads_are_blocks_when_they_are_asked_for() -> None:
+    """The list of blocks is without them; a name or glob that matches nothing else finds them, as heads=True does."""
+    batch = torch.arange(6).reshape(2, 3)
+    options = {"layers": 2, "d_model": 4, "heads": 2, "d_mlp": 5, "vocab": 6, "context": 3, "dtype": torch.float64}
+    model = Transformer(**options)
+    plain, full = (hl.problem(model, (batch, batch), "cross_entropy", heads=heads) for heads in (False, True))
+    assert not any(".head" in name for name in plain.blocks) and any(".head" in name for name in full.blocks)
+    assert [b.name for b in plain.select("layer1.attn.?.head1")] == [f"layer1.attn.{r}.head1" for r in "qkvo"]
+    assert [b.name for b in plain.select("layer1.attn.q*")] == ["layer1.attn.q", "layer1.attn.q.bias"]
+    mixed = ["layer1.attn.v", "layer1.attn.q.head1", "layer1.attn.q", "embed"]
+    names = ["embed", "layer1.attn.q", "layer1.attn.q.head1", "layer1.attn.v"]
+    assert [b.name for b in plain.select(mixed)] == [b.name for b in full.select(mixed)] == names
+    for name in ("layer1.attn.k.head0", "layer0.attn.o.head1", "layer0.attn.v.head1.bias"):
+        found, expected = (hl.hessian(problem, name).to_dense() for problem in (plain, full))
+        assert torch.equal(found, expected) and bool(found.any()), name
+    norms = hl.block_norms(plain, "layer1.attn.q.head*", method="exact")
+    pairs = hl.block_pair_norms(plain, "layer1.attn.q.head?", method="exact")
+    assert norms["layer1.attn.q.head0", "full"].value == pairs["layer1.attn.q.head0", "layer1.attn.q.head0"].value
+    with pytest.raises(hl.InputError, match=r"nothing matches 'layer0\.attn\.q\.head2'"):
+        plain.select("layer0.attn.q.head2")

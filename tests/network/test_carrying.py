@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional as nnf
 
 import hessianlens as hl
-from hessianlens.network.linear_maps import LinearMaps, Plan, carrier, carrying, exact, steps, streamed
+from hessianlens.network.linear_maps import LinearMaps, Plan, carrier, carrying, kept_curvature, steps, streamed, tapped
 from hessianlens.problems import Block, Problem
 from tests.curvature import hugging_face, networks
 from tests.curvature.networks import pairs, tokens
@@ -60,9 +60,9 @@ def found_and_expected(problem: Problem, name: str) -> tuple[int, float]:
     assert isinstance(plan, Plan)
     for number in range(len(problem.data)):
         found = maps.curvature(plan, number)
-        tapped = maps._taps(number, (plan.row[number],))
+        taps = maps.graphs.taps(number, (plan.row[number],))
         (first, second), row, column = plan.groups[number], plan.row[number], plan.column[number]
-        (expected,) = exact.site_curvatures(tapped, row, first, [(column, second)], lambda: None)
+        (expected,) = kept_curvature.site_curvatures(taps, row, first, [(column, second)], lambda: None)
         for part in ("ggn", "functional"):
             size = max(float(getattr(expected, part).norm()), 1e-6)
             worst = max(worst, float((getattr(found, part) - getattr(expected, part)).norm()) / size)
@@ -101,7 +101,7 @@ def test_what_is_wrong_is_found_out_and_left_to_products(wrong: str, monkeypatch
     monkeypatch.setattr(*WRONG[wrong])
     products, error = found_and_expected(make(), block)
     assert products > 0 and error < 1e-9
-    monkeypatch.setattr(exact.Tapped, "agrees", lambda *_: True)
+    monkeypatch.setattr(tapped.Tapped, "agrees", lambda *_: True)
     monkeypatch.setattr(steps, "_bends_like", lambda *_: True)
     monkeypatch.setattr(steps, "close", lambda *_: True)
     products, error = found_and_expected(make(), block)

@@ -31,11 +31,14 @@ def test_every_pair_of_blocks_equals_products(name: str) -> None:
         for (row, column), expected in products_of(name, part).items():
             if part != "full" and row > column:
                 continue
-            found = form.operator(part, problem.blocks[row], problem.blocks[column]).to_dense()
+            op, V = form.operator(part, problem.blocks[row], problem.blocks[column]), randn(expected.shape[1], 2)
+            found = op.to_dense()
             assert found.shape == expected.shape
             # Blocks that vanish by symmetry, such as those of b_K under softmax, are rounding on both sides.
             allowed = 1e-9 * max(float(expected.norm()), 1e-4 * float(whole))
             assert float((found - expected).norm()) <= allowed, f"{part} {row} x {column}"
+            error = float((op @ V - expected @ V).norm()) / float(V.norm())
+            assert error <= allowed, f"products of {part} {row} x {column}"
 
 
 @pytest.mark.parametrize("part", PARTS)

@@ -13,7 +13,7 @@ import hessianlens as hl
 from hessianlens.network import exact_blocks as exactly
 from hessianlens.network.forecasting import ensure_forecast_fits
 from hessianlens.network.last_attention.exact import closed_form_cost
-from hessianlens.network.linear_maps import exact
+from hessianlens.network.linear_maps import kept_curvature
 from hessianlens.network.rehearsal import Rehearsal
 from hessianlens.parts import PARTS
 from hessianlens.problems import Block, Problem
@@ -78,7 +78,7 @@ def test_a_closed_form_that_does_not_fit_is_refused_before_it_is_made(monkeypatc
     assert cost.held_bytes > 6 * LENGTH * WIDTH**2 * 8 and cost.products == WIDTH
     monkeypatch.setattr(exactly, "available_bytes", lambda device: 100)
     monkeypatch.setattr(exactly, "exact_attention", lambda *_: pytest.fail("made all the same"))
-    monkeypatch.setattr(exact, "site_curvatures", lambda *_: pytest.fail("made all the same"))
+    monkeypatch.setattr(kept_curvature, "site_curvatures", lambda *_: pytest.fail("made all the same"))
     refused = r"method: got 'exact', but .*its closed form would hold .*, and 100 B are free; .*"
     for block in ("layer1.attn.q", "layer1.mlp.in"):
         with pytest.raises(hl.InputError, match=f"{refused}'probes'"):

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import hessianlens as hl
 from hessianlens.network.exact_blocks import exactly
-from hessianlens.network.linear_maps import LinearMaps, Plan, exact
+from hessianlens.network.linear_maps import LinearMaps, Plan, graphs, kept_curvature, planning
 from hessianlens.network.linear_maps.elementwise import elementwise_behind
 from hessianlens.network.linear_maps.streamed import counted_twice
 from hessianlens.network.linear_maps.tapped import recorded
@@ -74,18 +74,17 @@ def _functional_forgotten(*args):
     return [replace(found, functional=torch.zeros_like(found.functional)) for found in exact_site_curvatures(*args)]
 
 
-exact_site_curvatures = exact.site_curvatures
+exact_site_curvatures = kept_curvature.site_curvatures
 WRONG = {
-    "inputs that stand still": ("site_curvatures", _without_motion),
-    "positions never coupled": ("grouping_of", _positions_alone),
-    "no functional part": ("site_curvatures", _functional_forgotten),
+    "inputs that stand still": (kept_curvature, "site_curvatures", _without_motion),
+    "positions never coupled": (planning, "grouping_of", _positions_alone),
+    "no functional part": (kept_curvature, "site_curvatures", _functional_forgotten),
 }
 
 
 @pytest.mark.parametrize("wrong", WRONG)
 def test_a_wrong_one_fails(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    place, replacement = WRONG[wrong]
-    monkeypatch.setattr(exact, place, replacement)
+    monkeypatch.setattr(*WRONG[wrong])
     with pytest.raises((AssertionError, hl.InputError)):
         agreement(LinearMaps(CASES["toy"].problem()), "toy")
 
@@ -195,7 +194,7 @@ def test_the_price_is_known_before_anything_is_run(monkeypatch: pytest.MonkeyPat
     maps = LinearMaps(problem)
     width, length = networks.WIDTH, networks.LENGTH
     early, late = problem.blocks["layer0.attn.q"], problem.blocks["layer1.attn.o"]
-    monkeypatch.setattr(exact, "Tapped", lambda *_: pytest.fail("a graph was made"))
+    monkeypatch.setattr(graphs, "Tapped", lambda *_: pytest.fail("a graph was made"))
     assert maps.plan(early, early, width * length - 1) == (
         f"it would take {width * length} products, and {width * length - 1} are thought worth it; "
         "method='exact' takes them"
@@ -220,7 +219,7 @@ def test_nothing_is_built_twice(monkeypatch: pytest.MonkeyPatch) -> None:
         built.append(args)
         return exact_site_curvatures(*args)
 
-    monkeypatch.setattr(exact, "site_curvatures", counted)
+    monkeypatch.setattr(kept_curvature, "site_curvatures", counted)
     problem = networks.toy_problem(2, norm="pre", loss=lambda outputs, _: outputs.pow(3).mean())
     hl.block_norms(problem, "layer0.mlp.out*", method="exact")
     hl.hessian(problem, "layer0.mlp.out.bias", method="exact").to_dense()
@@ -234,7 +233,9 @@ def test_nothing_but_curvature_is_kept_with_a_problem() -> None:
     hl.block_norms(problem, "layer0.mlp.*", method="exact")
     hl.hessian(problem, "layer0.mlp.in", method="exact").to_dense()
     maps = exactly(problem).maps
-    assert maps._tapped is None and all(use.inputs is None for record in maps._records for use in record.uses)
+    assert maps.graphs.kept is None and all(
+        use.inputs is None for record in maps.planner.records for use in record.uses
+    )
     with maps.watched(lambda: ticks.append(1)):
         maps.tick()
     maps.tick()
@@ -242,7 +243,7 @@ def test_nothing_but_curvature_is_kept_with_a_problem() -> None:
 
 
 def test_a_wide_block_is_refused_without_a_forward_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exact, "recorded", lambda *_: pytest.fail("the model was run"))
+    monkeypatch.setattr(planning, "recorded", lambda *_: pytest.fail("the model was run"))
     problem = problem_of("toy")
     said = LinearMaps(problem).plan(*[problem.blocks["layer0.mlp.in"]] * 2, 2)
     assert said == "it would take 3 or more products, and 2 are thought worth it; method='exact' takes them"

@@ -7,11 +7,12 @@ import torch
 
 import hessianlens as hl
 from hessianlens.network.exact_blocks import exactly
-from hessianlens.network.linear_maps import exact
+from hessianlens.network.linear_maps import exact, kept_curvature, tapped
 from hessianlens.problems import Block, Problem
 from tests.curvature import networks
 from tests.curvature.agreement import OPERATORS, identity
 from tests.curvature.registry import CASES, dense_of, problem_of
+from tests.network.registry import NETWORKS
 from tests.network.test_linear_maps import LOOKUPS
 from tests.oracles.network import PARTS
 from tests.spectra.coverage import assert_covers
@@ -106,7 +107,8 @@ def test_bad_input(message: str, options: dict[str, object]) -> None:
 @pytest.mark.parametrize("name", ["GPT-2", "Llama, grouped queries", "BERT, masked", "ViT"])
 @pytest.mark.parametrize("room", [2**28, 1])
 def test_pairs_together_are_those_of_autograd(name: str, room: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exact, "KEPT_BYTES", room)
+    for module in (exact, kept_curvature):
+        monkeypatch.setattr(module, "KEPT_BYTES", room)
     problem = CASES[name].problem()
     names = [block for block in CASES[name].blocks if block not in LOOKUPS]
     for part in ("full", "functional"):
@@ -123,12 +125,12 @@ def test_products_of_a_row_serve_all_columns(monkeypatch: pytest.MonkeyPatch) ->
     problem = networks.toy_problem(2, layers=1, norm="pre", loss=lambda o, b: o.pow(3).mean())
     names = ["layer0.mlp.in", "layer0.mlp.out", "layer0.norm2", "norm_final", "unembed"]
     graphs, products = [], []
-    made, split = exact.Tapped.__init__, exact.Tapped.products_at
-    monkeypatch.setattr(exact.Tapped, "__init__", lambda self, *args: graphs.append(1) or made(self, *args))
-    monkeypatch.setattr(exact.Tapped, "products_at", lambda self, *args: products.append(1) or split(self, *args))
+    made, split = tapped.Tapped.__init__, tapped.Tapped.products_at
+    monkeypatch.setattr(tapped.Tapped, "__init__", lambda self, *args: graphs.append(1) or made(self, *args))
+    monkeypatch.setattr(tapped.Tapped, "products_at", lambda self, *args: products.append(1) or split(self, *args))
     hl.block_pair_norms(problem, names, method="exact")
     maps = exactly(problem).maps
-    features = [len(maps._pieces(problem.blocks[name])[0].features) for name in names]
+    features = [len(maps.planner.pieces(problem.blocks[name])[0].features) for name in names]
     checks = 4 * len(names) ** 2  # which positions are coupled, for every pair
     assert len(graphs) == 1
     assert len(products) <= 2 * sum(features) + checks
@@ -139,3 +141,25 @@ def test_a_row_is_paid_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
     names = ["layer0.mlp.out", "layer0.norm2", "norm_final", "layer0.mlp.in"]
     norms = hl.block_pair_norms(problem, names, probes=2)
     assert all(norms[row, column].exact for row in names for column in names)
+
+
+@pytest.mark.parametrize("name", ["GPT-2", "two layers, two heads, pre-norm"])
+def test_what_nothing_depends_on_is_zero_with_everything(name: str) -> None:
+    """Key biases in front of a softmax: alone, in pairs, as operators, and with blocks that have no closed form."""
+    problem = NETWORKS[name].problem()
+    flat, others = "layer1.attn.k.bias", ["layer1.attn.v", "layer1.mlp.in", "embed", "layer0.attn.q"]
+    pairs = hl.block_pair_norms(problem, [flat, *others], probes=2)
+    assert hl.block_norms(problem, flat)[flat, "full"].value == 0
+    assert all(pairs[flat, other].value == 0 and pairs[flat, other].exact for other in pairs.names)
+    for make in (hl.hessian, hl.ggn, hl.functional):
+        op = make(problem, others[0], flat)
+        expected = make(problem, others[0], flat, method="products").to_dense()
+        assert float(expected.norm()) < 1e-12 and not bool(op.to_dense().any()) and "changes none" in op.why
+        assert op.shape == expected.shape and float(op.adjoint().frobenius_norm()) == 0
+    assert pairs["layer1.attn.v", "layer1.mlp.in"].value > 0
+
+
+def test_a_key_bias_that_weights_do_see_is_not_flat() -> None:
+    """Sigmoids see a common shift of the scores."""
+    problem = NETWORKS["post-norm, sigmoid"].problem()
+    assert hl.block_norms(problem, "layer0.attn.k.bias")["layer0.attn.k.bias", "full"].value > 1e-8

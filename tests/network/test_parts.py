@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import pytest
-import torch
 
 import hessianlens as hl
 from hessianlens.inspect.settings import Settings
 from hessianlens.parts import LAYER_PARTS, PART_NAMES, PARTS, check_parts, part_name
 from tests.curvature.registry import problem_of
-from tests.variants import randn
+from tests.variants import randn, self_attention
 
 BLOCKS = ["layer0.attn.q", "layer0.mlp.in"]
 
@@ -41,7 +40,7 @@ def test_norms_of_pairs_and_measurements(asked: str) -> None:
 
 
 def test_grids_of_a_layer() -> None:
-    layer = hl.SelfAttention.random(3, 2, dtype=torch.float64)
+    layer = self_attention(2, 0, width=3, output=None)
     H = hl.attention_hessian(layer, randn(4, 3), hl.SquareLoss(randn(4, 3, seed=1)))
     assert H.part("ggn") is H.part("outer") is H.outer and H.part("t_outer") is H.t_outer
     assert hl.predicted_growth("softmax", "ggn", "Q", "Q") == hl.predicted_growth("softmax", "outer", "Q", "Q")

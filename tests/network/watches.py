@@ -13,16 +13,25 @@ class Counting(Watch):
     def __init__(self) -> None:
         self.planned: float | None = None
         self.done = 0.0
+        self.passed = 0.0  # of what was planned
+        self.ended = False
         self.titles: list[str] = []
 
     def begin(self, products: float | None, deadline: Deadline) -> None:
-        self.planned = products
+        self.planned, self.passed = products, 0.0
 
     def step(self, title: str) -> None:
         self.titles.append(title)
 
     def products(self, count: float) -> None:
         self.done += count
+        self.passed += count
+
+    def spared(self, count: float) -> None:
+        self.passed += count
+
+    def end(self) -> None:
+        self.ended = True
 
 
 class Interrupting(Counting):

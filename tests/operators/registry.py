@@ -113,7 +113,7 @@ def _long_sequence_block(row: str, column: str) -> Callable[[], Made]:
     """Wide parameters and a batch, large enough that slicing and the symmetry of norms come into play."""
 
     def make() -> Made:
-        layer = hl.SelfAttention.random(24, 20, 22, seed=1, dtype=torch.float64)
+        layer = self_attention(20, width=24, output=22)
         X, Y = randn(3, 18, 24, seed=2), randn(3, 18, 22, seed=3)
         block = hl.attention_hessian(layer, X, hl.SquareLoss(Y)).full[row, column]
         return block, block @ torch.eye(block.shape[1], dtype=torch.float64)

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import pytest
-import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 import hessianlens as hl
 from hessianlens.operators import StructuredOperator
 from tests.curvature import networks
-from tests.variants import randn
+from tests.variants import randn, self_attention
 
 
 def operators() -> dict[str, StructuredOperator]:
-    layer = hl.SelfAttention.random(4, 3, dtype=torch.float64)
+    layer = self_attention(3, 0, output=None)
     H = hl.attention_hessian(layer, randn(2, 5, 4), hl.SquareLoss(randn(2, 5, 4, seed=1)))
     problem = networks.toy_problem(2, heads=2)
     return {

@@ -66,14 +66,14 @@ def test_algebra_with_a_plain_operator_of_curvlinops() -> None:
 
 
 def test_dense_form_that_does_not_fit_is_refused_with_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    layer = hl.SelfAttention.random(512, 512, dtype=torch.float64)
+    layer = self_attention(None, 0, width=512, output=None)
     X = randn(2, 512)
     op = hl.attention_hessian(layer, X, grad=torch.zeros_like(X), curvature=1.0).full["Q", "Q"]
     with pytest.raises(hl.InputError, match=r"262144x262144 would need 512\.0 GiB.*op @ v"):
         op.to_dense()
     assert float(op.trace()) > 0
     monkeypatch.setattr(limits, "available_bytes", lambda device: 2_000_000)
-    smaller = hl.SelfAttention.random(24, 20, dtype=torch.float64)
+    smaller = self_attention(20, 0, width=24, output=None)
     op = hl.attention_hessian(smaller, randn(2, 24), hl.SquareLoss(randn(2, 24))).full["Q", "Q"]
     with pytest.raises(
         hl.InputError,
@@ -84,7 +84,7 @@ def test_dense_form_that_does_not_fit_is_refused_with_its_size(monkeypatch: pyte
 
 def test_nothing_of_the_size_of_a_block_is_formed() -> None:
     """Factors and the largest intermediate stay far below the (d d_K)^2 entries of the block."""
-    layer = hl.SelfAttention.random(64, 48, dtype=torch.float64)
+    layer = self_attention(48, 0, width=64, output=None)
     X = randn(2, 20, 64)
     H = hl.attention_hessian(layer, X, hl.SquareLoss(randn(2, 20, 64, seed=1)))
     entries = (64 * 48) ** 2
@@ -156,7 +156,7 @@ def test_inner_product_between_parts() -> None:
 
 
 def test_products_in_lower_precision() -> None:
-    layer = hl.SelfAttention.random(6, 4, seed=1)
+    layer = self_attention(4, width=6, output=None, dtype=torch.float32)
     X = randn(5, 6).float()
     H = hl.attention_hessian(layer, X, hl.SquareLoss(randn(5, 6, seed=1).float()))
     dense = H.full[:].to_dense()

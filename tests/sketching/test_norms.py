@@ -30,7 +30,7 @@ def _layer(kind: str, width: int = 12, length: int = 8) -> hl.AttentionHessian:
     if kind == "embeddings":
         ids = torch.randint(0, 4, (2, length), generator=generator)
         X = (randn(4, width)[ids] + randn(length, width) / 2 + randn(width)) * torch.arange(1, width + 1) ** -0.5
-    layer = hl.SelfAttention.random(width, width, seed=0, dtype=torch.float64)
+    layer = self_attention(None, 0, width=width, output=None)
     return hl.attention_hessian(layer, X, hl.SquareLoss(Y))
 
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import hessianlens as hl
+from hessianlens.operators import mirrored
 from hessianlens.theory import dense, hessian
 from tests.oracles.autograd import dense_hessian
 from tests.oracles.comparison import assert_same
@@ -68,3 +69,14 @@ def test_a_wrong_short_way_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     assert_same(H.outer.to_dense(), oracle.outer, "outer")
     with pytest.raises(AssertionError, match="relative error"):
         assert_same(H.full.to_dense(), oracle.full, "full")
+
+
+def test_blocks_below_the_diagonal_are_written_by_tiles_of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer, X = self_attention(), tokens(2)
+    H = hl.attention_hessian(layer, X, square_loss(X))
+    at_once = H.full.to_dense()
+    monkeypatch.setattr(mirrored, "_ROWS", 5)
+    monkeypatch.setattr(mirrored, "_COLUMNS", 7)
+    by_tiles = H.full.to_dense()
+    assert torch.equal(by_tiles, at_once)
+    assert_same(by_tiles, by_tiles.T)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from hessianlens.attention.activations import ActivationLike, Sigmoid, SoftCapped, Softmax, as_activation
-from hessianlens.attention.chunked.functions import attention
+from hessianlens.attention.chunked.operation import attention
 from hessianlens.attention.chunked.rule import Rule
 from hessianlens.checks import check_dense
 from hessianlens.errors import InputError, check_flag, check_number, check_that, check_whole, expect
@@ -110,7 +110,7 @@ def _tensors(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor,
     """The three in the precision of the computation, at least float32, and the dtype of the result."""
     for name, tensor in (("query", query), ("key", key), ("value", value)):
         check_that(isinstance(tensor, Tensor), name, tensor, "a tensor")
-        check_dense(name, tensor)
+        check_dense(name, tensor, hollow=True)
         expect(
             tensor.is_floating_point() and tensor.ndim >= 2,
             f"{name}: got {tensor.dtype} of shape {tuple(tensor.shape)}, expected a floating tensor (..., L, E).",
@@ -125,7 +125,8 @@ def _tensors(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor,
         "(..., L, E), (..., S, E) and (..., S, F).",
     )
     kind = query.device.type
-    dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else query.dtype
+    casts = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
+    dtype = torch.get_autocast_dtype(kind) if casts else query.dtype
     if dtype == torch.float64 or query.dtype == torch.float64:  # autocast leaves float64 as it is
         return query, key, value, query.dtype
     q, k, v = (tensor.to(dtype).to(torch.float32) for tensor in (query, key, value))

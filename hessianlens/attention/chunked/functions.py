@@ -65,21 +65,24 @@ class _Twice(Function):
         ctx.set_materialize_grads(False)
 
 
-class _Value(_Twice):
+class Value(_Twice):
     """``O(q, k, v, bias)``."""
 
     @staticmethod
     def forward(q: Tensor, k: Tensor, v: Tensor, bias: Any, visible: Any, frame: Frame) -> Tensor:
+        """O."""
         return passes.value(_operands(q, k, v, bias, visible, frame), frame.rule)
 
     @staticmethod
     def backward(ctx: Any, g: Tensor | None) -> Any:
+        """The gradient of ``<g, O>``."""
         if g is None:
             return (None,) * 6
         return (*_Pulled.apply(*ctx.saved_tensors, g, ctx.frame.asking(ctx.needs_input_grad[:4])), None, None)
 
     @staticmethod
     def jvp(ctx: Any, *changes: Any) -> Tensor:
+        """``dO``."""
         return _Pushed.apply(*ctx.saved_tensors, *changes[:4], ctx.frame)
 
 
@@ -195,11 +198,3 @@ class _PushedTwice(_Twice):
     @staticmethod
     def jvp(ctx: Any, *changes: Any) -> Any:
         raise InputError(_THIRD)
-
-
-def attention(
-    q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, visible: Tensor | None, heads: int, rule: Rule
-) -> Tensor:
-    """``O`` as rows (n, g, L, f), for operands as in `Operands`."""
-    result: Tensor = _Value.apply(q, k, v, bias, visible, Frame(rule, heads))
-    return result

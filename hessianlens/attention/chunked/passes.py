@@ -32,7 +32,10 @@ def _own_precision(one_pass: Callable[Concatenate[Operands, P], R]) -> Callable[
 
     @wraps(one_pass)
     def without_autocast(x: Operands, *args: P.args, **kwargs: P.kwargs) -> R:
-        with torch.autocast(x.q.device.type, enabled=False):
+        kind = x.q.device.type
+        if not torch.amp.is_autocast_available(kind):
+            return one_pass(x, *args, **kwargs)
+        with torch.autocast(kind, enabled=False):
             return one_pass(x, *args, **kwargs)
 
     return without_autocast

@@ -2,7 +2,8 @@
 
 `recording` watches a function run, `lowering` makes steps of its calls, `program` runs these forwards with tangents and
 backwards with cotangents, and `taped` puts a network and its loss together. Steps come in few kinds: `rearranging`
-(linear), `products`, `elementwise`, `rows` (softmax and norms), and `local`, which asks autograd about one call.
+(linear), `products`, `elementwise`, `rows` (softmax and norms), and `local`, which asks autograd about one call;
+`folding` spares steps that another one can do on its way.
 """
 
 from hessianlens.curvature.tape.program import Tape

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from hessianlens.curvature.tape.elementwise import Elementwise, derivatives
+from hessianlens.curvature.tape.folding import folded
 from hessianlens.curvature.tape.local import Local
 from hessianlens.curvature.tape.products import MatrixProduct, Product, Sum
 from hessianlens.curvature.tape.rearranging import rearranged
@@ -42,7 +43,7 @@ class _Lowering:
         for call in self.calls:
             if not (len(call.outputs) == 1 and call.outputs[0] in inner):
                 found.extend(self._steps_of(call))
-        return found
+        return folded(found)
 
     # --- chains of calls that act on every entry by itself ------------------------------------------------------------
 
@@ -89,12 +90,15 @@ class _Lowering:
         return Elementwise([root], output, *derivatives(function, x))
 
     def _calls_to(self, output: int, root: int) -> list[Call]:
-        wanted, found = {output}, []
-        for call in reversed(self.calls):
-            if call.outputs[0] in wanted and call.outputs[0] is not None and self.roots.get(call.outputs[0]) == root:
-                found.append(call)
-                wanted.update(ref for ref in call.refs if ref != root)
-        return found[::-1]
+        """The calls of a chain, in order: later ones have larger numbers."""
+        found: dict[int, Call] = {}
+        left = [output]
+        while left:
+            number = left.pop()
+            if number not in found and number != root:
+                found[number] = self.maker[number]
+                left += found[number].refs
+        return [found[number] for number in sorted(found)]
 
     # --- single calls ------------------------------------------------------------------------------------------------
 
@@ -254,6 +258,9 @@ def _layer_norm(at: _Lowering, call: Call) -> list[Step] | None:
         steps.append(at.sum([(y, 1.0), (shift, 1.0)], output))
     return steps
 
+
+MATRIX_PRODUCTS = frozenset({"mm", "bmm", "addmm", "baddbmm"})
+"""Names of the calls that multiply matrices; which of them are made depends on shapes."""
 
 _KNOWN: dict[str, Known] = {
     "add": _added,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -79,10 +80,27 @@ class Product(_Bilinear):
 
 
 class MatrixProduct(_Bilinear):
-    """``y = a b`` of two matrices, or of two stacks of them."""
+    """``y = c a b`` of two matrices, or of two stacks of them, with a number c that is 1 at first."""
+
+    _factor = 1.0
+
+    @property
+    def absorbs(self) -> bool:
+        """Whether a number is better multiplied with what it holds of a and b than with the product."""
+        (*rows, _), (*_, columns) = self._shapes
+        return sum(side.numel() for side in (self.left, self.right) if side is not None) < math.prod(rows) * columns
+
+    def scale(self, factor: float) -> None:
+        """Multiply c with a number, before anything is kept: it goes with a, with b and with the cotangent."""
+        self._factor *= factor
+        self.left, self.right = (None if side is None else side * factor for side in (self.left, self.right))
+
+    def keep(self, g: Tensor) -> None:
+        """``c g``."""
+        super().keep(g if self._factor == 1 else g * self._factor)
 
     def forward(self, moved: Moved) -> Tensor:
-        """``da b + a db``."""
+        """``c (da b + a db)``."""
         da, db = self._both(moved, None)
         found = None if da is None else da @ self.right
         if db is None:
@@ -93,7 +111,7 @@ class MatrixProduct(_Bilinear):
     def backward(
         self, u: Tensor | None, moved: Moved, result: Tensor | None, wanted: Sequence[bool]
     ) -> list[Cotangent]:
-        """``u b^T + g db^T`` and ``a^T u + da^T g``."""
+        """``c (u b^T + g db^T)`` and ``c (a^T u + da^T g)``."""
         da, db = self._both(moved, None) if moved else (None, None)
         want_left, want_right = self._both(wanted, False)
         sides: list[Tensor | None] = [None, None]

@@ -7,7 +7,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from hessianlens.curvature.tape.lowering import lowered
+from hessianlens.curvature.tape.lowering import MATRIX_PRODUCTS, lowered
+from hessianlens.curvature.tape.rearranging import REARRANGING
 from hessianlens.curvature.tape.recording import Unrecordable, recorded
 from hessianlens.curvature.tape.step import Cotangent, Placed, Step
 
@@ -24,6 +25,9 @@ class Tape:
         function: From tensors to a tensor.
         leaves: The point.
 
+    Attributes:
+        kinds: The operations it is made of, but for those that rearrange numbers or multiply matrices.
+
     >>> tape = Tape(lambda at: at["x"].pow(3), {"x": torch.tensor([1.0, 2.0])})
     >>> tape.keep(torch.tensor([1.0, 10.0]))
     >>> moves = tape.forward({"x": torch.ones(2)})
@@ -36,6 +40,7 @@ class Tape:
         if recording.output is None or recording.output in recording.leaves.values():
             raise Unrecordable("its result does not depend on them through any step")
         self.output = recording.values[recording.output]
+        self.kinds = recording.kinds - REARRANGING - MATRIX_PRODUCTS
         self._leaves, self._last = recording.leaves, recording.output
         self._shapes = {node: value.shape for node, value in recording.values.items()}
         self.steps: list[Step] = lowered(recording)

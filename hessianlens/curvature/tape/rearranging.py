@@ -63,10 +63,12 @@ def rearranged(call: Call, values: Values) -> list[Step] | None:
     """
     if call.name == "cat":
         return [_joined(call, values)]
-    if call.name not in _SINGLE or len(call.refs) != 1 or not isinstance(call.args[0], Ref):
+    if call.name not in REARRANGING or len(call.refs) != 1 or not isinstance(call.args[0], Ref):
         return None
     x = values(call.refs[0])
     outputs = [(k, number) for k, number in enumerate(call.outputs) if number is not None]
+    if call.name in _SEEN_OTHERWISE:
+        return [LinearStep(call.refs, number, *_seen_otherwise(x.shape, values(number).shape)) for _, number in outputs]
     return [LinearStep(call.refs, number, *_SINGLE[call.name](call, x, k)) for k, number in outputs]
 
 
@@ -91,10 +93,9 @@ def _joined(call: Call, values: Values) -> Step:
 Pair = tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Cotangent]]
 
 
-def _seen_otherwise(call: Call, x: Tensor, number: int) -> Pair:
+def _seen_otherwise(before: torch.Size, after: torch.Size) -> Pair:
     """The same numbers in another shape."""
-    shape = call.replay(lambda _: torch.empty_strided(x.shape, x.stride(), device="meta")).shape
-    return (lambda t: t.reshape(shape)), (lambda u: u.reshape(x.shape))
+    return (lambda t: t.reshape(after)), (lambda u: u.reshape(before))
 
 
 def _turned(call: Call, x: Tensor, number: int) -> Pair:
@@ -147,8 +148,8 @@ def _masked(call: Call, x: Tensor, number: int) -> Pair:
     return (lambda t: call.replay(lambda _: t)), (lambda u: call.replay(lambda _: u))
 
 
+_SEEN_OTHERWISE = frozenset({"view", "_unsafe_view", "reshape", "unsqueeze", "squeeze", "_reshape_alias"})
 _SINGLE: dict[str, Callable[[Call, Tensor, int], Pair]] = {
-    **dict.fromkeys(("view", "_unsafe_view", "reshape", "unsqueeze", "squeeze", "_reshape_alias"), _seen_otherwise),
     **dict.fromkeys(("t", "transpose", "permute"), _turned),
     **dict.fromkeys(("clone", "alias", "_to_copy"), _same),
     **dict.fromkeys(("slice", "select", "split", "split_with_sizes", "unbind", "diagonal"), _cut),
@@ -156,3 +157,6 @@ _SINGLE: dict[str, Callable[[Call, Tensor, int], Pair]] = {
     **dict.fromkeys(("tril", "triu"), _masked),
     "expand": _repeated,
 }
+
+REARRANGING = frozenset({"cat", *_SEEN_OTHERWISE, *_SINGLE})
+"""Names of the calls that only rearrange, repeat or sum numbers; which of them are made depends on shapes."""

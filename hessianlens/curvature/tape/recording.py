@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from hessianlens.attention.chunked import as_one_operation
 
 
 class Unrecordable(Exception):
@@ -92,12 +94,19 @@ class Recording:
         values: Every tensor that depends on the leaves, by number.
         leaves: The numbers of the leaves.
         output: The number of the result; None if it depends on no leaf.
+        cut: Whether something that depends on the leaves was passed on as a constant.
     """
 
     calls: list[Call]
     values: dict[int, Tensor]
     leaves: dict[str, int]
     output: int | None
+    cut: bool = False
+
+    @property
+    def kinds(self) -> frozenset[str]:
+        """The operations that were called, and ``cut`` where a dependence ended."""
+        return frozenset(call.name for call in self.calls) | ({"cut"} if self.cut else frozenset())
 
 
 def recorded(function: Callable[[Mapping[str, Tensor]], Tensor], leaves: Mapping[str, Tensor]) -> Recording:
@@ -114,13 +123,12 @@ def recorded(function: Callable[[Mapping[str, Tensor]], Tensor], leaves: Mapping
     points = {name: tensor.detach() for name, tensor in leaves.items()}
     recorder = _Recorder(list(points.values()))
     # With gradients enabled, steps that a model takes without them are told apart; no graph is made, as no leaf asks.
-    with torch.enable_grad(), recorder:
+    with torch.enable_grad(), as_one_operation(), recorder:
         output = function(points)
     recorder.expect_complete(output)
     numbers = {name: recorder.number(tensor) for name, tensor in points.items()}
-    return Recording(
-        recorder.calls, recorder.values, {n: k for n, k in numbers.items() if k is not None}, recorder.number(output)
-    )
+    found = {name: number for name, number in numbers.items() if number is not None}
+    return Recording(recorder.calls, recorder.values, found, recorder.number(output), recorder.cut)
 
 
 class _Recorder(TorchDispatchMode):
@@ -130,6 +138,7 @@ class _Recorder(TorchDispatchMode):
         super().__init__()
         self.calls: list[Call] = []
         self.values: dict[int, Tensor] = {}
+        self.cut = False
         self._numbers: dict[int, int] = {}
         self._alive: list[Tensor] = []  # an object that is gone could lend its identity to another
         self._constants: dict[int, tuple[Tensor, int]] = {}
@@ -137,6 +146,11 @@ class _Recorder(TorchDispatchMode):
         self._trouble = ""  # told at the end: an error here would look like one of the function
         for leaf in leaves:
             self._add(leaf)
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nothing here is ever compiled, and to make sure of it at every operation takes as long as the operation."""
+        return False
 
     def number(self, tensor: object) -> int | None:
         """The number of a tensor that depends on the leaves."""
@@ -153,9 +167,10 @@ class _Recorder(TorchDispatchMode):
     ) -> Any:
         """Every operation passes here."""
         named = dict(kwargs or {})
-        if not any(id(tensor) in self._numbers for tensor in _tensors((args, named))):
+        if not (self._reads(args) or (named and self._reads(named.values()))):
             return func(*args, **named)
         if func in _CUT or _without_gradient():
+            self.cut = True
             return func(*args, **named)
         if func._schema.is_mutable:
             return self._changed(func, args, named)
@@ -166,6 +181,13 @@ class _Recorder(TorchDispatchMode):
         if any(number is not None for number in numbers):
             self.calls.append(Call(func, call_args, call_kwargs, numbers))
         return found
+
+    def _reads(self, arguments: Iterable[Any]) -> bool:
+        """Whether one of them depends on the leaves; this is asked of every operation there is."""
+        numbers = self._numbers
+        return any(
+            id(given) in numbers or (isinstance(given, (tuple, list)) and self._reads(given)) for given in arguments
+        )
 
     def _changed(self, func: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """An operation in place, as the same one that makes a new tensor of a copy of the old."""
@@ -217,10 +239,6 @@ class _Recorder(TorchDispatchMode):
             raise Unrecordable("it changes a tensor in place that it has used before")
 
 
-def _tensors(tree: Any) -> Iterator[Tensor]:
-    return (leaf for leaf in _leaves(tree) if isinstance(leaf, Tensor))
-
-
 def _without_gradient() -> bool:
     """Whether the model asks for no gradient here; in the forward of a Function of its own it asks for one."""
     return not torch.is_grad_enabled() and bool(torch._C._is_fwd_grad_enabled())
@@ -233,5 +251,5 @@ def _out_of_place(func: Any) -> Any:
     return None if packet is None else getattr(packet, func._overloadname, None)
 
 
-_CUT = {torch.ops.aten.detach.default}
+_CUT = {torch.ops.aten.detach.default, torch.ops.aten._local_scalar_dense.default}
 """Autograd sees no dependence behind these."""

@@ -49,7 +49,7 @@ def _unmasked(call: Call, made: Mapping[int, Call], values: Mapping[int, Tensor]
             break
         if values[before.refs[0]].shape != values[output].shape or values[before.refs[0]].dtype != values[output].dtype:
             break
-        hides = before.name == "masked_fill" and not bool(values[output].masked_select(before.args[1]).any())
+        hides = before.name == "masked_fill" and not bool((values[output] * before.args[1]).any())
         if not hides and before.name not in ("add", "sub"):
             break
         scores = before.args[0]

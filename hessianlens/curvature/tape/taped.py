@@ -34,6 +34,11 @@ class Taped:
         self.loss.keep(unit)
 
     @property
+    def kinds(self) -> frozenset[str]:
+        """The operations that both tapes are made of, but for those that rearrange numbers or multiply matrices."""
+        return self.network.kinds | self.loss.kinds
+
+    @property
     def held_bytes(self) -> int:
         """Memory that both tapes hold beside the parameters."""
         return self.network.held_bytes(self._params) + self.loss.held_bytes(self._params)

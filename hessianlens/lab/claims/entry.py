@@ -49,9 +49,14 @@ class Entry:
         return self.finding.correction if self.finding else self.claim.correction
 
     @property
+    def reason(self) -> str:
+        """Why it has no test, or why what was measured does not decide it."""
+        return self.claim.reason or (self.finding.undecided if self.finding else "")
+
+    @property
     def gist(self) -> str:
         """The first sentence of the correction, or of the reason for having no test."""
-        return _SENTENCE_END.split(self.correction or self.claim.reason, maxsplit=1)[0]
+        return _SENTENCE_END.split(self.correction or self.reason, maxsplit=1)[0]
 
     @property
     def location(self) -> str:
@@ -82,7 +87,7 @@ class Entry:
             "statement": claim.statement,
             "method": claim.method,
             "verdict": str(self.verdict) if self.verdict else None,
-            "reason": claim.reason,
+            "reason": self.reason,
             "correction": self.correction,
             "gist": self.gist,
             "error": self.error,

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 import torch
-from scipy.special import stdtrit
 from torch import Tensor
 
 from hessianlens.lab.claims.check import Check, at_most
@@ -59,17 +58,6 @@ def farthest(values: Sequence[float], target: float) -> float:
     6.3
     """
     return max(values, key=lambda value: abs(value - target))
-
-
-def mean_interval(values: Sequence[float] | np.ndarray, level: float) -> tuple[float, float]:
-    """Student's interval of the mean of two or more independent draws, which holds it in the share `level` of cases.
-
-    >>> [round(end, 3) for end in mean_interval([1.0, 2.0, 3.0], 0.95)]
-    [-0.484, 4.484]
-    """
-    mean, error = float(np.mean(values)), float(np.std(values, ddof=1)) / math.sqrt(len(values))
-    half = float(stdtrit(len(values) - 1, 0.5 + level / 2)) * error
-    return mean - half, mean + half
 
 
 def slope(x: Sequence[float], y: Sequence[float]) -> float:

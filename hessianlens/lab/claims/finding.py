@@ -63,6 +63,7 @@ class Finding:
         support: Checks that what the correction says is true instead.
         example: The smallest example that shows the failure, with its numbers.
         told: Numbers that condition and correction name, by the name they have there.
+        undecided: Why the measurements do not decide, if they do not; the claim then still needs training.
         curves: Data for a plot, where one helps.
         condition: The condition under which the claim is true; comes from its text, by `worded`.
         correction: What is true instead; comes from its text, by `worded`.
@@ -73,6 +74,7 @@ class Finding:
     support: tuple[Check, ...] = ()
     example: str = ""
     told: Mapping[str, str | float] = field(default_factory=dict)
+    undecided: str = ""
     curves: Curves | None = field(default=None, compare=False)
     condition: str = ""
     correction: str = ""
@@ -91,6 +93,8 @@ class Finding:
     @property
     def verdict(self) -> Verdict:
         """Computed from the checks."""
+        if self.undecided:
+            return Verdict.NEEDS_TRAINING
         if self.checks and all(check.passed for check in self.checks):
             return Verdict.HOLDS
         if self.conditional and all(check.passed for check in self.conditional):
@@ -105,7 +109,7 @@ class Finding:
         a correction.
         """
         supported = all(check.passed for check in self.support)
-        if self.verdict is Verdict.HOLDS:
+        if self.verdict in (Verdict.HOLDS, Verdict.NEEDS_TRAINING):
             return supported
         told = bool(self.condition if self.verdict is Verdict.HOLDS_IF else self.correction)
         return told and bool(self.example) and supported

@@ -51,12 +51,16 @@ def cells(config: ClaimsConfig) -> list[Parameters]:
 
 @functools.cache
 def topic_digest(topic: str) -> str:
-    """Of the topic's module: with it changes what its own claims measure, and nothing else does.
+    """Of the topic's module and what is recorded beside it: with them changes what its claims find, and nothing else.
 
     The store's digest covers what all topics share. Texts are in neither: another wording measures nothing anew.
     """
-    file = Path(__file__).parent / "topics" / f"{topic.replace(' ', '_')}.py"
-    return hashlib.sha256(file.read_bytes()).hexdigest()[:16] if file.exists() else "none"
+    stem = Path(__file__).parent / "topics" / topic.replace(" ", "_")
+    # a topic may read what was recorded beside it
+    files = [file for file in (stem.with_suffix(".py"), stem.with_suffix(".json")) if file.exists()]
+    if not files:
+        return "none"
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:16]
 
 
 def measure(parameters: Parameters) -> Measurement:

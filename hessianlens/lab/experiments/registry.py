@@ -1,4 +1,4 @@
-"""Every experiment by its name: a folder of `hessianlens.lab.figures`, imported when it is asked for."""
+"""Every experiment by its name: a folder of `lab.figures` or `lab.studies`, imported when it is asked for."""
 
 from __future__ import annotations
 
@@ -17,22 +17,32 @@ if TYPE_CHECKING:
 FIGURES = "hessianlens.lab.figures"
 """The package whose folders are figures and tables."""
 
+STUDY_FOLDERS = "hessianlens.lab.studies"
+"""The package whose folders are studies; the experiment in a folder NAME is called study_NAME."""
+
+STUDY = "study_"
+
 
 class Registry(Mapping[str, "Experiment[Any]"]):
     """Experiments by name, in the order of lists and reports.
 
     Args:
         package: Where their folders are.
-        names: Of the folders, which are the names of the experiments too.
+        folders: Their names.
+        prefix: What an experiment's name has in front of that of its folder.
     """
 
-    def __init__(self, package: str, names: tuple[str, ...]) -> None:
-        self._package = package
-        self._names = names
+    def __init__(self, package: str, folders: tuple[str, ...], prefix: str = "") -> None:
+        self._package, self._prefix = package, prefix
+        self._names = tuple(prefix + folder for folder in folders)
+
+    def home(self, name: str) -> str:
+        """The package of an experiment."""
+        return f"{self._package}.{name.removeprefix(self._prefix)}"
 
     def __getitem__(self, name: str) -> Experiment[Any]:
         check_choice("experiment", name, self._names)
-        experiment: Experiment[Any] = import_module(f"{self._package}.{name}.measure").EXPERIMENT
+        experiment: Experiment[Any] = import_module(f"{self.home(name)}.measure").EXPERIMENT
         return experiment
 
     def __contains__(self, name: object) -> bool:
@@ -62,4 +72,26 @@ def _place(name: str) -> tuple[int, int, str]:
     return ("fig", "table").index(numbered[1]), int(numbered[2]), numbered[3]
 
 
-EXPERIMENTS: Mapping[str, Experiment[Any]] = Registry(FIGURES, folders(Path(__file__).parents[1] / "figures"))
+EXPERIMENTS = Registry(FIGURES, folders(Path(__file__).parents[1] / "figures"))
+"""Figures and tables: what `hessianlens reproduce` and a report take if nothing is named."""
+
+STUDIES = Registry(STUDY_FOLDERS, folders(Path(__file__).parents[1] / "studies"), STUDY)
+"""Studies, which train models or vary their design."""
+
+
+def registry_of(name: str) -> Registry | None:
+    """Where an experiment is registered; None if it is not.
+
+    >>> registry_of("fig1") is EXPERIMENTS, registry_of("study_scaling") is STUDIES, registry_of("claims")
+    (True, True, None)
+    """
+    return EXPERIMENTS if name in EXPERIMENTS else STUDIES if name in STUDIES else None
+
+
+def registered(name: str) -> Experiment[Any]:
+    """An experiment by its name, wherever it is registered."""
+    registry = registry_of(name)
+    if registry is None:
+        check_choice("experiment", name, [*EXPERIMENTS, *STUDIES])
+        raise AssertionError(name)
+    return registry[name]

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from hessianlens.errors import needs_extra
-from hessianlens.lab.plots.style import PALETTE
 from hessianlens.lab.wording import number, percent
+from hessianlens.showing.document import page_style
 
 
 def render_template(template: Path, **values: Any) -> str:
@@ -17,19 +17,15 @@ def render_template(template: Path, **values: Any) -> str:
     `markupsafe.Markup`.
     """
     with needs_extra("lab", "a page"):
-        from jinja2 import Environment, FileSystemLoader, StrictUndefined
+        from jinja2 import ChoiceLoader, DictLoader, Environment, FileSystemLoader, StrictUndefined
 
         from hessianlens.lab.pages.typesetting import typeset
     environment = Environment(
-        loader=FileSystemLoader([template.parent, Path(__file__).parent]),
+        loader=ChoiceLoader([DictLoader({"page.css.jinja": page_style()}), FileSystemLoader(template.parent)]),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
     environment.filters |= {"number": number, "percent": percent, "typeset": typeset}
-    return environment.get_template(template.name).render(
-        light={name: colours[0] for name, colours in PALETTE.items()},
-        dark={name: colours[1] for name, colours in PALETTE.items()},
-        **values,
-    )
+    return environment.get_template(template.name).render(**values)

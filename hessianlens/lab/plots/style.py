@@ -16,22 +16,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from hessianlens.lab.wording import power_of_ten
+from hessianlens.showing.colours import PALETTE as PALETTE
 
-INK, MUTED, GRID = "#1b2431", "#5d6875", "#dde2e8"
-BLUE, ORANGE, GREEN, RED, PURPLE, SKY = "#0072b2", "#e69f00", "#009e73", "#d55e00", "#b5568c", "#56b4e9"
-
-PALETTE = {
-    "ink": (INK, "#e7ebf0"),
-    "muted": (MUTED, "#9aa5b1"),
-    "grid": (GRID, "#333c47"),
-    "blue": (BLUE, "#4ea8de"),
-    "orange": (ORANGE, "#f0b53a"),
-    "green": (GREEN, "#35c79a"),
-    "red": (RED, "#ff8a47"),
-    "purple": (PURPLE, "#e08fbd"),
-    "sky": (SKY, "#2f7fb5"),
-}
-"""Okabe and Ito's colours under the names of the page's CSS variables: on a light page, on a dark page."""
+INK, MUTED, GRID, BLUE, ORANGE, GREEN, RED, PURPLE, SKY = (light for light, _ in PALETTE.values())
 
 WIDTH, HEIGHT = 4.6, 3.5
 """Inches of one panel: about the width of a phone, so that its text stays readable there."""

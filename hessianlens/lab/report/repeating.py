@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from hessianlens.lab.experiments.registry import EXPERIMENTS
+from hessianlens.lab.experiments.registry import STUDIES, STUDY, registered
 from hessianlens.lab.results import Result
 
 
@@ -15,11 +15,13 @@ def command(result: Result) -> str:
 
     A changed configuration is written as the changes to the preset that needs the fewest.
     """
-    experiment = EXPERIMENTS[result.experiment]
+    experiment = registered(result.experiment)
     changes = {name: _changes(dataclasses.asdict(config), result.config) for name, config in experiment.presets.items()}
     preset = result.preset if result.preset in changes else min(changes, key=lambda name: len(changes[name]))
     options = "".join(f" --set {name}={value}" for name, value in changes[preset].items())
-    return f"hessianlens reproduce {result.experiment} --preset {preset}{options}"
+    name = result.experiment
+    called = f"study {name.removeprefix(STUDY)}" if name in STUDIES else f"reproduce {name}"
+    return f"hessianlens {called} --preset {preset}{options}"
 
 
 def _changes(before: Mapping[str, Any], after: Mapping[str, Any], inside: str = "") -> dict[str, str]:

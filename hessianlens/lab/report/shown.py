@@ -8,7 +8,7 @@ from itertools import groupby
 
 from markupsafe import Markup, escape
 
-from hessianlens.lab.experiments.registry import EXPERIMENTS
+from hessianlens.lab.experiments.registry import registered
 from hessianlens.lab.growth.findings.comparison import agreement_in_words
 from hessianlens.lab.growth.findings.reference import Reference
 from hessianlens.lab.plots.picture import Picture
@@ -67,7 +67,7 @@ class ShownFigure:
 
 def shown_figure(result: Result, reference: Reference | None = None) -> ShownFigure:
     """All about one result; `reference` holds published numbers to compare growth curves with."""
-    experiment = EXPERIMENTS[result.experiment]
+    experiment = registered(result.experiment)
     growth = growth_of(result)
     compared = growth.compared(result, reference) if growth else []
     return ShownFigure(

@@ -8,7 +8,7 @@ from typing import Any
 
 from hessianlens.errors import InputError
 from hessianlens.lab.experiments.experiment import Experiment
-from hessianlens.lab.experiments.registry import EXPERIMENTS
+from hessianlens.lab.experiments.registry import registered, registry_of
 from hessianlens.lab.results import FinishedCell, Parameters
 from hessianlens.lab.store import Code, check_storable, code_of
 
@@ -35,7 +35,8 @@ class Answer:
 
 def order(key: str, experiment: Experiment[Any], parameters: Parameters, code: Code) -> Order:
     """An order for one cell. A registered experiment travels as its name, any other as itself."""
-    registered = experiment.name in EXPERIMENTS and EXPERIMENTS[experiment.name] is experiment
+    registry = registry_of(experiment.name)
+    registered = registry is not None and registry[experiment.name] is experiment
     return key, experiment.name if registered else experiment, dict(parameters), code
 
 
@@ -43,7 +44,7 @@ def measure_cell(received: Order) -> Answer:
     """Measure one cell. What goes wrong in it is an answer too: the other cells go on."""
     key, named, parameters, code = received
     try:
-        experiment = EXPERIMENTS[named] if isinstance(named, str) else named
+        experiment = registered(named) if isinstance(named, str) else named
         here = code_of(experiment.measure)
         if here != code:
             return Answer(key, None, f"a worker has other code ({here}) than the run began with ({code})", True)

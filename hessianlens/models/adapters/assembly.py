@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -17,20 +18,16 @@ from hessianlens.memory import ensure_fits
 from hessianlens.models.adapters.batches import SPANS, as_batches, targets_of
 from hessianlens.models.adapters.decoders import NOTE, with_decoder_inputs
 from hessianlens.models.adapters.heads import decodes, head_kind, no_own_loss
+from hessianlens.models.adapters.long_attention import KERNELS, LONG, LongAttention
 from hessianlens.models.adapters.losses import StatedLoss, callable_loss, named_loss
 from hessianlens.models.adapters.outputs import call, checked_call, counted_call, wants_targets
-from hessianlens.models.adapters.scope import (
-    differentiable_twice,
-    fused_attention,
-    is_compiled,
-    uses_scaled_dot_product,
-)
+from hessianlens.models.adapters.scope import attention_notes, differentiable_twice, is_compiled, stand_in
 from hessianlens.models.adapters.tokens import check_ids
 from hessianlens.models.adapters.torch_losses import recognised, torch_loss
 from hessianlens.models.adapters.weights import check_weights
 from hessianlens.models.adapters.wrappers import unwrapped
 from hessianlens.models.discovery import discover
-from hessianlens.problems import Batch, Problem, move
+from hessianlens.problems import Batch, Problem, move, tensors
 
 LossLike = str | Callable[[Tensor, Batch], Tensor] | None
 
@@ -45,6 +42,7 @@ def problem(
     device: torch.device | str | None = None,
     micro_batch: int | None = None,
     heads: bool = False,
+    attention: str = "auto",
     check: bool = True,
     verify: bool = True,
 ) -> Problem:
@@ -67,10 +65,14 @@ def problem(
         dtype: Precision of the derivatives, float32 or float64; default: the widest of the model's, at least float32.
         device: Where they are computed; default: where the model is.
         micro_batch: Largest number of sequences differentiated at once.
-        heads: Also name every head's own part of q, k, v and o.
+        heads: Whether every head's part of q, k, v and o is among the blocks; asked for by name, it always is.
+        attention: How PyTorch's fused attention, which has no second derivative, is replaced: "math" by its plain
+            kernel, which keeps matrices of L x L numbers; "chunked" by `scaled_dot_product_attention` of this library,
+            which keeps none; "auto" by chunks where those matrices would be large.
         check: Run the first batch twice and compare, to catch randomness.
-        verify: With the first measurement, compare autograd's second derivatives to differences of the gradient on one
-            sequence, to catch modules that hide part of their derivative; costs a few gradients of it a layer.
+        verify: With the first measurement, compare autograd's second derivatives to differences of the gradient on an
+            excerpt of one sequence, to catch modules that hide part of their derivative; costs a few gradients of it a
+            layer.
 
     >>> layer = nn.Sequential(nn.Linear(3, 2))
     >>> p = problem(layer, (torch.zeros(4, 3), torch.tensor([0, 1, 1, 0])), "cross_entropy")
@@ -81,6 +83,7 @@ def problem(
         raise InputError(f"model: got {type(model).__name__}, expected a torch nn.Module.")
     check_flag("heads", heads)
     check_flag("check", check)
+    check_choice("attention", attention, KERNELS)
     model, looked_through = unwrapped(model)
     check_weights(model)
     batches, decoder_notes = _batches(model, data, micro_batch)
@@ -88,9 +91,12 @@ def problem(
     batches = [move(batch, target_dtype, target_device) for batch in batches]
     stated = _stated_loss(model, batches, loss, reduction)
     found = discover(model, heads=heads)
-    with differentiable_twice(model):
+    kernel, longest = ("math" if _short(batches) and attention == "auto" else attention), _longest(batches)
+    scope = partial(differentiable_twice, model, kernel, stand_in(model, kernel, longest))
+    with scope():
         with_targets = wants_targets(model, params, batches[0])
-    notes = (*looked_through, *found.notes, *_compiled_note(model), *_attention_note(model))
+    first = (*looked_through, *found.notes, *_compiled_note(model))
+    last = (*_weights_note(model, target_dtype), *_targets_note(model, with_targets), *decoder_notes)
     made = Problem(
         forward=partial(call, model, with_targets=with_targets),
         loss=stated.function,
@@ -98,18 +104,20 @@ def problem(
         blocks=found.blocks,
         data=batches,
         reduction=stated.reduction,
-        notes=(*notes, *_weights_note(model, target_dtype), *_targets_note(model, with_targets), *decoder_notes),
-        scope=partial(differentiable_twice, model),
+        notes=(*first, *attention_notes(model, kernel, longest, None), *last),
+        scope=scope,
         source=model,
         aliases=found.aliases,
+        parts=found.parts,
         verify=verify,
     )
     if check:
-        asked = _expect_deterministic(model, made, with_targets)
+        asked, met = _expect_deterministic(model, made, with_targets)
+        about_attention = attention_notes(model, kernel, longest, met)
         made = replace(
             made,
             forward=partial(call, model, with_targets=with_targets, halves=any(map(_is_half, asked))),
-            notes=(*made.notes, *_precision_note(asked, target_dtype)),
+            notes=(*first, *about_attention, *last, *_precision_note(asked, target_dtype)),
         )
         if _is_own(loss):
             _expect_own_loss(model, made)
@@ -182,15 +190,14 @@ def _compiled_note(model: nn.Module) -> tuple[str, ...]:
     return ("what torch.compile makes has no second derivative: the model runs as it is written",)
 
 
-def _attention_note(model: nn.Module) -> tuple[str, ...]:
-    fused = fused_attention(model)
-    if fused is not None:
-        return (
-            f"attention implementation {fused} has no second derivative: eager attention is used while differentiating",
-        )
-    if uses_scaled_dot_product(model):
-        return ("fused attention has no second derivative: the plain kernel is used while differentiating",)
-    return ()
+def _longest(batches: Sequence[Batch]) -> int:
+    """The longest axis behind that of the sequences: no less than how many tokens one has, where tokens go in."""
+    return max((size for batch in batches for tensor in tensors(batch) for size in tensor.shape[1:]), default=0)
+
+
+def _short(batches: Sequence[Batch]) -> bool:
+    """Whether no sequence holds so many numbers that attention among them could be long."""
+    return all(math.prod(tensor.shape[1:]) < LONG for batch in batches for tensor in tensors(batch))
 
 
 def _targets_note(model: nn.Module, with_targets: bool) -> tuple[str, ...]:
@@ -222,9 +229,11 @@ def _names(dtypes: Iterable[torch.dtype]) -> str:
     return " and ".join(sorted(str(dtype).removeprefix("torch.") for dtype in dtypes))
 
 
-def _expect_deterministic(model: nn.Module, made: Problem, with_targets: bool) -> frozenset[torch.dtype]:
-    """Two runs of the first batch agree and are finite; gives the narrower dtypes that the model asked for."""
-    with made.scope(), torch.no_grad():
+def _expect_deterministic(
+    model: nn.Module, made: Problem, with_targets: bool
+) -> tuple[frozenset[torch.dtype], LongAttention]:
+    """Two runs of the first batch agree and are finite; gives narrower dtypes that were asked for, and attention."""
+    with made.scope() as met, torch.no_grad():
         first = checked_call(model, made.params, made.data[0], with_targets)
         again, asked = counted_call(model, made.params, made.data[0], with_targets)
     expect(
@@ -238,7 +247,8 @@ def _expect_deterministic(model: nn.Module, made: Problem, with_targets: bool) -
         )
     value = made.loss(first, made.data[0])
     expect(bool(torch.isfinite(value)), f"loss: got {float(value)} on the first batch, expected a finite number.")
-    return asked
+    assert isinstance(met, LongAttention)
+    return asked, met
 
 
 def _own_loss(model: nn.Module, params: Mapping[str, Tensor], batch: Mapping[str, object]) -> object:

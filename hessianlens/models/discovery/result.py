@@ -63,14 +63,27 @@ class Discovery:
         [('layer0.attn.k.head0', slice(8, 12, None)), ('layer0.attn.k.head1', slice(12, 16, None))]
         """
         name = self._attention_block(layer, role)
-        whole = self.block(name)
+        self.block(name)
+        found = self._split(name)
+        if found is None:
+            attention, _, _ = name.removesuffix(".bias").rpartition(".")
+            headless = attention.endswith((".attn", ".cross")) and attention not in self.layouts
+            why = "the model does not state its number of heads" if headless else "it has no parts by head"
+            raise InputError(f"{name}: cannot be split by head, since {why}.")
+        return found
+
+    @property
+    def parts(self) -> dict[str, list[Block]]:
+        """The parts of every block that has heads, by its name."""
+        found = {name: self._split(name) for name in self.head_axes}
+        return {name: parts for name, parts in found.items() if parts is not None}
+
+    def _split(self, name: str) -> list[Block] | None:
         attention, _, short = name.removesuffix(".bias").rpartition(".")
         layout, axis = self.layouts.get(attention), self.head_axes.get(name)
         if layout is None or axis is None:
-            headless = attention.endswith((".attn", ".cross")) and layout is None
-            why = "the model does not state its number of heads" if headless else "it has no parts by head"
-            raise InputError(f"{name}: cannot be split by head, since {why}.")
-        return split_heads(whole, axis, layout.count(short))
+            return None
+        return split_heads(self.blocks[name], axis, layout.count(short))
 
     def _attention_block(self, layer: int | str, role: str) -> str:
         """The name of a block of an attention, that of its first owner if it is shared."""

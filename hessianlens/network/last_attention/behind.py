@@ -20,9 +20,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hessianlens.attention.layer import AttentionHead, MultiHeadAttention
+from hessianlens.attention.layer import MultiHeadAttention
 from hessianlens.derivatives.graph import expect_twice_differentiable, refusals_of
-from hessianlens.errors import expect
 from hessianlens.losses import LossDerivatives, TokenCurvature, UncoupledCurvature
 from hessianlens.losses.curvature import FactoredTokenCurvature
 from hessianlens.network.recognition import drawn_like
@@ -48,19 +47,18 @@ class PositionDerivatives:
     head: Tensor | None
     positions: Tensor
 
+    def seen_by(self, part: str) -> tuple[LossDerivatives, str]:
+        """What a part of the network's Hessian sees as the loss of the layer, and the layer's part that it then is.
 
-@dataclass(frozen=True, eq=False)
-class InNetworkHessian:
-    """The blocks of a network's last attention layer: Gauss-Newton, functional and full, each a grid."""
-
-    ggn: BlockGrid
-    functional: BlockGrid
-    full: BlockGrid
-
-    def part(self, name: str) -> BlockGrid:
-        """A grid by name."""
-        grid = {"ggn": self.ggn, "functional": self.functional, "full": self.full}[name]
-        return grid
+        Args:
+            part: "full", "ggn" or "functional".
+        """
+        if part == "ggn":
+            return LossDerivatives(self.gradient, self.ggn), "outer"
+        if self.head is None:
+            return LossDerivatives(self.gradient, self.ggn), part
+        curvature = self.head if part == "functional" else token_matrices(self.ggn) + self.head
+        return LossDerivatives(self.gradient, TokenCurvature(curvature)), "full"
 
 
 def position_derivatives(
@@ -167,32 +165,33 @@ def _second(pulled: Tensor, point: Tensor, tangent: Tensor) -> Tensor:
     return torch.zeros_like(point) if found is None else found
 
 
-def in_network_hessian(
-    layer: AttentionHead | MultiHeadAttention, X: Tensor, derivatives: PositionDerivatives
-) -> InNetworkHessian:
-    """The exact blocks of the last attention layer of a network.
+class InNetworkHessian:
+    """The Hessian of the last attention layer of a network, as that of a layer with what lies behind it for a loss.
 
     Args:
         layer: The layer with the network's weights; its output is the F at which `derivatives` were taken.
         X: Tokens that enter it, (B, L, d).
-        derivatives: From `position_derivatives`.
+        derivatives: Of what lies behind it.
     """
-    expect(
-        len(derivatives.gradient) == len(X) and int(derivatives.positions.max()) < X.shape[1],
-        f"derivatives: taken at {len(derivatives.gradient)} sequences, positions {derivatives.positions.tolist()}; "
-        f"expected positions of the {len(X)} sequences of {X.shape[1]} tokens of X.",
-    )
-    positions, head, ggn = derivatives.positions, derivatives.head, derivatives.ggn
-    g = derivatives.gradient
 
-    def at(gradient: Tensor, curvature: UncoupledCurvature) -> AttentionHessian:
-        return hessian_at(layer, X, positions, LossDerivatives(gradient, curvature))
+    def __init__(self, layer: MultiHeadAttention, X: Tensor, derivatives: PositionDerivatives) -> None:
+        self._derivatives = derivatives
+        loss, _ = derivatives.seen_by("ggn")
+        self._first = hessian_at(layer, X, derivatives.positions, loss)
+        self._parts: dict[str, tuple[AttentionHessian, str]] = {"ggn": (self._first, "outer")}
 
-    if head is None:
-        alone = at(g, ggn)
-        return InNetworkHessian(alone.outer, alone.functional, alone.full)
-    full = at(g, TokenCurvature(token_matrices(ggn) + head)).full
-    return InNetworkHessian(at(torch.zeros_like(g), ggn).outer, at(g, TokenCurvature(head)).full, full)
+    def seen_by(self, part: str) -> tuple[AttentionHessian, str]:
+        """The layer as a part of the network's Hessian sees it, and the layer's part that it then is; made once."""
+        if part not in self._parts:
+            loss, own = self._derivatives.seen_by(part)
+            alone = self._derivatives.head is None
+            self._parts[part] = (self._first if alone else self._first.with_loss(loss)), own
+        return self._parts[part]
+
+    def part(self, name: str) -> BlockGrid:
+        """The blocks of "full", "ggn" or "functional"."""
+        layer, own = self.seen_by(name)
+        return layer.part(own)
 
 
 def token_matrices(curvature: UncoupledCurvature) -> Tensor:

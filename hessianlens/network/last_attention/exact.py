@@ -8,24 +8,25 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 
-import torch
 from torch import Tensor
 
+from hessianlens.attention.activations import as_activation
+from hessianlens.attention.rotary import RotaryAttention
 from hessianlens.models.adapters.scope import differentiable_twice
 from hessianlens.models.transformer import Transformer
 from hessianlens.network.last_attention.behind import (
     InNetworkHessian,
     PositionDerivatives,
-    in_network_hessian,
     position_curvature,
     position_derivatives,
 )
 from hessianlens.network.last_attention.many_heads_norms import HeadNorms
 from hessianlens.network.last_attention.one_head_norms import part_norms
+from hessianlens.network.last_attention.products import Part, piece_grid
 from hessianlens.network.linear_maps import LinearMaps, Plan
 from hessianlens.network.rehearsal import forward_sizes, sequences_of
 from hessianlens.network.sites import AttentionSite, find_site, frozen_copy
-from hessianlens.operators import ArrangedGrid, BlockGrid, StructuredOperator, TokenSum
+from hessianlens.operators import ArrangedGrid, BlockGrid, StructuredOperator
 from hessianlens.problems import Block, Problem
 
 CLOSED_FORM = {"q": "Q", "k": "K", "v": "O", "o": "U"}
@@ -51,6 +52,11 @@ class ExactAttention:
     prefix: str
 
     @property
+    def known(self) -> bool:
+        """Whether what lies behind the layer has been looked at."""
+        return "derivatives" in vars(self)
+
+    @property
     def single_head(self) -> bool:
         """Whether the layer has one head."""
         return len(self.sites[0].layer.heads) == 1
@@ -63,6 +69,14 @@ class ExactAttention:
         """The projection, q, k, v or o, that a block of this layer belongs to."""
         params = self.problem.params
         return next((n for n, own in self.sites[0].projections.items() if own.pieces(block, params)), None)
+
+    def is_flat(self, block: Block) -> bool:
+        """Whether nothing depends on a block: the same vector is added to all keys, and no row of weights sees it."""
+        if self._role(block) != "k" or not self._is_bias("k", block):
+            return False
+        heads = [head for site in self.sites for head in site.layer.heads]
+        turned = any(isinstance(head, RotaryAttention) for head in heads)
+        return not turned and all(as_activation(head.activation).shift_invariant for head in heads)
 
     def is_output(self, block: Block) -> bool:
         """Whether a block belongs to the output projection."""
@@ -112,13 +126,15 @@ class ExactAttention:
         return tuple(found)
 
     @cached_property
-    def _hessians(self) -> tuple[InNetworkHessian, ...]:
+    def hessians(self) -> tuple[InNetworkHessian, ...]:
+        """The layer with what lies behind it, at each batch."""
         pairs = zip(self.sites, self.derivatives, strict=True)
-        return tuple(in_network_hessian(site.layer, site.tokens, found) for site, found in pairs)
+        return tuple(InNetworkHessian(site.layer, site.tokens, found) for site, found in pairs)
 
     def operator(self, part: str, row: Block, column: Block) -> StructuredOperator:
         """The exact matrix between two blocks; `part` is "full", "ggn" or "functional"."""
-        grids = [self._grid(hessian.part(part), row, column) for hessian in self._hessians]
+        rows, columns = self._parts(row), self._parts(column)
+        grids = [piece_grid(hessian.part(part), rows, columns) for hessian in self.hessians]
         total = grids[0]
         for grid in grids[1:]:
             both = total + grid
@@ -157,32 +173,20 @@ class ExactAttention:
         (site,), (derivatives,) = self.sites, self.derivatives
         return HeadNorms(site.layer, site.tokens, derivatives)
 
-    def _grid(self, grid: BlockGrid, row: Block, column: Block) -> BlockGrid:
-        """The closed form's blocks of all heads, restricted to weights or biases.
-
-        The block of a key or value head that several heads share is the sum over those heads.
-        """
-        shapes: dict[str, dict[Hashable, tuple[int, int]]] = {}
-        slices: dict[str, slice] = {}
-        sharing: dict[Hashable, list[tuple[str, int]]] = {}
-        for block in (row, column):
-            role = self._role(block)
-            assert role is not None
-            projection, name = self.sites[0].projections[role], CLOSED_FORM[role]
-            pieces = projection.pieces(block, self.problem.params)
-            assert pieces is not None
-            sharing |= {(name, piece): [(name, h) for h in projection.sharing(piece)] for piece in pieces}
-            cut = self._cut(block)(torch.zeros(block.shape))
-            shapes[block.name] = {(name, k): (p.shape[0], p.shape[1]) for k, p in zip(pieces, cut, strict=True)}
-            slices[block.name] = self.rows(role, self._is_bias(role, block))
-
-        def build(r: Hashable, c: Hashable) -> TokenSum:
-            found = _sum([grid.block(x, y) for x in sharing[r] for y in sharing[c]])
-            return found.restricted((slices[row.name], slice(None)), (slices[column.name], slice(None)))
-
-        return BlockGrid(
-            shapes[row.name], shapes[column.name], build, grid.dtype, grid.device, symmetric=row.name == column.name
-        )
+    def _parts(self, block: Block) -> dict[Hashable, Part]:
+        """Where the heads of a block lie in the layer, by block and piece."""
+        role = self._role(block)
+        assert role is not None
+        projection, name = self.sites[0].projections[role], CLOSED_FORM[role]
+        pieces = projection.pieces(block, self.problem.params)
+        assert pieces is not None
+        rows, weights = self.rows(role, self._is_bias(role, block)), self.sites[0].layer.parameters
+        found: dict[Hashable, Part] = {}
+        for piece in pieces:
+            heads = tuple((name, h) for h in projection.sharing(piece))
+            height, width = weights[heads[0]].shape
+            found[block.name, piece] = Part(heads, rows, (height, width))
+        return found
 
     def rows(self, name: str, bias: bool) -> slice:
         """Rows of an extended weight that are the weight, or the bias."""
@@ -205,16 +209,6 @@ def output_plan(maps: LinearMaps, site: AttentionSite) -> Plan | str:
     if isinstance(plan, Plan) and max(rows.members for rows, _ in plan.groups) > 1:
         return "what lies behind it mixes positions"
     return plan
-
-
-def _sum(blocks: Sequence[StructuredOperator]) -> TokenSum:
-    total = blocks[0]
-    for block in blocks[1:]:
-        both = total + block
-        assert isinstance(both, TokenSum)
-        total = both
-    assert isinstance(total, TokenSum)
-    return total
 
 
 def exact_attention(problem: Problem, maps: LinearMaps | None = None) -> ExactAttention | str:

@@ -8,14 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from hessianlens.attention.layer import MultiHeadAttention
-from hessianlens.losses import LossDerivatives, TokenCurvature, UncoupledCurvature
-from hessianlens.network.last_attention.behind import PositionDerivatives, token_matrices
 from hessianlens.network.last_attention.exact import CLOSED_FORM, ExactAttention
 from hessianlens.problems import Block
 from hessianlens.sketching import MatrixSampler, Sampler, Ways, measured
 from hessianlens.spectra import Estimate
-from hessianlens.theory.hessian import AttentionHessian, hessian_at
+from hessianlens.theory.hessian import AttentionHessian
 from hessianlens.theory.sketch import SeveralBlocks, Unfolding
 
 Found = dict[str, Estimate]
@@ -33,7 +30,6 @@ class SketchedAttention:
 
     def __init__(self, source: ExactAttention, seed: int, told: Told) -> None:
         self._source, self._seed, self._told = source, seed, told
-        self._hessians: dict[str, tuple[AttentionHessian, str]] = {}
 
     def norms(self, block: Block, parts: Sequence[str], method: str, rtol: float) -> tuple[Found, str]:
         """Norms of parts of a diagonal block, and why they were found in this way.
@@ -131,21 +127,4 @@ class SketchedAttention:
 
     def _hessian(self, part: str) -> tuple[AttentionHessian, str]:
         """The layer with what lies behind it, and which of its parts is meant."""
-        if part not in self._hessians:
-            (site,), (behind,) = self._source.sites[:1], self._source.derivatives[:1]
-            curvature, own = _behind(behind, part)
-            layer: MultiHeadAttention = site.layer
-            derivatives = LossDerivatives(behind.gradient, curvature)
-            self._hessians[part] = hessian_at(layer, site.tokens, behind.positions, derivatives), own
-        return self._hessians[part]
-
-
-def _behind(found: PositionDerivatives, part: str) -> tuple[UncoupledCurvature, str]:
-    """The curvature that a part of the network's Hessian sees, and the part of the layer's that it is."""
-    if part == "ggn":
-        return found.ggn, "outer"
-    if found.head is None:
-        return found.ggn, part
-    if part == "functional":
-        return TokenCurvature(found.head), "full"
-    return TokenCurvature(token_matrices(found.ggn) + found.head), "full"
+        return self._source.hessians[0].seen_by(part)

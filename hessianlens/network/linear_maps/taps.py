@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn import functional as nnf
 from torch.overrides import TorchFunctionMode
 
+from hessianlens.network.linear_maps.letters import as_product
 from hessianlens.network.linear_maps.uses import Kind, Record, Use
 
 
@@ -201,7 +202,7 @@ class Taps(TorchFunctionMode):
     def _einsum(self, func: Callable[..., Any], equation: Any, *operands: Any, **named: Any) -> Any:
         """``a, W -> z`` by letters, as a product of two matrices."""
         flat = operands[0] if len(operands) == 1 and isinstance(operands[0], list | tuple) else operands
-        found = _as_product(equation, [self._seen(x) is not None for x in flat]) if not named else None
+        found = as_product(equation, [self._seen(x) is not None for x in flat]) if not named else None
         if found is None:
             return self._other(func, (equation, *flat), named)
         a, W = (flat[1], flat[0]) if self._seen(flat[0]) is not None else flat
@@ -252,27 +253,6 @@ class Taps(TorchFunctionMode):
             self._cuts[id(z)] = site
             self._kept.append(z)
         return z + self._deltas[site] if site in self._deltas else z
-
-
-def _as_product(equation: object, watched: list[bool]) -> tuple[str, str, str, str] | None:
-    """Letters of ``a`` and W, those that are summed, and those that come out; None if it is no plain product of two.
-
-    >>> _as_product("bld,hde->bhle", [False, True])
-    ('bld', 'hde', 'd', 'bhle')
-    >>> _as_product("bld,bde->ble", [False, True]) is None
-    True
-    """
-    if not isinstance(equation, str) or "..." in equation or watched.count(True) != 1 or len(watched) != 2:
-        return None
-    given, arrow, out = equation.replace(" ", "").partition("->")
-    first, comma, second = given.partition(",")
-    if not arrow or not comma or any(len(set(letters)) != len(letters) for letters in (first, second, out)):
-        return None
-    a, W = (second, first) if watched[0] else (first, second)
-    summed = "".join(x for x in W if x in a)
-    rest = [x for x in a + W if x not in summed]
-    plain = bool(summed) and not set(summed) & set(out) and sorted(rest) == sorted(out)
-    return (a, W, summed, out) if plain and len(W) > len(summed) else None
 
 
 _LINEAR = nnf.linear

@@ -14,7 +14,7 @@ from hessianlens.lab.claims.activations import named
 from hessianlens.lab.claims.check import Check, at_least, at_most, close
 from hessianlens.lab.claims.definition import claim
 from hessianlens.lab.claims.draws import seeds
-from hessianlens.lab.claims.figures import largest, mean_interval, negative_mass
+from hessianlens.lab.claims.figures import largest, negative_mass
 from hessianlens.lab.claims.finding import Curves, Finding
 from hessianlens.lab.claims.networks import (
     HISTOGRAM,
@@ -26,7 +26,7 @@ from hessianlens.lab.claims.networks import (
     over_seeds,
     with_attention,
 )
-from hessianlens.lab.experiments.common.means import geometric_mean
+from hessianlens.lab.experiments.common.means import geometric_mean, mean_interval
 from hessianlens.theory import predicted_growth
 
 REPEATS = 5

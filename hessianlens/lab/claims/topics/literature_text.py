@@ -45,6 +45,3 @@ def all_blocks_derived() -> Finding:
         example=f"three weight matrices have {blocks} distinct blocks; printed are "
         f"{', '.join(a + b for a, b in PRINTED)}.",
     )
-
-
-_TRAINING = "Only training runs can settle it, and the ledger measures at one point."

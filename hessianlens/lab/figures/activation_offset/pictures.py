@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -17,10 +18,13 @@ from hessianlens.lab.results.table import choices, numbers, select, short
 
 BLOCKS = {"value": (RED, "s", 0.22), "query": (BLUE, "o", 0.0), "key": (GREEN, "^", -0.22)}
 GROUPS = {
-    OFFSET: (RED, "s", "a(0) ≠ 0: a score of zero has weight"),
-    ZERO: (BLUE, "o", "a(0) = 0: a score of zero has none"),
+    OFFSET: (RED, "s"),
+    ZERO: (BLUE, "o"),
 }
-"""Colour, marker and heading of the kinds of activations that are compared."""
+"""Colour and marker of the kinds of activations that are compared."""
+
+SHORT = {"sigmoid_log_length": "sigmoid(t − log L)", "relu_normalised": "relu / sum", "row_sum": "linear / sum"}
+"""Names that fit beside an axis."""
 
 _HEADING, _GAP = 0.75, 0.35
 """Lines above and between the groups, in heights of a line."""
@@ -38,12 +42,17 @@ def draw_ratios(result: Result) -> Figure:
         for axes, place in zip(all_axes, places, strict=True):
             for name, y in heights.items():
                 if name in GROUPS:
-                    axes.text(0.02, y, GROUPS[name][2], color=GROUPS[name][0], transform=axes.get_yaxis_transform())
+                    _heading(axes, y, name)
                 else:
                     _ratio(axes, y, drawn[place, name], kind[name])
             _ratio_axes(axes, heights, ends)
             axes.set_title(PLACES.get(place, place))
     return figure
+
+
+def _heading(axes: Axes, y: float, kind: str) -> None:
+    style: Any = {"color": GROUPS[kind][0], "weight": "bold", "va": "center", "ha": "right"}
+    axes.annotate(kind, (0, y), (-4, 0), ("axes fraction", "data"), "offset points", annotation_clip=False, **style)
 
 
 def _heights(order: list[str], kind: Mapping[str, str]) -> dict[str, float]:
@@ -60,7 +69,7 @@ def _heights(order: list[str], kind: Mapping[str, str]) -> dict[str, float]:
 
 
 def _ratio(axes: Axes, y: float, found: np.ndarray, kind: str) -> None:
-    colour, marker, _ = GROUPS[kind]
+    colour, marker = GROUPS[kind]
     middle = geometric_mean(found)
     axes.plot([found.min(), found.max()], [y, y], color=colour, linewidth=1.6)
     axes.plot([middle], [y], marker, color=colour, markersize=7)
@@ -76,16 +85,20 @@ def _ratio(axes: Axes, y: float, found: np.ndarray, kind: str) -> None:
 
 
 def _ratio_axes(axes: Axes, heights: Mapping[str, float], ends: tuple[float, float]) -> None:
-    log_axis(axes, "x", most=7)
+    log_axis(axes, "x", most=6)
     low, high = ends
     axes.set_xlim(10 ** (low - 0.1 * (high - low)), 10 ** (high + 0.25 * (high - low)))
     axes.axvline(1, color=MUTED, linewidth=1, zorder=0)
     lines = {name: y for name, y in heights.items() if name not in GROUPS}
-    axes.set_yticks(list(lines.values()), [name.replace("_", " ") for name in lines])
+    axes.set_yticks(list(lines.values()), [_named(name) for name in lines])
     axes.set_ylim(max(heights.values()) + 0.7, min(heights.values()) - 0.7)
     axes.tick_params(axis="y", length=0)
     axes.grid(visible=False, axis="y")
     axes.set_xlabel("value block / query block (1: alike)")
+
+
+def _named(activation: str) -> str:
+    return SHORT.get(activation, activation)
 
 
 def draw_sizes(result: Result) -> Figure:
@@ -102,8 +115,8 @@ def draw_sizes(result: Result) -> Figure:
                         block,
                         numbers(select(result, place=place, activation=name, block=block, part="full"), "rms"),
                     )
-            log_axis(axes, "x", most=8)
-            axes.set_yticks(range(len(order)), [n.replace("_", " ") for n in order])
+            log_axis(axes, "x", most=5)
+            axes.set_yticks(range(len(order)), [_named(name) for name in order])
             axes.set_ylim(-0.6, len(order) - 0.4)
             axes.set_title(PLACES.get(place, place))
             axes.set_xlabel("root mean square entry (loss / weight²)")
@@ -125,7 +138,7 @@ CAPTIONS = {
     "larger the entries of the value block are than those of the query block (root mean squares): marks are geometric "
     "means over draws of the weights, bars reach from the smallest to the largest draw. Activations are grouped by "
     "a(0), the weight that a token gets whose score is zero; those that divide a row by its own sum have none and "
-    "are among the sizes below.",
+    "are among the sizes below. In “sigmoid(t − log L)” L is the length of the sequence.",
     "sizes": "The blocks behind these ratios: root mean square entry of each diagonal block; marks are geometric means "
     "over draws of the weights, bars reach from the smallest to the largest draw.",
 }

@@ -12,6 +12,7 @@ from hessianlens.lab.figures.depth_growth.findings import PREDICTED, DepthExpone
 from hessianlens.lab.plots.picture import Picture
 from hessianlens.lab.plots.style import BLUE, INK, MUTED, RED, log_axis, panels
 from hessianlens.lab.results import Result
+from hessianlens.lab.wording import raised
 
 STYLES = {"linear MLP": (BLUE, "o"), "linear attention": (RED, "s")}
 _LINES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)))
@@ -55,10 +56,10 @@ def _name_curves(axes: Axes, found: list[DepthExponent]) -> None:
         first = np.exp(np.log(one.series.values[:, [0, -1]]).mean(0))
         at = one.series.sigma[0], first[0] / first[1]
         if one.family != "linear MLP":
-            layers = f"{one.depth} attention layer{'s' if one.depth > 1 else ''}"
-            axes.annotate(f"{layers}: power {one.predicted}", at, (10, -4), color=colour, va="top", **place)
+            layers = f"{one.depth} layer{'s' if one.depth > 1 else ''}"
+            axes.annotate(f"{layers}: σ{raised(one.predicted)}", at, (6, -4), color=colour, va="top", **place)
         elif one.depth == 1:
-            axes.annotate(f"MLP, any depth: power {one.predicted}", at, (0, 7), color=colour, **place)
+            axes.annotate(f"MLPs: σ{raised(one.predicted)}", at, (0, 7), color=colour, **place)
     axes.margins(y=0.1)
 
 
@@ -72,8 +73,9 @@ def _powers(axes: Axes, found: list[DepthExponent]) -> None:
         # Fewer than two draws have no interval.
         ends = np.array([[one.slope.low, one.slope.high] for one in own], dtype=float)
         error = np.nan_to_num(np.abs(ends.T - middle))
-        style: Any = {"color": colour, "markersize": 7, "capsize": 4, "label": f"{family}, measured"}
-        axes.errorbar([one.depth for one in own], middle, error, fmt=marker, **style)
+        axes.errorbar([one.depth for one in own], middle, error, fmt="none", color=colour, capsize=4)
+        label = f"{family}, measured"
+        axes.plot([one.depth for one in own], middle, marker, color=colour, markersize=7, label=label)
         for one, value in zip(own, middle, strict=True):
             place: Any = {"textcoords": "offset points", "color": INK, "va": "top"}
             axes.annotate(f"{value:.1f}", (one.depth, value), (9, -4), **place)
@@ -91,11 +93,11 @@ def _powers(axes: Axes, found: list[DepthExponent]) -> None:
 
 
 CAPTION = (
-    "How the block of the last layer grows when the data are multiplied by σ: linear MLPs of {depths} layers (the "
-    "layer's own matrix) and as many chained linear attention layers without softmax, MLP and skip connections (query "
-    "matrix, outer product), both under the square loss. First, geometric means over {repeats} draws of weights and "
-    "data, each divided by its value at the right end; every attention layer uses its input three times, an MLP layer "
-    "once. Then the fitted powers with their 95 % interval, and 2 and 2 · 3ᴰ as counted (dashes)."
+    "How the block of the last layer grows when the data are multiplied by σ: linear MLPs of {depths} layers (blue, "
+    "the layer's own matrix) and as many chained linear attention layers without softmax, MLP and skip connections "
+    "(red, the query matrix, outer product), both under the square loss. First, geometric means over {repeats} draws "
+    "of weights and data, each divided by its value at the right end; every attention layer uses its input three "
+    "times, an MLP layer once. Then the fitted powers with their 95 % interval, and 2 and 2 · 3ᴰ as counted (dashes)."
 )
 
 

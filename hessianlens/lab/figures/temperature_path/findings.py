@@ -38,12 +38,13 @@ def tell(result: Result) -> list[str]:
     peak = int(query.argmax())
     with np.errstate(divide="ignore"):
         ratio = value / query
-    apart = min(ratio[0], ratio[-1]) > _APART * ratio.min()
-    verdict = (
-        "the two blocks part at both ends, where softmax has no slope or nothing to tell apart"
-        if apart
-        else "the two blocks do not part at both ends"
-    )
+    larger = {side: "value" if ratio[at] > 1 else "query" for side, at in _places(ratio).items()}
+    if larger["hot"] == larger["cold"] != larger["least"]:
+        verdict = f"the {larger['hot']} block is the larger one at both ends, the {larger['least']} block in between"
+    else:
+        verdict = (
+            f"the {larger['hot']} block is the larger one at the hot end, the {larger['cold']} block at the cold one"
+        )
     return [
         f"From temperature {short(hot[0])} to {short(hot[-1])} attention goes from {share[0]:.0%} to {share[-1]:.1%} "
         "of the uniform entropy, and the derivative of softmax (without its factor 1/t) falls to "
@@ -62,7 +63,11 @@ def _times(ratio: float) -> str:
     return short(float(ratio)) if ratio < _IMMENSE else f"more than {power_of_ten(np.log10(_IMMENSE))}"
 
 
-_APART, _IMMENSE = 10.0, 1e12
-"""Blocks part at an end if their ratio there is this many times the smallest one; larger ratios are told as a bound."""
+def _places(ratio: np.ndarray) -> dict[str, int]:
+    return {"hot": 0, "least": int(ratio.argmin()), "cold": len(ratio) - 1}
+
+
+_IMMENSE = 1e12
+"""Larger ratios are told as a bound."""
 
 FINDINGS = Findings(tell)

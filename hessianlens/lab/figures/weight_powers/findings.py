@@ -44,9 +44,10 @@ def powers(result: Result, where: str) -> list[Power]:
             for weight in WEIGHTS:
                 rows = select(result, where=where, part=part, block=block, weight=weight)
                 slopes = numbers(rows, "power")
+                mean, low, high = (float(f(slopes)) if slopes.size else None for f in (np.mean, np.min, np.max))
                 counted = rows[0]["counted"]
-                ends = (float(slopes.mean()), float(slopes.min()), float(slopes.max())) if slopes.size else (None,) * 3
-                found.append(Power(part, block, weight, *ends, None if counted is None else int(counted)))
+                expected = None if counted is None else int(counted)
+                found.append(Power(part, block, weight, mean, low, high, expected))
     return found
 
 

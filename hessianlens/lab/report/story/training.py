@@ -4,28 +4,35 @@ from __future__ import annotations
 
 from hessianlens.lab.claims.finding import Verdict
 from hessianlens.lab.claims.ledger import Ledger
+from hessianlens.lab.experiments.registry import STUDY
 from hessianlens.lab.report.story.chapter import Answer, Chapter, Results
 from hessianlens.lab.telling import findings_of
 from hessianlens.lab.wording import count
 
-PREFIX = "training"
+PREFIX = STUDY
 """Experiments that train have names that begin so."""
+
+TOPIC = "training"
+"""Of the claims about trained models."""
 
 
 def answer(results: Results, ledger: Ledger | None) -> Answer | None:
-    """The first finding of runs that trained; without any, that it is open, and how many claims wait for it."""
+    """The first finding of runs that trained; without any, what recorded studies decide of the claims."""
     trained = [result for name, result in results.items() if name.startswith(PREFIX)]
     told = [sentence for result in trained for sentence in findings_of(result).sentences(result)[:1]]
     if told:
         return Answer("open", "measured", told[0])
-    waiting = [entry for entry in ledger or () if entry.verdict is Verdict.NEEDS_TRAINING]
-    if not waiting:
+    asked = [entry for entry in ledger or () if entry.claim.topic == TOPIC]
+    if not asked:
         return None
+    waiting = sum(entry.verdict is Verdict.NEEDS_TRAINING for entry in asked)
+    failed = sum(entry.verdict is Verdict.FAILS for entry in asked)
+    held = len(asked) - waiting - failed
     return Answer(
         "open",
-        "open",
-        f"{count(len(waiting), 'claim')} about optimisers and trained models can only be settled by training; this run "
-        "measured curvature at points and gives them no verdict.",
+        "measured" if waiting < len(asked) else "open",
+        f"Of {count(len(asked), 'claim')} about optimisers and trained models, recorded studies of small models bear "
+        f"out {held}, contradict {failed} and leave {waiting} open.",
     )
 
 

@@ -1,0 +1,169 @@
+"""`hessianlens watch`: curvature along the saved checkpoints of a run."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hessianlens.cli import completion
+from hessianlens.cli.application import app
+from hessianlens.cli.endings import clear_endings
+from hessianlens.cli.options import AsJson
+from hessianlens.cli.status_line import waiting
+
+if TYPE_CHECKING:
+    from hessianlens.watching.checkpoints import CheckpointRun
+
+_EXAMPLES = """[bold]Examples[/bold]
+
+[cyan]hessianlens watch runs/checkpoint-* --data text.txt --html run.html[/cyan]
+
+[cyan]hessianlens watch runs/checkpoint-* --data batch.pt --blocks "layer*.attn.q" --store run.jsonl[/cyan]
+
+[cyan]hessianlens watch runs/checkpoint-* --quantities top,entropy --csv run.csv --json[/cyan]"""
+
+_COLUMNS = {
+    "probe_loss": "loss",
+    "top": "top eigenvalue",
+    "trace": "trace",
+    "norm": "|H|",
+    "negative_mass": "negative curvature",
+    "gradient": "gradient",
+    "weight": "weights",
+}
+
+
+@app.command(name="watch", epilog=_EXAMPLES)
+def watch_checkpoints(
+    checkpoints: Annotated[list[str], typer.Argument(help="Folders with saved models, each with its step.")],
+    data: Annotated[
+        Path | None, typer.Option(help=".pt, .npy, .jsonl or .txt; without it the data is random, and said to be.")
+    ] = None,
+    blocks: Annotated[
+        list[str] | None,
+        typer.Option(help="Also watch these one by one: name, glob or re: expression; may be repeated."),
+    ] = None,
+    quantities: Annotated[
+        str, typer.Option(help="What to measure, with commas between them.")
+    ] = "top,trace,norm,negative,gradient,weight,entropy",
+    store: Annotated[
+        Path | None, typer.Option(help="Every record goes to this file at once; what it holds is not measured again.")
+    ] = None,
+    html: Annotated[Path | None, typer.Option(help="Write a page with the timelines.")] = None,
+    csv: Annotated[Path | None, typer.Option(help="Write a table.")] = None,
+    probes: Annotated[int, typer.Option(help="Random vectors for trace, norm and negative share.")] = 4,
+    steps: Annotated[int, typer.Option(help="Steps of Lanczos from each of them.")] = 6,
+    tol: Annotated[float, typer.Option(help="Residual of largest eigenvalues over their size.")] = 0.05,
+    seed: Annotated[int, typer.Option(help="Draws random vectors and random data.")] = 0,
+    dtype: Annotated[str, typer.Option(help="float32 or float64.", autocompletion=completion.dtypes)] = "float32",
+    device: Annotated[str, typer.Option(help="Where to compute.")] = "cpu",
+    head: Annotated[
+        str, typer.Option(help="What the models predict; as for inspect.", autocompletion=completion.heads)
+    ] = "auto",
+    sequences: Annotated[int | None, typer.Option(help="Sequences to take from the data, or to draw.")] = None,
+    length: Annotated[int | None, typer.Option(help="Tokens of a sequence, at most.")] = None,
+    max_memory: Annotated[str | None, typer.Option(help="Such as 2GB: batches are cut to stay within it.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Measure the curvature of a model at every checkpoint of its training.
+
+    A row a checkpoint: the largest eigenvalue, trace and norm of the Hessian,
+    its negative part, and the sizes of gradient and weights.
+    With --store it goes on where it stopped, even after kill -9.
+    """
+    with clear_endings("what was measured is in the store, if one was named."):
+        from hessianlens.inspect.settings import Settings
+        from hessianlens.inspect.writable import check_writable
+        from hessianlens.watching.choices import check_quantities, make_effort
+        from hessianlens.watching.saved import find_checkpoints
+
+        for target, option in ((html, "html"), (csv, "csv")):
+            if target is not None:
+                check_writable(target, option)
+        found = find_checkpoints(checkpoints)
+        settings = Settings(
+            model=str(found[0].path),
+            data=data,
+            blocks=tuple(blocks or ()),
+            seed=seed,
+            dtype=dtype,
+            device=device,
+            max_memory=max_memory,
+            head=head,
+            sequences=sequences,
+            length=length,
+        )
+        asked = check_quantities([name.strip() for name in quantities.split(",") if name.strip()])
+        effort = make_effort(probes, steps, tol, seed=seed)
+        with waiting("Loading the libraries"):
+            from hessianlens.watching.checkpoints import CheckpointRun
+            from hessianlens.watching.store import RecordFile
+        run = CheckpointRun(found, settings, asked, effort, None if store is None else RecordFile(store))
+        _run(run)
+        if as_json:
+            records = [record.to_dict() for record in run.history]
+            typer.echo(json.dumps({"records": records, "caveats": _caveats(run)}, indent=2, allow_nan=False))
+        else:
+            _print(run)
+        if csv is not None:
+            run.history.to_csv(csv)
+        if html is not None:
+            run.history.page(html, f"{found[0].path.parent.name or found[0].path.name}, checkpoint by checkpoint")
+
+
+def _run(run: CheckpointRun) -> None:
+    """Every checkpoint under a bar on standard error."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (
+        TextColumn("{task.description:<28}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
+        task = bar.add_task("Starting", total=len(run.checkpoints))
+        for checkpoint, record in run.run():
+            bar.update(task, description=checkpoint.path.name, advance=0 if record is None else 1)
+
+
+def _caveats(run: CheckpointRun) -> list[str]:
+    return [] if run.first is None else list(run.first.caveats)
+
+
+def _print(run: CheckpointRun) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(width=None if sys.stdout.isatty() else 120, highlight=False)
+    measured = run.history.names().get("model", [])
+    shown = {name: title for name, title in _COLUMNS.items() if name in measured}
+    attention = [owner for owner, quantities in run.history.names().items() if "entropy_share" in quantities]
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for title in ("step", *shown.values(), *(["narrowest attention"] if attention else [])):
+        table.add_column(title, justify="right")
+    for record in run.history:
+        cells = [_cell(record.numbers.get("model", {}).get(name)) for name in shown]
+        if attention:
+            shares = {o: record.numbers[o]["entropy_share"].value for o in attention if o in record.numbers}
+            lowest = min(shares, key=lambda owner: shares[owner], default="")
+            cells.append(f"{shares[lowest]:.0%} {lowest.removesuffix('.attn')}" if lowest else "")
+        table.add_row(str(record.step), *cells)
+    console.print(table)
+    told = (
+        "narrowest attention: entropy over that of equal weights, in the layer where it is lowest." if attention else ""
+    )
+    drawn = _caveats(run)
+    limit = f"From {' and '.join(drawn)}: give --data for numbers that mean something." if drawn else ""
+    for line in filter(None, (told, limit)):
+        console.print(line, style="dim", soft_wrap=True)
+
+
+def _cell(reading: Any) -> str:
+    return "" if reading is None else f"{reading.value:.4g}"

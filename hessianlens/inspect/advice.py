@@ -1,0 +1,174 @@
+"""What measured numbers say about training: statements that each carry the number they rest on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from hessianlens.inspect.table import CurvatureTable, Row, listed, times
+from hessianlens.network.spreads import SATURATED, Spread
+
+ALIKE = 10.0
+"""Blocks whose scales differ by less than this factor can share a learning rate."""
+DOMINATED = 0.5
+"""A block with more than this share of all squared norms dominates."""
+NOISY = 0.01
+"""Share of a norm that may be rounding, above which it is said."""
+COLLAPSED = 0.1
+"""Attention with less than this share of the entropy of equal weights has collapsed."""
+
+
+@dataclass(frozen=True)
+class Statement:
+    """One thing that the numbers say.
+
+    Attributes:
+        kind: "scale", "vectors", "dominated", "noise", "flat", "entropy" or "saturated".
+        text: The statement, with its number and its reason.
+        value: The number.
+        blocks: What it is about.
+    """
+
+    kind: str
+    text: str
+    value: float
+    blocks: tuple[str, ...] = ()
+
+
+def told(statements: Sequence[Statement]) -> str:
+    """All statements as one text."""
+    return " ".join(statement.text for statement in statements)
+
+
+def table_statements(table: CurvatureTable) -> list[Statement]:
+    """What the norms say: first of the matrices, then of biases and gains, then what to be careful with.
+
+    >>> from hessianlens.spectra import Estimate
+    >>> sizes = {"q": 0.1, "v": 4.0, "o": 8.0}
+    >>> rows = [Row(name, (4, 4), {"full": Estimate.exactly(size)}) for name, size in sizes.items()]
+    >>> for statement in table_statements(CurvatureTable(tuple(rows), 3)):
+    ...     print(statement.kind, round(statement.value, 3), statement.blocks)
+    scale 80.0 ('o', 'q')
+    dominated 0.8 ('o',)
+    """
+    curved = [row for row in table.rows if row.name not in table.flat]
+    matrices = [row for row in curved if len(row.shape) > 1]
+    vectors = [row for row in curved if len(row.shape) < 2]
+    found = [_scale(table, matrices or vectors)]
+    if matrices and vectors:
+        found.append(_vectors(matrices, vectors))
+    found += [*_dominated(curved), *_noise(table, curved)]
+    if table.flat:
+        found.append(Statement("flat", f"Flat, up to rounding: {listed(table.flat)}.", 0.0, table.flat))
+    return found
+
+
+def _scale(table: CurvatureTable, rows: Sequence[Row]) -> Statement:
+    if len(rows) < 2:
+        return Statement("scale", "Fewer than two blocks with curvature: there is nothing to compare.", 1.0)
+    top, bottom = max(rows, key=lambda row: row.rms), min(rows, key=lambda row: row.rms)
+    factor = top.rms / bottom.rms
+    matrices = " matrices" if len(rows[0].shape) > 1 and any(len(row.shape) < 2 for row in table.rows) else " blocks"
+    if factor < ALIKE:
+        text = f"Well scaled: all{matrices} within a factor of {times(factor)}; one learning rate can serve them."
+        return Statement("scale", text, factor, (top.name, bottom.name))
+    middle = median(row.rms for row in rows)
+    scales = {row.name: row.rms / middle for row in rows}
+    far = [
+        _outliers(scales, "larger", lambda scale: scale <= 1 / math.sqrt(ALIKE), 1),
+        _outliers(scales, "smaller", lambda scale: scale >= math.sqrt(ALIKE), -1),
+    ]
+    give = ", and ".join(filter(None, far))
+    text = (
+        f"Badly scaled: {top.name} has {times(factor)} times the curvature of {bottom.name} (rms eigenvalues "
+        f"{top.rms:.2g} and {bottom.rms:.2g}). Give {give}, or use a method that rescales every block, such as Adam."
+    )
+    return Statement("scale", text, factor, (top.name, bottom.name))
+
+
+def _outliers(scales: Mapping[str, float], rate: str, far: Callable[[float], bool], order: int) -> str:
+    names = sorted((n for n, s in scales.items() if far(s)), key=lambda n: order * scales[n])
+    if not names:
+        return ""
+    first = f"{names[0]} ({times(scales[names[0]])} times the median)" + (
+        f" and {len(names) - 1} more like it their" if len(names) > 1 else " its"
+    )
+    return f"{first} own, {rate} learning rate"
+
+
+def _vectors(matrices: Sequence[Row], vectors: Sequence[Row]) -> Statement:
+    top = max(vectors, key=lambda row: row.rms)
+    middle = median(row.rms for row in matrices)
+    factor = top.rms / middle
+    text = (
+        f"Biases and gains of norms apart: the sharpest, {top.name}, has {times(factor)} times the curvature of the "
+        "median matrix."
+    )
+    return Statement("vectors", text, factor, (top.name,))
+
+
+def _dominated(rows: Sequence[Row]) -> list[Statement]:
+    total = sum(row.norm**2 for row in rows)
+    if len(rows) < 3 or not total:
+        return []
+    top = max(rows, key=lambda row: row.norm)
+    share = top.norm**2 / total
+    if share <= DOMINATED:
+        return []
+    text = (
+        f"Dominated: {top.name} alone holds {_percent(share)} of the squared norms of all blocks; what is measured of "
+        "the whole model is mostly this block."
+    )
+    return [Statement("dominated", text, share, (top.name,))]
+
+
+def _noise(table: CurvatureTable, rows: Sequence[Row]) -> list[Statement]:
+    """Products are rounded relative to the largest block; what is left of that in a small one may be its norm."""
+    largest = max((row.norm for row in rows), default=0.0)
+    noisy = [row for row in rows if table.eps * largest > NOISY * row.norm]
+    if not noisy:
+        return []
+    worst = min(noisy, key=lambda row: row.norm)
+    share = table.eps * largest / worst.norm
+    text = (
+        f"Near the floor of rounding: up to {_percent(share)} of the norm of {worst.name} may be rounding (unit "
+        f"{table.eps:.1g}, largest norm {largest:.2g}); of {listed([row.name for row in noisy])} more than "
+        f"{_percent(NOISY)}. Measure in float64."
+    )
+    return [Statement("noise", text, share, tuple(row.name for row in noisy))]
+
+
+def attention_statements(spreads: Mapping[str, Spread]) -> list[Statement]:
+    """What attention says: collapsed entropies and saturated rows, each of the worst layer.
+
+    >>> spreads = {"layer0": Spread(2.0, 1.8, 0.9, 0.0), "layer1": Spread(0.02, 0.0, 0.01, 0.9)}
+    >>> [statement.kind for statement in attention_statements(spreads)]
+    ['entropy', 'saturated']
+    """
+    found = []
+    collapsed = {name: spread for name, spread in spreads.items() if spread.share < COLLAPSED}
+    if collapsed:
+        name = min(collapsed, key=lambda n: collapsed[n].share)
+        spread = collapsed[name]
+        others = f" ({len(collapsed)} layers below {_percent(COLLAPSED)})" if len(collapsed) > 1 else ""
+        text = (
+            f"Entropy collapse: attention of {name} keeps {_percent(spread.share)} of the entropy of equal weights "
+            f"({spread.entropy:.2g} nats, lowest head {spread.lowest:.2g}){others}; such training tends to be "
+            "unstable. Lower the learning rate of its queries and keys, or normalise them."
+        )
+        found.append(Statement("entropy", text, spread.share, tuple(collapsed)))
+    name = max(spreads, key=lambda n: spreads[n].saturated, default="")
+    if name and spreads[name].saturated > DOMINATED:
+        share = spreads[name].saturated
+        text = (
+            f"Saturated softmax: {_percent(share)} of the rows of {name} put more than {_percent(SATURATED)} on one "
+            "token; the derivatives of its queries and keys all but vanish there."
+        )
+        found.append(Statement("saturated", text, share, (name,)))
+    return found
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"

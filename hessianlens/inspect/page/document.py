@@ -1,0 +1,84 @@
+"""The page of a model, put together."""
+
+from __future__ import annotations
+
+from hessianlens.inspect.closer.look import Closer
+from hessianlens.inspect.measured import Measured
+from hessianlens.inspect.page import sections
+from hessianlens.inspect.page.subject import Subject
+from hessianlens.showing import Code, Document, Section, Table
+from hessianlens.showing.document import Part
+from hessianlens.spectra.signs import inertia_of
+
+_WIDE = 0.5
+"""Relative half-width of an interval that a reader is warned of."""
+
+
+def model_page(subject: Subject, measured: Measured, closer: Closer) -> Document:
+    """Everything that is known, what matters first."""
+    table = closer.table
+    parts = [
+        _what(subject, measured),
+        sections.norms(table),
+        sections.against(closer),
+        sections.spectra(closer),
+        *sections.pairs(closer),
+        *sections.differences(closer),
+        *sections.attention(closer.attention, table),
+        _limits(subject, measured, closer),
+        Section("How to repeat it", [Code(subject.repeat)]),
+    ]
+    lead = f"{subject.model}, measured on {subject.data}."
+    return Document("Curvature of a model", lead, _short(subject, closer), parts)
+
+
+def _short(subject: Subject, closer: Closer) -> list[tuple[str, str]]:
+    found = [(matter.name, f"{matter.why[0].upper()}{matter.why[1:]}") for matter in closer.matters]
+    signs = {name: inertia_of(density) for name, density in closer.bending.densities.items()}
+    if signs:
+        name, worst = max(signs.items(), key=lambda item: item[1].mass.value)
+        told = (
+            f"{100 * worst.negative.value:.0f} % of the eigenvalues of {name} are negative and carry "
+            f"{100 * worst.mass.value:.1f} % of its curvature, the most among the blocks looked at."
+        )
+        found.append(("Negative curvature", told))
+    return [*found, ("What to do", subject.advice)]
+
+
+def _what(subject: Subject, measured: Measured) -> Section:
+    facts = [
+        ["Model", subject.model],
+        ["Data", subject.data],
+        ["Loss", subject.loss],
+        ["How", subject.how],
+        ["Done", measured.summary],
+        *(["Note", note] for note in subject.notes),
+    ]
+    return Section("What was measured", [Table(["", ""], facts)])
+
+
+def _limits(subject: Subject, measured: Measured, closer: Closer) -> Section:
+    """Warnings, and what was left out."""
+    norms = [(name, norm) for (name, _), norm in measured.norms.items() if norm.value]
+    wide = list(dict.fromkeys(name for name, norm in norms if norm.relative_width() > _WIDE))
+    few = list(dict.fromkeys(name for name, norm in norms if norm.few))
+    warnings: list[str] = [f"From {warning}." for warning in subject.warnings]
+    warnings += [f"Intervals wider than ±{_WIDE:.0%}: {_some(wide)}."] if wide else []
+    warnings += [f"From fewer than ten probes: {_some(few)}."] if few else []
+    if measured.dtype.itemsize < 8:
+        warnings.append("Measured in float32: norms below about 1e-5 of the largest may be rounding.")
+    loose = [name for name, ends in closer.bending.ends.items() if not ends.converged]
+    warnings += [f"Eigenvalues known only roughly: {_some(loose)}."] if loose else []
+    warnings += [f"Flat up to rounding: {_some(list(closer.table.flat))}."] if closer.table.flat else []
+    left = [f"Norms: {_some(list(measured.left_out))}."] if measured.left_out else []
+    left += list(closer.left_out)
+    told = warnings or ["Nothing limits what these numbers say but their intervals."]
+    parts: list[Part] = [
+        *told,
+        *([Table(["left out"], [[line] for line in left])] if left else ["Nothing was left out."]),
+    ]
+    return Section("Warnings, and what was left out", parts)
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")

@@ -1,0 +1,13 @@
+"""Losses by activation and task."""
+
+from __future__ import annotations
+
+from hessianlens.lab.plots.picture import Picture
+from hessianlens.lab.results import Result
+from hessianlens.lab.studies.activations.measure import EXPERIMENT
+from hessianlens.lab.trials.pictures.drawing import entropy_picture, study_pictures
+
+
+def draw_all(result: Result, _reference: object = None) -> list[Picture]:
+    """Differences, courses, tuning and entropies."""
+    return [*study_pictures(result, EXPERIMENT), entropy_picture(result)]

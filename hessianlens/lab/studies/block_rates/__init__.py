@@ -1,0 +1,1 @@
+"""One learning rate per block of the Hessian."""

@@ -1,0 +1,37 @@
+"""Which part of the gap to Adam the rates of blocks close."""
+
+from __future__ import annotations
+
+from hessianlens.lab.results import Result
+from hessianlens.lab.results.table import choices
+from hessianlens.lab.studies.block_rates.measure import ADAM, EXPERIMENT, MEASURED, SGD
+from hessianlens.lab.trials.findings.paired import difference
+from hessianlens.lab.trials.findings.reading import study_findings
+from hessianlens.lab.trials.measure import minus
+from hessianlens.lab.trials.measure.config import TASKS
+from hessianlens.lab.wording import percent
+
+
+def tell(result: Result) -> list[str]:
+    """The closed part, where there is a gap."""
+    sentences = []
+    for task in choices(result, "task"):
+        gap = difference(result, task, minus(SGD, ADAM))
+        closed = difference(result, task, minus(SGD, MEASURED))
+        if gap.seeds < 2 or closed.seeds < 2:
+            continue
+        if not gap.decided or gap.mean <= 0:
+            sentences.append(f"On {TASKS[task]}, Adam is not shown to be ahead of SGD, so there is no gap to close.")
+        elif not closed.decided:
+            sentences.append(f"On {TASKS[task]}, rates by curvature are not shown to close any of SGD's gap to Adam.")
+        elif closed.mean < 0:
+            sentences.append(
+                f"On {TASKS[task]}, rates by curvature make SGD worse, and close nothing of its gap to Adam."
+            )
+        else:
+            part = closed.mean / gap.mean
+            sentences.append(f"On {TASKS[task]}, rates by curvature close {percent(part)} of SGD's gap to Adam.")
+    return sentences
+
+
+FINDINGS = study_findings(EXPERIMENT, tell)

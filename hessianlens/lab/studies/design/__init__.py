@@ -1,0 +1,1 @@
+"""What attention's design does to the Hessian at initialisation."""

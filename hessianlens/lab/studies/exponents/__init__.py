@@ -1,0 +1,1 @@
+"""The exponents and block ratios of the paper, along training."""

@@ -1,0 +1,113 @@
+"""Powers and ratios before and after training."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from hessianlens.lab.results import Result
+from hessianlens.lab.results.table import choices, select, short
+from hessianlens.lab.studies.exponents.measure import EXPERIMENT
+from hessianlens.lab.trials.findings.paired import Interval, interval
+from hessianlens.lab.trials.findings.reading import study_findings
+from hessianlens.lab.trials.findings.sentences import signed
+from hessianlens.lab.trials.measure.config import TASKS
+from hessianlens.lab.wording import several
+
+SERIES = (("q", "ggn"), ("q", "functional"), ("v", "ggn"))
+NAMES = {("q", "ggn"): "outer query block", ("q", "functional"): "functional query block", ("v", "ggn"): "value block"}
+WITHIN = 0.1
+"""A power has survived if its mean is within this of what it was."""
+
+
+def looked_at(result: Result) -> list[int]:
+    """Numbers of steps at which curvature was measured."""
+    return sorted({int(str(row["step"])) for row in select(result, stage="growth")})
+
+
+def exponents(result: Result, task: str, arm: str, series: tuple[str, str], where: str, step: int) -> dict[int, float]:
+    """A power by seed, in the first layer."""
+    block, part = series
+    rows = select(
+        result, task=task, arm=arm, stage="growth", step=step, block=f"layer0.attn.{block}", part=part, range=where
+    )
+    return {int(str(row["seed"])): float(str(row["exponent"])) for row in rows if row["exponent"] is not None}
+
+
+def ratios(result: Result, task: str, arm: str, step: int) -> dict[int, float]:
+    """Logarithm of the value block's root mean square eigenvalue over the query block's, by seed."""
+    found: list[dict[int, float]] = []
+    for block in ("v", "q"):
+        rows = select(result, task=task, arm=arm, stage="curvature", step=step, block=f"layer0.attn.{block}")
+        found.append({int(str(row["seed"])): float(str(row["rms"])) for row in rows})
+    value, query = found
+    return {s: math.log(value[s] / query[s]) for s in value.keys() & query.keys() if value[s] > 0 and query[s] > 0}
+
+
+def change(before: Mapping[int, float], after: Mapping[int, float]) -> Interval:
+    """After minus before, seed by seed."""
+    return interval([after[seed] - before[seed] for seed in sorted(before.keys() & after.keys())])
+
+
+def tell(result: Result) -> list[str]:
+    """Which powers survived, and how the ratio moved."""
+    first, last = looked_at(result)[0], looked_at(result)[-1]
+    sentences = []
+    for task in choices(result, "task"):
+        for where, named in (("small", "in the limit of small embeddings"), ("here", "at the embeddings' own scale")):
+            told = []
+            for arm in choices(result, "arm"):
+                moved = []
+                for series in SERIES:
+                    before, after = (exponents(result, task, arm, series, where, step) for step in (first, last))
+                    if before and after:
+                        means = [interval(list(found.values())).mean for found in (before, after)]
+                        moved.append(f"{NAMES[series]} {means[0]:.2f} to {means[1]:.2f}")
+                told.append(f"{arm}: {', '.join(moved)}")
+            sentences.append(f"On {TASKS[task]}, powers {named}, before and after training: {'; '.join(told)}.")
+        moves = []
+        for arm in choices(result, "arm"):
+            before, after = (ratios(result, task, arm, step) for step in (first, last))
+            start, found = interval(list(before.values())), change(before, after)
+            if found.seeds > 1:
+                ends = f"[{signed(found.low)}, {signed(found.high)}]"
+                moves.append(f"{arm} from {short(math.exp(start.mean))}, log change {signed(found.mean)} {ends}")
+        if moves:
+            sentences.append(
+                f"On {TASKS[task]}, the value block's curvature over the query block's (root mean square eigenvalues): "
+                f"{'; '.join(moves)}."
+            )
+    survived = [arm for arm in choices(result, "arm") if _survives(result, arm, first, last)]
+    return [
+        f"All powers in the limit of small embeddings stay within {WITHIN} of what they were for "
+        f"{several(survived) if survived else 'no arm'}.",
+        *sentences,
+    ]
+
+
+def _survives(result: Result, arm: str, first: int, last: int) -> bool:
+    moves = []
+    for task in choices(result, "task"):
+        for series in SERIES:
+            before, after = (exponents(result, task, arm, series, "small", step) for step in (first, last))
+            if before and after:
+                moves.append(abs(change(before, after).mean))
+    return bool(moves) and max(moves) <= WITHIN
+
+
+def intervals(result: Result) -> Mapping[str, Interval]:
+    """Changes of powers and of ratios."""
+    first, last = looked_at(result)[0], looked_at(result)[-1]
+    found = {}
+    for task in choices(result, "task"):
+        for arm in choices(result, "arm"):
+            for series in SERIES:
+                for where in ("small", "here"):
+                    before, after = (exponents(result, task, arm, series, where, step) for step in (first, last))
+                    found[f"{task}: change of power, {arm}, {NAMES[series]}, {where}"] = change(before, after)
+            before, after = (ratios(result, task, arm, step) for step in (first, last))
+            found[f"{task}: log change of value over query, {arm}"] = change(before, after)
+    return found
+
+
+FINDINGS = study_findings(EXPERIMENT, tell, intervals)

@@ -1,0 +1,1 @@
+"""SGD with momentum against Adam, by attention activation and norm."""

@@ -1,0 +1,1 @@
+"""One query-key matrix or two, from the same function."""

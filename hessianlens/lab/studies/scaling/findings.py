@@ -1,0 +1,54 @@
+"""How much slower, how much worse, how much more peaked."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from hessianlens.lab.results import Result
+from hessianlens.lab.results.table import choices, short
+from hessianlens.lab.studies.scaling.measure import EXPERIMENT, SCALED, UNSCALED
+from hessianlens.lab.trials.findings.paired import Interval, by_seed, difference, interval, slowdown
+from hessianlens.lab.trials.findings.reading import study_findings
+from hessianlens.lab.trials.findings.sentences import compared
+from hessianlens.lab.trials.measure.config import TASKS
+
+
+def tell(result: Result) -> list[str]:
+    """Steps, perplexity and entropy, a sentence a task."""
+    sentences = []
+    for task in choices(result, "task"):
+        slow = slowdown(result, task, UNSCALED, SCALED)
+        worse = difference(result, task, EXPERIMENT.comparisons[0])
+        entropies = compared(
+            difference(result, task, EXPERIMENT.comparisons[0], "entropy"), "entropy", "unscaled minus scaled"
+        )
+        sentences.append(
+            f"On {TASKS[task]}, training without the factor takes {_ratio(slow)} times the steps to the loss that it "
+            f"ends with, and its perplexity ends at {_ratio(worse)} times that with the factor (95 % intervals over "
+            f"{worse.seeds} seeds); share of the largest possible entropy of attention at the end, {entropies}."
+        )
+    return sentences
+
+
+def _ratio(found: Interval) -> str:
+    """A mean logarithm and its interval, as a factor."""
+    if found.seeds < 2:
+        return "an unknown number of"
+    return f"{short(math.exp(found.mean))} [{short(math.exp(found.low))}, {short(math.exp(found.high))}]"
+
+
+def intervals(result: Result) -> Mapping[str, Interval]:
+    """Entropy before training, and the logarithm of its quotient at the end."""
+    found = {}
+    for task in choices(result, "task"):
+        for arm in (SCALED, UNSCALED):
+            start = by_seed(result, task, arm, "entropy", 0)
+            found[f"{task}: entropy of {arm} before training"] = interval(list(start.values()))
+        one, two = (by_seed(result, task, arm, "entropy") for arm in (UNSCALED, SCALED))
+        logs = [math.log(max(one[s], 1e-6) / max(two[s], 1e-6)) for s in sorted(one.keys() & two.keys())]
+        found[f"{task}: log ratio of entropies, unscaled over scaled"] = interval(logs)
+    return found
+
+
+FINDINGS = study_findings(EXPERIMENT, tell, intervals)

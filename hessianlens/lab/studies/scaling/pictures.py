@@ -1,0 +1,13 @@
+"""Losses, and the entropy of attention along training."""
+
+from __future__ import annotations
+
+from hessianlens.lab.plots.picture import Picture
+from hessianlens.lab.results import Result
+from hessianlens.lab.studies.scaling.measure import EXPERIMENT
+from hessianlens.lab.trials.pictures.drawing import entropy_picture, study_pictures
+
+
+def draw_all(result: Result, _reference: object = None) -> list[Picture]:
+    """Entropies first: the question is about them."""
+    return [entropy_picture(result), *study_pictures(result, EXPERIMENT)]

@@ -1,0 +1,1 @@
+"""A learned temperature per head."""

@@ -1,0 +1,1 @@
+"""What training studies share: arms and their trials, paired comparisons, drawings."""

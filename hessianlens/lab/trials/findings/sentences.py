@@ -1,0 +1,118 @@
+"""What paired comparisons say, in words: what the data support and no more."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from hessianlens.lab.results import Result
+from hessianlens.lab.results.table import choices, select, short
+from hessianlens.lab.trials.findings.paired import Interval, by_seed, difference, diverged, interval
+from hessianlens.lab.trials.measure import Comparison, Study
+from hessianlens.lab.trials.measure.config import TASKS
+from hessianlens.lab.wording import MINUS, count, several
+
+
+def signed(value: float) -> str:
+    """Three digits with a sign.
+
+    >>> signed(0.1234), signed(-2.0)
+    ('+0.123', '−2')
+    """
+    return f"{'+' if value >= 0 else MINUS}{short(abs(value))}"
+
+
+def told(found: Interval) -> str:
+    """A mean with its interval.
+
+    >>> told(Interval(0.5, 0.25, 0.75, 5, 0.3))
+    '+0.5 [+0.25, +0.75]'
+    """
+    if math.isnan(found.mean):
+        return "not measured"
+    if math.isnan(found.low):
+        return f"{signed(found.mean)} (one seed)"
+    return f"{signed(found.mean)} [{signed(found.low)}, {signed(found.high)}]"
+
+
+def compared(found: Interval, what: str, name: str) -> str:
+    """One comparison: what it found, or how large a difference it would have found.
+
+    >>> compared(Interval(-0.01, -0.05, 0.03, 5, 0.06), "loss", "a minus b")
+    'a minus b: no difference in loss found, −0.01 [−0.05, +0.03]; 5 seeds would have shown one of 0.06 ...'
+    """
+    if found.seeds < 2 or math.isnan(found.low):
+        return f"{name}: fewer than two seeds have a {what}, and nothing can be said"
+    if found.decided:
+        return f"{name}: {what} {told(found)} over {count(found.seeds, 'seed')}"
+    return (
+        f"{name}: no difference in {what} found, {told(found)}; {count(found.seeds, 'seed')} would have shown one of "
+        f"{short(found.detectable)} with probability 80 %"
+    )
+
+
+def level_sentences(result: Result) -> list[str]:
+    """The losses and accuracies of all arms, a sentence a task, and what diverged."""
+    sentences = []
+    for task in choices(result, "task"):
+        levels = []
+        for arm in choices(result, "arm"):
+            losses = interval(list(by_seed(result, task, arm).values()))
+            rights = list(by_seed(result, task, arm, "accuracy").values())
+            lost = diverged(result, task, arm)
+            gone = f"; {lost} of {lost + losses.seeds} diverged" if lost else ""
+            if not losses.seeds:
+                levels.append(f"{arm} all {lost} diverged")
+                continue
+            half = (losses.high - losses.low) / 2
+            levels.append(f"{arm} {short(losses.mean)} ± {short(half)} ({100 * sum(rights) / len(rights):.0f} %{gone})")
+        sentences.append(
+            f"On {TASKS[task]}, validation loss after {result.config['steps']} steps (and share "
+            f"{'of whole answers' if task == 'addition' else 'of tokens'} right): {'; '.join(levels)}."
+        )
+    return sentences
+
+
+def comparison_sentences(result: Result, comparisons: Sequence[Comparison], quantity: str = "loss") -> list[str]:
+    """Every comparison on every task."""
+    sentences = []
+    for task in choices(result, "task"):
+        parts = [compared(difference(result, task, one, quantity), quantity, one.name) for one in comparisons]
+        sentences.append(f"On {TASKS[task]}, paired over seeds: {'; '.join(parts)}.")
+    return sentences
+
+
+def caveats(result: Result) -> list[str]:
+    """What limits the comparisons: rates at the edge of the tuning range, runs that diverged, many comparisons."""
+    steps, found = result.config["steps"], []
+    edges = [row for row in select(result, stage="final", step=steps) if row["rate_at_edge"]]
+    named = list(dict.fromkeys(f"{row['arm']} ({row['task']})" for row in edges))
+    if named:
+        found.append(
+            f"The best learning rate lies at the edge of the tuning range for {several(named)}: more tuning might help "
+            "them, and the comparison may be unfair to them."
+        )
+    lost = [
+        f"{arm} ({task})"
+        for task in choices(result, "task")
+        for arm in choices(result, "arm")
+        if diverged(result, task, arm)
+    ]
+    if lost:
+        found.append(f"Runs that diverged are left out of means and differences, which favours {several(lost)}.")
+    found.append(
+        f"Models of {count(result.config['layers'], 'block')} and width {result.config['d_model']}, "
+        f"{result.config['steps']} steps, {result.config['seeds']} seeds; intervals are Student's at 95 % and not "
+        "adjusted for the number of comparisons."
+    )
+    return found
+
+
+def study_sentences(result: Result, study: Study, extra: Sequence[str] = ()) -> list[str]:
+    """All of it: what is special of a study first, then comparisons, levels and caveats."""
+    return [
+        *extra,
+        *comparison_sentences(result, study.comparisons),
+        *level_sentences(result),
+        *caveats(result),
+    ]

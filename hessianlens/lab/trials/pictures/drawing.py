@@ -1,0 +1,137 @@
+"""What every study draws: differences with intervals, courses of trainings, and how the learning rate was chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from hessianlens.lab.plots.picture import Picture
+from hessianlens.lab.plots.style import BLUE, GREEN, INK, MUTED, ORANGE, PURPLE, RED, SKY, log_axis, panels
+from hessianlens.lab.results import Result
+from hessianlens.lab.results.table import choices, numbers, select
+from hessianlens.lab.trials.findings.paired import by_seed, difference, interval
+from hessianlens.lab.trials.measure import Comparison, Study
+from hessianlens.lab.trials.measure.config import TASKS
+
+COLOURS = (BLUE, RED, GREEN, ORANGE, PURPLE, SKY)
+STYLES = ("-", (0, (4, 1.5)), (0, (1, 1)))
+QUANTITIES = {
+    "loss": "validation loss (nats)",
+    "accuracy": "share right",
+    "entropy": "entropy of attention / log keys",
+}
+
+
+def look_of(place: int) -> tuple[str, object]:
+    """Colour and line of an arm, by its place among the arms: colours repeat with another line."""
+    return COLOURS[place % len(COLOURS)], STYLES[place // len(COLOURS) % len(STYLES)]
+
+
+def draw_differences(result: Result, comparisons: Sequence[Comparison], quantity: str = "loss") -> Figure:
+    """Every comparison with its interval, a panel a task; filled marks leave out zero."""
+    tasks = choices(result, "task")
+    height = 1.3 + 0.34 * len(comparisons)
+    with panels(len(tasks), width=5.6 if len(tasks) == 1 else 4.2, height=height, sharey=True) as (figure, all_axes):
+        for axes, task in zip(all_axes, tasks, strict=True):
+            for y, comparison in enumerate(comparisons):
+                found = difference(result, task, comparison, quantity)
+                if found.seeds < 2:
+                    axes.text(0, y, "diverged", ha="center", va="center", color=MUTED)
+                    continue
+                fill = BLUE if found.decided else "white"
+                axes.plot([found.low, found.high], [y, y], color=BLUE, linewidth=2)
+                axes.plot([found.mean], [y], "o", color=BLUE, markerfacecolor=fill, markersize=7)
+            axes.axvline(0, color=INK, linewidth=1)
+            axes.set_yticks(range(len(comparisons)), [_broken(one.name) for one in comparisons])
+            axes.set_ylim(len(comparisons) - 0.5, -0.5)
+            axes.set_title(TASKS[task])
+            axes.set_xlabel("difference in loss (nats)" if quantity == "loss" else f"difference in {quantity}")
+    return figure
+
+
+def _broken(name: str) -> str:
+    return name.replace(" minus ", "\nminus ") if len(name) > 22 else name
+
+
+def draw_courses(result: Result, quantity: str = "loss", arms: Sequence[str] | None = None) -> Figure:
+    """A quantity along training: the mean over seeds, and its 95 % interval as a band."""
+    tasks, shown = choices(result, "task"), list(arms or choices(result, "arm"))
+    with panels(len(tasks), width=4.4, height=3.6) as (figure, all_axes):
+        for axes, task in zip(all_axes, tasks, strict=True):
+            for place, arm in enumerate(shown):
+                _course(axes, result, task, arm, quantity, place)
+            axes.set_title(TASKS[task])
+            axes.set_xlabel("steps")
+        all_axes[0].set_ylabel(QUANTITIES[quantity])
+        handles, labels = all_axes[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=3)
+    return figure
+
+
+def _course(axes: Axes, result: Result, task: str, arm: str, quantity: str, place: int) -> None:
+    steps = sorted({int(str(row["step"])) for row in select(result, task=task, arm=arm, stage="final")})
+    found = [interval(list(by_seed(result, task, arm, quantity, step).values())) for step in steps]
+    kept = [(step, one) for step, one in zip(steps, found, strict=True) if one.seeds > 1]
+    colour, style = look_of(place)
+    at = [step for step, _ in kept]
+    axes.fill_between(at, [o.low for _, o in kept], [o.high for _, o in kept], color=colour, alpha=0.15, linewidth=0)
+    axes.plot(at, [o.mean for _, o in kept], color=colour, linestyle=style, label=arm)  # type: ignore[arg-type]
+
+
+def draw_tuning(result: Result) -> Figure:
+    """The loss of the seeds that tune against the learning rate: mean and range; rates that diverged are left out."""
+    tasks, arms = choices(result, "task"), choices(result, "arm")
+    with panels(len(tasks), width=4.4, height=3.4) as (figure, all_axes):
+        for axes, task in zip(all_axes, tasks, strict=True):
+            for place, arm in enumerate(arms):
+                rows = [r for r in select(result, task=task, arm=arm, stage="tuning") if r["loss"] is not None]
+                rates = sorted({float(str(row["rate"])) for row in rows})
+                losses = [numbers([row for row in rows if row["rate"] == rate], "loss") for rate in rates]
+                colour, style = look_of(place)
+                means = [float(np.mean(found)) for found in losses]
+                axes.plot(rates, means, marker="o", markersize=4, color=colour, linestyle=style, label=arm)  # type: ignore[arg-type]
+                for rate, found in zip(rates, losses, strict=True):
+                    axes.plot([rate, rate], [found.min(), found.max()], color=colour, linewidth=1)
+            log_axis(axes, "x")
+            axes.set_title(TASKS[task])
+            axes.set_xlabel("learning rate")
+        all_axes[0].set_ylabel(QUANTITIES["loss"])
+        handles, labels = all_axes[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=3)
+    return figure
+
+
+def study_pictures(result: Result, study: Study) -> list[Picture]:
+    """What every study shows."""
+    return [
+        Picture(
+            "differences",
+            draw_differences(result, study.comparisons),
+            "Differences in validation loss at the end of training, paired over seeds, with Student's 95 % interval; "
+            "an open mark: the interval holds zero, and no difference was found.",
+        ),
+        Picture(
+            "courses",
+            draw_courses(result),
+            "Validation loss along training at the tuned learning rate: mean over seeds; bands are 95 % intervals.",
+        ),
+        Picture(
+            "tuning",
+            draw_tuning(result),
+            "How the learning rate was chosen: validation loss at the end of training of the seeds that tune; lines "
+            "join means, bars reach over the seeds. Rates at which all of them diverged are left out.",
+        ),
+    ]
+
+
+def entropy_picture(result: Result, arms: Sequence[str] | None = None) -> Picture:
+    """How spread out attention is, along training."""
+    return Picture(
+        "entropy",
+        draw_courses(result, "entropy", arms),
+        "Entropy of the rows of attention over its largest possible value, mean over rows, heads and layers: 1 is "
+        "uniform, 0 is one-hot. Weights that are no distribution are taken by their sizes. Bands are 95 % intervals.",
+    )

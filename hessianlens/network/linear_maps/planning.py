@@ -1,0 +1,138 @@
+"""How blocks are to be found: parameters as pieces of maps, and which positions must be taken together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property
+
+from hessianlens.errors import InputError
+from hessianlens.network.linear_maps.curvature import grouping_of
+from hessianlens.network.linear_maps.graphs import Graphs
+from hessianlens.network.linear_maps.grouping import Grouping, groupings
+from hessianlens.network.linear_maps.piece import Piece, piece_of
+from hessianlens.network.linear_maps.plan import PARTS_HELD, Plan, TooMany
+from hessianlens.network.linear_maps.tapped import recorded
+from hessianlens.network.linear_maps.uses import Kind, Record
+from hessianlens.network.rehearsal import sequences_of
+from hessianlens.problems import Block, Problem, layer_of
+
+
+class Planner:
+    """Plans for the blocks of a problem; nothing but a forward pass is run unless the sizes allow it.
+
+    Args:
+        problem: From `hessianlens.problem`.
+        graphs: Its graphs.
+    """
+
+    def __init__(self, problem: Problem, graphs: Graphs) -> None:
+        self.problem, self._graphs = problem, graphs
+        self._plans: dict[tuple[str, str], Plan | str] = {}
+        self._groupings: dict[tuple[object, ...], tuple[Grouping, Grouping] | None] = {}
+
+    def plan(self, row: Block, column: Block, most_products: float) -> Plan | str:
+        """How to find a block with no more than so many products; why not, in words, if it cannot be.
+
+        Nothing but a forward pass is run unless the sizes allow it.
+
+        Args:
+            row: Block of the rows.
+            column: Block of the columns.
+            most_products: The most products that it may take.
+        """
+        known = self._plans.get((row.name, column.name))
+        if known is None:
+            try:
+                known = self._planned(row, column, most_products)
+            except InputError as error:  # a step that cannot be differentiated twice; not every product needs it
+                known = f"at what its map puts out, {error}"
+            if not isinstance(known, TooMany):
+                self._plans[row.name, column.name] = known
+        if isinstance(known, Plan) and known.products > most_products:
+            return TooMany.products(known.products, most_products)
+        return known
+
+    def _planned(self, row: Block, column: Block, most_products: float) -> Plan | str:
+        if (least := min(row.shape)) > most_products:  # a map puts out no fewer features than the block has on an axis
+            return TooMany.products(least, most_products, "or more ")
+        rows, columns = self.pieces(row), self.pieces(column)
+        if isinstance(rows, str) or isinstance(columns, str):
+            return rows if isinstance(rows, str) else str(columns)
+        if rows[0].use.site > columns[0].use.site:
+            other = self.plan(column, row, most_products)
+            return other if isinstance(other, str) else replace(other, turned=True)
+        chosen: list[tuple[Grouping, Grouping]] = []
+        for number, (first, second) in enumerate(zip(rows, columns, strict=True)):
+            sequences = max(1, sequences_of(self.problem.data[number]))
+            options = [list(groupings(piece.use.outputs, sequences)) for piece in (first, second)]
+            if not self.may_act_alone(row) or not self.may_act_alone(column):
+                options = [[one for one in side if one.members > 1 or one.groups == sequences] for side in options]
+            affordable = [one for one in options[0] if one.members * len(first.features) <= most_products]
+            if not options[0]:
+                return "what it feeds does not split into the sequences of a batch"
+            if not affordable:
+                return TooMany.products(min(g.members for g in options[0]) * len(first.features), most_products)
+            found = self._grouping(number, (first, second), affordable, options[1])
+            if found is None:
+                if len(affordable) < len(options[0]):
+                    return TooMany.products(options[0][-1].members * len(first.features), most_products)
+                return "the loss couples sequences of a batch with each other"
+            chosen.append(found)
+        products = max(g.members * len(p.features) for (g, _), p in zip(chosen, rows, strict=True))
+        return Plan(tuple(rows), tuple(columns), tuple(chosen), products, self._bytes(rows, columns, chosen))
+
+    def _grouping(
+        self, number: int, pieces: tuple[Piece, Piece], rows: list[Grouping], columns: list[Grouping]
+    ) -> tuple[Grouping, Grouping] | None:
+        """The finest groups that are not coupled; the same for a weight and its bias."""
+        sides = tuple((piece.use.site, tuple(piece.features.tolist())) for piece in pieces)
+        moving = () if pieces[0].use.site == pieces[1].use.site else (pieces[1].use.parameter,)
+        key = (number, *sides, moving, tuple(rows), tuple(columns))
+        if key not in self._groupings:
+            self._groupings[key] = grouping_of(self._graphs.taps(number, pieces), *pieces, rows, columns)
+        return self._groupings[key]
+
+    def may_act_alone(self, block: Block) -> bool:
+        """Attention couples what comes before it, so that only the last layer is worth a trial."""
+        layer, attention = layer_of(block.name), [name for name in self.problem.blocks if ".attn." in name]
+        if layer is None or not attention:
+            return True
+        stack = layer.rstrip("0123456789")
+        same = [own for own in map(layer_of, attention) if own is not None and own.startswith(stack)]
+        return all(int(layer[len(stack) :]) >= int(own[len(stack) :]) for own in same)
+
+    def _bytes(
+        self, rows: Sequence[Piece], columns: Sequence[Piece], chosen: Sequence[tuple[Grouping, Grouping]]
+    ) -> int:
+        total = 0
+        for row, column, (first, second) in zip(rows, columns, chosen, strict=True):
+            pairs = first.groups * first.members * second.members
+            width = PARTS_HELD * len(column.features) + (len(column.inputs) if row.use.site != column.use.site else 0)
+            total += pairs * len(row.features) * width
+        return total * self.problem.dtype.itemsize
+
+    @cached_property
+    def records(self) -> list[Record]:
+        """How parameters enter, at each batch."""
+        return [recorded(self.problem, batch) for batch in self.problem.data]
+
+    def pieces(self, block: Block) -> list[Piece] | str:
+        """A block as a piece of its map, at each batch; why it is none, in words."""
+        pieces = []
+        for record in self.records:
+            use = record.only_use(block.parameter)
+            if isinstance(use, str):
+                return use
+            if len(use.outputs) < 2:
+                return "it is used outside of any sequence"
+            piece = piece_of(block, use, self.problem.params[block.parameter])
+            if piece is None:
+                return "it joins other than some inputs with some outputs of its map"
+            pieces.append(piece)
+        return pieces
+
+    @cached_property
+    def last_site(self) -> int:
+        """The last map of the network."""
+        return max((use.site for use in self.records[0].uses if use.kind in (Kind.IN_OUT, Kind.OUT_IN)), default=-1)

@@ -1,0 +1,160 @@
+"""The largest eigenvalue from few products, begun where an earlier search ended."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from hessianlens.checks import check_shape, check_tensor
+from hessianlens.errors import check_number, expect
+from hessianlens.spectra.probes import Probes, check_count
+from hessianlens.spectra.products import LinearOperator, check_square, multiply
+
+_WORKSPACE = 2**30
+"""Bytes of search vectors and their products that are held at once."""
+_LEAST, _MOST = 4, 32
+"""Search vectors before the search starts anew from the best of them."""
+_KEPT = 2
+"""Vectors that it starts anew from."""
+_LOST = 1e-6
+"""A direction that is left with this share of its length has been searched already."""
+
+
+@dataclass(frozen=True, eq=False)
+class LeadingEigenpair:
+    """The algebraically largest eigenvalue that was found.
+
+    Attributes:
+        value: ``v^T A v``, never above the largest eigenvalue.
+        vector: v, of length one.
+        residual: ``|A v - value v|``: a symmetric A has an eigenvalue at most this far from the value.
+        converged: Whether the residual is within the tolerance.
+        products: Number of products with A.
+    """
+
+    value: float
+    vector: Float[Tensor, "n"]
+    residual: float
+    converged: bool
+    products: int
+
+    def __str__(self) -> str:
+        state = "" if self.converged else ", NOT converged"
+        return f"{self.value:.6g} (residual {self.residual:.1e}, {self.products} products{state})"
+
+    __repr__ = __str__
+
+
+def leading_eigenpair(
+    op: LinearOperator,
+    start: Float[Tensor, "n"] | None = None,
+    *,
+    tol: float = 0.05,
+    most: int = 100,
+    seed: int = 0,
+    basis: int | None = None,
+) -> LeadingEigenpair:
+    """``A v = lambda v`` with the largest lambda of a symmetric A, to a residual of ``tol max |theta|``.
+
+    Rayleigh-Ritz on the space of all residuals so far, which is that of Lanczos from `start`; where it grows beyond
+    `basis` vectors, it starts anew from the best two (a thick restart). The value's own error is of the order of the
+    squared residual over the gap to the next eigenvalue: a tolerance of 5 % gives most values to well below 1 %.
+
+    A search that begins at an eigenvector sees nothing but this one. Where another may have overtaken it, compare with
+    a few steps of Lanczos from a random vector, such as the support of `hessianlens.density`.
+
+    Args:
+        op: A symmetric linear operator or matrix.
+        start: Where to begin: the vector of an earlier search, on a matrix not far away. Default: a random vector.
+        tol: Residual over the largest Ritz value in size, at which the search ends.
+        most: Products allowed.
+        seed: Seed of the random vector.
+        basis: Vectors held at once; by default as many as fit in a gigabyte with their products, 4 to 32.
+
+    >>> A = torch.diag(torch.arange(50.0, dtype=torch.float64))
+    >>> cold = leading_eigenpair(A)
+    >>> warm = leading_eigenpair(A + 0.01, cold.vector)
+    >>> bool(cold.residual < 0.05 * 49), warm.products < cold.products
+    (True, True)
+    """
+    n = check_square(op, "eigenvalues")
+    check_number("tol", tol, 0.0, strictly=True)
+    check_count("most", most, 1, "the number of products")
+    held = _WORKSPACE // (2 * n * op.dtype.itemsize)
+    width = min(n, max(_LEAST, min(_MOST, held)) if basis is None else basis)
+    check_count("basis", width, min(n, _KEPT + 1), "vectors held at once")
+    search = _Search(op, _first(op, n, start, seed), width)
+    while not search.residual <= tol * search.size and search.products < most and search.grow():
+        pass
+    return search.found(tol)
+
+
+def _first(op: LinearOperator, n: int, start: Tensor | None, seed: int) -> Tensor:
+    if start is None:
+        return Probes(n, 1, seed, "gaussian", op.dtype, op.device).vector(0)
+    check_shape("start", check_tensor("start", start, (1,)), (n,), "one number for every row")
+    expect(bool(start.any()), "start: got a vector of zeros, expected a direction.")
+    return start.to(device=op.device, dtype=op.dtype)
+
+
+class _Search:
+    """Orthonormal vectors V, their products A V, and the best Ritz pair of their span."""
+
+    def __init__(self, op: LinearOperator, start: Tensor, width: int) -> None:
+        self.op, self.width, self.products = op, width, 0
+        self.V = start.new_zeros(width, len(start))
+        self.AV = torch.zeros_like(self.V)
+        self.T = torch.zeros(width, width, dtype=torch.float64)
+        self.count = 0
+        self._add(start / start.norm())
+
+    def _add(self, vector: Tensor) -> None:
+        j = self.count
+        self.V[j] = vector
+        self.AV[j] = multiply(self.op, vector[:, None])[:, 0]
+        self.count, self.products = j + 1, self.products + 1
+        inner = (self.V[: j + 1] @ self.AV[j]).double().cpu()
+        self.T[j, : j + 1] = self.T[: j + 1, j] = inner
+        self._solve()
+
+    def _solve(self) -> None:
+        values, vectors = torch.linalg.eigh(self.T[: self.count, : self.count])
+        self.value, self.size = float(values[-1]), float(values.abs().max())
+        self._ritz = vectors.to(self.V)
+        best = self._ritz[:, -1]
+        self._rest = best @ self.AV[: self.count] - self.value * (best @ self.V[: self.count])
+        self.residual = float(self._rest.norm())
+
+    def grow(self) -> bool:
+        """One more direction; tells whether there was one."""
+        length = self._rest.norm()
+        if float(length) == 0:
+            return False
+        if self.count == self.width:
+            if self.width == self.V.shape[1]:
+                return False
+            self._restart()
+        new, V = self._rest / length, self.V[: self.count]
+        for _ in range(2):
+            new = new - (V @ new) @ V
+        if float(new.norm()) < _LOST:
+            return False
+        self._add(new / new.norm())
+        return True
+
+    def _restart(self) -> None:
+        kept = self._ritz[:, -_KEPT:].T
+        self.V[:_KEPT], self.AV[:_KEPT] = kept @ self.V, kept @ self.AV
+        self.count = _KEPT
+        inner = (self.V[:_KEPT] @ self.AV[:_KEPT].T).double().cpu()
+        self.T[:_KEPT, :_KEPT] = (inner + inner.T) / 2
+        self._solve()
+
+    def found(self, tol: float) -> LeadingEigenpair:
+        """The best pair as it is."""
+        vector = self._ritz[:, -1] @ self.V[: self.count]
+        converged = self.residual <= tol * self.size
+        return LeadingEigenpair(self.value, vector / vector.norm(), self.residual, converged, self.products)

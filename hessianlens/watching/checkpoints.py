@@ -1,0 +1,98 @@
+"""A run that is over, or that others run: its saved checkpoints, measured one after the other."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from hessianlens.errors import InputError
+from hessianlens.inspect.opened import Opened, open_model
+from hessianlens.inspect.settings import Settings
+from hessianlens.watching.choices import Effort
+from hessianlens.watching.history import History
+from hessianlens.watching.live import LiveProblem
+from hessianlens.watching.measuring import Measuring, everything
+from hessianlens.watching.record import Record
+from hessianlens.watching.saved import Checkpoint
+from hessianlens.watching.store import RecordFile
+
+_WEIGHTS = (".safetensors", ".bin")
+_CHUNK = 2**20
+
+
+class CheckpointRun:
+    """Measures checkpoints in order of their steps; what a store holds already is not measured again.
+
+    Args:
+        checkpoints: From `find_checkpoints`.
+        settings: Data, blocks, precision; its model is replaced by each checkpoint.
+        quantities: What is measured.
+        effort: How much goes into it.
+        store: A file that keeps every record as soon as it is there.
+    """
+
+    def __init__(
+        self,
+        checkpoints: Sequence[Checkpoint],
+        settings: Settings,
+        quantities: Sequence[str],
+        effort: Effort,
+        store: RecordFile | None = None,
+    ) -> None:
+        self.checkpoints, self.settings, self.store = list(checkpoints), settings, store
+        self.history = History(store.read() if store is not None else ())
+        self._measuring = Measuring(tuple(q for q in quantities if q != "edge"), effort)
+        self._shapes: dict[str, tuple[int, ...]] | None = None
+        self.first: Opened | None = None
+
+    def run(self) -> Iterator[tuple[Checkpoint, Record | None]]:
+        """Every checkpoint with its record; before it is measured without one."""
+        for checkpoint in self.checkpoints:
+            source = self._source(checkpoint)
+            known = next((r for r in self.history if r.step == checkpoint.step and r.source == source), None)
+            if known is None:
+                yield checkpoint, None
+                known = self._measure(checkpoint, source)
+                self.history.add(known)
+                if self.store is not None:
+                    self.store.add(known)
+            yield checkpoint, known
+
+    def _measure(self, checkpoint: Checkpoint, source: str) -> Record:
+        began, before = time.perf_counter(), self._measuring.products
+        opened = open_model(replace(self.settings, model=str(checkpoint.path)))
+        self.first = self.first or opened
+        whole = LiveProblem(opened.problem).trained()
+        shapes = {block.parameter: block.shape for block in whole}
+        if self._shapes is not None and shapes != self._shapes:
+            raise InputError(
+                f"checkpoints: '{checkpoint.path}' has other parameters than '{self.checkpoints[0].path}', expected "
+                "checkpoints of one model."
+            )
+        self._shapes = shapes
+        blocks = opened.blocks if self.settings.blocks else ()
+        numbers = everything(self._measuring, opened.problem, whole, list(blocks), None)
+        return Record(
+            step=checkpoint.step,
+            numbers=numbers,
+            given={} if checkpoint.lr is None else {"lr": checkpoint.lr},
+            cost=time.perf_counter() - began,
+            products=self._measuring.products - before,
+            source=source,
+        )
+
+    def _source(self, checkpoint: Checkpoint) -> str:
+        """The checkpoint by what it holds and how it is looked at: another model, or other data, is measured anew."""
+        digest = hashlib.blake2b(digest_size=8)
+        asked: Any = replace(self.settings, model="toy")
+        digest.update(repr((asked, self._measuring.quantities, self._measuring.effort)).encode())
+        files = [path for path in sorted(checkpoint.path.iterdir()) if path.suffix in _WEIGHTS]
+        for path in [*files, *([self.settings.data] if self.settings.data is not None else [])]:
+            digest.update(path.name.encode())
+            with path.open("rb") as file:
+                while chunk := file.read(_CHUNK):
+                    digest.update(chunk)
+        return f"{checkpoint.path.name} {digest.hexdigest()}"

@@ -1,0 +1,194 @@
+"""The numbers of one measurement."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from hessianlens.curvature import HessianOperator, Linearisation
+from hessianlens.network.spreads import attention_spreads
+from hessianlens.problems import Block, Problem
+from hessianlens.spectra import Estimate, LeadingEigenpair, SpectralDensity, density, leading_eigenpair
+from hessianlens.spectra.lengths import norm_from_lengths
+from hessianlens.spectra.products import LinearOperator
+from hessianlens.spectra.signs import inertia_of
+from hessianlens.watching.choices import Effort
+from hessianlens.watching.edge import Edge
+from hessianlens.watching.record import MODEL, Reading
+
+_FROM_SPECTRUM = ("trace", "norm", "negative")
+
+
+class Counted:
+    """An operator that counts its products."""
+
+    SELF_ADJOINT = True
+
+    def __init__(self, op: LinearOperator) -> None:
+        self.op, self.shape, self.dtype, self.device, self.products = op, op.shape, op.dtype, op.device, 0
+
+    def __matmul__(self, X: Tensor) -> Tensor:
+        self.products += X.shape[1]
+        return self.op @ X
+
+
+@dataclass(eq=False)
+class Measuring:
+    """Measures one model again and again; the eigenvectors that it found last are where it begins the next time.
+
+    Attributes:
+        quantities: Among `hessianlens.watching.choices.QUANTITIES`.
+        effort: How much goes into them.
+        vectors: By matrix, the eigenvector found last.
+        products: Products with Hessians so far.
+        searched: Those of them that went into largest eigenvalues.
+    """
+
+    quantities: Sequence[str]
+    effort: Effort
+    vectors: dict[str, Tensor] = field(default_factory=dict)
+    products: int = 0
+    searched: int = 0
+
+    def curvature(self, problem: Problem, name: str, blocks: Sequence[Block], edge: Edge | None) -> dict[str, Reading]:
+        """The spectrum's numbers of one matrix, and with an edge the sharpness that the optimiser sees."""
+        wanted = [quantity for quantity in ("top", *_FROM_SPECTRUM) if quantity in self.quantities]
+        if not wanted and edge is None:
+            return {}
+        op = Counted(HessianOperator(problem, blocks, blocks))
+        found: dict[str, Reading] = {}
+        spectrum = self._spectrum(op) if any(q in self.quantities for q in _FROM_SPECTRUM) else None
+        if spectrum is not None:
+            found |= self._from_spectrum(spectrum)
+        if "top" in self.quantities:
+            pair = self._leading(op, name, spectrum)
+            found["top"] = _top(pair)
+        if edge is not None:
+            seen = edge.seen(op)
+            same = seen is op and "top" in found
+            found["sharpness"] = found["top"] if same else _top(self._leading(seen, f"{name}, as seen", None))
+            found["edge"] = Reading.of(edge.limit)
+        self.products += op.products
+        return found
+
+    def _spectrum(self, op: Counted) -> SpectralDensity:
+        effort = self.effort
+        return density(op, effort.probes, effort.steps, effort.seed, check_symmetry=False)
+
+    def _from_spectrum(self, spectrum: SpectralDensity) -> dict[str, Reading]:
+        n, found = spectrum.dimension, {}
+        if "trace" in self.quantities:
+            found["trace"] = _times(spectrum.moment(1), n)
+        if "norm" in self.quantities:
+            lengths = (n * (spectrum.weights * spectrum.nodes.square()).sum(1)).sqrt()
+            exact = Estimate.exactly(float(lengths[0])) if spectrum.exact else None
+            found["norm"] = Reading.of(exact or norm_from_lengths(lengths, seed=spectrum.seed))
+        if "negative" in self.quantities:
+            signs = inertia_of(spectrum)
+            # A few steps do not tell on which side of zero the smallest eigenvalues lie: the interval says so.
+            found["negative"] = _share(signs.negative, signs.bounds)
+            found["negative_mass"] = _share(signs.mass)
+        return found
+
+    def _leading(self, op: LinearOperator, name: str, spectrum: SpectralDensity | None) -> LeadingEigenpair:
+        effort, start = self.effort, self.vectors.get(name) if self.effort.warm else None
+        pair = leading_eigenpair(op, start, tol=effort.tol, most=effort.most, seed=effort.seed)
+        self.searched += pair.products
+        if start is not None and spectrum is not None and spectrum.support[1] > pair.value + pair.residual:
+            # Another eigenvalue has overtaken the one that was followed: a random vector has seen it.
+            other = leading_eigenpair(op, None, tol=effort.tol, most=effort.most, seed=effort.seed)
+            self.searched += other.products
+            pair = max(pair, other, key=lambda one: one.value)
+        self.vectors[name] = pair.vector
+        return pair
+
+    def sizes(
+        self, problem: Problem, blocks: Mapping[str, Sequence[Block]]
+    ) -> tuple[float, dict[str, dict[str, Reading]]]:
+        """The loss on the probe batch, and by name the lengths of gradients and weights."""
+        gradient: Mapping[str, Tensor] = {}
+        if "gradient" in self.quantities:
+            names = list(dict.fromkeys(block.parameter for parts in blocks.values() for block in parts))
+            loss, gradient = _gradient(problem, names)
+        else:
+            with torch.no_grad():
+                loss = float(problem.total_loss())
+        found: dict[str, dict[str, Reading]] = {name: {} for name in blocks}
+        for quantity, tensors in (("gradient", gradient), ("weight", problem.params)):
+            if quantity in self.quantities:
+                for name, parts in blocks.items():
+                    found[name][quantity] = Reading.of(
+                        _length([block.take(tensors[block.parameter]) for block in parts])
+                    )
+        return loss, found
+
+    def attention(self, problem: Problem) -> dict[str, dict[str, Reading]]:
+        """Entropies by layer."""
+        return {
+            f"{name}.attn": {
+                "entropy": Reading.of(spread.entropy),
+                "entropy_lowest_head": Reading.of(spread.lowest),
+                "entropy_share": Reading.of(spread.share),
+                "saturated": Reading.of(spread.saturated),
+            }
+            for name, spread in attention_spreads(problem).items()
+        }
+
+
+def everything(
+    measuring: Measuring, problem: Problem, whole: Sequence[Block], blocks: Sequence[Block], edge: Edge | None
+) -> dict[str, dict[str, Reading]]:
+    """All numbers of a measurement by what they belong to.
+
+    Args:
+        measuring: What to measure, and what it remembers.
+        problem: The model as it is now.
+        whole: All trained parameters, or none if they are not asked for.
+        blocks: Blocks that are watched one by one.
+        edge: How the optimiser sees the whole; None if that is not asked for, or not known.
+    """
+    parts: dict[str, Sequence[Block]] = {MODEL: whole} if whole else {}
+    parts |= {block.name: [block] for block in blocks}
+    loss, found = measuring.sizes(problem, parts)
+    found.setdefault(MODEL, {})["probe_loss"] = Reading.of(loss)
+    for name, members in parts.items():
+        found[name] |= measuring.curvature(problem, name, members, edge if name == MODEL else None)
+    if "entropy" in measuring.quantities:
+        found |= measuring.attention(problem)
+    return found
+
+
+def _gradient(problem: Problem, names: list[str]) -> tuple[float, dict[str, Tensor]]:
+    total: dict[str, Tensor] = {}
+    loss = 0.0
+    for batch in problem.data:
+        at = Linearisation(problem, batch, names)
+        for name, slope in at.gradient(names).items():
+            total[name] = total[name] + slope if name in total else slope
+        loss += float(at.loss.detach())
+    return loss, total
+
+
+def _length(tensors: Sequence[Tensor]) -> float:
+    return math.sqrt(math.fsum(float(torch.linalg.vector_norm(t.detach(), dtype=torch.float64)) ** 2 for t in tensors))
+
+
+def _times(estimate: Estimate, factor: float) -> Reading:
+    low, high = estimate.interval()
+    return Reading(factor * estimate.value, factor * low, factor * high)
+
+
+def _share(estimate: Estimate, bounds: tuple[float, float] | None = None) -> Reading:
+    low, high = estimate.interval()
+    if bounds is not None:
+        low, high = min(low, bounds[0]), max(high, bounds[1])
+    return Reading(estimate.value, max(low, 0.0), min(high, 1.0))
+
+
+def _top(pair: LeadingEigenpair) -> Reading:
+    """A Ritz value is never above the largest eigenvalue; there is an eigenvalue within the residual."""
+    return Reading(pair.value, pair.value - pair.residual, pair.value + pair.residual)

@@ -1,0 +1,129 @@
+"""The page of a watched run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from hessianlens.showing import Document, Figure, Section, Side, Table
+from hessianlens.showing.scale import short
+from hessianlens.sizes import readable_time
+from hessianlens.watching.record import MODEL
+from hessianlens.watching.timeline import Line, Timeline
+
+if TYPE_CHECKING:
+    from hessianlens.watching.history import History
+
+NAMES = {
+    "top": "largest eigenvalue",
+    "trace": "trace",
+    "norm": "Frobenius norm",
+    "negative": "share of negative eigenvalues",
+    "negative_mass": "share of negative curvature",
+    "gradient": "length of the gradient",
+    "weight": "length of the weights",
+    "probe_loss": "loss on the probe batch",
+    "entropy": "entropy of attention, nats",
+    "entropy_lowest_head": "entropy of the lowest head, nats",
+    "entropy_share": "entropy of attention, share of the uniform one's",
+    "saturated": "share of rows with more than 99 % on one token",
+    "sharpness": "sharpness as the optimiser sees it",
+    "edge": "edge of stability",
+}
+"""What quantities are called where they are shown."""
+_LINES = 6
+"""Lines of one picture: as many as colours tell apart."""
+
+
+def timeline(history: History, quantity: str) -> Timeline:
+    """One quantity of everything that has it; of many the six whose last value is largest in size."""
+    owners = [owner for owner, quantities in history.names().items() if quantity in quantities]
+    if not owners:
+        history["", quantity]  # says what there is
+    owners.sort(key=lambda owner: -abs(history[owner, quantity][1][-1].value))
+    kept = sorted(owners[:_LINES], key=lambda owner: (owner != MODEL, owner))
+    lines = [Line(_owner(owner), *history[owner, quantity]) for owner in kept]
+    if quantity == "sharpness":
+        lines.append(Line(NAMES["edge"], *history[MODEL, "edge"], limit=True))
+    return Timeline(lines, NAMES.get(quantity, quantity))
+
+
+def document(history: History, title: str) -> Document:
+    """What happened along the run, in short; then the timelines; then what it cost."""
+    if not len(history):
+        return Document(title, "Nothing has been measured yet.", [], [])
+    sections = [
+        Section(heading, [words, Side([Figure(timeline(history, q)) for q in there])])
+        for heading, words, quantities in _SECTIONS
+        if (there := [q for q in quantities if any(q in has for has in history.names().values())])
+    ]
+    first, last = history[0], history[-1]
+    lead = (
+        f"{len(history)} measurements from step {first.step} to step {last.step}, on a probe batch that stays the same."
+    )
+    return Document(title, lead, _short(history), [*sections, _cost(history), _numbers(history)])
+
+
+_SECTIONS: Sequence[tuple[str, str, Sequence[str]]] = (
+    (
+        "The edge of stability",
+        "Steps shrink where the sharpness stays below the dashed line: twice over the learning rate for plain gradient "
+        "descent, with momentum and Adam's scaling taken into account for other optimisers. Training tends to go up to "
+        "the line and to stay there.",
+        ("sharpness", "probe_loss"),
+    ),
+    (
+        "Curvature",
+        "Bands are 95 % intervals; those of largest eigenvalues reach to the residual, within which there is an "
+        "eigenvalue. Random vectors are the same at every step, so that what moves is the model.",
+        ("top", "trace", "norm", "negative", "negative_mass"),
+    ),
+    ("Gradients and weights", "On the probe batch, not on the batches of training.", ("gradient", "weight")),
+    (
+        "Attention",
+        "A share of 1 is attention that looks at all tokens alike, 0 is attention that looks at one token a row; a "
+        "fall towards 0 is entropy collapse.",
+        ("entropy_share", "entropy_lowest_head", "saturated"),
+    ),
+)
+
+
+def _short(history: History) -> list[tuple[str, str]]:
+    found: list[tuple[str, str]] = []
+    for quantity in ("probe_loss", "top", "negative_mass", "gradient"):
+        if quantity in history.names().get(MODEL, []):
+            _, readings = history[quantity]
+            found.append((NAMES[quantity], f"{short(readings[0].value)} at first, {short(readings[-1].value)} at last"))
+    if "sharpness" in history.names().get(MODEL, []):
+        share = history["sharpness"][1][-1].value / history["edge"][1][-1].value
+        state = "beyond the edge" if share > 1 else "at the edge" if share > 0.9 else "below the edge"
+        found.append(("stability", f"{state}: {share:.0%} of the curvature that the optimiser bears"))
+    shares = {
+        owner: history[owner, "entropy_share"][1][-1].value
+        for owner, quantities in history.names().items()
+        if "entropy_share" in quantities
+    }
+    if shares:
+        lowest = min(shares, key=lambda owner: shares[owner])
+        found.append(("attention", f"narrowest in {lowest}: {shares[lowest]:.0%} of the entropy of equal weights"))
+    return found
+
+
+def _cost(history: History) -> Section:
+    cost, trained = sum(record.cost for record in history), history[-1].trained
+    share = f", {cost / trained:.1%} of the time of training" if trained > 0 else ""
+    products = sum(record.products for record in history)
+    words = f"{products} products with Hessians in {readable_time(cost)}{share}."
+    notes = [f"Step {record.step}: {note}" for record in history for note in record.notes]
+    return Section("What it cost", [words, *notes[:20]])
+
+
+def _numbers(history: History) -> Section:
+    rows = history.rows()
+    columns = [name for name in dict.fromkeys(key for row in rows for key in row) if "/" not in name]
+    cells = [[short(row.get(name)) if name != "step" else str(row[name]) for name in columns] for row in rows]
+    return Section("The numbers of the whole model", [Table(columns, cells, folded="Show the table")])
+
+
+def _owner(name: str) -> str:
+    return "the whole model" if name == MODEL else name

@@ -1,0 +1,124 @@
+"""What one measurement found."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from hessianlens.spectra import Estimate
+
+MODEL = "model"
+"""The name under which the numbers of all trained parameters together stand."""
+
+
+class Reading(NamedTuple):
+    """A number with its 95 % interval, which is a point where nothing was sampled.
+
+    >>> Reading.of(Estimate(3.0, 0.1, probes=20, seed=0))
+    Reading(value=3.0, low=2.79..., high=3.2...)
+    """
+
+    value: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, number: Estimate | float) -> Reading:
+        """Of an estimate, or of a number that is known."""
+        if isinstance(number, Estimate):
+            return cls(number.value, *number.interval())
+        return cls(float(number), float(number), float(number))
+
+
+Readings = Mapping[str, Mapping[str, Reading]]
+
+
+@dataclass(frozen=True, eq=False)
+class Record:
+    """One measurement of a model in training.
+
+    Attributes:
+        step: Steps of the optimiser so far.
+        numbers: By what they belong to (``"model"``, a block, a layer's attention) and by quantity.
+        given: What the loop told, such as ``lr`` and ``loss``.
+        trained: Seconds of training so far, without measurements.
+        cost: Seconds that the measurement took.
+        products: Products with Hessians that it took.
+        notes: What could not be measured, and why.
+        source: The checkpoint that it belongs to, by name and contents; empty for a live model.
+    """
+
+    step: int
+    numbers: Readings
+    given: Mapping[str, float] = field(default_factory=dict)
+    trained: float = 0.0
+    cost: float = 0.0
+    products: int = 0
+    notes: tuple[str, ...] = ()
+    source: str = ""
+
+    def flat(self) -> dict[str, float]:
+        """One number a name: ``top`` of the model, ``layer0.attn.q/top`` of a block.
+
+        >>> Record(3, {"model": {"top": Reading.of(2.0)}, "layer0.attn.q": {"top": Reading.of(1.0)}}).flat()
+        {'top': 2.0, 'layer0.attn.q/top': 1.0}
+        """
+        found = {
+            quantity if owner == MODEL else f"{owner}/{quantity}": reading.value
+            for owner, readings in self.numbers.items()
+            for quantity, reading in readings.items()
+        }
+        return {**self.given, **found}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers and texts; what is not finite is None."""
+        numbers = {
+            owner: {quantity: _shortest(reading) for quantity, reading in readings.items()}
+            for owner, readings in self.numbers.items()
+        }
+        return {
+            "step": self.step,
+            "numbers": numbers,
+            "given": {name: _finite(value) for name, value in self.given.items()},
+            "trained": self.trained,
+            "cost": self.cost,
+            "products": self.products,
+            "notes": list(self.notes),
+            "source": self.source,
+        }
+
+    @classmethod
+    def from_dict(cls, plain: Mapping[str, Any]) -> Record:
+        """What `to_dict` gave.
+
+        >>> record = Record(3, {"model": {"trace": Reading(2.0, 1.0, 3.0)}}, {"lr": 0.1})
+        >>> Record.from_dict(record.to_dict()).to_dict() == record.to_dict()
+        True
+        """
+        numbers = {
+            owner: {quantity: _reading(value) for quantity, value in readings.items()}
+            for owner, readings in plain["numbers"].items()
+        }
+        given = {name: _number(value) for name, value in plain["given"].items()}
+        rest = {name: plain[name] for name in ("trained", "cost", "products")}
+        return cls(int(plain["step"]), numbers, given, **rest, notes=tuple(plain["notes"]), source=plain["source"])
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None else float(value)
+
+
+def _shortest(reading: Reading) -> Any:
+    if reading.low == reading.value == reading.high:
+        return _finite(reading.value)
+    return [_finite(end) for end in reading]
+
+
+def _reading(value: Any) -> Reading:
+    return Reading(*map(_number, value)) if isinstance(value, list) else Reading.of(_number(value))

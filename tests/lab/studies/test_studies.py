@@ -1,0 +1,197 @@
+"""Every study keeps the rules of studies, and its words and pictures work on its own results."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from typing import Any
+
+import pytest
+
+from hessianlens.errors import InputError
+from hessianlens.lab.experiments.registry import EXPERIMENTS, STUDIES, STUDY, registry_of
+from hessianlens.lab.results import Result
+from hessianlens.lab.runner import configure
+from hessianlens.lab.store import open_store
+from hessianlens.lab.telling import findings_of, pictures_of
+from hessianlens.lab.trials.measure import Study
+
+SMALL = {
+    "steps": 4,
+    "d_model": 4,
+    "batch": 2,
+    "rates": 2,
+    "tuning_seeds": 1,
+    "seeds": 5,
+    "checkpoints": 2,
+    "validation": 8,
+    "digits": 1,
+    "length": 6,
+    "pairs": 2,
+}
+DESIGN = {"activation": ("softmax", "linear"), "norm": ("none", "pre"), "d_model": 2, "sequences": 2, "repeats": 2}
+TRAINED = [name for name in STUDIES if name != "study_design"]
+
+
+@cache
+def small_result(name: str) -> Result:
+    experiment = STUDIES[name]
+    changes: dict[str, Any] = DESIGN if name == "study_design" else dict(SMALL)
+    if name in ("study_optimisers", "study_exponents"):
+        changes["d_model"] = 2
+    if name == "study_activations":
+        changes["tasks"] = ("recall",)
+    return experiment.run(experiment.preset("quick", changes))
+
+
+def test_names() -> None:
+    wanted = ("activations", "block_rates", "design", "exponents", "optimisers", "query_key", "scaling", "temperature")
+    assert tuple(STUDIES) == tuple(STUDY + name for name in wanted)
+    assert not set(STUDIES) & set(EXPERIMENTS)
+    assert all(STUDIES[name].name == name and registry_of(name) is STUDIES for name in STUDIES)
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_plans(name: str) -> None:
+    experiment = STUDIES[name]
+    assert tuple(experiment.presets) == ("quick", "full") and experiment.question.endswith("?")
+    for config in experiment.presets.values():
+        cells = experiment.cells(config)
+        written = [json.dumps(cell, sort_keys=True) for cell in cells]
+        assert len(set(written)) == len(written) > 1
+        assert [json.loads(text) for text in written] == [dict(cell) for cell in cells]
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_every_arm_gets_the_same_and_is_compared(name: str) -> None:
+    experiment = STUDIES[name]
+    assert isinstance(experiment, Study)
+    compared = {arm for comparison in experiment.comparisons for arm in comparison.arms}
+    assert compared == {arm.name for arm in experiment.arms}
+    assert len(experiment.hypothesis) > 40
+    for config in experiment.presets.values():
+        assert config.seeds >= 5
+        assert any("Stopping rule" in line for line in experiment.statement(config))
+        own = {"task", "arm", *experiment.arms[0].parameters()}
+        shared = [{k: v for k, v in cell.items() if k not in own} for cell in experiment.cells(config)]
+        assert all(one == shared[0] for one in shared)
+
+
+@pytest.mark.parametrize("name", STUDIES)
+@pytest.mark.slow
+def test_words_and_pictures(name: str) -> None:
+    result = small_result(name)
+    findings = findings_of(result)
+    sentences = findings.sentences(result)
+    assert sentences and all(sentence.endswith(".") and "nan" not in sentence for sentence in sentences)
+    pictures = pictures_of(result)
+    assert len({picture.name for picture in pictures}) == len(pictures) > 1
+    assert all(picture.caption.endswith(".") for picture in pictures)
+    if name == "study_design":
+        assert len(findings.table(result)) == 2 * 2 * 2 * 2  # type: ignore[attr-defined]
+        return
+    numbers = findings.in_numbers(result)  # type: ignore[attr-defined]
+    assert json.loads(json.dumps(numbers))["preset"] == "custom"
+    assert all({"mean", "low", "high", "seeds", "detectable"} == set(one) for one in numbers["intervals"].values())
+
+
+def test_before_training_powers_are_those_of_theory() -> None:
+    from hessianlens.lab.studies.exponents.findings import SERIES, exponents, ratios
+
+    result = small_result("study_exponents")
+    for arm, wanted in {"softmax": (6, 5, 2), "linear": (6, None, 6)}.items():
+        for series, power in zip(SERIES, wanted, strict=True):
+            found = exponents(result, "addition", arm, series, "small", 0)
+            assert found == ({} if power is None else {seed: pytest.approx(power, abs=0.02) for seed in range(5)})
+    assert len(ratios(result, "addition", "softmax", 0)) == 5
+
+
+def test_what_is_printed_of_a_studied_design() -> None:
+    result = small_result("study_design")
+    table = findings_of(result).table(result)  # type: ignore[attr-defined]
+    softmax = next(line for line in table if line["activation"] == "softmax" and line["norm"] == "none")
+    assert softmax["power q ggn"].startswith("6 ±") and softmax["power v ggn"].startswith("2 ±")
+
+
+@pytest.mark.parametrize(
+    ("name", "setting", "message"),
+    [
+        ("study_scaling", "seeds=3", "seeds: got 3"),
+        ("study_scaling", "tasks=chess", "tasks: got 'chess'"),
+        ("study_design", "norm=both", "norm: got 'both'"),
+        ("study_design", "heads=3", "heads: got 3"),
+        ("study_design", "attention=nosuch", "attention: got 'nosuch', expected package.module:Class"),
+        ("study_design", "attention=nosuch.module:Class", "cannot be imported"),
+        ("study_design", "attention=math:pi", "has no source file"),
+    ],
+)
+def test_what_cannot_be_studied_is_refused(name: str, setting: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        (plan,) = configure([STUDIES[name]], "quick", [setting])
+        plan.cells  # noqa: B018
+
+
+OWN = """
+import torch
+
+class Mine(torch.nn.Module):
+    def __init__(self, d_model, heads):
+        super().__init__()
+        self.query, self.value = (torch.nn.Linear(d_model, d_model, bias=False) for _ in range(2))
+
+    def forward(self, x):
+        scores = self.query(x) @ x.transpose(-1, -2)
+        seen = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
+        return torch.softmax(scores.masked_fill(~seen, -torch.inf), -1) @ self.value(x)
+
+class Wrong(Mine):
+    def forward(self, x):
+        return super().forward(x)[..., :1]
+"""
+
+
+def test_an_attention_of_the_users_own(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "own_attention_of_a_test.py").write_text(OWN, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    design, few = STUDIES["study_design"], {**DESIGN, "activation": ("softmax",), "norm": ("none",), "heads": (1,)}
+    config = design.preset("quick", {**few, "qk": ("dual",), "attention": "own_attention_of_a_test:Mine"})
+    result = design.run(config)
+    table = findings_of(result).table(result)  # type: ignore[attr-defined]
+    assert {line["activation"] for line in table} == {"softmax", "own"}
+    own = next(line for line in table if line["activation"] == "own")
+    assert own["entropy"] == "–" and own["largest / smallest block"] != "–"
+    assert len(pictures_of(result)) == 2
+    wrong = design.preset("quick", {**few, "attention": "own_attention_of_a_test:Wrong"})
+    with pytest.raises(InputError, match=r"Wrong returned \(2, 9, 1\)"):
+        design.run(wrong)
+
+
+@pytest.mark.slow
+def test_the_same_for_any_number_of_jobs_and_kept(tmp_path: Any) -> None:
+    from hessianlens.lab.runner import run
+
+    changes = [
+        "steps=3",
+        "d_model=2",
+        "batch=2",
+        "rates=2",
+        "tuning_seeds=1",
+        "seeds=5",
+        "checkpoints=1",
+        "tasks=recall",
+    ]
+    plans = configure([STUDIES["study_scaling"]], "quick", [*changes, "pairs=2", "validation=4"])
+    results = []
+    for jobs in (1, 2):
+        with open_store(tmp_path / f"{jobs}.sqlite") as store:
+            results.append(run(plans, store, jobs)[0])
+            assert run(plans, store, jobs)[0].rows() == results[-1].rows()  # from the store
+    assert results[0].rows() == results[1].rows()
+
+
+def test_a_report_tells_the_studies_that_a_store_has() -> None:
+    from hessianlens.lab.report import render
+
+    page = render([small_result("study_scaling")], None, None, "hessianlens report")
+    assert "Scaled or unscaled scores, in training" in page and "hessianlens study scaling --preset quick" in page
+    assert "paired over seeds" in page

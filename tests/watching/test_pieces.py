@@ -1,0 +1,214 @@
+"""Pacing, storing, searching: the pieces of a monitor one by one."""
+
+from __future__ import annotations
+
+import math
+import os
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import torch
+
+import hessianlens as hl
+from hessianlens.errors import InputError
+from hessianlens.spectra import leading_eigenpair
+from hessianlens.watching import History, Monitor, Reading, Record
+from hessianlens.watching.pacing import Pace
+from hessianlens.watching.store import RecordFile
+
+
+@pytest.mark.parametrize("cost", [0.01, 0.5, 7.0])
+@pytest.mark.parametrize("overhead", [0.05, 0.1, 0.5])
+def test_measurements_stay_within_their_share(cost: float, overhead: float) -> None:
+    now = 0.0
+    pace = Pace(every=3, overhead=overhead, clock=lambda: now)
+    measured = []
+    for step in range(1, 1001):
+        now += 1.0
+        if pace.due(step):
+            with pace.measuring(step):
+                now += cost
+            measured.append(step)
+            assert len(measured) == 1 or pace.spent <= overhead * pace.trained + 1e-9
+    assert measured[0] == 1 and len(measured) > 1
+    assert all(later - earlier >= 3 for earlier, later in pairwise(measured))
+    # It is not timid either: what it may spend it spends, unless `every` holds it back.
+    assert len(measured) >= min(1000 // 3, math.floor(overhead * 999 / cost))
+
+
+def test_a_run_that_goes_back_is_measured_at_once() -> None:
+    pace = Pace(every=100, overhead=None, clock=lambda: 0.0)
+    with pace.measuring(500):
+        pass
+    assert not pace.due(550) and pace.due(20)
+
+
+def test_a_file_cut_at_any_byte_keeps_every_whole_record(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    file = RecordFile(path)
+    records = [Record(s, {"model": {"top": Reading(1.0 / s, 0.0, math.inf)}}, {"lr": 0.1}) for s in (1, 2, 3)]
+    ends = []
+    for record in records:
+        file.add(record)
+        ends.append(path.stat().st_size)
+    content = path.read_bytes()
+    for cut in range(ends[0], len(content) + 1):
+        path.write_bytes(content[:cut])
+        whole = sum(end <= cut + 1 for end in ends)  # the last byte of a line is the end of the line
+        assert [record.step for record in file.read()] == [1, 2, 3][:whole]
+        file.add(Record(9, {}))
+        assert [record.step for record in file.read()] == [*[1, 2, 3][:whole], 9]
+    path.write_bytes(content.replace(b'"step":2', b'"step":7'))
+    assert [record.step for record in file.read()] == [1, 3]  # a line that was changed is no record
+
+
+def test_other_files_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("hello")
+    with pytest.raises(InputError, match="no file of a watched run"):
+        RecordFile(tmp_path / "notes.txt").read()
+    with pytest.raises(InputError, match="cannot be written"):
+        RecordFile(tmp_path / "nowhere" / "run.jsonl")
+    with pytest.raises(InputError, match="no such file"):
+        History.read(tmp_path / "none.jsonl")
+
+
+@pytest.mark.parametrize("basis", [None, 4])
+@pytest.mark.parametrize("kind", ["indefinite", "negative", "outlier"])
+def test_the_leading_eigenpair_is_that_of_the_dense_matrix(kind: str, basis: int | None) -> None:
+    A = torch.randn(40, 40, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    A = A + A.T
+    if kind == "negative":
+        A = -A @ A.T
+    elif kind == "outlier":
+        A[0, 0] += 100
+    expected = torch.linalg.eigvalsh(A)[-1]
+    found = leading_eigenpair(A, tol=1e-8, most=2000, basis=basis)
+    assert found.converged and abs(found.value - expected) < 1e-6 * A.norm()
+    torch.testing.assert_close(A @ found.vector, found.value * found.vector, rtol=0, atol=2e-6 * float(A.norm()))
+    assert not leading_eigenpair(A, tol=1e-12, most=3).converged
+    assert leading_eigenpair(A, found.vector, tol=1e-6).products <= 2
+
+
+def test_small_and_bad_input() -> None:
+    assert leading_eigenpair(torch.tensor([[-3.0]])).value == -3
+    assert leading_eigenpair(torch.zeros(5, 5)).converged
+    with pytest.raises(InputError, match="start: got a vector of zeros"):
+        leading_eigenpair(torch.eye(3), torch.zeros(3))
+    with pytest.raises(InputError, match=r"start: got shape \(2,\)"):
+        leading_eigenpair(torch.eye(3), torch.ones(2))
+
+
+def watched(**options: object) -> tuple[Monitor, torch.nn.Module]:
+    model = hl.models.Transformer(d_model=2, d_mlp=2, dtype=torch.float64)
+    task = hl.tasks.Addition(digits=1)
+    problem = hl.problem(model, [task.batch(3, seed=0), task.batch(2, seed=1)], task.cross_entropy)
+    return Monitor(problem, "layer0.attn.[qv]", every=1, overhead=None, **options), model  # type: ignore[arg-type]
+
+
+def test_numbers_are_those_of_the_dense_hessian() -> None:
+    monitor, model = watched(tol=1e-6, probes=20, steps=6)  # as many as the model has parameters: exact
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    record = monitor.measure(3, optimizer=optimizer, loss=torch.tensor(2.5))
+    problem = monitor.problem
+    for name, pattern in (("model", "*"), ("layer0.attn.q", "layer0.attn.q"), ("layer0.attn.v", "layer0.attn.v")):
+        H = hl.hessian(problem, pattern, method="products").to_dense()
+        values, readings = torch.linalg.eigvalsh(H), record.numbers[name]
+        assert readings["top"].value == pytest.approx(float(values[-1]), rel=1e-4)
+        rounding = 1e-9 * float(H.norm())
+        assert readings["trace"].low - rounding <= float(values.sum()) <= readings["trace"].high + rounding
+        assert readings["norm"].low - rounding <= float(H.norm()) <= readings["norm"].high + rounding
+        mass = float(values.clamp(max=0).sum() / -values.abs().sum())
+        assert readings["negative_mass"].low - 0.05 <= mass <= readings["negative_mass"].high + 0.05
+        weight = torch.cat([b.take(problem.params[b.parameter]).flatten() for b in problem.select(pattern)])
+        assert readings["weight"].value == pytest.approx(float(weight.norm()))
+    leaves = {name: problem.params[name].clone().requires_grad_() for name, _ in model.named_parameters()}
+    gradient = torch.autograd.grad(problem.total_loss(leaves), list(leaves.values()))
+    length = float(torch.cat([slope.flatten() for slope in gradient]).norm())
+    assert record.numbers["model"]["gradient"].value == pytest.approx(length)
+    assert record.numbers["model"]["edge"].value == 20 and record.given == {"lr": 0.1, "loss": 2.5}
+    assert record.numbers["model"]["sharpness"] == record.numbers["model"]["top"]
+    assert 0 < record.numbers["layer0.attn"]["entropy_share"].value <= 1
+
+
+def test_the_weights_are_those_of_the_moment() -> None:
+    monitor, model = watched(quantities=("weight",))
+    before = monitor.measure(1).numbers["model"]["weight"].value
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(2)
+    assert monitor.measure(2).numbers["model"]["weight"].value == pytest.approx(2 * before)
+
+
+def test_a_run_that_goes_wrong_is_not_ended_by_being_watched() -> None:
+    monitor, model = watched(quantities="top", whole=False)
+    monitor.step()
+    with torch.no_grad():
+        next(model.parameters()).fill_(math.nan)
+    with pytest.warns(RuntimeWarning, match="step 2 was not measured"):
+        record = monitor.step()
+    assert record is not None and record.notes[0].startswith("not measured")
+    fresh, broken = watched(quantities="top", whole=False)
+    with torch.no_grad():
+        next(broken.parameters()).fill_(math.nan)
+    with pytest.raises(InputError):
+        fresh.step()
+
+
+def test_sinks(tmp_path: Path) -> None:
+    told: list[int] = []
+    logged: list[dict[str, float]] = []
+
+    class Run:
+        def log(self, values: dict[str, float]) -> None:
+            logged.append(values)
+
+    options = {
+        "store": tmp_path / "run.jsonl",
+        "csv": tmp_path / "run.csv",
+        "tensorboard": tmp_path / "board",
+        "wandb": Run(),
+        "sinks": [lambda record, history: told.append(len(history))],
+        "quantities": ("top", "gradient"),
+    }
+    monitor, _ = watched(**options)
+    monitor.step(5)
+    monitor.step(6)
+    again, _ = watched(**options)
+    assert [record.step for record in again.history] == [5, 6] == [r.step for r in History.read(tmp_path / "run.jsonl")]
+    again.step(6)
+    assert told == [1, 2, 2]
+    lines = (tmp_path / "run.csv").read_text().splitlines()
+    assert len(lines) == 3 and "layer0.attn.q/top" in lines[0].split(",")
+    assert logged[0]["hessianlens/step"] == 5 and logged[0]["hessianlens/top"] == monitor.history[0].flat()["top"]
+    assert any(name.startswith("events") for name in os.listdir(tmp_path / "board"))
+    frame = monitor.to_frame().set_index("step")
+    assert frame.loc[5, "layer0.attn.v/gradient"] > 0
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"quantities": ("hessian",)}, "quantities: got 'hessian'"),
+        ({"probes": 1}, "probes: got 1"),
+        ({"tol": 0.0}, "tol: got 0"),
+        ({"tensorboard": 3}, "tensorboard: got 3"),
+        ({"wandb": object()}, "wandb: got"),
+        ({"data": 3}, "data: got some beside a Problem"),
+    ],
+)
+def test_bad_options(options: dict[str, object], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        watched(**options)
+
+
+def test_bad_targets() -> None:
+    with pytest.raises(InputError, match="problem: got 3"):
+        Monitor(3)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="data: got none"):
+        Monitor(torch.nn.Linear(2, 2))
+    monitor, _ = watched()
+    with pytest.raises(InputError, match="loss: got 'high'"):
+        monitor.step(loss="high")  # type: ignore[arg-type]
+    with pytest.raises(KeyError, match="expected one of what was measured"):
+        monitor.history["top"]
