@@ -23,7 +23,7 @@ def last_layer_problem(tiny: bool, trained: bool) -> tuple[Problem, list[str]]:
     """Four layers, d = 256, 1,000 words, 4 x 64 tokens; the blocks from the last attention on."""
     layers, width, vocabulary, sequences, length = (2, 16, 20, 2, 8) if tiny else (4, 256, 1000, 4, 64)
     model = _model(layers, width, vocabulary, length, trained)
-    tokens = _text(vocabulary, sequences, length, seed=1)
+    tokens = text(vocabulary, sequences, length, seed=1)
     problem = hl.problem(model, {"input_ids": tokens, "labels": tokens}, check=False)
     last = f"layer{layers - 1}."
     behind = [n for n in problem.blocks if n.startswith((last, "norm_final", "unembed")) and ".norm1" not in n]
@@ -32,24 +32,29 @@ def last_layer_problem(tiny: bool, trained: bool) -> tuple[Problem, list[str]]:
 
 @cache
 def _model(layers: int, width: int, vocabulary: int, length: int, trained: bool) -> nn.Module:
-    from transformers import GPT2Config, GPT2LMHeadModel, logging
-
-    logging.set_verbosity_error()
-    ends = {"bos_token_id": 0, "eos_token_id": 0, "tie_word_embeddings": False}
-    sizes = {"n_layer": layers, "n_embd": width, "n_head": 4, "vocab_size": vocabulary, "n_positions": length}
-    torch.manual_seed(0)
-    model = GPT2LMHeadModel(GPT2Config(**sizes, **ends, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0))
+    model = gpt2(layers, width, vocabulary, length)
     if trained:
         optimiser = torch.optim.AdamW(model.parameters(), lr=1e-3)
         for step in range(_STEPS):
-            batch = _text(vocabulary, 8, length, seed=100 + step)
+            batch = text(vocabulary, 8, length, seed=100 + step)
             optimiser.zero_grad()
             model(input_ids=batch, labels=batch).loss.backward()
             optimiser.step()
     return model.eval()
 
 
-def _text(vocabulary: int, sequences: int, length: int, seed: int) -> Tensor:
+def gpt2(layers: int, width: int, vocabulary: int, length: int) -> nn.Module:
+    """A small GPT-2 with fresh weights, without dropout."""
+    from transformers import GPT2Config, GPT2LMHeadModel, logging
+
+    logging.set_verbosity_error()
+    ends = {"bos_token_id": 0, "eos_token_id": 0, "tie_word_embeddings": False}
+    sizes = {"n_layer": layers, "n_embd": width, "n_head": 4, "vocab_size": vocabulary, "n_positions": length}
+    torch.manual_seed(0)
+    return GPT2LMHeadModel(GPT2Config(**sizes, **ends, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0))
+
+
+def text(vocabulary: int, sequences: int, length: int, seed: int) -> Tensor:
     """Words of a Zipf law, every second one decided by the word before it: what a model can learn something from."""
     generator = torch.Generator().manual_seed(seed)
     law = 1 / torch.arange(1, vocabulary + 1, dtype=torch.float64)

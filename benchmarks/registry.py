@@ -23,6 +23,7 @@ from benchmarks.network import NETWORKS
 from benchmarks.results import Result
 from benchmarks.sweeps import SWEEPS
 from benchmarks.training import TRAININGS
+from benchmarks.watching import WATCHED
 
 BENCHMARKS: dict[str, Benchmark] = {
     b.name: b
@@ -87,5 +88,5 @@ def _scaling() -> Runner:
 RUNNERS: dict[str, Runner] = (
     {name: _comparison(b) for name, b in BENCHMARKS.items()}
     | {scaling.NAME: _scaling()}
-    | {b.name: Runner(b.title, b.steps, b.run) for b in (*NETWORKS, *TRAININGS)}
+    | {b.name: Runner(b.title, b.steps, b.run) for b in (*NETWORKS, *TRAININGS, *WATCHED)}
 )

@@ -331,8 +331,8 @@ def test_numbers_of_numpy_are_numbers() -> None:
 
 def test_a_block_that_was_not_measured() -> None:
     norms, pairs = hl.block_norms(problem(), probes=2), hl.block_pair_norms(problem(), probes=2)
-    with pytest.raises(KeyError, match=r"'bias', expected a block and a part, such as \('weight', 'full'\)"):
-        norms["bias"]
+    with pytest.raises(KeyError, match=r"'bus', expected a block and a part, such as \('weight', 'full'\)"):
+        norms["bus"]
     with pytest.raises(KeyError, match="expected two of the blocks weight, bias"):
         pairs["weight", "nosuch"]
     assert ("bias", "full") in norms and ("nosuch", "full") not in norms and norms.get("nosuch") is None

@@ -223,9 +223,9 @@ class Repeated:
                 break
             try:
                 graph = Linearisation(self.problem, batch, self.names)
-            except Exception:  # whatever a model says of a single sequence
+                found = asked.of(graph)
+            except Exception:  # whatever a model says of a piece, the batch will say it again
                 continue
-            found = asked.of(graph)
             if 0 < max(_length(part) for part in found) < math.inf:
                 return self._witness(batch, graph, asked, found)
         if self._coming < ENOUGH:

@@ -43,13 +43,18 @@ def excerpt(problem: Problem, names: Sequence[str]) -> Piece | None:
     return (at, gradient) if plays else None
 
 
-def representative(problem: Problem, names: Sequence[str]) -> Piece | None:
+def representative(problem: Problem, names: Sequence[str], cut: bool = True) -> Piece | None:
     """One sequence and its gradient; the first batch where model or loss need several sequences, or have no gradient.
 
     None if there is no precision in which a difference would say something.
+
+    Args:
+        problem: What is differentiated.
+        names: The parameters.
+        cut: Whether one sequence of the batch may do.
     """
     found = None
-    for batch in (one for one in (_single(problem.data[0]), problem.data[0]) if one is not None):
+    for batch in (one for one in (_single(problem.data[0]) if cut else None, problem.data[0]) if one is not None):
         at = _in_precision(replace(problem, data=[batch]), names)
         if at is not None:
             found = at, at.pulled_gradient()

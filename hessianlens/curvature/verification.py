@@ -92,27 +92,35 @@ def verify_steps(at: Linearisation) -> None:
             continue
         wrong = ""
         for batch in showing(problem, at.batch, list(at.leaves), taken - found.kinds):
-            wrong = wrong or _thoroughly(replace(problem, data=[batch]), asked).wrong
+            wrong = wrong or _thoroughly(replace(problem, data=[batch]), asked, cut=False).wrong
         known[asked] = _Known(wrong, found.kinds | taken)
         expect(not wrong, wrong)
 
 
 def _examined(problem: Problem, asked: Asked) -> _Known:
-    """What is known of the second derivatives between some parameters: an excerpt may acquit."""
+    """What is known of the second derivatives between some parameters."""
+    try:
+        seen = _acquitted(problem, asked)
+    except Exception:  # whatever a model says of an excerpt, the whole sequence will say it again
+        seen = None
+    return _thoroughly(problem, asked) if seen is None else _Known("", seen)
+
+
+def _acquitted(problem: Problem, asked: Asked) -> frozenset[str] | None:
+    """The kinds of steps of an excerpt in which all is right; None if it is not, or cannot be told."""
     rows, columns = _ordered(problem, asked)
     short = excerpt(problem, list(dict.fromkeys([*rows, *columns])))
-    if short is not None:
-        check = _Check(*short, rows, columns)
-        if all(check.along(chosen, 0).verdict is Verdict.RIGHT for chosen in _layers(problem, columns)):
-            return _Known("", kinds(short[0].loss))
-    return _thoroughly(problem, asked)
+    if short is None:
+        return None
+    check = _Check(*short, rows, columns)
+    right = all(check.along(chosen, 0).verdict is Verdict.RIGHT for chosen in _layers(problem, columns))
+    return kinds(short[0].loss) if right else None
 
 
-def _thoroughly(problem: Problem, asked: Asked) -> _Known:
-    """The same from a whole sequence."""
+def _thoroughly(problem: Problem, asked: Asked, cut: bool = True) -> _Known:
+    """What a whole sequence says, or the batch if it is not to be cut."""
     rows, columns = _ordered(problem, asked)
-    names = list(dict.fromkeys([*rows, *columns]))
-    one = representative(problem, names)
+    one = representative(problem, list(dict.fromkeys([*rows, *columns])), cut)
     return _Known("", None) if one is None else _Known(_wrong(problem, one, rows, columns), kinds(one[0].loss))
 
 

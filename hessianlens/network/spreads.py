@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -48,7 +49,7 @@ def attention_spreads(problem: Problem) -> dict[str, Spread]:
     for batch in problem.data:
         met: list[Tensor] = []
         try:
-            see_attention(problem, batch, lambda weights, visible, _, met=met: met.append(_sums(weights, visible)))
+            see_attention(problem, batch, partial(_see, met))
         except Exception:  # whatever a model does that is looked at while it runs: nothing else depends on this
             return {}
         count = max(count, len(met))
@@ -56,6 +57,10 @@ def attention_spreads(problem: Problem) -> dict[str, Spread]:
             sums[number] = sums[number] + found if number in sums else found
     names = attention_names(problem, count)
     return {names[number]: _spread(total) for number, total in sums.items() if bool(total.isfinite().all())}
+
+
+def _see(met: list[Tensor], weights: Tensor, visible: Tensor, values: Tensor) -> None:
+    met.append(_sums(weights, visible))
 
 
 def _sums(weights: Tensor, visible: Tensor) -> Tensor:

@@ -135,9 +135,8 @@ class BlockGrid(StructuredOperator):
             chosen, single = [key], True
         for name in chosen:
             if not _known(name, names):
-                raise InputError(
-                    f"Block {shown(name)}: unknown name; {meant(name, names, otherwise='this matrix has')}"
-                )
+                known = meant(name, map(repr, names), otherwise="this matrix has")
+                raise InputError(f"Block {shown(name)}: unknown name; {known}")
         expect(len(chosen) > 0, "Block list: got no name, expected at least one.")
         expect(len(set(chosen)) == len(chosen), f"Block list: got {shown(chosen)}, expected every name once.")
         return chosen, single

@@ -15,7 +15,7 @@ def trainer_callback(monitor: Monitor) -> Any:
     with needs_extra("hf", "a callback of its Trainer"):
         from transformers import TrainerCallback
 
-    class MonitorCallback(TrainerCallback):  # type: ignore[misc]
+    class MonitorCallback(TrainerCallback):
         """Calls `Monitor.step` after every step of the optimiser."""
 
         def on_step_end(self, args: Any, state: Any, control: Any, **objects: Any) -> None:

@@ -14,7 +14,7 @@ from hessianlens.cli import app
 from hessianlens.lab.experiments.registry import EXPERIMENTS, STUDIES
 from tests.cli.fresh import HEAVY, Answer, Call, answers
 
-COMMANDS = ("claims", "export", "inspect", "layer", "report", "reproduce", "softmax", "study")
+COMMANDS = ("claims", "export", "inspect", "layer", "report", "reproduce", "softmax", "study", "watch")
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from hessianlens.curvature.tape import Taped
 from hessianlens.problems import Problem
 from tests.curvature import networks
 from tests.curvature.networks import VOCAB, WIDTH, scrambled
-from tests.curvature.refused import DetachedTanh, TwiceTanh
+from tests.curvature.refused import DetachedTanh, OnceTanh, TwiceTanh
 from tests.curvature.test_tape import Bent
 from tests.oracles.comparison import assert_same
 from tests.variants import DOUBLE, randn
@@ -151,6 +151,34 @@ def test_all_batches_are_looked_at() -> None:
     problem = hl.problem(scrambled(Worded(DetachedTanh.apply).to(DOUBLE)), data, "cross_entropy")
     with pytest.raises(hl.InputError, match="hides part of its derivative"):
         hl.block_norms(problem, ["inner.weight"], probes=3, method="products")
+
+
+def test_steps_that_only_a_whole_batch_takes_are_looked_at_there() -> None:
+    class Several(Worded):
+        def forward(self, tokens: Tensor) -> Tensor:
+            x = self.inner(self.embedding(tokens))
+            return self.outer(self.rare(x) if len(tokens) > 2 else x.tanh())
+
+    for function in (DetachedTanh, TwiceTanh):
+        problem, seen = _watched(_problem(Several(function.apply), _tokens(3)))
+        op = hl.hessian(problem, "inner.weight", method="products")
+        if function is TwiceTanh:
+            op @ randn(op.shape[1])
+            assert seen.count((3, LONG)) > 1
+            continue
+        with pytest.raises(hl.InputError, match="hides part of its derivative"):
+            op @ randn(op.shape[1])
+
+
+def test_an_excerpt_that_cannot_be_differentiated_accuses_nobody() -> None:
+    class Fused(Worded):
+        def forward(self, tokens: Tensor) -> Tensor:
+            x = self.inner(self.embedding(tokens))
+            return self.outer(OnceTanh.apply(x) if tokens.shape[1] == 16 else x.tanh())
+
+    problem, seen = _watched(_problem(Fused(torch.tanh), _tokens(3)))
+    verify(problem, ["inner.weight"])
+    assert (1, 16) in seen and (1, LONG) in seen
 
 
 # --- tapes -----------------------------------------------------------------------------------------------------------

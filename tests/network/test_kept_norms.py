@@ -9,16 +9,14 @@ import pytest
 import torch
 
 import hessianlens as hl
-from hessianlens.network import norm_run
+from hessianlens.network import exact_norms
 from tests.curvature.networks import pairs, toy, toy_problem
 
 NAMES = ["layer0.mlp.in", "layer0.mlp.out", "layer0.attn.v"]
 
 
 def refuse_to_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        norm_run.NormRun, "_solve", lambda self, answers: None if not answers else pytest.fail("worked")
-    )
+    monkeypatch.setattr(exact_norms.ExactNorms, "_solve", lambda self, block, answer: pytest.fail("worked"))
 
 
 def test_what_is_known_is_not_worked_for_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -33,7 +31,7 @@ def test_what_is_known_is_not_worked_for_again(tmp_path: Path, monkeypatch: pyte
 
 def test_an_interruption_loses_one_block_at_most(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file, seen = tmp_path / "norms.jsonl", []
-    solve = norm_run.KeptNorms.add
+    solve = exact_norms.KeptNorms.add
 
     def interrupted(self, block, norms, why):
         solve(self, block, norms, why)
@@ -42,7 +40,7 @@ def test_an_interruption_loses_one_block_at_most(tmp_path: Path, monkeypatch: py
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(norm_run.KeptNorms, "add", interrupted)
+        patched.setattr(exact_norms.KeptNorms, "add", interrupted)
         with pytest.raises(KeyboardInterrupt):
             hl.block_norms(toy_problem(2), NAMES, method="exact", resume=file)
     # ... and a process that was killed while it wrote leaves half a line

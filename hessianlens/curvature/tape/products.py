@@ -87,8 +87,8 @@ class MatrixProduct(_Bilinear):
     @property
     def absorbs(self) -> bool:
         """Whether a number is better multiplied with what it holds of a and b than with the product."""
-        (*rows, _), (*_, columns) = self._shapes
-        return sum(side.numel() for side in (self.left, self.right) if side is not None) < math.prod(rows) * columns
+        product = math.prod(self._shapes[0][:-1]) * self._shapes[1][-1]
+        return sum(side.numel() for side in (self.left, self.right) if side is not None) < product
 
     def scale(self, factor: float) -> None:
         """Multiply c with a number, before anything is kept: it goes with a, with b and with the cotangent."""

@@ -106,7 +106,7 @@ class Recording:
     @property
     def kinds(self) -> frozenset[str]:
         """The operations that were called, and ``cut`` where a dependence ended."""
-        return frozenset(call.name for call in self.calls) | ({"cut"} if self.cut else frozenset())
+        return frozenset([*(call.name for call in self.calls), *(["cut"] if self.cut else [])])
 
 
 def recorded(function: Callable[[Mapping[str, Tensor]], Tensor], leaves: Mapping[str, Tensor]) -> Recording:

@@ -135,9 +135,12 @@ def piece_grid(layer: BlockGrid, rows: Mapping[Hashable, Part], columns: Mapping
         own = None if product is None else product.at([r], [c])
         return TokenSum(terms, first.own_shape, second.own_shape, layer.dtype, layer.device, own)
 
-    shapes = [{name: part.own_shape for name, part in side.items()} for side in (rows, columns)]
     same = list(rows) == list(columns)
-    return BlockGrid(*shapes, build, layer.dtype, layer.device, symmetric=same, product=product)
+    return BlockGrid(_shapes(rows), _shapes(columns), build, layer.dtype, layer.device, same, product)
+
+
+def _shapes(pieces: Mapping[Hashable, Part]) -> dict[Hashable, tuple[int, ...]]:
+    return {name: part.own_shape for name, part in pieces.items()}
 
 
 def _sum(blocks: Sequence[StructuredOperator]) -> TokenSum:
