@@ -27,6 +27,17 @@ def counts(entries: Iterable[Entry]) -> dict[str, Counter[Verdict | None]]:
     return by_document
 
 
+def computed(entries: Iterable[Entry]) -> list[Entry]:
+    """Those whose test decided; one that leaves a claim open has measured something, and is not among them.
+
+    >>> from hessianlens.lab.claims.ledger import run
+    >>> from hessianlens.lab.claims.registry import find
+    >>> [entry.claim.id for entry in computed(run(find(["C8", "C32"])))]
+    ['C8']
+    """
+    return [entry for entry in entries if entry.finding is not None and entry.verdict is not Verdict.NEEDS_TRAINING]
+
+
 def surprise(entry: Entry) -> int:
     """How much a reader of the documents learns: a central claim that fails counts most, and an error more than all."""
     if entry.verdict is None:

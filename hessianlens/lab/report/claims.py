@@ -13,7 +13,7 @@ from hessianlens.lab.claims.definition import DOCUMENTS
 from hessianlens.lab.claims.entry import Entry
 from hessianlens.lab.claims.finding import Verdict
 from hessianlens.lab.claims.ledger import Ledger
-from hessianlens.lab.claims.summary import counts, surprise
+from hessianlens.lab.claims.summary import computed, counts, surprise
 from hessianlens.lab.plots.claim import claim_figure
 from hessianlens.lab.plots.single_panels import panel_svgs
 from hessianlens.lab.report.opening import SURPRISES
@@ -95,11 +95,11 @@ def tiles(entries: Sequence[Entry]) -> tuple[Tile, ...]:
 def ledger_summary(ledger: Ledger) -> str:
     """The counts in one sentence."""
     of = Counter(entry.verdict for entry in ledger)
-    computed = Counter(entry.verdict for entry in ledger if entry.finding is not None)
-    read = of[Verdict.FAILS] - computed[Verdict.FAILS]
+    found = Counter(entry.verdict for entry in computed(ledger))
+    read = of[Verdict.FAILS] - found[Verdict.FAILS]
     return (
-        f"Of {len(ledger)} claims {computed.total()} were computed: {computed[Verdict.HOLDS]} hold as written, "
-        f"{computed[Verdict.HOLDS_IF]} hold under a condition and {computed[Verdict.FAILS]} fail; "
+        f"Of {len(ledger)} claims {found.total()} were computed: {found[Verdict.HOLDS]} hold as written, "
+        f"{found[Verdict.HOLDS_IF]} hold under a condition and {found[Verdict.FAILS]} fail; "
         + (f"{read} {'fails' if read == 1 else 'fail'} by reading alone, " if read else "")
         + f"{of[Verdict.NEEDS_TRAINING]} need training runs, "
         f"{of[Verdict.NOT_CHECKABLE]} cannot be checked by computation."

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from hessianlens.lab.claims.finding import Verdict
 from hessianlens.lab.claims.ledger import Ledger
+from hessianlens.lab.claims.summary import computed
 from hessianlens.lab.report.story import Answer, Chapter
 from hessianlens.lab.wording import count
 
@@ -42,9 +43,9 @@ def _held(ledger: Ledger | None, exponents: tuple[int, int]) -> str:
     if exponents[1]:
         told.append(f"{exponents[0]} of {exponents[1]} predicted powers of growth were found as predicted")
     if ledger:
-        computed = [entry for entry in ledger if entry.finding is not None]
-        holding = sum(entry.verdict is Verdict.HOLDS for entry in computed)
-        told.append(f"{holding} of {len(computed)} claims that were computed hold as written")
+        found = computed(ledger)
+        holding = sum(entry.verdict is Verdict.HOLDS for entry in found)
+        told.append(f"{holding} of {len(found)} claims that were computed hold as written")
     return f"{_capital(', and '.join(told))}." if told else ""
 
 
@@ -55,8 +56,7 @@ def _ended(answers: Sequence[tuple[Chapter, Answer | None]], ledger: Ledger | No
     told = []
     if ledger:
         conditional, failing = (
-            sum(entry.finding is not None and entry.verdict is verdict for entry in ledger)
-            for verdict in (Verdict.HOLDS_IF, Verdict.FAILS)
+            sum(entry.verdict is verdict for entry in computed(ledger)) for verdict in (Verdict.HOLDS_IF, Verdict.FAILS)
         )
         verbs = ("holds" if conditional == 1 else "hold", "fails" if failing == 1 else "fail")
         told.append(f"{count(conditional, 'claim')} {verbs[0]} only under a condition and {failing} {verbs[1]}")

