@@ -28,8 +28,8 @@ from hessianlens.lab.wording import duration
 
 PAPER = "https://openreview.net/forum?id=3ddi7Uss2A"
 
-_HERO = ("activation_offset", "activation_magnitudes")
-"""The first of these that the run has gives the picture on the first screen."""
+_HERO = "activation_offset"
+"""The experiment whose first picture stands on the first screen, where the run has it."""
 
 _SCRIPT = Path(__file__).with_name("report.js")
 
@@ -117,11 +117,10 @@ def _told(
 
 def _hero(found: dict[str, Result], reference: Reference | None) -> ShownPicture | None:
     """The first picture of the figure that shows what is new."""
-    name = next((name for name in _HERO if name in found), None)
-    if name is None:
+    if _HERO not in found:
         return None
-    pictures = pictures_of(found[name], reference)[:1]
-    return next(iter(shown_pictures(pictures, f"hero-{name}", "What separates the blocks")), None)
+    pictures = pictures_of(found[_HERO], reference)[:1]
+    return next(iter(shown_pictures(pictures, f"hero-{_HERO}", "What separates the blocks")), None)
 
 
 def _agreeing(rows: Sequence[ExponentRow]) -> tuple[int, int]:

@@ -42,9 +42,8 @@ def answer(results: Results, _ledger: Ledger | None) -> Answer | None:
 
 def _others(results: Results) -> tuple[Number, ...]:
     found: list[Number] = []
-    paired = next((results[name] for name in ("query_key_spectra", "paired_spectrum") if name in results), None)
-    if paired is not None:
-        pairs = select(paired, part="pairs")
+    if "query_key_spectra" in results:
+        pairs = select(results["query_key_spectra"], part="pairs")
         right = sum(row["multiplicity"] == row["predicted_multiplicity"] for row in pairs)
         found.append(
             Number("T-functional eigenvalues in ± pairs, each as often as predicted", f"{right} of {len(pairs)}")
@@ -67,7 +66,7 @@ CHAPTER = Chapter(
     "in two adds a part to the Hessian that a single matrix has not, the T-functional part, whose eigenvalues come in "
     "pairs of opposite sign: the landscape bends up in one direction as much as down in another. A direction with an "
     "eigenvalue of zero is flat; the rank counts those that are not.",
-    figures=("parameterisations", "query_key_spectra", "paired_spectrum", "rank_fraction"),
+    figures=("parameterisations", "query_key_spectra", "rank_fraction"),
     topics=("query key",),
     answer=answer,
 )

@@ -6,15 +6,13 @@ from collections.abc import Mapping
 
 from hessianlens.lab.claims.ledger import Ledger
 from hessianlens.lab.experiments.common.means import geometric_mean
+from hessianlens.lab.figures.activation_offset.findings import ratios
 from hessianlens.lab.report.story.chapter import Answer, Chapter, Number, Results
 from hessianlens.lab.results.table import block_ratios, choices, short
 from hessianlens.lab.wording import several
 
 UNLIKE = 10.0
 """Blocks are unlike if their root mean square entries differ by more than this factor."""
-
-_RATIOS = ("activation_offset", "activation_magnitudes")
-"""Experiments that have the same weights under several activations; the first of them that a run has is read."""
 
 
 def answer(results: Results, _ledger: Ledger | None) -> Answer | None:
@@ -44,14 +42,11 @@ def answer(results: Results, _ledger: Ledger | None) -> Answer | None:
 
 def measured_ratios(results: Results) -> dict[str, float]:
     """Root mean square entry of the value block over that of the query block by activation, largest first."""
-    result = next((results[name] for name in _RATIOS if name in results), None)
+    result = results.get("activation_offset")
     if result is None:
         return {}
     places = choices(result, "place")
-    place = "transformer" if "transformer" in places else places[0]
-    names = choices(result, "activation")
-    found = {name: geometric_mean(block_ratios(result, "rms", place=place, activation=name)) for name in names}
-    return dict(sorted(found.items(), key=lambda item: -item[1]))
+    return ratios(result, "transformer" if "transformer" in places else places[0])
 
 
 def starts_above_zero(activation: str) -> bool | None:
@@ -95,7 +90,7 @@ CHAPTER = Chapter(
     "raw scores differ from softmax in more than one respect. Putting other functions in its place shows which respect "
     "matters: the value a(0) of the activation at a score of zero. Where it is not zero, values pass even if scores "
     "are small, and the value block stays large while the query block, which only acts through the scores, shrinks.",
-    figures=("activation_offset", "fig4", "activation_magnitudes", "activation_growth", "temperature_path"),
+    figures=("activation_offset", "fig4", "activation_growth", "temperature_path"),
     topics=("activation", "softmax", "temperature"),
     answer=answer,
 )
