@@ -76,7 +76,7 @@ EXPERIMENT = Experiment(
     source="The paper, Section 4.1, Figures 7 and 8",
     question="How does the power with which a block grows with the scale of the data depend on depth: is it 2 for MLPs "
     "of any depth, and 6, 18, 54 for one, two and three chained attention layers?",
-    presets={"quick": DepthConfig(d_model=24, sequences=4, points=7, repeats=6), "paper": DepthConfig()},
+    presets={"quick": DepthConfig(d_model=24, sequences=4, points=6, repeats=5), "paper": DepthConfig()},
     cells=cells,
     measure=measure_growth,
 )
