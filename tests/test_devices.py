@@ -86,7 +86,7 @@ def test_attention_that_can_be_differentiated_twice(name: str) -> None:
 
     found = differentiated(here, inputs, how)
     for one, other in zip(found, expected, strict=True):
-        assert_same(one, other, name)
+        assert_same(one.detach(), other.detach(), name)
 
 
 # --- products of a network -------------------------------------------------------------------------------------------

@@ -72,12 +72,12 @@ def test_dense_form_that_does_not_fit_is_refused_with_its_size(monkeypatch: pyte
     with pytest.raises(hl.InputError, match=r"262144x262144 would need 512\.0 GiB.*op @ v"):
         op.to_dense()
     assert float(op.trace()) > 0
-    monkeypatch.setattr(limits, "available_bytes", lambda device: 2_000_000)
-    smaller = self_attention(20, 0, width=24, output=None)
-    op = hl.attention_hessian(smaller, randn(2, 24), hl.SquareLoss(randn(2, 24))).full["Q", "Q"]
+    monkeypatch.setattr(limits, "available_bytes", lambda device: 20_000_000)
+    smaller = self_attention(40, 0, width=48, output=None)
+    op = hl.attention_hessian(smaller, randn(2, 48), hl.SquareLoss(randn(2, 48))).full["Q", "Q"]
     with pytest.raises(
         hl.InputError,
-        match=r"480x480 would need 1\.8 MiB \(3\.9 MiB while it is formed\), but only 1\.9 MiB are free on cpu",
+        match=r"1920x1920 would need 28\.1 MiB \(\d+\.\d MiB while it is formed\), but only 19\.1 MiB are free on cpu",
     ):
         op.to_dense()
 

@@ -63,7 +63,7 @@ CASES = {
     "threshold": (lambda: inertia(A, threshold=-1.0), r"threshold: got -1.0, expected a size"),
     "score": (lambda: heterogeneity({"a": A, "b": A}, "kl"), r"score: got 'kl', expected one of 'js', 'norm'"),
     "one block": (lambda: heterogeneity({"a": A}), r"blocks: got 1, expected at least two"),
-    "unknown block": (lambda: heterogeneity({"a": A, "b": A})["a", "c"], r"block: got 'c', expected one of 'a', 'b'"),
+    "unknown block": (lambda: heterogeneity({"a": A, "b": A})["a", "c"], r"block: got 'c'; expected one of a, b"),
     "wrong result": (
         lambda: heterogeneity({"a": A, "b": Estimate.exactly(1.0)}),
         r"blocks\['b'\]: got Estimate, expected SpectralDensity for 'js'",
