@@ -93,7 +93,7 @@ def measure_cell(parameters: Parameters) -> Measurement:
     whole["negative_share"] = sum(float(str(row["negative_share"])) for row in rows) / len(rows)
     whole["rank_share"] = sum(float(str(row["rank_share"])) for row in rows) / len(rows)
     if not asked["attention"]:
-        facts = attention_facts(model, known.data[0]["tokens"]).mean(0).tolist()  # type: ignore[index,call-overload]
+        facts = attention_facts(model, known.data[0]["tokens"]).mean(0).tolist()
         whole |= dict(zip(FACTS, facts, strict=True))
     growth = growth_exponents(known, [block.name for block in blocks])
     return Measurement((whole, *rows, *({"stage": "growth", **row} for row in growth)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-import numpy as np
+from scipy.stats import spearmanr
 
 from hessianlens.lab.results import Result
 from hessianlens.lab.results.table import choices, select, short
@@ -29,13 +29,12 @@ def spreads(result: Result, task: str, attention: str, norm: str | None) -> list
 
 
 def rank_correlation(x: list[float], y: list[float]) -> float:
-    """Spearman's, without ties.
+    """Spearman's.
 
     >>> rank_correlation([1.0, 2.0, 3.0], [2.0, 5.0, 9.0]), rank_correlation([1.0, 2.0, 3.0], [3.0, 2.0, 1.0])
     (1.0, -1.0)
     """
-    ranks = [np.argsort(np.argsort(values)) for values in (x, y)]
-    return float(round(np.corrcoef(*ranks)[0, 1], 12))
+    return float(round(spearmanr(x, y).statistic, 12))
 
 
 def tell(result: Result) -> list[str]:

@@ -44,8 +44,8 @@ class Interval:
 
     def scaled(self, factor: float) -> Interval:
         """In another unit."""
-        ends = sorted((factor * self.low, factor * self.high))
-        return Interval(factor * self.mean, *ends, self.seeds, abs(factor) * self.detectable)
+        low, high = sorted((factor * self.low, factor * self.high))
+        return Interval(factor * self.mean, low, high, self.seeds, abs(factor) * self.detectable)
 
 
 def interval(values: Sequence[float]) -> Interval:

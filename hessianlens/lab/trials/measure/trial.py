@@ -79,7 +79,7 @@ def _report(
                 continue
             known = curvature_problem(ensemble.load(member, build(parameters, learned, seed)), learned)
             names = [name for name in known.blocks if name.endswith((".attn.q", ".attn.v"))]
-            when = {"stage": "growth", "seed": seed, "step": step}
+            when: Row = {"stage": "growth", "seed": seed, "step": step}
             rows.extend({**when, **found} for found in growth_exponents(known, names))
 
     course, notes = _train(parameters, learned, seeds, np.repeat(rates[None], len(seeds), 0), watched, looked, look)
@@ -88,7 +88,7 @@ def _report(
         for member, seed in enumerate(seeds):
             gone = bool(lost[member])
             found = {} if gone else _of_member(noted, member)
-            stage = {"stage": "final", "rate": _rate(rates), "rate_at_edge": at_edge}
+            stage: Row = {"stage": "final", "rate": _rate(rates), "rate_at_edge": at_edge}
             rows.append({**stage, "seed": seed, "step": step, "diverged": gone, **found})
     return rows
 

@@ -78,7 +78,7 @@ def _course(axes: Axes, result: Result, task: str, arm: str, quantity: str, plac
     colour, style = look_of(place)
     at = [step for step, _ in kept]
     axes.fill_between(at, [o.low for _, o in kept], [o.high for _, o in kept], color=colour, alpha=0.15, linewidth=0)
-    axes.plot(at, [o.mean for _, o in kept], color=colour, linestyle=style, label=arm)  # type: ignore[arg-type]
+    axes.plot(at, [o.mean for _, o in kept], color=colour, linestyle=style, label=arm)
 
 
 def draw_tuning(result: Result) -> Figure:
@@ -92,7 +92,7 @@ def draw_tuning(result: Result) -> Figure:
                 losses = [numbers([row for row in rows if row["rate"] == rate], "loss") for rate in rates]
                 colour, style = look_of(place)
                 means = [float(np.mean(found)) for found in losses]
-                axes.plot(rates, means, marker="o", markersize=4, color=colour, linestyle=style, label=arm)  # type: ignore[arg-type]
+                axes.plot(rates, means, marker="o", markersize=4, color=colour, linestyle=style, label=arm)
                 for rate, found in zip(rates, losses, strict=True):
                     axes.plot([rate, rate], [found.min(), found.max()], color=colour, linewidth=1)
             log_axis(axes, "x")
