@@ -49,7 +49,7 @@ def show_softmax(
 
         check_number("temperature", temperature, 0.0, strictly=True)
         with waiting("Loading the libraries"):
-            from hessianlens.attention.row_facts import log_weights, precisions, row_facts
+            from hessianlens.attention.row_profile import log_weights, precisions, row_facts
         facts = [row_facts(row, name, hidden, temperature) for name in names]
         formats = precisions(row, hidden, temperature)
         if not as_json:

@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from hessianlens.attention.row_facts import Precision, RowFacts
+    from hessianlens.attention.row_profile import Precision, RowFacts
 
 _WIDTH = 24
 _EIGHTHS = " ▏▎▍▌▋▊▉"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hessianlens.errors import check_choice, check_flag, check_number, check_seed, check_whole, expect
+from hessianlens.errors import check_choice, check_flag, check_number, check_seed, check_that, check_whole, expect
 
 QUANTITIES = ("top", "trace", "norm", "negative", "gradient", "weight", "entropy", "edge")
 """What can be watched."""
@@ -38,6 +38,7 @@ def check_quantities(asked: str | Sequence[str]) -> tuple[str, ...]:
     >>> check_quantities(["edge", "top"])
     ('top', 'edge')
     """
+    check_that(isinstance(asked, Sequence), "quantities", asked, f"some of {', '.join(QUANTITIES)}")
     names = [asked] if isinstance(asked, str) else list(asked)
     for name in names:
         check_choice("quantities", name, QUANTITIES)

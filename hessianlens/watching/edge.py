@@ -36,6 +36,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from hessianlens.errors import check_that, expect
 from hessianlens.problems import Block
 from hessianlens.spectra.products import LinearOperator
 
@@ -94,7 +95,10 @@ def edge_of(optimizer: Any, model: nn.Module, blocks: Sequence[Block]) -> Edge |
     >>> edge_of(torch.optim.SGD(layer.parameters(), lr=0.1, momentum=0.9), layer, blocks).limit
     38.0
     """
-    inner = plain(optimizer)
+    check_that(isinstance(model, nn.Module), "model", model, "the nn.Module that is trained")
+    whole = isinstance(blocks, Sequence) and len(blocks) > 0 and all(isinstance(block, Block) for block in blocks)
+    check_that(whole, "blocks", blocks, "at least one Block, each a whole parameter")
+    inner = check_optimizer(optimizer)
     rule = next((_RULES[kind.__name__] for kind in type(inner).__mro__ if kind.__name__ in _RULES), None)
     if rule is None:
         return f"the edge of stability of {type(inner).__name__} is not known here"
@@ -102,6 +106,7 @@ def edge_of(optimizer: Any, model: nn.Module, blocks: Sequence[Block]) -> Edge |
     named = dict(model.named_parameters())
     pieces: list[_Piece] = []
     for block in blocks:
+        expect(block.parameter in named, f"blocks: the model has no parameter {block.parameter}, expected its own.")
         parameter = named[block.parameter]
         if id(parameter) not in groups:
             return f"{block.parameter} is trained, but not by this {type(inner).__name__}"
@@ -120,6 +125,13 @@ def plain(optimizer: Any) -> Any:
             break
         optimizer = inner
     return optimizer
+
+
+def check_optimizer(optimizer: Any) -> Any:
+    """The optimiser itself, wrappers apart."""
+    inner = plain(optimizer)
+    check_that(hasattr(inner, "param_groups"), "optimizer", optimizer, "an optimiser of torch.optim, or None")
+    return inner
 
 
 @dataclass(frozen=True, eq=False)

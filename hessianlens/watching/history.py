@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
-from hessianlens.errors import InputError, check_that, shown
+from hessianlens.errors import InputError, check_choice, check_path, check_that, shown
 from hessianlens.files import spreadsheet_text, write_whole
 from hessianlens.showing import Listed, Picture
 from hessianlens.watching.page import document, timeline
@@ -42,19 +42,23 @@ class History(Listed, Sequence[Record]):
     """
 
     def __init__(self, records: Sequence[Record] = ()) -> None:
+        known = isinstance(records, Sequence) and all(isinstance(record, Record) for record in records)
+        check_that(known, "records", records, "records of a run, one after the other")
         self._kept = list(records)
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> History:
         """The history that a monitor keeps in a file, whether its run goes on, ended or was killed."""
-        if not Path(path).is_file():
+        file = check_path("path", path, "the name of a monitor's store")
+        if not file.is_file():
             raise InputError(
-                f"path: got {shown(os.fspath(path))}, but there is no such file; expected a monitor's store."
+                f"path: got {shown(os.fspath(file))}, but there is no such file; expected a monitor's store."
             )
         return cls(RecordFile(path).read())
 
     def add(self, record: Record) -> None:
         """Append a record; those at its step and behind it belonged to a run that was taken back."""
+        check_that(isinstance(record, Record), "record", record, "a Record")
         self._kept = [earlier for earlier in self._kept if earlier.step < record.step]
         self._kept.append(record)
 
@@ -67,10 +71,15 @@ class History(Listed, Sequence[Record]):
     def __getitem__(self, key: Any) -> Any:
         if isinstance(key, slice):
             return History(self._kept[key])
-        if isinstance(key, (str, tuple)):
-            owner, quantity = (MODEL, key) if isinstance(key, str) else key
-            return self._series(owner, quantity)
-        return self._kept[key]
+        if isinstance(key, str):
+            return self._series(MODEL, key)
+        if isinstance(key, tuple) and len(key) == 2 and all(isinstance(name, str) for name in key):
+            return self._series(*key)
+        if isinstance(key, int):
+            if not -len(self) <= key < len(self):
+                raise IndexError(f"{key}, expected the place of one of {len(self)} records")
+            return self._kept[key]
+        raise KeyError(f"{shown(key)}, expected a place, a slice, a quantity, or an owner with a quantity")
 
     def _series(self, owner: str, quantity: str) -> Series:
         having = [record for record in self._kept if quantity in record.numbers.get(owner, {})]
@@ -109,8 +118,9 @@ class History(Listed, Sequence[Record]):
         writer.writerow([spreadsheet_text(name) for name in columns])
         writer.writerows([[row.get(name) for name in columns] for row in rows])
         if path is not None:
+            file = check_path("path", path, "the name of a file to be written, such as run.csv")
             try:
-                write_whole(Path(path), text.getvalue())
+                write_whole(file, text.getvalue())
             except OSError as error:
                 raise InputError(f"path: cannot write '{path}' ({error.strerror}).") from error
         return text.getvalue()
@@ -123,8 +133,10 @@ class History(Listed, Sequence[Record]):
             quantity: Such as "top" or "entropy_share"; by default "sharpness" with its edge, if that was measured, or
                 "top".
         """
-        check_that(len(self) > 0, "history", self, "at least one record")
-        return timeline(self, quantity or self._main()).plot(ax)
+        check_that(bool(self.names()), "history", self, "at least one record with numbers")
+        asked = self._main() if quantity is None else quantity
+        check_choice("quantity", asked, dict.fromkeys(name for names in self.names().values() for name in names))
+        return timeline(self, asked).plot(ax)
 
     def _main(self) -> str:
         measured = {quantity for quantities in self.names().values() for quantity in quantities}

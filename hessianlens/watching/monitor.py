@@ -16,15 +16,15 @@ from hessianlens.memory.limits import lacks_memory
 from hessianlens.models.adapters import problem as make_problem
 from hessianlens.problems import Block, Problem
 from hessianlens.watching.choices import QUANTITIES, check_quantities, make_effort
-from hessianlens.watching.edge import Edge, edge_of, plain
+from hessianlens.watching.edge import Edge, check_optimizer, edge_of
 from hessianlens.watching.history import History
 from hessianlens.watching.live import LiveProblem
 from hessianlens.watching.measuring import Measuring, everything
 from hessianlens.watching.pacing import Clock, Pace
 from hessianlens.watching.record import Readings, Record
+from hessianlens.watching.safekeeping import untouched
 from hessianlens.watching.sinks import Sink, csv_sink, store_sink, tensorboard_sink, wandb_sink
 from hessianlens.watching.store import RecordFile
-from hessianlens.watching.untouched import untouched
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -129,7 +129,11 @@ class Monitor:
             self._live = LiveProblem(_problem(problem, data, loss))
         self.blocks: list[Block] = [] if blocks is None else self._live.base.select(blocks)
         expect(whole or bool(self.blocks), "blocks: got none and whole=False, expected something to watch.")
+        if optimizer is not None:
+            check_optimizer(optimizer)
         self.whole, self.optimizer = whole, optimizer
+        known = isinstance(sinks, Sequence) and all(callable(sink) for sink in sinks)
+        check_that(known, "sinks", sinks, "functions of a record and the history")
         self._sinks = [*_sinks(csv, tensorboard, wandb), *sinks]
         self.history = History()
         if store is not None:
@@ -175,12 +179,13 @@ class Monitor:
         """Measure now, whatever the time; arguments as for `step`."""
         self._step = self._step if step is None else check_whole("step", step, 0)
         optimizer = self.optimizer if optimizer is None else optimizer
+        inner = None if optimizer is None else check_optimizer(optimizer)
         told = {name: check_given(name, value) for name, value in given.items()}
         trained, before = self.pace.trained, self._measuring.products
         with self.pace.measuring(self._step):
             numbers, notes = self._numbers(optimizer)
-        if optimizer is not None and "lr" not in told:
-            told = {"lr": max(float(group["lr"]) for group in plain(optimizer).param_groups), **told}
+        if inner is not None and "lr" not in told:
+            told = {"lr": max(float(group["lr"]) for group in inner.param_groups), **told}
         record = Record(
             step=self._step,
             numbers=numbers,

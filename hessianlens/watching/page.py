@@ -9,7 +9,7 @@ from hessianlens.showing import Document, Figure, Section, Side, Table
 from hessianlens.showing.scale import short
 from hessianlens.sizes import readable_time
 from hessianlens.watching.record import MODEL
-from hessianlens.watching.timeline import Line, Timeline
+from hessianlens.watching.timelines import Line, Timeline
 
 if TYPE_CHECKING:
     from hessianlens.watching.history import History
@@ -38,8 +38,6 @@ _LINES = 6
 def timeline(history: History, quantity: str) -> Timeline:
     """One quantity of everything that has it; of many the six whose last value is largest in size."""
     owners = [owner for owner, quantities in history.names().items() if quantity in quantities]
-    if not owners:
-        history["", quantity]  # says what there is
     owners.sort(key=lambda owner: -abs(history[owner, quantity][1][-1].value))
     kept = sorted(owners[:_LINES], key=lambda owner: (owner != MODEL, owner))
     lines = [Line(_owner(owner), *history[owner, quantity]) for owner in kept]

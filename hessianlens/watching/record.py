@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from numbers import Real
 from typing import Any, NamedTuple
 
+from hessianlens.errors import check_that
 from hessianlens.spectra import Estimate
 
 MODEL = "model"
@@ -29,6 +31,7 @@ class Reading(NamedTuple):
         """Of an estimate, or of a number that is known."""
         if isinstance(number, Estimate):
             return cls(number.value, *number.interval())
+        check_that(isinstance(number, Real), "number", number, "a number or an Estimate")
         return cls(float(number), float(number), float(number))
 
 

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from hessianlens.errors import check_that, needs_extra
+from hessianlens.errors import check_path, check_that, needs_extra
 from hessianlens.watching.history import History
 from hessianlens.watching.record import Record
 from hessianlens.watching.store import RecordFile
@@ -23,9 +23,10 @@ def store_sink(file: RecordFile) -> Sink:
 
 def csv_sink(path: str | os.PathLike[str]) -> Sink:
     """Into a table that is written anew with every record, whole or not at all."""
+    file = check_path("csv", path, "the name of a file")
 
     def write(record: Record, history: History) -> None:
-        history.to_csv(path)
+        history.to_csv(file)
 
     return write
 

@@ -6,10 +6,9 @@ import json
 import os
 import zlib
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-from hessianlens.errors import InputError, expect
+from hessianlens.errors import InputError, check_path
 from hessianlens.watching.record import Record
 
 FORMAT = "hessianlens watch, 1"
@@ -26,7 +25,7 @@ class RecordFile:
         path: The file; made with the first record.
 
     >>> import tempfile
-    >>> file = RecordFile(Path(tempfile.mkdtemp()) / "run.jsonl")
+    >>> file = RecordFile(os.path.join(tempfile.mkdtemp(), "run.jsonl"))
     >>> for step in (10, 20, 30, 20):
     ...     file.add(Record(step, {}))
     >>> [record.step for record in file.read()]
@@ -34,8 +33,7 @@ class RecordFile:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        expect(isinstance(path, str | os.PathLike), f"store: got {type(path).__name__}, expected the path of a file.")
-        self.path = Path(path)
+        self.path = check_path("store", path, "the name of a file")
         if self.path.is_dir() or not self.path.absolute().parent.is_dir():
             raise InputError(f"store: '{self.path}' cannot be written; name a file in a folder that is there.")
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from hessianlens.attention.row_facts import DTYPES, breaking_factor, precisions, row_facts
+from hessianlens.attention.row_profile import DTYPES, breaking_factor, precisions, row_facts
 from hessianlens.attention.row_weights import (
     attention_weights,
     exp_limit,

@@ -16,7 +16,7 @@ from hessianlens.lab.claims.ledger import Ledger
 from hessianlens.lab.claims.summary import computed, counts, surprise
 from hessianlens.lab.plots.claim import claim_figure
 from hessianlens.lab.plots.single_panels import panel_svgs
-from hessianlens.lab.report.opening import SURPRISES
+from hessianlens.lab.report.foreword import SURPRISES
 from hessianlens.lab.report.related import Relation, relations
 from hessianlens.lab.report.story import chapter_of_claim
 

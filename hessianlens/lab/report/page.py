@@ -16,8 +16,8 @@ from hessianlens.lab.growth.findings.reference import Reference
 from hessianlens.lab.pages.template import render_template
 from hessianlens.lab.report.claims import Tile, ledger_chapter, style_of, tiles
 from hessianlens.lab.report.exponents import RULE, ExponentRow, exponent_rows, summary
+from hessianlens.lab.report.foreword import opening
 from hessianlens.lab.report.glossary import GLOSSARY, Linker
-from hessianlens.lab.report.opening import opening
 from hessianlens.lab.report.readings import Readings
 from hessianlens.lab.report.shown import ShownFigure, ShownPicture, shown_figure, shown_pictures
 from hessianlens.lab.report.story import CHAPTERS, Answer, Chapter, chapter_of_claim

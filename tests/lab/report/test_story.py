@@ -14,8 +14,8 @@ from hessianlens.lab.claims.ledger import Ledger
 from hessianlens.lab.claims.registry import all_claims, find
 from hessianlens.lab.experiments.registry import EXPERIMENTS
 from hessianlens.lab.plots.style import luminance, readable_on
+from hessianlens.lab.report.foreword import SURPRISES
 from hessianlens.lab.report.glossary import GLOSSARY, Linker
-from hessianlens.lab.report.opening import SURPRISES
 from hessianlens.lab.report.related import relations
 from hessianlens.lab.report.story import CHAPTERS, chapter_of_claim
 from hessianlens.lab.report.story.order import chapter_of_figure, figures_of

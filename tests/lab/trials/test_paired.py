@@ -18,7 +18,7 @@ from hessianlens.lab.trials.findings.paired import (
     slowdown,
 )
 from hessianlens.lab.trials.findings.sentences import caveats, compared, level_sentences
-from hessianlens.lab.trials.findings.summary import summary
+from hessianlens.lab.trials.findings.summaries import summary
 from hessianlens.lab.trials.measure import Arm, Comparison, minus, study
 from tests.lab.trials.tiny import TINY
 

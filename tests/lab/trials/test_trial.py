@@ -14,7 +14,7 @@ from hessianlens.attention import attention_entropy, first_moment, second_moment
 from hessianlens.errors import InputError
 from hessianlens.lab.training import Ensemble
 from hessianlens.lab.trials.measure import Arm, TrialConfig, minus, study
-from hessianlens.lab.trials.measure.candidates import GROUPS, candidates, group_index, group_of
+from hessianlens.lab.trials.measure.candidate_rates import GROUPS, candidates, group_index, group_of
 from hessianlens.lab.trials.measure.models import WithGain, build
 from hessianlens.lab.trials.measure.tasks import Learned
 from hessianlens.lab.trials.measure.watching import attention_facts

@@ -9,7 +9,7 @@ from typing import Any
 from hessianlens.lab.results import Findings, Result
 from hessianlens.lab.trials.findings.paired import Interval
 from hessianlens.lab.trials.findings.sentences import study_sentences
-from hessianlens.lab.trials.findings.summary import summary
+from hessianlens.lab.trials.findings.summaries import summary
 from hessianlens.lab.trials.measure import Study
 
 

@@ -2,6 +2,6 @@
 
 from hessianlens.lab.trials.measure.arms import Arm
 from hessianlens.lab.trials.measure.config import TrialConfig
-from hessianlens.lab.trials.measure.study import Comparison, Study, minus, study
+from hessianlens.lab.trials.measure.study_design import Comparison, Study, minus, study
 
 __all__ = ["Arm", "Comparison", "Study", "TrialConfig", "minus", "study"]

@@ -12,7 +12,7 @@ from torch import nn
 from hessianlens.lab.experiments.common.slopes import log_log_slope
 from hessianlens.lab.results import Row
 from hessianlens.lab.training import Ensemble
-from hessianlens.lab.trials.measure.candidates import GROUPS, group_of
+from hessianlens.lab.trials.measure.candidate_rates import GROUPS, group_of
 from hessianlens.lab.trials.measure.tasks import Learned
 from hessianlens.models.adapters import problem
 from hessianlens.network import block_norms

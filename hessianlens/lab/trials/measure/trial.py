@@ -12,7 +12,7 @@ from torch import Tensor
 
 from hessianlens.lab.results import Measurement, Parameters, Row
 from hessianlens.lab.training import OPTIMISERS, Course, Ensemble, TrainingData, train
-from hessianlens.lab.trials.measure.candidates import candidates, group_index, rates_by_curvature
+from hessianlens.lab.trials.measure.candidate_rates import candidates, group_index, rates_by_curvature
 from hessianlens.lab.trials.measure.curvature import Watched, curvature_problem, growth_exponents, mean_curvature
 from hessianlens.lab.trials.measure.models import build
 from hessianlens.lab.trials.measure.tasks import Learned
