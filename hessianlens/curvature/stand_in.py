@@ -165,6 +165,11 @@ def _shortened(one: Batch) -> Batch | None:
         return None
     starts = (0, length - _POSITIONS, (length - _POSITIONS) // 2)
     cut = [[tensor[:, start : start + _POSITIONS] for tensor in several] for start in starts]
-    distinct = [sum(len(torch.unique(part)) for part in parts) for parts in cut]
+    distinct = [sum(_distinct(part) for part in parts) for parts in cut]
     start = starts[max(range(len(starts)), key=distinct.__getitem__)]
     return mapped(lambda tensor: tensor[:, start : start + _POSITIONS] if tensor.ndim > 1 else tensor, one)
+
+
+def _distinct(part: Tensor) -> int:
+    """Distinct numbers; none are known on the meta device, where any excerpt has the size of all others."""
+    return 0 if part.is_meta else len(torch.unique(part))
