@@ -6,10 +6,12 @@ Without torch, so that a command can refuse its arguments at once; `hessianlens.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
 from numbers import Integral, Real
+from pathlib import Path
 
 
 class InputError(ValueError):
@@ -134,6 +136,19 @@ def _is_finite(value: Real) -> bool:
 def check_seed(seed: object) -> int:
     """A whole number that a generator takes as its seed."""
     return check_whole("seed", seed, 0, 2**63 - 1)
+
+
+def check_path(name: str, value: object, what: str) -> Path:
+    """The name of a file, as a path.
+
+    >>> check_path("page", 3, "the name of a file")
+    Traceback (most recent call last):
+    hessianlens.errors.InputError: page: got 3, expected the name of a file.
+    """
+    named = isinstance(value, str | os.PathLike) and "\0" not in os.fspath(value)
+    check_that(named, name, value, what)
+    assert isinstance(value, str | os.PathLike)
+    return Path(value)
 
 
 def check_function(name: str, value: object, what: str) -> None:

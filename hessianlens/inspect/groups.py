@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import nn
 
-from hessianlens.errors import InputError, check_number, check_that, expect, shown
+from hessianlens.errors import InputError, check_number, check_path, check_that, expect, shown
 from hessianlens.files import write_whole
 from hessianlens.inspect.table import CurvatureTable
 from hessianlens.problems import Problem
@@ -134,8 +134,9 @@ def load_param_groups(path: str | os.PathLike[str], model: nn.Module) -> list[di
         path: The file.
         model: The model to be trained.
     """
+    file = check_path("path", path, "the name of a file that inspect --groups wrote")
     try:
-        stated = json.loads(Path(path).read_text(encoding="utf-8"))
+        stated = json.loads(file.read_text(encoding="utf-8"))
         fits = stated["format"] == _FORMAT
         groups = [Group(float(g["lr"]), g["kind"], tuple(g["parameters"]), g["why"]) for g in stated["groups"]]
     except OSError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import torch
 from curvlinops._torch_base import PyTorchLinearOperator
 from torch import Tensor
@@ -85,8 +86,9 @@ class Operator(Shown, CheckedOperator):
         Args:
             dtype: NumPy's dtype of its vectors; default: NumPy's own.
         """
+        kind = None if dtype is None else _numpy_dtype(dtype)
         self.announce(_ITERATIONS)
-        return super().to_scipy(dtype)
+        return super().to_scipy(kind)
 
     def to_dense(self) -> Tensor:
         """The matrix itself; refused with its size if it would not fit in memory."""
@@ -213,3 +215,13 @@ def reciprocal(scalar: object) -> float:
     number = check_number("scalar", scalar)
     check_that(number != 0 and abs(1 / number) < math.inf, "scalar", scalar, "a number to divide by")
     return 1 / number
+
+
+def _numpy_dtype(given: Any) -> np.dtype[Any]:
+    try:
+        found = np.dtype(given)
+    except (TypeError, ValueError):
+        found = None
+    check_that(found is not None and found.kind == "f", "dtype", given, "a floating-point dtype of NumPy, or None")
+    assert found is not None
+    return found

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from hessianlens.errors import InputError, check_number, check_that, expect
+from hessianlens.failures import explained
 from hessianlens.notation import COLUMN_AXES, ROW_AXES, VECTORS
 from hessianlens.operators.base import StructuredOperator, check_parameter, check_place
 from hessianlens.operators.contraction import cost
@@ -80,7 +81,10 @@ class TokenSum(StructuredOperator):
     @cached_property
     def terms(self) -> tuple[Term, ...]:
         """The summands."""
-        given = self._given() if callable(self._given) else self._given
+        given = self._given
+        if callable(given):
+            with explained("terms: the function failed", "it was given nothing, and must give the summands"):
+                given = given()
         _check_terms(given)
         terms = tuple(_with_numbers(term, self.dtype, self.device).simplified() for term in given)
         for term in terms:

@@ -8,7 +8,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from hessianlens.errors import InputError
+from hessianlens.errors import InputError, check_path
 from hessianlens.files import write_whole
 from hessianlens.showing.colours import variables
 from hessianlens.showing.markup import html_table, tag
@@ -135,7 +135,7 @@ class Document:
         Raises:
             InputError: If it cannot be written.
         """
-        target = Path(path)
+        target = check_path("page", path, "the name of a file to be written, such as page.html")
         try:
             write_whole(target, self.html())
         except OSError as error:

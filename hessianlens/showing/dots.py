@@ -9,6 +9,7 @@ from functools import cached_property
 from html import escape
 from typing import Any
 
+from hessianlens.errors import check_that
 from hessianlens.showing.colours import SERIES, light
 from hessianlens.showing.markup import LETTER, drawing, label, line, shortened, tag
 from hessianlens.showing.picture import Picture
@@ -30,8 +31,10 @@ class Dot:
     @classmethod
     def of(cls, value: float, ends: tuple[float, float] | None = None) -> Dot:
         """A number with an interval, or without."""
-        low, high = ends or (value, value)
-        return cls(value, low, high)
+        if ends is None:
+            return cls(value, value, value)
+        check_that(isinstance(ends, tuple) and len(ends) == 2, "ends", ends, "a pair of numbers, or None")
+        return cls(value, *ends)
 
     def __str__(self) -> str:
         return short(self.value) + (f" [{short(self.low)}, {short(self.high)}]" if self.high > self.low else "")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
-from hessianlens.errors import needs_extra
+from hessianlens.errors import check_that, needs_extra
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -32,9 +32,10 @@ class Picture(ABC):
         Args:
             ax: Matplotlib's axes.
         """
+        with needs_extra("lab", "plot()"):
+            from matplotlib import axes, pyplot
         if ax is None:
-            with needs_extra("lab", "plot()"):
-                import matplotlib.pyplot as plt
-            ax = plt.subplots(figsize=self.inches(), layout="constrained")[1]
+            ax = pyplot.subplots(figsize=self.inches(), layout="constrained")[1]
+        check_that(isinstance(ax, axes.Axes), "ax", ax, "axes of matplotlib, or None for those of a new figure")
         self.draw(ax)
         return ax

@@ -84,8 +84,9 @@ def leading_eigenpair(
     check_number("tol", tol, 0.0, strictly=True)
     check_count("most", most, 1, "the number of products")
     held = _WORKSPACE // (2 * n * op.dtype.itemsize)
+    if basis is not None:
+        check_count("basis", basis, min(n, _KEPT + 1), "vectors held at once")
     width = min(n, max(_LEAST, min(_MOST, held)) if basis is None else basis)
-    check_count("basis", width, min(n, _KEPT + 1), "vectors held at once")
     search = _Search(op, _first(op, n, start, seed), width)
     while not search.residual <= tol * search.size and search.products < most and search.grow():
         pass

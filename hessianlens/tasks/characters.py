@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from hessianlens.errors import InputError, check_choice, check_seed, check_whole, expect
+from hessianlens.errors import InputError, check_choice, check_path, check_seed, check_whole, expect
 from hessianlens.memory import ensure_fits
 from hessianlens.tasks.next_token import NextTokenTask
 from hessianlens.tasks.stream import Batch, BatchStream
@@ -59,8 +59,9 @@ class Characters(NextTokenTask):
     @classmethod
     def from_file(cls, path: Path | str, length: int = 32) -> Characters:
         """The text of a file in UTF-8."""
+        file = check_path("path", path, "the name of a text file")
         try:
-            return cls(Path(path).read_text(encoding="utf-8"), length)
+            return cls(file.read_text(encoding="utf-8"), length)
         except (OSError, UnicodeDecodeError) as error:
             raise InputError(f"text: cannot read {str(path)!r} ({error}); expected a text file in UTF-8.") from error
 

@@ -9,7 +9,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from hessianlens.errors import check_seed, check_whole, expect
+from hessianlens.errors import check_flag, check_seed, check_whole, expect
 from hessianlens.memory import ensure_fits
 from hessianlens.tasks.next_token import NextTokenTask
 from hessianlens.tasks.stream import Batch, BatchStream
@@ -43,7 +43,7 @@ class AssociativeRecall(NextTokenTask):
     >>> batch["tokens"].shape
     torch.Size([2, 7])
     >>> AssociativeRecall(pairs=2, queries=1, keys=4, values=4, joined=False).describe(seed=1)
-    'k0 v3 k1 v3 k0 v3'
+    'k1 v3 k2 v1 k1 v3'
     """
 
     pairs: int = 6
@@ -56,6 +56,7 @@ class AssociativeRecall(NextTokenTask):
         """Keys suffice for the pairs, pairs for the queries."""
         for name in ("pairs", "queries", "keys", "values"):
             check_whole(name, getattr(self, name))
+        check_flag("joined", self.joined)
         expect(self.pairs <= self.keys, f"pairs: got {self.pairs}, expected at most keys = {self.keys}.")
         expect(self.queries <= self.pairs, f"queries: got {self.queries}, expected at most pairs = {self.pairs}.")
 

@@ -39,7 +39,7 @@ class BatchStream:
         return self.count
 
     def __iter__(self) -> Iterator[Batch]:
-        source = torch.Generator().manual_seed(self.seed)
+        source = torch.Generator().manual_seed(int(self.seed))
         for _ in range(self.count):
             with explained("draw: it failed", "it was given a torch.Generator"):
                 batch = self.draw(source)

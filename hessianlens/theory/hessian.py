@@ -14,7 +14,7 @@ from torch import Tensor
 from hessianlens.attention.layer import AttentionHead, MultiHeadAttention, as_batch
 from hessianlens.attention.state import HeadState
 from hessianlens.checks import all_finite
-from hessianlens.errors import InputError, check_choice, expect
+from hessianlens.errors import InputError, check_choice, check_that, expect
 from hessianlens.losses import (
     Loss,
     LossDerivatives,
@@ -70,7 +70,9 @@ class AttentionHessian(Listed):
             return tuple(head.centred() for head in self.heads)
 
     def with_loss(self, loss: LossDerivatives) -> AttentionHessian:
-        """The same layer at the same tokens, under another loss."""
+        """The same layer at the same tokens, under another loss: its derivatives at the layer's output."""
+        wanted = "LossDerivatives, such as the `loss` of an attention Hessian"
+        check_that(isinstance(loss, LossDerivatives), "loss", loss, wanted)
         found = AttentionHessian(self._places, self._shapes, self.heads, loss)
         found.__dict__["_centred"] = self._centred
         return found

@@ -13,7 +13,20 @@ from torch import Tensor, nn
 
 import hessianlens as hl
 from hessianlens.operators import Factor, Term
-from tests.fuzz.zoo import hessian, layer, mlp_problem, problem, randn, symmetric, task, toy
+from tests.fuzz.zoo import (
+    groups_file,
+    hessian,
+    layer,
+    linear,
+    mlp_problem,
+    monitor,
+    problem,
+    randn,
+    sgd,
+    symmetric,
+    task,
+    toy,
+)
 
 Maker = Callable[[], Any]
 
@@ -191,7 +204,12 @@ def _spectra() -> Iterator[Recipe]:
     yield Recipe("Estimate.from_samples", lambda: hl.Estimate.from_samples, samples)
     probes = _given(dim=4, count=3, seed=0, distribution="sphere", stream=0)
     yield Recipe("Probes", lambda: hl.spectra.Probes, probes)
-    results = "CumulativeDistribution DensityCurve Eigenvalues Heterogeneity Inertia SpectralDensity VectorEstimate"
+    search = _given(start=lambda: randn(5), tol=0.1, most=9, seed=0, basis=3)
+    yield Recipe("leading_eigenpair", lambda: hl.spectra.leading_eigenpair, {"op": symmetric, **search})
+    results = (
+        "CumulativeDistribution DensityCurve Eigenvalues Heterogeneity Inertia LeadingEigenpair SpectralDensity "
+        "VectorEstimate"
+    )
     for name in results.split():
         yield Recipe(name, lambda name=name: getattr(hl.spectra, name), {}, 0.1, result=False)
 
@@ -299,9 +317,32 @@ def _tasks() -> Iterator[Recipe]:
         yield Recipe(name, lambda name=name: getattr(task(), name), both)
     stream = _given(count=2, seed=0, draw=lambda: lambda source: {"tokens": torch.ones(1, 6, dtype=torch.int64)})
     yield Recipe("BatchStream", lambda: hl.tasks.BatchStream, stream)
+    pairs = _given(pairs=2, queries=1, keys=3, values=3, joined=True)
+    yield Recipe("AssociativeRecall", lambda: hl.tasks.AssociativeRecall, pairs)
+    yield Recipe("Characters", lambda: hl.tasks.Characters, _given(text="to be, or not to be. " * 3, length=3))
+    texts = _given(seed=0, length=4, characters=200, words=5)
+    yield Recipe("Characters.generated", lambda: hl.tasks.Characters.generated, texts)
+    for made in (hl.tasks.AssociativeRecall(2, 1, 3, 3), hl.tasks.Characters.generated(0, 4, 200, 5)):
+        yield Recipe("batch of a task", lambda made=made: made.batch, _given(size=2, seed=0))
 
 
-GROUPS = (_layers, _attention, _losses, _theory, _spectra, _operators, _networks, _models, _tasks)
+def _watching() -> Iterator[Recipe]:
+    watching = hl.watching
+    yield Recipe("Monitor", lambda: hl.Monitor, {"problem": mlp_problem, **_given(blocks="0.*", optimizer=sgd)}, 0.5)
+    paced = _given(every=2, overhead=None, quantities=("top", "edge"), whole=True, clock=lambda: lambda: 0.0)
+    effort = _given(probes=2, steps=2, tol=0.1, warm=True, seed=0, sinks=(), store=None, csv=None)
+    yield Recipe("Monitor, told how", lambda: hl.Monitor, {"problem": mlp_problem, **paced, **effort}, 0.5)
+    yield Recipe("monitor.measure", lambda: monitor().measure, _given(step=3, optimizer=sgd, loss=0.5), 0.5)
+    parts = _given(optimizer=sgd, model=lambda: mlp_problem().source, blocks=lambda: mlp_problem().select("0.weight"))
+    yield Recipe("edge_of", lambda: watching.edge_of, parts)
+    yield Recipe("History", lambda: watching.History, _given(records=lambda: list(monitor().history)))
+    yield Recipe("Reading.of", lambda: watching.Reading.of, _given(number=1.0))
+    yield Recipe("load_param_groups", lambda: hl.load_param_groups, _given(path=groups_file, model=linear), 0.5)
+    for name in ("Edge", "Reading", "Record"):
+        yield Recipe(name, lambda name=name: getattr(watching, name), {}, 0.1, result=False)
+
+
+GROUPS = (_layers, _attention, _losses, _theory, _spectra, _operators, _networks, _models, _tasks, _watching)
 RECIPES: tuple[Recipe, ...] = tuple(recipe for group in GROUPS for recipe in group())
 
 

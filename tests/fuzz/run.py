@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from matplotlib import pyplot
 
 import hessianlens as hl
 from hessianlens.attention.state import HeadState
@@ -194,6 +195,7 @@ def failures(seed: int, numbers: range) -> Iterator[tuple[int, str, BaseExceptio
             said, error = attempt(seed, number)
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
+            pyplot.close("all")
         if error is not None:
             yield number, said, error, time.perf_counter() - start
 

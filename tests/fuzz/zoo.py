@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import math
+import shutil
+import tempfile
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 import hessianlens as hl
+from hessianlens.inspect.groups import Group, write_groups
 
 
 def randn(*shape: int, dtype: torch.dtype = torch.float64, seed: int = 0) -> Tensor:
@@ -48,6 +53,29 @@ def mlp_problem() -> Any:
     model = nn.Sequential(nn.Linear(3, 2), nn.Tanh(), nn.Linear(2, 2)).double()
     batches = [(randn(4, 3), torch.tensor([0, 1, 1, 0])), (randn(1, 3), torch.tensor([1]))]
     return hl.problem(model, batches, "cross_entropy")
+
+
+def sgd() -> torch.optim.Optimizer:
+    return torch.optim.SGD(mlp_problem().source.parameters(), lr=0.1)
+
+
+def monitor() -> hl.Monitor:
+    found = hl.Monitor(mlp_problem(), optimizer=sgd(), quantities=("top", "edge"), probes=2, steps=2)
+    found.measure(1, loss=0.7)
+    return found
+
+
+def linear() -> nn.Module:
+    return nn.Linear(3, 2).double()
+
+
+@cache
+def groups_file() -> Path:
+    """Learning rates for `linear`, as a file that lasts as long as this process."""
+    folder = tempfile.mkdtemp()
+    atexit.register(shutil.rmtree, folder)
+    write_groups([Group(0.1, "mlp", ("weight", "bias"), "all alike")], Path(folder) / "groups.json")
+    return Path(folder) / "groups.json"
 
 
 def symmetric(n: int = 5, dtype: torch.dtype = torch.float64) -> Tensor:
