@@ -13,6 +13,7 @@ _PADDING = 8
 def write_transposed(source: Tensor, target: Tensor) -> None:
     """``target = source'``, by tiles: reading columns of a large matrix one after the other would miss every cache.
 
+    >>> import torch
     >>> target = torch.empty(2, 3)
     >>> write_transposed(torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]), target)
     >>> target.tolist()

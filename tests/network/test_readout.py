@@ -91,7 +91,7 @@ def test_the_curvature_is_that_of_products(name: str, monkeypatch: pytest.Monkey
             expected = op @ torch.eye(op.shape[1], dtype=DOUBLE)
             error = float((maps.operator(part, plan).to_dense() - expected).norm())
             assert error <= 1e-9 * max(float(expected.norm()), 1e-5), f"{part} {row} x {column}"
-    assert all("curvature" in vars(maps.readout(number)) for number in range(len(problem.data)))
+    assert all("curvature" in vars(maps.graphs.readout(number)) for number in range(len(problem.data)))
 
 
 @pytest.mark.parametrize("name", READ)
@@ -150,7 +150,7 @@ def test_it_is_made_only_where_it_pays(monkeypatch: pytest.MonkeyPatch) -> None:
     block = problem.blocks["layer0.mlp.in"]
     maps = LinearMaps(problem)
     maps.operator("full", maps.plan(block, block, float("inf"))).to_dense()
-    assert "curvature" not in vars(maps.readout(0))
+    assert "curvature" not in vars(maps.graphs.readout(0))
 
 
 def test_a_weight_and_its_bias_share_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:

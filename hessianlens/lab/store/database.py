@@ -18,19 +18,42 @@ def connect(path: Path, readonly: bool, wait: float = WAIT_SECONDS) -> sqlite3.C
     """A connection whose every commit is on the disk when it returns."""
     _check_place(path, readonly)
     with clear_errors(path):
-        address = f"{path.absolute().as_uri()}?mode={'ro' if readonly else 'rwc'}"
-        connection = sqlite3.connect(address, uri=True, timeout=wait, isolation_level=None)
         try:
-            connection.execute("PRAGMA foreign_keys = ON")
-            connection.execute("PRAGMA synchronous = FULL")
-            prepare(connection, path)
-            if not readonly:
-                # Commits in a third of the time of a rollback journal; a file system that cannot do it keeps that.
-                connection.execute("PRAGMA journal_mode = WAL")
-        except BaseException:
-            connection.close()
-            raise
+            return _connected(path, readonly, wait)
+        except sqlite3.OperationalError as error:
+            if not (readonly and "readonly" in str(error)):
+                raise
+            _roll_back(path, wait)
+            return _connected(path, readonly, wait)
+
+
+def _connected(path: Path, readonly: bool, wait: float) -> sqlite3.Connection:
+    connection = _opened(path, "ro" if readonly else "rwc", wait)
+    try:
+        connection.execute("PRAGMA foreign_keys = ON")
+        connection.execute("PRAGMA synchronous = FULL")
+        prepare(connection, path)
+        if not readonly:
+            # Commits in a third of the time of a rollback journal; a file system that cannot do it keeps that.
+            connection.execute("PRAGMA journal_mode = WAL")
+    except BaseException:
+        connection.close()
+        raise
     return connection
+
+
+def _opened(path: Path, mode: str, wait: float) -> sqlite3.Connection:
+    address = f"{path.absolute().as_uri()}?mode={mode}"
+    return sqlite3.connect(address, uri=True, timeout=wait, isolation_level=None)
+
+
+def _roll_back(path: Path, wait: float) -> None:
+    """Undo what a killed process had begun to write, which a reader may not."""
+    connection = _opened(path, "rw", wait)
+    try:
+        connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    finally:
+        connection.close()
 
 
 def disconnect(connection: sqlite3.Connection, readonly: bool) -> None:

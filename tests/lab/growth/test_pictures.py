@@ -58,7 +58,7 @@ def test_single_layer_has_two_panels_with_exponents_and_guides() -> None:
     assert "functional: exactly 0" in legend(value)
     slopes = sorted(float(np.polyfit(*np.log(guide).T, 1)[0]) for guide in dashed(query))
     assert slopes == pytest.approx([5, 5, 6])
-    assert "95 % interval" in drawn(result)["growth"].caption
+    assert "95% interval" in drawn(result)["growth"].reading
 
 
 def test_legend_tells_measured_and_predicted() -> None:

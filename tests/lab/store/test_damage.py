@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -123,3 +124,23 @@ def test_rows_that_are_gone_or_changed_are_noticed(sound: Path, tmp_path: Path, 
     code, found, said = exported(copy, tmp_path / "found")
     assert code == 2 and found == {} and "Traceback" not in said
     assert "is not as it was written; the file is damaged" in said or "no such table" in said
+
+
+def test_a_reader_undoes_what_a_killed_process_had_begun(tmp_path: Path) -> None:
+    """A journal beside the file says that a change was begun; one who only reads may not undo it without help."""
+    before, left = tmp_path / "before.sqlite", tmp_path / "left.sqlite"
+    with open_store(before):
+        pass
+    writer = sqlite3.connect(before, isolation_level=None)
+    kept = writer.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    writer.execute("PRAGMA cache_size = 1")
+    writer.execute("BEGIN IMMEDIATE")
+    writer.execute("CREATE TABLE begun (what BLOB)")
+    writer.executemany("INSERT INTO begun VALUES (?)", [(bytes(5000),)] * 50)
+    journal = Path(f"{before}-journal")
+    assert journal.stat().st_size
+    shutil.copy(before, left)
+    shutil.copy(journal, f"{left}-journal")
+    writer.close()
+    with open_store(left, readonly=True) as store:
+        assert store.query("SELECT count(*) FROM sqlite_master") == [kept]

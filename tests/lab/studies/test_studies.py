@@ -196,13 +196,13 @@ def test_the_same_for_any_number_of_jobs_and_kept(tmp_path: Any) -> None:
     from hessianlens.lab.runner import run
 
     changes = [
+        "checkpoints=1",
         "steps=3",
         "d_model=2",
         "batch=2",
         "rates=2",
         "tuning_seeds=1",
         "seeds=5",
-        "checkpoints=1",
         "tasks=recall",
     ]
     plans = configure([STUDIES["study_scaling"]], "quick", [*changes, "pairs=2", "validation=4"])

@@ -39,7 +39,8 @@ def attention_digest(where: str) -> str:
     """Of the file that defines the class; empty where none is asked for."""
     if not where:
         return ""
-    file = inspect.getsourcefile(load_attention(where))
+    found = load_attention(where)
+    file = inspect.getsourcefile(found) if isinstance(found, type) else None
     expect(file is not None, f"attention: got {where!r}, which has no source file; {_EXPECTED}.")
     return hashlib.sha256(Path(cast(str, file)).read_bytes()).hexdigest()[:16]
 
