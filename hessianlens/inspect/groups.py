@@ -140,10 +140,14 @@ def load_param_groups(path: str | os.PathLike[str], model: nn.Module) -> list[di
         fits = stated["format"] == _FORMAT
         groups = [Group(float(g["lr"]), g["kind"], tuple(g["parameters"]), g["why"]) for g in stated["groups"]]
     except OSError as error:
-        raise InputError(f"path: '{path}' cannot be read ({error.strerror}); expected a file of groups.") from error
+        raise InputError(
+            f"path: {str(path)!r} cannot be read ({error.strerror}); expected a file of groups."
+        ) from error
     except (ValueError, KeyError, TypeError) as error:
-        raise InputError(f"path: '{path}' is no file of groups ({error}); write one with inspect --groups.") from error
-    expect(fits, f"path: '{path}' has another format, expected {_FORMAT!r}.")
+        raise InputError(
+            f"path: {str(path)!r} is no file of groups ({error}); write one with inspect --groups."
+        ) from error
+    expect(fits, f"path: {str(path)!r} has another format, expected {_FORMAT!r}.")
     return with_parameters(groups, model)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hessianlens.errors import check_number, check_seed, check_that, check_whole, expect
+from hessianlens.errors import check_number, check_path, check_seed, check_that, check_whole, expect
 from hessianlens.inspect.advice import Statement, attention_statements, table_statements, told
 from hessianlens.inspect.blockwise import within_memory
 from hessianlens.inspect.closer.look import SECONDS, look_closer
@@ -122,7 +122,7 @@ class Measured(Listed):
         """
         from hessianlens.inspect.page.document import model_page  # which asks everything of this class
 
-        target = check_writable(Path(path), "page")
+        target = check_writable(check_path("page", path, "the name of a file to be written"), "page")
         with watching(progress) as watch:
             deadline = Deadline(SECONDS if budget is None else parse_time(budget))
             watch.begin(None, deadline)

@@ -140,7 +140,7 @@ class Document:
             write_whole(target, self.html())
         except OSError as error:
             raise InputError(
-                f"page: cannot write '{target}' ({error.strerror}); expected a file in a folder that exists."
+                f"page: cannot write {str(target)!r} ({error.strerror}); expected a file in a folder that exists."
             ) from error
         return target
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from hessianlens.errors import InputError, check_choice, check_path, check_seed, check_whole, expect
+from hessianlens.errors import InputError, check_choice, check_path, check_seed, check_that, check_whole, expect
 from hessianlens.memory import ensure_fits
-from hessianlens.tasks.next_token import NextTokenTask
+from hessianlens.tasks.next_token import NextTokenTask, batch_tokens
 from hessianlens.tasks.stream import Batch, BatchStream
 
 HELD_OUT = 0.1
@@ -154,7 +154,10 @@ class Characters(NextTokenTask):
 
     def decode(self, batch: Batch) -> list[str]:
         """The texts of a batch."""
-        return ["".join(self.symbols[token] for token in row) for row in batch["tokens"].tolist()]
+        tokens = batch_tokens(batch)
+        known = tokens.dtype == torch.int64 and tokens.ndim == 2 and bool(((tokens >= 0) & (tokens < self.vocab)).all())
+        check_that(known, "batch", tokens, f"tokens of shape (B, L), whole numbers from 0 to {self.vocab - 1}")
+        return ["".join(self.symbols[token] for token in row) for row in tokens.tolist()]
 
 
 def _lexicon(words: int, source: torch.Generator) -> list[str]:

@@ -122,7 +122,7 @@ class History(Listed, Sequence[Record]):
             try:
                 write_whole(file, text.getvalue())
             except OSError as error:
-                raise InputError(f"path: cannot write '{path}' ({error.strerror}).") from error
+                raise InputError(f"path: cannot write {str(path)!r} ({error.strerror}).") from error
         return text.getvalue()
 
     def plot(self, ax: Axes | None = None, quantity: str | None = None) -> Axes:

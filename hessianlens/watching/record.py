@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from numbers import Real
 from typing import Any, NamedTuple
 
@@ -100,6 +100,9 @@ class Record:
         >>> Record.from_dict(record.to_dict()).to_dict() == record.to_dict()
         True
         """
+        expected = {entry.name for entry in fields(cls)}
+        whole = isinstance(plain, Mapping) and expected <= plain.keys()
+        check_that(whole, "plain", plain, "what Record.to_dict gave")
         numbers = {
             owner: {quantity: _reading(value) for quantity, value in readings.items()}
             for owner, readings in plain["numbers"].items()

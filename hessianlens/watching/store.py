@@ -35,7 +35,7 @@ class RecordFile:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = check_path("store", path, "the name of a file")
         if self.path.is_dir() or not self.path.absolute().parent.is_dir():
-            raise InputError(f"store: '{self.path}' cannot be written; name a file in a folder that is there.")
+            raise InputError(f"store: {str(self.path)!r} cannot be written; name a file in a folder that is there.")
 
     def read(self) -> list[Record]:
         """The records that hold, in order of their steps."""
@@ -43,7 +43,9 @@ class RecordFile:
             return []
         lines = list(self._lines())
         if not lines or lines[0].get("format") != FORMAT:
-            raise InputError(f"store: '{self.path}' is no file of a watched run; name another one, or one to be made.")
+            raise InputError(
+                f"store: {str(self.path)!r} is no file of a watched run; name another one, or one to be made."
+            )
         found: list[Record] = []
         for line in lines[1:]:
             record = Record.from_dict(line["record"])
@@ -70,7 +72,7 @@ class RecordFile:
         try:
             content = self.path.read_bytes()
         except OSError as error:
-            raise InputError(f"store: '{self.path}' cannot be read ({error.strerror}).") from error
+            raise InputError(f"store: {str(self.path)!r} cannot be read ({error.strerror}).") from error
         for line in content.split(b"\n"):
             checksum, _, text = line.partition(b" ")
             if len(checksum) == 8 and checksum == b"%08x" % zlib.crc32(text):

@@ -129,6 +129,8 @@ def public_methods(kind: type) -> list[str]:
 def can(value: Any, action: str) -> bool:
     """Whether Python lets an object do this at all."""
     special = {"@": "matmul", "[]": "getitem", "+": "add", "-": "sub", "*": "mul", "/": "truediv", "in": "contains"}
+    if action == "in" and isinstance(value, tuple):
+        return False  # Python compares with its entries, and a tensor may not say whether it is one of them
     name = special.get(action, action)
     return hasattr(value, name if action in ("adjoint", "to_scipy") else f"__{name}__")
 
