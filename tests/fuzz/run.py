@@ -12,6 +12,7 @@ import re
 import resource
 import signal
 import sys
+import tempfile
 import time
 import traceback
 import warnings
@@ -222,11 +223,12 @@ def main() -> int:
     limit_memory()
     numbers = range(options.calls) if options.only is None else range(options.only, options.only + 1)
     found: dict[str, list[str]] = {}
-    for number, said, error, _ in failures(options.seed, numbers):
-        if options.only is not None:
-            traceback.print_exception(error)
-        key = f"{type(error).__name__} at {where(error)}"
-        found.setdefault(key, []).append(f"--seed {options.seed} --only {number}: {said}: {str(error)[:150]!r}")
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):  # some calls write the file they are told
+        for number, said, error, _ in failures(options.seed, numbers):
+            if options.only is not None:
+                traceback.print_exception(error)
+            key = f"{type(error).__name__} at {where(error)}"
+            found.setdefault(key, []).append(f"--seed {options.seed} --only {number}: {said}: {str(error)[:150]!r}")
     for key, calls in sorted(found.items(), key=lambda item: -len(item[1])):
         print(f"{len(calls)} x {key}\n    " + "\n    ".join(calls[:3]))
     print(f"{len(numbers)} calls, {sum(map(len, found.values()))} failures of {len(found)} kinds")
