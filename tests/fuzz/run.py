@@ -7,6 +7,7 @@ import contextlib
 import inspect
 import io
 import operator
+import os
 import random
 import re
 import resource
@@ -223,7 +224,8 @@ def main() -> int:
     limit_memory()
     numbers = range(options.calls) if options.only is None else range(options.only, options.only + 1)
     found: dict[str, list[str]] = {}
-    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):  # some calls write the file they are told
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)  # some calls write the file they are told
         for number, said, error, _ in failures(options.seed, numbers):
             if options.only is not None:
                 traceback.print_exception(error)
