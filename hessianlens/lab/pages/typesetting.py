@@ -20,8 +20,8 @@ _EXPONENT = r"\^(?:\(([^()]*)\)|(−?\w+))"
 _RULES: tuple[tuple[str, str], ...] = (
     (r"(?<![\w.,)\]])-(?=[\d.]|∞)", "−"),
     (r"(?<=\b[A-Za-z0-9]) - (?=[A-Za-z0-9]\b)", " − "),
-    (r"(?<![\w.])1e([-−]?\d+)\b", r"10^(\1)"),
-    (r"(?<=\d)e([-−]?\d+)\b", r" × 10^(\1)"),
+    (r"(?<![\w.])1e([-−]?)0*(\d+)\b", r"10^(\1\2)"),
+    (r"(?<=\d)e([-−]?)0*(\d+)\b", r" × 10^(\1\2)"),
     (r"(?<=[\dA-Z)]) x (?=[\dA-ZdL(])", " × "),
     (r"(?<=[a-z])_(?=[a-z])", " "),
     (rf"\b([A-Za-z])_([A-Za-z0-9]+)\b(?:{_EXPONENT})", r"<i>\1</i><sub>\2</sub><sup>\3\4</sup>"),
@@ -34,7 +34,7 @@ _RULES: tuple[tuple[str, str], ...] = (
 def typeset(words: object) -> Markup:
     """Text as HTML, escaped; what is `Markup` already stays as it is.
 
-    >>> print(typeset("d_V^2 at sigma = -0.5, X^6 <= 1e-3 and +-lambda"))
+    >>> print(typeset("d_V^2 at sigma = -0.5, X^6 <= 1e-03 and +-lambda"))
     <i>d</i><sub>V</sub><sup>2</sup> at σ = −0.5, X<sup>6</sup> ≤ 10<sup>−3</sup> and ±λ
     >>> print(typeset("a 3 x 3 grid of sigmoid_log_length, T-functional, P3-like"))
     a 3 × 3 grid of sigmoid log length, T-functional, P3-like
