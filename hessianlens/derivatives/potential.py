@@ -24,10 +24,14 @@ def scale_of(tensor: Tensor, otherwise: float = 1.0) -> float:
     return found if found > 0 else otherwise
 
 
-def random_like(tensor: Tensor, seed: int) -> Tensor:
-    """Normal numbers in the shape, dtype and place of a tensor."""
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(tensor.shape, generator=generator).to(tensor)
+def random_like(tensor: Tensor, seed: int = 0) -> Tensor:
+    """Independent normal numbers in the shape, dtype and place of a tensor, the same on every device.
+
+    >>> random_like(torch.zeros(2, dtype=torch.float64)).dtype
+    torch.float64
+    """
+    generator = torch.Generator("cpu").manual_seed(seed)
+    return torch.randn(tensor.shape, generator=generator, dtype=torch.float64, device="cpu").to(tensor)
 
 
 def random_direction(leaf: Tensor, size: float, seed: int, left_out: Sequence[tuple[Tensor, int]]) -> Tensor:

@@ -5,13 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from hessianlens.derivatives.potential import random_like
+
 _ROUNDING = 1e3
 """Units in the last place of the largest entry that two ways to the same numbers may differ by."""
-
-
-def drawn_like(like: Tensor, seed: int = 0) -> Tensor:
-    """Independent normal numbers in the shape, dtype and place of a tensor, the same on every device."""
-    return torch.randn(like.shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(like)
 
 
 def close(found: Tensor, expected: Tensor) -> bool:
@@ -38,7 +35,7 @@ def entrywise_slope(value: Tensor, at: Tensor, graph: bool = False) -> Tensor | 
     >>> entrywise_slope(3 * x, x), entrywise_slope(x.flip(0), x) is None
     (tensor([3., 3.]), True)
     """
-    drawn = drawn_like(value)
+    drawn = random_like(value)
     found, pulled = (
         torch.autograd.grad(value, at, cotangent, retain_graph=True, create_graph=graph, allow_unused=True)[0]
         for cotangent in (torch.ones_like(value), drawn)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from hessianlens.showing.axes import ticked
 from hessianlens.showing.colours import light
 from hessianlens.showing.markup import LETTER, drawing, label, line, tag
 from hessianlens.showing.picture import Picture
@@ -64,13 +65,7 @@ class Curve(Picture):
         """The line over the band that it may lie in."""
         across, up = self._scales()
         bottom = _TOP + _HEIGHT
-        parts = []
-        for value, text in up.ticks(4):
-            parts.append(line(_LEFT, up(value), _LEFT + _WIDTH, up(value)))
-            parts.append(label(_LEFT - 5, up(value) + 4, text, "end", "muted"))
-        for value, text in across.ticks(4):
-            parts.append(line(across(value), bottom, across(value), bottom + 4, "muted"))
-            parts.append(label(across(value), bottom + 17, text, "middle", "muted"))
+        parts = ticked(across, up)
         if self.zero and across.low < 0 < across.high:
             parts.append(line(across(0.0), _TOP, across(0.0), bottom, "muted", 1.2, stroke_dasharray="3 3"))
         if self.low:

@@ -9,6 +9,7 @@ from itertools import pairwise
 from typing import Any
 
 from hessianlens.showing import Picture
+from hessianlens.showing.axes import ticked
 from hessianlens.showing.colours import SERIES, light
 from hessianlens.showing.markup import LETTER, drawing, label, line, shortened, tag
 from hessianlens.showing.scale import Scale
@@ -72,13 +73,7 @@ class Timeline(Picture):
         """The lines above their key."""
         across, up = self._scales()
         bottom = _TOP + _HEIGHT
-        parts = []
-        for value, text in up.ticks(4):
-            parts.append(line(_LEFT, up(value), _LEFT + _WIDTH, up(value)))
-            parts.append(label(_LEFT - 6, up(value) + 4, text, "end", "muted"))
-        for value, text in across.ticks(4):
-            parts.append(line(across(value), bottom, across(value), bottom + 4, "muted"))
-            parts.append(label(across(value), bottom + 18, text, "middle", "muted"))
+        parts = ticked(across, up)
         parts.append(label(_LEFT + _WIDTH, bottom + 34, "steps", "end", "muted"))
         for one, colour in zip(self.lines, _colours(self.lines), strict=True):
             parts.extend(_drawn(one, colour, across, up))

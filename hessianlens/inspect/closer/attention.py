@@ -13,7 +13,7 @@ from hessianlens.problems import Problem, batch_size
 
 _SEQUENCES = 2
 """Sequences whose attention is kept."""
-_MOST_TOKENS = 256
+MOST_TOKENS = 256
 """Tokens of a sequence up to which attention is kept and third moments are formed."""
 
 
@@ -25,14 +25,14 @@ class HeadLook:
         entropy: In nats; None where weights are negative.
         share: Of the entropy that rows would have which look at all they may see alike.
         largest: The largest weight of a row.
-        moments: Norms of the mean, the covariance and the third central moment of the values that a row sees; the last
-            is None for long sequences.
+        moments: Norms of the mean, the covariance and the third central moment of the values that a row sees; the
+            last two are None for long sequences.
     """
 
     entropy: float | None
     share: float | None
     largest: float
-    moments: tuple[float, float, float | None]
+    moments: tuple[float, float | None, float | None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +63,7 @@ def look_at_attention(problem: Problem) -> list[LayerLook]:
     found: list[tuple[tuple[HeadLook, ...], Tensor | None]] = []
 
     def see(weights: Tensor, visible: Tensor, values: Tensor) -> None:
-        kept = weights[:_SEQUENCES].clone() if max(weights.shape[-2:]) <= _MOST_TOKENS else None
+        kept = weights[:_SEQUENCES].clone() if max(weights.shape[-2:]) <= MOST_TOKENS else None
         found.append((tuple(_look(weights, visible, values)), kept))
 
     batch = problem.data[0]
@@ -90,7 +90,7 @@ def _look(weights: Tensor, visible: Tensor, values: Tensor) -> list[HeadLook]:
     ]
 
 
-def _moments(A: Tensor, V: Tensor) -> tuple[float, float, float | None]:
+def _moments(A: Tensor, V: Tensor) -> tuple[float, float | None, float | None]:
     """Mean norms over the rows, from inner products of values about their mean: no moment is formed.
 
     With ``c_j = v_j - m_i``, ``|M_2|^2 = sum_jl A_ij A_il (c_j . c_l)^2``, and ``|M_3|^2`` is the same with the cube.
@@ -98,9 +98,8 @@ def _moments(A: Tensor, V: Tensor) -> tuple[float, float, float | None]:
     A, V = A.double(), V.double()
     mean = A @ V
     first = float(mean.norm(dim=-1).mean())
-    if A.shape[-1] > _MOST_TOKENS:
-        spread = (A @ V.square().sum(-1, keepdim=True))[..., 0] - mean.square().sum(-1)
-        return first, float(spread.clamp(min=0).mean()), None
+    if A.shape[-1] > MOST_TOKENS:
+        return first, None, None
     second, third = [], []
     for rows, values, means in zip(A, V, mean, strict=True):
         centred = values[None] - means[:, None]

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import combinations
 
 from hessianlens.attention.state import attention_picture
-from hessianlens.inspect.closer.attention import LayerLook
+from hessianlens.inspect.closer.attention import MOST_TOKENS, LayerLook
 from hessianlens.inspect.closer.bending import Ends
 from hessianlens.inspect.closer.look import Closer
 from hessianlens.inspect.table import CurvatureTable, Row
@@ -208,7 +208,7 @@ def attention(layers: Sequence[LayerLook], table: CurvatureTable) -> Iterator[Se
     told = (
         "Even attention has the share 1; a head that always looks at one token has 0, and its query and key blocks are "
         "then flat. M_1, M_2 and M_3 are mean, covariance and third moment of the values that a row sees: mean norms "
-        f"over all rows of the first batch.{per_head}"
+        f"over all rows of the first batch, the latter two for up to {MOST_TOKENS} tokens.{per_head}"
     )
     table_of = Table([*columns, *(f"|H| {kind}" for kind in norm_kinds)], cells)
     maps = [

@@ -22,9 +22,9 @@ from torch import Tensor
 
 from hessianlens.attention.layer import MultiHeadAttention
 from hessianlens.derivatives.graph import expect_twice_differentiable, refusals_of
+from hessianlens.derivatives.potential import random_like
 from hessianlens.losses import LossDerivatives, TokenCurvature, UncoupledCurvature
 from hessianlens.losses.curvature import FactoredTokenCurvature
-from hessianlens.network.recognition import drawn_like
 from hessianlens.operators import BlockGrid
 from hessianlens.theory.hessian import AttentionHessian, hessian_at
 
@@ -150,7 +150,7 @@ def _head_curvature(gradient: Tensor, point: Tensor) -> Tensor | None:
     """``C^head`` column by column; None if a random product shows that there is none."""
     if not gradient.requires_grad:
         return None
-    if not bool(_second(gradient, point, drawn_like(point)).any()):
+    if not bool(_second(gradient, point, random_like(point)).any()):
         return None
     columns = []
     for f in range(point.shape[-1]):

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from hessianlens.derivatives.potential import random_like
 from hessianlens.network.linear_maps.grouping import Grouping
 from hessianlens.network.linear_maps.piece import Piece
 from hessianlens.network.linear_maps.tapped import Tapped
 from hessianlens.network.linear_maps.uses import Kind
-from hessianlens.network.recognition import drawn_like
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,7 +116,7 @@ def _moves_no_groups(tapped: Tapped, row: Piece, rows: Grouping, column: Piece, 
     if inputs is None:
         return True
     like = tapped.slope(row.use.site)
-    u = drawn_like(like)
+    u = random_like(like)
     weights = 1 + rows.numbers(like.device)[:, None].to(like)
     behind = 1 + columns.numbers(like.device)[:, None].to(like)
     alone, weighted = (tapped.pushed(row.use.site, tangent, inputs) for tangent in (u, weights * u))

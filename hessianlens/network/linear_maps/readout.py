@@ -21,9 +21,10 @@ import torch
 from torch import Tensor
 
 from hessianlens.derivatives.graph import once_only
+from hessianlens.derivatives.potential import random_like
 from hessianlens.network.linear_maps.taps import Taps
 from hessianlens.network.linear_maps.uses import Kind, Record, Use
-from hessianlens.network.recognition import close, drawn_like
+from hessianlens.network.recognition import close
 from hessianlens.problems import Batch, Problem
 
 _SLICE = 2048
@@ -193,7 +194,7 @@ def _loss_weights(problem: Problem, batch: Batch, outputs: Tensor, chances: Tens
             return None
         weights = chances.new_zeros(len(chances))
         for seed in range(2):
-            u = drawn_like(chances, seed)
+            u = random_like(chances, seed)
             (turned,) = torch.autograd.grad(slope, point, u.reshape(point.shape), retain_graph=True, allow_unused=True)
             if turned is None:
                 return None

@@ -18,9 +18,10 @@ from itertools import combinations_with_replacement
 import torch
 from torch import Tensor
 
+from hessianlens.derivatives.potential import random_like
 from hessianlens.network.linear_maps.taps import Taps
 from hessianlens.network.linear_maps.uses import Kind, Use
-from hessianlens.network.recognition import close, drawn_like, entrywise_slope
+from hessianlens.network.recognition import close, entrywise_slope
 from hessianlens.problems import Batch, Problem
 
 
@@ -210,7 +211,7 @@ def _entry_by_entry(value: Tensor, sources: Mapping[int, Tensor]) -> EntryByEntr
 
 
 def _norm(value: Tensor, sources: Mapping[int, Tensor]) -> Norm | None:
-    leaves, drawn = list(sources.values()), drawn_like(value)
+    leaves, drawn = list(sources.values()), random_like(value)
     pulled = torch.autograd.grad(value, leaves, drawn, retain_graph=True, create_graph=True)
     flat = [one.flatten(0, -2) for one in pulled]
     if any(not torch.equal(one, flat[0]) for one in flat[1:]) or not flat[0].requires_grad:
@@ -228,7 +229,7 @@ def _norm(value: Tensor, sources: Mapping[int, Tensor]) -> Norm | None:
 
 def _bends_like(norm: Norm, pulled: Tensor, leaves: Sequence[Tensor], cotangent: Tensor) -> bool:
     """Whether its second derivative is that of the network, between any two sources."""
-    u = drawn_like(pulled, seed=1)
+    u = random_like(pulled, seed=1)
     bent = torch.autograd.grad(pulled, list(leaves), u, retain_graph=True, allow_unused=True)
     expected = (norm.bent(cotangent, slice(None)) @ u.flatten(0, -2)[..., None])[..., 0]
     return all(one is not None and close(one.flatten(0, -2), expected) for one in bent)

@@ -10,12 +10,13 @@ import torch
 from torch import Tensor
 
 from hessianlens.curvature.linearisation import Linearisation
+from hessianlens.derivatives.potential import random_like
 from hessianlens.network.decoupling import couples_no_groups
 from hessianlens.network.linear_maps.grouping import Grouping
 from hessianlens.network.linear_maps.readout import Readout
 from hessianlens.network.linear_maps.taps import Taps
 from hessianlens.network.linear_maps.uses import Record, Use
-from hessianlens.network.recognition import close, drawn_like
+from hessianlens.network.recognition import close
 from hessianlens.problems import Batch, Problem
 
 
@@ -83,7 +84,7 @@ class Tapped:
 
     def agrees(self, site: int, parts: Sequence[Tensor]) -> bool:
         """Whether matrices ``[position, feature, feature]`` are the two parts of the curvature, by a product."""
-        u = drawn_like(self.slope(site))
+        u = random_like(self.slope(site))
         found = self.products(site, u, site)
         return all(close((C @ u[..., None])[..., 0], v) for C, v in zip(parts, found, strict=True))
 

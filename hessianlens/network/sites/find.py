@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from hessianlens.derivatives.graph import expect_twice_differentiable, refusals_of
+from hessianlens.derivatives.potential import random_like
 from hessianlens.models.transformer import Transformer
 from hessianlens.network.decoupling import couples_no_groups
-from hessianlens.network.recognition import drawn_like
 from hessianlens.network.sites.met import met_site
 from hessianlens.network.sites.site import AttentionSite
 from hessianlens.network.sites.toy import toy_site
@@ -66,7 +66,7 @@ def _position_wise(problem: Problem, site: AttentionSite, batch: Batch) -> bool:
 
 def acts_alone(value: Tensor, at: Tensor) -> bool:
     """Whether the derivative of a value by what it is taken at couples no two positions."""
-    u = drawn_like(value).flatten(0, 1)
+    u = random_like(value).flatten(0, 1)
     positions = torch.arange(len(u), device=u.device)
 
     def pulled(cotangent: Tensor) -> list[Tensor]:

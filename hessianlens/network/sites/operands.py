@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from hessianlens.attention.state import Rotation
+from hessianlens.derivatives.potential import random_like
 from hessianlens.network.linear_maps.grouping import Grouping, groupings
-from hessianlens.network.recognition import drawn_like
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +45,7 @@ def source_of(taken: Tensor, leaves: Mapping[int, Tensor]) -> int | str:
     """
     if not taken.requires_grad:
         return "does not come from a linear map"
-    slopes = torch.autograd.grad(taken, list(leaves.values()), drawn_like(taken), retain_graph=True, allow_unused=True)
+    slopes = torch.autograd.grad(taken, list(leaves.values()), random_like(taken), retain_graph=True, allow_unused=True)
     used = [site for site, slope in zip(leaves, slopes, strict=True) if slope is not None]
     if len(used) != 1:
         return f"come from {len(used)} linear maps, not from one"
@@ -79,7 +79,7 @@ def _pulled(taken: Tensor, leaf: Tensor, cotangent: Tensor) -> Tensor:
 
 def _features(taken: Tensor, leaf: Tensor) -> tuple[Tensor, int] | str:
     """Features by piece, and how many heads share one."""
-    drawn, found = drawn_like(taken), []
+    drawn, found = random_like(taken), []
     for head in range(taken.shape[1]):
         cotangent = torch.zeros_like(drawn)
         cotangent[:, head] = drawn[:, head]
@@ -96,7 +96,7 @@ def _features(taken: Tensor, leaf: Tensor) -> tuple[Tensor, int] | str:
 def _grouping(taken: Tensor, leaf: Tensor) -> Grouping | None:
     """How the positions of the map are those of the sequences."""
     sequences, _, length, _ = taken.shape
-    drawn = drawn_like(taken)
+    drawn = random_like(taken)
     numbers = 1 + torch.arange(sequences * length, device=taken.device).reshape(sequences, 1, length, 1)
     alone, numbered = (_pulled(taken, leaf, cotangent) for cotangent in (drawn, numbers * drawn))
     for grouping in groupings(tuple(leaf.shape), sequences):

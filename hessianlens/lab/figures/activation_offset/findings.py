@@ -76,7 +76,9 @@ def _verdict(result: Result, place: str) -> str:
         if decides
         else f"whether a(0) is zero does not decide here whether blocks differ more than {UNLIKE:g}-fold"
     )
-    return f"{start}{'; '.join(told)}: {verdict}."
+    apart = [_named(name) for name in found if kind[name] == NONE and not 1 / UNLIKE <= found[name] <= UNLIKE]
+    rest = f"; without a value at zero scores they are apart too: {several(apart)}" if apart else ""
+    return f"{start}{'; '.join(told)}: {verdict}{rest}."
 
 
 def _sigmoid(result: Result, place: str) -> str:
