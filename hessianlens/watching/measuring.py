@@ -12,7 +12,7 @@ from torch import Tensor
 from hessianlens.curvature import HessianOperator, Linearisation
 from hessianlens.network.spreads import attention_spreads
 from hessianlens.problems import Block, Problem
-from hessianlens.spectra import Estimate, LeadingEigenpair, SpectralDensity, density, leading_eigenpair
+from hessianlens.spectra import Estimate, LeadingEigenpair, RitzPairs, SpectralDensity, density, leading_eigenpair
 from hessianlens.spectra.lengths import norm_from_lengths
 from hessianlens.spectra.products import LinearOperator
 from hessianlens.spectra.signs import inertia_of
@@ -61,23 +61,24 @@ class Measuring:
             return {}
         op = Counted(HessianOperator(problem, blocks, blocks))
         found: dict[str, Reading] = {}
-        spectrum = self._spectrum(op) if any(q in self.quantities for q in _FROM_SPECTRUM) else None
-        if spectrum is not None:
-            found |= self._from_spectrum(spectrum)
+        known = RitzPairs()
+        if any(quantity in self.quantities for quantity in _FROM_SPECTRUM):
+            found |= self._from_spectrum(self._spectrum(op, known))
         if "top" in self.quantities:
-            pair = self._leading(op, name, spectrum)
-            found["top"] = _top(pair)
+            found["top"] = _top(self._leading(op, name, known))
         if edge is not None:
             seen = edge.seen(op)
             same = seen is op and "top" in found
-            found["sharpness"] = found["top"] if same else _top(self._leading(seen, f"{name}, as seen", None))
+            found["sharpness"] = (
+                found["top"] if same else _top(self._leading(seen, f"{name}, as seen", edge.seen_pairs(known)))
+            )
             found["edge"] = Reading.of(edge.limit)
         self.products += op.products
         return found
 
-    def _spectrum(self, op: Counted) -> SpectralDensity:
+    def _spectrum(self, op: Counted, known: RitzPairs) -> SpectralDensity:
         effort = self.effort
-        return density(op, effort.probes, effort.steps, effort.seed, check_symmetry=False)
+        return density(op, effort.probes, effort.steps, effort.seed, check_symmetry=False, keep=known)
 
     def _from_spectrum(self, spectrum: SpectralDensity) -> dict[str, Reading]:
         n, found = spectrum.dimension, {}
@@ -94,15 +95,17 @@ class Measuring:
             found["negative_mass"] = _share(signs.mass)
         return found
 
-    def _leading(self, op: LinearOperator, name: str, spectrum: SpectralDensity | None) -> LeadingEigenpair:
-        effort, start = self.effort, self.vectors.get(name) if self.effort.warm else None
-        pair = leading_eigenpair(op, start, tol=effort.tol, most=effort.most, seed=effort.seed)
+    def _leading(self, op: LinearOperator, name: str, known: RitzPairs) -> LeadingEigenpair:
+        """The largest eigenvalue, from the last eigenvector and from what the random vectors have met.
+
+        The latter see an eigenvalue that has overtaken the one that was followed.
+        """
+        effort, warm = self.effort, self.effort.warm
+        start = self.vectors.get(name) if warm else None
+        pair = leading_eigenpair(
+            op, start, tol=effort.tol, most=effort.most, seed=effort.seed, known=known if warm else None
+        )
         self.searched += pair.products
-        if start is not None and spectrum is not None and spectrum.support[1] > pair.value + pair.residual:
-            # Another eigenvalue has overtaken the one that was followed: a random vector has seen it.
-            other = leading_eigenpair(op, None, tol=effort.tol, most=effort.most, seed=effort.seed)
-            self.searched += other.products
-            pair = max(pair, other, key=lambda one: one.value)
         self.vectors[name] = pair.vector
         return pair
 
