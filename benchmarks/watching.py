@@ -120,9 +120,9 @@ def products(size: Size, tick: Tick) -> tuple[tuple[Timing, ...], dict[str, obje
         timings.append(Timing(name, role, Spread(median(costs[1:]), *_quartiles(costs[1:])), ratio, costs[0]))
     each = monitors[WARM].history[-1].products - counts[WARM][-1]
     said = (
-        f"Ratios count products of the search, beside the {each} a measurement that trace, norm and negative share take "
-        f"anyway: {totals[COLD]} from random vectors against {totals[WARM]} from the last eigenvector and from what "
-        f"those have met, over {size.searches - 1} searches, {size.every} steps apart, to the same tolerance; the "
+        f"Ratios count products of the search, beside the {each} a measurement that trace, norm and negative share "
+        f"take anyway: {totals[COLD]} from random vectors against {totals[WARM]} from the last eigenvector and from "
+        f"what those have met, over {size.searches - 1} searches, {size.every} steps apart, to the same tolerance; the "
         f"eigenvalues differ by at most {apart:.1%}. Where nothing but the largest eigenvalue is asked for, the last "
         f"eigenvector alone saves less: {totals[ALONE]} products, {totals[COLD] / totals[ALONE]:.1f}x; here it turns "
         "far from one search to the next."

@@ -129,8 +129,10 @@ class Measuring:
                     )
         return loss, found
 
-    def attention(self, problem: Problem) -> dict[str, dict[str, Reading]]:
-        """Entropies by layer."""
+    def attention(self, problem: Problem, notes: list[str]) -> dict[str, dict[str, Reading]]:
+        """Entropies by layer; what is left out is noted."""
+        spreads = attention_spreads(problem)
+        notes.extend(spreads.left_out)
         return {
             f"{name}.attn": {
                 "entropy": Reading.of(spread.entropy),
@@ -138,12 +140,17 @@ class Measuring:
                 "entropy_share": Reading.of(spread.share),
                 "saturated": Reading.of(spread.saturated),
             }
-            for name, spread in attention_spreads(problem).items()
+            for name, spread in spreads.items()
         }
 
 
 def everything(
-    measuring: Measuring, problem: Problem, whole: Sequence[Block], blocks: Sequence[Block], edge: Edge | None
+    measuring: Measuring,
+    problem: Problem,
+    whole: Sequence[Block],
+    blocks: Sequence[Block],
+    edge: Edge | None,
+    notes: list[str],
 ) -> dict[str, dict[str, Reading]]:
     """All numbers of a measurement by what they belong to.
 
@@ -153,6 +160,7 @@ def everything(
         whole: All trained parameters, or none if they are not asked for.
         blocks: Blocks that are watched one by one.
         edge: How the optimiser sees the whole; None if that is not asked for, or not known.
+        notes: Is told what was left out, and why.
     """
     parts: dict[str, Sequence[Block]] = {MODEL: whole} if whole else {}
     parts |= {block.name: [block] for block in blocks}
@@ -161,7 +169,7 @@ def everything(
     for name, members in parts.items():
         found[name] |= measuring.curvature(problem, name, members, edge if name == MODEL else None)
     if "entropy" in measuring.quantities:
-        found |= measuring.attention(problem)
+        found |= measuring.attention(problem, notes)
     return found
 
 

@@ -31,6 +31,8 @@ NAMES = {
     "edge": "edge of stability",
 }
 """What quantities are called where they are shown."""
+_NOTES = 20
+"""Different notes that are shown."""
 _LINES = 6
 """Lines of one picture: as many as colours tell apart."""
 
@@ -112,8 +114,20 @@ def _cost(history: History) -> Section:
     share = f", {cost / trained:.1%} of the time of training" if trained > 0 else ""
     products = sum(record.products for record in history)
     words = f"{products} products with Hessians in {readable_time(cost)}{share}."
-    notes = [f"Step {record.step}: {note}" for record in history for note in record.notes]
-    return Section("What it cost", [words, *notes[:20]])
+    return Section("What it cost, and what was left out", [words, *_notes(history)])
+
+
+def _notes(history: History) -> list[str]:
+    """Every note once, with the steps that it was made at."""
+    steps: dict[str, list[int]] = {}
+    for record in history:
+        for note in record.notes:
+            steps.setdefault(note, []).append(record.step)
+    found = []
+    for note, at in steps.items():
+        where = f"Step {at[0]}" if len(at) == 1 else f"{len(at)} times from step {at[0]} to step {at[-1]}"
+        found.append(f"{where}: {note}")
+    return found[:_NOTES]
 
 
 def _numbers(history: History) -> Section:
