@@ -43,17 +43,17 @@ def _restored(file: Path, model: nn.Module) -> torch.optim.Optimizer | str:
     try:
         state = torch.load(file, map_location="cpu", weights_only=True)
         groups = state["param_groups"]
-        kind = next(made for key, made in _KINDS.items() if key in groups[0])
+        kind = _kind(groups[0])
     except (OSError, RuntimeError, pickle.UnpicklingError, KeyError, IndexError, TypeError) as error:
         return f"{FILE} cannot be read ({type(error).__name__})"
-    except StopIteration:
-        return f"the optimiser in {FILE} is none of {', '.join(made.__name__ for made in _KINDS.values())}"
+    if kind is None:
+        return f"the optimiser in {FILE} is none of AdamW, Adam, SGD, RMSprop"
     for order in _orders(model, groups):
         if _fits(order, groups, state["state"], model):
             named = dict(model.named_parameters())
-            optimizer = kind([{"params": [named[name] for name in names]} for names in order], lr=1.0)
-            optimizer.load_state_dict(state)
-            return optimizer
+            made: torch.optim.Optimizer = kind([{"params": [named[name] for name in names]} for names in order], lr=1.0)
+            made.load_state_dict(state)
+            return made
     return f"the groups of parameters in {FILE} are not those of this model in an order known here"
 
 
@@ -87,9 +87,11 @@ def _fits(
     return True
 
 
-_KINDS: dict[str, type[torch.optim.Optimizer]] = {
-    "amsgrad": torch.optim.AdamW,
-    "nesterov": torch.optim.SGD,
-    "centered": torch.optim.RMSprop,
-}
-"""By a setting that only this kind has."""
+def _kind(group: Mapping[str, Any]) -> type[Any] | None:
+    """The class of an optimiser, which is not saved, by settings that only this kind has."""
+    if "amsgrad" in group:
+        return torch.optim.AdamW if group.get("decoupled_weight_decay", True) else torch.optim.Adam
+    return next((kind for key, kind in _KINDS.items() if key in group), None)
+
+
+_KINDS: dict[str, type[Any]] = {"nesterov": torch.optim.SGD, "centered": torch.optim.RMSprop}
