@@ -28,7 +28,7 @@ _EXAMPLES = """[bold]Examples[/bold]
 _COLUMNS = {
     "probe_loss": "loss",
     "top": "top eigenvalue",
-    "sharpness": "as the optimiser sees it",
+    "sharpness": "sharpness",
     "edge": "edge",
     "trace": "trace",
     "norm": "|H|",
@@ -165,7 +165,11 @@ def _print(run: CheckpointRun) -> None:
     told = (
         "narrowest attention: entropy over that of equal weights, in the layer where it is lowest." if attention else ""
     )
-    edge = "edge: as the optimiser sees curvature, what it bears; steps beyond it grow." if "edge" in measured else ""
+    edge = (
+        "sharpness: the largest eigenvalue as the optimiser sees it; beyond the edge its steps grow."
+        if "edge" in measured
+        else ""
+    )
     missing = dict.fromkeys(note for record in run.history for note in record.notes)
     drawn = _caveats(run)
     limit = f"From {' and '.join(drawn)}: give --data for numbers that mean something." if drawn else ""

@@ -74,7 +74,10 @@ def _orders(model: nn.Module, groups: Sequence[Mapping[str, Any]]) -> Iterator[l
 def _fits(
     order: Sequence[Sequence[str]], groups: Sequence[Mapping[str, Any]], state: Mapping[int, Any], model: nn.Module
 ) -> bool:
-    """Whether there is a name for every number, and every state has the shape of its parameter."""
+    """Whether there is a name for every number, and every state has the shape of its parameter.
+
+    Without states nothing tells one group from another.
+    """
     shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
     trained = sum(parameter.requires_grad for parameter in model.parameters())
     if sum(len(group["params"]) for group in groups) != trained:
@@ -82,7 +85,7 @@ def _fits(
     for names, group in zip(order, groups, strict=True):
         for name, number in zip(names, group["params"], strict=True):
             held = [t for t in state.get(number, {}).values() if isinstance(t, torch.Tensor) and t.ndim]
-            if any(tuple(tensor.shape) != shapes[name] for tensor in held):
+            if any(tuple(tensor.shape) != shapes[name] for tensor in held) or (len(groups) > 1 and not held):
                 return False
     return True
 

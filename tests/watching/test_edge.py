@@ -175,7 +175,9 @@ def test_where_a_checkpoint_has_no_optimiser_it_is_said(tmp_path: Path) -> None:
     assert isinstance(plain, Edge) and plain.limit == 4 and plain.scale is None
     (tmp_path / "optimizer.pt").write_bytes(b"no file of torch")
     assert "cannot be read" in str(saved_edge(tmp_path, model, blocks(model), None))
-    torch.save(torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=0.1).state_dict(), tmp_path / "optimizer.pt")
-    assert "not those of this model" in str(saved_edge(tmp_path, model, blocks(model), None))
+    for other in (Normed().parameters(), [{"params": [p], "lr": 0.1 + p.numel()} for p in model.parameters()]):
+        # Of another model; and groups without a state, which could be in any order.
+        torch.save(torch.optim.SGD(other, lr=0.1).state_dict(), tmp_path / "optimizer.pt")
+        assert "not those of this model" in str(saved_edge(tmp_path, model, blocks(model), None))
     torch.save(torch.optim.Adagrad(model.parameters()).state_dict(), tmp_path / "optimizer.pt")
     assert "is none of AdamW, Adam, SGD, RMSprop" in str(saved_edge(tmp_path, model, blocks(model), None))
