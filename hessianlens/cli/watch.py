@@ -165,11 +165,8 @@ def _print(run: CheckpointRun) -> None:
     told = (
         "narrowest attention: entropy over that of equal weights, in the layer where it is lowest." if attention else ""
     )
-    edge = (
-        "sharpness: the largest eigenvalue as the optimiser sees it; beyond the edge its steps grow."
-        if "edge" in measured
-        else ""
-    )
+    seen = "sharpness: the largest eigenvalue as the optimiser sees it; beyond the edge its steps grow."
+    edge = seen if "edge" in measured else ""
     missing = dict.fromkeys(note for record in run.history for note in record.notes)
     drawn = _caveats(run)
     limit = f"From {' and '.join(drawn)}: give --data for numbers that mean something." if drawn else ""

@@ -55,12 +55,11 @@ def document(history: History, title: str) -> Document:
     """What happened along the run, in short; then the timelines; then what it cost."""
     if not len(history):
         return Document(title, "Nothing has been measured yet.", [], [])
+    drawn = {q for has in history.names().values() for q in has if _tells(history, q)}
     sections = [
         Section(heading, [words, Side([Figure(timeline(history, q)) for q in there])])
         for heading, words, quantities in _SECTIONS
-        if (
-            there := [q for q in quantities if any(q in has for has in history.names().values()) and _tells(history, q)]
-        )
+        if (there := [q for q in quantities if q in drawn])
     ]
     first, last = history[0], history[-1]
     lead = (
@@ -73,9 +72,8 @@ def _tells(history: History, quantity: str) -> bool:
     """Whether the intervals of a share leave something to be seen: few steps of Lanczos tell few signs."""
     if quantity != "negative":
         return True
-    readings = [
-        reading for owner, has in history.names().items() if quantity in has for reading in history[owner, quantity][1]
-    ]
+    owners = [owner for owner, has in history.names().items() if quantity in has]
+    readings = [reading for owner in owners for reading in history[owner, quantity][1]]
     return median(reading.high - reading.low for reading in readings) < _VAGUE
 
 
