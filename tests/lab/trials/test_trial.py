@@ -109,7 +109,7 @@ def test_facts_of_attention_are_those_of_the_library() -> None:
     tokens = learned.validation
     X = model.attention_input(tokens, 1)
     A = model.blocks[1].attention.weights(X)[:, 0]
-    entropy = (attention_entropy(A)[:, 1:] / torch.arange(2, A.shape[-1] + 1).double().log()).mean()
+    entropy = attention_entropy(A).mean() / torch.arange(1, A.shape[-1] + 1).double().log().mean()
     first = first_moment(A, X).norm(dim=-1).mean()
     second = second_moment(A, X).diagonal(dim1=-2, dim2=-1).sum(-1).mean()
     torch.testing.assert_close(attention_facts(model, tokens)[1], torch.stack([entropy, first, second]))

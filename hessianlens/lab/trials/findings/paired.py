@@ -7,15 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import stdtrit
 
-from hessianlens.lab.experiments.common.means import mean_interval
+from hessianlens.lab.experiments.common.means import detectable, mean_interval
 from hessianlens.lab.results import Result
 from hessianlens.lab.results.table import select
 from hessianlens.lab.trials.measure import Comparison
 
 LEVEL = 0.95
-POWER = 0.8
 
 
 @dataclass(frozen=True)
@@ -60,9 +58,7 @@ def interval(values: Sequence[float]) -> Interval:
         mean = float(values[0]) if n else math.nan
         return Interval(mean, math.nan, math.nan, n, math.nan)
     low, high = mean_interval(values, LEVEL)
-    error = float(np.std(values, ddof=1)) / math.sqrt(n)
-    reach = float(stdtrit(n - 1, 0.5 + LEVEL / 2) + stdtrit(n - 1, POWER)) * error
-    return Interval(float(np.mean(values)), low, high, n, reach)
+    return Interval(float(np.mean(values)), low, high, n, detectable(n, LEVEL) * float(np.std(values, ddof=1)))
 
 
 def by_seed(result: Result, task: str, arm: str, quantity: str = "loss", step: int | None = None) -> dict[int, float]:
