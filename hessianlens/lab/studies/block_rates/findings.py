@@ -7,6 +7,7 @@ from hessianlens.lab.results.table import choices
 from hessianlens.lab.studies.block_rates.measure import ADAM, EXPERIMENT, MEASURED, SGD
 from hessianlens.lab.trials.findings.paired import difference
 from hessianlens.lab.trials.findings.reading import study_findings
+from hessianlens.lab.trials.findings.sentences import told
 from hessianlens.lab.trials.measure import minus
 from hessianlens.lab.trials.measure.config import TASKS
 from hessianlens.lab.wording import percent
@@ -29,8 +30,10 @@ def tell(result: Result) -> list[str]:
                 f"On {TASKS[task]}, rates by curvature make SGD worse, and close nothing of its gap to Adam."
             )
         else:
-            part = closed.mean / gap.mean
-            sentences.append(f"On {TASKS[task]}, rates by curvature close {percent(part)} of SGD's gap to Adam.")
+            sentences.append(
+                f"On {TASKS[task]}, rates by curvature close {percent(closed.mean / gap.mean)} of SGD's gap to Adam: "
+                f"{told(closed)} of {told(gap)} nats."
+            )
     return sentences
 
 

@@ -8,10 +8,11 @@ from collections.abc import Mapping
 from scipy.stats import spearmanr
 
 from hessianlens.lab.results import Result
-from hessianlens.lab.results.table import choices, select, short
+from hessianlens.lab.results.table import choices, select
 from hessianlens.lab.studies.optimisers.measure import EXPERIMENT, NORMS, SETTINGS, arm_name, gap
 from hessianlens.lab.trials.findings.paired import Interval, difference, interval
 from hessianlens.lab.trials.findings.reading import study_findings
+from hessianlens.lab.trials.findings.sentences import as_factor
 from hessianlens.lab.trials.measure.config import TASKS
 
 
@@ -50,12 +51,12 @@ def tell(result: Result) -> list[str]:
             if spread.seeds and found.seeds:
                 heterogeneity.append(spread.mean)
                 gaps.append(found.mean)
-                told.append(f"{attention}, {NORMS[norm]}: {short(math.exp(spread.mean))}")
+                told.append(f"{attention}, {NORMS[norm]}: {as_factor(spread)}")
         if len(gaps) < 3:
             continue
         sentences.append(
             f"On {TASKS[task]}, the largest block curvature over the smallest at initialisation is, by setting, "
-            f"{'; '.join(told)}. Its rank correlation with the gap between SGD and Adam is "
+            f"{'; '.join(told)} (95 % intervals). Its rank correlation with the gap between SGD and Adam is "
             f"{rank_correlation(heterogeneity, gaps):.2f} over {len(gaps)} settings; with six, only one beyond 0.89 "
             "would be more than chance at 5 %."
         )

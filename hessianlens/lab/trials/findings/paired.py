@@ -40,6 +40,12 @@ class Interval:
         """Whether the interval leaves out 0."""
         return self.low > 0 or self.high < 0
 
+    @property
+    def effect(self) -> float:
+        """The mean over the standard deviation of the draws: the effect size of a paired difference."""
+        spread = self.detectable / detectable(self.seeds, LEVEL) if self.seeds > 1 else math.nan
+        return self.mean / spread if spread else math.copysign(math.inf, self.mean)
+
     def scaled(self, factor: float) -> Interval:
         """In another unit."""
         low, high = sorted((factor * self.low, factor * self.high))
@@ -50,8 +56,8 @@ def interval(values: Sequence[float]) -> Interval:
     """Of independent seeds.
 
     >>> found = interval([1.0, 2.0, 3.0, 4.0, 5.0])
-    >>> round(found.low, 2), round(found.high, 2), round(found.detectable, 2), found.decided
-    (1.04, 4.96, 2.63, True)
+    >>> round(found.low, 2), round(found.high, 2), round(found.detectable, 2), round(found.effect, 2), found.decided
+    (1.04, 4.96, 2.63, 1.9, True)
     """
     n = len(values)
     if n < 2:

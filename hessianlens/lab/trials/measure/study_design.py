@@ -77,8 +77,8 @@ class Study(Experiment[TrialConfig]):
             "weights and one stream of data in all of them.",
             f"Stopping rule: {config.steps} steps, always; a training diverges if its loss is not finite or exceeds "
             "three times its first.",
-            f"Power: {config.seeds} seeds tell a difference of {reach:.2g} standard deviations (of the paired differences) "
-            "from none with probability 80 %, by a two-sided test at 5 %.",
+            f"Power: {config.seeds} seeds tell a difference of {reach:.2g} standard deviations (of the paired "
+            "differences) from none with probability 80 %, by a two-sided test at 5 %.",
             f"Budget: {config.trainings} trainings an arm and task, "
             f"{config.trainings * len(self.arms) * len(config.tasks)} together.",
         ]
