@@ -133,7 +133,7 @@ def _state(plans: Sequence[Plan]) -> None:
     for plan in plans:
         typer.secho(f"{plan.experiment.title}", bold=True)
         typer.echo(plan.experiment.question)
-        for line in plan.experiment.statement(plan.config) if hasattr(plan.experiment, "statement") else ():
+        for line in plan.experiment.statement(plan.config):
             typer.echo(f"  {line}")
         typer.echo("")
 
