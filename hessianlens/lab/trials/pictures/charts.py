@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TypeAlias
 
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -36,12 +38,18 @@ def draw_chart(chart: Chart, width: float = 4.4, height: float = 3.4) -> Figure:
             axes.set_xlabel(chart.x_label)
         for axes in all_axes[:: chart.columns]:
             axes.set_ylabel(chart.y_label)
-        shown = {}
+        shown: dict[str, Artist] = {}
         for axes in all_axes:
             shown |= {label: handle for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
-        names = [name for name in chart.legend if name in shown]
-        figure.legend([shown[name] for name in names], names, loc="outside lower center", ncols=3)
+        legend_below(figure, {name: shown[name] for name in chart.legend if name in shown})
     return figure
+
+
+def legend_below(figure: Figure, shown: Mapping[str, Artist]) -> None:
+    """One legend for all axes, in as many columns as there is room for."""
+    inches = 0.6 + 0.09 * max(map(len, shown), default=0)
+    columns = max(1, min(len(shown), 4, int(figure.get_figwidth() / inches)))
+    figure.legend(list(shown.values()), list(shown), loc="outside lower center", ncols=columns)
 
 
 def _draw_panel(axes: Axes, panel: Panel, chart: Chart) -> None:
@@ -54,7 +62,7 @@ def _draw_panel(axes: Axes, panel: Panel, chart: Chart) -> None:
     if panel.log_y:
         log_axis(axes, "y")
     if chart.names:
-        axes.set_xticks(range(len(chart.names)), [name.replace("_", "\n") for name in chart.names], fontsize=8)
+        axes.set_xticks(range(len(chart.names)), [_broken(name) for name in chart.names], fontsize=8)
     axes.set_title(panel.title)
 
 
@@ -70,3 +78,7 @@ def _marks(axes: Axes, series: Series, place: int, shift: float) -> None:
     at = [x + shift for x in series.x]
     axes.vlines(at, series.low, series.high, color=colour, linewidth=1.6)
     axes.plot(at, series.mean, "o", color=colour, markersize=5, label=series.name)
+
+
+def _broken(name: str) -> str:
+    return name.replace(", ", ",\n").replace("_", "\n")

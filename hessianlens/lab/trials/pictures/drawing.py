@@ -15,7 +15,7 @@ from hessianlens.lab.trials.findings.charts import QUANTITIES, courses
 from hessianlens.lab.trials.findings.paired import difference
 from hessianlens.lab.trials.measure import Comparison, Study
 from hessianlens.lab.trials.measure.config import TASKS
-from hessianlens.lab.trials.pictures.charts import draw_chart, look_of
+from hessianlens.lab.trials.pictures.charts import draw_chart, legend_below, look_of
 
 
 def draw_differences(result: Result, comparisons: Sequence[Comparison], quantity: str = "loss") -> Figure:
@@ -63,7 +63,7 @@ def draw_tuning(result: Result) -> Figure:
             axes.set_xlabel("learning rate")
         all_axes[0].set_ylabel(QUANTITIES["loss"])
         handles, labels = all_axes[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=3)
+        legend_below(figure, dict(zip(labels, handles, strict=True)))
     return figure
 
 
