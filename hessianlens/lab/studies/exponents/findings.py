@@ -20,7 +20,7 @@ SERIES = (("q", "ggn"), ("q", "functional"), ("v", "ggn"))
 NAMES = {("q", "ggn"): "outer query block", ("q", "functional"): "functional query block", ("v", "ggn"): "value block"}
 RANGES = {"small": "small embeddings", "here": "embeddings as they are"}
 WITHIN = 0.1
-"""A power has survived if its mean is within this of what it was."""
+"""A power has survived if the whole interval of its change is within this."""
 
 
 def looked_at(result: Result) -> list[int]:
@@ -64,8 +64,8 @@ def tell(result: Result) -> list[str]:
                 for which in SERIES:
                     before, after = (exponents(result, task, arm, which, where, step) for step in (first, last))
                     if before and after:
-                        start = interval(list(before.values())).mean
-                        moved.append(f"{NAMES[which]} {start:.2f}, change {told(change(before, after))}")
+                        first_power = interval(list(before.values())).mean
+                        moved.append(f"{NAMES[which]} {first_power:.2f}, change {told(change(before, after))}")
                 lines.append(f"{arm}: {', '.join(moved)}")
             sentences.append(f"On {TASKS[task]}, powers {named}, before and after training: {'; '.join(lines)}.")
         moves = []
@@ -81,7 +81,7 @@ def tell(result: Result) -> list[str]:
             )
     survived = [arm for arm in choices(result, "arm") if _survives(result, arm, first, last)]
     return [
-        f"All powers in the limit of small embeddings stay within {WITHIN} of what they were for "
+        f"All powers in the limit of small embeddings stay within {WITHIN} of what they were (95 % intervals) for "
         f"{several(survived) if survived else 'no arm'}.",
         *sentences,
     ]
@@ -93,8 +93,9 @@ def _survives(result: Result, arm: str, first: int, last: int) -> bool:
         for which in SERIES:
             before, after = (exponents(result, task, arm, which, "small", step) for step in (first, last))
             if before and after:
-                moves.append(abs(change(before, after).mean))
-    return bool(moves) and max(moves) <= WITHIN
+                found = change(before, after)
+                moves.append(max(abs(found.low), abs(found.high)))
+    return bool(moves) and all(move <= WITHIN for move in moves)
 
 
 def intervals(result: Result) -> Mapping[str, Interval]:

@@ -72,7 +72,7 @@ def study_lost(result: Result) -> dict[str, int]:
     }
 
 
-def _plain(found: Interval) -> dict[str, float | int]:
+def _plain(found: Interval) -> dict[str, float | None]:
     return {name: v if name == "seeds" else rounded(v) for name, v in asdict(found).items()}
 
 
