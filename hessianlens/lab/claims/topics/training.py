@@ -21,25 +21,31 @@ BEHIND, FAR_BEHIND = 0.05, 0.1
 """Shares of the loss by which a model is behind another, and far behind."""
 
 
-def _factor(name: str, what: str, least: float, most: float) -> tuple[Recorded, Effect, float]:
-    """An effect that is a logarithm, claimed as a range of factors; and its mean as one."""
+SUMS = "addition"
+"""Told beside the text: there the factor matters more."""
+
+
+def _factor(name: str, what: str, least: float, most: float) -> tuple[Recorded, Effect, list[float]]:
+    """An effect that is a logarithm, claimed as a range of factors; and its means as such, on text and on addition."""
     found = Recorded(SCALING)
     effect = found.effect(f"{TEXT}: {name}, {UNSCALED}", f"logarithm of {what}", math.log(least), math.log(most))
-    return found, effect, math.exp(found.mean(f"{TEXT}: {name}, {UNSCALED}"))
+    return found, effect, [math.exp(found.mean(f"{task}: {name}, {UNSCALED}")) for task in (TEXT, SUMS)]
 
 
 @claim("C19")
 def slower_without_scaling() -> Finding:
     """By the steps that the scaled model takes to the same loss."""
     found, slow, times = _factor("log slowdown", "the quotient of steps", 3, 5)
-    return decided(found, [slow], {"times": told_number(times), "models": found.models})
+    text, sums = (told_number(one) for one in times)
+    return decided(found, [slow], {"times": text, "sums": sums, "models": found.models})
 
 
 @claim("C20")
 def perplexity_without_scaling() -> Finding:
     """By the difference of losses, which is the logarithm of the quotient of perplexities."""
     found, worse, times = _factor("loss", "the quotient of perplexities", 1.1, 1.2)
-    return decided(found, [worse], {"percent": told_number(100 * (times - 1)), "models": found.models})
+    text, sums = (told_number(100 * (one - 1)) for one in times)
+    return decided(found, [worse], {"percent": text, "sums": sums, "models": found.models})
 
 
 @claim("C21")
@@ -51,12 +57,10 @@ def peaked_without_scaling() -> Finding:
         "logarithm of the quotient of the entropies of attention after training",
         most=math.log(0.5),
     )
-    told = {
-        "unscaled": found.told(f"{TEXT}: entropy of unscaled"),
-        "scaled": found.told(f"{TEXT}: entropy of scaled"),
-        "models": found.models,
-    }
-    return decided(found, [peaked], told)
+    arms = ("unscaled", "scaled")
+    told = {arm: found.told(f"{TEXT}: entropy of {arm}") for arm in arms}
+    sums = {f"{arm}_sums": found.told(f"{SUMS}: entropy of {arm}") for arm in arms}
+    return decided(found, [peaked], {**told, **sums, "models": found.models})
 
 
 @claim("C13")
