@@ -162,15 +162,18 @@ def multiples(result: Result) -> Chart:
         columns = [tuple(float(one[k]) for one in kept) for k in range(4)]
         return Series(f"norm: {norm}", *columns)
 
+    def panel(quantity: str, heading: str) -> Panel:
+        shown = tuple(of_norm(norm, quantity) for norm in choices(result, "norm"))
+        # weights that are no distribution have a covariance of any sign
+        positive = all(end > 0 for one in shown for end in one.low)
+        return Panel(heading, shown, quantity in _LOGARITHMIC and positive)
+
     return Chart(
         "Attention's blocks at initialisation by activation and norm: marks are medians, bars reach over draws of the "
         "weights and over all other choices.",
         "",
         "",
-        tuple(
-            Panel(heading, tuple(of_norm(norm, quantity) for norm in choices(result, "norm")), quantity in _LOGARITHMIC)
-            for quantity, heading in COLUMNS.items()
-        ),
+        tuple(panel(quantity, heading) for quantity, heading in COLUMNS.items()),
         columns=3,
         names=tuple(names),
     )
