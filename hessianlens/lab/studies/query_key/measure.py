@@ -29,5 +29,5 @@ EXPERIMENT = study(
         minus(ARMS[3].name, ARMS[1].name),
     ),
     quick=TrialConfig(tasks=("characters", "recall"), checkpoints=8),
-    full=replace(FULL, tasks=("characters", "recall"), heads=1),
+    full=replace(FULL, tasks=("characters",), heads=1),
 )

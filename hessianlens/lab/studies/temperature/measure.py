@@ -19,5 +19,5 @@ EXPERIMENT = study(
     arms=(Arm(FIXED), Arm(LEARNED, redundant="temperature"), Arm(CONTROL, redundant="value gain")),
     comparisons=(minus(LEARNED, FIXED), minus(CONTROL, FIXED), minus(LEARNED, CONTROL)),
     quick=TrialConfig(tasks=("characters",), layers=2, heads=2, checkpoints=8),
-    full=replace(FULL, tasks=("characters", "addition"), layers=2),
+    full=replace(FULL, tasks=("characters",), layers=2),
 )
