@@ -20,6 +20,9 @@ STYLES: tuple[Line, ...] = ("-", (0, (4, 1.5)), (0, (1, 1)))
 _APART = 0.18
 """Between the marks of two series at one name."""
 
+_LEAST_SPAN = 0.02
+"""Of an axis, over its largest value."""
+
 
 def look_of(place: int) -> tuple[str, Line]:
     """Colour and line of a series, by its place in the legend: colours repeat with another line."""
@@ -61,9 +64,19 @@ def _draw_panel(axes: Axes, panel: Panel, chart: Chart) -> None:
             _band(axes, series, place)
     if panel.log_y:
         log_axis(axes, "y")
+    else:
+        _no_magnifier(axes)
     if chart.names:
         axes.set_xticks(range(len(chart.names)), [_broken(name) for name in chart.names], fontsize=8)
     axes.set_title(panel.title)
+
+
+def _no_magnifier(axes: Axes) -> None:
+    """What is equal but for rounding is shown as equal."""
+    low, high = axes.get_ylim()
+    middle, least = (low + high) / 2, _LEAST_SPAN * max(abs(low), abs(high))
+    if high - low < least:
+        axes.set_ylim(middle - least / 2, middle + least / 2)
 
 
 def _band(axes: Axes, series: Series, place: int) -> None:
