@@ -34,6 +34,8 @@ LEAST_POINTS = 9.0
 
 _LEAST_HEIGHT = 0.8
 """A narrower panel becomes lower too, but not below this share of its height."""
+_LEAST_SQUARE = 0.64
+"""A map keeps its shape, and needs less height as it becomes narrower."""
 _MARGIN = 4.0
 """Points that stay free at an edge."""
 
@@ -88,7 +90,10 @@ def each_panel(figure: Figure, render: Callable[[Figure], Drawn], width: float =
         drawn = []
         for group, size, entries in zip(groups, sizes, legends, strict=True):
             shown = _show(figure, group)
-            heights = [high * min(1.0, max(width / wide, _LEAST_HEIGHT)) for wide, high in size]
+            least = [_LEAST_HEIGHT if axes.get_aspect() == "auto" else _LEAST_SQUARE for axes in group]
+            heights = [
+                high * min(1.0, max(width / wide, share)) for (wide, high), share in zip(size, least, strict=True)
+            ]
             figure.set_size_inches(width, sum(heights))
             grid = figure.add_gridspec(len(group), 1, height_ratios=heights)
             for number, axes in enumerate(group):

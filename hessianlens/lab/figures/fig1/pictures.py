@@ -48,7 +48,7 @@ def draw_map(result: Result, which: str) -> Figure:
 
 def _caption(parameters: Parameters, logs: np.ndarray) -> str:
     """What a reader must know to read the map."""
-    blank = "; blank: exactly 0" if not np.isfinite(logs).all() else ""
+    blank = "; blank: exactly zero" if not np.isfinite(logs).all() else ""
     return f"d = {parameters['d_model']}, {parameters['sequences']} sequences, cross-entropy{blank}"
 
 
