@@ -6,7 +6,7 @@ import re
 
 from markupsafe import Markup, escape
 
-from hessianlens.lab.wording import ACTIVATIONS
+from hessianlens.lab.wording import ACTIVATIONS, GLUE
 
 _WORDS = {
     "Sigma": "Σ",
@@ -23,7 +23,7 @@ _RULES: tuple[tuple[str, str], ...] = (
     (r"(?<![\w.,)\]])-(?=[\d.]|∞)", "−"),
     (r"(?<=\b[A-Za-z0-9]) - (?=[A-Za-z0-9](?:\b|_))", " − "),
     (r"(?<![\w.])1e([-−]?)0*(\d+)\b", r"10^(\1\2)"),
-    (r"(?<=\d)e([-−]?)0*(\d+)\b", r" × 10^(\1\2)"),
+    (r"(?<=\d)e([-−]?)0*(\d+)\b", rf"{GLUE}×{GLUE}10^(\1\2)"),
     (r"(?<=[\dA-Zs)]) x (?=[\dA-ZdL(])", " × "),
     (r"(?<=[a-z])_(?=[a-z])", " "),
     (rf"\b([A-Za-z])_([A-Za-z0-9]+)\b(?:{_EXPONENT})", r"<i>\1</i><sub>\2</sub><sup>\3\4</sup>"),

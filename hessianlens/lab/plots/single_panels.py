@@ -222,7 +222,8 @@ def _fit(whole: Figure, group: Sequence[Axes], shown: Sequence[Axes]) -> None:
         _break_lines(axes.xaxis.label, beside - margin)
         if axes not in group:
             continue
-        _break_lines(axes.yaxis.label, place.height * 1.15, upright=True)
+        above = min(place.y0 + place.y1, 2 * whole.bbox.height - place.y0 - place.y1)
+        _break_lines(axes.yaxis.label, min(above - margin, 1.15 * place.height), upright=True)
         titles = {axes.get_title(where) for where in ("left", "center")} - {""}
         for title in (text for text in axes.get_children() if isinstance(text, Text) and text.get_text() in titles):
             _break_lines(title, whole.bbox.width - place.x0 - margin)

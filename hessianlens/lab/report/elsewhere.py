@@ -79,7 +79,7 @@ QUANTITIES = (
     Quantity("Powers of chained linear attention", {"fig7": _chain, "depth_growth": _stacked}),
 )
 
-_TOLD = ("d_model", "d_k", "d_ks", "length", "sequences", "batches", "repeats", "points", "loss")
+_TOLD = ("d_model", "d_k", "d_ks", "length", "sequences", "batches", "repeats")
 """Settings that move such numbers, in this order."""
 
 

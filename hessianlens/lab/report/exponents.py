@@ -102,8 +102,15 @@ def why_they_differ(rows: Sequence[ExponentRow]) -> str:
     wrong = [row for row in rows if row.paper_verdict == "differs"]
     if not wrong:
         return ""
-    places = Counter((row.label, row.range) for row in wrong)
-    told = several([f"{n} in {label} for σ {where}" for (label, where), n in places.items()])
+    places: dict[str, Counter[str]] = {}
+    for row in wrong:
+        places.setdefault(row.label, Counter())[row.range] += 1
+    told = several(
+        [
+            f"{ranges.total()} in {label} ({', '.join(f'{n} for σ {where}' for where, n in ranges.items())})"
+            for label, ranges in places.items()
+        ]
+    )
     silent = sum(not row.counted for row in wrong)
     which = f"none of these {len(wrong)}" if silent == len(wrong) else f"{len(wrong) - silent} of these {len(wrong)}"
     return (

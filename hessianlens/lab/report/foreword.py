@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -36,7 +37,7 @@ def opening(
         ledger: The tested claims.
         exponents: Every exponent that something was predicted for.
     """
-    new = next((answer.sentence for chapter, answer in answers if chapter.slug == "softmax" and answer), "")
+    new = next((_answered(*found) for found in answers if found[0].slug == "softmax"), "")
     return Opening(_held(ledger, exponents), why_they_differ(exponents), _ended(answers, ledger), new)
 
 
@@ -45,7 +46,8 @@ def _held(ledger: Ledger | None, exponents: Sequence[ExponentRow]) -> str:
     ours, theirs = by_counting(exponents), by_the_paper(exponents)
     if ours.decided:
         told.append(
-            f"Of the powers with which blocks grow, {ours.agree} of {ours.decided} that counting predicts were found"
+            "Multiply the data by a small number and every block shrinks as a power of it. Of these powers "
+            f"{ours.agree} of {ours.decided} that counting factors predicts were found"
         )
     if theirs.decided:
         told.append(f"{theirs.agree} of {theirs.decided} that the paper draws or states" + ("" if told else " agree"))
@@ -58,9 +60,10 @@ def _held(ledger: Ledger | None, exponents: Sequence[ExponentRow]) -> str:
 
 
 def _ended(answers: Sequence[tuple[Chapter, Answer | None]], ledger: Ledger | None) -> str:
-    limited = [
-        f"{chapter.title.lower()} ({answer.verdict})" for chapter, answer in answers if answer and answer.kind == "if"
-    ]
+    limited, undecided = (
+        [f"{chapter.title.lower()} ({_brief(answer)})" for chapter, answer in answers if answer and answer.kind == kind]
+        for kind in ("if", "open")
+    )
     told = []
     if ledger:
         of = Counter(entry.verdict for entry in ledger)
@@ -70,4 +73,18 @@ def _ended(answers: Sequence[tuple[Chapter, Answer | None]], ledger: Ledger | No
     if limited:
         begins = "comes" if len(limited) == 1 else "come"
         told.append(f"{count(len(limited), 'answer')} below {begins} with a condition: {'; '.join(limited)}.")
+    if undecided:
+        told.append(f"Left open: {'; '.join(undecided)}.")
     return " ".join(told)
+
+
+def _answered(chapter: Chapter, answer: Answer | None) -> str:
+    """A question with its answer."""
+    if answer is None:
+        return ""
+    return f"{chapter.question} {answer.verdict[:1].upper()}{answer.verdict[1:]}. {answer.sentence}"
+
+
+def _brief(answer: Answer) -> str:
+    """A verdict without what it explains in brackets."""
+    return re.sub(r" \([^)]*\)", "", answer.verdict)

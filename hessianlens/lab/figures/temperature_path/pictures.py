@@ -117,7 +117,6 @@ CAPTIONS = {
     "medians) over draws of the weights, bands reach from the smallest to the largest draw. The derivative of softmax "
     "is diag(a) − a aᵀ for a row a of the attention matrix, without the factor 1 / temperature; norms below a "
     "millionth of the largest are cut off.",
-    ""
     "frame": "The first of these draws at one temperature (its entropy is its own, not the mean above): the attention "
     "matrix, the derivative of softmax at its first row, and the place on the path of all draws (upright line).",
 }

@@ -23,8 +23,8 @@ def answer(results: Results, _ledger: Ledger | None) -> Answer | None:
     rebuilt, fades = gap < _EXACT, left["outer QQ"] < _FADED and left["functional QQ"] < _FADED
     good = rebuilt and fades
     told = (
-        f"each block can be rebuilt from one moment of the attention rows (to {short(gap)} of the norm of the whole "
-        f"Hessian, which is rounding); when attention settles on a "
+        f"each block can be rebuilt from one moment of the attention rows, up to rounding ({short(gap)} of the norm "
+        f"of the whole Hessian); when attention settles on a "
         f"single token, {short(left['outer QQ'])} of the query block's outer part is left, while the value block is "
         f"multiplied by {short(left['outer VV'])}."
     )

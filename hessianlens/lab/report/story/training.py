@@ -44,9 +44,9 @@ def answer(_results: Results, ledger: Ledger | None) -> Answer | None:
         Number(effect.what, _typeset(effect.shown)) for effect in (*gains["softmax"], *gains["linear"], *more)
     )
     sentence = (
-        f"In small models ({found.models}) SGD ends above Adam by {_both(gains['softmax'])} nats with softmax (without "
-        f"a norm, and with layer norm in front) and by {_both(gains['linear'])} with linear attention, whose blocks "
-        f"are alike: {_compared(larger, smaller)}.{_claims(asked)}"
+        f"In the study of optimisers ({found.models}) SGD ends above Adam by {_both(gains['softmax'])} nats with "
+        f"softmax (without a norm, and with layer norm in front) and by {_both(gains['linear'])} with linear "
+        f"attention, whose blocks are alike: {_compared(larger, smaller)}.{_claims(asked)}"
     )
     if helps and len(larger) == len(_NORMS):
         return Answer("yes", "yes, in the small models trained here", sentence, numbers)
