@@ -10,7 +10,7 @@ from hessianlens.lab.figures.activation_offset.findings import ratios
 from hessianlens.lab.figures.depth_growth.findings import depth_exponents
 from hessianlens.lab.figures.query_key_spectra.findings import negative_share
 from hessianlens.lab.growth.findings.exponents import exponent_fits
-from hessianlens.lab.report.names import short_name
+from hessianlens.lab.report.names import reader_name
 from hessianlens.lab.results import Result
 from hessianlens.lab.results.table import block_ratios, choices, numbers, select, short
 from hessianlens.lab.wording import percent, several
@@ -94,7 +94,7 @@ def notes(results: Mapping[str, Result]) -> dict[str, tuple[str, ...]]:
                 if other != name and values[other] != values[name]:
                     why = _apart(results[name], results[other])
                     found.setdefault(name, []).append(
-                        f"{quantity.name}: {values[name]} here, {values[other]} in {short_name(other)}, which {why}."
+                        f"{quantity.name}: {values[name]} here, {values[other]} in {reader_name(other)}, which {why}."
                     )
     return {name: tuple(told) for name, told in found.items()}
 

@@ -17,7 +17,7 @@ from hessianlens.lab.pages.template import render_template
 from hessianlens.lab.report.claims import Tile, ledger_chapter, style_of, tiles
 from hessianlens.lab.report.documents import LIST, PAPER
 from hessianlens.lab.report.elsewhere import notes
-from hessianlens.lab.report.exponents import COLUMNS, RULE, exponent_rows, summary
+from hessianlens.lab.report.exponents import COLUMNS, exponent_rows, summary
 from hessianlens.lab.report.foreword import opening
 from hessianlens.lab.report.glossary import GLOSSARY, Linker
 from hessianlens.lab.report.readings import Readings
@@ -78,7 +78,6 @@ def render(
         others_slug=OTHERS,
         exponents=exponents,
         exponent_summary=summary(exponents),
-        rule=RULE,
         columns=COLUMNS,
         documents=LIST,
         left_open=tiles([entry for entry in ledger or () if style_of(entry) == "open"]),

@@ -39,7 +39,7 @@ def draw_map(result: Result, which: str) -> Figure:
         axes.tick_params(labelsize=9.5 if large else 11)
         if large:
             axes.tick_params(axis="x", rotation=90)
-        axes.set_title(TITLES[which], pad=38 if large else 24)
+        axes.set_title(TITLES[which])
         pooled = f", largest of {tile} × {tile} entries" if tile > 1 else ""
         log_colour_bar(figure, axes, image, f"|entry| (loss / weight²){pooled}")
         axes.set_xlabel(_caption(cell.parameters, logs))

@@ -78,8 +78,9 @@ def _lines(axes: Axes, entropy: np.ndarray, values: Mapping[str, np.ndarray], li
 CAPTION = (
     "From uniform attention (left) to one-hot attention (right), by multiplying the scores; both ends of the "
     "axis are stretched. Thick lines are medians "
-    "over draws, thin ones single draws; norms below a millionth are cut off. The value block follows the mean token, "
-    "the query block the covariance and the third moment, which vanish when attention looks at one token only."
+    "over draws, thin ones single draws; norms below a millionth are cut off, and so is attention that is sharper "
+    "still. The value block follows the mean token, the query block the covariance and the third moment, which vanish "
+    "when attention looks at one token only."
 )
 
 

@@ -32,9 +32,10 @@ def answer(results: Results, _ledger: Ledger | None) -> Answer | None:
     strongest = max(offset, key=lambda name: offset[name])
     sentence = (
         f"Softmax separates the blocks {short(found['softmax'])}-fold (root mean square entries), and so does every "
-        f"activation that is not zero at a score of zero, {activation_in_words(strongest)} most "
-        f"({short(offset[strongest])}-fold, {short(offset[strongest] / found['softmax'])} times as much); with those "
-        f"that are zero there ({several([activation_in_words(name) for name in without])}) the blocks are alike."
+        f"activation (what turns scores into weights) that is not zero at a score of zero, "
+        f"{activation_in_words(strongest)} most ({short(offset[strongest])}-fold, "
+        f"{short(offset[strongest] / found['softmax'])} times as much); with those that are zero there "
+        f"({several([activation_in_words(name) for name in without])}) the blocks are alike."
     )
     return Answer("no", "no: any activation with a(0) ≠ 0 does", sentence, numbers)
 
