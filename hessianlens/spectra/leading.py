@@ -108,7 +108,7 @@ class _Search:
         self.op, self.width, self.products = op, width, 0
         self.V = start.new_zeros(width, len(start))
         self.AV = torch.zeros_like(self.V)
-        self.T = torch.zeros(width, width, dtype=torch.float64)
+        self.T = torch.zeros(width, width, dtype=torch.float64, device="cpu")
         self.count = 0
         self._add(start / start.norm())
 

@@ -1,7 +1,8 @@
 """The last linear map of a model, from features to logits: found, and stopped in front of.
 
 Whatever a model calls, `nn.Linear`, `F.linear` or a matrix product with a parameter, passes here. If the outputs are
-what its last such call gives, up to a scale and a soft cap that the configuration states, they need not be formed.
+what its last such call gives, up to a bias, and a scale and a soft cap that the configuration states, they need not be
+formed.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ LOGITS = ("auto", "chunked", "whole")
 """Whether logits are formed: not where they are large, nowhere, or everywhere."""
 _LARGE_BYTES = 2**27
 """Of the logits of a batch, of which several copies are held for derivatives."""
+_SUMS = {torch.add, torch.Tensor.add, torch.Tensor.add_, torch.Tensor.__add__, torch.Tensor.__iadd__}
 _PRODUCTS = {torch.matmul, torch.Tensor.matmul, torch.Tensor.__matmul__, torch.mm, torch.Tensor.mm}
 _ROUNDING = 1e3
 """Units in the last place by which outputs may differ from the logits that a configuration states."""
@@ -62,6 +64,8 @@ class _Maps(TorchFunctionMode):
         result = func(*args, **named)
         if found is not None:
             self.has_run(found, result)
+        elif func in _SUMS and len(args) == 2 and not named:
+            self.has_added(*args, result)
         return result
 
     def about_to_run(self, found: _Map) -> None:
@@ -69,6 +73,13 @@ class _Maps(TorchFunctionMode):
 
     def has_run(self, found: _Map, result: Tensor) -> None:
         """What is done behind it."""
+
+    def has_added(self, one: object, other: object, result: Tensor) -> None:
+        """What is done behind a sum."""
+
+    def name_of(self, tensor: Tensor) -> str | None:
+        """The parameter that a tensor is, or is a view of."""
+        return self._names.get(id(tensor if tensor._base is None else tensor._base))
 
     def _map(self, func: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]) -> _Map | None:
         if func is nnf.linear:
@@ -78,9 +89,8 @@ class _Maps(TorchFunctionMode):
             hidden, weight, bias = args[0], args[1].mT if args[1].ndim == 2 else args[1], None
         else:
             return None
-        # A view, as of a transposed parameter, knows what it is a view of.
+        name = self.name_of(weight)
         base = weight if weight._base is None else weight._base
-        name = self._names.get(id(base))
         whole = weight.ndim == 2 and weight.numel() == base.numel()
         return _Map(name, hidden, weight, bias) if name is not None and whole and hidden.ndim >= 2 else None
 
@@ -95,12 +105,22 @@ class LastMap(_Maps):
     def __init__(self, params: Mapping[str, Tensor]) -> None:
         super().__init__(params)
         self._last: tuple[_Map, Tensor] | None = None
+        self._shift: str | None = None
         self._uses = Counter[str]()
 
     def has_run(self, found: _Map, result: Tensor) -> None:
         """Keeps it."""
-        self._last = found, result
+        self._last, self._shift = (found, result), None
         self._uses[found.parameter] += 1
+
+    def has_added(self, one: object, other: object, result: Tensor) -> None:
+        """A bias that is added behind the last map belongs to it."""
+        if self._last is None or self._shift is not None or self._last[0].bias is not None:
+            return
+        last, made = self._last
+        if one is made and isinstance(other, Tensor) and other.numel() == len(last.weight) == other.shape[-1]:
+            self._shift = self.name_of(other)
+            self._last = (last, result) if self._shift is not None else self._last
 
     def found(self, model: nn.Module, outputs: Tensor) -> Unembedding | str:
         """What the outputs are formed of; in words why that is not known."""
@@ -113,13 +133,13 @@ class LastMap(_Maps):
             return f"{last.parameter} is used in {self._uses[last.parameter]} linear maps"
         same = result is outputs or (result.data_ptr() == outputs.data_ptr() and result.stride() == outputs.stride())
         if same:
-            return Unembedding(last.parameter)
+            return Unembedding(last.parameter, self._shift)
         expected = result * scale
         expected = expected if cap is None else cap * torch.tanh(expected / cap)
         gap = (expected - outputs).abs().max()
         if (scale == 1 and cap is None) or gap > _ROUNDING * torch.finfo(outputs.dtype).eps * outputs.abs().max():
             return f"outputs are not what its last linear map, with {last.parameter}, gives, but something made of it"
-        return Unembedding(last.parameter, scale, cap)
+        return Unembedding(last.parameter, self._shift, scale, cap)
 
 
 def _stated(model: nn.Module) -> tuple[float, float | None]:
@@ -137,11 +157,13 @@ class Unembedding:
 
     Attributes:
         parameter: The name of the weight.
+        shift: The name of what is added behind it as a bias.
         scale: What logits are multiplied by.
         softcap: c, where they are then replaced by ``c tanh(z / c)``.
     """
 
     parameter: str
+    shift: str | None = None
     scale: float = 1.0
     softcap: float | None = None
 
@@ -196,8 +218,9 @@ class UnformedCall(LogitsForward):
                 f"model: {type(self.model).__name__} did not come to its last linear map, with {self.last.parameter}, "
                 "on this batch; give logits='whole' in hessianlens.problem."
             )
-        reached = stop.reached
-        return Logits(reached.hidden, reached.weight, reached.bias, self.last.scale, self.last.softcap)
+        reached, shift = stop.reached, self.last.shift
+        bias = reached.bias if shift is None else params[shift].reshape(-1)
+        return Logits(reached.hidden, reached.weight, bias, self.last.scale, self.last.softcap)
 
 
 def are_large(outputs: Tensor) -> bool:
