@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from hessianlens.losses.unformed import CrossEntropyForm, Part
 from hessianlens.losses.unformed.rule import Rule
-from hessianlens.problems import Batch, Classes, ClassesLoss, Logits, LogitsForward, Problem
+from hessianlens.problems import Batch, ClassesLoss, Logits, LogitsForward, Problem
 
 Tensors = tuple[Tensor, ...]
 
@@ -121,39 +122,40 @@ class InFrontOfLogits(Ending):
         change: list[Tensor | None] = [None, None, None]
         for k, tangent in zip(self._moving, tangents, strict=True):
             change[k] = tangent.reshape(-1, tangent.shape[-1]) if k == 0 else tangent
-        found = _second_derivative(self.logits, self._loss.classes(self._batch), change, self._moving, part)
-        return [d.reshape(x.shape) for d, x in zip(found, self.tensors, strict=True)]
+        form, tensors, g = self._closed
+        with torch.no_grad():
+            found = form.bent(*tensors, g=g, change=tuple(change), wanted=self._wanted(form), pushing=False, part=part)
+        return self._shaped(found)
+
+    def slope(self) -> list[Tensor]:
+        """The gradient of l."""
+        form, tensors, g = self._closed
+        with torch.no_grad():
+            return self._shaped(form.pulled(*tensors, g=g, wanted=self._wanted(form)))
+
+    def _wanted(self, form: CrossEntropyForm) -> list[bool]:
+        return [k in self._moving for k in range(form.inputs)]
+
+    def _shaped(self, found: Sequence[Tensor | None]) -> list[Tensor]:
+        own = [tensor for tensor in found if tensor is not None]
+        return [d.reshape(x.shape) for d, x in zip(own, self.tensors, strict=True)]
+
+    @cached_property
+    def _closed(self) -> tuple[CrossEntropyForm, tuple[Tensor | None, ...], Tensor]:
+        """The closed form of l, its tensors, and what its losses are multiplied by."""
+        classes, logits = self._loss.classes(self._batch), self.logits
+        h = logits.hidden.detach().reshape(-1, logits.hidden.shape[-1])
+        form = CrossEntropyForm(Rule(classes.ignore_index, classes.smoothing, logits.scale, logits.softcap))
+        bias = None if logits.bias is None else logits.bias.detach()
+        weight = None if classes.weight is None else classes.weight.to(h)
+        tensors = (h, logits.weight.detach(), bias, classes.targets.reshape(-1), weight)
+        return form, tensors, h.new_full((len(h),), classes.factor)
 
 
 def _formed(logits: Logits) -> Tensor:
     """Logits as a tensor."""
     found = logits.scale * torch.nn.functional.linear(logits.hidden, logits.weight, logits.bias)
     return found if logits.softcap is None else logits.softcap * torch.tanh(found / logits.softcap)
-
-
-def _second_derivative(
-    logits: Logits, classes: Classes, change: Sequence[Tensor | None], wanted: Sequence[int], part: Part
-) -> list[Tensor]:
-    """The second derivative of a loss in front of its logits, along changes of features, weight and bias."""
-    h, targets = logits.hidden.detach(), classes.targets.reshape(-1)
-    h = h.reshape(-1, h.shape[-1])
-    bias = None if logits.bias is None else logits.bias.detach()
-    weight = None if classes.weight is None else classes.weight.to(h)
-    form = CrossEntropyForm(Rule(classes.ignore_index, classes.smoothing, logits.scale, logits.softcap))
-    with torch.no_grad():
-        found = form.bent(
-            h,
-            logits.weight.detach(),
-            bias,
-            targets,
-            weight,
-            g=h.new_full((len(h),), classes.factor),
-            change=tuple(change),
-            wanted=[k in wanted for k in range(form.inputs)],
-            pushing=False,
-            part=part,
-        )
-    return [tensor for tensor in found if tensor is not None]
 
 
 def ending(problem: Problem, params: Mapping[str, Tensor], batch: Batch) -> Ending:

@@ -38,6 +38,11 @@ def _number(form: ClosedForm) -> int:
     return _FORMS.index(form)
 
 
+def form_of(number: int) -> ClosedForm:
+    """The form that goes with a call of an operation, by its last argument."""
+    return _FORMS[number]
+
+
 class Operation:
     """Closed forms of one kind, by the name of an operation.
 
