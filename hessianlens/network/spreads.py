@@ -94,8 +94,8 @@ def _sums(weights: Tensor, visible: Tensor) -> Tensor:
     saturated = ((weights.max(-1).values > SATURATED) & several).sum()
     sound = bool((weights >= 0).all()) and bool((weights.sum(-1) - 1).abs()[seen > 0].max() < 1e-3)
     heads = weights.shape[1]
-    entropy = attention_entropy(weights).double().mean(-1).sum(0) if sound else torch.full((heads,), torch.nan)
-    counts = [torch.tensor(float(sequences)), sequences * equal, saturated, several.sum()]
+    entropy = attention_entropy(weights).double().mean(-1).sum(0) if sound else weights.new_full((heads,), torch.nan)
+    counts = [equal.new_tensor(float(sequences)), sequences * equal, saturated, several.sum()]
     return torch.cat([torch.stack([c.double().cpu() for c in counts]), entropy.double().cpu()])
 
 

@@ -120,7 +120,7 @@ class _Search:
         # Not filled with zeros: most of it is never touched, and then takes neither time nor memory.
         self.V = torch.empty(width, n, dtype=op.dtype, device=op.device)
         self.AV = torch.empty_like(self.V)
-        self.T = torch.zeros(width, width, dtype=torch.float64)
+        self.T = torch.zeros(width, width, dtype=torch.float64, device="cpu")
 
     def within(self, tol: float) -> bool:
         """Whether the best pair is good enough; what rounding leaves of a zero is."""

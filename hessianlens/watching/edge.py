@@ -166,12 +166,16 @@ def _joined(pieces: Sequence[_Piece], blocks: Sequence[Block]) -> Edge | str:
         scale = torch.cat([_scale(piece, block, lr) for piece, block in zip(pieces, blocks, strict=True)])
     decay = None
     if any(piece.decay for piece in pieces):
-        decay = torch.cat([torch.full((b.numel,), p.decay) for p, b in zip(pieces, blocks, strict=True)])
+        decay = torch.cat([torch.full((b.numel,), p.decay, device="cpu") for p, b in zip(pieces, blocks, strict=True)])
     return Edge(limits[0] / lr, scale, decay, lr)
 
 
 def _scale(piece: _Piece, block: Block, lr: float) -> Tensor:
-    P = torch.ones(block.numel) if piece.preconditioner is None else piece.preconditioner.detach().float().flatten()
+    P = (
+        torch.ones(block.numel, device="cpu")
+        if piece.preconditioner is None
+        else piece.preconditioner.detach().float().flatten()
+    )
     return (piece.lr / lr / P).sqrt().cpu()
 
 

@@ -116,7 +116,7 @@ def _sizes(problem: Problem, names: Sequence[str]) -> tuple[dict[str, float], di
     total: dict[str, Tensor] = {name: torch.zeros_like(leaf) for name, leaf in leaves.items()}
     with problem.scope(), torch.enable_grad():
         for batch in problem.data:
-            loss = problem.loss(problem.forward({**problem.params, **leaves}, batch), batch)
+            loss = problem.batch_loss({**problem.params, **leaves}, batch)
             found = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
             for name, gradient in zip(wanted, found, strict=True):
                 # What the loss does not depend on has no gradient, and that is not a gradient of zero.
