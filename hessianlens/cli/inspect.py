@@ -14,6 +14,7 @@ from hessianlens.cli import completion
 from hessianlens.cli.application import app
 from hessianlens.cli.endings import INTERRUPTED, clear_endings, stop
 from hessianlens.cli.options import AsJson
+from hessianlens.cli.processes import first_prints, is_first, joined, own_device, together
 from hessianlens.cli.status_line import waiting
 
 if TYPE_CHECKING:
@@ -38,6 +39,8 @@ _EXAMPLES = """[bold]Examples[/bold]
 [cyan]hessianlens inspect ./my-model --data batch.pt --blocks "layer11.*" --method exact --resume norms.jsonl[/cyan]
 
 [cyan]hessianlens inspect ./my-model --data batch.pt --blocks "layer11.attn.*" --method sketch --rtol 0.01[/cyan]
+
+[cyan]torchrun --nproc-per-node 2 -m hessianlens inspect ./my-model --data text.txt[/cyan]    in two processes
 
 [cyan]hessianlens inspect ./my-model --data batch.pt --forecast[/cyan]    what it would take, without doing it
 
@@ -137,39 +140,41 @@ def inspect_model(
     Ctrl-C keeps what is done.
     """
     started = time.monotonic()
-    with clear_endings("nothing had been measured yet."):
+    place = own_device(device)
+    with first_prints(), clear_endings("nothing had been measured yet."), joined(place) as group:
         from hessianlens.errors import check_number
         from hessianlens.inspect.settings import Settings
         from hessianlens.inspect.writable import check_writable
         from hessianlens.problems.selection import check_pattern
 
-        chosen = tuple(part.strip() for part in parts.split(",") if part.strip())
-        settings = Settings(
-            model=model,
-            data=data,
-            blocks=tuple(blocks or ()),
-            per_head=per_head,
-            parts=chosen,
-            probes=probes,
-            budget=budget,
-            rtol=rtol,
-            seed=seed,
-            dtype=dtype,
-            device=device,
-            max_memory=max_memory,
-            head=head,
-            sequences=sequences,
-            length=length,
-            method=method,
-            resume=resume,
-        )
-        for pattern in spectrum or ():
-            check_pattern(pattern)
-        second = _second(settings, other, compare)
-        check_number("base_lr", base_lr, 0.0, strictly=True)
-        for option, file in (("csv", csv), ("html", html), ("groups", groups)):
-            if file is not None:
-                check_writable(file, option)
+        with together(group):
+            chosen = tuple(part.strip() for part in parts.split(",") if part.strip())
+            settings = Settings(
+                model=model,
+                data=data,
+                blocks=tuple(blocks or ()),
+                per_head=per_head,
+                parts=chosen,
+                probes=probes,
+                budget=budget,
+                rtol=rtol,
+                seed=seed,
+                dtype=dtype,
+                device=place,
+                max_memory=max_memory,
+                head=head,
+                sequences=sequences,
+                length=length,
+                method=method,
+                resume=resume,
+            )
+            for pattern in spectrum or ():
+                check_pattern(pattern)
+            second = _second(settings, other, compare)
+            check_number("base_lr", base_lr, 0.0, strictly=True)
+            for option, file in (("csv", csv), ("html", html), ("groups", groups)):
+                if file is not None:
+                    check_writable(file, option)
         with waiting("Loading the libraries"):
             from hessianlens.inspect.groups import write_groups
             from hessianlens.inspect.inspection import Measurement, write_csv
@@ -177,7 +182,7 @@ def inspect_model(
             from hessianlens.network.watch import BarWatch, Deadline, product_bar
         with product_bar() as bar:
             bar.add_task("Loading the model", total=None, made="")
-            opened = open_model(settings)
+            opened = open_model(settings, group)
         if forecast:
             _print_forecast(opened, as_json)
             return
@@ -195,7 +200,7 @@ def inspect_model(
         if second is not None and not measurement.interrupted:
             with product_bar() as bar:
                 bar.add_task("Loading the other model", total=None, made="")
-                rival = Measurement(open_model(second))
+                rival = Measurement(open_model(second, group))
             with product_bar() as bar:
                 rival.run(BarWatch(bar))
             _print_comparison(measurement, rival, as_json)
@@ -203,9 +208,9 @@ def inspect_model(
             typer.echo(json.dumps(measurement.to_dict(), indent=2, allow_nan=False))
         else:
             _print_table(measurement)
-        if csv is not None:
+        if csv is not None and is_first():
             write_csv(measurement.table, csv)
-        if groups is not None:
+        if groups is not None and is_first():
             write_groups(measurement.measured.groups(base_lr), groups)
             typer.echo(f"Groups: {groups}", err=as_json)
         if html is not None and measurement.table.rows:
@@ -215,7 +220,8 @@ def inspect_model(
             typer.echo(f"Page: {html}", err=as_json)
     if measurement.interrupted:
         done = f"{len(measurement.table.rows)} of {measurement.table.expected} blocks are measured"
-        stop(f"interrupted; {done}, and shown.", INTERRUPTED)
+        with first_prints():
+            stop(f"interrupted; {done}, and shown.", INTERRUPTED)
 
 
 def _second(settings: Settings, other: str | None, compare: bool) -> Settings | None:

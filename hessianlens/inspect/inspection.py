@@ -69,7 +69,8 @@ class Measurement:
     ) -> None:
         self.opened, self.with_pairs, self.bits = opened, with_pairs, bits
         self.spectral_blocks: list[Block] = opened.problem.select(list(spectra)) if spectra else []
-        self.deadline = Deadline(opened.settings.seconds) if deadline is None else deadline
+        timer = Deadline(opened.settings.seconds) if deadline is None else deadline
+        self.deadline = timer.among(opened.problem.ranks)
         self._norm_deadline = self.deadline.part(_NORM_SHARE) if with_page else self.deadline
         self.interrupted = False
         settings = opened.settings
@@ -150,13 +151,16 @@ class Measurement:
     def page(self, path: Path, watch: Watch | None = None, command: str = "") -> Path:
         """Write a page about the model; a closer look is taken for it, in what is left of the budget, or a minute.
 
+        Of several processes one writes it.
+
         Args:
             path: The file.
             watch: Is told what comes next.
             command: What gives the same page again.
         """
         opened, watch = self.opened, watch or Watch()
-        deadline = Deadline(max(self.deadline.left, _LEAST) if self.deadline.seconds is not None else SECONDS)
+        seconds = max(self.deadline.left, _LEAST) if self.deadline.seconds is not None else SECONDS
+        deadline = Deadline(seconds, ranks=opened.problem.ranks)
         watch.begin(None, deadline)
         names = [block.name for block in self.spectral_blocks]
         seed, pairs = opened.settings.seed, self._pairs
@@ -172,7 +176,8 @@ class Measurement:
             repeat=command,
             advice=self.advice(),
         )
-        return model_page(subject, self.measured, closer).write(path)
+        page = model_page(subject, self.measured, closer)
+        return page.write(path) if opened.problem.ranks.first else path
 
     def extras(self) -> Iterator[tuple[str, str]]:
         """Titles and texts of pairs and spectra."""

@@ -110,7 +110,7 @@ class Measured(Listed):
     def page(
         self, path: str | os.PathLike[str], *, budget: str | float | None = None, progress: bool | Watch = True
     ) -> Path:
-        """Write a page about the model, in one file that asks for nothing from elsewhere.
+        """Write a page about the model, in one file that asks for nothing from elsewhere; one of several processes does.
 
         What the norms leave open is looked at for it: gradients, attention, eigenvalues and spectra of the blocks that
         matter, then of the others, until time is up. The page says what was left out.
@@ -124,7 +124,7 @@ class Measured(Listed):
 
         target = check_writable(check_path("page", path, "the name of a file to be written"), "page")
         with watching(progress) as watch:
-            deadline = Deadline(SECONDS if budget is None else parse_time(budget))
+            deadline = Deadline(SECONDS if budget is None else parse_time(budget), ranks=self.problem.ranks)
             watch.begin(None, deadline)
             closer = look_closer(self.problem, self.table, deadline, seed=self.seed, watch=watch)
         precision = str(self.dtype).removeprefix("torch.")
@@ -134,7 +134,8 @@ class Measured(Listed):
             f"measured = hessianlens.measure(problem, budget={self.budget}, seed={self.seed})\n"
             'measured.page("page.html")'
         )
-        return model_page(subject_of(self.problem, how, code, self.advice()), self, closer).write(target)
+        page = model_page(subject_of(self.problem, how, code, self.advice()), self, closer)
+        return page.write(target) if self.problem.ranks.first else target
 
     @property
     def attention(self) -> dict[str, Spread]:
@@ -255,7 +256,7 @@ def measure(
     check_problem(problem)
     parts = check_parts(parts)
     method = norm_method(method)
-    deadline = Deadline(None if budget is None else parse_time(budget))
+    deadline = Deadline(None if budget is None else parse_time(budget), ranks=problem.ranks)
     if probes is not None:
         check_whole("probes", probes, 1)
     check_seed(seed)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from hessianlens.attention import attention_entropy
+from hessianlens.errors import RankError
 from hessianlens.network.sites.every import attention_names, see_attention
 from hessianlens.problems import Problem
 
@@ -44,19 +45,32 @@ def attention_spreads(problem: Problem) -> dict[str, Spread]:
     >>> list(found), 0 < found["layer0"].share <= 1, found["layer0"].saturated
     (['layer0', 'layer1'], True, 0.0)
     """
+    try:
+        found = problem.ranks.shared("how spread out attention is", lambda: _met(problem))
+    except RankError:  # the others were interrupted: nothing else depends on this
+        return {}
+    if any(met is None for met in found):
+        return {}
     sums: dict[int, Tensor] = {}
-    count = 0
+    for met in found:
+        for number, added in (met or {}).items():
+            sums[number] = sums[number] + added if number in sums else added
+    names = attention_names(problem, len(sums))
+    return {names[number]: _spread(total) for number, total in sums.items() if bool(total.isfinite().all())}
+
+
+def _met(problem: Problem) -> dict[int, Tensor] | None:
+    """Sums over the sequences of this process, by layer; None where attention is not met."""
+    sums: dict[int, Tensor] = {}
     for batch in problem.data:
         met: list[Tensor] = []
         try:
             see_attention(problem, batch, partial(_see, met))
         except Exception:  # whatever a model does that is looked at while it runs: nothing else depends on this
-            return {}
-        count = max(count, len(met))
+            return None
         for number, found in enumerate(met):
             sums[number] = sums[number] + found if number in sums else found
-    names = attention_names(problem, count)
-    return {names[number]: _spread(total) for number, total in sums.items() if bool(total.isfinite().all())}
+    return sums
 
 
 def _see(met: list[Tensor], weights: Tensor, visible: Tensor, values: Tensor) -> None:

@@ -17,6 +17,7 @@ from hessianlens.errors import expect
 from hessianlens.failures import explained
 from hessianlens.models.adapters.losses import IGNORED, StatedLoss, check_classes, labels, targets_like
 from hessianlens.problems import Batch
+from hessianlens.ranks import ALONE, Ranks
 
 _BY_CLASS = ("cross_entropy", "nll_loss", "CrossEntropyLoss", "NLLLoss")
 _FUNCTIONS = (
@@ -74,7 +75,9 @@ def recognised(loss: object) -> TorchLoss | None:
     return None
 
 
-def torch_loss(found: TorchLoss, data: Sequence[Batch], reduction: str, shift: bool) -> StatedLoss:
+def torch_loss(
+    found: TorchLoss, data: Sequence[Batch], reduction: str, shift: bool, ranks: Ranks = ALONE
+) -> StatedLoss:
     """A batch's share of one of PyTorch's losses over all of the data, reduced as the loss itself says.
 
     Args:
@@ -82,6 +85,7 @@ def torch_loss(found: TorchLoss, data: Sequence[Batch], reduction: str, shift: b
         data: All batches, to weigh their means by what they count.
         reduction: What was asked for; it must not contradict the loss.
         shift: Whether position p predicts token p + 1 (causal language models).
+        ranks: Processes that hold a share of the data each; a mean is one over all of them.
     """
     own = "mean" if found.reduction == "batchmean" else found.reduction
     expect(own in ("mean", "sum"), f"loss: {found.name} has reduction={own!r}, expected 'mean' or 'sum'.")
@@ -89,8 +93,7 @@ def torch_loss(found: TorchLoss, data: Sequence[Batch], reduction: str, shift: b
         reduction in ("mean", own),
         f"reduction: got {reduction!r}, but {found.name} itself has reduction={own!r}; set it there.",
     )
-    counts = [found.counted(_targets(found, batch, shift)) for batch in data]
-    total = sum(counts)
+    total = sum(ranks.shared("targets", lambda: sum(found.counted(_targets(found, batch, shift)) for batch in data)))
     expect(total > 0, f"targets: {found.name} counts none of them (ignore_index={found.ignore_index}), expected some.")
 
     def share(out: Tensor, batch: Batch) -> Tensor:
