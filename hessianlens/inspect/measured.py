@@ -110,7 +110,7 @@ class Measured(Listed):
     def page(
         self, path: str | os.PathLike[str], *, budget: str | float | None = None, progress: bool | Watch = True
     ) -> Path:
-        """Write a page about the model, in one file that asks for nothing from elsewhere; one of several processes does.
+        """Write a page about the model, one file that asks for nothing from elsewhere; one of several processes does.
 
         What the norms leave open is looked at for it: gradients, attention, eigenvalues and spectra of the blocks that
         matter, then of the others, until time is up. The page says what was left out.
