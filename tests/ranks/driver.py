@@ -65,6 +65,21 @@ def command(arguments: list[str], folder: Path, name: str) -> Callable[[int, str
     return run
 
 
+def documented(folder: Path) -> Callable[[int, str], None]:
+    """The script of docs/processes.md in one of two processes."""
+    text = (Path(__file__).parents[2] / "docs" / "processes.md").read_text()
+    script = text.partition("```python\n")[2].partition("```")[0]
+
+    def run(rank: int, port: str) -> None:
+        os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "RANK": str(rank), "WORLD_SIZE": "2"}
+        torch.set_num_threads(1)
+        os.dup2(os.open(folder / f"documented{rank}.out", os.O_WRONLY | os.O_CREAT), 1)
+        exec(compile(script, "docs/processes.md", "exec"), {})
+        sys.stdout.flush()
+
+    return run
+
+
 def forked(number: int, run: Callable[[int], None]) -> list[int]:
     """So many processes that do something and end."""
     pids = []
@@ -114,8 +129,9 @@ def main(folder: Path) -> None:
     wait_for(forked(1, lambda rank: alone(rank, "")), until)
     wait_for(forked(2, lambda rank: shared(rank, port)), until)
     wait_for(forked(2, lambda rank: refused(rank, other)), until)
-    other = command(["softmax", "1", "2"], folder, "softmax")
-    wait_for(forked(2, lambda rank: other(rank, port)), until)
+    softmax, script, last = command(["softmax", "1", "2"], folder, "softmax"), documented(folder), free_port()
+    wait_for(forked(2, lambda rank: softmax(rank, port)), until)
+    wait_for(forked(2, lambda rank: script(rank, last)), until)
 
 
 if __name__ == "__main__":

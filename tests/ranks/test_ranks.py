@@ -68,6 +68,11 @@ def test_bad_input_is_told_once(folder: Path) -> None:
     assert _read(folder, "refused", 1) == ("", "", "2")
 
 
+def test_the_documented_script_prints_once(folder: Path) -> None:
+    first, second = ((folder / f"documented{rank}.out").read_text() for rank in (0, 1))
+    assert "layer1.attn.o" in first and "(exact)" in first and second == ""
+
+
 def test_other_commands_refuse_several_processes(folder: Path) -> None:
     out, err, code = _read(folder, "softmax", 0)
     assert out == "" and code == "2" and "got 2 processes from torchrun, expected one" in err
