@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from hessianlens.cli.group import CommandGroup
-from hessianlens.cli.processes import refuse_several
+from hessianlens.cli.torchrun import refuse_several
 
 app = typer.Typer(
     name="hessianlens",

@@ -14,8 +14,8 @@ from hessianlens.cli import completion
 from hessianlens.cli.application import app
 from hessianlens.cli.endings import INTERRUPTED, clear_endings, stop
 from hessianlens.cli.options import AsJson
-from hessianlens.cli.processes import first_prints, is_first, joined, own_device, together
 from hessianlens.cli.status_line import waiting
+from hessianlens.cli.torchrun import first_prints, is_first, joined, own_device, together
 
 if TYPE_CHECKING:
     from rich.console import Console

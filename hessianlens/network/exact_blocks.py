@@ -16,10 +16,10 @@ from torch import Tensor
 
 from hessianlens.curvature import may_pay
 from hessianlens.memory import SAFE_SHARE, available_bytes
+from hessianlens.network.all_data import on_all_data
 from hessianlens.network.last_attention import ExactAttention, closed_form_cost, exact_attention
 from hessianlens.network.linear_maps import LinearMaps, Plan
 from hessianlens.network.rehearsal import forward_sizes, sequences_of
-from hessianlens.network.whole import whole
 from hessianlens.operators import ArrangedGrid, BlockGrid, StructuredOperator, TokenSum
 from hessianlens.problems import Block, Problem
 from hessianlens.sizes import readable
@@ -326,7 +326,7 @@ def closed_form_bytes(problem: Problem, blocks: Sequence[Block], probes: int) ->
 def exactly(problem: Problem) -> Exactly:
     """The exact blocks of a problem; what was found is kept with it."""
     if "exactly" not in problem.remembered:
-        everything = whole(problem)
+        everything = on_all_data(problem)
         problem.remembered["exactly"] = (
             Exactly(problem, everything) if isinstance(everything, str) else Exactly(everything)
         )

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from hessianlens.errors import InputError, expect
-from hessianlens.network.whole import whole
+from hessianlens.network.all_data import on_all_data
 from hessianlens.problems import Problem
 
 _FORMAT = "hessianlens exact norms, 1"
@@ -34,7 +34,7 @@ class KeptNorms:
     def __init__(self, path: str | os.PathLike[str], problem: Problem) -> None:
         expect(isinstance(path, str | os.PathLike), f"resume: got {type(path).__name__}, expected the path of a file.")
         self.path, self._writes = Path(path), problem.ranks.first
-        everything = whole(problem)
+        everything = on_all_data(problem)
         if isinstance(everything, str):
             raise InputError(f"resume: exact norms cannot be had, {everything}; leave it out.")
         self._header = {"format": _FORMAT, "problem": fingerprint(everything)}

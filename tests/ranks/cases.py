@@ -19,7 +19,7 @@ from torch import Tensor, distributed, nn
 
 import hessianlens as hl
 from hessianlens.errors import InputError, RankError
-from hessianlens.network import whole
+from hessianlens.network import all_data
 from hessianlens.network.kept_norms import KeptNorms
 from hessianlens.network.sampling import GraphSource, Request
 from hessianlens.problems import Batch, Problem, narrowed, pieces
@@ -245,7 +245,7 @@ def norms_are_those_of_one_process(place: Place) -> None:
 
 @paired
 def closed_forms_of_much_data_are_refused_and_say_so(place: Place) -> None:
-    with patch.object(whole, "MOST_BYTES", 10):
+    with patch.object(all_data, "MOST_BYTES", 10):
         shared, alone = both(place.pair, place.rank)
         norms = hl.block_norms(shared, "layer1.attn.v", probes=3)
     assert not norms["layer1.attn.v", "full"].exact and "the data of all 2 processes" in norms.why["layer1.attn.v"]

@@ -17,7 +17,7 @@ MOST_BYTES = 2**28
 """Data of all processes up to which each of them gets all of it."""
 
 
-def whole(problem: Problem) -> Problem | str:
+def on_all_data(problem: Problem) -> Problem | str:
     """A problem on the data of all processes, in this one; why not, in words, if that is too much.
 
     Args:
@@ -26,7 +26,7 @@ def whole(problem: Problem) -> Problem | str:
     >>> import hessianlens as hl
     >>> model, task = hl.models.Transformer(layers=1, d_model=4, d_mlp=3), hl.tasks.Addition()
     >>> problem = hl.problem(model, task.batch(2, seed=0), task.cross_entropy)
-    >>> whole(problem) is problem
+    >>> on_all_data(problem) is problem
     True
     """
     if problem.ranks.size == 1:
