@@ -12,7 +12,7 @@ import typer
 
 from hessianlens.cli import completion
 from hessianlens.cli.application import app
-from hessianlens.cli.endings import INTERRUPTED, clear_endings, stop
+from hessianlens.cli.endings import BAD_INPUT, INTERRUPTED, clear_endings, stop
 from hessianlens.cli.options import AsJson
 from hessianlens.cli.status_line import waiting
 from hessianlens.cli.torchrun import first_prints, is_first, joined, own_device, together
@@ -213,7 +213,7 @@ def inspect_model(
         if groups is not None and is_first():
             write_groups(measurement.measured.groups(base_lr), groups)
             typer.echo(f"Groups: {groups}", err=as_json)
-        if html is not None and measurement.table.rows:
+        if html is not None and measurement.table.rows and not measurement.lost:
             more = [*(["--pairs"] if pairs else []), *(w for name in spectrum or () for w in ("--spectrum", name))]
             with product_bar() as bar:
                 measurement.page(html, BarWatch(bar), settings.command(*more, "--html", str(html)))
@@ -221,6 +221,8 @@ def inspect_model(
     if measurement.interrupted:
         done = f"{len(measurement.table.rows)} of {measurement.table.expected} blocks are measured"
         with first_prints():
+            if measurement.lost:
+                stop(f"{measurement.lost} {done}, and shown.", BAD_INPUT)
             stop(f"interrupted; {done}, and shown.", INTERRUPTED)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from hessianlens.errors import InputError
+from hessianlens.errors import InputError, RankError
 from hessianlens.files import write_whole
 from hessianlens.inspect.closer.look import SECONDS, look_closer
 from hessianlens.inspect.measured import Measured, outcome, run_until
@@ -72,7 +72,7 @@ class Measurement:
         timer = Deadline(opened.settings.seconds) if deadline is None else deadline
         self.deadline = timer.among(opened.problem.ranks)
         self._norm_deadline = self.deadline.part(_NORM_SHARE) if with_page else self.deadline
-        self.interrupted = False
+        self.interrupted, self.lost = False, ""
         settings = opened.settings
         kept = None if settings.resume is None else KeptNorms(settings.resume, opened.problem)
         self._norms = NormRun(
@@ -103,12 +103,18 @@ class Measurement:
         return advised(self.measured.advice(), self.opened.loaded, self.opened.data)
 
     def run(self, watch: Watch | None = None) -> None:
-        """Measure; an interruption ends the run and leaves what is done.
+        """Measure; an interruption, or the end of another process, ends the run and leaves what is done.
 
         Args:
             watch: Is told what comes next and how many products are done.
         """
-        self._norms.watch = watch or Watch()
+        try:
+            self._run(watch or Watch())
+        except RankError as error:
+            self.interrupted, self.lost = True, str(error)
+
+    def _run(self, watch: Watch) -> None:
+        self._norms.watch = watch
         most = self.opened.settings.most_probes
         with memory_errors_explained("use --max-memory, --length, --dtype float32 or fewer --blocks"):
             self.interrupted = run_until(

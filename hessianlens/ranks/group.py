@@ -101,7 +101,7 @@ class RankGroup(Ranks):
         said = [told, -told, state, number if self.first else -torch.inf]
         heard = torch.tensor(said, dtype=torch.float64, device=self._place)
         start = time.perf_counter()
-        with self._alive(what or "a failure"):
+        with self._alive(what.partition(", [")[0] or "a failure"):
             distributed.all_reduce(heard, distributed.ReduceOp.MAX, group=self._group)
         self.traffic.waits += 1
         self.traffic.waited += time.perf_counter() - start
