@@ -12,6 +12,7 @@ from hessianlens.files import write_whole
 from hessianlens.inspect.closer.look import SECONDS, look_closer
 from hessianlens.inspect.measured import Measured, outcome, run_until
 from hessianlens.inspect.opened import Opened
+from hessianlens.inspect.page.change import Before
 from hessianlens.inspect.page.document import model_page
 from hessianlens.inspect.page.subject import Subject
 from hessianlens.inspect.quantising import RoundingCost
@@ -154,7 +155,9 @@ class Measurement:
         ends = eigenvalues(op, count, which, seed=seed, progress=lambda made, _: say(f"{title}: {made} products"))
         return ends, inertia(op, seed=seed)
 
-    def page(self, path: Path, watch: Watch | None = None, command: str = "") -> Path:
+    def page(
+        self, path: Path, watch: Watch | None = None, command: str = "", before: Measurement | None = None
+    ) -> Path:
         """Write a page about the model; a closer look is taken for it, in what is left of the budget, or a minute.
 
         Of several processes one writes it.
@@ -163,6 +166,7 @@ class Measurement:
             path: The file.
             watch: Is told what comes next.
             command: What gives the same page again.
+            before: Another measurement, to be compared with.
         """
         opened, watch = self.opened, watch or Watch()
         seconds = max(self.deadline.left, _LEAST) if self.deadline.seconds is not None else SECONDS
@@ -173,17 +177,26 @@ class Measurement:
         closer = look_closer(opened.problem, self.table, deadline, seed=seed, spectra=names, pairs=pairs, watch=watch)
         settings = opened.settings
         subject = Subject(
-            model=f"{opened.loaded.described}, {opened.loaded.parameters:,} parameters",
+            model=self._model,
             data=opened.data.described,
-            loss=f"{opened.loss:.6g} ({opened.problem.reduction})",
+            loss=self._loss,
             how=f"seed {settings.seed}, {settings.dtype} on {opened.problem.device}",
             notes=opened.notes,
             warnings=opened.caveats,
             repeat=command,
             advice=self.advice(),
         )
-        page = model_page(subject, self.measured, closer)
+        former = None if before is None else Before(before.measured, before._model, before._loss)
+        page = model_page(subject, self.measured, closer, former)
         return page.write(path) if opened.problem.ranks.first else path
+
+    @property
+    def _model(self) -> str:
+        return f"{self.opened.loaded.described}, {self.opened.loaded.parameters:,} parameters"
+
+    @property
+    def _loss(self) -> str:
+        return f"{self.opened.loss:.6g} ({self.opened.problem.reduction})"
 
     def extras(self) -> Iterator[tuple[str, str]]:
         """Titles and texts of pairs and spectra."""

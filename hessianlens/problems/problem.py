@@ -20,6 +20,7 @@ from hessianlens.errors import InputError, check_that, meant, shown
 from hessianlens.problems.batch import Batch, move
 from hessianlens.problems.block import Block
 from hessianlens.problems.selection import matches
+from hessianlens.problems.unformed import ClassesLoss, LogitsForward
 from hessianlens.ranks import ALONE, Ranks
 from hessianlens.showing import Dot, Dots, Listed, Picture
 
@@ -158,11 +159,17 @@ class Problem(Listed):
 
         def share() -> list[Tensor]:
             with self.scope():
-                parts = [self.loss(self.forward(weights, batch), batch) for batch in self.data]
+                parts = [self.batch_loss(weights, batch) for batch in self.data]
             return [torch.stack(parts).sum() if parts else torch.zeros((), dtype=self.dtype, device=self.device)]
 
         (total,) = self.ranks.summed("the loss", share)
         return total
+
+    def batch_loss(self, params: Mapping[str, Tensor], batch: Batch) -> Tensor:
+        """A batch's share of the loss; outputs that need not be formed are not."""
+        if isinstance(self.forward, LogitsForward) and isinstance(self.loss, ClassesLoss):
+            return self.loss.of_logits(self.forward.logits(params, batch), batch)
+        return self.loss(self.forward(params, batch), batch)
 
 
 def check_problem(problem: object) -> Problem:

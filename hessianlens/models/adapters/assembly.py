@@ -17,18 +17,20 @@ from hessianlens.failures import explained
 from hessianlens.memory import ensure_fits
 from hessianlens.models.adapters.batches import SPANS, targets_of
 from hessianlens.models.adapters.decoders import NOTE, with_decoder_inputs
+from hessianlens.models.adapters.first_run import ended, first_run, is_half
 from hessianlens.models.adapters.heads import decodes, head_kind, no_own_loss
-from hessianlens.models.adapters.long_attention import KERNELS, LONG, LongAttention
+from hessianlens.models.adapters.long_attention import KERNELS, LONG
 from hessianlens.models.adapters.losses import StatedLoss, callable_loss, named_loss
-from hessianlens.models.adapters.outputs import call, checked_call, counted_call, wants_targets
+from hessianlens.models.adapters.outputs import call, wants_targets
 from hessianlens.models.adapters.scope import attention_notes, differentiable_twice, is_compiled, stand_in
 from hessianlens.models.adapters.shares import expect_same_weights, own_batches, typical_batches
 from hessianlens.models.adapters.tokens import check_ids
 from hessianlens.models.adapters.torch_losses import recognised, torch_loss
+from hessianlens.models.adapters.unembedding import LOGITS
 from hessianlens.models.adapters.weights import check_weights
 from hessianlens.models.adapters.wrappers import unwrapped
 from hessianlens.models.discovery import discover
-from hessianlens.problems import Batch, Problem, move, tensors
+from hessianlens.problems import Batch, ClassesLoss, Problem, move, tensors
 from hessianlens.ranks import ALONE, Ranks, ranks_of
 
 LossLike = str | Callable[[Tensor, Batch], Tensor] | None
@@ -45,6 +47,7 @@ def problem(
     micro_batch: int | None = None,
     heads: bool = False,
     attention: str = "auto",
+    logits: str = "auto",
     check: bool = True,
     verify: bool = True,
     process_group: object = None,
@@ -72,6 +75,9 @@ def problem(
         attention: How PyTorch's fused attention, which has no second derivative, is replaced: "math" by its plain
             kernel, which keeps matrices of L x L numbers; "chunked" by `scaled_dot_product_attention` of this library,
             which keeps none; "auto" by chunks where those matrices would be large.
+        logits: Whether the outputs of a last linear map in front of a cross-entropy are formed: "whole", they are;
+            "chunked", `linear_cross_entropy` of this library takes its place, and only those of some tokens are there
+            at a time; "auto", they are not where they would be large.
         check: Run the first batch twice and compare, to catch randomness.
         verify: With the first measurement, compare autograd's second derivatives to differences of the gradient on an
             excerpt of one sequence, to catch modules that hide part of their derivative; costs a few gradients of it a
@@ -90,9 +96,10 @@ def problem(
     check_flag("heads", heads)
     check_flag("check", check)
     check_choice("attention", attention, KERNELS)
+    check_choice("logits", logits, LOGITS)
     ranks = ranks_of(process_group)
     with ranks.jointly("a problem"):
-        asked = _Asked(reduction, dtype, device, micro_batch, heads, attention, check, verify)
+        asked = _Asked(reduction, dtype, device, micro_batch, heads, attention, logits, check, verify)
         return _assembled(model, data, loss, asked, ranks)
 
 
@@ -106,6 +113,7 @@ class _Asked:
     micro_batch: int | None
     heads: bool
     attention: str
+    logits: str
     check: bool
     verify: bool
 
@@ -142,16 +150,21 @@ def _assembled(model: nn.Module, data: object, loss: LossLike, asked: _Asked, ra
         verify=asked.verify,
         ranks=ranks,
     )
-    if not asked.check:
-        return made
-    narrower, met = _expect_deterministic(model, replace(made, data=typical), with_targets)
-    about_attention = attention_notes(model, kernel, longest, met)
-    made = replace(
-        made,
-        forward=partial(call, model, with_targets=with_targets, halves=any(map(_is_half, narrower))),
-        notes=(*first, *about_attention, *last, *_precision_note(narrower, target_dtype)),
-    )
-    if _is_own(loss):
+    if asked.check or (asked.logits != "whole" and isinstance(stated.function, ClassesLoss)):
+        seen = first_run(model, replace(made, data=typical), with_targets, asked.check)
+        forward, about_logits = ended(made, seen, asked.logits, with_targets)
+        made = replace(
+            made,
+            forward=forward,
+            notes=(
+                *first,
+                *attention_notes(model, kernel, longest, seen.met),
+                *about_logits,
+                *last,
+                *_precision_note(seen.asked, target_dtype),
+            ),
+        )
+    if asked.check and _is_own(loss):
         _expect_own_loss(model, replace(made, data=typical))
     return made
 
@@ -242,13 +255,9 @@ def _targets_note(model: nn.Module, with_targets: bool) -> tuple[str, ...]:
     return (f"{type(model).__name__} gives outputs at every position only with targets: it is called with them",)
 
 
-def _is_half(dtype: torch.dtype) -> bool:
-    return dtype.itemsize < torch.float32.itemsize
-
-
 def _weights_note(model: nn.Module, dtype: torch.dtype) -> tuple[str, ...]:
     own = _own_dtypes(model)
-    half = any(map(_is_half, own))
+    half = any(map(is_half, own))
     if not half and len(own) < 2:
         return ()
     rounded = " of the rounded weights" if half else ""
@@ -263,28 +272,6 @@ def _precision_note(asked: Iterable[torch.dtype], dtype: torch.dtype) -> tuple[s
 
 def _names(dtypes: Iterable[torch.dtype]) -> str:
     return " and ".join(sorted(str(dtype).removeprefix("torch.") for dtype in dtypes))
-
-
-def _expect_deterministic(
-    model: nn.Module, made: Problem, with_targets: bool
-) -> tuple[frozenset[torch.dtype], LongAttention]:
-    """Two runs of the first batch agree and are finite; gives narrower dtypes that were asked for, and attention."""
-    with made.scope() as met, torch.no_grad():
-        first = checked_call(model, made.params, made.data[0], with_targets)
-        again, asked = counted_call(model, made.params, made.data[0], with_targets)
-    expect(
-        bool(torch.isfinite(first).all()),
-        "model: its outputs on the first batch are not finite; look for NaN or infinity in the data and the weights.",
-    )
-    if not torch.equal(first, again):
-        raise InputError(
-            f"model: two runs on the same batch differ by up to {float((first - again).abs().max()):.2g}; "
-            "it draws random numbers in evaluation mode, and its derivatives would be noise. Turn that off."
-        )
-    value = made.loss(first, made.data[0])
-    expect(bool(torch.isfinite(value)), f"loss: got {float(value)} on the first batch, expected a finite number.")
-    assert isinstance(met, LongAttention)
-    return asked, met
 
 
 def _own_loss(model: nn.Module, params: Mapping[str, Tensor], batch: Mapping[str, object]) -> object:
