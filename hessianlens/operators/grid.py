@@ -160,7 +160,7 @@ class BlockGrid(StructuredOperator):
 
     def _matmat(self, X: list[Tensor]) -> list[Tensor]:
         if self._product is not None:
-            return self._product.times([x.to(self.dtype) for x in X])
+            return self._product.times([x if x.dtype == self._dtype else x.to(self._dtype) for x in X])
         vectors = X[0].shape[-1]
         out = [torch.zeros(*shape, vectors, dtype=self.dtype, device=self.device) for shape in self._out_shape]
         for i, j, block in self._blocks():

@@ -11,7 +11,7 @@ from torch import Tensor
 import hessianlens as hl
 from hessianlens.attention.activations import Softmax
 from hessianlens.operators import BlockGrid, TokenSum
-from hessianlens.theory import dense, diagonal, hessian, paired_traces, tangent
+from hessianlens.theory import dense, diagonal, head_tangent, hessian, paired_traces, tangent
 from hessianlens.theory.projection import Projection
 from tests.oracles.comparison import assert_same
 from tests.theory.test_rotary import rotary
@@ -29,6 +29,12 @@ LAYERS = {
 def dense_from_closed_forms(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small layers would find their entries from the same derivatives as products do; these are to be compared."""
     monkeypatch.setattr(dense, "_WORKSPACE_BYTES", 0)
+
+
+@pytest.fixture(autouse=True)
+def queries_and_keys_meet_as_in_large_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small ones do without the gradient of the merged matrix."""
+    monkeypatch.setattr(head_tangent, "_FEW", 0)
 
 
 def hessian_of(kind: str, loss: str = "cross-entropy") -> hl.AttentionHessian:
@@ -50,6 +56,19 @@ def selections(names: list) -> list[tuple[list, list]]:
     """Rows and columns of every size, also turned around."""
     some = [names[:1], names[1:] or names, names[::-1], names[:2], names[-1:]]
     return list(itertools.product(some, some))
+
+
+@pytest.mark.parametrize("part", PARTS[1:3])
+@pytest.mark.parametrize("kind", LAYERS)
+def test_queries_and_keys_of_small_layers_meet_without_their_merged_matrix(
+    kind: str, part: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(head_tangent, "_FEW", 2**10)
+    H = hessian_of(kind)
+    assert not any(head.score_pair_pays for head in H._tangent.heads)
+    grid = H.part(part)
+    assert_multiplies(grid, grid.to_dense(), vectors=2)
+    assert_multiplies(grid[list(grid.rows)[:1], :], grid.to_dense()[: grid[list(grid.rows)[:1], :].shape[0]])
 
 
 @pytest.mark.parametrize("part", PARTS)
