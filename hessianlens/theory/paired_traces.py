@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
 from torch import Tensor
 from torch.linalg import vecdot
 
@@ -19,8 +20,8 @@ from hessianlens.losses import UncoupledCurvature
 
 _PAIRS_BYTES = 2**25
 """Of the products of all entries of values and tokens, in a sequence."""
-_WORKSPACE_BYTES = 2**21
-"""Of what is formed of some tokens at a time."""
+_WORKSPACE_BYTES = 2**20
+"""Of what is formed of some tokens at a time: so little that memory which is there already will do."""
 
 
 def fits(head: HeadState) -> bool:
@@ -46,19 +47,21 @@ def outer_traces(
         total: Sums of rows with the weights of a column, ``column @ rows``.
     """
     X, V, merged = head.tokens, head.values, other @ other.T
-    (sequences, rows, _), shape = head.weights.shape, (-1, V.shape[2], X.shape[2])
+    (sequences, rows, length), shape = head.weights.shape, (V.shape[2], X.shape[2])
     met = [(number, total(left, V), total(right, X)) for number, left, right in jacobian.pairs]
-    step = max(1, _WORKSPACE_BYTES // (V.shape[2] * X.shape[2] * V.element_size()))
+    step = min(rows, max(1, _WORKSPACE_BYTES // (V.shape[2] * X.shape[2] * V.element_size())))
     queries, keys = V.new_empty(sequences, rows), V.new_empty(sequences, rows)
+    pairs, formed = V.new_empty(length, *shape), V.new_empty(step, *shape)
     for s in range(sequences):
-        pairs = None if jacobian.diagonal is None else (V[s, :, :, None] * X[s, :, None]).flatten(1)
+        torch.mul(V[s, :, :, None], X[s, :, None], out=pairs)
         own = curvature.of_sequences(s, s + 1)
         for start in range(0, rows, step):
             at = slice(start, min(start + step, rows))
-            if pairs is None or jacobian.diagonal is None:
-                S = V.new_zeros(at.stop - start, *shape[1:])
+            S = formed[: at.stop - start]
+            if jacobian.diagonal is None:
+                S.zero_()
             else:
-                S = (jacobian.diagonal[s, at] @ pairs).view(shape)
+                torch.mm(jacobian.diagonal[s, at], pairs.flatten(1), out=S.flatten(1))
             for number, values, tokens in met:
                 S.addcmul_(values[s, at, :, None], tokens[s, at, None], value=number)
             bent = own.at(at).times(S[None])[0].flatten(1)
