@@ -273,8 +273,8 @@ class PartTangent(ProductSource):
 
     def write(self, rows: Names, columns: Names, target: Tensor) -> bool:
         """Where the layer is small and the loss couples no two tokens."""
-        places = ([self._layer.place(name) for name in names] for names in (rows, columns))
-        return self._layer.dense.write(*places, self._parts, target)
+        one, two = ([self._layer.place(name) for name in names] for names in (rows, columns))
+        return self._layer.dense.write(one, two, self._parts, target)
 
     def kept(self, rows: Names, columns: Names) -> list[Tensor]:
         """Inputs of the weights, what their heads keep, and the curvature of the loss."""
