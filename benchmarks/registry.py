@@ -10,6 +10,7 @@ from benchmarks import (
     block_norms,
     block_product,
     dense_hessian,
+    gpt2,
     layer_product,
     layer_trace,
     scaling,
@@ -38,6 +39,7 @@ BENCHMARKS: dict[str, Benchmark] = {
         *layer_product.BENCHMARKS,
         *layer_trace.BENCHMARKS,
         *attention.BENCHMARKS,
+        gpt2.BENCHMARK,
     )
 }
 

@@ -32,6 +32,7 @@ from .losses import (
     LowRankCoupledCurvature,
     LowRankTokenCurvature,
     SquareLoss,
+    linear_cross_entropy,
 )
 from .models.adapters import problem
 from .network import (
@@ -112,6 +113,7 @@ __all__ = [
     "hessian",
     "heterogeneity",
     "inertia",
+    "linear_cross_entropy",
     "load_param_groups",
     "losses",
     "measure",

@@ -53,18 +53,16 @@ class PairNorms(Listed):
 
     def values(self) -> Tensor:
         """The norms as a matrix."""
-        return torch.tensor([[self.estimates[r, c].value for c in self.names] for r in self.names], dtype=torch.float64)
+        return _matrix([[self.estimates[r, c].value for c in self.names] for r in self.names])
 
     def stderrs(self) -> Tensor:
         """Their standard errors as a matrix."""
-        return torch.tensor(
-            [[self.estimates[r, c].stderr for c in self.names] for r in self.names], dtype=torch.float64
-        )
+        return _matrix([[self.estimates[r, c].stderr for c in self.names] for r in self.names])
 
     def intervals(self, level: float = 0.95) -> tuple[Tensor, Tensor]:
         """The lower and the upper ends of their intervals, as matrices."""
         ends = [[self.estimates[r, c].interval(level) for c in self.names] for r in self.names]
-        low, high = torch.tensor(ends, dtype=torch.float64).unbind(-1)
+        low, high = _matrix(ends).unbind(-1)
         return low, high
 
     def _records(self) -> list[dict[str, Any]]:
@@ -103,6 +101,10 @@ class PairNorms(Listed):
         widest = max(sampled, key=lambda e: e.relative_width())
         few = "; few probes" if any(e.few for e in sampled) else ""
         return [f"widest 95 % interval: {ends_in_percent(widest.value, *widest.interval())}{few}"]
+
+
+def _matrix(rows: object) -> Tensor:
+    return torch.tensor(rows, dtype=torch.float64, device="cpu")
 
 
 def block_pair_norms(

@@ -5,12 +5,17 @@ from .block import Block
 from .layers import layer_groups, layer_of
 from .problem import BatchLoss, Forward, Problem, check_problem
 from .selection import matches
+from .unformed import Classes, ClassesLoss, Logits, LogitsForward
 
 __all__ = [
     "Batch",
     "BatchLoss",
     "Block",
+    "Classes",
+    "ClassesLoss",
     "Forward",
+    "Logits",
+    "LogitsForward",
     "Problem",
     "batch_size",
     "check_problem",

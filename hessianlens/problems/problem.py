@@ -20,6 +20,7 @@ from hessianlens.errors import InputError, check_that, meant, shown
 from hessianlens.problems.batch import Batch, move
 from hessianlens.problems.block import Block
 from hessianlens.problems.selection import matches
+from hessianlens.problems.unformed import ClassesLoss, LogitsForward
 from hessianlens.showing import Dot, Dots, Listed, Picture
 
 Forward = Callable[[Mapping[str, Tensor], Batch], Tensor]
@@ -147,8 +148,14 @@ class Problem(Listed):
         check_that(named, "params", params, "tensors by the names of parameters")
         weights = self.params if params is None else {**self.params, **params}
         with self.scope():
-            parts = [self.loss(self.forward(weights, batch), batch) for batch in self.data]
+            parts = [self.batch_loss(weights, batch) for batch in self.data]
         return torch.stack(parts).sum()
+
+    def batch_loss(self, params: Mapping[str, Tensor], batch: Batch) -> Tensor:
+        """A batch's share of the loss; outputs that need not be formed are not."""
+        if isinstance(self.forward, LogitsForward) and isinstance(self.loss, ClassesLoss):
+            return self.loss.of_logits(self.forward.logits(params, batch), batch)
+        return self.loss(self.forward(params, batch), batch)
 
 
 def check_problem(problem: object) -> Problem:

@@ -138,6 +138,10 @@ def _losses() -> Iterator[Recipe]:
     classes = _given(targets=lambda: torch.tensor([0, 1, 2, 1]), reduction="sum", ignore_index=-100)
     yield Recipe("CrossEntropyLoss", lambda: hl.CrossEntropyLoss, classes)
     yield Recipe("CustomLoss", lambda: hl.CustomLoss, _given(function=lambda: torch.sum, couples="none"))
+    head = {"input": _X, "linear_weight": lambda: randn(5, 3), "target": lambda: torch.tensor([0, 1, 2, 1])}
+    more = _given(reduction="sum", ignore_index=-100, label_smoothing=0.1, scale=0.5, softcap=3.0, memory="1 MiB")
+    head |= {"linear_bias": lambda: randn(5), "weight": lambda: randn(5).abs(), **more}
+    yield Recipe("linear_cross_entropy", lambda: hl.linear_cross_entropy, head)
     made = {"square": losses.SquareLoss(randn(4, 3)), "classes": losses.CrossEntropyLoss(torch.tensor([0, 1, 2, 1]))}
     made["custom"] = losses.CustomLoss(lambda f: (f**4).sum())
     for name, loss in made.items():

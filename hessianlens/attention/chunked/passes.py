@@ -7,9 +7,7 @@ the output gives the weights the cotangent ``W = M o g V^T``. J and D(w) are the
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import wraps
-from typing import Concatenate, ParamSpec, TypeVar
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -18,30 +16,10 @@ from hessianlens.attention.chunked.chunk import Operands
 from hessianlens.attention.chunked.gathering import Gathered, QueryRows
 from hessianlens.attention.chunked.piece import Piece, ScoreChange, expect_no_capped_bias, pieces
 from hessianlens.attention.chunked.rule import Rule
-
-Inputs = tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None]
-"""Something for queries, keys, values and bias each; None where there is none: no change, or not asked for."""
-Wanted = tuple[bool, bool, bool, bool]
-
-P = ParamSpec("P")
-R = TypeVar("R")
+from hessianlens.derivatives.closed_form import Parts, own_precision
 
 
-def _own_precision(one_pass: Callable[Concatenate[Operands, P], R]) -> Callable[Concatenate[Operands, P], R]:
-    """A pass computes in the precision of its operands, whatever autocast is on around it."""
-
-    @wraps(one_pass)
-    def without_autocast(x: Operands, *args: P.args, **kwargs: P.kwargs) -> R:
-        kind = x.q.device.type
-        if not torch.amp.is_autocast_available(kind):
-            return one_pass(x, *args, **kwargs)
-        with torch.autocast(kind, enabled=False):
-            return one_pass(x, *args, **kwargs)
-
-    return without_autocast
-
-
-@_own_precision
+@own_precision
 def value(x: Operands, rule: Rule) -> Tensor:
     """``O = (M o A) V``, as rows (n, g, L, f)."""
     out = QueryRows(x)
@@ -50,8 +28,8 @@ def value(x: Operands, rule: Rule) -> Tensor:
     return out.whole()
 
 
-@_own_precision
-def pushed(x: Operands, rule: Rule, change: Inputs) -> Tensor:
+@own_precision
+def pushed(x: Operands, rule: Rule, change: Parts) -> Tensor:
     """``dO = (M o J U) V + (M o A) dv``: how the value changes with its inputs."""
     out, score_change = QueryRows(x), ScoreChange(x, rule, *change[:2], change[3])
     for piece in pieces(x, rule):
@@ -60,8 +38,8 @@ def pushed(x: Operands, rule: Rule, change: Inputs) -> Tensor:
     return out.whole()
 
 
-@_own_precision
-def pulled(x: Operands, rule: Rule, g: Tensor, wanted: Wanted) -> Inputs:
+@own_precision
+def pulled(x: Operands, rule: Rule, g: Tensor, wanted: Sequence[bool]) -> Parts:
     """The gradient of ``<g, O>``: ``s E K``, ``s E^T Q``, ``(M o A)^T g`` and E, with ``E = J^T W``."""
     expect_no_capped_bias(rule, wanted[3])
     found = Gathered(x, wanted)
@@ -77,10 +55,8 @@ def pulled(x: Operands, rule: Rule, g: Tensor, wanted: Wanted) -> Inputs:
     return found.whole()
 
 
-@_own_precision
-def bent(
-    x: Operands, rule: Rule, g: Tensor, change: Inputs, wanted: Wanted, pushing: bool
-) -> tuple[Tensor | None, ...]:
+@own_precision
+def bent(x: Operands, rule: Rule, g: Tensor, change: Parts, wanted: Sequence[bool], pushing: bool) -> Parts:
     """How the gradient of ``<g, O>`` changes with the inputs, and behind it, with `pushing`, how O does.
 
     With ``E' = J^T (M o g dv^T) + D(W) U``: ``s (E' K + E dk)``, ``s (E'^T Q + E^T dq)``, ``(M o J U)^T g`` and E'.
@@ -134,8 +110,8 @@ def _gather_turned(
         found.keys.add(chunk, piece.scale * keys)
 
 
-@_own_precision
-def pushed_twice(x: Operands, rule: Rule, first: Inputs, second: Inputs) -> Tensor:
+@own_precision
+def pushed_twice(x: Operands, rule: Rule, first: Parts, second: Parts) -> Tensor:
     """The second derivative of the value along two changes of its inputs."""
     out = QueryRows(x)
     changes = [ScoreChange(x, rule, *change[:2], change[3]) for change in (first, second)]

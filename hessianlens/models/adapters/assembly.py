@@ -17,17 +17,19 @@ from hessianlens.failures import explained
 from hessianlens.memory import ensure_fits
 from hessianlens.models.adapters.batches import SPANS, as_batches, targets_of
 from hessianlens.models.adapters.decoders import NOTE, with_decoder_inputs
+from hessianlens.models.adapters.first_run import ended, first_run, is_half
 from hessianlens.models.adapters.heads import decodes, head_kind, no_own_loss
-from hessianlens.models.adapters.long_attention import KERNELS, LONG, LongAttention
+from hessianlens.models.adapters.long_attention import KERNELS, LONG
 from hessianlens.models.adapters.losses import StatedLoss, callable_loss, named_loss
-from hessianlens.models.adapters.outputs import call, checked_call, counted_call, wants_targets
+from hessianlens.models.adapters.outputs import call, wants_targets
 from hessianlens.models.adapters.scope import attention_notes, differentiable_twice, is_compiled, stand_in
 from hessianlens.models.adapters.tokens import check_ids
 from hessianlens.models.adapters.torch_losses import recognised, torch_loss
+from hessianlens.models.adapters.unembedding import LOGITS
 from hessianlens.models.adapters.weights import check_weights
 from hessianlens.models.adapters.wrappers import unwrapped
 from hessianlens.models.discovery import discover
-from hessianlens.problems import Batch, Problem, move, tensors
+from hessianlens.problems import Batch, ClassesLoss, Problem, move, tensors
 
 LossLike = str | Callable[[Tensor, Batch], Tensor] | None
 
@@ -43,6 +45,7 @@ def problem(
     micro_batch: int | None = None,
     heads: bool = False,
     attention: str = "auto",
+    logits: str = "auto",
     check: bool = True,
     verify: bool = True,
 ) -> Problem:
@@ -69,6 +72,9 @@ def problem(
         attention: How PyTorch's fused attention, which has no second derivative, is replaced: "math" by its plain
             kernel, which keeps matrices of L x L numbers; "chunked" by `scaled_dot_product_attention` of this library,
             which keeps none; "auto" by chunks where those matrices would be large.
+        logits: Whether the outputs of a last linear map in front of a cross-entropy are formed: "whole", they are;
+            "chunked", `linear_cross_entropy` of this library takes its place, and only those of some tokens are there
+            at a time; "auto", they are not where they would be large.
         check: Run the first batch twice and compare, to catch randomness.
         verify: With the first measurement, compare autograd's second derivatives to differences of the gradient on an
             excerpt of one sequence, to catch modules that hide part of their derivative; costs a few gradients of it a
@@ -84,6 +90,7 @@ def problem(
     check_flag("heads", heads)
     check_flag("check", check)
     check_choice("attention", attention, KERNELS)
+    check_choice("logits", logits, LOGITS)
     model, looked_through = unwrapped(model)
     check_weights(model)
     batches, decoder_notes = _batches(model, data, micro_batch)
@@ -111,16 +118,22 @@ def problem(
         parts=found.parts,
         verify=verify,
     )
-    if check:
-        asked, met = _expect_deterministic(model, made, with_targets)
-        about_attention = attention_notes(model, kernel, longest, met)
+    if check or (logits != "whole" and isinstance(stated.function, ClassesLoss)):
+        seen = first_run(model, made, with_targets, check)
+        forward, about_logits = ended(made, seen, logits, with_targets)
         made = replace(
             made,
-            forward=partial(call, model, with_targets=with_targets, halves=any(map(_is_half, asked))),
-            notes=(*first, *about_attention, *last, *_precision_note(asked, target_dtype)),
+            forward=forward,
+            notes=(
+                *first,
+                *attention_notes(model, kernel, longest, seen.met),
+                *about_logits,
+                *last,
+                *_precision_note(seen.asked, target_dtype),
+            ),
         )
-        if _is_own(loss):
-            _expect_own_loss(model, made)
+    if check and _is_own(loss):
+        _expect_own_loss(model, made)
     return made
 
 
@@ -206,13 +219,9 @@ def _targets_note(model: nn.Module, with_targets: bool) -> tuple[str, ...]:
     return (f"{type(model).__name__} gives outputs at every position only with targets: it is called with them",)
 
 
-def _is_half(dtype: torch.dtype) -> bool:
-    return dtype.itemsize < torch.float32.itemsize
-
-
 def _weights_note(model: nn.Module, dtype: torch.dtype) -> tuple[str, ...]:
     own = _own_dtypes(model)
-    half = any(map(_is_half, own))
+    half = any(map(is_half, own))
     if not half and len(own) < 2:
         return ()
     rounded = " of the rounded weights" if half else ""
@@ -227,28 +236,6 @@ def _precision_note(asked: Iterable[torch.dtype], dtype: torch.dtype) -> tuple[s
 
 def _names(dtypes: Iterable[torch.dtype]) -> str:
     return " and ".join(sorted(str(dtype).removeprefix("torch.") for dtype in dtypes))
-
-
-def _expect_deterministic(
-    model: nn.Module, made: Problem, with_targets: bool
-) -> tuple[frozenset[torch.dtype], LongAttention]:
-    """Two runs of the first batch agree and are finite; gives narrower dtypes that were asked for, and attention."""
-    with made.scope() as met, torch.no_grad():
-        first = checked_call(model, made.params, made.data[0], with_targets)
-        again, asked = counted_call(model, made.params, made.data[0], with_targets)
-    expect(
-        bool(torch.isfinite(first).all()),
-        "model: its outputs on the first batch are not finite; look for NaN or infinity in the data and the weights.",
-    )
-    if not torch.equal(first, again):
-        raise InputError(
-            f"model: two runs on the same batch differ by up to {float((first - again).abs().max()):.2g}; "
-            "it draws random numbers in evaluation mode, and its derivatives would be noise. Turn that off."
-        )
-    value = made.loss(first, made.data[0])
-    expect(bool(torch.isfinite(value)), f"loss: got {float(value)} on the first batch, expected a finite number.")
-    assert isinstance(met, LongAttention)
-    return asked, met
 
 
 def _own_loss(model: nn.Module, params: Mapping[str, Tensor], batch: Mapping[str, object]) -> object:

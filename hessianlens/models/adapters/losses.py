@@ -11,6 +11,7 @@ from torch.nn import functional as nnf
 from hessianlens.errors import InputError, check_choice, expect
 from hessianlens.failures import explained
 from hessianlens.models.adapters.batches import inputs_of, targets_of
+from hessianlens.models.adapters.class_loss import ClassLoss, next_ones
 from hessianlens.models.adapters.precision import in_precision_of
 from hessianlens.problems import Batch, BatchLoss, batch_size
 
@@ -47,8 +48,19 @@ def named_loss(
         "bce": lambda out, batch: nnf.binary_cross_entropy_with_logits(out, _like(out, batch), reduction="sum"),
     }
     total, words = _denominator(name, data, reduction, shift, ignore_index)
-    share = terms[name]
-    return StatedLoss(lambda out, batch: share(out, batch) / total, words)
+    term = terms[name]
+
+    def share(out: Tensor, batch: Batch) -> Tensor:
+        return term(out, batch) / total
+
+    if name != "cross_entropy":
+        return StatedLoss(share, words)
+
+    def aligned(batch: Batch) -> Tensor:
+        targets = labels(batch, shift, ignore_index)
+        return next_ones(targets, ignore_index) if shift else targets
+
+    return StatedLoss(ClassLoss(share, aligned, 1 / total, ignore_index), words)
 
 
 def callable_loss(function: Callable[[Tensor, Batch], Tensor], data: Sequence[Batch], reduction: str) -> StatedLoss:
