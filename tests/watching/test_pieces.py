@@ -236,6 +236,21 @@ def test_sinks(tmp_path: Path) -> None:
     assert frame.loc[5, "layer0.attn.v/gradient"] > 0
 
 
+def test_a_run_that_goes_on_counts_its_time_on(tmp_path: Path) -> None:
+    now = [0.0]
+
+    def go(*steps: int) -> Monitor:
+        monitor, _ = watched(store=tmp_path / "run.jsonl", quantities="weight", clock=lambda: now[0])
+        for step in steps:
+            now[0] += 10.0
+            monitor.step(step)
+        return monitor
+
+    assert [record.trained for record in go(1, 2, 3).history] == [0, 10, 20]
+    # From the checkpoint of step 2; its clock begins at its first step.
+    assert [record.trained for record in go(3, 4).history] == [0, 10, 10, 20]
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
