@@ -52,8 +52,16 @@ class ClosedForm(ABC):
         """The gradient of ``<g, y>`` with respect to the inputs that are wanted."""
 
     @abstractmethod
-    def bent(self, *tensors: Any, g: Tensor, change: Parts, wanted: Sequence[bool], pushing: bool) -> Parts:
-        """How that gradient changes with the inputs, and behind it, with `pushing`, how y does."""
+    def bent(
+        self,
+        *tensors: Any,
+        g: Tensor,
+        change: Parts,
+        wanted: Sequence[bool],
+        pushing: bool,
+        of_g: Tensor | None = None,
+    ) -> Parts:
+        """How that gradient changes with the inputs, and with g if that changes; behind it, with `pushing`, ``dy``."""
 
     @abstractmethod
     def pushed_twice(self, *tensors: Any, first: Parts, second: Parts) -> Tensor:

@@ -45,9 +45,17 @@ class AttentionForm(ClosedForm):
         """The gradient of ``<g, O>``."""
         return passes.pulled(Operands(*tensors, self.heads), self.rule, g, wanted)
 
-    def bent(self, *tensors: Any, g: Tensor, change: Parts, wanted: Sequence[bool], pushing: bool) -> Parts:
+    def bent(
+        self,
+        *tensors: Any,
+        g: Tensor,
+        change: Parts,
+        wanted: Sequence[bool],
+        pushing: bool,
+        of_g: Tensor | None = None,
+    ) -> Parts:
         """How that gradient changes, and how O does."""
-        return passes.bent(Operands(*tensors, self.heads), self.rule, g, change, wanted, pushing)
+        return passes.bent(Operands(*tensors, self.heads), self.rule, g, change, wanted, pushing, of_g)
 
     def pushed_twice(self, *tensors: Any, first: Parts, second: Parts) -> Tensor:
         """The second derivative of O."""

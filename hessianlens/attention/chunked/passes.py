@@ -56,36 +56,51 @@ def pulled(x: Operands, rule: Rule, g: Tensor, wanted: Sequence[bool]) -> Parts:
 
 
 @own_precision
-def bent(x: Operands, rule: Rule, g: Tensor, change: Parts, wanted: Sequence[bool], pushing: bool) -> Parts:
-    """How the gradient of ``<g, O>`` changes with the inputs, and behind it, with `pushing`, how O does.
+def bent(
+    x: Operands,
+    rule: Rule,
+    g: Tensor,
+    change: Parts,
+    wanted: Sequence[bool],
+    pushing: bool,
+    of_g: Tensor | None = None,
+) -> Parts:
+    """How the gradient of ``<g, O>`` changes with the inputs and with g, and behind it, with `pushing`, how O does.
 
-    With ``E' = J^T (M o g dv^T) + D(W) U``: ``s (E' K + E dk)``, ``s (E'^T Q + E^T dq)``, ``(M o J U)^T g`` and E'.
+    With ``E' = J^T (M o (g dv^T + dg V^T)) + D(W) U``: ``s (E' K + E dk)``, ``s (E'^T Q + E^T dq)``,
+    ``(M o J U)^T g + (M o A)^T dg`` and E'.
     """
     dq, dk, dv, db = change
     expect_no_capped_bias(rule, wanted[3])
     found, out, score_change = Gathered(x, wanted), QueryRows(x), ScoreChange(x, rule, dq, dk, db)
     for piece in pieces(x, rule):
         chunk = piece.chunk
-        above = chunk.of_queries(g)
-        moved, e, turned = _turned(piece, above, score_change.at(chunk), dv, found.needs_scores)
+        above, more = chunk.of_queries(g), None if of_g is None else chunk.of_queries(of_g)
+        moved, e, turned = _turned(piece, above, more, score_change.at(chunk), dv, found.needs_scores)
         if pushing:
             out.add(chunk, _moved(piece, moved, dv))
         if wanted[2]:
-            found.values.add(chunk, piece.dropped(moved).mT @ above)
+            values = piece.dropped(moved).mT @ above
+            if more is not None:
+                values = torch.baddbmm(values, piece.dropped(piece.rows.weights).mT, more)
+            found.values.add(chunk, values)
         if turned is not None:
             _gather_turned(found, piece, turned, e, dq, dk)
     return (*found.whole(), out.whole() if pushing else None)
 
 
 def _turned(
-    piece: Piece, above: Tensor, u: Tensor | None, dv: Tensor | None, scores: bool
+    piece: Piece, above: Tensor, more: Tensor | None, u: Tensor | None, dv: Tensor | None, scores: bool
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """``J U``, E and E', the last two only where gradients with respect to scores are asked for."""
     rows = piece.rows
     if not scores:
         return torch.zeros_like(rows.weights) if u is None else rows.pushed(u), None, None
     w = piece.dropped(above @ piece.v.mT)
-    dw = None if dv is None else piece.dropped(above @ piece.chunk.of_keys(dv).mT)
+    dw = None if dv is None else above @ piece.chunk.of_keys(dv).mT
+    if more is not None:
+        dw = more @ piece.v.mT if dw is None else torch.baddbmm(dw, more, piece.v.mT)
+    dw = None if dw is None else piece.dropped(dw)
     if u is not None:
         return rows.turned(w, dw, u)
     none = torch.zeros_like(rows.weights)
