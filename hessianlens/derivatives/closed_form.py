@@ -174,7 +174,7 @@ class Value(_Twice):
     def forward(*args: Any) -> Tensor:
         """Y."""
         *tensors, frame = args
-        return frame.form.value(*tensors)  # type: ignore[no-any-return]
+        return frame.form.value(*tensors)
 
     @staticmethod
     def backward(ctx: Any, g: Tensor | None) -> Any:
@@ -199,7 +199,7 @@ class _Pushed(_Twice):
     def forward(*args: Any) -> Tensor:
         *given, frame = args
         tensors, change = given[: frame.tensors], given[frame.tensors :]
-        return frame.form.pushed(*tensors, change=tuple(change))  # type: ignore[no-any-return]
+        return frame.form.pushed(*tensors, change=tuple(change))
 
     @staticmethod
     def backward(ctx: Any, g: Tensor | None) -> Any:
@@ -300,7 +300,7 @@ class _PushedTwice(_Twice):
         *given, frame = args
         tensors, changes = given[: frame.tensors], given[frame.tensors :]
         first, second = tuple(changes[: frame.inputs]), tuple(changes[frame.inputs :])
-        return frame.form.pushed_twice(*tensors, first=first, second=second)  # type: ignore[no-any-return]
+        return frame.form.pushed_twice(*tensors, first=first, second=second)
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> Any:

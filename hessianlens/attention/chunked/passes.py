@@ -19,6 +19,11 @@ from hessianlens.attention.chunked.rule import Rule
 from hessianlens.derivatives.closed_form import Parts, own_precision
 
 
+def _score_change(x: Operands, rule: Rule, change: Parts) -> ScoreChange:
+    dq, dk, _, db = change
+    return ScoreChange(x, rule, dq, dk, db)
+
+
 @own_precision
 def value(x: Operands, rule: Rule) -> Tensor:
     """``O = (M o A) V``, as rows (n, g, L, f)."""
@@ -31,7 +36,7 @@ def value(x: Operands, rule: Rule) -> Tensor:
 @own_precision
 def pushed(x: Operands, rule: Rule, change: Parts) -> Tensor:
     """``dO = (M o J U) V + (M o A) dv``: how the value changes with its inputs."""
-    out, score_change = QueryRows(x), ScoreChange(x, rule, *change[:2], change[3])
+    out, score_change = QueryRows(x), _score_change(x, rule, change)
     for piece in pieces(x, rule):
         u = score_change.at(piece.chunk)
         out.add(piece.chunk, _moved(piece, None if u is None else piece.rows.pushed(u), change[2]))
@@ -70,9 +75,9 @@ def bent(
     With ``E' = J^T (M o (g dv^T + dg V^T)) + D(W) U``: ``s (E' K + E dk)``, ``s (E'^T Q + E^T dq)``,
     ``(M o J U)^T g + (M o A)^T dg`` and E'.
     """
-    dq, dk, dv, db = change
+    dq, dk, dv, _ = change
     expect_no_capped_bias(rule, wanted[3])
-    found, out, score_change = Gathered(x, wanted), QueryRows(x), ScoreChange(x, rule, dq, dk, db)
+    found, out, score_change = Gathered(x, wanted), QueryRows(x), _score_change(x, rule, change)
     for piece in pieces(x, rule):
         chunk = piece.chunk
         above, more = chunk.of_queries(g), None if of_g is None else chunk.of_queries(of_g)
@@ -129,7 +134,7 @@ def _gather_turned(
 def pushed_twice(x: Operands, rule: Rule, first: Parts, second: Parts) -> Tensor:
     """The second derivative of the value along two changes of its inputs."""
     out = QueryRows(x)
-    changes = [ScoreChange(x, rule, *change[:2], change[3]) for change in (first, second)]
+    changes = [_score_change(x, rule, change) for change in (first, second)]
     for piece in pieces(x, rule):
         chunk, rows = piece.chunk, piece.rows
         u, t = (change.at(chunk) for change in changes)
