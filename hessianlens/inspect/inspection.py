@@ -12,6 +12,7 @@ from hessianlens.files import write_whole
 from hessianlens.inspect.closer.look import SECONDS, look_closer
 from hessianlens.inspect.measured import Measured, outcome, run_until
 from hessianlens.inspect.opened import Opened
+from hessianlens.inspect.page.change import Before
 from hessianlens.inspect.page.document import model_page
 from hessianlens.inspect.page.subject import Subject
 from hessianlens.inspect.quantising import RoundingCost
@@ -147,13 +148,16 @@ class Measurement:
         ends = eigenvalues(op, count, which, seed=seed, progress=lambda made, _: say(f"{title}: {made} products"))
         return ends, inertia(op, seed=seed)
 
-    def page(self, path: Path, watch: Watch | None = None, command: str = "") -> Path:
+    def page(
+        self, path: Path, watch: Watch | None = None, command: str = "", before: Measurement | None = None
+    ) -> Path:
         """Write a page about the model; a closer look is taken for it, in what is left of the budget, or a minute.
 
         Args:
             path: The file.
             watch: Is told what comes next.
             command: What gives the same page again.
+            before: Another measurement, to be compared with.
         """
         opened, watch = self.opened, watch or Watch()
         deadline = Deadline(max(self.deadline.left, _LEAST) if self.deadline.seconds is not None else SECONDS)
@@ -163,16 +167,25 @@ class Measurement:
         closer = look_closer(opened.problem, self.table, deadline, seed=seed, spectra=names, pairs=pairs, watch=watch)
         settings = opened.settings
         subject = Subject(
-            model=f"{opened.loaded.described}, {opened.loaded.parameters:,} parameters",
+            model=self._model,
             data=opened.data.described,
-            loss=f"{opened.loss:.6g} ({opened.problem.reduction})",
+            loss=self._loss,
             how=f"seed {settings.seed}, {settings.dtype} on {opened.problem.device}",
             notes=opened.notes,
             warnings=opened.caveats,
             repeat=command,
             advice=self.advice(),
         )
-        return model_page(subject, self.measured, closer).write(path)
+        former = None if before is None else Before(before.measured, before._model, before._loss)
+        return model_page(subject, self.measured, closer, former).write(path)
+
+    @property
+    def _model(self) -> str:
+        return f"{self.opened.loaded.described}, {self.opened.loaded.parameters:,} parameters"
+
+    @property
+    def _loss(self) -> str:
+        return f"{self.opened.loss:.6g} ({self.opened.problem.reduction})"
 
     def extras(self) -> Iterator[tuple[str, str]]:
         """Titles and texts of pairs and spectra."""

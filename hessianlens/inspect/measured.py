@@ -26,7 +26,7 @@ from hessianlens.network.kept_norms import KeptNorms
 from hessianlens.network.norm_run import PROBES, NormRun
 from hessianlens.network.norms import REMEDY, BlockNorms
 from hessianlens.network.operators import Pattern
-from hessianlens.network.spreads import Spread, attention_spreads
+from hessianlens.network.spreads import Spreads, attention_spreads
 from hessianlens.network.watch import Deadline, Watch, terminations_interrupt, watching
 from hessianlens.parts import PARTS, check_parts, norm_method
 from hessianlens.problems import Block, Problem, check_problem
@@ -108,7 +108,12 @@ class Measured(Listed):
         return self.norms._picture(asked)
 
     def page(
-        self, path: str | os.PathLike[str], *, budget: str | float | None = None, progress: bool | Watch = True
+        self,
+        path: str | os.PathLike[str],
+        *,
+        before: Measured | None = None,
+        budget: str | float | None = None,
+        progress: bool | Watch = True,
     ) -> Path:
         """Write a page about the model, in one file that asks for nothing from elsewhere.
 
@@ -117,11 +122,14 @@ class Measured(Listed):
 
         Args:
             path: The file.
+            before: An earlier measurement of the same blocks, such as before training: the page shows what has changed.
             budget: Time for the closer look, in seconds or such as "5m"; a minute by default.
             progress: Show a bar.
         """
-        from hessianlens.inspect.page.document import model_page  # which asks everything of this class
+        from hessianlens.inspect.page.change import Before  # which ask everything of this class
+        from hessianlens.inspect.page.document import model_page
 
+        check_that(before is None or isinstance(before, Measured), "before", before, "what hessianlens.measure gave")
         target = check_writable(check_path("page", path, "the name of a file to be written"), "page")
         with watching(progress) as watch:
             deadline = Deadline(SECONDS if budget is None else parse_time(budget))
@@ -132,16 +140,21 @@ class Measured(Listed):
         code = (
             "problem = hessianlens.problem(model, data, loss)\n"
             f"measured = hessianlens.measure(problem, budget={self.budget}, seed={self.seed})\n"
-            'measured.page("page.html")'
+            f'measured.page("page.html"{"" if before is None else ", before=before"})'
         )
-        return model_page(subject_of(self.problem, how, code, self.advice()), self, closer).write(target)
+        subject = subject_of(self.problem, how, code, self.advice())
+        former = None
+        if before is not None:
+            then = subject_of(before.problem, how, "", "")
+            former = Before(before, then.model, then.loss)
+        return model_page(subject, self, closer, former).write(target)
 
     @property
-    def attention(self) -> dict[str, Spread]:
-        """How spread out attention is, by layer; found when it is first asked for."""
+    def attention(self) -> Spreads:
+        """How spread out attention is, by layer, and what could not be told; found when it is first asked for."""
         if "spreads" not in self.problem.remembered:
             self.problem.remembered["spreads"] = attention_spreads(self.problem)
-        found: dict[str, Spread] = self.problem.remembered["spreads"]
+        found: Spreads = self.problem.remembered["spreads"]
         return found
 
     def statements(self) -> list[Statement]:

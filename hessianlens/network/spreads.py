@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor
 
 from hessianlens.attention import attention_entropy
-from hessianlens.network.sites.every import attention_names, see_attention
+from hessianlens.network.sites.every import AttentionUnseen, attention_names, see_attention
 from hessianlens.problems import Problem
 
 SATURATED = 0.99
@@ -34,29 +35,47 @@ class Spread:
     saturated: float
 
 
-def attention_spreads(problem: Problem) -> dict[str, Spread]:
-    """By layer; empty where attention is not met, layers with negative weights left out.
+class Spreads(dict[str, Spread]):
+    """How spread out attention is, by layer, and what could not be told.
+
+    Attributes:
+        left_out: What is missing, and why.
+    """
+
+    def __init__(self, found: Mapping[str, Spread], left_out: Sequence[str] = ()) -> None:
+        super().__init__(found)
+        self.left_out = tuple(left_out)
+
+
+def attention_spreads(problem: Problem) -> Spreads:
+    """By layer; layers whose weights are no distribution are left out, and all where attention is not met.
 
     >>> import hessianlens as hl
     >>> model = hl.models.Transformer(layers=2, d_model=8, d_mlp=16, dtype=torch.float64)
     >>> task = hl.tasks.Addition()
     >>> found = attention_spreads(hl.problem(model, task.batch(4, seed=0), task.cross_entropy))
-    >>> list(found), 0 < found["layer0"].share <= 1, found["layer0"].saturated
-    (['layer0', 'layer1'], True, 0.0)
+    >>> list(found), 0 < found["layer0"].share <= 1, found["layer0"].saturated, found.left_out
+    (['layer0', 'layer1'], True, 0.0, ())
     """
     sums: dict[int, Tensor] = {}
-    count = 0
     for batch in problem.data:
         met: list[Tensor] = []
         try:
             see_attention(problem, batch, partial(_see, met))
-        except Exception:  # whatever a model does that is looked at while it runs: nothing else depends on this
-            return {}
-        count = max(count, len(met))
+        except AttentionUnseen as unseen:
+            return Spreads({}, [f"Attention: the model cannot be run while it is looked at ({unseen})."])
         for number, found in enumerate(met):
             sums[number] = sums[number] + found if number in sums else found
-    names = attention_names(problem, count)
-    return {names[number]: _spread(total) for number, total in sums.items() if bool(total.isfinite().all())}
+    if not sums:
+        return Spreads({}, ["Attention: none was met in this model."])
+    names = attention_names(problem, len(sums))
+    sound = {number: total for number, total in sums.items() if bool(total.isfinite().all())}
+    left_out = [
+        f"Entropy of attention in {names[number]}: its weights are no distribution."
+        for number in sums
+        if number not in sound
+    ]
+    return Spreads({names[number]: _spread(total) for number, total in sound.items()}, left_out)
 
 
 def _see(met: list[Tensor], weights: Tensor, visible: Tensor, values: Tensor) -> None:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from hessianlens.checks import check_device, check_precision
-from hessianlens.errors import InputError, check_that, expect, meant, shown
+from hessianlens.errors import InputError, check_that, meant, shown
 from hessianlens.problems.batch import Batch, move
 from hessianlens.problems.block import Block
 from hessianlens.problems.selection import matches
@@ -126,7 +126,8 @@ class Problem(Listed):
             named = {**{name: name for name in self.blocks}, **self.aliases}
             found = {name: self.blocks[name] for other, name in named.items() if matches(other, each)}
             found = found or {name: part for name, part in self._with_parts().items() if matches(name, each)}
-            expect(bool(found), self._unknown(each))
+            if not found:  # looking for names that are alike takes longer than everything else here
+                raise InputError(self._unknown(each))
             chosen.update(found)
         return [chosen[name] for name in self._with_parts() if name in chosen]
 

@@ -208,7 +208,7 @@ class Monitor:
                 problem = self._live.now()
                 trained = self._live.trained() if self.whole else []
                 edge = self._edge(optimizer, trained, notes)
-                numbers = everything(self._measuring, problem, trained, self.blocks, edge)
+                numbers = everything(self._measuring, problem, trained, self.blocks, edge, notes)
             self._live.verified()
             return numbers, notes
         except (InputError, RuntimeError, MemoryError) as error:

@@ -15,6 +15,7 @@ from hessianlens.inspect.closer.bending import Bending
 from hessianlens.inspect.closer.matters import Matter, blocks_that_matter
 from hessianlens.inspect.table import CurvatureTable
 from hessianlens.network.pairs import PairNorms, block_pair_norms
+from hessianlens.network.sites.every import AttentionUnseen
 from hessianlens.network.watch import Deadline, Watch
 from hessianlens.problems import Problem
 from hessianlens.spectra import Heterogeneity, heterogeneity
@@ -125,7 +126,11 @@ def _sizes(problem: Problem, names: Sequence[str]) -> tuple[dict[str, float], di
 
 
 def _attention(problem: Problem, left_out: list[str]) -> list[LayerLook]:
-    found = look_at_attention(problem)
+    try:
+        found = look_at_attention(problem)
+    except AttentionUnseen as unseen:
+        left_out.append(f"Attention: the model cannot be run while it is looked at ({unseen}).")
+        return []
     if not found:
         left_out.append("Attention: none was met in this model.")
     return found

@@ -159,15 +159,15 @@ class _Group:
     ) -> None:
         for n in reversed(range(self.first, self.carrier.last)):
             own, above = linear[n - self.first], linear[n - self.first + 1]
-            found = above.outer(ggn), above.functional(functional, moves[n - self.first])
-            way, start = ways[n - self.first], 0
+            ggn, functional = above.outer(ggn), above.functional(functional, moves[n - self.first])
+            if (way := ways[n - self.first]) is not None:  # of all vectors at once: products of few columns are slow
+                ggn, functional = (_at_tokens(u, way.transpose(-1, -2)) for u in (ggn, functional))
+            start = 0
             for port, (_, dT) in zip(self.ports.get(n, ()), entered[n], strict=True):
                 stop = start + port.count
-                first, second = (_back(u[:, :, start:stop], way) for u in found)
-                port.leave(own, step, (first, second), dT)
+                port.leave(own, step, (ggn[:, :, start:stop], functional[:, :, start:stop]), dT)
                 start = stop
-            if n > self.first:
-                ggn, functional = (_back(u[:, :, start:], way) for u in found)
+            ggn, functional = ggn[:, :, start:].contiguous(), functional[:, :, start:].contiguous()
 
     def _way(self, n: int, step: slice) -> Tensor | None:
         """The Jacobians of the map behind a layer, [s, l, d, d]."""
@@ -210,7 +210,3 @@ def _curved(factors: Sequence[Tensor], step: slice, dy: Tensor) -> Tensor:
 def _at_tokens(tangents: Tensor, matrices: Tensor) -> Tensor:
     """Tangents [s, i, p, d] times a matrix [s, i, d, c] of each token."""
     return torch.bmm(tangents.flatten(0, 1), matrices.flatten(0, 1)).unflatten(0, tangents.shape[:2])
-
-
-def _back(u: Tensor, way: Tensor | None) -> Tensor:
-    return u.contiguous() if way is None else _at_tokens(u, way.transpose(-1, -2))

@@ -65,8 +65,11 @@ def test_what_is_not_recorded_decides_nothing(tmp_path: Path) -> None:
 def test_runs_that_all_diverge_are_infinitely_behind(tmp_path: Path) -> None:
     path = tmp_path / "record.json"
     write_record("study", {"config": {"seeds": 6}, "diverged": {"characters: row_sum": 6}, "intervals": {}}, path)
-    lost = Recorded("study", path).relative_loss("characters", "row_sum", "loss", 0.05)
+    recorded = Recorded("study", path)
+    lost = recorded.relative("loss", "characters", "row_sum", "loss", 0.05)
     assert lost.state is True and lost.mean == math.inf and "6 of 6 runs diverged" in lost.what
+    assert recorded.relative("accuracy", "characters", "row_sum", "right", -0.15, -0.05).state is False
+    assert recorded.relative("accuracy", "characters", "linear", "right").mean is None
 
 
 def test_records_of_other_studies_stay(tmp_path: Path) -> None:

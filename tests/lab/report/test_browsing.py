@@ -36,8 +36,8 @@ def test_search_filters_and_sort(page, report_file):
     assert page.run(SHOWN) == ["C1", "C10"]
     counted = "return document.querySelector('input[name=document][value=C]').parentElement.querySelector('.count')"
     assert page.run(f"{counted}.textContent") == "2", "counts follow the other filters"
-    page.run(TYPE, "select[name=topic]", "softmax numbers")
-    assert page.run(SHOWN) == ["C1"]
+    page.run(TYPE, "select[name=topic]", "softmax")
+    assert page.run(SHOWN) == ["C1", "C10"]
     page.run("document.querySelector('button[name=reset]').click()")
     page.run(TYPE, "select[name=sort]", "surprise")
     assert page.run(SHOWN)[:2] == ["C1", "C10"] and len(page.run(SHOWN)) == len(CLAIMS)
