@@ -277,6 +277,11 @@ class Monitor:
 def _problem(given: Problem | nn.Module, data: object, loss: Any) -> Problem:
     if isinstance(given, Problem):
         expect(data is None and loss is None, "data: got some beside a Problem, which has its own; give one of both.")
+        expect(
+            given.ranks.size == 1,
+            f"problem: got one of {given.ranks.size} processes, whose clocks would differ in when to measure; expected "
+            "one of a single process: watch in one of them, or call hessianlens.measure in all of them.",
+        )
         return given
     check_that(isinstance(given, nn.Module), "problem", given, "a Problem, or an nn.Module with data")
     expect(data is not None, "data: got none, expected the probe batch on which the model is measured.")

@@ -282,7 +282,7 @@ def test_what_is_done_is_shown_after_a_signal(
 
 
 def test_ctrl_c_before_anything_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(settings):
+    def interrupted(settings, process_group):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("hessianlens.inspect.opened.open_model", interrupted)

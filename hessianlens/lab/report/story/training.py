@@ -31,7 +31,9 @@ def answer(_results: Results, ledger: Ledger | None) -> Answer | None:
     gains = {kind: [_gain(found, kind, norm) for norm in _NORMS] for kind in ("softmax", "linear")}
     more = [
         found.effect(
-            f"{_TASK}: loss, gap of softmax minus gap of linear, {norm}", f"that difference, {norm}", least=0.0
+            f"{_TASK}: loss, gap of softmax minus gap of linear, {norm}",
+            f"gap of softmax minus that of linear, {norm}",
+            least=0.0,
         )
         for norm in _NORMS
     ]
