@@ -209,7 +209,9 @@ def _spectra() -> Iterator[Recipe]:
     probes = _given(dim=4, count=3, seed=0, distribution="sphere", stream=0)
     yield Recipe("Probes", lambda: hl.spectra.Probes, probes)
     search = _given(start=lambda: randn(5), tol=0.1, most=9, seed=0, basis=3)
+    search |= _given(known=lambda: hl.spectra.RitzPairs())
     yield Recipe("leading_eigenpair", lambda: hl.spectra.leading_eigenpair, {"op": symmetric, **search})
+    yield Recipe("RitzPairs", lambda: hl.spectra.RitzPairs, _given(each=2))
     results = (
         "CumulativeDistribution DensityCurve Eigenvalues Heterogeneity Inertia LeadingEigenpair SpectralDensity "
         "VectorEstimate"
