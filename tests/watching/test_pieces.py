@@ -84,7 +84,7 @@ def test_the_leading_eigenpair_is_that_of_the_dense_matrix(kind: str, basis: int
     elif kind == "outlier":
         A[0, 0] += 100
     expected = torch.linalg.eigvalsh(A)[-1]
-    tol = 1e-5 if kind == "negative" else 1e-8  # of an eigenvalue that is a thousandth of the others
+    tol = 1e-3 if kind == "negative" else 1e-8  # of an eigenvalue that is a thousandth of the others
     found = leading_eigenpair(A, tol=tol, most=2000, basis=basis)
     assert found.converged and abs(found.value - expected) < 1e-6 * A.norm()
     torch.testing.assert_close(A @ found.vector, found.value * found.vector, rtol=0, atol=2e-6 * float(A.norm()))
