@@ -1,8 +1,8 @@
 """The sweeps of `scaling`, with the growth that the closed forms let one expect.
 
 With N = B L tokens and d = d_K = d_V. For norms two score parameters share one matrix a token: the L x L matrix ``M_i``
-itself while L <= d, and ``P^T M_i P'``, d x d, beyond. Products and traces form none: a product is a tangent pass through
-the layer and back, and a trace is made of Gram matrices of the tokens, keys and values of a sequence.
+itself while L <= d, and ``P^T M_i P'``, d x d, beyond. Products and traces form none: a product is a tangent pass
+through the layer and back, and a trace is made of Gram matrices of the tokens, keys and values of a sequence.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ BATCH = Sweep(
     base=Size(batch=0, length=32, width=64),
     expected={
         "norms": Expectation(1, 2, "all pairs of tokens; the factors themselves grow with B"),
-        "product": Expectation(0, 1, "a sum over tokens; what goes through the merged matrix of Q and K, d^3, is free of B"),
+        "product": Expectation(0, 1, "a sum over tokens; what goes through the merged matrix, d^3, is free of B"),
         "trace": Expectation(1, 1, "a sum over tokens"),
         GRADIENT: Expectation(1, 1, "a sum over tokens"),
     },

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import hessianlens as hl
 from hessianlens.cli import app
-from hessianlens.cli.inspect import _print_rows
+from hessianlens.cli.inspect_view import _print_rows
 from hessianlens.inspect.inspection import Measurement, cell
 from hessianlens.inspect.opened import open_model
 from hessianlens.inspect.settings import Settings
