@@ -10,8 +10,10 @@ from benchmarks import (
     block_norms,
     block_product,
     dense_hessian,
+    gpt2,
     layer_product,
     layer_trace,
+    ranks_product,
     scaling,
     scaling_plot,
     scaling_text,
@@ -38,6 +40,7 @@ BENCHMARKS: dict[str, Benchmark] = {
         *layer_product.BENCHMARKS,
         *layer_trace.BENCHMARKS,
         *attention.BENCHMARKS,
+        gpt2.BENCHMARK,
     )
 }
 
@@ -89,4 +92,5 @@ RUNNERS: dict[str, Runner] = (
     {name: _comparison(b) for name, b in BENCHMARKS.items()}
     | {scaling.NAME: _scaling()}
     | {b.name: Runner(b.title, b.steps, b.run) for b in (*NETWORKS, *TRAININGS, *WATCHED)}
+    | {ranks_product.NAME: Runner(ranks_product.TITLE, lambda options: 1, ranks_product.run)}
 )

@@ -23,7 +23,7 @@ from .attention import (
     third_moment,
     third_moment_along,
 )
-from .errors import InputError
+from .errors import InputError, RankError
 from .inspect.groups import load_param_groups
 from .inspect.measured import Measured, measure
 from .losses import (
@@ -32,6 +32,7 @@ from .losses import (
     LowRankCoupledCurvature,
     LowRankTokenCurvature,
     SquareLoss,
+    linear_cross_entropy,
 )
 from .models.adapters import problem
 from .network import (
@@ -87,6 +88,7 @@ __all__ = [
     "MultiHeadAttention",
     "Operator",
     "PairNorms",
+    "RankError",
     "RotaryAttention",
     "SelfAttention",
     "SingleMatrixAttention",
@@ -112,6 +114,7 @@ __all__ = [
     "hessian",
     "heterogeneity",
     "inertia",
+    "linear_cross_entropy",
     "load_param_groups",
     "losses",
     "measure",

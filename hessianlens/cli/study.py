@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from hessianlens.lab.experiments.experiment import Experiment
     from hessianlens.lab.results import Result
     from hessianlens.lab.runner import Plan
+    from hessianlens.lab.trials.findings.reading import StudyFindings
 
 _EXAMPLES = """[bold]Examples[/bold]
 
@@ -132,19 +133,17 @@ def _state(plans: Sequence[Plan]) -> None:
     for plan in plans:
         typer.secho(f"{plan.experiment.title}", bold=True)
         typer.echo(plan.experiment.question)
-        for line in plan.experiment.statement(plan.config) if hasattr(plan.experiment, "statement") else ():
+        for line in plan.experiment.statement(plan.config):
             typer.echo(f"  {line}")
         typer.echo("")
 
 
 def _tell(results: Sequence[Result]) -> None:
-    from hessianlens.lab.telling import findings_of
-
     for result in results:
         typer.secho(result.experiment, bold=True)
-        findings = findings_of(result)
-        if hasattr(findings, "table"):
-            lines = findings.table(result)
+        findings = _findings(result)
+        lines = findings.table(result)
+        if lines:
             print_table(list(lines[0]), [list(line.values()) for line in lines])
         for sentence in findings.sentences(result):
             typer.echo(f"- {sentence}")
@@ -152,26 +151,31 @@ def _tell(results: Sequence[Result]) -> None:
 
 
 def _in_json(result: Result, pictures: dict[str, list[str]]) -> dict[str, Any]:
-    from hessianlens.lab.telling import findings_of
-
-    findings = findings_of(result)
-    numbers = getattr(findings, "in_numbers", None)
+    findings = _findings(result)
     return {
         "study": result.experiment,
         "preset": result.preset,
         "config": dict(result.config),
         "findings": findings.sentences(result),
-        "numbers": numbers(result) if numbers else None,
-        "table": findings.table(result) if hasattr(findings, "table") else None,
+        "numbers": findings.in_numbers(result),
+        "table": findings.table(result) or None,
         "figures": pictures.get(result.experiment, []),
     }
 
 
 def _record(results: Sequence[Result]) -> None:
     from hessianlens.lab.claims.trained import write_record
-    from hessianlens.lab.telling import findings_of
 
     for result in results:
-        numbers = getattr(findings_of(result), "in_numbers", None)
-        if numbers is not None:
-            typer.echo(f"hessianlens: recorded in {write_record(result.experiment, numbers(result))}.", err=True)
+        path = write_record(result.experiment, _findings(result).in_numbers(result))
+        typer.echo(f"hessianlens: recorded in {path}.", err=True)
+
+
+def _findings(result: Result) -> StudyFindings:
+    """How a study is read: all of them the same way."""
+    from hessianlens.lab.telling import findings_of
+    from hessianlens.lab.trials.findings.reading import StudyFindings
+
+    found = findings_of(result)
+    assert isinstance(found, StudyFindings), result.experiment
+    return found

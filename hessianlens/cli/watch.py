@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hessianlens.cli import completion
 from hessianlens.cli.application import app
 from hessianlens.cli.endings import clear_endings
-from hessianlens.cli.options import AsJson
+from hessianlens.cli.options import AsJson, DataFile, Device, Dtype, Head, Length, MaxMemory, Sequences, listed
 from hessianlens.cli.status_line import waiting
 
 if TYPE_CHECKING:
@@ -29,6 +28,8 @@ _EXAMPLES = """[bold]Examples[/bold]
 _COLUMNS = {
     "probe_loss": "loss",
     "top": "top eigenvalue",
+    "sharpness": "sharpness",
+    "edge": "edge",
     "trace": "trace",
     "norm": "|H|",
     "negative_mass": "negative curvature",
@@ -40,16 +41,14 @@ _COLUMNS = {
 @app.command(name="watch", epilog=_EXAMPLES)
 def watch_checkpoints(
     checkpoints: Annotated[list[str], typer.Argument(help="Folders with saved models, each with its step.")],
-    data: Annotated[
-        Path | None, typer.Option(help=".pt, .npy, .jsonl or .txt; without it the data is random, and said to be.")
-    ] = None,
+    data: DataFile = None,
     blocks: Annotated[
         list[str] | None,
         typer.Option(help="Also watch these one by one: name, glob or re: expression; may be repeated."),
     ] = None,
     quantities: Annotated[
         str, typer.Option(help="What to measure, with commas between them.")
-    ] = "top,trace,norm,negative,gradient,weight,entropy",
+    ] = "top,trace,norm,negative,gradient,weight,entropy,edge",
     store: Annotated[
         Path | None, typer.Option(help="Every record goes to this file at once; what it holds is not measured again.")
     ] = None,
@@ -59,14 +58,18 @@ def watch_checkpoints(
     steps: Annotated[int, typer.Option(help="Steps of Lanczos from each of them.")] = 6,
     tol: Annotated[float, typer.Option(help="Residual of largest eigenvalues over their size.")] = 0.05,
     seed: Annotated[int, typer.Option(help="Draws random vectors and random data.")] = 0,
-    dtype: Annotated[str, typer.Option(help="float32 or float64.", autocompletion=completion.dtypes)] = "float32",
-    device: Annotated[str, typer.Option(help="Where to compute.")] = "cpu",
-    head: Annotated[
-        str, typer.Option(help="What the models predict; as for inspect.", autocompletion=completion.heads)
-    ] = "auto",
-    sequences: Annotated[int | None, typer.Option(help="Sequences to take from the data, or to draw.")] = None,
-    length: Annotated[int | None, typer.Option(help="Tokens of a sequence, at most.")] = None,
-    max_memory: Annotated[str | None, typer.Option(help="Such as 2GB: batches are cut to stay within it.")] = None,
+    lr: Annotated[
+        float | None,
+        typer.Option(
+            help="Draw the edge of plain gradient descent, 2 / lr, not that of the optimiser saved with a checkpoint."
+        ),
+    ] = None,
+    dtype: Dtype = "float32",
+    device: Device = "cpu",
+    head: Head = "auto",
+    sequences: Sequences = None,
+    length: Length = None,
+    max_memory: MaxMemory = None,
     as_json: AsJson = False,
 ) -> None:
     """Measure the curvature of a model at every checkpoint of its training.
@@ -76,6 +79,7 @@ def watch_checkpoints(
     With --store it goes on where it stopped, even after kill -9.
     """
     with clear_endings("what was measured is in the store, if one was named."):
+        from hessianlens.errors import check_number
         from hessianlens.inspect.settings import Settings
         from hessianlens.inspect.writable import check_writable
         from hessianlens.watching.choices import check_quantities, make_effort
@@ -97,12 +101,14 @@ def watch_checkpoints(
             sequences=sequences,
             length=length,
         )
-        asked = check_quantities([name.strip() for name in quantities.split(",") if name.strip()])
+        asked = check_quantities(listed(quantities))
+        if lr is not None:
+            check_number("lr", lr, 0.0, strictly=True)
         effort = make_effort(probes, steps, tol, seed=seed)
         with waiting("Loading the libraries"):
             from hessianlens.watching.checkpoints import CheckpointRun
             from hessianlens.watching.store import RecordFile
-        run = CheckpointRun(found, settings, asked, effort, None if store is None else RecordFile(store))
+        run = CheckpointRun(found, settings, asked, effort, None if store is None else RecordFile(store), lr)
         _run(run)
         if as_json:
             records = [record.to_dict() for record in run.history]
@@ -159,9 +165,12 @@ def _print(run: CheckpointRun) -> None:
     told = (
         "narrowest attention: entropy over that of equal weights, in the layer where it is lowest." if attention else ""
     )
+    seen = "sharpness: the largest eigenvalue as the optimiser sees it; beyond the edge its steps grow."
+    edge = seen if "edge" in measured else ""
+    missing = dict.fromkeys(note for record in run.history for note in record.notes)
     drawn = _caveats(run)
     limit = f"From {' and '.join(drawn)}: give --data for numbers that mean something." if drawn else ""
-    for line in filter(None, (told, limit)):
+    for line in filter(None, (told, edge, *missing, limit)):
         console.print(line, style="dim", soft_wrap=True)
 
 

@@ -1,6 +1,7 @@
 """One batch of a problem on one shared graph: every first and second derivative product that curvature needs.
 
-With outputs ``f(theta)``, loss gradient ``g`` and loss curvature ``C`` at the outputs,
+With outputs ``f(theta)``, loss gradient ``g`` and loss curvature ``C`` at the outputs (or, where those are not formed,
+at what they would be formed of),
 
     J v,  J^T u,  C u,  and  (sum_k g_k d^2 f_k / dr dc) v
 
@@ -17,6 +18,7 @@ import torch
 from torch import Tensor
 
 from hessianlens.curvature.blame import culprit
+from hessianlens.curvature.ending import ending
 from hessianlens.derivatives.graph import OnceOnly, marked, once_only, refusal, refusals_of
 from hessianlens.derivatives.potential import cannot_be_differentiated_twice
 from hessianlens.problems import Batch, Problem
@@ -34,39 +36,45 @@ class Linearisation:
     def __init__(self, problem: Problem, batch: Batch, names: Sequence[str]) -> None:
         self.leaves = {name: problem.params[name].detach().requires_grad_() for name in names}
         with problem.scope(), torch.enable_grad():
-            self.outputs = problem.forward({**problem.params, **self.leaves}, batch)
+            self.end = ending(problem, {**problem.params, **self.leaves}, batch)
         self.problem, self.batch = problem, batch
         self._gradients: dict[tuple[str, ...], list[Tensor]] = {}
 
     # Hessian products need the loss through the graph, Gauss-Newton products the loss at the outputs: neither is built
     # before it is asked for.
 
-    def _loss(self, outputs: Tensor) -> Tensor:
+    def _loss(self, tensors: Sequence[Tensor]) -> Tensor:
         with self.problem.scope(), torch.enable_grad():
-            return self.problem.loss(outputs, self.batch)
+            return self.end.loss(tensors)
+
+    @property
+    def outputs(self) -> Tensor:
+        """The network's outputs."""
+        with self.problem.scope(), torch.enable_grad():
+            return self.end.outputs
 
     @cached_property
     def loss(self) -> Tensor:
         """This batch's share of the loss."""
-        return self._loss(self.outputs)
+        return self._loss(self.end.tensors)
 
     @cached_property
-    def _point(self) -> Tensor:
-        return self.outputs.detach().requires_grad_()
+    def _points(self) -> list[Tensor]:
+        return [tensor.detach().requires_grad_() for tensor in self.end.tensors]
 
     @cached_property
-    def _slope(self) -> Tensor:
-        value = self._loss(self._point)
-        self._expect_twice(once_only(value), [self._point], [self._point])
-        return self._pulled_back([value], [self._point], [torch.ones_like(value)], graph=True)[0]
+    def _slopes(self) -> list[Tensor]:
+        value = self._loss(self._points)
+        self._expect_twice(once_only(value), self._points, self._points)
+        return self._pulled_back([value], self._points, [torch.ones_like(value)], graph=True)
 
     @cached_property
-    def _dummy(self) -> Tensor:
-        return self._slope.detach().clone().requires_grad_()
+    def _dummies(self) -> list[Tensor]:
+        return [slope.detach().clone().requires_grad_() for slope in self._slopes]
 
     @cached_property
     def _once_in_outputs(self) -> list[OnceOnly]:
-        return once_only(self.outputs)
+        return [one for tensor in self.end.tensors for one in once_only(tensor)]
 
     @cached_property
     def _once_in_loss(self) -> list[OnceOnly]:
@@ -75,7 +83,7 @@ class Linearisation:
     @cached_property
     def _pulled(self) -> dict[str, Tensor]:
         """``s(u) = J^T u`` with its graph, for all parameters in one pass: one is no cheaper where others follow."""
-        found = self._pulled_back([self.outputs], list(self.leaves.values()), [self._dummy], graph=True)
+        found = self._pulled_back(self.end.tensors, list(self.leaves.values()), self._dummies, graph=True)
         return dict(zip(self.leaves, found, strict=True))
 
     def _leaves(self, names: Sequence[str]) -> list[Tensor]:
@@ -90,14 +98,15 @@ class Linearisation:
         """The gradient with respect to all parameters, from the graph that `split` keeps for its products."""
         return {name: pulled.detach() for name, pulled in self._pulled.items()}
 
-    def transposed(self, cotangent: Tensor, names: Sequence[str]) -> dict[str, Tensor]:
+    def transposed(self, cotangents: Sequence[Tensor], names: Sequence[str]) -> dict[str, Tensor]:
         """``J^T u``."""
-        found = self._pulled_back([self.outputs], self._leaves(names), [cotangent], graph=False)
+        found = self._pulled_back(self.end.tensors, self._leaves(names), cotangents, graph=False)
         return dict(zip(names, found, strict=True))
 
-    def loss_curvature(self, tangent: Tensor) -> Tensor:
-        """``C u``: the Hessian of the loss at the outputs, times a vector."""
-        return self._pulled_back([self._slope], [self._point], [tangent], graph=False)[0]
+    def loss_curvature(self, tangents: Sequence[Tensor]) -> list[Tensor]:
+        """``C u``: the Gauss-Newton part of the loss where the network ends, times a vector."""
+        found = self.end.outer(tangents)
+        return self._pulled_back(self._slopes, self._points, tangents, graph=False) if found is None else found
 
     def hessian(self, tangents: Mapping[str, Tensor], names: Sequence[str]) -> dict[str, Tensor]:
         """``H v``: rows `names`, columns those of `tangents`, by double backward through the loss."""
@@ -121,17 +130,24 @@ class Linearisation:
         self, tangents: Mapping[str, Tensor], names: Sequence[str]
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Gauss-Newton and functional products, ``G v`` and ``(H - G) v``, from one graph; neither is a difference."""
-        functional, tangent = self._functional(tangents, names)
-        return self.transposed(self.loss_curvature(tangent), names), functional
+        functional, ends = self._functional(tangents, names)
+        return self.transposed(self.loss_curvature(ends), names), functional
 
-    def _functional(self, tangents: Mapping[str, Tensor], names: Sequence[str]) -> tuple[dict[str, Tensor], Tensor]:
+    def _functional(
+        self, tangents: Mapping[str, Tensor], names: Sequence[str]
+    ) -> tuple[dict[str, Tensor], list[Tensor]]:
         """``(H - G) v``, and ``J v``, which comes with it."""
         columns, rows = tuple(tangents), self._leaves(names)
         # The Jacobian's product with a tangent takes a second derivative too, whatever the rows.
         self._expect_twice(self._once_in_outputs, self._leaves(columns), self._leaves(columns))
         pulled = [self._pulled[name] for name in columns]
-        *functional, tangent = self._pulled_back(pulled, [*rows, self._dummy], list(tangents.values()), graph=False)
-        return dict(zip(names, functional, strict=True)), tangent
+        found = self._pulled_back(pulled, [*rows, *self._dummies], list(tangents.values()), graph=False)
+        functional, ends = dict(zip(names, found, strict=False)), found[len(rows) :]
+        behind = self.end.inner(ends)
+        if behind is not None:
+            more = self.transposed(behind, names)
+            functional = {name: part + more[name] for name, part in functional.items()}
+        return functional, ends
 
     def _pulled_back(
         self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], weights: Sequence[Tensor], graph: bool

@@ -236,9 +236,7 @@ class Repeated:
 
     def _witness(self, batch: Batch, graph: Linearisation, asked: _Asked, found: Parts) -> _Witness:
         """Every weight meets every position of the outputs: that is the work, roughly, in multiply-adds."""
-        outputs = graph.outputs
-        positions = outputs.numel() / (outputs.shape[-1] if outputs.ndim else 1)
-        return _Witness(batch, asked, found, positions * _weights(self.problem))
+        return _Witness(batch, asked, found, graph.end.positions * _weights(self.problem))
 
     def _tested(self, witness: _Witness) -> _Verdict:
         """Whether a tape gives what the graph gives; if the test was with the whole batch, the tape stays."""

@@ -12,11 +12,13 @@ from torch import Tensor
 
 from hessianlens.errors import expect
 from hessianlens.network.norms import BlockNorms
-from hessianlens.showing import Listed
+from hessianlens.showing import Dots, Listed, Picture
 from hessianlens.spectra import Estimate
 from hessianlens.spectra.intervals import student
 
 Lengths = Mapping[str, Mapping[str, Tensor]]
+PART_NAMES = {"full": "Hessian", "ggn": "Gauss-Newton part", "functional": "rest"}
+"""What parts are called where they are shown."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +96,7 @@ class Comparison(Listed):
     @property
     def summary(self) -> str:
         """One line: how many norms have changed for sure, and the largest changes."""
-        full = [change for change in self.changes if change.part == self.changes[0].part]
+        full = self.of_first_part()
         sure = [change for change in full if change.sure]
         if not sure:
             return f"No norm of {len(full)} blocks has changed beyond its interval."
@@ -103,6 +105,19 @@ class Comparison(Listed):
             f"{len(sure)} of {len(full)} blocks have changed beyond their intervals, most of all {far.block}: "
             f"{far.factor:.3g} times."
         )
+
+    def of_first_part(self) -> list[Change]:
+        """The changes of the first part that was measured, the Hessian where it was: one a block."""
+        return [change for change in self.changes if change.part == self.changes[0].part]
+
+    def _picture(self, asked: bool) -> Picture | None:
+        """Norms before and after, a line a block."""
+        changes = self.of_first_part()
+        series = {"before": [c.before.dot() for c in changes], "after": [c.after.dot() for c in changes]}
+        return Dots(tuple(c.block for c in changes), series, f"Frobenius norm, {PART_NAMES[changes[0].part]}")
+
+    def _heading(self) -> str:
+        return self.summary
 
     def __str__(self) -> str:
         rows = [["block", "part", "before", "after", "difference", "95 % interval"]]
@@ -133,8 +148,7 @@ def compared(before: BlockNorms, after: BlockNorms, first: Lengths, second: Leng
     changes = []
     for name, part in keys:
         one, other = first.get(name, {}).get(part), second.get(name, {}).get(part)
-        pairable = same_seed and one is not None and other is not None
-        ends = _paired(one, other) if pairable else None  # type: ignore[arg-type]
+        ends = _paired(one, other) if same_seed and one is not None and other is not None else None
         paired = ends is not None
         difference = after[name, part].value - before[name, part].value
         low, high = ends if ends is not None else _apart(before[name, part], after[name, part])

@@ -26,7 +26,7 @@ from hessianlens.network.kept_norms import KeptNorms
 from hessianlens.network.norm_run import PROBES, NormRun
 from hessianlens.network.norms import REMEDY, BlockNorms
 from hessianlens.network.operators import Pattern
-from hessianlens.network.spreads import Spread, attention_spreads
+from hessianlens.network.spreads import Spreads, attention_spreads
 from hessianlens.network.watch import Deadline, Watch, terminations_interrupt, watching
 from hessianlens.parts import PARTS, check_parts, norm_method
 from hessianlens.problems import Block, Problem, check_problem
@@ -108,23 +108,31 @@ class Measured(Listed):
         return self.norms._picture(asked)
 
     def page(
-        self, path: str | os.PathLike[str], *, budget: str | float | None = None, progress: bool | Watch = True
+        self,
+        path: str | os.PathLike[str],
+        *,
+        before: Measured | None = None,
+        budget: str | float | None = None,
+        progress: bool | Watch = True,
     ) -> Path:
-        """Write a page about the model, in one file that asks for nothing from elsewhere.
+        """Write a page about the model, one file that asks for nothing from elsewhere; one of several processes does.
 
         What the norms leave open is looked at for it: gradients, attention, eigenvalues and spectra of the blocks that
         matter, then of the others, until time is up. The page says what was left out.
 
         Args:
             path: The file.
+            before: An earlier measurement of the same blocks, such as before training: the page shows what has changed.
             budget: Time for the closer look, in seconds or such as "5m"; a minute by default.
             progress: Show a bar.
         """
-        from hessianlens.inspect.page.document import model_page  # which asks everything of this class
+        from hessianlens.inspect.page.change import Before  # which ask everything of this class
+        from hessianlens.inspect.page.document import model_page
 
+        check_that(before is None or isinstance(before, Measured), "before", before, "what hessianlens.measure gave")
         target = check_writable(check_path("page", path, "the name of a file to be written"), "page")
         with watching(progress) as watch:
-            deadline = Deadline(SECONDS if budget is None else parse_time(budget))
+            deadline = Deadline(SECONDS if budget is None else parse_time(budget), ranks=self.problem.ranks)
             watch.begin(None, deadline)
             closer = look_closer(self.problem, self.table, deadline, seed=self.seed, watch=watch)
         precision = str(self.dtype).removeprefix("torch.")
@@ -132,16 +140,22 @@ class Measured(Listed):
         code = (
             "problem = hessianlens.problem(model, data, loss)\n"
             f"measured = hessianlens.measure(problem, budget={self.budget}, seed={self.seed})\n"
-            'measured.page("page.html")'
+            f'measured.page("page.html"{"" if before is None else ", before=before"})'
         )
-        return model_page(subject_of(self.problem, how, code, self.advice()), self, closer).write(target)
+        subject = subject_of(self.problem, how, code, self.advice())
+        former = None
+        if before is not None:
+            then = subject_of(before.problem, how, "", "")
+            former = Before(before, then.model, then.loss)
+        page = model_page(subject, self, closer, former)
+        return page.write(target) if self.problem.ranks.first else target
 
     @property
-    def attention(self) -> dict[str, Spread]:
-        """How spread out attention is, by layer; found when it is first asked for."""
+    def attention(self) -> Spreads:
+        """How spread out attention is, by layer, and what could not be told; found when it is first asked for."""
         if "spreads" not in self.problem.remembered:
             self.problem.remembered["spreads"] = attention_spreads(self.problem)
-        found: dict[str, Spread] = self.problem.remembered["spreads"]
+        found: Spreads = self.problem.remembered["spreads"]
         return found
 
     def statements(self) -> list[Statement]:
@@ -162,8 +176,9 @@ class Measured(Listed):
 
         Args:
             base_lr: The learning rate of the median parameter.
-            power: 1 makes steps the inverse of curvature, as Newton's would be; 0 ignores it. The default, 0.5, is
-                what is safe where the curvature of one batch stands for all of training.
+            power: 1 makes steps the inverse of curvature, as Newton's would be; 0 ignores it. The default, 0.5, lies
+                between them, since the curvature of one batch is not that of all of training; a small trial
+                (docs/looking.md) found no power better than one rate beyond chance, and with AdamW worse.
             limit: The largest factor, up or down.
 
         >>> import hessianlens as hl
@@ -255,7 +270,7 @@ def measure(
     check_problem(problem)
     parts = check_parts(parts)
     method = norm_method(method)
-    deadline = Deadline(None if budget is None else parse_time(budget))
+    deadline = Deadline(None if budget is None else parse_time(budget), ranks=problem.ranks)
     if probes is not None:
         check_whole("probes", probes, 1)
     check_seed(seed)

@@ -94,13 +94,13 @@ class Settings:
         if self.data is not None:
             check_data_file(self.data)
 
-    def command(self, *more: str) -> str:
-        """The command that asks for the same, and for more.
+    def command(self, *more: str, other: str | None = None) -> str:
+        """The command that asks for the same, and for more; with another model to be compared with.
 
         >>> Settings("toy:d_model=8", blocks=("layer*.attn.q",), probes=4).command("--html", "page.html")
         "hessianlens inspect toy:d_model=8 --blocks 'layer*.attn.q' --probes 4 --html page.html"
         """
-        words = ["hessianlens", "inspect", self.model]
+        words = ["hessianlens", "inspect", self.model, *([] if other is None else [other])]
         for name, default in ((field.name, field.default) for field in fields(self) if field.name != "model"):
             value = getattr(self, name)
             if value == default:

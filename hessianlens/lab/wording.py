@@ -11,6 +11,23 @@ _NEARLY_NOTHING = 1e-12
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
+ACTIVATIONS = {
+    "sigmoid_log_length": f"sigmoid(t {MINUS} log L)",
+    "relu_normalised": "relu / sum",
+    "row_sum": "linear / sum",
+}
+"""Names that say the formula: t is a score, L the length of the sequence, the sum that of the row."""
+
+
+def activation_in_words(name: str) -> str:
+    """An attention activation as every text, table and picture calls it.
+
+    >>> activation_in_words("relu_normalised"), activation_in_words("softmax")
+    ('relu / sum', 'softmax')
+    """
+    return ACTIVATIONS.get(name, name.replace("_", " "))
+
+
 def raised(exponent: int) -> str:
     """A whole number as an exponent.
 

@@ -14,6 +14,7 @@ from hessianlens.losses.curvature import (
 )
 from hessianlens.losses.custom import CustomLoss
 from hessianlens.losses.square import SquareLoss
+from hessianlens.losses.unformed import linear_cross_entropy
 
 __all__ = [
     "CoupledCurvature",
@@ -30,4 +31,5 @@ __all__ = [
     "UncoupledCurvature",
     "as_curvature",
     "given_derivatives",
+    "linear_cross_entropy",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -9,7 +10,8 @@ import torch
 from torch import Tensor
 
 from hessianlens.attention import attention_entropy
-from hessianlens.network.sites.every import attention_names, see_attention
+from hessianlens.errors import RankError
+from hessianlens.network.sites.every import AttentionUnseen, attention_names, see_attention
 from hessianlens.problems import Problem
 
 SATURATED = 0.99
@@ -34,29 +36,62 @@ class Spread:
     saturated: float
 
 
-def attention_spreads(problem: Problem) -> dict[str, Spread]:
-    """By layer; empty where attention is not met, layers with negative weights left out.
+class Spreads(dict[str, Spread]):
+    """How spread out attention is, by layer, and what could not be told.
+
+    Attributes:
+        left_out: What is missing, and why.
+    """
+
+    def __init__(self, found: Mapping[str, Spread], left_out: Sequence[str] = ()) -> None:
+        super().__init__(found)
+        self.left_out = tuple(left_out)
+
+
+def attention_spreads(problem: Problem) -> Spreads:
+    """By layer; layers whose weights are no distribution are left out, and all where attention is not met.
 
     >>> import hessianlens as hl
     >>> model = hl.models.Transformer(layers=2, d_model=8, d_mlp=16, dtype=torch.float64)
     >>> task = hl.tasks.Addition()
     >>> found = attention_spreads(hl.problem(model, task.batch(4, seed=0), task.cross_entropy))
-    >>> list(found), 0 < found["layer0"].share <= 1, found["layer0"].saturated
-    (['layer0', 'layer1'], True, 0.0)
+    >>> list(found), 0 < found["layer0"].share <= 1, found["layer0"].saturated, found.left_out
+    (['layer0', 'layer1'], True, 0.0, ())
     """
+    try:
+        found = problem.ranks.shared("how spread out attention is", lambda: _met(problem))
+    except RankError as error:  # the others were interrupted: nothing else depends on this
+        return Spreads({}, [f"Attention: {error}"])
     sums: dict[int, Tensor] = {}
-    count = 0
+    for met in found:
+        if isinstance(met, str):
+            return Spreads({}, [f"Attention: the model cannot be run while it is looked at ({met})."])
+        for number, added in met.items():
+            sums[number] = sums[number] + added if number in sums else added
+    if not sums:
+        return Spreads({}, ["Attention: none was met in this model."])
+    names = attention_names(problem, len(sums))
+    sound = {number: total for number, total in sums.items() if bool(total.isfinite().all())}
+    left_out = [
+        f"Entropy of attention in {names[number]}: its weights are no distribution."
+        for number in sums
+        if number not in sound
+    ]
+    return Spreads({names[number]: _spread(total) for number, total in sound.items()}, left_out)
+
+
+def _met(problem: Problem) -> dict[int, Tensor] | str:
+    """Sums over the sequences of this process, by layer; why attention cannot be looked at, in words."""
+    sums: dict[int, Tensor] = {}
     for batch in problem.data:
         met: list[Tensor] = []
         try:
             see_attention(problem, batch, partial(_see, met))
-        except Exception:  # whatever a model does that is looked at while it runs: nothing else depends on this
-            return {}
-        count = max(count, len(met))
+        except AttentionUnseen as unseen:
+            return str(unseen)
         for number, found in enumerate(met):
             sums[number] = sums[number] + found if number in sums else found
-    names = attention_names(problem, count)
-    return {names[number]: _spread(total) for number, total in sums.items() if bool(total.isfinite().all())}
+    return sums
 
 
 def _see(met: list[Tensor], weights: Tensor, visible: Tensor, values: Tensor) -> None:
@@ -75,8 +110,8 @@ def _sums(weights: Tensor, visible: Tensor) -> Tensor:
     saturated = ((weights.max(-1).values > SATURATED) & several).sum()
     sound = bool((weights >= 0).all()) and bool((weights.sum(-1) - 1).abs()[seen > 0].max() < 1e-3)
     heads = weights.shape[1]
-    entropy = attention_entropy(weights).double().mean(-1).sum(0) if sound else torch.full((heads,), torch.nan)
-    counts = [torch.tensor(float(sequences)), sequences * equal, saturated, several.sum()]
+    entropy = attention_entropy(weights).double().mean(-1).sum(0) if sound else weights.new_full((heads,), torch.nan)
+    counts = [equal.new_tensor(float(sequences)), sequences * equal, saturated, several.sum()]
     return torch.cat([torch.stack([c.double().cpu() for c in counts]), entropy.double().cpu()])
 
 

@@ -123,6 +123,6 @@ class ArrangedGrid(StructuredOperator):
 
 def _order(cut: Arrangement, shape: tuple[int, ...]) -> Tensor:
     """For every entry of the grid's order, its place in the parameter."""
-    numbers = torch.arange(int(torch.Size(shape).numel())).reshape(shape)
+    numbers = torch.arange(int(torch.Size(shape).numel()), device="cpu").reshape(shape)
     with explained("rows and columns: the cut failed", f"it was given a tensor of shape {tuple(shape)}"):
         return torch.cat([piece.reshape(-1) for piece in cut(numbers)])

@@ -1,16 +1,21 @@
 """The names of this package and the files they come from."""
 
-from .batch import Batch, batch_size, mapped, move, pieces, tensors
+from .batch import Batch, batch_size, mapped, move, narrowed, pieces, tensors
 from .block import Block
 from .layers import layer_groups, layer_of
 from .problem import BatchLoss, Forward, Problem, check_problem
 from .selection import matches
+from .unformed import Classes, ClassesLoss, Logits, LogitsForward
 
 __all__ = [
     "Batch",
     "BatchLoss",
     "Block",
+    "Classes",
+    "ClassesLoss",
     "Forward",
+    "Logits",
+    "LogitsForward",
     "Problem",
     "batch_size",
     "check_problem",
@@ -19,6 +24,7 @@ __all__ = [
     "mapped",
     "matches",
     "move",
+    "narrowed",
     "pieces",
     "tensors",
 ]

@@ -47,7 +47,7 @@ class Sampler(ABC):
 
     def __init__(self, seed: int, told: Told) -> None:
         self.seed, self.drawn, self._told = seed, 0, told
-        self.squares = torch.zeros(0, dtype=torch.float64)
+        self.squares = torch.zeros(0, dtype=torch.float64, device="cpu")
 
     def draw(self, count: int) -> None:
         """So many further samples."""

@@ -10,6 +10,7 @@ from hessianlens.spectra.leading import LeadingEigenpair, leading_eigenpair
 from hessianlens.spectra.norms import frobenius
 from hessianlens.spectra.pairwise import Heterogeneity
 from hessianlens.spectra.probes import Probes
+from hessianlens.spectra.ritz import RitzPairs
 from hessianlens.spectra.signs import Inertia
 from hessianlens.spectra.spectrum import CumulativeDistribution, DensityCurve, SpectralDensity
 from hessianlens.spectra.traces import trace
@@ -23,6 +24,7 @@ __all__ = [
     "Inertia",
     "LeadingEigenpair",
     "Probes",
+    "RitzPairs",
     "SpectralDensity",
     "VectorEstimate",
     "density",

@@ -17,6 +17,7 @@ from hessianlens.spectra.products import (
     multiply,
     symmetric_dense,
 )
+from hessianlens.spectra.ritz import RitzPairs
 from hessianlens.spectra.spectrum import SpectralDensity
 from hessianlens.spectra.tridiagonal import gauss_quadrature, lanczos
 
@@ -35,6 +36,7 @@ def density(
     chunk: int | None = None,
     check_symmetry: bool = True,
     progress: Progress | None = None,
+    keep: RitzPairs | None = None,
 ) -> SpectralDensity:
     """The distribution of the eigenvalues of a symmetric operator.
 
@@ -54,6 +56,8 @@ def density(
         chunk: Directions followed at once; by default as many as fit in 256 MiB with all their Lanczos vectors.
         check_symmetry: Whether to test ``u^T A v = v^T A u`` on one random pair first.
         progress: Called with the directions finished so far and their total.
+        keep: Is given the leading Ritz vectors with their products, for `hessianlens.spectra.leading_eigenpair`; none
+            where the eigenvalues themselves are computed.
 
     >>> A = torch.diag(torch.tensor([1.0, 1.0, 3.0], dtype=torch.float64))
     >>> spectrum = density(A)
@@ -75,7 +79,7 @@ def density(
     if method == "dense" or (method == "auto" and n <= min(probes * steps, _LARGEST_DENSE)):
         return _dense(op, chunk, progress)
     check_count("probes", probes, 2, "the error bar is their spread")
-    return _lanczos(op, drawn, min(steps, n), chunk, progress)
+    return _lanczos(op, drawn, min(steps, n), chunk, progress, keep)
 
 
 def _dense(op: LinearOperator, chunk: int | None, progress: Progress | None) -> SpectralDensity:
@@ -85,15 +89,21 @@ def _dense(op: LinearOperator, chunk: int | None, progress: Progress | None) -> 
 
 
 def _lanczos(
-    op: LinearOperator, probes: Probes, steps: int, chunk: int | None, progress: Progress | None
+    op: LinearOperator,
+    probes: Probes,
+    steps: int,
+    chunk: int | None,
+    progress: Progress | None,
+    keep: RitzPairs | None,
 ) -> SpectralDensity:
     n = probes.dim
     size = min(chunk_size(chunk, n, probes.count, copies=steps), probes.count)
     ensure_fits("The nodes", (2 * probes.count, steps), torch.float64, op.device, "take fewer probes or steps")
     ensure_fits("The Lanczos vectors", (size, steps, n), op.dtype, op.device, "take fewer steps or a smaller chunk")
     nodes, weights, done = [], [], 0
+    seen = None if keep is None else keep.see
     for start in probes.chunks(size):
-        found = gauss_quadrature(*lanczos(lambda V: multiply(op, V), start, steps))
+        found = gauss_quadrature(*lanczos(lambda V: multiply(op, V), start, steps, seen))
         nodes.append(found[0])
         weights.append(found[1])
         done += start.shape[1]

@@ -70,11 +70,16 @@ def diagonal(
 
 def _mean_and_variance(chunks: Iterable[Float[Tensor, "n _"]]) -> tuple[Float[Tensor, "n"], Float[Tensor, "n"]]:
     """Mean and variance of every row over the columns of all chunks, merged one chunk at a time."""
-    seen, mean, squares = 0, torch.zeros(()), torch.zeros(())
+    seen, mean, squares = 0, None, None
     for samples in chunks:
         k, chunk_mean = samples.shape[1], samples.mean(1)
+        own = (samples - chunk_mean[:, None]).square().sum(1)
+        if mean is None or squares is None:
+            seen, mean, squares = k, chunk_mean, own
+            continue
         difference = chunk_mean - mean
-        squares = squares + (samples - chunk_mean[:, None]).square().sum(1) + difference**2 * (seen * k / (seen + k))
+        squares = squares + own + difference**2 * (seen * k / (seen + k))
         mean = mean + difference * (k / (seen + k))
         seen += k
+    assert mean is not None and squares is not None
     return mean, squares / (seen - 1)

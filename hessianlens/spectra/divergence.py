@@ -91,7 +91,7 @@ def _common_curves(spectra: list[SpectralDensity], sigma: float | None, normalis
         points <= _MOST_POINTS,
         f"sigma: got {width:.3g} for spectra in [{low:.3g}, {high:.3g}], expected a larger width.",
     )
-    grid = torch.linspace(low - 4 * width, high + 4 * width, points, dtype=torch.float64)
+    grid = torch.linspace(low - 4 * width, high + 4 * width, points, dtype=torch.float64, device="cpu")
     return [s.smooth(grid * scale, width * scale).cpu() for s, scale in zip(spectra, scales, strict=True)]
 
 

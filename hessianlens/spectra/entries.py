@@ -74,7 +74,7 @@ def _columns(op: LinearOperator, chosen: Tensor, size: int, progress: Progress |
     announce(op, len(chosen))
     for indices in chosen.split(size):
         units = torch.zeros(int(op.shape[1]), len(indices), dtype=op.dtype, device=op.device)
-        units[indices, torch.arange(len(indices))] = 1
+        units[indices, torch.arange(len(indices), device=indices.device)] = 1
         parts.append(multiply(op, units).double())
         done += len(indices)
         if progress is not None:

@@ -218,7 +218,7 @@ class VectorEstimate(Listed):
     def _picture(self, asked: bool) -> Picture | None:
         """The entries by size, in their intervals."""
         order = self.value.argsort()
-        kept = torch.linspace(0, len(order) - 1, min(len(order), _DRAWN)).round().long()
+        kept = torch.linspace(0, len(order) - 1, min(len(order), _DRAWN), device=order.device).round().long()
         low, high = ([] if self.exact else end[order][kept].tolist() for end in self.interval())
         return Curve(kept.double().tolist(), self.value[order][kept].tolist(), "entries by size", "value", low, high)
 

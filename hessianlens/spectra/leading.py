@@ -12,6 +12,7 @@ from hessianlens.checks import check_shape, check_tensor
 from hessianlens.errors import check_number, expect
 from hessianlens.spectra.probes import Probes, check_count
 from hessianlens.spectra.products import LinearOperator, check_square, multiply
+from hessianlens.spectra.ritz import RitzPairs
 
 _WORKSPACE = 2**30
 """Bytes of search vectors and their products that are held at once."""
@@ -21,6 +22,8 @@ _KEPT = 2
 """Vectors that it starts anew from."""
 _LOST = 1e-6
 """A direction that is left with this share of its length has been searched already."""
+_DEPENDENT = 1e-4
+"""Known vectors are cut to the directions whose squared lengths are above this share of the largest."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,23 +59,27 @@ def leading_eigenpair(
     most: int = 100,
     seed: int = 0,
     basis: int | None = None,
+    known: RitzPairs | None = None,
 ) -> LeadingEigenpair:
-    """``A v = lambda v`` with the largest lambda of a symmetric A, to a residual of ``tol max |theta|``.
+    """``A v = lambda v`` with the largest lambda of a symmetric A, to a residual of ``tol |lambda|``.
 
     Rayleigh-Ritz on the space of all residuals so far, which is that of Lanczos from `start`; where it grows beyond
     `basis` vectors, it starts anew from the best two (a thick restart). The value's own error is of the order of the
     squared residual over the gap to the next eigenvalue: a tolerance of 5 % gives most values to well below 1 %.
 
-    A search that begins at an eigenvector sees nothing but this one. Where another may have overtaken it, compare with
-    a few steps of Lanczos from a random vector, such as the support of `hessianlens.density`.
+    A search that begins at an eigenvector may see nothing but this one, though another has overtaken it. What a few
+    steps of Lanczos from random vectors have met, ``density(op, ..., keep=known)``, tells: it takes no more products,
+    and the search begins with all of it.
 
     Args:
         op: A symmetric linear operator or matrix.
         start: Where to begin: the vector of an earlier search, on a matrix not far away. Default: a random vector.
-        tol: Residual over the largest Ritz value in size, at which the search ends.
+        tol: Residual over the eigenvalue at which the search ends. (Not over the largest in size: beside a large
+            negative one, any direction without curvature would pass.)
         most: Products allowed.
         seed: Seed of the random vector.
         basis: Vectors held at once; by default as many as fit in a gigabyte with their products, 4 to 32.
+        known: Vectors whose products are known; `start` is turned to if they are not enough.
 
     >>> A = torch.diag(torch.arange(50.0, dtype=torch.float64))
     >>> cold = leading_eigenpair(A)
@@ -87,8 +94,12 @@ def leading_eigenpair(
     if basis is not None:
         check_count("basis", basis, min(n, _KEPT + 1), "vectors held at once")
     width = min(n, max(_LEAST, min(_MOST, held)) if basis is None else basis)
-    search = _Search(op, _first(op, n, start, seed), width)
-    while not search.residual <= tol * search.size and search.products < most and search.grow():
+    search = _Search(op, n, width)
+    if known is not None and len(known):
+        search.take(known)
+    if not search.within(tol) and (start is not None or not search.count):
+        search.enter(_first(op, n, start, seed))
+    while not search.within(tol) and search.products < most and search.grow():
         pass
     return search.found(tol)
 
@@ -104,13 +115,40 @@ def _first(op: LinearOperator, n: int, start: Tensor | None, seed: int) -> Tenso
 class _Search:
     """Orthonormal vectors V, their products A V, and the best Ritz pair of their span."""
 
-    def __init__(self, op: LinearOperator, start: Tensor, width: int) -> None:
-        self.op, self.width, self.products = op, width, 0
-        self.V = start.new_zeros(width, len(start))
-        self.AV = torch.zeros_like(self.V)
-        self.T = torch.zeros(width, width, dtype=torch.float64)
-        self.count = 0
-        self._add(start / start.norm())
+    def __init__(self, op: LinearOperator, n: int, width: int) -> None:
+        self.op, self.width, self.products, self.count = op, width, 0, 0
+        # Not filled with zeros: most of it is never touched, and then takes neither time nor memory.
+        self.V = torch.empty(width, n, dtype=op.dtype, device=op.device)
+        self.AV = torch.empty_like(self.V)
+        self.T = torch.zeros(width, width, dtype=torch.float64, device="cpu")
+
+    def within(self, tol: float) -> bool:
+        """Whether the best pair is good enough; what rounding leaves of a zero is."""
+        rounding = 10 * torch.finfo(self.V.dtype).eps
+        return self.count > 0 and self.residual <= max(tol * abs(self.value), rounding * self.size)
+
+    def take(self, known: RitzPairs) -> None:
+        """Begin with vectors whose products are known: an orthonormal basis of the best part of their span."""
+        X, AX = known.vectors.to(self.V), known.products.to(self.V)
+        sizes, mixed = torch.linalg.eigh((X @ X.T).double().cpu())
+        sound = sizes > _DEPENDENT * sizes[-1]
+        W = (mixed[:, sound] / sizes[sound].sqrt()).T
+        T = W @ (X @ AX.T).double().cpu() @ W.T
+        values, ritz = torch.linalg.eigh((T + T.T) / 2)
+        kept = min(len(values), self.width - 1)
+        W = ritz.T[-kept:] @ W
+        self.V[:kept], self.AV[:kept] = W.to(X) @ X, W.to(X) @ AX
+        self._settle(kept)
+
+    def enter(self, vector: Tensor) -> None:
+        """Add a direction, unless it has been searched already."""
+        if self.count == self.width:
+            self._restart()
+        new, V = vector / vector.norm(), self.V[: self.count]
+        for _ in range(2):
+            new = new - (V @ new) @ V
+        if float(new.norm()) >= _LOST:
+            self._add(new / new.norm())
 
     def _add(self, vector: Tensor) -> None:
         j = self.count
@@ -131,31 +169,25 @@ class _Search:
 
     def grow(self) -> bool:
         """One more direction; tells whether there was one."""
-        length = self._rest.norm()
-        if float(length) == 0:
+        if self.residual == 0 or (self.count == self.width == self.V.shape[1]):
             return False
-        if self.count == self.width:
-            if self.width == self.V.shape[1]:
-                return False
-            self._restart()
-        new, V = self._rest / length, self.V[: self.count]
-        for _ in range(2):
-            new = new - (V @ new) @ V
-        if float(new.norm()) < _LOST:
-            return False
-        self._add(new / new.norm())
-        return True
+        before = self.products
+        self.enter(self._rest)
+        return self.products > before
 
     def _restart(self) -> None:
         kept = self._ritz[:, -_KEPT:].T
         self.V[:_KEPT], self.AV[:_KEPT] = kept @ self.V, kept @ self.AV
-        self.count = _KEPT
-        inner = (self.V[:_KEPT] @ self.AV[:_KEPT].T).double().cpu()
-        self.T[:_KEPT, :_KEPT] = (inner + inner.T) / 2
+        self._settle(_KEPT)
+
+    def _settle(self, count: int) -> None:
+        """The first vectors are all there is."""
+        self.count = count
+        inner = (self.V[:count] @ self.AV[:count].T).double().cpu()
+        self.T[:count, :count] = (inner + inner.T) / 2
         self._solve()
 
     def found(self, tol: float) -> LeadingEigenpair:
         """The best pair as it is."""
         vector = self._ritz[:, -1] @ self.V[: self.count]
-        converged = self.residual <= tol * self.size
-        return LeadingEigenpair(self.value, vector / vector.norm(), self.residual, converged, self.products)
+        return LeadingEigenpair(self.value, vector / vector.norm(), self.residual, self.within(tol), self.products)

@@ -117,8 +117,8 @@ def ratio_heterogeneity(sizes: Mapping[str, Estimate], score: str = "norm") -> H
     v  100     1
     """
     expect_blocks(sizes)
-    values = torch.tensor([s.value for s in sizes.values()], dtype=torch.float64)
-    relative = torch.tensor([s.stderr for s in sizes.values()], dtype=torch.float64) / values.abs()
+    values = torch.tensor([s.value for s in sizes.values()], dtype=torch.float64, device="cpu")
+    relative = torch.tensor([s.stderr for s in sizes.values()], dtype=torch.float64, device="cpu") / values.abs()
     relative = torch.where(values == 0, 0, relative)
     ratios = values[:, None] / values
     ratios = torch.where(values[:, None] == values, 1.0, ratios)

@@ -153,7 +153,7 @@ class SpectralDensity(Listed):
         ``lower`` and ``upper`` are the bounds of Chebyshev, Markov and Stieltjes: the distribution seen by a probe
         differs from its Gauss quadrature by at most the weight of the node next to ``x`` on either side.
         """
-        at = check_dense("x", x) if isinstance(x, Tensor) else torch.tensor(check_number("x", x), dtype=torch.float64)
+        at = check_dense("x", x) if isinstance(x, Tensor) else self.nodes.new_tensor(check_number("x", x))
         expect(not at.is_complex(), f"x: got dtype {at.dtype}, expected real numbers.")
         at = at.detach().to(dtype=torch.float64, device=self.nodes.device).reshape(-1)
         after = torch.searchsorted(self.nodes.contiguous(), at.expand(len(self.nodes), -1).contiguous(), right=True)

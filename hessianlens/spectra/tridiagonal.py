@@ -11,8 +11,12 @@ from torch import Tensor
 Multiply = Callable[[Tensor], Tensor]
 
 
+Seen = Callable[[Tensor, Tensor, Tensor, Tensor], None]
+"""Is given the basis Q ``[c, m, n]``, ``alpha``, ``beta`` and what the last product leaves outside of Q, ``[c, n]``."""
+
+
 def lanczos(
-    multiply: Multiply, start: Float[Tensor, "n c"], steps: int
+    multiply: Multiply, start: Float[Tensor, "n c"], steps: int, seen: Seen | None = None
 ) -> tuple[Float[Tensor, "c m"], Float[Tensor, "c m-1"]]:
     """Tridiagonal matrices ``T = Q^T A Q`` of a symmetric A on the Krylov spaces of several vectors at once.
 
@@ -24,6 +28,7 @@ def lanczos(
         multiply: The products ``A V`` with a matrix (n, c).
         start: One start vector per column.
         steps: Size m of the tridiagonal matrices, at most n.
+        seen: Is shown the vectors before they are gone: ``A Q = Q T + rest e_m^T``.
 
     Returns:
         The diagonals ``alpha`` and off-diagonals ``beta``, in float64.
@@ -34,21 +39,25 @@ def lanczos(
     """
     n, c = start.shape
     storage = torch.promote_types(start.dtype, torch.float32)
-    basis = torch.zeros(c, steps, n, dtype=storage, device=start.device)
+    basis = torch.empty(c, steps, n, dtype=storage, device=start.device)
     alpha = torch.zeros(c, steps, dtype=torch.float64, device=start.device)
     beta = torch.zeros(c, steps, dtype=torch.float64, device=start.device)
     basis[:, 0] = (start.double() / start.double().norm(dim=0)).T
     scale = torch.zeros(c, dtype=torch.float64, device=start.device)
     for j in range(steps):
         w = multiply(basis[:, j].T).T.to(storage)
-        alpha[:, j] = (w.double() * basis[:, j].double()).sum(1)
+        alpha[:, j] = (w * basis[:, j]).sum(1, dtype=torch.float64)
         scale = torch.maximum(scale, torch.linalg.vector_norm(w, dim=1, dtype=torch.float64))
-        if j + 1 == steps:
+        if j + 1 == steps and seen is None:
             break
         w = _orthogonalise(w, basis[:, : j + 1])
         size = torch.linalg.vector_norm(w, dim=1, dtype=torch.float64)
+        if j + 1 == steps:
+            break
         beta[:, j] = torch.where(size > 10 * torch.finfo(storage).eps * scale, size, 0)
         basis[:, j + 1] = torch.where((beta[:, j] > 0)[:, None], w / size[:, None], 0)
+    if seen is not None:
+        seen(basis, alpha, beta[:, : steps - 1], w)
     return alpha, beta[:, : steps - 1]
 
 

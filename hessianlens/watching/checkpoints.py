@@ -8,15 +8,20 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+from torch import nn
+
 from hessianlens.errors import InputError
 from hessianlens.inspect.opened import Opened, open_model
 from hessianlens.inspect.settings import Settings
+from hessianlens.problems import Block
 from hessianlens.watching.choices import Effort
+from hessianlens.watching.edge import Edge
 from hessianlens.watching.history import History
 from hessianlens.watching.live import LiveProblem
 from hessianlens.watching.measuring import Measuring, everything
 from hessianlens.watching.record import Record
 from hessianlens.watching.saved import Checkpoint
+from hessianlens.watching.saved_optimizers import FILE, saved_edge
 from hessianlens.watching.store import RecordFile
 
 _WEIGHTS = (".safetensors", ".bin")
@@ -32,6 +37,8 @@ class CheckpointRun:
         quantities: What is measured.
         effort: How much goes into it.
         store: A file that keeps every record as soon as it is there.
+        lr: Learning rate of plain gradient descent, for the edge of stability; by default the optimiser that was saved
+            with a checkpoint tells.
     """
 
     def __init__(
@@ -41,10 +48,12 @@ class CheckpointRun:
         quantities: Sequence[str],
         effort: Effort,
         store: RecordFile | None = None,
+        lr: float | None = None,
     ) -> None:
         self.checkpoints, self.settings, self.store = list(checkpoints), settings, store
         self.history = History(store.read() if store is not None else ())
-        self._measuring = Measuring(tuple(q for q in quantities if q != "edge"), effort)
+        self._measuring = Measuring(tuple(quantities), effort)
+        self._lr = lr
         self._shapes: dict[str, tuple[int, ...]] | None = None
         self.first: Opened | None = None
 
@@ -74,22 +83,38 @@ class CheckpointRun:
             )
         self._shapes = shapes
         blocks = opened.blocks if self.settings.blocks else ()
-        numbers = everything(self._measuring, opened.problem, whole, list(blocks), None)
+        notes: list[str] = []
+        edge = self._edge(checkpoint, opened, whole, notes)
+        numbers = everything(self._measuring, opened.problem, whole, list(blocks), edge, notes)
+        told = checkpoint.lr if edge is None else edge.lr
         return Record(
             step=checkpoint.step,
             numbers=numbers,
-            given={} if checkpoint.lr is None else {"lr": checkpoint.lr},
+            given={} if told is None else {"lr": told},
             cost=time.perf_counter() - began,
             products=self._measuring.products - before,
+            notes=tuple(notes),
             source=source,
         )
+
+    def _edge(self, checkpoint: Checkpoint, opened: Opened, whole: Sequence[Block], notes: list[str]) -> Edge | None:
+        if "edge" not in self._measuring.quantities:
+            return None
+        model = opened.problem.source
+        assert isinstance(model, nn.Module)
+        found = saved_edge(checkpoint.path, model, whole, self._lr)
+        if isinstance(found, str):
+            notes.append(f"no edge of stability: {found}")
+            return None
+        return found
 
     def _source(self, checkpoint: Checkpoint) -> str:
         """The checkpoint by what it holds and how it is looked at: another model, or other data, is measured anew."""
         digest = hashlib.blake2b(digest_size=8)
         asked: Any = replace(self.settings, model="toy")
-        digest.update(repr((asked, self._measuring.quantities, self._measuring.effort)).encode())
-        files = [path for path in sorted(checkpoint.path.iterdir()) if path.suffix in _WEIGHTS]
+        digest.update(repr((asked, self._measuring.quantities, self._measuring.effort, self._lr)).encode())
+        seen = [FILE] if "edge" in self._measuring.quantities and self._lr is None else []
+        files = [path for path in sorted(checkpoint.path.iterdir()) if path.suffix in _WEIGHTS or path.name in seen]
         for path in [*files, *([self.settings.data] if self.settings.data is not None else [])]:
             digest.update(path.name.encode())
             with path.open("rb") as file:

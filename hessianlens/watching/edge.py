@@ -38,6 +38,7 @@ from torch import Tensor, nn
 
 from hessianlens.errors import check_that, expect
 from hessianlens.problems import Block
+from hessianlens.spectra import RitzPairs
 from hessianlens.spectra.products import LinearOperator
 
 _ALIKE = 1.02
@@ -63,6 +64,15 @@ class Edge:
     def seen(self, op: LinearOperator) -> LinearOperator:
         """The Hessian as the optimiser sees it."""
         return op if self.scale is None and self.decay is None else _Seen(op, self.scale, self.decay)
+
+    def seen_pairs(self, known: RitzPairs) -> RitzPairs:
+        """Vectors with known products as the optimiser sees them: of ``S^-1 x`` it sees ``S (A x + W x)``."""
+        found = RitzPairs()
+        for vector, product in known:
+            more = product if self.decay is None else product + self.decay.to(vector) * vector
+            scale = None if self.scale is None else self.scale.to(vector)
+            found.add(vector, more) if scale is None else found.add(vector / scale, scale * more)
+        return found
 
 
 class _Seen:
@@ -156,12 +166,16 @@ def _joined(pieces: Sequence[_Piece], blocks: Sequence[Block]) -> Edge | str:
         scale = torch.cat([_scale(piece, block, lr) for piece, block in zip(pieces, blocks, strict=True)])
     decay = None
     if any(piece.decay for piece in pieces):
-        decay = torch.cat([torch.full((b.numel,), p.decay) for p, b in zip(pieces, blocks, strict=True)])
+        decay = torch.cat([torch.full((b.numel,), p.decay, device="cpu") for p, b in zip(pieces, blocks, strict=True)])
     return Edge(limits[0] / lr, scale, decay, lr)
 
 
 def _scale(piece: _Piece, block: Block, lr: float) -> Tensor:
-    P = torch.ones(block.numel) if piece.preconditioner is None else piece.preconditioner.detach().float().flatten()
+    P = (
+        torch.ones(block.numel, device="cpu")
+        if piece.preconditioner is None
+        else piece.preconditioner.detach().float().flatten()
+    )
     return (piece.lr / lr / P).sqrt().cpu()
 
 

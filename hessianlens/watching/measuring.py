@@ -12,7 +12,7 @@ from torch import Tensor
 from hessianlens.curvature import HessianOperator, Linearisation
 from hessianlens.network.spreads import attention_spreads
 from hessianlens.problems import Block, Problem
-from hessianlens.spectra import Estimate, LeadingEigenpair, SpectralDensity, density, leading_eigenpair
+from hessianlens.spectra import Estimate, LeadingEigenpair, RitzPairs, SpectralDensity, density, leading_eigenpair
 from hessianlens.spectra.lengths import norm_from_lengths
 from hessianlens.spectra.products import LinearOperator
 from hessianlens.spectra.signs import inertia_of
@@ -61,23 +61,24 @@ class Measuring:
             return {}
         op = Counted(HessianOperator(problem, blocks, blocks))
         found: dict[str, Reading] = {}
-        spectrum = self._spectrum(op) if any(q in self.quantities for q in _FROM_SPECTRUM) else None
-        if spectrum is not None:
-            found |= self._from_spectrum(spectrum)
+        known = RitzPairs()
+        if any(quantity in self.quantities for quantity in _FROM_SPECTRUM):
+            found |= self._from_spectrum(self._spectrum(op, known))
         if "top" in self.quantities:
-            pair = self._leading(op, name, spectrum)
-            found["top"] = _top(pair)
+            found["top"] = _top(self._leading(op, name, known))
         if edge is not None:
             seen = edge.seen(op)
             same = seen is op and "top" in found
-            found["sharpness"] = found["top"] if same else _top(self._leading(seen, f"{name}, as seen", None))
+            found["sharpness"] = (
+                found["top"] if same else _top(self._leading(seen, f"{name}, as seen", edge.seen_pairs(known)))
+            )
             found["edge"] = Reading.of(edge.limit)
         self.products += op.products
         return found
 
-    def _spectrum(self, op: Counted) -> SpectralDensity:
+    def _spectrum(self, op: Counted, known: RitzPairs) -> SpectralDensity:
         effort = self.effort
-        return density(op, effort.probes, effort.steps, effort.seed, check_symmetry=False)
+        return density(op, effort.probes, effort.steps, effort.seed, check_symmetry=False, keep=known)
 
     def _from_spectrum(self, spectrum: SpectralDensity) -> dict[str, Reading]:
         n, found = spectrum.dimension, {}
@@ -94,15 +95,17 @@ class Measuring:
             found["negative_mass"] = _share(signs.mass)
         return found
 
-    def _leading(self, op: LinearOperator, name: str, spectrum: SpectralDensity | None) -> LeadingEigenpair:
-        effort, start = self.effort, self.vectors.get(name) if self.effort.warm else None
-        pair = leading_eigenpair(op, start, tol=effort.tol, most=effort.most, seed=effort.seed)
+    def _leading(self, op: LinearOperator, name: str, known: RitzPairs) -> LeadingEigenpair:
+        """The largest eigenvalue, from the last eigenvector and from what the random vectors have met.
+
+        The latter see an eigenvalue that has overtaken the one that was followed.
+        """
+        effort, warm = self.effort, self.effort.warm
+        start = self.vectors.get(name) if warm else None
+        pair = leading_eigenpair(
+            op, start, tol=effort.tol, most=effort.most, seed=effort.seed, known=known if warm else None
+        )
         self.searched += pair.products
-        if start is not None and spectrum is not None and spectrum.support[1] > pair.value + pair.residual:
-            # Another eigenvalue has overtaken the one that was followed: a random vector has seen it.
-            other = leading_eigenpair(op, None, tol=effort.tol, most=effort.most, seed=effort.seed)
-            self.searched += other.products
-            pair = max(pair, other, key=lambda one: one.value)
         self.vectors[name] = pair.vector
         return pair
 
@@ -126,8 +129,10 @@ class Measuring:
                     )
         return loss, found
 
-    def attention(self, problem: Problem) -> dict[str, dict[str, Reading]]:
-        """Entropies by layer."""
+    def attention(self, problem: Problem, notes: list[str]) -> dict[str, dict[str, Reading]]:
+        """Entropies by layer; what is left out is noted."""
+        spreads = attention_spreads(problem)
+        notes.extend(spreads.left_out)
         return {
             f"{name}.attn": {
                 "entropy": Reading.of(spread.entropy),
@@ -135,12 +140,17 @@ class Measuring:
                 "entropy_share": Reading.of(spread.share),
                 "saturated": Reading.of(spread.saturated),
             }
-            for name, spread in attention_spreads(problem).items()
+            for name, spread in spreads.items()
         }
 
 
 def everything(
-    measuring: Measuring, problem: Problem, whole: Sequence[Block], blocks: Sequence[Block], edge: Edge | None
+    measuring: Measuring,
+    problem: Problem,
+    whole: Sequence[Block],
+    blocks: Sequence[Block],
+    edge: Edge | None,
+    notes: list[str],
 ) -> dict[str, dict[str, Reading]]:
     """All numbers of a measurement by what they belong to.
 
@@ -150,6 +160,7 @@ def everything(
         whole: All trained parameters, or none if they are not asked for.
         blocks: Blocks that are watched one by one.
         edge: How the optimiser sees the whole; None if that is not asked for, or not known.
+        notes: Is told what was left out, and why.
     """
     parts: dict[str, Sequence[Block]] = {MODEL: whole} if whole else {}
     parts |= {block.name: [block] for block in blocks}
@@ -158,7 +169,7 @@ def everything(
     for name, members in parts.items():
         found[name] |= measuring.curvature(problem, name, members, edge if name == MODEL else None)
     if "entropy" in measuring.quantities:
-        found |= measuring.attention(problem)
+        found |= measuring.attention(problem, notes)
     return found
 
 

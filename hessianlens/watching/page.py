@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import median
 from typing import TYPE_CHECKING
 
 from hessianlens.showing import Document, Figure, Section, Side, Table
@@ -25,12 +26,16 @@ NAMES = {
     "probe_loss": "loss on the probe batch",
     "entropy": "entropy of attention, nats",
     "entropy_lowest_head": "entropy of the lowest head, nats",
-    "entropy_share": "entropy of attention, share of the uniform one's",
-    "saturated": "share of rows with more than 99 % on one token",
+    "entropy_share": "entropy, share of equal weights'",
+    "saturated": "rows with over 99 % on one token",
     "sharpness": "sharpness as the optimiser sees it",
     "edge": "edge of stability",
 }
 """What quantities are called where they are shown."""
+_VAGUE = 0.5
+"""Width of the interval of a share that says next to nothing."""
+_NOTES = 20
+"""Different notes that are shown."""
 _LINES = 6
 """Lines of one picture: as many as colours tell apart."""
 
@@ -50,16 +55,26 @@ def document(history: History, title: str) -> Document:
     """What happened along the run, in short; then the timelines; then what it cost."""
     if not len(history):
         return Document(title, "Nothing has been measured yet.", [], [])
+    drawn = {q for has in history.names().values() for q in has if _tells(history, q)}
     sections = [
         Section(heading, [words, Side([Figure(timeline(history, q)) for q in there])])
         for heading, words, quantities in _SECTIONS
-        if (there := [q for q in quantities if any(q in has for has in history.names().values())])
+        if (there := [q for q in quantities if q in drawn])
     ]
     first, last = history[0], history[-1]
     lead = (
         f"{len(history)} measurements from step {first.step} to step {last.step}, on a probe batch that stays the same."
     )
     return Document(title, lead, _short(history), [*sections, _cost(history), _numbers(history)])
+
+
+def _tells(history: History, quantity: str) -> bool:
+    """Whether the intervals of a share leave something to be seen: few steps of Lanczos tell few signs."""
+    if quantity != "negative":
+        return True
+    owners = [owner for owner, has in history.names().items() if quantity in has]
+    readings = [reading for owner in owners for reading in history[owner, quantity][1]]
+    return median(reading.high - reading.low for reading in readings) < _VAGUE
 
 
 _SECTIONS: Sequence[tuple[str, str, Sequence[str]]] = (
@@ -112,8 +127,25 @@ def _cost(history: History) -> Section:
     share = f", {cost / trained:.1%} of the time of training" if trained > 0 else ""
     products = sum(record.products for record in history)
     words = f"{products} products with Hessians in {readable_time(cost)}{share}."
-    notes = [f"Step {record.step}: {note}" for record in history for note in record.notes]
-    return Section("What it cost", [words, *notes[:20]])
+    vague = any("negative" in has for has in history.names().values()) and not _tells(history, "negative")
+    unseen = (
+        "The share of negative eigenvalues is not drawn: so few steps of Lanczos tell too little of it (steps=20 tells "
+        "more). Their share of the curvature is."
+    )
+    return Section("What it cost, and what was left out", [words, *([unseen] if vague else []), *_notes(history)])
+
+
+def _notes(history: History) -> list[str]:
+    """Every note once, with the steps that it was made at."""
+    steps: dict[str, list[int]] = {}
+    for record in history:
+        for note in record.notes:
+            steps.setdefault(note, []).append(record.step)
+    found = []
+    for note, at in steps.items():
+        where = f"Step {at[0]}" if len(at) == 1 else f"{len(at)} times from step {at[0]} to step {at[-1]}"
+        found.append(f"{where}: {note}")
+    return found[:_NOTES]
 
 
 def _numbers(history: History) -> Section:

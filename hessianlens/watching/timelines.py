@@ -15,7 +15,7 @@ from hessianlens.showing.markup import LETTER, drawing, label, line, shortened, 
 from hessianlens.showing.scale import Scale
 from hessianlens.watching.record import Reading
 
-_WIDTH, _HEIGHT, _LEFT, _TOP = 330, 170, 56, 10
+_WIDTH, _HEIGHT, _LEFT, _TOP = 270, 160, 56, 10
 _KEY, _NAME = 18, 40
 """Height of a line of the key, and letters of a name in it."""
 _SPAN = 30.0
@@ -67,7 +67,9 @@ class Timeline(Picture):
         first, last = min(steps), max(steps)
         across = Scale(float(first), float(max(last, first + 1)), _LEFT, _LEFT + _WIDTH)
         values = self._values()
-        return across, Scale.around(values if self.log else [*values, 0.0], _TOP + _HEIGHT, _TOP, self.log)
+        # Zero is the ground of what is not on a logarithmic axis; nothing but zeros lie on it.
+        ground = [] if self.log else [0.0] if any(values) else [0.0, 1.0]
+        return across, Scale.around([*values, *ground], _TOP + _HEIGHT, _TOP, self.log)
 
     def svg(self) -> str:
         """The lines above their key."""

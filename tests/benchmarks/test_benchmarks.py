@@ -237,7 +237,7 @@ def test_a_whole_benchmark_runs_at_a_tiny_size(name):
 def test_memory_of_attention_is_told_with_its_goal():
     found = {"hessianlens": Memory(0, 0, 10), "PyTorch, plain kernel": Memory(0, 0, 70)}
     assert attention.memory_note(found) == [
-        "At the peak it takes 7 times less memory than the plain kernel; goal 8, NOT met."
+        "At the peak it takes 7 times less memory than with PyTorch, plain kernel; goal 8, NOT met."
     ]
     assert attention.memory_note({}) == []
     with pytest.raises(AssertionError, match="differs from a by"):

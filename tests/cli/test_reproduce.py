@@ -101,7 +101,8 @@ def test_list_tells_cells_and_times() -> None:
 
 def test_typical_times_are_known_before_anything_has_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hessianlens.lab.experiments.registry.EXPERIMENTS", EXPERIMENTS)
-    entries = {e["experiment"]: e["presets"] for e in json.loads(call("reproduce", "--list", "--json").stdout)}
+    listed = [e for word in ("reproduce", "study") for e in json.loads(call(word, "--list", "--json").stdout)]
+    entries = {e["experiment"]: e["presets"] for e in listed}
     assert set(typical_seconds()) <= {*entries, "claims"}, "of experiments that exist"
     for name, presets in typical_seconds().items():
         for preset, seconds in presets.items() if name in entries else ():

@@ -138,6 +138,10 @@ def _losses() -> Iterator[Recipe]:
     classes = _given(targets=lambda: torch.tensor([0, 1, 2, 1]), reduction="sum", ignore_index=-100)
     yield Recipe("CrossEntropyLoss", lambda: hl.CrossEntropyLoss, classes)
     yield Recipe("CustomLoss", lambda: hl.CustomLoss, _given(function=lambda: torch.sum, couples="none"))
+    head = {"input": _X, "linear_weight": lambda: randn(5, 3), "target": lambda: torch.tensor([0, 1, 2, 1])}
+    more = _given(reduction="sum", ignore_index=-100, label_smoothing=0.1, scale=0.5, softcap=3.0, memory="1 MiB")
+    head |= {"linear_bias": lambda: randn(5), "weight": lambda: randn(5).abs(), **more}
+    yield Recipe("linear_cross_entropy", lambda: hl.linear_cross_entropy, head)
     made = {"square": losses.SquareLoss(randn(4, 3)), "classes": losses.CrossEntropyLoss(torch.tensor([0, 1, 2, 1]))}
     made["custom"] = losses.CustomLoss(lambda f: (f**4).sum())
     for name, loss in made.items():
@@ -271,6 +275,7 @@ def _networks() -> Iterator[Recipe]:
     options = _given(
         loss="cross_entropy", reduction="mean", dtype=torch.float64, device="cpu", micro_batch=2, heads=True, check=True
     )
+    options |= _given(process_group=None)
     yield Recipe("problem", lambda: hl.problem, {**pair, **options}, 3)
     squared = _given(loss="square", data=lambda: (randn(4, 3), randn(4, 2)))
     yield Recipe("problem, square", lambda: hl.problem, {**pair, **squared})
@@ -282,6 +287,7 @@ def _networks() -> Iterator[Recipe]:
     for name in ("AttentionHessian", "BlockNorms", "Forecast", "PairNorms", "Measured"):
         yield Recipe(name, lambda name=name: getattr(hl, name), {}, 0.1, result=False)
     yield Recipe("InputError", lambda: hl.InputError, {"0": lambda: "text"}, 0.1, result=False)
+    yield Recipe("RankError", lambda: hl.RankError, {"0": lambda: "text"}, 0.1, result=False)
 
 
 def _models() -> Iterator[Recipe]:

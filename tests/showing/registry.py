@@ -11,6 +11,7 @@ import torch
 import hessianlens as hl
 from hessianlens.operators import Twofold
 from hessianlens.spectra import SpectralDensity, VectorEstimate
+from hessianlens.watching import History, Reading, Record
 
 EVIL = "<b>&\"'layer0"
 """A name that a page must not take for markup."""
@@ -71,6 +72,26 @@ def twofold() -> Twofold:
     return Twofold(block, lambda: block, "it is known in two ways")
 
 
+def watched() -> History:
+    """A run with everything that a page may show: blocks, attention, an edge, gaps, notes, numbers far apart."""
+    records = []
+    for step in range(1, 400, 20):
+        edge = {} if step < 40 else {"sharpness": Reading.of(1e3 * step), "edge": Reading.of(9e5)}
+        numbers = {
+            "model": {
+                "probe_loss": Reading.of(3 - step / 200),
+                "top": Reading(step + 1.0, 0.9 * step, 1.2 * step),
+                "negative_mass": Reading(0.2, 0.1, 0.3),
+                **edge,
+            },
+            **{f"layer{k}.attn.q": {"top": Reading.of(10.0**-k * step)} for k in range(8)},
+            "layer0.attn": {"entropy_share": Reading.of(1 / step), "saturated": Reading.of(0.0)},
+        }
+        notes = ("no edge of stability: Adam has not seen a gradient of it yet",) if step < 40 else ()
+        records.append(Record(step, numbers, {"lr": 1e-3}, 10.0 * step, 1.0, 30, notes))
+    return History(records)
+
+
 SHOWN: dict[str, Callable[[], Any]] = {
     "layer": layer,
     "single": lambda: hl.SingleMatrixAttention(_numbers(3, 3), _numbers(3, 2), causal=True),
@@ -104,5 +125,7 @@ SHOWN: dict[str, Callable[[], Any]] = {
     "forecast": lambda: hl.Forecast(100, 2**20, 2**18, 4, 2**32, 2**28, 2**16),
     "problem": problem,
     "measured": measured,
+    "comparison": lambda: measured().compare(measured()),
+    "run": watched,
 }
 """By name, a function that makes one."""

@@ -9,7 +9,22 @@ from typer.testing import CliRunner
 
 import hessianlens as hl
 from hessianlens.cli import app
-from tests.showing.registry import SHOWN, hessian, measured
+from tests.showing.registry import SHOWN, hessian, measured, watched
+
+
+def test_the_page_of_a_run_says_everything(pages: dict[str, Path]) -> None:
+    text = pages["run"].read_text(encoding="utf-8")
+    for words in (
+        "The edge of stability",
+        "Curvature",
+        "Attention",
+        "What it cost",
+        "below the edge",
+        "20 measurements",
+    ):
+        assert words in text
+    assert text.count("no edge of stability") == 1 and "2 times from step 1 to step 21" in text
+    assert text.count("<svg") == 6 and "<script" not in text and "src=" not in text
 
 
 @pytest.fixture(scope="module")
@@ -20,7 +35,8 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     cells.write_text(f"<!DOCTYPE html><meta charset='utf-8'><body>{shown}</body>", encoding="utf-8")
     return {
         "layer": hessian().page(folder / "layer.html"),
-        "model": measured().page(folder / "model.html", budget=20, progress=False),
+        "model": measured().page(folder / "model.html", before=measured(), budget=20, progress=False),
+        "run": watched().page(folder / "run.html", "A run with a name that is rather long for a telephone"),
         "cells": cells,
     }
 
@@ -28,7 +44,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 @pytest.mark.browser
 @pytest.mark.parametrize("dark", [False, True])
 @pytest.mark.parametrize("width", [1440, 390])
-@pytest.mark.parametrize("name", ["layer", "model", "cells"])
+@pytest.mark.parametrize("name", ["layer", "model", "run", "cells"])
 def test_in_a_browser(pages: dict[str, Path], page, name: str, width: int, dark: bool) -> None:
     page.open(pages[name], width=width, dark=dark)
     assert page.console_errors() == [] and page.outside_requests() == []
@@ -43,6 +59,8 @@ def test_the_model_page_says_everything(pages: dict[str, Path]) -> None:
     text = pages["model"].read_text(encoding="utf-8")
     for heading in (
         "What was measured",
+        "Before and after",
+        "Learning rates that the curvature speaks for",
         "Norms, by layer and kind",
         "Curvature against gradients and weights",
         "Spectra",

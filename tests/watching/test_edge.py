@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 
 from hessianlens.problems import Block
 from hessianlens.watching.edge import Edge, edge_of
+from hessianlens.watching.saved_optimizers import saved_edge
 
 Make = Callable[[Any], torch.optim.Optimizer]
 
@@ -128,3 +130,54 @@ def test_where_there_is_no_edge_it_is_said_why(make: Make, words: str) -> None:
     model = Bowl()
     found = edge_of(make(model.parameters()), model, blocks(model))
     assert isinstance(found, str) and words in found
+
+
+def same(one: Edge | str, other: Edge | str) -> bool:
+    assert isinstance(one, Edge) and isinstance(other, Edge)
+    pairs = ((one.scale, other.scale), (one.decay, other.decay))
+    return one.limit == other.limit and all(torch.equal(a, b) if a is not None else b is None for a, b in pairs)
+
+
+@pytest.mark.parametrize("name", OPTIMISERS)
+def test_the_edge_of_a_saved_optimiser_is_that_of_the_optimiser(name: str, tmp_path: Path) -> None:
+    model = Bowl()
+    optimizer = OPTIMISERS[name](model.parameters())
+    settle(optimizer)
+    torch.save(optimizer.state_dict(), tmp_path / "optimizer.pt")
+    assert same(saved_edge(tmp_path, Bowl(), blocks(model), None), edge_of(optimizer, model, blocks(model)))
+
+
+class Normed(nn.Module):
+    """Two matrices of one shape around what has no weight decay."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.gain, self.last = nn.Linear(3, 3), nn.LayerNorm(3), nn.Linear(3, 3)
+
+
+def test_groups_in_the_order_of_the_trainer(tmp_path: Path) -> None:
+    model = Normed()
+    named = dict(model.named_parameters())
+    decayed = [p for name, p in named.items() if p.ndim > 1]
+    groups = [{"params": decayed}, {"params": [p for p in named.values() if p.ndim < 2], "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, lr=0.1, weight_decay=0.1)
+    for k, parameter in enumerate(named.values()):
+        parameter.grad = torch.full_like(parameter, k + 1.0)
+    optimizer.step()
+    torch.save(optimizer.state_dict(), tmp_path / "optimizer.pt")
+    assert same(saved_edge(tmp_path, Normed(), blocks(model), None), edge_of(optimizer, model, blocks(model)))
+
+
+def test_where_a_checkpoint_has_no_optimiser_it_is_said(tmp_path: Path) -> None:
+    model = Bowl()
+    assert "--lr draws" in str(saved_edge(tmp_path, model, blocks(model), None))
+    plain = saved_edge(tmp_path, model, blocks(model), 0.5)
+    assert isinstance(plain, Edge) and plain.limit == 4 and plain.scale is None
+    (tmp_path / "optimizer.pt").write_bytes(b"no file of torch")
+    assert "cannot be read" in str(saved_edge(tmp_path, model, blocks(model), None))
+    for other in (Normed().parameters(), [{"params": [p], "lr": 0.1 + p.numel()} for p in model.parameters()]):
+        # Of another model; and groups without a state, which could be in any order.
+        torch.save(torch.optim.SGD(other, lr=0.1).state_dict(), tmp_path / "optimizer.pt")
+        assert "not those of this model" in str(saved_edge(tmp_path, model, blocks(model), None))
+    torch.save(torch.optim.Adagrad(model.parameters()).state_dict(), tmp_path / "optimizer.pt")
+    assert "is none of AdamW, Adam, SGD, RMSprop" in str(saved_edge(tmp_path, model, blocks(model), None))

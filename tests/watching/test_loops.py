@@ -60,7 +60,7 @@ def test_saved_checkpoints_of_it_are_watched_and_not_measured_twice(resumed: Pat
     np.save(batch, np.arange(24).reshape(2, 12) % 15)
     store, html, csv = (resumed / name for name in ("saved.jsonl", "saved.html", "saved.csv"))
     options = ["--data", str(batch), "--blocks", "layer0.attn.q", "--store", str(store), "--json"]
-    more = ["--html", str(html), "--csv", str(csv), "--quantities", "top,entropy"]
+    more = ["--html", str(html), "--csv", str(csv), "--quantities", "top,entropy,edge"]
     first = CliRunner().invoke(app, ["watch", *names[:3], *options, *more])
     assert first.exit_code == 0, first.output
     known = {record["step"]: record for record in json.loads(first.stdout)["records"]}
@@ -73,6 +73,12 @@ def test_saved_checkpoints_of_it_are_watched_and_not_measured_twice(resumed: Pat
     assert all(known[record["step"]] == record for record in before)  # the times as well: they were not measured again
     assert all({"model", "layer0.attn.q", "layer0.attn"} <= set(record["numbers"]) for record in records)
     assert all(record["given"]["lr"] > 0 for record in records)
+    live = {record.step: record.numbers["model"]["edge"].value for record in History.read(resumed / "run.jsonl")}
+    for record in records[:-1]:  # from the optimiser that the Trainer saved
+        assert record["numbers"]["model"]["sharpness"] and not record["notes"]
+        if record["step"] in live:
+            assert record["numbers"]["model"]["edge"] == pytest.approx(live[record["step"]])
+    assert "learning rate is zero" in records[-1]["notes"][0]  # the schedule has come to its end
     assert "<svg" in html.read_text() and len(csv.read_text().splitlines()) == 5
 
 

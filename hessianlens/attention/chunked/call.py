@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from hessianlens.attention.activations import ActivationLike, Sigmoid, SoftCapped, Softmax, as_activation
-from hessianlens.attention.chunked.operation import attention
+from hessianlens.attention.chunked.form import AttentionForm, attention
 from hessianlens.attention.chunked.rule import Rule
 from hessianlens.checks import check_dense
 from hessianlens.errors import InputError, check_flag, check_number, check_that, check_whole, expect
@@ -95,13 +95,12 @@ def scaled_dot_product_attention(
         return ((q.sum() + k.sum() + v.sum()) * 0).to(result_dtype).expand(out_shape)
     n = math.prod(batch) * heads
     out = attention(
+        AttentionForm(rule, heads),
         q.expand(*batch, heads * groups, length, q.shape[-1]).reshape(n, groups, length, -1),
         k.expand(*batch, heads, keys, k.shape[-1]).reshape(n, keys, -1),
         v.expand(*batch, heads, keys, v.shape[-1]).reshape(n, keys, -1),
         bias,
         visible,
-        heads,
-        rule,
     )
     return out.reshape(out_shape).to(result_dtype)
 

@@ -34,6 +34,11 @@ class Operands:
     visible: Tensor | None
     heads: int
 
+    @property
+    def device(self) -> torch.device:
+        """Where they are."""
+        return self.q.device
+
 
 @dataclass(frozen=True)
 class Chunk:

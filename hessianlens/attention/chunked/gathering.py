@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -79,7 +81,7 @@ class BiasEntries:
 class Gathered:
     """Gradients with respect to queries, keys, values and bias, of which some are wanted."""
 
-    def __init__(self, operands: Operands, wanted: tuple[bool, bool, bool, bool]) -> None:
+    def __init__(self, operands: Operands, wanted: Sequence[bool]) -> None:
         self.wanted = wanted
         self.needs_scores = wanted[0] or wanted[1] or wanted[3]
         self.queries, self.keys, self.values = QueryRows(operands), KeyRows(operands), KeyRows(operands)

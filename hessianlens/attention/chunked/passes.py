@@ -7,9 +7,7 @@ the output gives the weights the cotangent ``W = M o g V^T``. J and D(w) are the
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import wraps
-from typing import Concatenate, ParamSpec, TypeVar
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -18,30 +16,15 @@ from hessianlens.attention.chunked.chunk import Operands
 from hessianlens.attention.chunked.gathering import Gathered, QueryRows
 from hessianlens.attention.chunked.piece import Piece, ScoreChange, expect_no_capped_bias, pieces
 from hessianlens.attention.chunked.rule import Rule
-
-Inputs = tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None]
-"""Something for queries, keys, values and bias each; None where there is none: no change, or not asked for."""
-Wanted = tuple[bool, bool, bool, bool]
-
-P = ParamSpec("P")
-R = TypeVar("R")
+from hessianlens.derivatives.closed_form import Parts, own_precision
 
 
-def _own_precision(one_pass: Callable[Concatenate[Operands, P], R]) -> Callable[Concatenate[Operands, P], R]:
-    """A pass computes in the precision of its operands, whatever autocast is on around it."""
-
-    @wraps(one_pass)
-    def without_autocast(x: Operands, *args: P.args, **kwargs: P.kwargs) -> R:
-        kind = x.q.device.type
-        if not torch.amp.is_autocast_available(kind):
-            return one_pass(x, *args, **kwargs)
-        with torch.autocast(kind, enabled=False):
-            return one_pass(x, *args, **kwargs)
-
-    return without_autocast
+def _score_change(x: Operands, rule: Rule, change: Parts) -> ScoreChange:
+    dq, dk, _, db = change
+    return ScoreChange(x, rule, dq, dk, db)
 
 
-@_own_precision
+@own_precision
 def value(x: Operands, rule: Rule) -> Tensor:
     """``O = (M o A) V``, as rows (n, g, L, f)."""
     out = QueryRows(x)
@@ -50,18 +33,18 @@ def value(x: Operands, rule: Rule) -> Tensor:
     return out.whole()
 
 
-@_own_precision
-def pushed(x: Operands, rule: Rule, change: Inputs) -> Tensor:
+@own_precision
+def pushed(x: Operands, rule: Rule, change: Parts) -> Tensor:
     """``dO = (M o J U) V + (M o A) dv``: how the value changes with its inputs."""
-    out, score_change = QueryRows(x), ScoreChange(x, rule, *change[:2], change[3])
+    out, score_change = QueryRows(x), _score_change(x, rule, change)
     for piece in pieces(x, rule):
         u = score_change.at(piece.chunk)
         out.add(piece.chunk, _moved(piece, None if u is None else piece.rows.pushed(u), change[2]))
     return out.whole()
 
 
-@_own_precision
-def pulled(x: Operands, rule: Rule, g: Tensor, wanted: Wanted) -> Inputs:
+@own_precision
+def pulled(x: Operands, rule: Rule, g: Tensor, wanted: Sequence[bool]) -> Parts:
     """The gradient of ``<g, O>``: ``s E K``, ``s E^T Q``, ``(M o A)^T g`` and E, with ``E = J^T W``."""
     expect_no_capped_bias(rule, wanted[3])
     found = Gathered(x, wanted)
@@ -77,39 +60,52 @@ def pulled(x: Operands, rule: Rule, g: Tensor, wanted: Wanted) -> Inputs:
     return found.whole()
 
 
-@_own_precision
+@own_precision
 def bent(
-    x: Operands, rule: Rule, g: Tensor, change: Inputs, wanted: Wanted, pushing: bool
-) -> tuple[Tensor | None, ...]:
-    """How the gradient of ``<g, O>`` changes with the inputs, and behind it, with `pushing`, how O does.
+    x: Operands,
+    rule: Rule,
+    g: Tensor,
+    change: Parts,
+    wanted: Sequence[bool],
+    pushing: bool,
+    of_g: Tensor | None = None,
+) -> Parts:
+    """How the gradient of ``<g, O>`` changes with the inputs and with g, and behind it, with `pushing`, how O does.
 
-    With ``E' = J^T (M o g dv^T) + D(W) U``: ``s (E' K + E dk)``, ``s (E'^T Q + E^T dq)``, ``(M o J U)^T g`` and E'.
+    With ``E' = J^T (M o (g dv^T + dg V^T)) + D(W) U``: ``s (E' K + E dk)``, ``s (E'^T Q + E^T dq)``,
+    ``(M o J U)^T g + (M o A)^T dg`` and E'.
     """
-    dq, dk, dv, db = change
+    dq, dk, dv, _ = change
     expect_no_capped_bias(rule, wanted[3])
-    found, out, score_change = Gathered(x, wanted), QueryRows(x), ScoreChange(x, rule, dq, dk, db)
+    found, out, score_change = Gathered(x, wanted), QueryRows(x), _score_change(x, rule, change)
     for piece in pieces(x, rule):
         chunk = piece.chunk
-        above = chunk.of_queries(g)
-        moved, e, turned = _turned(piece, above, score_change.at(chunk), dv, found.needs_scores)
+        above, more = chunk.of_queries(g), None if of_g is None else chunk.of_queries(of_g)
+        moved, e, turned = _turned(piece, above, more, score_change.at(chunk), dv, found.needs_scores)
         if pushing:
             out.add(chunk, _moved(piece, moved, dv))
         if wanted[2]:
-            found.values.add(chunk, piece.dropped(moved).mT @ above)
+            values = piece.dropped(moved).mT @ above
+            if more is not None:
+                values = torch.baddbmm(values, piece.dropped(piece.rows.weights).mT, more)
+            found.values.add(chunk, values)
         if turned is not None:
             _gather_turned(found, piece, turned, e, dq, dk)
     return (*found.whole(), out.whole() if pushing else None)
 
 
 def _turned(
-    piece: Piece, above: Tensor, u: Tensor | None, dv: Tensor | None, scores: bool
+    piece: Piece, above: Tensor, more: Tensor | None, u: Tensor | None, dv: Tensor | None, scores: bool
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """``J U``, E and E', the last two only where gradients with respect to scores are asked for."""
     rows = piece.rows
     if not scores:
         return torch.zeros_like(rows.weights) if u is None else rows.pushed(u), None, None
     w = piece.dropped(above @ piece.v.mT)
-    dw = None if dv is None else piece.dropped(above @ piece.chunk.of_keys(dv).mT)
+    dw = None if dv is None else above @ piece.chunk.of_keys(dv).mT
+    if more is not None:
+        dw = more @ piece.v.mT if dw is None else torch.baddbmm(dw, more, piece.v.mT)
+    dw = None if dw is None else piece.dropped(dw)
     if u is not None:
         return rows.turned(w, dw, u)
     none = torch.zeros_like(rows.weights)
@@ -134,11 +130,11 @@ def _gather_turned(
         found.keys.add(chunk, piece.scale * keys)
 
 
-@_own_precision
-def pushed_twice(x: Operands, rule: Rule, first: Inputs, second: Inputs) -> Tensor:
+@own_precision
+def pushed_twice(x: Operands, rule: Rule, first: Parts, second: Parts) -> Tensor:
     """The second derivative of the value along two changes of its inputs."""
     out = QueryRows(x)
-    changes = [ScoreChange(x, rule, *change[:2], change[3]) for change in (first, second)]
+    changes = [_score_change(x, rule, change) for change in (first, second)]
     for piece in pieces(x, rule):
         chunk, rows = piece.chunk, piece.rows
         u, t = (change.at(chunk) for change in changes)

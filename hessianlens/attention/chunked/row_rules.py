@@ -8,15 +8,8 @@ import torch
 from torch import Tensor
 
 from hessianlens.attention.activations import Activation, Elementwise
+from hessianlens.derivatives.closed_form import times
 from hessianlens.errors import InputError
-
-
-def times(own: Tensor, other: Tensor) -> Tensor:
-    """``own o other``, written over `own` where that is possible: inside vmap it may be smaller than the result."""
-    try:
-        return own.mul_(other)
-    except RuntimeError:
-        return own * other
 
 
 class Rows(ABC):

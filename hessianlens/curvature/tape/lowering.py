@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hessianlens.curvature.tape.closed import Closed
 from hessianlens.curvature.tape.elementwise import Elementwise, derivatives
 from hessianlens.curvature.tape.folding import folded
 from hessianlens.curvature.tape.local import Local
@@ -17,6 +18,7 @@ from hessianlens.curvature.tape.recording import Call, Recording, Ref
 from hessianlens.curvature.tape.rows import LogSoftmax, Softmax, Standardised
 from hessianlens.curvature.tape.spelled_out import with_softmax
 from hessianlens.curvature.tape.step import Step
+from hessianlens.derivatives.one_operation import form_of
 
 
 def lowered(recording: Recording) -> list[Step]:
@@ -259,6 +261,17 @@ def _layer_norm(at: _Lowering, call: Call) -> list[Step] | None:
     return steps
 
 
+def _closed(at: _Lowering, call: Call) -> list[Step] | None:
+    if call.func.namespace != "hessianlens":
+        return None
+    *tensors, number = call.args
+    form = form_of(number)
+    places = [k for k, tensor in enumerate(tensors) if isinstance(tensor, Ref)]
+    if max(places) >= form.inputs:
+        return None
+    return [Closed(call.refs, _output(call), form, [at.value(tensor) for tensor in tensors], places)]
+
+
 MATRIX_PRODUCTS = frozenset({"mm", "bmm", "addmm", "baddbmm"})
 """Names of the calls that multiply matrices; which of them are made depends on shapes."""
 
@@ -275,4 +288,6 @@ _KNOWN: dict[str, Known] = {
     "_safe_softmax": _softmax,
     "_log_softmax": _softmax,
     "native_layer_norm": _layer_norm,
+    "attention": _closed,
+    "linear_cross_entropy": _closed,
 }

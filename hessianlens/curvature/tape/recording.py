@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from hessianlens.attention.chunked import as_one_operation
+from hessianlens.derivatives.one_operation import as_one_operation
 
 
 class Unrecordable(Exception):

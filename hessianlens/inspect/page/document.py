@@ -5,6 +5,7 @@ from __future__ import annotations
 from hessianlens.inspect.closer.look import Closer
 from hessianlens.inspect.measured import Measured
 from hessianlens.inspect.page import sections
+from hessianlens.inspect.page.change import Before, changed, rates
 from hessianlens.inspect.page.subject import Subject
 from hessianlens.showing import Code, Document, Section, Table
 from hessianlens.showing.document import Part
@@ -14,22 +15,28 @@ _WIDE = 0.5
 """Relative half-width of an interval that a reader is warned of."""
 
 
-def model_page(subject: Subject, measured: Measured, closer: Closer) -> Document:
-    """Everything that is known, what matters first."""
+def model_page(subject: Subject, measured: Measured, closer: Closer, before: Before | None = None) -> Document:
+    """Everything that is known, what matters first; what has changed, if there is something to compare with."""
     table = closer.table
     parts = [
         _what(subject, measured),
+        *([] if before is None else [changed(before, measured, subject.model, subject.loss)]),
         sections.norms(table),
         sections.against(closer),
         sections.spectra(closer),
         *sections.pairs(closer),
         *sections.differences(closer),
+        *rates(measured, before),
         *sections.attention(closer.attention, table),
         _limits(subject, measured, closer),
         Section("How to repeat it", [Code(subject.repeat)]),
     ]
     lead = f"{subject.model}, measured on {subject.data}."
-    return Document("Curvature of a model", lead, _short(subject, closer), parts)
+    if before is None:
+        return Document("Curvature of a model", lead, _short(subject, closer), parts)
+    summary = before.measured.compare(measured).summary
+    short = [("What has changed", summary), *_short(subject, closer)]
+    return Document("Curvature of a model, before and after", lead, short, parts)
 
 
 def _short(subject: Subject, closer: Closer) -> list[tuple[str, str]]:

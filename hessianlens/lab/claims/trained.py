@@ -13,9 +13,10 @@ from typing import Any
 from hessianlens.errors import InputError
 from hessianlens.lab.claims.check import Check, at_least
 from hessianlens.lab.claims.finding import Finding
+from hessianlens.lab.results import Chart
 
 RECORD = Path(__file__).parent / "topics" / "training.json"
-"""Results of studies by name, written by ``hessianlens study NAME --record``."""
+"""Results of studies by name, written by ``hessianlens study NAME --record``: intervals, sentences, a chart each."""
 
 PRACTICE = 512
 """Width of the smallest model in use that the documents have in mind: the first Transformer's."""
@@ -93,19 +94,38 @@ class Effect:
         return Check(told, self.shown, " ".join(filter(None, ends)), self.state is True)
 
 
+_FIELDS = ("mean", "low", "high", "seeds", "detectable")
+
+
 class Recorded:
-    """What is recorded of one study."""
+    """What is recorded of one study.
+
+    >>> scaling = Recorded("study_scaling")
+    >>> scaling.sentences[0].startswith("On a character language model"), scaling.chart.x_label
+    (True, 'steps')
+    """
 
     def __init__(self, study: str, path: Path = RECORD) -> None:
         self.study = study
         self._found: Mapping[str, Any] = read_record(path).get(study, {})
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """What was found, the most important first; none if the study is not recorded."""
+        return tuple(self._found.get("sentences", ()))
+
+    @property
+    def chart(self) -> Chart | None:
+        """What the study asks about, in numbers."""
+        kept = self._found.get("chart")
+        return Chart.of(kept) if kept else None
 
     def effect(self, name: str, what: str, least: float = -math.inf, most: float = math.inf) -> Effect:
         """An interval by its name, with what a claim says of it."""
         found = self._found.get("intervals", {}).get(name)
         if found is None:
             return Effect(what, None, math.nan, math.nan, 0, math.nan, least, most)
-        return Effect(what, **found, least=least, most=most)
+        return Effect(what, **{field: found[field] for field in _FIELDS}, least=least, most=most)
 
     def mean(self, name: str) -> float:
         """The mean alone; not a number if it is not recorded."""
@@ -113,15 +133,16 @@ class Recorded:
 
     def told(self, name: str, factor: float = 1.0) -> str:
         """The mean for a sentence."""
-        value = factor * self.mean(name)
-        return "(not measured)" if math.isnan(value) else f"{value:.3g}"
+        return told_number(factor * self.mean(name))
 
-    def relative_loss(self, task: str, arm: str, what: str, least: float, most: float = math.inf) -> Effect:
-        """Loss over that of softmax minus 1; infinite if all runs, or all but one, diverged."""
-        found = self.effect(f"{task}: relative loss, {arm} over softmax", what, least, most)
+    def relative(
+        self, quantity: str, task: str, arm: str, what: str, least: float = -math.inf, most: float = math.inf
+    ) -> Effect:
+        """Loss or accuracy over that of softmax, minus 1; as bad as can be if all runs, or all but one, diverged."""
+        found = self.effect(f"{task}: relative {quantity}, {arm} over softmax", what, least, most)
         lost, seeds = self._found.get("diverged", {}).get(f"{task}: {arm}", 0), self._seeds
         if found.mean is None and lost and lost >= seeds - 1:
-            worst = math.inf
+            worst = math.inf if quantity == "loss" else -1.0
             return Effect(f"{what} ({lost} of {seeds} runs diverged)", worst, worst, worst, seeds, 0.0, least, most)
         return found
 
@@ -140,8 +161,19 @@ class Recorded:
         if not self._found:
             return f"nothing yet: {self.study} is not recorded"
         config = self._found["config"]
-        blocks = "1 block" if config["layers"] == 1 else f"{config['layers']} blocks"
-        return f"{blocks} of width {config['d_model']}, {config['steps']} steps, preset {self._found['preset']}"
+        layers = config.get("layers", 1)
+        blocks = "1 block" if layers == 1 else f"{layers} blocks"
+        taken = f"{config['steps']} steps" if "steps" in config else "before training"
+        return f"{blocks} of width {config['d_model']}, {taken}, preset {self._found['preset']}"
+
+
+def told_number(value: float) -> str:
+    """Three digits, or that it was not measured.
+
+    >>> told_number(2.0), told_number(math.nan)
+    ('2', '(not measured)')
+    """
+    return "(not measured)" if math.isnan(value) else f"{value:.3g}"
 
 
 def decided(

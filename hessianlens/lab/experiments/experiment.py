@@ -52,6 +52,10 @@ class Experiment(Generic[Config]):
         replaced: Config = dataclasses.replace(config, **(overrides or {}))
         return replaced
 
+    def statement(self, config: Config) -> list[str]:
+        """What is said before the first run; nothing of an experiment that reproduces one."""
+        return []
+
     def finish(self, parameters: Parameters) -> FinishedCell:
         """Measure one cell on one thread, whatever the surrounding process uses."""
         import torch

@@ -57,14 +57,14 @@ def block_map(
 
 
 def mark_zero_blocks(axes: Axes, logs: np.ndarray, sizes: Sequence[int]) -> None:
-    """Write "exactly 0" into every block without a non-zero entry."""
+    """Write "exactly zero" into every block without a non-zero entry."""
     ends = np.cumsum(sizes)
     centres = ends - np.array(sizes) / 2 - 0.5
     blocks = [slice(int(end) - size, int(end)) for end, size in zip(ends, sizes, strict=True)]
     for y, rows in zip(centres, blocks, strict=True):
         for x, columns in zip(centres, blocks, strict=True):
             if not np.isfinite(logs[rows, columns]).any():
-                axes.text(x, y, "exactly 0", color=MUTED, ha="center", va="center")
+                axes.text(x, y, "exactly zero", color=MUTED, ha="center", va="center")
 
 
 def log_colour_bar(figure: Figure, axes: Axes, image: AxesImage, label: str) -> None:

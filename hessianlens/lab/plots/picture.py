@@ -25,6 +25,7 @@ class Picture:
         caption: What lines, colours and axes mean.
         reading: What it shares with other pictures on how to read it; a page says that once.
         frame: What is special about it among pictures that a page shows one at a time; empty if it stands by itself.
+        folded: What a page says in its place until it is asked for; empty if it is shown at once.
     """
 
     name: str
@@ -32,6 +33,7 @@ class Picture:
     caption: str
     reading: str = ""
     frame: str = ""
+    folded: str = ""
 
 
 _DPI = 200

@@ -11,7 +11,6 @@ pixels), and the drawing is as wide as a phone's column, so that nothing has to 
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -35,6 +34,10 @@ LEAST_POINTS = 9.0
 
 _LEAST_HEIGHT = 0.8
 """A narrower panel becomes lower too, but not below this share of its height."""
+_LEAST_SQUARE = 0.64
+"""A map keeps its shape, and needs less height as it becomes narrower."""
+_ROUNDS = 3
+"""Layouts until a map, which keeps its shape, and the texts around it have found their places."""
 _MARGIN = 4.0
 """Points that stay free at an edge."""
 
@@ -45,7 +48,7 @@ def panel_svgs(figure: Figure, name: str, description: str) -> list[str]:
     """Every panel of a figure as an inline SVG element of its own: 346 CSS pixels wide, no text below 12.
 
     Args:
-        figure: With one panel or several; it stays as it is.
+        figure: With one panel or several; it is used up.
         name: Unique on the page; the panels' ids begin with it and a number.
         description: Read out in place of a drawing, with the panel's title behind it; HTML is escaped already.
 
@@ -66,10 +69,10 @@ def panel_svgs(figure: Figure, name: str, description: str) -> list[str]:
 
 
 def each_panel(figure: Figure, render: Callable[[Figure], Drawn], width: float = NARROW) -> list[Drawn]:
-    """What `render` makes of every panel alone, in the order of reading; the figure itself stays as it is.
+    """What `render` makes of every panel alone, in the order of reading; the figure is taken apart for it.
 
     Args:
-        figure: With one panel or several.
+        figure: With one panel or several. It is used up: a copy would take as long as drawing.
         render: Called once a panel, with a figure that shows this panel alone until `render` returns.
         width: Of a panel, in inches.
 
@@ -81,34 +84,35 @@ def each_panel(figure: Figure, render: Callable[[Figure], Drawn], width: float =
     [['norm'], ['norm']]
     """
     with styled():
-        figure.draw_without_rendering()
-        # One copy for all panels: copying takes as long as drawing.
-        whole = copy.deepcopy(figure)
-        groups = [[whole.axes[n] for n in group] for group in _groups(figure)]
+        groups = _groups(figure)
         sizes = [[_size(axes) for axes in group] for group in groups]
         _lend_labels(groups)
-        legends = [_entries(whole.legends, group) for group in groups]
-        whole.legends.clear()
+        legends = [_entries(figure.legends, group) for group in groups]
+        figure.legends.clear()
         drawn = []
         for group, size, entries in zip(groups, sizes, legends, strict=True):
-            _show(whole, group)
-            heights = [high * min(1.0, max(width / wide, _LEAST_HEIGHT)) for wide, high in size]
-            whole.set_size_inches(width, sum(heights))
-            grid = whole.add_gridspec(len(group), 1, height_ratios=heights)
+            shown = _show(figure, group)
+            least = [_LEAST_HEIGHT if axes.get_aspect() == "auto" else _LEAST_SQUARE for axes in group]
+            heights = [
+                high * min(1.0, max(width / wide, share)) for (wide, high), share in zip(size, least, strict=True)
+            ]
+            figure.set_size_inches(width, sum(heights))
+            grid = figure.add_gridspec(len(group), 1, height_ratios=heights)
             for number, axes in enumerate(group):
                 axes.set_subplotspec(grid[number])
-            _fit(whole, group)
+            _fit(figure, group, shown)
             if entries.labels:
-                _legend_below(whole, entries)
-            drawn.append(render(whole))
-            whole.legends.clear()
+                _legend_below(figure, entries)
+            for _ in range(_ROUNDS if any(axes.get_aspect() != "auto" for axes in group) else 0):
+                _lay_out(figure)
+            drawn.append(render(figure))
+            figure.legends.clear()
         return drawn
 
 
-def _groups(figure: Figure) -> list[list[int]]:
-    """The axes of every panel, as places in `figure.axes`."""
-    place = {axes: n for n, axes in enumerate(figure.axes)}
-    groups: dict[int, list[int]] = {}
+def _groups(figure: Figure) -> list[list[Axes]]:
+    """The axes of every panel."""
+    groups: dict[Axes, list[Axes]] = {}
     for axes in figure.axes:
         spec = axes.get_subplotspec()
         if spec is None or not (axes.axison or axes.texts):
@@ -116,9 +120,9 @@ def _groups(figure: Figure) -> list[list[int]]:
         above = [
             first
             for first in groups
-            if _columns(figure.axes[first]) == _columns(axes) and not axes.get_title("left") and not axes.get_title()
+            if _columns(first) == _columns(axes) and not axes.get_title("left") and not axes.get_title()
         ]
-        groups.setdefault(above[-1] if above else place[axes], []).append(place[axes])
+        groups.setdefault(above[-1] if above else axes, []).append(axes)
     return list(groups.values())
 
 
@@ -192,12 +196,13 @@ def _entries(shared: Sequence[Legend], group: Sequence[Axes]) -> _Entries:
     return _Entries(handles, labels, next(filter(None, titles), ""))
 
 
-def _show(whole: Figure, group: Sequence[Axes]) -> None:
-    """These axes and their colour bars, and no others."""
+def _show(whole: Figure, group: Sequence[Axes]) -> list[Axes]:
+    """These axes and their colour bars, which are returned, and no others."""
     bars = [bar for axes in group for bar in _colour_bars(axes)]
     for axes in whole.axes:
         axes.set_visible(axes in group or axes in bars)
         axes.set_in_layout(axes.get_visible())
+    return [*group, *bars]
 
 
 def _colour_bars(axes: Axes) -> Iterator[Axes]:
@@ -206,24 +211,33 @@ def _colour_bars(axes: Axes) -> Iterator[Axes]:
             yield shown.colorbar.ax
 
 
-def _fit(whole: Figure, group: Sequence[Axes]) -> None:
+def _fit(whole: Figure, group: Sequence[Axes], shown: Sequence[Axes]) -> None:
     """No text too small, no line longer than there is room for it."""
-    for text in whole.findobj(Text):
+    for text in (text for axes in shown for text in axes.findobj(Text)):
         text.set_fontsize(max(text.get_fontsize(), LEAST_POINTS))
-    for axes in group:
+    for axes in shown:
         for ticks in (axes.xaxis, axes.yaxis):
             ticks.set_tick_params(labelsize=max(LEAST_POINTS, ticks.get_tick_params().get("labelsize", LEAST_POINTS)))
-    whole.draw_without_rendering()
+    _lay_out(whole)
     margin = _MARGIN * whole.dpi / 72
-    for axes in group:
+    for axes in shown:
         place = axes.get_window_extent()
-        beside = 2 * min(place.x0 + place.x1, 2 * whole.bbox.width - place.x0 - place.x1) / 2
+        beside = min(place.x0 + place.x1, 2 * whole.bbox.width - place.x0 - place.x1)
         _break_lines(axes.xaxis.label, beside - margin)
-        _break_lines(axes.yaxis.label, place.height * 1.15, upright=True)
+        if axes not in group:
+            continue
+        above = min(place.y0 + place.y1, 2 * whole.bbox.height - place.y0 - place.y1)
+        _break_lines(axes.yaxis.label, min(above - margin, 1.15 * place.height), upright=True)
         titles = {axes.get_title(where) for where in ("left", "center")} - {""}
         for title in (text for text in axes.get_children() if isinstance(text, Text) and text.get_text() in titles):
             _break_lines(title, whole.bbox.width - place.x0 - margin)
-    whole.draw_without_rendering()
+
+
+def _lay_out(whole: Figure) -> None:
+    """Every axes in its place; drawing does that, too, and costs several times as much."""
+    engine = whole.get_layout_engine()
+    if engine is not None:
+        engine.execute(whole)
 
 
 def _break_lines(text: Text, room: float, upright: bool = False) -> None:
@@ -261,13 +275,12 @@ def _legend_below(whole: Figure, entries: _Entries) -> None:
             columnspacing=1.2,
             alignment="left",
         )
-        whole.draw_without_rendering()
-        if legend.get_window_extent().width <= room or columns == 1:
+        wide = legend.get_window_extent().width
+        if wide <= room or columns == 1:
             break
         legend.remove()
-    indent = legend.get_window_extent().width - max(text.get_window_extent().width for text in legend.get_texts())
+    indent = wide - max(text.get_window_extent().width for text in legend.get_texts())
     for text in legend.get_texts():
         _break_lines(text, room - indent)
-    whole.draw_without_rendering()
     width, height = whole.get_size_inches()
     whole.set_size_inches(width, height + legend.get_window_extent().height / whole.dpi)

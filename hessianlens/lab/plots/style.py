@@ -11,6 +11,7 @@ from typing import Any
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
@@ -124,10 +125,7 @@ def to_svg(figure: Figure, name: str, description: str) -> str:
         name: Unique on the page; ids inside the drawing are derived from it.
         description: Read out in place of the drawing.
     """
-    buffer = io.StringIO()
-    with mpl.rc_context(_RC):
-        figure.savefig(buffer, format="svg", transparent=True, dpi=_DPI, metadata={"Date": None})
-    svg = buffer.getvalue()
+    svg = _drawn(figure)
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>\s*", "", svg, flags=re.S)
     svg = re.sub(r'\sxmlns(:\w+)?="[^"]*"', "", svg)
@@ -142,3 +140,25 @@ def to_svg(figure: Figure, name: str, description: str) -> str:
     width = round(float(size.group(1)) * 4 / 3)
     head = f'<svg role="img" aria-label="{description}" style="max-width:{width}px" '
     return head + re.sub(r'\s(width|height)="[\d.]+pt"', "", svg[len("<svg ") :], count=2)
+
+
+def _drawn(figure: Figure) -> str:
+    """The SVG document, transparent; drawn once, where `Figure.savefig` draws twice."""
+    buffer, before = io.StringIO(), (figure.canvas, figure.dpi)
+    with styled(), _transparent(figure):
+        figure.dpi = _DPI
+        FigureCanvasSVG(figure).print_svg(buffer, metadata={"Date": None})
+    figure.canvas, figure.dpi = before
+    return buffer.getvalue()
+
+
+@contextmanager
+def _transparent(figure: Figure) -> Iterator[None]:
+    """Nothing behind the drawing and its axes."""
+    patches = [figure.patch, *(axes.patch for axes in figure.axes)]
+    before = [(patch.get_facecolor(), patch.get_edgecolor()) for patch in patches]
+    for patch in patches:
+        patch.set(facecolor="none", edgecolor="none")
+    yield
+    for patch, (face, edge) in zip(patches, before, strict=True):
+        patch.set(facecolor=face, edgecolor=edge)

@@ -18,7 +18,8 @@ from hessianlens.lab.plots.claim import claim_figure
 from hessianlens.lab.plots.single_panels import panel_svgs
 from hessianlens.lab.report.foreword import SURPRISES
 from hessianlens.lab.report.related import Relation, relations
-from hessianlens.lab.report.story import chapter_of_claim
+from hessianlens.lab.report.source_code import code_address
+from hessianlens.lab.report.story import CHAPTERS, chapter_of_claim
 
 _STYLES = {Verdict.HOLDS: "holds", Verdict.HOLDS_IF: "partly", Verdict.FAILS: "fails"}
 
@@ -59,7 +60,7 @@ class LedgerChapter:
     total: int
     summary: str
     verdicts: tuple[tuple[str, str, int], ...]
-    topics: tuple[tuple[str, int], ...]
+    topics: tuple[tuple[str, str, int], ...]
     counts: tuple[CountRow, ...]
     surprises: tuple[dict[str, Any], ...]
     groups: tuple[Group, ...]
@@ -80,7 +81,7 @@ def ledger_chapter(ledger: Ledger) -> LedgerChapter:
         total=len(ledger),
         summary=ledger_summary(ledger),
         verdicts=tuple((name, styles[name], of[name]) for name in names if of[name]),
-        topics=tuple(sorted(Counter(entry.claim.topic for entry in ledger).items())),
+        topics=_topics(ledger),
         counts=tuple(_count_rows(ledger)),
         surprises=tuple(shown[id] for id in SURPRISES if id in shown),
         groups=tuple(group for group in groups if group.entries),
@@ -95,13 +96,12 @@ def tiles(entries: Sequence[Entry]) -> tuple[Tile, ...]:
 def ledger_summary(ledger: Ledger) -> str:
     """The counts in one sentence."""
     of = Counter(entry.verdict for entry in ledger)
-    found = Counter(entry.verdict for entry in computed(ledger))
-    read = of[Verdict.FAILS] - found[Verdict.FAILS]
+    read = of[Verdict.FAILS] - sum(entry.verdict is Verdict.FAILS for entry in computed(ledger))
     return (
-        f"Of {len(ledger)} claims {found.total()} were computed: {found[Verdict.HOLDS]} hold as written, "
-        f"{found[Verdict.HOLDS_IF]} hold under a condition and {found[Verdict.FAILS]} fail; "
-        + (f"{read} {'fails' if read == 1 else 'fail'} by reading alone, " if read else "")
-        + f"{of[Verdict.NEEDS_TRAINING]} need training runs, "
+        f"Of {len(ledger)} claims {of[Verdict.HOLDS]} hold as written, {of[Verdict.HOLDS_IF]} hold under a condition "
+        f"and {of[Verdict.FAILS]} fail"
+        + (f" ({read} of them by reading alone, the others by computation)" if read else "")
+        + f"; {of[Verdict.NEEDS_TRAINING]} need training runs, "
         f"{of[Verdict.NOT_CHECKABLE]} cannot be checked by computation."
     )
 
@@ -114,6 +114,12 @@ def verdict_of(entry: Entry) -> str:
 def style_of(entry: Entry) -> str:
     """The colour of a verdict."""
     return _STYLES.get(entry.verdict, "open") if entry.verdict else "fails"
+
+
+def _topics(ledger: Ledger) -> tuple[tuple[str, str, int], ...]:
+    """The chapters that claims belong to: address, title and how many."""
+    of = Counter(chapter_of_claim(entry.claim).slug for entry in ledger)
+    return tuple((chapter.slug, chapter.title, of[chapter.slug]) for chapter in CHAPTERS if of[chapter.slug])
 
 
 def _count_rows(ledger: Ledger) -> list[CountRow]:
@@ -140,6 +146,8 @@ def _shown(entry: Entry, related: Sequence[Relation]) -> dict[str, Any]:
         "style": style_of(entry),
         "surprise": surprise(entry),
         "folded": _folded(entry),
+        "whole": _whole(entry),
+        "code": code_address(entry.location),
         "story": chapter,
         "related": related,
         "svgs": [Markup(svg) for svg in svgs],
@@ -151,3 +159,9 @@ def _folded(entry: Entry) -> str:
     if entry.verdict is Verdict.HOLDS_IF and entry.finding:
         return f"If {entry.finding.condition.rstrip('.')}."
     return entry.error or entry.gist
+
+
+def _whole(entry: Entry) -> str:
+    """What a list of surprises says: the condition and all of the correction."""
+    condition = _folded(entry) if entry.verdict is Verdict.HOLDS_IF else ""
+    return " ".join(filter(None, (condition, entry.error or entry.correction or entry.reason)))

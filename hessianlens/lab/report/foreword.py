@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hessianlens.lab.claims.finding import Verdict
 from hessianlens.lab.claims.ledger import Ledger
-from hessianlens.lab.claims.summary import computed
+from hessianlens.lab.report.exponents import ExponentRow, by_counting, by_the_paper, why_they_differ
 from hessianlens.lab.report.story import Answer, Chapter
 from hessianlens.lab.wording import count
 
@@ -17,53 +19,72 @@ SURPRISES = ("A10", "A13", "B20", "B9", "A24", "P29", "A30", "C10")
 
 @dataclass(frozen=True)
 class Opening:
-    """A word and a sentence each: what held, what ended where, what is new."""
+    """What held, what ended where, what is new; and why the numbers that held are two."""
 
     held: str
+    why: str
     ended: str
     new: str
 
 
 def opening(
-    answers: Sequence[tuple[Chapter, Answer | None]], ledger: Ledger | None, exponents: tuple[int, int]
+    answers: Sequence[tuple[Chapter, Answer | None]], ledger: Ledger | None, exponents: Sequence[ExponentRow]
 ) -> Opening:
     """Three sentences; one for which the run has nothing is empty.
 
     Args:
         answers: Of every chapter.
         ledger: The tested claims.
-        exponents: How many agree with the prediction, of how many that decide.
+        exponents: Every exponent that something was predicted for.
     """
-    new = next((answer.sentence for chapter, answer in answers if chapter.slug == "softmax" and answer), "")
-    return Opening(_held(ledger, exponents), _ended(answers, ledger), new)
+    new = next((_answered(*found) for found in answers if found[0].slug == "softmax"), "")
+    return Opening(_held(ledger, exponents), why_they_differ(exponents), _ended(answers, ledger), new)
 
 
-def _held(ledger: Ledger | None, exponents: tuple[int, int]) -> str:
+def _held(ledger: Ledger | None, exponents: Sequence[ExponentRow]) -> str:
     told = []
-    if exponents[1]:
-        told.append(f"{exponents[0]} of {exponents[1]} predicted powers of growth were found as predicted")
+    ours, theirs = by_counting(exponents), by_the_paper(exponents)
+    if ours.decided:
+        told.append(
+            "Multiply the data by a small number and every block shrinks as a power of it. Of these powers "
+            f"{ours.agree} of {ours.decided} that counting factors predicts were found"
+        )
+    if theirs.decided:
+        told.append(f"{theirs.agree} of {theirs.decided} that the paper draws or states" + ("" if told else " agree"))
+    claims = ""
     if ledger:
-        found = computed(ledger)
-        holding = sum(entry.verdict is Verdict.HOLDS for entry in found)
-        told.append(f"{holding} of {len(found)} claims that were computed hold as written")
-    return f"{_capital(', and '.join(told))}." if told else ""
+        holding = sum(entry.verdict is Verdict.HOLDS for entry in ledger)
+        claims = f"{holding} of {len(ledger)} claims hold as written."
+    growth = f"{', and '.join(told)}." if told else ""
+    return " ".join(filter(None, (growth, claims)))
 
 
 def _ended(answers: Sequence[tuple[Chapter, Answer | None]], ledger: Ledger | None) -> str:
-    limited = [
-        f"{chapter.title.lower()}: {answer.verdict}" for chapter, answer in answers if answer and answer.kind == "if"
-    ]
+    limited, undecided = (
+        [f"{chapter.title.lower()} ({_brief(answer)})" for chapter, answer in answers if answer and answer.kind == kind]
+        for kind in ("if", "open")
+    )
     told = []
     if ledger:
-        conditional, failing = (
-            sum(entry.verdict is verdict for entry in computed(ledger)) for verdict in (Verdict.HOLDS_IF, Verdict.FAILS)
-        )
+        of = Counter(entry.verdict for entry in ledger)
+        conditional, failing = of[Verdict.HOLDS_IF], of[Verdict.FAILS]
         verbs = ("holds" if conditional == 1 else "hold", "fails" if failing == 1 else "fail")
-        told.append(f"{count(conditional, 'claim')} {verbs[0]} only under a condition and {failing} {verbs[1]}")
+        told.append(f"{count(conditional, 'claim')} {verbs[0]} only under a condition and {failing} {verbs[1]}.")
     if limited:
-        told.append(f"among the questions below, {'; '.join(limited)}")
-    return f"{_capital('; '.join(told))}." if told else ""
+        begins = "comes" if len(limited) == 1 else "come"
+        told.append(f"{count(len(limited), 'answer')} below {begins} with a condition: {'; '.join(limited)}.")
+    if undecided:
+        told.append(f"Left open: {'; '.join(undecided)}.")
+    return " ".join(told)
 
 
-def _capital(words: str) -> str:
-    return words[:1].upper() + words[1:]
+def _answered(chapter: Chapter, answer: Answer | None) -> str:
+    """A question with its answer."""
+    if answer is None:
+        return ""
+    return f"{chapter.question} {answer.verdict[:1].upper()}{answer.verdict[1:]}. {answer.sentence}"
+
+
+def _brief(answer: Answer) -> str:
+    """A verdict without what it explains in brackets."""
+    return re.sub(r" \([^)]*\)", "", answer.verdict)

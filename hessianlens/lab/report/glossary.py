@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from markupsafe import Markup, escape
 
 from hessianlens.lab.pages.typesetting import typeset
+from hessianlens.lab.report.exponents import RULE
 
 
 @dataclass(frozen=True)
@@ -35,18 +36,22 @@ GLOSSARY: tuple[Word, ...] = (
          "if the loss does not."),
     Word("functional", "Functional part", r"(?<!T-)[Ff]unctional(?: part)?", "The Hessian minus its outer part: the "
          "network's own second derivative, weighted by what is still wrong with its output. It can bend both ways."),
-    Word("t-functional", "T-functional and T-outer part", r"T-(?:functional|outer(?:-product)?)(?: part)?", "The "
-         "query-key part of the Hessian split by another rule: the T-functional part is there only because two "
-         "matrices, queries and keys, are multiplied to scores; the T-outer part is what a single matrix would have, "
-         "too."),
+    Word("t-functional", "T-functional and T-outer part", r"T-(?:functional|outer(?:-product)?)(?: part)?", "T is the "
+         "matrix of attention scores. The query-key part of the Hessian split there, at T, instead of at the output: "
+         "the T-functional part is there only because two matrices, queries and keys, are multiplied to scores; the "
+         "T-outer part is what a single matrix would have, too."),
     Word("sigma", "σ, the embedding scale", r"σ|sigma", "The number all embeddings are multiplied by. At "
-         "initialisation it is about 0.2 in the networks shown; a dotted line marks σ = 1."),
+         "initialisation it is about 0.2 in the networks shown; a thin upright line marks σ = 1."),
     Word("power", "Power, exponent", r"exponents?|powers? of", "A norm that goes as σ to the power 5 is multiplied by "
          "32 when σ doubles. The exponent is the slope on logarithmic axes."),
     Word("moment", "Moment", r"moments?", "Of an attention row: the mean of the tokens under its weights (first), "
          "their covariance (second), their skewness (third)."),
     Word("activation", "Activation, a(0)", r"activations?|a\(0\)", "The function that turns scores into attention "
-         "weights; softmax is the usual one. a(0) is its value at a score of zero."),
+         "weights; softmax is the usual one. a(0) is its value at a score of zero. “linear” takes the scores as they "
+         "are; “relu / sum” and “linear / sum” divide relu(t), or the scores t themselves, by the sum of their row, "
+         "and have no value where all scores are zero; “sigmoid(t − log L)” subtracts the logarithm of the length L."),
+    Word("agrees", "Agrees, differs, open", r"agrees?|cannot be decided", f"{RULE} Other figures state their own "
+         "tolerance."),
     Word("one-hot", "Uniform and one-hot attention", r"one-hot|[Uu]niform attention", "Uniform: every token gets the "
          "same weight. One-hot: one token gets all of it."),
     Word("temperature", "Temperature", r"temperatures?", "A number the scores are divided by: high temperatures make "
@@ -57,7 +62,7 @@ GLOSSARY: tuple[Word, ...] = (
          "indefinite; one without negative ones is positive semi-definite."),
     Word("rank", "Rank and rank bound", r"rank(?: bound)?|ranks|bound of Lemma D\.2", "The number of directions that "
          "are not flat. The rank bound is the most that a formula allows, whatever the data."),
-    Word("residual", "Residual", r"[Rr]esiduals?", "Output minus target: what is still wrong."),
+    Word("residual", "Residual, F − Y", r"[Rr]esiduals?|F - Y", "Output F minus target Y: what is still wrong."),
     Word("layer-norm", "Layer norm, Pre-LN", r"[Ll]ayer norms?|Pre-LN", "Rescales every token to the same length; "
          "Pre-LN puts it in front of each layer."),
     Word("skip", "Skip connection", r"skip connections?|skips", "Passes the input of a layer on beside the layer and "

@@ -5,8 +5,8 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from markupsafe import Markup
@@ -15,18 +15,19 @@ from hessianlens.lab.claims.ledger import Ledger
 from hessianlens.lab.growth.findings.reference import Reference
 from hessianlens.lab.pages.template import render_template
 from hessianlens.lab.report.claims import Tile, ledger_chapter, style_of, tiles
-from hessianlens.lab.report.exponents import RULE, ExponentRow, exponent_rows, summary
+from hessianlens.lab.report.documents import LIST, PAPER
+from hessianlens.lab.report.elsewhere import notes
+from hessianlens.lab.report.exponents import COLUMNS, exponent_rows, summary
 from hessianlens.lab.report.foreword import opening
 from hessianlens.lab.report.glossary import GLOSSARY, Linker
 from hessianlens.lab.report.readings import Readings
-from hessianlens.lab.report.shown import ShownFigure, ShownPicture, shown_figure, shown_pictures
+from hessianlens.lab.report.recorded import RecordedStudy, recorded_studies
+from hessianlens.lab.report.shown import ShownFigure, ShownPicture, shown_figure
 from hessianlens.lab.report.story import CHAPTERS, Answer, Chapter, chapter_of_claim
 from hessianlens.lab.report.story.order import OTHERS, chapter_of_figure, figures_of
+from hessianlens.lab.report.story.training import CHAPTER as TRAINING
 from hessianlens.lab.results import Result, collect
-from hessianlens.lab.telling import pictures_of
 from hessianlens.lab.wording import duration
-
-PAPER = "https://openreview.net/forum?id=3ddi7Uss2A"
 
 _HERO = "activation_offset"
 """Its first picture, if the run has it, stands on the first screen."""
@@ -41,6 +42,7 @@ class Told:
     chapter: Chapter
     answer: Answer | None
     figures: tuple[ShownFigure, ...]
+    studies: tuple[RecordedStudy, ...]
     tiles: tuple[Tile, ...]
     counts: tuple[tuple[str, int], ...]
     link: Linker
@@ -63,18 +65,22 @@ def render(
     found = {result.experiment: result for result in results}
     exponents = exponent_rows(results)
     answers = [(chapter, chapter.answer(found, ledger)) for chapter in CHAPTERS]
-    chapters = [_told(chapter, answer, found, ledger, reference) for chapter, answer in answers]
+    elsewhere = notes(found)
+    figures = {name: shown_figure(result, reference, elsewhere.get(name, ())) for name, result in found.items()}
+    chapters = [_told(chapter, answer, figures, ledger) for chapter, answer in answers]
     script = _SCRIPT.read_text(encoding="utf-8")
     return render_template(
         Path(__file__).with_name("report.html.jinja"),
-        opening=opening(answers, ledger, _agreeing(exponents)),
-        hero=_hero(found, reference),
+        opening=opening(answers, ledger, exponents),
+        hero=_hero(figures),
         chapters=[told for told in chapters if told.answer or told.figures or told.tiles],
-        others=[shown_figure(found[name], reference) for name in found if chapter_of_figure(name) is None],
+        others=[figure for name, figure in figures.items() if chapter_of_figure(name) is None],
         others_slug=OTHERS,
         exponents=exponents,
         exponent_summary=summary(exponents),
-        rule=RULE,
+        columns=COLUMNS,
+        documents=LIST,
+        left_open=tiles([entry for entry in ledger or () if style_of(entry) == "open"]),
         ledger=ledger_chapter(ledger) if ledger else None,
         glossary=GLOSSARY,
         Linker=Linker,
@@ -99,30 +105,25 @@ def script_hash(script: str) -> str:
 def _told(
     chapter: Chapter,
     answer: Answer | None,
-    found: dict[str, Result],
+    figures: Mapping[str, ShownFigure],
     ledger: Ledger | None,
-    reference: Reference | None,
 ) -> Told:
     own = [entry for entry in ledger or () if chapter_of_claim(entry.claim) is chapter]
     of = Counter(map(style_of, own))
     return Told(
         chapter=chapter,
         answer=answer,
-        figures=tuple(shown_figure(found[name], reference) for name in figures_of(chapter, found)),
+        figures=tuple(figures[name] for name in figures_of(chapter, figures)),
+        studies=tuple(recorded_studies()) if chapter is TRAINING and own else (),
         tiles=tiles(own),
         counts=tuple((style, of[style]) for style in ("holds", "partly", "fails", "open") if of[style]),
         link=Linker(),
     )
 
 
-def _hero(found: dict[str, Result], reference: Reference | None) -> ShownPicture | None:
-    """The first picture of the figure that shows what is new."""
-    if _HERO not in found:
+def _hero(figures: Mapping[str, ShownFigure]) -> ShownPicture | None:
+    """The first picture of the figure that shows what is new, once more; ids are unique on a page."""
+    if _HERO not in figures or not figures[_HERO].pictures:
         return None
-    pictures = pictures_of(found[_HERO], reference)[:1]
-    return next(iter(shown_pictures(pictures, "hero", "What separates the blocks")), None)
-
-
-def _agreeing(rows: Sequence[ExponentRow]) -> tuple[int, int]:
-    verdicts = [row.counted_verdict for row in rows]
-    return verdicts.count("agrees"), verdicts.count("agrees") + verdicts.count("differs")
+    first = figures[_HERO].pictures[0]
+    return replace(first, svgs=tuple(Markup(svg.replace(f"{_HERO}-", "hero-")) for svg in first.svgs))

@@ -34,10 +34,12 @@
         topic: (claim) => !wanted.topic.length || wanted.topic.includes(claim.dataset.topic),
       };
     };
+    const places = Array.from(topic.options, (option) => option.value);
+    const place = (claim) => places.indexOf(claim.dataset.topic);
     const orders = {
       verdict: (a, b) => a.dataset.verdict.localeCompare(b.dataset.verdict),
       surprise: (a, b) => b.dataset.surprise - a.dataset.surprise,
-      topic: (a, b) => a.dataset.topic.localeCompare(b.dataset.topic),
+      topic: (a, b) => place(a) - place(b),
     };
     const arrange = () => {
       const order = orders[sort.value];
@@ -62,7 +64,7 @@
         }
         if (part === "topic") {
           for (const option of topic.options) {
-            if (option.value) option.textContent = `${option.value} (${number(option.value)})`;
+            if (option.value) option.textContent = `${option.dataset.title} (${number(option.value)})`;
           }
         }
       }

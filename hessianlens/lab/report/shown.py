@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
 from markupsafe import Markup, escape
 
-from hessianlens.lab.experiments.registry import registered
+from hessianlens.lab.experiments.registry import registered, registry_of
 from hessianlens.lab.growth.findings.comparison import agreement_in_words
 from hessianlens.lab.growth.findings.reference import Reference
 from hessianlens.lab.plots.picture import Picture
 from hessianlens.lab.plots.single_panels import panel_svgs
+from hessianlens.lab.report.documents import linked_source
 from hessianlens.lab.report.names import short_name
 from hessianlens.lab.report.repeating import command, settings
+from hessianlens.lab.report.source_code import code_address
 from hessianlens.lab.results import Provenance, Result
 from hessianlens.lab.telling import findings_of, growth_of, pictures_of
 from hessianlens.lab.wording import duration
@@ -37,12 +39,14 @@ class ShownPicture:
         caption: Below them.
         reading: How to read them, said once on a page.
         frames: Empty, or at least two.
+        folded: What is said in its place until it is asked for; empty if it is shown at once.
     """
 
     svgs: tuple[Markup, ...]
     caption: str
     reading: str = ""
     frames: tuple[Frame, ...] = ()
+    folded: str = ""
 
 
 @dataclass(frozen=True)
@@ -52,21 +56,29 @@ class ShownFigure:
     name: str
     label: str
     title: str
-    source: str
+    source: Markup
     question: str
     findings: tuple[str, ...]
+    elsewhere: tuple[str, ...]
     pictures: tuple[ShownPicture, ...]
     published: tuple[Mapping[str, str], ...]
     published_summary: str
     command: str
+    code: tuple[tuple[str, str], ...]
     settings: Mapping[str, str]
     cells: int
     seconds: str
     provenance: Provenance
 
 
-def shown_figure(result: Result, reference: Reference | None = None) -> ShownFigure:
-    """All about one result; `reference` holds published numbers to compare growth curves with."""
+def shown_figure(result: Result, reference: Reference | None = None, elsewhere: Sequence[str] = ()) -> ShownFigure:
+    """All about one result.
+
+    Args:
+        result: Of an experiment.
+        reference: Holds published numbers to compare growth curves with.
+        elsewhere: What other figures of the page have for the same quantities.
+    """
     experiment = registered(result.experiment)
     growth = growth_of(result)
     compared = growth.compared(result, reference) if growth else []
@@ -74,13 +86,15 @@ def shown_figure(result: Result, reference: Reference | None = None) -> ShownFig
         name=experiment.name,
         label=short_name(experiment.name),
         title=experiment.title,
-        source=experiment.source,
+        source=linked_source(experiment.source),
         question=experiment.question,
         findings=tuple(findings_of(result).sentences(result)),
+        elsewhere=tuple(elsewhere),
         pictures=tuple(shown_pictures(pictures_of(result, reference), experiment.name, experiment.title)),
         published=tuple(series.in_words() for series in compared),
         published_summary=agreement_in_words(compared),
         command=command(result),
+        code=tuple(_code(experiment.name)),
         settings=settings(result),
         cells=len(result.cells),
         seconds=duration(result.seconds),
@@ -97,15 +111,27 @@ def shown_pictures(pictures: Sequence[Picture], name: str, title: str) -> list[S
         title: Read out in place of the drawings.
     """
     shown: list[ShownPicture] = []
-    for (framed, caption, reading), group in groupby(pictures, lambda p: (bool(p.frame), p.caption, p.reading)):
+    for (framed, caption, reading, folded), group in groupby(
+        pictures, lambda p: (bool(p.frame), p.caption, p.reading, p.folded)
+    ):
         own = list(group)
         drawn = [_panels(picture, name, title) for picture in own]
         if framed and len(own) > 1:
             frames = tuple(Frame(svgs, picture.frame) for svgs, picture in zip(drawn, own, strict=True))
-            shown.append(ShownPicture((), caption, reading, frames))
+            shown.append(ShownPicture((), caption, reading, frames, folded))
         else:
-            shown.append(ShownPicture(tuple(svg for svgs in drawn for svg in svgs), caption, reading))
+            shown.append(ShownPicture(tuple(svg for svgs in drawn for svg in svgs), caption, reading, (), folded))
     return shown
+
+
+def _code(name: str) -> Iterator[tuple[str, str]]:
+    """The files of an experiment, with their addresses."""
+    registry = registry_of(name)
+    if registry is None:
+        return
+    for part in ("measure", "findings", "pictures"):
+        file = f"{registry.home(name).replace('.', '/')}/{part}.py"
+        yield file, code_address(file)
 
 
 def _panels(picture: Picture, name: str, title: str) -> tuple[Markup, ...]:

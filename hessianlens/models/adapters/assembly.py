@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -15,19 +15,23 @@ from hessianlens.checks import check_device, check_precision
 from hessianlens.errors import InputError, check_choice, check_flag, expect
 from hessianlens.failures import explained
 from hessianlens.memory import ensure_fits
-from hessianlens.models.adapters.batches import SPANS, as_batches, targets_of
+from hessianlens.models.adapters.batches import SPANS, targets_of
 from hessianlens.models.adapters.decoders import NOTE, with_decoder_inputs
+from hessianlens.models.adapters.first_run import ended, first_run, is_half
 from hessianlens.models.adapters.heads import decodes, head_kind, no_own_loss
-from hessianlens.models.adapters.long_attention import KERNELS, LONG, LongAttention
+from hessianlens.models.adapters.long_attention import KERNELS, LONG
 from hessianlens.models.adapters.losses import StatedLoss, callable_loss, named_loss
-from hessianlens.models.adapters.outputs import call, checked_call, counted_call, wants_targets
+from hessianlens.models.adapters.outputs import call, wants_targets
 from hessianlens.models.adapters.scope import attention_notes, differentiable_twice, is_compiled, stand_in
+from hessianlens.models.adapters.shares import expect_same_weights, own_batches, typical_batches
 from hessianlens.models.adapters.tokens import check_ids
 from hessianlens.models.adapters.torch_losses import recognised, torch_loss
+from hessianlens.models.adapters.unembedding import LOGITS
 from hessianlens.models.adapters.weights import check_weights
 from hessianlens.models.adapters.wrappers import unwrapped
 from hessianlens.models.discovery import discover
-from hessianlens.problems import Batch, Problem, move, tensors
+from hessianlens.problems import Batch, ClassesLoss, Problem, move, tensors
+from hessianlens.ranks import ALONE, Ranks, ranks_of
 
 LossLike = str | Callable[[Tensor, Batch], Tensor] | None
 
@@ -43,8 +47,10 @@ def problem(
     micro_batch: int | None = None,
     heads: bool = False,
     attention: str = "auto",
+    logits: str = "auto",
     check: bool = True,
     verify: bool = True,
+    process_group: object = None,
 ) -> Problem:
     """The loss of a model on data, as a function of its named blocks.
 
@@ -69,10 +75,16 @@ def problem(
         attention: How PyTorch's fused attention, which has no second derivative, is replaced: "math" by its plain
             kernel, which keeps matrices of L x L numbers; "chunked" by `scaled_dot_product_attention` of this library,
             which keeps none; "auto" by chunks where those matrices would be large.
+        logits: Whether the outputs of a last linear map in front of a cross-entropy are formed: "whole", they are;
+            "chunked", `linear_cross_entropy` of this library takes its place, and only those of some tokens are there
+            at a time; "auto", they are not where they would be large.
         check: Run the first batch twice and compare, to catch randomness.
         verify: With the first measurement, compare autograd's second derivatives to differences of the gradient on an
             excerpt of one sequence, to catch modules that hide part of their derivative; costs a few gradients of it a
             layer.
+        process_group: A group of `torch.distributed`, such as ``torch.distributed.group.WORLD``, whose processes hold a
+            share of the data each: `data` is this one's, of any size, or None. The loss is that of all data, and so is
+            every product and all that comes from products. Each process must make the same calls (docs/processes.md).
 
     >>> layer = nn.Sequential(nn.Linear(3, 2))
     >>> p = problem(layer, (torch.zeros(4, 3), torch.tensor([0, 1, 1, 0])), "cross_entropy")
@@ -84,19 +96,45 @@ def problem(
     check_flag("heads", heads)
     check_flag("check", check)
     check_choice("attention", attention, KERNELS)
+    check_choice("logits", logits, LOGITS)
+    ranks = ranks_of(process_group)
+    with ranks.jointly("a problem"):
+        asked = _Asked(reduction, dtype, device, micro_batch, heads, attention, logits, check, verify)
+        return _assembled(model, data, loss, asked, ranks)
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """How a problem is to be made: the arguments of `problem` of the same names."""
+
+    reduction: str
+    dtype: torch.dtype | None
+    device: torch.device | str | None
+    micro_batch: int | None
+    heads: bool
+    attention: str
+    logits: str
+    check: bool
+    verify: bool
+
+
+def _assembled(model: nn.Module, data: object, loss: LossLike, asked: _Asked, ranks: Ranks) -> Problem:
     model, looked_through = unwrapped(model)
     check_weights(model)
-    batches, decoder_notes = _batches(model, data, micro_batch)
-    params, target_dtype, target_device = _parameters(model, dtype, device)
+    batches, decoder_notes = _batches(model, data, asked.micro_batch, ranks)
+    params, target_dtype, target_device = _parameters(model, asked.dtype, asked.device)
+    expect_same_weights(params, ranks)
     batches = [move(batch, target_dtype, target_device) for batch in batches]
-    stated = _stated_loss(model, batches, loss, reduction)
-    found = discover(model, heads=heads)
-    kernel, longest = ("math" if _short(batches) and attention == "auto" else attention), _longest(batches)
+    typical, share_notes = typical_batches(batches, ranks, target_device)
+    stated = _stated_loss(model, typical[0], batches, loss, asked.reduction, ranks)
+    found = discover(model, heads=asked.heads)
+    kernel = "math" if _short(typical) and asked.attention == "auto" else asked.attention
+    longest = _longest(typical)
     scope = partial(differentiable_twice, model, kernel, stand_in(model, kernel, longest))
     with scope():
-        with_targets = wants_targets(model, params, batches[0])
+        with_targets = wants_targets(model, params, typical[0])
     first = (*looked_through, *found.notes, *_compiled_note(model))
-    last = (*_weights_note(model, target_dtype), *_targets_note(model, with_targets), *decoder_notes)
+    last = (*_weights_note(model, target_dtype), *_targets_note(model, with_targets), *decoder_notes, *share_notes)
     made = Problem(
         forward=partial(call, model, with_targets=with_targets),
         loss=stated.function,
@@ -109,18 +147,25 @@ def problem(
         source=model,
         aliases=found.aliases,
         parts=found.parts,
-        verify=verify,
+        verify=asked.verify,
+        ranks=ranks,
     )
-    if check:
-        asked, met = _expect_deterministic(model, made, with_targets)
-        about_attention = attention_notes(model, kernel, longest, met)
+    if asked.check or (asked.logits != "whole" and isinstance(stated.function, ClassesLoss)):
+        seen = first_run(model, replace(made, data=typical), with_targets, asked.check)
+        forward, about_logits = ended(made, seen, asked.logits, with_targets)
         made = replace(
             made,
-            forward=partial(call, model, with_targets=with_targets, halves=any(map(_is_half, asked))),
-            notes=(*first, *about_attention, *last, *_precision_note(asked, target_dtype)),
+            forward=forward,
+            notes=(
+                *first,
+                *attention_notes(model, kernel, longest, seen.met),
+                *about_logits,
+                *last,
+                *_precision_note(seen.asked, target_dtype),
+            ),
         )
-        if _is_own(loss):
-            _expect_own_loss(model, made)
+    if asked.check and _is_own(loss):
+        _expect_own_loss(model, replace(made, data=typical))
     return made
 
 
@@ -128,9 +173,11 @@ def _is_own(loss: object) -> bool:
     return loss is None or (isinstance(loss, str) and loss == "model")
 
 
-def _batches(model: nn.Module, data: object, micro_batch: int | None) -> tuple[list[Batch], tuple[str, ...]]:
+def _batches(
+    model: nn.Module, data: object, micro_batch: int | None, ranks: Ranks
+) -> tuple[list[Batch], tuple[str, ...]]:
     """The batches with all that goes into the model, and what was made for them."""
-    given = as_batches(data, micro_batch)
+    given = own_batches(data, micro_batch, ranks)
     for batch in given:
         check_ids(model, batch)
     if not decodes(model):
@@ -167,21 +214,23 @@ def _widest(model: nn.Module) -> torch.dtype:
     return torch.float64 if torch.float64 in _own_dtypes(model) else torch.float32
 
 
-def _stated_loss(model: nn.Module, data: Sequence[Batch], loss: LossLike, reduction: str) -> StatedLoss:
-    targets = targets_of(data[0])
+def _stated_loss(
+    model: nn.Module, typical: Batch, data: Sequence[Batch], loss: LossLike, reduction: str, ranks: Ranks = ALONE
+) -> StatedLoss:
+    targets = targets_of(typical)
     kind = head_kind(model, targets)
     torchs_own = recognised(loss)
     if torchs_own is not None:
-        return torch_loss(torchs_own, data, reduction, shift=kind == "causal")
+        return torch_loss(torchs_own, data, reduction, kind == "causal", ranks)
     if callable(loss):
-        return callable_loss(loss, data, reduction)
+        return callable_loss(loss, data, reduction, ranks)
     if _is_own(loss):
         if kind is None or (targets is None and kind != "causal"):
             raise InputError(no_own_loss(model, kind, targets))
         name = {"regression": "square", "multi_label": "bce"}.get(kind, "cross_entropy")
-        return named_loss(name, data, reduction, shift=kind == "causal")
+        return named_loss(name, data, reduction, kind == "causal", ranks=ranks)
     check_choice("loss", loss, ("cross_entropy", "square", "bce", "model"))
-    return named_loss(str(loss), data, reduction, shift=kind == "causal")
+    return named_loss(str(loss), data, reduction, kind == "causal", ranks=ranks)
 
 
 def _compiled_note(model: nn.Module) -> tuple[str, ...]:
@@ -206,13 +255,9 @@ def _targets_note(model: nn.Module, with_targets: bool) -> tuple[str, ...]:
     return (f"{type(model).__name__} gives outputs at every position only with targets: it is called with them",)
 
 
-def _is_half(dtype: torch.dtype) -> bool:
-    return dtype.itemsize < torch.float32.itemsize
-
-
 def _weights_note(model: nn.Module, dtype: torch.dtype) -> tuple[str, ...]:
     own = _own_dtypes(model)
-    half = any(map(_is_half, own))
+    half = any(map(is_half, own))
     if not half and len(own) < 2:
         return ()
     rounded = " of the rounded weights" if half else ""
@@ -227,28 +272,6 @@ def _precision_note(asked: Iterable[torch.dtype], dtype: torch.dtype) -> tuple[s
 
 def _names(dtypes: Iterable[torch.dtype]) -> str:
     return " and ".join(sorted(str(dtype).removeprefix("torch.") for dtype in dtypes))
-
-
-def _expect_deterministic(
-    model: nn.Module, made: Problem, with_targets: bool
-) -> tuple[frozenset[torch.dtype], LongAttention]:
-    """Two runs of the first batch agree and are finite; gives narrower dtypes that were asked for, and attention."""
-    with made.scope() as met, torch.no_grad():
-        first = checked_call(model, made.params, made.data[0], with_targets)
-        again, asked = counted_call(model, made.params, made.data[0], with_targets)
-    expect(
-        bool(torch.isfinite(first).all()),
-        "model: its outputs on the first batch are not finite; look for NaN or infinity in the data and the weights.",
-    )
-    if not torch.equal(first, again):
-        raise InputError(
-            f"model: two runs on the same batch differ by up to {float((first - again).abs().max()):.2g}; "
-            "it draws random numbers in evaluation mode, and its derivatives would be noise. Turn that off."
-        )
-    value = made.loss(first, made.data[0])
-    expect(bool(torch.isfinite(value)), f"loss: got {float(value)} on the first batch, expected a finite number.")
-    assert isinstance(met, LongAttention)
-    return asked, met
 
 
 def _own_loss(model: nn.Module, params: Mapping[str, Tensor], batch: Mapping[str, object]) -> object:
@@ -274,7 +297,7 @@ def _expect_own_loss(model: nn.Module, made: Problem) -> None:
         found = _own_loss(model, made.params, asked)
         if not isinstance(found, Tensor) or found.numel() != 1 or not bool(torch.isfinite(found)):
             return
-        stated = _stated_loss(model, [batch], None, "mean")
+        stated = _stated_loss(model, batch, [batch], None, "mean")
         own, here = float(found), float(stated.function(made.forward(made.params, batch), batch))
     expect(
         abs(own - here) <= max(1e-3, 16 * torch.finfo(made.dtype).eps) * max(abs(own), abs(here)),

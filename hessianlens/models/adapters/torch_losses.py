@@ -15,10 +15,13 @@ from torch.nn.modules.loss import _Loss
 
 from hessianlens.errors import expect
 from hessianlens.failures import explained
+from hessianlens.models.adapters.class_loss import ClassLoss, next_ones
 from hessianlens.models.adapters.losses import IGNORED, StatedLoss, check_classes, labels, targets_like
 from hessianlens.problems import Batch
+from hessianlens.ranks import ALONE, Ranks
 
-_BY_CLASS = ("cross_entropy", "nll_loss", "CrossEntropyLoss", "NLLLoss")
+_OF_LOGITS = ("cross_entropy", "CrossEntropyLoss")
+_BY_CLASS = (*_OF_LOGITS, "nll_loss", "NLLLoss")
 _FUNCTIONS = (
     *(nnf.cross_entropy, nnf.nll_loss, nnf.mse_loss, nnf.l1_loss, nnf.smooth_l1_loss, nnf.huber_loss),
     *(nnf.binary_cross_entropy, nnf.binary_cross_entropy_with_logits, nnf.kl_div, nnf.poisson_nll_loss),
@@ -37,6 +40,7 @@ class TorchLoss:
         by_class: Whether its targets are numbers of classes.
         ignore_index: The class without a loss.
         weight: Weights of the classes.
+        smoothing: The share of a target that is spread over all classes.
     """
 
     name: str
@@ -45,6 +49,7 @@ class TorchLoss:
     by_class: bool
     ignore_index: int
     weight: Tensor | None
+    smoothing: float = 0.0
 
     def counted(self, targets: Tensor) -> float:
         """What its mean over these targets divides by, up to a constant factor."""
@@ -74,7 +79,9 @@ def recognised(loss: object) -> TorchLoss | None:
     return None
 
 
-def torch_loss(found: TorchLoss, data: Sequence[Batch], reduction: str, shift: bool) -> StatedLoss:
+def torch_loss(
+    found: TorchLoss, data: Sequence[Batch], reduction: str, shift: bool, ranks: Ranks = ALONE
+) -> StatedLoss:
     """A batch's share of one of PyTorch's losses over all of the data, reduced as the loss itself says.
 
     Args:
@@ -82,6 +89,7 @@ def torch_loss(found: TorchLoss, data: Sequence[Batch], reduction: str, shift: b
         data: All batches, to weigh their means by what they count.
         reduction: What was asked for; it must not contradict the loss.
         shift: Whether position p predicts token p + 1 (causal language models).
+        ranks: Processes that hold a share of the data each; a mean is one over all of them.
     """
     own = "mean" if found.reduction == "batchmean" else found.reduction
     expect(own in ("mean", "sum"), f"loss: {found.name} has reduction={own!r}, expected 'mean' or 'sum'.")
@@ -89,8 +97,7 @@ def torch_loss(found: TorchLoss, data: Sequence[Batch], reduction: str, shift: b
         reduction in ("mean", own),
         f"reduction: got {reduction!r}, but {found.name} itself has reduction={own!r}; set it there.",
     )
-    counts = [found.counted(_targets(found, batch, shift)) for batch in data]
-    total = sum(counts)
+    total = sum(ranks.shared("targets", lambda: sum(found.counted(_targets(found, batch, shift)) for batch in data)))
     expect(total > 0, f"targets: {found.name} counts none of them (ignore_index={found.ignore_index}), expected some.")
 
     def share(out: Tensor, batch: Batch) -> Tensor:
@@ -106,7 +113,16 @@ def torch_loss(found: TorchLoss, data: Sequence[Batch], reduction: str, shift: b
     words = f"{'next-token ' if shift else ''}{found.name}, " + (
         f"mean over {total:g} {_unit(found)}" if own == "mean" else "summed over everything"
     )
-    return StatedLoss(share, words)
+    of_logits = found.name in _OF_LOGITS and not any(_targets(found, b, shift).is_floating_point() for b in data)
+    if not of_logits:
+        return StatedLoss(share, words)
+
+    def aligned(batch: Batch) -> Tensor:
+        targets = labels(batch, shift, found.ignore_index)
+        return next_ones(targets, found.ignore_index) if shift else targets
+
+    factor = 1 / total if own == "mean" else 1.0
+    return StatedLoss(ClassLoss(share, aligned, factor, found.ignore_index, found.smoothing, found.weight), words)
 
 
 def _shapes(outputs: Tensor, targets: Tensor) -> str:
@@ -149,6 +165,7 @@ def _described(
         by_class=name in _BY_CLASS,
         ignore_index=int(options.get("ignore_index", IGNORED)),
         weight=weight if isinstance(weight, Tensor) else None,
+        smoothing=float(options.get("label_smoothing", 0.0)),
     )
 
 

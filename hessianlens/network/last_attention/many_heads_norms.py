@@ -90,7 +90,7 @@ class HeadNorms:
         if 2 * first.scores.numel() * first.scores.shape[-1] * x.element_size() > LARGEST_BYTES:
             return None
         weights = (x @ x.T).square()
-        total, largest = _Sum(), torch.zeros(2, dtype=torch.float64)
+        total, largest = _Sum(), torch.zeros(2, dtype=torch.float64, device="cpu")
         for h, other, times in _pairs(heads):
             ports = [self._heads[k].score_ports["Q"] for k in (h, other)]
             K, L = (port.matrices_at(0, first.scores.shape[1])[:, None] for port in ports)
@@ -103,7 +103,7 @@ class HeadNorms:
     def _keys(self, heads: Sequence[int], rows: slice) -> tuple[Tensor, Tensor] | None:
         first = self._heads[heads[0]]
         P = first.score_ports["K"].matrix[..., rows]
-        total, largest = _Sum(), torch.zeros(2, dtype=torch.float64)
+        total, largest = _Sum(), torch.zeros(2, dtype=torch.float64, device="cpu")
         if not bool(P.any()):  # a bias moves all scores of a row alike
             return total.inner, largest
         length = first.scores.shape[-1]
@@ -146,7 +146,7 @@ class HeadNorms:
     def _values(self, pieces: Sequence[Sequence[int]], rows: slice) -> tuple[Tensor, Tensor] | None:
         heads = [h for piece in pieces for h in piece]
         m = {h: normalised(self._heads[h].value_ports["O"].vector[..., rows].flatten(0, 1)) for h in heads}
-        total, largest = _Sum(), torch.zeros(2, dtype=torch.float64)
+        total, largest = _Sum(), torch.zeros(2, dtype=torch.float64, device="cpu")
         for piece, other, times in _pairs(pieces):
             found = {(h, g): self._value_matrices(h, g) for h in piece for g in other}
             for (h, g), (G, sizes) in found.items():
@@ -218,7 +218,7 @@ class _Sum:
     """A sum of inner products in double precision."""
 
     def __init__(self) -> None:
-        self.inner = torch.zeros(2, 2, dtype=torch.float64)
+        self.inner = torch.zeros(2, 2, dtype=torch.float64, device="cpu")
 
     def add(self, inner: Tensor, sizes: Tensor, times: int) -> None:
         """Inner products of parts of largest entry one."""

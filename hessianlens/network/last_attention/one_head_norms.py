@@ -102,8 +102,8 @@ def _value_products(port: ValuePort, found: PositionDerivatives, rows: slice) ->
         if len(strips) == 2:
             inner[0, 1] += weighted_gram(weights, strips[0], strips[1], symmetric=False)
     inner[1, 0] = inner[0, 1]
-    sizes = torch.tensor([size for *_, size in sides] + [0.0] * (2 - len(sides)), dtype=torch.float64)
-    return inner, sizes.to(inner) * lengths**2
+    sizes = inner.new_tensor([size for *_, size in sides] + [0.0] * (2 - len(sides)))
+    return inner, sizes * lengths**2
 
 
 def _sides(curvature: UncoupledCurvature, readout: Tensor | None) -> tuple[Tensor, Tensor, float]:

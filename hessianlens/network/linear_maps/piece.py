@@ -64,10 +64,10 @@ def piece_of(block: Block, use: Use, like: Tensor) -> Piece | None:
     if use.places is not None:
         return _rearranged(block, use, like)
     if use.kind in (Kind.GAIN, Kind.SHIFT):
-        return Piece(block, use, torch.zeros(1, dtype=torch.int64), block.take(torch.arange(len(like))))
+        return Piece(block, use, _ones_place(), block.take(torch.arange(len(like), device="cpu")))
     # Views: a table of all entries of a large vocabulary would take more room than its parameter.
     rows, columns = (
-        torch.arange(size).reshape(shape).expand(like.shape)
+        torch.arange(size, device="cpu").reshape(shape).expand(like.shape)
         for size, shape in zip(like.shape, ((-1, 1), (1, -1)), strict=True)
     )
     first, second = block.take(rows)[:, 0], block.take(columns)[0]
@@ -77,13 +77,18 @@ def piece_of(block: Block, use: Use, like: Tensor) -> Piece | None:
 
 def _rearranged(block: Block, use: Use, like: Tensor) -> Piece | None:
     assert use.places is not None
-    own = block.take(torch.arange(like.numel()).reshape(like.shape)).reshape(-1)
-    number = torch.full((like.numel(),), -1)
-    number[own] = torch.arange(len(own))
+    own = block.take(torch.arange(like.numel(), device="cpu").reshape(like.shape)).reshape(-1)
+    number = torch.full((like.numel(),), -1, device="cpu")
+    number[own] = torch.arange(len(own), device="cpu")
     weighs = use.places.ndim == 2
     found = number[use.places if weighs else use.places[None]]
     rows, columns = ((found >= 0).any(axis).nonzero()[:, 0] for axis in (1, 0))
     order = found[rows][:, columns]
     if bool((order < 0).any()) or order.numel() != len(own):
         return None
-    return Piece(block, use, rows if weighs else torch.zeros(1, dtype=torch.int64), columns, order)
+    return Piece(block, use, rows if weighs else _ones_place(), columns, order)
+
+
+def _ones_place() -> Tensor:
+    """What a gain or a shift is multiplied with has one place."""
+    return torch.zeros(1, dtype=torch.int64, device="cpu")

@@ -136,7 +136,7 @@ class Tapped:
             return False
         generator = torch.Generator().manual_seed(0)
         u = torch.zeros(self._positions(column), self._shapes[column][-1], dtype=dtype, device=device)
-        drawn = torch.randn(len(u), len(features), generator=generator, dtype=torch.float64)
+        drawn = torch.randn(len(u), len(features), generator=generator, dtype=torch.float64, device="cpu")
         u[:, features.to(device)] = drawn.to(device, dtype)
 
         def product(tangent: Tensor) -> list[Tensor]:

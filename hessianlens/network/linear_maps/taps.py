@@ -195,7 +195,7 @@ class Taps(TorchFunctionMode):
         places = seen.places
         if places is None:
             shape = tensor.shape[::-1] if seen.transposed else tensor.shape
-            places = torch.arange(tensor.numel()).reshape(shape)
+            places = torch.arange(tensor.numel(), device="cpu").reshape(shape)
             places = places.T if seen.transposed else places
         return self._same(func(tensor, *args, **named), _Seen(seen.parameter, False, func(places, *args, **named)))
 

@@ -9,6 +9,8 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from hessianlens.errors import InputError
+from hessianlens.memory.limits import lacks_memory
 from hessianlens.models.attention import Attention
 from hessianlens.network.sites.calls import AttentionCalls, Call
 from hessianlens.problems import Batch, Problem, layer_of
@@ -20,6 +22,14 @@ _HIDDEN = 0.25
 """Scores below this share of the lowest number are hidden by a mask: implementations add or fill in that number."""
 
 
+class AttentionUnseen(Exception):
+    """A model that cannot be run while its attention is looked at; the text says why."""
+
+
+class _SeeFailed(Exception):
+    """Not the model but the one who looks has failed."""
+
+
 def see_attention(problem: Problem, batch: Batch, see: See) -> None:
     """Run the model on a batch and show every attention to `see`, which keeps what it wants of it.
 
@@ -27,6 +37,9 @@ def see_attention(problem: Problem, batch: Batch, see: See) -> None:
         problem: From `hessianlens.problem`.
         batch: One of its batches.
         see: Is called once for every attention, in the order of the model.
+
+    Raises:
+        AttentionUnseen: If an operation of the model fails where it is looked at.
 
     >>> import hessianlens as hl
     >>> model = hl.models.Transformer(layers=2, d_model=8, heads=2, d_mlp=16, dtype=torch.float64)
@@ -38,8 +51,24 @@ def see_attention(problem: Problem, batch: Batch, see: See) -> None:
     """
     modules = problem.source.modules() if isinstance(problem.source, nn.Module) else ()
     own = [module for module in modules if isinstance(module, Attention)]
-    with problem.scope(), torch.enable_grad(), _own_attention(own, see) if own else _Every(see):
-        problem.forward(problem.params, batch)
+    guarded = partial(_guarded, see)
+    try:
+        with problem.scope(), torch.enable_grad(), _own_attention(own, guarded) if own else _Every(guarded):
+            problem.forward(problem.params, batch)
+    except _SeeFailed as failed:
+        assert failed.__cause__ is not None
+        raise failed.__cause__ from None
+    except (RuntimeError, TypeError, ValueError, NotImplementedError) as error:
+        if isinstance(error, InputError) or lacks_memory(error):
+            raise
+        raise AttentionUnseen(" ".join(f"{type(error).__name__}: {error}".split())[:200]) from error
+
+
+def _guarded(see: See, weights: Tensor, visible: Tensor, values: Tensor) -> None:
+    try:
+        see(weights, visible, values)
+    except Exception as error:
+        raise _SeeFailed from error
 
 
 def attention_names(problem: Problem, count: int) -> list[str]:
@@ -70,7 +99,7 @@ class _Every(AttentionCalls):
 
 
 def _by_head(tensor: Tensor) -> Tensor:
-    return tensor if tensor.ndim > 3 else tensor[:, None]
+    return tensor.flatten(1, -3) if tensor.ndim > 3 else tensor[:, None]
 
 
 @contextmanager

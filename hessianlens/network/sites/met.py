@@ -107,7 +107,7 @@ class _Meeting:
             name: Projection(uses[name], shifts[name], operand.features[:, turning.orders[name]], operand.heads)
             for name, operand in operands.items()
         }
-        taken = torch.arange(output.shape[1] * output.shape[3]).reshape(output.shape[1], -1)
+        taken = torch.arange(output.shape[1] * output.shape[3], device="cpu").reshape(output.shape[1], -1)
         projections["o"] = Projection(use_o, None, taken, of_inputs=True)
         heads = {name: projection.heads for name, projection in projections.items()}
         rows = {name: None if own is None else self._rows(own, projections[name]) for name, own in shifts.items()}

@@ -90,7 +90,7 @@ def _features(taken: Tensor, leaf: Tensor) -> tuple[Tensor, int] | str:
         return f"take other than {taken.shape[-1]} features a head"
     if rest or found != [piece for piece in pieces for _ in range(share)]:
         return "share heads in an unknown order"
-    return torch.tensor(pieces), share
+    return torch.tensor(pieces, device="cpu"), share
 
 
 def _grouping(taken: Tensor, leaf: Tensor) -> Grouping | None:
@@ -170,9 +170,9 @@ def turned(maps: Tensor, rows: Sequence[int]) -> Turned | None:
     if len(set(own.tolist())) != len(own):
         return None
     arranged = arranged[..., own]
-    partner = torch.cat([torch.arange(half, 2 * half), torch.arange(half)]).to(own.device)
-    sign = torch.cat([-torch.ones(half), torch.ones(half)]).to(arranged)
     each = torch.arange(2 * half, device=own.device)
+    partner = each.roll(half)
+    sign = torch.where(each < half, -1, 1).to(arranged)
     cos, sin = arranged[:, each, each], sign * arranged[:, each, partner]
     rebuilt = Rotation(cos[None], sin[None]).matrices()[0]
     return Turned(own, cos, sin) if torch.equal(rebuilt, arranged) else None

@@ -64,7 +64,7 @@ def toy_site(model: Transformer, batch: Batch) -> AttentionSite | str:
 
 
 def _projections(attention: Attention, prefix: str) -> dict[str, Projection]:
-    features = torch.arange(attention.heads * attention.d_head).reshape(attention.heads, -1)
+    features = torch.arange(attention.heads * attention.d_head, device="cpu").reshape(attention.heads, -1)
     biased = attention.b_V is not None
     return {
         name: Projection(

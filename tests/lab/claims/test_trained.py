@@ -14,6 +14,7 @@ from hessianlens.lab.claims.finding import Finding, Verdict
 from hessianlens.lab.claims.registry import all_claims
 from hessianlens.lab.claims.stored import topic_digest
 from hessianlens.lab.claims.trained import Effect, Recorded, decided, read_record, write_record
+from hessianlens.lab.experiments.registry import STUDIES
 
 
 def effect(low: float, high: float, least: float = 3.0, most: float = 5.0) -> Effect:
@@ -65,8 +66,11 @@ def test_what_is_not_recorded_decides_nothing(tmp_path: Path) -> None:
 def test_runs_that_all_diverge_are_infinitely_behind(tmp_path: Path) -> None:
     path = tmp_path / "record.json"
     write_record("study", {"config": {"seeds": 6}, "diverged": {"characters: row_sum": 6}, "intervals": {}}, path)
-    lost = Recorded("study", path).relative_loss("characters", "row_sum", "loss", 0.05)
+    recorded = Recorded("study", path)
+    lost = recorded.relative("loss", "characters", "row_sum", "loss", 0.05)
     assert lost.state is True and lost.mean == math.inf and "6 of 6 runs diverged" in lost.what
+    assert recorded.relative("accuracy", "characters", "row_sum", "right", -0.15, -0.05).state is False
+    assert recorded.relative("accuracy", "characters", "linear", "right").mean is None
 
 
 def test_records_of_other_studies_stay(tmp_path: Path) -> None:
@@ -74,6 +78,15 @@ def test_records_of_other_studies_stay(tmp_path: Path) -> None:
     write_record("b", {"x": 1}, path)
     write_record("a", {"x": 2}, path)
     assert list(json.loads(path.read_text())) == ["a", "b"] and read_record(path)["b"] == {"x": 1}
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_every_study_is_recorded_whole(name: str) -> None:
+    recorded = Recorded(name)
+    assert "of width" in recorded.models and "preset" in recorded.models
+    assert recorded.sentences and all(sentence.endswith(".") for sentence in recorded.sentences)
+    assert recorded.chart is not None and recorded.chart.panels and recorded.chart.caption.endswith(".")
+    assert any("effect" in one for one in read_record()[name]["intervals"].values())
 
 
 def made_up(low: float, high: float) -> dict[str, Any]:

@@ -55,7 +55,7 @@ def test_single_layer_has_two_panels_with_exponents_and_guides() -> None:
     assert (title(query), title(value)) == ("Query block", "Value block")
     assert query.get_xscale() == query.get_yscale() == "log"
     assert [text.split(":")[0] for text in legend(query)] == ["full", "outer product", "functional"]
-    assert "functional: exactly 0" in legend(value)
+    assert "functional: exactly zero" in legend(value)
     slopes = sorted(float(np.polyfit(*np.log(guide).T, 1)[0]) for guide in dashed(query))
     assert slopes == pytest.approx([5, 5, 6])
     assert "95% interval" in drawn(result)["growth"].reading

@@ -3,6 +3,7 @@
 import dataclasses
 import re
 from html import unescape
+from pathlib import Path
 
 import pytest
 
@@ -10,8 +11,9 @@ from hessianlens.lab.experiments.registry import EXPERIMENTS
 from hessianlens.lab.growth.findings.exponents import exponent_fits
 from hessianlens.lab.growth.findings.reference import PublishedPoint, Reference, published_key
 from hessianlens.lab.pages.typesetting import typeset
+from hessianlens.lab.report.documents import LIST
 from hessianlens.lab.report.exponents import exponent_rows, summary
-from hessianlens.lab.report.page import PAPER, script_hash
+from hessianlens.lab.report.page import script_hash
 from hessianlens.lab.report.repeating import command
 from hessianlens.lab.report.shown import shown_figure
 from hessianlens.lab.runner import configure
@@ -20,13 +22,21 @@ from tests.lab.figures.small import SMALL
 from tests.lab.report.page_parts import Tags
 from tests.lab.report.results import CLAIMS, GROWTH, NAMES, result
 
+ROOT = Path(__file__).parents[3]
+
 
 def test_well_formed_and_self_contained(report: str) -> None:
     tags = Tags()
     tags.feed(report)
     assert tags.open == [] and len(tags.ids) == len(set(tags.ids))
     assert all(link.startswith(("#", "data:")) for link in tags.loaded), "a page loads nothing"
-    assert {link for link in tags.links if not link.startswith("#")} <= {PAPER}
+    outside = {link for link in tags.links if not link.startswith("#")}
+    beside = {link for link in outside if link.startswith("../")}
+    assert outside - beside == {address for document in LIST for _, address in document.links}
+    for link in beside:
+        file, _, line = link.removeprefix("../").partition("#L")
+        lines = (ROOT / file).read_text(encoding="utf-8").splitlines()
+        assert not line or lines[int(line) - 1].startswith(("@claim(", "[")), "the line where a claim is tested or told"
     assert {link[1:] for link in tags.links if link.startswith("#")} <= set(tags.ids)
 
 

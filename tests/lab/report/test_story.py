@@ -1,6 +1,7 @@
 """Chapters: answers that follow from results, claims that all have a place, differences that are explained."""
 
 import dataclasses
+import json
 import re
 
 import matplotlib as mpl
@@ -12,9 +13,12 @@ from hessianlens.lab.claims.entry import Entry
 from hessianlens.lab.claims.finding import Finding
 from hessianlens.lab.claims.ledger import Ledger
 from hessianlens.lab.claims.registry import all_claims, find
+from hessianlens.lab.claims.trained import Recorded, read_record
 from hessianlens.lab.experiments.registry import EXPERIMENTS
 from hessianlens.lab.plots.style import luminance, readable_on
-from hessianlens.lab.report.foreword import SURPRISES
+from hessianlens.lab.report.elsewhere import notes
+from hessianlens.lab.report.exponents import exponent_rows
+from hessianlens.lab.report.foreword import SURPRISES, opening
 from hessianlens.lab.report.glossary import GLOSSARY, Linker
 from hessianlens.lab.report.related import relations
 from hessianlens.lab.report.story import CHAPTERS, chapter_of_claim
@@ -106,3 +110,96 @@ def test_text_on_coloured_cells_can_be_read() -> None:
             bright, dark = sorted((luminance(colour), luminance(readable_on(colour))), reverse=True)
             assert (bright + 0.05) / (dark + 0.05) >= 4.5
             assert readable_on(colour) in ("#000000", "#ffffff"), "no colour that a dark page changes"
+
+
+def flattened(found: Result, end: float) -> Result:
+    """The same result with the query block in place of the value block for sigma from `end` on."""
+
+    def changed(cell):
+        rows = {(r["layer"], r["block"], r["part"]): r["value"] for r in cell.measurement.rows}
+        kept = tuple(
+            {**r, "value": rows[r["layer"], "query", "full"]}
+            if (r["block"], r["part"]) == ("value", "full") and cell.parameters["sigma"] >= end
+            else r
+            for r in cell.measurement.rows
+        )
+        return dataclasses.replace(cell, measurement=dataclasses.replace(cell.measurement, rows=kept))
+
+    return dataclasses.replace(found, cells=tuple(map(changed, found.cells)))
+
+
+def test_layer_norm_is_answered_for_the_range_that_was_fitted() -> None:
+    norm = next(chapter for chapter in CHAPTERS if chapter.slug == "norm")
+    ranges = (("small", 0.0, 0.2), ("large", 1.0, 10.0))
+    found = dataclasses.replace(result("fig3a"), config={**result("fig3a").config, "fit_ranges": ranges})
+    apart = norm.answer({"fig3b": found}, None)
+    alike = norm.answer({"fig3b": flattened(found, 0.0)}, None)
+    assert apart and alike and (apart.kind, alike.kind) == ("no", "yes")
+    assert "up to 0.2" in apart.sentence and "from 1 on" in apart.sentence
+    assert alike.verdict == "yes, for σ up to 0.2 and from 1 on"
+    flat_below = dataclasses.replace(
+        found,
+        cells=tuple(
+            cell if cell.parameters["sigma"] > 0.2 else other
+            for cell, other in zip(found.cells, flattened(found, 0.0).cells, strict=True)
+        ),
+    )
+    half = norm.answer({"fig3b": flat_below}, None)
+    assert half and half.kind == "if" and half.verdict == "only for small σ, up to 0.2"
+
+
+def recorded(tmp_path, shift: float, monkeypatch) -> None:
+    """A record in which Adam's advantage with softmax is larger than with linear attention by `shift`."""
+    gaps = {"softmax": 0.2 + shift, "linear": 0.2, "sigmoid": 0.3}
+    found = {
+        f"characters: loss, {kind}, {norm}, SGD minus {kind}, {norm}, Adam": gaps[kind]
+        for kind in gaps
+        for norm in ("no norm", "pre-norm")
+    }
+    found |= {f"characters: loss, gap of softmax minus gap of linear, {n}": shift for n in ("no norm", "pre-norm")}
+    intervals = {
+        name: {"mean": mean, "low": mean - 0.05, "high": mean + 0.05, "seeds": 6, "detectable": 0.06}
+        for name, mean in found.items()
+    }
+    config = {"seeds": 6, "layers": 1, "d_model": 16, "steps": 300}
+    study = {
+        "preset": "quick",
+        "config": config,
+        "created": "then",
+        "seconds": 3,
+        "diverged": {},
+        "intervals": intervals,
+    }
+    monkeypatch.setattr(
+        "hessianlens.lab.report.story.training.Recorded", lambda name: Recorded(name, tmp_path / "r.json")
+    )
+    (tmp_path / "r.json").write_text(json.dumps({"study_optimisers": study}), encoding="utf-8")
+    read_record.cache_clear()
+
+
+@pytest.mark.parametrize(("shift", "kind"), [(0.3, "yes"), (0.0, "open"), (-0.15, "no")])
+def test_training_is_answered_by_the_recorded_study(tmp_path, monkeypatch, shift, kind) -> None:
+    recorded(tmp_path, shift, monkeypatch)
+    training = next(chapter for chapter in CHAPTERS if chapter.slug == "training")
+    told = training.answer({}, Ledger((with_verdict("A26", True),)))
+    assert told and told.kind == kind and f"{0.2 + shift:.2g}" in told.sentence and "width 16" in told.sentence
+
+
+def test_the_first_screen_tells_both_counts_and_why_they_differ() -> None:
+    rows = exponent_rows([result("fig8")])
+    told = opening([], None, rows)
+    assert f"{len(rows)} of {len(rows)} that counting" in told.held and "that the paper draws or states" in told.held
+    assert told.why == ""
+    wrong = [dataclasses.replace(rows[0], paper_verdict="differs", counted="", counted_verdict=""), *rows[1:]]
+    told = opening([], None, wrong)
+    assert f"{len(rows) - 1} of {len(rows)} that the paper" in told.held
+    assert told.why.startswith("Those of the paper that differ: 1 in Figure 8") and "none of these 1" in told.why
+
+
+def test_two_values_of_one_quantity_say_why() -> None:
+    pair = {name: result(name) for name in ("parameterisations", "query_key_spectra")}
+    told = notes(pair)
+    assert set(told) == set(pair)
+    (here,), (there,) = told["parameterisations"], told["query_key_spectra"]
+    assert "here, " in here and "which has" in here and "draws of its own" in here and here != there
+    assert notes({"parameterisations": pair["parameterisations"]}) == {}

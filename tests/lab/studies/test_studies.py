@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hessianlens.errors import InputError
 from hessianlens.lab.experiments.registry import EXPERIMENTS, STUDIES, STUDY, registry_of
-from hessianlens.lab.results import Result
+from hessianlens.lab.results import Chart, Result
 from hessianlens.lab.runner import configure
 from hessianlens.lab.store import open_store
 from hessianlens.lab.telling import findings_of, pictures_of
+from hessianlens.lab.trials.findings.reading import StudyFindings
 from hessianlens.lab.trials.measure import Study
+from hessianlens.lab.trials.pictures.charts import draw_chart
+from tests.lab.runner.test_interruptions import stored, wait_until
 
 SMALL = {
     "steps": 4,
@@ -68,6 +74,12 @@ def small_result(name: str) -> Result:
     return experiment.result(config, [experiment.finish(cell) for cell in cells])
 
 
+def table_of(result: Result) -> list[dict[str, str]]:
+    findings = findings_of(result)
+    assert isinstance(findings, StudyFindings)
+    return findings.table(result)
+
+
 def test_names() -> None:
     wanted = ("activations", "block_rates", "design", "exponents", "optimisers", "query_key", "scaling", "temperature")
     assert tuple(STUDIES) == tuple(STUDY + name for name in wanted)
@@ -111,12 +123,15 @@ def test_words_and_pictures(name: str) -> None:
     pictures = pictures_of(result)
     assert len({picture.name for picture in pictures}) == len(pictures) > 1
     assert all(picture.caption.endswith(".") for picture in pictures)
-    if name == "study_design":
-        assert len(findings.table(result)) == 2  # type: ignore[attr-defined]
-        return
-    numbers = findings.in_numbers(result)  # type: ignore[attr-defined]
-    assert json.loads(json.dumps(numbers))["preset"] == "custom"
-    assert all({"mean", "low", "high", "seeds", "detectable"} == set(one) for one in numbers["intervals"].values())
+    assert len(table_of(result)) == (2 if name == "study_design" else 0)
+    assert isinstance(findings, StudyFindings)
+    numbers = json.loads(json.dumps(findings.in_numbers(result)))
+    assert numbers["preset"] == "custom" and numbers["sentences"] == sentences
+    assert all({"mean", "low", "high", "seeds", "detectable"} <= set(one) for one in numbers["intervals"].values())
+    assert any("effect" in one for one in numbers["intervals"].values())
+    chart = Chart.of(numbers["chart"])
+    assert chart.caption.endswith(".") and all(panel.series for panel in chart.panels)
+    assert len(draw_chart(chart).axes) >= len(chart.panels)
 
 
 @pytest.mark.slow
@@ -133,7 +148,7 @@ def test_before_training_powers_are_those_of_theory() -> None:
 
 def test_what_is_printed_of_a_studied_design() -> None:
     result = small_result("study_design")
-    table = findings_of(result).table(result)  # type: ignore[attr-defined]
+    table = table_of(result)
     softmax = next(line for line in table if line["activation"] == "softmax" and line["norm"] == "none")
     assert softmax["power q ggn"].startswith("6 ±") and softmax["power v ggn"].startswith("2 ±")
 
@@ -181,7 +196,7 @@ def test_an_attention_of_the_users_own(tmp_path: Any, monkeypatch: pytest.Monkey
     design, few = STUDIES["study_design"], {**DESIGN, "activation": ("softmax",)}
     config = design.preset("quick", {**few, "attention": "own_attention_of_a_test:Mine"})
     result = design.run(config)
-    table = findings_of(result).table(result)  # type: ignore[attr-defined]
+    table = table_of(result)
     assert {line["activation"] for line in table} == {"softmax", "own"}
     own = next(line for line in table if line["activation"] == "own")
     assert own["entropy"] == "–" and own["largest / smallest block"] != "–"
@@ -191,27 +206,32 @@ def test_an_attention_of_the_users_own(tmp_path: Any, monkeypatch: pytest.Monkey
         design.run(wrong)
 
 
+FEW = {**SMALL, "steps": 40, "d_model": 2, "checkpoints": 1, "tasks": "recall,addition"}
+
+
 @pytest.mark.slow
-def test_the_same_for_any_number_of_jobs_and_kept(tmp_path: Any) -> None:
+def test_a_killed_study_continues_and_any_number_of_jobs_gives_the_same_bytes(tmp_path: Path) -> None:
     from hessianlens.lab.runner import run
 
-    changes = [
-        "checkpoints=1",
-        "steps=3",
-        "d_model=2",
-        "batch=2",
-        "rates=2",
-        "tuning_seeds=1",
-        "seeds=5",
-        "tasks=recall",
-    ]
-    plans = configure([STUDIES["study_scaling"]], "quick", [*changes, "pairs=2", "validation=4"])
-    results = []
-    for jobs in (1, 2):
-        with open_store(tmp_path / f"{jobs}.sqlite") as store:
-            results.append(run(plans, store, jobs)[0])
-            assert run(plans, store, jobs)[0].rows() == results[-1].rows()  # from the store
-    assert results[0].rows() == results[1].rows()
+    settings = [f"{name}={value}" for name, value in FEW.items()]
+    (plan,) = configure([STUDIES["study_scaling"]], "quick", settings)
+    store = tmp_path / "kept.sqlite"
+    asked = [word for setting in settings for word in ("--set", setting)]
+    command = [sys.executable, "-m", "hessianlens", "study", "scaling", *asked, "--jobs", "1", "--store", str(store)]
+    child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        wait_until(lambda: stored(store) > 0)
+    finally:
+        child.kill()
+        child.wait()
+    kept = stored(store)
+    assert 0 < kept < len(plan.cells) == 4, "killed on the way"
+    states: list[Any] = []
+    with open_store(store) as opened:
+        (resumed,) = run([plan], opened, 2, on_progress=states.append)
+    assert states[-1].tallies[0].stored == kept
+    alone = plan.experiment.run(plan.config)
+    assert json.dumps(resumed.rows()) == json.dumps(alone.rows())
 
 
 def test_a_report_tells_the_studies_that_a_store_has() -> None:

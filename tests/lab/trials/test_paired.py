@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hessianlens.lab.results import FinishedCell, Measurement, Result, collect
+from hessianlens.lab.results import Chart, FinishedCell, Measurement, Result, collect
 from hessianlens.lab.trials.findings.paired import (
     by_seed,
     difference,
@@ -17,12 +17,13 @@ from hessianlens.lab.trials.findings.paired import (
     interval,
     slowdown,
 )
+from hessianlens.lab.trials.findings.reading import study_findings
 from hessianlens.lab.trials.findings.sentences import caveats, compared, level_sentences
-from hessianlens.lab.trials.findings.summaries import summary
 from hessianlens.lab.trials.measure import Arm, Comparison, minus, study
 from tests.lab.trials.tiny import TINY
 
 STUDY = study("study_test", "t", "q?", "h", [Arm("a"), Arm("b")], [minus("a", "b")], TINY, TINY)
+FINDINGS = study_findings(STUDY)
 
 
 def made(losses: dict[str, list[float | None]], edge: bool = False) -> Result:
@@ -53,7 +54,7 @@ def test_a_seed_that_diverged_is_left_out_and_told() -> None:
     assert diverged(result, "addition", "a") == 1
     assert "1 of 5 diverged" in level_sentences(result)[0]
     assert any("favours a (addition)" in sentence for sentence in caveats(result))
-    assert summary(result, STUDY)["diverged"] == {"addition: a": 1}
+    assert FINDINGS.in_numbers(result)["diverged"] == {"addition: a": 1}
 
 
 def test_a_difference_of_differences() -> None:
@@ -98,9 +99,17 @@ def test_rates_at_the_edge_are_confessed() -> None:
     assert not any("edge" in sentence for sentence in caveats(made({"a": [1.0] * 5})))
 
 
-def test_the_summary_holds_levels_and_comparisons() -> None:
-    found = summary(made({"a": [1.0, 2.0, 3.0, 4.0, 5.0], "b": [0.0, 1.0, 2.0, 3.0, 4.5]}), STUDY)
+def test_what_is_recorded() -> None:
+    found = FINDINGS.in_numbers(made({"a": [1.0, 2.0, 3.0, 4.0, 5.0], "b": [0.0, 1.0, 2.0, 3.0, 4.5]}))
     assert found["preset"] == "quick"
     assert found["intervals"]["addition: loss of a"]["mean"] == 3.0
     assert found["intervals"]["addition: loss, a minus b"]["seeds"] == 5
     assert "addition: log slowdown, a minus b" in found["intervals"]
+    differences = [1.0, 1.0, 1.0, 1.0, 0.5]
+    effect = np.mean(differences) / np.std(differences, ddof=1)
+    assert found["intervals"]["addition: loss, a minus b"]["effect"] == pytest.approx(effect, rel=1e-4)
+    assert "effect" not in found["intervals"]["addition: loss of a"], "a level is no effect"
+    assert found["sentences"] and all(sentence.endswith(".") for sentence in found["sentences"])
+    chart = Chart.of(found["chart"])
+    assert chart.legend == ("a", "b") and chart.panels[0].series[0].x == (0, 3, 6)
+    assert chart.panels[0].series[0].mean == (5.0, 4.0, 3.0)

@@ -29,3 +29,12 @@ def mean_interval(values: Sequence[float] | np.ndarray, level: float) -> tuple[f
     mean, error = float(np.mean(values)), float(np.std(values, ddof=1)) / math.sqrt(len(values))
     half = float(stdtrit(len(values) - 1, 0.5 + level / 2)) * error
     return mean - half, mean + half
+
+
+def detectable(draws: int, level: float = 0.95, power: float = 0.8) -> float:
+    """The smallest true mean, in standard deviations, that so many draws tell from 0 with this power, two-sided.
+
+    >>> round(detectable(5), 2), round(detectable(10), 2)
+    (1.66, 0.99)
+    """
+    return float(stdtrit(draws - 1, 0.5 + level / 2) + stdtrit(draws - 1, power)) / math.sqrt(draws)

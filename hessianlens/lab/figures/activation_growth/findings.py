@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hessianlens.lab.results import Findings, Result
 from hessianlens.lab.results.table import choices, numbers, select, short
+from hessianlens.lab.wording import activation_in_words
 
 TOLERANCE = 0.05
 """A measured exponent agrees with the predicted one within this."""
@@ -32,8 +33,8 @@ def tell(result: Result) -> list[str]:
     wrong = [" ".join(key) for key, good in agree.items() if not good]
     verdict = f" It fails for {', '.join(wrong)}." if wrong else ""
     spreads = {name: _outer_gap(result, name) for name in choices(result, "activation")}
-    unlike = [f"{name} ({short(gap)})" for name, gap in spreads.items() if gap > 0.5]
-    uniform = [name for name, gap in spreads.items() if gap <= 0.5]
+    unlike = [f"{activation_in_words(name)} ({short(gap)})" for name, gap in spreads.items() if gap > 0.5]
+    uniform = [activation_in_words(name) for name, gap in spreads.items() if gap <= 0.5]
     return [
         f"{sum(agree.values())} of {len(agree)} combinations of activation, part and block grow as the activation near "
         f"zero predicts; the largest difference of an exponent is {short(float(off.max()))}.{verdict}",

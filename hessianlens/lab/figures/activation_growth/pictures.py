@@ -16,6 +16,7 @@ from hessianlens.lab.plots.picture import Picture
 from hessianlens.lab.plots.style import BLUE, MUTED, ORANGE, RED, log_axis, panels, readable_on
 from hessianlens.lab.results import FinishedCell, Result
 from hessianlens.lab.results.table import choices, numbers, select
+from hessianlens.lab.wording import activation_in_words
 
 CURVES: dict[tuple[str, str], tuple[str, Any]] = {
     ("outer", "QQ"): (BLUE, "-"),
@@ -43,7 +44,7 @@ def draw_exponents(result: Result) -> Figure:
             axes.set_xlim(-0.5, len(columns) - 0.5)
             axes.set_ylim(len(names) - 0.5, -0.5)
             axes.set_xticks(range(len(columns)), columns)
-            axes.set_yticks(range(len(names)), [n.replace("_", " ") for n in names])
+            axes.set_yticks(range(len(names)), [activation_in_words(n) for n in names])
             axes.tick_params(length=0, labeltop=True, labelbottom=False)
             axes.grid(visible=False)
             axes.spines[:].set_visible(False)
@@ -54,7 +55,7 @@ def draw_exponents(result: Result) -> Figure:
 def _cell(axes: Axes, x: int, y: int, found: np.ndarray, agrees: bool) -> None:
     mark = "" if agrees else " ✗"
     if found.size == 0:
-        axes.text(x, y, f"0{mark}", ha="center", va="center", color=MUTED)
+        axes.text(x, y, f"zero{mark}", ha="center", va="center", color=MUTED)
         return
     mean = float(found.mean())
     colour = mpl.colormaps["cividis"](Normalize(0, 8)(mean))
@@ -75,7 +76,7 @@ def draw_curves(result: Result) -> Figure:
     ):
         for axes, name in zip(all_axes, names, strict=False):
             _curves(axes, cells[name])
-            axes.set_title(name.replace("_", " "))
+            axes.set_title(activation_in_words(name))
         for axes in all_axes[len(names) :]:
             axes.set_axis_off()
         for axes in all_axes[-columns:]:
@@ -94,7 +95,7 @@ def _curves(axes: Axes, cells: list[FinishedCell]) -> None:
         at = order.index((part, block))
         norms = np.array([cell.measurement.arrays["norms"][at] for cell in cells])
         if norms.min() <= 0:
-            axes.plot([], [], color=colour, linestyle=style, label=f"{part} {block}: vanishes")
+            axes.plot([], [], color=colour, linestyle=style, label=f"{part} {block}: exactly zero")
             continue
         slope = numbers([cell.measurement.rows[at] for cell in cells], "exponent").mean()
         axes.fill_between(sigmas, norms.min(0), norms.max(0), color=colour, alpha=0.18, linewidth=0)
@@ -109,8 +110,8 @@ def _curves(axes: Axes, cells: list[FinishedCell]) -> None:
 
 CAPTIONS = {
     "exponents": "Multiply the tokens by a small σ: each block's norm goes as σ to the power in its cell, here as "
-    "measured (mean over draws), with the loss gradient held; 0: the block vanishes. A cross would mark a power that "
-    "counting does not predict.",
+    "measured (mean over draws), with the loss gradient held; “zero” is a block that vanishes. A cross would mark a "
+    "power that counting does not predict.",
     "curves": "The norms behind four rows of the table: lines are means over draws, bands the smallest to the largest "
     "draw, and powers are fitted in the shaded range.",
 }

@@ -7,7 +7,7 @@ import numpy as np
 from hessianlens.lab.experiments.common.means import geometric_mean
 from hessianlens.lab.results import Findings, Result
 from hessianlens.lab.results.table import block_ratios, choices, select, short, span
-from hessianlens.lab.wording import several
+from hessianlens.lab.wording import activation_in_words, several
 
 UNLIKE = 10.0
 """Blocks are unlike when their root mean square entries differ by more than this factor."""
@@ -64,7 +64,7 @@ def _verdict(result: Result, place: str) -> str:
     found, kind = ratios(result, place), kinds(result)
 
     def listed(which: str) -> str:
-        return several([f"{_named(name)} ({short(found[name])})" for name in found if kind[name] == which])
+        return several([f"{activation_in_words(name)} ({short(found[name])})" for name in found if kind[name] == which])
 
     decides = a_zero_decides(result, place)
     told = [f"with {which}: {listed(which)}" for which in (OFFSET, ZERO, NONE) if which in kind.values()]
@@ -76,7 +76,9 @@ def _verdict(result: Result, place: str) -> str:
         if decides
         else f"whether a(0) is zero does not decide here whether blocks differ more than {UNLIKE:g}-fold"
     )
-    apart = [_named(name) for name in found if kind[name] == NONE and not 1 / UNLIKE <= found[name] <= UNLIKE]
+    apart = [
+        activation_in_words(name) for name in found if kind[name] == NONE and not 1 / UNLIKE <= found[name] <= UNLIKE
+    ]
     rest = f"; without a value at zero scores they are apart too: {several(apart)}" if apart else ""
     return f"{start}{'; '.join(told)}: {verdict}{rest}."
 
@@ -90,10 +92,6 @@ def _sigmoid(result: Result, place: str) -> str:
         f"{PLACES[place]} sigmoid separates the two blocks {short(geometric_mean(more))} times as much as softmax "
         f"({span(more)} over {len(more)} draws)."
     )
-
-
-def _named(activation: str) -> str:
-    return activation.replace("_", " ")
 
 
 FINDINGS = Findings(tell)

@@ -10,21 +10,20 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from hessianlens.lab.experiments.common.means import geometric_mean
-from hessianlens.lab.figures.activation_offset.findings import OFFSET, PLACES, ZERO, drawn_ratios, kinds, ratios
+from hessianlens.lab.figures.activation_offset.findings import NONE, OFFSET, PLACES, ZERO, drawn_ratios, kinds, ratios
 from hessianlens.lab.plots.picture import Picture
-from hessianlens.lab.plots.style import BLUE, GREEN, INK, MUTED, RED, log_axis, panels
+from hessianlens.lab.plots.style import BLUE, GREEN, INK, MUTED, PURPLE, RED, log_axis, panels
 from hessianlens.lab.results import Result
 from hessianlens.lab.results.table import choices, numbers, select, short
+from hessianlens.lab.wording import activation_in_words
 
 BLOCKS = {"value": (RED, "s", 0.22), "query": (BLUE, "o", 0.0), "key": (GREEN, "^", -0.22)}
 GROUPS = {
     OFFSET: (RED, "s"),
     ZERO: (BLUE, "o"),
+    NONE: (PURPLE, "D"),
 }
-"""Colour and marker of the kinds of activations that are compared."""
-
-SHORT = {"sigmoid_log_length": "sigmoid(t − log L)", "relu_normalised": "relu / sum", "row_sum": "linear / sum"}
-"""Names that fit beside an axis."""
+"""Colour and marker of the kinds of activations."""
 
 _HEADING, _GAP = 0.75, 0.35
 """Lines above and between the groups, in heights of a line."""
@@ -33,7 +32,7 @@ _HEADING, _GAP = 0.75, 0.35
 def draw_ratios(result: Result) -> Figure:
     """Value block over query block, a line an activation: the geometric mean and the range of the draws."""
     places, kind = choices(result, "place"), kinds(result)
-    order = [name for name in ratios(result, places[0]) if kind[name] in GROUPS]
+    order = list(ratios(result, places[0]))
     heights = _heights(order, kind)
     drawn = {(place, name): drawn_ratios(result, place, name) for place in places for name in order}
     low, high = np.log10([f(found) for f in (np.min, np.max) for found in drawn.values()]).reshape(2, -1)
@@ -90,15 +89,11 @@ def _ratio_axes(axes: Axes, heights: Mapping[str, float], ends: tuple[float, flo
     axes.set_xlim(10 ** (low - 0.1 * (high - low)), 10 ** (high + 0.25 * (high - low)))
     axes.axvline(1, color=MUTED, linewidth=1, zorder=0)
     lines = {name: y for name, y in heights.items() if name not in GROUPS}
-    axes.set_yticks(list(lines.values()), [_named(name) for name in lines])
+    axes.set_yticks(list(lines.values()), [activation_in_words(name) for name in lines])
     axes.set_ylim(max(heights.values()) + 0.7, min(heights.values()) - 0.7)
     axes.tick_params(axis="y", length=0)
     axes.grid(visible=False, axis="y")
     axes.set_xlabel("value block / query block (1: alike)")
-
-
-def _named(activation: str) -> str:
-    return SHORT.get(activation, activation)
 
 
 def draw_sizes(result: Result) -> Figure:
@@ -116,7 +111,7 @@ def draw_sizes(result: Result) -> Figure:
                         numbers(select(result, place=place, activation=name, block=block, part="full"), "rms"),
                     )
             log_axis(axes, "x", most=5)
-            axes.set_yticks(range(len(order)), [_named(name) for name in order])
+            axes.set_yticks(range(len(order)), [activation_in_words(name) for name in order])
             axes.set_ylim(-0.6, len(order) - 0.4)
             axes.set_title(PLACES.get(place, place))
             axes.set_xlabel("root mean square entry (loss / weight²)")
@@ -137,8 +132,8 @@ CAPTIONS = {
     "ratio": "The same weights and the same data; only the activation of the attention scores changes. How many times "
     "larger the entries of the value block are than those of the query block (root mean squares): marks are geometric "
     "means over draws of the weights, bars reach from the smallest to the largest draw. Activations are grouped by "
-    "a(0), the weight that a token gets whose score is zero; those that divide a row by its own sum have none and "
-    "are among the sizes below. In “sigmoid(t − log L)” L is the length of the sequence.",
+    "a(0), the weight that a token gets whose score is zero; those that divide a row by its own sum (“relu / sum”, "
+    "“linear / sum”) have no such value. In “sigmoid(t − log L)” t is a score and L the length of the sequence.",
     "sizes": "The blocks behind these ratios: root mean square entry of each diagonal block; marks are geometric means "
     "over draws of the weights, bars reach from the smallest to the largest draw.",
 }

@@ -52,10 +52,13 @@ def tell(result: Result) -> list[str]:
         for family, own in by_family.items()
     )
     decided = [e for e in every if e.agrees is not None]
-    sentences = [
-        f"Power of the data's scale in the block of the last layer. {told}. {sum(bool(e.agrees) for e in decided)} of "
-        f"{len(decided)} agree with the prediction."
-    ]
+    verdict = (
+        f"{sum(bool(e.agrees) for e in decided)} of {len(decided)} agree with the prediction"
+        if decided
+        else "These draws are too few to decide whether they agree"
+    )
+    left = f", {len(every) - len(decided)} cannot be decided" if 0 < len(decided) < len(every) else ""
+    sentences = [f"Power of the data's scale in the block of the last layer. {told}. {verdict}{left}."]
     for family, own in by_family.items():
         steps = [
             float(later.slope.measured or 0) / earlier.slope.measured

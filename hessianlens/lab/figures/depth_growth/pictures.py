@@ -42,7 +42,7 @@ def _curves(axes: Axes, found: list[DepthExponent]) -> None:
     ticks = [tick for tick in (0.1, 0.2, 0.3, 0.5, 1.0, 2.0) if sigma[0] * 0.99 <= tick <= sigma[-1] * 1.01]
     axes.set_xticks(ticks)
     axes.xaxis.set_major_formatter("{x:g}")
-    axes.axvline(1, color=MUTED, linewidth=0.8, linestyle=(0, (1, 1.2)), zorder=0.5)
+    axes.axvline(1, color=MUTED, linewidth=0.8, zorder=0.5)
     axes.set_title(f"Size of a block, relative to σ = {sigma[-1]:g}")
     axes.set_xlabel("scale of the data σ")
     axes.set_ylabel("norm / norm at the right end")

@@ -39,7 +39,7 @@ def draw_map(result: Result, which: str) -> Figure:
         axes.tick_params(labelsize=9.5 if large else 11)
         if large:
             axes.tick_params(axis="x", rotation=90)
-        axes.set_title(TITLES[which], pad=38 if large else 24)
+        axes.set_title(TITLES[which])
         pooled = f", largest of {tile} × {tile} entries" if tile > 1 else ""
         log_colour_bar(figure, axes, image, f"|entry| (loss / weight²){pooled}")
         axes.set_xlabel(_caption(cell.parameters, logs))
@@ -48,7 +48,7 @@ def draw_map(result: Result, which: str) -> Figure:
 
 def _caption(parameters: Parameters, logs: np.ndarray) -> str:
     """What a reader must know to read the map."""
-    blank = "; blank: exactly 0" if not np.isfinite(logs).all() else ""
+    blank = "; blank: exactly zero" if not np.isfinite(logs).all() else ""
     return f"d = {parameters['d_model']}, {parameters['sequences']} sequences, cross-entropy{blank}"
 
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from hessianlens.lab.growth.findings.reference import Reference
 from hessianlens.lab.growth.pictures.drawing import growth_picture
-from hessianlens.lab.growth.pictures.layout import blocks_of, layers_by_depth
+from hessianlens.lab.growth.pictures.layout import blocks_of, layers_by_depth, unfolded_first
 from hessianlens.lab.plots.picture import Picture
 from hessianlens.lab.results import Result
 
 
 def draw_all(result: Result, reference: Reference | None = None) -> list[Picture]:
     """One picture of the query blocks and one of the value blocks."""
-    return [growth_picture(block, result, layers_by_depth(result, block), reference) for block in blocks_of(result)]
+    return [
+        growth_picture(block, result, layers_by_depth(result, block), reference, folded)
+        for block, folded in unfolded_first(blocks_of(result)).items()
+    ]

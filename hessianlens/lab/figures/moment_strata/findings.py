@@ -27,7 +27,8 @@ def tell(result: Result) -> list[str]:
     peak = int(functional.argmax())
     return [
         "Rebuilt from one attention moment each, the outer value block (M1), the outer query block (M2) and the "
-        f"functional query block (M3) differ from the exact ones by {short(float(gaps))} of the whole Hessian at most.",
+        f"functional query block (M3) differ from the exact ones by {short(float(gaps))} of the norm of the whole "
+        "Hessian at most: no more than rounding.",
         f"From the flattest attention (entropy {short(float(share[0]))} of uniform) to the sharpest "
         f"({short(float(share[-1]))}) the norm of the value block is multiplied by "
         f"{short(float(np.median(sharpest['outer VV'])))}, that of the outer query block by "

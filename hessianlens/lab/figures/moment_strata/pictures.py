@@ -36,7 +36,7 @@ _TICKS = (0.999, 0.99, 0.9, 0.5, 0.1, 0.01)
 def draw(result: Result) -> Figure:
     """Moments and block norms, each relative to its value at the flattest attention, with entropy on the axis.
 
-    A thin line is one draw; the thick one joins the means over draws (of the entropy and of the logarithm).
+    A thin line is one draw; the thick one joins the medians over draws.
     """
     entropy = curve(result, "entropy", "share_of_uniform")
     with panels(2, width=4.8, height=4.0, sharex=True, sharey=True) as (figure, (left, right)):
@@ -57,8 +57,15 @@ def _lines(axes: Axes, entropy: np.ndarray, values: Mapping[str, np.ndarray], li
         relative = values[quantity] / values[quantity][:, :1]
         for own_entropy, own in zip(entropy, relative, strict=True):
             axes.plot(own_entropy, own, color=colour, linewidth=0.6, alpha=0.35)
-        middle = 10 ** np.log10(np.maximum(relative, np.finfo(float).tiny)).mean(0)
-        axes.plot(entropy.mean(0), middle, color=colour, linestyle=style, linewidth=2.4, label=label)
+        # Near one-hot attention single draws underflow, which drags every mean down with them.
+        axes.plot(
+            np.median(entropy, axis=0),
+            np.median(relative, axis=0),
+            color=colour,
+            linestyle=style,
+            linewidth=2.4,
+            label=label,
+        )
     axes.set_xscale("logit")
     axes.set_xlim(_FLATTEST, _SHARPEST)
     axes.xaxis.set_major_locator(FixedLocator(_TICKS))
@@ -70,9 +77,10 @@ def _lines(axes: Axes, entropy: np.ndarray, values: Mapping[str, np.ndarray], li
 
 CAPTION = (
     "From uniform attention (left) to one-hot attention (right), by multiplying the scores; both ends of the "
-    "axis are stretched. Thick lines are geometric "
-    "means over draws, thin ones single draws. The value block follows the mean token, the query block the covariance "
-    "and the third moment, which vanish when attention looks at one token only."
+    "axis are stretched. Thick lines are medians "
+    "over draws, thin ones single draws; norms below a millionth are cut off, and so is attention that is sharper "
+    "still. The value block follows the mean token, the query block the covariance and the third moment, which vanish "
+    "when attention looks at one token only."
 )
 
 

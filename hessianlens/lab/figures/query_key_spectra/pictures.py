@@ -9,34 +9,31 @@ from matplotlib.figure import Figure
 from hessianlens.lab.figures.query_key_spectra.findings import NAMES
 from hessianlens.lab.plots.picture import Picture
 from hessianlens.lab.plots.spectrum import draw_mirrored
-from hessianlens.lab.plots.style import MUTED, panels
+from hessianlens.lab.plots.style import panels
 from hessianlens.lab.results import FinishedCell, Result
 
-COLUMNS = {**NAMES, "t_functional": "± pairs"}
-"""Parts side by side; the last one is the part of H − G that only two matrices have."""
+PAIRS = "t_functional"
+"""The part of H − G that only two matrices have."""
 
 COUNTS = {"two": "Two matrices", "one": "One matrix"}
 
 
 def draw(cell: FinishedCell) -> Figure:
-    """One draw: a row for two matrices and for one, a column a part, all on the same axes."""
+    """One draw: a row for two matrices and for one, a column a part, then the pairs; all on the same axes."""
     arrays = cell.measurement.arrays
     names = [name for name in arrays if name != "closed form"]
     top = max(float(np.abs(arrays[name]).max()) for name in names)
     most = max(int(max((arrays[name] > 0).sum(), (arrays[name] < 0).sum())) for name in names)
-    with panels(len(COLUMNS), len(COUNTS), width=3.4, height=3.2, sharex=True, sharey=True) as (figure, all_axes):
-        places = iter(all_axes)
-        for count, words in COUNTS.items():
-            for part, letters in COLUMNS.items():
-                axes = next(places)
-                name = f"{count} {part}"
-                if name not in arrays:
-                    axes.set_axis_off()
-                    continue
-                closed = arrays["closed form"] if part == "t_functional" else None
-                draw_mirrored(axes, arrays[name], top, closed)
-                axes.set_title(f"{words}: {letters}")
-                _label(axes)
+    shown = [(f"{count} {part}", f"{words}: {NAMES[part]}") for count, words in COUNTS.items() for part in NAMES]
+    shown.append((f"two {PAIRS}", f"{COUNTS['two']}: ± pairs"))
+    rows = len(COUNTS) + 1
+    with panels(len(NAMES), rows, width=3.8, height=3.2, sharex=True, sharey=True) as (figure, all_axes):
+        for axes, (name, title) in zip(all_axes, shown, strict=False):
+            draw_mirrored(axes, arrays[name], top, arrays["closed form"] if PAIRS in name else None)
+            axes.set_title(title)
+            _label(axes)
+        for axes in all_axes[len(shown) :]:
+            axes.set_axis_off()
         all_axes[0].set_xlim(0, most + 1)
     return figure
 
@@ -44,8 +41,6 @@ def draw(cell: FinishedCell) -> Figure:
 def _label(axes: Axes) -> None:
     axes.set_xlabel("number, largest first")
     axes.set_ylabel("eigenvalue (loss / weight²)")
-    axes.label_outer()
-    axes.title.set_color(MUTED)
 
 
 CAPTION = (

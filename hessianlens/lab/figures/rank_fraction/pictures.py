@@ -9,12 +9,15 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from hessianlens.lab.plots.picture import Picture
-from hessianlens.lab.plots.style import BLUE, GRID, MUTED, RED, panels
+from hessianlens.lab.plots.style import BLUE, GRID, MUTED, RED, log_axis, panels
 from hessianlens.lab.results import Result
 from hessianlens.lab.results.table import numbers, select
 
 LENGTHS = ((BLUE, "o"), (RED, "D"))
 """Colour and marker of the sequence lengths, longest first."""
+
+_WIDTHS, _SHARES = (0.1, 0.125, 0.25, 0.5, 1.0, 2.0), (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+"""Where the axes are labelled."""
 
 Share = Callable[[np.ndarray], np.ndarray]
 
@@ -31,11 +34,21 @@ def draw(result: Result) -> Figure:
         right.set_title("Share of the merged matrix")
         for axes in (left, right):
             axes.set_xlabel("query width / model width")
-            axes.set_ylim(0, 1.12)
+            _share_axes(axes)
             axes.axvline(1, color=MUTED, linewidth=0.8, zorder=0)
         handles, labels = left.get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=5, columnspacing=1.2)
     return figure
+
+
+def _share_axes(axes: Axes) -> None:
+    """Logarithmic both ways: shares that fall as one over the width are straight, and small ones can be told apart."""
+    for which, ticks in (("x", _WIDTHS), ("y", _SHARES)):
+        log_axis(axes, which)
+        low, high = getattr(axes.dataLim, f"interval{which}")
+        getattr(axes, f"set_{which}lim")(low / 1.3, high * 1.3)
+        getattr(axes, f"set_{which}ticks")([tick for tick in ticks if low / 1.3 <= tick <= high * 1.3])
+        getattr(axes, f"{which}axis").set_major_formatter("{x:g}")
 
 
 def _ranks(axes: Axes, result: Result, whole: Share) -> None:
@@ -54,7 +67,8 @@ def _ranks(axes: Axes, result: Result, whole: Share) -> None:
 
 CAPTION = (
     "Rank of the T-outer-product Hessian, the part of the query-key curvature that a single merged matrix has as well, "
-    "as a share of the parameters and of the merged matrix's size, for two lengths L."
+    "as a share of the parameters and of the merged matrix's size, for two lengths L of the sequence, on logarithmic "
+    "axes; a thin upright line marks queries as wide as the model."
 )
 
 

@@ -117,8 +117,8 @@ CAPTIONS = {
     "medians) over draws of the weights, bands reach from the smallest to the largest draw. The derivative of softmax "
     "is diag(a) − a aᵀ for a row a of the attention matrix, without the factor 1 / temperature; norms below a "
     "millionth of the largest are cut off.",
-    "frame": "The same layer at one temperature, first draw: the attention matrix, the derivative of softmax at its "
-    "first row, and the place on the path (black line).",
+    "frame": "The first of these draws at one temperature (its entropy is its own, not the mean above): the attention "
+    "matrix, the derivative of softmax at its first row, and the place on the path of all draws (upright line).",
 }
 
 
@@ -140,4 +140,5 @@ def draw_all(result: Result, _reference: object = None) -> list[Picture]:
 def _told(cell: FinishedCell) -> str:
     entropy = next(row for row in cell.measurement.rows if row["quantity"] == "entropy")
     share = float(entropy["share_of_uniform"] or 0)
-    return f"temperature {short(float(cell.parameters['temperature'] or 0))}, {share:.0%} of the uniform entropy"
+    hot = short(float(cell.parameters["temperature"] or 0))
+    return f"temperature {hot}, {share:.0%} of the uniform entropy in this draw"

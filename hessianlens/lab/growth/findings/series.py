@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -25,14 +26,14 @@ class SeriesKey(NamedTuple):
         """Whether the layer is the last of its model."""
         return self.layer == self.depth - 1
 
-    def in_words(self) -> str:
-        """As readers know it, counting layers from 1.
+    def in_words(self, ends: Sequence[float] = ()) -> str:
+        """As readers know it, counting layers from 1; `ends` are the largest sigma of the grids, if there are several.
 
-        >>> SeriesKey(0, 3, 0, "query", "full").in_words()
-        'query, full, layer 1 of 3'
+        >>> SeriesKey(0, 3, 0, "query", "full").in_words(), SeriesKey(1, 1, 0, "value", "full").in_words((1.0, 10.0))
+        ('query, full, layer 1 of 3', 'value, full, layer 1 of 1, σ up to 10')
         """
         block = f"{self.block}, {self.part}" if self.block != "mlp" else f"own block, {self.part}"
-        grid = f", grid {self.grid + 1}" if self.grid else ""
+        grid = f", σ up to {ends[self.grid]:g}" if len(ends) > 1 else ""
         return f"{block}, layer {self.layer + 1} of {self.depth}{grid}"
 
 

@@ -27,7 +27,9 @@ _HEIGHT, _STRIP = 3.7, 1.6
 Compared = Mapping[SeriesKey, SeriesComparison]
 
 
-def growth_picture(name: str, result: Result, rows: Rows, reference: Reference | None = None) -> Picture:
+def growth_picture(
+    name: str, result: Result, rows: Rows, reference: Reference | None = None, folded: str = ""
+) -> Picture:
     """The picture of some of a growth experiment's series.
 
     Args:
@@ -35,6 +37,7 @@ def growth_picture(name: str, result: Result, rows: Rows, reference: Reference |
         result: Of a growth experiment.
         rows: Its panels, from one of the arrangements of `growth.pictures.layout`.
         reference: Published means; they are shown where the result has their size and their batch.
+        folded: What a page says in its place until it is asked for.
     """
     fits = exponent_fits(result)
     compared = {found.series: found for found in compare(result, reference)} if reference is not None else {}
@@ -42,7 +45,7 @@ def growth_picture(name: str, result: Result, rows: Rows, reference: Reference |
     compared = {key: found for key, found in compared.items() if key in shown}
     drawn = draw_growth(result, rows, fits, compared)
     words = caption(result, [fit for fit in fits if fit.series in shown], list(compared.values()))
-    return Picture(name, drawn, words, reading=HOW_TO_READ)
+    return Picture(name, drawn, words, reading=HOW_TO_READ, folded=folded)
 
 
 def draw_growth(result: Result, rows: Rows, fits: Sequence[ExponentFit], compared: Compared) -> Figure:

@@ -86,6 +86,11 @@ def layers_by_depth(result: Result, block: str) -> Rows:
     return rows
 
 
+def unfolded_first(blocks: list[str]) -> dict[str, str]:
+    """What a page says in place of each block's picture: nothing for the first, which is shown at once."""
+    return {block: f"The same for the {block} blocks" if number else "" for number, block in enumerate(blocks)}
+
+
 def panel_a_depth(result: Result) -> Rows:
     """A panel for each depth (and block and part, where there are several) with a line for each layer."""
     groups: dict[tuple[int, int, str, str], list[SeriesKey]] = {}

@@ -36,7 +36,7 @@ def draw_panel(
     """Every line of a panel.
 
     A line is the mean over repeats, dots are the median, the band reaches from the smallest to the largest repeat.
-    Dashes have the predicted slope, through the mean of the range it was fitted in (shaded). A dotted line stands at
+    Dashes have the predicted slope, through the mean of the range it was fitted in (shaded). A thin line stands at
     sigma = 1. Open circles in the colour of the line are published means, crosses those that are not sound.
     """
     shaded: set[FitRange] = set()
@@ -44,7 +44,7 @@ def draw_panel(
         own = told([fit for fit in fits if fit.series == line.key])
         _draw_curve(axes, line, series[line.key], label(line.name, own, bool(series[line.key].vanishes)))
         if not series[line.key].vanishes:
-            shaded |= {fit.range for fit in own if fit.predicted is not None and fit.range.name != "all"}
+            shaded |= {fit.range for fit in own if fit.measured is not None and fit.range.name != "all"}
     for line in panel.lines:
         if line.key in compared:
             _draw_published(axes, compared[line.key], line.colour)
@@ -54,14 +54,14 @@ def draw_panel(
         _draw_guides(axes, line.key, series, fits)
     left, right = axes.get_xlim()
     if left < 1 < right:
-        axes.axvline(1, color=MUTED, linewidth=0.8, linestyle=_DOTS, zorder=0.5)
+        axes.axvline(1, color=MUTED, linewidth=0.8, zorder=0.5)
     for where in shaded:
         axes.axvspan(max(where.low, left), min(where.high, right), color=GRID, alpha=0.5, linewidth=0, zorder=0)
 
 
 def _draw_curve(axes: Axes, line: Line, curve: Series, text: str) -> None:
     if curve.vanishes:
-        axes.plot([], [], color=line.colour, linestyle=":", label=text)
+        axes.plot([], [], linestyle="none", label=text)
         return
     style: Any = {"color": line.colour, "linewidth": line.width, "markersize": 3.5}
     axes.plot(curve.sigma, _shown(curve.mean), line.marker, label=text, **style)
@@ -144,6 +144,7 @@ def _frame(axes: Axes, panel: Panel, curves: Sequence[Series], linear: bool) -> 
         _heights(axes, low, high, linear, falling)
     else:
         axes.set_yticks([])
+        axes.text(0.5, 0.5, "exactly zero", transform=axes.transAxes, ha="center", va="center", color=MUTED)
     legend = axes.legend(
         loc="lower left" if falling else "upper left",
         title="fitted exponent (predicted)",

@@ -72,4 +72,4 @@ def _write_ratios(axes: Axes, lines: Sequence[tuple[Line, SeriesComparison]]) ->
 
 
 def _told(found: SeriesComparison) -> str:
-    return found.ratio_in_words() if comparable(found) else "exactly 0 in both"
+    return found.ratio_in_words() if comparable(found) else "exactly zero in both"

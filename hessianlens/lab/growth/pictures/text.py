@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from hessianlens.lab.growth.findings.comparison import SeriesComparison, agreement_in_words
-from hessianlens.lab.growth.findings.exponents import ExponentFit
+from hessianlens.lab.growth.findings.exponents import ExponentFit, FitRange
 from hessianlens.lab.growth.findings.predictions import Prediction
 from hessianlens.lab.results import Result
 
@@ -32,7 +32,7 @@ def _width(fit: ExponentFit) -> float:
 def label(name: str, fits: Sequence[ExponentFit], vanishes: bool) -> str:
     """Name of a line with its exponents and what was predicted."""
     if vanishes:
-        return f"{name}: exactly 0"
+        return f"{name}: exactly zero"
     return f"{name}: {', then '.join(_exponent(fit) for fit in fits)}" if fits else name
 
 
@@ -58,15 +58,16 @@ def _with_half_width(value: float, half: float) -> str:
 
 def _prediction(predicted: Prediction) -> str:
     if predicted is None:
-        return ""
+        return " (none)"
     return f" ({predicted if predicted != 'zero' else 'zero expected'})"
 
 
 HOW_TO_READ = (
     "Lines: mean over draws of weights and embeddings; dots: their median, which a few large draws do not move; bands: "
     "smallest to largest draw. Legends: fitted exponent with half its 95% interval over the draws, and the predicted "
-    "exponent in brackets; two exponents are those at small and at large σ. Dashes: the predicted power, carried on "
-    "beyond its range; the range of a fit is shaded unless it is all; the dotted line stands at σ = 1."
+    "exponent in brackets, or that there is none for this range; two exponents are those at small and at large σ. "
+    "Dashes: the predicted power, carried on beyond its range; the range of a fit is shaded unless it is all; the "
+    "thin upright line stands at σ = 1."
 )
 """What is the same in every growth figure."""
 
@@ -75,15 +76,20 @@ def caption(result: Result, fits: Sequence[ExponentFit], compared: Sequence[Seri
     """Sizes, ranges and published means of this result; `HOW_TO_READ` has what is common to all."""
     config = result.config
     by_series = {fit.series: [other for other in fits if other.series == fit.series] for fit in fits}
-    shown = [fit for own in by_series.values() for fit in told(own) if isinstance(fit.predicted, int)]
+    shown = [fit for own in by_series.values() for fit in told(own) if fit.measured is not None]
     ranges = dict.fromkeys(fit.range for fit in shown)
-    spans = "; ".join(f"{where.name}, {where.low:g} to {where.high:g}" for where in ranges)
+    spans = "; ".join(f"{where.name}, {_span(where)}" for where in ranges)
     sentences = [
         f"Width {config['d_model']}, {config['sequences']} sequences, {config['repeats']} draws.",
         f"Fitted for σ in: {spans}." if spans else "",
         *_published(compared),
     ]
     return " ".join(filter(None, sentences))
+
+
+def _span(where: FitRange) -> str:
+    """A range that begins at zero ends at its upper end, and begins where the measured points do."""
+    return f"{where.low:g} to {where.high:g}" if where.low else f"up to {where.high:g}"
 
 
 def _published(compared: Sequence[SeriesComparison]) -> list[str]:

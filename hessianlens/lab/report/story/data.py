@@ -27,12 +27,12 @@ def answer(results: Results, _ledger: Ledger | None) -> Answer | None:
     return Answer(
         "yes" if differ else "no",
         "yes" if differ else "no",
-        f"Multiply the tokens by a small σ: the value block shrinks as σ to the power {power(value)}, the query block "
-        f"as σ to the power {power(query)}. Small tokens drive the blocks apart.",
+        f"Multiply the tokens by a small σ (up to {query.range.high:g}): the value block shrinks as σ to the power "
+        f"{power(value)}, the query block as σ to the power {power(query)}. Small tokens drive the blocks apart.",
         (
             *numbers,
-            Number("exponents as predicted by counting", f"{right} of {decided}"),
-            Number("exponents as the paper has them", f"{stated} of {of_stated}"),
+            Number("exponents of this chapter as predicted by counting", f"{right} of {decided}"),
+            Number("exponents of this chapter as the paper has them", f"{stated} of {of_stated}"),
         ),
     )
 

@@ -23,7 +23,8 @@ def answer(results: Results, _ledger: Ledger | None) -> Answer | None:
     rebuilt, fades = gap < _EXACT, left["outer QQ"] < _FADED and left["functional QQ"] < _FADED
     good = rebuilt and fades
     told = (
-        f"each block can be rebuilt from one moment of the attention rows to {short(gap)}; when attention settles on a "
+        f"each block can be rebuilt from one moment of the attention rows, up to rounding ({short(gap)} of the norm "
+        f"of the whole Hessian); when attention settles on a "
         f"single token, {short(left['outer QQ'])} of the query block's outer part is left, while the value block is "
         f"multiplied by {short(left['outer VV'])}."
     )
@@ -32,7 +33,7 @@ def answer(results: Results, _ledger: Ledger | None) -> Answer | None:
         "yes" if good else "not in this run",
         told[0].upper() + told[1:],
         (
-            Number("largest gap of a rebuilt block", short(gap), "0"),
+            Number("largest gap of a rebuilt block, over the norm of the whole Hessian", short(gap), "0"),
             *(Number(f"{name}, one-hot over uniform", short(value)) for name, value in left.items()),
         ),
     )

@@ -9,7 +9,7 @@ from hessianlens.lab.experiments.common.means import geometric_mean
 from hessianlens.lab.figures.activation_offset.findings import OFFSET, ZERO, a_zero_decides, kinds, ratios
 from hessianlens.lab.report.story.chapter import Answer, Chapter, Number, Results
 from hessianlens.lab.results.table import block_ratios, choices, short
-from hessianlens.lab.wording import several
+from hessianlens.lab.wording import activation_in_words, several
 
 
 def answer(results: Results, _ledger: Ledger | None) -> Answer | None:
@@ -22,17 +22,20 @@ def answer(results: Results, _ledger: Ledger | None) -> Answer | None:
     offset, without = ({name: found[name] for name in found if kind[name] == which} for which in (OFFSET, ZERO))
     others = [name for name in offset if name != "softmax"]
     numbers = tuple(
-        Number(f"{_named(name)}: value over query", short(ratio), "above 1" if name in offset else "about 1")
+        Number(
+            f"{activation_in_words(name)}: value over query", short(ratio), "above 1" if name in offset else "about 1"
+        )
         for name, ratio in (offset | without).items()
     ) + _published(results)
     if "softmax" not in offset or not others or not a_zero_decides(result, place):
         return Answer("open", "not decided", _ratios_in_words(found), numbers)
     strongest = max(offset, key=lambda name: offset[name])
     sentence = (
-        f"Softmax separates the blocks {short(found['softmax'])}-fold, and so does every activation that is not zero "
-        f"at a score of zero, {_named(strongest)} most ({short(offset[strongest])}-fold, "
+        f"Softmax separates the blocks {short(found['softmax'])}-fold (root mean square entries), and so does every "
+        f"activation (what turns scores into weights) that is not zero at a score of zero, "
+        f"{activation_in_words(strongest)} most ({short(offset[strongest])}-fold, "
         f"{short(offset[strongest] / found['softmax'])} times as much); with those that are zero there "
-        f"({several([_named(name) for name in without])}) the blocks are alike."
+        f"({several([activation_in_words(name) for name in without])}) the blocks are alike."
     )
     return Answer("no", "no: any activation with a(0) ≠ 0 does", sentence, numbers)
 
@@ -52,12 +55,8 @@ def _published(results: Results) -> tuple[Number, ...]:
 
 
 def _ratios_in_words(found: Mapping[str, float]) -> str:
-    told = several([f"{short(ratio)} with {_named(name)}" for name, ratio in found.items()])
+    told = several([f"{short(ratio)} with {activation_in_words(name)}" for name, ratio in found.items()])
     return f"The entries of the value block over those of the query block: {told}."
-
-
-def _named(activation: str) -> str:
-    return activation.replace("_", " ")
 
 
 CHAPTER = Chapter(

@@ -24,7 +24,7 @@ def answer(results: Results, ledger: Ledger | None) -> Answer | None:
     kind = _KINDS[stated.verdict]
     verdict = f"only if {stated.finding.condition.split(',')[0]}" if kind == "if" else kind
     passed = [check.passed for check in stated.finding.checks]
-    sentence = told[0] if told else f"The powers that the paper states hold if {stated.finding.condition}."
+    sentence = " ".join(told[:2]) if told else f"The powers that the paper states hold if {stated.finding.condition}."
     return Answer(
         kind, verdict, sentence, (Number(f"checks of claim {_CLAIM} as written", f"{sum(passed)} of {len(passed)}"),)
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import product
 
 from hessianlens.lab.results import Result
 from hessianlens.lab.results.table import choices, numbers, select
@@ -32,14 +33,13 @@ def tell(result: Result) -> list[str]:
 
 
 def intervals(result: Result) -> Mapping[str, Interval]:
-    """Relative loss against softmax, and the share of rates that work, by task and activation."""
+    """Loss and share right over those of softmax, minus 1; and the share of rates that work."""
     found = {}
     for task in choices(result, "task"):
-        base = by_seed(result, task, SOFTMAX)
-        for name in OTHERS:
-            other = by_seed(result, task, name)
+        for quantity, name in product(("loss", "accuracy"), OTHERS):
+            base, other = (by_seed(result, task, arm, quantity) for arm in (SOFTMAX, name))
             relative = [other[s] / base[s] - 1 for s in sorted(other.keys() & base.keys()) if base[s] > 0]
-            found[f"{task}: relative loss, {name} over softmax"] = interval(relative)
+            found[f"{task}: relative {quantity}, {name} over softmax"] = interval(relative)
         for name in (SOFTMAX, *OTHERS):
             found[f"{task}: share of rates that work, {name}"] = interval(workable(result, task, name))
     return found

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from hessianlens.lab.trials.measure import Arm, TrialConfig, minus, study
+from dataclasses import replace
+
+from hessianlens.lab.trials.measure import FULL, Arm, TrialConfig, minus, study
 
 SOFTMAX = "softmax"
 OTHERS = ("sigmoid", "sigmoid_log_length", "relu_normalised", "linear", "row_sum")
@@ -18,18 +20,5 @@ EXPERIMENT = study(
     arms=tuple(Arm(name, attention=name) for name in (SOFTMAX, *OTHERS)),
     comparisons=tuple(minus(name, SOFTMAX) for name in OTHERS),
     quick=TrialConfig(tasks=("addition", "characters", "recall"), checkpoints=6),
-    full=TrialConfig(
-        tasks=("addition", "characters", "recall"),
-        layers=2,
-        d_model=64,
-        heads=4,
-        steps=4000,
-        batch=32,
-        rates=7,
-        seeds=8,
-        checkpoints=20,
-        digits=3,
-        length=48,
-        pairs=8,
-    ),
+    full=replace(FULL, tasks=("addition", "characters", "recall"), steps=2000),
 )

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from hessianlens.lab.results import Result
 from hessianlens.lab.results.table import choices
-from hessianlens.lab.studies.block_rates.measure import ADAM, EXPERIMENT, MEASURED, SGD
+from hessianlens.lab.studies.block_rates.measure import ADAM, EXPERIMENT, MEASURED, SEARCHED, SGD
 from hessianlens.lab.trials.findings.paired import difference
 from hessianlens.lab.trials.findings.reading import study_findings
+from hessianlens.lab.trials.findings.sentences import told
 from hessianlens.lab.trials.measure import minus
 from hessianlens.lab.trials.measure.config import TASKS
 from hessianlens.lab.wording import percent
@@ -29,8 +30,13 @@ def tell(result: Result) -> list[str]:
                 f"On {TASKS[task]}, rates by curvature make SGD worse, and close nothing of its gap to Adam."
             )
         else:
-            part = closed.mean / gap.mean
-            sentences.append(f"On {TASKS[task]}, rates by curvature close {percent(part)} of SGD's gap to Adam.")
+            sentences.append(
+                f"On {TASKS[task]}, rates by curvature close {percent(closed.mean / gap.mean)} of SGD's gap to Adam: "
+                f"{told(closed)} of {told(gap)} nats."
+            )
+        searched = difference(result, task, minus(SEARCHED, SGD))
+        if searched.seeds > 1 and searched.low == searched.high == 0:
+            sentences.append(f"On {TASKS[task]}, a search with the same budget found no rates better than equal ones.")
     return sentences
 
 

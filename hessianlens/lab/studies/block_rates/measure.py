@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from hessianlens.lab.trials.measure import Arm, TrialConfig, minus, study
+from dataclasses import replace
+
+from hessianlens.lab.trials.measure import FULL, Arm, TrialConfig, minus, study
 
 SGD, ADAM, MEASURED, SEARCHED = "SGD", "Adam", "SGD, rates by curvature", "SGD, rates searched"
 
@@ -22,19 +24,5 @@ EXPERIMENT = study(
     ),
     comparisons=(minus(SGD, ADAM), minus(MEASURED, SGD), minus(MEASURED, ADAM), minus(MEASURED, SEARCHED)),
     quick=TrialConfig(tasks=("characters",), rates=7, checkpoints=8),
-    full=TrialConfig(
-        tasks=("characters", "addition"),
-        layers=2,
-        d_model=64,
-        heads=4,
-        steps=4000,
-        batch=32,
-        rates=15,
-        sgd_low=-2.5,
-        sgd_high=1.0,
-        seeds=10,
-        checkpoints=20,
-        digits=3,
-        length=48,
-    ),
+    full=replace(FULL, tasks=("characters",), rates=9),
 )

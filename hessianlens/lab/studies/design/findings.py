@@ -1,17 +1,24 @@
-"""Every combination in a table, ranked; and what each choice changes on average."""
+"""Every combination in a table, ranked; and what each choice changes, draw by draw."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from hessianlens.lab.experiments.common.means import geometric_mean
-from hessianlens.lab.results import Findings, Result
+from hessianlens.lab.results import Chart, Panel, Result, Scalar, Series
 from hessianlens.lab.results.table import choices, numbers, select, short
 from hessianlens.lab.studies.design.measure import FACTORS
+from hessianlens.lab.trials.findings.paired import Interval, interval, weighted
+from hessianlens.lab.trials.findings.reading import StudyFindings
+from hessianlens.lab.trials.findings.sentences import as_factor
+from hessianlens.lab.trials.findings.summaries import record
 from hessianlens.lab.wording import count
+
+Design: TypeAlias = Mapping[str, Scalar]
 
 COLUMNS = {
     "spread": "largest / smallest block",
@@ -26,44 +33,39 @@ COLUMNS = {
 POWERS = {"q": ("q", "qk"), "v": ("v",)}
 """Blocks whose powers are told, by the ends of their names."""
 
-
-@dataclass(frozen=True)
-class DesignFindings(Findings):
-    """Sentences, and the table of all combinations."""
-
-    table: Callable[[Result], list[dict[str, str]]]
+_LOGARITHMIC = ("spread", "moment1", "moment2")
 
 
-def designs(result: Result) -> list[dict[str, object]]:
+def designs(result: Result) -> list[Design]:
     """The combinations, those with the most alike blocks first."""
-    seen: dict[tuple[object, ...], dict[str, object]] = {}
+    seen: dict[tuple[Scalar, ...], Design] = {}
     for cell in result.cells:
         key = tuple(cell.parameters[name] for name in FACTORS)
         seen.setdefault(key, dict(zip(FACTORS, key, strict=True)))
     return sorted(seen.values(), key=lambda design: _middle(result, design, "spread"))
 
 
-def values(result: Result, design: dict[str, object], quantity: str) -> np.ndarray:
+def values(result: Result, design: Design, quantity: str) -> np.ndarray:
     """A number of a combination, draw by draw."""
-    return numbers(select(result, stage="design", **design), quantity)  # type: ignore[arg-type]
+    return numbers(select(result, **{"stage": "design", **design}), quantity)
 
 
-def powers(result: Result, design: dict[str, object], block: str, part: str, where: str = "small") -> np.ndarray:
+def powers(result: Result, design: Design, block: str, part: str, where: str = "small") -> np.ndarray:
     """Powers of a block's growth with the embeddings, draw by draw."""
-    rows = select(result, stage="growth", part=part, range=where, **design)  # type: ignore[arg-type]
+    rows = select(result, **{"stage": "growth", "part": part, "range": where, **design})
     ends = tuple(f".{end}" for end in POWERS[block])
     return numbers([row for row in rows if str(row["block"]).endswith(ends)], "exponent")
 
 
-def _middle(result: Result, design: dict[str, object], quantity: str) -> float:
+def _middle(result: Result, design: Design, quantity: str) -> float:
     found = values(result, design, quantity)
     return geometric_mean(found) if len(found) else float("inf")
 
 
-def named(design: dict[str, object]) -> str:
+def named(design: Design) -> str:
     """A combination in words."""
     first = f"{design['activation']}, {design['norm']}, {design['qk']}"
-    return f"{first}, t {design['temperature']:g}, {count(int(str(design['heads'])), 'head')}"
+    return f"{first}, t {float(str(design['temperature'])):g}, {count(int(str(design['heads'])), 'head')}"
 
 
 def table(result: Result) -> list[dict[str, str]]:
@@ -85,31 +87,101 @@ def _cell(found: np.ndarray) -> str:
     return f"{short(float(found.mean()))} ± {short(float(found.max() - found.min()) / 2)}"
 
 
+def by_draw(result: Result, factor: str, level: str, quantity: str) -> dict[int, float]:
+    """For every draw of the weights, the mean over all combinations with this choice; of the spread its logarithm."""
+    rows = [row for row in select(result, stage="design") if str(row[factor]) == level and row[quantity] is not None]
+    found = {}
+    for seed in sorted({int(str(row["seed"])) for row in rows}):
+        mine = numbers([row for row in rows if row["seed"] == seed], quantity)
+        found[seed] = float((np.log(mine) if quantity == "spread" else mine).mean())
+    return found
+
+
+def _varied(result: Result) -> dict[str, list[str]]:
+    """Choices that were made in more than one way."""
+    found = {factor: choices(result, factor) for factor in FACTORS}
+    return {factor: levels for factor, levels in found.items() if len(levels) > 1}
+
+
+def level_intervals(result: Result) -> dict[str, Interval]:
+    """Logarithm of the spread, and share of negative curvature, by choice; over draws of the weights."""
+    return {
+        f"{told}, {factor} {level}": interval(list(by_draw(result, factor, level, quantity).values()))
+        for factor, levels in _varied(result).items()
+        for level in levels
+        for quantity, told in (("spread", "log block spread"), ("negative_share", "negative share"))
+    }
+
+
+def contrasts(result: Result) -> dict[str, Interval]:
+    """Logarithm of the spread with a choice minus that with the first one, paired over draws."""
+    found = {}
+    for factor, (first, *others) in _varied(result).items():
+        for level in others:
+            pair = {name: by_draw(result, factor, name, "spread") for name in (level, first)}
+            name = f"log block spread, {factor} {level} minus {factor} {first}"
+            found[name] = interval(weighted(pair, {level: 1.0, first: -1.0}))
+    return found
+
+
 def tell(result: Result) -> list[str]:
-    """The ends of the ranking, and the factor that each choice makes on average."""
+    """The ends of the ranking, and what each choice makes of the spread of blocks."""
     ranked = designs(result)
     first, last = ranked[0], ranked[-1]
     sentences = [
         f"Of {len(ranked)} combinations, attention's blocks are most alike with {named(first)} (largest over smallest "
-        f"root mean square eigenvalue {short(_middle(result, first, 'spread'))}, geometric mean over "
-        f"{result.config['repeats']} draws) and most unlike with {named(last)} "
-        f"({short(_middle(result, last, 'spread'))})."
+        f"root mean square eigenvalue {_spread(result, first)}, geometric mean and 95 % interval over "
+        f"{result.config['repeats']} draws) and most unlike with {named(last)} ({_spread(result, last)})."
     ]
-    for factor in FACTORS:
-        levels = choices(result, factor)
-        if len(levels) < 2:
-            continue
-        told = []
-        for level in levels:
-            found = [row for row in select(result, stage="design") if str(row[factor]) == level]
-            ratios, signs = numbers(found, "spread"), numbers(found, "negative_share")
-            if len(ratios):
-                told.append(f"{level} {short(geometric_mean(ratios))} ({100 * float(signs.mean()):.0f} %)")
+    levels = level_intervals(result)
+    for factor, names in _varied(result).items():
+        told = [f"{level} {as_factor(levels[f'log block spread, {factor} {level}'])}" for level in names]
+        signs = [f"{level} {_percent(levels[f'negative share, {factor} {level}'])}" for level in names]
         sentences.append(
-            f"By {factor}, over all other choices: largest over smallest block (and share of negative curvature) "
-            f"{', '.join(told)}."
+            f"By {factor}, over all other choices: largest over smallest block {', '.join(told)}; negative share of "
+            f"curvature {', '.join(signs)}."
         )
     return sentences
 
 
-FINDINGS = DesignFindings(tell, table)
+def _spread(result: Result, design: Design) -> str:
+    return as_factor(interval([math.log(value) for value in values(result, design, "spread")]))
+
+
+def _percent(found: Interval) -> str:
+    return f"{100 * found.mean:.0f} [{100 * found.low:.0f}, {100 * found.high:.0f}] %"
+
+
+def multiples(result: Result) -> Chart:
+    """A panel a quantity: activations along, a series a norm."""
+    names = choices(result, "activation")
+
+    def of_norm(norm: str, quantity: str) -> Series:
+        found = [numbers(select(result, stage="design", activation=name, norm=norm), quantity) for name in names]
+        kept = [(x, np.median(v), v.min(), v.max()) for x, v in enumerate(found) if len(v)]
+        columns = [tuple(float(one[k]) for one in kept) for k in range(4)]
+        return Series(f"norm: {norm}", *columns)
+
+    def panel(quantity: str, heading: str) -> Panel:
+        shown = tuple(of_norm(norm, quantity) for norm in choices(result, "norm"))
+        # weights that are no distribution have a covariance of any sign
+        positive = all(end > 0 for one in shown for end in one.low)
+        return Panel(heading, shown, quantity in _LOGARITHMIC and positive)
+
+    return Chart(
+        "Attention's blocks at initialisation by activation and norm: marks are medians, bars reach over draws of the "
+        "weights and over all other choices.",
+        "",
+        "",
+        tuple(panel(quantity, heading) for quantity, heading in COLUMNS.items()),
+        columns=3,
+        names=tuple(names),
+    )
+
+
+def in_numbers(result: Result) -> dict[str, Any]:
+    """What is recorded."""
+    return record(result, level_intervals(result), contrasts(result), tell(result), multiples(result))
+
+
+FINDINGS = StudyFindings(tell, in_numbers, multiples, table)

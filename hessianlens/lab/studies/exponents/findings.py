@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from itertools import product
 
-from hessianlens.lab.results import Result
+from hessianlens.lab.results import Chart, Panel, Result, Series
 from hessianlens.lab.results.table import choices, select, short
 from hessianlens.lab.studies.exponents.measure import EXPERIMENT
+from hessianlens.lab.trials.findings.charts import BANDS, series
 from hessianlens.lab.trials.findings.paired import Interval, interval
 from hessianlens.lab.trials.findings.reading import study_findings
-from hessianlens.lab.trials.findings.sentences import signed
+from hessianlens.lab.trials.findings.sentences import told
 from hessianlens.lab.trials.measure.config import TASKS
 from hessianlens.lab.wording import several
 
 SERIES = (("q", "ggn"), ("q", "functional"), ("v", "ggn"))
 NAMES = {("q", "ggn"): "outer query block", ("q", "functional"): "functional query block", ("v", "ggn"): "value block"}
+RANGES = {"small": "small embeddings", "here": "embeddings as they are"}
 WITHIN = 0.1
-"""A power has survived if its mean is within this of what it was."""
+"""A power has survived if the whole interval of its change is within this."""
 
 
 def looked_at(result: Result) -> list[int]:
@@ -25,9 +28,9 @@ def looked_at(result: Result) -> list[int]:
     return sorted({int(str(row["step"])) for row in select(result, stage="growth")})
 
 
-def exponents(result: Result, task: str, arm: str, series: tuple[str, str], where: str, step: int) -> dict[int, float]:
+def exponents(result: Result, task: str, arm: str, which: tuple[str, str], where: str, step: int) -> dict[int, float]:
     """A power by seed, in the first layer."""
-    block, part = series
+    block, part = which
     rows = select(
         result, task=task, arm=arm, stage="growth", step=step, block=f"layer0.attn.{block}", part=part, range=where
     )
@@ -55,23 +58,22 @@ def tell(result: Result) -> list[str]:
     sentences = []
     for task in choices(result, "task"):
         for where, named in (("small", "in the limit of small embeddings"), ("here", "at the embeddings' own scale")):
-            told = []
+            lines = []
             for arm in choices(result, "arm"):
                 moved = []
-                for series in SERIES:
-                    before, after = (exponents(result, task, arm, series, where, step) for step in (first, last))
+                for which in SERIES:
+                    before, after = (exponents(result, task, arm, which, where, step) for step in (first, last))
                     if before and after:
-                        means = [interval(list(found.values())).mean for found in (before, after)]
-                        moved.append(f"{NAMES[series]} {means[0]:.2f} to {means[1]:.2f}")
-                told.append(f"{arm}: {', '.join(moved)}")
-            sentences.append(f"On {TASKS[task]}, powers {named}, before and after training: {'; '.join(told)}.")
+                        first_power = interval(list(before.values())).mean
+                        moved.append(f"{NAMES[which]} {first_power:.2f}, change {told(change(before, after))}")
+                lines.append(f"{arm}: {', '.join(moved)}")
+            sentences.append(f"On {TASKS[task]}, powers {named}, before and after training: {'; '.join(lines)}.")
         moves = []
         for arm in choices(result, "arm"):
             before, after = (ratios(result, task, arm, step) for step in (first, last))
             start, found = interval(list(before.values())), change(before, after)
             if found.seeds > 1:
-                ends = f"[{signed(found.low)}, {signed(found.high)}]"
-                moves.append(f"{arm} from {short(math.exp(start.mean))}, log change {signed(found.mean)} {ends}")
+                moves.append(f"{arm} from {short(math.exp(start.mean))}, log change {told(found)}")
         if moves:
             sentences.append(
                 f"On {TASKS[task]}, the value block's curvature over the query block's (root mean square eigenvalues): "
@@ -79,7 +81,7 @@ def tell(result: Result) -> list[str]:
             )
     survived = [arm for arm in choices(result, "arm") if _survives(result, arm, first, last)]
     return [
-        f"All powers in the limit of small embeddings stay within {WITHIN} of what they were for "
+        f"All powers in the limit of small embeddings stay within {WITHIN} of what they were (95 % intervals) for "
         f"{several(survived) if survived else 'no arm'}.",
         *sentences,
     ]
@@ -88,11 +90,12 @@ def tell(result: Result) -> list[str]:
 def _survives(result: Result, arm: str, first: int, last: int) -> bool:
     moves = []
     for task in choices(result, "task"):
-        for series in SERIES:
-            before, after = (exponents(result, task, arm, series, "small", step) for step in (first, last))
+        for which in SERIES:
+            before, after = (exponents(result, task, arm, which, "small", step) for step in (first, last))
             if before and after:
-                moves.append(abs(change(before, after).mean))
-    return bool(moves) and max(moves) <= WITHIN
+                found = change(before, after)
+                moves.append(max(abs(found.low), abs(found.high)))
+    return bool(moves) and all(move <= WITHIN for move in moves)
 
 
 def intervals(result: Result) -> Mapping[str, Interval]:
@@ -101,13 +104,49 @@ def intervals(result: Result) -> Mapping[str, Interval]:
     found = {}
     for task in choices(result, "task"):
         for arm in choices(result, "arm"):
-            for series in SERIES:
-                for where in ("small", "here"):
-                    before, after = (exponents(result, task, arm, series, where, step) for step in (first, last))
-                    found[f"{task}: change of power, {arm}, {NAMES[series]}, {where}"] = change(before, after)
+            for which, where in product(SERIES, RANGES):
+                before, after = (exponents(result, task, arm, which, where, step) for step in (first, last))
+                found[f"{task}: change of power, {arm}, {NAMES[which]}, {where}"] = change(before, after)
             before, after = (ratios(result, task, arm, step) for step in (first, last))
             found[f"{task}: log change of value over query, {arm}"] = change(before, after)
     return found
 
 
-FINDINGS = study_findings(EXPERIMENT, tell, intervals)
+def power_chart(result: Result) -> Chart:
+    """Powers along training on the first task; rows: arms, columns: the limit of small embeddings, and their scale."""
+    task, steps = choices(result, "task")[0], looked_at(result)
+
+    def course(arm: str, which: tuple[str, str], where: str) -> Series:
+        found = (interval(list(exponents(result, task, arm, which, where, step).values())) for step in steps)
+        return series(NAMES[which], zip(steps, found, strict=True))
+
+    panels = tuple(
+        Panel(f"{arm}: {named}", tuple(course(arm, which, where) for which in SERIES))
+        for arm in choices(result, "arm")
+        for where, named in RANGES.items()
+    )
+    about = f"Power with which attention's blocks grow when the embeddings are scaled, along training on {TASKS[task]}."
+    return Chart(f"{about} {BANDS}", "steps", "power of the scale", panels, columns=len(RANGES))
+
+
+def ratio_chart(result: Result) -> Chart:
+    """The value block over the query block along training, a panel a task."""
+    tasks, steps = choices(result, "task"), looked_at(result)
+
+    def course(task: str, arm: str) -> Series:
+        logs = (interval(list(ratios(result, task, arm, step).values())) for step in steps)
+        kept = series(arm, zip(steps, logs, strict=True))
+        return Series(arm, kept.x, *(tuple(map(math.exp, ends)) for ends in (kept.mean, kept.low, kept.high)))
+
+    panels = tuple(Panel(TASKS[t], tuple(course(t, arm) for arm in choices(result, "arm")), log_y=True) for t in tasks)
+    return Chart(
+        "Root mean square eigenvalue of the value block over that of the query block, along training. Geometric means "
+        "over seeds; bands are 95 % intervals.",
+        "steps",
+        "value block over query block",
+        panels,
+        columns=len(tasks),
+    )
+
+
+FINDINGS = study_findings(EXPERIMENT, tell, intervals, power_chart)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from hessianlens.lab.trials.measure import Arm, TrialConfig, minus, study
+from dataclasses import replace
+
+from hessianlens.lab.trials.measure import FULL, Arm, TrialConfig, minus, study
 
 SOFTMAX, LINEAR, NORMED = "softmax", "linear", "softmax, pre-norm"
 
@@ -17,17 +19,5 @@ EXPERIMENT = study(
     arms=(Arm(SOFTMAX, norm=None), Arm(LINEAR, attention="linear", norm=None), Arm(NORMED)),
     comparisons=(minus(LINEAR, SOFTMAX), minus(NORMED, SOFTMAX)),
     quick=TrialConfig(tasks=("addition",), rates=3, curvatures=3, growth=True, checkpoints=6),
-    full=TrialConfig(
-        tasks=("addition", "characters"),
-        d_model=64,
-        steps=4000,
-        batch=32,
-        rates=7,
-        seeds=8,
-        checkpoints=20,
-        curvatures=6,
-        growth=True,
-        digits=3,
-        length=32,
-    ),
+    full=replace(FULL, tasks=("addition", "characters"), heads=1, curvatures=5, growth=True),
 )

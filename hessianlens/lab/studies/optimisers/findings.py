@@ -7,11 +7,13 @@ from collections.abc import Mapping
 
 from scipy.stats import spearmanr
 
-from hessianlens.lab.results import Result
-from hessianlens.lab.results.table import choices, select, short
+from hessianlens.lab.results import Chart, Panel, Result, Series
+from hessianlens.lab.results.table import choices, select
 from hessianlens.lab.studies.optimisers.measure import EXPERIMENT, NORMS, SETTINGS, arm_name, gap
-from hessianlens.lab.trials.findings.paired import Interval, difference, interval
+from hessianlens.lab.trials.findings.charts import QUANTITIES, series
+from hessianlens.lab.trials.findings.paired import Interval, by_seed, difference, interval
 from hessianlens.lab.trials.findings.reading import study_findings
+from hessianlens.lab.trials.findings.sentences import as_factor
 from hessianlens.lab.trials.measure.config import TASKS
 
 
@@ -50,12 +52,12 @@ def tell(result: Result) -> list[str]:
             if spread.seeds and found.seeds:
                 heterogeneity.append(spread.mean)
                 gaps.append(found.mean)
-                told.append(f"{attention}, {NORMS[norm]}: {short(math.exp(spread.mean))}")
+                told.append(f"{attention}, {NORMS[norm]}: {as_factor(spread)}")
         if len(gaps) < 3:
             continue
         sentences.append(
             f"On {TASKS[task]}, the largest block curvature over the smallest at initialisation is, by setting, "
-            f"{'; '.join(told)}. Its rank correlation with the gap between SGD and Adam is "
+            f"{'; '.join(told)} (95 % intervals). Its rank correlation with the gap between SGD and Adam is "
             f"{rank_correlation(heterogeneity, gaps):.2f} over {len(gaps)} settings; with six, only one beyond 0.89 "
             "would be more than chance at 5 %."
         )
@@ -71,4 +73,23 @@ def intervals(result: Result) -> Mapping[str, Interval]:
     }
 
 
-FINDINGS = study_findings(EXPERIMENT, tell, intervals)
+def ends(result: Result) -> Chart:
+    """Losses at the end of training by setting, a series an optimiser."""
+    tasks, optimisers = choices(result, "task"), {"sgd": "SGD", "adam": "Adam"}
+
+    def of_one(task: str, optimiser: str) -> Series:
+        arms = [arm_name(attention, norm, optimiser) for attention, norm in SETTINGS]
+        return series(optimisers[optimiser], enumerate(interval(list(by_seed(result, task, a).values())) for a in arms))
+
+    return Chart(
+        "Validation loss at the end of training, each arm at its own tuned learning rate: means over seeds and 95 % "
+        "intervals.",
+        "",
+        QUANTITIES["loss"],
+        tuple(Panel(TASKS[task], tuple(of_one(task, optimiser) for optimiser in optimisers)) for task in tasks),
+        columns=len(tasks),
+        names=tuple(f"{attention}, {NORMS[norm]}" for attention, norm in SETTINGS),
+    )
+
+
+FINDINGS = study_findings(EXPERIMENT, tell, intervals, ends)

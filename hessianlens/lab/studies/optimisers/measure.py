@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 
-from hessianlens.lab.trials.measure import Arm, Comparison, TrialConfig, minus, study
+from hessianlens.lab.trials.measure import FULL, Arm, Comparison, TrialConfig, minus, study
 
 ATTENTIONS = ("softmax", "sigmoid", "linear")
 NORMS = {None: "no norm", "pre": "pre-norm"}
@@ -46,19 +47,5 @@ EXPERIMENT = study(
         *(gap_of_gaps(attention, norm) for attention, norm in product(ATTENTIONS[1:], NORMS)),
     ),
     quick=TrialConfig(tasks=("characters",), curvatures=1, checkpoints=6),
-    full=TrialConfig(
-        tasks=("characters", "addition"),
-        layers=2,
-        d_model=64,
-        heads=4,
-        steps=4000,
-        batch=32,
-        rates=9,
-        sgd_high=1.0,
-        seeds=8,
-        checkpoints=20,
-        curvatures=1,
-        digits=3,
-        length=48,
-    ),
+    full=replace(FULL, tasks=("characters",), curvatures=1),
 )

@@ -9,11 +9,12 @@ from hessianlens.lab.plots.picture import Picture
 from hessianlens.lab.plots.style import INK, log_axis, panels
 from hessianlens.lab.results import Result
 from hessianlens.lab.results.table import choices
-from hessianlens.lab.studies.optimisers.findings import spreads
+from hessianlens.lab.studies.optimisers.findings import ends, spreads
 from hessianlens.lab.studies.optimisers.measure import EXPERIMENT, NORMS, SETTINGS, gap
 from hessianlens.lab.trials.findings.paired import difference, interval
 from hessianlens.lab.trials.measure.config import TASKS
-from hessianlens.lab.trials.pictures.drawing import look_of, study_pictures
+from hessianlens.lab.trials.pictures.charts import legend_below, look_of
+from hessianlens.lab.trials.pictures.drawing import chart_picture, study_pictures
 
 
 def draw_relation(result: Result) -> Figure:
@@ -39,7 +40,7 @@ def draw_relation(result: Result) -> Figure:
             axes.set_xlabel("largest over smallest block curvature at initialisation")
         all_axes[0].set_ylabel("loss of SGD minus loss of Adam (nats)")
         handles, labels = all_axes[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=2)
+        legend_below(figure, dict(zip(labels, handles, strict=True)))
     return figure
 
 
@@ -52,4 +53,4 @@ def draw_all(result: Result, _reference: object = None) -> list[Picture]:
         "initialisation (root mean square eigenvalue of each weight's own block). Marks are means over seeds, bars "
         "95 % intervals.",
     )
-    return [relation, *study_pictures(result, EXPERIMENT)]
+    return [relation, chart_picture("ends", ends(result)), *study_pictures(result, EXPERIMENT)]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from hessianlens.lab.trials.measure import Arm, TrialConfig, minus, study
+from dataclasses import replace
+
+from hessianlens.lab.trials.measure import FULL, Arm, TrialConfig, minus, study
 
 ARMS = (
     Arm("two matrices, Adam"),
@@ -27,17 +29,5 @@ EXPERIMENT = study(
         minus(ARMS[3].name, ARMS[1].name),
     ),
     quick=TrialConfig(tasks=("characters", "recall"), checkpoints=8),
-    full=TrialConfig(
-        tasks=("characters", "addition", "recall"),
-        layers=2,
-        d_model=48,
-        steps=4000,
-        batch=32,
-        rates=7,
-        seeds=10,
-        checkpoints=20,
-        digits=3,
-        length=48,
-        pairs=8,
-    ),
+    full=replace(FULL, tasks=("characters",), heads=1),
 )

@@ -6,11 +6,12 @@ import math
 from collections.abc import Mapping
 
 from hessianlens.lab.results import Result
-from hessianlens.lab.results.table import choices, short
+from hessianlens.lab.results.table import choices
 from hessianlens.lab.studies.scaling.measure import EXPERIMENT, SCALED, UNSCALED
+from hessianlens.lab.trials.findings.charts import courses
 from hessianlens.lab.trials.findings.paired import Interval, by_seed, difference, interval, slowdown
 from hessianlens.lab.trials.findings.reading import study_findings
-from hessianlens.lab.trials.findings.sentences import compared
+from hessianlens.lab.trials.findings.sentences import as_factor, compared
 from hessianlens.lab.trials.measure.config import TASKS
 
 
@@ -24,18 +25,11 @@ def tell(result: Result) -> list[str]:
             difference(result, task, EXPERIMENT.comparisons[0], "entropy"), "entropy", "unscaled minus scaled"
         )
         sentences.append(
-            f"On {TASKS[task]}, training without the factor takes {_ratio(slow)} times the steps to the loss that it "
-            f"ends with, and its perplexity ends at {_ratio(worse)} times that with the factor (95 % intervals over "
-            f"{worse.seeds} seeds); share of the largest possible entropy of attention at the end, {entropies}."
+            f"On {TASKS[task]}, training without the factor takes {as_factor(slow)} times the steps to the loss that "
+            f"it ends with, and its perplexity ends at {as_factor(worse)} times that with the factor (95 % intervals "
+            f"over {worse.seeds} seeds); share of the largest possible entropy of attention at the end, {entropies}."
         )
     return sentences
-
-
-def _ratio(found: Interval) -> str:
-    """A mean logarithm and its interval, as a factor."""
-    if found.seeds < 2:
-        return "an unknown number of"
-    return f"{short(math.exp(found.mean))} [{short(math.exp(found.low))}, {short(math.exp(found.high))}]"
 
 
 def intervals(result: Result) -> Mapping[str, Interval]:
@@ -51,4 +45,4 @@ def intervals(result: Result) -> Mapping[str, Interval]:
     return found
 
 
-FINDINGS = study_findings(EXPERIMENT, tell, intervals)
+FINDINGS = study_findings(EXPERIMENT, tell, intervals, lambda result: courses(result, "entropy"))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from hessianlens.lab.trials.measure import Arm, TrialConfig, minus, study
+from dataclasses import replace
+
+from hessianlens.lab.trials.measure import FULL, Arm, TrialConfig, minus, study
 
 SCALED, UNSCALED = "scaled", "unscaled"
 
@@ -16,17 +18,5 @@ EXPERIMENT = study(
     arms=(Arm(SCALED), Arm(UNSCALED, scaled=False)),
     comparisons=(minus(UNSCALED, SCALED),),
     quick=TrialConfig(tasks=("characters", "addition"), d_model=32, checkpoints=20),
-    full=TrialConfig(
-        tasks=("characters", "addition", "recall"),
-        layers=2,
-        d_model=64,
-        steps=4000,
-        batch=32,
-        rates=7,
-        seeds=10,
-        checkpoints=40,
-        digits=3,
-        length=48,
-        pairs=8,
-    ),
+    full=replace(FULL, tasks=("characters", "addition"), heads=1, steps=1500, batch=32),
 )

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
 from hessianlens.lab.results import Result
-from hessianlens.lab.results.table import choices, short
+from hessianlens.lab.results.table import choices
 from hessianlens.lab.studies.temperature.measure import EXPERIMENT, LEARNED
 from hessianlens.lab.trials.findings.paired import Interval, by_seed, interval, weighted
 from hessianlens.lab.trials.findings.reading import study_findings
-from hessianlens.lab.trials.findings.sentences import compared
+from hessianlens.lab.trials.findings.sentences import as_factor, compared
 from hessianlens.lab.trials.measure.config import TASKS
 
 
@@ -30,11 +29,12 @@ def tell(result: Result) -> list[str]:
     sentences = []
     for task in choices(result, "task"):
         means = [interval(list(found.values())) for found in temperatures(result, task)]
-        told = ", ".join(f"layer {n}: {short(math.exp(one.mean))}" for n, one in enumerate(means) if one.seeds)
+        told = ", ".join(f"layer {n}: {as_factor(one)}" for n, one in enumerate(means) if one.seeds)
         apart = compared(lower_minus_upper(result, task), "log temperature", "first layer minus last")
         sentences.append(
-            f"On {TASKS[task]}, learned temperatures end at (geometric means, from 1) {told}; {apart}. Since a "
-            "temperature can be taken into W_Q, its value says something only together with the size of W_Q."
+            f"On {TASKS[task]}, learned temperatures end at (geometric means and 95 % intervals, from 1) {told}; "
+            f"{apart}. Since a temperature can be taken into W_Q, its value says something only together with the size "
+            "of W_Q."
         )
     return sentences
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from hessianlens.lab.trials.measure import Arm, TrialConfig, minus, study
+from dataclasses import replace
+
+from hessianlens.lab.trials.measure import FULL, Arm, TrialConfig, minus, study
 
 FIXED, LEARNED, CONTROL = "fixed", "learned temperature", "learned value gain"
 
@@ -17,18 +19,5 @@ EXPERIMENT = study(
     arms=(Arm(FIXED), Arm(LEARNED, redundant="temperature"), Arm(CONTROL, redundant="value gain")),
     comparisons=(minus(LEARNED, FIXED), minus(CONTROL, FIXED), minus(LEARNED, CONTROL)),
     quick=TrialConfig(tasks=("characters",), layers=2, heads=2, checkpoints=8),
-    full=TrialConfig(
-        tasks=("characters", "addition", "recall"),
-        layers=3,
-        d_model=64,
-        heads=4,
-        steps=4000,
-        batch=32,
-        rates=7,
-        seeds=10,
-        checkpoints=20,
-        digits=3,
-        length=48,
-        pairs=8,
-    ),
+    full=replace(FULL, tasks=("characters",), layers=2),
 )

@@ -7,15 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import stdtrit
 
-from hessianlens.lab.experiments.common.means import mean_interval
+from hessianlens.lab.experiments.common.means import detectable, mean_interval
 from hessianlens.lab.results import Result
 from hessianlens.lab.results.table import select
 from hessianlens.lab.trials.measure import Comparison
 
 LEVEL = 0.95
-POWER = 0.8
 
 
 @dataclass(frozen=True)
@@ -42,6 +40,12 @@ class Interval:
         """Whether the interval leaves out 0."""
         return self.low > 0 or self.high < 0
 
+    @property
+    def effect(self) -> float:
+        """The mean over the standard deviation of the draws: the effect size of a paired difference."""
+        spread = self.detectable / detectable(self.seeds, LEVEL) if self.seeds > 1 else math.nan
+        return self.mean / spread if spread else math.copysign(math.inf, self.mean)
+
     def scaled(self, factor: float) -> Interval:
         """In another unit."""
         low, high = sorted((factor * self.low, factor * self.high))
@@ -52,17 +56,15 @@ def interval(values: Sequence[float]) -> Interval:
     """Of independent seeds.
 
     >>> found = interval([1.0, 2.0, 3.0, 4.0, 5.0])
-    >>> round(found.low, 2), round(found.high, 2), round(found.detectable, 2), found.decided
-    (1.04, 4.96, 2.63, True)
+    >>> round(found.low, 2), round(found.high, 2), round(found.detectable, 2), round(found.effect, 2), found.decided
+    (1.04, 4.96, 2.63, 1.9, True)
     """
     n = len(values)
     if n < 2:
         mean = float(values[0]) if n else math.nan
         return Interval(mean, math.nan, math.nan, n, math.nan)
     low, high = mean_interval(values, LEVEL)
-    error = float(np.std(values, ddof=1)) / math.sqrt(n)
-    reach = float(stdtrit(n - 1, 0.5 + LEVEL / 2) + stdtrit(n - 1, POWER)) * error
-    return Interval(float(np.mean(values)), low, high, n, reach)
+    return Interval(float(np.mean(values)), low, high, n, detectable(n, LEVEL) * float(np.std(values, ddof=1)))
 
 
 def by_seed(result: Result, task: str, arm: str, quantity: str = "loss", step: int | None = None) -> dict[int, float]:

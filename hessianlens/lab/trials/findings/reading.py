@@ -6,31 +6,43 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hessianlens.lab.results import Findings, Result
+from hessianlens.lab.results import Chart, Findings, Result
+from hessianlens.lab.trials.findings.charts import courses
 from hessianlens.lab.trials.findings.paired import Interval
 from hessianlens.lab.trials.findings.sentences import study_sentences
-from hessianlens.lab.trials.findings.summaries import summary
+from hessianlens.lab.trials.findings.summaries import record, study_comparisons, study_levels, study_lost
 from hessianlens.lab.trials.measure import Study
 
 
 @dataclass(frozen=True)
 class StudyFindings(Findings):
-    """Sentences, and the numbers behind them as they are recorded.
+    """Sentences, the numbers behind them as they are recorded, and the chart that shows the answer.
 
     Attributes:
         in_numbers: What is recorded of a result.
+        chart: What the study asks about, in numbers.
+        table: Lines of a table, by heading; none where sentences say it all.
     """
 
     in_numbers: Callable[[Result], dict[str, Any]]
+    chart: Callable[[Result], Chart]
+    table: Callable[[Result], list[dict[str, str]]] = lambda result: []
 
 
 def study_findings(
     study: Study,
     extra: Callable[[Result], list[str]] = lambda result: [],
     extra_intervals: Callable[[Result], Mapping[str, Interval]] = lambda result: {},
+    chart: Callable[[Result], Chart] = courses,
 ) -> StudyFindings:
     """The findings of a study: what all of them tell, and what is special of this one."""
-    return StudyFindings(
-        lambda result: study_sentences(result, study, extra(result)),
-        lambda result: summary(result, study, extra_intervals(result)),
-    )
+
+    def sentences(result: Result) -> list[str]:
+        return study_sentences(result, study, extra(result))
+
+    def in_numbers(result: Result) -> dict[str, Any]:
+        levels = {**study_levels(result), **extra_intervals(result)}
+        compared = study_comparisons(result, study)
+        return record(result, levels, compared, sentences(result), chart(result), study_lost(result))
+
+    return StudyFindings(sentences, in_numbers, chart)

@@ -35,6 +35,17 @@ def told(found: Interval) -> str:
     return f"{signed(found.mean)} [{signed(found.low)}, {signed(found.high)}]"
 
 
+def as_factor(found: Interval) -> str:
+    """A mean logarithm and its interval, as a factor.
+
+    >>> as_factor(Interval(0.0, math.log(0.5), math.log(2.0), 5, 0.3))
+    '1 [0.5, 2]'
+    """
+    if found.seeds < 2:
+        return "an unknown number of"
+    return f"{short(math.exp(found.mean))} [{short(math.exp(found.low))}, {short(math.exp(found.high))}]"
+
+
 def compared(found: Interval, what: str, name: str) -> str:
     """One comparison: what it found, or how large a difference it would have found.
 
@@ -44,7 +55,7 @@ def compared(found: Interval, what: str, name: str) -> str:
     if found.seeds < 2 or math.isnan(found.low):
         return f"{name}: fewer than two seeds have a {what}, and nothing can be said"
     if found.decided:
-        return f"{name}: {what} {told(found)} over {count(found.seeds, 'seed')}"
+        return f"{name}: {what} {told(found)} over {count(found.seeds, 'seed')}, effect size {signed(found.effect)}"
     return (
         f"{name}: no difference in {what} found, {told(found)}; {count(found.seeds, 'seed')} would have shown one of "
         f"{short(found.detectable)} with probability 80 %"
@@ -103,7 +114,8 @@ def caveats(result: Result) -> list[str]:
     found.append(
         f"Models of {count(result.config['layers'], 'block')} and width {result.config['d_model']}, "
         f"{result.config['steps']} steps, {result.config['seeds']} seeds; intervals are Student's at 95 % and not "
-        "adjusted for the number of comparisons."
+        "adjusted for the number of comparisons; an effect size is a mean difference over the standard deviation of "
+        "the differences."
     )
     return found
 

@@ -1,13 +1,14 @@
-"""A study's results in numbers, as they are recorded beside the claims: every level and every comparison."""
+"""A study's results as they are recorded beside the claims: every level and comparison, sentences, and a chart."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from hessianlens.lab.results import Result
+from hessianlens.lab.results import Chart, Result
+from hessianlens.lab.results.chart import rounded
 from hessianlens.lab.results.table import choices
 from hessianlens.lab.trials.findings.paired import Interval, by_seed, difference, diverged, interval, slowdown
 from hessianlens.lab.trials.measure import Study
@@ -15,33 +16,65 @@ from hessianlens.lab.trials.measure import Study
 QUANTITIES = ("loss", "accuracy", "entropy")
 
 
-def summary(result: Result, study: Study, extra: Mapping[str, Interval] | None = None) -> dict[str, Any]:
-    """Intervals by name: ``task: quantity of arm`` and ``task: quantity, comparison``; with where they come from."""
-    found: dict[str, Interval] = {}
-    lost: dict[str, int] = {}
-    for task in choices(result, "task"):
-        for arm in choices(result, "arm"):
-            lost[f"{task}: {arm}"] = diverged(result, task, arm)
-            for quantity in QUANTITIES:
-                found[f"{task}: {quantity} of {arm}"] = interval(list(by_seed(result, task, arm, quantity).values()))
-        for comparison in study.comparisons:
-            for quantity in QUANTITIES:
-                found[f"{task}: {quantity}, {comparison.name}"] = difference(result, task, comparison, quantity)
-            if len(comparison.arms) == 2:
-                slow, fast = comparison.arms
-                found[f"{task}: log slowdown, {comparison.name}"] = slowdown(result, task, slow, fast)
+def record(
+    result: Result,
+    levels: Mapping[str, Interval],
+    comparisons: Mapping[str, Interval],
+    sentences: Sequence[str],
+    chart: Chart,
+    lost: Mapping[str, int] | None = None,
+) -> dict[str, Any]:
+    """Plain data: where the result comes from, intervals by name (comparisons with their effect size), words, chart."""
+    found = {name: _plain(value) for name, value in levels.items() if value.seeds > 1}
+    found |= {name: {**_plain(v), "effect": _finite(v.effect)} for name, v in comparisons.items() if v.seeds > 1}
     return {
         "preset": result.preset,
         "config": {name: list(v) if isinstance(v, tuple) else v for name, v in result.config.items()},
         "created": result.provenance.created,
         "commit": result.provenance.commit,
         "seconds": round(result.seconds),
-        "diverged": {name: number for name, number in lost.items() if number},
-        "intervals": {name: _plain(value) for name, value in {**found, **(extra or {})}.items() if value.seeds > 1},
+        "diverged": {name: number for name, number in (lost or {}).items() if number},
+        "sentences": list(sentences),
+        "chart": chart.plain(),
+        "intervals": found,
     }
 
 
-def _plain(found: Interval) -> dict[str, float | int]:
-    """Five digits, which is more than seeds can tell."""
-    kept = asdict(found)
-    return {name: v if name == "seeds" or math.isnan(v) else float(f"{v:.5g}") for name, v in kept.items()}
+def study_levels(result: Result) -> dict[str, Interval]:
+    """``task: quantity of arm``."""
+    return {
+        f"{task}: {quantity} of {arm}": interval(list(by_seed(result, task, arm, quantity).values()))
+        for task in choices(result, "task")
+        for arm in choices(result, "arm")
+        for quantity in QUANTITIES
+    }
+
+
+def study_comparisons(result: Result, study: Study) -> dict[str, Interval]:
+    """``task: quantity, comparison``, and the logarithm of how much slower the first of two arms is."""
+    found: dict[str, Interval] = {}
+    for task in choices(result, "task"):
+        for comparison in study.comparisons:
+            for quantity in QUANTITIES:
+                found[f"{task}: {quantity}, {comparison.name}"] = difference(result, task, comparison, quantity)
+            if len(comparison.arms) == 2:
+                slow, fast = comparison.arms
+                found[f"{task}: log slowdown, {comparison.name}"] = slowdown(result, task, slow, fast)
+    return found
+
+
+def study_lost(result: Result) -> dict[str, int]:
+    """``task: arm``: how many of its seeds diverged."""
+    return {
+        f"{task}: {arm}": diverged(result, task, arm)
+        for task in choices(result, "task")
+        for arm in choices(result, "arm")
+    }
+
+
+def _plain(found: Interval) -> dict[str, float | None]:
+    return {name: v if name == "seeds" else rounded(v) for name, v in asdict(found).items()}
+
+
+def _finite(value: float) -> float | None:
+    return rounded(value) if math.isfinite(value) else None

@@ -65,7 +65,7 @@ class TrialConfig:
     growth: bool = False
     validation: int = 256
     digits: int = 2
-    length: int = 24
+    length: int = 16
     text: str = ""
     pairs: int = 4
     seed: int = 0
@@ -101,3 +101,7 @@ def text_digest(path: str) -> str:
         return hashlib.sha256(Path(path).read_bytes()).hexdigest()[:16]
     except OSError as error:
         raise InputError(f"text: cannot read {path!r} ({error.strerror}); expected a text file in UTF-8.") from error
+
+
+FULL = TrialConfig(d_model=32, heads=4, steps=1000, seeds=10, checkpoints=20)
+"""What presets called "full" begin with: large enough that two numbers of two digits are added, in some more steps."""

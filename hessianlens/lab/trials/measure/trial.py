@@ -43,8 +43,9 @@ def _tune(parameters: Parameters, learned: Learned, tried: np.ndarray, seeds: Se
     """All rates and seeds at once; the place of the best rate. A training that diverged counts as infinitely bad."""
     members = [(number, seed) for number in range(len(tried)) for seed in seeds]
     rates = tried[[number for number, _ in members]]
-    course, notes = _train(parameters, learned, [seed for _, seed in members], rates, watched=(_steps(parameters),))
-    losses = _losses(course, notes[_steps(parameters)])
+    last = _steps(parameters)
+    course, notes = _train(parameters, learned, [s for _, s in members], rates, watched=(last,), attention=False)
+    losses = _losses(course, notes[last])
     rows: list[Row] = [
         {
             "stage": "tuning",
@@ -101,11 +102,12 @@ def _train(
     watched: Sequence[int],
     looked: Sequence[int] = (),
     look: Callable[[int, Ensemble], None] = lambda step, ensemble: None,
+    attention: bool = True,
 ) -> tuple[Course, Notes]:
     """One ensemble from its first step to its last; `rates` is (members, blocks)."""
     asked: Any = parameters
     ensemble = Ensemble([build(parameters, learned, seed) for seed in seeds])
-    watcher = Watcher(learned)
+    watcher = Watcher(learned, attention)
     notes: Notes = {}
 
     def watch(step: int) -> None:

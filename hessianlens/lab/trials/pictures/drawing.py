@@ -5,29 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from hessianlens.lab.plots.picture import Picture
-from hessianlens.lab.plots.style import BLUE, GREEN, INK, MUTED, ORANGE, PURPLE, RED, SKY, log_axis, panels
-from hessianlens.lab.results import Result
+from hessianlens.lab.plots.style import BLUE, INK, MUTED, log_axis, panels
+from hessianlens.lab.results import Chart, Result
 from hessianlens.lab.results.table import choices, numbers, select
-from hessianlens.lab.trials.findings.paired import by_seed, difference, interval
+from hessianlens.lab.trials.findings.charts import QUANTITIES, courses
+from hessianlens.lab.trials.findings.paired import difference
 from hessianlens.lab.trials.measure import Comparison, Study
 from hessianlens.lab.trials.measure.config import TASKS
-
-COLOURS = (BLUE, RED, GREEN, ORANGE, PURPLE, SKY)
-STYLES = ("-", (0, (4, 1.5)), (0, (1, 1)))
-QUANTITIES = {
-    "loss": "validation loss (nats)",
-    "accuracy": "share right",
-    "entropy": "entropy of attention / log keys",
-}
-
-
-def look_of(place: int) -> tuple[str, object]:
-    """Colour and line of an arm, by its place among the arms: colours repeat with another line."""
-    return COLOURS[place % len(COLOURS)], STYLES[place // len(COLOURS) % len(STYLES)]
+from hessianlens.lab.trials.pictures.charts import draw_chart, legend_below, look_of
 
 
 def draw_differences(result: Result, comparisons: Sequence[Comparison], quantity: str = "loss") -> Figure:
@@ -56,31 +44,6 @@ def _broken(name: str) -> str:
     return name.replace(" minus ", "\nminus ") if len(name) > 22 else name
 
 
-def draw_courses(result: Result, quantity: str = "loss", arms: Sequence[str] | None = None) -> Figure:
-    """A quantity along training: the mean over seeds, and its 95 % interval as a band."""
-    tasks, shown = choices(result, "task"), list(arms or choices(result, "arm"))
-    with panels(len(tasks), width=4.4, height=3.6) as (figure, all_axes):
-        for axes, task in zip(all_axes, tasks, strict=True):
-            for place, arm in enumerate(shown):
-                _course(axes, result, task, arm, quantity, place)
-            axes.set_title(TASKS[task])
-            axes.set_xlabel("steps")
-        all_axes[0].set_ylabel(QUANTITIES[quantity])
-        handles, labels = all_axes[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=3)
-    return figure
-
-
-def _course(axes: Axes, result: Result, task: str, arm: str, quantity: str, place: int) -> None:
-    steps = sorted({int(str(row["step"])) for row in select(result, task=task, arm=arm, stage="final")})
-    found = [interval(list(by_seed(result, task, arm, quantity, step).values())) for step in steps]
-    kept = [(step, one) for step, one in zip(steps, found, strict=True) if one.seeds > 1]
-    colour, style = look_of(place)
-    at = [step for step, _ in kept]
-    axes.fill_between(at, [o.low for _, o in kept], [o.high for _, o in kept], color=colour, alpha=0.15, linewidth=0)
-    axes.plot(at, [o.mean for _, o in kept], color=colour, linestyle=style, label=arm)
-
-
 def draw_tuning(result: Result) -> Figure:
     """The loss of the seeds that tune against the learning rate: mean and range; rates that diverged are left out."""
     tasks, arms = choices(result, "task"), choices(result, "arm")
@@ -100,7 +63,7 @@ def draw_tuning(result: Result) -> Figure:
             axes.set_xlabel("learning rate")
         all_axes[0].set_ylabel(QUANTITIES["loss"])
         handles, labels = all_axes[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=3)
+        legend_below(figure, dict(zip(labels, handles, strict=True)))
     return figure
 
 
@@ -113,11 +76,7 @@ def study_pictures(result: Result, study: Study) -> list[Picture]:
             "Differences in validation loss at the end of training, paired over seeds, with Student's 95 % interval; "
             "an open mark: the interval holds zero, and no difference was found.",
         ),
-        Picture(
-            "courses",
-            draw_courses(result),
-            "Validation loss along training at the tuned learning rate: mean over seeds; bands are 95 % intervals.",
-        ),
+        chart_picture("courses", courses(result)),
         Picture(
             "tuning",
             draw_tuning(result),
@@ -127,11 +86,11 @@ def study_pictures(result: Result, study: Study) -> list[Picture]:
     ]
 
 
-def entropy_picture(result: Result, arms: Sequence[str] | None = None) -> Picture:
+def chart_picture(name: str, chart: Chart) -> Picture:
+    """A chart, drawn; its caption says what it shows."""
+    return Picture(name, draw_chart(chart), chart.caption)
+
+
+def entropy_picture(result: Result) -> Picture:
     """How spread out attention is, along training."""
-    return Picture(
-        "entropy",
-        draw_courses(result, "entropy", arms),
-        "Entropy of the rows of attention over its largest possible value, mean over rows, heads and layers: 1 is "
-        "uniform, 0 is one-hot. Weights that are no distribution are taken by their sizes. Bands are 95 % intervals.",
-    )
+    return chart_picture("entropy", courses(result, "entropy"))

@@ -1,0 +1,73 @@
+"""What a first run of a model shows: whether it repeats itself, what attention it calls, and how it ends."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from hessianlens.errors import InputError, expect
+from hessianlens.models.adapters.long_attention import LongAttention
+from hessianlens.models.adapters.outputs import call, checked_call, counted_call
+from hessianlens.models.adapters.unembedding import LastMap, Unembedding, UnformedCall, are_large, logits_note
+from hessianlens.problems import ClassesLoss, Forward, Problem
+
+_ANY = frozenset({torch.float16})
+"""Narrower dtypes that may be asked for, where nobody has looked."""
+
+
+def is_half(dtype: torch.dtype) -> bool:
+    """Whether a dtype is narrower than float32."""
+    return dtype.itemsize < torch.float32.itemsize
+
+
+@dataclass(frozen=True, eq=False)
+class Seen:
+    """What a first run showed: its outputs, narrower dtypes that were asked for, attention, and the last linear map."""
+
+    outputs: Tensor
+    asked: frozenset[torch.dtype]
+    met: LongAttention
+    last: Unembedding | str
+
+
+def first_run(model: nn.Module, made: Problem, with_targets: bool, check: bool) -> Seen:
+    """The first batch; with `check` twice, to see that two runs agree and are finite."""
+    batch = made.data[0]
+    with made.scope() as met, torch.no_grad():
+        with LastMap(made.params) as maps:
+            first = checked_call(model, made.params, batch, with_targets)
+        last = maps.found(model, first)
+        again, asked = counted_call(model, made.params, batch, with_targets) if check else (first, _ANY)
+    assert isinstance(met, LongAttention)
+    if check:
+        _expect_same(first, again)
+        value = made.loss(first, batch)
+        expect(bool(torch.isfinite(value)), f"loss: got {float(value)} on the first batch, expected a finite number.")
+    return Seen(first, asked, met, last)
+
+
+def _expect_same(first: Tensor, again: Tensor) -> None:
+    expect(
+        bool(torch.isfinite(first).all()),
+        "model: its outputs on the first batch are not finite; look for NaN or infinity in the data and the weights.",
+    )
+    if not torch.equal(first, again):
+        raise InputError(
+            f"model: two runs on the same batch differ by up to {float((first - again).abs().max()):.2g}; "
+            "it draws random numbers in evaluation mode, and its derivatives would be noise. Turn that off."
+        )
+
+
+def ended(made: Problem, seen: Seen, logits: str, with_targets: bool) -> tuple[Forward, tuple[str, ...]]:
+    """The forward pass, which may end in front of its last linear map, and what is said of that."""
+    model, halves = made.source, any(map(is_half, seen.asked))
+    assert isinstance(model, nn.Module)
+    whole = partial(call, model, with_targets=with_targets, halves=halves)
+    if logits == "whole" or (logits == "auto" and not are_large(seen.outputs)):
+        return whole, ()
+    last = seen.last if isinstance(made.loss, ClassesLoss) else "the loss is not known to be a cross-entropy of classes"
+    note = logits_note(seen.outputs, last)
+    return UnformedCall(model, last, with_targets, halves) if isinstance(last, Unembedding) else whole, (note,)
