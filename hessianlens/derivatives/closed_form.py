@@ -52,8 +52,16 @@ class ClosedForm(ABC):
         """The gradient of ``<g, y>`` with respect to the inputs that are wanted."""
 
     @abstractmethod
-    def bent(self, *tensors: Any, g: Tensor, change: Parts, wanted: Sequence[bool], pushing: bool) -> Parts:
-        """How that gradient changes with the inputs, and behind it, with `pushing`, how y does."""
+    def bent(
+        self,
+        *tensors: Any,
+        g: Tensor,
+        change: Parts,
+        wanted: Sequence[bool],
+        pushing: bool,
+        of_g: Tensor | None = None,
+    ) -> Parts:
+        """How that gradient changes with the inputs, and with g if that changes; behind it, with `pushing`, ``dy``."""
 
     @abstractmethod
     def pushed_twice(self, *tensors: Any, first: Parts, second: Parts) -> Tensor:
@@ -166,7 +174,7 @@ class Value(_Twice):
     def forward(*args: Any) -> Tensor:
         """Y."""
         *tensors, frame = args
-        return frame.form.value(*tensors)  # type: ignore[no-any-return]
+        return frame.form.value(*tensors)
 
     @staticmethod
     def backward(ctx: Any, g: Tensor | None) -> Any:
@@ -191,7 +199,7 @@ class _Pushed(_Twice):
     def forward(*args: Any) -> Tensor:
         *given, frame = args
         tensors, change = given[: frame.tensors], given[frame.tensors :]
-        return frame.form.pushed(*tensors, change=tuple(change))  # type: ignore[no-any-return]
+        return frame.form.pushed(*tensors, change=tuple(change))
 
     @staticmethod
     def backward(ctx: Any, g: Tensor | None) -> Any:
@@ -292,7 +300,7 @@ class _PushedTwice(_Twice):
         *given, frame = args
         tensors, changes = given[: frame.tensors], given[frame.tensors :]
         first, second = tuple(changes[: frame.inputs]), tuple(changes[frame.inputs :])
-        return frame.form.pushed_twice(*tensors, first=first, second=second)  # type: ignore[no-any-return]
+        return frame.form.pushed_twice(*tensors, first=first, second=second)
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> Any:

@@ -275,6 +275,7 @@ def _networks() -> Iterator[Recipe]:
     options = _given(
         loss="cross_entropy", reduction="mean", dtype=torch.float64, device="cpu", micro_batch=2, heads=True, check=True
     )
+    options |= _given(process_group=None)
     yield Recipe("problem", lambda: hl.problem, {**pair, **options}, 3)
     squared = _given(loss="square", data=lambda: (randn(4, 3), randn(4, 2)))
     yield Recipe("problem, square", lambda: hl.problem, {**pair, **squared})
@@ -286,6 +287,7 @@ def _networks() -> Iterator[Recipe]:
     for name in ("AttentionHessian", "BlockNorms", "Forecast", "PairNorms", "Measured"):
         yield Recipe(name, lambda name=name: getattr(hl, name), {}, 0.1, result=False)
     yield Recipe("InputError", lambda: hl.InputError, {"0": lambda: "text"}, 0.1, result=False)
+    yield Recipe("RankError", lambda: hl.RankError, {"0": lambda: "text"}, 0.1, result=False)
 
 
 def _models() -> Iterator[Recipe]:

@@ -33,22 +33,34 @@ class AttentionForm(ClosedForm):
     inputs, fixed, name = 4, 1, "scaled_dot_product_attention"
     instead = "torch's math attention (torch.nn.attention.sdpa_kernel(SDPBackend.MATH))"
 
+    def _operands(self, tensors: Sequence[Any]) -> Operands:
+        q, k, v, bias, visible = tensors
+        return Operands(q, k, v, bias, visible, self.heads)
+
     def value(self, *tensors: Any) -> Tensor:
         """O."""
-        return passes.value(Operands(*tensors, self.heads), self.rule)
+        return passes.value(self._operands(tensors), self.rule)
 
     def pushed(self, *tensors: Any, change: Parts) -> Tensor:
         """``dO``."""
-        return passes.pushed(Operands(*tensors, self.heads), self.rule, change)
+        return passes.pushed(self._operands(tensors), self.rule, change)
 
     def pulled(self, *tensors: Any, g: Tensor, wanted: Sequence[bool]) -> Parts:
         """The gradient of ``<g, O>``."""
-        return passes.pulled(Operands(*tensors, self.heads), self.rule, g, wanted)
+        return passes.pulled(self._operands(tensors), self.rule, g, wanted)
 
-    def bent(self, *tensors: Any, g: Tensor, change: Parts, wanted: Sequence[bool], pushing: bool) -> Parts:
+    def bent(
+        self,
+        *tensors: Any,
+        g: Tensor,
+        change: Parts,
+        wanted: Sequence[bool],
+        pushing: bool,
+        of_g: Tensor | None = None,
+    ) -> Parts:
         """How that gradient changes, and how O does."""
-        return passes.bent(Operands(*tensors, self.heads), self.rule, g, change, wanted, pushing)
+        return passes.bent(self._operands(tensors), self.rule, g, change, wanted, pushing, of_g)
 
     def pushed_twice(self, *tensors: Any, first: Parts, second: Parts) -> Tensor:
         """The second derivative of O."""
-        return passes.pushed_twice(Operands(*tensors, self.heads), self.rule, first, second)
+        return passes.pushed_twice(self._operands(tensors), self.rule, first, second)

@@ -19,6 +19,11 @@ from hessianlens.attention.chunked.rule import Rule
 from hessianlens.derivatives.closed_form import Parts, own_precision
 
 
+def _score_change(x: Operands, rule: Rule, change: Parts) -> ScoreChange:
+    dq, dk, _, db = change
+    return ScoreChange(x, rule, dq, dk, db)
+
+
 @own_precision
 def value(x: Operands, rule: Rule) -> Tensor:
     """``O = (M o A) V``, as rows (n, g, L, f)."""
@@ -31,7 +36,7 @@ def value(x: Operands, rule: Rule) -> Tensor:
 @own_precision
 def pushed(x: Operands, rule: Rule, change: Parts) -> Tensor:
     """``dO = (M o J U) V + (M o A) dv``: how the value changes with its inputs."""
-    out, score_change = QueryRows(x), ScoreChange(x, rule, *change[:2], change[3])
+    out, score_change = QueryRows(x), _score_change(x, rule, change)
     for piece in pieces(x, rule):
         u = score_change.at(piece.chunk)
         out.add(piece.chunk, _moved(piece, None if u is None else piece.rows.pushed(u), change[2]))
@@ -56,36 +61,51 @@ def pulled(x: Operands, rule: Rule, g: Tensor, wanted: Sequence[bool]) -> Parts:
 
 
 @own_precision
-def bent(x: Operands, rule: Rule, g: Tensor, change: Parts, wanted: Sequence[bool], pushing: bool) -> Parts:
-    """How the gradient of ``<g, O>`` changes with the inputs, and behind it, with `pushing`, how O does.
+def bent(
+    x: Operands,
+    rule: Rule,
+    g: Tensor,
+    change: Parts,
+    wanted: Sequence[bool],
+    pushing: bool,
+    of_g: Tensor | None = None,
+) -> Parts:
+    """How the gradient of ``<g, O>`` changes with the inputs and with g, and behind it, with `pushing`, how O does.
 
-    With ``E' = J^T (M o g dv^T) + D(W) U``: ``s (E' K + E dk)``, ``s (E'^T Q + E^T dq)``, ``(M o J U)^T g`` and E'.
+    With ``E' = J^T (M o (g dv^T + dg V^T)) + D(W) U``: ``s (E' K + E dk)``, ``s (E'^T Q + E^T dq)``,
+    ``(M o J U)^T g + (M o A)^T dg`` and E'.
     """
-    dq, dk, dv, db = change
+    dq, dk, dv, _ = change
     expect_no_capped_bias(rule, wanted[3])
-    found, out, score_change = Gathered(x, wanted), QueryRows(x), ScoreChange(x, rule, dq, dk, db)
+    found, out, score_change = Gathered(x, wanted), QueryRows(x), _score_change(x, rule, change)
     for piece in pieces(x, rule):
         chunk = piece.chunk
-        above = chunk.of_queries(g)
-        moved, e, turned = _turned(piece, above, score_change.at(chunk), dv, found.needs_scores)
+        above, more = chunk.of_queries(g), None if of_g is None else chunk.of_queries(of_g)
+        moved, e, turned = _turned(piece, above, more, score_change.at(chunk), dv, found.needs_scores)
         if pushing:
             out.add(chunk, _moved(piece, moved, dv))
         if wanted[2]:
-            found.values.add(chunk, piece.dropped(moved).mT @ above)
+            values = piece.dropped(moved).mT @ above
+            if more is not None:
+                values = torch.baddbmm(values, piece.dropped(piece.rows.weights).mT, more)
+            found.values.add(chunk, values)
         if turned is not None:
             _gather_turned(found, piece, turned, e, dq, dk)
     return (*found.whole(), out.whole() if pushing else None)
 
 
 def _turned(
-    piece: Piece, above: Tensor, u: Tensor | None, dv: Tensor | None, scores: bool
+    piece: Piece, above: Tensor, more: Tensor | None, u: Tensor | None, dv: Tensor | None, scores: bool
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """``J U``, E and E', the last two only where gradients with respect to scores are asked for."""
     rows = piece.rows
     if not scores:
         return torch.zeros_like(rows.weights) if u is None else rows.pushed(u), None, None
     w = piece.dropped(above @ piece.v.mT)
-    dw = None if dv is None else piece.dropped(above @ piece.chunk.of_keys(dv).mT)
+    dw = None if dv is None else above @ piece.chunk.of_keys(dv).mT
+    if more is not None:
+        dw = more @ piece.v.mT if dw is None else torch.baddbmm(dw, more, piece.v.mT)
+    dw = None if dw is None else piece.dropped(dw)
     if u is not None:
         return rows.turned(w, dw, u)
     none = torch.zeros_like(rows.weights)
@@ -114,7 +134,7 @@ def _gather_turned(
 def pushed_twice(x: Operands, rule: Rule, first: Parts, second: Parts) -> Tensor:
     """The second derivative of the value along two changes of its inputs."""
     out = QueryRows(x)
-    changes = [ScoreChange(x, rule, *change[:2], change[3]) for change in (first, second)]
+    changes = [_score_change(x, rule, change) for change in (first, second)]
     for piece in pieces(x, rule):
         chunk, rows = piece.chunk, piece.rows
         u, t = (change.at(chunk) for change in changes)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from torch import Tensor
 
-from hessianlens.curvature.tape.step import Cotangent, Moved, Step, plus
+from hessianlens.curvature.tape.step import Cotangent, Moved, Step
 from hessianlens.derivatives.closed_form import ClosedForm, Parts
 
 
@@ -51,13 +51,12 @@ class Closed(Step):
         for place, want in zip(self._places, wanted, strict=True):
             asked[place] = want
         found: Parts = (None,) * self._form.inputs
-        if u is not None:
-            found = self._form.pulled(*self._tensors, g=u, wanted=asked)
         if any(dx is not None for dx in moved):
             assert self._g is not None
             change = self._spread(moved)
-            bent = self._form.bent(*self._tensors, g=self._g, change=change, wanted=asked, pushing=False)
-            found = tuple(plus(one, other) for one, other in zip(found, bent, strict=False))
+            found = self._form.bent(*self._tensors, g=self._g, change=change, wanted=asked, pushing=False, of_g=u)
+        elif u is not None:
+            found = self._form.pulled(*self._tensors, g=u, wanted=asked)
         return [found[place] for place in self._places]
 
     def _spread(self, moved: Moved) -> Parts:

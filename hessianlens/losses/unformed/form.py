@@ -71,10 +71,11 @@ class CrossEntropyForm(ClosedForm):
         change: Parts,
         wanted: Sequence[bool],
         pushing: bool,
+        of_g: Tensor | None = None,
         part: Part = Part.FULL,
     ) -> Parts:
         """With r' how r changes: ``s (r' W + r dW)``, ``s (r'^T H + r^T dH)``, ``s sum_i r'_i``; and ``dl``."""
-        return _bent(Operands(*tensors), self.rule, g, change, wanted, pushing, part)
+        return _bent(Operands(*tensors), self.rule, g, change, wanted, pushing, of_g, part)
 
     def pushed_twice(self, *tensors: Any, first: Parts, second: Parts) -> Tensor:
         """The second derivative of l, token by token."""
@@ -105,7 +106,14 @@ def _pulled(x: Operands, rule: Rule, g: Tensor, wanted: Sequence[bool]) -> Parts
 
 @own_precision
 def _bent(
-    x: Operands, rule: Rule, g: Tensor, change: Parts, wanted: Sequence[bool], pushing: bool, part: Part
+    x: Operands,
+    rule: Rule,
+    g: Tensor,
+    change: Parts,
+    wanted: Sequence[bool],
+    pushing: bool,
+    of_g: Tensor | None,
+    part: Part,
 ) -> Parts:
     found, moved = Gathered(x, rule.scale, wanted), []
     for piece in rows(x, rule):
@@ -115,7 +123,11 @@ def _bent(
             moved.append(x.h.new_zeros(len(piece.h)) if v is None else piece.pushed(v))
         crosses = (change[1] is not None and wanted[0]) or (change[0] is not None and wanted[1])
         crossed = piece.slope(above) if crosses and part is not Part.OUTER else None
-        found.add(piece, None if u is None or v is None else _turned(piece, rule, above, u, v, part), crossed, change)
+        turned = None if u is None or v is None else _turned(piece, rule, above, u, v, part)
+        if of_g is not None:
+            more = piece.slope(of_g[piece.chunk])
+            turned = more if turned is None else turned + more
+        found.add(piece, turned, crossed, change)
     return (*found.whole(), torch.cat(moved) if pushing else None)
 
 

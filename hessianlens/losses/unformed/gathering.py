@@ -24,8 +24,8 @@ class Gathered:
         self, rows: Rows, linear: Tensor | None, crossed: Tensor | None = None, change: Parts = (None,) * 3
     ) -> None:
         """Adds ``R W`` and ``R^T H`` for the R at the linear map, and with a change of them ``S dW`` and ``S^T dH``."""
-        pairs = [(linear, self._x.weight, rows.h)]
-        pairs.append((crossed, change[1], None if change[0] is None else change[0][rows.chunk]))
+        moved = None if change[0] is None else change[0][rows.chunk]
+        pairs = ((linear, self._x.weight, rows.h), (crossed, change[1], moved))
         features: Tensor | None = None
         for at, weight, h in pairs:
             if at is None:
