@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from markupsafe import Markup, escape
@@ -13,13 +13,17 @@ from hessianlens.lab.experiments.registry import STUDIES, STUDY
 from hessianlens.lab.plots.intervals import Interval, draw_intervals
 from hessianlens.lab.plots.single_panels import panel_svgs
 from hessianlens.lab.report.documents import linked_source
+from hessianlens.lab.report.story.training import ANSWERING
 from hessianlens.lab.results import Chart
 from hessianlens.lab.trials.pictures.charts import draw_chart
-from hessianlens.lab.wording import activation_in_words, duration
+from hessianlens.lab.wording import ACTIVATIONS, activation_in_words, duration
 
 _MOST = 12
 """Rows of a picture; a study that compares more shows its first."""
 
+
+_PANELS = 2
+"""Of a chart: the first ones say what the study is about."""
 
 _LONGEST = 640
 """Letters of a sentence; longer ones list every comparison."""
@@ -48,8 +52,9 @@ class RecordedStudy:
 
 
 def recorded_studies() -> list[RecordedStudy]:
-    """Every recorded study that this version knows, in the order of their names."""
-    return [_shown(name, found) for name, found in read_record().items() if name in STUDIES]
+    """Every recorded study that this version knows: the one that answers the chapter's question first, then by name."""
+    found = read_record()
+    return [_shown(name, found[name]) for name in sorted(found, key=lambda n: (n != ANSWERING, n)) if name in STUDIES]
 
 
 def _shown(name: str, found: Mapping[str, Any]) -> RecordedStudy:
@@ -60,7 +65,7 @@ def _shown(name: str, found: Mapping[str, Any]) -> RecordedStudy:
         caption = _CAPTION.format(seeds=found["config"]["seeds"])
     else:
         chart = Chart.of(found["chart"])
-        drawn, caption = draw_chart(chart), chart.caption
+        drawn, caption = draw_chart(replace(chart, panels=chart.panels[:_PANELS])), chart.caption
     return RecordedStudy(
         name=name,
         title=study.title,
@@ -79,7 +84,14 @@ def _shown(name: str, found: Mapping[str, Any]) -> RecordedStudy:
 def _first(sentences: Sequence[str]) -> tuple[str, ...]:
     """The first two that are no long lists, which the picture has, nor the sizes, which the page says anyway."""
     told = [sentence for sentence in sentences if len(sentence) <= _LONGEST and not sentence.startswith("Models of")]
-    return tuple(told[:2])
+    return tuple(_named(sentence) for sentence in told[:2])
+
+
+def _named(sentence: str) -> str:
+    """Activations by the names that the page gives them."""
+    for name, words in ACTIVATIONS.items():
+        sentence = sentence.replace(name.replace("_", " "), words)
+    return sentence
 
 
 def _differences(found: Mapping[str, Any]) -> tuple[str, list[Interval]]:

@@ -17,7 +17,8 @@ PREFIX = STUDY
 TOPIC = "training"
 """Of the claims about trained models."""
 
-_STUDY, _TASK = "study_optimisers", "characters"
+ANSWERING, _TASK = "study_optimisers", "characters"
+"""The study that answers the question, and the task nearest to a language model."""
 
 _NORMS = {"no norm": "without a norm", "pre-norm": "with layer norm in front"}
 """As the study calls them, and in a sentence."""
@@ -30,7 +31,7 @@ def answer(_results: Results, ledger: Ledger | None) -> Answer | None:
     attention, whose blocks are alike.
     """
     asked = [entry for entry in ledger or () if entry.claim.topic == TOPIC]
-    found = Recorded(_STUDY)
+    found = Recorded(ANSWERING)
     gains = {kind: [_gain(found, kind, norm) for norm in _NORMS] for kind in ("softmax", "linear", "sigmoid")}
     more = [
         found.effect(
