@@ -71,8 +71,8 @@ def report(problem: Problem, outputs: Mapping[str, object], result: Result, quic
         f"Matrix products count {operations(own.matmul)} operations here and {operations(peer.matmul)} in "
         f"jacrev(jacrev), in {calls(run)} and {calls(other)} calls of tensor operations. At this size a call "
         "costs some microseconds whatever it computes, and that, not arithmetic, bounds the ratio.",
-        f"The first call takes {duration(ours.first)} instead of {duration(ours.seconds.median)}: contraction plans "
-        "are worked out once for every new combination of shapes.",
+        f"The first call takes {duration(ours.first)} instead of {duration(ours.seconds.median)}, for what is loaded "
+        "and set up once.",
     ]
     return {"parameters": size, "matmul_operations": {"hessianlens": own.matmul, "jacrev(jacrev)": peer.matmul}}, notes
 

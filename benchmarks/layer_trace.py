@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
@@ -10,7 +10,7 @@ from torch.autograd import grad
 
 from benchmarks.harness import Benchmark, Competitor, Report, Run
 from benchmarks.hutchinson import draw
-from benchmarks.problem import Problem, Size
+from benchmarks.problem import ClassProblem, Problem, Size
 from benchmarks.results import OURS, Result
 from benchmarks.wording import verdicts
 
@@ -82,10 +82,10 @@ _GRADIENT_NAME = "one gradient"
 _PROBES_NAME = f"trace by {PROBES} probes, kept graph"
 
 
-def _benchmark(name: str, what: str, ours: Competitor) -> Benchmark:
+def _benchmark(name: str, what: str, ours: Competitor, make: Callable[[Size], Problem] = Problem) -> Benchmark:
     return Benchmark(
         name=name,
-        title=f"The exact {what} of a layer's Hessian",
+        title=f"The exact {what}",
         size=Size(batch=2, length=256, width=32),
         tiny=Size(batch=2, length=4, width=3),
         competitors=(ours, Competitor(_GRADIENT_NAME, _gradient), Competitor(_PROBES_NAME, _probes)),
@@ -94,10 +94,17 @@ def _benchmark(name: str, what: str, ours: Competitor) -> Benchmark:
         target=1 / GOAL,
         against=_GRADIENT_NAME,
         rounds=40,
+        make=make,
     )
 
 
 BENCHMARKS = (
-    _benchmark("layer_trace", "trace", Competitor(_OURS_NAME, _trace, OURS)),
-    _benchmark("layer_diagonal", "diagonal", Competitor(_OURS_NAME, _diagonal, OURS)),
+    _benchmark("layer_trace", "trace of a layer's Hessian", Competitor(_OURS_NAME, _trace, OURS)),
+    _benchmark(
+        "layer_trace_classes",
+        "trace of a layer's Hessian under cross-entropy",
+        Competitor(_OURS_NAME, _trace, OURS),
+        ClassProblem,
+    ),
+    _benchmark("layer_diagonal", "diagonal of a layer's Hessian", Competitor(_OURS_NAME, _diagonal, OURS)),
 )

@@ -122,3 +122,22 @@ class Problem:
     def leaves(self) -> list[Tensor]:
         """Copies of the weights that autograd may differentiate."""
         return [w.clone().requires_grad_() for w in self.weights]
+
+
+class ClassProblem(Problem):
+    """The same layer and batch under cross-entropy, whose curvature is a matrix of every token."""
+
+    def __init__(self, size: Size) -> None:
+        super().__init__(size)
+        generator = torch.Generator().manual_seed(2)
+        self._classes = torch.randint(size.width, self.X.shape[:2], generator=generator)
+
+    def hessian(self) -> hl.AttentionHessian:
+        """The library's Hessian from scratch, forward pass included."""
+        return hl.attention_hessian(self.layer, self.X, hl.CrossEntropyLoss(self._classes))
+
+    def loss_of_query(self, W_Q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        """The loss for keys and values computed beforehand."""
+        scores = (self.X @ W_Q) @ keys.transpose(1, 2) / self._scale
+        logits = torch.softmax(scores, -1) @ values
+        return torch.nn.functional.cross_entropy(logits.flatten(0, 1), self._classes.flatten())

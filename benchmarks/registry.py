@@ -13,6 +13,7 @@ from benchmarks import (
     gpt2,
     layer_product,
     layer_trace,
+    ranks_product,
     scaling,
     scaling_plot,
     scaling_text,
@@ -91,4 +92,5 @@ RUNNERS: dict[str, Runner] = (
     {name: _comparison(b) for name, b in BENCHMARKS.items()}
     | {scaling.NAME: _scaling()}
     | {b.name: Runner(b.title, b.steps, b.run) for b in (*NETWORKS, *TRAININGS, *WATCHED)}
+    | {ranks_product.NAME: Runner(ranks_product.TITLE, lambda options: 1, ranks_product.run)}
 )

@@ -1,7 +1,8 @@
 """The sweeps of `scaling`, with the growth that the closed forms let one expect.
 
-With N = B L tokens and d = d_K = d_V. Two score parameters share one matrix a token: the L x L matrix ``M_i`` itself
-while L <= d, and ``P^T M_i P'``, d x d, beyond.
+With N = B L tokens and d = d_K = d_V. For norms two score parameters share one matrix a token: the L x L matrix ``M_i``
+itself while L <= d, and ``P^T M_i P'``, d x d, beyond. Products and traces form none: a product is a tangent pass
+through the layer and back, and a trace is made of Gram matrices of the tokens, keys and values of a sequence.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ SHORT = Sweep(
     base=Size(batch=4, length=0, width=64),
     expected={
         "norms": Expectation(2, 4, "Gram matrices of all pairs of tokens, B^2 L^2 d, and all pairs of M_i, B^2 L^4"),
-        "product": Expectation(1, 3, "projections of the tokens, B L d^2, averages B L^2 d, and the M_i, B L^3"),
-        "trace": Expectation(1, 3, "the forward pass, B L d^2, averages B L^2 d, and forming the M_i, B L^3"),
+        "product": Expectation(1, 2, "projections of the tokens, B L d^2, and averages, B L^2 d"),
+        "trace": Expectation(1, 3, "the forward pass, B L d^2, Gram matrices B L^2 d, and their averages, B L^3"),
         GRADIENT: Expectation(1, 2, "projections of the tokens, B L d^2, and averages, B L^2 d"),
     },
     runs=runs_of_layer,
@@ -32,8 +33,8 @@ LONG = Sweep(
     base=Size(batch=4, length=0, width=24),
     expected={
         "norms": Expectation(2, 3, "all pairs of d x d matrices, B^2 L^2 d^2, and forming them, B L^3 d"),
-        "product": Expectation(1, 2, "one d x d matrix a token, B L d^2, and averages in the value blocks, B L^2 d"),
-        "trace": Expectation(1, 3, "the forward pass, B L d^2 + B L^2 d, and forming the matrices, B L^3 d"),
+        "product": Expectation(1, 2, "projections of the tokens, B L d^2, and averages, B L^2 d"),
+        "trace": Expectation(1, 3, "the forward pass, B L d^2, Gram matrices B L^2 d, and their averages, B L^3"),
         GRADIENT: Expectation(1, 2, "projections of the tokens, B L d^2, and averages, B L^2 d"),
     },
     runs=runs_of_layer,
@@ -49,7 +50,7 @@ WIDTH = Sweep(
             0, 2, "pairs of M_i know no d, B^2 L^4; Gram matrices B^2 L^2 d, the forward pass B L d^2"
         ),
         "product": Expectation(1, 2, "averages, B L^2 d, and projections of the tokens, B L d^2"),
-        "trace": Expectation(0, 2, "the M_i, B L^3, averages B L^2 d and the forward pass B L d^2"),
+        "trace": Expectation(0, 2, "averages of Gram matrices, B L^3, these B L^2 d, and the forward pass B L d^2"),
         GRADIENT: Expectation(1, 2, "averages, B L^2 d, and projections of the tokens, B L d^2"),
     },
     runs=runs_of_layer,
@@ -62,7 +63,7 @@ BATCH = Sweep(
     base=Size(batch=0, length=32, width=64),
     expected={
         "norms": Expectation(1, 2, "all pairs of tokens; the factors themselves grow with B"),
-        "product": Expectation(0, 1, "a sum over tokens; the T-functional summand of Q and K, d^3, is free of B"),
+        "product": Expectation(0, 1, "a sum over tokens; what goes through the merged matrix, d^3, is free of B"),
         "trace": Expectation(1, 1, "a sum over tokens"),
         GRADIENT: Expectation(1, 1, "a sum over tokens"),
     },

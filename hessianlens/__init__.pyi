@@ -23,7 +23,7 @@ from .attention import (
     third_moment,
     third_moment_along,
 )
-from .errors import InputError
+from .errors import InputError, RankError
 from .inspect.groups import load_param_groups
 from .inspect.measured import Measured, measure
 from .losses import (
@@ -88,6 +88,7 @@ __all__ = [
     "MultiHeadAttention",
     "Operator",
     "PairNorms",
+    "RankError",
     "RotaryAttention",
     "SelfAttention",
     "SingleMatrixAttention",

@@ -64,7 +64,8 @@ def all_finite(value: Tensor) -> bool:
     >>> all_finite(torch.tensor([1.0, 2.0])), all_finite(torch.tensor([1.0, torch.nan])), all_finite(torch.ones(0))
     (True, False, True)
     """
-    return value.numel() == 0 or all(math.isfinite(float(end)) for end in torch.aminmax(value.detach()))
+    known = value.detach() if value.requires_grad else value
+    return value.numel() == 0 or all(math.isfinite(float(end)) for end in torch.aminmax(known))
 
 
 def check_finite(name: str, value: Tensor) -> None:

@@ -18,6 +18,10 @@ class InputError(ValueError):
     """Input that cannot be used; the message names the argument, what it got and what was expected."""
 
 
+class RankError(RuntimeError):
+    """Of processes that work together one has ended, does not come, or asks for something else; the message says it."""
+
+
 class MissingExtra(InputError, ImportError):
     """Something needs a package of an optional extra, which is not installed; the message says how to get it."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from hessianlens.errors import InputError
+from hessianlens.errors import InputError, RankError
 from hessianlens.memory import lacks_memory
 
 
@@ -25,7 +25,7 @@ def explained(what: str, remedy: str) -> Iterator[None]:
     """
     try:
         yield
-    except InputError:
+    except (InputError, RankError):
         raise
     except Exception as error:  # a model or a loss may raise anything
         if lacks_memory(error) or "vmap" in str(error):  # what cannot be vectorised is looped over, not refused

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from hessianlens.cli.group import CommandGroup
+from hessianlens.cli.torchrun import refuse_several
 
 app = typer.Typer(
     name="hessianlens",
@@ -42,8 +43,11 @@ def _version(asked: bool) -> None:
 
 @app.callback(epilog=EXAMPLES)
 def main(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", help="Show the version and exit.", callback=_version, is_eager=True)
     ] = False,
 ) -> None:
     """The curvature laboratory for Transformers: exact Hessians, every figure of the literature, every claim tested."""
+    if context.invoked_subcommand != "inspect":
+        refuse_several(context.invoked_subcommand or "hessianlens")

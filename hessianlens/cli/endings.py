@@ -18,11 +18,11 @@ _EXTRA = ("rich", "matplotlib", "jinja2", "threadpoolctl")
 @contextmanager
 def clear_endings(kept: str) -> Iterator[None]:
     """Turn `InputError` into exit code 2 and Ctrl-C into 130; `kept` tells an interrupted user what they still have."""
-    from hessianlens.errors import InputError
+    from hessianlens.errors import InputError, RankError
 
     try:
         yield
-    except InputError as error:
+    except (InputError, RankError) as error:
         stop(str(error), BAD_INPUT)
     except KeyboardInterrupt:
         stop(f"interrupted; {kept}", INTERRUPTED)

@@ -12,10 +12,11 @@ import typer
 
 from hessianlens.cli import completion
 from hessianlens.cli.application import app
-from hessianlens.cli.endings import INTERRUPTED, clear_endings, stop
+from hessianlens.cli.endings import BAD_INPUT, INTERRUPTED, clear_endings, stop
 from hessianlens.cli.inspect_view import print_comparison, print_forecast, print_table
 from hessianlens.cli.options import AsJson, DataFile, Device, Dtype, Head, Length, MaxMemory, Sequences, listed
 from hessianlens.cli.status_line import waiting
+from hessianlens.cli.torchrun import first_prints, is_first, joined, own_device, together
 
 if TYPE_CHECKING:
     from hessianlens.inspect.settings import Settings
@@ -35,6 +36,8 @@ _EXAMPLES = """[bold]Examples[/bold]
 [cyan]hessianlens inspect ./my-model --data batch.pt --blocks "layer11.*" --method exact --resume norms.jsonl[/cyan]
 
 [cyan]hessianlens inspect ./my-model --data batch.pt --blocks "layer11.attn.*" --method sketch --rtol 0.01[/cyan]
+
+[cyan]torchrun --nproc-per-node 2 -m hessianlens inspect ./my-model --data text.txt[/cyan]    in two processes
 
 [cyan]hessianlens inspect ./my-model --data batch.pt --forecast[/cyan]    what it would take, without doing it
 
@@ -127,38 +130,40 @@ def inspect_model(
     Ctrl-C keeps what is done.
     """
     started = time.monotonic()
-    with clear_endings("nothing had been measured yet."):
+    place = own_device(device)
+    with first_prints(), clear_endings("nothing had been measured yet."), joined(place) as group:
         from hessianlens.errors import check_number
         from hessianlens.inspect.settings import Settings
         from hessianlens.inspect.writable import check_writable
         from hessianlens.problems.selection import check_pattern
 
-        settings = Settings(
-            model=model,
-            data=data,
-            blocks=tuple(blocks or ()),
-            per_head=per_head,
-            parts=tuple(listed(parts)),
-            probes=probes,
-            budget=budget,
-            rtol=rtol,
-            seed=seed,
-            dtype=dtype,
-            device=device,
-            max_memory=max_memory,
-            head=head,
-            sequences=sequences,
-            length=length,
-            method=method,
-            resume=resume,
-        )
-        for pattern in spectrum or ():
-            check_pattern(pattern)
-        second = _second(settings, other, compare)
-        check_number("base_lr", base_lr, 0.0, strictly=True)
-        for option, file in (("csv", csv), ("html", html), ("groups", groups)):
-            if file is not None:
-                check_writable(file, option)
+        with together(group):
+            settings = Settings(
+                model=model,
+                data=data,
+                blocks=tuple(blocks or ()),
+                per_head=per_head,
+                parts=tuple(listed(parts)),
+                probes=probes,
+                budget=budget,
+                rtol=rtol,
+                seed=seed,
+                dtype=dtype,
+                device=place,
+                max_memory=max_memory,
+                head=head,
+                sequences=sequences,
+                length=length,
+                method=method,
+                resume=resume,
+            )
+            for pattern in spectrum or ():
+                check_pattern(pattern)
+            second = _second(settings, other, compare)
+            check_number("base_lr", base_lr, 0.0, strictly=True)
+            for option, file in (("csv", csv), ("html", html), ("groups", groups)):
+                if file is not None:
+                    check_writable(file, option)
         with waiting("Loading the libraries"):
             from hessianlens.inspect.groups import write_groups
             from hessianlens.inspect.inspection import Measurement, write_csv
@@ -166,7 +171,7 @@ def inspect_model(
             from hessianlens.network.watch import BarWatch, Deadline, product_bar
         with product_bar() as bar:
             bar.add_task("Loading the model", total=None, made="")
-            opened = open_model(settings)
+            opened = open_model(settings, group)
         if forecast:
             print_forecast(opened, as_json)
             return
@@ -182,7 +187,7 @@ def inspect_model(
             before = measurement
             with product_bar() as bar:
                 bar.add_task("Loading the other model", total=None, made="")
-                measurement = asked(open_model(second))
+                measurement = asked(open_model(second, group))
             with product_bar() as bar:
                 measurement.run(BarWatch(bar))
             print_comparison(before, measurement, as_json)
@@ -190,12 +195,12 @@ def inspect_model(
             typer.echo(json.dumps(measurement.to_dict(), indent=2, allow_nan=False))
         else:
             print_table(measurement)
-        if csv is not None:
+        if csv is not None and is_first():
             write_csv(measurement.table, csv)
-        if groups is not None:
+        if groups is not None and is_first():
             write_groups(measurement.measured.groups(base_lr), groups)
             typer.echo(f"Groups: {groups}", err=as_json)
-        if html is not None and measurement.table.rows:
+        if html is not None and measurement.table.rows and not measurement.lost:
             more = [*(["--pairs"] if pairs else []), *(w for name in spectrum or () for w in ("--spectrum", name))]
             more = more if other is None else ["--compare", *more]
             command = settings.command(*more, "--html", str(html), other=other)
@@ -204,7 +209,10 @@ def inspect_model(
             typer.echo(f"Page: {html}", err=as_json)
     if measurement.interrupted:
         done = f"{len(measurement.table.rows)} of {measurement.table.expected} blocks are measured"
-        stop(f"interrupted; {done}, and shown.", INTERRUPTED)
+        with first_prints():
+            if measurement.lost:
+                stop(f"{measurement.lost} {done}, and shown.", BAD_INPUT)
+            stop(f"interrupted; {done}, and shown.", INTERRUPTED)
 
 
 def _second(settings: Settings, other: str | None, compare: bool) -> Settings | None:

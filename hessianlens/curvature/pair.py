@@ -26,7 +26,8 @@ class BlockPairOperator(Operator):
     Its trace, diagonal, norm and entries are exact as well, at the price of one product a column (or a row, if there
     are fewer of them). Products go over the data batch by batch; the graph of a batch serves every vector of a product,
     and stays for later products if it is the only one (or if `keep_graphs` says so). Where many are made of a large
-    model, a tape takes over from the graph (`hessianlens.curvature.repeated`), and ``why`` says so.
+    model, a tape takes over from the graph (`hessianlens.curvature.repeated`), and ``why`` says so. Where processes
+    share the data, each makes the product of its own, and all of them get the sum.
 
     Args:
         problem: What is differentiated.
@@ -111,6 +112,11 @@ class BlockPairOperator(Operator):
 
     def _matmat(self, X: list[Tensor]) -> list[Tensor]:
         verify(self.problem, self.row_parameters, [block.parameter for block in self.columns])
+        names = [[block.name for block in blocks] for blocks in (self.rows, self.columns)]
+        return list(self.problem.ranks.summed(f"{type(self).__name__} of {names}", lambda: self._share(X), X))
+
+    def _share(self, X: list[Tensor]) -> list[Tensor]:
+        """What the data of this process adds to a product."""
         vectors = X[0].shape[-1]
         result = [torch.zeros(*block.shape, vectors, dtype=self.dtype, device=self.device) for block in self.rows]
         for at in self.linearisations():

@@ -71,7 +71,7 @@ def verify(problem: Problem, rows: Sequence[str], columns: Sequence[str] | None 
     if any(not found.wrong and asked[0] <= seen[0] and asked[1] <= seen[1] for seen, found in known.items()):
         return
     if asked not in known:
-        known[asked] = _examined(problem, asked)
+        known[asked] = _known_to_all(problem, asked)
     expect(not known[asked].wrong, known[asked].wrong)
 
 
@@ -93,8 +93,22 @@ def verify_steps(at: Linearisation) -> None:
         wrong = ""
         for batch in showing(problem, at.batch, list(at.leaves), taken - found.kinds):
             wrong = wrong or _thoroughly(replace(problem, data=[batch]), asked, cut=False).wrong
-        known[asked] = _Known(wrong, found.kinds | taken)
+        if not wrong or problem.ranks.size == 1:  # what one process knows by itself must not change what it asks next
+            known[asked] = _Known(wrong, found.kinds | taken)
         expect(not wrong, wrong)
+
+
+def _known_to_all(problem: Problem, asked: Asked) -> _Known:
+    """What is found here; where processes share the data, and one of them finds something wrong, that is wrong."""
+    own: list[_Known] = []
+
+    def look() -> str:
+        own.append(_examined(problem, asked) if problem.data else _Known("", None))
+        return own[0].wrong
+
+    found = problem.ranks.shared("second derivatives", look)
+    elsewhere = next((f"rank {rank}: {wrong}" for rank, wrong in enumerate(found) if wrong), "")
+    return own[0] if own[0].wrong else replace(own[0], wrong=elsewhere)
 
 
 def _examined(problem: Problem, asked: Asked) -> _Known:

@@ -71,8 +71,16 @@ def within_memory(
         parts: Number of parts.
         max_memory: Such as "2GB", for the whole process; None for most of what is free.
 
-    `InputError` names the setting that would fit if cutting the batches is not enough.
+    `InputError` names the setting that would fit if cutting the batches is not enough. Of several processes each cuts
+    its own; what does not fit in one of them is refused by all.
     """
+    with problem.ranks.jointly("memory"):
+        return _within(problem, blocks, probes, parts, max_memory)
+
+
+def _within(
+    problem: Problem, blocks: Sequence[Block], probes: int, parts: int, max_memory: str | float | None
+) -> tuple[Problem, Forecast]:
     made = forecast(problem, blocks, probes, parts, closed_forms=True)
     room = SAFE_SHARE * made.available if max_memory is None else parse_size(max_memory) - made.process_bytes
     width = made.micro_batch(room)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from hessianlens.errors import InputError
+from hessianlens.errors import InputError, RankError
 from hessianlens.files import write_whole
 from hessianlens.inspect.closer.look import SECONDS, look_closer
 from hessianlens.inspect.measured import Measured, outcome, run_until
@@ -70,9 +70,10 @@ class Measurement:
     ) -> None:
         self.opened, self.with_pairs, self.bits = opened, with_pairs, bits
         self.spectral_blocks: list[Block] = opened.problem.select(list(spectra)) if spectra else []
-        self.deadline = Deadline(opened.settings.seconds) if deadline is None else deadline
+        timer = Deadline(opened.settings.seconds) if deadline is None else deadline
+        self.deadline = timer.among(opened.problem.ranks)
         self._norm_deadline = self.deadline.part(_NORM_SHARE) if with_page else self.deadline
-        self.interrupted = False
+        self.interrupted, self.lost = False, ""
         settings = opened.settings
         kept = None if settings.resume is None else KeptNorms(settings.resume, opened.problem)
         self._norms = NormRun(
@@ -103,12 +104,18 @@ class Measurement:
         return advised(self.measured.advice(), self.opened.loaded, self.opened.data)
 
     def run(self, watch: Watch | None = None) -> None:
-        """Measure; an interruption ends the run and leaves what is done.
+        """Measure; an interruption, or the end of another process, ends the run and leaves what is done.
 
         Args:
             watch: Is told what comes next and how many products are done.
         """
-        self._norms.watch = watch or Watch()
+        try:
+            self._run(watch or Watch())
+        except RankError as error:
+            self.interrupted, self.lost = True, str(error)
+
+    def _run(self, watch: Watch) -> None:
+        self._norms.watch = watch
         most = self.opened.settings.most_probes
         with memory_errors_explained("use --max-memory, --length, --dtype float32 or fewer --blocks"):
             self.interrupted = run_until(
@@ -153,6 +160,8 @@ class Measurement:
     ) -> Path:
         """Write a page about the model; a closer look is taken for it, in what is left of the budget, or a minute.
 
+        Of several processes one writes it.
+
         Args:
             path: The file.
             watch: Is told what comes next.
@@ -160,7 +169,8 @@ class Measurement:
             before: Another measurement, to be compared with.
         """
         opened, watch = self.opened, watch or Watch()
-        deadline = Deadline(max(self.deadline.left, _LEAST) if self.deadline.seconds is not None else SECONDS)
+        seconds = max(self.deadline.left, _LEAST) if self.deadline.seconds is not None else SECONDS
+        deadline = Deadline(seconds, ranks=opened.problem.ranks)
         watch.begin(None, deadline)
         names = [block.name for block in self.spectral_blocks]
         seed, pairs = opened.settings.seed, self._pairs
@@ -177,7 +187,8 @@ class Measurement:
             advice=self.advice(),
         )
         former = None if before is None else Before(before.measured, before._model, before._loss)
-        return model_page(subject, self.measured, closer, former).write(path)
+        page = model_page(subject, self.measured, closer, former)
+        return page.write(path) if opened.problem.ranks.first else path
 
     @property
     def _model(self) -> str:

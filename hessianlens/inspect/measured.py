@@ -115,7 +115,7 @@ class Measured(Listed):
         budget: str | float | None = None,
         progress: bool | Watch = True,
     ) -> Path:
-        """Write a page about the model, in one file that asks for nothing from elsewhere.
+        """Write a page about the model, one file that asks for nothing from elsewhere; one of several processes does.
 
         What the norms leave open is looked at for it: gradients, attention, eigenvalues and spectra of the blocks that
         matter, then of the others, until time is up. The page says what was left out.
@@ -132,7 +132,7 @@ class Measured(Listed):
         check_that(before is None or isinstance(before, Measured), "before", before, "what hessianlens.measure gave")
         target = check_writable(check_path("page", path, "the name of a file to be written"), "page")
         with watching(progress) as watch:
-            deadline = Deadline(SECONDS if budget is None else parse_time(budget))
+            deadline = Deadline(SECONDS if budget is None else parse_time(budget), ranks=self.problem.ranks)
             watch.begin(None, deadline)
             closer = look_closer(self.problem, self.table, deadline, seed=self.seed, watch=watch)
         precision = str(self.dtype).removeprefix("torch.")
@@ -147,7 +147,8 @@ class Measured(Listed):
         if before is not None:
             then = subject_of(before.problem, how, "", "")
             former = Before(before, then.model, then.loss)
-        return model_page(subject, self, closer, former).write(target)
+        page = model_page(subject, self, closer, former)
+        return page.write(target) if self.problem.ranks.first else target
 
     @property
     def attention(self) -> Spreads:
@@ -175,8 +176,9 @@ class Measured(Listed):
 
         Args:
             base_lr: The learning rate of the median parameter.
-            power: 1 makes steps the inverse of curvature, as Newton's would be; 0 ignores it. The default, 0.5, is
-                what is safe where the curvature of one batch stands for all of training.
+            power: 1 makes steps the inverse of curvature, as Newton's would be; 0 ignores it. The default, 0.5, lies
+                between them, since the curvature of one batch is not that of all of training; a small trial
+                (docs/looking.md) found no power better than one rate beyond chance, and with AdamW worse.
             limit: The largest factor, up or down.
 
         >>> import hessianlens as hl
@@ -268,7 +270,7 @@ def measure(
     check_problem(problem)
     parts = check_parts(parts)
     method = norm_method(method)
-    deadline = Deadline(None if budget is None else parse_time(budget))
+    deadline = Deadline(None if budget is None else parse_time(budget), ranks=problem.ranks)
     if probes is not None:
         check_whole("probes", probes, 1)
     check_seed(seed)

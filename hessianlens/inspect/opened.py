@@ -14,9 +14,11 @@ from hessianlens.inspect.data import Data, prepare_data
 from hessianlens.inspect.loading import LoadedModel, load_model
 from hessianlens.inspect.randomness import caveats
 from hessianlens.inspect.settings import PROBES, Settings
+from hessianlens.inspect.sharing import share_of
 from hessianlens.models.adapters import problem as make_problem
 from hessianlens.network.forecasting import Forecast
 from hessianlens.problems import Block, Problem
+from hessianlens.ranks import ranks_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,8 +75,12 @@ class Opened:
         }
 
 
-def open_model(settings: Settings) -> Opened:
+def open_model(settings: Settings, process_group: object = None) -> Opened:
     """Load, prepare and check; every failure is an `InputError`.
+
+    Args:
+        settings: What is asked for.
+        process_group: Processes that share the sequences; every one of them reads all and takes its part.
 
     >>> from hessianlens.inspect.settings import Settings
     >>> opened = open_model(Settings("toy:d_model=8", blocks=("layer0.attn.?",), sequences=2))
@@ -84,7 +90,16 @@ def open_model(settings: Settings) -> Opened:
     dtype, device = getattr(torch, settings.dtype), check_device(settings.device)
     loaded = load_model(settings.model, head=settings.head, seed=settings.seed, dtype=dtype)
     data = prepare_data(loaded, settings.data, sequences=settings.sequences, length=settings.length, seed=settings.seed)
-    problem = make_problem(loaded.model, data.batches, data.loss, dtype=dtype, device=device, heads=settings.per_head)
+    ranks = ranks_of(process_group)
+    problem = make_problem(
+        loaded.model,
+        data.batches if ranks.size == 1 else share_of(data.batches, ranks.rank, ranks.size),
+        data.loss,
+        dtype=dtype,
+        device=device,
+        heads=settings.per_head,
+        process_group=process_group,
+    )
     if loaded.task is not None:
         problem = replace(problem, reduction="cross_entropy of the sum's digits, mean over them")
     blocks = choose_blocks(problem, settings.blocks, settings.per_head)

@@ -90,6 +90,7 @@ class CrossEntropyLoss(Loss):
         missing = Peak(p).complement
         hot = torch.nn.functional.one_hot(targets.masked_fill(~counted, 0), F.shape[2]).bool()
         weight = factor * counted.to(F.dtype)[..., None]
-        matrices = -p[..., :, None] * p[..., None, :]
-        torch.diagonal(matrices, dim1=-2, dim2=-1).copy_(p * missing)
-        return LossDerivatives(weight * torch.where(hot, -missing, p), TokenCurvature(weight[..., None] * matrices))
+        root = weight.sqrt() * p
+        matrices = -root[..., :, None] * root[..., None, :]
+        torch.diagonal(matrices, dim1=-2, dim2=-1).copy_(weight * p * missing)
+        return LossDerivatives(weight * torch.where(hot, -missing, p), TokenCurvature(matrices))

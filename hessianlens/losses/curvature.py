@@ -56,6 +56,15 @@ class UncoupledCurvature(OutputCurvature):
     def between(self, left: Tensor, right: Tensor) -> Tensor:
         """``left C_i right^T`` for matrices ``[s, l, f]`` and ``[s, m, f]``: ``[s, i, l, m]``."""
 
+    def times(self, matrices: Tensor) -> Tensor:
+        """``C_i M_i`` for a matrix of every token, ``[s, i, f, b]``."""
+        return self.apply(matrices.permute(3, 0, 1, 2).clone()).permute(1, 2, 3, 0)
+
+    def diagonals(self, like: Tensor) -> Tensor:
+        """``(C_i)_ff``, ``[s, i, f]``, shaped as the outputs."""
+        eye = torch.eye(like.shape[2], dtype=like.dtype, device=like.device)
+        return torch.diagonal(self.times(eye.expand(*like.shape[:2], -1, -1)), dim1=-2, dim2=-1)
+
     @abstractmethod
     def at(self, kept: Tensor | slice) -> UncoupledCurvature:
         """The curvature at some of the tokens only."""
@@ -96,6 +105,10 @@ class ScalarCurvature(UncoupledCurvature):
         """One Gram matrix, scaled for every token."""
         return self.values[..., None, None] * (left @ right.transpose(-1, -2))[:, None]
 
+    def times(self, matrices: Tensor) -> Tensor:
+        """Every token by its number."""
+        return self.values[..., None, None] * matrices
+
 
 @dataclass(frozen=True, eq=False)
 class TokenCurvature(UncoupledCurvature):
@@ -105,7 +118,7 @@ class TokenCurvature(UncoupledCurvature):
 
     def carried(self) -> Tensor:
         """Whether a token has any curvature at all."""
-        return (self.matrices != 0).any(-1).any(-1)
+        return self.matrices.flatten(2).any(-1)
 
     def at(self, kept: Tensor | slice) -> TokenCurvature:
         """The curvature at some of the tokens only."""
@@ -122,6 +135,14 @@ class TokenCurvature(UncoupledCurvature):
     def between(self, left: Tensor, right: Tensor) -> Tensor:
         """A Gram matrix of every token."""
         return left[:, None] @ self.matrices @ right[:, None].transpose(-1, -2)
+
+    def times(self, matrices: Tensor) -> Tensor:
+        """A product a token."""
+        return self.matrices @ matrices
+
+    def diagonals(self, like: Tensor) -> Tensor:
+        """Those of the matrices."""
+        return torch.diagonal(self.matrices, dim1=-2, dim2=-1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,6 +176,10 @@ class LowRankTokenCurvature(UncoupledCurvature):
     def between(self, left: Tensor, right: Tensor) -> Tensor:
         """Product of two thin matrices of every token."""
         return (left[:, None] @ self.root) @ (right[:, None] @ self.root).transpose(-1, -2)
+
+    def diagonals(self, like: Tensor) -> Tensor:
+        """Squares of the rows of the roots."""
+        return self.root.square().sum(-1)
 
 
 @dataclass(frozen=True, eq=False)

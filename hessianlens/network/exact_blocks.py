@@ -16,6 +16,7 @@ from torch import Tensor
 
 from hessianlens.curvature import may_pay
 from hessianlens.memory import SAFE_SHARE, available_bytes
+from hessianlens.network.all_data import on_all_data
 from hessianlens.network.last_attention import ExactAttention, closed_form_cost, exact_attention
 from hessianlens.network.linear_maps import LinearMaps, Plan
 from hessianlens.network.rehearsal import forward_sizes, sequences_of
@@ -220,11 +221,12 @@ class Exactly:
     """Exact blocks of a problem.
 
     Args:
-        problem: From `hessianlens.problem`.
+        problem: From `hessianlens.problem`, with all of its data.
+        refused: Why there are none, in words.
     """
 
-    def __init__(self, problem: Problem) -> None:
-        self.problem = problem
+    def __init__(self, problem: Problem, refused: str = "") -> None:
+        self.problem, self.refused = problem, refused
 
     def answer(self, row: Block, column: Block, price: Price, norms_only: bool = False) -> Answer | str:
         """The block between two others exactly; why not, in words, if it cannot be had at a price.
@@ -235,6 +237,8 @@ class Exactly:
             price: The most that it may cost.
             norms_only: Whether its norms are enough, which may take less memory.
         """
+        if self.refused:
+            return self.refused
         if norms_only and row is column and ".attn." not in row.name and self.maps.reads_out(row):
             return ReadOut(self.maps, row)
         attention = self.affordable_attention((row, column), price)
@@ -280,6 +284,8 @@ class Exactly:
             blocks: What is asked for.
             price: The most that the closed form may cost.
         """
+        if self.refused:
+            return self.refused
         asked = [block for block in blocks if ".attn." in block.name and self.maps.may_act_alone(block)]
         if not asked:
             return ""
@@ -319,6 +325,10 @@ def closed_form_bytes(problem: Problem, blocks: Sequence[Block], probes: int) ->
 
 def exactly(problem: Problem) -> Exactly:
     """The exact blocks of a problem; what was found is kept with it."""
-    found = problem.remembered.setdefault("exactly", Exactly(problem))
-    assert isinstance(found, Exactly)
+    if "exactly" not in problem.remembered:
+        everything = on_all_data(problem)
+        problem.remembered["exactly"] = (
+            Exactly(problem, everything) if isinstance(everything, str) else Exactly(everything)
+        )
+    found: Exactly = problem.remembered["exactly"]
     return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from hessianlens.curvature import verify
 from hessianlens.errors import InputError
@@ -10,7 +10,7 @@ from hessianlens.network.chain import ChainedAttention, chained_attention
 from hessianlens.network.exact_blocks import ANY_PRICE, WORTH, Answer, Attention, Price, exactly
 from hessianlens.network.kept_norms import KeptNorms
 from hessianlens.network.last_attention import ExactAttention, SketchedAttention
-from hessianlens.network.planned import Planned
+from hessianlens.network.planned import Planned, assigned
 from hessianlens.network.watch import Watch
 from hessianlens.problems import Block, Problem, layer_groups
 from hessianlens.spectra import Estimate
@@ -73,22 +73,53 @@ class ExactNorms:
             probes: Products with random vectors that a block would get otherwise.
         """
         unknown = [block for block in blocks if not self._recall(block)]
-        if not self.forced:
+        if not self.forced and self.problem.ranks.size == 1:  # the formulas of a chain know the data of one process
             self._join(unknown)
-        groups = [self._answers(group, probes) for group in layer_groups(unknown)]
+        groups = self._agreed(unknown, probes)
         refused = {block.name: self.why[block.name] for block in unknown if block.name in self.why}
         if self.forced and refused:
             reasons = "; ".join(f"{name}: {why}" for name, why in list(refused.items())[:3])
             raise InputError(f"method: got 'exact', but {reasons}; expected 'auto' or 'probes'.")
-        everything = [answer for answers in groups for _, answer in answers]
-        planned = Planned(self.watch, everything, len(self.problem.data)) if self.forced and everything else None
+        ranks, everything = self.problem.ranks, [pair for answers in groups for pair in answers]
+        places = assigned([answer for _, answer in everything], ranks.size)
+        own = [pair for pair, place in zip(everything, places, strict=True) if place == ranks.rank]
+        told = [answer for _, answer in own]
+        planned = Planned(self.watch, told, len(self._source.problem.data)) if self.forced and told else None
         with self._source.maps.watched(None if planned is None else planned.product):
+            if ranks.size > 1:
+                self._solve_among(groups, own, planned)
+                return
             for answers in groups:
                 self._verify([block for block, _ in answers])
                 for block, answer in answers:
-                    self._solve(block, answer)
-                    if planned is not None:
-                        planned.done(answer)
+                    self._solve(block, answer, planned)
+
+    def _agreed(self, blocks: Sequence[Block], probes: int) -> list[Answers]:
+        """By layer, the blocks that there are; where several processes look, those that all of them can have."""
+        own: list[Answers] = []
+
+        def look() -> dict[str, str]:
+            own.extend(self._answers(group, probes) for group in layer_groups(blocks))
+            return {block.name: self.why[block.name] for block in blocks if block.name in self.why}
+
+        for refused in self.problem.ranks.shared("closed forms", look):
+            self.why = {**refused, **self.why}
+        return [[(block, answer) for block, answer in group if block.name not in self.why] for group in own]
+
+    def _solve_among(self, groups: Sequence[Answers], own: Answers, planned: Planned | None) -> None:
+        """Every process finds some blocks, those that share their products in one of them, and tells the others."""
+        for answers in groups:
+            self._verify([block for block, _ in answers])
+
+        def solve() -> dict[str, tuple[dict[str, Estimate], str]]:
+            for block, answer in own:
+                self._solve(block, answer, planned)
+            return {b.name: ({part: self.found[b.name, part] for part in self.parts}, self.why[b.name]) for b, _ in own}
+
+        for place, told in enumerate(self.problem.ranks.shared("exact norms", solve)):
+            for name, (norms, why) in told.items():
+                if place != self.problem.ranks.rank:
+                    self._know(name, norms, why)
 
     def _join(self, blocks: Sequence[Block]) -> None:
         """Whether attention layers below the last one are joined by formulas, which then take their probes."""
@@ -117,27 +148,30 @@ class ExactNorms:
                 answers.append((block, found))
         return answers
 
-    def _solve(self, block: Block, answer: Answer) -> None:
+    def _solve(self, block: Block, answer: Answer, planned: Planned | None) -> None:
         wanted = not self.forced and (self.method == "sketch" or self.rtol is not None)
         if wanted and isinstance(answer, Attention):
             self._sketch(block, answer.source)
-            return
-        self.watch.step(f"{block.name}, exactly")
-        norms = answer.norms(self.parts)
-        self.found.update({(block.name, part): Estimate.exactly(norm) for part, norm in norms.items()})
-        self.why[block.name] = answer.why
-        if self.kept is not None:
-            self.kept.add(block.name, norms, answer.why)
+        else:
+            self.watch.step(f"{block.name}, exactly")
+            norms = {part: Estimate.exactly(norm) for part, norm in answer.norms(self.parts).items()}
+            self._know(block.name, norms, answer.why)
+        if planned is not None:
+            planned.done(answer)
 
     def _sketch(self, block: Block, source: ExactAttention) -> None:
         """The norms of a block of the last attention layer in the cheaper of two ways."""
         if self._sketches is None:
             self._sketches = SketchedAttention(source, self.seed, self.watch.products)
         self.watch.step(f"{block.name}, sketched")
-        found, self.why[block.name] = self._sketches.norms(block, self.parts, self.method, self.rtol or RTOL)
-        self.found.update({(block.name, part): norm for part, norm in found.items()})
-        if self.kept is not None and all(norm.exact for norm in found.values()):
-            self.kept.add(block.name, {part: norm.value for part, norm in found.items()}, self.why[block.name])
+        self._know(block.name, *self._sketches.norms(block, self.parts, self.method, self.rtol or RTOL))
+
+    def _know(self, name: str, norms: Mapping[str, Estimate], why: str) -> None:
+        """The norms of a block are found; exact ones are kept."""
+        self.found.update({(name, part): norm for part, norm in norms.items()})
+        self.why[name] = why
+        if self.kept is not None and all(norm.exact for norm in norms.values()):
+            self.kept.add(name, {part: norm.value for part, norm in norms.items()}, why)
 
     def _recall(self, block: Block) -> bool:
         """Whether the norms of a block are known from before."""

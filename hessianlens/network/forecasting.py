@@ -114,7 +114,7 @@ def forecast(
     together: bool = False,
     closed_forms: bool = False,
 ) -> Forecast:
-    """What it takes to probe some blocks, from a rehearsal without contents.
+    """What it takes to probe some blocks, from a rehearsal without contents; in this process, if there are several.
 
     Vectors are made and dropped one at a time, so the peak does not grow with their number. The rehearsal goes through
     the most demanding blocks only: those of the first layer, the widest and the first of the others.
@@ -134,6 +134,11 @@ def forecast(
         expect(block.parameter in problem.params, f"blocks: {block.name} is not one of this problem's.")
     check_whole("probes", probes)
     check_whole("parts", parts, 1, len(PARTS))
+    if not problem.data:  # of all processes that share a problem, one without data
+        products = sum(min(probes, block.numel) for block in blocks)
+        return Forecast(
+            products, 0, _vector_bytes(blocks, problem), 0, available_bytes(problem.device), process_bytes()
+        )
     rehearsal, asked = Rehearsal(problem), PARTS[:1] if parts == 1 else PARTS
     groups = [list(blocks)] if together else _demanding(blocks)
     one = max(rehearsal.peak(group, asked, 1) for group in groups)
@@ -207,6 +212,12 @@ def ensure_fits_in_memory(
         parts: Number of parts asked for.
         together: Whether all blocks share one graph, as they do for pairs.
     """
+    with problem.ranks.jointly("memory"):
+        if problem.data:
+            _ensure_share_fits(problem, blocks, probes, parts, together)
+
+
+def _ensure_share_fits(problem: Problem, blocks: Sequence[Block], probes: int, parts: int, together: bool) -> None:
     groups = [list(blocks)] if together else layer_groups(blocks)
     asked = max(sum(block.numel for block in group) for group in groups) * problem.dtype.itemsize
     if _SURELY * (forward_sizes(problem).made + asked) > SAFE_SHARE * available_bytes(problem.device):
@@ -237,6 +248,11 @@ def fit_memory(problem: Problem, max_memory: str | float | None = None) -> Probl
     """
     check_problem(problem)
     limit = None if max_memory is None else parse_size(max_memory)
+    with problem.ranks.jointly("memory"):
+        return _fitted(problem, limit)
+
+
+def _fitted(problem: Problem, limit: float | None) -> Problem:
     made = forecast(problem, list(problem.blocks.values()), probes=1, parts=1)
     width = made.micro_batch(limit)
     expect(
@@ -251,7 +267,8 @@ def cut_to(problem: Problem, width: int) -> Problem:
     """The same problem in batches of at most `width` sequences; refused where that would change the loss."""
     largest = max(problem.data, key=sequences_of)
     with torch.no_grad():
-        whole, cut = (float(replace(problem, data=d).total_loss()) for d in ([largest], as_batches([largest], width)))
+        own, cuts = problem.alone(), ([largest], as_batches([largest], width))
+        whole, cut = (float(replace(own, data=data).total_loss()) for data in cuts)
     expect(
         abs(whole - cut) <= torch.finfo(problem.dtype).eps ** 0.5 * max(abs(whole), abs(cut)),
         f"max_memory: batches of at most {width} sequences fit, but the loss of the largest batch is {whole:.6g} and "

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from hessianlens.errors import InputError, expect
+from hessianlens.network.all_data import on_all_data
 from hessianlens.problems import Problem
 
 _FORMAT = "hessianlens exact norms, 1"
@@ -32,15 +33,19 @@ class KeptNorms:
 
     def __init__(self, path: str | os.PathLike[str], problem: Problem) -> None:
         expect(isinstance(path, str | os.PathLike), f"resume: got {type(path).__name__}, expected the path of a file.")
-        self.path = Path(path)
-        self._header = {"format": _FORMAT, "problem": fingerprint(problem)}
-        self._known: dict[str, dict[str, Any]] = {}
+        self.path, self._writes = Path(path), problem.ranks.first
+        everything = on_all_data(problem)
+        if isinstance(everything, str):
+            raise InputError(f"resume: exact norms cannot be had, {everything}; leave it out.")
+        self._header = {"format": _FORMAT, "problem": fingerprint(everything)}
         if self.path.is_dir() or not self.path.absolute().parent.is_dir():
             raise InputError(f"resume: {self.path} cannot be written; name a file in a folder that is there.")
-        if self.path.exists() and self.path.stat().st_size:
-            self._read()
+        self._known = problem.ranks.shared("norms of an earlier run", self._read)[0]
 
-    def _read(self) -> None:
+    def _read(self) -> dict[str, dict[str, Any]]:
+        """What the file holds; the first of several processes looks for all of them."""
+        if not self._writes or not self.path.exists() or not self.path.stat().st_size:
+            return {}
         lines = list(_records(self.path))
         if not lines or lines[0].get("format") != _FORMAT:
             raise InputError(f"resume: {self.path} is no file of exact norms; name another one, or one to be made.")
@@ -48,9 +53,11 @@ class KeptNorms:
             raise InputError(
                 f"resume: {self.path} belongs to other weights, data or another loss than these; name another file."
             )
+        found: dict[str, dict[str, Any]] = {}
         for line in lines[1:]:
-            known = self._known.setdefault(line["block"], {"norms": {}, "why": line["why"]})
+            known = found.setdefault(line["block"], {"norms": {}, "why": line["why"]})
             known["norms"] |= line["norms"]
+        return found
 
     def norms(self, block: str, parts: Sequence[str]) -> dict[str, float] | None:
         """The norms of parts of a block, if all of them are known."""
@@ -62,8 +69,8 @@ class KeptNorms:
         return str(self._known[block]["why"])
 
     def add(self, block: str, norms: Mapping[str, float], why: str) -> None:
-        """Write the norms of a block; what is not finite is not kept."""
-        if not all(math.isfinite(norm) for norm in norms.values()):
+        """Write the norms of a block, in the first of several processes; what is not finite is not kept."""
+        if not self._writes or not all(math.isfinite(norm) for norm in norms.values()):
             return
         new = not self._known and not (self.path.exists() and self.path.stat().st_size)
         record = {"block": block, "norms": dict(norms), "why": why}

@@ -7,7 +7,7 @@ from functools import partial
 
 from hessianlens.curvature import MATRIX_FREE, verify
 from hessianlens.errors import check_choice, expect
-from hessianlens.network.exact_blocks import ANY_PRICE, Answer, Price, exactly
+from hessianlens.network.exact_blocks import ANY_PRICE, Answer, Exactly, Price, exactly
 from hessianlens.operators import BlockGrid, Operator, StructuredOperator, Twofold
 from hessianlens.parts import METHODS
 from hessianlens.problems import Block, Problem, check_problem
@@ -63,7 +63,7 @@ def _operator(part: str, problem: Problem, rows: Pattern, cols: Pattern | None, 
     products.why = "method='products' was asked for"
     if method == "products":
         return products
-    answers = _answers(problem, row_blocks, column_blocks, ANY_PRICE if method == "exact" else Price())
+    answers = _agreed(problem, row_blocks, column_blocks, ANY_PRICE if method == "exact" else Price())
     if isinstance(answers, str):
         expect(method != "exact", f"method: got 'exact', but {answers}; expected 'auto' or 'products'.")
         products.why = answers
@@ -79,10 +79,21 @@ Answers = dict[tuple[Hashable, Hashable], Answer]
 """By row and column; of two blocks that are each other's transpose, the first."""
 
 
-def _answers(problem: Problem, rows: Sequence[Block], columns: Sequence[Block], price: Price) -> Answers | str:
+def _agreed(problem: Problem, rows: Sequence[Block], columns: Sequence[Block], price: Price) -> Answers | str:
+    """Every block exactly, if all processes can have it; else why one of them cannot, in words."""
+    source, own = exactly(problem), list[Answers | str]()
+
+    def look() -> str:
+        own.append(_answers(source, rows, columns, price))
+        return own[0] if isinstance(own[0], str) else ""
+
+    refusals = problem.ranks.shared("closed forms", look)
+    return next(filter(None, refusals), own[0])
+
+
+def _answers(source: Exactly, rows: Sequence[Block], columns: Sequence[Block], price: Price) -> Answers | str:
     """Every block exactly; why one of them is not, in words, if it cannot be had at the price."""
-    source, left = exactly(problem), price
-    answers: Answers = {}
+    left, answers = price, Answers()
     for row in rows:
         for column in columns:
             if (column.name, row.name) in answers:

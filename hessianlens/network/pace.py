@@ -51,6 +51,6 @@ class Pace:
             start = time.monotonic()
             if next(products, _ENDED) is _ENDED:
                 return True
-            took = time.monotonic() - start
+            took = self.deadline.ranks.agreed(time.monotonic() - start)
             self._slowest[name] = max(took, self._slowest.get(name, 0.0))
             self._latest = name

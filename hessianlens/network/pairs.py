@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any, NamedTuple
@@ -162,25 +163,36 @@ def _exact(
     problem: Problem, blocks: Sequence[Block], part: str, probes: int, forced: bool
 ) -> dict[tuple[str, str], Estimate]:
     """Every pair that can be had exactly, blocks with themselves first, as long as it is worth it in all."""
-    source, answers = exactly(problem), dict[tuple[str, str], Answer]()
-    left = math.inf if forced else float(WORTH * sum(min(probes, block.numel) for block in blocks))
-    diagonal = [(block, block) for block in blocks]
-    paid: set[Hashable] = set()
-    with source.maps.together(blocks):
-        for row, column in (*diagonal, *combinations(blocks, 2)):
-            most = min(left, WORTH * min(probes, row.numel, column.numel))
-            answer = source.answer(row, column, ANY_PRICE if forced else Price(most), norms_only=True)
-            if isinstance(answer, str):
-                expect(not forced, f"method: got 'exact', but {row.name} x {column.name}: {answer}; expected 'auto'.")
-                continue
-            if answer.shared not in paid:  # products with the vectors of one row serve all columns
-                left -= answer.products
-                paid.add(answer.shared)
-            answers[row.name, column.name] = answer
+    source, own = exactly(problem), dict[tuple[str, str], Answer]()
+
+    def look() -> set[tuple[str, str]]:
+        own.update(_worthwhile(source, blocks, probes, forced))
+        return set(own)
+
+    with nullcontext() if source.refused else source.maps.together(blocks):
+        everywhere = set.intersection(*problem.ranks.shared("closed forms of pairs", look))
+        answers = {pair: answer for pair, answer in own.items() if pair in everywhere}
         if names := {name for pair in answers for name in pair}:
             verify(problem, [block.parameter for block in blocks if block.name in names])
         norms = _norms_of(source, answers, part)
     return norms | {(column, row): norm for (row, column), norm in norms.items()}
+
+
+def _worthwhile(source: Exactly, blocks: Sequence[Block], probes: int, forced: bool) -> dict[tuple[str, str], Answer]:
+    """Answers by pair."""
+    left = math.inf if forced else float(WORTH * sum(min(probes, block.numel) for block in blocks))
+    answers, paid = dict[tuple[str, str], Answer](), set[Hashable]()
+    for row, column in (*((block, block) for block in blocks), *combinations(blocks, 2)):
+        most = min(left, WORTH * min(probes, row.numel, column.numel))
+        answer = source.answer(row, column, ANY_PRICE if forced else Price(most), norms_only=True)
+        if isinstance(answer, str):
+            expect(not forced, f"method: got 'exact', but {row.name} x {column.name}: {answer}; expected 'auto'.")
+            continue
+        if answer.shared not in paid:  # products with the vectors of one row serve all columns
+            left -= answer.products
+            paid.add(answer.shared)
+        answers[row.name, column.name] = answer
+    return answers
 
 
 def _norms_of(source: Exactly, answers: Mapping[tuple[str, str], Answer], part: str) -> dict[tuple[str, str], Estimate]:

@@ -39,3 +39,23 @@ class Planned:
         """An answer is there, and with it all that was planned for it."""
         self._watch.spared(self._left.pop(id(answer)) - self._made)
         self._made = 0.0
+
+
+def assigned(answers: Sequence[Answer], places: int) -> list[int]:
+    """Which of several processes finds each answer: those that share their products together, the costly ones first.
+
+    Args:
+        answers: What will be found.
+        places: How many processes there are.
+    """
+    groups: dict[Hashable, list[int]] = {}
+    for number, answer in enumerate(answers):
+        groups.setdefault(("alone", number) if answer.shared is None else answer.shared, []).append(number)
+    costs = {key: max(1, answers[numbers[0]].planned) for key, numbers in groups.items()}
+    loads, found = [0.0] * places, [0] * len(answers)
+    for key in sorted(groups, key=lambda key: -costs[key]):
+        place = loads.index(min(loads))
+        loads[place] += costs[key]
+        for number in groups[key]:
+            found[number] = place
+    return found

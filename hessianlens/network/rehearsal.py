@@ -48,9 +48,9 @@ class Rehearsal:
     """
 
     def __init__(self, problem: Problem) -> None:
-        self.problem = problem
+        self.problem = problem.alone()
         self.batch: Batch = max(problem.data, key=sequences_of)
-        self._hollow: Problem | None = problem.to(device="meta")
+        self._hollow: Problem | None = self.problem.to(device="meta")
         self.cut = True
 
     @property

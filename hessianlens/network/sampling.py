@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
+import torch
 from torch import Tensor
 
 from hessianlens.curvature import Repeated
@@ -17,6 +19,10 @@ WORKSPACE = 2**28
 
 Drawn = tuple[str, dict[str, Tensor]]
 """A block's name with the length of one product by part."""
+Wanted = tuple[Block, Probes, int]
+"""A block, its vectors, and which of them it is to be multiplied with."""
+Products = dict[str, Tensor]
+"""A product by part."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +45,7 @@ class GraphSource:
 
     With a single batch its graph stays for further requests on the same blocks. With several, the products of all
     batches must add up before they are measured: as many are held at once as the workspace takes, and the graphs are
-    made anew for the next ones.
+    made anew for the next ones. Where processes share the data, theirs add up too, one product after the other.
 
     Args:
         problem: What is differentiated.
@@ -63,12 +69,14 @@ class GraphSource:
         if len(self.problem.data) == 1:
             at = self._graph(names)
             at.expect(sum(request.stop - request.start for request in requests))
-            for block, probes, k in wanted:
-                yield block.name, {part: length(found) for part, found in self._product(at, block, probes, k).items()}
+            for item in wanted:
+                yield self._drawn(item, partial(self._product, at, item))
             return
         self._kept = None
         for chunk in self._chunks(list(wanted)):
-            yield from self._summed(names, chunk)
+            sums: list[Products] = []
+            for number, item in enumerate(chunk):
+                yield self._drawn(item, partial(self._summed, names, chunk, number, sums))
 
     def release(self) -> None:
         """Drop the graph, or the tape, that is kept."""
@@ -80,8 +88,8 @@ class GraphSource:
             self._kept = names, Repeated(self.problem, self.problem.data[0], names)
         return self._kept[1]
 
-    def _chunks(self, wanted: list[tuple[Block, Probes, int]]) -> Iterator[list[tuple[Block, Probes, int]]]:
-        chunk: list[tuple[Block, Probes, int]] = []
+    def _chunks(self, wanted: list[Wanted]) -> Iterator[list[Wanted]]:
+        chunk: list[Wanted] = []
         held = 0
         for item in wanted:
             size = item[0].numel * len(self.parts) * self.problem.dtype.itemsize
@@ -92,34 +100,54 @@ class GraphSource:
             held += size
         yield chunk
 
-    def _summed(self, names: tuple[str, ...], chunk: list[tuple[Block, Probes, int]]) -> Iterator[Drawn]:
-        sums: list[dict[str, Tensor]] = [{} for _ in chunk]
-        for batch in self.problem.data:
-            at = Repeated(self.problem, batch, names)
-            at.expect(len(chunk))
-            for total, (block, probes, k) in zip(sums, chunk, strict=True):
-                for part, found in self._product(at, block, probes, k).items():
-                    total[part] = total[part].add_(found) if part in total else found.clone()
-        for total, (block, _, _) in zip(sums, chunk, strict=True):
-            yield block.name, {part: length(found) for part, found in total.items()}
+    def _summed(self, names: tuple[str, ...], chunk: list[Wanted], number: int, sums: list[Products]) -> Products:
+        """One product of a chunk, summed over the batches; with the first of them all are made."""
+        if not sums:
+            made: list[Products] = [self._nothing(block) for block, _, _ in chunk]
+            for batch in self.problem.data:
+                at = Repeated(self.problem, batch, names)
+                at.expect(len(chunk))
+                for total, item in zip(made, chunk, strict=True):
+                    for part, found in self._product(at, item).items():
+                        total[part] += found
+            sums += made
+        return sums[number]
 
-    def _product(self, at: Repeated, block: Block, probes: Probes, k: int) -> dict[str, Tensor]:
-        """All requested parts of one product, from what they share."""
+    @property
+    def _asked(self) -> tuple[str, ...]:
+        """The parts that are made: the whole is the sum of the two others, if one of these is asked for."""
+        return self.parts if len(self.parts) == 1 else ("ggn", "functional")
+
+    def _nothing(self, block: Block) -> Products:
+        """What no data adds up to."""
+        like = self.problem.params[block.parameter]
+        return {part: torch.zeros(block.shape, dtype=like.dtype, device=like.device) for part in self._asked}
+
+    def _product(self, at: Repeated, item: Wanted) -> Products:
+        """One product with one batch, in the parts that are made, from what they share."""
+        block, probes, k = item
         vector = probes.vector(k).reshape(block.shape)
         tangents = {block.parameter: block.embed(vector, self.problem.params[block.parameter])}
         rows = [block.parameter]
         if len(self.parts) == 1:
             (part,) = self.parts
             product = {"full": at.hessian, "ggn": at.gauss_newton, "functional": at.functional}[part]
-            alone = {part: block.take(product(tangents, rows)[block.parameter])}
-            self.way = at.way
-            return alone
-        gauss_newton, rest = (block.take(d[block.parameter]) for d in at.split(tangents, rows))
+            found = {part: block.take(product(tangents, rows)[block.parameter])}
+        else:
+            split = at.split(tangents, rows)
+            found = {part: block.take(d[block.parameter]) for part, d in zip(self._asked, split, strict=True)}
         self.way = at.way
-        found = {"ggn": gauss_newton, "functional": rest}
-        if "full" in self.parts:
-            found["full"] = gauss_newton + rest
-        return {part: found[part] for part in self.parts}
+        return found
+
+    def _drawn(self, item: Wanted, share: Callable[[], Products]) -> Drawn:
+        """The lengths of a product in all parts asked for, of which every process makes its share."""
+        block, _, k = item
+        said = f"product {k} of {block.name} in {self.parts}"
+        summed = self.problem.ranks.summed(said, lambda: list(share().values()))
+        found = dict(zip(self._asked, summed, strict=True))
+        if "full" in self.parts and "full" not in found:
+            found["full"] = found["ggn"] + found["functional"]
+        return block.name, {part: length(found[part]) for part in self.parts}
 
 
 def length(product: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from hessianlens.attention import attention_entropy
+from hessianlens.errors import RankError
 from hessianlens.network.sites.every import AttentionUnseen, attention_names, see_attention
 from hessianlens.problems import Problem
 
@@ -57,15 +58,16 @@ def attention_spreads(problem: Problem) -> Spreads:
     >>> list(found), 0 < found["layer0"].share <= 1, found["layer0"].saturated, found.left_out
     (['layer0', 'layer1'], True, 0.0, ())
     """
+    try:
+        found = problem.ranks.shared("how spread out attention is", lambda: _met(problem))
+    except RankError as error:  # the others were interrupted: nothing else depends on this
+        return Spreads({}, [f"Attention: {error}"])
     sums: dict[int, Tensor] = {}
-    for batch in problem.data:
-        met: list[Tensor] = []
-        try:
-            see_attention(problem, batch, partial(_see, met))
-        except AttentionUnseen as unseen:
-            return Spreads({}, [f"Attention: the model cannot be run while it is looked at ({unseen})."])
-        for number, found in enumerate(met):
-            sums[number] = sums[number] + found if number in sums else found
+    for met in found:
+        if isinstance(met, str):
+            return Spreads({}, [f"Attention: the model cannot be run while it is looked at ({met})."])
+        for number, added in met.items():
+            sums[number] = sums[number] + added if number in sums else added
     if not sums:
         return Spreads({}, ["Attention: none was met in this model."])
     names = attention_names(problem, len(sums))
@@ -76,6 +78,20 @@ def attention_spreads(problem: Problem) -> Spreads:
         if number not in sound
     ]
     return Spreads({names[number]: _spread(total) for number, total in sound.items()}, left_out)
+
+
+def _met(problem: Problem) -> dict[int, Tensor] | str:
+    """Sums over the sequences of this process, by layer; why attention cannot be looked at, in words."""
+    sums: dict[int, Tensor] = {}
+    for batch in problem.data:
+        met: list[Tensor] = []
+        try:
+            see_attention(problem, batch, partial(_see, met))
+        except AttentionUnseen as unseen:
+            return str(unseen)
+        for number, found in enumerate(met):
+            sums[number] = sums[number] + found if number in sums else found
+    return sums
 
 
 def _see(met: list[Tensor], weights: Tensor, visible: Tensor, values: Tensor) -> None:

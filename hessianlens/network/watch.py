@@ -11,6 +11,7 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from hessianlens.errors import check_that, needs_extra
+from hessianlens.ranks import ALONE, Ranks
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -22,13 +23,14 @@ class Deadline:
     Args:
         seconds: How long it is from the start; None for no limit.
         start: When the clock was started, by `time.monotonic`; default: now.
+        ranks: Processes that must stop at the same point: the clock of the first one counts.
 
     >>> Deadline(60).allows(30), Deadline(60).allows(90), Deadline().allows(1e9)
     (True, False, True)
     """
 
-    def __init__(self, seconds: float | None = None, start: float | None = None) -> None:
-        self.seconds = seconds
+    def __init__(self, seconds: float | None = None, start: float | None = None, ranks: Ranks = ALONE) -> None:
+        self.seconds, self.ranks = seconds, ranks
         self._start = time.monotonic() if start is None else start
 
     @property
@@ -39,11 +41,15 @@ class Deadline:
     @property
     def left(self) -> float:
         """Seconds that are left."""
-        return float("inf") if self.seconds is None else self.seconds - self.elapsed
+        return float("inf") if self.seconds is None else self.ranks.agreed(self.seconds - self.elapsed)
 
     def part(self, share: float) -> Deadline:
         """A share of the time, from the same start."""
-        return Deadline(None if self.seconds is None else share * self.seconds, self._start)
+        return Deadline(None if self.seconds is None else share * self.seconds, self._start, self.ranks)
+
+    def among(self, ranks: Ranks) -> Deadline:
+        """The same for processes that must stop together."""
+        return Deadline(self.seconds, self._start, ranks)
 
     def allows(self, seconds: float) -> bool:
         """Whether work that takes so long would still end in time."""

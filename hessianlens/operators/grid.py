@@ -160,7 +160,7 @@ class BlockGrid(StructuredOperator):
 
     def _matmat(self, X: list[Tensor]) -> list[Tensor]:
         if self._product is not None:
-            return self._product.times([x.to(self.dtype) for x in X])
+            return self._product.times([x if x.dtype == self._dtype else x.to(self._dtype) for x in X])
         vectors = X[0].shape[-1]
         out = [torch.zeros(*shape, vectors, dtype=self.dtype, device=self.device) for shape in self._out_shape]
         for i, j, block in self._blocks():
@@ -182,23 +182,15 @@ class BlockGrid(StructuredOperator):
         return made
 
     def _dense_into(self, target: Tensor) -> None:
+        if self._product is not None and self._product.write(target):
+            return
         cells = [line.split(self._in_shape_flat, 1) for line in target.split(self._out_shape_flat)]
         for i, row in enumerate(self.rows):
             for j, column in enumerate(self.columns):
-                if not self._symmetric:
-                    self._write(row, column, cells[i][j], None)
-                elif i <= j:
-                    self._write(row, column, cells[i][j], cells[j][i] if i < j else None)
-
-    def _write(self, row: Name, column: Name, target: Tensor, mirrored: Tensor | None) -> None:
-        """One block of the dense matrix, and its transpose; where its entries are known, it is not built for them."""
-        found = None if self._product is None else self._product.at([row], [column]).entries()
-        if found is None:
-            self.block(row, column)._dense_into(target)
-        else:
-            target.unflatten(1, self.columns[column]).unflatten(0, self.rows[row]).copy_(found)
-        if mirrored is not None:
-            write_transposed(target, mirrored)
+                if i <= j or not self._symmetric:
+                    self.block(row, column)._dense_into(cells[i][j])
+                if i < j and self._symmetric:
+                    write_transposed(cells[i][j], cells[j][i])
 
     def _diagonal_blocks(self) -> list[StructuredOperator]:
         pairs = zip(self.rows, self.columns, strict=True)

@@ -22,10 +22,14 @@ def write_transposed(source: Tensor, target: Tensor) -> None:
     if source.device.type != "cpu":
         target.copy_(source.T)
         return
-    rows, columns = min(len(source), _ROWS), min(source.shape[1], _COLUMNS)
+    height, width = source.shape
+    rows, columns = min(height, _ROWS), min(width, _COLUMNS)
     tile = source.new_empty(rows, columns + _PADDING)[:, :columns]
-    for r in range(0, len(source), rows):
-        for c in range(0, source.shape[1], columns):
+    if (rows, columns) == (height, width):
+        target.copy_(tile.copy_(source).T)
+        return
+    for r in range(0, height, rows):
+        for c in range(0, width, columns):
             part = source[r : r + rows, c : c + columns]
-            own = tile[: len(part), : part.shape[1]].copy_(part)
+            own = tile[: part.shape[0], : part.shape[1]].copy_(part)
             target[c : c + columns, r : r + rows].copy_(own.T)

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor
 
 Names = tuple[Hashable, ...]
@@ -34,9 +35,9 @@ class ProductSource(ABC):
         """The diagonal of a diagonal block, shaped as the parameter; None where it takes the block."""
         return None
 
-    def entries(self, row: Hashable, column: Hashable) -> Tensor | None:
-        """All entries of a block, ``[*row parameter, *column parameter]``; None where it takes the block."""
-        return None
+    def write(self, rows: Names, columns: Names, target: Tensor) -> bool:
+        """Write the matrix of the chosen rows and columns, and tell whether that does not take its blocks."""
+        return False
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,10 +75,9 @@ class Product:
         """The diagonal of a block, if it is a diagonal one and its diagonal does not take it."""
         return self.source.diagonal(self.rows[0]) if self._on_diagonal else None
 
-    def entries(self) -> Tensor | None:
-        """All entries of a block, if it is one and they do not take it."""
-        single = len(self.rows) == 1 == len(self.columns)
-        return self.source.entries(self.rows[0], self.columns[0]) if single else None
+    def write(self, target: Tensor) -> bool:
+        """Write all entries, if these do not take the blocks; whether it did."""
+        return self.source.write(self.rows, self.columns, target)
 
     @property
     def _on_diagonal(self) -> bool:
@@ -133,9 +133,17 @@ class _Combination(ProductSource):
         """Those of the summands, if all of them are known."""
         return self._sum([source.diagonal(name) for _, source in self.terms])
 
-    def entries(self, row: Hashable, column: Hashable) -> Tensor | None:
+    def write(self, rows: Names, columns: Names, target: Tensor) -> bool:
         """Those of the summands, if all of them are known."""
-        return self._sum([source.entries(row, column) for _, source in self.terms])
+        for k, (number, source) in enumerate(self.terms):
+            part = target if k == 0 else torch.empty_like(target)
+            if not source.write(rows, columns, part):
+                return False
+            if k == 0:
+                target.mul_(number)
+            else:
+                target.add_(part, alpha=number)
+        return True
 
     def _sum(self, found: Sequence[Tensor | None]) -> Tensor | None:
         known = [number * part for (number, _), part in zip(self.terms, found, strict=True) if part is not None]

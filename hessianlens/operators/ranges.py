@@ -7,6 +7,7 @@ leave the range where the norm does not. Powers of two change no digit.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -23,8 +24,17 @@ _SWEEPS = 2
 
 def size_exponent(tensor: Tensor) -> int:
     """E such that the largest entry lies in [2^(e-1), 2^e); 0 where all are zero, or one is not finite."""
-    low, high = torch.aminmax(tensor.detach())
-    return math.frexp(max(-float(low), float(high)))[1]
+    return size_exponents([tensor])[0]
+
+
+def size_exponents(tensors: Sequence[Tensor]) -> list[int]:
+    """The same for some tensors of one kind, asked for at once.
+
+    >>> size_exponents([torch.tensor([0.5, -3.0]), torch.zeros(2)])
+    [2, 0]
+    """
+    largest = torch.stack([torch.linalg.vector_norm(tensor.detach(), math.inf) for tensor in tensors])
+    return [math.frexp(number)[1] for number in largest.tolist()]
 
 
 def shifted(tensor: Tensor, exponent: int) -> Tensor:

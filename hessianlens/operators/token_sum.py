@@ -160,11 +160,9 @@ class TokenSum(StructuredOperator):
         return TokenSum(terms, self._in_shape[0], self._out_shape[0], self.dtype, self.device, product)
 
     def _dense_into(self, target: Tensor) -> None:
-        entries = target.unflatten(1, self._in_shape[0]).unflatten(0, self._out_shape[0])
-        found = None if self._product is None else self._product.entries()
-        if found is not None:
-            entries.copy_(found)
+        if self._product is not None and self._product.write(target):
             return
+        entries = target.unflatten(1, self._in_shape[0]).unflatten(0, self._out_shape[0])
         for k, term in enumerate(self._even):
             accumulate(entries, term.factors, term.coefficient, first=k == 0)
         if not self.terms:

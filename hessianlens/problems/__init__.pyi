@@ -1,6 +1,6 @@
 """The names of this package and the files they come from."""
 
-from .batch import Batch, batch_size, mapped, move, pieces, tensors
+from .batch import Batch, batch_size, mapped, move, narrowed, pieces, tensors
 from .block import Block
 from .layers import layer_groups, layer_of
 from .problem import BatchLoss, Forward, Problem, check_problem
@@ -24,6 +24,7 @@ __all__ = [
     "mapped",
     "matches",
     "move",
+    "narrowed",
     "pieces",
     "tensors",
 ]

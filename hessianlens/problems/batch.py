@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
 from typing import Any
 
 import torch
@@ -29,9 +28,19 @@ def batch_size(batch: Batch) -> int:
 
 def pieces(batch: Batch, size: int) -> Iterator[Batch]:
     """A batch cut along its first axis into pieces of at most `size` sequences; what has no such axis stays whole."""
+    for start in range(0, batch_size(batch), size):
+        yield narrowed(batch, start, start + size)
+
+
+def narrowed(batch: Batch, start: int, stop: int) -> Batch:
+    """The sequences `start` to `stop` of a batch; what has no axis of sequences stays whole.
+
+    >>> narrowed((torch.arange(4), torch.ones(1)), 1, 3)
+    (tensor([1, 2]), tensor([1.]))
+    """
     total = batch_size(batch)
 
-    def narrowed(tensor: Tensor, start: int) -> Tensor:
+    def cut(tensor: Tensor) -> Tensor:
         if tensor.ndim == 0 or tensor.shape[0] != total:
             return tensor
         if tensor.layout != torch.strided:
@@ -39,10 +48,9 @@ def pieces(batch: Batch, size: int) -> Iterator[Batch]:
                 f"data: got a sparse tensor of shape {tuple(tensor.shape)}, which cannot be cut into smaller batches; "
                 "give smaller ones, or make it dense with .to_dense()."
             )
-        return tensor[start : start + size]
+        return tensor[start:stop]
 
-    for start in range(0, total, size):
-        yield mapped(partial(narrowed, start=start), batch)
+    return mapped(cut, batch)
 
 
 def mapped(function: Callable[[Tensor], Tensor], batch: Batch) -> Batch:

@@ -21,6 +21,7 @@ from hessianlens.problems.batch import Batch, move
 from hessianlens.problems.block import Block
 from hessianlens.problems.selection import matches
 from hessianlens.problems.unformed import ClassesLoss, LogitsForward
+from hessianlens.ranks import ALONE, Ranks
 from hessianlens.showing import Dot, Dots, Listed, Picture
 
 Forward = Callable[[Mapping[str, Tensor], Batch], Tensor]
@@ -47,6 +48,8 @@ class Problem(Listed):
         aliases: Other names of blocks, such as ``unembed`` where it is tied to ``embed``.
         parts: Parts of blocks, as those of single heads, by the block's name; they count as blocks when asked for.
         verify: Whether autograd's second derivatives are checked with the first measurement.
+        ranks: The processes that hold a share of the data each; `data` is this one's. The total loss is the sum over
+            all of them, and every product is.
         remembered: What others have found out about it, under names of their own; a changed copy starts afresh.
     """
 
@@ -62,6 +65,7 @@ class Problem(Listed):
     aliases: Mapping[str, str] = field(default_factory=dict)
     parts: Mapping[str, Sequence[Block]] = field(default_factory=dict)
     verify: bool = True
+    ranks: Ranks = ALONE
     remembered: dict[str, Any] = field(default_factory=dict, init=False)
 
     def __repr__(self) -> str:
@@ -69,7 +73,8 @@ class Problem(Listed):
         parameters = sum(tensor.numel() for tensor in self.params.values())
         kind = f"{parameters:,} parameters in {len(self.blocks)} blocks, batches: {len(self.data)}"
         loss = f", loss: {self.reduction}" if self.reduction else ""
-        return f"Problem({kind}, {str(self.dtype).removeprefix('torch.')} on {self.device}{loss})"
+        shared = f", rank {self.ranks.rank} of {self.ranks.size}" if self.ranks.size > 1 else ""
+        return f"Problem({kind}, {str(self.dtype).removeprefix('torch.')} on {self.device}{loss}{shared})"
 
     def _records(self) -> list[dict[str, Any]]:
         return [
@@ -142,14 +147,23 @@ class Problem(Listed):
     def _unknown(self, pattern: str) -> str:
         return f"blocks: nothing matches {pattern!r}; {meant(pattern, self.blocks, otherwise='this problem has')}"
 
+    def alone(self) -> Problem:
+        """This process's share of the problem, without the others: what is found of it is found here only."""
+        return self if self.ranks.size == 1 else replace(self, ranks=ALONE)
+
     def total_loss(self, params: Mapping[str, Tensor] | None = None) -> Tensor:
-        """The loss summed over the batches."""
+        """The loss summed over the batches; over those of all processes, if there are several, and then a constant."""
         named = params is None or (isinstance(params, Mapping) and all(name in self.params for name in params))
         check_that(named, "params", params, "tensors by the names of parameters")
         weights = self.params if params is None else {**self.params, **params}
-        with self.scope():
-            parts = [self.batch_loss(weights, batch) for batch in self.data]
-        return torch.stack(parts).sum()
+
+        def share() -> list[Tensor]:
+            with self.scope():
+                parts = [self.batch_loss(weights, batch) for batch in self.data]
+            return [torch.stack(parts).sum() if parts else torch.zeros((), dtype=self.dtype, device=self.device)]
+
+        (total,) = self.ranks.summed("the loss", share)
+        return total
 
     def batch_loss(self, params: Mapping[str, Tensor], batch: Batch) -> Tensor:
         """A batch's share of the loss; outputs that need not be formed are not."""

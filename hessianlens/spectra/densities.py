@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from hessianlens.errors import check_choice, check_flag
+from hessianlens.errors import check_choice, check_flag, check_that
 from hessianlens.memory import ensure_fits
 from hessianlens.spectra.probes import Probes, check_count, chunk_size
 from hessianlens.spectra.products import (
@@ -69,6 +69,7 @@ def density(
     n = check_square(op, "a spectral density")
     check_progress(progress)
     check_flag("check_symmetry", check_symmetry)
+    check_that(keep is None or isinstance(keep, RitzPairs), "keep", keep, "RitzPairs to be filled")
     check_choice("method", method, METHODS)
     check_count("probes", probes, 1, "the number of directions")
     check_count("steps", steps, 1, "each is one product")

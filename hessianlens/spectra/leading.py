@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from hessianlens.checks import check_shape, check_tensor
-from hessianlens.errors import check_number, expect
+from hessianlens.errors import check_number, check_that, expect
 from hessianlens.spectra.probes import Probes, check_count
 from hessianlens.spectra.products import LinearOperator, check_square, multiply
 from hessianlens.spectra.ritz import RitzPairs
@@ -90,6 +90,7 @@ def leading_eigenpair(
     n = check_square(op, "eigenvalues")
     check_number("tol", tol, 0.0, strictly=True)
     check_count("most", most, 1, "the number of products")
+    check_that(known is None or isinstance(known, RitzPairs), "known", known, "RitzPairs that a density has kept")
     held = _WORKSPACE // (2 * n * op.dtype.itemsize)
     if basis is not None:
         check_count("basis", basis, min(n, _KEPT + 1), "vectors held at once")

@@ -1,117 +1,37 @@
-"""Entries of a small layer's blocks, in few and large tensor operations.
+"""Entries of a small layer's blocks, in few and large tensor operations that write them where they belong.
 
-At small sizes a call costs more than what it computes. With P the matrices of a head's score parameters side by side,
-over s, and the contents of its value parameters and V side by side, two products a head,
+At small sizes a call costs more than what it computes, and a copy of a block as much as the block. With the small
+matrices of `HeadEntries` and the vectors p (x, q) and m of the parameters, the blocks are
 
-    [X V]' J_i P = [Phi_i, S_i]          and          P' D_i P,
-
-hold all that its blocks are made of besides the vectors p (x, q) and m of the parameters:
-
-    score, score  sum_i p_i p_i' (x) (S_i' C_i S_i + P' D_i P)
+    score, score  sum_i p_i p_i' (x) G_i
     score, value  sum_i p_i (x) (S_i' C_i (x) m_i + Phi_i' (x) g_i)
     value, value  sum_i m_i m_i' (x) C_i
 
-Each block is one matrix product of vectors with what is left, and most of them come out in order.
+Each is one matrix product of vectors, or pairs of them, with what is left, whose last axis is that of the matrix; what
+lies below the diagonal is a mirror image.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from functools import cached_property
+from math import prod
 
 import torch
 from torch import Tensor
 
-from hessianlens.losses import LossDerivatives, ScalarCurvature, UncoupledCurvature
-from hessianlens.operators.ranges import size_exponent
+from hessianlens.losses import LossDerivatives, UncoupledCurvature
+from hessianlens.operators.mirrored import write_transposed
+from hessianlens.theory.dense_head import HeadEntries
+from hessianlens.theory.dense_values import add_value_pair, write_values
 from hessianlens.theory.head_tangent import HeadTangent, Summands
 
 _WORKSPACE_BYTES = 2**23
 """Of what is kept of all tokens at once; beyond, blocks are formed from their closed forms."""
 _CHUNK_BYTES = 2**20
-"""Of what is formed of some tokens at a time, if the block itself is no larger."""
-_FACTORS, _ROOM = 6, 24
-"""Factors that meet in an entry, and bits left for sums."""
+"""Of what is formed of some tokens at a time."""
 
 Place = tuple[int, str]
-
-
-class HeadEntries:
-    """What the blocks of one head are made of; tokens of all sequences are one axis n.
-
-    Args:
-        tangent: The head, centred, and the gradient of the loss.
-        loss: Gradient and curvature of the loss.
-    """
-
-    def __init__(self, tangent: HeadTangent, loss: LossDerivatives) -> None:
-        head = tangent.head
-        self.head, self.tangent, self._loss = head, tangent, loss
-        self._columns = _ranges({name: port.matrix for name, port in head.score_ports.items()})
-        self._contents = _ranges({name: port.content for name, port in head.value_ports.items()})
-        self.gradient = loss.gradient.flatten(0, 1)
-
-    @property
-    def fits(self) -> bool:
-        """Whether its scores have no positions, and all that is kept has room and is in range."""
-        head, ports = self.head, self.head.score_ports.values()
-        if any(port.query_turn is not None or port.key_turn is not None for port in ports):
-            return False
-        (sequences, rows, length), width = head.weights.shape, sum(p.matrix.shape[2] for p in ports)
-        kept = sum(p.content.shape[2] for p in head.value_ports.values()) + head.values.shape[2]
-        numbers = sequences * rows * width * max(length, kept, width)
-        return numbers * head.values.element_size() <= _WORKSPACE_BYTES and self._in_range()
-
-    def _in_range(self) -> bool:
-        head, limits = self.head, torch.finfo(self.head.values.dtype)
-        room = (min(math.log2(limits.max), -math.log2(limits.tiny)) - _ROOM) / _FACTORS
-        tensors = [self._P, self._left, self.gradient, *(p.vector for p in head.score_ports.values())]
-        return all(abs(size_exponent(tensor)) <= room for tensor in tensors)
-
-    @cached_property
-    def _P(self) -> Tensor:
-        matrices = [port.matrix for port in self.head.score_ports.values()]
-        return torch.cat(matrices, 2) / self.head.scale
-
-    @cached_property
-    def _left(self) -> Tensor:
-        return torch.cat([*(port.content for port in self.head.value_ports.values()), self.head.values], 2)
-
-    @cached_property
-    def _seen(self) -> Tensor:
-        """Columns of P as changes of the scores, ``[p, s, i, l]``."""
-        each = self._P.permute(2, 0, 1)[:, :, None].expand(-1, -1, self.head.weights.shape[1], -1)
-        return self.tangent.rows.seen(each.clone(memory_format=torch.contiguous_format))
-
-    @cached_property
-    def _response(self) -> Tensor:
-        """``[Phi_i, S_i]``, ``[p, n, content or feature]``."""
-        return (self.tangent.rows.pushed(self._seen) @ self._left).flatten(1, 2)
-
-    @cached_property
-    def S(self) -> Tensor:
-        """``S_i = V' J_i P``, ``[p, n, f]``."""
-        return self._response[..., -self.head.values.shape[2] :]
-
-    @cached_property
-    def bent(self) -> Tensor:
-        """``C_i S_i``, the same."""
-        by_sequence = self.S.unflatten(1, self.head.weights.shape[:2])
-        return self._loss.curvature.apply(by_sequence.clone()).flatten(1, 2)
-
-    @cached_property
-    def activation_part(self) -> Tensor:
-        """``P' D_i P``, ``[p, n, p]``."""
-        return (self.tangent.rows.pulled(None, self._seen) @ self._P).flatten(1, 2)
-
-    def columns(self, name: str) -> slice:
-        """Where a score parameter stands in P."""
-        return self._columns[name]
-
-    def functional_response(self, value: str, score: str) -> Tensor:
-        """``Phi_i``, ``[., n, content]``."""
-        return self._response[self._columns[score], :, self._contents[value]]
 
 
 class LayerEntries:
@@ -124,150 +44,134 @@ class LayerEntries:
 
     def __init__(self, heads: Sequence[HeadTangent], loss: LossDerivatives) -> None:
         self._heads, self._loss = [HeadEntries(head, loss) for head in heads], loss
-        self._between: dict[tuple[int, int, Summands], Tensor | None] = {}
 
     @cached_property
     def _fit(self) -> bool:
-        return isinstance(self._loss.curvature, UncoupledCurvature) and all(head.fits for head in self._heads)
+        uncoupled = isinstance(self._loss.curvature, UncoupledCurvature)
+        return uncoupled and all(head.fits(_WORKSPACE_BYTES) for head in self._heads)
 
-    def block(self, row: Place, column: Place, parts: Summands) -> Tensor | None:
-        """``[a, b, c, d]``; None where it takes the closed form of the block."""
+    def write(self, rows: Sequence[Place], columns: Sequence[Place], parts: Summands, target: Tensor) -> bool:
+        """The matrix of some rows and columns of blocks, unless it takes their closed forms."""
         if not self._fit:
-            return None
-        (h, own), (k, other) = row, column
-        scores, more_scores = own in self._heads[h].head.score_ports, other in self._heads[k].head.score_ports
+            return False
+        shapes, more_shapes = ([self._shape(place) for place in places] for places in (rows, columns))
+        widths = [a * b for a, b in more_shapes]
+        cells: dict[tuple[Place, Place], Tensor] = {}
+        later: list[tuple[Place, Place]] = []
+        for row, shape, line in zip(rows, shapes, target.split([a * b for a, b in shapes]), strict=True):
+            for column, other, cell in zip(columns, more_shapes, line.split(widths, 1), strict=True):
+                cells[row, column] = cell
+                if self._mirrors(row, column, rows, columns):
+                    later.append((row, column))
+                else:
+                    self._write(row, column, parts, cell.view(*shape, *other))
+        for row, column in later:
+            write_transposed(cells[column, row], cells[row, column])
+        return True
+
+    def _mirrors(self, row: Place, column: Place, rows: Sequence[Place], columns: Sequence[Place]) -> bool:
+        """Whether a block is the transpose of one that is written anyway: rows of scores go first."""
+        if row == column or row not in columns or column not in rows:
+            return False
+        scores, more_scores = self._is_score(row), self._is_score(column)
+        return more_scores if scores != more_scores else rows.index(column) < rows.index(row)
+
+    def _is_score(self, place: Place) -> bool:
+        return place[1] in self._heads[place[0]].head.score_ports
+
+    def _shape(self, place: Place) -> tuple[int, int]:
+        head, name = self._heads[place[0]].head, place[1]
+        if name in head.value_ports:
+            return head.value_ports[name].content.shape[2], head.value_ports[name].width
+        port = head.score_ports[name]
+        own, other = port.vector.shape[2], port.matrix.shape[2]
+        return (own, other) if port.vector_axis == 0 else (other, own)
+
+    def _write(self, row: Place, column: Place, parts: Summands, entries: Tensor) -> None:
+        """One block, ``[a, b, c, d]``."""
+        scores, more_scores = self._is_score(row), self._is_score(column)
+        meet = parts.outer or (parts.functional and row[0] == column[0])
         if scores and more_scores:
-            return self._score_score(row, column, parts)
-        if scores:
-            return self._score_value(row, column, parts)
-        if more_scores:
-            return self._score_value(column, row, parts).permute(2, 3, 0, 1)
-        return self._value_value(row, column, parts)
-
-    def _between_scores(self, h: int, k: int, parts: Summands) -> Tensor | None:
-        """``S_i' C_i S_i + P' D_i P`` between two heads, ``[n, p, p]``."""
-        if (h, k, parts) not in self._between:
-            found = None
-            if parts.outer:
-                found = self._heads[h].S.transpose(0, 1) @ self._heads[k].bent.permute(1, 2, 0)
-            if parts.functional and h == k:
-                own = self._heads[h].activation_part.transpose(0, 1)
-                found = own if found is None else found.add_(own)
-            self._between[h, k, parts] = found
-        return self._between[h, k, parts]
-
-    def _score_score(self, row: Place, column: Place, parts: Summands) -> Tensor:
-        (h, own), (k, other) = row, column
-        one, two = self._heads[h], self._heads[k]
-        ports = one.head.score_ports[own], two.head.score_ports[other]
-        if (ports[0].vector_axis, ports[1].vector_axis) == (1, 0):
-            return self._score_score(column, row, parts).permute(2, 3, 0, 1)
-        between = self._between_scores(h, k, parts)
-        left, right = (port.vector.flatten(0, 1) for port in ports)
-        if between is None:
-            shape = [s for p in ports for s in _parameter_shape(p.vector_axis, p.vector.shape[2], p.matrix.shape[2])]
-            found = left.new_zeros(shape)
-        else:
-            corner = between[:, one.columns(own), two.columns(other)]
-            found = _kronecker(left, right, corner, (ports[0].vector_axis, ports[1].vector_axis))
-        if parts.t_functional and h == k and one.head.score_pair == (own, other):
-            torch.diagonal(found, dim1=1, dim2=3).add_(one.tangent.score_pair_gradient[..., None])
-        return found
-
-    def _score_value(self, score: Place, value: Place, parts: Summands) -> Tensor:
-        (h, own), (k, other) = score, value
-        one, two = self._heads[h], self._heads[k]
-        port, behind = one.head.score_ports[own], two.head.value_ports[other]
-        vector, m, readout = port.vector.flatten(0, 1), behind.vector.flatten(0, 1), behind.readout
-        # in the order of tokens, for products to come out in it
-        bent = one.bent[one.columns(own)].transpose(0, 1).contiguous() if parts.outer else None
-        bent = bent if bent is None or readout is None else bent @ readout.T
-        phi = one.functional_response(other, own).transpose(0, 1).contiguous() if parts.functional and h == k else None
-        g = one.gradient if readout is None else one.gradient @ readout.T
-
-        def rest(at: slice) -> Tensor:
-            outer = None if bent is None else bent[at, :, None] * m[at, None, :, None]
-            if phi is None:
-                assert outer is not None
-                return outer
-            return (
-                phi[at, :, :, None] * g[at, None, None]
-                if outer is None
-                else outer.addcmul_(phi[at, :, :, None], g[at, None, None])
-            )
-
-        shape = (port.matrix.shape[2], m.shape[1], behind.width)
-        if bent is None and phi is None:
-            found = vector.new_zeros(vector.shape[1], *shape)
-        else:
-            found = _summed(vector, rest, shape)
-        return found if port.vector_axis == 0 else found.transpose(0, 1)
-
-    def _value_value(self, row: Place, column: Place, parts: Summands) -> Tensor:
-        (h, own), (k, other) = row, column
-        ports = self._heads[h].head.value_ports[own], self._heads[k].head.value_ports[other]
-        (left, right), curvature = (port.vector.flatten(0, 1) for port in ports), self._loss.curvature
-        assert isinstance(curvature, UncoupledCurvature)
-        found = left.new_zeros(left.shape[1], ports[0].width, right.shape[1], ports[1].width)
-        if parts.outer and isinstance(curvature, ScalarCurvature) and all(port.readout is None for port in ports):
-            gram = left.T @ (right * curvature.values.reshape(-1, 1))
-            torch.diagonal(found, dim1=1, dim2=3).copy_(gram[..., None].expand(-1, -1, ports[0].width))
-        elif parts.outer:
-            eye = torch.eye(self._loss.gradient.shape[2], dtype=left.dtype, device=left.device)
-            R, Q = (eye if port.readout is None else port.readout for port in ports)
-            if isinstance(curvature, ScalarCurvature):
-                gram = left.T @ (right * curvature.values.reshape(-1, 1))
-                torch.mul(gram[:, None, :, None], (R @ Q.T)[None, :, None, :], out=found)
+            if meet:
+                self._write_scores(row, column, parts, entries)
             else:
-                sequences = ports[0].vector.shape[0]
-                C = curvature.between(*(side.expand(sequences, -1, -1) for side in (R, Q))).flatten(0, 1)
-                found = _kronecker(left, right, C).contiguous()
-        head = self._heads[h].head
-        if parts.functional and h == k and head.value_pair == (own, other):
-            torch.diagonal(found, dim1=1, dim2=2).add_((left.T @ self._heads[h].gradient)[..., None])
-        elif parts.functional and h == k and head.value_pair == (other, own):
-            torch.diagonal(found, dim1=0, dim2=3).add_((right.T @ self._heads[h].gradient).T[..., None])
+                entries.zero_()
+            self._add_score_pair(row, column, parts, entries)
+        elif not (scores or more_scores):
+            self._write_values(row, column, parts, entries)
+        elif not meet:
+            entries.zero_()
+        elif scores:
+            self._write_score_value(row, column, parts, entries)
+        else:
+            turned = entries.new_empty(*entries.shape[2:], *entries.shape[:2])
+            self._write_score_value(column, row, parts, turned)
+            entries.copy_(turned.permute(2, 3, 0, 1))
+
+    def _write_scores(self, row: Place, column: Place, parts: Summands, entries: Tensor) -> None:
+        """``sum_n vector[n, x] vector[n, y] G[n, p, q]``; products whose last axis is that of the entries."""
+        one, two = self._heads[row[0]], self._heads[column[0]]
+        ports = one.head.score_ports[row[1]], two.head.score_ports[column[1]]
+        left, right = one.vectors[row[1]], two.vectors[column[1]]
+        both = left[:, :, None] * right[:, None]
+        G = one.between(two, parts)[:, one.columns(row[1]), two.columns(column[1])]
+        first, second = (both, G) if ports[1].vector_axis == 0 else (G, both)
+        found = (first.flatten(1).T @ second.flatten(1)).view(*first.shape[1:], *second.shape[1:])
+        own_first = (ports[0].vector_axis == 0) == (first is both)
+        entries.copy_(found.permute(0, 2, 1, 3) if own_first else found.permute(2, 0, 1, 3))
+
+    def _write_score_value(self, score: Place, value: Place, parts: Summands, entries: Tensor) -> None:
+        """``sum_n vector[n, a] rest[n, p, c, d]``, for some tokens at a time: at least half as many as rows a."""
+        head = self._heads[score[0]]
+        products, vector = self._rest(score, value, parts), head.vectors[score[1]]
+        tokens, width = vector.shape
+        numbers = entries.numel() // width
+        some = min(tokens, max(1, _CHUNK_BYTES // (numbers * entries.element_size()), width // 2))
+        shape, found = (numbers // prod(entries.shape[2:]), *entries.shape[2:]), entries.new_empty(width, numbers)
+        formed = entries.new_empty(some, *shape)
+        for n in range(0, tokens, some):
+            left = vector[n : n + some].T
+            rest = _outer(products, slice(n, n + some), formed[: left.shape[1]])
+            found.addmm_(left, rest.view(-1, numbers), beta=int(n > 0))
+        by_row = found.view(width, *shape)
+        entries.copy_(by_row if head.head.score_ports[score[1]].vector_axis == 0 else by_row.transpose(0, 1))
+
+    def _rest(self, score: Place, value: Place, parts: Summands) -> list[list[Tensor]]:
+        """What meets the vectors of a score parameter, as outer products of ``[n, p, c]`` and ``[n, p, d]``."""
+        own, other = self._heads[score[0]], self._heads[value[0]]
+        at, behind = own.columns(score[1]), other.head.value_ports[value[1]]
+        found = []
+        if parts.outer:
+            found.append([behind.vector.flatten(0, 1)[:, None], own.curved(behind.readout)[:, at]])
+        if parts.functional and own is other:
+            g = own.gradient if behind.readout is None else own.gradient @ behind.readout.T
+            found.append([own.functional_response(value[1])[:, at], g[:, None]])
         return found
 
+    def _write_values(self, row: Place, column: Place, parts: Summands, entries: Tensor) -> None:
+        one, two = self._heads[row[0]].head, self._heads[column[0]].head
+        curvature = self._loss.curvature
+        assert isinstance(curvature, UncoupledCurvature)
+        ports = one.value_ports[row[1]], two.value_ports[column[1]]
+        write_values(*ports, curvature if parts.outer else None, entries)
+        if parts.functional and one is two and one.value_pair is not None and row != column:
+            first = one.value_pair[0]
+            add_value_pair(one.value_ports[first], self._loss.gradient, entries, first == row[1])
 
-def _parameter_shape(axis: int, contracted: int, other: int) -> tuple[int, int]:
-    return (contracted, other) if axis == 0 else (other, contracted)
-
-
-def _ranges(tensors: Mapping[str, Tensor]) -> dict[str, slice]:
-    """Where tensors stand that are put beside each other along their last axis."""
-    found, start = {}, 0
-    for name, tensor in tensors.items():
-        found[name] = slice(start, start + tensor.shape[2])
-        start += tensor.shape[2]
-    return found
-
-
-def _kronecker(left: Tensor, right: Tensor, between: Tensor, axes: tuple[int, int] = (0, 0)) -> Tensor:
-    """``sum_n left[n,a] between[n,b,d] right[n,c]`` as ``[a, b, c, d]``, if both vectors are on the first axis.
-
-    With `axes` (0, 1) the right one is on the second, ``[a, b, d, c]``, and with (1, 1) both are, ``[b, a, d, c]``.
-    """
-    if axes == (0, 1):
-        shape = (*between.shape[1:], right.shape[1])
-        return _summed(left, lambda at: between[at, :, :, None] * right[at, None, None], shape)
-    both = (left[:, :, None] * right[:, None]).flatten(1)
-    if axes == (1, 1):
-        found = _summed(between.flatten(1), lambda at: both[at], both.shape[1:])
-        return found.view(*between.shape[1:], left.shape[1], right.shape[1]).permute(0, 2, 1, 3)
-    found = _summed(both, lambda at: between[at], between.shape[1:])
-    return found.view(left.shape[1], right.shape[1], *between.shape[1:]).permute(0, 2, 1, 3)
+    def _add_score_pair(self, row: Place, column: Place, parts: Summands, entries: Tensor) -> None:
+        """The T-functional summand, if the two parameters are the factors of a head's scores."""
+        own, names = self._heads[row[0]], (row[1], column[1])
+        if parts.t_functional and row[0] == column[0] and own.head.score_pair in (names, names[::-1]):
+            B = own.tangent.score_pair_gradient
+            B = B if own.head.score_pair == names else B.T
+            torch.diagonal(entries, dim1=1, dim2=3).add_(B[..., None])
 
 
-def _summed(vectors: Tensor, rest: Callable[[slice], Tensor], shape: Sequence[int]) -> Tensor:
-    """``sum_n vectors[n,a] rest[n,...]``, with the rest formed for some tokens at a time."""
-    numbers = math.prod(shape)
-    step = max(1, _CHUNK_BYTES // (numbers * vectors.element_size()), vectors.shape[1] // 2)
-    if step >= len(vectors):
-        found = vectors.T @ rest(slice(None)).reshape(-1, numbers)
-    else:
-        found = vectors.new_zeros(vectors.shape[1], numbers)
-        for start in range(0, len(vectors), step):
-            at = slice(start, start + step)
-            found.addmm_(vectors[at].T, rest(at).reshape(-1, numbers))
-    return found.view(-1, *shape)
+def _outer(products: Sequence[Sequence[Tensor]], at: slice, target: Tensor) -> Tensor:
+    """``target[n, p, c, d]``, the sum of outer products of ``[n, p, c]`` and ``[n, p, d]`` for some tokens n."""
+    for k, (left, right) in enumerate(products):
+        if k == 0:
+            torch.mul(left[at, :, :, None], right[at, :, None], out=target)
+        else:
+            target.addcmul_(left[at, :, :, None], right[at, :, None])
+    return target

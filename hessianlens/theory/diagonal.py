@@ -7,7 +7,7 @@ The block ``sum_i p_i p_i' (x) P' M_i P / s^2`` of a score parameter with vector
     V' J_i P     = sum_l b_il v_l p_l' + (V' l_i) (P' r_i)'      the first of all tokens from one product with b
     (P' D_i P)_bb = sum_l e_il p_lb^2 + (P' left_i)_b (P' right_i)_b
 
-and where ``C_i = c_i I``, with the Gram matrix ``W = V V'``,
+and where ``C_i = c_i I`` (else see `paired_traces`), with the Gram matrix ``W = V V'``,
 
     tr(P' J' W J P) = b' (W o P P') b + 2 (P' (b o W l)) . (P' r) + |V' l|^2 |P' r|^2.
 """
@@ -23,6 +23,7 @@ from torch.linalg import vecdot
 from hessianlens.attention.rows import RowColumns, RowMatrices
 from hessianlens.attention.state import ScorePort, ValuePort
 from hessianlens.losses import LossDerivatives, ScalarCurvature, UncoupledCurvature
+from hessianlens.theory import paired_traces
 from hessianlens.theory.head_tangent import HeadTangent, Summands
 
 _WORKSPACE_BYTES = 2**22
@@ -45,16 +46,33 @@ class HeadDiagonals:
 
     def trace(self, name: str, parts: Summands) -> Tensor | None:
         """The trace of a parameter's block; None where it takes the block. The T-functional summand has none."""
-        curvature, port = self._loss.curvature, self._head.score_ports.get(name)
-        if isinstance(curvature, ScalarCurvature) and port is not None and self._in_columns(port):
-            each = torch.zeros_like(curvature.values)
-            if parts.outer:
-                each += curvature.values * self._outer_traces(port.matrix)
-            if parts.functional:
-                each += self._functional_squares(port.matrix).sum(-1)
-            return (each * port.vector.square().sum(-1)).sum() / self._head.scale**2
+        port = self._head.score_ports.get(name)
+        if port is not None and self._in_columns(port):
+            outer = self._outer_trace(name, port) if parts.outer else port.vector.new_zeros(port.vector.shape[:2])
+            if outer is not None:
+                each = outer + self._functional_traces(port.matrix) if parts.functional else outer
+                return (each * port.vector.square().sum(-1)).sum() / self._head.scale**2
         found = self.diagonal(name, parts)
         return None if found is None else found.sum()
+
+    def _outer_trace(self, name: str, port: ScorePort) -> Tensor | None:
+        """``tr(P' J_i' V C_i V' J_i P)``, ``[s, i]``; None where it is no less work than the diagonal."""
+        curvature = self._loss.curvature
+        if isinstance(curvature, ScalarCurvature):
+            return curvature.values * self._outer_traces(port.matrix)
+        return None if self._paired_traces is None else self._paired_traces[name]
+
+    @cached_property
+    def _paired_traces(self) -> dict[str, Tensor] | None:
+        """The same of queries and keys, under any curvature without coupling."""
+        head, J, curvature = self._head, self._jacobian, self._loss.curvature
+        if J is None or not isinstance(curvature, UncoupledCurvature):
+            return None
+        keys, weight = self._keys
+        if keys is None or head.score_pair is None or not paired_traces.fits(head):
+            return None
+        found = paired_traces.outer_traces(head, J, curvature, weight, self._sum)
+        return dict(zip(head.score_pair, found, strict=True))
 
     def diagonal(self, name: str, parts: Summands) -> Tensor | None:
         """The diagonal of a parameter's block, shaped as the parameter; None where it takes the block."""
@@ -78,12 +96,14 @@ class HeadDiagonals:
         if isinstance(curvature, ScalarCurvature):
             numbers = curvature.values.flatten() @ like.flatten(0, 1).square()
             return torch.outer(numbers, R.square().sum(-1))
+        if port.readout is None:
+            return like.flatten(0, 1).square().T @ curvature.diagonals(self._loss.gradient).flatten(0, 1)
         step = max(1, _WORKSPACE_BYTES // (like.shape[0] * R.numel() * R.element_size()))
         for start in range(0, like.shape[1], step):
             some = like[:, start : start + step]
-            each = R[:, None, None].expand(-1, *some.shape[:2], -1)
-            bent = curvature.at(slice(start, start + step)).apply(each.clone())
-            found += some.flatten(0, 1).square().T @ (bent * each).sum(-1).flatten(1).T
+            each = R.T.expand(*some.shape[:2], -1, -1)
+            squares = (curvature.at(slice(start, start + step)).times(each) * each).sum(-2)
+            found += some.flatten(0, 1).square().T @ squares.flatten(0, 1)
         return found
 
     def _score_squares(self, port: ScorePort, curvature: UncoupledCurvature, parts: Summands) -> Tensor:
@@ -115,11 +135,21 @@ class HeadDiagonals:
         return self._tangent.rows.curvature_columns()
 
     def _sum(self, column: Tensor, rows: Tensor) -> Tensor:
-        """``[s, i, .]``, what key tokens' rows sum up to with the weights of a column; found once."""
-        key = id(column), id(rows)
+        """``[s, i, .]``, what key tokens' rows sum up to with the weights of a column; found once, keys from tokens."""
+        key, (keys, weight) = (id(column), id(rows)), self._keys
         if key not in self._sums:  # with both tensors, so that their numbers are not given to others
-            self._sums[key] = column @ rows, column, rows
+            found = column @ rows if rows is not keys else self._sum(column, self._head.tokens) @ weight
+            self._sums[key] = found, column, rows
         return self._sums[key][0]
+
+    @cached_property
+    def _keys(self) -> tuple[Tensor | None, Tensor]:
+        """K, if it is tokens times a weight and those tokens' sums are asked for anyway; and that weight."""
+        head = self._head
+        if self._tangent.merged is None or head.score_pair is None:
+            return None, head.tokens
+        port = head.score_ports[head.score_pair[0]]
+        return (None, head.tokens) if port.other is None else (port.matrix, port.other)
 
     def _functional_squares(self, P: Tensor) -> Tensor:
         """``(P' D_i P)_bb``."""
@@ -130,6 +160,17 @@ class HeadDiagonals:
             found += D.diagonal @ P.square()
         for number, left, right in D.pairs:
             found.addcmul_(self._sum(left, P), self._sum(right, P), value=number)
+        return found
+
+    def _functional_traces(self, P: Tensor) -> Tensor:
+        """``tr(P' D_i P)``, ``[s, i]``."""
+        D = self._curvature
+        assert D is not None
+        found = P.new_zeros(self._head.weights.shape[:2])
+        if D.diagonal is not None:
+            found += (D.diagonal @ P.square().sum(-1)[..., None])[..., 0]
+        for number, left, right in D.pairs:
+            found.add_(vecdot(self._sum(left, P), self._sum(right, P)), alpha=number)
         return found
 
     def _outer_squares(self, P: Tensor, curvature: UncoupledCurvature) -> Tensor:
@@ -212,8 +253,7 @@ def _bent_squares(S: Tensor, curvature: UncoupledCurvature) -> Tensor:
     """``S_ib' C_i S_ib`` of rows ``[s, i, b, f]``."""
     if isinstance(curvature, ScalarCurvature):
         return vecdot(S, S) * curvature.values[..., None]
-    by_column = S.permute(2, 0, 1, 3)
-    return vecdot(curvature.apply(by_column.clone()), by_column).permute(1, 2, 0)
+    return (curvature.times(S.mT) * S.mT).sum(-2)
 
 
 def _gram_squares(b: Tensor, V: Tensor, P: Tensor) -> Tensor:

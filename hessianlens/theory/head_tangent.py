@@ -24,6 +24,9 @@ from hessianlens.attention.state import HeadState, ValuePort
 from hessianlens.theory.pairs import GAIN, MERGED, MergedScores
 from hessianlens.theory.projection import Projected
 
+_FEW = 2**10
+"""Weights of attention below which a call costs more than what it computes."""
+
 
 @dataclass(frozen=True)
 class Summands:
@@ -127,8 +130,9 @@ class HeadTangent:
 
     @property
     def score_pair_pays(self) -> bool:
-        """Whether B, ``[d, d]``, is smaller than all E that it is the sum of."""
-        return self.merged is not None and self.head.tokens.shape[2] ** 2 < GAIN * self.head.weights.numel()
+        """Whether B, ``[d, d]``, is smaller than all E that it is the sum of, and these are worth its further calls."""
+        several = self.head.weights.numel()
+        return self.merged is not None and several >= _FEW and self.head.tokens.shape[2] ** 2 < GAIN * several
 
     @cached_property
     def _readout(self) -> Tensor | None:

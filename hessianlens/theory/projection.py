@@ -44,6 +44,7 @@ class Projection:
     def __init__(self, rows: Tensor) -> None:
         self._sequences, self._length, width = rows.shape
         self.rows = rows.reshape(-1, width)
+        self._turned = self.rows.T
         self._mean = self.rows.mean(0, keepdim=True)
 
     @cached_property
@@ -74,11 +75,11 @@ class Projection:
             relative: Whether to take the rows and their mean one by one.
             total: Then the sum of the g, ``[z, 1, q]``; None if it is zero.
         """
-        rows, width = self._centred if relative else self.rows, gradient.shape[2]
-        if gradient.shape[0] == self._sequences:
-            product = torch.mm(rows.T, gradient.reshape(-1, width)).unsqueeze(2)
+        turned, (sequences, _, width) = self._centred.T if relative else self._turned, gradient.shape
+        if sequences == self._sequences:
+            product = torch.mm(turned, gradient.reshape(-1, width)).unsqueeze(2)
         else:
-            product = (rows.T @ gradient.reshape(-1, rows.shape[0], width)).permute(1, 2, 0)
+            product = (turned @ gradient.reshape(-1, turned.shape[1], width)).permute(1, 2, 0)
         if total is not None:
             product.addcmul_(self._mean.T[..., None], total.permute(1, 2, 0))
         return product

@@ -271,9 +271,10 @@ class PartTangent(ProductSource):
         head, own = self._layer.place(name)
         return self._layer.diagonals[head].diagonal(own, self._parts)
 
-    def entries(self, row: Name, column: Name) -> Tensor | None:
+    def write(self, rows: Names, columns: Names, target: Tensor) -> bool:
         """Where the layer is small and the loss couples no two tokens."""
-        return self._layer.dense.block(self._layer.place(row), self._layer.place(column), self._parts)
+        one, two = ([self._layer.place(name) for name in names] for names in (rows, columns))
+        return self._layer.dense.write(one, two, self._parts, target)
 
     def kept(self, rows: Names, columns: Names) -> list[Tensor]:
         """Inputs of the weights, what their heads keep, and the curvature of the loss."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, overload
 from hessianlens.errors import InputError, check_choice, check_path, check_that, shown
 from hessianlens.files import spreadsheet_text, write_whole
 from hessianlens.showing import Listed, Picture
+from hessianlens.showing.shown import Cells, texts
 from hessianlens.watching.page import document, timeline
 from hessianlens.watching.record import MODEL, Reading, Record
 from hessianlens.watching.store import RecordFile
@@ -147,6 +148,10 @@ class History(Listed, Sequence[Record]):
 
     def _heading(self) -> str:
         return repr(self)
+
+    def _cells(self) -> Cells:
+        """The numbers of the whole model; those of blocks are in `rows` and `to_frame`."""
+        return texts([{name: value for name, value in row.items() if "/" not in name} for row in self._records()])
 
     def page(self, path: str | os.PathLike[str], title: str = "A training run") -> Path:
         """A self-contained page with the timelines of everything that was measured."""

@@ -141,6 +141,7 @@ class Monitor:
             self.history = History(file.read())
             self._sinks.insert(0, store_sink(file))
         self._step = self.history[-1].step if len(self.history) else 0
+        self._resumed: float | None = None
 
     @property
     def problem(self) -> Problem:
@@ -181,7 +182,7 @@ class Monitor:
         optimizer = self.optimizer if optimizer is None else optimizer
         inner = None if optimizer is None else check_optimizer(optimizer)
         told = {name: check_given(name, value) for name, value in given.items()}
-        trained, before = self.pace.trained, self._measuring.products
+        trained, before = self._earlier() + self.pace.trained, self._measuring.products
         with self.pace.measuring(self._step):
             numbers, notes = self._numbers(optimizer)
         if inner is not None and "lr" not in told:
@@ -199,6 +200,12 @@ class Monitor:
         for sink in self._sinks:
             sink(record, self.history)
         return record
+
+    def _earlier(self) -> float:
+        """Seconds of training before this process went on with the run: as far as the checkpoint that it began from."""
+        if self._resumed is None:
+            self._resumed = max((record.trained for record in self.history if record.step < self._step), default=0.0)
+        return self._resumed
 
     def _numbers(self, optimizer: Any) -> tuple[Readings, list[str]]:
         """What can be measured; a run that goes wrong later is not ended by being watched."""
@@ -270,6 +277,11 @@ class Monitor:
 def _problem(given: Problem | nn.Module, data: object, loss: Any) -> Problem:
     if isinstance(given, Problem):
         expect(data is None and loss is None, "data: got some beside a Problem, which has its own; give one of both.")
+        expect(
+            given.ranks.size == 1,
+            f"problem: got one of {given.ranks.size} processes, whose clocks would differ in when to measure; expected "
+            "one of a single process: watch in one of them, or call hessianlens.measure in all of them.",
+        )
         return given
     check_that(isinstance(given, nn.Module), "problem", given, "a Problem, or an nn.Module with data")
     expect(data is not None, "data: got none, expected the probe batch on which the model is measured.")

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import hessianlens as hl
 from hessianlens.cli import app
-from hessianlens.cli.inspect import _print_rows
+from hessianlens.cli.inspect_view import _print_rows
 from hessianlens.inspect.inspection import Measurement, cell
 from hessianlens.inspect.opened import open_model
 from hessianlens.inspect.settings import Settings
@@ -282,7 +282,7 @@ def test_what_is_done_is_shown_after_a_signal(
 
 
 def test_ctrl_c_before_anything_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(settings):
+    def interrupted(settings, process_group):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("hessianlens.inspect.opened.open_model", interrupted)

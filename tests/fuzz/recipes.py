@@ -209,7 +209,9 @@ def _spectra() -> Iterator[Recipe]:
     probes = _given(dim=4, count=3, seed=0, distribution="sphere", stream=0)
     yield Recipe("Probes", lambda: hl.spectra.Probes, probes)
     search = _given(start=lambda: randn(5), tol=0.1, most=9, seed=0, basis=3)
+    search |= _given(known=lambda: hl.spectra.RitzPairs())
     yield Recipe("leading_eigenpair", lambda: hl.spectra.leading_eigenpair, {"op": symmetric, **search})
+    yield Recipe("RitzPairs", lambda: hl.spectra.RitzPairs, _given(each=2))
     results = (
         "CumulativeDistribution DensityCurve Eigenvalues Heterogeneity Inertia LeadingEigenpair SpectralDensity "
         "VectorEstimate"
@@ -275,6 +277,7 @@ def _networks() -> Iterator[Recipe]:
     options = _given(
         loss="cross_entropy", reduction="mean", dtype=torch.float64, device="cpu", micro_batch=2, heads=True, check=True
     )
+    options |= _given(process_group=None)
     yield Recipe("problem", lambda: hl.problem, {**pair, **options}, 3)
     squared = _given(loss="square", data=lambda: (randn(4, 3), randn(4, 2)))
     yield Recipe("problem, square", lambda: hl.problem, {**pair, **squared})
@@ -286,6 +289,7 @@ def _networks() -> Iterator[Recipe]:
     for name in ("AttentionHessian", "BlockNorms", "Forecast", "PairNorms", "Measured"):
         yield Recipe(name, lambda name=name: getattr(hl, name), {}, 0.1, result=False)
     yield Recipe("InputError", lambda: hl.InputError, {"0": lambda: "text"}, 0.1, result=False)
+    yield Recipe("RankError", lambda: hl.RankError, {"0": lambda: "text"}, 0.1, result=False)
 
 
 def _models() -> Iterator[Recipe]:

@@ -79,15 +79,15 @@ def test_the_command_ends_within_its_budget_and_says_what_it_left_out(monkeypatc
 
     monkeypatch.setattr(GraphSource, "draw", slow)
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    model = "config:gpt2?n_layer=2&n_embd=8&n_head=2&vocab_size=20"
-    options = ["--budget", "20s", "--sequences", "2", "--length", "6", "--method", "probes", "--json"]
+    model = "toy:layers=3,d_model=4,d_mlp=8,digits=1"
+    options = ["--budget", "20s", "--sequences", "2", "--method", "probes", "--json"]
     done = CliRunner().invoke(app, ["inspect", model, *options])
     assert done.exit_code == 0, done.output
     found = json.loads(done.stdout)
     assert found["budget"] == 20 and 10 <= found["seconds"] <= 20
     assert found["left_out"] and found["complete"] is False
     measured = {block["block"] for block in found["blocks"]}
-    assert len(measured) >= 10 and not measured & set(found["left_out"])
+    assert len(measured) > 1 and not measured & set(found["left_out"])
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -117,3 +117,15 @@ def test_svgs_are_named_apart_and_no_text_is_below_twelve_pixels() -> None:
         assert natural and view and points and "DejaVu" not in svg
         assert min(points) * float(natural[1]) / float(view[1]) >= 12 - 0.05
         assert float(natural[1]) <= 350
+
+
+def test_the_title_of_a_map_stays_inside() -> None:
+    with panels(1, width=6.6, height=7.4) as (figure, (axes,)):
+        bar = axes.imshow(np.eye(3))
+        figure.colorbar(bar, ax=axes, orientation="horizontal", label="size")
+        axes.set_xticks(range(3), ["embedding", "b", "unembedding"], rotation=90)
+        axes.tick_params(labeltop=True, labelbottom=False)
+        axes.set_title("A map")
+    (svg,) = panel_svgs(figure, "map", "It")
+    (height,) = re.findall(r' y="(-?[\d.]+)"[^>]*>A map</text>', svg)
+    assert 5 < float(height) < 40

@@ -1,10 +1,11 @@
-"""A curvature given as two thin factors is the matrix they form."""
+"""A curvature given as two thin factors, or in any other form, is the matrix that it stands for."""
 
 from __future__ import annotations
 
+import pytest
 import torch
 
-from hessianlens.losses import TokenCurvature
+from hessianlens.losses import LowRankTokenCurvature, ScalarCurvature, TokenCurvature
 from hessianlens.losses.curvature import FactoredTokenCurvature
 from hessianlens.operators.contraction import contract
 from tests.oracles.comparison import assert_same
@@ -31,3 +32,18 @@ def test_a_token_without_curvature_is_seen() -> None:
     thin.left[0, 1], thin.right[1, 2] = 0, 0
     expected = [[True, False, True], [True, True, False]]
     assert thin.carried().tolist() == expected
+
+
+@pytest.mark.parametrize("form", ["number", "matrix", "root", "factors"])
+def test_products_and_diagonals_are_those_of_the_matrices_that_a_form_stands_for(form: str) -> None:
+    root, sign = randn(2, 3, 4, 2), torch.tensor([1.0, -2.0], dtype=DOUBLE)
+    curvature = {
+        "number": ScalarCurvature(randn(2, 3), 4),
+        "matrix": TokenCurvature(root @ root.mT),
+        "root": LowRankTokenCurvature(root),
+        "factors": FactoredTokenCurvature(root, sign * root),
+    }[form]
+    eye = torch.eye(4, dtype=DOUBLE).expand(2, -1, -1)
+    C, M = curvature.between(eye, eye), randn(2, 3, 4, 5, seed=1)
+    assert_same(curvature.times(M), C @ M, "C M")
+    assert_same(curvature.diagonals(randn(2, 3, 4)), torch.diagonal(C, dim1=-2, dim2=-1), "diagonals")

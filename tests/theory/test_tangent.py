@@ -11,7 +11,7 @@ from torch import Tensor
 import hessianlens as hl
 from hessianlens.attention.activations import Softmax
 from hessianlens.operators import BlockGrid, TokenSum
-from hessianlens.theory import dense, diagonal, hessian, tangent
+from hessianlens.theory import dense, diagonal, head_tangent, hessian, paired_traces, tangent
 from hessianlens.theory.projection import Projection
 from tests.oracles.comparison import assert_same
 from tests.theory.test_rotary import rotary
@@ -29,6 +29,12 @@ LAYERS = {
 def dense_from_closed_forms(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small layers would find their entries from the same derivatives as products do; these are to be compared."""
     monkeypatch.setattr(dense, "_WORKSPACE_BYTES", 0)
+
+
+@pytest.fixture(autouse=True)
+def queries_and_keys_meet_as_in_large_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small ones do without the gradient of the merged matrix."""
+    monkeypatch.setattr(head_tangent, "_FEW", 0)
 
 
 def hessian_of(kind: str, loss: str = "cross-entropy") -> hl.AttentionHessian:
@@ -50,6 +56,19 @@ def selections(names: list) -> list[tuple[list, list]]:
     """Rows and columns of every size, also turned around."""
     some = [names[:1], names[1:] or names, names[::-1], names[:2], names[-1:]]
     return list(itertools.product(some, some))
+
+
+@pytest.mark.parametrize("part", PARTS[1:3])
+@pytest.mark.parametrize("kind", LAYERS)
+def test_queries_and_keys_of_small_layers_meet_without_their_merged_matrix(
+    kind: str, part: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(head_tangent, "_FEW", 2**10)
+    H = hessian_of(kind)
+    assert not any(head.score_pair_pays for head in H._tangent.heads)
+    grid = H.part(part)
+    assert_multiplies(grid, grid.to_dense(), vectors=2)
+    assert_multiplies(grid[list(grid.rows)[:1], :], grid.to_dense()[: grid[list(grid.rows)[:1], :].shape[0]])
 
 
 @pytest.mark.parametrize("part", PARTS)
@@ -197,6 +216,37 @@ def test_traces_and_diagonals_of_every_activation(activation: str, part: str, mo
 @pytest.mark.parametrize("kind", LAYERS)
 def test_traces_and_diagonals_of_every_layer_and_loss(kind: str, loss: str, part: str) -> None:
     assert_diagonals(hessian_of(kind, loss).part(part))
+
+
+@pytest.mark.parametrize("activation", ["softmax", "sigmoid", "relu_normalised"])
+@pytest.mark.parametrize("loss", ["cross-entropy", "by token"])
+def test_traces_of_queries_and_keys_from_one_product_and_by_columns(
+    loss: str, activation: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A few tokens at a time, then as if the products of all entries of values and tokens had no room."""
+    X, layer = tokens(2), self_attention(activation=ALL_ACTIVATIONS[activation](), causal=True)
+    monkeypatch.setattr(paired_traces, "_WORKSPACE_BYTES", 3 * 8 * layer.d_model * layer.d_v)
+    together = hl.attention_hessian(layer, X, losses(X)[loss])
+    assert_diagonals(together.full)
+    assert together._tangent.diagonals[0]._paired_traces is not None
+    monkeypatch.setattr(paired_traces, "_PAIRS_BYTES", 0)
+    by_columns = hl.attention_hessian(layer, X, losses(X)[loss])
+    assert by_columns._tangent.diagonals[0]._paired_traces is None
+    for name in ("Q", "K"):
+        assert_same(by_columns.full[name, name].trace(), together.full[name, name].trace(), name)
+
+
+def test_a_wrong_trace_of_queries_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = paired_traces.outer_traces
+
+    def wrong(*given: object) -> tuple[Tensor, Tensor]:
+        queries, keys = right(*given)  # type: ignore[arg-type]
+        return keys, queries
+
+    monkeypatch.setattr(paired_traces, "outer_traces", wrong)
+    grid = hessian_of("self-attention", "cross-entropy").full
+    with pytest.raises(AssertionError):
+        assert_diagonals(grid)
 
 
 def test_diagonals_of_sequences_that_are_shorter_than_values_are_wide() -> None:

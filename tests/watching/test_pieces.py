@@ -84,7 +84,7 @@ def test_the_leading_eigenpair_is_that_of_the_dense_matrix(kind: str, basis: int
     elif kind == "outlier":
         A[0, 0] += 100
     expected = torch.linalg.eigvalsh(A)[-1]
-    tol = 1e-5 if kind == "negative" else 1e-8  # of an eigenvalue that is a thousandth of the others
+    tol = 1e-3 if kind == "negative" else 1e-8  # of an eigenvalue that is a thousandth of the others
     found = leading_eigenpair(A, tol=tol, most=2000, basis=basis)
     assert found.converged and abs(found.value - expected) < 1e-6 * A.norm()
     torch.testing.assert_close(A @ found.vector, found.value * found.vector, rtol=0, atol=2e-6 * float(A.norm()))
@@ -234,6 +234,21 @@ def test_sinks(tmp_path: Path) -> None:
     assert any(name.startswith("events") for name in os.listdir(tmp_path / "board"))
     frame = monitor.to_frame().set_index("step")
     assert frame.loc[5, "layer0.attn.v/gradient"] > 0
+
+
+def test_a_run_that_goes_on_counts_its_time_on(tmp_path: Path) -> None:
+    now = [0.0]
+
+    def go(*steps: int) -> Monitor:
+        monitor, _ = watched(store=tmp_path / "run.jsonl", quantities="weight", clock=lambda: now[0])
+        for step in steps:
+            now[0] += 10.0
+            monitor.step(step)
+        return monitor
+
+    assert [record.trained for record in go(1, 2, 3).history] == [0, 10, 20]
+    # From the checkpoint of step 2; its clock begins at its first step.
+    assert [record.trained for record in go(3, 4).history] == [0, 10, 10, 20]
 
 
 @pytest.mark.parametrize(

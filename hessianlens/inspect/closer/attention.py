@@ -66,6 +66,8 @@ def look_at_attention(problem: Problem) -> list[LayerLook]:
         kept = weights[:_SEQUENCES].clone() if max(weights.shape[-2:]) <= MOST_TOKENS else None
         found.append((tuple(_look(weights, visible, values)), kept))
 
+    if not problem.data:  # a process without data, of several
+        return []
     batch = problem.data[0]
     assert batch_size(batch) > 0
     see_attention(problem, batch, see)

@@ -77,7 +77,8 @@ class Bending:
 
         which = "both" if count > 1 else "largest"
         found = eigenvalues(op, 1, which, tol=_TOLERANCE, seed=self.seed, check_symmetry=False, progress=on_time)
-        self.pace[name] = (time.monotonic() - start) / max(found.products, 1)
+        took = self.problem.ranks.agreed(time.monotonic() - start)
+        self.pace[name] = took / max(found.products, 1)
         if len(found.values):
             self.ends[name] = Ends(float(found.values.min()), float(found.values.max()), found.converged)
 

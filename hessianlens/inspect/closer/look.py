@@ -113,16 +113,21 @@ def _sizes(problem: Problem, names: Sequence[str]) -> tuple[dict[str, float], di
     blocks = {name: problem.blocks[name] for name in names}
     wanted = list(dict.fromkeys(block.parameter for block in blocks.values()))
     leaves = {name: problem.params[name].detach().requires_grad_() for name in wanted}
-    total: dict[str, Tensor] = {name: torch.zeros_like(leaf) for name, leaf in leaves.items()}
+    total = dict(zip(wanted, problem.ranks.summed("gradients", lambda: _gradients(problem, leaves)), strict=True))
+    weights = {name: float(b.take(problem.params[b.parameter].detach()).double().norm()) for name, b in blocks.items()}
+    return weights, {name: float(b.take(total[b.parameter]).double().norm()) for name, b in blocks.items()}
+
+
+def _gradients(problem: Problem, leaves: Mapping[str, Tensor]) -> list[Tensor]:
+    """Summed over the batches of this process."""
+    total = [torch.zeros_like(leaf) for leaf in leaves.values()]
     with problem.scope(), torch.enable_grad():
         for batch in problem.data:
             loss = problem.batch_loss({**problem.params, **leaves}, batch)
             found = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
-            for name, gradient in zip(wanted, found, strict=True):
-                # What the loss does not depend on has no gradient, and that is not a gradient of zero.
-                total[name] = total[name] + (math.nan if gradient is None else gradient.detach())
-    weights = {name: float(b.take(problem.params[b.parameter].detach()).double().norm()) for name, b in blocks.items()}
-    return weights, {name: float(b.take(total[b.parameter]).double().norm()) for name, b in blocks.items()}
+            # What the loss does not depend on has no gradient, and that is not a gradient of zero.
+            total = [t + (math.nan if g is None else g.detach()) for t, g in zip(total, found, strict=True)]
+    return total
 
 
 def _attention(problem: Problem, left_out: list[str]) -> list[LayerLook]:

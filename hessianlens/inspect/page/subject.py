@@ -38,7 +38,7 @@ def subject_of(problem: Problem, how: str, repeat: str, advice: str) -> Subject:
     named = type(problem.source).__name__ if problem.source is not None else "a model"
     return Subject(
         model=f"{named}: {parameters:,} parameters in {len(problem.blocks)} blocks",
-        data=f"{sum(map(batch_size, problem.data))} sequences in {len(problem.data)} batches",
+        data=_described(problem),
         loss=f"{float(problem.total_loss().detach()):.6g} ({problem.reduction or 'as given'})",
         how=how,
         notes=tuple(problem.notes),
@@ -46,3 +46,10 @@ def subject_of(problem: Problem, how: str, repeat: str, advice: str) -> Subject:
         repeat=repeat,
         advice=advice,
     )
+
+
+def _described(problem: Problem) -> str:
+    """How much data there is, in all processes."""
+    counts = problem.ranks.shared("data", lambda: (sum(map(batch_size, problem.data)), len(problem.data)))
+    sequences, batches = (sum(count[k] for count in counts) for k in (0, 1))
+    return f"{sequences} sequences in {batches} batches"

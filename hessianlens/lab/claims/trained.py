@@ -161,8 +161,10 @@ class Recorded:
         if not self._found:
             return f"nothing yet: {self.study} is not recorded"
         config = self._found["config"]
-        blocks = "1 block" if config["layers"] == 1 else f"{config['layers']} blocks"
-        return f"{blocks} of width {config['d_model']}, {config['steps']} steps, preset {self._found['preset']}"
+        layers = config.get("layers", 1)
+        blocks = "1 block" if layers == 1 else f"{layers} blocks"
+        taken = f"{config['steps']} steps" if "steps" in config else "before training"
+        return f"{blocks} of width {config['d_model']}, {taken}, preset {self._found['preset']}"
 
 
 def told_number(value: float) -> str:

@@ -36,6 +36,8 @@ _LEAST_HEIGHT = 0.8
 """A narrower panel becomes lower too, but not below this share of its height."""
 _LEAST_SQUARE = 0.64
 """A map keeps its shape, and needs less height as it becomes narrower."""
+_ROUNDS = 3
+"""Layouts until a map, which keeps its shape, and the texts around it have found their places."""
 _MARGIN = 4.0
 """Points that stay free at an edge."""
 
@@ -101,6 +103,8 @@ def each_panel(figure: Figure, render: Callable[[Figure], Drawn], width: float =
             _fit(figure, group, shown)
             if entries.labels:
                 _legend_below(figure, entries)
+            for _ in range(_ROUNDS if any(axes.get_aspect() != "auto" for axes in group) else 0):
+                _lay_out(figure)
             drawn.append(render(figure))
             figure.legends.clear()
         return drawn

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from math import log10
 from typing import Any
 
@@ -145,11 +145,20 @@ def to_svg(figure: Figure, name: str, description: str) -> str:
 def _drawn(figure: Figure) -> str:
     """The SVG document, transparent; drawn once, where `Figure.savefig` draws twice."""
     buffer, before = io.StringIO(), (figure.canvas, figure.dpi)
-    with ExitStack() as stack:
-        stack.enter_context(styled())
-        for patch in (figure.patch, *(axes.patch for axes in figure.axes)):
-            stack.enter_context(patch._cm_set(facecolor="none", edgecolor="none"))
+    with styled(), _transparent(figure):
         figure.dpi = _DPI
         FigureCanvasSVG(figure).print_svg(buffer, metadata={"Date": None})
     figure.canvas, figure.dpi = before
     return buffer.getvalue()
+
+
+@contextmanager
+def _transparent(figure: Figure) -> Iterator[None]:
+    """Nothing behind the drawing and its axes."""
+    patches = [figure.patch, *(axes.patch for axes in figure.axes)]
+    before = [(patch.get_facecolor(), patch.get_edgecolor()) for patch in patches]
+    for patch in patches:
+        patch.set(facecolor="none", edgecolor="none")
+    yield
+    for patch, (face, edge) in zip(patches, before, strict=True):
+        patch.set(facecolor=face, edgecolor=edge)

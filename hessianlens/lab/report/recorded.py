@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,10 +13,21 @@ from hessianlens.lab.experiments.registry import STUDIES, STUDY
 from hessianlens.lab.plots.intervals import Interval, draw_intervals
 from hessianlens.lab.plots.single_panels import panel_svgs
 from hessianlens.lab.report.documents import linked_source
+from hessianlens.lab.results import Chart
+from hessianlens.lab.trials.pictures.charts import draw_chart
 from hessianlens.lab.wording import activation_in_words, duration
 
-_MOST = 8
+_MOST = 12
 """Rows of a picture; a study that compares more shows its first."""
+
+
+_LONGEST = 640
+"""Letters of a sentence; longer ones list every comparison."""
+
+_CAPTION = (
+    "Differences of the loss after training, paired over {seeds} seeds: means with 95 % intervals. Red squares lie "
+    "above zero, blue dots below, and yellow diamonds decide nothing."
+)
 
 
 @dataclass(frozen=True)
@@ -44,22 +55,31 @@ def recorded_studies() -> list[RecordedStudy]:
 def _shown(name: str, found: Mapping[str, Any]) -> RecordedStudy:
     study, task, rows = STUDIES[name], *_differences(found)
     words = str(escape(study.title))
-    drawn = draw_intervals(rows, f"Validation loss: {task}", "difference of the loss (nats)") if rows else None
-    seeds = found.get("config", {}).get("seeds")
+    if rows:
+        drawn = draw_intervals(rows, f"Validation loss: {task}", "difference of the loss (nats)")
+        caption = _CAPTION.format(seeds=found["config"]["seeds"])
+    else:
+        chart = Chart.of(found["chart"])
+        drawn, caption = draw_chart(chart), chart.caption
     return RecordedStudy(
         name=name,
         title=study.title,
         source=linked_source(study.source),
         question=study.question,
-        models=Recorded(name).models,
-        sentences=tuple(found.get("sentences", ())[:2]),
-        svgs=tuple(map(Markup, panel_svgs(drawn, f"recorded-{name}", words))) if drawn else (),
-        caption=f"Differences of the loss after training, paired over {seeds} seeds: means with 95 % intervals. Red "
-        "squares lie above zero, blue dots below, and yellow diamonds decide nothing.",
+        models=Recorded(name).models if rows else "",
+        sentences=_first(found["sentences"]),
+        svgs=tuple(map(Markup, panel_svgs(drawn, f"recorded-{name}", words))),
+        caption=caption,
         command=f"hessianlens study {name.removeprefix(STUDY)} --preset {found['preset']} --record",
         created=found["created"],
         seconds=duration(found["seconds"]),
     )
+
+
+def _first(sentences: Sequence[str]) -> tuple[str, ...]:
+    """The first two that are no long lists, which the picture has, nor the sizes, which the page says anyway."""
+    told = [sentence for sentence in sentences if len(sentence) <= _LONGEST and not sentence.startswith("Models of")]
+    return tuple(told[:2])
 
 
 def _differences(found: Mapping[str, Any]) -> tuple[str, list[Interval]]:

@@ -127,7 +127,9 @@ def shown_pictures(pictures: Sequence[Picture], name: str, title: str) -> list[S
 def _code(name: str) -> Iterator[tuple[str, str]]:
     """The files of an experiment, with their addresses."""
     registry = registry_of(name)
-    for part in ("measure", "findings", "pictures") if registry else ():
+    if registry is None:
+        return
+    for part in ("measure", "findings", "pictures"):
         file = f"{registry.home(name).replace('.', '/')}/{part}.py"
         yield file, code_address(file)
 

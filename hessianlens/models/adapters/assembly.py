@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -15,7 +15,7 @@ from hessianlens.checks import check_device, check_precision
 from hessianlens.errors import InputError, check_choice, check_flag, expect
 from hessianlens.failures import explained
 from hessianlens.memory import ensure_fits
-from hessianlens.models.adapters.batches import SPANS, as_batches, targets_of
+from hessianlens.models.adapters.batches import SPANS, targets_of
 from hessianlens.models.adapters.decoders import NOTE, with_decoder_inputs
 from hessianlens.models.adapters.first_run import ended, first_run, is_half
 from hessianlens.models.adapters.heads import decodes, head_kind, no_own_loss
@@ -23,6 +23,7 @@ from hessianlens.models.adapters.long_attention import KERNELS, LONG
 from hessianlens.models.adapters.losses import StatedLoss, callable_loss, named_loss
 from hessianlens.models.adapters.outputs import call, wants_targets
 from hessianlens.models.adapters.scope import attention_notes, differentiable_twice, is_compiled, stand_in
+from hessianlens.models.adapters.shares import expect_same_weights, own_batches, typical_batches
 from hessianlens.models.adapters.tokens import check_ids
 from hessianlens.models.adapters.torch_losses import recognised, torch_loss
 from hessianlens.models.adapters.unembedding import LOGITS
@@ -30,6 +31,7 @@ from hessianlens.models.adapters.weights import check_weights
 from hessianlens.models.adapters.wrappers import unwrapped
 from hessianlens.models.discovery import discover
 from hessianlens.problems import Batch, ClassesLoss, Problem, move, tensors
+from hessianlens.ranks import ALONE, Ranks, ranks_of
 
 LossLike = str | Callable[[Tensor, Batch], Tensor] | None
 
@@ -48,6 +50,7 @@ def problem(
     logits: str = "auto",
     check: bool = True,
     verify: bool = True,
+    process_group: object = None,
 ) -> Problem:
     """The loss of a model on data, as a function of its named blocks.
 
@@ -79,6 +82,9 @@ def problem(
         verify: With the first measurement, compare autograd's second derivatives to differences of the gradient on an
             excerpt of one sequence, to catch modules that hide part of their derivative; costs a few gradients of it a
             layer.
+        process_group: A group of `torch.distributed`, such as ``torch.distributed.group.WORLD``, whose processes hold a
+            share of the data each: `data` is this one's, of any size, or None. The loss is that of all data, and so is
+            every product and all that comes from products. Each process must make the same calls (docs/processes.md).
 
     >>> layer = nn.Sequential(nn.Linear(3, 2))
     >>> p = problem(layer, (torch.zeros(4, 3), torch.tensor([0, 1, 1, 0])), "cross_entropy")
@@ -91,19 +97,44 @@ def problem(
     check_flag("check", check)
     check_choice("attention", attention, KERNELS)
     check_choice("logits", logits, LOGITS)
+    ranks = ranks_of(process_group)
+    with ranks.jointly("a problem"):
+        asked = _Asked(reduction, dtype, device, micro_batch, heads, attention, logits, check, verify)
+        return _assembled(model, data, loss, asked, ranks)
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """How a problem is to be made: the arguments of `problem` of the same names."""
+
+    reduction: str
+    dtype: torch.dtype | None
+    device: torch.device | str | None
+    micro_batch: int | None
+    heads: bool
+    attention: str
+    logits: str
+    check: bool
+    verify: bool
+
+
+def _assembled(model: nn.Module, data: object, loss: LossLike, asked: _Asked, ranks: Ranks) -> Problem:
     model, looked_through = unwrapped(model)
     check_weights(model)
-    batches, decoder_notes = _batches(model, data, micro_batch)
-    params, target_dtype, target_device = _parameters(model, dtype, device)
+    batches, decoder_notes = _batches(model, data, asked.micro_batch, ranks)
+    params, target_dtype, target_device = _parameters(model, asked.dtype, asked.device)
+    expect_same_weights(params, ranks)
     batches = [move(batch, target_dtype, target_device) for batch in batches]
-    stated = _stated_loss(model, batches, loss, reduction)
-    found = discover(model, heads=heads)
-    kernel, longest = ("math" if _short(batches) and attention == "auto" else attention), _longest(batches)
+    typical, share_notes = typical_batches(batches, ranks, target_device)
+    stated = _stated_loss(model, typical[0], batches, loss, asked.reduction, ranks)
+    found = discover(model, heads=asked.heads)
+    kernel = "math" if _short(typical) and asked.attention == "auto" else asked.attention
+    longest = _longest(typical)
     scope = partial(differentiable_twice, model, kernel, stand_in(model, kernel, longest))
     with scope():
-        with_targets = wants_targets(model, params, batches[0])
+        with_targets = wants_targets(model, params, typical[0])
     first = (*looked_through, *found.notes, *_compiled_note(model))
-    last = (*_weights_note(model, target_dtype), *_targets_note(model, with_targets), *decoder_notes)
+    last = (*_weights_note(model, target_dtype), *_targets_note(model, with_targets), *decoder_notes, *share_notes)
     made = Problem(
         forward=partial(call, model, with_targets=with_targets),
         loss=stated.function,
@@ -116,11 +147,12 @@ def problem(
         source=model,
         aliases=found.aliases,
         parts=found.parts,
-        verify=verify,
+        verify=asked.verify,
+        ranks=ranks,
     )
-    if check or (logits != "whole" and isinstance(stated.function, ClassesLoss)):
-        seen = first_run(model, made, with_targets, check)
-        forward, about_logits = ended(made, seen, logits, with_targets)
+    if asked.check or (asked.logits != "whole" and isinstance(stated.function, ClassesLoss)):
+        seen = first_run(model, replace(made, data=typical), with_targets, asked.check)
+        forward, about_logits = ended(made, seen, asked.logits, with_targets)
         made = replace(
             made,
             forward=forward,
@@ -132,8 +164,8 @@ def problem(
                 *_precision_note(seen.asked, target_dtype),
             ),
         )
-    if check and _is_own(loss):
-        _expect_own_loss(model, made)
+    if asked.check and _is_own(loss):
+        _expect_own_loss(model, replace(made, data=typical))
     return made
 
 
@@ -141,9 +173,11 @@ def _is_own(loss: object) -> bool:
     return loss is None or (isinstance(loss, str) and loss == "model")
 
 
-def _batches(model: nn.Module, data: object, micro_batch: int | None) -> tuple[list[Batch], tuple[str, ...]]:
+def _batches(
+    model: nn.Module, data: object, micro_batch: int | None, ranks: Ranks
+) -> tuple[list[Batch], tuple[str, ...]]:
     """The batches with all that goes into the model, and what was made for them."""
-    given = as_batches(data, micro_batch)
+    given = own_batches(data, micro_batch, ranks)
     for batch in given:
         check_ids(model, batch)
     if not decodes(model):
@@ -180,21 +214,23 @@ def _widest(model: nn.Module) -> torch.dtype:
     return torch.float64 if torch.float64 in _own_dtypes(model) else torch.float32
 
 
-def _stated_loss(model: nn.Module, data: Sequence[Batch], loss: LossLike, reduction: str) -> StatedLoss:
-    targets = targets_of(data[0])
+def _stated_loss(
+    model: nn.Module, typical: Batch, data: Sequence[Batch], loss: LossLike, reduction: str, ranks: Ranks = ALONE
+) -> StatedLoss:
+    targets = targets_of(typical)
     kind = head_kind(model, targets)
     torchs_own = recognised(loss)
     if torchs_own is not None:
-        return torch_loss(torchs_own, data, reduction, shift=kind == "causal")
+        return torch_loss(torchs_own, data, reduction, kind == "causal", ranks)
     if callable(loss):
-        return callable_loss(loss, data, reduction)
+        return callable_loss(loss, data, reduction, ranks)
     if _is_own(loss):
         if kind is None or (targets is None and kind != "causal"):
             raise InputError(no_own_loss(model, kind, targets))
         name = {"regression": "square", "multi_label": "bce"}.get(kind, "cross_entropy")
-        return named_loss(name, data, reduction, shift=kind == "causal")
+        return named_loss(name, data, reduction, kind == "causal", ranks=ranks)
     check_choice("loss", loss, ("cross_entropy", "square", "bce", "model"))
-    return named_loss(str(loss), data, reduction, shift=kind == "causal")
+    return named_loss(str(loss), data, reduction, kind == "causal", ranks=ranks)
 
 
 def _compiled_note(model: nn.Module) -> tuple[str, ...]:
@@ -261,7 +297,7 @@ def _expect_own_loss(model: nn.Module, made: Problem) -> None:
         found = _own_loss(model, made.params, asked)
         if not isinstance(found, Tensor) or found.numel() != 1 or not bool(torch.isfinite(found)):
             return
-        stated = _stated_loss(model, [batch], None, "mean")
+        stated = _stated_loss(model, batch, [batch], None, "mean")
         own, here = float(found), float(stated.function(made.forward(made.params, batch), batch))
     expect(
         abs(own - here) <= max(1e-3, 16 * torch.finfo(made.dtype).eps) * max(abs(own), abs(here)),

@@ -14,6 +14,7 @@ from hessianlens.models.adapters.batches import inputs_of, targets_of
 from hessianlens.models.adapters.class_loss import ClassLoss, next_ones
 from hessianlens.models.adapters.precision import in_precision_of
 from hessianlens.problems import Batch, BatchLoss, batch_size
+from hessianlens.ranks import ALONE, Ranks
 
 IGNORED = -100
 
@@ -27,7 +28,12 @@ class StatedLoss:
 
 
 def named_loss(
-    name: str, data: Sequence[Batch], reduction: str, shift: bool, ignore_index: int = IGNORED
+    name: str,
+    data: Sequence[Batch],
+    reduction: str,
+    shift: bool,
+    ignore_index: int = IGNORED,
+    ranks: Ranks = ALONE,
 ) -> StatedLoss:
     """A loss by name: "cross_entropy", "square" or "bce".
 
@@ -37,6 +43,7 @@ def named_loss(
         reduction: "mean" over everything that counts, "sequence" (sums within a sequence, mean over them), or "sum".
         shift: Whether position p predicts token p + 1 (causal language models).
         ignore_index: The target without a loss.
+        ranks: Processes that hold a share of the data each; a mean divides by what all of them hold.
     """
     check_choice("loss", name, ("cross_entropy", "square", "bce"))
     check_choice("reduction", reduction, ("mean", "sequence", "sum"))
@@ -47,7 +54,7 @@ def named_loss(
         "square": lambda out, batch: (out - _like(out, batch)).square().sum(),
         "bce": lambda out, batch: nnf.binary_cross_entropy_with_logits(out, _like(out, batch), reduction="sum"),
     }
-    total, words = _denominator(name, data, reduction, shift, ignore_index)
+    total, words = _denominator(name, data, reduction, shift, ignore_index, ranks)
     term = terms[name]
 
     def share(out: Tensor, batch: Batch) -> Tensor:
@@ -63,10 +70,12 @@ def named_loss(
     return StatedLoss(ClassLoss(share, aligned, 1 / total, ignore_index), words)
 
 
-def callable_loss(function: Callable[[Tensor, Batch], Tensor], data: Sequence[Batch], reduction: str) -> StatedLoss:
+def callable_loss(
+    function: Callable[[Tensor, Batch], Tensor], data: Sequence[Batch], reduction: str, ranks: Ranks = ALONE
+) -> StatedLoss:
     """A user's function of outputs and batch, averaged over batches in proportion to their sizes, or summed."""
     check_choice("reduction", reduction, ("mean", "sum"))
-    sequences = sum(batch_size(batch) for batch in data)
+    sequences = sum(ranks.shared("sequences", lambda: sum(batch_size(batch) for batch in data)))
 
     def share(out: Tensor, batch: Batch) -> Tensor:
         remedy = f"it was given outputs of shape {tuple(out.shape)} and the batch"
@@ -161,23 +170,36 @@ def targets_like(out: Tensor, targets: Tensor) -> Tensor:
     return targets.to(out.dtype)
 
 
-def _denominator(name: str, data: Sequence[Batch], reduction: str, shift: bool, ignore_index: int) -> tuple[float, str]:
-    """What the sum of terms is divided by, and the sentence that says so."""
-    sequences = sum(batch_size(batch) for batch in data)
+def _denominator(
+    name: str, data: Sequence[Batch], reduction: str, shift: bool, ignore_index: int, ranks: Ranks
+) -> tuple[float, str]:
+    """What the sum of terms is divided by, and the sentence that says so; over the data of all processes."""
     if reduction == "sum":
         return 1.0, f"{name}, summed over everything"
     if reduction == "sequence":
+        sequences = sum(ranks.shared("sequences", lambda: sum(batch_size(batch) for batch in data)))
         return float(sequences), f"{name}, summed within a sequence, mean over {sequences} sequences"
     if name != "cross_entropy":
-        found = [checked_targets(batch) for batch in data]
-        entries = sum(t.numel() for t in found if t is not None)
+        entries = sum(ranks.shared("entries", lambda: _entries(data)))
         return float(max(entries, 1)), f"{name}, mean over all {entries} entries"
+    counted = ranks.shared("targets", lambda: _counted(data, shift, ignore_index))
+    count, width = sum(count for count, _ in counted), max(width for _, width in counted)
+    expect(width > 1, "targets: got sequences of one token, expected at least two to predict the next one.")
+    expect(count > 0, f"targets: every target is {ignore_index}, expected at least one with a loss.")
+    torch_words = "next-token " if shift else ""
+    return float(count), f"{torch_words}{name}, mean over {count} targets"
+
+
+def _entries(data: Sequence[Batch]) -> int:
+    found = [checked_targets(batch) for batch in data]
+    return sum(targets.numel() for targets in found if targets is not None)
+
+
+def _counted(data: Sequence[Batch], shift: bool, ignore_index: int) -> tuple[int, int]:
+    """Targets with a loss, and the tokens of the longest sequence."""
     count = width = 0
     for batch in data:
         targets = labels(batch, shift, ignore_index)
         width = max(width, targets.shape[1] if shift else 2)
         count += int(((targets[:, 1:] if shift else targets) != ignore_index).sum())
-    expect(width > 1, "targets: got sequences of one token, expected at least two to predict the next one.")
-    expect(count > 0, f"targets: every target is {ignore_index}, expected at least one with a loss.")
-    torch_words = "next-token " if shift else ""
-    return float(count), f"{torch_words}{name}, mean over {count} targets"
+    return count, width

@@ -18,6 +18,7 @@ from hessianlens.failures import explained
 from hessianlens.models.adapters.class_loss import ClassLoss, next_ones
 from hessianlens.models.adapters.losses import IGNORED, StatedLoss, check_classes, labels, targets_like
 from hessianlens.problems import Batch
+from hessianlens.ranks import ALONE, Ranks
 
 _OF_LOGITS = ("cross_entropy", "CrossEntropyLoss")
 _BY_CLASS = (*_OF_LOGITS, "nll_loss", "NLLLoss")
@@ -78,7 +79,9 @@ def recognised(loss: object) -> TorchLoss | None:
     return None
 
 
-def torch_loss(found: TorchLoss, data: Sequence[Batch], reduction: str, shift: bool) -> StatedLoss:
+def torch_loss(
+    found: TorchLoss, data: Sequence[Batch], reduction: str, shift: bool, ranks: Ranks = ALONE
+) -> StatedLoss:
     """A batch's share of one of PyTorch's losses over all of the data, reduced as the loss itself says.
 
     Args:
@@ -86,6 +89,7 @@ def torch_loss(found: TorchLoss, data: Sequence[Batch], reduction: str, shift: b
         data: All batches, to weigh their means by what they count.
         reduction: What was asked for; it must not contradict the loss.
         shift: Whether position p predicts token p + 1 (causal language models).
+        ranks: Processes that hold a share of the data each; a mean is one over all of them.
     """
     own = "mean" if found.reduction == "batchmean" else found.reduction
     expect(own in ("mean", "sum"), f"loss: {found.name} has reduction={own!r}, expected 'mean' or 'sum'.")
@@ -93,8 +97,7 @@ def torch_loss(found: TorchLoss, data: Sequence[Batch], reduction: str, shift: b
         reduction in ("mean", own),
         f"reduction: got {reduction!r}, but {found.name} itself has reduction={own!r}; set it there.",
     )
-    counts = [found.counted(_targets(found, batch, shift)) for batch in data]
-    total = sum(counts)
+    total = sum(ranks.shared("targets", lambda: sum(found.counted(_targets(found, batch, shift)) for batch in data)))
     expect(total > 0, f"targets: {found.name} counts none of them (ignore_index={found.ignore_index}), expected some.")
 
     def share(out: Tensor, batch: Batch) -> Tensor:

@@ -25,8 +25,9 @@ def check_weights(model: nn.Module) -> None:
     sharded = next((name for m in model.modules() if (name := _ancestor(type(m), _SHARDED))), None)
     if sharded is not None:
         raise InputError(
-            f"model: its weights are sharded over processes ({sharded}), and each process holds a part of them; gather "
-            "them into a model of one process, with a full state dict, and give that one."
+            f"model: its weights are sharded over processes ({sharded}), which leaves PyTorch's gradients without a "
+            "graph: they cannot be differentiated again; gather them into a model of one process, with a full state "
+            "dict, and give that one (with process_group, if the data is to be shared)."
         )
     for name, tensor in named.items():
         reason = _obstacle(tensor)
@@ -50,7 +51,10 @@ def _obstacle(tensor: Tensor) -> str | None:
     if isinstance(tensor, nn.parameter.UninitializedParameter):
         return "has no shape yet; run the model once on a batch"
     if kind == "DTensor":
-        return "is a DTensor, sharded over processes; gather it with full_tensor() into a model of one process"
+        return (
+            "is a DTensor, sharded over processes, and PyTorch's second derivatives of tensor-parallel modules are "
+            "wrong without an error; gather it with full_tensor() into a model of one process"
+        )
     if type(tensor).__module__.partition(".")[0] in _QUANTISERS or tensor.is_quantized:
         return f"is quantised ({kind}, {tensor.dtype}); load the model without quantisation"
     if tensor.is_meta:

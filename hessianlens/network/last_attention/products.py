@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
+from math import prod
 
 from torch import Tensor
 
@@ -99,18 +101,21 @@ class PieceProducts(ProductSource):
         found = self._layer.diagonal(part.heads[0]) if len(part.heads) == 1 else None
         return None if found is None else found[part.rows]
 
-    def entries(self, row: Hashable, column: Hashable) -> Tensor | None:
-        """Those of all pairs of heads, if they are known."""
-        first, second = self._parts[row], self._parts[column]
-        total: Tensor | None = None
-        for x in first.heads:
-            for y in second.heads:
-                found = self._layer.entries(x, y)
-                if found is None:
-                    return None
-                cut = found[first.rows][:, :, second.rows]
-                total = cut if total is None else total + cut
-        return total
+    def write(self, rows: Names, columns: Names, target: Tensor) -> bool:
+        """One block at a time: the sum over all pairs of heads, if they are known."""
+        if len(rows) > 1 or len(columns) > 1:
+            return False
+        first, second = self._parts[rows[0]], self._parts[columns[0]]
+        if first.whole and second.whole and len(first.heads) == 1 == len(second.heads):
+            return self._layer.write(first.heads, second.heads, target)
+        shape = (*first.shape, *second.shape)
+        found = target.new_empty(prod(first.shape), prod(second.shape))
+        for k, (x, y) in enumerate(product(first.heads, second.heads)):
+            if not self._layer.write((x,), (y,), found):
+                return False
+            cut = found.view(shape)[first.rows, :, second.rows].reshape(target.shape)
+            target.copy_(cut) if k == 0 else target.add_(cut)
+        return True
 
 
 def piece_grid(layer: BlockGrid, rows: Mapping[Hashable, Part], columns: Mapping[Hashable, Part]) -> BlockGrid:

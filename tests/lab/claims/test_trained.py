@@ -14,6 +14,7 @@ from hessianlens.lab.claims.finding import Finding, Verdict
 from hessianlens.lab.claims.registry import all_claims
 from hessianlens.lab.claims.stored import topic_digest
 from hessianlens.lab.claims.trained import Effect, Recorded, decided, read_record, write_record
+from hessianlens.lab.experiments.registry import STUDIES
 
 
 def effect(low: float, high: float, least: float = 3.0, most: float = 5.0) -> Effect:
@@ -77,6 +78,15 @@ def test_records_of_other_studies_stay(tmp_path: Path) -> None:
     write_record("b", {"x": 1}, path)
     write_record("a", {"x": 2}, path)
     assert list(json.loads(path.read_text())) == ["a", "b"] and read_record(path)["b"] == {"x": 1}
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_every_study_is_recorded_whole(name: str) -> None:
+    recorded = Recorded(name)
+    assert "of width" in recorded.models and "preset" in recorded.models
+    assert recorded.sentences and all(sentence.endswith(".") for sentence in recorded.sentences)
+    assert recorded.chart is not None and recorded.chart.panels and recorded.chart.caption.endswith(".")
+    assert any("effect" in one for one in read_record()[name]["intervals"].values())
 
 
 def made_up(low: float, high: float) -> dict[str, Any]:

@@ -88,5 +88,8 @@ def test_the_printed_page_shows_what_is_folded(page, report_file):
         seen = "return Array.from(document.querySelectorAll(arguments[0])).every(e => e.checkVisibility())"
         assert page.run(seen, ".claim dl dt") and page.run(seen, ".card details li")
         assert not page.run("return document.querySelector('.contents').checkVisibility()")
+        paper = {"width": 718, "height": 1000, "deviceScaleFactor": 1, "mobile": False}
+        page.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", paper)
+        assert page.overflow() <= 0, "nothing is cut off on A4"
     finally:
         page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})

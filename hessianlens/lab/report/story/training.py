@@ -17,7 +17,10 @@ PREFIX = STUDY
 TOPIC = "training"
 """Of the claims about trained models."""
 
-_STUDY, _TASK, _NORMS = "study_optimisers", "characters", ("no norm", "pre-norm")
+_STUDY, _TASK = "study_optimisers", "characters"
+
+_NORMS = {"no norm": "without a norm", "pre-norm": "with layer norm in front"}
+"""As the study calls them, and in a sentence."""
 
 
 def answer(_results: Results, ledger: Ledger | None) -> Answer | None:
@@ -28,32 +31,35 @@ def answer(_results: Results, ledger: Ledger | None) -> Answer | None:
     """
     asked = [entry for entry in ledger or () if entry.claim.topic == TOPIC]
     found = Recorded(_STUDY)
-    gains = {kind: [_gain(found, kind, norm) for norm in _NORMS] for kind in ("softmax", "linear")}
+    gains = {kind: [_gain(found, kind, norm) for norm in _NORMS] for kind in ("softmax", "linear", "sigmoid")}
     more = [
         found.effect(
-            f"{_TASK}: loss, gap of softmax minus gap of linear, {norm}", f"that difference, {norm}", least=0.0
+            f"{_TASK}: loss, gap of softmax minus gap of linear, {norm}",
+            f"gap of softmax minus that of linear, {norm}",
+            least=0.0,
         )
         for norm in _NORMS
     ]
-    if not asked or any(effect.mean is None for effect in (*gains["softmax"], *gains["linear"], *more)):
+    if not asked or any(effect.mean is None for effect in (*(e for own in gains.values() for e in own), *more)):
         return None
     helps = [norm for norm, effect in zip(_NORMS, gains["softmax"], strict=True) if effect.state]
     larger = [norm for norm, effect in zip(_NORMS, more, strict=True) if effect.state]
     smaller = [norm for norm, effect in zip(_NORMS, more, strict=True) if effect.state is False]
     numbers = tuple(
-        Number(effect.what, _typeset(effect.shown)) for effect in (*gains["softmax"], *gains["linear"], *more)
+        Number(effect.what, _typeset(effect.shown)) for effect in (*(e for own in gains.values() for e in own), *more)
     )
     sentence = (
         f"In the study of optimisers ({found.models}) SGD ends above Adam by {_both(gains['softmax'])} nats with "
-        f"softmax (without a norm, and with layer norm in front) and by {_both(gains['linear'])} with linear "
-        f"attention, whose blocks are alike: {_compared(larger, smaller)}.{_claims(asked)}"
+        f"softmax (without a norm, and with layer norm in front), by {_both(gains['linear'])} with linear attention, "
+        f"whose query and value blocks are alike, and by {_both(gains['sigmoid'])} with sigmoid, whose blocks are more "
+        f"unlike. With softmax, against linear attention, {_compared(larger, smaller)}.{_claims(asked)}"
     )
     if helps and len(larger) == len(_NORMS):
         return Answer("yes", "yes, in the small models trained here", sentence, numbers)
     if not helps or len(smaller) == len(_NORMS):
         return Answer("no", "no, not in the small models trained here", sentence, numbers)
     if larger:
-        return Answer("if", f"only with {several(larger)}, in the small models trained here", sentence, numbers)
+        return Answer("if", f"only {_norms(larger)}, in the small models trained here", sentence, numbers)
     return Answer("open", "not shown: Adam helps, but not measurably more where blocks are unlike", sentence, numbers)
 
 
@@ -65,14 +71,18 @@ def _gain(found: Recorded, kind: str, norm: str) -> Effect:
 
 def _compared(larger: Sequence[str], smaller: Sequence[str]) -> str:
     if len(larger) == len(_NORMS):
-        return "the gap is larger where blocks are unlike, as the argument says"
+        return "the gap is larger, as the argument says"
     if len(smaller) == len(_NORMS):
-        return "the gap is smaller where blocks are unlike, against the argument"
+        return "the gap is smaller, against the argument"
     if larger or smaller:
-        told = [f"larger with {several(larger)}"] if larger else []
-        told += [f"smaller with {several(smaller)}"] if smaller else []
-        return f"the gap is {' and '.join(told)} where blocks are unlike"
-    return "that the gap is larger where blocks are unlike, as the argument says, cannot be told from chance"
+        told = [f"larger {_norms(larger)}"] if larger else []
+        told += [f"smaller {_norms(smaller)}"] if smaller else []
+        return f"the gap is {' and '.join(told)}"
+    return "a larger gap, as the argument has it, cannot be told from chance"
+
+
+def _norms(names: Sequence[str]) -> str:
+    return several([_NORMS[name] for name in names])
 
 
 def _claims(asked: Sequence[object]) -> str:

@@ -20,5 +20,5 @@ EXPERIMENT = study(
     arms=tuple(Arm(name, attention=name) for name in (SOFTMAX, *OTHERS)),
     comparisons=tuple(minus(name, SOFTMAX) for name in OTHERS),
     quick=TrialConfig(tasks=("addition", "characters", "recall"), checkpoints=6),
-    full=replace(FULL, tasks=("addition", "characters", "recall")),
+    full=replace(FULL, tasks=("addition", "characters", "recall"), steps=2000),
 )

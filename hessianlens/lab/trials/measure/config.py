@@ -104,4 +104,4 @@ def text_digest(path: str) -> str:
 
 
 FULL = TrialConfig(d_model=32, heads=4, steps=1000, seeds=10, checkpoints=20)
-"""What presets called "full" begin with: large and long enough that two numbers of two digits are added."""
+"""What presets called "full" begin with: large enough that two numbers of two digits are added, in some more steps."""

@@ -1,0 +1,51 @@
+"""The data of all processes in each of them, for closed forms: these are no sums of what single processes know.
+
+A norm of ``H_1 + H_2`` takes the inner product of the two. So every process gets all of the data, which is small
+beside what a closed form holds of it, and finds the closed forms of some blocks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hessianlens.memory import SAFE_SHARE, available_bytes
+from hessianlens.problems import Batch, Problem, mapped, move, tensors
+from hessianlens.ranks import ALONE
+from hessianlens.sizes import readable
+
+MOST_BYTES = 2**28
+"""Data of all processes up to which each of them gets all of it."""
+
+
+def on_all_data(problem: Problem) -> Problem | str:
+    """A problem on the data of all processes, in this one; why not, in words, if that is too much.
+
+    Args:
+        problem: From `hessianlens.problem`.
+
+    >>> import hessianlens as hl
+    >>> model, task = hl.models.Transformer(layers=1, d_model=4, d_mlp=3), hl.tasks.Addition()
+    >>> problem = hl.problem(model, task.batch(2, seed=0), task.cross_entropy)
+    >>> on_all_data(problem) is problem
+    True
+    """
+    if problem.ranks.size == 1:
+        return problem
+    if "whole" not in problem.remembered:
+        problem.remembered["whole"] = _gathered(problem)
+    found: Problem | str = problem.remembered["whole"]
+    return found
+
+
+def _gathered(problem: Problem) -> Problem | str:
+    sizes = problem.ranks.shared("sizes of the data", lambda: (_bytes(problem.data), available_bytes(problem.device)))
+    held, free = sum(size for size, _ in sizes), min(free for _, free in sizes)
+    if held > min(MOST_BYTES, SAFE_SHARE * free):
+        return f"a closed form needs the data of all {problem.ranks.size} processes in each, {readable(held)}"
+    here = [mapped(lambda tensor: tensor.cpu(), batch) for batch in problem.data]
+    everything = [batch for share in problem.ranks.shared("data", lambda: here) for batch in share]
+    return replace(problem, data=[move(batch, None, problem.device) for batch in everything], ranks=ALONE)
+
+
+def _bytes(data: Batch) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors(data))
