@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 import hessianlens as hl
 from hessianlens.losses.unformed import CrossEntropyForm, Part, form
-from hessianlens.losses.unformed.rows import Rows
+from hessianlens.losses.unformed.row_parts import Rows
 from hessianlens.losses.unformed.rule import Rule
 
 loss_of = hl.linear_cross_entropy

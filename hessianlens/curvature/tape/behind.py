@@ -7,7 +7,7 @@ from collections.abc import Collection
 
 from torch import Tensor
 
-from hessianlens.curvature.ending import InFrontOfLogits
+from hessianlens.curvature.endings import InFrontOfLogits
 from hessianlens.curvature.tape.program import Tape
 from hessianlens.losses.unformed import Part
 from hessianlens.problems import Batch, Problem

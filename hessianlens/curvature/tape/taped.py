@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from torch import Tensor
 
-from hessianlens.curvature.ending import InFrontOfLogits
+from hessianlens.curvature.endings import InFrontOfLogits
 from hessianlens.curvature.tape.behind import Behind, LossTape, UnformedLogits
 from hessianlens.curvature.tape.program import Tape
 from hessianlens.curvature.tape.recording import Unrecordable

@@ -22,7 +22,7 @@ from torch import Tensor
 from hessianlens.derivatives.closed_form import ClosedForm, Parts, own_precision
 from hessianlens.derivatives.one_operation import Operation
 from hessianlens.losses.unformed.gathering import Gathered
-from hessianlens.losses.unformed.rows import Operands, Rows, rows
+from hessianlens.losses.unformed.row_parts import Operands, Rows, rows
 from hessianlens.losses.unformed.rule import Rule
 
 cross_entropy = Operation(

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from hessianlens.derivatives.closed_form import Parts, written
-from hessianlens.losses.unformed.rows import Operands, Rows
+from hessianlens.losses.unformed.row_parts import Operands, Rows
 
 
 class Gathered:

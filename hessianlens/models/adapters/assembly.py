@@ -17,7 +17,7 @@ from hessianlens.failures import explained
 from hessianlens.memory import ensure_fits
 from hessianlens.models.adapters.batches import SPANS, targets_of
 from hessianlens.models.adapters.decoders import NOTE, with_decoder_inputs
-from hessianlens.models.adapters.first_run import ended, first_run, is_half
+from hessianlens.models.adapters.first_look import ended, first_run, is_half
 from hessianlens.models.adapters.heads import decodes, head_kind, no_own_loss
 from hessianlens.models.adapters.long_attention import KERNELS, LONG
 from hessianlens.models.adapters.losses import StatedLoss, callable_loss, named_loss
