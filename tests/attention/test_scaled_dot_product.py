@@ -155,16 +155,17 @@ def test_vmap_and_jvp():
         close(moved, torch.func.jvp(lambda q: plain_attention(q, k, v, is_causal=True), (q,), (change,))[1])
 
 
-@pytest.mark.parametrize("name", SMALL)
+@every_case
 def test_numerical_differences_agree(name):
-    inputs, how = SMALL[name]
+    inputs, how = {**CASES, **BEYOND_TORCH}[name]
     leaves = [x.clone().requires_grad_() for x in inputs]
 
     def attention(*x):
-        return attend(*x, memory=300, **how)
+        return attend(*x, memory=TINY, **how)
 
-    assert torch.autograd.gradcheck(attention, leaves, check_forward_ad=True, fast_mode=True)
-    assert torch.autograd.gradgradcheck(attention, leaves, check_fwd_over_rev=True, fast_mode=True)
+    forward = name != "a user's function"  # its derivatives are PyTorch's own, whose forward mode does not nest
+    assert torch.autograd.gradcheck(attention, leaves, check_forward_ad=forward, fast_mode=True)
+    assert torch.autograd.gradgradcheck(attention, leaves, check_fwd_over_rev=forward, fast_mode=True)
 
 
 def test_a_gauss_newton_product_by_two_reverse_passes_may_be_differentiated_again():
