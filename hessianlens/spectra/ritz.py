@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from hessianlens.errors import check_whole
+from hessianlens.errors import check_that, check_whole
 
 _WORKSPACE = 2**30
 """Bytes of vectors and products that are kept at once."""
@@ -36,6 +36,8 @@ class RitzPairs:
 
     def add(self, vector: Float[Tensor, "n"], product: Float[Tensor, "n"]) -> None:
         """Keep another vector with its product."""
+        known = isinstance(vector, Tensor) and isinstance(product, Tensor) and vector.shape == product.shape
+        check_that(known and vector.ndim == 1, "vector", vector, "a vector [n], and its product, [n] too")
         self._vectors.append(vector)
         self._products.append(product)
 
@@ -63,6 +65,10 @@ class RitzPairs:
         rest: Float[Tensor, "c n"],
     ) -> None:
         """What `lanczos` shows at its end."""
+        known = all(isinstance(each, Tensor) for each in (basis, alpha, beta, rest)) and basis.ndim == 3
+        c, m, n = basis.shape if known else (0, 0, 0)
+        known = known and [each.shape for each in (alpha, beta, rest)] == [(c, m), (c, max(m - 1, 0)), (c, n)]
+        check_that(known, "basis", basis, "[c, m, n], beside alpha [c, m], beta [c, m - 1] and rest [c, n]")
         T = torch.diag_embed(alpha) + torch.diag_embed(beta, offset=1) + torch.diag_embed(beta, offset=-1)
         for Q, t, left in zip(basis, T, rest, strict=True):
             room = _WORKSPACE // (2 * Q.shape[1] * Q.element_size()) - len(self)

@@ -140,7 +140,9 @@ class LayerTangent:
             asked: dict[int, dict[str, Name]] = {}
             for name in self._with_merged(rows, merged_rows):
                 asked.setdefault(self.entrances[name].head, {})[self.entrances[name].own] = name
-            paired = frozenset(h for h, head in enumerate(self.heads) if head.score_pair_pays or h in merged_columns)
+            # A head sees queries and keys meet only where both go apart.
+            merged = {**merged_columns, **merged_rows}
+            paired = frozenset(h for h, head in enumerate(self.heads) if head.score_pair_pays or h in merged)
             pairs = [*self._value_pairs, *(self._score_pair(h) for h in paired)]
             alone = self._alone(rows, columns)
             self._routes[rows, columns] = Route(inputs, asked, merged_columns, merged_rows, pairs, paired, alone)

@@ -67,6 +67,7 @@ class Edge:
 
     def seen_pairs(self, known: RitzPairs) -> RitzPairs:
         """Vectors with known products as the optimiser sees them: of ``S^-1 x`` it sees ``S (A x + W x)``."""
+        check_that(isinstance(known, RitzPairs), "known", known, "RitzPairs")
         found = RitzPairs()
         for vector, product in known:
             more = product if self.decay is None else product + self.decay.to(vector) * vector

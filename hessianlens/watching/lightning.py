@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from hessianlens.errors import needs_extra
+from hessianlens.errors import check_that, needs_extra
 
 if TYPE_CHECKING:
     from hessianlens.watching.monitor import Monitor
@@ -19,6 +19,7 @@ def lightning_callback(monitor: Monitor) -> Any:
         _last = 0
 
         def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+            check_that(hasattr(trainer, "global_step"), "trainer", trainer, "Lightning's Trainer")
             self._last = int(trainer.global_step)
 
         def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:

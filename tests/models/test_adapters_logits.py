@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as nnf
 
 import hessianlens as hl
-from hessianlens.curvature import Linearisation, ending
+from hessianlens.curvature import Linearisation, endings
 from hessianlens.curvature.tape import Taped, Unrecordable
 from hessianlens.losses.unformed import Part
 from hessianlens.models.adapters import unembedding
@@ -76,8 +76,8 @@ def test_every_model_gives_the_same_numbers_with_and_without_logits(name: str) -
 
 
 def test_a_wrong_part_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = ending.InFrontOfLogits.curved
-    monkeypatch.setattr(ending.InFrontOfLogits, "curved", lambda self, tangents, _: right(self, tangents, Part.FULL))
+    right = endings.InFrontOfLogits.curved
+    monkeypatch.setattr(endings.InFrontOfLogits, "curved", lambda self, tangents, _: right(self, tangents, Part.FULL))
     with pytest.raises(AssertionError):
         test_every_model_gives_the_same_numbers_with_and_without_logits("GPT-2")
 

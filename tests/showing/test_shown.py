@@ -38,7 +38,7 @@ def test_rows_are_the_frame(name: str) -> None:
     rows = thing.rows() if isinstance(thing, Listed) else thing._records()
     frame = thing.to_frame()
     assert len(frame) == len(rows) > 0
-    assert list(frame.columns) == list(rows[0])
+    assert list(frame.columns) == list(dict.fromkeys(key for row in rows for key in row))
     for row, kept in zip(rows, frame.to_dict("records"), strict=True):
         for key, value in row.items():
             missing = value is None or (isinstance(value, float) and math.isnan(value))

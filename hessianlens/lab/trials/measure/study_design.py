@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from hessianlens.errors import expect
-from hessianlens.lab.experiments.common.means import detectable
 from hessianlens.lab.experiments.experiment import Experiment
 from hessianlens.lab.results import Measurement, Parameters
 from hessianlens.lab.trials.measure.arms import Arm
@@ -61,6 +60,8 @@ class Study(Experiment[TrialConfig]):
 
     def statement(self, config: TrialConfig) -> list[str]:
         """What is said before the first run: hypothesis, arms, budget, tuning range and stopping rule."""
+        from hessianlens.lab.experiments.common.means import detectable  # Student's law: scipy
+
         tasks = several([TASKS[task] for task in config.tasks])
         ranges = {"adam": (config.adam_low, config.adam_high), "sgd": (config.sgd_low, config.sgd_high)}
         reach = detectable(config.seeds)
