@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from statistics import median
 
-from hessianlens.inspect.table import CurvatureTable, Row
+from hessianlens.inspect.table import CurvatureTable, Row, times
 
 _THREE = 3
 
@@ -38,22 +39,22 @@ def blocks_that_matter(table: CurvatureTable, count: int = _THREE) -> list[Matte
 
 
 def _reasons(table: CurvatureTable) -> Iterator[tuple[str, str]]:
-    scales = table.scales
-    curved = [row for row in table.rows if row.name in scales]
+    curved = [row for row in table.rows if row.name in table.scales]
     rows = [row for row in curved if len(row.shape) > 1] or curved
     if not rows:
         return
+    middle, kind = median(row.rms for row in rows), "matrix" if len(rows[0].shape) > 1 else "block"
     top, flattest = max(rows, key=lambda row: row.rms), min(rows, key=lambda row: row.rms)
     yield (
         top.name,
-        f"the sharpest: {scales[top.name]:.3g} times the median scale (rms eigenvalue {top.rms:.2g}). It limits the "
-        "learning rate of whatever shares one with it.",
+        f"the sharpest: {times(top.rms / middle)} times the curvature of the median {kind} (rms eigenvalue "
+        f"{top.rms:.2g}). It limits the learning rate of whatever shares one with it.",
     )
     if flattest.name != top.name:
         yield (
             flattest.name,
-            f"the flattest: {scales[flattest.name]:.3g} times the median scale (rms eigenvalue {flattest.rms:.2g}). "
-            "With one learning rate for all it learns slowest.",
+            f"the flattest: {times(flattest.rms / middle)} times the curvature of the median {kind} (rms eigenvalue "
+            f"{flattest.rms:.2g}). With one learning rate for all it learns slowest.",
         )
     ratios = {row.name: ratio for row in rows if (ratio := table.ratio(row)) is not None}
     if ratios:
