@@ -216,7 +216,10 @@ def test_nothing_is_cut_off_at_any_width(width):
 
 
 def test_counts_by_document_and_in_all():
-    entries = run(registry.find(["C1", "C13", "C23", "C32", "C8"])).entries
+    open_one = Claim(
+        "C99", "made up", "here", "Something.", "somehow", test=lambda: Finding((), undecided="Too few seeds.")
+    )
+    entries = run([*registry.find(["C1", "C23", "C32", "C8"]), open_one]).entries
     one, *_ = (line for line in printed(counts_table(entries)).splitlines() if line.startswith(" C  "))
     assert one.split()[-6:] == ["1", "1", "1", "1", "1", "5"]
     other = Claim("P1", "made up", "here", "Something.", "somehow", test=lambda: 1 / 0)
