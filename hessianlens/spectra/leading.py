@@ -22,6 +22,8 @@ _KEPT = 2
 """Vectors that it starts anew from."""
 _LOST = 1e-6
 """A direction that is left with this share of its length has been searched already."""
+_AT_ONCE = 2**16
+"""Entries of every row whose products are added up at once."""
 _DEPENDENT = 1e-4
 """Known vectors are cut to the directions whose squared lengths are above this share of the largest."""
 
@@ -131,10 +133,10 @@ class _Search:
     def take(self, known: RitzPairs) -> None:
         """Begin with vectors whose products are known: an orthonormal basis of the best part of their span."""
         X, AX = known.vectors.to(self.V), known.products.to(self.V)
-        sizes, mixed = torch.linalg.eigh((X @ X.T).double().cpu())
+        sizes, mixed = torch.linalg.eigh(_inner(X, X))
         sound = sizes > _DEPENDENT * sizes[-1]
         W = (mixed[:, sound] / sizes[sound].sqrt()).T
-        T = W @ (X @ AX.T).double().cpu() @ W.T
+        T = W @ _inner(X, AX) @ W.T
         values, ritz = torch.linalg.eigh((T + T.T) / 2)
         kept = min(len(values), self.width - 1)
         W = ritz.T[-kept:] @ W
@@ -145,18 +147,18 @@ class _Search:
         """Add a direction, unless it has been searched already."""
         if self.count == self.width:
             self._restart()
-        new, V = vector / vector.norm(), self.V[: self.count]
+        new, V = vector / _length(vector), self.V[: self.count]
         for _ in range(2):
             new = new - (V @ new) @ V
-        if float(new.norm()) >= _LOST:
-            self._add(new / new.norm())
+        if (left := _length(new)) >= _LOST:
+            self._add(new / left)
 
     def _add(self, vector: Tensor) -> None:
         j = self.count
         self.V[j] = vector
         self.AV[j] = multiply(self.op, vector[:, None])[:, 0]
         self.count, self.products = j + 1, self.products + 1
-        inner = (self.V[: j + 1] @ self.AV[j]).double().cpu()
+        inner = _inner(self.V[: j + 1], self.AV[j : j + 1])[:, 0]
         self.T[j, : j + 1] = self.T[: j + 1, j] = inner
         self._solve()
 
@@ -166,7 +168,7 @@ class _Search:
         self._ritz = vectors.to(self.V)
         best = self._ritz[:, -1]
         self._rest = best @ self.AV[: self.count] - self.value * (best @ self.V[: self.count])
-        self.residual = float(self._rest.norm())
+        self.residual = _length(self._rest)
 
     def grow(self) -> bool:
         """One more direction; tells whether there was one."""
@@ -184,11 +186,23 @@ class _Search:
     def _settle(self, count: int) -> None:
         """The first vectors are all there is."""
         self.count = count
-        inner = (self.V[:count] @ self.AV[:count].T).double().cpu()
+        inner = _inner(self.V[:count], self.AV[:count])
         self.T[:count, :count] = (inner + inner.T) / 2
         self._solve()
 
     def found(self, tol: float) -> LeadingEigenpair:
         """The best pair as it is."""
         vector = self._ritz[:, -1] @ self.V[: self.count]
-        return LeadingEigenpair(self.value, vector / vector.norm(), self.residual, self.within(tol), self.products)
+        return LeadingEigenpair(self.value, vector / _length(vector), self.residual, self.within(tol), self.products)
+
+
+def _inner(A: Tensor, B: Tensor) -> Tensor:
+    """``A B^T`` of long rows, added up in double precision: in single, millions of summands leave three digits."""
+    found = torch.zeros(len(A), len(B), dtype=torch.float64, device=A.device)
+    for a, b in zip(A.split(_AT_ONCE, 1), B.split(_AT_ONCE, 1), strict=True):
+        found.addmm_(a.double(), b.double().T)
+    return found.cpu()
+
+
+def _length(vector: Tensor) -> float:
+    return float(torch.linalg.vector_norm(vector, dtype=torch.float64))

@@ -277,3 +277,25 @@ def test_bad_targets() -> None:
         monitor.step(loss="high")  # type: ignore[arg-type]
     with pytest.raises(KeyError, match="expected one of what was measured"):
         monitor.history["top"]
+
+
+def test_long_vectors_in_single_precision_are_added_up_without_loss() -> None:
+    """Two known vectors that are nearly alike: what tells them apart is less than what single precision loses."""
+    n = 4_000_000
+    size = torch.linspace(0, 50, n)
+    size[0] = 100.0
+
+    class Diagonal:
+        shape, dtype, device, SELF_ADJOINT = (n, n), torch.float32, torch.device("cpu"), True
+
+        def __matmul__(self, X: torch.Tensor) -> torch.Tensor:
+            return size[:, None] * X
+
+    noise = torch.randn(2, n, generator=torch.Generator().manual_seed(0)) / n**0.5
+    first = noise[0].clone()
+    first[0] = 0.05
+    known = RitzPairs()
+    for vector in (first, first + 0.02 * noise[1]):
+        known.add(vector, size * vector)
+    found = leading_eigenpair(Diagonal(), known=known, tol=0.01, basis=6)
+    assert found.converged and abs(found.value - 100) < 0.1
