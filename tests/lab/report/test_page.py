@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from hessianlens.lab.claims.ledger import run
+from hessianlens.lab.claims.registry import find
 from hessianlens.lab.experiments.registry import EXPERIMENTS
 from hessianlens.lab.growth.findings.exponents import exponent_fits
 from hessianlens.lab.growth.findings.reference import PublishedPoint, Reference, published_key
@@ -68,7 +70,9 @@ def test_claims_show_their_figures(report: str) -> None:
     assert f"{len(CLAIMS)} statements of the documents" in report and report.count('class="claim"') == len(CLAIMS)
     places = [report.index(f'id="claim-{id}"') for id in CLAIMS]
     assert places == sorted(places), "in the order of their document"
-    assert "holds if" in report and report.count('href="#claim-C1"') >= 2, "from the mosaic and from its chapter"
+    for entry, place in zip(run(find(CLAIMS)).entries, places, strict=True):
+        assert f">{entry.verdict}<" in report[place : place + 500]
+    assert report.count('href="#claim-C1"') >= 2, "from the mosaic and from its chapter"
 
 
 def test_an_edited_number_changes_the_page() -> None:
