@@ -17,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import torch
 from torch import distributed
@@ -54,7 +55,7 @@ class Size:
 TINY = Size(layers=1, width=8, words=12, batch=3, length=6, rounds=1)
 
 
-def measured(size: Size) -> list[dict[str, object]]:
+def measured(size: Size) -> list[dict[str, Any]]:
     """What every process has found, in processes of their own."""
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
@@ -122,19 +123,19 @@ def _gradient(problem: Problem) -> object:
     return torch.autograd.grad(problem.total_loss(leaves), wanted, allow_unused=True)
 
 
-def result(size: Size, found: list[dict[str, object]]) -> Result:
+def result(size: Size, found: list[dict[str, Any]]) -> Result:
     """Times of the busier process, and how many times as many products two of them make."""
     work: dict[str, list[float]] = {}
     wall: dict[str, list[float]] = {}
     for name in (BOTH, ALONE, GRADIENT):
-        by_process = [one["seconds"][name] for one in found]  # type: ignore[index]
+        by_process = [one["seconds"][name] for one in found]
         work[name], wall[name] = ([max(one[r][k] for one in by_process) for r in range(size.rounds)] for k in (0, 1))
     timings = []
     for name, role in ((BOTH, OURS), (ALONE, PEER), (GRADIENT, SET_UP)):
         ratios = [own / both for own, both in zip(work[name], work[BOTH], strict=True)]
         timings.append(Timing(name, role, spread(work[name]), spread(ratios), work[name][0], median(wall[name])))
     on_wall = spread([own / both for own, both in zip(wall[ALONE], wall[BOTH], strict=True)])
-    traffic: dict[str, float] = found[0]["traffic"]  # type: ignore[assignment]
+    traffic: dict[str, float] = found[0]["traffic"]
     gradients = median(work[ALONE]) / median(work[GRADIENT])
     notes = [
         f"On the wall two processes make {times(on_wall.median)} ({on_wall.low:.2f} - {on_wall.high:.2f}) as many "

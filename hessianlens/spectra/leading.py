@@ -10,6 +10,7 @@ from torch import Tensor
 
 from hessianlens.checks import check_shape, check_tensor
 from hessianlens.errors import check_number, check_that, expect
+from hessianlens.spectra.lengths import lengths_of
 from hessianlens.spectra.probes import Probes, check_count
 from hessianlens.spectra.products import LinearOperator, check_square, multiply
 from hessianlens.spectra.ritz import RitzPairs
@@ -205,4 +206,4 @@ def _inner(A: Tensor, B: Tensor) -> Tensor:
 
 
 def _length(vector: Tensor) -> float:
-    return float(torch.linalg.vector_norm(vector, dtype=torch.float64))
+    return float(lengths_of(vector[:, None]))
