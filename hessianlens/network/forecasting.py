@@ -16,7 +16,7 @@ from hessianlens.network.exact_blocks import closed_form_bytes
 from hessianlens.network.rehearsal import Rehearsal, forward_sizes, sequences_of
 from hessianlens.network.sampling import WORKSPACE
 from hessianlens.parts import PARTS
-from hessianlens.problems import Block, Problem, check_problem, layer_groups, layer_of
+from hessianlens.problems import Block, CutBatches, Problem, check_problem, layer_groups, layer_of
 from hessianlens.showing import Listed, Picture, Share, Shares
 from hessianlens.showing.shown import Cells, facts
 from hessianlens.sizes import parse_size, readable
@@ -274,4 +274,4 @@ def cut_to(problem: Problem, width: int) -> Problem:
         f"max_memory: batches of at most {width} sequences fit, but the loss of the largest batch is {whole:.6g} and "
         f"that of its pieces {cut:.6g}; give a loss that is a mean over sequences, or a sum with reduction='sum'.",
     )
-    return replace(problem, data=as_batches(list(problem.data), width))
+    return replace(problem, data=CutBatches(problem.data, width))

@@ -6,6 +6,7 @@ from .layers import layer_groups, layer_of
 from .problem import BatchLoss, Forward, Problem, check_problem
 from .selection import matches
 from .unformed import Classes, ClassesLoss, Logits, LogitsForward
+from .written import CutBatches, Written, uncut_batches
 
 __all__ = [
     "Batch",
@@ -13,10 +14,12 @@ __all__ = [
     "Block",
     "Classes",
     "ClassesLoss",
+    "CutBatches",
     "Forward",
     "Logits",
     "LogitsForward",
     "Problem",
+    "Written",
     "batch_size",
     "check_problem",
     "layer_groups",
@@ -27,4 +30,5 @@ __all__ = [
     "narrowed",
     "pieces",
     "tensors",
+    "uncut_batches",
 ]

@@ -21,6 +21,7 @@ from hessianlens.problems.batch import Batch, move
 from hessianlens.problems.block import Block
 from hessianlens.problems.selection import matches
 from hessianlens.problems.unformed import ClassesLoss, LogitsForward
+from hessianlens.problems.written import CutBatches, Written, uncut_batches
 from hessianlens.ranks import ALONE, Ranks
 from hessianlens.showing import Dot, Dots, Listed, Picture
 
@@ -50,6 +51,7 @@ class Problem(Listed):
         verify: Whether autograd's second derivatives are checked with the first measurement.
         ranks: The processes that hold a share of the data each; `data` is this one's. The total loss is the sum over
             all of them, and every product is.
+        written: The same as its user wrote it, where it is computed in another way; None: as it is. See `as_written`.
         remembered: What others have found out about it, under names of their own; a changed copy starts afresh.
     """
 
@@ -66,6 +68,7 @@ class Problem(Listed):
     parts: Mapping[str, Sequence[Block]] = field(default_factory=dict)
     verify: bool = True
     ranks: Ranks = ALONE
+    written: Written | None = None
     remembered: dict[str, Any] = field(default_factory=dict, init=False)
 
     def __repr__(self) -> str:
@@ -115,7 +118,28 @@ class Problem(Listed):
         if device is not None:
             check_device(device, hollow=True)
         moved = {name: move(tensor, dtype, device) for name, tensor in self.params.items()}
+        if isinstance(self.data, CutBatches):
+            return replace(self, params=moved, data=self.data.moved(dtype, device))
         return replace(self, params=moved, data=[move(batch, dtype, device) for batch in self.data])
+
+    def as_written(self) -> Problem:
+        """The same loss of the same parameters, computed exactly as the user wrote it.
+
+        Logits are materialised, attention is PyTorch's plain kernel (fused ones have no second derivative), batches are
+        the user's own, uncut, and the loss is the user's own, called plainly. Parameters, blocks, dtype and device
+        stay, and so does the precision in which the model is run. Data that somebody put in place of the batches are
+        taken as they are. A problem that is computed as it was written is returned itself.
+
+        >>> import hessianlens as hl
+        >>> problem = hl.problem(torch.nn.Linear(3, 2), (torch.ones(4, 3), torch.ones(4, 2)), "square", micro_batch=1)
+        >>> len(problem.data), len(problem.as_written().data)
+        (4, 1)
+        """
+        known, cut = self.written, isinstance(self.data, CutBatches)
+        if known is None or known.instead_of[0] is not self.forward or known.instead_of[1] is not self.loss:
+            return replace(self, data=uncut_batches(self.data)) if cut else self
+        data = uncut_batches(self.data) if cut else self.data
+        return replace(self, forward=known.forward, loss=known.loss, scope=known.scope, data=data, written=None)
 
     def select(self, pattern: str | Sequence[str]) -> list[Block]:
         """Blocks by name, glob (``layer*.attn.q``) or regular expression (``re:layer[01].*``), in model order.

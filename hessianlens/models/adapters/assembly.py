@@ -15,7 +15,8 @@ from hessianlens.checks import check_device, check_precision
 from hessianlens.errors import InputError, check_choice, check_flag, expect
 from hessianlens.failures import explained
 from hessianlens.memory import ensure_fits
-from hessianlens.models.adapters.batches import SPANS, targets_of
+from hessianlens.models.adapters.batches import SPANS, check_micro_batch, targets_of
+from hessianlens.models.adapters.class_loss import ClassLoss
 from hessianlens.models.adapters.decoders import NOTE, with_decoder_inputs
 from hessianlens.models.adapters.first_look import ended, first_run, is_half
 from hessianlens.models.adapters.heads import decodes, head_kind, no_own_loss
@@ -30,7 +31,7 @@ from hessianlens.models.adapters.unembedding import LOGITS
 from hessianlens.models.adapters.weights import check_weights
 from hessianlens.models.adapters.wrappers import unwrapped
 from hessianlens.models.discovery import discover
-from hessianlens.problems import Batch, ClassesLoss, Problem, move, tensors
+from hessianlens.problems import Batch, ClassesLoss, CutBatches, Problem, Written, move, tensors
 from hessianlens.ranks import ALONE, Ranks, ranks_of
 
 LossLike = str | Callable[[Tensor, Batch], Tensor] | None
@@ -121,12 +122,14 @@ class _Asked:
 def _assembled(model: nn.Module, data: object, loss: LossLike, asked: _Asked, ranks: Ranks) -> Problem:
     model, looked_through = unwrapped(model)
     check_weights(model)
-    batches, decoder_notes = _batches(model, data, asked.micro_batch, ranks)
+    check_micro_batch(asked.micro_batch)
+    uncut, decoder_notes = _batches(model, data, ranks)
     params, target_dtype, target_device = _parameters(model, asked.dtype, asked.device)
     expect_same_weights(params, ranks)
-    batches = [move(batch, target_dtype, target_device) for batch in batches]
+    uncut = [move(batch, target_dtype, target_device) for batch in uncut]
+    batches = uncut if asked.micro_batch is None else CutBatches(uncut, asked.micro_batch)
     typical, share_notes = typical_batches(batches, ranks, target_device)
-    stated = _stated_loss(model, typical[0], batches, loss, asked.reduction, ranks)
+    stated = _stated_loss(model, typical[0], uncut, loss, asked.reduction, ranks)
     found = discover(model, heads=asked.heads)
     kernel = "math" if _short(typical) and asked.attention == "auto" else asked.attention
     longest = _longest(typical)
@@ -166,18 +169,26 @@ def _assembled(model: nn.Module, data: object, loss: LossLike, asked: _Asked, ra
         )
     if asked.check and _is_own(loss):
         _expect_own_loss(model, replace(made, data=typical))
-    return made
+    return replace(made, written=_written(model, made, with_targets))
+
+
+def _written(model: nn.Module, made: Problem, with_targets: bool) -> Written:
+    """The same with materialised logits, plain attention and the loss as a plain function of outputs."""
+    return Written(
+        forward=partial(call, model, with_targets=with_targets),
+        loss=made.loss.share if isinstance(made.loss, ClassLoss) else made.loss,
+        scope=partial(differentiable_twice, model, "math"),
+        instead_of=(made.forward, made.loss),
+    )
 
 
 def _is_own(loss: object) -> bool:
     return loss is None or (isinstance(loss, str) and loss == "model")
 
 
-def _batches(
-    model: nn.Module, data: object, micro_batch: int | None, ranks: Ranks
-) -> tuple[list[Batch], tuple[str, ...]]:
+def _batches(model: nn.Module, data: object, ranks: Ranks) -> tuple[list[Batch], tuple[str, ...]]:
     """The batches with all that goes into the model, and what was made for them."""
-    given = own_batches(data, micro_batch, ranks)
+    given = own_batches(data, ranks)
     for batch in given:
         check_ids(model, batch)
     if not decodes(model):

@@ -41,11 +41,15 @@ def as_batches(data: object, micro_batch: int | None = None) -> list[Batch]:
         )
         _check_tensors(f"data[{k}]", batch)
         expect(batch_size(batch) > 0, f"data[{k}]: got an empty batch, expected at least one sequence.")
-    if micro_batch is None:
-        return batches
+    width = check_micro_batch(micro_batch)
+    return batches if width is None else [piece for batch in batches for piece in pieces(batch, width)]
+
+
+def check_micro_batch(micro_batch: int | None) -> int | None:
+    """A positive number of sequences, or None for batches as they are."""
     whole = isinstance(micro_batch, int) and not isinstance(micro_batch, bool) and micro_batch > 0
-    check_that(whole, "micro_batch", micro_batch, "a positive whole number of sequences")
-    return [piece for batch in batches for piece in pieces(batch, micro_batch)]
+    check_that(micro_batch is None or whole, "micro_batch", micro_batch, "a positive whole number of sequences")
+    return micro_batch
 
 
 def is_batch(data: object) -> bool:

@@ -15,22 +15,21 @@ from hessianlens.ranks import Ranks
 from hessianlens.ranks.checksums import checksum
 
 
-def own_batches(data: object, micro_batch: int | None, ranks: Ranks) -> list[Batch]:
+def own_batches(data: object, ranks: Ranks) -> list[Batch]:
     """The batches of this process, as `as_batches` makes them; none where others have some.
 
     Args:
         data: What this process was given: also None, an empty list or batches without a sequence.
-        micro_batch: The largest number of sequences of a batch.
         ranks: The processes that share the data.
     """
     if ranks.size == 1:
-        return as_batches(data, micro_batch)
+        return as_batches(data)
     if data is None or (is_batch(data) and _empty(data)):
         return []
     if is_batch(data) or not isinstance(data, Iterable):
-        return as_batches(data, micro_batch)
+        return as_batches(data)
     listed = [batch for batch in data if not (is_batch(batch) and _empty(batch))]
-    return as_batches(listed, micro_batch) if listed else []
+    return as_batches(listed) if listed else []
 
 
 def _empty(batch: Batch) -> bool:
