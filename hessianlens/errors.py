@@ -9,6 +9,7 @@ import math
 import os
 from collections.abc import Hashable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from difflib import get_close_matches
 from numbers import Integral, Real
 from pathlib import Path
@@ -16,6 +17,25 @@ from pathlib import Path
 
 class InputError(ValueError):
     """Input that cannot be used; the message names the argument, what it got and what was expected."""
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why something cannot be had: what a function returns in place of it.
+
+    Attributes:
+        reason: In a few words, for the user; empty where the question was not meant for whoever refuses.
+        at_this_price: Whether a higher limit would change the answer.
+
+    >>> str(Refusal("it is used in several places"))
+    'it is used in several places'
+    """
+
+    reason: str
+    at_this_price: bool = False
+
+    def __str__(self) -> str:
+        return self.reason
 
 
 class RankError(RuntimeError):

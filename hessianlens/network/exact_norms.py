@@ -5,21 +5,26 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from hessianlens.curvature import verify
-from hessianlens.errors import InputError
+from hessianlens.errors import InputError, Refusal
+from hessianlens.network import thresholds
 from hessianlens.network.chain import ChainedAttention, chained_attention
-from hessianlens.network.exact_blocks import ANY_PRICE, WORTH, Answer, Attention, Price, exactly
 from hessianlens.network.kept_norms import KeptNorms
 from hessianlens.network.last_attention import ExactAttention, SketchedAttention
 from hessianlens.network.planned import Planned, assigned
+from hessianlens.network.planner import Choice, planner_of
+from hessianlens.network.question import NO_LIMITS, Limits, Question, probe_vectors
+from hessianlens.network.routes import LastAttentionRoute
 from hessianlens.network.watch import Watch
 from hessianlens.problems import Block, Problem, layer_groups
 from hessianlens.spectra import Estimate
 
-_CHAINED = "it lies below the last attention layer; its probes go through the formulas of a chain of plain layers"
+_CHAINED = Refusal(
+    "it lies below the last attention layer; its probes go through the formulas of a chain of plain layers"
+)
 RTOL = 0.01
 """Half the width of the interval of a sketch, over its norm, where nothing else is asked for."""
 
-Answers = list[tuple[Block, Answer]]
+Choices = list[tuple[Block, Choice]]
 
 
 class ExactNorms:
@@ -57,7 +62,7 @@ class ExactNorms:
         self.why: dict[str, str] = {}
         self.chain: ChainedAttention | None = None
         self.chained: list[Block] = []
-        self._source = exactly(problem)
+        self._planner = planner_of(problem)
         self._sketches: SketchedAttention | None = None
 
     @property
@@ -76,27 +81,35 @@ class ExactNorms:
         if not self.forced and self.problem.ranks.size == 1:  # the formulas of a chain know the data of one process
             self._join(unknown)
         groups = self._agreed(unknown, probes)
-        refused = {block.name: self.why[block.name] for block in unknown if block.name in self.why}
-        if self.forced and refused:
-            reasons = "; ".join(f"{name}: {why}" for name, why in list(refused.items())[:3])
-            raise InputError(f"method: got 'exact', but {reasons}; expected 'auto' or 'probes'.")
+        self._expect_exact([block for block in unknown if block.name in self.why])
         ranks, everything = self.problem.ranks, [pair for answers in groups for pair in answers]
         places = assigned([answer for _, answer in everything], ranks.size)
         own = [pair for pair, place in zip(everything, places, strict=True) if place == ranks.rank]
         told = [answer for _, answer in own]
-        planned = Planned(self.watch, told, len(self._source.problem.data)) if self.forced and told else None
-        with self._source.maps.watched(None if planned is None else planned.product):
-            if ranks.size > 1:
-                self._solve_among(groups, own, planned)
-                return
+        planned = Planned(self.watch, told, len(self._planner.problem.data)) if self.forced and told else None
+        with self._planner.maps.watched(None if planned is None else planned.product):
             for answers in groups:
                 self._verify([block for block, _ in answers])
-                for block, answer in answers:
+                self._planner.announce([answer.question for _, answer in answers])
+            if ranks.size > 1:
+                self._solve_among(own, planned)
+            else:
+                for block, answer in own:
                     self._solve(block, answer, planned)
+        self._expect_exact([block for block, _ in everything])
 
-    def _agreed(self, blocks: Sequence[Block], probes: int) -> list[Answers]:
+    def _expect_exact(self, blocks: Sequence[Block]) -> None:
+        """Where exact norms are asked for, none is refused."""
+        refused = {
+            block.name: self.why[block.name] for block in blocks if (block.name, self.parts[0]) not in self.found
+        }
+        if self.forced and refused:
+            reasons = "; ".join(f"{name}: {why}" for name, why in list(refused.items())[:3])
+            raise InputError(f"method: got 'exact', but {reasons}; expected 'auto' or 'probes'.")
+
+    def _agreed(self, blocks: Sequence[Block], probes: int) -> list[Choices]:
         """By layer, the blocks that there are; where several processes look, those that all of them can have."""
-        own: list[Answers] = []
+        own: list[Choices] = []
 
         def look() -> dict[str, str]:
             own.extend(self._answers(group, probes) for group in layer_groups(blocks))
@@ -106,58 +119,81 @@ class ExactNorms:
             self.why = {**refused, **self.why}
         return [[(block, answer) for block, answer in group if block.name not in self.why] for group in own]
 
-    def _solve_among(self, groups: Sequence[Answers], own: Answers, planned: Planned | None) -> None:
-        """Every process finds some blocks, those that share their products in one of them, and tells the others."""
-        for answers in groups:
-            self._verify([block for block, _ in answers])
+    def _solve_among(self, own: Choices, planned: Planned | None) -> None:
+        """Every rank computes some blocks, those that share their HVPs in one of them, and sends them to the others."""
 
         def solve() -> dict[str, tuple[dict[str, Estimate], str]]:
             for block, answer in own:
                 self._solve(block, answer, planned)
-            return {b.name: ({part: self.found[b.name, part] for part in self.parts}, self.why[b.name]) for b, _ in own}
+            known = {
+                b.name: {p: self.found[b.name, p] for p in self.parts if (b.name, p) in self.found} for b, _ in own
+            }
+            return {name: (norms, self.why[name]) for name, norms in known.items()}
 
-        for place, told in enumerate(self.problem.ranks.shared("exact norms", solve)):
-            for name, (norms, why) in told.items():
-                if place != self.problem.ranks.rank:
+        for rank, computed in enumerate(self.problem.ranks.shared("exact norms", solve)):
+            for name, (norms, why) in computed.items():
+                self.why[name] = why
+                if norms and rank != self.problem.ranks.rank:
                     self._know(name, norms, why)
 
     def _join(self, blocks: Sequence[Block]) -> None:
         """Whether attention layers below the last one are joined by formulas, which then take their probes."""
-        attention = self._source.affordable_attention(blocks, Price())
+        attention = self._planner.closed_form(blocks, Limits())
         if isinstance(attention, ExactAttention):
             rest = [block for block in blocks if not attention.covers([block])]
-            self.chain = chained_attention(attention) if rest else None
-            self.chained = [block for block in rest if self.chain is not None and self.chain.covers(block)]
-            self._verify(self.chained)  # their layers share a graph
+            chain = chained_attention(attention) if rest else None
+            chained = [block for block in rest if chain is not None and chain.covers(block)]
+            self._verify(chained)  # their layers share a graph
+            if chain is not None and chained and self._agrees(chain, chained[0]):
+                self.chain, self.chained = chain, chained
+
+    def _agrees(self, chain: ChainedAttention, lowest: Block) -> bool:
+        """Whether the formulas of a chain give plain autograd's product, for a block that all layers stand behind."""
+        vector = probe_vectors(lowest, self.problem)[..., 0]
+        ggn, functional = chain.products([(lowest, vector[None])])[lowest.name]
+        matvecs = {"ggn": ggn[0], "functional": functional[0]}
+        return self._planner.certificate.compare(lowest, lowest, matvecs) is None
 
     def _verify(self, blocks: Sequence[Block]) -> None:
         """Once for every layer: its second derivatives are all there."""
         if blocks:
             verify(self.problem, [block.parameter for block in blocks])
 
-    def _answers(self, blocks: Sequence[Block], probes: int) -> Answers:
+    def _answers(self, blocks: Sequence[Block], probes: int) -> Choices:
         """Those of a layer's blocks that there are; of the others the reason is kept."""
-        answers: Answers = []
+        answers: Choices = []
         for block in blocks:
-            price = ANY_PRICE if self.forced else Price(WORTH * min(probes, block.numel))
-            chained = block in self.chained
-            found = _CHAINED if chained else self._source.answer(block, block, price, norms_only=True)
-            if isinstance(found, str):
-                self.why[block.name] = found
+            most = thresholds.EXACT_MAX_HVPS_PER_PROBE * min(probes, block.numel)
+            question = Question(block, block, NO_LIMITS if self.forced else Limits(most), norms_only=True)
+            found = _CHAINED if block in self.chained else self._planner.choose(question)
+            if isinstance(found, Refusal):
+                self.why[block.name] = found.reason
             else:
                 answers.append((block, found))
         return answers
 
-    def _solve(self, block: Block, answer: Answer, planned: Planned | None) -> None:
-        wanted = not self.forced and (self.method == "sketch" or self.rtol is not None)
-        if wanted and isinstance(answer, Attention):
-            self._sketch(block, answer.source)
+    def _solve(self, block: Block, choice: Choice, planned: Planned | None) -> None:
+        sketched = not self.forced and (self.method == "sketch" or self.rtol is not None)
+        route = choice.route
+        if sketched and isinstance(route, LastAttentionRoute) and self._planner.certified(choice, self.parts):
+            attention = route.closed_form([block], choice.question.limits)
+            assert isinstance(attention, ExactAttention)
+            self._sketch(block, attention)
         else:
-            self.watch.step(f"{block.name}, exactly")
-            norms = {part: Estimate.exactly(norm) for part, norm in answer.norms(self.parts).items()}
-            self._know(block.name, norms, answer.why)
+            self._compute(block, choice)
         if planned is not None:
-            planned.done(answer)
+            planned.done(choice)
+
+    def _compute(self, block: Block, choice: Choice) -> None:
+        """The norms of a block exactly; the reason, where a certificate refuses them."""
+        self.watch.step(f"{block.name}, exactly")
+        found = self._planner.norms(choice, self.parts)
+        if isinstance(found, Refusal):
+            self.why[block.name] = found.reason
+        else:
+            norms, answered = found
+            values = {part: Estimate.exactly(norms.values[part]) for part in self.parts}
+            self._know(block.name, values, answered.why)
 
     def _sketch(self, block: Block, source: ExactAttention) -> None:
         """The norms of a block of the last attention layer in the cheaper of two ways."""

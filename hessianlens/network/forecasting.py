@@ -12,7 +12,8 @@ from hessianlens.curvature.stand_in import verification_bytes
 from hessianlens.errors import InputError, check_number, check_that, check_whole, expect
 from hessianlens.memory import SAFE_SHARE, available_bytes, process_bytes
 from hessianlens.models.adapters.batches import as_batches
-from hessianlens.network.exact_blocks import closed_form_bytes
+from hessianlens.network import thresholds
+from hessianlens.network.last_attention import closed_form_cost
 from hessianlens.network.rehearsal import Rehearsal, forward_sizes, sequences_of
 from hessianlens.network.sampling import WORKSPACE
 from hessianlens.parts import PARTS
@@ -163,6 +164,31 @@ def forecast(
         if problem.verify
         else 0,
     )
+
+
+def closed_form_bytes(problem: Problem, blocks: Sequence[Block], probes: int) -> int:
+    """The most that exact norms of some blocks hold where nothing else is asked for, from sizes alone.
+
+    Args:
+        problem: From `hessianlens.problem`.
+        blocks: What is asked for.
+        probes: Random vectors that a block would get otherwise.
+    """
+    *positions, _ = forward_sizes(problem).outputs
+    length, sequences = positions[-1] if positions else 1, sum(map(sequences_of, problem.data))
+    found = 0
+    for block in blocks:
+        most = thresholds.EXACT_MAX_HVPS_PER_PROBE * min(probes, block.numel)
+        features = max((size for size in block.shape if size <= most), default=0)
+        together = length if length * features <= most else 1
+        found += 3 * sequences * length * together * features**2 * problem.dtype.itemsize
+    attention = [block for block in blocks if ".attn." in block.name]
+    if not attention:
+        return min(found, thresholds.EXACT_MAX_BYTES)
+    cost = closed_form_cost(problem, attention)
+    fits = cost.held_bytes <= SAFE_SHARE * available_bytes(problem.device)
+    affordable = fits and cost.products <= thresholds.EXACT_MAX_HVPS
+    return max(min(found, thresholds.EXACT_MAX_BYTES), cost.held_bytes if affordable else 0)
 
 
 def _parameters(group: Sequence[Block]) -> list[str]:

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 from hessianlens.curvature import MATRIX_FREE, verify
-from hessianlens.errors import check_choice, expect
-from hessianlens.network.exact_blocks import ANY_PRICE, Answer, Exactly, Price, exactly
-from hessianlens.operators import BlockGrid, Operator, StructuredOperator, Twofold
+from hessianlens.errors import InputError, Refusal, check_choice
+from hessianlens.network import thresholds
+from hessianlens.network.planner import Choice, Planner, planner_of
+from hessianlens.network.question import NO_LIMITS, Limits, Question
+from hessianlens.operators import (
+    BlockGrid,
+    ClosedFormPlan,
+    HybridOperator,
+    NotCertified,
+    Operator,
+    StructuredOperator,
+)
 from hessianlens.parts import METHODS
 from hessianlens.problems import Block, Problem, check_problem
 
@@ -59,82 +69,104 @@ def _operator(part: str, problem: Problem, rows: Pattern, cols: Pattern | None, 
     check_choice("method", method, METHODS)
     row_blocks = problem.select(rows)
     column_blocks = row_blocks if cols is None else problem.select(cols)
-    products = MATRIX_FREE[part](problem, row_blocks, column_blocks)
-    products.why = "method='products' was asked for"
+    hvps = MATRIX_FREE[part](problem, row_blocks, column_blocks)
     if method == "products":
-        return products
-    answers = _agreed(problem, row_blocks, column_blocks, ANY_PRICE if method == "exact" else Price())
-    if isinstance(answers, str):
-        expect(method != "exact", f"method: got 'exact', but {answers}; expected 'auto' or 'products'.")
-        products.why = answers
-        return products
-    verify(problem, [block.parameter for block in row_blocks], [block.parameter for block in column_blocks])
-    joined = partial(_joined, answers, part, row_blocks, column_blocks, problem)
-    if method == "exact" or not any(answer.waits for answer in answers.values()):
-        return joined()
-    return Twofold(products, joined, _why(answers))
+        hvps.why = "method='products' was asked for"
+        return hvps
+    blocks = _Blocks(problem, row_blocks, column_blocks, part)
+    if method == "exact":
+        choices = blocks.choices(NO_LIMITS)
+        if isinstance(choices, Refusal):
+            raise InputError(f"method: got 'exact', but {choices}; expected 'auto' or 'products'.")
+        try:
+            return blocks.joined(choices)
+        except NotCertified as error:
+            raise InputError(f"method: got 'exact', but {error}; expected 'auto' or 'products'.") from error
+    return HybridOperator(hvps, blocks.plan, thresholds.CLOSED_FORM_MIN_MATVECS)
 
 
-Answers = dict[tuple[Hashable, Hashable], Answer]
+Choices = dict[tuple[str, str], Choice]
 """By row and column; of two blocks that are each other's transpose, the first."""
 
 
-def _agreed(problem: Problem, rows: Sequence[Block], columns: Sequence[Block], price: Price) -> Answers | str:
-    """Every block exactly, if all processes can have it; else why one of them cannot, in words."""
-    source, own = exactly(problem), list[Answers | str]()
+@dataclass(frozen=True, eq=False)
+class _Blocks:
+    """A part of the curvature between some blocks and others, by closed forms."""
 
-    def look() -> str:
-        own.append(_answers(source, rows, columns, price))
-        return own[0] if isinstance(own[0], str) else ""
+    problem: Problem
+    rows: Sequence[Block]
+    columns: Sequence[Block]
+    part: str
 
-    refusals = problem.ranks.shared("closed forms", look)
-    return next(filter(None, refusals), own[0])
+    def plan(self) -> ClosedFormPlan | Refusal:
+        """How the closed form of all blocks together would be had within the usual limits; or why there is none."""
+        choices = self.choices(Limits())
+        if isinstance(choices, Refusal):
+            return choices
+        shared = {choice.cost.shared: choice.cost.upfront_hvps for choice in choices.values()}
+        return ClosedFormPlan(
+            why=_why(choices),
+            build=partial(self.joined, choices),
+            hvps=sum(shared.values()),
+            fast_matvecs=all(choice.cost.fast_matvecs for choice in choices.values()),
+        )
+
+    def choices(self, limits: Limits) -> Choices | Refusal:
+        """A route for every block, if all ranks have one; else why one of them has none."""
+        planner, own = planner_of(self.problem), list[Choices | Refusal]()
+
+        def look() -> str:
+            own.append(self._own_choices(planner, limits))
+            return str(own[0]) if isinstance(own[0], Refusal) else ""
+
+        refusals = self.problem.ranks.shared("closed forms", look)
+        refused = next(filter(None, refusals), "")
+        return Refusal(refused) if refused else own[0]
+
+    def _own_choices(self, planner: Planner, limits: Limits) -> Choices | Refusal:
+        left, choices = limits, Choices()
+        for row in self.rows:
+            for column in self.columns:
+                if (column.name, row.name) in choices:
+                    continue
+                found = planner.choose(Question(row, column, left))
+                if isinstance(found, Refusal):
+                    several = len(self.rows) * len(self.columns) > 1
+                    return Refusal(f"{row.name} x {column.name}: {found}") if several else found
+                left = Limits(left.hvps - found.cost.hvps, left.held_bytes - found.cost.held_bytes)
+                choices[row.name, column.name] = found
+        return choices
+
+    def joined(self, choices: Choices) -> StructuredOperator:
+        """The closed form of all blocks together, each certified when it is built; `NotCertified` if one is not."""
+        verify(self.problem, [b.parameter for b in self.rows], [b.parameter for b in self.columns])
+        planner = planner_of(self.problem)
+        planner.announce([choice.question for choice in choices.values()])
+        if len(self.rows) == len(self.columns) == 1:
+            return self._certified(planner, choices[self.rows[0].name, self.columns[0].name])
+
+        def build(row: Hashable, column: Hashable) -> StructuredOperator:
+            assert isinstance(row, str) and isinstance(column, str)
+            if (row, column) in choices:
+                return self._certified(planner, choices[row, column])
+            turned = self._certified(planner, choices[column, row]).adjoint()
+            assert isinstance(turned, StructuredOperator)
+            return turned
+
+        same = [block.name for block in self.rows] == [block.name for block in self.columns]
+        shapes: list[dict[Hashable, tuple[int, ...]]] = [
+            {block.name: block.shape for block in blocks} for blocks in (self.rows, self.columns)
+        ]
+        grid = BlockGrid(shapes[0], shapes[1], build, self.problem.dtype, self.problem.device, symmetric=same)
+        grid.why = _why(choices)
+        return grid
+
+    def _certified(self, planner: Planner, choice: Choice) -> StructuredOperator:
+        found = planner.operator(choice, self.part)
+        if isinstance(found, Refusal):
+            raise NotCertified(found.reason)
+        return found[0]
 
 
-def _answers(source: Exactly, rows: Sequence[Block], columns: Sequence[Block], price: Price) -> Answers | str:
-    """Every block exactly; why one of them is not, in words, if it cannot be had at the price."""
-    left, answers = price, Answers()
-    for row in rows:
-        for column in columns:
-            if (column.name, row.name) in answers:
-                continue
-            found = source.answer(row, column, left)
-            if isinstance(found, str):
-                return f"{row.name} x {column.name}: {found}" if len(rows) * len(columns) > 1 else found
-            left = Price(left.products - found.products, left.held_bytes - found.held_bytes)
-            answers[row.name, column.name] = found
-    return answers
-
-
-def _joined(
-    answers: Answers, part: str, rows: Sequence[Block], columns: Sequence[Block], problem: Problem
-) -> StructuredOperator:
-    """The closed form of all blocks together."""
-    if len(rows) == len(columns) == 1:
-        return _with_reason(answers[rows[0].name, columns[0].name], part)
-
-    def build(row: Hashable, column: Hashable) -> StructuredOperator:
-        if (row, column) in answers:
-            return _with_reason(answers[row, column], part)
-        turned = _with_reason(answers[column, row], part).adjoint()
-        assert isinstance(turned, StructuredOperator)
-        return turned
-
-    same = [block.name for block in rows] == [block.name for block in columns]
-    grid = BlockGrid(_shapes(rows), _shapes(columns), build, problem.dtype, problem.device, symmetric=same)
-    grid.why = _why(answers)
-    return grid
-
-
-def _why(answers: Answers) -> str:
-    return "; ".join(dict.fromkeys(answer.why for answer in answers.values()))
-
-
-def _with_reason(answer: Answer, part: str) -> StructuredOperator:
-    operator = answer.operator(part)
-    operator.why = answer.why
-    return operator
-
-
-def _shapes(blocks: Sequence[Block]) -> dict[Hashable, tuple[int, ...]]:
-    return {block.name: block.shape for block in blocks}
+def _why(choices: Choices) -> str:
+    return "; ".join(dict.fromkeys(choice.why for choice in choices.values()))

@@ -13,10 +13,12 @@ import torch
 from torch import Tensor
 
 from hessianlens.curvature import MATRIX_FREE, BlockPairOperator, verify
-from hessianlens.errors import check_choice, check_seed, check_whole, expect, meant, shown
-from hessianlens.network.exact_blocks import ANY_PRICE, WORTH, Answer, Exactly, Mapped, Price, exactly
+from hessianlens.errors import Refusal, check_choice, check_seed, check_whole, expect, meant, shown
+from hessianlens.network import thresholds
 from hessianlens.network.forecasting import ensure_fits_in_memory
 from hessianlens.network.operators import Pattern
+from hessianlens.network.planner import Choice, Planner, planner_of
+from hessianlens.network.question import NO_LIMITS, Limits, Question
 from hessianlens.network.sampling import WORKSPACE
 from hessianlens.parts import METHODS, part_name
 from hessianlens.problems import Block, Problem, check_problem
@@ -163,44 +165,61 @@ def _exact(
     problem: Problem, blocks: Sequence[Block], part: str, probes: int, forced: bool
 ) -> dict[tuple[str, str], Estimate]:
     """Every pair that can be had exactly, blocks with themselves first, as long as it is worth it in all."""
-    source, own = exactly(problem), dict[tuple[str, str], Answer]()
+    planner, own = planner_of(problem), dict[tuple[str, str], Choice]()
 
     def look() -> set[tuple[str, str]]:
-        own.update(_worthwhile(source, blocks, probes, forced))
+        own.update(_affordable(planner, blocks, probes, forced))
         return set(own)
 
-    with nullcontext() if source.refused else source.maps.together(blocks):
+    with nullcontext() if planner.refusal else planner.maps.together(blocks):
         everywhere = set.intersection(*problem.ranks.shared("closed forms of pairs", look))
-        answers = {pair: answer for pair, answer in own.items() if pair in everywhere}
-        if names := {name for pair in answers for name in pair}:
+        choices = {pair: choice for pair, choice in own.items() if pair in everywhere}
+        if names := {name for pair in choices for name in pair}:
             verify(problem, [block.parameter for block in blocks if block.name in names])
-        norms = _norms_of(source, answers, part)
-    return norms | {(column, row): norm for (row, column), norm in norms.items()}
+        computed = _norms_of(planner, choices, part, forced)
+    return computed | {(column, row): norm for (row, column), norm in computed.items()}
 
 
-def _worthwhile(source: Exactly, blocks: Sequence[Block], probes: int, forced: bool) -> dict[tuple[str, str], Answer]:
-    """Answers by pair."""
-    left = math.inf if forced else float(WORTH * sum(min(probes, block.numel) for block in blocks))
-    answers, paid = dict[tuple[str, str], Answer](), set[Hashable]()
+def _affordable(planner: Planner, blocks: Sequence[Block], probes: int, forced: bool) -> dict[tuple[str, str], Choice]:
+    """Choices by pair."""
+    most = thresholds.EXACT_MAX_HVPS_PER_PROBE
+    left = math.inf if forced else float(most * sum(min(probes, block.numel) for block in blocks))
+    choices, paid = dict[tuple[str, str], Choice](), set[Hashable]()
     for row, column in (*((block, block) for block in blocks), *combinations(blocks, 2)):
-        most = min(left, WORTH * min(probes, row.numel, column.numel))
-        answer = source.answer(row, column, ANY_PRICE if forced else Price(most), norms_only=True)
-        if isinstance(answer, str):
-            expect(not forced, f"method: got 'exact', but {row.name} x {column.name}: {answer}; expected 'auto'.")
+        limits = NO_LIMITS if forced else Limits(min(left, most * min(probes, row.numel, column.numel)))
+        choice = planner.choose(Question(row, column, limits, norms_only=True))
+        if isinstance(choice, Refusal):
+            expect(not forced, f"method: got 'exact', but {row.name} x {column.name}: {choice}; expected 'auto'.")
             continue
-        if answer.shared not in paid:  # products with the vectors of one row serve all columns
-            left -= answer.products
-            paid.add(answer.shared)
-        answers[row.name, column.name] = answer
-    return answers
+        if choice.cost.shared not in paid:  # HVPs with the vectors of one row serve all columns
+            left -= choice.cost.hvps
+            paid.add(choice.cost.shared)
+        choices[row.name, column.name] = choice
+    return choices
 
 
-def _norms_of(source: Exactly, answers: Mapping[tuple[str, str], Answer], part: str) -> dict[tuple[str, str], Estimate]:
-    """Norms of pairs; those between linear maps are found together."""
-    mapped = {pair: answer.plan for pair, answer in answers.items() if isinstance(answer, Mapped)}
-    found = {pair: answer.norms([part])[part] for pair, answer in answers.items() if pair not in mapped}
-    found |= dict(zip(mapped, source.maps.pair_norms(list(mapped.values()), part), strict=True))
-    return {pair: Estimate.exactly(norm) for pair, norm in found.items()}
+def _norms_of(
+    planner: Planner, choices: Mapping[tuple[str, str], Choice], part: str, forced: bool
+) -> dict[tuple[str, str], Estimate]:
+    """Norms of pairs; those between linear maps with the same row are computed together."""
+    planner.announce([choice.question for choice in choices.values()])
+    computed: dict[tuple[str, str], Estimate] = {}
+
+    def compute(choice: Choice) -> None:
+        pair, answer = choice.question.pair, planner.norms(choice, [part])
+        if isinstance(answer, Refusal):
+            expect(not forced, f"method: got 'exact', but {pair[0]} x {pair[1]}: {answer}; expected 'auto'.")
+        else:
+            computed[pair] = Estimate.exactly(answer[0].values[part])
+
+    of_maps = [choice for choice in choices.values() if choice.route is planner.linear_map]
+    for choice in choices.values():
+        if choice.route is not planner.linear_map:
+            compute(choice)
+    for group in planner.linear_map.in_groups([choice.question for choice in of_maps]) if of_maps else ():
+        for question in group:
+            compute(choices[question.pair])
+    return computed
 
 
 def _column(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
-from hessianlens.network.exact_blocks import Answer
+from hessianlens.network.planner import Choice as Answer
 from hessianlens.network.watch import Deadline, Watch
 
 
@@ -24,9 +24,9 @@ class Planned:
         self._watch, self._share, self._left = watch, 1 / batches, dict[int, float]()
         paid: set[Hashable] = set()
         for answer in answers:
-            fresh = answer.shared is None or answer.shared not in paid
-            paid.add(answer.shared)
-            self._left[id(answer)] = float(max(1, answer.planned if fresh else 0))
+            fresh = answer.cost.shared is None or answer.cost.shared not in paid
+            paid.add(answer.cost.shared)
+            self._left[id(answer)] = float(max(1, answer.cost.upfront_hvps if fresh else 0))
         self._made = 0.0
         watch.begin(sum(self._left.values()), Deadline())
 
@@ -50,8 +50,8 @@ def assigned(answers: Sequence[Answer], places: int) -> list[int]:
     """
     groups: dict[Hashable, list[int]] = {}
     for number, answer in enumerate(answers):
-        groups.setdefault(("alone", number) if answer.shared is None else answer.shared, []).append(number)
-    costs = {key: max(1, answers[numbers[0]].planned) for key, numbers in groups.items()}
+        groups.setdefault(("alone", number) if answer.cost.shared is None else answer.cost.shared, []).append(number)
+    costs = {key: max(1, answers[numbers[0]].cost.upfront_hvps) for key, numbers in groups.items()}
     loads, found = [0.0] * places, [0] * len(answers)
     for key in sorted(groups, key=lambda key: -costs[key]):
         place = loads.index(min(loads))

@@ -6,20 +6,22 @@ from hessianlens.operators.combination import LinearCombination
 from hessianlens.operators.commutation import commutation_matrix
 from hessianlens.operators.factor import Factor
 from hessianlens.operators.grid import BlockGrid
+from hessianlens.operators.hybrid import ClosedFormPlan, HybridOperator, NotCertified
 from hessianlens.operators.operator import Operator
 from hessianlens.operators.term import Term
 from hessianlens.operators.token_sum import TokenSum
-from hessianlens.operators.twofold import Twofold
 
 __all__ = [
     "ArrangedGrid",
     "BlockGrid",
+    "ClosedFormPlan",
     "Factor",
+    "HybridOperator",
     "LinearCombination",
+    "NotCertified",
     "Operator",
     "StructuredOperator",
     "Term",
     "TokenSum",
-    "Twofold",
     "commutation_matrix",
 ]

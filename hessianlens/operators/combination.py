@@ -46,8 +46,16 @@ class LinearCombination(Operator):
         )
         super().__init__(flat[0][1]._in_shape, flat[0][1]._out_shape)
         self.terms: tuple[tuple[float, PyTorchLinearOperator], ...] = tuple(flat)
-        self.exact = all(isinstance(op, Operator) and op.exact for _, op in flat)
-        self.method = " and ".join(dict.fromkeys(_method(op) for _, op in flat))
+
+    @property
+    def exact(self) -> bool:  # type: ignore[override]  # a summand may learn that only when it is asked
+        """Whether every summand is in closed form."""
+        return all(isinstance(op, Operator) and op.exact for _, op in self.terms)
+
+    @property
+    def method(self) -> str:  # type: ignore[override]
+        """How the numbers of the summands are computed."""
+        return " and ".join(dict.fromkeys(_method(op) for _, op in self.terms))
 
     @property
     def why(self) -> str:  # type: ignore[override]  # summands learn how their products are made while they make them

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -25,6 +25,7 @@ from hessianlens.problems.written import CutBatches, Written, uncut_batches
 from hessianlens.ranks import ALONE, Ranks
 from hessianlens.showing import Dot, Dots, Listed, Picture
 
+T = TypeVar("T")
 Forward = Callable[[Mapping[str, Tensor], Batch], Tensor]
 BatchLoss = Callable[[Tensor, Batch], Tensor]
 
@@ -70,6 +71,14 @@ class Problem(Listed):
     ranks: Ranks = ALONE
     written: Written | None = None
     remembered: dict[str, Any] = field(default_factory=dict, init=False)
+    _cache: dict[type, Any] = field(default_factory=dict, init=False)
+
+    def cached(self, kind: type[T], make: Callable[[], T]) -> T:
+        """The object of a class that belongs to this problem, made when it is first asked for."""
+        if kind not in self._cache:
+            self._cache[kind] = make()
+        found: T = self._cache[kind]
+        return found
 
     def __repr__(self) -> str:
         """One line, however large the model."""

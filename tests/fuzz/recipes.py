@@ -241,12 +241,8 @@ def _operators() -> Iterator[Recipe]:
         terms=lambda: [(2.0, hl.hessian(mlp_problem(), "0.bias")), (-1.0, hl.ggn(mlp_problem(), "0.bias"))]
     )
     yield Recipe("LinearCombination", lambda: hl.operators.LinearCombination, summands)
-    twofold = _given(
-        products=lambda: hl.TokenSum.of(_terms(), (2, 2), (2, 2)),
-        closed=lambda: lambda: hl.TokenSum.of(_terms(), (2, 2), (2, 2)),
-        why="it is known",
-    )
-    yield Recipe("Twofold", lambda: hl.operators.Twofold, twofold)
+    hybrid = _given(hvps=lambda: hl.TokenSum.of(_terms(), (2, 2), (2, 2)), plan=lambda: lambda: Refusal("none"))
+    yield Recipe("HybridOperator", lambda: hl.operators.HybridOperator, hybrid)
     yield Recipe("Operator", lambda: hl.Operator, {}, 0.1)
     yield Recipe("StructuredOperator", lambda: hl.StructuredOperator, {}, 0.1)
     yield Recipe("Activation", lambda: hl.Activation, {}, 0.1)

@@ -11,10 +11,10 @@ from torch import Tensor
 
 import hessianlens as hl
 from hessianlens.curvature import repeated
-from hessianlens.network.exact_blocks import exactly
 from hessianlens.network.last_attention import ExactAttention, exact_attention, products
 from hessianlens.network.last_attention.products import Part, PieceProducts
-from hessianlens.operators import ArrangedGrid, BlockGrid, Twofold
+from hessianlens.network.planner import planner_of
+from hessianlens.operators import ArrangedGrid, BlockGrid, HybridOperator
 from hessianlens.problems import Problem
 from tests.network.registry import NETWORKS, problem_of, products_of
 from tests.network.sites.families import FAMILIES
@@ -114,13 +114,12 @@ def test_a_large_model_multiplies_before_anything_is_known_of_what_lies_behind(
     name = "two layers, two heads, pre-norm"
     problem, expected = NETWORKS[name].problem(), products_of(name, part)["layer1.attn.q", "layer1.attn.q"]
     op, V = PARTS[part](problem, "layer1.attn.q"), randn(expected.shape[1], 8)
-    assert isinstance(op, Twofold) and "acts on every position alone" in op.why
+    assert isinstance(op, HybridOperator) and "acts on every position alone" in op.why
     assert gap(op @ V, expected @ V) < NEAR
-    form = exactly(problem).attention
+    form = planner_of(problem).attention.located
     assert isinstance(form, ExactAttention) and not form.known
     assert gap(op.trace(), expected.trace()) < NEAR and form.known
-    again = PARTS[part](problem, "layer1.attn.q")
-    assert isinstance(again, ArrangedGrid) and gap(again @ V, expected @ V) < NEAR
+    assert isinstance(op.closed, ArrangedGrid) and gap(op @ V, expected @ V) < NEAR
 
 
 @pytest.mark.parametrize("name", ["two layers, two heads, pre-norm", "GPT-2, padded, several batches", "softmax"])

@@ -13,7 +13,6 @@ from torch import Tensor
 
 import hessianlens as hl
 from hessianlens.curvature import MATRIX_FREE, HessianOperator
-from hessianlens.network.exact_blocks import Price
 from hessianlens.operators import LinearCombination, Operator, TokenSum, columns
 from hessianlens.operators.scaled import Scaled
 from tests.curvature.registry import dense_of, problem_of
@@ -74,11 +73,11 @@ REGISTRY: dict[str, Callable[[], Made]] = {
     **{f"linear map, {part}": lambda part=part: block(part, MLP, method="exact") for part in MAKE},
     "linear maps, off the diagonal": lambda: block("functional", Q, MLP, "exact"),
     "linear maps, several blocks": lambda: block("full", [Q, V, MLP], "unembed", "exact"),
-    "auto, twofold": lambda: block("full", MLP, method="auto"),
-    "auto, twofold, off the diagonal": lambda: block("functional", Q, MLP, method="auto"),
+    "auto, hybrid": lambda: block("full", MLP, method="auto"),
+    "auto, hybrid, off the diagonal": lambda: block("functional", Q, MLP, method="auto"),
     "auto, several blocks": lambda: block("full", [Q, MLP], method="auto"),
-    "a multiple of a twofold one": lambda: ((r := block("ggn", MLP, method="auto"))[0] * 2.0, 2.0 * r[1]),
-    "adjoint of a twofold one": lambda: adjoint(block("full", Q, MLP, method="auto")),
+    "a multiple of a hybrid one": lambda: ((r := block("ggn", MLP, method="auto"))[0] * 2.0, 2.0 * r[1]),
+    "adjoint of a hybrid one": lambda: adjoint(block("full", Q, MLP, method="auto")),
     "auto, closed form": lambda: block("ggn", V, method="auto"),
     "a sum of products": lambda: combined(block("ggn", MLP), block("functional", MLP), 1.0, 1.0),
     "a difference of products": lambda: combined(block("full", Q, MLP), block("ggn", Q, MLP), 1.0, -1.0),
@@ -353,9 +352,9 @@ def test_it_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     assert hl.hessian(deep, "pos").why == "it enters the network through __getitem__"
     pooled = problem_of("pooled encoder, loss between sequences")
     assert hl.hessian(pooled, Q).why == "the loss couples sequences of a batch with each other"
-    monkeypatch.setattr("hessianlens.network.operators.Price", lambda *given: Price(*given or (2,)))
+    monkeypatch.setattr("hessianlens.network.thresholds.EXACT_MAX_HVPS", 2)
     assert "and 2 are thought worth it; method='exact' takes them" in hl.hessian(toy, MLP).why
-    monkeypatch.setattr("hessianlens.network.exact_blocks.SAFE_SHARE", 0.0)
+    monkeypatch.setattr("hessianlens.network.routes.last_attention.SAFE_SHARE", 0.0)
     assert "its closed form would hold" in hl.hessian(toy, Q).why
 
 

@@ -8,10 +8,8 @@ import pytest
 import torch
 
 import hessianlens as hl
-from hessianlens.curvature import BlockPairOperator
-from hessianlens.network.exact_blocks import Price
 from hessianlens.network.last_attention.exact import exact_attention
-from hessianlens.operators import ArrangedGrid
+from hessianlens.operators import ArrangedGrid, HybridOperator
 from tests.curvature import networks
 from tests.curvature.networks import pairs
 from tests.network.registry import NETWORKS, problem_of, products_of
@@ -109,9 +107,9 @@ def test_it_is_taken_at_the_weights_of_the_problem() -> None:
 
 def test_auto_takes_products_where_the_closed_form_is_dear(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = NETWORKS["softmax"].problem()
-    monkeypatch.setattr("hessianlens.network.exact_blocks.CHEAP_PRODUCTS", 3)
-    monkeypatch.setattr("hessianlens.network.operators.Price", lambda *given: Price(*given or (3,)))
-    assert isinstance(hl.hessian(problem, "layer0.attn.q"), BlockPairOperator)
+    monkeypatch.setattr("hessianlens.network.thresholds.EXACT_MAX_HVPS", 3)
+    operator = hl.hessian(problem, "layer0.attn.q")
+    assert isinstance(operator, HybridOperator) and not operator.exact
     assert isinstance(hl.hessian(problem, "layer0.attn.q", method="exact"), ArrangedGrid)
 
 

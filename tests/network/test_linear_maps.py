@@ -9,13 +9,13 @@ import torch
 from torch import Tensor, nn
 
 import hessianlens as hl
-from hessianlens.network.exact_blocks import exactly
 from hessianlens.network.linear_maps import LinearMaps, Plan, graphs, kept_curvature, planning
 from hessianlens.network.linear_maps.elementwise import elementwise_behind
 from hessianlens.network.linear_maps.streamed import counted_twice
 from hessianlens.network.linear_maps.tapped import recorded
 from hessianlens.network.linear_maps.taps import Taps
 from hessianlens.network.linear_maps.uses import Kind
+from hessianlens.network.planner import planner_of
 from hessianlens.operators import BlockGrid
 from hessianlens.problems import Block, Problem
 from tests.curvature import networks
@@ -232,7 +232,7 @@ def test_nothing_but_curvature_is_kept_with_a_problem() -> None:
     ticks: list[int] = []
     hl.block_norms(problem, "layer0.mlp.*", method="exact")
     hl.hessian(problem, "layer0.mlp.in", method="exact").to_dense()
-    maps = exactly(problem).maps
+    maps = planner_of(problem).maps
     assert maps.graphs.kept is None and all(
         use.inputs is None for record in maps.planner.records for use in record.uses
     )

@@ -51,7 +51,7 @@ def test_norms_at_full_order_are_exact(name: str) -> None:
 
 
 def test_the_closed_form_answers_without_probes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hessianlens.network.exact_norms.WORTH", 1)
+    monkeypatch.setattr("hessianlens.network.thresholds.EXACT_MAX_HVPS_PER_PROBE", 1)
     problem = networks.toy_problem(2, 1, layers=2, heads=2, norm="pre")
     norms = hl.block_norms(problem, ["layer*.attn.[qv]", "layer1.attn.v.bias", "layer1.mlp.in"], probes=3)
     for (block, part), estimate in norms.items():
@@ -68,15 +68,15 @@ def test_the_closed_form_answers_without_probes(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_the_model_is_searched_for_a_closed_form_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    from hessianlens.network import exact_blocks as exactly
+    from hessianlens.network.routes import last_attention as route
 
-    searches, search = [], exactly.exact_attention
+    searches, search = [], route.exact_attention
 
     def counted(problem: Problem, *maps):
         searches.append(problem)
         return search(problem, *maps)
 
-    monkeypatch.setattr(exactly, "exact_attention", counted)
+    monkeypatch.setattr(route, "exact_attention", counted)
     problem = networks.toy_problem(2, layers=2)
     hl.block_norms(problem, "*.mlp.in", ("ggn",), probes=2)
     assert len(searches) == 0

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import hessianlens as hl
-from hessianlens.network.exact_blocks import exactly
 from hessianlens.network.linear_maps import exact, kept_curvature, tapped
+from hessianlens.network.planner import planner_of
 from hessianlens.problems import Block, Problem
 from tests.curvature import networks
 from tests.curvature.agreement import OPERATORS, identity
@@ -129,7 +129,7 @@ def test_products_of_a_row_serve_all_columns(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(tapped.Tapped, "__init__", lambda self, *args: graphs.append(1) or made(self, *args))
     monkeypatch.setattr(tapped.Tapped, "products_at", lambda self, *args: products.append(1) or split(self, *args))
     hl.block_pair_norms(problem, names, method="exact")
-    maps = exactly(problem).maps
+    maps = planner_of(problem).maps
     features = [len(maps.planner.pieces(problem.blocks[name])[0].features) for name in names]
     checks = 4 * len(names) ** 2  # which positions are coupled, for every pair
     assert len(graphs) == 1

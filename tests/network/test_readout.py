@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.nn import functional as nnf
 
 import hessianlens as hl
-from hessianlens.network.exact_blocks import ReadOut
 from hessianlens.network.linear_maps import LinearMaps, plan, readout
 from hessianlens.network.linear_maps.readout import Readout, readout_norm, readout_of
+from hessianlens.network.routes import ReadoutRoute
 from hessianlens.problems import Problem
 from tests.curvature import hugging_face, networks
 from tests.curvature.networks import pairs, tokens
@@ -105,7 +105,7 @@ def test_the_last_map_has_its_norm_without_products(name: str) -> None:
         for part in ("full", "ggn"):
             assert norms[block, part].exact and norms[block, part].value == pytest.approx(expected, rel=1e-10)
         assert norms[block, "functional"].value == 0 and norms[block, "functional"].exact
-        assert norms.why[block] == ReadOut(None, None).why
+        assert norms.why[block] == ReadoutRoute.reason
     assert blocks
 
 

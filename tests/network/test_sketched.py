@@ -7,8 +7,8 @@ import math
 import pytest
 
 import hessianlens as hl
-from hessianlens.network.exact_blocks import exactly
 from hessianlens.network.last_attention import ExactAttention, SketchedAttention
+from hessianlens.network.planner import planner_of
 from hessianlens.problems import Problem
 from hessianlens.theory.sketch import Unfolding
 from tests.network.test_part_norms import NETWORKS, PARTS, ROLES, SEVERAL_HEADS, wide
@@ -16,7 +16,7 @@ from tests.theory.test_sketch import _all_responses
 
 
 def _sketches(problem: Problem) -> tuple[ExactAttention, SketchedAttention]:
-    source = exactly(problem).attention
+    source = planner_of(problem).attention.located
     assert isinstance(source, ExactAttention)
     return source, SketchedAttention(source, 0, lambda made: None)
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 import hessianlens as hl
-from hessianlens.operators import Twofold
+from hessianlens.operators import ClosedFormPlan, HybridOperator
 from hessianlens.spectra import SpectralDensity, VectorEstimate
 from hessianlens.watching import History, Reading, Record
 
@@ -67,9 +67,9 @@ def diagonal() -> VectorEstimate:
     return VectorEstimate(torch.tensor([2.0, -1.0, 0.5]), torch.tensor([0.1, 0.2, 0.1]), 4, 0, "hutchinson")
 
 
-def twofold() -> Twofold:
+def hybrid() -> HybridOperator:
     block = hessian().full["Q", "Q"]
-    return Twofold(block, lambda: block, "it is known in two ways")
+    return HybridOperator(block, lambda: ClosedFormPlan("it is known in two ways", lambda: block))
 
 
 def watched() -> History:
@@ -106,7 +106,7 @@ SHOWN: dict[str, Callable[[], Any]] = {
     "matrix-free": lambda: hl.hessian(problem(), "embed", method="products"),
     "combination": lambda: 2 * hl.ggn(problem(), "layer0.attn.q", method="products"),
     "closed form in a network": lambda: hl.hessian(problem(), "layer1.attn.q"),
-    "twofold": twofold,
+    "hybrid": hybrid,
     "block norms": norms,
     "parts of a block": lambda: norms()[EVIL],
     "pair norms": pair_norms,

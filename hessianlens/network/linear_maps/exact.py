@@ -27,7 +27,7 @@ from hessianlens.network.linear_maps.kept_curvature import Curvatures
 from hessianlens.network.linear_maps.piece import Piece
 from hessianlens.network.linear_maps.plan import BEHIND_BYTES, KEPT_BYTES, Plan
 from hessianlens.network.linear_maps.planning import Planner
-from hessianlens.network.linear_maps.readout import readout_norm
+from hessianlens.network.linear_maps.readout import Readout, readout_norm
 from hessianlens.network.linear_maps.streamed import (
     Strip,
     held_strips,
@@ -37,6 +37,7 @@ from hessianlens.network.linear_maps.streamed import (
 )
 from hessianlens.network.linear_maps.terms import curved, moving, sides_of
 from hessianlens.network.linear_maps.uses import Kind
+from hessianlens.network.question import Norms, probe_vectors
 from hessianlens.operators import ArrangedGrid, BlockGrid, StructuredOperator, Term, TokenSum
 from hessianlens.problems import Block, Problem
 
@@ -58,7 +59,7 @@ class LinearMaps:
         self.planner = Planner(problem, self.graphs)
         self.tick: Callable[[], None] = _nothing
         self._curvatures = Curvatures(problem, self.graphs, lambda: self.planner.last_site, lambda: self.tick())
-        self._norms: dict[tuple[str, str], float] = {}
+        self._norms: dict[tuple[str, str], tuple[float, Tensor]] = {}
 
     def plan(self, row: Block, column: Block, most_products: float) -> Plan | str:
         """How to find a block with no more than so many products; why not, in words, if it cannot be."""
@@ -85,10 +86,14 @@ class LinearMaps:
         found = [self.graphs.readout(number) for number in range(len(self.problem.data))]
         return all(one is not None and block.parameter in (one.use.parameter, one.shift) for one in found)
 
+    def readouts(self) -> list[Readout]:
+        """The last map at each batch, of a network in which it makes the outputs."""
+        found = [self.graphs.readout(number) for number in range(len(self.problem.data))]
+        return [one for one in found if one is not None]
+
     def readout_norm(self, block: Block) -> float | None:
         """The norm of a block that reads out; None where its sum cancels."""
-        readouts = [self.graphs.readout(number) for number in range(len(self.problem.data))]
-        return readout_norm([one for one in readouts if one is not None], block.parameter)
+        return readout_norm(self.readouts(), block.parameter)
 
     @contextmanager
     def watched(self, tick: Callable[[], None] | None) -> Iterator[None]:
@@ -102,14 +107,15 @@ class LinearMaps:
 
     # --- the matrices ------------------------------------------------------------------------------------------------
 
-    def operator(self, part: str, plan: Plan) -> StructuredOperator:
+    def operator(self, part: str, plan: Plan, keep_graph: bool = False) -> StructuredOperator:
         """The exact matrix between two blocks; `part` is "full", "ggn" or "functional". Built when first used."""
         row, column = plan.row[0], plan.column[0]
         dtype, device = self.problem.dtype, self.problem.device
 
         def build(_: object, __: object) -> TokenSum:
             made = self._sum(part, plan)
-            self.graphs.release()
+            if not keep_graph:
+                self.graphs.release()
             return made
 
         names = row.block.name, column.block.name
@@ -156,30 +162,38 @@ class LinearMaps:
                 terms.append(moving(moved, p, slope, gain=column.use.kind is Kind.GAIN))
         return terms
 
-    def norms(self, plan: Plan, parts: Sequence[str]) -> dict[str, float]:
+    def norms(self, plan: Plan, parts: Sequence[str]) -> Norms:
         """Exact norms of parts, of a map's weight and bias together; in strips where no two positions are coupled."""
         if not plan.streams:
-            return {part: float(self._sum(part, plan).frobenius_norm()) for part in parts}
+            return self._norms_of_sums(plan, parts)
         name = plan.row[0].block.name
         if not all((name, part) in self._norms for part in parts):
             (piece,) = plan.row
             alike = [piece, *self._alike(piece)]
             strips = self._strips(plan)
             tapped = self.graphs.taps(0, (piece,))
-            for one, norms in zip(alike, streamed_norms(tapped, alike, strips, parts), strict=True):
-                self._norms |= {(one.block.name, part): norm for part, norm in norms.items()}
-        return {part: self._norms[name, part] for part in parts}
+            for one, norms in zip(alike, streamed_norms(tapped, alike, strips, parts, self.problem), strict=True):
+                self._norms |= {(one.block.name, part): (norms.values[part], norms.matvecs[part]) for part in parts}
+        values, matvecs = zip(*(self._norms[name, part] for part in parts), strict=True)
+        return Norms(dict(zip(parts, values, strict=True)), dict(zip(parts, matvecs, strict=True)))
 
-    def pair_norms(self, plans: Sequence[Plan], part: str) -> list[float]:
-        """Norms of a part of several blocks; those with the same row share their products, as far as there is room."""
-        found: dict[int, float] = {}
+    def _norms_of_sums(self, plan: Plan, parts: Sequence[str]) -> Norms:
+        """From the sums over positions themselves."""
+        block = (plan.row if plan.turned else plan.column)[0].block
+        probes, operators = probe_vectors(block, self.problem), {p: self.operator(p, plan, True) for p in parts}
+        return Norms(
+            {part: float(operator.frobenius_norm()) for part, operator in operators.items()},
+            {part: operator._matmat([probes])[0] for part, operator in operators.items()},
+        )
+
+    def share(self, plans: Sequence[Plan]) -> Iterator[list[int]]:
+        """Numbers of plans whose rows are the same, one group after the other, with the curvature that they share."""
         for several in _by_row(plans):
             for number in range(len(plans[0].groups)):
                 apart = [plans[k] for k in several if not plans[k].same_site]
                 if apart:
                     self._curvatures.find(apart, number)
-            found |= {k: self.norms(plans[k], [part])[part] for k in several}
-        return [found[k] for k in range(len(plans))]
+            yield several
 
     def _strips(self, plan: Plan) -> Iterator[Strip]:
         """The curvature at what a map puts out, a strip after the other; not held as a whole if that is much."""

@@ -47,6 +47,14 @@ class Piece:
             return [tensor]
         return [tensor.T] if self.use.kind is Kind.OUT_IN else [tensor.reshape(1, -1)]
 
+    def join(self, matrix: Tensor) -> Tensor:
+        """The inverse of `cut`: inputs by outputs, as a tensor shaped as the block."""
+        if self.order is not None:
+            flat = torch.empty_like(matrix).reshape(-1)
+            flat[self.order.reshape(-1).to(matrix.device)] = matrix.reshape(-1)
+            return flat.reshape(self.block.shape)
+        return (matrix.T if self.use.kind is Kind.OUT_IN else matrix).reshape(self.block.shape)
+
 
 def piece_of(block: Block, use: Use, like: Tensor) -> Piece | None:
     """The piece of a map that a block is; None if its entries do not join some inputs with some outputs.

@@ -20,6 +20,8 @@ from hessianlens.network.linear_maps.curvature import SiteCurvature
 from hessianlens.network.linear_maps.grouping import Grouping
 from hessianlens.network.linear_maps.piece import Piece
 from hessianlens.network.linear_maps.tapped import Tapped
+from hessianlens.network.question import Norms, probe_vectors
+from hessianlens.problems import Problem
 
 _CHUNK_BYTES = 2**26
 """A strip that is held at once."""
@@ -63,8 +65,8 @@ def counted_twice(strip: Tensor) -> Tensor:
 
 
 def streamed_norms(
-    tapped: Tapped, pieces: Sequence[Piece], strips: Iterable[Strip], parts: Sequence[str]
-) -> list[dict[str, float]]:
+    tapped: Tapped, pieces: Sequence[Piece], strips: Iterable[Strip], parts: Sequence[str], problem: Problem
+) -> list[Norms]:
     """Norms of blocks with themselves, where no two positions are coupled; a weight and its bias in one pass.
 
     Args:
@@ -72,15 +74,58 @@ def streamed_norms(
         pieces: Blocks of one map, with the same outputs.
         strips: The curvature at these.
         parts: Among "full", "ggn" and "functional".
+        problem: Whose blocks they are.
     """
     sums = [_Weight(tapped, piece) if piece.weighs else _Vector(tapped, piece) for piece in pieces]
+    matvecs = [_Matvecs(tapped, piece, probe_vectors(piece.block, problem)) for piece in pieces]
     for strip in strips:
         for part in parts:
             values = strip.part(part)
             if values is not None:
-                for one in sums:
+                for one in (*sums, *matvecs):
                     one.add(part, strip.start, values)
-    return [{part: max(one.square(part), 0.0) ** 0.5 for part in parts} for one in sums]
+    found = zip(sums, matvecs, strict=True)
+    return [
+        Norms({p: max(square.square(p), 0.0) ** 0.5 for p in parts}, {p: matvec.products(p) for p in parts})
+        for square, matvec in found
+    ]
+
+
+class _Matvecs:
+    """The matrix times some vectors, from the strips that its norm comes from: ``C_n u_n`` at every position."""
+
+    def __init__(self, tapped: Tapped, piece: Piece, vectors: Tensor) -> None:
+        inputs = tapped.inputs(piece.use.parameter)
+        self._piece, self._inputs, self._products = piece, None, dict[str, Tensor]()
+        if inputs is not None:
+            self._inputs = inputs.detach()[:, piece.inputs if piece.weighs else piece.features]
+        positions = tapped.positions(piece.use.site)
+        self._tangents = torch.stack([self._tangent(v, positions) for v in vectors.unbind(-1)], -1)
+
+    def _tangent(self, vector: Tensor, positions: int) -> Tensor:
+        (matrix,) = self._piece.cut(vector)
+        if self._inputs is None:
+            return matrix.expand(positions, -1)
+        return self._inputs @ matrix if self._piece.weighs else self._inputs * matrix
+
+    def add(self, part: str, start: int, strip: Tensor) -> None:
+        rows = strip.shape[1]
+        square, rest = strip[..., :rows], strip[..., rows:] / math.sqrt(2)
+        u, v = self._tangents[:, start : start + rows], self._tangents[:, start + rows :]
+        product = self._products.setdefault(part, torch.zeros_like(self._tangents))
+        product[:, start : start + rows] += square @ u + rest @ v
+        product[:, start + rows :] += rest.transpose(1, 2) @ u
+
+    def products(self, part: str) -> Tensor:
+        """``[*block, vector]``."""
+        found = self._products.get(part)
+        found = torch.zeros_like(self._tangents) if found is None else found
+        return torch.stack([self._piece.join(self._pulled(one)) for one in found.unbind(-1)], -1)
+
+    def _pulled(self, found: Tensor) -> Tensor:
+        if self._inputs is None:
+            return found.sum(0, keepdim=True)
+        return self._inputs.T @ found if self._piece.weighs else (self._inputs * found).sum(0, keepdim=True)
 
 
 class _Weight:

@@ -63,13 +63,14 @@ class Tapped:
 
     def slope(self, site: int) -> Tensor:
         """The gradient of the loss there, ``[position, feature]``."""
-        return self._slopes[str(site)].reshape(self._positions(site), -1)
+        return self._slopes[str(site)].reshape(self.positions(site), -1)
 
     @cached_property
     def _slopes(self) -> dict[str, Tensor]:
         return self.at.pulled_gradient()
 
-    def _positions(self, site: int) -> int:
+    def positions(self, site: int) -> int:
+        """Positions at which a map puts something out."""
         return int(torch.Size(self._shapes[site][:-1]).numel())
 
     def products(self, column: int, tangent: Tensor, row: int) -> tuple[Tensor, Tensor]:
@@ -79,7 +80,7 @@ class Tapped:
     def products_at(self, column: int, tangent: Tensor, rows: Sequence[int]) -> dict[int, tuple[Tensor, Tensor]]:
         """The same at several sites, in one pass."""
         parts = self.at.split({str(column): tangent.reshape(self._shapes[column])}, [str(row) for row in rows])
-        ggn, functional = ({row: found[str(row)].reshape(self._positions(row), -1) for row in rows} for found in parts)
+        ggn, functional = ({row: found[str(row)].reshape(self.positions(row), -1) for row in rows} for found in parts)
         return {row: (ggn[row], functional[row]) for row in rows}
 
     def agrees(self, site: int, parts: Sequence[Tensor]) -> bool:
@@ -91,7 +92,7 @@ class Tapped:
     def tangents(self, site: int, features: Tensor, grouping: Grouping) -> Iterator[tuple[int, int, Tensor]]:
         """Member and place among the features, with a one there in every group at once."""
         zeros = torch.zeros(
-            self._positions(site), self._shapes[site][-1], dtype=self.problem.dtype, device=self.problem.device
+            self.positions(site), self._shapes[site][-1], dtype=self.problem.dtype, device=self.problem.device
         )
         for member in range(grouping.members):
             for place, feature in enumerate(features.tolist()):
@@ -135,7 +136,7 @@ class Tapped:
         if columns.groups != rows.groups:
             return False
         generator = torch.Generator().manual_seed(0)
-        u = torch.zeros(self._positions(column), self._shapes[column][-1], dtype=dtype, device=device)
+        u = torch.zeros(self.positions(column), self._shapes[column][-1], dtype=dtype, device=device)
         drawn = torch.randn(len(u), len(features), generator=generator, dtype=torch.float64, device="cpu")
         u[:, features.to(device)] = drawn.to(device, dtype)
 

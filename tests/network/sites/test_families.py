@@ -10,8 +10,9 @@ import torch
 from torch import nn
 
 import hessianlens as hl
-from hessianlens.network.exact_blocks import ANY_PRICE, exactly
 from hessianlens.network.last_attention import ExactAttention, exact_attention
+from hessianlens.network.planner import Choice, planner_of
+from hessianlens.network.question import NO_LIMITS, Question
 from hessianlens.network.sites import met
 from hessianlens.problems import Problem, layer_of
 from tests.curvature.networks import VOCAB
@@ -71,14 +72,14 @@ def witnesses(family: str) -> tuple[Problem, DenseHessian, list[str]]:
 def test_every_pair_of_blocks_behind_and_in_the_last_attention(family: str) -> None:
     problem, dense, names = witnesses(family)
     assert {"q", "k", "v", "o"} <= {name.split(".")[2] for name in names if ".attn." in name}
-    source = exactly(problem)
+    planner = planner_of(problem)
     for row, column in itertools.combinations_with_replacement(names, 2):
-        answer = source.answer(problem.blocks[row], problem.blocks[column], ANY_PRICE)
-        assert not isinstance(answer, str), f"{row} x {column}: {answer}"
+        choice = planner.choose(Question(problem.blocks[row], problem.blocks[column], NO_LIMITS))
+        assert isinstance(choice, Choice), f"{row} x {column}: {choice}"
         for part, key in PARTS.items():
             expected = dense.block(key, row, column)
             size = max(float(expected.norm()), 1e-4 * float(getattr(dense, key).norm()))
-            op, V = answer.operator(part), randn(expected.shape[1], 2)
+            op, V = choice.route.operator(choice.question, part), randn(expected.shape[1], 2)
             for found, exact, length in ((op.to_dense(), expected, 1.0), (op @ V, expected @ V, float(V.norm()))):
                 error = float((found - exact).norm()) / length
                 assert error <= 1e-9 * size, f"{part} {row} x {column}: {error / size:.1e}"

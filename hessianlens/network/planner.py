@@ -1,0 +1,185 @@
+"""The planner: which route answers a question about the curvature of a network, and why.
+
+Every exact number goes through here. Routes are asked from the cheapest on; the first that can answer within the
+limits is taken, and its answer is certified by a Hessian-vector product of plain autograd. An answer that disagrees is
+never given: its route is refused for that block, and the next one is asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from torch import Tensor
+
+from hessianlens.errors import Refusal
+from hessianlens.network import thresholds
+from hessianlens.network.all_data import on_all_data
+from hessianlens.network.certificate import Certificate, impossible_norm
+from hessianlens.network.last_attention import ExactAttention
+from hessianlens.network.linear_maps import LinearMaps
+from hessianlens.network.question import Cost, Limits, Norms, Question, Route, probe_vectors
+from hessianlens.network.routes import LastAttentionRoute, LinearMapRoute, ReadoutRoute, ZeroRoute
+from hessianlens.operators import StructuredOperator
+from hessianlens.problems import Block, Problem
+
+
+@dataclass(frozen=True, eq=False)
+class Choice:
+    """A route that can answer a question, and what that costs.
+
+    Attributes:
+        question: The question.
+        route: The route.
+        cost: What it costs by this route.
+        disagreements: What other routes were refused for, where autograd disagreed with them.
+    """
+
+    question: Question
+    route: Route
+    cost: Cost
+    disagreements: tuple[str, ...] = ()
+
+    @property
+    def hvps(self) -> int:
+        """HVPs for this answer alone, its certificate included."""
+        return self.cost.hvps + thresholds.CERTIFICATE_HVPS
+
+    @property
+    def why(self) -> str:
+        """Why the answer is exact, and what was tried before."""
+        return "; ".join([self.cost.reason, *self.disagreements])
+
+
+class Planner:
+    """Exact blocks of a problem.
+
+    Args:
+        problem: From `hessianlens.problem`, with all of its data.
+        refusal: Why there are none.
+    """
+
+    def __init__(self, problem: Problem, refusal: Refusal | None = None) -> None:
+        self.problem, self.refusal = problem, refusal
+        self._disagreements: dict[tuple[str, tuple[str, str]], str] = {}
+        self._certified: set[tuple[str, tuple[str, str], str]] = set()
+
+    @cached_property
+    def maps(self) -> LinearMaps:
+        """The linear maps of the network."""
+        return LinearMaps(self.problem)
+
+    @cached_property
+    def attention(self) -> LastAttentionRoute:
+        """The closed form of the last attention layer."""
+        return LastAttentionRoute(self.problem, self.maps)
+
+    @cached_property
+    def linear_map(self) -> LinearMapRoute:
+        """Sums over positions of linear maps."""
+        return LinearMapRoute(self.problem, self.maps)
+
+    @cached_property
+    def routes(self) -> tuple[Route, ...]:
+        """All routes, cheapest first."""
+        zero, readout = ZeroRoute(self.problem, self.attention), ReadoutRoute(self.problem, self.maps)
+        return readout, zero, self.attention, self.linear_map
+
+    @cached_property
+    def certificate(self) -> Certificate:
+        """Plain autograd's products."""
+        return Certificate(self.problem)
+
+    # --- the choice --------------------------------------------------------------------------------------------------
+
+    def choose(self, question: Question) -> Choice | Refusal:
+        """The cheapest route that can answer a question within its limits; or why none can."""
+        if self.refusal is not None:
+            return self.refusal
+        refusals: list[Refusal] = []
+        for route in self.routes:
+            if (disagreement := self._disagreements.get((route.name, question.pair))) is not None:
+                refusals.append(Refusal(disagreement))
+                continue
+            cost = route.cost(question)
+            if isinstance(cost, Cost):
+                return Choice(question, route, cost, self._disagreements_of(question))
+            refusals.append(cost)
+        # The most general route comes last, and what it says first.
+        reasons = dict.fromkeys(refusal.reason for refusal in reversed(refusals) if refusal.reason)
+        return Refusal("; ".join(reasons), any(refusal.at_this_price for refusal in refusals))
+
+    def closed_form(self, blocks: Sequence[Block], limits: Limits) -> ExactAttention | Refusal:
+        """The closed form of the last attention layer, if it is asked for and affordable."""
+        return self.refusal or self.attention.closed_form(blocks, limits)
+
+    def _disagreements_of(self, question: Question) -> tuple[str, ...]:
+        return tuple(said for (_, pair), said in self._disagreements.items() if pair == question.pair)
+
+    # --- certified answers -------------------------------------------------------------------------------------------
+
+    def announce(self, questions: Sequence[Question]) -> None:
+        """Say which questions follow, so that their certificates share a graph."""
+        if self.refusal is None:
+            self.certificate.announce([(question.row, question.column) for question in questions])
+
+    def operator(self, choice: Choice, part: str) -> tuple[StructuredOperator, Choice] | Refusal:
+        """The matrix of a question, certified, and the choice that it came from in the end; or why there is none."""
+        found: Choice | Refusal = choice
+        while isinstance(found, Choice):
+            operator = found.route.operator(found.question, part)
+            if self._agrees_on(found, operator, part):
+                operator.why = found.why
+                return operator, found
+            found = self.choose(found.question)
+        return found
+
+    def norms(self, choice: Choice, parts: Sequence[str]) -> tuple[Norms, Choice] | Refusal:
+        """Norms of a question, certified, and the choice that they came from in the end; or why there are none."""
+        found: Choice | Refusal = choice
+        while isinstance(found, Choice):
+            norms = found.route.norms(found.question, parts)
+            if self._agree(found, norms.matvecs, norms.values):
+                return norms, found
+            found = self.choose(found.question)
+        return found
+
+    def certified(self, choice: Choice, parts: Sequence[str]) -> bool:
+        """Whether a route's matrix is right, for estimates that rest on the same factors."""
+        return all(self._agrees_on(choice, choice.route.operator(choice.question, part), part) for part in parts)
+
+    def _agrees_on(self, choice: Choice, operator: StructuredOperator, part: str) -> bool:
+        key = (choice.route.name, choice.question.pair, part)
+        if key not in self._certified:
+            probe = probe_vectors(choice.question.column, self.problem)[..., :1]
+            if not self._agree(choice, {part: operator._matmat([probe])[0]}):
+                return False
+            self._certified.add(key)
+        return True
+
+    def _agree(self, choice: Choice, matvecs: Mapping[str, Tensor], norms: Mapping[str, float] | None = None) -> bool:
+        """Whether matvecs with probe vectors are those of plain autograd, and norms are those of matvecs."""
+        row, column = choice.question.row, choice.question.column
+        refusal = self.certificate.compare(row, column, {part: found[..., 0] for part, found in matvecs.items()})
+        for part, norm in (norms or {}).items():
+            if refusal is None and impossible_norm(norm, matvecs[part].flatten(0, -2)):
+                refusal = Refusal(f"its norm of the {part} part is not that of its products with random vectors")
+        if refusal is not None:
+            self._refuse(choice, refusal)
+        return refusal is None
+
+    def _refuse(self, choice: Choice, refusal: Refusal) -> None:
+        said = f"{choice.route.name} was not used: {refusal.reason}"
+        self._disagreements[choice.route.name, choice.question.pair] = said
+        self._disagreements[choice.route.name, choice.question.pair[::-1]] = said
+
+
+def planner_of(problem: Problem) -> Planner:
+    """The planner of a problem, on the data of all ranks; it is made once and keeps what it learns."""
+
+    def make() -> Planner:
+        everything = on_all_data(problem)
+        return Planner(problem, Refusal(everything)) if isinstance(everything, str) else Planner(everything)
+
+    return problem.cached(Planner, make)
