@@ -293,7 +293,7 @@ def test_uses_are_told_apart() -> None:
     record = recorded(problem, problem.data[0])
     assert record.only_use("twice") == "it is used in several places"
     assert record.only_use("cut") == "it enters the network through __getitem__"
-    assert record.only_use("nothing") == "it was not seen in use"
+    assert record.only_use("nothing") == "it was not seen to enter through a linear map"
     kinds = {name: record.only_use(name).kind for name in ("gain", "turned", "bias")}
     assert kinds == {"gain": Kind.GAIN, "turned": Kind.OUT_IN, "bias": Kind.SHIFT}
     for block in ("gain", "turned", "bias"):

@@ -13,6 +13,7 @@ from hessianlens.network.linear_maps.grouping import Grouping, groupings
 from hessianlens.network.linear_maps.piece import Piece, piece_of
 from hessianlens.network.linear_maps.plan import PARTS_HELD, Plan, TooMany
 from hessianlens.network.linear_maps.tapped import recorded
+from hessianlens.network.linear_maps.taps import OtherOrder
 from hessianlens.network.linear_maps.uses import Kind, Record
 from hessianlens.network.rehearsal import sequences_of
 from hessianlens.problems import Block, Problem, layer_of
@@ -45,6 +46,8 @@ class Planner:
         if known is None:
             try:
                 known = self._planned(row, column, most_products)
+            except OtherOrder as error:
+                known = str(error)
             except InputError as error:  # a step that cannot be differentiated twice; not every product needs it
                 known = f"at what its map puts out, {error}"
             if not isinstance(known, TooMany):

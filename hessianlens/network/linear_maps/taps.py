@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from inspect import signature
 from typing import Any
 from unittest.mock import patch
 
@@ -17,8 +18,14 @@ from torch import Tensor
 from torch.nn import functional as nnf
 from torch.overrides import TorchFunctionMode
 
+from hessianlens.errors import InputError
 from hessianlens.network.linear_maps.letters import as_product
 from hessianlens.network.linear_maps.uses import Kind, Record, Use
+from hessianlens.problems import tensors
+
+
+class OtherOrder(InputError):
+    """A network does not run as it was seen to; the message says how."""
 
 
 @dataclass(frozen=True)
@@ -76,10 +83,9 @@ class Taps(TorchFunctionMode):
             # Its steps run below this mode; those that matter here are calls of a function of the module's.
             with patch.object(nnf, "linear", self._linear):
                 return func(*args, **named)
-        seen = [self._seen(x) for x in (*args, *named.values())]
-        if not any(seen):
+        if not any(map(self._seen, tensors((args, named)))):
             return func(*args, **named)
-        if func in _HANDLERS:
+        if func in _HANDLERS and _takes(_HANDLERS[func], self, func, *args, **named):
             return _HANDLERS[func](self, func, *args, **named)
         return self._other(func, args, named)
 
@@ -229,7 +235,7 @@ class Taps(TorchFunctionMode):
         found = func(*args, **named)
         several = found if isinstance(found, tuple | list) else [found]
         if any(isinstance(one, Tensor) for one in several):
-            for tensor in (*args, *named.values()):
+            for tensor in tensors((args, named)):
                 self._unknown(tensor, func)
         return found
 
@@ -252,7 +258,11 @@ class Taps(TorchFunctionMode):
             z = self.leaves[site].clone()  # the model may go on in place
             self._cuts[id(z)] = site
             self._kept.append(z)
-        return z + self._deltas[site] if site in self._deltas else z
+        if site not in self._deltas:
+            return z
+        if self._deltas[site].shape != z.shape:
+            raise OtherOrder("the model calls other linear maps, or in another order, where gradients are computed")
+        return z + self._deltas[site]
 
 
 _LINEAR = nnf.linear
@@ -265,9 +275,18 @@ _PROPERTIES: tuple[Any, ...] = tuple(vars(torch._C.TensorBase)[name].__get__ for
 
 
 def _handle_linear(
-    taps: Taps, func: Callable[..., Any], a: Tensor, weight: Tensor, bias: Tensor | None = None
+    taps: Taps, func: Callable[..., Any], input: Tensor, weight: Tensor, bias: Tensor | None = None
 ) -> Tensor:
-    return taps._linear(a, weight, bias)
+    return taps._linear(input, weight, bias)
+
+
+def _takes(handler: Callable[..., Any], *args: Any, **named: Any) -> bool:
+    """Whether a handler knows a call in this form: PyTorch has several for most functions."""
+    try:
+        signature(handler).bind(*args, **named)
+    except TypeError:
+        return False
+    return True
 
 
 def _handlers() -> dict[Any, Callable[..., Any]]:

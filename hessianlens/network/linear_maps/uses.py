@@ -63,5 +63,5 @@ class Record:
         if parameter in self.unknown:
             return f"it enters the network through {self.unknown[parameter]}"
         if len(found) != 1:
-            return "it is used in several places" if found else "it was not seen in use"
+            return "it is used in several places" if found else "it was not seen to enter through a linear map"
         return found[0]
