@@ -16,7 +16,7 @@ PIP   := $(BIN)/python -m pip -qq --disable-pip-version-check
 ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lint test report bench format clean
+.PHONY: help setup lint test golden mutants report bench format clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -46,6 +46,12 @@ lint: $(STAMP)
 
 test: lint  ## lint, type-check, check the import layers, then run the tests
 	@$(ONE_THREAD) $(BIN)/python -m pytest -n $(JOBS)
+
+golden: $(STAMP)  ## compare today's numbers with the recorded ones (python -m tests.golden --record records anew)
+	@$(ONE_THREAD) $(BIN)/python -m tests.golden
+
+mutants: $(STAMP)  ## break the code in many small ways, one at a time, and see whether a test fails
+	@$(ONE_THREAD) $(BIN)/python -m tests.mutants
 
 report: $(STAMP)  ## reproduce every figure in laptop size, test every claim, write report/index.html
 	@$(BIN)/hessianlens report --out report
