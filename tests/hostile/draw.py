@@ -1,0 +1,49 @@
+"""Choices from a seed: what a random module is made of."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+class Draw:
+    """Choices from a seed; what is out of the ordinary is written down.
+
+    Args:
+        seed: The same choices on every machine.
+
+    Attributes:
+        most: How many things may be out of the ordinary: none in modules as textbooks write them, often one, or any.
+        traits: What was chosen and is out of the ordinary.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self.random = Random(seed)
+        self.most = self.random.choice((0, 0, 1, 1, 1, 1, 2, 100))
+        self.traits: list[str] = []
+
+    def number(self, low: int, high: int) -> int:
+        """Between two numbers, which are among them."""
+        return self.random.randint(low, high)
+
+    def of(self, *options: T) -> T:
+        """Any of several that are equally ordinary."""
+        return self.random.choice(options)
+
+    def chance(self, probability: float) -> bool:
+        """Of something ordinary."""
+        return self.random.random() < probability
+
+    def rare(self, trait: str, probability: float) -> bool:
+        """Of something out of the ordinary."""
+        happens = self.random.random() < probability and len(self.traits) < self.most
+        if happens:
+            self.traits.append(trait)
+        return happens
+
+    def way(self, ordinary: tuple[str, ...], odd: tuple[str, ...], probability: float = 0.35) -> str:
+        """One of some ordinary ways, or now and then an odd one."""
+        plain, strange = self.random.choice(ordinary), self.random.choice(odd)
+        return strange if self.rare(strange, probability) else plain
