@@ -55,7 +55,7 @@ class Maps(nn.Module):
             self.style = "joined"
         elif not raw and draw.chance(0.2):
             self.style = "packed"
-        self.ways = [draw.way(tuple(ORDINARY), tuple(ODD), 0.06 if raw else 0.0) for _ in range(4)]
+        self.ways = [draw.way(tuple(ORDINARY), tuple(ODD), 0.1 if raw else 0.0, "way") for _ in range(4)]
         biased = draw.chance(0.4)
         total = sum(widths)
         if self.style == "sliced":
@@ -115,7 +115,7 @@ class ZooAttention(Maps):
     """Attention drawn from a seed."""
 
     def __init__(self, draw: Draw, d: int, length: int) -> None:
-        side = draw.of(*SIDES) if draw.rare("side", 0.3) else ""
+        side = draw.of(*SIDES) if draw.rare("side", 0.3, "side") else ""
         if side:
             draw.traits[-1] = side
         heads = 2 if d % 2 == 0 and draw.chance(0.5) else 1

@@ -98,7 +98,7 @@ class Network(nn.Module):
         self.penalised = penalised
         self.again: Again | None = None
         squares = tuple(name for name, p in self.named_parameters() if tuple(p.shape) == (d, d))
-        if len(squares) > 1 and draw.rare("again", 0.3):
+        if len(squares) > 1 and draw.rare("again", 0.3, "again"):
             chosen = (draw.of(*squares), draw.of(*squares))
             self.again = Again(draw, self, chosen, d)
             self.place = draw.of("first", "last")

@@ -43,7 +43,7 @@ class Linear(nn.Module):
 
     def __init__(self, draw: Draw, d: int, e: int) -> None:
         super().__init__()
-        self.way = draw.way(tuple(ORDINARY), tuple(ODD), 0.12) if draw.most and draw.chance(0.5) else "linear"
+        self.way = draw.way(tuple(ORDINARY), tuple(ODD), 0.15, "way") if draw.most and draw.chance(0.6) else "linear"
         if self.way == "linear" or draw.chance(0.3):
             self.way = "linear"
             self.weight, self.bias = nn.Parameter(torch.zeros(e, d)), None

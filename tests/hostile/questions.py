@@ -116,12 +116,11 @@ class Examiner:
             few = list({block.name: block for block in few}.values())
         if not few:
             return self.found
-        self.operator(random.choice(PARTS), few[0], few[0], random.choice(("auto", "auto", "exact")))
-        if len(few) > 1:
-            self.operator(random.choice(PARTS), few[-1], few[1], random.choice(("auto", "auto", "exact")))
+        column = few[0] if random.random() < 0.5 else few[-1]
+        self.operator(random.choice(PARTS), few[0], column, random.choice(("auto", "auto", "exact")))
         method = random.choice(("auto", "exact"))
-        if random.random() < 0.6:
-            self.norms(method, few)
+        if random.random() < 0.7:
+            self.norms(method, few[:2])
         else:
             self.pair_norms(random.choice(PARTS), method, few[:2])
         self.check_reasons()
