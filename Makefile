@@ -16,10 +16,10 @@ PIP   := $(BIN)/python -m pip -qq --disable-pip-version-check
 ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lint test golden mutants report bench format clean
+.PHONY: help setup lint test test-all golden mutants report bench format clean
 
 help:  ## show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(STAMP)  ## create .venv and install everything, pinned
 	@echo "Ready: $(BIN)/hessianlens --help"
@@ -45,7 +45,10 @@ lint: $(STAMP)
 	@echo "import layers";  $(BIN)/lint-imports > $(VENV)/lint-imports.log || { cat $(VENV)/lint-imports.log; exit 1; }
 
 test: lint  ## lint, type-check, check the import layers, then run the tests
-	@$(ONE_THREAD) $(BIN)/python -m pytest -n $(JOBS)
+	@$(ONE_THREAD) $(BIN)/python -m pytest -n $(JOBS) -m "not long"
+
+test-all: test  ## the same, then the long tier: thousands of random modules (about 10 minutes more)
+	@$(ONE_THREAD) $(BIN)/python -m pytest -n $(JOBS) -m long tests
 
 golden: $(STAMP)  ## compare today's numbers with the recorded ones (python -m tests.golden --record records anew)
 	@$(ONE_THREAD) $(BIN)/python -m tests.golden

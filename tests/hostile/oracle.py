@@ -107,18 +107,18 @@ def jacobian(values: Tensor, leaves: Sequence[Tensor]) -> Tensor:
     size = sum(leaf.numel() for leaf in leaves)
     if not values.requires_grad:
         return values.new_zeros(len(values), size)
+    options = {"retain_graph": True, "allow_unused": True}
     eye = torch.eye(len(values), dtype=values.dtype)
     try:
-        rows = torch.autograd.grad(
-            values, leaves, eye, retain_graph=True, allow_unused=True, materialize_grads=True, is_grads_batched=True
-        )
+        rows = torch.autograd.grad(values, leaves, eye, is_grads_batched=True, **options)
     except RuntimeError:
-        each = [
-            torch.autograd.grad(values, leaves, one, retain_graph=True, allow_unused=True, materialize_grads=True)
-            for one in eye
-        ]
-        rows = tuple(torch.stack(found) for found in zip(*each, strict=True))
-    return torch.cat([row.reshape(len(values), -1) for row in rows], 1)
+        each = [torch.autograd.grad(values, leaves, one, **options) for one in eye]
+        rows = tuple(None if found[0] is None else torch.stack(found) for found in zip(*each, strict=True))
+    found = [
+        values.new_zeros(len(values), leaf.numel()) if row is None else row.reshape(len(values), -1)
+        for row, leaf in zip(rows, leaves, strict=True)
+    ]
+    return torch.cat(found, 1)
 
 
 _VIEWS = (

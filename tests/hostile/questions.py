@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import permutations
+from random import Random
 from typing import Any
 
 import torch
@@ -101,6 +102,27 @@ class Examiner:
         for method in ("auto", "exact"):
             self.norms(method)
             self.pair_norms("full", method)
+        self.check_reasons()
+        return self.found
+
+    def some(self, seed: int) -> Findings:
+        """A few blocks, pairs and norms, other ones with every seed."""
+        random = Random(seed)
+        few = random.sample(self.blocks, min(3, len(self.blocks)))
+        attention = [block for block in self.blocks if ".attn." in block.name]
+        if attention and random.random() < 0.6:
+            few = [few[0], *random.sample(attention, min(2, len(attention)))]
+            random.shuffle(few)
+            few = list({block.name: block for block in few}.values())
+        if not few:
+            return self.found
+        column = few[0] if random.random() < 0.5 else few[-1]
+        self.operator(random.choice(PARTS), few[0], column, random.choice(("auto", "auto", "exact")))
+        method = random.choice(("auto", "exact"))
+        if random.random() < 0.7:
+            self.norms(method, few[:2])
+        else:
+            self.pair_norms(random.choice(PARTS), method, few[:2])
         self.check_reasons()
         return self.found
 

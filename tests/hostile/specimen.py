@@ -34,7 +34,7 @@ class Specimen:
 
 def randn(*shape: int, seed: int = 0, scale: float = 1.0) -> Tensor:
     """The same numbers on every machine."""
-    return scale * torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return scale * torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def with_random_weights(model: nn.Module, seed: int = 0, scale: float = 0.6) -> nn.Module:
