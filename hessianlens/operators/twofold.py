@@ -12,6 +12,7 @@ from hessianlens.errors import InputError, check_function, check_that, shown
 from hessianlens.operators.base import StructuredOperator
 from hessianlens.operators.operator import Operator
 from hessianlens.operators.scaled import Scaled
+from hessianlens.state_guard import restores_state
 
 
 class Twofold(Operator):
@@ -42,6 +43,7 @@ class Twofold(Operator):
         self.products, self._build, self.why = products, closed, why
 
     @cached_property
+    @restores_state
     def closed(self) -> StructuredOperator:
         """The closed form."""
         found: object = self._build()

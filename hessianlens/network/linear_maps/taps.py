@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
-from unittest.mock import patch
 
 import torch
 from torch import Tensor
@@ -19,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 
 from hessianlens.network.linear_maps.letters import as_product
 from hessianlens.network.linear_maps.uses import Kind, Record, Use
+from hessianlens.state_guard import ReplacedAttribute
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Taps(TorchFunctionMode):
         named = dict(kwargs or {})
         if func is nnf.multi_head_attention_forward:
             # Its steps run below this mode; those that matter here are calls of a function of the module's.
-            with patch.object(nnf, "linear", self._linear):
+            with ReplacedAttribute(nnf, "linear", self._linear):
                 return func(*args, **named)
         seen = [self._seen(x) for x in (*args, *named.values())]
         if not any(seen):
