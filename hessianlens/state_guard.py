@@ -22,7 +22,7 @@ import contextlib
 import functools
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Any, Generic, ParamSpec, TypeVar
 
@@ -54,20 +54,6 @@ class StateChange(Generic[T]):
     """A change of the user's state for the time of a ``with``.
 
     A kind of change has `record`, which looks and changes nothing, and `change`.
-
-    >>> class Replaced(StateChange[None]):
-    ...     def record(self) -> Restore:
-    ...         threads = torch.get_num_threads()
-    ...         return lambda: torch.set_num_threads(threads)
-    ...
-    ...     def change(self) -> None:
-    ...         torch.set_num_threads(1)
-    >>> before = torch.get_num_threads()
-    >>> with Replaced():
-    ...     torch.get_num_threads()
-    1
-    >>> torch.get_num_threads() == before
-    True
     """
 
     _restore: Restore | None = None
@@ -123,6 +109,32 @@ class ReplacedAttribute(StateChange[None]):
         setattr(self.owner, self.name, self.value)
 
 
+class ThreadCount(StateChange[None]):
+    """Another number of threads of PyTorch's.
+
+    Args:
+        threads: How many.
+
+    >>> before = torch.get_num_threads()
+    >>> with ThreadCount(1):
+    ...     torch.get_num_threads()
+    1
+    >>> torch.get_num_threads() == before
+    True
+    """
+
+    def __init__(self, threads: int) -> None:
+        self.threads = threads
+
+    def record(self) -> Restore:
+        """How many there are."""
+        return functools.partial(torch.set_num_threads, torch.get_num_threads())
+
+    def change(self) -> None:
+        """So many."""
+        torch.set_num_threads(self.threads)
+
+
 class ModuleTensors(StateChange[None]):
     """Parameters and buffers of a module, which a call with others (`torch.func.functional_call`) swaps for a while.
 
@@ -135,19 +147,26 @@ class ModuleTensors(StateChange[None]):
 
     def record(self) -> Restore:
         """Every tensor under its name; tensors that come to be meanwhile stay."""
-        owned = [own for part in self.module.modules() for own in (part._parameters, part._buffers) if own]
-        known = [(own, dict(own)) for own in owned]
-
-        def restore() -> None:
-            for now, before in known:
-                for name, tensor in before.items():
-                    if now.get(name) is not tensor:
-                        now[name] = tensor
-
-        return restore
+        return tensors_of(self.module.modules())
 
     def change(self) -> None:
         """Left to the call."""
+
+
+def tensors_of(modules: Iterable[nn.Module]) -> Restore:
+    """What puts back the parameters and buffers that some modules have now."""
+    owned: list[dict[str, Any]] = []
+    for module in modules:
+        owned += [own for own in (module._parameters, module._buffers) if own]
+    known = [(own, dict(own)) for own in owned]
+
+    def restore() -> None:
+        for now, before in known:
+            for name, tensor in before.items():
+                if now.get(name) is not tensor:
+                    now[name] = tensor
+
+    return restore
 
 
 class WithoutAutocast(StateChange[None]):
@@ -275,7 +294,7 @@ class TorchState:
             if getattr(_python_dispatch, name) != value:
                 setattr(_python_dispatch, name, value)
                 if name == _KNOWN_BELOW:
-                    _python_dispatch.set_is_in_mode_without_ignore_compile_internals(value)
+                    vars(_python_dispatch)["set_is_in_mode_without_ignore_compile_internals"](value)
 
 
 _AUTOCAST = ("cpu", "cuda")

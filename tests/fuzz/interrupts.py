@@ -59,7 +59,9 @@ _CHANGING = {
     ),
 }
 """Files outside of the package that take part in changing something and putting it back."""
-TRIAL_SECONDS = 120
+TRIAL_SECONDS = 600
+_AGAIN = 50
+"""Trials for a situation at lines that change something, and that another situation has come to already."""
 
 Place = tuple[str, int]
 """A file and a line."""
@@ -72,7 +74,7 @@ class Situation:
     Attributes:
         model: The model.
         call: The call; its answer is numbers, or None if another call gives another one.
-        data: The user's tensors.
+        data: The user's tensors, and modules other than the model.
         optimizer: The user's optimiser, if there is one.
     """
 
@@ -160,6 +162,8 @@ def _plain(value: Any) -> Any:
     """Something that can be compared with ==."""
     if isinstance(value, torch.Tensor):
         return value.dtype, tuple(value.shape), value.detach().numpy().tobytes()
+    if isinstance(value, nn.Module):
+        return [(name, id(tensor), _plain(tensor)) for name, tensor in value.named_buffers()]
     if isinstance(value, np.ndarray):
         return value.tobytes()
     if isinstance(value, dict):
@@ -323,15 +327,21 @@ def interrupt(
     Args:
         situations: By name.
         per_line: Trials for every line.
-        most: The most trials for a situation, drawn among these; lines that change something are preferred.
+        most: The most trials for a situation, half of them at lines of files that change something. Without it every
+            line that some situation comes to is tried in the first that does.
         seed: Of what is drawn.
         say: Print what has been done.
     """
-    outcome = Outcome()
+    outcome, known, lines = Outcome(), set[Place](), set[Place]()
     for name, make in situations.items():
         draw = random.Random(seed)
         counts, answer = record(make)
         chosen = list(targets(counts, per_line, draw))
+        if most is None:  # a line once for all situations, and some more of those that change things
+            again = [one for one in chosen if one[0] in known and not _is_plain(one[0])]
+            chosen = [one for one in chosen if one[0] not in known]
+            chosen += draw.sample(again, min(len(again), _AGAIN))
+            known |= set(counts)
         if most is not None and len(chosen) > most:
             draw.shuffle(chosen)
             chosen.sort(key=lambda one: _is_plain(one[0]))
@@ -339,7 +349,8 @@ def interrupt(
             chosen = half + draw.sample(chosen[most // 2 :], most - len(half))
         found = list(_in_processes(name, make, chosen, answer))
         outcome.trials += len(found)
-        outcome.lines += len({one.place for one in found})
+        lines |= {one.place for one in found}
+        outcome.lines = len(lines)
         outcome.missed += sum(not one.reached for one in found)
         outcome.faults += [one for one in found if one.fault]
         if say:

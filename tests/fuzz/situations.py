@@ -42,7 +42,7 @@ def _made(make: Callable[[], nn.Module], data: Callable[[], Any], loss: Any, **o
 
     def situation() -> Situation:
         model, given = partly_frozen(make()), data()
-        return Situation(model, lambda: [float(hl.problem(model, given, loss, **options).total_loss())], given)
+        return Situation(model, lambda: [float(hl.problem(model, given, loss, **options).total_loss())], (given, loss))
 
     return situation
 

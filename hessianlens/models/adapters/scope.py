@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from hessianlens.models.adapters.long_attention import LONG, LongAttention
-from hessianlens.state_guard import ModuleTensors, Restore, StateChange, function_modes, restore_function_modes
+from hessianlens.state_guard import Restore, StateChange, function_modes, restore_function_modes, tensors_of
 
 
 def differentiable_twice(
@@ -102,8 +102,8 @@ class _ModelState:
     def __init__(self, model: nn.Module) -> None:
         self.model, self.forward = model, model.__dict__.get("forward")
         self.modules = [(module, module.training) for module in model.modules()]
-        self.restore_tensors = ModuleTensors(model).record()
-        found = _configurations(getattr(module, "config", None) for module, _ in self.modules)
+        self.restore_tensors = tensors_of(module for module, _ in self.modules)
+        found = _configurations(module.__dict__.get("config") for module, _ in self.modules)
         self.configurations = [(vars(config), dict(vars(config))) for config in found]
 
     def restore(self) -> None:
