@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
@@ -13,7 +12,9 @@ from torch.func import functional_call
 
 from hessianlens.derivatives.potential import Point, Potential, random_like
 from hessianlens.problems import Batch, Problem, mapped, tensors
+from hessianlens.state_guard import Restore, StateChange
 
+_HOOKS = ("_forward_hooks", "_forward_hooks_with_kwargs", "_forward_hooks_always_called")
 Fault = Callable[[Potential, Point], bool]
 """Whether a function of named tensors has a fault."""
 
@@ -39,23 +40,31 @@ def culprit(problem: Problem, batch: Batch, names: Sequence[str], fault: Fault) 
         return "loss" if _holds(fault, lambda at: problem.loss(at["outputs"], batch), of_outputs) else None
 
 
-class _Watch:
+class _Watch(StateChange["_Watch"]):
     """While a model runs, looks for the first module to finish that has a fault: inner ones finish first."""
 
     def __init__(self, model: object, fault: Fault) -> None:
         self.model, self.fault = model, fault
         self.found: str | None = None
         self._busy = False
-        self._hooks = ExitStack()
 
-    def __enter__(self) -> _Watch:
+    def record(self) -> Restore:
+        """The hooks that are there."""
+        modules = self.model.modules() if isinstance(self.model, nn.Module) else ()
+        hooks = [(kind, dict(kind)) for module in modules for kind in (getattr(module, name) for name in _HOOKS)]
+
+        def restore() -> None:
+            for now, before in hooks:
+                for number in [number for number in now if number not in before]:
+                    del now[number]
+
+        return restore
+
+    def change(self) -> _Watch:
+        """One hook more at every module."""
         for name, module in self.model.named_modules() if isinstance(self.model, nn.Module) else ():
-            handle = module.register_forward_hook(partial(self._look, name), with_kwargs=True)
-            self._hooks.callback(handle.remove)
+            module.register_forward_hook(partial(self._look, name), with_kwargs=True)
         return self
-
-    def __exit__(self, *_: object) -> None:
-        self._hooks.close()
 
     def _look(self, name: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], _: object) -> None:
         if self._busy or self.found is not None:

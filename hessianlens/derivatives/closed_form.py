@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from hessianlens.errors import InputError
+from hessianlens.state_guard import WithoutAutocast
 
 Parts = tuple[Tensor | None, ...]
 """Something for each differentiable input; None where there is none: no change, or not asked for."""
@@ -118,7 +119,8 @@ def own_precision(one_pass: Callable[Concatenate[Any, P], R]) -> Callable[Concat
         kind = x.device.type
         if not torch.amp.is_autocast_available(kind):
             return one_pass(x, *args, **kwargs)
-        with torch.autocast(kind, enabled=False):
+        # The compiler knows PyTorch's own scope only; that one is not given back if it is interrupted.
+        with torch.autocast(kind, enabled=False) if torch.compiler.is_compiling() else WithoutAutocast(kind):
             return one_pass(x, *args, **kwargs)
 
     return without_autocast

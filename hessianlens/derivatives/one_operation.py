@@ -6,14 +6,14 @@ keep all of them. Inside `as_one_operation` it sees one call, as ``hessianlens::
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from hessianlens.derivatives.closed_form import ClosedForm, Frame, Value
+from hessianlens.state_guard import Restore, StateChange
 
 _ONE_OPERATION: ContextVar[bool] = ContextVar("one_operation", default=False)
 _FORMS: list[ClosedForm] = []
@@ -22,14 +22,16 @@ _FORMS: list[ClosedForm] = []
 _LIBRARY = torch.library.Library("hessianlens", "DEF")
 
 
-@contextmanager
-def as_one_operation() -> Iterator[None]:
+class as_one_operation(StateChange[None]):
     """A scope in which every closed form is one operation of the dispatcher."""
-    before = _ONE_OPERATION.set(True)
-    try:
-        yield
-    finally:
-        _ONE_OPERATION.reset(before)
+
+    def record(self) -> Restore:
+        """Whether it is one already."""
+        return partial(_ONE_OPERATION.set, _ONE_OPERATION.get())  # type: ignore[return-value]
+
+    def change(self) -> None:
+        """From now on it is."""
+        _ONE_OPERATION.set(True)
 
 
 def _number(form: ClosedForm) -> int:

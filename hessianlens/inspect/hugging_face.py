@@ -17,6 +17,7 @@ from hessianlens.inspect.heads import HEADS
 from hessianlens.inspect.hub import local_only
 from hessianlens.inspect.specification import Specification, check_known, check_options, check_there, stated_config
 from hessianlens.inspect.weighing import ensure_model_fits
+from hessianlens.state_guard import Restore, StateChange, restores_state
 
 _ARCHITECTURES = {
     "ForCausalLM": "causal-lm",
@@ -58,12 +59,13 @@ def transformers_package() -> Any:
     return transformers
 
 
+@restores_state
 def config_model(
     specification: Specification, head: str, seed: int, dtype: torch.dtype = torch.float64
 ) -> tuple[nn.Module, str]:
     """A model with random weights from a configuration: a type such as ``gpt2``, or a file; and its head."""
     transformers = transformers_package()
-    with _quietly(transformers), _explained(f"config {specification.name!r}"):
+    with _Quietly(transformers), _explained(f"config {specification.name!r}"):
         config = _configuration(transformers, specification)
         found = _head(transformers, config, head)
         _give_start_token(config)
@@ -75,13 +77,14 @@ def config_model(
             return factory.from_config(config), found
 
 
+@restores_state
 def saved_model(name: str, head: str) -> tuple[nn.Module, str]:
     """A saved model, from a folder or by its name on the hub; and its head."""
     transformers = transformers_package()
     check_there(Specification("saved", name))
     alone = local_only(name)
     hint = _HINT if alone and not Path(name).is_dir() else ""
-    with _quietly(transformers), _explained(repr(name), hint):
+    with _Quietly(transformers), _explained(repr(name), hint):
         config = transformers.AutoConfig.from_pretrained(name, local_files_only=alone)
         found = _head(transformers, config, head)
         return getattr(transformers, HEADS[found]).from_pretrained(name, local_files_only=alone), found
@@ -96,7 +99,7 @@ def tokenizer_of(source: str | None, model: str) -> Any:
     # Without its files transformers may make an empty tokenizer of the model's type, to which every word is unknown.
     there = not Path(source).is_dir() or any(file.name in _TOKENIZERS for file in Path(source).iterdir())
     expect(there, f"data: text needs a tokenizer, and there is none in {source!r}; {remedy}.")
-    with _quietly(transformers):
+    with _Quietly(transformers):
         try:
             return transformers.AutoTokenizer.from_pretrained(source, local_files_only=local_only(source))
         except Exception as error:  # a tokenizer may be unreadable in as many ways as there are kinds of it
@@ -177,21 +180,30 @@ def _head(transformers: Any, config: Any, asked: str) -> str:
     return "encoder"
 
 
-@contextmanager
-def _quietly(transformers: Any) -> Iterator[None]:
+class _Quietly(StateChange[None]):
     """Without bars and remarks of transformers and of the hub, whose settings are put back."""
-    logging, hub = transformers.utils.logging, standard_logging.getLogger("huggingface_hub")
-    level, hub_level, bars = logging.get_verbosity(), hub.level, logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    hub.setLevel(standard_logging.ERROR)
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(level)
-        hub.setLevel(hub_level)
-        if bars:
-            logging.enable_progress_bar()
+
+    def __init__(self, transformers: Any) -> None:
+        self.logging, self.hub = transformers.utils.logging, standard_logging.getLogger("huggingface_hub")
+
+    def record(self) -> Restore:
+        """How much is said."""
+        level, hub_level = self.logging.get_verbosity(), self.hub.level
+        bars = self.logging.is_progress_bar_enabled()
+
+        def restore() -> None:
+            self.logging.set_verbosity(level)
+            self.hub.setLevel(hub_level)
+            if bars:
+                self.logging.enable_progress_bar()
+
+        return restore
+
+    def change(self) -> None:
+        """Nothing but errors."""
+        self.logging.set_verbosity_error()
+        self.hub.setLevel(standard_logging.ERROR)
+        self.logging.disable_progress_bar()
 
 
 @contextmanager

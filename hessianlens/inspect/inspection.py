@@ -30,6 +30,7 @@ from hessianlens.spectra import Estimate, eigenvalues, inertia
 from hessianlens.spectra.estimate import ends_in_percent
 from hessianlens.spectra.extremal import Eigenvalues
 from hessianlens.spectra.signs import Inertia
+from hessianlens.state_guard import restores_state
 
 _ENDS = 3
 """Eigenvalues at each end of a spectrum."""
@@ -127,14 +128,18 @@ class Measurement:
             if self.interrupted:
                 return
             try:
-                with terminations_interrupt():
-                    self._extra(self._norms.watch)
+                self._extra(self._norms.watch)
                 self._norms.watch.end()
             except KeyboardInterrupt:
                 self.interrupted = True
 
+    @restores_state
     def _extra(self, watch: Watch) -> None:
         """Pairs and spectra, which are asked for by name and made whatever the budget is."""
+        with terminations_interrupt():
+            self._each_extra(watch)
+
+    def _each_extra(self, watch: Watch) -> None:
         problem, settings, blocks = self.opened.problem, self.opened.settings, self.opened.blocks
         if self.with_pairs:
             watch.step(f"{len(blocks)} x {len(blocks)} pairs")

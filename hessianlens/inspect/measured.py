@@ -34,6 +34,7 @@ from hessianlens.showing import Listed, Picture
 from hessianlens.showing.shown import Cells
 from hessianlens.sizes import parse_time, readable_time
 from hessianlens.spectra.estimate import ends_in_percent
+from hessianlens.state_guard import restores_state
 
 BUDGET, RTOL = 300.0, 0.05
 """Seconds, and the relative half-width of intervals that is narrow enough, where nothing else is asked for."""
@@ -107,6 +108,7 @@ class Measured(Listed):
         """The norms with their intervals."""
         return self.norms._picture(asked)
 
+    @restores_state
     def page(
         self,
         path: str | os.PathLike[str],
@@ -205,6 +207,7 @@ class Measured(Listed):
         check_that(isinstance(other, Measured), "other", other, "what hessianlens.measure gave")
         return compared(self.norms, other.norms, self.lengths, other.lengths, self.seed == other.seed)
 
+    @restores_state
     def quantisation(
         self, bits: int = 4, *, blocks: Pattern | None = None, probes: int = 10
     ) -> dict[str, RoundingCost]:
@@ -225,6 +228,7 @@ class Measured(Listed):
     __repr__ = __str__
 
 
+@restores_state
 def measure(
     problem: Problem,
     blocks: Pattern | None = None,
@@ -291,21 +295,26 @@ def measure(
 def run_until(run: NormRun, deadline: Deadline, probes: int | None, rtol: float) -> bool:
     """Measure until time is up or everything is known well enough; tells whether it was interrupted."""
     try:
-        with terminations_interrupt():
-            run.solve(probes or PROBES)
-            if deadline.seconds is None:
-                assert probes is not None
-                if run.sampled:
-                    run.watch.begin(sum(min(probes, block.numel) for block in run.sampled), deadline)
-                run.sample(probes)
-                if run.rtol is not None:
-                    run.narrow()
-            elif run.sampled:
-                run.watch.begin(None, deadline)
-                run.refine(deadline, rtol, probes)
+        _run_until(run, deadline, probes, rtol)
     except KeyboardInterrupt:
         return True
     return False
+
+
+@restores_state
+def _run_until(run: NormRun, deadline: Deadline, probes: int | None, rtol: float) -> None:
+    with terminations_interrupt():
+        run.solve(probes or PROBES)
+        if deadline.seconds is None:
+            assert probes is not None
+            if run.sampled:
+                run.watch.begin(sum(min(probes, block.numel) for block in run.sampled), deadline)
+            run.sample(probes)
+            if run.rtol is not None:
+                run.narrow()
+        elif run.sampled:
+            run.watch.begin(None, deadline)
+            run.refine(deadline, rtol, probes)
 
 
 def outcome(run: NormRun, deadline: Deadline, interrupted: bool) -> Measured:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from hessianlens.errors import check_seed
+from hessianlens.state_guard import restores_state
 
 
 def generator(seed: int) -> torch.Generator:
@@ -17,6 +18,7 @@ def generator(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(check_seed(seed))
 
 
+@restores_state
 def fill_normal(parameter: Tensor, std: float, source: torch.Generator) -> None:
     """Overwrite a parameter with ``std`` times standard normals.
 
@@ -31,6 +33,7 @@ def fill_normal(parameter: Tensor, std: float, source: torch.Generator) -> None:
         parameter.copy_(std * torch.randn(parameter.shape, generator=source, dtype=torch.float64))
 
 
+@restores_state
 def fill_uniform(parameter: Tensor, bound: float, source: torch.Generator) -> None:
     """Overwrite a parameter with draws that are uniform on ``[-bound, bound)``."""
     with torch.no_grad():

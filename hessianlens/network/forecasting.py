@@ -21,6 +21,7 @@ from hessianlens.problems import Block, CutBatches, Problem, check_problem, laye
 from hessianlens.showing import Listed, Picture, Share, Shares
 from hessianlens.showing.shown import Cells, facts
 from hessianlens.sizes import parse_size, readable
+from hessianlens.state_guard import restores_state
 
 _SURELY = 40
 """Times the bytes that a forward pass makes, and those of the parameters asked for, that no product comes near."""
@@ -106,6 +107,7 @@ class Forecast(Listed):
     __repr__ = __str__
 
 
+@restores_state
 def forecast(
     problem: Problem,
     blocks: Sequence[Block],
@@ -263,6 +265,7 @@ def ensure_forecast_fits(made: Forecast) -> None:
     raise InputError(f"memory: {made}; {remedy}.")
 
 
+@restores_state
 def fit_memory(problem: Problem, max_memory: str | float | None = None) -> Problem:
     """The same problem with its batches cut so that the graph of one stays within a limit.
 

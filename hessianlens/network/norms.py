@@ -22,6 +22,7 @@ from hessianlens.problems import Problem, check_problem
 from hessianlens.showing import Dots, Listed, Picture
 from hessianlens.showing.shown import MOST_ROWS, Cells
 from hessianlens.spectra import Estimate
+from hessianlens.state_guard import restores_state
 from hessianlens.theory import AttentionHessian
 
 REMEDY = "cut the batches with hessianlens.fit_memory(problem), shorten the sequences or use float32"
@@ -177,6 +178,7 @@ def told_block(block: object) -> str:
     return ", ".join(map(str, block)) if isinstance(block, tuple) else str(block)
 
 
+@restores_state
 def block_norms(
     problem: Problem | AttentionHessian,
     blocks: Pattern = "*",

@@ -21,10 +21,12 @@ from hessianlens.operators import (
 )
 from hessianlens.parts import METHODS
 from hessianlens.problems import Block, Problem, check_problem
+from hessianlens.state_guard import restores_state
 
 Pattern = str | Sequence[str]
 
 
+@restores_state
 def hessian(problem: Problem, rows: Pattern, cols: Pattern | None = None, *, method: str = "auto") -> Operator:
     """The Hessian between named blocks, as an operator.
 
@@ -54,11 +56,13 @@ def hessian(problem: Problem, rows: Pattern, cols: Pattern | None = None, *, met
     return _operator("full", problem, rows, cols, method)
 
 
+@restores_state
 def ggn(problem: Problem, rows: Pattern, cols: Pattern | None = None, *, method: str = "auto") -> Operator:
     """The Gauss-Newton matrix ``J^T C J`` between named blocks; arguments as for `hessian`."""
     return _operator("ggn", problem, rows, cols, method)
 
 
+@restores_state
 def functional(problem: Problem, rows: Pattern, cols: Pattern | None = None, *, method: str = "auto") -> Operator:
     """The functional Hessian, Hessian minus Gauss-Newton, between named blocks; arguments as for `hessian`."""
     return _operator("functional", problem, rows, cols, method)

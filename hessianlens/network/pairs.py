@@ -28,6 +28,7 @@ from hessianlens.spectra import Estimate
 from hessianlens.spectra.estimate import ends_in_percent
 from hessianlens.spectra.lengths import lengths_of, norm_from_lengths
 from hessianlens.spectra.probes import Probes
+from hessianlens.state_guard import restores_state
 
 _TOLD = 5
 """Pairs whose norms are written out in a notebook."""
@@ -110,6 +111,7 @@ def _matrix(rows: object) -> Tensor:
     return torch.tensor(rows, dtype=torch.float64, device="cpu")
 
 
+@restores_state
 def block_pair_norms(
     problem: Problem,
     blocks: Pattern = "*",

@@ -13,6 +13,7 @@ from hessianlens.attention import attention_entropy
 from hessianlens.errors import RankError
 from hessianlens.network.sites.every import AttentionUnseen, attention_names, see_attention
 from hessianlens.problems import Problem
+from hessianlens.state_guard import restores_state
 
 SATURATED = 0.99
 """A row that puts more than this on one token is saturated: its softmax hardly has a derivative."""
@@ -48,6 +49,7 @@ class Spreads(dict[str, Spread]):
         self.left_out = tuple(left_out)
 
 
+@restores_state
 def attention_spreads(problem: Problem) -> Spreads:
     """By layer; layers whose weights are no distribution are left out, and all where attention is not met.
 

@@ -8,10 +8,11 @@ import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hessianlens.errors import check_that, needs_extra
 from hessianlens.ranks import ALONE, Ranks
+from hessianlens.state_guard import Restore, StateChange
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -156,7 +157,7 @@ def watching(progress: bool | Watch) -> Iterator[Watch]:
     if isinstance(progress, Watch):
         yield progress
     elif progress and _has_rich():
-        with product_bar() as bar:
+        with _Displayed(product_bar()) as bar:
             yield BarWatch(bar)
     else:
         yield Watch()
@@ -167,16 +168,41 @@ def terminations_interrupt() -> AbstractContextManager[None]:
 
     Signals reach the main thread only; elsewhere the scope does nothing.
     """
-    return _handled() if threading.current_thread() is threading.main_thread() else nullcontext()
+    return _Handled() if threading.current_thread() is threading.main_thread() else nullcontext()
 
 
-@contextmanager
-def _handled() -> Iterator[None]:
-    def interrupt(_: int, __: FrameType | None) -> None:
-        raise KeyboardInterrupt
+class _Handled(StateChange[None]):
+    """SIGTERM raises KeyboardInterrupt."""
 
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    def record(self) -> Restore:
+        """The handler that it has; None is one that Python cannot put back."""
+        before = signal.getsignal(signal.SIGTERM)
+        return lambda: None if before is None else _set_handler(before)
+
+    def change(self) -> None:
+        """Another handler."""
+
+        def interrupt(_: int, __: FrameType | None) -> None:
+            raise KeyboardInterrupt
+
+        _set_handler(interrupt)
+
+
+def _set_handler(handler: Any) -> None:
+    signal.signal(signal.SIGTERM, handler)
+
+
+class _Displayed(StateChange["Progress"]):
+    """A bar on the terminal, whose cursor is hidden for the time being, and through which all output goes."""
+
+    def __init__(self, bar: Progress) -> None:
+        self.bar = bar
+
+    def record(self) -> Restore:
+        """To take it off the terminal."""
+        return self.bar.stop
+
+    def change(self) -> Progress:
+        """Show it."""
+        self.bar.start()
+        return self.bar

@@ -14,6 +14,7 @@ from hessianlens.errors import InputError, check_that, check_whole, expect
 from hessianlens.operators.operator import Operator
 from hessianlens.operators.scaled import Scaled
 from hessianlens.sizes import readable
+from hessianlens.state_guard import restores_state
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -94,6 +95,7 @@ class StructuredOperator(Operator):
     @abstractmethod
     def _diagonal(self) -> Tensor: ...
 
+    @restores_state
     def frobenius_inner(self, other: object) -> Tensor:
         """The exact Frobenius inner product: the sum of the products of all entries of two matrices."""
         return self._frobenius_inner(self._comparable(other)).number(self.dtype, "frobenius_inner")
@@ -118,6 +120,7 @@ class StructuredOperator(Operator):
     @abstractmethod
     def _frobenius_square(self) -> Scaled: ...
 
+    @restores_state
     def frobenius_distance(self, other: object) -> Tensor:
         """The Frobenius norm of the difference.
 

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from hessianlens.checks import check_dense
 from hessianlens.errors import InputError, expect
+from hessianlens.state_guard import restores_state
 
 
 class CheckedOperator(PyTorchLinearOperator):
@@ -32,6 +33,7 @@ class CheckedOperator(PyTorchLinearOperator):
                 f"({self.shape[1]},), ({self.shape[1]}, k), or a list of tensors shaped as the parameters."
             ) from error
 
+    @restores_state
     def __matmul__(self, X: Any) -> Any:
         if isinstance(X, PyTorchLinearOperator):
             expect(

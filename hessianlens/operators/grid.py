@@ -17,6 +17,7 @@ from hessianlens.operators.product import Product
 from hessianlens.operators.scaled import Scaled
 from hessianlens.showing import Grid, Picture
 from hessianlens.showing.shown import Cells
+from hessianlens.state_guard import restores_state
 
 Name = Hashable
 BlockBuilder = Callable[[Name, Name], StructuredOperator]
@@ -69,6 +70,7 @@ class BlockGrid(StructuredOperator):
         """What multiplies without the blocks, where that is known."""
         return self._product
 
+    @restores_state
     def block(self, row: Name, column: Name) -> StructuredOperator:
         """One block, built at the first call."""
         if not _known((row, column), self._built):
@@ -229,6 +231,7 @@ class BlockGrid(StructuredOperator):
         mine, theirs = ([list(g.rows.items()), list(g.columns.items()), g.dtype, g.device] for g in (self, other))
         return mine == theirs
 
+    @restores_state
     def norms(self) -> dict[tuple[Name, Name], Tensor]:
         """The exact Frobenius norm of every block."""
         found: dict[tuple[Name, Name], Tensor] = {}

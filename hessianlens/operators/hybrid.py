@@ -15,6 +15,7 @@ from hessianlens.operators.base import StructuredOperator
 from hessianlens.operators.operator import Operator
 from hessianlens.operators.scaled import Scaled
 from hessianlens.showing.shown import Cells, facts
+from hessianlens.state_guard import restores_state
 
 T = TypeVar("T")
 
@@ -72,6 +73,7 @@ class HybridOperator(Operator):
         self._dropped: Refusal | None = None
 
     @cached_property
+    @restores_state
     def plan(self) -> ClosedFormPlan | Refusal:
         """How the closed form would be had, or why there is none."""
         found = self._make_plan()
@@ -80,6 +82,7 @@ class HybridOperator(Operator):
         return found
 
     @property
+    @restores_state
     def closed(self) -> StructuredOperator | Refusal:
         """The closed form, certified; or why there is none."""
         if self._closed is None and self._dropped is None and isinstance(self.plan, ClosedFormPlan):
@@ -96,6 +99,7 @@ class HybridOperator(Operator):
         self.hvps.why = refusal.reason
 
     @property
+    @restores_state
     def exact(self) -> bool:  # type: ignore[override]
         """Whether all of its numbers come from a closed form that is certified; builds all of that."""
         closed = self.closed
@@ -162,6 +166,7 @@ class HybridOperator(Operator):
             return False
         return self._closed is not None or self._matvecs >= plan.hvps
 
+    @restores_state
     def _answer(self, ask: Callable[[Operator], T]) -> T:
         """From the closed form, or by HVPs where there is none."""
         closed = self.closed

@@ -17,6 +17,7 @@ from hessianlens.operators.columns import diagonal_by_columns, square_by_columns
 from hessianlens.operators.scaled import Scaled
 from hessianlens.showing import Entries, Picture, Shown
 from hessianlens.showing.shown import Cells, facts
+from hessianlens.state_guard import restores_state
 
 _ITERATIONS = 20
 """Products that an iterative solver makes at least, such as ARPACK's smallest basis."""
@@ -90,6 +91,7 @@ class Operator(Shown, CheckedOperator):
         self.announce(_ITERATIONS)
         return super().to_scipy(kind)
 
+    @restores_state
     def to_dense(self) -> Tensor:
         """The matrix itself; refused with its size if it would not fit in memory."""
         ensure_fits(
@@ -104,16 +106,19 @@ class Operator(Shown, CheckedOperator):
         self._dense_into(dense)
         return dense
 
+    @restores_state
     def trace(self) -> Tensor:
         """The trace itself, not an estimate."""
         self._expect_square("trace")
         return self._trace()
 
+    @restores_state
     def diagonal(self) -> Tensor:
         """The diagonal itself, as a vector."""
         self._expect_square("diagonal")
         return self._diagonal()
 
+    @restores_state
     def frobenius_norm(self) -> Tensor:
         """The Frobenius norm itself; its square need not fit in the dtype. Refused if the norm does not."""
         return self._frobenius_square().root().number(self.dtype, "frobenius_norm")

@@ -24,6 +24,7 @@ from hessianlens.problems.unformed import ClassesLoss, LogitsForward
 from hessianlens.problems.written import CutBatches, Written, uncut_batches
 from hessianlens.ranks import ALONE, Ranks
 from hessianlens.showing import Dot, Dots, Listed, Picture
+from hessianlens.state_guard import restores_state
 
 T = TypeVar("T")
 Forward = Callable[[Mapping[str, Tensor], Batch], Tensor]
@@ -184,6 +185,7 @@ class Problem(Listed):
         """This process's share of the problem, without the others: what is found of it is found here only."""
         return self if self.ranks.size == 1 else replace(self, ranks=ALONE)
 
+    @restores_state
     def total_loss(self, params: Mapping[str, Tensor] | None = None) -> Tensor:
         """The loss summed over the batches; over those of all processes, if there are several, and then a constant."""
         named = params is None or (isinstance(params, Mapping) and all(name in self.params for name in params))

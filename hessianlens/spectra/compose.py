@@ -17,10 +17,12 @@ from hessianlens.spectra.products import LinearOperator, Progress, check_progres
 from hessianlens.spectra.signs import Inertia, inertia_of
 from hessianlens.spectra.spectrum import SpectralDensity
 from hessianlens.spectra.traces import trace
+from hessianlens.state_guard import restores_state
 
 _SIZES: dict[str, Callable[..., Estimate]] = {"norm": frobenius, "trace": trace, "median": median_entry}
 
 
+@restores_state
 def inertia(
     op: LinearOperator | SpectralDensity,
     probes: int = 10,
@@ -61,6 +63,7 @@ def inertia(
     return inertia_of(op, threshold)
 
 
+@restores_state
 def heterogeneity(
     blocks: Mapping[str, Any],
     score: str = "js",

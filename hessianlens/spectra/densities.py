@@ -20,11 +20,13 @@ from hessianlens.spectra.products import (
 from hessianlens.spectra.ritz import RitzPairs
 from hessianlens.spectra.spectrum import SpectralDensity
 from hessianlens.spectra.tridiagonal import gauss_quadrature, lanczos
+from hessianlens.state_guard import restores_state
 
 METHODS = ("auto", "lanczos", "dense")
 _LARGEST_DENSE = 2048
 
 
+@restores_state
 def density(
     op: LinearOperator,
     probes: int = 10,

@@ -19,8 +19,10 @@ from hessianlens.spectra.products import (
     in_closed_form,
     probe,
 )
+from hessianlens.state_guard import restores_state
 
 
+@restores_state
 def diagonal(
     op: LinearOperator,
     probes: int = 20,

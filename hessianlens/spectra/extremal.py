@@ -25,6 +25,7 @@ from hessianlens.spectra.products import (
     multiply_in_chunks,
     symmetric_dense,
 )
+from hessianlens.state_guard import restores_state
 
 WHICH = {"largest": "LA", "smallest": "SA", "both": "BE", "magnitude": "LM"}
 """Our name -> ARPACK's."""
@@ -78,6 +79,7 @@ class Eigenvalues(Listed):
     __repr__ = __str__
 
 
+@restores_state
 def eigenvalues(
     op: LinearOperator,
     k: int = 1,

@@ -19,6 +19,7 @@ from hessianlens.spectra.products import (
     probe,
 )
 from hessianlens.spectra.sketched import hutch_plus_plus, xtrace
+from hessianlens.state_guard import restores_state
 
 METHODS = {
     "hutchinson": (2, "the error bar is their spread"),
@@ -28,6 +29,7 @@ METHODS = {
 """Name -> least number of probes, and why."""
 
 
+@restores_state
 def trace(
     op: LinearOperator,
     probes: int = 20,

@@ -29,6 +29,7 @@ from hessianlens.operators.product import Product
 from hessianlens.parts import LAYER_PARTS
 from hessianlens.showing import Listed, Picture
 from hessianlens.showing.shown import Cells
+from hessianlens.state_guard import restores_state
 from hessianlens.theory.functional import score_pair_terms, value_pair_terms, value_score_terms
 from hessianlens.theory.outer import outer_terms
 from hessianlens.theory.scores import ScoreCurvature
@@ -65,6 +66,7 @@ class AttentionHessian(Listed):
         self._score_curvatures: dict[tuple[int, int], ScoreCurvature] = {}
 
     @cached_property
+    @restores_state
     def _centred(self) -> tuple[HeadState, ...]:
         with torch.no_grad():
             return tuple(head.centred() for head in self.heads)
@@ -134,6 +136,7 @@ class AttentionHessian(Listed):
     def _block(self, part: str, row: Name, column: Name, product: Product | None) -> TokenSum:
         like = self.loss.gradient
 
+        @restores_state
         def terms() -> Sequence[Term]:
             with torch.no_grad():
                 found = _BLOCK_TERMS[part](self, self._places[row], self._places[column])
@@ -260,6 +263,7 @@ def _no_curvature(head: HeadState) -> UncoupledCurvature:
     return ScalarCurvature(torch.zeros_like(head.scores[..., 0]), head.values.shape[-1])
 
 
+@restores_state
 def attention_hessian(
     layer: object,
     X: object,
@@ -307,6 +311,7 @@ def attention_hessian(
     return _assembled(layer, heads, derivatives)
 
 
+@restores_state
 def hessian_at(layer: Layer, X: Tensor, positions: Tensor, derivatives: LossDerivatives) -> AttentionHessian:
     """The Hessian from derivatives that are known, and already checked, at some positions only.
 

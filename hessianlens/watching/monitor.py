@@ -15,6 +15,7 @@ from hessianlens.errors import InputError, check_flag, check_that, check_whole, 
 from hessianlens.memory.limits import lacks_memory
 from hessianlens.models.adapters import problem as make_problem
 from hessianlens.problems import Block, Problem
+from hessianlens.state_guard import restores_state
 from hessianlens.watching.choices import QUANTITIES, check_quantities, make_effort
 from hessianlens.watching.edge import Edge, check_optimizer, edge_of
 from hessianlens.watching.history import History
@@ -98,6 +99,7 @@ class Monitor:
     20.0
     """
 
+    @restores_state
     def __init__(
         self,
         problem: Problem | nn.Module,
@@ -176,6 +178,7 @@ class Monitor:
             return None
         return self.measure(self._step, optimizer=optimizer, **given)
 
+    @restores_state
     def measure(self, step: int | None = None, *, optimizer: Any = None, **given: float) -> Record:
         """Measure now, whatever the time; arguments as for `step`."""
         self._step = self._step if step is None else check_whole("step", step, 0)

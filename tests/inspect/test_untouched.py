@@ -197,3 +197,27 @@ def test_a_fused_implementation_gives_way_to_the_eager_one() -> None:
     assert torch.allclose(fused, plain, rtol=1e-9)
     assert_untouched(model, before)
     assert model.config._attn_implementation == "flex_attention"
+
+
+def test_parts_keep_their_own_implementations() -> None:
+    """A model in two parts, whose attention was chosen part by part."""
+    import transformers
+
+    small = {"hidden_size": 4, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 3}
+    text = {
+        **small,
+        "vocab_size": 5,
+        "max_position_embeddings": 4,
+        "pad_token_id": 0,
+        "bos_token_id": 0,
+        "eos_token_id": 0,
+    }
+    config = transformers.CLIPConfig(text_config=text, vision_config={**small, "image_size": 4, "patch_size": 2})
+    model = transformers.CLIPModel(config)
+    model.set_attn_implementation({"": "flex_attention", "text_config": "eager", "vision_config": "sdpa"})
+    before = state(model)
+    with differentiable_twice(model):
+        assert model.config._attn_implementation == "eager"
+    parts = (model.config.text_config, model.config.vision_config)
+    assert [part._attn_implementation for part in parts] == ["eager", "sdpa"]
+    assert_untouched(model, before)

@@ -14,6 +14,7 @@ from hessianlens.attention.rows import RowMatrices
 from hessianlens.derivatives import expect_true_derivatives
 from hessianlens.errors import InputError, check_function, check_number
 from hessianlens.failures import explained
+from hessianlens.state_guard import restores_state
 
 _TRIED = 64
 """Scores at which the derivatives of a user's function are tried."""
@@ -132,6 +133,7 @@ class ElementwiseFunction(Elementwise):
         with explained(f"activation {self.name}: it failed", f"it was given scores of shape {tuple(scores.shape)}"):
             return self.function(scores)
 
+    @restores_state
     def derivatives(self, scores: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         """The function and two derivatives, by differentiating twice."""
         expect_true_derivatives(f"activation {self.name}", self._called, scores.reshape(-1)[:_TRIED], self.function)

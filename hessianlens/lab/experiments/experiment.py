@@ -58,20 +58,19 @@ class Experiment(Generic[Config]):
 
     def finish(self, parameters: Parameters) -> FinishedCell:
         """Measure one cell on one thread, whatever the surrounding process uses."""
-        import torch
+        from hessianlens.state_guard import ThreadCount, restores_state
 
         with needs_extra("lab", "an experiment"):
             from threadpoolctl import threadpool_limits
 
-        threads = torch.get_num_threads()
-        torch.set_num_threads(1)
-        start = time.process_time()
-        try:
+        @restores_state
+        def on_one_thread() -> Measurement:
             # Torch's own setting leaves NumPy's and SciPy's linear algebra alone, whose sums depend on it, too.
-            with threadpool_limits(limits=1):
-                measurement = self.measure(parameters)
-        finally:
-            torch.set_num_threads(threads)
+            with ThreadCount(1), threadpool_limits(limits=1):
+                return self.measure(parameters)
+
+        start = time.process_time()
+        measurement = on_one_thread()
         return FinishedCell(dict(parameters), measurement, time.process_time() - start)
 
     def result(self, config: Config, cells: Sequence[FinishedCell], preset: str = "custom") -> Result:

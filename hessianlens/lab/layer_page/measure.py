@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -17,6 +16,7 @@ from hessianlens.lab.layer_page.facts import LayerFacts, Step
 from hessianlens.lab.layer_page.setting import Setting, build
 from hessianlens.lab.results import provenance
 from hessianlens.parts import LAYER_PARTS
+from hessianlens.state_guard import ThreadCount, restores_state
 
 _PRINTED = (("full", "Q", "Q"), ("full", "Q", "K"), ("full", "V", "Q"), ("full", "V", "V"), ("functional", "Q", "Q"))
 
@@ -24,15 +24,9 @@ _PRINTED = (("full", "Q", "Q"), ("full", "Q", "K"), ("full", "V", "Q"), ("full",
 _FEW_WEIGHTS = 1024
 
 
-@contextmanager
-def _threads_for(config: LayerConfig) -> Iterator[None]:
+def _threads_for(config: LayerConfig) -> ThreadCount:
     """One thread for small layers: they gain nothing from more, and lose much when other programs hold the cores."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1 if config.weights <= _FEW_WEIGHTS else before)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+    return ThreadCount(1 if config.weights <= _FEW_WEIGHTS else torch.get_num_threads())
 
 
 def _scalars(setting: Setting) -> dict[str, Any]:
@@ -78,6 +72,7 @@ STEPS: dict[str, Callable[[Setting], dict[str, Any]]] = {
 """Title of every step, and the fields of `LayerFacts` it computes."""
 
 
+@restores_state
 def measure_layer(config: LayerConfig, on_step: Callable[[str], None] = lambda title: None) -> LayerFacts:
     """Compute all facts of a layer.
 

@@ -33,10 +33,12 @@ from hessianlens.models.adapters.wrappers import unwrapped
 from hessianlens.models.discovery import discover
 from hessianlens.problems import Batch, ClassesLoss, CutBatches, Problem, Written, move, tensors
 from hessianlens.ranks import ALONE, Ranks, ranks_of
+from hessianlens.state_guard import restores_state
 
 LossLike = str | Callable[[Tensor, Batch], Tensor] | None
 
 
+@restores_state
 def problem(
     model: nn.Module,
     data: object,
@@ -286,15 +288,9 @@ def _names(dtypes: Iterable[torch.dtype]) -> str:
 
 
 def _own_loss(model: nn.Module, params: Mapping[str, Tensor], batch: Mapping[str, object]) -> object:
-    """What a model gives as its loss; Hugging Face writes the kind of problem that it finds into the configuration."""
-    config, name = getattr(model, "config", None), type(model).__name__
-    kind = getattr(config, "problem_type", None)
-    try:
-        with explained(f"loss: {name} could not compute its own", "give a function of outputs and batch"):
-            return getattr(functional_call(model, dict(params), (), dict(batch)), "loss", None)
-    finally:
-        if getattr(config, "problem_type", None) != kind:
-            config.problem_type = kind  # type: ignore[union-attr]
+    """What a model gives as its loss; the kind of problem that Hugging Face notes in the configuration is not kept."""
+    with explained(f"loss: {type(model).__name__} could not compute its own", "give a function of outputs and batch"):
+        return getattr(functional_call(model, dict(params), (), dict(batch)), "loss", None)
 
 
 def _expect_own_loss(model: nn.Module, made: Problem) -> None:

@@ -11,7 +11,6 @@ import inspect
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
-from unittest.mock import patch
 
 import torch
 from torch import Tensor
@@ -19,6 +18,7 @@ from torch.nn import functional as nnf
 from torch.overrides import TorchFunctionMode
 
 from hessianlens.attention.chunked import scaled_dot_product_attention
+from hessianlens.state_guard import ReplacedAttribute
 
 KERNELS = ("auto", "chunked", "math")
 """How attention is computed: chunks where they save memory, everywhere, or nowhere."""
@@ -64,7 +64,7 @@ class LongAttention(TorchFunctionMode):
         if self._kernel != "math" and func is nnf.multi_head_attention_forward:
             self._look_at_weights(*args, **named)
             # Its own steps would run unseen; without this question it takes them one by one.
-            with patch.object(nnf, "has_torch_function", lambda *_: False), self:
+            with ReplacedAttribute(nnf, "has_torch_function", lambda *_: False), self:
                 return func(*args, **named)
         if self._kernel == "math" or func is not nnf.scaled_dot_product_attention:
             return func(*args, **named)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as nnf
 from torch.overrides import TorchFunctionMode
+
+from hessianlens.state_guard import WithoutAutocast
 
 _NARROWER = {
     torch.float64: {torch.float32, torch.float16, torch.bfloat16},
@@ -87,7 +89,7 @@ class Wide(TorchFunctionMode):
             return func(*args, **kwargs)
         if func in _PRODUCTS:
             self.asked.add(torch.get_autocast_dtype(kind))
-        with torch.autocast(kind, enabled=False):
+        with WithoutAutocast(kind):
             return func(*args, **kwargs)
 
     def _first_own(self, values: Iterable[Any]) -> Tensor | None:
@@ -129,8 +131,7 @@ class Wide(TorchFunctionMode):
         )
 
 
-@contextmanager
-def in_precision_of(values: Iterable[Tensor], halves: bool = True) -> Iterator[Wide | None]:
+def in_precision_of(values: Iterable[Tensor], halves: bool = True) -> AbstractContextManager[Wide | None]:
     """A scope in which nothing is computed in less than the precision of the first floating tensor of `values`.
 
     Args:
@@ -143,7 +144,5 @@ def in_precision_of(values: Iterable[Tensor], halves: bool = True) -> Iterator[W
     """
     first = next((value for value in values if value.is_floating_point()), None)
     if first is None or first.dtype not in _NARROWER or (first.dtype == torch.float32 and not halves):
-        yield None
-        return
-    with Wide(first.dtype) as seen:
-        yield seen
+        return nullcontext()
+    return Wide(first.dtype)

@@ -3,54 +3,133 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from hessianlens.models.adapters.long_attention import LONG, LongAttention
+from hessianlens.state_guard import Restore, StateChange, function_modes, restore_function_modes, tensors_of
 
 
-@contextmanager
-def differentiable_twice(model: nn.Module, kernel: str = "math", instead: str = "eager") -> Iterator[LongAttention]:
+def differentiable_twice(
+    model: nn.Module, kernel: str = "math", instead: str = "eager"
+) -> AbstractContextManager[LongAttention]:
     """Evaluation mode without dropout, as it is written, with attention through kernels that have a second derivative.
 
     Fused attention kernels have no second derivative on any device. Inside this scope PyTorch's scaled dot-product
     attention uses its plain kernel, or chunks where that would hold large matrices, the encoder's inference shortcut is
     off, a Hugging Face model that insists on a fused implementation of its own runs another one, and none fills a cache
     of keys and values. What torch.compile made of it or of its parts is left aside, since that has no second derivative
-    either, and so is accelerate's mixed precision. On leaving, every module is in the mode it was in.
+    either, and so is accelerate's mixed precision. On leaving, every module is in the mode it was in and has the
+    parameters and buffers that it had, and every configuration says what it said.
 
     Args:
         model: The model.
         kernel: How PyTorch's attention is computed, one of `KERNELS`.
         instead: The implementation that stands in for a fused one of Hugging Face's.
 
-    Yields:
-        What attention was met.
+    Returns:
+        The scope, which gives what attention was met.
     """
-    modes = {module: module.training for module in model.modules()}
-    shortcut = torch.backends.mha.get_fastpath_enabled()
-    with ExitStack() as stack:
-        stack.enter_context(sdpa_kernel(SDPBackend.MATH))
-        stack.enter_context(_not_fused(model, instead))
-        stack.enter_context(_without_cache(model))
-        stack.enter_context(_not_compiled())
-        stack.enter_context(_own_forward(model))
-        torch.backends.mha.set_fastpath_enabled(False)
-        model.eval()
-        met = LongAttention(kernel)
-        if kernel != "math":
-            stack.enter_context(met)
-        try:
-            yield met
-        finally:
+    return _DifferentiableTwice(model, kernel, instead)
+
+
+class _DifferentiableTwice(StateChange[LongAttention]):
+    """The scope of `differentiable_twice`."""
+
+    def __init__(self, model: nn.Module, kernel: str = "math", instead: str = "eager") -> None:
+        self.model, self.kernel, self.instead = model, kernel, instead
+
+    def record(self) -> Restore:
+        """Everything of the model and of PyTorch's kernels that is changed here or by a call with other parameters."""
+        model_state, modes, compiler = _ModelState(self.model), function_modes(), _compiler()
+        kernels, shortcut = _kernels(), torch.backends.mha.get_fastpath_enabled()
+        stance = None if compiler is None else compiler._stance
+
+        def restore() -> None:
+            restore_function_modes(modes)
+            if compiler is not None and compiler._stance is not stance:
+                compiler._set_stance(stance)
             torch.backends.mha.set_fastpath_enabled(shortcut)
-            for module, training in modes.items():
+            _set_kernels(kernels)
+            model_state.restore()
+
+        return restore
+
+    def change(self) -> LongAttention:
+        """Everything off that has no second derivative, or is random."""
+        model, met = self.model, LongAttention(self.kernel)
+        _set_kernels({name: name == "math" for name in _KERNELS})
+        torch.backends.mha.set_fastpath_enabled(False)
+        if _compiler() is not None:
+            torch.compiler.set_stance("force_eager")
+        switch: Any = getattr(model, "set_attn_implementation", None)
+        if fused_attention(model) is not None and switch is not None:
+            switch(self.instead)
+        config = getattr(model, "config", None)
+        if config is not None and getattr(config, "use_cache", False):
+            config.use_cache = False
+        if "forward" in model.__dict__ and "_original_forward" in model.__dict__:  # accelerate's autocast around it
+            model.__dict__["forward"] = model.__dict__["_original_forward"]
+        model.eval()
+        return met if self.kernel == "math" else met.__enter__()
+
+
+_KERNELS = tuple(
+    name
+    for name in ("flash", "mem_efficient", "math", "cudnn", "overrideable")
+    if hasattr(torch._C, f"_set_sdp_use_{name}")
+)
+"""Kernels of scaled dot-product attention, among which PyTorch chooses."""
+
+
+def _kernels() -> dict[str, bool]:
+    """Which of them are allowed."""
+    return {name: getattr(torch._C, f"_get_{name}_sdp_enabled")() for name in _KERNELS}
+
+
+def _set_kernels(allowed: Mapping[str, bool]) -> None:
+    for name, is_allowed in allowed.items():
+        getattr(torch._C, f"_set_sdp_use_{name}")(is_allowed)
+
+
+class _ModelState:
+    """Modes, parameters, buffers and configurations of a model, as they are now."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model, self.forward = model, model.__dict__.get("forward")
+        self.modules = [(module, module.training) for module in model.modules()]
+        self.restore_tensors = tensors_of(module for module, _ in self.modules)
+        found = _configurations(module.__dict__.get("config") for module, _ in self.modules)
+        self.configurations = [(vars(config), dict(vars(config))) for config in found]
+
+    def restore(self) -> None:
+        """Put back what is not as it was."""
+        self.restore_tensors()
+        for module, training in self.modules:
+            if module.training is not training:
                 module.training = training
+        for now, before in self.configurations:
+            for name in [name for name in now if name not in before]:
+                del now[name]
+            now.update(before)
+        if self.forward is not None:
+            self.model.__dict__["forward"] = self.forward
+
+
+def _configurations(given: Iterable[object]) -> list[Any]:
+    """Hugging Face's configurations, each once, with those inside of them."""
+    found: dict[int, Any] = {}
+    waiting = list(given)
+    while waiting:
+        config = waiting.pop()
+        if hasattr(config, "_attn_implementation") and id(config) not in found:
+            found[id(config)] = config
+            waiting.extend(vars(config).values())
+    return list(found.values())
 
 
 def fused_attention(model: nn.Module) -> str | None:
@@ -67,58 +146,14 @@ def stand_in(model: nn.Module, kernel: str, longest: int) -> str:
     return "sdpa" if wanted and not capped and getattr(model, "_supports_sdpa", False) else "eager"
 
 
-@contextmanager
-def _not_fused(model: nn.Module, instead: str) -> Iterator[None]:
-    name = fused_attention(model)
-    switch: Any = getattr(model, "set_attn_implementation", None)
-    if name is None or switch is None:
-        yield
-        return
-    switch(instead)
-    try:
-        yield
-    finally:
-        switch(name)
-
-
 def is_compiled(model: nn.Module) -> bool:
     """Whether the model, or a part of it, was compiled in place."""
     return any(m._compiled_call_impl is not None or "_orig_mod" in m._modules for m in model.modules())
 
 
-def _not_compiled() -> AbstractContextManager[object]:
-    """A scope in which nothing that was compiled runs; nothing was if the compiler was never imported."""
-    if "torch._dynamo" not in sys.modules or not hasattr(torch.compiler, "set_stance"):
-        return nullcontext()
-    return torch.compiler.set_stance("force_eager")
-
-
-@contextmanager
-def _own_forward(model: nn.Module) -> Iterator[None]:
-    """A scope without the autocast that accelerate wraps around a model's forward."""
-    state = model.__dict__
-    if "forward" not in state or "_original_forward" not in state:
-        yield
-        return
-    wrapped = state["forward"]
-    state["forward"] = state["_original_forward"]
-    try:
-        yield
-    finally:
-        state["forward"] = wrapped
-
-
-@contextmanager
-def _without_cache(model: nn.Module) -> Iterator[None]:
-    config = getattr(model, "config", None)
-    if config is None or not getattr(config, "use_cache", False):
-        yield
-        return
-    config.use_cache = False
-    try:
-        yield
-    finally:
-        config.use_cache = True
+def _compiler() -> Any:
+    """The module that holds the compiler's stance; None if it was never imported, so that nothing was compiled."""
+    return sys.modules.get("torch._dynamo.eval_frame") if hasattr(torch.compiler, "set_stance") else None
 
 
 def uses_scaled_dot_product(model: nn.Module) -> bool:

@@ -19,6 +19,7 @@ from hessianlens.models.adapters.class_loss import ClassLoss, next_ones
 from hessianlens.models.adapters.losses import IGNORED, StatedLoss, check_classes, labels, targets_like
 from hessianlens.problems import Batch
 from hessianlens.ranks import ALONE, Ranks
+from hessianlens.state_guard import ModuleTensors
 
 _OF_LOGITS = ("cross_entropy", "CrossEntropyLoss")
 _BY_CLASS = (*_OF_LOGITS, "nll_loss", "NLLLoss")
@@ -171,7 +172,8 @@ def _described(
 
 def _call_module(loss: nn.Module, out: Tensor, targets: Tensor) -> Tensor:
     """The module with its weights in the outputs' precision; the module itself is left alone."""
-    return functional_call(loss, {name: b.to(out) for name, b in loss.named_buffers()}, (out, targets))
+    with ModuleTensors(loss):
+        return functional_call(loss, {name: b.to(out) for name, b in loss.named_buffers()}, (out, targets))
 
 
 def _call_function(function: Callable[..., Tensor], bound: Mapping[str, Any], out: Tensor, targets: Tensor) -> Tensor:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from inspect import signature
 from typing import Any
-from unittest.mock import patch
 
 import torch
 from torch import Tensor
@@ -22,6 +21,7 @@ from hessianlens.errors import InputError
 from hessianlens.network.linear_maps.letters import as_product
 from hessianlens.network.linear_maps.uses import Kind, Record, Use
 from hessianlens.problems import tensors
+from hessianlens.state_guard import ReplacedAttribute
 
 
 class OtherOrder(InputError):
@@ -81,7 +81,7 @@ class Taps(TorchFunctionMode):
         named = dict(kwargs or {})
         if func is nnf.multi_head_attention_forward:
             # Its steps run below this mode; those that matter here are calls of a function of the module's.
-            with patch.object(nnf, "linear", self._linear):
+            with ReplacedAttribute(nnf, "linear", self._linear):
                 return func(*args, **named)
         if not any(map(self._seen, tensors((args, named)))):
             return func(*args, **named)

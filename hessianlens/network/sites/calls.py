@@ -11,12 +11,13 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
-from unittest.mock import patch
 
 import torch
 from torch import Tensor
 from torch.nn import functional as nnf
 from torch.overrides import TorchFunctionMode
+
+from hessianlens.state_guard import ReplacedAttribute
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +75,7 @@ class AttentionCalls(TorchFunctionMode):
         named = dict(kwargs or {})
         if func is nnf.multi_head_attention_forward:
             # Its own steps would run unseen; without this question it takes them one by one.
-            with patch.object(nnf, "has_torch_function", lambda *_: False), self:
+            with ReplacedAttribute(nnf, "has_torch_function", lambda *_: False), self:
                 return func(*args, **named)
         if func is nnf.scaled_dot_product_attention:
             return self._fused(*args, **named)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
@@ -14,6 +13,7 @@ from hessianlens.memory.limits import lacks_memory
 from hessianlens.models.attention import Attention
 from hessianlens.network.sites.calls import AttentionCalls, Call
 from hessianlens.problems import Batch, Problem, layer_of
+from hessianlens.state_guard import Restore, StateChange
 
 See = Callable[[Tensor, Tensor, Tensor], None]
 """Is given attention weights ``[s, h, i, j]``, what each row may see, as truths, and values ``[s, h, j, r]``."""
@@ -53,7 +53,7 @@ def see_attention(problem: Problem, batch: Batch, see: See) -> None:
     own = [module for module in modules if isinstance(module, Attention)]
     guarded = partial(_guarded, see)
     try:
-        with problem.scope(), torch.enable_grad(), _own_attention(own, guarded) if own else _Every(guarded):
+        with problem.scope(), torch.enable_grad(), _OwnAttention(own, guarded) if own else _Every(guarded):
             problem.forward(problem.params, batch)
     except _SeeFailed as failed:
         assert failed.__cause__ is not None
@@ -102,20 +102,27 @@ def _by_head(tensor: Tensor) -> Tensor:
     return tensor.flatten(1, -3) if tensor.ndim > 3 else tensor[:, None]
 
 
-@contextmanager
-def _own_attention(own: Sequence[Attention], see: See) -> Iterator[None]:
+class _OwnAttention(StateChange[None]):
     """Attention of the library's own models, whose activations are functions of its own: met where weights are made."""
 
-    def seen(module: Attention, X: Tensor) -> Tensor:
+    def __init__(self, own: Sequence[Attention], see: See) -> None:
+        self.own, self.see = own, see
+
+    def record(self) -> Restore:
+        """No module has weights that are seen."""
+        return self._unseen
+
+    def change(self) -> None:
+        """Every module shows its weights."""
+        for module in self.own:
+            module.__dict__["weights"] = partial(self._seen, module)
+
+    def _seen(self, module: Attention, X: Tensor) -> Tensor:
         weights = Attention.weights(module, X)
         visible = torch.ones_like(weights, dtype=torch.bool)
-        see(weights.detach(), visible.tril() if module.causal else visible, module._mapped("V", X).detach())
+        self.see(weights.detach(), visible.tril() if module.causal else visible, module._mapped("V", X).detach())
         return weights
 
-    for module in own:
-        module.__dict__["weights"] = partial(seen, module)
-    try:
-        yield
-    finally:
-        for module in own:
-            del module.__dict__["weights"]
+    def _unseen(self) -> None:
+        for module in self.own:
+            module.__dict__.pop("weights", None)
