@@ -20,8 +20,8 @@ def differentiable_twice(model: nn.Module, kernel: str = "math", instead: str = 
 
     Fused attention kernels have no second derivative on any device. Inside this scope PyTorch's scaled dot-product
     attention uses its plain kernel, or chunks where that would hold large matrices, the encoder's inference shortcut is
-    off, a Hugging Face model that insists on a fused implementation of its own runs another one, and none fills a cache
-    of keys and values. What torch.compile made of it or of its parts is left aside, since that has no second derivative
+    off, a Hugging Face model that insists on a fused implementation of its own runs another one, experts run one after
+    the other, and none fills a cache of keys and values. What torch.compile made of it or of its parts is left aside, since that has no second derivative
     either, and so is accelerate's mixed precision. On leaving, every module is in the mode it was in.
 
     Args:
@@ -37,6 +37,7 @@ def differentiable_twice(model: nn.Module, kernel: str = "math", instead: str = 
     with ExitStack() as stack:
         stack.enter_context(sdpa_kernel(SDPBackend.MATH))
         stack.enter_context(_not_fused(model, instead))
+        stack.enter_context(_not_grouped(model))
         stack.enter_context(_without_cache(model))
         stack.enter_context(_not_compiled())
         stack.enter_context(_own_forward(model))
@@ -79,6 +80,31 @@ def _not_fused(model: nn.Module, instead: str) -> Iterator[None]:
         yield
     finally:
         switch(name)
+
+
+_EXPERTS_AS_WRITTEN = ("eager", "batched_mm")
+"""Implementations of Hugging Face's experts that take any precision and can be differentiated twice."""
+
+
+def grouped_experts(model: nn.Module) -> list[Any]:
+    """Configurations of the experts that a Hugging Face model computes with a grouped kernel, the outermost first."""
+    configs = [getattr(module, "config", None) for module in model.modules() if hasattr(module, "_apply_gate")]
+    names = {id(config): getattr(config, "_experts_implementation", None) for config in configs}
+    unique = {id(config): config for config in configs}
+    return [unique[key] for key, name in names.items() if isinstance(name, str) and name not in _EXPERTS_AS_WRITTEN]
+
+
+@contextmanager
+def _not_grouped(model: nn.Module) -> Iterator[None]:
+    """A scope in which experts are computed one after the other: grouped kernels know no float64."""
+    before = [(config, config._experts_implementation) for config in grouped_experts(model)]
+    for config, _ in before:
+        config._experts_implementation = "eager"
+    try:
+        yield
+    finally:
+        for config, name in before:
+            config._experts_implementation = name
 
 
 def is_compiled(model: nn.Module) -> bool:
@@ -151,6 +177,8 @@ def attention_notes(model: nn.Module, kernel: str, longest: int, met: LongAttent
         )
     elif fused is None and uses_scaled_dot_product(model):
         found.append("fused attention has no second derivative: the plain kernel is used while differentiating")
+    if grouped_experts(model):
+        found.append("experts run one after the other while differentiating: grouped kernels know no float64")
     eager = (name == "eager" or (fused is not None and instead == "eager")) and longest >= LONG
     reasons = set() if met is None else set(met.whole)
     if kernel != "math" and (eager or (name == "eager" and kernel == "chunked")):
