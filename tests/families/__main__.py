@@ -90,7 +90,11 @@ def _ways(routes: Iterable[dict[str, str]], pattern: str) -> str:
     """The ways of the last layer's blocks of a kind."""
     found = [route for route in routes if re.search(rf"(^|\.){pattern}", route["block"])]
     layers = [match[0] for route in found if (match := re.match(r".*?layer\d+\.", route["block"]))]
-    last = [route["way"] for route in found if not layers or route["block"].startswith(layers[-1]) or "layer" not in route["block"]]
+    last = [
+        route["way"]
+        for route in found
+        if not layers or route["block"].startswith(layers[-1]) or "layer" not in route["block"]
+    ]
     return ", ".join(dict.fromkeys(last))
 
 

@@ -63,7 +63,10 @@ RULES: tuple[tuple[str, Any], ...] = (
     (r"^qk_head_dim", 8),
     (r"^(hash_)?vocab|vocab(_size)?$|vocab_size|num_tokens$", VOCAB),
     (r"num_labels", LABELS),
-    (r"max_(2d_)?position|n_positions|n_ctx|max_seq|max_source|max_target|positions$|context_length|max_length", POSITIONS),
+    (
+        r"max_(2d_)?position|n_positions|n_ctx|max_seq|max_source|max_target|positions$|context_length|max_length",
+        POSITIONS,
+    ),
     (r"(kv|key_value)_(n_)?heads|n_(kv|head_kv)|num_kv|kv_heads|num_key_value|num_global_key", "=kv_heads"),
     (r"head_dim|d_kv|dim_head|kv_channels|head_size|attention_head_size|d_head", "=head_dim"),
     (r"rotary_dim|rope_dim", 4),

@@ -108,9 +108,22 @@ class NothingNarrowed(TorchDispatchMode):
             return args[0].clone()
         if func is aten.full.default and wanted is None and _FLOAT32_MAX < abs(float(args[1])) < math.inf:
             kwargs = {**kwargs, "dtype": torch.float64}
+        if not str(func._schema.name).endswith("_") and any(map(_only_in_float64, args)):
+            args = tuple(each.to(torch.float64) if _is_narrow(each) else each for each in args)
         if func in _PRODUCTS and any(tensor.dtype == torch.float64 for tensor in args if isinstance(tensor, Tensor)):
             args = tuple(each.to(torch.float64) if isinstance(each, Tensor) else each for each in args)
         return func(*args, **kwargs)
+
+
+def _is_narrow(value: object) -> bool:
+    return isinstance(value, Tensor) and value.dtype in _NARROW
+
+
+def _only_in_float64(value: object) -> bool:
+    """Whether a number, as such or as a tensor of no axes, is larger than float32 holds."""
+    if isinstance(value, Tensor):
+        value = float(value) if value.ndim == 0 and value.dtype == torch.float64 and value.device.type == "cpu" else 0.0
+    return isinstance(value, float) and _FLOAT32_MAX < abs(value) < math.inf
 
 
 _NARROW = (torch.float32, torch.float16, torch.bfloat16)

@@ -110,7 +110,26 @@ def _other_inputs(case: Case, kind: type) -> str | None:
         return f"its main input is {main}, not input_ids"
     config = transformers.CONFIG_MAPPING[case.model_type]
     parts = sorted(set(getattr(config, "sub_configs_defaults", {}) or {}))
-    others = [name for name in parts if any(word in name for word in ("vision", "audio", "speech", "vq", "codec", "mimi", "image", "acoustic", "t2u", "vocoder", "backbone"))]
+    others = [
+        name
+        for name in parts
+        if any(
+            word in name
+            for word in (
+                "vision",
+                "audio",
+                "speech",
+                "vq",
+                "codec",
+                "mimi",
+                "image",
+                "acoustic",
+                "t2u",
+                "vocoder",
+                "backbone",
+            )
+        )
+    ]
     return f"it takes more than text: its configuration has {', '.join(others)}" if others else None
 
 
@@ -143,6 +162,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "choice": {},
 }
 """What the configuration says besides sizes, by task."""
+
 
 @contextmanager
 def without_cache(model: Any) -> Iterator[None]:
@@ -187,7 +207,11 @@ def data(case: Case, model: nn.Module) -> dict[str, Tensor]:
     accepted = inspect.signature(model.forward).parameters
     shape = (2, CHOICES, LENGTH) if case.task == "choice" else (2, LENGTH)
     batch = {"input_ids": tokens(*shape)}
-    if case.task in ("sequence", "question", "choice"):  # some classes pool at the end of a sequence, or count separators
+    if case.task in (
+        "sequence",
+        "question",
+        "choice",
+    ):  # some classes pool at the end of a sequence, or count separators
         batch["input_ids"][..., [0, 1, 2]] = IDS["eos"]
     if case.task != "causal" and "attention_mask" in accepted:
         mask = torch.ones(shape, dtype=torch.long)

@@ -144,7 +144,9 @@ class Dense:
     def product(self, row: Block, v: Tensor, column: Block) -> Tensor:
         like = self._oracle.leaves[row.parameter]
         vector = row.embed(v.reshape(row.shape), like.detach())[None]
-        return column.take(self._oracle.products(row.parameter, vector, [column.parameter])[column.parameter][0]).flatten()
+        return column.take(
+            self._oracle.products(row.parameter, vector, [column.parameter])[column.parameter][0]
+        ).flatten()
 
     def full(self, row: Block, column: Block) -> Tensor:
         if row.name not in self._rows:
@@ -158,7 +160,10 @@ class Dense:
     def ggn(self, row: Block, column: Block) -> Tensor:
         if self._curvature is None:
             self._jacobian, self._curvature = self._oracle.jacobian(self._columns), self._oracle.curvature()
-        J = [block.take(self._jacobian[block.parameter].movedim(0, -1)).reshape(block.numel, -1) for block in (row, column)]
+        J = [
+            block.take(self._jacobian[block.parameter].movedim(0, -1)).reshape(block.numel, -1)
+            for block in (row, column)
+        ]
         return J[0] @ self._curvature @ J[1].T
 
 

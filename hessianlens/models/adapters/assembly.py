@@ -22,6 +22,7 @@ from hessianlens.models.adapters.heads import decodes, head_kind, no_own_loss
 from hessianlens.models.adapters.long_attention import KERNELS, LONG
 from hessianlens.models.adapters.losses import StatedLoss, callable_loss, named_loss
 from hessianlens.models.adapters.outputs import call, wants_targets
+from hessianlens.models.adapters.precision import in_precision_of
 from hessianlens.models.adapters.scope import attention_notes, differentiable_twice, is_compiled, stand_in
 from hessianlens.models.adapters.shares import expect_same_weights, own_batches, typical_batches
 from hessianlens.models.adapters.tokens import check_ids
@@ -279,7 +280,8 @@ def _own_loss(model: nn.Module, params: Mapping[str, Tensor], batch: Mapping[str
     config, name = getattr(model, "config", None), type(model).__name__
     kind = getattr(config, "problem_type", None)
     try:
-        with explained(f"loss: {name} could not compute its own", "give a function of outputs and batch"):
+        remedy = "give a function of outputs and batch"
+        with explained(f"loss: {name} could not compute its own", remedy), in_precision_of(params.values()):
             return getattr(functional_call(model, dict(params), (), dict(batch)), "loss", None)
     finally:
         if getattr(config, "problem_type", None) != kind:

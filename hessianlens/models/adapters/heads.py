@@ -37,6 +37,8 @@ def head_kind(model: nn.Module, targets: Tensor | None) -> str | None:
     if not hasattr(model, "config"):
         return None
     for name in _names(model):
+        if name.endswith("WithLMHeadModel") and targets is not None:  # XLM, FlauBERT: labels are not moved on
+            return "classes"
         if name.endswith(_CAUSAL):
             return "causal"
         if name.endswith(_DECODED) and getattr(model.config, "is_encoder_decoder", False):

@@ -74,8 +74,11 @@ class Wide(TorchFunctionMode):
             own = self._first_own(args)
             own = self._first_own(kwargs.values()) if own is None else own
         if own is None:
-            if func in _FACTORIES and self._too_large(args, kwargs):
-                kwargs = {**kwargs, "dtype": self.dtype}
+            if self._too_large(args, kwargs):
+                if func in _FACTORIES:
+                    kwargs = {**kwargs, "dtype": self.dtype}
+                elif not func.__name__.endswith("_") or func.__name__.endswith("__"):  # nothing in place
+                    args = self._promoted(args)
             return func(*args, **kwargs)
         if func in _CASTS and _CASTS[func] in self._narrower and own is args[0]:
             self.asked.add(_CASTS[func])
@@ -110,7 +113,7 @@ class Wide(TorchFunctionMode):
 
     @staticmethod
     def _too_large(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """Whether a number, such as the least one of float64 for a mask, is made where it would not fit."""
+        """Whether a number that float32 cannot hold, such as the least one of float64 for a mask, meets float32."""
         default = torch.finfo(torch.get_default_dtype()).max
         numbers = [value for value in (*args, *kwargs.values()) if isinstance(value, float)]
         return kwargs.get("dtype") is None and any(default < abs(value) < math.inf for value in numbers)

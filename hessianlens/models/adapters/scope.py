@@ -20,9 +20,10 @@ def differentiable_twice(model: nn.Module, kernel: str = "math", instead: str = 
 
     Fused attention kernels have no second derivative on any device. Inside this scope PyTorch's scaled dot-product
     attention uses its plain kernel, or chunks where that would hold large matrices, the encoder's inference shortcut is
-    off, a Hugging Face model that insists on a fused implementation of its own runs another one, experts run one after
-    the other, and none fills a cache of keys and values. What torch.compile made of it or of its parts is left aside, since that has no second derivative
-    either, and so is accelerate's mixed precision. On leaving, every module is in the mode it was in.
+    off, a Hugging Face model that insists on a fused implementation of its own runs another one, its experts run one
+    after the other, and none fills a cache of keys and values. What torch.compile made of it or of its parts is left
+    aside, since that has no second derivative either, and so is accelerate's mixed precision. On leaving, every module
+    is in the mode it was in.
 
     Args:
         model: The model.
