@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as nnf
 
 import hessianlens as hl
+from hessianlens.models.adapters.heads import head_kind, no_own_loss
 from tests.curvature import hugging_face, networks
 from tests.curvature.agreement import same_operator
 from tests.curvature.networks import LENGTH, VOCAB, scrambled, tokens
@@ -204,6 +205,27 @@ REASONS: dict[str, Callable[[], object]] = {
 def test_the_true_reason_is_given(message: str) -> None:
     with pytest.raises(hl.InputError, match=f"^loss: {message}"):
         REASONS[message]()
+
+
+KINDS = {
+    "BertGenerationDecoder": "causal",
+    "ReformerModelWithLMHead": "causal",
+    "XLNetForQuestionAnsweringSimple": "span",
+    "FlaubertWithLMHeadModel": "classes",  # its labels are not moved on
+}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_heads_with_names_of_their_own(name: str) -> None:
+    assert head_kind(called(name), torch.zeros(2, dtype=torch.long)) == KINDS[name]
+
+
+def test_a_head_under_an_unknown_name_is_not_said_to_be_missing() -> None:
+    class BertReward(transformers.BertPreTrainedModel):
+        pass
+
+    reason = no_own_loss(BertReward(hugging_face.bert_config()), None, targets=None)
+    assert "has no head" not in reason and "BertReward is not among the classes whose own loss is known" in reason
 
 
 def test_without_a_start_token_nothing_can_be_made_from_labels() -> None:

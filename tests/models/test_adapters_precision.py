@@ -17,7 +17,7 @@ from hessianlens.models.adapters.precision import Wide
 from tests.curvature.networks import LENGTH, VOCAB, scrambled, tokens
 from tests.oracles.autograd import DenseHessian
 from tests.oracles.comparison import assert_same
-from tests.oracles.network import PARTS, dense_network_hessian
+from tests.oracles.network import PARTS, dense_network_hessian, float64_by_another_name
 from tests.variants import DOUBLE, randn
 
 SIZES = {"vocab_size": VOCAB, "hidden_size": 4, "intermediate_size": 3, "num_hidden_layers": 1}
@@ -189,6 +189,31 @@ def test_autocast_has_no_effect(dtype: torch.dtype) -> None:
         found = x @ x
     assert torch.equal(found, x @ x)
     assert seen.asked == {torch.bfloat16}
+
+
+def test_numbers_that_only_float64_holds_are_made_in_it() -> None:
+    """A mask with the least number of the scores' precision (XGLM), where torch would take float32."""
+    least = torch.finfo(DOUBLE).min
+    with Wide(DOUBLE):
+        assert torch.full((), least).item() == torch.tensor(least).item() == least
+        mask = torch.tensor([0.0, 1.0])  # CANINE: zero times what float32 takes for infinity
+        assert torch.equal(mask * least, torch.tensor([-0.0, least], dtype=DOUBLE))
+        assert torch.equal(mask.masked_fill(mask > 0, least), torch.tensor([0.0, least], dtype=DOUBLE))
+        assert torch.full((), torch.finfo(torch.float32).min).dtype == torch.tensor(-torch.inf).dtype == torch.float32
+
+
+def test_experts_run_in_float64_and_stay_grouped_for_the_user() -> None:
+    """Grouped kernels, which transformers takes by default, know no float64."""
+    model = causal("Mixtral", num_local_experts=3, num_experts_per_tok=2)
+    model.set_experts_implementation("grouped_mm")
+    problem = hl.problem(model, {"input_ids": tokens()})
+    assert any("experts run one after the other" in note for note in problem.notes)
+    plain = copy.deepcopy(model).eval()
+    plain.set_experts_implementation("eager")
+    with float64_by_another_name():
+        expected = plain(input_ids=tokens(), labels=tokens()).loss.detach()
+    assert_same(problem.total_loss(), expected, "loss", 1e-12)
+    assert model.config._experts_implementation == "grouped_mm"
 
 
 def test_what_is_left_as_it_is() -> None:

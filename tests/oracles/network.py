@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
 
@@ -35,7 +35,10 @@ def plain_copy(model: nn.Module, attention: str) -> nn.Module:
 @contextmanager
 def float64_by_another_name() -> Iterator[None]:
     """Models that ask for `torch.float32` by name, in the middle of float64, are given float64."""
-    with patch.object(torch, "float32", torch.float64), patch.object(Tensor, "float", Tensor.double):
+    names = (patch.object(torch, name, torch.float64) for name in ("float32", "float"))
+    with ExitStack() as stack:
+        for each in (*names, patch.object(Tensor, "float", Tensor.double)):
+            stack.enter_context(each)
         yield
 
 

@@ -23,6 +23,7 @@ from hessianlens.models.adapters.heads import decodes, head_kind, no_own_loss
 from hessianlens.models.adapters.long_attention import KERNELS, LONG
 from hessianlens.models.adapters.losses import StatedLoss, callable_loss, named_loss
 from hessianlens.models.adapters.outputs import call, wants_targets
+from hessianlens.models.adapters.precision import in_precision_of
 from hessianlens.models.adapters.scope import attention_notes, differentiable_twice, is_compiled, stand_in
 from hessianlens.models.adapters.shares import expect_same_weights, own_batches, typical_batches
 from hessianlens.models.adapters.tokens import check_ids
@@ -289,7 +290,8 @@ def _names(dtypes: Iterable[torch.dtype]) -> str:
 
 def _own_loss(model: nn.Module, params: Mapping[str, Tensor], batch: Mapping[str, object]) -> object:
     """What a model gives as its loss; the kind of problem that Hugging Face notes in the configuration is not kept."""
-    with explained(f"loss: {type(model).__name__} could not compute its own", "give a function of outputs and batch"):
+    what, remedy = f"loss: {type(model).__name__} could not compute its own", "give a function of outputs and batch"
+    with explained(what, remedy), in_precision_of(params.values()):
         return getattr(functional_call(model, dict(params), (), dict(batch)), "loss", None)
 
 

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 from torch import Tensor, nn
 
-_CAUSAL = ("ForCausalLM", "LMHeadModel")
-_DECODED = ("ForConditionalGeneration", "MTModel", "EncoderDecoderModel")
+_CAUSAL = ("ForCausalLM", "LMHeadModel", "ModelWithLMHead", "GenerationDecoder")
+_DECODED = ("ForConditionalGeneration", "ForTextToText", "MTModel", "EncoderDecoderModel")
+_SPANS = ("ForQuestionAnswering", "ForQuestionAnsweringSimple")
 _CLASSES = ("TokenClassification", "ForMaskedLM", "ForPreTraining", "ForMultipleChoice", "ForNextSentencePrediction")
 
 _OTHERS = {
@@ -36,11 +37,13 @@ def head_kind(model: nn.Module, targets: Tensor | None) -> str | None:
     if not hasattr(model, "config"):
         return None
     for name in _names(model):
+        if name.endswith("WithLMHeadModel") and targets is not None:  # XLM, FlauBERT: labels are not moved on
+            return "classes"
         if name.endswith(_CAUSAL):
             return "causal"
         if name.endswith(_DECODED) and getattr(model.config, "is_encoder_decoder", False):
             return "decoder"
-        if name.endswith("ForQuestionAnswering"):
+        if name.endswith(_SPANS):
             return "span"
         if name.endswith(_CLASSES):
             return "classes"
@@ -69,7 +72,7 @@ def no_own_loss(model: nn.Module, kind: str | None, targets: object) -> str:
         reason = next((why for end, why in _OTHERS.items() if own.endswith(end)), None)
         if reason is not None:
             return f"loss: {name} {reason}: its own loss is not known here{found}; {_REMEDY}."
-        if own.endswith("Model"):
+        if own.endswith("Model") and not own.endswith("PreTrainedModel"):
             return f"loss: {name} has no head and so no loss of its own{found}; load it with a head, or {_REMEDY}."
     return f"loss: {name} is not among the classes whose own loss is known here{found}; {_REMEDY}."
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -35,6 +36,9 @@ _PRODUCTS = {
     nnf.scaled_dot_product_attention,
 }
 """Functions that refuse operands of two dtypes where others promote them, and that autocast computes in half."""
+
+_FACTORIES = {torch.full, torch.tensor, torch.scalar_tensor}
+"""Functions that make a tensor of a number, in float32 unless something else is asked for."""
 
 
 class Wide(TorchFunctionMode):
@@ -72,6 +76,11 @@ class Wide(TorchFunctionMode):
             own = self._first_own(args)
             own = self._first_own(kwargs.values()) if own is None else own
         if own is None:
+            if self._too_large(args, kwargs):
+                if func in _FACTORIES:
+                    kwargs = {**kwargs, "dtype": self.dtype}
+                elif not func.__name__.endswith("_") or func.__name__.endswith("__"):  # nothing in place
+                    args = self._promoted(args)
             return func(*args, **kwargs)
         if func in _CASTS and _CASTS[func] in self._narrower and own is args[0]:
             self.asked.add(_CASTS[func])
@@ -103,6 +112,13 @@ class Wide(TorchFunctionMode):
                     if isinstance(inner, Tensor) and inner.dtype == self.dtype:
                         return inner
         return None
+
+    @staticmethod
+    def _too_large(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Whether a number that float32 cannot hold, such as the least one of float64 for a mask, meets float32."""
+        default = torch.finfo(torch.get_default_dtype()).max
+        numbers = [value for value in (*args, *kwargs.values()) if isinstance(value, float)]
+        return kwargs.get("dtype") is None and any(default < abs(value) < math.inf for value in numbers)
 
     def _is_narrow(self, value: object) -> bool:
         return isinstance(value, Tensor) and value.dtype in self._narrower

@@ -21,8 +21,8 @@ def differentiable_twice(
 
     Fused attention kernels have no second derivative on any device. Inside this scope PyTorch's scaled dot-product
     attention uses its plain kernel, or chunks where that would hold large matrices, the encoder's inference shortcut is
-    off, a Hugging Face model that insists on a fused implementation of its own runs another one, and none fills a cache
-    of keys and values. What torch.compile made of it or of its parts is left aside, since that has no second derivative
+    off, a Hugging Face model that insists on a fused implementation of its own runs another one, its experts run one
+    after the other, and none fills a cache of keys and values. What torch.compile made of it or of its parts is left aside, since that has no second derivative
     either, and so is accelerate's mixed precision. On leaving, every module is in the mode it was in and has the
     parameters and buffers that it had, and every configuration says what it said.
 
@@ -69,6 +69,8 @@ class _DifferentiableTwice(StateChange[LongAttention]):
         switch: Any = getattr(model, "set_attn_implementation", None)
         if fused_attention(model) is not None and switch is not None:
             switch(self.instead)
+        for experts in grouped_experts(model):
+            experts._experts_implementation = "eager"
         config = getattr(model, "config", None)
         if config is not None and getattr(config, "use_cache", False):
             config.use_cache = False
@@ -146,6 +148,18 @@ def stand_in(model: nn.Module, kernel: str, longest: int) -> str:
     return "sdpa" if wanted and not capped and getattr(model, "_supports_sdpa", False) else "eager"
 
 
+_EXPERTS_AS_WRITTEN = ("eager", "batched_mm")
+"""Implementations of Hugging Face's experts that take any precision and can be differentiated twice."""
+
+
+def grouped_experts(model: nn.Module) -> list[Any]:
+    """Configurations of the experts that a Hugging Face model computes with a grouped kernel, the outermost first."""
+    configs = [getattr(module, "config", None) for module in model.modules() if hasattr(module, "_apply_gate")]
+    names = {id(config): getattr(config, "_experts_implementation", None) for config in configs}
+    unique = {id(config): config for config in configs}
+    return [unique[key] for key, name in names.items() if isinstance(name, str) and name not in _EXPERTS_AS_WRITTEN]
+
+
 def is_compiled(model: nn.Module) -> bool:
     """Whether the model, or a part of it, was compiled in place."""
     return any(m._compiled_call_impl is not None or "_orig_mod" in m._modules for m in model.modules())
@@ -186,6 +200,8 @@ def attention_notes(model: nn.Module, kernel: str, longest: int, met: LongAttent
         )
     elif fused is None and uses_scaled_dot_product(model):
         found.append("fused attention has no second derivative: the plain kernel is used while differentiating")
+    if grouped_experts(model):
+        found.append("experts run one after the other while differentiating: grouped kernels know no float64")
     eager = (name == "eager" or (fused is not None and instead == "eager")) and longest >= LONG
     reasons = set() if met is None else set(met.whole)
     if kernel != "math" and (eager or (name == "eager" and kernel == "chunked")):

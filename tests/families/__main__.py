@@ -1,0 +1,106 @@
+"""Walk all text classes of transformers, and write down by which route each kind of block is found.
+
+    python -m tests.families --write docs/families.json [--types gpt2 llama ...]
+
+Beside the JSON a table with one row per model type is written, as Markdown.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import warnings
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import transformers
+
+from tests.families.registry import MODEL_TYPES, cases_of
+from tests.families.walk import walked
+
+COLUMNS = {
+    "last attention": r"attn\.[qkvo]$",
+    "MLP": r"mlp\.(in|out)$",
+    "norm": r"norm\w*$",
+    "embedding": r"embed$",
+    "unembedding": r"unembed$",
+}
+"""Columns of the table, and the names of the blocks of each."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.families", description=__doc__)
+    parser.add_argument("--write", type=Path, required=True, help="JSON file; the table is written beside it as .md")
+    parser.add_argument("--types", nargs="*", default=MODEL_TYPES, help="model types; default: all")
+    asked = parser.parse_args()
+    warnings.simplefilter("ignore")
+    rows = []
+    for number, model_type in enumerate(asked.types):
+        for place, case in enumerate(cases_of(model_type)):
+            rows.append(walked(case, brief=place > 0).row())
+        print(f"{number + 1} of {len(asked.types)}: {model_type}", flush=True)
+    write(asked.write, rows)
+
+
+def write(path: Path, rows: Sequence[dict[str, Any]]) -> None:
+    """The rows as JSON, and the table of types beside them."""
+    kept = {"transformers": transformers.__version__, "classes": list(rows)}
+    path.write_text(json.dumps(kept, indent=1) + "\n")
+    path.with_suffix(".md").write_text(table(kept))
+
+
+def table(walk: dict[str, Any]) -> str:
+    """One row per model type: its classes, and the routes of each kind of block."""
+    rows: list[dict[str, Any]] = walk["classes"]
+    types = list(dict.fromkeys(row["family"] for row in rows))
+    built = [row for row in rows if not row["not_built"]]
+    refused = [row for row in built if row["refused"]]
+    lines = [
+        "# Model types of transformers",
+        "",
+        f"Every text class of the auto-mappings of transformers {walk['transformers']}, built small and compared with a plain",
+        "double backward in float64, to a relative error of 1e-8. `python -m tests.families --write docs/families.json`",
+        "writes this table.",
+        "",
+        f"{len(types)} model types, {len(rows)} classes: {len(built) - len(refused)} compared, {len(refused)} refused, "
+        f"{len(rows) - len(built)} not built.",
+        "",
+        "How the Hessian of a block with itself is found: `closed form` of the last attention layer, `linear map`, or",
+        "`HVPs`, one Hessian-vector product per column. Attention and MLP are those of the last layer.",
+        "",
+        f"| model type | classes | {' | '.join(COLUMNS)} |",
+        f"| --- | --- |{' --- |' * len(COLUMNS)}",
+    ]
+    return "\n".join([*lines, *(_line(name, [row for row in rows if row["family"] == name]) for name in types), ""])
+
+
+def _line(model_type: str, rows: Sequence[dict[str, Any]]) -> str:
+    walked_rows = [row for row in rows if row["routes"]]
+    if not walked_rows:
+        reason = next(row["refused"] or row["not_built"] for row in rows)
+        kind = "refused" if any(row["refused"] for row in rows) else "not built"
+        return f"| {model_type} | {len(rows)} | {kind}: {_short(reason)} |{' |' * (len(COLUMNS) - 1)}"
+    cells = [_ways(walked_rows[0]["routes"], pattern) for pattern in COLUMNS.values()]
+    return f"| {model_type} | {len(rows)} | {' | '.join(cells)} |"
+
+
+def _ways(routes: Iterable[dict[str, str]], pattern: str) -> str:
+    """The ways of the last layer's blocks of a kind."""
+    found = [route for route in routes if re.search(rf"(^|\.){pattern}", route["block"])]
+    layers = [match[0] for route in found if (match := re.match(r".*?layer\d+\.", route["block"]))]
+    last = [
+        route["way"]
+        for route in found
+        if not layers or route["block"].startswith(layers[-1]) or "layer" not in route["block"]
+    ]
+    return ", ".join(dict.fromkeys(last))
+
+
+def _short(reason: str) -> str:
+    return reason.replace("|", "/")[:120]
+
+
+if __name__ == "__main__":
+    main()

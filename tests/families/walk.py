@@ -1,0 +1,181 @@
+"""One class of transformers: hessianlens against the double backward, block by block."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import hessianlens as hl
+from hessianlens.problems import Block, Problem
+from tests.families.oracle import Oracle
+from tests.families.registry import Built, Case, NotBuilt, build
+
+RELATIVE = 1e-8
+MOST_ENTRIES = 600
+"""Blocks up to this size are compared entry by entry."""
+
+FIRST = ("attn.q", "attn.v", "mlp.in", "norm1", "embed")
+LAST = ("attn.q", "attn.k", "attn.v", "attn.o", "mlp.in", "mlp.out", "norm1", "norm_final", "unembed")
+"""Kinds of blocks that are looked at, in the first layer and in the last."""
+BRIEF = ("attn.q", "attn.v", "norm_final", "unembed")
+"""Kinds that are looked at in the last layer of a class whose body another class of its type has shared already."""
+
+
+@dataclass(frozen=True)
+class Route:
+    """How the Hessian of one block with itself was found: its kind, the way, and hessianlens' reason."""
+
+    block: str
+    way: str
+    why: str
+
+
+@dataclass
+class Walked:
+    """What one class gave: how it was refused, or the routes of its blocks and every number that was wrong."""
+
+    family: str
+    name: str
+    task: str
+    not_built: str = ""
+    refused: str = ""
+    routes: list[Route] = field(default_factory=list)
+    wrong: list[str] = field(default_factory=list)
+    compared: int = 0
+
+    def row(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def walked(case: Case, brief: bool = False) -> Walked:
+    """Build a class, and compare all that is asked of it; with `brief` only some blocks of the last layer."""
+    found = Walked(case.model_type, case.name, case.task)
+    built = build(case)
+    if isinstance(built, NotBuilt):
+        found.not_built = built.reason
+        return found
+    try:
+        problem = hl.problem(built.model, built.batch)
+        blocks = chosen(problem, brief)
+        _compare(found, built, problem, blocks, brief)
+    except hl.InputError as error:
+        found.refused = str(error)
+    return found
+
+
+def chosen(problem: Problem, brief: bool) -> list[Block]:
+    """Blocks of every kind of the first and of the last layer; where names say nothing, some of all."""
+    places = [match for name in problem.blocks if (match := re.match(r"(.*?)layer(\d+)\.", name))]
+    ends = [(places[0], FIRST), (places[-1], LAST)] if places else []
+    wanted = {*FIRST, *LAST}
+    for place, kinds in ends[-1:] if brief else ends:
+        wanted |= {f"{place[0]}{kind}" for kind in (BRIEF if brief else kinds)}
+    named = {name for name in problem.blocks if name in wanted and not (brief and name == "embed")}
+    if len(named) < (3 if brief else 8):
+        others = [name for name, block in problem.blocks.items() if name not in named and block.numel <= MOST_ENTRIES]
+        named |= set(others[:: max(1, len(others) // (3 if brief else 6))])
+    return [block for name, block in problem.blocks.items() if name in named]
+
+
+def _compare(found: Walked, built: Built, problem: Problem, blocks: Sequence[Block], brief: bool) -> None:
+    names = list(dict.fromkeys(block.parameter for block in blocks))
+    oracle = Oracle(built, names)
+    matrices = Dense(oracle, blocks)
+    check = _Check(found)
+    check("loss", problem.total_loss(), oracle.loss.detach())
+    operators = {block.name: hl.hessian(problem, block.name) for block in blocks}
+    for block in blocks:
+        operator = operators[block.name]
+        found.routes.append(Route(block.name, way(operator), str(operator.why)))
+        v = torch.randn(block.numel, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+        check(f"{block.name} @ v", operator @ v, matrices.product(block, v, block))
+    measured = [block for block in blocks if block.numel <= MOST_ENTRIES]
+    if brief:  # what costs no more than the curvature behind the last attention layer
+        measured = [block for block in measured if way(operators[block.name]) == "closed form"]
+    norms = hl.block_norms(problem, [block.name for block in measured], probes=4, seed=0) if measured else {}
+    for block in measured:
+        H, G = matrices.full(block, block), matrices.ggn(block, block)
+        for part, matrix in {"full": H, "ggn": G, "functional": H - G}.items():
+            norm = norms[block.name, part]
+            if norm.stderr == 0:
+                value = torch.tensor(norm.value, dtype=torch.float64)
+                check(f"norm of {block.name}, {part}", value, matrix.norm(), float(G.norm()))
+    for row, column in pairs(measured):
+        operator = hl.hessian(problem, row.name, column.name)
+        if operator.exact:
+            check(f"{row.name} x {column.name}", operator.to_dense(), matrices.full(row, column))
+
+
+def way(operator: Any) -> str:
+    """The way an operator's entries are found."""
+    if not operator.exact:
+        return "HVPs"
+    return "linear map" if type(operator).__name__ == "Twofold" else "closed form"
+
+
+def pairs(blocks: Sequence[Block]) -> Iterator[tuple[Block, Block]]:
+    """Entry by entry: the last queries with themselves, with keys and values; the first norm with itself."""
+
+    def last(kind: str) -> Block | None:
+        return next((block for block in reversed(blocks) if block.name.endswith(kind)), None)
+
+    first = next((block for block in blocks if block.name.endswith("norm1")), None)
+    q, k, v = (last(kind) for kind in ("attn.q", "attn.k", "attn.v"))
+    for row, column in ((q, q), (q, k), (q, v), (first, first)):
+        if row is not None and column is not None:
+            yield row, column
+
+
+class Dense:
+    """Matrices between blocks by the oracle, each row of blocks once."""
+
+    def __init__(self, oracle: Oracle, blocks: Sequence[Block]) -> None:
+        self._oracle, self._blocks = oracle, list(blocks)
+        self._columns = list(dict.fromkeys(block.parameter for block in blocks))
+        self._rows: dict[str, dict[str, Tensor]] = {}
+        self._jacobian: dict[str, Tensor] = {}
+        self._curvature: Tensor | None = None
+
+    def product(self, row: Block, v: Tensor, column: Block) -> Tensor:
+        like = self._oracle.leaves[row.parameter]
+        vector = row.embed(v.reshape(row.shape), like.detach())[None]
+        return column.take(
+            self._oracle.products(row.parameter, vector, [column.parameter])[column.parameter][0]
+        ).flatten()
+
+    def full(self, row: Block, column: Block) -> Tensor:
+        if row.name not in self._rows:
+            like = self._oracle.leaves[row.parameter].detach()
+            eye = torch.eye(row.numel, dtype=like.dtype)
+            vectors = torch.stack([row.embed(each.reshape(row.shape), like) for each in eye])
+            self._rows[row.name] = self._oracle.products(row.parameter, vectors, self._columns)
+        found = self._rows[row.name][column.parameter]
+        return column.take(found.movedim(0, -1)).reshape(column.numel, -1).T
+
+    def ggn(self, row: Block, column: Block) -> Tensor:
+        if self._curvature is None:
+            self._jacobian, self._curvature = self._oracle.jacobian(self._columns), self._oracle.curvature()
+        J = [
+            block.take(self._jacobian[block.parameter].movedim(0, -1)).reshape(block.numel, -1)
+            for block in (row, column)
+        ]
+        return J[0] @ self._curvature @ J[1].T
+
+
+class _Check:
+    """Counts what was compared, and keeps what was wrong."""
+
+    def __init__(self, found: Walked) -> None:
+        self._found = found
+
+    def __call__(self, what: str, value: Tensor, expected: Tensor, size: float = 0.0) -> None:
+        self._found.compared += 1
+        size = max(float(expected.norm()), size)
+        error = float((value.detach() - expected.detach()).norm()) if value.shape == expected.shape else float("inf")
+        if not error <= RELATIVE * size + 1e-15:
+            self._found.wrong.append(f"{what}: relative error {error / size if size else error:.1e}")
