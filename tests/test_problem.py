@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import UserDict, namedtuple
 from dataclasses import FrozenInstanceError, replace
+from itertools import pairwise
 
 import pytest
 import torch
@@ -107,7 +108,7 @@ def test_every_call_takes_the_names_of_the_blocks(sequential: bool) -> None:
     assert [block.name for block in hl.measure(problem, names, budget=5, progress=False).blocks] == names
     H = hl.hessian(problem, names).to_dense()
     ends = torch.tensor([0, *(block.numel for block in problem.blocks.values())]).cumsum(0).tolist()
-    spans = {name: slice(*span) for name, span in zip(names, zip(ends, ends[1:], strict=False), strict=True)}
+    spans = {name: slice(*span) for name, span in zip(names, pairwise(ends), strict=True)}
     for row in names:
         assert hl.block_pair_norms(problem, row).names == (row,)
         assert norms[row, "full"].value == pytest.approx(float(H[spans[row], spans[row]].norm()), rel=1e-9)
