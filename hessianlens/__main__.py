@@ -3,12 +3,20 @@
 import sys
 from typing import NoReturn
 
+from hessianlens.program import draw_into_files, program_streams, show_warnings
 from hessianlens.safe_path import forget_current_folder
 
 
 def main() -> None:
     """Run the command line; exit code 2 if the packages it needs are not installed."""
     forget_current_folder()
+    show_warnings()
+    draw_into_files()
+    with program_streams():
+        _run()
+
+
+def _run() -> None:
     try:
         from hessianlens.cli import app
     except ModuleNotFoundError as error:

@@ -16,7 +16,7 @@ def write_whole(path: Path, content: bytes | str) -> None:
     Raises:
         OSError: As `open` and `os.replace` raise it; what was at `path` before is still there.
     """
-    content = content.encode() if isinstance(content, str) else content
+    content = content.encode(errors="replace") if isinstance(content, str) else content  # a path may be no text
     target = Path(os.path.realpath(path))  # a link stays a link
     if target.exists() and not (target.is_file() and os.access(target.parent, os.W_OK)):
         target.write_bytes(content)

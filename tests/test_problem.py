@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import UserDict, namedtuple
 from dataclasses import FrozenInstanceError, replace
+from itertools import pairwise
 
 import pytest
 import torch
@@ -65,6 +66,57 @@ def test_names_globs_and_expressions(pattern: str) -> None:
 def test_several_patterns_give_each_block_once_in_model_order() -> None:
     found = named().select(["unembed", "layer0.*", "layer0.attn.q", "re:embed"])
     assert [b.name for b in found] == ["embed", "layer0.attn.q", "layer0.attn.k", "layer0.mlp.in", "unembed"]
+
+
+ODD_NAMES = ["w[0]", "w0", "w*", "w?", "re:(", "re:w.", "[!w]", "0.weight", "", "block of two words"]
+
+
+@pytest.mark.parametrize("name", ODD_NAMES)
+def test_a_name_is_taken_as_it_is(name: str) -> None:
+    weight = randn(2)
+    blocks = {each: Block.of(each, "w", weight) for each in ODD_NAMES}
+    problem = Problem(lambda w, b: b, lambda o, b: o, {"w": weight}, blocks, [weight], aliases={"al[i]as": "w[0]"})
+    assert problem.select(name) == [blocks[name]]
+    assert problem.select(problem.blocks) == list(blocks.values())
+    assert problem.select("al[i]as") == [blocks["w[0]"]]
+
+
+class OddlyNamed(torch.nn.Module):
+    """``tanh(x A) B + c`` with names that a glob or an expression would read otherwise."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        for name, shape in (("w[0]", (3, 4)), ("w0", (4, 2)), ("re:b*", (2,))):
+            self.register_parameter(name, torch.nn.Parameter(0.5 * randn(*shape)))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        inner, outer, bias = (tensor for _, tensor in self.named_parameters())
+        return torch.tanh(x @ inner) @ outer + bias
+
+
+@pytest.mark.parametrize("sequential", [True, False])
+def test_every_call_takes_the_names_of_the_blocks(sequential: bool) -> None:
+    """Blocks of a model of no known family have the names of its parameters, whatever these are."""
+    layers = (torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 2))
+    model = torch.nn.Sequential(*layers).double() if sequential else OddlyNamed()
+    problem = hl.problem(model, [(randn(5, 3), randn(5, 2, seed=1))], torch.nn.MSELoss())
+    names = [name for name, _ in model.named_parameters()]
+    assert list(problem.blocks) == names
+    pairs, norms = hl.block_pair_norms(problem, names), hl.block_norms(problem, problem.blocks)
+    monitor = hl.Monitor(problem, blocks=names)
+    assert list(pairs.names) == names and [block.name for block in monitor.blocks] == names
+    assert [block.name for block in hl.measure(problem, names, budget=5, progress=False).blocks] == names
+    H = hl.hessian(problem, names).to_dense()
+    ends = torch.tensor([0, *(block.numel for block in problem.blocks.values())]).cumsum(0).tolist()
+    spans = {name: slice(*span) for name, span in zip(names, pairwise(ends), strict=True)}
+    for row in names:
+        assert hl.block_pair_norms(problem, row).names == (row,)
+        assert norms[row, "full"].value == pytest.approx(float(H[spans[row], spans[row]].norm()), rel=1e-9)
+        for column in names:
+            block = H[spans[row], spans[column]]
+            assert torch.allclose(hl.hessian(problem, row, column).to_dense(), block, atol=1e-12)
+            exact = hl.block_pair_norms(problem, [row, column], probes=100)[row, column]
+            assert exact.value == pytest.approx(float(block.norm()), rel=1e-9, abs=1e-12)
 
 
 def test_an_expression_must_match_the_whole_name() -> None:

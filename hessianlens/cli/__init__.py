@@ -1,7 +1,7 @@
 """The command line: parse, call the laboratory, say what was found; one file a command.
 
 Everything heavy is imported inside the commands. Exit codes: 0 done, 1 a finding (a check that failed, a verdict that
-changed), 2 bad input, 130 interrupted.
+changed), 2 bad input, 74 standard output cannot be written, 130 interrupted, 141 the reader of a pipe has gone.
 """
 
 from hessianlens.cli import claims, export, inspect, layer, report, reproduce, softmax, study, watch

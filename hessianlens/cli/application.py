@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from typing import Annotated
 
 import typer
 
+from hessianlens.cli.endings import BAD_INPUT, stop
 from hessianlens.cli.group import CommandGroup
-from hessianlens.cli.torchrun import refuse_several
+from hessianlens.cli.torchrun import check_started, refuse_several
 
 app = typer.Typer(
     name="hessianlens",
@@ -41,6 +43,14 @@ def _version(asked: bool) -> None:
         raise typer.Exit
 
 
+def _check_directory() -> None:
+    """Names of files mean something; numerical libraries end the process where they find no directory."""
+    try:
+        os.getcwd()
+    except OSError as error:
+        stop(f"the current directory cannot be found ({error.strerror}); change to one that exists.", BAD_INPUT)
+
+
 @app.callback(epilog=EXAMPLES)
 def main(
     context: typer.Context,
@@ -49,5 +59,7 @@ def main(
     ] = False,
 ) -> None:
     """The curvature laboratory for Transformers: exact Hessians, every figure of the literature, every claim tested."""
+    _check_directory()
+    check_started()
     if context.invoked_subcommand != "inspect":
         refuse_several(context.invoked_subcommand or "hessianlens")

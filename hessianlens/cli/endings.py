@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,7 +18,11 @@ _EXTRA = ("rich", "matplotlib", "jinja2", "threadpoolctl")
 
 @contextmanager
 def clear_endings(kept: str) -> Iterator[None]:
-    """Turn `InputError` into exit code 2 and Ctrl-C into 130; `kept` tells an interrupted user what they still have."""
+    """Turn `InputError` and what the system says of a file into exit code 2, and Ctrl-C into 130.
+
+    Args:
+        kept: Tells an interrupted user what they still have.
+    """
     from hessianlens.errors import InputError, RankError
 
     try:
@@ -31,6 +36,10 @@ def clear_endings(kept: str) -> Iterator[None]:
             raise
         told = f"this command needs {error.name}, which is not installed; install it with"
         stop(f"{told}: pip install 'hessianlens[lab]'.", BAD_INPUT)
+    except OSError as error:
+        if error.filename is None:
+            raise
+        stop(f"{os.fsdecode(error.filename)!r}: {error.strerror}; name another file or folder.", BAD_INPUT)
     except (MemoryError, RuntimeError) as error:
         if "torch" not in sys.modules:  # nothing heavy has run; typer's own endings pass here too
             raise

@@ -13,7 +13,7 @@ import typer
 from hessianlens.cli import completion
 from hessianlens.cli.application import app
 from hessianlens.cli.endings import BAD_INPUT, INTERRUPTED, clear_endings, stop
-from hessianlens.cli.inspect_view import print_comparison, print_forecast, print_table
+from hessianlens.cli.inspect_view import announce_cost, print_comparison, print_forecast, print_table
 from hessianlens.cli.options import AsJson, DataFile, Device, Dtype, Head, Length, MaxMemory, Sequences, listed
 from hessianlens.cli.status_line import waiting
 from hessianlens.cli.torchrun import first_prints, is_first, joined, own_device, together
@@ -165,31 +165,31 @@ def inspect_model(
                 if file is not None:
                     check_writable(file, option)
         with waiting("Loading the libraries"):
+            from hessianlens.cli.progress_lines import shown_progress
             from hessianlens.inspect.groups import write_groups
             from hessianlens.inspect.inspection import Measurement, write_csv
             from hessianlens.inspect.opened import open_model
-            from hessianlens.network.watch import BarWatch, Deadline, product_bar
-        with product_bar() as bar:
-            bar.add_task("Loading the model", total=None, made="")
+            from hessianlens.network.watch import Deadline
+        with shown_progress("Loading the model"):
             opened = open_model(settings, group)
         if forecast:
             print_forecast(opened, as_json)
             return
+        announce_cost(opened)
         # The budget is for the whole command, loading included; where two models are compared, for each of both.
         asked = partial(
             Measurement, with_pairs=pairs, spectra=tuple(spectrum or ()), with_page=html is not None, bits=quantise
         )
         first = asked if second is None else Measurement
         before, measurement = None, first(opened, deadline=Deadline(settings.seconds, started))
-        with product_bar() as bar:
-            measurement.run(BarWatch(bar))
+        with shown_progress("Starting") as watch:
+            measurement.run(watch)
         if second is not None and not measurement.interrupted:
             before = measurement
-            with product_bar() as bar:
-                bar.add_task("Loading the other model", total=None, made="")
+            with shown_progress("Loading the other model"):
                 measurement = asked(open_model(second, group))
-            with product_bar() as bar:
-                measurement.run(BarWatch(bar))
+            with shown_progress("Starting") as watch:
+                measurement.run(watch)
             print_comparison(before, measurement, as_json)
         elif as_json:
             typer.echo(json.dumps(measurement.to_dict(), indent=2, allow_nan=False))
@@ -204,8 +204,8 @@ def inspect_model(
             more = [*(["--pairs"] if pairs else []), *(w for name in spectrum or () for w in ("--spectrum", name))]
             more = more if other is None else ["--compare", *more]
             command = settings.command(*more, "--html", str(html), other=other)
-            with product_bar() as bar:
-                measurement.page(html, BarWatch(bar), command, before)
+            with shown_progress("Looking closer") as watch:
+                measurement.page(html, watch, command, before)
             typer.echo(f"Page: {html}", err=as_json)
     if measurement.interrupted:
         done = f"{len(measurement.table.rows)} of {measurement.table.expected} blocks are measured"

@@ -61,6 +61,29 @@ def print_forecast(opened: Opened, as_json: bool) -> None:
     )
 
 
+ANNOUNCED_SECONDS, LONGEST_SECONDS = 60.0, 7 * 24 * 3600.0
+"""Forecasts that are told before the work, and that are refused: nobody waits for more than a week."""
+
+
+def announce_cost(opened: Opened) -> None:
+    """Say beforehand what will take long where there is no budget, and refuse what would never end."""
+    from hessianlens.errors import expect
+    from hessianlens.inspect.settings import PROBES
+    from hessianlens.sizes import readable_time
+
+    settings, products = opened.settings, opened.needed.products
+    seconds = opened.sampling_seconds
+    if settings.seconds is not None or seconds < ANNOUNCED_SECONDS:
+        return
+    told, instead = f"{products:,} products, about {readable_time(seconds)}", "--budget 5m gives an answer in time"
+    expect(
+        seconds <= LONGEST_SECONDS or settings.method == "exact",
+        f"probes: got {settings.probes or PROBES}, which are {told}; expected at most "
+        f"{readable_time(LONGEST_SECONDS)} (a week); {instead}, fewer --blocks or --probes take less.",
+    )
+    typer.echo(f"hessianlens: at most {told}, less where there are closed forms; {instead}.", err=True)
+
+
 def _asked(settings: Settings) -> str:
     if settings.seconds is None:
         return f"{settings.most_probes:.0f} a block"

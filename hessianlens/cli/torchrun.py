@@ -12,12 +12,32 @@ if TYPE_CHECKING:
 
 _WAIT_MINUTES = 30
 """How long a process is waited for."""
+_MOST = 2**31 - 1
+"""Processes that torch can count."""
+
+
+def check_started() -> None:
+    """What `torchrun` says of the processes can be true; a command ends with a sentence otherwise."""
+    if not _told():
+        return
+    from hessianlens.cli.endings import BAD_INPUT, stop
+
+    ranges = {"WORLD_SIZE": (1, _MOST), "RANK": (0, _MOST), "LOCAL_RANK": (0, _MOST), "MASTER_PORT": (1, 65535)}
+    for name, (least, most) in ranges.items():
+        text = os.environ.get(name, str(least))
+        most = started() - 1 if name == "RANK" else most  # WORLD_SIZE has been looked at by then
+        if not (text.isascii() and text.isdecimal() and len(text) < 20 and least <= int(text) <= most):
+            expected = f"expected a whole number from {least} to {most}"
+            stop(f"{name}: got {text!r}, {expected}; unset it, or let torchrun set it.", BAD_INPUT)
+
+
+def _told() -> bool:
+    return all(name in os.environ for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"))
 
 
 def started() -> int:
     """How many processes `torchrun` has started for this command; 1 without it."""
-    told = all(name in os.environ for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"))
-    return int(os.environ["WORLD_SIZE"]) if told and os.environ["WORLD_SIZE"].isdecimal() else 1
+    return int(os.environ["WORLD_SIZE"]) if _told() else 1
 
 
 def is_first() -> bool:

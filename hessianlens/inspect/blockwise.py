@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from hessianlens.errors import InputError
 from hessianlens.memory import SAFE_SHARE
-from hessianlens.models.discovery.heads import head_name
 from hessianlens.network.forecasting import Forecast, cut_to, forecast
 from hessianlens.network.sampling import GraphSource, Request
 from hessianlens.problems import Block, Problem, layer_groups
@@ -26,7 +25,10 @@ def choose_blocks(problem: Problem, patterns: Sequence[str], per_head: bool = Fa
     blocks = problem.select(list(patterns)) if patterns else list(problem.blocks.values())
     if not per_head:
         return blocks
-    return [b for b in blocks if b.name in patterns or head_name(b.name, 0) not in problem.blocks]
+    heads = {block.name: problem.parts.get(block.name, [block]) for block in blocks}
+    return problem.select(
+        [b.name for block in blocks for b in ([block] if block.name in patterns else heads[block.name])]
+    )
 
 
 @dataclass(frozen=True)

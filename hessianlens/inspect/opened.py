@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,6 +21,9 @@ from hessianlens.network.forecasting import Forecast
 from hessianlens.problems import Block, Problem
 from hessianlens.ranks import ranks_of
 
+PASSES_PER_PRODUCT = 6
+"""Times that a product with the Hessian takes as long as the loss: two gradients, each of three."""
+
 
 @dataclass(frozen=True, eq=False)
 class Opened:
@@ -33,6 +37,7 @@ class Opened:
         blocks: The blocks chosen.
         loss: The value of the loss.
         needed: What measuring it will take.
+        loss_seconds: Time that the loss took, once.
     """
 
     settings: Settings
@@ -42,6 +47,12 @@ class Opened:
     blocks: Sequence[Block]
     loss: float
     needed: Forecast
+    loss_seconds: float = 0.0
+
+    @property
+    def sampling_seconds(self) -> float:
+        """A rough guess of the time that products with all random vectors take, from that of the loss."""
+        return PASSES_PER_PRODUCT * self.loss_seconds * self.needed.products
 
     @property
     def caveats(self) -> tuple[str, ...]:
@@ -105,4 +116,6 @@ def open_model(settings: Settings, process_group: object = None) -> Opened:
     blocks = choose_blocks(problem, settings.blocks, settings.per_head)
     probes = settings.probes or PROBES
     fitted, needed = within_memory(problem, blocks, probes, len(settings.parts), settings.max_memory)
-    return Opened(settings, loaded, data, fitted, blocks, float(fitted.total_loss()), needed)
+    started = time.monotonic()
+    loss = float(fitted.total_loss())
+    return Opened(settings, loaded, data, fitted, blocks, loss, needed, time.monotonic() - started)

@@ -154,21 +154,32 @@ class Problem(Listed):
     def select(self, pattern: str | Sequence[str]) -> list[Block]:
         """Blocks by name, glob (``layer*.attn.q``) or regular expression (``re:layer[01].*``), in model order.
 
-        What matches no block may match parts of some: ``layer0.attn.q.head3``, ``layer*.attn.k.head0``.
+        What matches no block may match parts of some: ``layer0.attn.q.head3``, ``layer*.attn.k.head0``. A name is taken
+        as it is, also one with characters of a glob: ``w[0]`` is the block of that name, if there is one, and never
+        ``w0``.
         """
         one = isinstance(pattern, (str, Tensor)) or not isinstance(pattern, Iterable)
         patterns: list[Any] = [pattern] if one else list(pattern)
         texts = len(patterns) > 0 and all(isinstance(each, str) for each in patterns)
         check_that(texts, "blocks", pattern, "a name, glob or 're:' expression, or several")
-        chosen: dict[str, Block] = {}
+        every, chosen = self._with_parts(), dict[str, Block]()
         for each in patterns:
-            named = {**{name: name for name in self.blocks}, **self.aliases}
-            found = {name: self.blocks[name] for other, name in named.items() if matches(other, each)}
-            found = found or {name: part for name, part in self._with_parts().items() if matches(name, each)}
+            found = self._named(each, every) or self._matching(each, every)
             if not found:  # looking for names that are alike takes longer than everything else here
                 raise InputError(self._unknown(each))
             chosen.update(found)
-        return [chosen[name] for name in self._with_parts() if name in chosen]
+        return [block for name, block in every.items() if name in chosen]
+
+    def _named(self, name: str, every: Mapping[str, Block]) -> dict[str, Block]:
+        """The block of exactly this name, or of this alias."""
+        own = name if name in every else self.aliases.get(name, name)
+        return {own: every[own]} if own in every else {}
+
+    def _matching(self, pattern: str, every: Mapping[str, Block]) -> dict[str, Block]:
+        """The blocks that a glob or an expression matches; if there are none, the parts of blocks."""
+        named = {**{name: name for name in self.blocks}, **self.aliases}
+        found = {name: self.blocks[name] for other, name in named.items() if matches(other, pattern)}
+        return found or {name: part for name, part in every.items() if matches(name, pattern)}
 
     def _with_parts(self) -> dict[str, Block]:
         """Blocks in the order of the model, each with its parts behind it."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import signal
 from pathlib import Path
 
@@ -289,3 +290,41 @@ def test_ctrl_c_before_anything_is_measured(monkeypatch: pytest.MonkeyPatch) -> 
     answer = call(TOY)
     assert answer.exit_code == 130 and answer.stdout == ""
     assert answer.stderr == "hessianlens: interrupted; nothing had been measured yet.\n"
+
+
+# --- long work -------------------------------------------------------------------------------------------------------
+
+
+def test_what_would_take_for_ever_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every vector of the basis of every block: nothing is measured before it is said."""
+    monkeypatch.setattr("hessianlens.inspect.opened.PASSES_PER_PRODUCT", 1e12)
+    monkeypatch.setattr(Measurement, "run", lambda *_: pytest.fail("it was begun"))
+    arguments = ["--probes", 100_000_000_000, "--blocks", "layer0.mlp.in"]
+    answer = call(TOY, *arguments)
+    assert answer.exit_code == 2 and answer.exception.__class__ is SystemExit
+    told = r"probes: got 100000000000, which are 12 products, about \S+ h; expected at most 168.0 h \(a week\)"
+    assert re.match(f"hessianlens: {told}", answer.stderr), answer.stderr
+    assert "--budget 5m gives an answer in time" in answer.stderr
+
+
+@pytest.mark.parametrize(("passes", "announced"), [(1e7, True), (1e-3, False)])
+def test_what_takes_long_is_announced(passes: float, announced: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hessianlens.cli.inspect_view.LONGEST_SECONDS", float("inf"))
+    monkeypatch.setattr("hessianlens.inspect.opened.PASSES_PER_PRODUCT", passes)
+    answer = call(TOY, "--probes", 2, "--blocks", "layer0.mlp.in", "--json")
+    assert answer.exit_code == 0 and json.loads(answer.stdout)["complete"] is True
+    assert ("hessianlens: at most 2 products, about" in answer.stderr) is announced
+    within = call(TOY, "--probes", 2, "--blocks", "layer0.mlp.in", "--budget", "30s", "--json")
+    assert within.exit_code == 0 and "at most" not in within.stderr
+
+
+def test_progress_is_told_where_there_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    from hessianlens.cli import progress_lines
+
+    monkeypatch.setattr(progress_lines, "FIRST_SECONDS", 0.0)
+    monkeypatch.setattr(progress_lines, "MOST_SECONDS", 0.0)
+    answer = call(TOY, "--probes", 2, "--sequences", 2, "--method", "probes", "--json")
+    lines = answer.stderr.splitlines()
+    assert answer.exit_code == 0 and all(line.endswith(" so far.") for line in lines)
+    assert lines[0].startswith("hessianlens: Loading the model, ")
+    assert any(re.match(r"hessianlens: \S+.*, \d+ of [\d,]+ products, ", line) for line in lines)

@@ -36,6 +36,8 @@ def test_heads_stand_for_what_they_are_cut_from() -> None:
     assert "layer0.attn.k.head0.bias" in some and "layer0.attn.k.bias" not in some and "layer0.attn.k" not in some
     named = [block.name for block in choose_blocks(problem, ("layer0.attn.q", "layer0.attn.k*"), per_head=True)]
     assert "layer0.attn.q" in named and "layer0.attn.k" not in named
+    whole = [block.name for block in choose_blocks(problem, ("layer1.attn.?",), per_head=True)]
+    assert whole == [f"layer1.attn.{role}.head{head}" for role in "qkvo" for head in range(2)]
     everything = sum(block.numel for block in choose_blocks(problem, (), per_head=True))
     assert everything == sum(block.numel for block in open_model(Settings(TOY, sequences=2)).blocks)
 
