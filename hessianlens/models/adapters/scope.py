@@ -32,25 +32,47 @@ def differentiable_twice(model: nn.Module, kernel: str = "math", instead: str = 
     Yields:
         What attention was met.
     """
-    modes = {module: module.training for module in model.modules()}
-    shortcut = torch.backends.mha.get_fastpath_enabled()
     with ExitStack() as stack:
         stack.enter_context(sdpa_kernel(SDPBackend.MATH))
         stack.enter_context(_not_fused(model, instead))
-        stack.enter_context(_without_cache(model))
-        stack.enter_context(_not_compiled())
-        stack.enter_context(_own_forward(model))
-        torch.backends.mha.set_fastpath_enabled(False)
-        model.eval()
+        stack.enter_context(evaluated(model))
         met = LongAttention(kernel)
         if kernel != "math":
             stack.enter_context(met)
+        yield met
+
+
+@contextmanager
+def evaluated(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode without dropout, as the model is written, with its own attention kernels.
+
+    Args:
+        model: The model.
+    """
+    modes = {module: module.training for module in model.modules()}
+    shortcut = torch.backends.mha.get_fastpath_enabled()
+    with _without_cache(model), _not_compiled(), _own_forward(model):
+        torch.backends.mha.set_fastpath_enabled(False)
+        model.eval()
         try:
-            yield met
+            yield
         finally:
             torch.backends.mha.set_fastpath_enabled(shortcut)
             for module, training in modes.items():
                 module.training = training
+
+
+@contextmanager
+def own_kernels(model: nn.Module) -> Iterator[None]:
+    """As `evaluated`; a Hugging Face model that insists on a fused implementation of its own runs the eager one.
+
+    For values alone: PyTorch's attention takes whatever kernel it likes best.
+
+    Args:
+        model: The model.
+    """
+    with _not_fused(model, "eager"), evaluated(model):
+        yield
 
 
 def fused_attention(model: nn.Module) -> str | None:
