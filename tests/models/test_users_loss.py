@@ -450,6 +450,14 @@ def test_the_gauss_newton_split_follows_pytorchs_axis(method: str) -> None:
     torch.testing.assert_close(found, jacobian.T @ curved @ jacobian, rtol=1e-9, atol=1e-12)
 
 
+def test_a_class_with_the_name_of_one_of_pytorchs_is_called_as_it_is() -> None:
+    kind = type("CrossEntropyLoss", (Focal,), {})
+    model = Tokens()
+    problem = hl.problem(model, FEW, kind(), logits="chunked")
+    agrees(problem, model, _mean_by_size(Focal(), FEW))
+    assert problem.reduction == "CrossEntropyLoss, mean over batches by size"
+
+
 def test_a_function_that_means_another_tensor_of_the_model_is_told() -> None:
     model = Tokens(lambda z, x: (z, z.square().sum(-1)))
     with pytest.raises(hl.InputError, match=r"loss: the model returns tuple of 2, for which the function gives"):

@@ -67,14 +67,15 @@ def problem(
         model: Any `nn.Module`, Hugging Face model or TransformerLens-style model.
         data: A batch (tensor, (inputs, targets), dict) or an iterable of batches.
         loss: "cross_entropy", "square", "bce", "model" (a Hugging Face model's own, from `labels`), one of PyTorch's
-            losses such as `nn.CrossEntropyLoss()` or `torch.nn.functional.mse_loss`, or a function of outputs and
-            batch. Default: the model's own if the data has labels, else next-token cross-entropy for a causal
-            language model.
+            losses such as `nn.CrossEntropyLoss()` or `torch.nn.functional.mse_loss`, called with PyTorch's axes, or a
+            function of outputs and batch. Default: the model's own if the data has labels, else next-token
+            cross-entropy for a causal language model.
         reduction: "mean" over all targets, "sequence" (mean over sequences of sums) or "sum"; for a function: "mean"
             over batches by size, or "sum"; PyTorch's losses keep their own.
         dtype: Precision of the derivatives, float32 or float64; default: the widest of the model's, at least float32.
         device: Where they are computed; default: where the model is.
-        micro_batch: Largest number of sequences differentiated at once.
+        micro_batch: Largest number of sequences differentiated at once; refused if the loss of a batch is not that of
+            its pieces.
         heads: Whether every head's part of q, k, v and o is among the blocks; asked for by name, it always is.
         attention: How PyTorch's fused attention, which has no second derivative, is replaced: "math" by its plain
             kernel, which keeps matrices of L x L numbers; "chunked" by `scaled_dot_product_attention` of this library,
@@ -82,7 +83,8 @@ def problem(
         logits: Whether the outputs of a last linear map in front of a cross-entropy are formed: "whole", they are;
             "chunked", `linear_cross_entropy` of this library takes its place, and only those of some tokens are there
             at a time; "auto", they are not where they would be large.
-        check: Run the first batch twice and compare, to catch randomness.
+        check: Run the first batch twice and compare, to catch randomness; and compare the loss of every batch with that
+            of the model itself, in two forward passes (docs/models.md says what follows).
         verify: With the first measurement, compare autograd's second derivatives to differences of the gradient on an
             excerpt of one sequence, to catch modules that hide part of their derivative; costs a few gradients of it a
             layer.

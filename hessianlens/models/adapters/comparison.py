@@ -86,12 +86,9 @@ class Comparison:
         notes: dict[str, None] = {}
         readings: dict[bool, str] = {}
         for number, batch in enumerate(self.problem.data):
-            outputs, here = self._here(batch)
-            if self._is_replaced:
-                outputs, reason = self._against_plain(number, batch, here)
-                if reason:
-                    return self._materialised(outputs, reason).checked()
-            assert outputs is not None
+            outputs, here, reason = self._against_plain(number, batch) if self._is_replaced else self._here(batch)
+            if reason:
+                return self._materialised(outputs, reason).checked()
             if isinstance(self._share, TorchShare):
                 readings.setdefault(self._share.classes_last(outputs, batch), self._share.reading(outputs, batch))
             notes |= dict.fromkeys(self._against_own(number, batch, here))
@@ -112,35 +109,39 @@ class Comparison:
     def _is_replaced(self) -> bool:
         return self.chunks or isinstance(self.problem.forward, UnformedCall)
 
-    def _here(self, batch: Batch) -> tuple[Tensor | None, float]:
-        """Outputs, if they are materialised, and the loss as the problem computes it."""
+    def _here(self, batch: Batch) -> tuple[Tensor, float, str]:
+        """Materialised outputs and the loss as the problem computes it."""
         made = self.problem
         with made.scope(), torch.no_grad():
-            if isinstance(made.forward, UnformedCall):
-                return None, float(made.batch_loss(made.params, batch))
             outputs = made.forward(made.params, batch)
-            return outputs, float(made.loss(outputs, batch))
+            return outputs, float(made.loss(outputs, batch)), ""
 
-    def _against_plain(self, number: int, batch: Batch, here: float) -> tuple[Tensor, str]:
-        """Materialised outputs by PyTorch's own attention, and why the logits must be materialised; empty if not."""
+    def _against_plain(self, number: int, batch: Batch) -> tuple[Tensor, float, str]:
+        """Outputs by PyTorch's own attention, the loss here, and why the logits must be materialised; empty if not."""
         made, params = self.problem, self.problem.params
         with own_kernels(self.model), torch.no_grad(), LastMap(params) as maps:
             outputs = call(self.model, params, batch, with_targets=self.with_targets)
         last, eps = maps.found(self.model, outputs), torch.finfo(made.dtype).eps
+        chunked = isinstance(made.forward, UnformedCall)
+        if chunked and isinstance(last, str):
+            return outputs, math.nan, f"on batch {number}, {last}"
         with torch.no_grad():
+            with made.scope():
+                here = float(made.batch_loss(params, batch))
             value = float(self._share(outputs, batch))
             same = same_value(here, value, eps, lambda at: self._share(at, batch), outputs)
-        if isinstance(made.forward, UnformedCall):
-            if isinstance(last, str):
-                return outputs, f"on batch {number}, {last}"
-            if last != made.forward.last or not same:
-                return outputs, f"the loss of batch {number} is {value:.6g}, and {here:.6g} without materialising them"
+        if isinstance(made.forward, UnformedCall) and not (same and last == made.forward.last):
+            return (
+                outputs,
+                here,
+                f"the loss of batch {number} is {value:.6g}, and {here:.6g} without materialising them",
+            )
         expect(
             same,
             f"attention: the loss of batch {number} is {here:.6g} with attention in chunks and {value:.6g} without; "
             "give attention='math'.",
         )
-        return outputs, ""
+        return outputs, here, ""
 
     def _materialised(self, outputs: Tensor, reason: str) -> Comparison:
         """The same with materialised logits, and a note on why."""

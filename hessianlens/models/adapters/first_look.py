@@ -73,6 +73,8 @@ def ended(made: Problem, seen: Seen, logits: str, with_targets: bool) -> tuple[F
     last: Unembedding | str = seen.last
     if not isinstance(made.loss, ClassLoss):
         last = "the loss is not known to be a cross-entropy of classes"
+    elif isinstance(last, str):
+        pass
     elif isinstance(made.loss.share, TorchShare) and not made.loss.share.classes_last(seen.outputs, made.data[0]):
         last = f"{made.loss.share.loss.name} reads the classes from axis 1"
     note = logits_note(seen.outputs, last)

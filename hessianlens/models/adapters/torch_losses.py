@@ -185,9 +185,10 @@ def _numbers(found: TorchLoss, out: Tensor, targets: Tensor) -> Tensor:
     """Targets of a loss of numbers, one for each output: PyTorch would broadcast others, and mix sequences by that."""
     if found.name in _MARGINS:
         return targets
-    same = targets.shape == out.shape
-    if same or found.name in _SAME_SHAPE_ONLY or targets.numel() == out.numel() == 1:
-        return targets_like(out, targets.reshape(out.shape) if targets.numel() == out.numel() == 1 else targets)
+    if targets.shape == out.shape or targets.numel() == out.numel() == 1:
+        return targets.reshape(out.shape).to(out.dtype)
+    if found.name in _SAME_SHAPE_ONLY:
+        return targets_like(out, targets) if out.shape == (*targets.shape, 1) else targets
     try:
         wide = f"; PyTorch would broadcast both to {tuple(torch.broadcast_shapes(out.shape, targets.shape))}"
     except RuntimeError:
