@@ -15,6 +15,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn.modules.loss import _Loss
 
 from hessianlens.errors import expect
 from hessianlens.models.adapters.class_loss import ClassLoss
@@ -91,6 +92,7 @@ class Comparison:
                 return self._materialised(outputs, reason).checked()
             if isinstance(self._share, TorchShare):
                 readings.setdefault(self._share.classes_last(outputs, batch), self._share.reading(outputs, batch))
+            del outputs  # they may be large, and those of the model itself are about to be made
             notes |= dict.fromkeys(self._against_own(number, batch, here))
         expect(
             len(readings) < 2,
@@ -148,8 +150,7 @@ class Comparison:
         forward = self.problem.forward
         assert isinstance(forward, UnformedCall)
         whole = partial(call, self.model, with_targets=self.with_targets, halves=forward.halves)
-        kept = [note for note in self.problem.notes if note != logits_note(outputs, forward.last)]
-        notes = (*(note for note in kept if not note.startswith("logits (")), logits_note(outputs, reason))
+        notes = (*_without_logits(self.problem.notes), logits_note(outputs, reason))
         return replace(self, problem=replace(self.problem, forward=whole, notes=notes))
 
     def _against_own(self, number: int, batch: Batch, here: float) -> list[str]:
@@ -167,7 +168,8 @@ class Comparison:
         with torch.no_grad():
             own = float(self._share(outputs, batch))
             same = same_value(here, own, eps, lambda at: self._share(at, batch), outputs)
-            self._expect_tensor_is_meant(result, own, batch)
+            if number == 0:
+                self._expect_tensor_is_meant(result, batch, eps)
         if same:
             return []
         found = f"the model itself gives {own:.6g} on batch {number} and the problem {here:.6g}"
@@ -192,9 +194,10 @@ class Comparison:
             return None
         return result
 
-    def _expect_tensor_is_meant(self, result: object, own: float, batch: Batch) -> None:
+    def _expect_tensor_is_meant(self, result: object, batch: Batch, eps: float) -> None:
         """A user's function that takes what the model returns must not mean another of its tensors."""
-        if isinstance(result, Tensor) or not callable(self.loss) or isinstance(self._share, TorchShare):
+        of_targets = isinstance(self._share, TorchShare) or isinstance(self.loss, _Loss)
+        if isinstance(result, Tensor) or not callable(self.loss) or of_targets:
             return
         try:
             value = self.loss(result, batch)
@@ -205,7 +208,7 @@ class Comparison:
             return
         taken = float(self.loss(as_tensor(result), batch))
         expect(
-            same_value(given, taken, torch.finfo(self.problem.dtype).eps, torch.sum, None),
+            same_value(given, taken, eps, torch.sum, None),
             f"loss: the model returns {_kind(result)}, for which the function gives {given:.6g}, and {taken:.6g} for "
             "its first tensor, which a problem takes as the outputs; wrap the model so that it returns the tensor that "
             "the loss needs.",
@@ -226,4 +229,9 @@ def same_on_all_ranks(problem: Problem, checked: Problem) -> Problem:
     forward = problem.forward
     whole = partial(call, forward.model, with_targets=forward.with_targets, halves=forward.halves)
     note = "logits are materialised, as on another process, where anything else would change the loss"
-    return replace(checked, forward=whole, notes=(*(n for n in checked.notes if not n.startswith("logits (")), note))
+    return replace(checked, forward=whole, notes=(*_without_logits(checked.notes), note))
+
+
+def _without_logits(notes: Sequence[str]) -> list[str]:
+    """Notes without the one on how logits are dealt with."""
+    return [note for note in notes if not note.startswith("logits (")]
