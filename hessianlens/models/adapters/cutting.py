@@ -1,8 +1,8 @@
 """Batches cut into micro-batches, where that leaves the loss as it is; the one rule for every cut.
 
 A cut is right if the outputs of a sequence do not depend on the others in its batch, and the loss is a sum over
-sequences: of named losses and of PyTorch's it is known, of a user's function it is compared, with its gradient by the
-outputs.
+sequences: of named losses and of PyTorch's it is known, of a user's function it is compared, with its derivatives by
+the outputs.
 """
 
 from __future__ import annotations
@@ -124,8 +124,9 @@ def _difference(
         if joined is not None and joined.shape == outputs.shape:
             if not _close(joined, outputs, eps):
                 return "outputs depend on other sequences of the batch, or what has no axis of sequences was cut"
-            if not _is_additive(problem) and not _close(*_slopes(problem, batch, outputs, parts), eps):
-                return "the loss is no sum over sequences: its derivative by the outputs is another one"
+            compared = [] if _is_additive(problem) else _derivatives(problem, batch, outputs, parts)
+            if not all(_close(one, other, eps) for one, other in compared):
+                return "the loss is no sum over sequences: its derivatives by the outputs are others"
 
     def loss(at: Tensor) -> Tensor:
         return problem.loss(at, batch)
@@ -143,18 +144,38 @@ def _close(one: Tensor, other: Tensor, eps: float) -> bool:
     return same and (not bool(finite.any()) or bool(gap[finite].max() <= math.sqrt(eps) * scale[finite].max()))
 
 
-def _slopes(problem: Problem, batch: Batch, outputs: Tensor, parts: Sequence[Batch]) -> tuple[Tensor, Tensor]:
-    """The derivative of the loss by the outputs, of the whole batch and of its pieces; the model is not run."""
+def _derivatives(
+    problem: Problem, batch: Batch, outputs: Tensor, parts: Sequence[Batch]
+) -> list[tuple[Tensor, Tensor]]:
+    """Derivatives of the loss by the outputs, of the whole batch and of its pieces; the model is not run.
 
-    def slope(at: Tensor, given: Batch) -> Tensor:
-        leaf = at.detach().requires_grad_()
-        value = problem.loss(leaf, given)
-        if not value.requires_grad:
-            return torch.zeros_like(leaf)
-        (found,) = torch.autograd.grad(value, leaf, allow_unused=True)
-        return torch.zeros_like(leaf) if found is None else found
-
+    The gradient, and one Hessian-vector product: where all sequences are alike a gradient shows no coupling.
+    """
+    generator = torch.Generator(outputs.device).manual_seed(0)
+    along = torch.randn(outputs.shape, generator=generator, dtype=outputs.dtype, device=outputs.device)
     sizes = [batch_size(part) for part in parts]
     with problem.scope(), torch.enable_grad():
-        of_pieces = [slope(at, part) for at, part in zip(outputs.split(sizes), parts, strict=True)]
-        return slope(outputs, batch), torch.cat(of_pieces)
+        whole = _two_derivatives(problem, batch, outputs, along)
+        cut = [
+            _two_derivatives(problem, part, at, v)
+            for part, at, v in zip(parts, outputs.split(sizes), along.split(sizes), strict=True)
+        ]
+    joined = [torch.cat(pieces_of_one) for pieces_of_one in zip(*cut, strict=False)]
+    return list(zip(whole, joined, strict=False))
+
+
+def _two_derivatives(problem: Problem, batch: Batch, outputs: Tensor, along: Tensor) -> list[Tensor]:
+    """Gradient and Hessian-vector product of the loss by the outputs; the gradient alone if there is no other."""
+    leaf = outputs.detach().requires_grad_()
+    value = problem.loss(leaf, batch)
+    zero = torch.zeros_like(leaf)
+    if not value.requires_grad:
+        return [zero, zero]
+    (first,) = torch.autograd.grad(value, leaf, create_graph=True, allow_unused=True)
+    if first is None or not first.requires_grad:
+        return [zero if first is None else first, zero]
+    try:
+        (second,) = torch.autograd.grad((first * along).sum(), leaf, allow_unused=True)
+    except RuntimeError:  # no second derivative, which the first measurement will say
+        return [first.detach()]
+    return [first.detach(), zero if second is None else second]
