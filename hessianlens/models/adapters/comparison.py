@@ -221,17 +221,6 @@ def _kind(result: object) -> str:
     return f"{type(result).__name__} of {len(result)}" if isinstance(result, Sequence) else type(result).__name__
 
 
-def same_on_all_ranks(problem: Problem, checked: Problem) -> Problem:
-    """Materialised logits on all processes that share the data, if one of them needs them."""
-    fell = isinstance(problem.forward, UnformedCall) and not isinstance(checked.forward, UnformedCall)
-    if not any(problem.ranks.shared("logits", lambda: fell)) or fell or not isinstance(problem.forward, UnformedCall):
-        return checked
-    forward = problem.forward
-    whole = partial(call, forward.model, with_targets=forward.with_targets, halves=forward.halves)
-    note = "logits are materialised, as on another process, where anything else would change the loss"
-    return replace(checked, forward=whole, notes=(*_without_logits(checked.notes), note))
-
-
 def _without_logits(notes: Sequence[str]) -> list[str]:
     """Notes without the one on how logits are dealt with."""
     return [note for note in notes if not note.startswith("logits (")]
