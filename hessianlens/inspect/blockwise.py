@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from hessianlens.errors import InputError
 from hessianlens.memory import SAFE_SHARE
-from hessianlens.network.forecasting import Forecast, cut_to, forecast
+from hessianlens.models.adapters.cutting import cut_problem
+from hessianlens.network.forecasting import Forecast, forecast
 from hessianlens.network.sampling import GraphSource, Request
 from hessianlens.problems import Block, Problem, layer_groups
 from hessianlens.sizes import parse_size, readable
@@ -89,7 +90,7 @@ def _within(
     if width >= made.sequences:
         return problem, made
     if width > 0:
-        cut = cut_to(problem, width)
+        cut = cut_problem(problem, width, "max_memory")
         return cut, forecast(cut, blocks, probes, parts, closed_forms=True)
     least = made.process_bytes + made.vector_bytes + made.bytes_per_sequence
     got = f"only {readable(made.available)} are free" if max_memory is None else f"got {max_memory}"

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
-
-import torch
 
 from hessianlens.curvature.stand_in import verification_bytes
 from hessianlens.errors import InputError, check_number, check_that, check_whole, expect
 from hessianlens.memory import SAFE_SHARE, available_bytes, process_bytes
-from hessianlens.models.adapters.batches import as_batches
+from hessianlens.models.adapters.cutting import cut_problem
 from hessianlens.network import thresholds
 from hessianlens.network.last_attention import closed_form_cost
 from hessianlens.network.rehearsal import Rehearsal, forward_sizes, sequences_of
 from hessianlens.network.sampling import WORKSPACE
 from hessianlens.parts import PARTS
-from hessianlens.problems import Block, CutBatches, Problem, check_problem, layer_groups, layer_of
+from hessianlens.problems import Block, Problem, check_problem, layer_groups, layer_of
 from hessianlens.showing import Listed, Picture, Share, Shares
 from hessianlens.showing.shown import Cells, facts
 from hessianlens.sizes import parse_size, readable
@@ -273,7 +271,8 @@ def fit_memory(problem: Problem, max_memory: str | float | None = None) -> Probl
         problem: From `hessianlens.problem`.
         max_memory: Bytes, or a text such as "2 GiB"; default: most of what is free.
 
-    The total loss is the same; a function given as loss whose shares do not add up over the cut is refused.
+    The total loss is the same: every batch that is cut is run once whole and once in pieces, and a cut that changes its
+    loss is refused, as with ``micro_batch`` in `hessianlens.problem`.
     """
     check_problem(problem)
     limit = None if max_memory is None else parse_size(max_memory)
@@ -289,18 +288,4 @@ def _fitted(problem: Problem, limit: float | None) -> Problem:
         f"max_memory: a single sequence needs {readable(made.bytes_per_sequence + made.vector_bytes)}, got "
         f"{readable(limit if limit is not None else SAFE_SHARE * made.available)}; allow more, or use float32.",
     )
-    return problem if width >= made.sequences else cut_to(problem, width)
-
-
-def cut_to(problem: Problem, width: int) -> Problem:
-    """The same problem in batches of at most `width` sequences; refused where that would change the loss."""
-    largest = max(problem.data, key=sequences_of)
-    with torch.no_grad():
-        own, cuts = problem.alone(), ([largest], as_batches([largest], width))
-        whole, cut = (float(replace(own, data=data).total_loss()) for data in cuts)
-    expect(
-        abs(whole - cut) <= torch.finfo(problem.dtype).eps ** 0.5 * max(abs(whole), abs(cut)),
-        f"max_memory: batches of at most {width} sequences fit, but the loss of the largest batch is {whole:.6g} and "
-        f"that of its pieces {cut:.6g}; give a loss that is a mean over sequences, or a sum with reduction='sum'.",
-    )
-    return replace(problem, data=CutBatches(problem.data, width))
+    return problem if width >= made.sequences else cut_problem(problem, width, "max_memory")

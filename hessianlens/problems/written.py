@@ -26,12 +26,14 @@ class Written:
         scope: Context in which `forward` must run: attention by PyTorch's plain kernel.
         instead_of: The forward pass and the loss that a problem has in their place. A problem with another one is a
             different function, about which this says nothing.
+        additive: Whether the loss is known to be a sum over the sequences of a batch, whatever the outputs are.
     """
 
     forward: Callable[[Mapping[str, Tensor], Batch], Tensor]
     loss: Callable[[Tensor, Batch], Tensor]
     scope: Callable[[], AbstractContextManager[object]]
     instead_of: tuple[object, object]
+    additive: bool = False
 
 
 class CutBatches(list[Batch]):

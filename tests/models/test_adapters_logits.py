@@ -195,12 +195,16 @@ def test_an_unknown_way_is_refused() -> None:
         hl.problem(networks.mlp(), pairs(2, length=None), "cross_entropy", logits="none")
 
 
-def test_a_model_that_ends_otherwise_on_another_batch_is_told() -> None:
+def test_a_model_that_ends_otherwise_on_another_batch_has_its_logits_materialised() -> None:
     model = Ended(lambda x, last: last(x) if len(x) == 2 else x[..., :VOCAB]).double()
     batches = [(randn(n, 4, WIDTH), torch.zeros(n, 4, dtype=torch.long)) for n in (2, 3)]
     problem = hl.problem(model, batches, "cross_entropy", logits="chunked", verify=False)
+    assert not _is_unformed(problem) and any("held as a whole: on batch 1, " in note for note in problem.notes)
+    expected = hl.problem(model, batches, "cross_entropy", logits="whole", verify=False)
+    assert_same(problem.total_loss(), expected.total_loss())
+    unchecked = hl.problem(model, batches, "cross_entropy", logits="chunked", check=False, verify=False)
     with pytest.raises(hl.InputError, match="give logits='whole'"):
-        problem.total_loss()
+        unchecked.total_loss()
 
 
 # --- with the rest of the library ------------------------------------------------------------------------------------

@@ -131,8 +131,11 @@ def test_message(case: str) -> None:
 
 
 def test_a_later_batch_is_explained_too() -> None:
-    """The problem is made from the first batch; the second is met by a product."""
-    problem = hl.problem(hugging_face.gpt2(), [{"input_ids": tokens()}, {"input_ids": tokens() + 3}])
+    """With the problem, where every batch is run once, or with a product."""
+    data = [{"input_ids": tokens()}, {"input_ids": tokens() + 3}]
+    with pytest.raises(hl.InputError, match=r"data: got the ids 3 \.\. 7 in input_ids"):
+        hl.problem(hugging_face.gpt2(), data)
+    problem = hl.problem(hugging_face.gpt2(), data, check=False)
     with pytest.raises(hl.InputError, match=r"data: got the ids 3 \.\. 7 in input_ids") as failure:
         hl.hessian(problem, "layer0.attn.q", method="products") @ randn(16)
     assert failure.value.__suppress_context__ or isinstance(failure.value.__context__, IndexError)

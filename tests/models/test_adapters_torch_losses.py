@@ -100,15 +100,24 @@ def test_losses_of_numbers(name: str) -> None:
 
 
 def test_one_number_a_sequence_is_not_broadcast() -> None:
+    """PyTorch would: outputs (4, 1) and targets (4,) are refused where it does, and read where it raises."""
     model, x, y = scrambled(nn.Linear(3, 1).to(DOUBLE)), randn(4, 3), randn(4, seed=1)
-    assert_same(hl.problem(model, (x, y), nn.MSELoss()).total_loss(), (model(x)[:, 0] - y).square().mean().detach())
+    refused = r"targets: got shape \(4,\), expected .* \(4, 1\), .* broadcast both to \(4, 4\)"
+    for loss in (nn.MSELoss(), nnf.l1_loss, nn.HuberLoss(), nn.KLDivLoss(reduction="batchmean"), nnf.poisson_nll_loss):
+        with pytest.raises(hl.InputError, match=refused):
+            hl.problem(model, (x, y), loss)
+    binary = (y > 0).double()
+    found = hl.problem(model, (x, binary), nn.BCEWithLogitsLoss())
+    expected = nnf.binary_cross_entropy_with_logits(model(x)[:, 0], binary).detach()
+    assert_same(found.total_loss(), expected)
+    assert any("BCEWithLogitsLoss takes no outputs (4, 1) and targets (4,)" in note for note in found.notes)
 
 
 def test_probabilities_and_classes_in_the_second_axis() -> None:
     model, ids = networks.toy(), tokens(3)
     outputs = model.eval()(ids).detach()
     shares = torch.softmax(randn(3, LENGTH, VOCAB), -1)
-    expected = nnf.cross_entropy(outputs.flatten(0, 1), shares.flatten(0, 1))
+    expected = nnf.cross_entropy(outputs, shares)  # PyTorch takes axis 1 for the classes of shares as well
     assert_same(hl.problem(model, (ids, shares), nn.CrossEntropyLoss()).total_loss(), expected, "probabilities")
     images = scrambled(nn.Conv2d(1, 3, 1).to(DOUBLE))
     x, y = randn(2, 1, 4, 5), torch.randint(3, (2, 4, 5), generator=torch.Generator().manual_seed(0))

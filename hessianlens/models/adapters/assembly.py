@@ -10,6 +10,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn.modules.loss import _Loss
 
 from hessianlens.checks import check_device, check_precision
 from hessianlens.errors import InputError, check_choice, check_flag, expect
@@ -17,17 +18,19 @@ from hessianlens.failures import explained
 from hessianlens.memory import ensure_fits
 from hessianlens.models.adapters.batches import SPANS, check_micro_batch, targets_of
 from hessianlens.models.adapters.class_loss import ClassLoss
+from hessianlens.models.adapters.comparison import Comparison
+from hessianlens.models.adapters.cutting import cut_problem
 from hessianlens.models.adapters.decoders import NOTE, with_decoder_inputs
-from hessianlens.models.adapters.first_look import ended, first_run, is_half
+from hessianlens.models.adapters.first_look import Seen, ended, first_run, is_half
 from hessianlens.models.adapters.heads import decodes, head_kind, no_own_loss
 from hessianlens.models.adapters.long_attention import KERNELS, LONG
 from hessianlens.models.adapters.losses import StatedLoss, callable_loss, named_loss
-from hessianlens.models.adapters.outputs import call, wants_targets
+from hessianlens.models.adapters.outputs import as_tensor, call, wants_targets
 from hessianlens.models.adapters.precision import in_precision_of
 from hessianlens.models.adapters.scope import attention_notes, differentiable_twice, is_compiled, stand_in
 from hessianlens.models.adapters.shares import expect_same_weights, own_batches, typical_batches
 from hessianlens.models.adapters.tokens import check_ids
-from hessianlens.models.adapters.torch_losses import recognised, torch_loss
+from hessianlens.models.adapters.torch_losses import derived_loss, recognised, torch_loss
 from hessianlens.models.adapters.unembedding import LOGITS
 from hessianlens.models.adapters.weights import check_weights
 from hessianlens.models.adapters.wrappers import unwrapped
@@ -67,14 +70,15 @@ def problem(
         model: Any `nn.Module`, Hugging Face model or TransformerLens-style model.
         data: A batch (tensor, (inputs, targets), dict) or an iterable of batches.
         loss: "cross_entropy", "square", "bce", "model" (a Hugging Face model's own, from `labels`), one of PyTorch's
-            losses such as `nn.CrossEntropyLoss()` or `torch.nn.functional.mse_loss`, or a function of outputs and
-            batch. Default: the model's own if the data has labels, else next-token cross-entropy for a causal
-            language model.
+            losses such as `nn.CrossEntropyLoss()` or `torch.nn.functional.mse_loss`, called with PyTorch's axes, or a
+            function of outputs and batch. Default: the model's own if the data has labels, else next-token
+            cross-entropy for a causal language model.
         reduction: "mean" over all targets, "sequence" (mean over sequences of sums) or "sum"; for a function: "mean"
             over batches by size, or "sum"; PyTorch's losses keep their own.
         dtype: Precision of the derivatives, float32 or float64; default: the widest of the model's, at least float32.
         device: Where they are computed; default: where the model is.
-        micro_batch: Largest number of sequences differentiated at once.
+        micro_batch: Largest number of sequences differentiated at once; refused if the loss of a batch is not that of
+            its pieces.
         heads: Whether every head's part of q, k, v and o is among the blocks; asked for by name, it always is.
         attention: How PyTorch's fused attention, which has no second derivative, is replaced: "math" by its plain
             kernel, which keeps matrices of L x L numbers; "chunked" by `scaled_dot_product_attention` of this library,
@@ -82,7 +86,8 @@ def problem(
         logits: Whether the outputs of a last linear map in front of a cross-entropy are formed: "whole", they are;
             "chunked", `linear_cross_entropy` of this library takes its place, and only those of some tokens are there
             at a time; "auto", they are not where they would be large.
-        check: Run the first batch twice and compare, to catch randomness.
+        check: Run the first batch twice and compare, to catch randomness; and compare the loss of every batch with that
+            of the model itself, in two forward passes (docs/models.md says what follows).
         verify: With the first measurement, compare autograd's second derivatives to differences of the gradient on an
             excerpt of one sequence, to catch modules that hide part of their derivative; costs a few gradients of it a
             layer.
@@ -156,9 +161,10 @@ def _assembled(model: nn.Module, data: object, loss: LossLike, asked: _Asked, ra
         verify=asked.verify,
         ranks=ranks,
     )
+    seen: Seen | None = None
     if asked.check or (asked.logits != "whole" and isinstance(stated.function, ClassesLoss)):
         seen = first_run(model, replace(made, data=typical), with_targets, asked.check)
-        forward, about_logits = ended(made, seen, asked.logits, with_targets)
+        forward, about_logits = ended(replace(made, data=typical), seen, asked.logits, with_targets)
         made = replace(
             made,
             forward=forward,
@@ -170,18 +176,34 @@ def _assembled(model: nn.Module, data: object, loss: LossLike, asked: _Asked, ra
                 *_precision_note(seen.asked, target_dtype),
             ),
         )
-    if asked.check and _is_own(loss):
-        _expect_own_loss(model, replace(made, data=typical))
-    return replace(made, written=_written(model, made, with_targets))
+    made = replace(made, written=_written(model, made, with_targets, stated.additive))
+    if seen is None or not asked.check:
+        return made
+    return _checked(model, made, loss, seen, with_targets, kernel, asked)
 
 
-def _written(model: nn.Module, made: Problem, with_targets: bool) -> Written:
+def _checked(
+    model: nn.Module, made: Problem, loss: LossLike, seen: Seen, with_targets: bool, kernel: str, asked: _Asked
+) -> Problem:
+    """The problem, with every batch's loss compared with that of the model itself and that of the uncut batch."""
+    if _is_own(loss):
+        for number, batch in enumerate(made.data):
+            _expect_own_loss(model, made, number, batch)
+    compared = Comparison(model, made, loss, with_targets, seen.asked, kernel != "math").checked()
+    if compared.forward is not made.forward:
+        assert made.written is not None
+        compared = replace(compared, written=replace(made.written, instead_of=(compared.forward, compared.loss)))
+    return compared if asked.micro_batch is None else cut_problem(compared, asked.micro_batch, "micro_batch")
+
+
+def _written(model: nn.Module, made: Problem, with_targets: bool, additive: bool) -> Written:
     """The same with materialised logits, plain attention and the loss as a plain function of outputs."""
     return Written(
         forward=partial(call, model, with_targets=with_targets),
         loss=made.loss.share if isinstance(made.loss, ClassLoss) else made.loss,
         scope=partial(differentiable_twice, model, "math"),
         instead_of=(made.forward, made.loss),
+        additive=additive,
     )
 
 
@@ -236,6 +258,8 @@ def _stated_loss(
     torchs_own = recognised(loss)
     if torchs_own is not None:
         return torch_loss(torchs_own, data, reduction, kind == "causal", ranks)
+    if isinstance(loss, _Loss):
+        return derived_loss(loss, data, reduction, kind == "causal", ranks)
     if callable(loss):
         return callable_loss(loss, data, reduction, ranks)
     if _is_own(loss):
@@ -288,28 +312,28 @@ def _names(dtypes: Iterable[torch.dtype]) -> str:
     return " and ".join(sorted(str(dtype).removeprefix("torch.") for dtype in dtypes))
 
 
-def _own_loss(model: nn.Module, params: Mapping[str, Tensor], batch: Mapping[str, object]) -> object:
-    """What a model gives as its loss; the kind of problem that Hugging Face notes in the configuration is not kept."""
+def _own_result(model: nn.Module, params: Mapping[str, Tensor], batch: Mapping[str, object]) -> object:
+    """What a model returns with labels, without the kind of problem that Hugging Face notes in its configuration."""
     what, remedy = f"loss: {type(model).__name__} could not compute its own", "give a function of outputs and batch"
     with explained(what, remedy), in_precision_of(params.values()):
-        return getattr(functional_call(model, dict(params), (), dict(batch)), "loss", None)
+        return functional_call(model, dict(params), (), dict(batch))
 
 
-def _expect_own_loss(model: nn.Module, made: Problem) -> None:
-    """The loss that the model itself gives on the first batch has the value of the one that stands for it."""
-    batch = made.data[0]
+def _expect_own_loss(model: nn.Module, made: Problem, number: int, batch: Batch) -> None:
+    """The loss that the model itself gives on a batch has the value of the one that stands for it."""
     if not isinstance(batch, Mapping) or not ("labels" in batch or all(key in batch for key in SPANS)):
         return
     # The model makes what goes into its decoder by itself, unless it was given that.
     asked = {key: value for key, value in batch.items() if NOTE not in made.notes or key != "decoder_input_ids"}
     with made.scope(), torch.no_grad():
-        found = _own_loss(model, made.params, asked)
+        result = _own_result(model, made.params, asked)
+        found = getattr(result, "loss", None)
         if not isinstance(found, Tensor) or found.numel() != 1 or not bool(torch.isfinite(found)):
             return
         stated = _stated_loss(model, batch, [batch], None, "mean")
-        own, here = float(found), float(stated.function(made.forward(made.params, batch), batch))
+        own, here = float(found), float(stated.function(as_tensor(result), batch))
     expect(
         abs(own - here) <= max(1e-3, 16 * torch.finfo(made.dtype).eps) * max(abs(own), abs(here)),
-        f"loss: {type(model).__name__}'s own is {own:.6g} on the first batch, expected {here:.6g}, the "
+        f"loss: {type(model).__name__}'s own is {own:.6g} on batch {number}, expected {here:.6g}, the "
         f"{stated.reduction}; give its loss as a function of outputs and batch.",
     )

@@ -9,10 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from hessianlens.errors import InputError, expect
+from hessianlens.models.adapters.class_loss import ClassLoss
 from hessianlens.models.adapters.long_attention import LongAttention
 from hessianlens.models.adapters.outputs import call, checked_call, counted_call
+from hessianlens.models.adapters.torch_losses import TorchShare
 from hessianlens.models.adapters.unembedding import LastMap, Unembedding, UnformedCall, are_large, logits_note
-from hessianlens.problems import ClassesLoss, Forward, Problem
+from hessianlens.problems import Forward, Problem
 
 _ANY = frozenset({torch.float16})
 """Narrower dtypes that may be asked for, where nobody has looked."""
@@ -68,6 +70,12 @@ def ended(made: Problem, seen: Seen, logits: str, with_targets: bool) -> tuple[F
     whole = partial(call, model, with_targets=with_targets, halves=halves)
     if logits == "whole" or (logits == "auto" and not are_large(seen.outputs)):
         return whole, ()
-    last = seen.last if isinstance(made.loss, ClassesLoss) else "the loss is not known to be a cross-entropy of classes"
+    last: Unembedding | str = seen.last
+    if not isinstance(made.loss, ClassLoss):
+        last = "the loss is not known to be a cross-entropy of classes"
+    elif isinstance(last, str):
+        pass
+    elif isinstance(made.loss.share, TorchShare) and not made.loss.share.classes_last(seen.outputs, made.data[0]):
+        last = f"{made.loss.share.loss.name} reads the classes from axis 1"
     note = logits_note(seen.outputs, last)
     return UnformedCall(model, last, with_targets, halves) if isinstance(last, Unembedding) else whole, (note,)

@@ -21,10 +21,17 @@ IGNORED = -100
 
 @dataclass(frozen=True)
 class StatedLoss:
-    """A batch's share of the total loss, and in words how the total reduces."""
+    """A batch's share of the total loss, and in words how the total reduces.
+
+    Attributes:
+        function: The share.
+        reduction: How the total reduces.
+        additive: Whether the share of a batch is the sum of the shares of its sequences, whatever the outputs are.
+    """
 
     function: BatchLoss
     reduction: str
+    additive: bool = False
 
 
 def named_loss(
@@ -61,13 +68,13 @@ def named_loss(
         return term(out, batch) / total
 
     if name != "cross_entropy":
-        return StatedLoss(share, words)
+        return StatedLoss(share, words, additive=True)
 
     def aligned(batch: Batch) -> Tensor:
         targets = labels(batch, shift, ignore_index)
         return next_ones(targets, ignore_index) if shift else targets
 
-    return StatedLoss(ClassLoss(share, aligned, 1 / total, ignore_index), words)
+    return StatedLoss(ClassLoss(share, aligned, 1 / total, ignore_index), words, additive=True)
 
 
 def callable_loss(

@@ -45,11 +45,7 @@ def counted_call(
 ) -> tuple[Tensor, frozenset[torch.dtype]]:
     """As `call`, and the narrower dtypes that some steps asked for."""
     inputs = inputs_of(batch)
-    args: tuple[object, ...] = () if isinstance(inputs, Mapping) else (inputs,)
-    options = dict(inputs) if isinstance(inputs, Mapping) else {}
-    targets = targets_of(batch) if with_targets else None
-    if targets is not None:
-        options["targets"] = targets.clamp(min=0)  # targets without a loss have another number in every library
+    args, options = arguments(batch, with_targets)
 
     def run() -> object:
         return functional_call(model, dict(params), args, options)
@@ -64,6 +60,17 @@ def counted_call(
                 run()
             raise
     return as_tensor(result), frozenset(() if seen is None else seen.asked)
+
+
+def arguments(batch: Batch, with_targets: bool) -> tuple[tuple[object, ...], dict[str, object]]:
+    """What a model is called with: arguments by place and by name."""
+    inputs = inputs_of(batch)
+    args: tuple[object, ...] = () if isinstance(inputs, Mapping) else (inputs,)
+    options: dict[str, object] = dict(inputs) if isinstance(inputs, Mapping) else {}
+    targets = targets_of(batch) if with_targets else None
+    if targets is not None:
+        options["targets"] = targets.clamp(min=0)  # targets without a loss have another number in every library
+    return args, options
 
 
 def checked_call(model: nn.Module, params: Mapping[str, Tensor], batch: Batch, with_targets: bool) -> Tensor:

@@ -22,9 +22,9 @@ def differentiable_twice(
     Fused attention kernels have no second derivative on any device. Inside this scope PyTorch's scaled dot-product
     attention uses its plain kernel, or chunks where that would hold large matrices, the encoder's inference shortcut is
     off, a Hugging Face model that insists on a fused implementation of its own runs another one, its experts run one
-    after the other, and none fills a cache of keys and values. What torch.compile made of it or of its parts is left aside, since that has no second derivative
-    either, and so is accelerate's mixed precision. On leaving, every module is in the mode it was in and has the
-    parameters and buffers that it had, and every configuration says what it said.
+    after the other, and none fills a cache of keys and values. What torch.compile made of it or of its parts is left
+    aside, since that has no second derivative either, and so is accelerate's mixed precision. On leaving, every module
+    is in the mode it was in and has the parameters and buffers that it had, and every configuration says what it said.
 
     Args:
         model: The model.
@@ -37,11 +37,31 @@ def differentiable_twice(
     return _DifferentiableTwice(model, kernel, instead)
 
 
-class _DifferentiableTwice(StateChange[LongAttention]):
-    """The scope of `differentiable_twice`."""
+def own_kernels(model: nn.Module) -> AbstractContextManager[object]:
+    """As `evaluated`; a Hugging Face model that insists on a fused implementation of its own runs the eager one.
 
-    def __init__(self, model: nn.Module, kernel: str = "math", instead: str = "eager") -> None:
-        self.model, self.kernel, self.instead = model, kernel, instead
+    For values alone: PyTorch's attention takes whatever kernel it likes best.
+
+    Args:
+        model: The model.
+    """
+    return _Evaluated(model, "eager")
+
+
+def evaluated(model: nn.Module) -> AbstractContextManager[object]:
+    """Evaluation mode without dropout, as the model is written, with its own attention kernels.
+
+    Args:
+        model: The model.
+    """
+    return _Evaluated(model)
+
+
+class _Evaluated(StateChange[Any]):
+    """Evaluation mode, nothing compiled, no cache; with another implementation of fused attention if one is named."""
+
+    def __init__(self, model: nn.Module, instead: str | None = None) -> None:
+        self.model, self.instead = model, instead
 
     def record(self) -> Restore:
         """Everything of the model and of PyTorch's kernels that is changed here or by a call with other parameters."""
@@ -59,24 +79,37 @@ class _DifferentiableTwice(StateChange[LongAttention]):
 
         return restore
 
-    def change(self) -> LongAttention:
-        """Everything off that has no second derivative, or is random."""
-        model, met = self.model, LongAttention(self.kernel)
-        _set_kernels({name: name == "math" for name in _KERNELS})
+    def change(self) -> Any:
+        """What is random or compiled is off."""
+        model = self.model
         torch.backends.mha.set_fastpath_enabled(False)
         if _compiler() is not None:
             torch.compiler.set_stance("force_eager")
         switch: Any = getattr(model, "set_attn_implementation", None)
-        if fused_attention(model) is not None and switch is not None:
+        if self.instead is not None and fused_attention(model) is not None and switch is not None:
             switch(self.instead)
-        for experts in grouped_experts(model):
-            experts._experts_implementation = "eager"
         config = getattr(model, "config", None)
         if config is not None and getattr(config, "use_cache", False):
             config.use_cache = False
         if "forward" in model.__dict__ and "_original_forward" in model.__dict__:  # accelerate's autocast around it
             model.__dict__["forward"] = model.__dict__["_original_forward"]
         model.eval()
+
+
+class _DifferentiableTwice(_Evaluated):
+    """The scope of `differentiable_twice`."""
+
+    def __init__(self, model: nn.Module, kernel: str = "math", instead: str = "eager") -> None:
+        super().__init__(model, instead)
+        self.kernel = kernel
+
+    def change(self) -> LongAttention:
+        """Everything off that has no second derivative as well."""
+        super().change()
+        _set_kernels({name: name == "math" for name in _KERNELS})
+        for experts in grouped_experts(self.model):
+            experts._experts_implementation = "eager"
+        met = LongAttention(self.kernel)
         return met if self.kernel == "math" else met.__enter__()
 
 

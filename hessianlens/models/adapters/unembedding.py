@@ -105,12 +105,13 @@ class LastMap(_Maps):
     def __init__(self, params: Mapping[str, Tensor]) -> None:
         super().__init__(params)
         self._last: tuple[_Map, Tensor] | None = None
+        self._version = 0
         self._shift: str | None = None
         self._uses = Counter[str]()
 
     def has_run(self, found: _Map, result: Tensor) -> None:
         """Keeps it."""
-        self._last, self._shift = (found, result), None
+        self._last, self._shift, self._version = (found, result), None, _version(result)
         self._uses[found.parameter] += 1
 
     def has_added(self, one: object, other: object, result: Tensor) -> None:
@@ -119,8 +120,10 @@ class LastMap(_Maps):
             return
         last, made = self._last
         if one is made and isinstance(other, Tensor) and other.numel() == len(last.weight) == other.shape[-1]:
-            self._shift = self.name_of(other)
-            self._last = (last, result) if self._shift is not None else self._last
+            untouched = _version(made) == self._version + (result is made)
+            self._shift = self.name_of(other) if untouched else None
+            if self._shift is not None:
+                self._last, self._version = (last, result), _version(result)
 
     def found(self, model: nn.Module, outputs: Tensor) -> Unembedding | str:
         """What the outputs are formed of; in words why that is not known."""
@@ -132,6 +135,8 @@ class LastMap(_Maps):
         if self._uses[last.parameter] > 1:
             return f"{last.parameter} is used in {self._uses[last.parameter]} linear maps"
         same = result is outputs or (result.data_ptr() == outputs.data_ptr() and result.stride() == outputs.stride())
+        if _version(result) != self._version:
+            return f"what its last linear map, with {last.parameter}, gives is written over in place"
         if same:
             return Unembedding(last.parameter, self._shift)
         expected = result * scale
@@ -140,6 +145,11 @@ class LastMap(_Maps):
         if (scale == 1 and cap is None) or gap > _ROUNDING * torch.finfo(outputs.dtype).eps * outputs.abs().max():
             return f"outputs are not what its last linear map, with {last.parameter}, gives, but something made of it"
         return Unembedding(last.parameter, self._shift, scale, cap)
+
+
+def _version(tensor: Tensor) -> int:
+    """How often a tensor, or what it is a view of, was written over in place."""
+    return 0 if tensor.is_inference() else tensor._version
 
 
 def _stated(model: nn.Module) -> tuple[float, float | None]:

@@ -1,0 +1,226 @@
+"""Every batch's loss as a problem computes it, compared with that of the model itself.
+
+A problem may leave the logits unmaterialised, take attention in chunks, widen casts and replace kernels. None of this
+may change the loss. For each batch the value is compared once, without derivatives, with that of the model run plainly:
+its own parameters, dtype and kernels, in evaluation mode.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn.modules.loss import _Loss
+
+from hessianlens.errors import expect
+from hessianlens.models.adapters.class_loss import ClassLoss
+from hessianlens.models.adapters.first_look import is_half
+from hessianlens.models.adapters.outputs import arguments, as_tensor, call
+from hessianlens.models.adapters.scope import evaluated, own_kernels
+from hessianlens.models.adapters.torch_losses import TorchShare
+from hessianlens.models.adapters.unembedding import LastMap, UnformedCall, logits_note
+from hessianlens.problems import Batch, BatchLoss, Problem, move
+
+_NOISE_EPS = 100
+"""Units in the last place by which outputs are moved to see how much of a loss is rounding."""
+_NOISE_FACTOR = 10
+"""Times the change of the loss by that noise which still counts as rounding."""
+
+
+def same_value(one: float, other: float, eps: float, loss: Callable[[Tensor], Tensor], outputs: Tensor | None) -> bool:
+    """Whether two values of a loss differ by no more than rounding: by half of the digits, or by what noise changes.
+
+    Args:
+        one: A value.
+        other: Another one.
+        eps: The unit in the last place of the narrowest dtype that took part.
+        loss: The loss of outputs, to see how it takes small noise; a loss near zero has few digits.
+        outputs: The outputs; None if they are not there.
+
+    >>> same_value(1.0, 1.1, 1e-7, torch.sum, None)
+    False
+    """
+    if one == other or (math.isnan(one) and math.isnan(other)):
+        return True
+    gap = abs(one - other)
+    if gap <= math.sqrt(eps) * max(abs(one), abs(other)):
+        return True
+    if outputs is None or not math.isfinite(gap):
+        return False
+    generator = torch.Generator(outputs.device).manual_seed(0)
+    noise = torch.randn(outputs.shape, generator=generator, dtype=outputs.dtype, device=outputs.device)
+    moved = loss(outputs + _NOISE_EPS * eps * outputs.abs().max() * noise)
+    return gap <= _NOISE_FACTOR * abs(float(moved) - float(loss(outputs)))
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """A problem against its model, batch by batch.
+
+    Attributes:
+        model: The model.
+        problem: The problem, with the batches it computes with.
+        loss: What the user gave as loss.
+        with_targets: Whether the model is handed the targets too.
+        asked: Narrower dtypes that some steps of the model ask for.
+        chunks: Whether attention may go through chunks.
+    """
+
+    model: nn.Module
+    problem: Problem
+    loss: object
+    with_targets: bool
+    asked: frozenset[torch.dtype]
+    chunks: bool
+
+    def checked(self) -> Problem:
+        """The problem, with materialised logits where others would change the loss, and with notes on what was found.
+
+        Disagreement beyond rounding between the losses of a batch is an `InputError`, but for a model that is computed
+        in a wider dtype than its own, for which it is a note.
+        """
+        notes: dict[str, None] = {}
+        readings: dict[bool, str] = {}
+        for number, batch in enumerate(self.problem.data):
+            outputs, here, reason = self._against_plain(number, batch) if self._is_replaced else self._here(batch)
+            if reason:
+                return self._materialised(outputs, reason).checked()
+            if isinstance(self._share, TorchShare):
+                readings.setdefault(self._share.classes_last(outputs, batch), self._share.reading(outputs, batch))
+            del outputs  # they may be large, and those of the model itself are about to be made
+            notes |= dict.fromkeys(self._against_own(number, batch, here))
+        expect(
+            len(readings) < 2,
+            "loss: some batches have the classes in axis 1, as PyTorch reads them, and some in the last axis; expected "
+            "one layout: transpose the outputs, or give a function of outputs and batch.",
+        )
+        return replace(self.problem, notes=(*self.problem.notes, *filter(None, readings.values()), *notes))
+
+    @property
+    def _share(self) -> BatchLoss:
+        """The loss as a plain function of outputs."""
+        loss = self.problem.loss
+        return loss.share if isinstance(loss, ClassLoss) else loss
+
+    @property
+    def _is_replaced(self) -> bool:
+        return self.chunks or isinstance(self.problem.forward, UnformedCall)
+
+    def _here(self, batch: Batch) -> tuple[Tensor, float, str]:
+        """Materialised outputs and the loss as the problem computes it."""
+        made = self.problem
+        with made.scope(), torch.no_grad():
+            outputs = made.forward(made.params, batch)
+            return outputs, float(made.loss(outputs, batch)), ""
+
+    def _against_plain(self, number: int, batch: Batch) -> tuple[Tensor, float, str]:
+        """Outputs by PyTorch's own attention, the loss here, and why the logits must be materialised; empty if not."""
+        made, params = self.problem, self.problem.params
+        with own_kernels(self.model), torch.no_grad(), LastMap(params) as maps:
+            outputs = call(self.model, params, batch, with_targets=self.with_targets)
+        last, eps = maps.found(self.model, outputs), torch.finfo(made.dtype).eps
+        chunked = isinstance(made.forward, UnformedCall)
+        if chunked and isinstance(last, str):
+            return outputs, math.nan, f"on batch {number}, {last}"
+        with torch.no_grad():
+            with made.scope():
+                here = float(made.batch_loss(params, batch))
+            value = float(self._share(outputs, batch))
+            same = same_value(here, value, eps, lambda at: self._share(at, batch), outputs)
+        if isinstance(made.forward, UnformedCall) and not (same and last == made.forward.last):
+            return (
+                outputs,
+                here,
+                f"the loss of batch {number} is {value:.6g}, and {here:.6g} without materialising them",
+            )
+        expect(
+            same,
+            f"attention: the loss of batch {number} is {here:.6g} with attention in chunks and {value:.6g} without; "
+            "give attention='math'.",
+        )
+        return outputs, here, ""
+
+    def _materialised(self, outputs: Tensor, reason: str) -> Comparison:
+        """The same with materialised logits, and a note on why."""
+        forward = self.problem.forward
+        assert isinstance(forward, UnformedCall)
+        whole = partial(call, self.model, with_targets=self.with_targets, halves=forward.halves)
+        notes = (*_without_logits(self.problem.notes), logits_note(outputs, reason))
+        return replace(self, problem=replace(self.problem, forward=whole, notes=notes))
+
+    def _against_own(self, number: int, batch: Batch, here: float) -> list[str]:
+        """Notes on the loss of the model itself, in its own dtype; none if it is the same, or cannot be found."""
+        dtypes = {p.dtype for p in self.model.parameters() if p.is_floating_point()}
+        precisions = {*dtypes, *self.asked, self.problem.dtype}
+        placed = all(p.device == self.problem.device for p in self.model.parameters())
+        if any(map(is_half, precisions)) or not placed:  # then no digits are left to compare, or no place to do it
+            return []
+        result = self._own_result(move(batch, next(iter(dtypes)) if len(dtypes) == 1 else None, None))
+        if result is None:
+            return []
+        outputs = as_tensor(result).to(self.problem.dtype)
+        eps = max(torch.finfo(dtype).eps for dtype in precisions)
+        with torch.no_grad():
+            own = float(self._share(outputs, batch))
+            same = same_value(here, own, eps, lambda at: self._share(at, batch), outputs)
+            if number == 0:
+                self._expect_tensor_is_meant(result, batch, eps)
+        if same:
+            return []
+        found = f"the model itself gives {own:.6g} on batch {number} and the problem {here:.6g}"
+        expect(
+            len(precisions) > 1,
+            f"loss: {found}, more than rounding explains; expected the same. Give attention='math' and logits='whole', "
+            "or check=False to go on with the problem's.",
+        )
+        names = " and ".join(sorted(str(dtype).removeprefix("torch.") for dtype in precisions - {self.problem.dtype}))
+        return [f"{found}, in {str(self.problem.dtype).removeprefix('torch.')} instead of {names}: more than rounding"]
+
+    def _own_result(self, batch: Batch) -> object | None:
+        """What the model itself returns; None if it cannot be run so."""
+        args, options = arguments(batch, self.with_targets)
+        state = {**dict(self.model.named_parameters()), **dict(self.model.named_buffers())}
+        kept = {name: tensor.detach() for name, tensor in state.items()}
+        try:
+            with evaluated(self.model), torch.no_grad():
+                result: object = functional_call(self.model, kept, args, options)
+                as_tensor(result)
+        except Exception:  # half of the data in another dtype, a kernel that is not there: the problem has run
+            return None
+        return result
+
+    def _expect_tensor_is_meant(self, result: object, batch: Batch, eps: float) -> None:
+        """A user's function that takes what the model returns must not mean another of its tensors."""
+        of_targets = isinstance(self._share, TorchShare) or isinstance(self.loss, _Loss)
+        if isinstance(result, Tensor) or not callable(self.loss) or of_targets:
+            return
+        try:
+            value = self.loss(result, batch)
+            given = float(value) if isinstance(value, Tensor) and value.numel() == 1 else None
+        except Exception:  # it is a function of the tensor
+            return
+        if given is None:
+            return
+        taken = float(self.loss(as_tensor(result), batch))
+        expect(
+            same_value(given, taken, eps, torch.sum, None),
+            f"loss: the model returns {_kind(result)}, for which the function gives {given:.6g}, and {taken:.6g} for "
+            "its first tensor, which a problem takes as the outputs; wrap the model so that it returns the tensor that "
+            "the loss needs.",
+        )
+
+
+def _kind(result: object) -> str:
+    if isinstance(result, Mapping):
+        return f"{type(result).__name__} of {', '.join(map(str, result))}"
+    return f"{type(result).__name__} of {len(result)}" if isinstance(result, Sequence) else type(result).__name__
+
+
+def _without_logits(notes: Sequence[str]) -> list[str]:
+    """Notes without the one on how logits are dealt with."""
+    return [note for note in notes if not note.startswith("logits (")]
