@@ -6,19 +6,19 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from hessianlens.lab.experiments.registry import registry_of
-from hessianlens.lab.growth.findings.reading import GrowthFindings
-from hessianlens.lab.growth.findings.reference import Reference
-from hessianlens.lab.results import Findings, Result
+from hessianlab.experiments.registry import registry_of
+from hessianlab.growth.findings.reading import GrowthFindings
+from hessianlab.growth.findings.reference import Reference
+from hessianlab.results import Findings, Result
 
 if TYPE_CHECKING:
-    from hessianlens.lab.plots.picture import Picture
+    from hessianlab.plots.picture import Picture
 
 
 def findings_of(result: Result) -> Findings:
     """How a result is read; nothing is read from an experiment without a folder of its own.
 
-    >>> from hessianlens.lab.experiments.registry import EXPERIMENTS
+    >>> from hessianlab.experiments.registry import EXPERIMENTS
     >>> findings_of(EXPERIMENTS["rank_fraction"].run(EXPERIMENTS["rank_fraction"].preset("quick", {"repeats": 1})))
     Findings(...)
     """

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from functools import cache
 
+from hessianlab.claims.draws import seeds
+from hessianlab.claims.figures import slope
+from hessianlab.claims.measures import block_norm
+from hessianlab.claims.samples import Sample, sample, samples_of
 from hessianlens.attention import SelfAttention
-from hessianlens.lab.claims.draws import seeds
-from hessianlens.lab.claims.figures import slope
-from hessianlens.lab.claims.measures import block_norm
-from hessianlens.lab.claims.samples import Sample, sample, samples_of
 from hessianlens.losses import SquareLoss
 from hessianlens.theory import AttentionHessian, attention_hessian
 

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 
+from hessianlab.claims.draws import drawing_from
+from hessianlab.claims.finding import Finding, Verdict
 from hessianlens.errors import InputError
-from hessianlens.lab.claims.draws import drawing_from
-from hessianlens.lab.claims.finding import Finding, Verdict
 
 DOCUMENTS = {
     "P": "What Does It Mean to Be a Transformer? (the paper)",

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hessianlens.lab.claims.definition import Claim
-from hessianlens.lab.claims.finding import Finding, Verdict
+from hessianlab.claims.definition import Claim
+from hessianlab.claims.finding import Finding, Verdict
 
 _FOLDER = Path(__file__).parent
 
@@ -104,7 +104,7 @@ class Entry:
 
 
 def _place(file: Path, wanted: str) -> str:
-    shown = (Path("hessianlens/lab/claims") / file.relative_to(_FOLDER)).as_posix()
+    shown = (Path("hessianlab/claims") / file.relative_to(_FOLDER)).as_posix()
     lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
     line = next((number for number, text in enumerate(lines, 1) if text == wanted), None)
     return f"{shown}:{line}" if line else shown

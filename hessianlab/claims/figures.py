@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hessianlens.lab.claims.check import Check, at_most
-from hessianlens.lab.experiments.common.slopes import log_log_slope
+from hessianlab.claims.check import Check, at_most
+from hessianlab.experiments.common.slopes import log_log_slope
 
 EXACT = 1e-10
 """Largest relative difference between two float64 computations of the same matrix."""

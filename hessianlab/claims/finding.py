@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TypeAlias
 
+from hessianlab.claims.check import Check
 from hessianlens.errors import InputError
-from hessianlens.lab.claims.check import Check
 
 
 class Verdict(str, Enum):

@@ -8,9 +8,9 @@ import re
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
+from hessianlab.claims.definition import DOCUMENTS
+from hessianlab.claims.texts import TEXTS
 from hessianlens.errors import InputError
-from hessianlens.lab.claims.definition import DOCUMENTS
-from hessianlens.lab.claims.texts import TEXTS
 
 _HEADING = re.compile(r"^\[([A-Z]\d+)\]$", re.MULTILINE)
 

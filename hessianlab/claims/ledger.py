@@ -1,4 +1,4 @@
-"""Test claims here and now, and what was found; `hessianlens.lab.claims.stored` is for many, kept and in parallel."""
+"""Test claims here and now, and what was found; `hessianlab.claims.stored` is for many, kept and in parallel."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from hessianlens.lab.claims.definition import Claim
-from hessianlens.lab.claims.entry import Entry
+from hessianlab.claims.definition import Claim
+from hessianlab.claims.entry import Entry
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Ledger:
 def run(claims: Sequence[Claim], first_seed: int = 0) -> Ledger:
     """Test every claim in this process, on draws from this seed on.
 
-    >>> from hessianlens.lab.claims.registry import find
+    >>> from hessianlab.claims.registry import find
     >>> [str(entry.verdict) for entry in run(find(["C8", "C9"]))]
     ['holds', 'holds']
     """

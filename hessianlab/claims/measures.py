@@ -8,11 +8,11 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from hessianlens.lab.claims.check import Check, at_most
-from hessianlens.lab.claims.draws import measured
-from hessianlens.lab.claims.figures import gap, largest
-from hessianlens.lab.claims.samples import Sample, small_samples
-from hessianlens.lab.claims.witness import Witness, mean_square, softmax_rows
+from hessianlab.claims.check import Check, at_most
+from hessianlab.claims.draws import measured
+from hessianlab.claims.figures import gap, largest
+from hessianlab.claims.samples import Sample, small_samples
+from hessianlab.claims.witness import Witness, mean_square, softmax_rows
 from hessianlens.theory import AttentionHessian
 
 

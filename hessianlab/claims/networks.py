@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hessianlens.lab.claims.draws import seeds
-from hessianlens.lab.claims.figures import slope
-from hessianlens.lab.experiments.common.means import geometric_mean
+from hessianlab.claims.draws import seeds
+from hessianlab.claims.figures import slope
+from hessianlab.experiments.common.means import geometric_mean
 from hessianlens.models import LinearAttentionStack, Transformer
 from hessianlens.models.adapters import problem
 from hessianlens.network import block_norms, hessian

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hessianlab.claims.entry import Entry
 from hessianlens.errors import InputError
-from hessianlens.lab.claims.entry import Entry
 
 RECORD = Path(__file__).parent / "recorded.json"
 """Verdict and figures of every claim, kept beside the code."""
@@ -47,8 +47,8 @@ def read(path: Path) -> dict[str, Any]:
 def differences(entries: Iterable[Entry], recorded: Mapping[str, Any]) -> tuple[Difference, ...]:
     """Entries whose verdict is not the recorded one. Figures may differ in their last digits between machines.
 
-    >>> from hessianlens.lab.claims.ledger import run
-    >>> from hessianlens.lab.claims.registry import find
+    >>> from hessianlab.claims.ledger import run
+    >>> from hessianlab.claims.registry import find
     >>> [str(difference) for difference in differences(run(find(["C8"])), {"C8": {"verdict": "fails"}})]
     ["C8: recorded as 'fails', now 'holds'"]
     """

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hessianlens.lab.claims.definition import Claim
-from hessianlens.lab.claims.index import claim_topics, known_ids
-from hessianlens.lab.claims.texts import topic_claims
+from hessianlab.claims.definition import Claim
+from hessianlab.claims.index import claim_topics, known_ids
+from hessianlab.claims.texts import topic_claims
 
 
 def all_claims() -> tuple[Claim, ...]:

@@ -10,13 +10,13 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from hessianlab.claims.draws import measured, seeds
+from hessianlab.claims.witness import Witness, attention_output, mean_square, softmax_rows
+from hessianlab.claims.wording import numbers
+from hessianlab.paper import PrintedAttention
 from hessianlens.attention import SelfAttention
-from hessianlens.lab.claims.draws import measured, seeds
-from hessianlens.lab.claims.witness import Witness, attention_output, mean_square, softmax_rows
-from hessianlens.lab.claims.wording import numbers
 from hessianlens.losses import SquareLoss
 from hessianlens.theory import AttentionHessian, attention_hessian
-from hessianlens.theory.paper import PrintedAttention
 
 SHAPES = ((4, 3, 2), (5, 2, 3), (3, 3, 3), (4, 2, 1))
 """(L, d_V, d_K): query width below, above and equal to the token width; more and not more tokens than features."""

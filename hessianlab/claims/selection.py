@@ -6,13 +6,13 @@ import difflib
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from hessianlab.claims.definition import DOCUMENTS
+from hessianlab.claims.finding import Verdict
+from hessianlab.claims.index import claim_topics, known_ids
 from hessianlens.errors import InputError, check_choice
-from hessianlens.lab.claims.definition import DOCUMENTS
-from hessianlens.lab.claims.finding import Verdict
-from hessianlens.lab.claims.index import claim_topics, known_ids
 
 if TYPE_CHECKING:
-    from hessianlens.lab.claims.entry import Entry
+    from hessianlab.claims.entry import Entry
 
 
 def selected_ids(ids: Sequence[str] = (), document: str | None = None, topic: str | None = None) -> list[str]:

@@ -11,16 +11,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hessianlab.claims.check import Check
+from hessianlab.claims.definition import Claim
+from hessianlab.claims.entry import Entry
+from hessianlab.claims.finding import Curves, Finding
+from hessianlab.claims.index import claim_topics
+from hessianlab.claims.ledger import Ledger
+from hessianlab.claims.registry import all_claims, find
+from hessianlab.experiments.experiment import Experiment
+from hessianlab.results import FinishedCell, Measurement, Parameters, Result
 from hessianlens.errors import InputError, expect
-from hessianlens.lab.claims.check import Check
-from hessianlens.lab.claims.definition import Claim
-from hessianlens.lab.claims.entry import Entry
-from hessianlens.lab.claims.finding import Curves, Finding
-from hessianlens.lab.claims.index import claim_topics
-from hessianlens.lab.claims.ledger import Ledger
-from hessianlens.lab.claims.registry import all_claims, find
-from hessianlens.lab.experiments.experiment import Experiment
-from hessianlens.lab.results import FinishedCell, Measurement, Parameters, Result
 
 _PARTS = ("checks", "conditional", "support")
 _WORDS = ("condition", "correction")

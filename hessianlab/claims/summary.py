@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from hessianlens.lab.claims.definition import DOCUMENTS
-from hessianlens.lab.claims.entry import Entry
-from hessianlens.lab.claims.finding import Verdict
-from hessianlens.lab.claims.index import order
+from hessianlab.claims.definition import DOCUMENTS
+from hessianlab.claims.entry import Entry
+from hessianlab.claims.finding import Verdict
+from hessianlab.claims.index import order
 
 _WEIGHT = {Verdict.FAILS: 4, Verdict.HOLDS_IF: 3, Verdict.HOLDS: 1, Verdict.NEEDS_TRAINING: 0, Verdict.NOT_CHECKABLE: 0}
 
@@ -16,8 +16,8 @@ _WEIGHT = {Verdict.FAILS: 4, Verdict.HOLDS_IF: 3, Verdict.HOLDS: 1, Verdict.NEED
 def counts(entries: Iterable[Entry]) -> dict[str, Counter[Verdict | None]]:
     """How many entries of each document have each verdict; None counts errors.
 
-    >>> from hessianlens.lab.claims.ledger import run
-    >>> from hessianlens.lab.claims.registry import find
+    >>> from hessianlab.claims.ledger import run
+    >>> from hessianlab.claims.registry import find
     >>> {str(verdict): number for verdict, number in counts(run(find(["C8", "C9", "C10"])))["C"].items()}
     {'holds': 2, 'fails': 1}
     """
@@ -30,8 +30,8 @@ def counts(entries: Iterable[Entry]) -> dict[str, Counter[Verdict | None]]:
 def computed(entries: Iterable[Entry]) -> list[Entry]:
     """Those whose test decided; one that leaves a claim open has measured something, and is not among them.
 
-    >>> from hessianlens.lab.claims.ledger import run
-    >>> from hessianlens.lab.claims.registry import find
+    >>> from hessianlab.claims.ledger import run
+    >>> from hessianlab.claims.registry import find
     >>> [entry.claim.id for entry in computed(run(find(["C8", "C32"])))]
     ['C8']
     """
@@ -48,8 +48,8 @@ def surprise(entry: Entry) -> int:
 def most_surprising_first(entries: Iterable[Entry]) -> list[Entry]:
     """Sorted by `surprise`; equals in the order of the documents.
 
-    >>> from hessianlens.lab.claims.ledger import run
-    >>> from hessianlens.lab.claims.registry import find
+    >>> from hessianlab.claims.ledger import run
+    >>> from hessianlab.claims.registry import find
     >>> [entry.claim.id for entry in most_surprising_first(run(find(["C8", "C5", "C10"])))]
     ['C10', 'C5', 'C8']
     """

@@ -9,9 +9,9 @@ import configparser
 import functools
 from pathlib import Path
 
+from hessianlab.claims.definition import Claim, TopicTest
+from hessianlab.claims.finding import Verdict
 from hessianlens.errors import InputError, expect
-from hessianlens.lab.claims.definition import Claim, TopicTest
-from hessianlens.lab.claims.finding import Verdict
 
 TEXTS = Path(__file__).parent / "texts"
 

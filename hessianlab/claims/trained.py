@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hessianlab.claims.check import Check, at_least
+from hessianlab.claims.finding import Finding
+from hessianlab.results import Chart
 from hessianlens.errors import InputError
-from hessianlens.lab.claims.check import Check, at_least
-from hessianlens.lab.claims.finding import Finding
-from hessianlens.lab.results import Chart
 
 RECORD = Path(__file__).parent / "topics" / "training.json"
 """Results of studies by name, written by ``hessianlens study NAME --record``: intervals, sentences, a chart each."""

@@ -1,8 +1,8 @@
 """What an experiment is: named configurations, the cells of a configuration, and the measurement of one cell.
 
-An experiment is `measure.py` of a folder of `lab.figures`. It measures and never draws; it knows nothing of stores,
-processes or pages. What a measurement needs is imported when it begins: to list experiments and to refuse a setting
-takes no torch.
+An experiment is `measure.py` of a folder of `hessianlab.figures`. It measures and never draws; it knows nothing of
+stores, processes or pages. What a measurement needs is imported when it begins: to list experiments and to refuse a
+setting takes no torch.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from hessianlab.results import FinishedCell, Measurement, Parameters, Result, collect
 from hessianlens.errors import InputError, check_choice, needs_extra
-from hessianlens.lab.results import FinishedCell, Measurement, Parameters, Result, collect
 
 Config = TypeVar("Config")
 
@@ -80,5 +80,5 @@ class Experiment(Generic[Config]):
         return Result(self.name, preset, dataclasses.asdict(settings), tuple(cells), collect())
 
     def run(self, config: Config) -> Result:
-        """Measure every cell here and now; `hessianlens.lab.runner` does it in parallel and durably."""
+        """Measure every cell here and now; `hessianlab.runner` does it in parallel and durably."""
         return self.result(config, [self.finish(parameters) for parameters in self.cells(config)])

@@ -1,4 +1,4 @@
-"""Every experiment by its name: a folder of `lab.figures` or `lab.studies`, imported when it is asked for."""
+"""Every experiment by its name: a folder of `hessianlab.figures` or `hessianlab.studies`, imported on request."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 from hessianlens.errors import check_choice
 
 if TYPE_CHECKING:
-    from hessianlens.lab.experiments.experiment import Experiment
+    from hessianlab.experiments.experiment import Experiment
 
-FIGURES = "hessianlens.lab.figures"
+FIGURES = "hessianlab.figures"
 """The package whose folders are figures and tables."""
 
-STUDY_FOLDERS = "hessianlens.lab.studies"
+STUDY_FOLDERS = "hessianlab.studies"
 """The package whose folders are studies; the experiment in a folder NAME is called study_NAME."""
 
 STUDY = "study_"

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hessianlens.lab.experiments.common.spectra import spectrum_facts
-from hessianlens.lab.layer_page.facts import BlockNorms, Curvature
-from hessianlens.lab.layer_page.setting import Setting
+from hessianlab.experiments.common.spectra import spectrum_facts
+from hessianlab.layer_page.facts import BlockNorms, Curvature
+from hessianlab.layer_page.setting import Setting
 from hessianlens.parts import LAYER_PARTS
 
 WHOLE = "all"

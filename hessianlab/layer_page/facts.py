@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from hessianlens.lab.layer_page.config import LayerConfig
-from hessianlens.lab.results.provenance import Provenance
+from hessianlab.layer_page.config import LayerConfig
+from hessianlab.results.provenance import Provenance
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from hessianlens.lab.layer_page.facts import Growth, GrowthCurve, LayerFacts
-from hessianlens.lab.layer_page.heatmap import heat_maps
-from hessianlens.lab.plots.style import (
+from hessianlab.layer_page.facts import Growth, GrowthCurve, LayerFacts
+from hessianlab.layer_page.heatmap import heat_maps
+from hessianlab.plots.style import (
     BLUE,
     GREEN,
     GRID,

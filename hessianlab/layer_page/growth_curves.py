@@ -6,11 +6,11 @@ import math
 
 import numpy as np
 
+from hessianlab.experiments.common.slopes import log_log_slope
+from hessianlab.layer_page.facts import Growth, GrowthCurve
+from hessianlab.layer_page.norms import finite_norm
+from hessianlab.layer_page.setting import Setting, random_layer
 from hessianlens.attention import SelfAttention
-from hessianlens.lab.experiments.common.slopes import log_log_slope
-from hessianlens.lab.layer_page.facts import Growth, GrowthCurve
-from hessianlens.lab.layer_page.norms import finite_norm
-from hessianlens.lab.layer_page.setting import Setting, random_layer
 from hessianlens.theory import AttentionHessian, attention_hessian, predicted_growth
 
 ACTIVATIONS = ("softmax", "linear", "sigmoid", "relu_normalised")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from matplotlib.colors import Normalize
 
-from hessianlens.lab.layer_page.facts import LayerFacts
-from hessianlens.lab.plots.log_colours import block_map, log_colour_bar, log_scale, mark_zero_blocks
-from hessianlens.lab.plots.style import panel, to_svg
+from hessianlab.layer_page.facts import LayerFacts
+from hessianlab.plots.log_colours import block_map, log_colour_bar, log_scale, mark_zero_blocks
+from hessianlab.plots.style import panel, to_svg
 
 _TITLES = {"full": "Full", "outer": "Outer product", "functional": "Functional"}
 

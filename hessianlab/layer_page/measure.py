@@ -10,12 +10,12 @@ from typing import Any
 
 import torch
 
+from hessianlab.layer_page import blocks, growth_curves, one_hot, query_key, witnesses
+from hessianlab.layer_page.config import LayerConfig
+from hessianlab.layer_page.facts import LayerFacts, Step
+from hessianlab.layer_page.setting import Setting, build
+from hessianlab.results import provenance
 from hessianlens.errors import expect
-from hessianlens.lab.layer_page import blocks, growth_curves, one_hot, query_key, witnesses
-from hessianlens.lab.layer_page.config import LayerConfig
-from hessianlens.lab.layer_page.facts import LayerFacts, Step
-from hessianlens.lab.layer_page.setting import Setting, build
-from hessianlens.lab.results import provenance
 from hessianlens.parts import LAYER_PARTS
 
 _PRINTED = (("full", "Q", "Q"), ("full", "Q", "K"), ("full", "V", "Q"), ("full", "V", "V"), ("functional", "Q", "Q"))

@@ -7,11 +7,11 @@ import math
 import numpy as np
 from torch import Tensor
 
+from hessianlab.layer_page.facts import Sharpness
+from hessianlab.layer_page.norms import finite_norm
+from hessianlab.layer_page.setting import Setting
 from hessianlens.attention import attention_entropy, second_moment, third_moment_along
 from hessianlens.errors import InputError
-from hessianlens.lab.layer_page.facts import Sharpness
-from hessianlens.lab.layer_page.norms import finite_norm
-from hessianlens.lab.layer_page.setting import Setting
 from hessianlens.theory import attention_hessian
 
 SCALES = tuple(float(c) for c in np.logspace(-1, 4, 26))

@@ -7,13 +7,13 @@ from pathlib import Path
 
 from markupsafe import Markup
 
-from hessianlens.lab.layer_page.facts import GrowthCurve, LayerFacts
-from hessianlens.lab.layer_page.figures import BLOCK_COLOURS, PART_COLOURS, draw
-from hessianlens.lab.layer_page.python_code import snippets
-from hessianlens.lab.layer_page.sentences import findings, whole
-from hessianlens.lab.pages.template import render_template
-from hessianlens.lab.plots.style import PALETTE
-from hessianlens.lab.wording import column
+from hessianlab.layer_page.facts import GrowthCurve, LayerFacts
+from hessianlab.layer_page.figures import BLOCK_COLOURS, PART_COLOURS, draw
+from hessianlab.layer_page.python_code import snippets
+from hessianlab.layer_page.sentences import findings, whole
+from hessianlab.pages.template import render_template
+from hessianlab.plots.style import PALETTE
+from hessianlab.wording import column
 
 HEADINGS = {
     "witnesses": ("witnesses", "Three witnesses"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from textwrap import dedent
 
-from hessianlens.lab.layer_page.facts import LayerFacts
+from hessianlab.layer_page.facts import LayerFacts
 
 
 def snippets(facts: LayerFacts) -> dict[str, str]:

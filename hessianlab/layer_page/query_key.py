@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from hessianlens.lab.experiments.common.spectra import rounding
-from hessianlens.lab.layer_page.facts import Pairs, Rank
-from hessianlens.lab.layer_page.setting import Setting, random_layer
-from hessianlens.lab.layer_page.witnesses import relative_gap
+from hessianlab.experiments.common.spectra import rounding
+from hessianlab.layer_page.facts import Pairs, Rank
+from hessianlab.layer_page.setting import Setting, random_layer
+from hessianlab.layer_page.witnesses import relative_gap
 from hessianlens.losses import SquareLoss
 from hessianlens.theory import attention_hessian, eigenvalue_pairs, t_outer_rank, t_outer_rank_bound
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from hessianlens.lab.layer_page.facts import Curvature, LayerFacts
-from hessianlens.lab.layer_page.witnesses import TOLERANCE
-from hessianlens.lab.wording import be, count, number, percent, roughly, several
+from hessianlab.layer_page.facts import Curvature, LayerFacts
+from hessianlab.layer_page.witnesses import TOLERANCE
+from hessianlab.wording import be, count, number, percent, roughly, several
 
 
 def findings(facts: LayerFacts) -> dict[str, str]:

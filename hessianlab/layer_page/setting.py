@@ -8,9 +8,9 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from hessianlab.layer_page.config import LayerConfig
 from hessianlens.attention import SelfAttention
 from hessianlens.attention.activations import ActivationLike
-from hessianlens.lab.layer_page.config import LayerConfig
 from hessianlens.losses import SquareLoss
 from hessianlens.theory import AttentionHessian, attention_hessian
 

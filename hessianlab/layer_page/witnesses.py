@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 from torch.func import grad, hessian, jacrev, jvp, vjp, vmap
 
-from hessianlens.lab.layer_page.facts import Agreement
-from hessianlens.lab.layer_page.setting import Setting
+from hessianlab.layer_page.facts import Agreement
+from hessianlab.layer_page.setting import Setting
 from hessianlens.operators import BlockGrid
 
 TOLERANCE = 1e-10

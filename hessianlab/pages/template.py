@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from hessianlab.wording import number, percent
 from hessianlens.errors import needs_extra
-from hessianlens.lab.wording import number, percent
 from hessianlens.showing.document import page_style
 
 
@@ -19,7 +19,7 @@ def render_template(template: Path, **values: Any) -> str:
     with needs_extra("lab", "a page"):
         from jinja2 import ChoiceLoader, DictLoader, Environment, FileSystemLoader, StrictUndefined
 
-        from hessianlens.lab.pages.typesetting import typeset
+        from hessianlab.pages.typesetting import typeset
     environment = Environment(
         loader=ChoiceLoader([DictLoader({"page.css.jinja": page_style()}), FileSystemLoader(template.parent)]),
         autoescape=True,

@@ -6,7 +6,7 @@ import re
 
 from markupsafe import Markup, escape
 
-from hessianlens.lab.wording import ACTIVATIONS, GLUE
+from hessianlab.wording import ACTIVATIONS, GLUE
 
 _WORDS = {
     "Sigma": "Σ",

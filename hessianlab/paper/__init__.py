@@ -6,7 +6,7 @@ written there, with Kronecker products and row-major `vec`. Everything is dense,
 
 Example:
     >>> import torch
-    >>> from hessianlens.theory import paper
+    >>> from hessianlab import paper
     >>> setting = paper.PrintedAttention.random(L=4, d_V=3, d_K=2, seed=0)
     >>> H = paper.theorem_3_1(setting, "Q", "Q") + paper.theorem_3_2(setting, "Q", "Q")
     >>> def loss(W_Q):
@@ -15,7 +15,7 @@ Example:
     True
 """
 
-from hessianlens.theory.paper.data_terms import (
+from hessianlab.paper.data_terms import (
     duplicated_residual,
     moment_1,
     moment_2,
@@ -26,13 +26,13 @@ from hessianlens.theory.paper.data_terms import (
     z_2,
     z_2_from_moments,
 )
-from hessianlens.theory.paper.errata import ERRATA, Erratum
-from hessianlens.theory.paper.functional import (
+from hessianlab.paper.errata import ERRATA, Erratum
+from hessianlab.paper.functional import (
     score_product_matrix,
     theorem_3_2,
     theorem_3_2_query_key,
 )
-from hessianlens.theory.paper.identities import (
+from hessianlab.paper.identities import (
     equation_13,
     equation_16,
     equation_17,
@@ -40,23 +40,23 @@ from hessianlens.theory.paper.identities import (
     index_swap_matrix,
     lemma_b_3,
 )
-from hessianlens.theory.paper.jacobians import lemma_b_1
-from hessianlens.theory.paper.kronecker import block_diagonal, identity, khatri_rao, kron, vec
-from hessianlens.theory.paper.linear import (
+from hessianlab.paper.jacobians import lemma_b_1
+from hessianlab.paper.kronecker import block_diagonal, identity, khatri_rao, kron, vec
+from hessianlab.paper.linear import (
     intra_sequence_covariance,
     linear_output,
     remark_4_1_functional,
     remark_4_1_outer,
 )
-from hessianlens.theory.paper.multi_head import (
+from hessianlab.paper.multi_head import (
     PrintedMultiHead,
     multi_head_functional,
     multi_head_outer,
     remark_e_1,
 )
-from hessianlens.theory.paper.outer import theorem_3_1
-from hessianlens.theory.paper.printed import PrintedAttention, score_factor
-from hessianlens.theory.paper.query_key import (
+from hessianlab.paper.outer import theorem_3_1
+from hessianlab.paper.printed import PrintedAttention, score_factor
+from hessianlab.paper.query_key import (
     lemma_d_2,
     query_first,
     remark_d_1_b,
@@ -65,13 +65,13 @@ from hessianlens.theory.paper.query_key import (
     t_functional,
     t_outer_product,
 )
-from hessianlens.theory.paper.single_matrix import (
+from hessianlab.paper.single_matrix import (
     PrintedSingleMatrix,
     equation_22,
     lemma_4_1,
     merge_query_key,
 )
-from hessianlens.theory.paper.softmax import (
+from hessianlab.paper.softmax import (
     softmax_entry_hessians,
     softmax_jacobian,
     softmax_second_derivative,

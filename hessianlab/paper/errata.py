@@ -18,7 +18,7 @@ class Erratum:
         reason: How one sees it.
 
     Example:
-        >>> from hessianlens.theory.paper.errata import ERRATA
+        >>> from hessianlab.paper.errata import ERRATA
         >>> ERRATA[0].key, ERRATA[0].where
         ('equation-13', 'Equation (13)')
     """

@@ -4,9 +4,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from hessianlens.theory.paper.data_terms import duplicated_residual, shuffling_matrix
-from hessianlens.theory.paper.kronecker import identity, kron
-from hessianlens.theory.paper.printed import Block, PrintedAttention, require_block, score_factor
+from hessianlab.paper.data_terms import duplicated_residual, shuffling_matrix
+from hessianlab.paper.kronecker import identity, kron
+from hessianlab.paper.printed import Block, PrintedAttention, require_block, score_factor
 
 
 def theorem_3_2(setting: PrintedAttention, row: Block, col: Block) -> Float[Tensor, "rows cols"]:

@@ -4,8 +4,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from hessianlab.paper.kronecker import identity, kron, vec
 from hessianlens.operators.commutation import commutation_matrix
-from hessianlens.theory.paper.kronecker import identity, kron, vec
 
 
 def equation_13(A: Float[Tensor, "n m"], printed: bool = False) -> Float[Tensor, "rows 1"]:

@@ -3,10 +3,10 @@
 from jaxtyping import Float
 from torch import Tensor
 
+from hessianlab.paper.kronecker import identity, kron
+from hessianlab.paper.printed import Block, PrintedAttention, require_block
+from hessianlab.paper.softmax import softmax_jacobian
 from hessianlens.operators.commutation import commutation_matrix
-from hessianlens.theory.paper.kronecker import identity, kron
-from hessianlens.theory.paper.printed import Block, PrintedAttention, require_block
-from hessianlens.theory.paper.softmax import softmax_jacobian
 
 
 def lemma_b_1(setting: PrintedAttention, block: Block) -> Float[Tensor, "Ld_V parameters"]:
@@ -25,7 +25,7 @@ def lemma_b_1(setting: PrintedAttention, block: Block) -> Float[Tensor, "Ld_V pa
         >>> lemma_b_1(setting, "Q").shape
         torch.Size([12, 6])
         >>> import torch
-        >>> from hessianlens.theory.paper.kronecker import vec
+        >>> from hessianlab.paper.kronecker import vec
         >>> torch.allclose(lemma_b_1(setting, "V") @ vec(setting.W_V), vec(setting.F))  # linear in W_V
         True
     """

@@ -4,10 +4,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from hessianlab.paper.data_terms import duplicated_residual, shuffling_matrix
+from hessianlab.paper.kronecker import identity, kron, vec
+from hessianlab.paper.printed import Block, PrintedAttention, require_block
 from hessianlens.operators.commutation import commutation_matrix
-from hessianlens.theory.paper.data_terms import duplicated_residual, shuffling_matrix
-from hessianlens.theory.paper.kronecker import identity, kron, vec
-from hessianlens.theory.paper.printed import Block, PrintedAttention, require_block
 
 
 def intra_sequence_covariance(X: Float[Tensor, "L d_V"]) -> Float[Tensor, "d_V d_V"]:

@@ -6,9 +6,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from hessianlens.theory.paper.functional import theorem_3_2
-from hessianlens.theory.paper.jacobians import lemma_b_1
-from hessianlens.theory.paper.printed import Block, PrintedAttention, require_block, require_shape
+from hessianlab.paper.functional import theorem_3_2
+from hessianlab.paper.jacobians import lemma_b_1
+from hessianlab.paper.printed import Block, PrintedAttention, require_block, require_shape
 
 
 @dataclass(frozen=True, eq=False)

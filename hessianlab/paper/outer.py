@@ -3,8 +3,8 @@
 from jaxtyping import Float
 from torch import Tensor
 
-from hessianlens.theory.paper.kronecker import identity, kron
-from hessianlens.theory.paper.printed import Block, PrintedAttention, require_block, score_factor
+from hessianlab.paper.kronecker import identity, kron
+from hessianlab.paper.printed import Block, PrintedAttention, require_block, score_factor
 
 
 def theorem_3_1(setting: PrintedAttention, row: Block, col: Block) -> Float[Tensor, "rows cols"]:
@@ -28,7 +28,7 @@ def theorem_3_1(setting: PrintedAttention, row: Block, col: Block) -> Float[Tens
 
     Example:
         >>> setting = PrintedAttention.random(L=4, d_V=3, d_K=2)
-        >>> from hessianlens.theory.paper.jacobians import lemma_b_1
+        >>> from hessianlab.paper.jacobians import lemma_b_1
         >>> gauss_newton = setting.loss_factor * lemma_b_1(setting, "Q").T @ lemma_b_1(setting, "K")
         >>> bool((theorem_3_1(setting, "Q", "K") - gauss_newton).norm() < 1e-12 * gauss_newton.norm())
         True

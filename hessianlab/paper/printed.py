@@ -8,10 +8,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from hessianlab.paper.data_terms import moment_1, z_1, z_2
+from hessianlab.paper.kronecker import identity, kron, vec
+from hessianlab.paper.softmax import softmax_jacobian, softmax_second_derivative
 from hessianlens.operators.commutation import commutation_matrix
-from hessianlens.theory.paper.data_terms import moment_1, z_1, z_2
-from hessianlens.theory.paper.kronecker import identity, kron, vec
-from hessianlens.theory.paper.softmax import softmax_jacobian, softmax_second_derivative
 
 Block = Literal["Q", "K", "V"]
 

@@ -4,10 +4,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from hessianlens.theory.paper.functional import score_product_matrix
-from hessianlens.theory.paper.kronecker import identity, kron
-from hessianlens.theory.paper.printed import PrintedAttention, score_factor
-from hessianlens.theory.paper.single_matrix import single_matrix_summands
+from hessianlab.paper.functional import score_product_matrix
+from hessianlab.paper.kronecker import identity, kron
+from hessianlab.paper.printed import PrintedAttention, score_factor
+from hessianlab.paper.single_matrix import single_matrix_summands
 from hessianlens.theory.query_key import t_outer_rank_bound
 
 

@@ -7,10 +7,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from hessianlens.theory.paper.data_terms import z_1, z_2
-from hessianlens.theory.paper.kronecker import identity, kron, vec
-from hessianlens.theory.paper.printed import PrintedAttention, require_one_dtype, require_shape
-from hessianlens.theory.paper.softmax import softmax_jacobian, softmax_second_derivative
+from hessianlab.paper.data_terms import z_1, z_2
+from hessianlab.paper.kronecker import identity, kron, vec
+from hessianlab.paper.printed import PrintedAttention, require_one_dtype, require_shape
+from hessianlab.paper.softmax import softmax_jacobian, softmax_second_derivative
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from hessianlens.theory.paper.kronecker import block_diagonal, identity, khatri_rao, kron
+from hessianlab.paper.kronecker import block_diagonal, identity, khatri_rao, kron
 
 
 def softmax_jacobian(A: Float[Tensor, "L L"]) -> Float[Tensor, "L*L L*L"]:

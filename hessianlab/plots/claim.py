@@ -6,8 +6,8 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from hessianlens.lab.claims.finding import Curves
-from hessianlens.lab.plots.style import BLUE, GREEN, ORANGE, PURPLE, RED, SKY, log_axis, panel
+from hessianlab.claims.finding import Curves
+from hessianlab.plots.style import BLUE, GREEN, ORANGE, PURPLE, RED, SKY, log_axis, panel
 
 _COLOURS = (BLUE, ORANGE, GREEN, RED, PURPLE, SKY)
 _LINES = ("-", "--", "-.", ":")

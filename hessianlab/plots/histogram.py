@@ -8,9 +8,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from hessianlens.lab.plots.style import BLUE, RED, panels
-from hessianlens.lab.results import FinishedCell, Result
-from hessianlens.lab.wording import power_of_ten, scientific
+from hessianlab.plots.style import BLUE, RED, panels
+from hessianlab.results import FinishedCell, Result
+from hessianlab.wording import power_of_ten, scientific
 
 COLOURS = {"query": BLUE, "value": RED}
 TITLES = {"softmax": "Softmax attention", "linear": "Linear attention"}

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from matplotlib.figure import Figure
 
-from hessianlens.lab.plots.style import BLUE, MUTED, ORANGE, RED, panels
+from hessianlab.plots.style import BLUE, MUTED, ORANGE, RED, panels
 
 _LINE = 0.44
 """Inches of a row: its name, and its interval below."""

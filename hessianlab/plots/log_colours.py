@@ -11,8 +11,8 @@ from matplotlib.colors import ListedColormap, Normalize
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 
-from hessianlens.lab.plots.style import MUTED
-from hessianlens.lab.wording import power_of_ten
+from hessianlab.plots.style import MUTED
+from hessianlab.wording import power_of_ten
 
 _LEVELS = 64
 _LARGEST_SHARP = 1024

@@ -10,9 +10,9 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from hessianlab.plots.style import styled
 from hessianlens.errors import InputError
 from hessianlens.files import write_whole
-from hessianlens.lab.plots.style import styled
 
 
 @dataclass(frozen=True)

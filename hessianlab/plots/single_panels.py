@@ -24,7 +24,7 @@ from matplotlib.figure import Figure
 from matplotlib.legend import Legend
 from matplotlib.text import Text
 
-from hessianlens.lab.plots.style import styled, to_svg
+from hessianlab.plots.style import styled, to_svg
 
 NARROW = 3.6
 """Inches: 346 CSS pixels, the column of a page that is 390 wide."""
@@ -52,7 +52,7 @@ def panel_svgs(figure: Figure, name: str, description: str) -> list[str]:
         name: Unique on the page; the panels' ids begin with it and a number.
         description: Read out in place of a drawing, with the panel's title behind it; HTML is escaped already.
 
-    >>> from hessianlens.lab.plots.style import panels
+    >>> from hessianlab.plots.style import panels
     >>> with panels(2) as (figure, (left, right)):
     ...     titles = left.set_title("one"), right.set_title("a < b")
     >>> [svg[: svg.index(" style")] for svg in panel_svgs(figure, "a", "Both")]
@@ -76,7 +76,7 @@ def each_panel(figure: Figure, render: Callable[[Figure], Drawn], width: float =
         render: Called once a panel, with a figure that shows this panel alone until `render` returns.
         width: Of a panel, in inches.
 
-    >>> from hessianlens.lab.plots.style import panels
+    >>> from hessianlab.plots.style import panels
     >>> with panels(2, sharey=True) as (figure, (left, right)):
     ...     titles = left.set_title("one"), right.set_title("two")
     ...     label = left.set_ylabel("norm")

@@ -6,8 +6,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, NullLocator
 
-from hessianlens.lab.plots.style import BLUE, INK, MUTED, ORANGE
-from hessianlens.lab.wording import power_of_ten
+from hessianlab.plots.style import BLUE, INK, MUTED, ORANGE
+from hessianlab.wording import power_of_ten
 
 _DECADES = 3
 """Decades below the largest eigenvalue that are shown logarithmically; smaller ones lie on a linear scale."""

@@ -16,7 +16,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-from hessianlens.lab.wording import power_of_ten
+from hessianlab.wording import power_of_ten
 from hessianlens.showing.colours import PALETTE as PALETTE
 
 INK, MUTED, GRID, BLUE, ORANGE, GREEN, RED, PURPLE, SKY = (light for light, _ in PALETTE.values())

@@ -9,17 +9,17 @@ from typing import Any
 
 from markupsafe import Markup
 
-from hessianlens.lab.claims.definition import DOCUMENTS
-from hessianlens.lab.claims.entry import Entry
-from hessianlens.lab.claims.finding import Verdict
-from hessianlens.lab.claims.ledger import Ledger
-from hessianlens.lab.claims.summary import computed, counts, surprise
-from hessianlens.lab.plots.claim import claim_figure
-from hessianlens.lab.plots.single_panels import panel_svgs
-from hessianlens.lab.report.foreword import SURPRISES
-from hessianlens.lab.report.related import Relation, relations
-from hessianlens.lab.report.source_code import code_address
-from hessianlens.lab.report.story import CHAPTERS, chapter_of_claim
+from hessianlab.claims.definition import DOCUMENTS
+from hessianlab.claims.entry import Entry
+from hessianlab.claims.finding import Verdict
+from hessianlab.claims.ledger import Ledger
+from hessianlab.claims.summary import computed, counts, surprise
+from hessianlab.plots.claim import claim_figure
+from hessianlab.plots.single_panels import panel_svgs
+from hessianlab.report.foreword import SURPRISES
+from hessianlab.report.related import Relation, relations
+from hessianlab.report.source_code import code_address
+from hessianlab.report.story import CHAPTERS, chapter_of_claim
 
 _STYLES = {Verdict.HOLDS: "holds", Verdict.HOLDS_IF: "partly", Verdict.FAILS: "fails"}
 

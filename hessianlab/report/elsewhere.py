@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from hessianlens.lab.experiments.common.means import geometric_mean
-from hessianlens.lab.figures.activation_offset.findings import ratios
-from hessianlens.lab.figures.depth_growth.findings import depth_exponents
-from hessianlens.lab.figures.query_key_spectra.findings import negative_share
-from hessianlens.lab.growth.findings.exponents import exponent_fits
-from hessianlens.lab.report.names import reader_name
-from hessianlens.lab.results import Result
-from hessianlens.lab.results.table import block_ratios, choices, numbers, select, short
-from hessianlens.lab.wording import percent, several
+from hessianlab.experiments.common.means import geometric_mean
+from hessianlab.figures.activation_offset.findings import ratios
+from hessianlab.figures.depth_growth.findings import depth_exponents
+from hessianlab.figures.query_key_spectra.findings import negative_share
+from hessianlab.growth.findings.exponents import exponent_fits
+from hessianlab.report.names import reader_name
+from hessianlab.results import Result
+from hessianlab.results.table import block_ratios, choices, numbers, select, short
+from hessianlab.wording import percent, several
 
 Reading = Callable[[Result], str]
 

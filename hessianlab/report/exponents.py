@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from hessianlens.lab.growth.findings.exponents import LEVEL, TOLERANCE, WIDEST, ExponentFit
-from hessianlens.lab.growth.findings.predictions import Prediction
-from hessianlens.lab.report.names import short_name
-from hessianlens.lab.results import Result
-from hessianlens.lab.telling import growth_of
-from hessianlens.lab.wording import MINUS, be, several
+from hessianlab.growth.findings.exponents import LEVEL, TOLERANCE, WIDEST, ExponentFit
+from hessianlab.growth.findings.predictions import Prediction
+from hessianlab.report.names import short_name
+from hessianlab.results import Result
+from hessianlab.telling import growth_of
+from hessianlab.wording import MINUS, be, several
 
 RULE = (
     f"A prediction agrees if it lies in the {LEVEL:.0%} interval of the measured exponent widened by {TOLERANCE:g} on "

@@ -7,11 +7,11 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hessianlens.lab.claims.finding import Verdict
-from hessianlens.lab.claims.ledger import Ledger
-from hessianlens.lab.report.exponents import ExponentRow, by_counting, by_the_paper, why_they_differ
-from hessianlens.lab.report.story import Answer, Chapter
-from hessianlens.lab.wording import count
+from hessianlab.claims.finding import Verdict
+from hessianlab.claims.ledger import Ledger
+from hessianlab.report.exponents import ExponentRow, by_counting, by_the_paper, why_they_differ
+from hessianlab.report.story import Answer, Chapter
+from hessianlab.wording import count
 
 SURPRISES = ("A10", "A13", "B20", "B9", "A24", "P29", "A30", "C10")
 """Ranked by hand: what a reader of the documents would least expect."""

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from markupsafe import Markup, escape
 
-from hessianlens.lab.pages.typesetting import typeset
-from hessianlens.lab.report.exponents import RULE
+from hessianlab.pages.typesetting import typeset
+from hessianlab.report.exponents import RULE
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from hessianlens.lab.experiments.registry import registered
+from hessianlab.experiments.registry import registered
 
 _NUMBERED = r"(fig|table)(\d+\w?)"
 

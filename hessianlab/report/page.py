@@ -11,23 +11,23 @@ from pathlib import Path
 
 from markupsafe import Markup
 
-from hessianlens.lab.claims.ledger import Ledger
-from hessianlens.lab.growth.findings.reference import Reference
-from hessianlens.lab.pages.template import render_template
-from hessianlens.lab.report.claims import Tile, ledger_chapter, style_of, tiles
-from hessianlens.lab.report.documents import LIST, PAPER
-from hessianlens.lab.report.elsewhere import notes
-from hessianlens.lab.report.exponents import COLUMNS, exponent_rows, summary
-from hessianlens.lab.report.foreword import opening
-from hessianlens.lab.report.glossary import GLOSSARY, Linker
-from hessianlens.lab.report.readings import Readings
-from hessianlens.lab.report.recorded import RecordedStudy, recorded_studies
-from hessianlens.lab.report.shown import ShownFigure, ShownPicture, shown_figure
-from hessianlens.lab.report.story import CHAPTERS, Answer, Chapter, chapter_of_claim
-from hessianlens.lab.report.story.order import OTHERS, chapter_of_figure, figures_of
-from hessianlens.lab.report.story.training import CHAPTER as TRAINING
-from hessianlens.lab.results import Result, collect
-from hessianlens.lab.wording import duration
+from hessianlab.claims.ledger import Ledger
+from hessianlab.growth.findings.reference import Reference
+from hessianlab.pages.template import render_template
+from hessianlab.report.claims import Tile, ledger_chapter, style_of, tiles
+from hessianlab.report.documents import LIST, PAPER
+from hessianlab.report.elsewhere import notes
+from hessianlab.report.exponents import COLUMNS, exponent_rows, summary
+from hessianlab.report.foreword import opening
+from hessianlab.report.glossary import GLOSSARY, Linker
+from hessianlab.report.readings import Readings
+from hessianlab.report.recorded import RecordedStudy, recorded_studies
+from hessianlab.report.shown import ShownFigure, ShownPicture, shown_figure
+from hessianlab.report.story import CHAPTERS, Answer, Chapter, chapter_of_claim
+from hessianlab.report.story.order import OTHERS, chapter_of_figure, figures_of
+from hessianlab.report.story.training import CHAPTER as TRAINING
+from hessianlab.results import Result, collect
+from hessianlab.wording import duration
 
 _HERO = "activation_offset"
 """Its first picture, if the run has it, stands on the first screen."""

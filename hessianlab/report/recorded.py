@@ -8,15 +8,15 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
-from hessianlens.lab.claims.trained import Recorded, read_record
-from hessianlens.lab.experiments.registry import STUDIES, STUDY
-from hessianlens.lab.plots.intervals import Interval, draw_intervals
-from hessianlens.lab.plots.single_panels import panel_svgs
-from hessianlens.lab.report.documents import linked_source
-from hessianlens.lab.report.story.training import ANSWERING
-from hessianlens.lab.results import Chart
-from hessianlens.lab.trials.pictures.charts import draw_chart
-from hessianlens.lab.wording import ACTIVATIONS, activation_in_words, duration
+from hessianlab.claims.trained import Recorded, read_record
+from hessianlab.experiments.registry import STUDIES, STUDY
+from hessianlab.plots.intervals import Interval, draw_intervals
+from hessianlab.plots.single_panels import panel_svgs
+from hessianlab.report.documents import linked_source
+from hessianlab.report.story.training import ANSWERING
+from hessianlab.results import Chart
+from hessianlab.trials.pictures.charts import draw_chart
+from hessianlab.wording import ACTIVATIONS, activation_in_words, duration
 
 _MOST = 12
 """Rows of a picture; a study that compares more shows its first."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hessianlens.lab.claims.ledger import Ledger
+from hessianlab.claims.ledger import Ledger
 
 _WHY = {
     ("P33", "A6"): "Both look at the same entries. P33 states the ratio of the two blocks, which is a property of the "

@@ -6,8 +6,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from hessianlens.lab.experiments.registry import STUDIES, STUDY, registered
-from hessianlens.lab.results import Result
+from hessianlab.experiments.registry import STUDIES, STUDY, registered
+from hessianlab.results import Result
 
 
 def command(result: Result) -> str:

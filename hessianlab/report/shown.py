@@ -8,18 +8,18 @@ from itertools import groupby
 
 from markupsafe import Markup, escape
 
-from hessianlens.lab.experiments.registry import registered, registry_of
-from hessianlens.lab.growth.findings.comparison import agreement_in_words
-from hessianlens.lab.growth.findings.reference import Reference
-from hessianlens.lab.plots.picture import Picture
-from hessianlens.lab.plots.single_panels import panel_svgs
-from hessianlens.lab.report.documents import linked_source
-from hessianlens.lab.report.names import short_name
-from hessianlens.lab.report.repeating import command, settings
-from hessianlens.lab.report.source_code import code_address
-from hessianlens.lab.results import Provenance, Result
-from hessianlens.lab.telling import findings_of, growth_of, pictures_of
-from hessianlens.lab.wording import duration
+from hessianlab.experiments.registry import registered, registry_of
+from hessianlab.growth.findings.comparison import agreement_in_words
+from hessianlab.growth.findings.reference import Reference
+from hessianlab.plots.picture import Picture
+from hessianlab.plots.single_panels import panel_svgs
+from hessianlab.report.documents import linked_source
+from hessianlab.report.names import short_name
+from hessianlab.report.repeating import command, settings
+from hessianlab.report.source_code import code_address
+from hessianlab.results import Provenance, Result
+from hessianlab.telling import findings_of, growth_of, pictures_of
+from hessianlab.wording import duration
 
 
 @dataclass(frozen=True)

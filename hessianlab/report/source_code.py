@@ -12,7 +12,7 @@ BESIDE = ".."
 def code_address(location: str) -> str:
     """Where ``file:line`` can be read.
 
-    >>> code_address("hessianlens/lab/claims/check.py:12").endswith("/hessianlens/lab/claims/check.py#L12")
+    >>> code_address("hessianlab/claims/check.py:12").endswith("/hessianlab/claims/check.py#L12")
     True
     """
     path, _, line = location.partition(":")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from hessianlens.lab.results.result import Result
+from hessianlab.results.result import Result
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,7 @@ def collect() -> Provenance:
 
     return Provenance(
         version=__version__,
-        commit=_commit(Path(__file__).resolve().parents[2]),
+        commit=_commit(Path(__file__).resolve().parents[1]),
         created=datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
         python=platform.python_version(),
         libraries={name: version for name in _LIBRARIES if (version := _version(name)) is not None},

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hessianlens.lab.results.measurement import Measurement, Parameters, Scalar
-from hessianlens.lab.results.provenance import Provenance
+from hessianlab.results.measurement import Measurement, Parameters, Scalar
+from hessianlab.results.provenance import Provenance
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,8 +7,8 @@ from math import floor, log10
 
 import numpy as np
 
-from hessianlens.lab.results import Result, Row, Scalar
-from hessianlens.lab.wording import number
+from hessianlab.results import Result, Row, Scalar
+from hessianlab.wording import number
 
 
 def select(result: Result, **wanted: Scalar) -> list[dict[str, Scalar]]:

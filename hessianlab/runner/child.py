@@ -18,27 +18,26 @@ START = """
 import importlib.util, pickle, sys
 began = pickle.load(sys.stdin.buffer)
 sys.path[:] = began["path"]
-spec = importlib.util.spec_from_file_location(
-    "hessianlens", began["package"] + "/__init__.py", submodule_search_locations=[began["package"]]
-)
-package = sys.modules["hessianlens"] = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(package)
-from hessianlens.lab.runner.child import serve
+for name, folder in began["packages"].items():
+    spec = importlib.util.spec_from_file_location(name, folder + "/__init__.py", submodule_search_locations=[folder])
+    package = sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(package)
+from hessianlab.runner.child import serve
 serve(began["main"])
 """
-"""What the interpreter is started with. The package is the very one of the parent, wherever that found it."""
+"""What the interpreter is started with. The packages are the very ones of the parent, wherever that found them."""
 
 _LENGTH = struct.Struct("<Q")
 
 
-def beginning(package: str) -> bytes:
+def beginning(packages: dict[str, str]) -> bytes:
     """What `START` reads first: where to look for modules, and the script that defines what is in ``__main__``.
 
     An empty entry, which means the current folder, goes to the end: what is installed comes first.
     """
     path = [entry for entry in sys.path if entry] + ([os.getcwd()] if "" in sys.path else [])
     main = getattr(sys.modules.get("__main__"), "__file__", None)
-    return pickle.dumps({"path": path, "package": package, "main": main and os.path.abspath(main)})
+    return pickle.dumps({"path": path, "packages": packages, "main": main and os.path.abspath(main)})
 
 
 def send(stream: IO[bytes], message: Any) -> None:
@@ -69,7 +68,7 @@ def serve(main: str | None) -> None:
         if main is not None and b"__main__" in received:
             _define(main)
             main = None
-        from hessianlens.lab.runner.work import measure_cell
+        from hessianlab.runner.work import measure_cell
 
         send(answers, measure_cell(pickle.loads(received)))
 

@@ -12,9 +12,9 @@ from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from hessianlab.runner.work import Answer, Order, measure_cell
+from hessianlab.runner.workers import Workers
 from hessianlens.errors import InputError, expect
-from hessianlens.lab.runner.work import Answer, Order, measure_cell
-from hessianlens.lab.runner.workers import Workers
 
 if TYPE_CHECKING:
     from distributed import Client, Future

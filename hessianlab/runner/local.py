@@ -13,14 +13,18 @@ from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
-from hessianlens.lab.runner.child import START, beginning, receive, send
-from hessianlens.lab.runner.work import Answer, Order, measure_cell
-from hessianlens.lab.runner.workers import Workers
+import hessianlens
+from hessianlab.runner.child import START, beginning, receive, send
+from hessianlab.runner.work import Answer, Order, measure_cell
+from hessianlab.runner.workers import Workers
 
 _ATTEMPTS = 2
 """How often a cell that ended its process is tried again, with nothing beside it."""
 
-_PACKAGE = Path(__file__).resolve().parents[2]
+_PACKAGES = {
+    "hessianlens": str(Path(hessianlens.__file__).resolve().parent),
+    "hessianlab": str(Path(__file__).resolve().parents[1]),
+}
 
 _ONE_THREAD = dict.fromkeys(
     ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "BLIS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"), "1"
@@ -141,7 +145,7 @@ class _Process:
         )
         assert self._popen.stdin is not None
         with suppress(OSError):
-            self._popen.stdin.write(beginning(str(_PACKAGE)))
+            self._popen.stdin.write(beginning(_PACKAGES))
         self._listener = threading.Thread(target=self._listen, args=(heard,), daemon=True)
         self._listener.start()
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from hessianlens.lab.experiments.experiment import Experiment
-from hessianlens.lab.results import Parameters
-from hessianlens.lab.runner.plan_size import check_size
-from hessianlens.lab.runner.typical import typical_of
-from hessianlens.lab.store import Code, Store, cell_key, code_of, question_key
+from hessianlab.experiments.experiment import Experiment
+from hessianlab.results import Parameters
+from hessianlab.runner.plan_size import check_size
+from hessianlab.runner.typical import typical_of
+from hessianlab.store import Code, Store, cell_key, code_of, question_key
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
+from hessianlab.experiments.experiment import Experiment
 from hessianlens.errors import InputError
-from hessianlens.lab.experiments.experiment import Experiment
 
 MOST_CELLS = 200_000
 """A plan with more is refused: they would take a gigabyte before the first is measured."""

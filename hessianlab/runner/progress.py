@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from hessianlens.lab.runner.plan import Plan, Task
-from hessianlens.lab.runner.typical import typical_of
+from hessianlab.runner.plan import Plan, Task
+from hessianlab.runner.typical import typical_of
 
 Outcome = Literal["stored", "new", "failed"]
 

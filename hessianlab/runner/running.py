@@ -7,13 +7,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 
-from hessianlens.errors import expect
-from hessianlens.lab.results import Parameters, Provenance, Result, collect
-from hessianlens.lab.runner.plan import Plan, Task, tasks_to_do
-from hessianlens.lab.runner.progress import Outcome, Progress, start_progress
-from hessianlens.lab.runner.work import Answer, Order, order
-from hessianlens.lab.runner.workers import open_workers
-from hessianlens.lab.store import (
+from hessianlab.results import Parameters, Provenance, Result, collect
+from hessianlab.runner.plan import Plan, Task, tasks_to_do
+from hessianlab.runner.progress import Outcome, Progress, start_progress
+from hessianlab.runner.work import Answer, Order, order
+from hessianlab.runner.workers import open_workers
+from hessianlab.store import (
     Leases,
     Store,
     cell_key,
@@ -25,6 +24,7 @@ from hessianlens.lab.store import (
     start_run,
     taking_part,
 )
+from hessianlens.errors import expect
 
 _POLL_SECONDS = 0.3
 """How often to look whether other runs have measured what is left, or are gone."""

@@ -7,9 +7,9 @@ import types
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from hessianlab.experiments.experiment import Experiment
+from hessianlab.runner.plan import Plan
 from hessianlens.errors import InputError, expect
-from hessianlens.lab.experiments.experiment import Experiment
-from hessianlens.lab.runner.plan import Plan
 
 _TRUTH = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 

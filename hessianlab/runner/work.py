@@ -6,11 +6,11 @@ import traceback
 from dataclasses import dataclass
 from typing import Any
 
+from hessianlab.experiments.experiment import Experiment
+from hessianlab.experiments.registry import registered, registry_of
+from hessianlab.results import FinishedCell, Parameters
+from hessianlab.store import Code, check_storable, code_of
 from hessianlens.errors import InputError
-from hessianlens.lab.experiments.experiment import Experiment
-from hessianlens.lab.experiments.registry import registered, registry_of
-from hessianlens.lab.results import FinishedCell, Parameters
-from hessianlens.lab.store import Code, check_storable, code_of
 
 Order = tuple[str, "str | Experiment[Any]", dict[str, Any], Code]
 """What travels to a worker: the key of the cell, its experiment, its parameters, and the code to measure it with."""

@@ -6,8 +6,8 @@ from collections.abc import Callable, Generator, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
+from hessianlab.runner.work import Answer, Order
 from hessianlens.errors import check_choice, expect
-from hessianlens.lab.runner.work import Answer, Order
 
 
 @dataclass(frozen=True)
@@ -37,10 +37,10 @@ def open_workers(backend: str, jobs: int, address: str | None) -> AbstractContex
     """
     check_workers(backend, jobs, address)
     if backend == "local":
-        from hessianlens.lab.runner.local import local_workers
+        from hessianlab.runner.local import local_workers
 
         return local_workers(jobs)
-    from hessianlens.lab.runner.dask import dask_workers
+    from hessianlab.runner.dask import dask_workers
 
     return dask_workers(str(address))
 

@@ -1,13 +1,13 @@
 """The store: every finished cell in one SQLite file, found again only by the code that measured it."""
 
-from hessianlens.lab.store.code import Code, code_of
-from hessianlens.lab.store.encoding import check_storable
-from hessianlens.lab.store.keys import cell_key, question_key
-from hessianlens.lab.store.leases import Leases, taking_part
-from hessianlens.lab.store.lookup import results
-from hessianlens.lab.store.other_code import Leftover, leftovers, prune
-from hessianlens.lab.store.place import StoreLost
-from hessianlens.lab.store.runs import (
+from hessianlab.store.code import Code, code_of
+from hessianlab.store.encoding import check_storable
+from hessianlab.store.keys import cell_key, question_key
+from hessianlab.store.leases import Leases, taking_part
+from hessianlab.store.lookup import results
+from hessianlab.store.other_code import Leftover, leftovers, prune
+from hessianlab.store.place import StoreLost
+from hessianlab.store.runs import (
     Run,
     cell_provenances,
     fail_cell,
@@ -18,7 +18,7 @@ from hessianlens.lab.store.runs import (
     load_run,
     start_run,
 )
-from hessianlens.lab.store.store import Store, open_store
+from hessianlab.store.store import Store, open_store
 
 __all__ = [
     "Code",

@@ -10,34 +10,38 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-PACKAGE = Path(__file__).resolve().parents[2]
+import hessianlens
 
-_LIBRARIES = ("torch", "numpy")
+LABORATORY = Path(__file__).resolve().parents[1]
+LIBRARY = Path(hessianlens.__file__).resolve().parent
 
-_NO_NUMBERS = (
-    "cli",
-    "explorer",
-    "lab/claims",
-    "lab/experiments/registry.py",
-    "lab/figures/*/findings.py",
-    "lab/figures/*/pictures.py",
-    "lab/growth/findings",
-    "lab/growth/pictures",
-    "lab/layer_page",
-    "lab/pages",
-    "lab/plots",
-    "lab/report",
-    "lab/runner",
-    "lab/store",
-    "lab/studies/*/findings.py",
-    "lab/studies/*/pictures.py",
-    "lab/telling.py",
-    "lab/trials/findings",
-    "lab/trials/pictures",
-)
-"""Parts of the package, as patterns, that only call, keep, read or draw what a cell measures."""
+_DEPENDENCIES = ("torch", "numpy")
 
-_OWN_DIGEST = PACKAGE / "lab/claims/topics"
+_WITHOUT_NUMBERS = {
+    LIBRARY.name: ("cli", "explorer"),
+    LABORATORY.name: (
+        "claims",
+        "experiments/registry.py",
+        "figures/*/findings.py",
+        "figures/*/pictures.py",
+        "growth/findings",
+        "growth/pictures",
+        "layer_page",
+        "pages",
+        "plots",
+        "report",
+        "runner",
+        "store",
+        "studies/*/findings.py",
+        "studies/*/pictures.py",
+        "telling.py",
+        "trials/findings",
+        "trials/pictures",
+    ),
+}
+"""Parts of each package, as patterns, that only call, store, read or draw what a cell measures."""
+
+_TOPICS = LABORATORY / "claims/topics"
 """Modules apart from each other, each known by a digest among the parameters of its own cells."""
 
 
@@ -58,9 +62,9 @@ class Code:
 
 
 def code_of(measure: Callable[..., Any]) -> Code:
-    """The code behind a cell function: this package, and the function's own file if it lies elsewhere.
+    """The code behind a cell function: library and laboratory, and the function's own file if it lies elsewhere.
 
-    A function in a part of the package that is otherwise left out, e.g. a claim, takes that part with it.
+    A function in a part of a package that is otherwise left out, e.g. a claim, takes that part with it.
 
     >>> from hessianlens.attention import attention_entropy
     >>> print(code_of(attention_entropy))
@@ -74,41 +78,47 @@ def code_of(measure: Callable[..., Any]) -> Code:
 
 
 def _own_files(source: Path | None) -> list[Path]:
-    """What the digest of the package does not cover of a function's code."""
+    """Files of a function's code that the digest of the packages does not cover."""
     if source is None:
         return []
-    if PACKAGE not in source.parents:
+    package = next((package for package in (LIBRARY, LABORATORY) if package in source.parents), None)
+    if package is None:
         return [source]
-    parts = [part for pattern in _NO_NUMBERS for part in PACKAGE.glob(pattern) if part in source.parents]
-    return sorted(path for part in parts for path in part.rglob("*.py") if _OWN_DIGEST not in path.parents)
+    parts = [part for part in _left_out(package) if part in source.parents]
+    return sorted(path for part in parts for path in part.rglob("*.py") if _TOPICS not in path.parents)
 
 
 @functools.lru_cache(maxsize=1)
-def package_digest(package: Path = PACKAGE) -> str:
+def package_digest(packages: tuple[Path, ...] = (LIBRARY, LABORATORY)) -> str:
     """SHA-256 over names and contents of the files that can change a number.
 
-    They are read once a process: what a process has imported stays as it was then.
+    They are read once per process: what a process has imported stays as it was then.
     """
     digest = hashlib.sha256()
-    for path in sorted(measuring_files(package)):
-        digest.update(path.relative_to(package).as_posix().encode() + b"\0")
-        digest.update(hashlib.sha256(path.read_bytes()).digest())
+    for package in packages:
+        for path in sorted(measuring_files(package)):
+            digest.update(path.relative_to(package.parent).as_posix().encode() + b"\0")
+            digest.update(hashlib.sha256(path.read_bytes()).digest())
     return digest.hexdigest()
 
 
 def measuring_files(package: Path) -> Iterator[Path]:
-    """The source files that can change a number."""
-    left_out = {part for pattern in _NO_NUMBERS for part in package.glob(pattern)}
+    """The source files of a package that can change a number."""
+    left_out = _left_out(package)
     for path in package.rglob("*.py"):
         if path not in left_out and left_out.isdisjoint(path.parents):
             yield path
+
+
+def _left_out(package: Path) -> set[Path]:
+    return {part for pattern in _WITHOUT_NUMBERS[package.name] for part in package.glob(pattern)}
 
 
 @functools.lru_cache(maxsize=1)
 def _libraries() -> str:
     from importlib import metadata
 
-    return ", ".join(f"{name} {metadata.version(name)}" for name in sorted(_LIBRARIES))
+    return ", ".join(f"{name} {metadata.version(name)}" for name in sorted(_DEPENDENCIES))
 
 
 def _source_file(measure: Callable[..., Any]) -> Path | None:

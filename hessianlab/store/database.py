@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from hessianlab.store.schema import prepare
 from hessianlens.errors import InputError, expect
-from hessianlens.lab.store.schema import prepare
 
 WAIT_SECONDS = 20.0
 """How long to wait for another process that is writing."""

@@ -7,9 +7,9 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from hessianlab.results import Measurement, Row
+from hessianlab.store.keys import check_scalars
 from hessianlens.errors import InputError, expect
-from hessianlens.lab.results import Measurement, Row
-from hessianlens.lab.store.keys import check_scalars
 
 if TYPE_CHECKING:
     import numpy as np

@@ -6,9 +6,9 @@ import hashlib
 import json
 from typing import Any
 
+from hessianlab.results import Parameters
+from hessianlab.store.code import Code
 from hessianlens.errors import InputError
-from hessianlens.lab.results import Parameters
-from hessianlens.lab.store.code import Code
 
 
 def cell_key(experiment: str, parameters: Parameters, code: Code) -> str:

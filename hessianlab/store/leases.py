@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 
 import psutil
 
+from hessianlab.store.database import clear_errors, connect
+from hessianlab.store.store import Store
 from hessianlens.errors import InputError
-from hessianlens.lab.store.database import clear_errors, connect
-from hessianlens.lab.store.store import Store
 
 BEAT_SECONDS = 5.0
 """How often a run says that it goes on."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from hessianlens.lab.experiments.experiment import Experiment
-from hessianlens.lab.results import Result
-from hessianlens.lab.store.code import code_of
-from hessianlens.lab.store.store import Store
+from hessianlab.experiments.experiment import Experiment
+from hessianlab.results import Result
+from hessianlab.store.code import code_of
+from hessianlab.store.store import Store
 
 
 def results(store: Store, experiment: Experiment[Any], config: Any, preset: str = "custom") -> Result | None:

@@ -6,9 +6,9 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from hessianlens.lab.store.code import Code
-from hessianlens.lab.store.sealed import seal_anew
-from hessianlens.lab.store.store import Store
+from hessianlab.store.code import Code
+from hessianlab.store.sealed import seal_anew
+from hessianlab.store.store import Store
 
 
 @dataclass(frozen=True)

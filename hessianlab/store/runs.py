@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hessianlens.lab.results import Parameters, Provenance, Result
-from hessianlens.lab.store.checksums import checksum
-from hessianlens.lab.store.code import Code
-from hessianlens.lab.store.keys import canonical_json, cell_key
-from hessianlens.lab.store.sealed import add_to_seal, read_cells, read_failures, read_runs, write_checksum
-from hessianlens.lab.store.store import Store, now
+from hessianlab.results import Parameters, Provenance, Result
+from hessianlab.store.checksums import checksum
+from hessianlab.store.code import Code
+from hessianlab.store.keys import canonical_json, cell_key
+from hessianlab.store.sealed import add_to_seal, read_cells, read_failures, read_runs, write_checksum
+from hessianlab.store.store import Store, now
 
 
 @dataclass(frozen=True)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from hessianlab.store.checksums import checksum, seal
 from hessianlens.errors import InputError
-from hessianlens.lab.store.checksums import checksum, seal
 
 if TYPE_CHECKING:
-    from hessianlens.lab.store.store import Store
+    from hessianlab.store.store import Store
 
 _CELLS = (
     "SELECT key, question, experiment, parameters, digest, libraries, content, rows, arrays, seconds, cells.finished, "

@@ -12,15 +12,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn
 
+from hessianlab.results import FinishedCell, Parameters, Provenance
+from hessianlab.store.checksums import checksum
+from hessianlab.store.code import Code
+from hessianlab.store.database import WAIT_SECONDS, clear_errors, connect, disconnect
+from hessianlab.store.encoding import check_storable, decode, encode_arrays, encode_rows
+from hessianlab.store.keys import canonical_json, cell_key, question_key
+from hessianlab.store.place import StoreLost, identity, rescue
+from hessianlab.store.sealed import add_to_seal, check_whole, read_cells
 from hessianlens.errors import InputError
-from hessianlens.lab.results import FinishedCell, Parameters, Provenance
-from hessianlens.lab.store.checksums import checksum
-from hessianlens.lab.store.code import Code
-from hessianlens.lab.store.database import WAIT_SECONDS, clear_errors, connect, disconnect
-from hessianlens.lab.store.encoding import check_storable, decode, encode_arrays, encode_rows
-from hessianlens.lab.store.keys import canonical_json, cell_key, question_key
-from hessianlens.lab.store.place import StoreLost, identity, rescue
-from hessianlens.lab.store.sealed import add_to_seal, check_whole, read_cells
 
 
 def open_store(path: str | Path, readonly: bool = False, wait: float = WAIT_SECONDS) -> Store:
@@ -34,7 +34,7 @@ def open_store(path: str | Path, readonly: bool = False, wait: float = WAIT_SECO
         wait: Seconds to wait for another process that is writing.
 
     >>> import tempfile
-    >>> from hessianlens.lab.results import Measurement, collect
+    >>> from hessianlab.results import Measurement, collect
     >>> code, provenance = Code("0" * 64, "torch 2"), collect()
     >>> with tempfile.TemporaryDirectory() as folder, open_store(Path(folder) / "cells.sqlite") as store:
     ...     store.put("fig0", FinishedCell({"sigma": 0.1}, Measurement(({"value": 2.0},)), 0.5), code, provenance)

@@ -1,4 +1,4 @@
-"""One folder a study, and all there is of it; as in `hessianlens.lab.figures`, with presets "quick" and "full".
+"""One folder a study, and all there is of it; as in `hessianlab.figures`, with presets "quick" and "full".
 
 A folder `NAME` holds the experiment `study_NAME`:
 

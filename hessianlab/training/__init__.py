@@ -4,11 +4,11 @@
 data. A member never meets another: what one computes, and whether it diverges, does not depend on its neighbours.
 """
 
-from hessianlens.lab.training.data import TrainingData
-from hessianlens.lab.training.ensemble import Ensemble
-from hessianlens.lab.training.optimisers import OPTIMISERS, Adam, Optimiser, SGDMomentum
-from hessianlens.lab.training.schedule import warm_up_and_decay
-from hessianlens.lab.training.steps import Course, train
+from hessianlab.training.data import TrainingData
+from hessianlab.training.ensemble import Ensemble
+from hessianlab.training.optimisers import OPTIMISERS, Adam, Optimiser, SGDMomentum
+from hessianlab.training.schedule import warm_up_and_decay
+from hessianlab.training.steps import Course, train
 
 __all__ = [
     "OPTIMISERS",

@@ -9,11 +9,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from hessianlab.training.data import TrainingData
+from hessianlab.training.ensemble import Ensemble
+from hessianlab.training.optimisers import Optimiser
+from hessianlab.training.schedule import warm_up_and_decay
 from hessianlens.errors import expect
-from hessianlens.lab.training.data import TrainingData
-from hessianlens.lab.training.ensemble import Ensemble
-from hessianlens.lab.training.optimisers import Optimiser
-from hessianlens.lab.training.schedule import warm_up_and_decay
 
 RUNAWAY = 3.0
 """A member whose loss exceeds its first loss so many times counts as diverged, as one whose loss is not finite."""

@@ -17,9 +17,9 @@ from hessianlens.cli.running import STORE, processes, run_shown
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from hessianlens.lab.claims.entry import Entry
-    from hessianlens.lab.claims.ledger import Ledger
-    from hessianlens.lab.runner import Plan
+    from hessianlab.claims.entry import Entry
+    from hessianlab.claims.ledger import Ledger
+    from hessianlab.runner import Plan
 
 _EXAMPLES = """[bold]Examples[/bold]
 
@@ -73,10 +73,10 @@ def judge_claims(
     Exit code 1 if a verdict is not the recorded one, or a test or its correction did not pass.
     """
     with clear_endings("nothing was recorded."):
+        from hessianlab.claims.selection import selected_ids, with_verdict
+        from hessianlab.pages import check_directory
+        from hessianlab.runner import check_workers
         from hessianlens.errors import expect
-        from hessianlens.lab.claims.selection import selected_ids, with_verdict
-        from hessianlens.lab.pages import check_directory
-        from hessianlens.lab.runner import check_workers
 
         chosen = selected_ids(ids or (), document, topic)
         with_verdict((), verdict)  # refuse a misspelt verdict before the work
@@ -102,9 +102,9 @@ def judge_claims(
 
 def _plan(ids: Sequence[str], seed: int) -> Plan:
     """The whole ledger is one run, whoever asks for it; a selection is another."""
-    from hessianlens.lab.claims.index import claim_topics
-    from hessianlens.lab.claims.stored import EXPERIMENT, ClaimsConfig
-    from hessianlens.lab.runner import Plan
+    from hessianlab.claims.index import claim_topics
+    from hessianlab.claims.stored import EXPERIMENT, ClaimsConfig
+    from hessianlab.runner import Plan
 
     if ids == list(claim_topics()) and not seed:
         return Plan(EXPERIMENT, ClaimsConfig(), "quick")
@@ -113,9 +113,9 @@ def _plan(ids: Sequence[str], seed: int) -> Plan:
 
 def _tested(plan: Plan, ids: Sequence[str], path: Path, jobs: int | None, backend: str, address: str | None) -> Ledger:
     """Entries of the chosen claims: from the store, tested now, or broken."""
-    from hessianlens.lab.claims.registry import find
-    from hessianlens.lab.claims.stored import ledger_of
-    from hessianlens.lab.store import open_store
+    from hessianlab.claims.registry import find
+    from hessianlab.claims.stored import ledger_of
+    from hessianlab.store import open_store
 
     claims = find(ids)
     if not plan.cells:  # none of them has a test
@@ -140,8 +140,8 @@ def _print(entries: Sequence[Entry], *, explain: bool, as_json: bool) -> None:
 
 
 def _draw(entries: Sequence[Entry], directory: Path) -> None:
+    from hessianlab.plots.claim import write_claim_figure
     from hessianlens.errors import InputError
-    from hessianlens.lab.plots.claim import write_claim_figure
 
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -157,8 +157,8 @@ def _draw(entries: Sequence[Entry], directory: Path) -> None:
 
 
 def _record(ledger: Ledger) -> None:
-    from hessianlens.lab.claims import record
-    from hessianlens.lab.claims.index import claim_topics
+    from hessianlab.claims import record
+    from hessianlab.claims.index import claim_topics
 
     record.write(ledger, list(claim_topics()), record.RECORD)
     typer.echo(f"Recorded {len(ledger)} verdicts in {record.RECORD}", err=True)
@@ -173,7 +173,7 @@ def _troubles(ledger: Ledger) -> list[str]:
 
 def _changes(ledger: Ledger) -> list[str]:
     """One line a changed verdict, and one for all that were never recorded."""
-    from hessianlens.lab.claims import record
+    from hessianlab.claims import record
 
     found = record.differences(ledger, record.read(record.RECORD))
     changed = [str(difference) for difference in found if difference.recorded is not None]

@@ -9,11 +9,11 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from hessianlens.lab.claims.check import Check
-from hessianlens.lab.claims.definition import DOCUMENTS
-from hessianlens.lab.claims.entry import Entry
-from hessianlens.lab.claims.finding import Verdict
-from hessianlens.lab.claims.summary import counts
+from hessianlab.claims.check import Check
+from hessianlab.claims.definition import DOCUMENTS
+from hessianlab.claims.entry import Entry
+from hessianlab.claims.finding import Verdict
+from hessianlab.claims.summary import counts
 
 STYLES = {
     Verdict.HOLDS: "green",

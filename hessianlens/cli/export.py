@@ -14,7 +14,7 @@ from hessianlens.cli.endings import clear_endings
 from hessianlens.cli.running import STORE
 
 if TYPE_CHECKING:
-    from hessianlens.lab.store import Run
+    from hessianlab.store import Run
 
 _EXAMPLES = """[bold]Examples[/bold]
 
@@ -42,10 +42,10 @@ def export_runs(
     Prints the name of every file written.
     """
     with clear_endings("every file that was printed is complete."):
+        from hessianlab.pages import check_directory
+        from hessianlab.store import last_complete_runs, open_store
+        from hessianlab.store.export import FORMATS, export_run
         from hessianlens.errors import check_choice, expect
-        from hessianlens.lab.pages import check_directory
-        from hessianlens.lab.store import last_complete_runs, open_store
-        from hessianlens.lab.store.export import FORMATS, export_run
 
         check_choice("format", form, FORMATS)
         check_directory(out)
@@ -61,9 +61,9 @@ def export_runs(
 
 def _check_has_run(name: str, runs: Mapping[str, Run], store: Path) -> None:
     """Refuse what is not in the store: with the command that measures it, if there is such an experiment."""
+    from hessianlab.claims.stored import EXPERIMENT
+    from hessianlab.experiments.registry import EXPERIMENTS, STUDIES, STUDY, registry_of
     from hessianlens.errors import check_choice, expect
-    from hessianlens.lab.claims.stored import EXPERIMENT
-    from hessianlens.lab.experiments.registry import EXPERIMENTS, STUDIES, STUDY, registry_of
 
     if registry_of(name) is not None or name == EXPERIMENT.name:
         studied = f"study {name.removeprefix(STUDY)}" if name in STUDIES else "claims"

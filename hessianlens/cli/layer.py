@@ -16,7 +16,7 @@ from hessianlens.cli.options import AsJson, PageFolder
 from hessianlens.cli.status_line import waiting
 
 if TYPE_CHECKING:
-    from hessianlens.lab.layer_page import LayerConfig, LayerFacts
+    from hessianlab.layer_page import LayerConfig, LayerFacts
 
 _EXAMPLES = """[bold]Examples[/bold]
 
@@ -48,8 +48,8 @@ def show_layer(
     One self-contained file: the matrix, its blocks and spectra, how they grow, and how three witnesses agree.
     """
     with clear_endings("the page is either complete or as it was before."):
-        from hessianlens.lab.layer_page import LayerConfig
-        from hessianlens.lab.pages import check_directory
+        from hessianlab.layer_page import LayerConfig
+        from hessianlab.pages import check_directory
 
         check_directory(out)
         config = LayerConfig(seed, length, d_model, d_k, batch, activation, causal, temperature)
@@ -69,8 +69,8 @@ def _measure_and_write(config: LayerConfig, out: Path) -> tuple[LayerFacts, Path
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     with waiting("Loading the libraries"):
-        from hessianlens.lab.layer_page import STEPS, measure_layer, render
-        from hessianlens.lab.pages import write_page
+        from hessianlab.layer_page import STEPS, measure_layer, render
+        from hessianlab.pages import write_page
     columns = (TextColumn("{task.description:<28}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=not sys.stderr.isatty()) as progress:
         task = progress.add_task("Starting", total=len(STEPS) + 1)
@@ -93,8 +93,8 @@ def _summarise(facts: LayerFacts, page: Path) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    from hessianlens.lab.layer_page.page import HEADINGS
-    from hessianlens.lab.layer_page.sentences import findings
+    from hessianlab.layer_page.page import HEADINGS
+    from hessianlab.layer_page.sentences import findings
 
     table = Table.grid(padding=(0, 2))
     table.add_column(style="cyan", no_wrap=True)

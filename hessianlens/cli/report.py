@@ -16,10 +16,10 @@ from hessianlens.cli.status_line import waiting
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from hessianlens.lab.claims.ledger import Ledger
-    from hessianlens.lab.results import Result
-    from hessianlens.lab.runner import Plan
-    from hessianlens.lab.store import Store
+    from hessianlab.claims.ledger import Ledger
+    from hessianlab.results import Result
+    from hessianlab.runner import Plan
+    from hessianlab.store import Store
 
 _EXAMPLES = """[bold]Examples[/bold]
 
@@ -50,9 +50,9 @@ def write_report(
     """
     with clear_endings(f"what was measured is kept in {store}; run the same command again to continue."):
         chosen = chosen_experiments(names or [])
-        from hessianlens.lab.pages import check_directory, write_page
-        from hessianlens.lab.runner import check_workers, configure
-        from hessianlens.lab.store import open_store
+        from hessianlab.pages import check_directory, write_page
+        from hessianlab.runner import check_workers, configure
+        from hessianlab.store import open_store
 
         plans = configure(chosen, preset, settings or [])
         published = published_means(reference)
@@ -60,7 +60,7 @@ def write_report(
         check_directory(out)
         with open_store(store, readonly=not run) as opened:
             with waiting("Loading the libraries"):
-                from hessianlens.lab.report import render
+                from hessianlab.report import render
 
                 if claims:
                     plans = [*plans, *_claims_plan(preset)]
@@ -74,8 +74,8 @@ def write_report(
 
 
 def _claims_plan(preset: str) -> list[Plan]:
-    from hessianlens.lab.claims.stored import EXPERIMENT
-    from hessianlens.lab.runner import Plan
+    from hessianlab.claims.stored import EXPERIMENT
+    from hessianlab.runner import Plan
 
     return [Plan(EXPERIMENT, EXPERIMENT.preset(preset), preset)]
 
@@ -91,9 +91,9 @@ def _measure(plans: Sequence[Plan], store: Store, jobs: int) -> tuple[Sequence[R
 
 def _stored(plans: Sequence[Plan], store: Store) -> list[Result]:
     """The newest complete run of each experiment that the store has, of whatever size; of the ledger a whole one."""
+    from hessianlab.claims.stored import EXPERIMENT, is_whole
+    from hessianlab.store import list_runs, load_run
     from hessianlens.errors import expect
-    from hessianlens.lab.claims.stored import EXPERIMENT, is_whole
-    from hessianlens.lab.store import list_runs, load_run
 
     complete = list_runs(store, complete=True)
     runs = {run.experiment: run for run in complete if run.experiment != EXPERIMENT.name or is_whole(run.config)}
@@ -104,8 +104,8 @@ def _stored(plans: Sequence[Plan], store: Store) -> list[Result]:
 
 def _kept_studies(store: Store) -> list[Result]:
     """Studies that the store has, of whatever size: they are told on the page, and never run for it."""
-    from hessianlens.lab.experiments.registry import STUDIES
-    from hessianlens.lab.store import list_runs, load_run
+    from hessianlab.experiments.registry import STUDIES
+    from hessianlab.store import list_runs, load_run
 
     newest = {run.experiment: run for run in list_runs(store, complete=True) if run.experiment in STUDIES}
     return [load_run(store, newest[name]) for name in STUDIES if name in newest]
@@ -113,7 +113,7 @@ def _kept_studies(store: Store) -> list[Result]:
 
 def _ledger(results: Sequence[Result]) -> tuple[Ledger | None, list[Result]]:
     """The claims apart from the figures."""
-    from hessianlens.lab.claims.stored import EXPERIMENT, stored_ledger
+    from hessianlab.claims.stored import EXPERIMENT, stored_ledger
 
     ledgers = [stored_ledger(result) for result in results if result.experiment == EXPERIMENT.name]
     return next(iter(ledgers), None), [result for result in results if result.experiment != EXPERIMENT.name]
@@ -125,10 +125,10 @@ def _command(names: Sequence[str], preset: str, settings: Sequence[str]) -> str:
 
 
 def _summarise(results: Sequence[Result], ledger: Ledger | None, page: Path) -> None:
+    from hessianlab.report.claims import ledger_summary
+    from hessianlab.report.names import short_name
+    from hessianlab.telling import findings_of
     from hessianlens.cli.run_display import print_findings
-    from hessianlens.lab.report.claims import ledger_summary
-    from hessianlens.lab.report.names import short_name
-    from hessianlens.lab.telling import findings_of
 
     told = {short_name(result.experiment): findings_of(result).sentences(result)[:1] for result in results}
     print_findings(told | ({"Claims": [ledger_summary(ledger)]} if ledger is not None else {}))

@@ -42,12 +42,12 @@ from hessianlens.cli.running import (
 )
 
 if TYPE_CHECKING:
-    from hessianlens.lab.experiments.experiment import Experiment
-    from hessianlens.lab.growth.findings.comparison import SeriesComparison
-    from hessianlens.lab.growth.findings.reference import Reference
-    from hessianlens.lab.results import Result
-    from hessianlens.lab.runner import Failure, Plan, Progress
-    from hessianlens.lab.store import Store
+    from hessianlab.experiments.experiment import Experiment
+    from hessianlab.growth.findings.comparison import SeriesComparison
+    from hessianlab.growth.findings.reference import Reference
+    from hessianlab.results import Result
+    from hessianlab.runner import Failure, Plan, Progress
+    from hessianlab.store import Store
 
 _EXAMPLES = """[bold]Examples[/bold]
 
@@ -86,9 +86,9 @@ def reproduce_figures(
     """
     with clear_endings("nothing was measured."):
         experiments = chosen_experiments(names or [])
-        from hessianlens.lab.pages import check_directory
-        from hessianlens.lab.runner import check_workers, configure
-        from hessianlens.lab.store import open_store
+        from hessianlab.pages import check_directory
+        from hessianlab.runner import check_workers, configure
+        from hessianlab.store import open_store
 
         if listed:
             _list(experiments, store, as_json)
@@ -122,7 +122,7 @@ def reproduce_figures(
 
 
 def _prune(store: Store, plans: Sequence[Plan]) -> None:
-    from hessianlens.lab.store import prune
+    from hessianlab.store import prune
 
     deleted = prune(store, {plan.experiment.name: plan.code for plan in plans})
     typer.echo(f"hessianlens: {deleted} cells of other code deleted.", err=True)
@@ -147,7 +147,7 @@ def _forecast(plans: Sequence[Plan], path: Path, jobs: int, as_json: bool) -> No
 
 def _tell(results: Sequence[Result]) -> None:
     """What was found, at the end, where it is read."""
-    from hessianlens.lab.telling import findings_of
+    from hessianlab.telling import findings_of
 
     told = {result.experiment: findings_of(result).sentences(result) for result in results}
     if any(told.values()):
@@ -157,15 +157,15 @@ def _tell(results: Sequence[Result]) -> None:
 
 def _exponents(results: Sequence[Result]) -> list[dict[str, Any]]:
     """Fitted exponents of the experiments that have some."""
-    from hessianlens.lab.growth.findings.exponents import exponent_table
-    from hessianlens.lab.telling import growth_of
+    from hessianlab.growth.findings.exponents import exponent_table
+    from hessianlab.telling import growth_of
 
     return [dict(row) for row in exponent_table(result for result in results if growth_of(result))]
 
 
 def _compared(results: Sequence[Result], reference: Reference | None) -> dict[str, list[SeriesComparison]]:
     """Growth figures against published means; an empty list where there are none at the same size."""
-    from hessianlens.lab.telling import growth_of
+    from hessianlab.telling import growth_of
 
     found = {result.experiment: (growth_of(result), result) for result in results}
     return {name: growth.compared(result, reference) for name, (growth, result) in found.items() if growth}
@@ -173,7 +173,7 @@ def _compared(results: Sequence[Result], reference: Reference | None) -> dict[st
 
 def _published(compared: Sequence[SeriesComparison] | None) -> dict[str, Any] | None:
     """How a figure agrees with published means, and each of its series; None if nothing could be compared."""
-    from hessianlens.lab.growth.findings.comparison import agreement_in_numbers
+    from hessianlab.growth.findings.comparison import agreement_in_numbers
 
     if not compared:
         return None

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from hessianlens.lab.wording import duration
+from hessianlab.wording import duration
 
 if TYPE_CHECKING:
-    from hessianlens.lab.growth.findings.comparison import SeriesComparison
-    from hessianlens.lab.runner import Failure, Progress, Tally
+    from hessianlab.growth.findings.comparison import SeriesComparison
+    from hessianlab.runner import Failure, Progress, Tally
 
 _LOG_SECONDS = 30.0
 """Between two lines of progress where there is no terminal."""
@@ -104,7 +104,7 @@ _PUBLISHED = {
 
 def print_published(compared: Mapping[str, Sequence[SeriesComparison]], path: Path) -> None:
     """Growth figures against published means, series by series, and which of them have none to be compared with."""
-    from hessianlens.lab.growth.findings.comparison import agreement_in_words
+    from hessianlab.growth.findings.comparison import agreement_in_words
 
     for name, series in compared.items():
         if series:

@@ -13,11 +13,11 @@ from hessianlens.cli.run_display import shown_progress
 from hessianlens.cli.status_line import waiting
 
 if TYPE_CHECKING:
-    from hessianlens.lab.experiments.experiment import Experiment
-    from hessianlens.lab.growth.findings.reference import Reference
-    from hessianlens.lab.results import Result
-    from hessianlens.lab.runner import Failure, Plan, Progress
-    from hessianlens.lab.store import Store
+    from hessianlab.experiments.experiment import Experiment
+    from hessianlab.growth.findings.reference import Reference
+    from hessianlab.results import Result
+    from hessianlab.runner import Failure, Plan, Progress
+    from hessianlab.store import Store
 
 STORE = Path("hessianlens.sqlite")
 """Where cells are kept if the user does not say."""
@@ -25,7 +25,7 @@ STORE = Path("hessianlens.sqlite")
 
 def chosen_experiments(names: Sequence[str]) -> list[Experiment[Any]]:
     """The experiments of these names, each once; all if there are none."""
-    from hessianlens.lab.experiments.registry import EXPERIMENTS
+    from hessianlab.experiments.registry import EXPERIMENTS
 
     return [EXPERIMENTS[name] for name in dict.fromkeys(names or EXPERIMENTS)]
 
@@ -34,8 +34,8 @@ def catalogue(experiments: Sequence[Experiment[Any]], path: Path) -> list[dict[s
     """What there is to run, how many cells each preset has, and how long they took in this store, by whatever code."""
     from contextlib import nullcontext
 
-    from hessianlens.lab.runner import configure, forecast
-    from hessianlens.lab.store import open_store
+    from hessianlab.runner import configure, forecast
+    from hessianlab.store import open_store
 
     entries: list[dict[str, Any]] = []
     with open_store(path, readonly=True) if path.exists() else nullcontext(None) as store:
@@ -51,8 +51,8 @@ def catalogue(experiments: Sequence[Experiment[Any]], path: Path) -> list[dict[s
 
 def planned(plans: Sequence[Plan], path: Path, jobs: int) -> Progress:
     """What a run would do, given what the store has."""
-    from hessianlens.lab.runner import start_progress, tasks_to_do
-    from hessianlens.lab.store import leftovers, open_store
+    from hessianlab.runner import start_progress, tasks_to_do
+    from hessianlab.store import leftovers, open_store
 
     if not path.exists():
         progress = start_progress(plans, tasks_to_do(plans, None))
@@ -66,8 +66,8 @@ def planned(plans: Sequence[Plan], path: Path, jobs: int) -> Progress:
 
 def draw(result: Result, folder: Path, reference: Reference | None = None) -> list[str]:
     """Write an experiment's pictures into a folder; the files."""
-    from hessianlens.lab.plots.picture import save
-    from hessianlens.lab.telling import pictures_of
+    from hessianlab.plots.picture import save
+    from hessianlab.telling import pictures_of
 
     drawn = pictures_of(result, reference)
     return [str(file) for p in drawn for file in save(p.figure, folder, f"{result.experiment}-{p.name}")]
@@ -75,7 +75,7 @@ def draw(result: Result, folder: Path, reference: Reference | None = None) -> li
 
 def published_means(path: Path | None) -> Reference | None:
     """Published means, if they are named or at hand."""
-    from hessianlens.lab.growth.findings.reference import find_reference, read_reference
+    from hessianlab.growth.findings.reference import find_reference, read_reference
 
     found = find_reference(path)
     return read_reference(found) if found else None
@@ -85,7 +85,7 @@ def processes(jobs: int | None) -> int:
     """So many, or if nobody says how many, as many as fill this machine or the part of it that may be used."""
     if jobs is not None:
         return jobs
-    from hessianlens.lab.runner import cores
+    from hessianlab.runner import cores
 
     return cores()
 
@@ -94,7 +94,7 @@ def run_shown(
     plans: Sequence[Plan], store: Store, jobs: int, backend: str = "local", address: str | None = None
 ) -> tuple[Sequence[Result], Progress, Sequence[Failure]]:
     """The results, the last state of the run, and what failed. Ctrl-C ends the command and tells what is kept."""
-    from hessianlens.lab.runner import CellsFailed, Progress, run
+    from hessianlab.runner import CellsFailed, Progress, run
 
     with waiting("Loading the libraries"):
         import torch  # noqa: F401  every cell needs it, and the time until the first one is to be explained

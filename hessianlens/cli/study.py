@@ -17,10 +17,10 @@ from hessianlens.cli.run_display import print_catalogue, print_failures, print_f
 from hessianlens.cli.running import STORE, catalogue, draw, planned, processes, run_shown
 
 if TYPE_CHECKING:
-    from hessianlens.lab.experiments.experiment import Experiment
-    from hessianlens.lab.results import Result
-    from hessianlens.lab.runner import Plan
-    from hessianlens.lab.trials.findings.reading import StudyFindings
+    from hessianlab.experiments.experiment import Experiment
+    from hessianlab.results import Result
+    from hessianlab.runner import Plan
+    from hessianlab.trials.findings.reading import StudyFindings
 
 _EXAMPLES = """[bold]Examples[/bold]
 
@@ -73,7 +73,7 @@ def run_studies(
     Every finished cell is kept at once; the same command continues an interrupted run.
     """
     with clear_endings("nothing was measured."):
-        from hessianlens.lab.runner import check_workers, configure
+        from hessianlab.runner import check_workers, configure
 
         experiments = _chosen(names or [], listed)
         if listed:
@@ -103,8 +103,8 @@ def run_studies(
 
 def _chosen(names: Sequence[str], listed: bool) -> list[Experiment[Any]]:
     """Studies by name, with or without study_ in front."""
+    from hessianlab.experiments.registry import STUDIES, STUDY
     from hessianlens.errors import check_choice, expect
-    from hessianlens.lab.experiments.registry import STUDIES, STUDY
 
     known = [name.removeprefix(STUDY) for name in STUDIES]
     expect(bool(names) or listed, f"study: got no name, expected one or more of {', '.join(known)}; see --list.")
@@ -117,8 +117,8 @@ def _chosen(names: Sequence[str], listed: bool) -> list[Experiment[Any]]:
 def _run(
     plans: Sequence[Plan], store: Path, jobs: int | None, backend: str, address: str | None, figures: Path | None
 ) -> Any:
-    from hessianlens.lab.pages import check_directory
-    from hessianlens.lab.store import open_store
+    from hessianlab.pages import check_directory
+    from hessianlab.store import open_store
 
     if figures is not None:
         check_directory(figures, "figures")
@@ -164,7 +164,7 @@ def _in_json(result: Result, pictures: dict[str, list[str]]) -> dict[str, Any]:
 
 
 def _record(results: Sequence[Result]) -> None:
-    from hessianlens.lab.claims.trained import write_record
+    from hessianlab.claims.trained import write_record
 
     for result in results:
         path = write_record(result.experiment, _findings(result).in_numbers(result))
@@ -173,8 +173,8 @@ def _record(results: Sequence[Result]) -> None:
 
 def _findings(result: Result) -> StudyFindings:
     """How a study is read: all of them the same way."""
-    from hessianlens.lab.telling import findings_of
-    from hessianlens.lab.trials.findings.reading import StudyFindings
+    from hessianlab.telling import findings_of
+    from hessianlab.trials.findings.reading import StudyFindings
 
     found = findings_of(result)
     assert isinstance(found, StudyFindings), result.experiment

@@ -10,17 +10,17 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
+from hessianlab.claims import definition, record, registry
+from hessianlab.claims.check import at_most
+from hessianlab.claims.definition import Claim
+from hessianlab.claims.finding import Finding
+from hessianlab.claims.index import claim_topics
+from hessianlab.claims.ledger import run
+from hessianlab.claims.stored import is_whole
+from hessianlab.claims.topics import softmax_division
 from hessianlens.cli import app
 from hessianlens.cli.claims import _plan
 from hessianlens.cli.claims_view import claims_table, counts_table, explanation
-from hessianlens.lab.claims import definition, record, registry
-from hessianlens.lab.claims.check import at_most
-from hessianlens.lab.claims.definition import Claim
-from hessianlens.lab.claims.finding import Finding
-from hessianlens.lab.claims.index import claim_topics
-from hessianlens.lab.claims.ledger import run
-from hessianlens.lab.claims.stored import is_whole
-from hessianlens.lab.claims.topics import softmax_division
 
 
 def call(*arguments, jobs=1):
@@ -71,7 +71,7 @@ def test_explanation_shows_everything():
         "correction Plain division moves 0.48 of the weight",
         "wanted at least 1.4",
         "example plain: [0.37, 0.33, 0.30]",
-        "hessianlens/lab/claims/topics/softmax_division.py:",
+        "hessianlab/claims/topics/softmax_division.py:",
         "C23 holds if",
         "holds if rows see at least about 8 keys",
         "plot hessianlens claims C23 --plot DIR",
@@ -229,5 +229,5 @@ def test_counts_by_document_and_in_all():
 
 def test_ledger_is_not_imported_for_help():
     """Commands stay quick: the laboratory is loaded only when it works."""
-    code = "import sys, hessianlens.cli; sys.exit('hessianlens.lab.claims.registry' in sys.modules)"
+    code = "import sys, hessianlens.cli; sys.exit('hessianlab.claims.registry' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import hessianlens as hl
+from hessianlab.experiments.registry import EXPERIMENTS, STUDIES
 from hessianlens.cli import app
-from hessianlens.lab.experiments.registry import EXPERIMENTS, STUDIES
 from tests.cli.fresh import HEAVY, Answer, Call, answers
 
 COMMANDS = ("claims", "export", "inspect", "layer", "report", "reproduce", "softmax", "study", "watch")

@@ -9,19 +9,19 @@ import pytest
 import torch
 
 import hessianlens as hl
+from hessianlab.layer_page import STEPS, LayerConfig, measure_layer, render
+from hessianlab.layer_page import page as page_module
+from hessianlab.layer_page.figures import draw
+from hessianlab.layer_page.python_code import snippets
+from hessianlab.layer_page.query_key import ranks
+from hessianlab.layer_page.sentences import findings
+from hessianlab.layer_page.setting import build
+from hessianlab.layer_page.witnesses import agreement
+from hessianlab.pages import check_directory, write_page
+from hessianlab.pages.writing import FILE_NAME
+from hessianlab.plots.style import PALETTE
+from hessianlab.results import provenance as provenance_of
 from hessianlens.errors import InputError
-from hessianlens.lab.layer_page import STEPS, LayerConfig, measure_layer, render
-from hessianlens.lab.layer_page import page as page_module
-from hessianlens.lab.layer_page.figures import draw
-from hessianlens.lab.layer_page.python_code import snippets
-from hessianlens.lab.layer_page.query_key import ranks
-from hessianlens.lab.layer_page.sentences import findings
-from hessianlens.lab.layer_page.setting import build
-from hessianlens.lab.layer_page.witnesses import agreement
-from hessianlens.lab.pages import check_directory, write_page
-from hessianlens.lab.pages.writing import FILE_NAME
-from hessianlens.lab.plots.style import PALETTE
-from hessianlens.lab.results import provenance as provenance_of
 from hessianlens.parts import LAYER_PARTS
 
 CONFIG = LayerConfig(seed=3, length=7, d_model=5, d_k=3)

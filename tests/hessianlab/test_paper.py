@@ -8,9 +8,9 @@ import math
 import pytest
 import torch
 
+from hessianlab import paper
+from hessianlab.paper import PrintedAttention, PrintedMultiHead, PrintedSingleMatrix
 from hessianlens.operators.commutation import commutation_matrix
-from hessianlens.theory import paper
-from hessianlens.theory.paper import PrintedAttention, PrintedMultiHead, PrintedSingleMatrix
 from tests.oracles.autograd import dense_parts
 
 BLOCKS = ("Q", "K", "V")

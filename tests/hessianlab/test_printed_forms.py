@@ -8,7 +8,7 @@ import math
 import pytest
 
 import hessianlens as hl
-from hessianlens.theory import paper
+from hessianlab import paper
 from tests.oracles.comparison import assert_same
 
 

@@ -9,8 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from hessianlens.lab.plots.single_panels import LEAST_POINTS, NARROW, each_panel, panel_svgs
-from hessianlens.lab.plots.style import panels, styled
+from hessianlab.plots.single_panels import LEAST_POINTS, NARROW, each_panel, panel_svgs
+from hessianlab.plots.style import panels, styled
 
 
 def shared_figure() -> Figure:

@@ -6,16 +6,16 @@ import math
 
 import torch
 
+from hessianlab.claims.activations import NOT_NORMALISED, SHAPES, exponents, frozen, layer, named
+from hessianlab.claims.check import Check, at_least, at_most, equal, share
+from hessianlab.claims.definition import claim
+from hessianlab.claims.draws import first_seed, seeds
+from hessianlab.claims.figures import gap, largest, smallest
+from hessianlab.claims.finding import Curves, Finding
+from hessianlab.claims.measures import block_norm, value_functional_checks
+from hessianlab.claims.samples import normal, sample
+from hessianlab.claims.wording import listed
 from hessianlens.attention import SelfAttention
-from hessianlens.lab.claims.activations import NOT_NORMALISED, SHAPES, exponents, frozen, layer, named
-from hessianlens.lab.claims.check import Check, at_least, at_most, equal, share
-from hessianlens.lab.claims.definition import claim
-from hessianlens.lab.claims.draws import first_seed, seeds
-from hessianlens.lab.claims.figures import gap, largest, smallest
-from hessianlens.lab.claims.finding import Curves, Finding
-from hessianlens.lab.claims.measures import block_norm, value_functional_checks
-from hessianlens.lab.claims.samples import normal, sample
-from hessianlens.lab.claims.wording import listed
 from hessianlens.theory import attention_hessian
 
 SMALL = (1e-3, 1e-2)

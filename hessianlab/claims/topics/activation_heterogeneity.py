@@ -10,13 +10,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hessianlens.lab.claims.activations import named
-from hessianlens.lab.claims.check import Check, at_least, at_most, close
-from hessianlens.lab.claims.definition import claim
-from hessianlens.lab.claims.draws import seeds
-from hessianlens.lab.claims.figures import largest, negative_mass
-from hessianlens.lab.claims.finding import Curves, Finding
-from hessianlens.lab.claims.networks import (
+from hessianlab.claims.activations import named
+from hessianlab.claims.check import Check, at_least, at_most, close
+from hessianlab.claims.definition import claim
+from hessianlab.claims.draws import seeds
+from hessianlab.claims.figures import largest, negative_mass
+from hessianlab.claims.finding import Curves, Finding
+from hessianlab.claims.networks import (
     HISTOGRAM,
     Network,
     entry_ratio,
@@ -26,7 +26,7 @@ from hessianlens.lab.claims.networks import (
     over_seeds,
     with_attention,
 )
-from hessianlens.lab.experiments.common.means import geometric_mean, mean_interval
+from hessianlab.experiments.common.means import geometric_mean, mean_interval
 from hessianlens.theory import predicted_growth
 
 REPEATS = 5

@@ -5,18 +5,18 @@ from __future__ import annotations
 import torch
 from torch import Tensor, einsum
 
+from hessianlab.claims.activations import drawn_samples
+from hessianlab.claims.check import Check, at_least, at_most
+from hessianlab.claims.definition import claim
+from hessianlab.claims.draws import first_seed, seeds
+from hessianlab.claims.figures import EXACT, gap, largest, smallest
+from hessianlab.claims.finding import Finding
+from hessianlab.claims.measures import block_norm
+from hessianlab.claims.samples import Sample, normal, sample, small_samples
+from hessianlab.claims.witness import Witness, attention_output, mean_square
 from hessianlens.attention import second_moment, third_moment, third_moment_along
 from hessianlens.attention.activations import Activation, RowNormalised, as_activation
 from hessianlens.attention.activations.elementwise import Elementwise
-from hessianlens.lab.claims.activations import drawn_samples
-from hessianlens.lab.claims.check import Check, at_least, at_most
-from hessianlens.lab.claims.definition import claim
-from hessianlens.lab.claims.draws import first_seed, seeds
-from hessianlens.lab.claims.figures import EXACT, gap, largest, smallest
-from hessianlens.lab.claims.finding import Finding
-from hessianlens.lab.claims.measures import block_norm
-from hessianlens.lab.claims.samples import Sample, normal, sample, small_samples
-from hessianlens.lab.claims.witness import Witness, attention_output, mean_square
 
 ELEMENTWISE = ("sigmoid", "tanh", "exp")
 

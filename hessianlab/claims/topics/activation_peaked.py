@@ -6,15 +6,15 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from hessianlab.claims.check import at_least, at_most
+from hessianlab.claims.definition import claim
+from hessianlab.claims.draws import seeds
+from hessianlab.claims.figures import largest
+from hessianlab.claims.finding import Curves, Finding
+from hessianlab.claims.measures import block_norm
+from hessianlab.claims.samples import Sample, many_samples, sample
+from hessianlab.experiments.common.means import geometric_mean
 from hessianlens.attention import SelfAttention, second_moment, third_moment
-from hessianlens.lab.claims.check import at_least, at_most
-from hessianlens.lab.claims.definition import claim
-from hessianlens.lab.claims.draws import seeds
-from hessianlens.lab.claims.figures import largest
-from hessianlens.lab.claims.finding import Curves, Finding
-from hessianlens.lab.claims.measures import block_norm
-from hessianlens.lab.claims.samples import Sample, many_samples, sample
-from hessianlens.lab.experiments.common.means import geometric_mean
 from hessianlens.losses import SquareLoss
 from hessianlens.theory import attention_hessian
 

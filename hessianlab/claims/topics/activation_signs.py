@@ -5,14 +5,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from hessianlens.lab.claims.activations import SHAPES, drawn_samples, hessian, named
-from hessianlens.lab.claims.check import Check, at_least, at_most, share
-from hessianlens.lab.claims.definition import claim
-from hessianlens.lab.claims.draws import seeds
-from hessianlens.lab.claims.figures import EXACT, extremes, gap, largest, relative_minimum, smallest
-from hessianlens.lab.claims.finding import Finding
-from hessianlens.lab.claims.measures import block_norm
-from hessianlens.lab.claims.samples import Sample, many_samples, sample
+from hessianlab.claims.activations import SHAPES, drawn_samples, hessian, named
+from hessianlab.claims.check import Check, at_least, at_most, share
+from hessianlab.claims.definition import claim
+from hessianlab.claims.draws import seeds
+from hessianlab.claims.figures import EXACT, extremes, gap, largest, relative_minimum, smallest
+from hessianlab.claims.finding import Finding
+from hessianlab.claims.measures import block_norm
+from hessianlab.claims.samples import Sample, many_samples, sample
 from hessianlens.losses import CrossEntropyLoss, CustomLoss, Loss, SquareLoss
 from hessianlens.theory import attention_hessian
 

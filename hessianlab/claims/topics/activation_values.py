@@ -8,14 +8,14 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from hessianlens.lab.claims.activations import SHAPES, layer
-from hessianlens.lab.claims.check import at_least, at_most, close, equal, share, true
-from hessianlens.lab.claims.definition import claim
-from hessianlens.lab.claims.draws import first_seed, seeds
-from hessianlens.lab.claims.figures import largest, smallest
-from hessianlens.lab.claims.finding import Finding
-from hessianlens.lab.claims.samples import normal, sample
-from hessianlens.lab.claims.wording import listed
+from hessianlab.claims.activations import SHAPES, layer
+from hessianlab.claims.check import at_least, at_most, close, equal, share, true
+from hessianlab.claims.definition import claim
+from hessianlab.claims.draws import first_seed, seeds
+from hessianlab.claims.figures import largest, smallest
+from hessianlab.claims.finding import Finding
+from hessianlab.claims.samples import normal, sample
+from hessianlab.claims.wording import listed
 from hessianlens.theory import numerical_rank
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import pairwise
 
-from hessianlens.lab.claims.check import Check, at_least, at_most, close, share
-from hessianlens.lab.claims.definition import claim
-from hessianlens.lab.claims.draws import seeds
-from hessianlens.lab.claims.figures import largest, smallest
-from hessianlens.lab.claims.finding import Curves, Finding
-from hessianlens.lab.claims.networks import BLOCK, Network, growth, mean_norms, norms
-from hessianlens.lab.claims.wording import fixed
+from hessianlab.claims.check import Check, at_least, at_most, close, share
+from hessianlab.claims.definition import claim
+from hessianlab.claims.draws import seeds
+from hessianlab.claims.figures import largest, smallest
+from hessianlab.claims.finding import Curves, Finding
+from hessianlab.claims.networks import BLOCK, Network, growth, mean_norms, norms
+from hessianlab.claims.wording import fixed
 
 SMALL = (0.01, 0.03, 0.1)
 PRACTICAL = (0.1, 0.3, 1.0)

@@ -8,17 +8,18 @@ import torch
 from torch import Tensor
 from torch.func import jacrev
 
-from hessianlens.lab.claims.check import at_most, equal
-from hessianlens.lab.claims.definition import claim
-from hessianlens.lab.claims.draws import first_seed, seeds
-from hessianlens.lab.claims.figures import EXACT, gap, largest, same
-from hessianlens.lab.claims.finding import Finding
-from hessianlens.lab.claims.samples import normal, small_samples
-from hessianlens.lab.claims.witness import softmax_rows
-from hessianlens.lab.claims.wording import numbers
+from hessianlab import paper
+from hessianlab.claims.check import at_most, equal
+from hessianlab.claims.definition import claim
+from hessianlab.claims.draws import first_seed, seeds
+from hessianlab.claims.figures import EXACT, gap, largest, same
+from hessianlab.claims.finding import Finding
+from hessianlab.claims.samples import normal, small_samples
+from hessianlab.claims.witness import softmax_rows
+from hessianlab.claims.wording import numbers
+from hessianlab.paper import block_diagonal, kron, vec
 from hessianlens.operators.commutation import commutation_matrix
-from hessianlens.theory import numerical_rank, paper
-from hessianlens.theory.paper import block_diagonal, kron, vec
+from hessianlens.theory import numerical_rank
 
 SIZES = ((2, 3, 4, 2), (3, 2, 2, 5), (4, 3, 3, 3))
 """(n, m, p, q) of random matrices."""

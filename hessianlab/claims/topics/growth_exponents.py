@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from hessianlens.lab.claims.check import Check, at_least, at_most, close, share
-from hessianlens.lab.claims.definition import claim
-from hessianlens.lab.claims.draws import measured
-from hessianlens.lab.claims.figures import farthest, largest, slope
-from hessianlens.lab.claims.finding import Curves, Finding
-from hessianlens.lab.claims.measures import block_norm, value_functional_checks
-from hessianlens.lab.claims.samples import Sample, described, holding, samples_of
+from hessianlab.claims.check import Check, at_least, at_most, close, share
+from hessianlab.claims.definition import claim
+from hessianlab.claims.draws import measured
+from hessianlab.claims.figures import farthest, largest, slope
+from hessianlab.claims.finding import Curves, Finding
+from hessianlab.claims.measures import block_norm, value_functional_checks
+from hessianlab.claims.samples import Sample, described, holding, samples_of
 from hessianlens.theory import AttentionHessian
 
 SMALL = (1e-3, 3e-3, 1e-2)

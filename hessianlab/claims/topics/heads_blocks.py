@@ -8,19 +8,19 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from hessianlab.claims.check import Check, at_least, at_most, close, true
+from hessianlab.claims.definition import claim
+from hessianlab.claims.draws import measured, seeds
+from hessianlab.claims.figures import EXACT, gap, largest, smallest
+from hessianlab.claims.finding import Curves, Finding
+from hessianlab.claims.measures import block_norm
+from hessianlab.claims.samples import normal
+from hessianlab.claims.witness import Weights, Witness, attention_output, mean_square, softmax_rows
+from hessianlab.experiments.common.means import geometric_mean
+from hessianlab.paper import PrintedMultiHead, remark_e_1
 from hessianlens.attention import MultiHeadAttention, SelfAttention
-from hessianlens.lab.claims.check import Check, at_least, at_most, close, true
-from hessianlens.lab.claims.definition import claim
-from hessianlens.lab.claims.draws import measured, seeds
-from hessianlens.lab.claims.figures import EXACT, gap, largest, smallest
-from hessianlens.lab.claims.finding import Curves, Finding
-from hessianlens.lab.claims.measures import block_norm
-from hessianlens.lab.claims.samples import normal
-from hessianlens.lab.claims.witness import Weights, Witness, attention_output, mean_square, softmax_rows
-from hessianlens.lab.experiments.common.means import geometric_mean
 from hessianlens.losses import SquareLoss
 from hessianlens.theory import AttentionHessian, attention_hessian
-from hessianlens.theory.paper import PrintedMultiHead, remark_e_1
 
 SHAPES = ((5, 4, 2, 2), (4, 3, 3, 2), (4, 3, 1, 3))
 """L, d, d_K, heads."""

@@ -5,15 +5,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from hessianlens.lab.claims.check import Check, at_least, at_most, share
-from hessianlens.lab.claims.definition import claim
-from hessianlens.lab.claims.draws import first_seed
-from hessianlens.lab.claims.figures import EXACT, gap, largest, same, smallest
-from hessianlens.lab.claims.finding import Finding
-from hessianlens.lab.claims.measures import value_functional_checks
-from hessianlens.lab.claims.samples import Sample, described, sample, small_samples
-from hessianlens.lab.claims.wording import numbers
-from hessianlens.theory import paper
+from hessianlab import paper
+from hessianlab.claims.check import Check, at_least, at_most, share
+from hessianlab.claims.definition import claim
+from hessianlab.claims.draws import first_seed
+from hessianlab.claims.figures import EXACT, gap, largest, same, smallest
+from hessianlab.claims.finding import Finding
+from hessianlab.claims.measures import value_functional_checks
+from hessianlab.claims.samples import Sample, described, sample, small_samples
+from hessianlab.claims.wording import numbers
 
 THEOREMS = {"outer": "theorem_3_1", "functional": "theorem_3_2"}
 

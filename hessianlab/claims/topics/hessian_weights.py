@@ -6,13 +6,13 @@ import math
 
 from torch import Tensor
 
-from hessianlens.lab.claims.check import Check, as_printed
-from hessianlens.lab.claims.definition import claim
-from hessianlens.lab.claims.draws import measured
-from hessianlens.lab.claims.figures import farthest
-from hessianlens.lab.claims.finding import Finding
-from hessianlens.lab.claims.measures import block_norm
-from hessianlens.lab.claims.samples import Sample, holding, samples_of
+from hessianlab.claims.check import Check, as_printed
+from hessianlab.claims.definition import claim
+from hessianlab.claims.draws import measured
+from hessianlab.claims.figures import farthest
+from hessianlab.claims.finding import Finding
+from hessianlab.claims.measures import block_norm
+from hessianlab.claims.samples import Sample, holding, samples_of
 from hessianlens.losses import SquareLoss
 from hessianlens.theory import AttentionHessian, attention_hessian
 

@@ -6,16 +6,16 @@ import math
 
 import torch
 
-from hessianlens.lab.claims.check import Check, at_least, at_most, close, equal, share
-from hessianlens.lab.claims.definition import claim
-from hessianlens.lab.claims.figures import EXACT, ROUNDING, farthest, gap, largest, negatives, relative_minimum, same
-from hessianlens.lab.claims.finding import Finding
-from hessianlens.lab.claims.measures import block_norm
-from hessianlens.lab.claims.samples import Sample, described, first_sample, many_samples, small_samples
-from hessianlens.lab.claims.witness import Witness, mean_square
-from hessianlens.lab.claims.wording import numbers
-from hessianlens.theory import paper
-from hessianlens.theory.paper import kron
+from hessianlab import paper
+from hessianlab.claims.check import Check, at_least, at_most, close, equal, share
+from hessianlab.claims.definition import claim
+from hessianlab.claims.figures import EXACT, ROUNDING, farthest, gap, largest, negatives, relative_minimum, same
+from hessianlab.claims.finding import Finding
+from hessianlab.claims.measures import block_norm
+from hessianlab.claims.samples import Sample, described, first_sample, many_samples, small_samples
+from hessianlab.claims.witness import Witness, mean_square
+from hessianlab.claims.wording import numbers
+from hessianlab.paper import kron
 
 BLOCKS = ("QQ", "KK", "VV", "QK", "VQ", "VK")
 

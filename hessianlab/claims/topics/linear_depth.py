@@ -8,13 +8,13 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from hessianlens.lab.claims.check import at_least, at_most, close
-from hessianlens.lab.claims.definition import claim
-from hessianlens.lab.claims.draws import first_seed, measured, seeds
-from hessianlens.lab.claims.figures import largest
-from hessianlens.lab.claims.finding import Curves, Finding
-from hessianlens.lab.claims.samples import normal
-from hessianlens.lab.claims.witness import Weights, Witness, mean_square
+from hessianlab.claims.check import at_least, at_most, close
+from hessianlab.claims.definition import claim
+from hessianlab.claims.draws import first_seed, measured, seeds
+from hessianlab.claims.figures import largest
+from hessianlab.claims.finding import Curves, Finding
+from hessianlab.claims.samples import normal
+from hessianlab.claims.witness import Weights, Witness, mean_square
 
 L, WIDTH = 3, 2
 DEPTHS = (1, 2, 3)

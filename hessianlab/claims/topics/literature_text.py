@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from hessianlens.lab.claims.activations import drawn_samples
-from hessianlens.lab.claims.check import at_most, equal
-from hessianlens.lab.claims.definition import claim
-from hessianlens.lab.claims.figures import EXACT, gap, largest
-from hessianlens.lab.claims.finding import Finding
-from hessianlens.theory.paper import theorem_3_1, theorem_3_2
-from hessianlens.theory.paper.printed import Block
+from hessianlab.claims.activations import drawn_samples
+from hessianlab.claims.check import at_most, equal
+from hessianlab.claims.definition import claim
+from hessianlab.claims.figures import EXACT, gap, largest
+from hessianlab.claims.finding import Finding
+from hessianlab.paper import theorem_3_1, theorem_3_2
+from hessianlab.paper.printed import Block
 
 TOPIC = "literature text"
 Pair = tuple[Block, Block]

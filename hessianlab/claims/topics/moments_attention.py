@@ -9,14 +9,14 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from hessianlab.claims.check import at_least, at_most, close
+from hessianlab.claims.definition import claim
+from hessianlab.claims.draws import first_seed, measured, seeds
+from hessianlab.claims.figures import median, slope
+from hessianlab.claims.finding import Curves, Finding
+from hessianlab.claims.measures import block_norm, query_key_norm
+from hessianlab.claims.samples import Sample, holding, normal, sample
 from hessianlens.attention import second_moment, third_moment
-from hessianlens.lab.claims.check import at_least, at_most, close
-from hessianlens.lab.claims.definition import claim
-from hessianlens.lab.claims.draws import first_seed, measured, seeds
-from hessianlens.lab.claims.figures import median, slope
-from hessianlens.lab.claims.finding import Curves, Finding
-from hessianlens.lab.claims.measures import block_norm, query_key_norm
-from hessianlens.lab.claims.samples import Sample, holding, normal, sample
 from hessianlens.losses import SquareLoss
 from hessianlens.theory import AttentionHessian, attention_hessian
 

@@ -7,15 +7,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from hessianlab import paper
+from hessianlab.claims.check import at_least, at_most, equal, true
+from hessianlab.claims.definition import claim
+from hessianlab.claims.draws import seeds
+from hessianlab.claims.figures import EXACT, gap, same
+from hessianlab.claims.finding import Finding
+from hessianlab.claims.samples import Sample, holding, normal, sample, small_samples
+from hessianlab.paper import kron
 from hessianlens.attention import SelfAttention, second_moment, third_moment
-from hessianlens.lab.claims.check import at_least, at_most, equal, true
-from hessianlens.lab.claims.definition import claim
-from hessianlens.lab.claims.draws import seeds
-from hessianlens.lab.claims.figures import EXACT, gap, same
-from hessianlens.lab.claims.finding import Finding
-from hessianlens.lab.claims.samples import Sample, holding, normal, sample, small_samples
-from hessianlens.theory import attention_hessian, paper
-from hessianlens.theory.paper import kron
+from hessianlens.theory import attention_hessian
 
 
 @claim("P8")

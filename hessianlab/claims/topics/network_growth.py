@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hessianlens.lab.claims.check import Check, at_least, at_most, close
-from hessianlens.lab.claims.definition import claim
-from hessianlens.lab.claims.draws import first_seed, seeds
-from hessianlens.lab.claims.figures import largest, smallest
-from hessianlens.lab.claims.finding import Curves, Finding
-from hessianlens.lab.claims.networks import BLOCK, PUBLISHED, Network, growth, mean_norms, norms
+from hessianlab.claims.check import Check, at_least, at_most, close
+from hessianlab.claims.definition import claim
+from hessianlab.claims.draws import first_seed, seeds
+from hessianlab.claims.figures import largest, smallest
+from hessianlab.claims.finding import Curves, Finding
+from hessianlab.claims.networks import BLOCK, PUBLISHED, Network, growth, mean_norms, norms
 from hessianlens.network import functional, ggn
 from hessianlens.spectra import frobenius
 

@@ -6,11 +6,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from hessianlens.lab.claims.check import Check, at_least, at_most, close, share
-from hessianlens.lab.claims.definition import claim
-from hessianlens.lab.claims.figures import largest, smallest
-from hessianlens.lab.claims.finding import Curves, Finding
-from hessianlens.lab.claims.networks import (
+from hessianlab.claims.check import Check, at_least, at_most, close, share
+from hessianlab.claims.definition import claim
+from hessianlab.claims.figures import largest, smallest
+from hessianlab.claims.finding import Curves, Finding
+from hessianlab.claims.networks import (
     BLOCK,
     HISTOGRAM,
     HISTOGRAM_SIGMA,
@@ -21,7 +21,7 @@ from hessianlens.lab.claims.networks import (
     typical,
     with_attention,
 )
-from hessianlens.lab.experiments.common.means import geometric_mean
+from hessianlab.experiments.common.means import geometric_mean
 
 REPEATS = 5
 MANY = 20

@@ -9,13 +9,13 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from hessianlens.lab.claims.check import at_least, at_most, share
-from hessianlens.lab.claims.definition import claim
-from hessianlens.lab.claims.draws import measured, seeds
-from hessianlens.lab.claims.figures import EXACT, gap, largest, relative_minimum, smallest
-from hessianlens.lab.claims.finding import Finding
-from hessianlens.lab.claims.samples import normal
-from hessianlens.lab.claims.witness import Weights, Witness, mean_square
+from hessianlab.claims.check import at_least, at_most, share
+from hessianlab.claims.definition import claim
+from hessianlab.claims.draws import measured, seeds
+from hessianlab.claims.figures import EXACT, gap, largest, relative_minimum, smallest
+from hessianlab.claims.finding import Finding
+from hessianlab.claims.samples import normal
+from hessianlab.claims.witness import Weights, Witness, mean_square
 
 WIDTHS = ((3, 4, 2), (2, 3, 3, 2), (4, 3, 3, 2, 3))
 """Widths of the layers, input first."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 
-from hessianlens.lab.claims.check import Check, at_most, close
-from hessianlens.lab.claims.definition import claim
-from hessianlens.lab.claims.finding import Finding
-from hessianlens.lab.claims.networks import BLOCK, norms, over_seeds
-from hessianlens.lab.experiments.common.means import geometric_mean
+from hessianlab.claims.check import Check, at_most, close
+from hessianlab.claims.definition import claim
+from hessianlab.claims.finding import Finding
+from hessianlab.claims.networks import BLOCK, norms, over_seeds
+from hessianlab.experiments.common.means import geometric_mean
 
 
 def _part(block: str, part: str, sigma: float) -> float:

@@ -8,18 +8,18 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from hessianlens.lab.claims.check import at_least, at_most, close, equal
-from hessianlens.lab.claims.definition import claim
-from hessianlens.lab.claims.draws import seeds
-from hessianlens.lab.claims.figures import EXACT, gap
-from hessianlens.lab.claims.finding import Finding
-from hessianlens.lab.claims.networks import HISTOGRAM, PUBLISHED, TASK
-from hessianlens.lab.claims.samples import normal, sample
-from hessianlens.lab.claims.witness import Weights, Witness, attention_output, mean_square, softmax_rows
+from hessianlab.claims.check import at_least, at_most, close, equal
+from hessianlab.claims.definition import claim
+from hessianlab.claims.draws import seeds
+from hessianlab.claims.figures import EXACT, gap
+from hessianlab.claims.finding import Finding
+from hessianlab.claims.networks import HISTOGRAM, PUBLISHED, TASK
+from hessianlab.claims.samples import normal, sample
+from hessianlab.claims.witness import Weights, Witness, attention_output, mean_square, softmax_rows
+from hessianlab.paper import PrintedAttention, theorem_3_1, theorem_3_2
+from hessianlab.paper.printed import Block
 from hessianlens.models import Transformer
 from hessianlens.theory import numerical_rank
-from hessianlens.theory.paper import PrintedAttention, theorem_3_1, theorem_3_2
-from hessianlens.theory.paper.printed import Block
 
 GPT2_STD = 0.02
 """Standard deviation of GPT-2's weights at initialisation, at every width (its released configuration)."""

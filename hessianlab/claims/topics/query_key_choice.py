@@ -7,12 +7,12 @@ import math
 import torch
 from torch import Tensor
 
-from hessianlens.lab.claims.check import at_least, at_most, equal, share
-from hessianlens.lab.claims.definition import claim
-from hessianlens.lab.claims.draws import measured, seeds
-from hessianlens.lab.claims.figures import EXACT, gap, smallest
-from hessianlens.lab.claims.finding import Finding
-from hessianlens.lab.claims.samples import normal
+from hessianlab.claims.check import at_least, at_most, equal, share
+from hessianlab.claims.definition import claim
+from hessianlab.claims.draws import measured, seeds
+from hessianlab.claims.figures import EXACT, gap, smallest
+from hessianlab.claims.finding import Finding
+from hessianlab.claims.samples import normal
 from hessianlens.theory import numerical_rank
 
 TOPIC = "query key choice"

@@ -6,15 +6,15 @@ import math
 
 import torch
 
+from hessianlab.claims.check import at_least, at_most, equal
+from hessianlab.claims.definition import claim
+from hessianlab.claims.draws import first_seed
+from hessianlab.claims.figures import EXACT, gap, smallest
+from hessianlab.claims.finding import Finding
+from hessianlab.claims.measures import merged, single_witness, single_witnesses, t_functional_of_one_matrix
+from hessianlab.claims.samples import described, normal, sample, small_samples
+from hessianlab.claims.wording import numbers
 from hessianlens.attention import SingleMatrixAttention
-from hessianlens.lab.claims.check import at_least, at_most, equal
-from hessianlens.lab.claims.definition import claim
-from hessianlens.lab.claims.draws import first_seed
-from hessianlens.lab.claims.figures import EXACT, gap, smallest
-from hessianlens.lab.claims.finding import Finding
-from hessianlens.lab.claims.measures import merged, single_witness, single_witnesses, t_functional_of_one_matrix
-from hessianlens.lab.claims.samples import described, normal, sample, small_samples
-from hessianlens.lab.claims.wording import numbers
 from hessianlens.losses import SquareLoss
 from hessianlens.theory import attention_hessian
 

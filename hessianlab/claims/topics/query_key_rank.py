@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from hessianlens.lab.claims.check import Check, as_printed, at_least, at_most, equal
-from hessianlens.lab.claims.definition import claim
-from hessianlens.lab.claims.draws import first_seed, measured, seeds
-from hessianlens.lab.claims.figures import smallest
-from hessianlens.lab.claims.finding import Curves, Finding
-from hessianlens.lab.claims.samples import Sample, sample
-from hessianlens.theory import numerical_rank, paper, t_outer_rank
+from hessianlab import paper
+from hessianlab.claims.check import Check, as_printed, at_least, at_most, equal
+from hessianlab.claims.definition import claim
+from hessianlab.claims.draws import first_seed, measured, seeds
+from hessianlab.claims.figures import smallest
+from hessianlab.claims.finding import Curves, Finding
+from hessianlab.claims.samples import Sample, sample
+from hessianlens.theory import numerical_rank, t_outer_rank
 
 TOLERANCE = 1e-11
 """Eigenvalues below this share of the largest count as zero."""

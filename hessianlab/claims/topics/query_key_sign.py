@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import torch
 
+from hessianlab.claims.check import Check, at_least, at_most, equal, share
+from hessianlab.claims.definition import claim
+from hessianlab.claims.draws import measured
+from hessianlab.claims.figures import EXACT, ROUNDING, largest, negatives, relative_minimum
+from hessianlab.claims.finding import Finding
+from hessianlab.claims.measures import merged, pair_gap
+from hessianlab.claims.samples import Sample, described, first_sample, many_samples
+from hessianlab.claims.wording import numbers
 from hessianlens.attention import SingleMatrixAttention
-from hessianlens.lab.claims.check import Check, at_least, at_most, equal, share
-from hessianlens.lab.claims.definition import claim
-from hessianlens.lab.claims.draws import measured
-from hessianlens.lab.claims.figures import EXACT, ROUNDING, largest, negatives, relative_minimum
-from hessianlens.lab.claims.finding import Finding
-from hessianlens.lab.claims.measures import merged, pair_gap
-from hessianlens.lab.claims.samples import Sample, described, first_sample, many_samples
-from hessianlens.lab.claims.wording import numbers
 from hessianlens.losses import SquareLoss
 from hessianlens.theory import attention_hessian
 

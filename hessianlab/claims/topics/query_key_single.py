@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from hessianlab import paper
+from hessianlab.claims.check import Check, at_least, at_most, share
+from hessianlab.claims.definition import claim
+from hessianlab.claims.draws import first_seed
+from hessianlab.claims.figures import EXACT, ROUNDING, gap, negatives, relative_minimum, same
+from hessianlab.claims.finding import Finding
+from hessianlab.claims.measures import merged, single_witness, single_witnesses, t_functional_of_one_matrix
+from hessianlab.claims.samples import Sample, described, first_sample, many_samples, sample, small_samples
+from hessianlab.claims.witness import half_square
+from hessianlab.claims.wording import numbers
 from hessianlens.attention import SingleMatrixAttention
-from hessianlens.lab.claims.check import Check, at_least, at_most, share
-from hessianlens.lab.claims.definition import claim
-from hessianlens.lab.claims.draws import first_seed
-from hessianlens.lab.claims.figures import EXACT, ROUNDING, gap, negatives, relative_minimum, same
-from hessianlens.lab.claims.finding import Finding
-from hessianlens.lab.claims.measures import merged, single_witness, single_witnesses, t_functional_of_one_matrix
-from hessianlens.lab.claims.samples import Sample, described, first_sample, many_samples, sample, small_samples
-from hessianlens.lab.claims.witness import half_square
-from hessianlens.lab.claims.wording import numbers
 from hessianlens.losses import SquareLoss
-from hessianlens.theory import attention_hessian, paper
+from hessianlens.theory import attention_hessian
 
 
 @claim("P17")

@@ -9,16 +9,16 @@ import torch
 from torch import Tensor
 from torch.func import grad, hessian, jacrev
 
-from hessianlens.lab.claims.check import Check, at_least, at_most, equal, share
-from hessianlens.lab.claims.definition import claim
-from hessianlens.lab.claims.draws import first_seed, measured
-from hessianlens.lab.claims.figures import EXACT, gap, largest, same
-from hessianlens.lab.claims.finding import Finding
-from hessianlens.lab.claims.measures import flip_gap, group_spread, pair_gap
-from hessianlens.lab.claims.samples import Sample, described, sample, small_samples
-from hessianlens.lab.claims.witness import half_square, mean_square, softmax_rows
-from hessianlens.lab.claims.wording import numbers
-from hessianlens.theory import paper
+from hessianlab import paper
+from hessianlab.claims.check import Check, at_least, at_most, equal, share
+from hessianlab.claims.definition import claim
+from hessianlab.claims.draws import first_seed, measured
+from hessianlab.claims.figures import EXACT, gap, largest, same
+from hessianlab.claims.finding import Finding
+from hessianlab.claims.measures import flip_gap, group_spread, pair_gap
+from hessianlab.claims.samples import Sample, described, sample, small_samples
+from hessianlab.claims.witness import half_square, mean_square, softmax_rows
+from hessianlab.claims.wording import numbers
 
 Loss = Callable[[Tensor], Callable[[Tensor], Tensor]]
 MEAN_SQUARE, HALF_SQUARE = "mean square error", "|F - Y|^2 / 2"

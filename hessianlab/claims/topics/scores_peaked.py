@@ -7,14 +7,14 @@ import math
 import torch
 from torch import Tensor
 
+from hessianlab.claims.check import Check, at_least, at_most, close, share
+from hessianlab.claims.definition import claim
+from hessianlab.claims.draws import first_seed
+from hessianlab.claims.finding import Curves, Finding
+from hessianlab.claims.samples import normal
+from hessianlab.claims.score_rows import dot_products, softmax
+from hessianlab.claims.wording import shown
 from hessianlens.attention import SelfAttention, attention_entropy
-from hessianlens.lab.claims.check import Check, at_least, at_most, close, share
-from hessianlens.lab.claims.definition import claim
-from hessianlens.lab.claims.draws import first_seed
-from hessianlens.lab.claims.finding import Curves, Finding
-from hessianlens.lab.claims.samples import normal
-from hessianlens.lab.claims.score_rows import dot_products, softmax
-from hessianlens.lab.claims.wording import shown
 
 
 @claim("C17")

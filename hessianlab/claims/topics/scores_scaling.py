@@ -8,11 +8,11 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from hessianlens.lab.claims.check import close
-from hessianlens.lab.claims.definition import claim
-from hessianlens.lab.claims.draws import first_seed
-from hessianlens.lab.claims.finding import Finding
-from hessianlens.lab.claims.score_rows import dot_products
+from hessianlab.claims.check import close
+from hessianlab.claims.definition import claim
+from hessianlab.claims.draws import first_seed
+from hessianlab.claims.finding import Finding
+from hessianlab.claims.score_rows import dot_products
 
 WIDTHS = (64, 512, 2048)
 """Widths of queries and keys that the article names."""

@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
+from hessianlab.claims.check import at_least, at_most, close, share
+from hessianlab.claims.definition import claim
+from hessianlab.claims.draws import first_seed
+from hessianlab.claims.finding import Curves, Finding
+from hessianlab.claims.samples import normal
+from hessianlab.claims.score_rows import SHAPES, by_relu_sum, dot_products, row
+from hessianlab.claims.wording import shown
 from hessianlens.attention import SelfAttention
-from hessianlens.lab.claims.check import at_least, at_most, close, share
-from hessianlens.lab.claims.definition import claim
-from hessianlens.lab.claims.draws import first_seed
-from hessianlens.lab.claims.finding import Curves, Finding
-from hessianlens.lab.claims.samples import normal
-from hessianlens.lab.claims.score_rows import SHAPES, by_relu_sum, dot_products, row
-from hessianlens.lab.claims.wording import shown
 
 
 @claim("C24")

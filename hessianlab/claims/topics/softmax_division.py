@@ -5,12 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from hessianlens.lab.claims.check import as_printed, at_least, at_most, close, share, true
-from hessianlens.lab.claims.definition import claim
-from hessianlens.lab.claims.draws import first_seed
-from hessianlens.lab.claims.finding import Finding
-from hessianlens.lab.claims.score_rows import apart, by_row_sum, divided, dot_products, from_uniform, softmax
-from hessianlens.lab.claims.wording import shown
+from hessianlab.claims.check import as_printed, at_least, at_most, close, share, true
+from hessianlab.claims.definition import claim
+from hessianlab.claims.draws import first_seed
+from hessianlab.claims.finding import Finding
+from hessianlab.claims.score_rows import apart, by_row_sum, divided, dot_products, from_uniform, softmax
+from hessianlab.claims.wording import shown
 
 NEAR, FAR = (10, 9, 8), (100, 9, 8)
 """The article's scenarios A and B."""

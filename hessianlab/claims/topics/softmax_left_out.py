@@ -5,15 +5,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from hessianlab.claims.activations import named
+from hessianlab.claims.check import Check, at_least, at_most, equal, share, true
+from hessianlab.claims.definition import claim
+from hessianlab.claims.draws import first_seed
+from hessianlab.claims.finding import Finding
+from hessianlab.claims.samples import normal
+from hessianlab.claims.score_rows import SHAPES, by_relu_sum, by_row_sum, dot_products, from_uniform, row
+from hessianlab.claims.wording import shown
 from hessianlens.attention import SelfAttention
-from hessianlens.lab.claims.activations import named
-from hessianlens.lab.claims.check import Check, at_least, at_most, equal, share, true
-from hessianlens.lab.claims.definition import claim
-from hessianlens.lab.claims.draws import first_seed
-from hessianlens.lab.claims.finding import Finding
-from hessianlens.lab.claims.samples import normal
-from hessianlens.lab.claims.score_rows import SHAPES, by_relu_sum, by_row_sum, dot_products, from_uniform, row
-from hessianlens.lab.claims.wording import shown
 
 
 def _squares(scores: Tensor) -> Tensor:

@@ -8,14 +8,14 @@ import torch
 from torch import Tensor
 from torch.func import jacrev
 
+from hessianlab.claims.check import Check, as_printed, at_least, equal, share, true
+from hessianlab.claims.definition import claim
+from hessianlab.claims.draws import first_seed
+from hessianlab.claims.finding import Finding
+from hessianlab.claims.samples import normal
+from hessianlab.claims.score_rows import MASKED, SHAPES, by_row_sum, divided, row, softmax
+from hessianlab.claims.wording import shown
 from hessianlens.attention import SelfAttention
-from hessianlens.lab.claims.check import Check, as_printed, at_least, equal, share, true
-from hessianlens.lab.claims.definition import claim
-from hessianlens.lab.claims.draws import first_seed
-from hessianlens.lab.claims.finding import Finding
-from hessianlens.lab.claims.samples import normal
-from hessianlens.lab.claims.score_rows import MASKED, SHAPES, by_row_sum, divided, row, softmax
-from hessianlens.lab.claims.wording import shown
 from hessianlens.models import Transformer
 
 

@@ -9,14 +9,14 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from hessianlab.claims.check import as_printed, at_least, at_most, equal
+from hessianlab.claims.definition import claim
+from hessianlab.claims.draws import first_seed
+from hessianlab.claims.finding import Curves, Finding
+from hessianlab.claims.samples import normal
+from hessianlab.claims.score_rows import softmax
+from hessianlab.claims.wording import shown
 from hessianlens.attention import SelfAttention, attention_entropy
-from hessianlens.lab.claims.check import as_printed, at_least, at_most, equal
-from hessianlens.lab.claims.definition import claim
-from hessianlens.lab.claims.draws import first_seed
-from hessianlens.lab.claims.finding import Curves, Finding
-from hessianlens.lab.claims.samples import normal
-from hessianlens.lab.claims.score_rows import softmax
-from hessianlens.lab.claims.wording import shown
 
 SCORES = (3, 2, 1)
 

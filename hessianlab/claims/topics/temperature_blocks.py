@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from hessianlens.lab.claims.check import at_least, at_most, close
-from hessianlens.lab.claims.definition import claim
-from hessianlens.lab.claims.draws import first_seed, measured, seeds
-from hessianlens.lab.claims.figures import slope
-from hessianlens.lab.claims.finding import Curves, Finding
-from hessianlens.lab.claims.measures import block_norm
-from hessianlens.lab.claims.samples import Sample, described, holding, sample, samples_of
+from hessianlab.claims.check import at_least, at_most, close
+from hessianlab.claims.definition import claim
+from hessianlab.claims.draws import first_seed, measured, seeds
+from hessianlab.claims.figures import slope
+from hessianlab.claims.finding import Curves, Finding
+from hessianlab.claims.measures import block_norm
+from hessianlab.claims.samples import Sample, described, holding, sample, samples_of
 from hessianlens.losses import SquareLoss
 from hessianlens.theory import AttentionHessian, attention_hessian
 

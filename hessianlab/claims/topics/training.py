@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
-from hessianlens.lab.claims.definition import claim
-from hessianlens.lab.claims.finding import Finding
-from hessianlens.lab.claims.trained import Effect, Recorded, decided, told_number
+from hessianlab.claims.definition import claim
+from hessianlab.claims.finding import Finding
+from hessianlab.claims.trained import Effect, Recorded, decided, told_number
 from hessianlens.tasks import Characters
 
 SCALING, ACTIVATIONS = "study_scaling", "study_activations"

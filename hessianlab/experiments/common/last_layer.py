@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from hessianlab.experiments.common.entries import EDGES, entry_sizes, log_histogram
+from hessianlab.experiments.common.toy import ATTENTION_BLOCKS
+from hessianlab.results import Measurement, Row
 from hessianlens.errors import InputError
-from hessianlens.lab.experiments.common.entries import EDGES, entry_sizes, log_histogram
-from hessianlens.lab.experiments.common.toy import ATTENTION_BLOCKS
-from hessianlens.lab.results import Measurement, Row
 from hessianlens.network.last_attention.exact import exact_attention
 from hessianlens.parts import LAYER_PARTS, part_name
 from hessianlens.problems import Problem

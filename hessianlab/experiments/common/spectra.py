@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hessianlens.lab.results import Scalar
+from hessianlab.results import Scalar
 
 
 def rounding(values: Tensor) -> float:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from hessianlens.lab.results import Findings, Result
-from hessianlens.lab.results.table import choices, numbers, select, short
-from hessianlens.lab.wording import activation_in_words
+from hessianlab.results import Findings, Result
+from hessianlab.results.table import choices, numbers, select, short
+from hessianlab.wording import activation_in_words
 
 TOLERANCE = 0.05
 """A measured exponent agrees with the predicted one within this."""

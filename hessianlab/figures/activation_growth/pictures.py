@@ -11,12 +11,12 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from hessianlens.lab.figures.activation_growth.findings import agreements
-from hessianlens.lab.plots.picture import Picture
-from hessianlens.lab.plots.style import BLUE, MUTED, ORANGE, RED, log_axis, panels, readable_on
-from hessianlens.lab.results import FinishedCell, Result
-from hessianlens.lab.results.table import choices, numbers, select
-from hessianlens.lab.wording import activation_in_words
+from hessianlab.figures.activation_growth.findings import agreements
+from hessianlab.plots.picture import Picture
+from hessianlab.plots.style import BLUE, MUTED, ORANGE, RED, log_axis, panels, readable_on
+from hessianlab.results import FinishedCell, Result
+from hessianlab.results.table import choices, numbers, select
+from hessianlab.wording import activation_in_words
 
 CURVES: dict[tuple[str, str], tuple[str, Any]] = {
     ("outer", "QQ"): (BLUE, "-"),

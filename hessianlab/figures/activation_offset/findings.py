@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from hessianlens.lab.experiments.common.means import geometric_mean
-from hessianlens.lab.results import Findings, Result
-from hessianlens.lab.results.table import block_ratios, choices, select, short, span
-from hessianlens.lab.wording import activation_in_words, several
+from hessianlab.experiments.common.means import geometric_mean
+from hessianlab.results import Findings, Result
+from hessianlab.results.table import block_ratios, choices, select, short, span
+from hessianlab.wording import activation_in_words, several
 
 UNLIKE = 10.0
 """Blocks are unlike when their root mean square entries differ by more than this factor."""

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hessianlens.lab.experiments.common.checks import check_config
-from hessianlens.lab.experiments.experiment import Experiment
-from hessianlens.lab.results import Measurement, Parameters, Row
+from hessianlab.experiments.common.checks import check_config
+from hessianlab.experiments.experiment import Experiment
+from hessianlab.results import Measurement, Parameters, Row
 from hessianlens.notation import ACTIVATION_NAMES, CARRIES
 from hessianlens.parts import LAYER_PARTS
 
@@ -95,8 +95,8 @@ def weight_at_zero(activation: str) -> float | None:
 
 
 def _transformer(asked: Any) -> Sequence[Row]:
-    from hessianlens.lab.experiments.common.last_layer import diagonal_blocks
-    from hessianlens.lab.experiments.common.toy import toy_problem
+    from hessianlab.experiments.common.last_layer import diagonal_blocks
+    from hessianlab.experiments.common.toy import toy_problem
 
     problem = toy_problem(
         asked["d_model"],
@@ -110,8 +110,8 @@ def _transformer(asked: Any) -> Sequence[Row]:
 
 
 def _layer(asked: Any) -> Sequence[Row]:
-    from hessianlens.lab.experiments.common.entries import entry_sizes
-    from hessianlens.lab.experiments.common.layers import lone_layer
+    from hessianlab.experiments.common.entries import entry_sizes
+    from hessianlab.experiments.common.layers import lone_layer
 
     d = asked["d_model"]
     scale = WEIGHT_SCALE / math.sqrt(d)

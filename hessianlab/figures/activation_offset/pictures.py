@@ -9,13 +9,13 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from hessianlens.lab.experiments.common.means import geometric_mean
-from hessianlens.lab.figures.activation_offset.findings import NONE, OFFSET, PLACES, ZERO, drawn_ratios, kinds, ratios
-from hessianlens.lab.plots.picture import Picture
-from hessianlens.lab.plots.style import BLUE, GREEN, INK, MUTED, PURPLE, RED, log_axis, panels
-from hessianlens.lab.results import Result
-from hessianlens.lab.results.table import choices, numbers, select, short
-from hessianlens.lab.wording import activation_in_words
+from hessianlab.experiments.common.means import geometric_mean
+from hessianlab.figures.activation_offset.findings import NONE, OFFSET, PLACES, ZERO, drawn_ratios, kinds, ratios
+from hessianlab.plots.picture import Picture
+from hessianlab.plots.style import BLUE, GREEN, INK, MUTED, PURPLE, RED, log_axis, panels
+from hessianlab.results import Result
+from hessianlab.results.table import choices, numbers, select, short
+from hessianlab.wording import activation_in_words
 
 BLOCKS = {"value": (RED, "s", 0.22), "query": (BLUE, "o", 0.0), "key": (GREEN, "^", -0.22)}
 GROUPS = {

@@ -5,11 +5,11 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import NamedTuple
 
-from hessianlens.lab.growth.findings.exponents import FitRange, Slope, agreement, fit_slope
-from hessianlens.lab.growth.findings.series import Series, growth_series
-from hessianlens.lab.results import Findings, Result
-from hessianlens.lab.results.table import short
-from hessianlens.lab.wording import several
+from hessianlab.growth.findings.exponents import FitRange, Slope, agreement, fit_slope
+from hessianlab.growth.findings.series import Series, growth_series
+from hessianlab.results import Findings, Result
+from hessianlab.results.table import short
+from hessianlab.wording import several
 from hessianlens.theory import linear_attention_growth, linear_mlp_growth
 
 FAMILIES = {"linear MLP": ("mlp", "full"), "linear attention": ("query", "outer")}

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from hessianlab.experiments.common.checks import check_config
+from hessianlab.experiments.experiment import Experiment
+from hessianlab.growth.measure import GrowthConfig, growth_cells, measure_growth
+from hessianlab.growth.measure.config import LINEAR_MLP, TRANSFORMER
+from hessianlab.results import Parameters
 from hessianlens.errors import expect
-from hessianlens.lab.experiments.common.checks import check_config
-from hessianlens.lab.experiments.experiment import Experiment
-from hessianlens.lab.growth.measure import GrowthConfig, growth_cells, measure_growth
-from hessianlens.lab.growth.measure.config import LINEAR_MLP, TRANSFORMER
-from hessianlens.lab.results import Parameters
 
 
 @dataclass(frozen=True)

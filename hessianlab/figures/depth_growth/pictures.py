@@ -8,11 +8,11 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from hessianlens.lab.figures.depth_growth.findings import PREDICTED, DepthExponent, depth_exponents
-from hessianlens.lab.plots.picture import Picture
-from hessianlens.lab.plots.style import BLUE, INK, MUTED, RED, log_axis, panels
-from hessianlens.lab.results import Result
-from hessianlens.lab.wording import raised
+from hessianlab.figures.depth_growth.findings import PREDICTED, DepthExponent, depth_exponents
+from hessianlab.plots.picture import Picture
+from hessianlab.plots.style import BLUE, INK, MUTED, RED, log_axis, panels
+from hessianlab.results import Result
+from hessianlab.wording import raised
 
 STYLES = {"linear MLP": (BLUE, "o"), "linear attention": (RED, "s")}
 _LINES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)))

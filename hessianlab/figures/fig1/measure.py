@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hessianlens.lab.experiments.common.checks import check_config
-from hessianlens.lab.experiments.experiment import Experiment
-from hessianlens.lab.results import Measurement, Parameters, Row
+from hessianlab.experiments.common.checks import check_config
+from hessianlab.experiments.experiment import Experiment
+from hessianlab.results import Measurement, Parameters, Row
 from hessianlens.notation import CARRIES
 
 if TYPE_CHECKING:
@@ -73,8 +73,8 @@ def cells(config: Fig1Config) -> list[dict[str, Any]]:
 
 def measure_cell(parameters: Parameters) -> Measurement:
     """Maps from matrix-free products (attention part: the closed form), or statistics of exact blocks."""
-    from hessianlens.lab.experiments.common.last_layer import diagonal_blocks
-    from hessianlens.lab.experiments.common.toy import toy_problem
+    from hessianlab.experiments.common.last_layer import diagonal_blocks
+    from hessianlab.experiments.common.toy import toy_problem
 
     asked: Any = parameters
     problem = toy_problem(
@@ -86,8 +86,8 @@ def measure_cell(parameters: Parameters) -> Measurement:
 def _maps(problem: Problem, pixels: int) -> Measurement:
     import numpy as np
 
-    from hessianlens.lab.experiments.common.entries import entry_sizes
-    from hessianlens.lab.figures.fig1.maps import pooled_map
+    from hessianlab.experiments.common.entries import entry_sizes
+    from hessianlab.figures.fig1.maps import pooled_map
 
     sizes = {name: problem.blocks[block].numel for name, block in ORDER.items()}
     whole = whole_hessian(problem)

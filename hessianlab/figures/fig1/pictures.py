@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 from matplotlib.figure import Figure
 
-from hessianlens.lab.plots.histogram import draw_histograms
-from hessianlens.lab.plots.log_colours import block_map, log_colour_bar, log_scale
-from hessianlens.lab.plots.picture import Picture
-from hessianlens.lab.plots.style import panel
-from hessianlens.lab.results import Parameters, Result
+from hessianlab.plots.histogram import draw_histograms
+from hessianlab.plots.log_colours import block_map, log_colour_bar, log_scale
+from hessianlab.plots.picture import Picture
+from hessianlab.plots.style import panel
+from hessianlab.results import Parameters, Result
 
 NAMES = {
     "whole": ("embed", "pos", "Q", "K", "V", "O", "in", "in bias", "out", "out bias", "unembed", "unembed bias"),

@@ -1,7 +1,7 @@
 """Figure 3a of the paper: block norms of one Transformer block against the scale of the embeddings."""
 
-from hessianlens.lab.experiments.experiment import Experiment
-from hessianlens.lab.growth.measure import GrowthConfig, growth_cells, measure_growth
+from hessianlab.experiments.experiment import Experiment
+from hessianlab.growth.measure import GrowthConfig, growth_cells, measure_growth
 
 PAPER = GrowthConfig()
 QUICK = GrowthConfig(d_model=32, sequences=16, points=16, repeats=8)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from hessianlens.lab.growth.findings.reference import Reference
-from hessianlens.lab.growth.pictures.drawing import growth_picture
-from hessianlens.lab.growth.pictures.layout import parts_of_blocks
-from hessianlens.lab.plots.picture import Picture
-from hessianlens.lab.results import Result
+from hessianlab.growth.findings.reference import Reference
+from hessianlab.growth.pictures.drawing import growth_picture
+from hessianlab.growth.pictures.layout import parts_of_blocks
+from hessianlab.plots.picture import Picture
+from hessianlab.results import Result
 
 
 def draw_all(result: Result, reference: Reference | None = None) -> list[Picture]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from hessianlens.lab.growth.findings.exponents import exponent_fits
-from hessianlens.lab.growth.findings.reading import GrowthFindings
-from hessianlens.lab.growth.findings.sentences import growth_sentences, series_in_words, slope_in_words
-from hessianlens.lab.results import Result
+from hessianlab.growth.findings.exponents import exponent_fits
+from hessianlab.growth.findings.reading import GrowthFindings
+from hessianlab.growth.findings.sentences import growth_sentences, series_in_words, slope_in_words
+from hessianlab.results import Result
 
 
 def tell(result: Result) -> list[str]:

@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from hessianlens.lab.experiments.experiment import Experiment
-from hessianlens.lab.growth.measure import GrowthConfig, growth_cells, measure_growth
+from hessianlab.experiments.experiment import Experiment
+from hessianlab.growth.measure import GrowthConfig, growth_cells, measure_growth
 
 PAPER = GrowthConfig(norm="pre", fit_ranges=(("small", 0.0, 0.05), ("large", 3.0, 10.0), ("all", 0.0, 10.0)))
 """Small: embeddings far below the attention's output, yet above the norm's epsilon; large: far above it. All: the paper

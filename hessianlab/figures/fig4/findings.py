@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from hessianlens.lab.experiments.common.means import geometric_mean
-from hessianlens.lab.results import Findings, Result
-from hessianlens.lab.results.table import block_ratios, choices, numbers, select, short, span
+from hessianlab.experiments.common.means import geometric_mean
+from hessianlab.results import Findings, Result
+from hessianlab.results.table import block_ratios, choices, numbers, select, short, span
 
 
 def tell(result: Result) -> list[str]:

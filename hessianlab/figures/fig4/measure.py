@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from hessianlens.lab.experiments.common.checks import check_config
-from hessianlens.lab.experiments.experiment import Experiment
-from hessianlens.lab.results import Measurement, Parameters
+from hessianlab.experiments.common.checks import check_config
+from hessianlab.experiments.experiment import Experiment
+from hessianlab.results import Measurement, Parameters
 from hessianlens.notation import ACTIVATION_NAMES, CARRIES
 
 
@@ -41,8 +41,8 @@ def cells(config: Fig4Config) -> list[dict[str, Any]]:
 
 def measure_cell(parameters: Parameters) -> Measurement:
     """Sizes of the entries of the exact diagonal blocks."""
-    from hessianlens.lab.experiments.common.last_layer import diagonal_blocks
-    from hessianlens.lab.experiments.common.toy import toy_problem
+    from hessianlab.experiments.common.last_layer import diagonal_blocks
+    from hessianlab.experiments.common.toy import toy_problem
 
     asked: Any = parameters
     problem = toy_problem(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from hessianlens.lab.plots.histogram import draw_histograms
-from hessianlens.lab.plots.picture import Picture
-from hessianlens.lab.results import Result
+from hessianlab.plots.histogram import draw_histograms
+from hessianlab.plots.picture import Picture
+from hessianlab.results import Result
 
 CAPTION = (
     "Absolute entries of the query and of the value block with softmax, and with the softmax left out, all "

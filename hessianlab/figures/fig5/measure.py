@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from hessianlens.lab.experiments.experiment import Experiment
-from hessianlens.lab.growth.measure import GrowthConfig, growth_cells, measure_growth
+from hessianlab.experiments.experiment import Experiment
+from hessianlab.growth.measure import GrowthConfig, growth_cells, measure_growth
 
 PAPER = GrowthConfig(sigma_low=0.1, sigma_high=(1.0, 10.0), spacing="linear")
 QUICK = replace(PAPER, d_model=32, sequences=16, points=16, repeats=8)

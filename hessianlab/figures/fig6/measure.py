@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from hessianlens.lab.experiments.experiment import Experiment
-from hessianlens.lab.growth.measure import GrowthConfig, growth_cells, measure_growth
-from hessianlens.lab.growth.measure.config import PRACTICAL, SATURATED
+from hessianlab.experiments.experiment import Experiment
+from hessianlab.growth.measure import GrowthConfig, growth_cells, measure_growth
+from hessianlab.growth.measure.config import PRACTICAL, SATURATED
 
 PAPER = GrowthConfig(layers=(2, 3, 4, 5), fit_ranges=(("small", 0.0, 0.1), PRACTICAL, SATURATED))
 """The residual stream grows from block to block, so that scores of the fifth leave the leading power earlier."""

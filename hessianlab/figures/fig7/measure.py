@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from hessianlens.lab.experiments.experiment import Experiment
-from hessianlens.lab.growth.measure import GrowthConfig, growth_cells, measure_growth
+from hessianlab.experiments.experiment import Experiment
+from hessianlab.growth.measure import GrowthConfig, growth_cells, measure_growth
 
 PAPER = GrowthConfig(
     layers=(1, 2, 3),

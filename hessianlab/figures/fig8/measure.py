@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from hessianlens.lab.experiments.experiment import Experiment
-from hessianlens.lab.growth.measure import GrowthConfig, growth_cells, measure_growth
-from hessianlens.lab.growth.measure.config import LINEAR_MLP
+from hessianlab.experiments.experiment import Experiment
+from hessianlab.growth.measure import GrowthConfig, growth_cells, measure_growth
+from hessianlab.growth.measure.config import LINEAR_MLP
 
 PAPER = GrowthConfig(model=LINEAR_MLP, layers=(1, 2, 3, 4, 5), loss="square", fit_ranges=(("all", 0.0, 10.0),))
 QUICK = replace(PAPER, d_model=32, sequences=16, points=16, repeats=8)

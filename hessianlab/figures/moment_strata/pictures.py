@@ -10,10 +10,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullLocator
 
-from hessianlens.lab.figures.moment_strata.findings import curve
-from hessianlens.lab.plots.picture import Picture
-from hessianlens.lab.plots.style import BLUE, ORANGE, RED, log_axis, panels
-from hessianlens.lab.results import Result
+from hessianlab.figures.moment_strata.findings import curve
+from hessianlab.plots.picture import Picture
+from hessianlab.plots.style import BLUE, ORANGE, RED, log_axis, panels
+from hessianlab.results import Result
 
 DASHES = (0, (4, 1.5))
 Lines = Mapping[str, tuple[str, str, Any]]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from hessianlens.lab.results import Findings, Result
-from hessianlens.lab.results.table import numbers, select, short
+from hessianlab.results import Findings, Result
+from hessianlab.results.table import numbers, select, short
 
 NAMES = {"dual": "two matrices", "single": "one matrix"}
 

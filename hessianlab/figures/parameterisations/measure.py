@@ -6,15 +6,15 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hessianlens.lab.experiments.common.checks import check_config
-from hessianlens.lab.experiments.experiment import Experiment
-from hessianlens.lab.results import Measurement, Parameters, Row
+from hessianlab.experiments.common.checks import check_config
+from hessianlab.experiments.experiment import Experiment
+from hessianlab.results import Measurement, Parameters, Row
 
 if TYPE_CHECKING:
     import numpy as np
 
+    from hessianlab.experiments.common.layers import LoneLayer
     from hessianlens.attention.layer import AttentionHead
-    from hessianlens.lab.experiments.common.layers import LoneLayer
 
 
 @dataclass(frozen=True)
@@ -48,9 +48,9 @@ def measure_cell(parameters: Parameters) -> Measurement:
     """
     import torch
 
+    from hessianlab.experiments.common.layers import lone_layer
+    from hessianlab.experiments.common.spectra import spectrum_facts
     from hessianlens.attention import SingleMatrixAttention
-    from hessianlens.lab.experiments.common.layers import lone_layer
-    from hessianlens.lab.experiments.common.spectra import spectrum_facts
     from hessianlens.theory import attention_hessian
 
     asked: Any = parameters

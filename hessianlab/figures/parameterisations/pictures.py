@@ -6,11 +6,11 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from hessianlens.lab.plots.picture import Picture
-from hessianlens.lab.plots.spectrum import draw_spectrum
-from hessianlens.lab.plots.style import BLUE, ORANGE, log_axis, panels
-from hessianlens.lab.results import FinishedCell, Result
-from hessianlens.lab.results.table import numbers, select
+from hessianlab.plots.picture import Picture
+from hessianlab.plots.spectrum import draw_spectrum
+from hessianlab.plots.style import BLUE, ORANGE, log_axis, panels
+from hessianlab.results import FinishedCell, Result
+from hessianlab.results.table import numbers, select
 
 KINDS = {"dual": ("Two matrices", BLUE, "o", -0.12), "single": ("One matrix", ORANGE, "D", 0.12)}
 QUANTITIES = {

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from hessianlens.lab.results import Findings, Result
-from hessianlens.lab.results.table import choices, numbers, select, short, span
+from hessianlab.results import Findings, Result
+from hessianlab.results.table import choices, numbers, select, short, span
 
 NAMES = {"outer": "G", "functional": "H − G", "full": "H"}
 """Parts by the letters readers know: Hessian H and Gauss-Newton matrix G."""

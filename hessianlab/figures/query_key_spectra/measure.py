@@ -6,9 +6,9 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hessianlens.lab.experiments.common.checks import check_config
-from hessianlens.lab.experiments.experiment import Experiment
-from hessianlens.lab.results import Measurement, Parameters, Row
+from hessianlab.experiments.common.checks import check_config
+from hessianlab.experiments.experiment import Experiment
+from hessianlab.results import Measurement, Parameters, Row
 from hessianlens.notation import ACTIVATION_NAMES
 from hessianlens.parts import LAYER_PARTS
 
@@ -58,9 +58,9 @@ def measure_cell(parameters: Parameters) -> Measurement:
     """
     import torch
 
+    from hessianlab.experiments.common.layers import lone_layer
+    from hessianlab.experiments.common.spectra import spectrum_facts
     from hessianlens.attention import SingleMatrixAttention
-    from hessianlens.lab.experiments.common.layers import lone_layer
-    from hessianlens.lab.experiments.common.spectra import spectrum_facts
     from hessianlens.theory import attention_hessian, eigenvalue_pairs
 
     asked: Any = parameters
@@ -90,7 +90,7 @@ def _balance(values: Tensor) -> float | None:
 
 def _pairs(H: AttentionHessian, values: Tensor) -> Row:
     """How the eigenvalues of the T-functional part pair up, against the closed form."""
-    from hessianlens.lab.experiments.common.spectra import multiplicity
+    from hessianlab.experiments.common.spectra import multiplicity
     from hessianlens.theory import eigenvalue_pairs
 
     pairs = eigenvalue_pairs(H)

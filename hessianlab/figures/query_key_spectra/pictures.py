@@ -6,11 +6,11 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from hessianlens.lab.figures.query_key_spectra.findings import NAMES
-from hessianlens.lab.plots.picture import Picture
-from hessianlens.lab.plots.spectrum import draw_mirrored
-from hessianlens.lab.plots.style import panels
-from hessianlens.lab.results import FinishedCell, Result
+from hessianlab.figures.query_key_spectra.findings import NAMES
+from hessianlab.plots.picture import Picture
+from hessianlab.plots.spectrum import draw_mirrored
+from hessianlab.plots.style import panels
+from hessianlab.results import FinishedCell, Result
 
 PAIRS = "t_functional"
 """The part of H − G that only two matrices have."""

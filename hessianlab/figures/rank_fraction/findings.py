@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from hessianlens.lab.results import Findings, Result
-from hessianlens.lab.results.table import numbers, span
+from hessianlab.results import Findings, Result
+from hessianlab.results.table import numbers, span
 
 
 def tell(result: Result) -> list[str]:

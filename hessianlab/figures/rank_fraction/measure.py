@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from hessianlens.lab.experiments.common.checks import check_config
-from hessianlens.lab.experiments.experiment import Experiment
-from hessianlens.lab.results import Measurement, Parameters, Row
+from hessianlab.experiments.common.checks import check_config
+from hessianlab.experiments.experiment import Experiment
+from hessianlab.results import Measurement, Parameters, Row
 
 QUERY_KEY = ["Q", "K"]
 
@@ -47,8 +47,8 @@ def measure_cell(parameters: Parameters) -> Measurement:
     """Ranks from all eigenvalues of the dense matrices, the bound of Lemma D.2 and the exact formula."""
     import torch
 
-    from hessianlens.lab.experiments.common.layers import lone_layer
-    from hessianlens.lab.experiments.common.spectra import spectrum_facts
+    from hessianlab.experiments.common.layers import lone_layer
+    from hessianlab.experiments.common.spectra import spectrum_facts
     from hessianlens.theory import t_outer_rank, t_outer_rank_bound
 
     asked: Any = parameters

@@ -8,10 +8,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from hessianlens.lab.plots.picture import Picture
-from hessianlens.lab.plots.style import BLUE, GRID, MUTED, RED, log_axis, panels
-from hessianlens.lab.results import Result
-from hessianlens.lab.results.table import numbers, select
+from hessianlab.plots.picture import Picture
+from hessianlab.plots.style import BLUE, GRID, MUTED, RED, log_axis, panels
+from hessianlab.results import Result
+from hessianlab.results.table import numbers, select
 
 LENGTHS = ((BLUE, "o"), (RED, "D"))
 """Colour and marker of the sequence lengths, longest first."""

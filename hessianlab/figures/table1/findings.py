@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from hessianlens.lab.results import Findings, Result, Row
-from hessianlens.lab.results.table import numbers, select, short
+from hessianlab.results import Findings, Result, Row
+from hessianlab.results.table import numbers, select, short
 
 TOLERANCE = 1e-6
 """A power agrees with the printed one within this."""

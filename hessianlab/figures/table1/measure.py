@@ -12,14 +12,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hessianlens.lab.experiments.common.checks import check_config
-from hessianlens.lab.experiments.experiment import Experiment
-from hessianlens.lab.results import Measurement, Parameters, Row
+from hessianlab.experiments.common.checks import check_config
+from hessianlab.experiments.experiment import Experiment
+from hessianlab.results import Measurement, Parameters, Row
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from hessianlens.lab.figures.table1.linear_models import Blocks
+    from hessianlab.figures.table1.linear_models import Blocks
 
 PRINTED = {
     ("linear MLP", "outer"): (1, 0),
@@ -64,7 +64,7 @@ def measure_cell(parameters: Parameters) -> Measurement:
     """Powers, factorisation gaps and the change under a rotation of the tokens."""
     import torch
 
-    from hessianlens.lab.figures.table1.linear_models import BLOCKS_OF, FACTORISED
+    from hessianlab.figures.table1.linear_models import BLOCKS_OF, FACTORISED
 
     asked: Any = parameters
     source = torch.Generator().manual_seed(asked["seed"])
@@ -97,7 +97,7 @@ def _powers(model: str, part: str, X: Tensor, R: Tensor, weights: list[Tensor], 
     """Powers of Sigma at fixed Omega and of Omega at fixed Sigma, block by block."""
     import numpy as np
 
-    from hessianlens.lab.figures.table1.linear_models import BLOCKS_OF
+    from hessianlab.figures.table1.linear_models import BLOCKS_OF
 
     scales = np.geomspace(0.25, 4.0, factors)
     moved = {

@@ -6,12 +6,12 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from hessianlens.lab.figures.table1.findings import TOLERANCE
-from hessianlens.lab.plots.picture import Picture
-from hessianlens.lab.plots.style import GREEN, GRID, INK, MUTED, RED, panels
-from hessianlens.lab.results import Result, Scalar
-from hessianlens.lab.results.table import numbers, select
-from hessianlens.lab.wording import scientific
+from hessianlab.figures.table1.findings import TOLERANCE
+from hessianlab.plots.picture import Picture
+from hessianlab.plots.style import GREEN, GRID, INK, MUTED, RED, panels
+from hessianlab.results import Result, Scalar
+from hessianlab.results.table import numbers, select
+from hessianlab.wording import scientific
 
 _SYMBOLS = {"Sigma": "Σ", "Omega": "Ω"}
 _POWERS = str.maketrans("23456789", "²³⁴⁵⁶⁷⁸⁹")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from hessianlens.lab.results import Findings, Result
-from hessianlens.lab.results.table import numbers, select, short
-from hessianlens.lab.wording import power_of_ten
+from hessianlab.results import Findings, Result
+from hessianlab.results.table import numbers, select, short
+from hessianlab.wording import power_of_ten
 
 QUERY, VALUE = "full QQ", "outer VV"
 """The query and the value block; the value block has no functional part."""

@@ -6,9 +6,9 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from hessianlens.lab.experiments.common.checks import check_config
-from hessianlens.lab.experiments.experiment import Experiment
-from hessianlens.lab.results import Measurement, Parameters, Row
+from hessianlab.experiments.common.checks import check_config
+from hessianlab.experiments.experiment import Experiment
+from hessianlab.results import Measurement, Parameters, Row
 
 BLOCKS = (("outer", "VV"), ("outer", "QQ"), ("functional", "QQ"), ("full", "QQ"))
 """Parts and blocks that are measured; the functional value block is identically zero."""
@@ -63,8 +63,8 @@ def measure_cell(parameters: Parameters) -> Measurement:
 
     import torch
 
+    from hessianlab.experiments.common.layers import LoneLayer, lone_layer
     from hessianlens.attention import attention_entropy
-    from hessianlens.lab.experiments.common.layers import LoneLayer, lone_layer
 
     asked: Any = parameters
     drawn = lone_layer(asked["d_model"], asked["d_k"], asked["length"], asked["seed"])

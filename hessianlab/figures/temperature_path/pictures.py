@@ -14,11 +14,11 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from hessianlens.lab.figures.temperature_path.findings import middle, path, temperatures
-from hessianlens.lab.plots.picture import Picture
-from hessianlens.lab.plots.style import BLUE, GREEN, INK, ORANGE, PURPLE, RED, log_axis, panels
-from hessianlens.lab.results import FinishedCell, Result
-from hessianlens.lab.results.table import short
+from hessianlab.figures.temperature_path.findings import middle, path, temperatures
+from hessianlab.plots.picture import Picture
+from hessianlab.plots.style import BLUE, GREEN, INK, ORANGE, PURPLE, RED, log_axis, panels
+from hessianlab.results import FinishedCell, Result
+from hessianlab.results.table import short
 
 DASHES: Any = (0, (4, 1.5))
 BLOCKS: dict[str, tuple[str, str, Any]] = {

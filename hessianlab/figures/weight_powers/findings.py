@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hessianlens.lab.figures.weight_powers.measure import BLOCKS, PARTS, WEIGHTS
-from hessianlens.lab.results import Findings, Result
-from hessianlens.lab.results.table import numbers, select, short
-from hessianlens.lab.wording import several
+from hessianlab.figures.weight_powers.measure import BLOCKS, PARTS, WEIGHTS
+from hessianlab.results import Findings, Result
+from hessianlab.results.table import numbers, select, short
+from hessianlab.wording import several
 
 TOLERANCE = {"small": 0.05, "drawn": 0.1}
 """A measured power, in the mean over draws, agrees with the counted one within this."""

@@ -11,12 +11,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hessianlens.lab.experiments.common.checks import check_config
-from hessianlens.lab.experiments.experiment import Experiment
-from hessianlens.lab.results import Measurement, Parameters, Row
+from hessianlab.experiments.common.checks import check_config
+from hessianlab.experiments.experiment import Experiment
+from hessianlab.results import Measurement, Parameters, Row
 
 if TYPE_CHECKING:
-    from hessianlens.lab.experiments.common.layers import LoneLayer
+    from hessianlab.experiments.common.layers import LoneLayer
 
 WEIGHTS = ("Q", "K", "V")
 BLOCKS = ("QQ", "KK", "QK", "VQ", "VK", "VV")
@@ -74,7 +74,7 @@ def measure_cell(parameters: Parameters) -> Measurement:
     """Slope of log norm by the logarithm of a factor on one weight matrix, all else moving as it does."""
     import math
 
-    from hessianlens.lab.experiments.common.layers import lone_layer
+    from hessianlab.experiments.common.layers import lone_layer
 
     asked: Any = parameters
     setting = lone_layer(asked["d_model"], asked["d_k"], asked["length"], asked["seed"])

@@ -8,11 +8,11 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from hessianlens.lab.figures.weight_powers.findings import Power, agrees, powers
-from hessianlens.lab.figures.weight_powers.measure import BLOCKS, PARTS, WEIGHTS
-from hessianlens.lab.plots.picture import Picture
-from hessianlens.lab.plots.style import MUTED, RED, panels, readable_on
-from hessianlens.lab.results import Result
+from hessianlab.figures.weight_powers.findings import Power, agrees, powers
+from hessianlab.figures.weight_powers.measure import BLOCKS, PARTS, WEIGHTS
+from hessianlab.plots.picture import Picture
+from hessianlab.plots.style import MUTED, RED, panels, readable_on
+from hessianlab.results import Result
 
 TITLES = {"counted": "counted", "small": "weight → 0", "drawn": "drawn weights"}
 NAMES = {"Q": "query", "K": "key", "V": "value"}

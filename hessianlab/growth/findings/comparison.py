@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hessianlens.lab.growth.findings.reference import PublishedPoint, Reference, published_key
-from hessianlens.lab.growth.findings.series import Series, SeriesKey, growth_series
-from hessianlens.lab.results import Result, Scalar
-from hessianlens.lab.wording import percent
+from hessianlab.growth.findings.reference import PublishedPoint, Reference, published_key
+from hessianlab.growth.findings.series import Series, SeriesKey, growth_series
+from hessianlab.results import Result, Scalar
+from hessianlab.wording import percent
 
 FLOOR_FACTOR = 10.0
 """A published mean this many times above ours, with all at smaller sigma too, sits on a noise floor."""

@@ -9,9 +9,9 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import stdtrit
 
-from hessianlens.lab.growth.findings.predictions import Prediction, counted, published
-from hessianlens.lab.growth.findings.series import Series, SeriesKey, growth_series
-from hessianlens.lab.results import Result, Scalar
+from hessianlab.growth.findings.predictions import Prediction, counted, published
+from hessianlab.growth.findings.series import Series, SeriesKey, growth_series
+from hessianlab.results import Result, Scalar
 
 LEVEL = 0.95
 TOLERANCE = 0.1
@@ -147,7 +147,7 @@ def agreement(slope: Slope, vanishes: bool | None, prediction: Prediction) -> bo
 def exponent_fits(result: Result) -> list[ExponentFit]:
     """Every series of a growth experiment in every range of its configuration that holds three sigma or more.
 
-    >>> from hessianlens.lab.figures.fig8.measure import EXPERIMENT
+    >>> from hessianlab.figures.fig8.measure import EXPERIMENT
     >>> result = EXPERIMENT.run(EXPERIMENT.preset("quick", {"layers": (1,), "d_model": 4, "repeats": 3}))
     >>> [(fit.range.name, fit.predicted, fit.agrees) for fit in exponent_fits(result)]
     [('all', 2, True)]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias
 
-from hessianlens.lab.growth.findings.series import SeriesKey
+from hessianlab.growth.findings.series import SeriesKey
 from hessianlens.theory.growth import linear_attention_growth, linear_mlp_growth, predicted_growth
 
 Prediction: TypeAlias = int | Literal["zero"] | None

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hessianlens.lab.growth.findings.comparison import SeriesComparison, compare
-from hessianlens.lab.growth.findings.exponents import ExponentFit, exponent_fits
-from hessianlens.lab.growth.findings.reference import Reference
-from hessianlens.lab.results import Findings, Result
+from hessianlab.growth.findings.comparison import SeriesComparison, compare
+from hessianlab.growth.findings.exponents import ExponentFit, exponent_fits
+from hessianlab.growth.findings.reference import Reference
+from hessianlab.results import Findings, Result
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from hessianlens.lab.growth.findings.exponents import ExponentFit, exponent_fits
-from hessianlens.lab.growth.findings.predictions import Prediction
-from hessianlens.lab.growth.findings.series import SeriesKey, growth_series
-from hessianlens.lab.results import Result
-from hessianlens.lab.results.table import short
+from hessianlab.growth.findings.exponents import ExponentFit, exponent_fits
+from hessianlab.growth.findings.predictions import Prediction
+from hessianlab.growth.findings.series import SeriesKey, growth_series
+from hessianlab.results import Result
+from hessianlab.results.table import short
 from hessianlens.parts import LAYER_PARTS
 
 _MOST = 6
@@ -23,7 +23,7 @@ _LOPSIDED = 3.0
 def growth_sentences(result: Result) -> list[str]:
     """The exponents of the top layer, which predictions agree, and the ratio of the value to the query block.
 
-    >>> from hessianlens.lab.figures.fig8.measure import EXPERIMENT
+    >>> from hessianlab.figures.fig8.measure import EXPERIMENT
     >>> result = EXPERIMENT.run(EXPERIMENT.preset("quick", {"layers": (2,), "d_model": 4, "repeats": 3}))
     >>> growth_sentences(result)[1]
     'Predicted by counting powers of σ: 2 of 2 exponents agree.'

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from hessianlab.results import Result
 from hessianlens.errors import InputError, expect
-from hessianlens.lab.results import Result
 
 
 class SeriesKey(NamedTuple):
@@ -98,7 +98,7 @@ class Series:
 def growth_series(result: Result) -> dict[SeriesKey, Series]:
     """Every series of a growth experiment, in the order of the cells.
 
-    >>> from hessianlens.lab.figures.fig8.measure import EXPERIMENT
+    >>> from hessianlab.figures.fig8.measure import EXPERIMENT
     >>> result = EXPERIMENT.run(EXPERIMENT.preset("quick", {"layers": (1,), "d_model": 4, "points": 3, "repeats": 2}))
     >>> {key.layer: series.values.shape for key, series in growth_series(result).items()}
     {0: (2, 3)}

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from hessianlab.growth.measure.config import GrowthConfig
+from hessianlab.results import Scalar
 from hessianlens.errors import expect
-from hessianlens.lab.growth.measure.config import GrowthConfig
-from hessianlens.lab.results import Scalar
 
 EMBEDDING_SEEDS = 1_000_000
 """First seed of embeddings, far from those of weights."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from hessianlens.lab.growth.measure.config import LINEAR_MLP
-from hessianlens.lab.results import Measurement, Parameters, Row
+from hessianlab.growth.measure.config import LINEAR_MLP
+from hessianlab.results import Measurement, Parameters, Row
 from hessianlens.parts import LAYER_PARTS
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def _transformer(asked: Any) -> list[Row]:
 def _linear_mlp(asked: Any) -> list[Row]:
     import torch
 
-    from hessianlens.lab.growth.measure.linear_blocks import linear_block_norms
+    from hessianlab.growth.measure.linear_blocks import linear_block_norms
     from hessianlens.models import LinearMLP
     from hessianlens.spectra import Estimate
     from hessianlens.tasks import Addition

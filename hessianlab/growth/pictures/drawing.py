@@ -7,17 +7,17 @@ from collections.abc import Mapping, Sequence
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from hessianlens.lab.growth.findings.comparison import SeriesComparison, compare
-from hessianlens.lab.growth.findings.exponents import ExponentFit, exponent_fits
-from hessianlens.lab.growth.findings.reference import Reference
-from hessianlens.lab.growth.findings.series import Series, SeriesKey, growth_series
-from hessianlens.lab.growth.pictures.layout import Panel, Rows
-from hessianlens.lab.growth.pictures.panel import draw_panel
-from hessianlens.lab.growth.pictures.ratios import comparable, draw_ratios
-from hessianlens.lab.growth.pictures.text import HOW_TO_READ, caption
-from hessianlens.lab.plots.picture import Picture
-from hessianlens.lab.plots.style import styled
-from hessianlens.lab.results import Result
+from hessianlab.growth.findings.comparison import SeriesComparison, compare
+from hessianlab.growth.findings.exponents import ExponentFit, exponent_fits
+from hessianlab.growth.findings.reference import Reference
+from hessianlab.growth.findings.series import Series, SeriesKey, growth_series
+from hessianlab.growth.pictures.layout import Panel, Rows
+from hessianlab.growth.pictures.panel import draw_panel
+from hessianlab.growth.pictures.ratios import comparable, draw_ratios
+from hessianlab.growth.pictures.text import HOW_TO_READ, caption
+from hessianlab.plots.picture import Picture
+from hessianlab.plots.style import styled
+from hessianlab.results import Result
 
 _WIDTHS = {1: 6.0, 2: 4.9, 3: 4.4}
 """Inches of a panel, by the number of panels in a row."""

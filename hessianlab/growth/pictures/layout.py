@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hessianlens.lab.growth.findings.series import SeriesKey, growth_series
-from hessianlens.lab.plots.style import BLUE, GREEN, MUTED, ORANGE, PURPLE, RED
-from hessianlens.lab.results import Result
+from hessianlab.growth.findings.series import SeriesKey, growth_series
+from hessianlab.plots.style import BLUE, GREEN, MUTED, ORANGE, PURPLE, RED
+from hessianlab.results import Result
 from hessianlens.parts import LAYER_PARTS
 
 _LAYERS = ((BLUE, "-o"), (RED, "-s"), (GREEN, "-^"), (PURPLE, "-D"), (ORANGE, "-v"))

@@ -9,13 +9,13 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter
 
-from hessianlens.lab.growth.findings.comparison import ComparedPoint, SeriesComparison
-from hessianlens.lab.growth.findings.exponents import ExponentFit, FitRange
-from hessianlens.lab.growth.findings.series import Series, SeriesKey
-from hessianlens.lab.growth.pictures.layout import Line, Panel
-from hessianlens.lab.growth.pictures.text import label, told
-from hessianlens.lab.plots.style import GRID, INK, MUTED, log_axis
-from hessianlens.lab.wording import scientific
+from hessianlab.growth.findings.comparison import ComparedPoint, SeriesComparison
+from hessianlab.growth.findings.exponents import ExponentFit, FitRange
+from hessianlab.growth.findings.series import Series, SeriesKey
+from hessianlab.growth.pictures.layout import Line, Panel
+from hessianlab.growth.pictures.text import label, told
+from hessianlab.plots.style import GRID, INK, MUTED, log_axis
+from hessianlab.wording import scientific
 
 _DASHES, _DOTS = (0, (4, 3)), (0, (1, 1.2))
 _LEGEND_LINE = 0.058

@@ -8,10 +8,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, NullLocator
 
-from hessianlens.lab.growth.findings.comparison import ComparedPoint, SeriesComparison
-from hessianlens.lab.growth.findings.series import SeriesKey
-from hessianlens.lab.growth.pictures.layout import Line, Panel
-from hessianlens.lab.plots.style import INK
+from hessianlab.growth.findings.comparison import ComparedPoint, SeriesComparison
+from hessianlab.growth.findings.series import SeriesKey
+from hessianlab.growth.pictures.layout import Line, Panel
+from hessianlab.plots.style import INK
 
 _TICKS = (10.0, 5.0, 2.0, 1.5, 1.25, 1.1, 1.05, 1.02)
 _NARROWEST, _WIDEST = 1.04, 10.0

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from hessianlens.lab.growth.findings.comparison import SeriesComparison, agreement_in_words
-from hessianlens.lab.growth.findings.exponents import ExponentFit, FitRange
-from hessianlens.lab.growth.findings.predictions import Prediction
-from hessianlens.lab.results import Result
+from hessianlab.growth.findings.comparison import SeriesComparison, agreement_in_words
+from hessianlab.growth.findings.exponents import ExponentFit, FitRange
+from hessianlab.growth.findings.predictions import Prediction
+from hessianlab.results import Result
 
 
 def told(fits: Sequence[ExponentFit]) -> list[ExponentFit]:

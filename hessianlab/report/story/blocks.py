@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from math import log10
 
-from hessianlens.lab.claims.ledger import Ledger
-from hessianlens.lab.experiments.common.means import geometric_mean
-from hessianlens.lab.report.story.chapter import Answer, Chapter, Number, Results
-from hessianlens.lab.results.table import block_ratios, short, span
+from hessianlab.claims.ledger import Ledger
+from hessianlab.experiments.common.means import geometric_mean
+from hessianlab.report.story.chapter import Answer, Chapter, Number, Results
+from hessianlab.results.table import block_ratios, short, span
 
 UNLIKE = 10.0
 """Blocks are unlike if their typical entries differ by more than this factor."""

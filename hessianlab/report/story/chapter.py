@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from hessianlens.lab.claims.ledger import Ledger
-from hessianlens.lab.results import Result
+from hessianlab.claims.ledger import Ledger
+from hessianlab.results import Result
 
 Results: TypeAlias = Mapping[str, Result]
 """The results of a run by the name of their experiment."""

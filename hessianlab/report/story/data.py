@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from hessianlens.lab.claims.ledger import Ledger
-from hessianlens.lab.report.story.chapter import Answer, Chapter, Number, Results
-from hessianlens.lab.report.story.exponent_numbers import agreeing, exponent_number, fits_of, power, top_layer
+from hessianlab.claims.ledger import Ledger
+from hessianlab.report.story.chapter import Answer, Chapter, Number, Results
+from hessianlab.report.story.exponent_numbers import agreeing, exponent_number, fits_of, power, top_layer
 from hessianlens.parts import LAYER_PARTS
 
 

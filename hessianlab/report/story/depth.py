@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hessianlens.lab.claims.ledger import Ledger
-from hessianlens.lab.growth.findings.exponents import ExponentFit
-from hessianlens.lab.report.story.chapter import Answer, Chapter, Number, Results
-from hessianlens.lab.report.story.exponent_numbers import agreeing, exponent_number, fits_of, power
-from hessianlens.lab.wording import count, several
+from hessianlab.claims.ledger import Ledger
+from hessianlab.growth.findings.exponents import ExponentFit
+from hessianlab.report.story.chapter import Answer, Chapter, Number, Results
+from hessianlab.report.story.exponent_numbers import agreeing, exponent_number, fits_of, power
+from hessianlab.wording import count, several
 
 
 def answer(results: Results, _ledger: Ledger | None) -> Answer | None:

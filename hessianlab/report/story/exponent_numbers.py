@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from hessianlens.lab.growth.findings.exponents import ExponentFit
-from hessianlens.lab.report.story.chapter import Number, Results
-from hessianlens.lab.telling import growth_of
-from hessianlens.lab.wording import MINUS
+from hessianlab.growth.findings.exponents import ExponentFit
+from hessianlab.report.story.chapter import Number, Results
+from hessianlab.telling import growth_of
+from hessianlab.wording import MINUS
 
 
 def fits_of(results: Results, *names: str) -> list[ExponentFit]:

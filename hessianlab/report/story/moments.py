@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from hessianlens.lab.claims.ledger import Ledger
-from hessianlens.lab.figures.moment_strata.findings import BLOCKS, curve
-from hessianlens.lab.report.story.chapter import Answer, Chapter, Number, Results
-from hessianlens.lab.results.table import numbers, select, short
+from hessianlab.claims.ledger import Ledger
+from hessianlab.figures.moment_strata.findings import BLOCKS, curve
+from hessianlab.report.story.chapter import Answer, Chapter, Number, Results
+from hessianlab.results.table import numbers, select, short
 
 _EXACT = 1e-9
 _FADED = 1e-2

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from hessianlens.lab.claims.ledger import Ledger
-from hessianlens.lab.growth.findings.exponents import ExponentFit
-from hessianlens.lab.growth.findings.series import SeriesKey, growth_series
-from hessianlens.lab.report.story.chapter import Answer, Chapter, Results
-from hessianlens.lab.report.story.exponent_numbers import exponent_number, fits_of, power, top_layer
-from hessianlens.lab.results import Result
-from hessianlens.lab.results.table import short
+from hessianlab.claims.ledger import Ledger
+from hessianlab.growth.findings.exponents import ExponentFit
+from hessianlab.growth.findings.series import SeriesKey, growth_series
+from hessianlab.report.story.chapter import Answer, Chapter, Results
+from hessianlab.report.story.exponent_numbers import exponent_number, fits_of, power, top_layer
+from hessianlab.results import Result
+from hessianlab.results.table import short
 
 _ALIKE = 0.5
 """Powers that differ by less are called the same."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from hessianlens.lab.claims.definition import Claim
-from hessianlens.lab.claims.finding import Verdict
-from hessianlens.lab.report.story import blocks, data, depth, moments, norm, query_key, softmax, training, weights
-from hessianlens.lab.report.story.chapter import Chapter
+from hessianlab.claims.definition import Claim
+from hessianlab.claims.finding import Verdict
+from hessianlab.report.story import blocks, data, depth, moments, norm, query_key, softmax, training, weights
+from hessianlab.report.story.chapter import Chapter
 
 CHAPTERS: tuple[Chapter, ...] = (
     blocks.CHAPTER,
@@ -39,7 +39,7 @@ def chapter_of_figure(name: str) -> Chapter | None:
 def chapter_of_claim(claim: Claim) -> Chapter:
     """The chapter a claim belongs to: by its verdict if it waits for training, else its figure's, else its topic's.
 
-    >>> from hessianlens.lab.claims.registry import find
+    >>> from hessianlab.claims.registry import find
     >>> [chapter_of_claim(claim).slug for claim in find(["P25", "A12", "C19", "P41"])]
     ['data', 'softmax', 'training', 'weights']
     """

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from hessianlens.lab.claims.ledger import Ledger
-from hessianlens.lab.report.story.chapter import Answer, Chapter, Number, Results
-from hessianlens.lab.results.table import numbers, select, span
-from hessianlens.lab.wording import percent
+from hessianlab.claims.ledger import Ledger
+from hessianlab.report.story.chapter import Answer, Chapter, Number, Results
+from hessianlab.results.table import numbers, select, span
+from hessianlab.wording import percent
 
 _SOME = 0.01
 """A share of negative curvature above this is told as some."""

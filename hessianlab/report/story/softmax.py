@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from hessianlens.lab.claims.ledger import Ledger
-from hessianlens.lab.experiments.common.means import geometric_mean
-from hessianlens.lab.figures.activation_offset.findings import OFFSET, ZERO, a_zero_decides, kinds, ratios
-from hessianlens.lab.report.story.chapter import Answer, Chapter, Number, Results
-from hessianlens.lab.results.table import block_ratios, choices, short
-from hessianlens.lab.wording import activation_in_words, several
+from hessianlab.claims.ledger import Ledger
+from hessianlab.experiments.common.means import geometric_mean
+from hessianlab.figures.activation_offset.findings import OFFSET, ZERO, a_zero_decides, kinds, ratios
+from hessianlab.report.story.chapter import Answer, Chapter, Number, Results
+from hessianlab.results.table import block_ratios, choices, short
+from hessianlab.wording import activation_in_words, several
 
 
 def answer(results: Results, _ledger: Ledger | None) -> Answer | None:

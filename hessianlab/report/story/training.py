@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hessianlens.lab.claims.finding import Verdict
-from hessianlens.lab.claims.ledger import Ledger
-from hessianlens.lab.claims.trained import Effect, Recorded
-from hessianlens.lab.experiments.registry import STUDY
-from hessianlens.lab.report.story.chapter import Answer, Chapter, Number, Results
-from hessianlens.lab.wording import MINUS, several
+from hessianlab.claims.finding import Verdict
+from hessianlab.claims.ledger import Ledger
+from hessianlab.claims.trained import Effect, Recorded
+from hessianlab.experiments.registry import STUDY
+from hessianlab.report.story.chapter import Answer, Chapter, Number, Results
+from hessianlab.wording import MINUS, several
 
 PREFIX = STUDY
 """Experiments that train have names that begin so."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from hessianlens.lab.claims.finding import Verdict
-from hessianlens.lab.claims.ledger import Ledger
-from hessianlens.lab.report.story.chapter import Answer, Chapter, Kind, Number, Results
-from hessianlens.lab.telling import findings_of
+from hessianlab.claims.finding import Verdict
+from hessianlab.claims.ledger import Ledger
+from hessianlab.report.story.chapter import Answer, Chapter, Kind, Number, Results
+from hessianlab.telling import findings_of
 
 _CLAIM = "P41"
 """States the powers of every block."""

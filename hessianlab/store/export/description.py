@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from hessianlens.lab.results import Result, Scalar
-from hessianlens.lab.store.runs import Run, cell_provenances
-from hessianlens.lab.store.store import Store
+from hessianlab.results import Result, Scalar
+from hessianlab.store.runs import Run, cell_provenances
+from hessianlab.store.store import Store
 
 CELL = "cell_number"
 """The column that says which cell a row belongs to, and the first part of the name of that cell's arrays."""

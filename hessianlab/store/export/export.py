@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from hessianlab.results import Result
+from hessianlab.store.encoding import npz_bytes
+from hessianlab.store.export.description import describe, table
+from hessianlab.store.export.parquet import parquet_bytes
+from hessianlab.store.export.text import csv_text, json_text
+from hessianlab.store.runs import Run, load_run
+from hessianlab.store.store import Store
 from hessianlens.errors import InputError, check_choice, expect
 from hessianlens.files import write_whole
-from hessianlens.lab.results import Result
-from hessianlens.lab.store.encoding import npz_bytes
-from hessianlens.lab.store.export.description import describe, table
-from hessianlens.lab.store.export.parquet import parquet_bytes
-from hessianlens.lab.store.export.text import csv_text, json_text
-from hessianlens.lab.store.runs import Run, load_run
-from hessianlens.lab.store.store import Store
 
 FORMATS = ("csv", "parquet", "json")
 

@@ -6,9 +6,9 @@ import io
 import json
 from typing import Any
 
+from hessianlab.results import Scalar
+from hessianlab.store.export.description import columns
 from hessianlens.errors import InputError
-from hessianlens.lab.results import Scalar
-from hessianlens.lab.store.export.description import columns
 
 METADATA = b"hessianlens"
 """The key of the description, as JSON, in the metadata of the schema."""

@@ -8,9 +8,9 @@ import json
 import math
 from typing import Any
 
+from hessianlab.results import Scalar
+from hessianlab.store.export.description import columns
 from hessianlens.files import spreadsheet_text
-from hessianlens.lab.results import Scalar
-from hessianlens.lab.store.export.description import columns
 
 
 def csv_text(rows: list[dict[str, Scalar]]) -> str:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from itertools import product
 
-from hessianlens.lab.results import Result
-from hessianlens.lab.results.table import choices, numbers, select
-from hessianlens.lab.studies.activations.measure import EXPERIMENT, OTHERS, SOFTMAX
-from hessianlens.lab.trials.findings.paired import Interval, by_seed, difference, interval
-from hessianlens.lab.trials.findings.reading import study_findings
-from hessianlens.lab.trials.measure.config import TASKS
+from hessianlab.results import Result
+from hessianlab.results.table import choices, numbers, select
+from hessianlab.studies.activations.measure import EXPERIMENT, OTHERS, SOFTMAX
+from hessianlab.trials.findings.paired import Interval, by_seed, difference, interval
+from hessianlab.trials.findings.reading import study_findings
+from hessianlab.trials.measure.config import TASKS
 
 NEAR = 1.1
 """A learning rate works if its loss is within this factor of the best of the same arm."""

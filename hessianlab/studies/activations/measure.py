@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hessianlens.lab.trials.measure import FULL, Arm, TrialConfig, minus, study
+from hessianlab.trials.measure import FULL, Arm, TrialConfig, minus, study
 
 SOFTMAX = "softmax"
 OTHERS = ("sigmoid", "sigmoid_log_length", "relu_normalised", "linear", "row_sum")

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from hessianlens.lab.results import Result
-from hessianlens.lab.results.table import choices
-from hessianlens.lab.studies.block_rates.measure import ADAM, EXPERIMENT, MEASURED, SEARCHED, SGD
-from hessianlens.lab.trials.findings.paired import difference
-from hessianlens.lab.trials.findings.reading import study_findings
-from hessianlens.lab.trials.findings.sentences import told
-from hessianlens.lab.trials.measure import minus
-from hessianlens.lab.trials.measure.config import TASKS
-from hessianlens.lab.wording import percent
+from hessianlab.results import Result
+from hessianlab.results.table import choices
+from hessianlab.studies.block_rates.measure import ADAM, EXPERIMENT, MEASURED, SEARCHED, SGD
+from hessianlab.trials.findings.paired import difference
+from hessianlab.trials.findings.reading import study_findings
+from hessianlab.trials.findings.sentences import told
+from hessianlab.trials.measure import minus
+from hessianlab.trials.measure.config import TASKS
+from hessianlab.wording import percent
 
 
 def tell(result: Result) -> list[str]:

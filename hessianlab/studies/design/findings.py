@@ -8,15 +8,15 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from hessianlens.lab.experiments.common.means import geometric_mean
-from hessianlens.lab.results import Chart, Panel, Result, Scalar, Series
-from hessianlens.lab.results.table import choices, numbers, select, short
-from hessianlens.lab.studies.design.measure import FACTORS
-from hessianlens.lab.trials.findings.paired import Interval, interval, weighted
-from hessianlens.lab.trials.findings.reading import StudyFindings
-from hessianlens.lab.trials.findings.sentences import as_factor
-from hessianlens.lab.trials.findings.summaries import record
-from hessianlens.lab.wording import count
+from hessianlab.experiments.common.means import geometric_mean
+from hessianlab.results import Chart, Panel, Result, Scalar, Series
+from hessianlab.results.table import choices, numbers, select, short
+from hessianlab.studies.design.measure import FACTORS
+from hessianlab.trials.findings.paired import Interval, interval, weighted
+from hessianlab.trials.findings.reading import StudyFindings
+from hessianlab.trials.findings.sentences import as_factor
+from hessianlab.trials.findings.summaries import record
+from hessianlab.wording import count
 
 Design: TypeAlias = Mapping[str, Scalar]
 

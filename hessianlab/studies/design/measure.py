@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
-from hessianlens.lab.experiments.common.checks import check_config
-from hessianlens.lab.experiments.experiment import Experiment
-from hessianlens.lab.results import Measurement, Parameters, Row
-from hessianlens.lab.studies.design.own_attention import attention_digest
+from hessianlab.experiments.common.checks import check_config
+from hessianlab.experiments.experiment import Experiment
+from hessianlab.results import Measurement, Parameters, Row
+from hessianlab.studies.design.own_attention import attention_digest
 from hessianlens.models.arguments import QUERY_KEY, head_width
 from hessianlens.notation import ACTIVATION_NAMES
 
@@ -81,8 +81,8 @@ def cells(config: DesignConfig) -> list[dict[str, Any]]:
 
 def measure_cell(parameters: Parameters) -> Measurement:
     """A row ``stage="design"`` with what is known of the whole, and a row a block: size, signs, rank and powers."""
-    from hessianlens.lab.trials.measure.curvature import growth_exponents
-    from hessianlens.lab.trials.measure.watching import FACTS, attention_facts
+    from hessianlab.trials.measure.curvature import growth_exponents
+    from hessianlab.trials.measure.watching import FACTS, attention_facts
 
     asked: Any = parameters
     model, known = _problem(asked)
@@ -102,7 +102,7 @@ def measure_cell(parameters: Parameters) -> Measurement:
 def _problem(asked: Any) -> tuple[Any, Problem]:
     import torch
 
-    from hessianlens.lab.studies.design.own_attention import put_in
+    from hessianlab.studies.design.own_attention import put_in
     from hessianlens.models import Transformer
     from hessianlens.models.adapters import problem
     from hessianlens.tasks import Addition
@@ -134,7 +134,7 @@ def _block(known: Problem, block: Block) -> Row:
     """Of the block's own part of the Hessian, from all its eigenvalues."""
     import torch
 
-    from hessianlens.lab.experiments.common.spectra import spectrum_facts
+    from hessianlab.experiments.common.spectra import spectrum_facts
     from hessianlens.network import hessian
 
     dense = hessian(known, block.name) @ torch.eye(block.numel, dtype=torch.float64)

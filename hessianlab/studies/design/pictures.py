@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 from matplotlib.figure import Figure
 
-from hessianlens.lab.plots.picture import Picture
-from hessianlens.lab.plots.style import log_axis, panel
-from hessianlens.lab.results import Result
-from hessianlens.lab.studies.design.findings import designs, multiples, named, values
-from hessianlens.lab.trials.pictures.charts import draw_chart, look_of
+from hessianlab.plots.picture import Picture
+from hessianlab.plots.style import log_axis, panel
+from hessianlab.results import Result
+from hessianlab.studies.design.findings import designs, multiples, named, values
+from hessianlab.trials.pictures.charts import draw_chart, look_of
 
 _SHOWN = 40
 """Combinations in the ranking, from both ends."""

@@ -6,15 +6,15 @@ import math
 from collections.abc import Mapping
 from itertools import product
 
-from hessianlens.lab.results import Chart, Panel, Result, Series
-from hessianlens.lab.results.table import choices, select, short
-from hessianlens.lab.studies.exponents.measure import EXPERIMENT
-from hessianlens.lab.trials.findings.charts import BANDS, series
-from hessianlens.lab.trials.findings.paired import Interval, interval
-from hessianlens.lab.trials.findings.reading import study_findings
-from hessianlens.lab.trials.findings.sentences import told
-from hessianlens.lab.trials.measure.config import TASKS
-from hessianlens.lab.wording import several
+from hessianlab.results import Chart, Panel, Result, Series
+from hessianlab.results.table import choices, select, short
+from hessianlab.studies.exponents.measure import EXPERIMENT
+from hessianlab.trials.findings.charts import BANDS, series
+from hessianlab.trials.findings.paired import Interval, interval
+from hessianlab.trials.findings.reading import study_findings
+from hessianlab.trials.findings.sentences import told
+from hessianlab.trials.measure.config import TASKS
+from hessianlab.wording import several
 
 SERIES = (("q", "ggn"), ("q", "functional"), ("v", "ggn"))
 NAMES = {("q", "ggn"): "outer query block", ("q", "functional"): "functional query block", ("v", "ggn"): "value block"}

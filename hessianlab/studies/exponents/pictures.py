@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from hessianlens.lab.plots.picture import Picture
-from hessianlens.lab.results import Result
-from hessianlens.lab.studies.exponents.findings import power_chart, ratio_chart
-from hessianlens.lab.studies.exponents.measure import EXPERIMENT
-from hessianlens.lab.trials.pictures.drawing import chart_picture, study_pictures
+from hessianlab.plots.picture import Picture
+from hessianlab.results import Result
+from hessianlab.studies.exponents.findings import power_chart, ratio_chart
+from hessianlab.studies.exponents.measure import EXPERIMENT
+from hessianlab.trials.pictures.drawing import chart_picture, study_pictures
 
 
 def draw_all(result: Result, _reference: object = None) -> list[Picture]:

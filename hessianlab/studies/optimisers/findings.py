@@ -7,14 +7,14 @@ from collections.abc import Mapping
 
 from scipy.stats import spearmanr
 
-from hessianlens.lab.results import Chart, Panel, Result, Series
-from hessianlens.lab.results.table import choices, select
-from hessianlens.lab.studies.optimisers.measure import EXPERIMENT, NORMS, SETTINGS, arm_name, gap
-from hessianlens.lab.trials.findings.charts import QUANTITIES, series
-from hessianlens.lab.trials.findings.paired import Interval, by_seed, difference, interval
-from hessianlens.lab.trials.findings.reading import study_findings
-from hessianlens.lab.trials.findings.sentences import as_factor
-from hessianlens.lab.trials.measure.config import TASKS
+from hessianlab.results import Chart, Panel, Result, Series
+from hessianlab.results.table import choices, select
+from hessianlab.studies.optimisers.measure import EXPERIMENT, NORMS, SETTINGS, arm_name, gap
+from hessianlab.trials.findings.charts import QUANTITIES, series
+from hessianlab.trials.findings.paired import Interval, by_seed, difference, interval
+from hessianlab.trials.findings.reading import study_findings
+from hessianlab.trials.findings.sentences import as_factor
+from hessianlab.trials.measure.config import TASKS
 
 
 def spreads(result: Result, task: str, attention: str, norm: str | None) -> list[float]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import product
 
-from hessianlens.lab.trials.measure import FULL, Arm, Comparison, TrialConfig, minus, study
+from hessianlab.trials.measure import FULL, Arm, Comparison, TrialConfig, minus, study
 
 ATTENTIONS = ("softmax", "sigmoid", "linear")
 NORMS = {None: "no norm", "pre": "pre-norm"}

@@ -5,16 +5,16 @@ from __future__ import annotations
 import numpy as np
 from matplotlib.figure import Figure
 
-from hessianlens.lab.plots.picture import Picture
-from hessianlens.lab.plots.style import INK, log_axis, panels
-from hessianlens.lab.results import Result
-from hessianlens.lab.results.table import choices
-from hessianlens.lab.studies.optimisers.findings import ends, spreads
-from hessianlens.lab.studies.optimisers.measure import EXPERIMENT, NORMS, SETTINGS, gap
-from hessianlens.lab.trials.findings.paired import difference, interval
-from hessianlens.lab.trials.measure.config import TASKS
-from hessianlens.lab.trials.pictures.charts import legend_below, look_of
-from hessianlens.lab.trials.pictures.drawing import chart_picture, study_pictures
+from hessianlab.plots.picture import Picture
+from hessianlab.plots.style import INK, log_axis, panels
+from hessianlab.results import Result
+from hessianlab.results.table import choices
+from hessianlab.studies.optimisers.findings import ends, spreads
+from hessianlab.studies.optimisers.measure import EXPERIMENT, NORMS, SETTINGS, gap
+from hessianlab.trials.findings.paired import difference, interval
+from hessianlab.trials.measure.config import TASKS
+from hessianlab.trials.pictures.charts import legend_below, look_of
+from hessianlab.trials.pictures.drawing import chart_picture, study_pictures
 
 
 def draw_relation(result: Result) -> Figure:

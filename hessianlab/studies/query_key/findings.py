@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hessianlens.lab.studies.query_key.measure import EXPERIMENT
-from hessianlens.lab.trials.findings.reading import study_findings
+from hessianlab.studies.query_key.measure import EXPERIMENT
+from hessianlab.trials.findings.reading import study_findings
 
 FINDINGS = study_findings(EXPERIMENT)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from hessianlens.lab.plots.picture import Picture
-from hessianlens.lab.results import Result
-from hessianlens.lab.studies.query_key.measure import EXPERIMENT
-from hessianlens.lab.trials.pictures.drawing import study_pictures
+from hessianlab.plots.picture import Picture
+from hessianlab.results import Result
+from hessianlab.studies.query_key.measure import EXPERIMENT
+from hessianlab.trials.pictures.drawing import study_pictures
 
 
 def draw_all(result: Result, _reference: object = None) -> list[Picture]:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from hessianlens.lab.results import Result
-from hessianlens.lab.results.table import choices
-from hessianlens.lab.studies.scaling.measure import EXPERIMENT, SCALED, UNSCALED
-from hessianlens.lab.trials.findings.charts import courses
-from hessianlens.lab.trials.findings.paired import Interval, by_seed, difference, interval, slowdown
-from hessianlens.lab.trials.findings.reading import study_findings
-from hessianlens.lab.trials.findings.sentences import as_factor, compared
-from hessianlens.lab.trials.measure.config import TASKS
+from hessianlab.results import Result
+from hessianlab.results.table import choices
+from hessianlab.studies.scaling.measure import EXPERIMENT, SCALED, UNSCALED
+from hessianlab.trials.findings.charts import courses
+from hessianlab.trials.findings.paired import Interval, by_seed, difference, interval, slowdown
+from hessianlab.trials.findings.reading import study_findings
+from hessianlab.trials.findings.sentences import as_factor, compared
+from hessianlab.trials.measure.config import TASKS
 
 
 def tell(result: Result) -> list[str]:

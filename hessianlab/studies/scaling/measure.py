@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hessianlens.lab.trials.measure import FULL, Arm, TrialConfig, minus, study
+from hessianlab.trials.measure import FULL, Arm, TrialConfig, minus, study
 
 SCALED, UNSCALED = "scaled", "unscaled"
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from hessianlens.lab.results import Result
-from hessianlens.lab.results.table import choices
-from hessianlens.lab.studies.temperature.measure import EXPERIMENT, LEARNED
-from hessianlens.lab.trials.findings.paired import Interval, by_seed, interval, weighted
-from hessianlens.lab.trials.findings.reading import study_findings
-from hessianlens.lab.trials.findings.sentences import as_factor, compared
-from hessianlens.lab.trials.measure.config import TASKS
+from hessianlab.results import Result
+from hessianlab.results.table import choices
+from hessianlab.studies.temperature.measure import EXPERIMENT, LEARNED
+from hessianlab.trials.findings.paired import Interval, by_seed, interval, weighted
+from hessianlab.trials.findings.reading import study_findings
+from hessianlab.trials.findings.sentences import as_factor, compared
+from hessianlab.trials.measure.config import TASKS
 
 
 def temperatures(result: Result, task: str) -> list[dict[int, float]]:

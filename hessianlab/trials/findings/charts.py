@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from hessianlens.lab.results import Chart, Panel, Result, Series
-from hessianlens.lab.results.table import choices, select
-from hessianlens.lab.trials.findings.paired import Interval, by_seed, interval
-from hessianlens.lab.trials.measure.config import TASKS
+from hessianlab.results import Chart, Panel, Result, Series
+from hessianlab.results.table import choices, select
+from hessianlab.trials.findings.paired import Interval, by_seed, interval
+from hessianlab.trials.measure.config import TASKS
 
 BANDS = "Means over seeds; bands are 95 % intervals."
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hessianlens.lab.experiments.common.means import detectable, mean_interval
-from hessianlens.lab.results import Result
-from hessianlens.lab.results.table import select
-from hessianlens.lab.trials.measure import Comparison
+from hessianlab.experiments.common.means import detectable, mean_interval
+from hessianlab.results import Result
+from hessianlab.results.table import select
+from hessianlab.trials.measure import Comparison
 
 LEVEL = 0.95
 

@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hessianlens.lab.results import Chart, Findings, Result
-from hessianlens.lab.trials.findings.charts import courses
-from hessianlens.lab.trials.findings.paired import Interval
-from hessianlens.lab.trials.findings.sentences import study_sentences
-from hessianlens.lab.trials.findings.summaries import record, study_comparisons, study_levels, study_lost
-from hessianlens.lab.trials.measure import Study
+from hessianlab.results import Chart, Findings, Result
+from hessianlab.trials.findings.charts import courses
+from hessianlab.trials.findings.paired import Interval
+from hessianlab.trials.findings.sentences import study_sentences
+from hessianlab.trials.findings.summaries import record, study_comparisons, study_levels, study_lost
+from hessianlab.trials.measure import Study
 
 
 @dataclass(frozen=True)

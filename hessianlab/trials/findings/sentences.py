@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from hessianlens.lab.results import Result
-from hessianlens.lab.results.table import choices, select, short
-from hessianlens.lab.trials.findings.paired import Interval, by_seed, difference, diverged, interval
-from hessianlens.lab.trials.measure import Comparison, Study
-from hessianlens.lab.trials.measure.config import TASKS
-from hessianlens.lab.wording import MINUS, count, several
+from hessianlab.results import Result
+from hessianlab.results.table import choices, select, short
+from hessianlab.trials.findings.paired import Interval, by_seed, difference, diverged, interval
+from hessianlab.trials.measure import Comparison, Study
+from hessianlab.trials.measure.config import TASKS
+from hessianlab.wording import MINUS, count, several
 
 
 def signed(value: float) -> str:

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from hessianlens.lab.results import Chart, Result
-from hessianlens.lab.results.chart import rounded
-from hessianlens.lab.results.table import choices
-from hessianlens.lab.trials.findings.paired import Interval, by_seed, difference, diverged, interval, slowdown
-from hessianlens.lab.trials.measure import Study
+from hessianlab.results import Chart, Result
+from hessianlab.results.chart import rounded
+from hessianlab.results.table import choices
+from hessianlab.trials.findings.paired import Interval, by_seed, difference, diverged, interval, slowdown
+from hessianlab.trials.measure import Study
 
 QUANTITIES = ("loss", "accuracy", "entropy")
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
+from hessianlab.results import Scalar
 from hessianlens.errors import check_choice
-from hessianlens.lab.results import Scalar
 from hessianlens.models.arguments import QUERY_KEY, check_norm
 from hessianlens.notation import ACTIVATION_NAMES
 
 OPTIMISER_NAMES = ("sgd", "adam")
-"""What `hessianlens.lab.training.OPTIMISERS` has; without torch."""
+"""What `hessianlab.training.OPTIMISERS` has; without torch."""
 
 REDUNDANT = ("none", "temperature", "value gain")
 """A parameter more a head that adds no function: a temperature of the scores, or a factor of the values."""

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hessianlens.lab.results import Parameters
-from hessianlens.lab.training import Ensemble
+from hessianlab.results import Parameters
+from hessianlab.training import Ensemble
 
 GROUPS = ("embedding", "query and key", "value and output", "mlp", "unembedding")
 """Blocks of the Hessian that have a learning rate of their own."""

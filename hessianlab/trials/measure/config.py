@@ -6,9 +6,9 @@ import hashlib
 from dataclasses import dataclass, fields
 from pathlib import Path
 
+from hessianlab.experiments.common.checks import check_config
+from hessianlab.results import Scalar
 from hessianlens.errors import InputError, expect
-from hessianlens.lab.experiments.common.checks import check_config
-from hessianlens.lab.results import Scalar
 from hessianlens.models.arguments import head_width
 
 TASKS = {

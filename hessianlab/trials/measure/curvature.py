@@ -9,11 +9,11 @@ from dataclasses import replace
 
 from torch import nn
 
-from hessianlens.lab.experiments.common.slopes import log_log_slope
-from hessianlens.lab.results import Row
-from hessianlens.lab.training import Ensemble
-from hessianlens.lab.trials.measure.candidate_rates import GROUPS, group_of
-from hessianlens.lab.trials.measure.tasks import Learned
+from hessianlab.experiments.common.slopes import log_log_slope
+from hessianlab.results import Row
+from hessianlab.training import Ensemble
+from hessianlab.trials.measure.candidate_rates import GROUPS, group_of
+from hessianlab.trials.measure.tasks import Learned
 from hessianlens.models.adapters import problem
 from hessianlens.network import block_norms
 from hessianlens.problems import Block, Problem

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from hessianlens.lab.results import Parameters
-from hessianlens.lab.trials.measure.tasks import Learned
+from hessianlab.results import Parameters
+from hessianlab.trials.measure.tasks import Learned
 from hessianlens.models import Transformer
 
 

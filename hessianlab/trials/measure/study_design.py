@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from hessianlab.experiments.experiment import Experiment
+from hessianlab.results import Measurement, Parameters
+from hessianlab.trials.measure.arms import Arm
+from hessianlab.trials.measure.config import TASKS, TrialConfig
+from hessianlab.wording import count, several
 from hessianlens.errors import expect
-from hessianlens.lab.experiments.experiment import Experiment
-from hessianlens.lab.results import Measurement, Parameters
-from hessianlens.lab.trials.measure.arms import Arm
-from hessianlens.lab.trials.measure.config import TASKS, TrialConfig
-from hessianlens.lab.wording import count, several
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Study(Experiment[TrialConfig]):
 
     def statement(self, config: TrialConfig) -> list[str]:
         """What is said before the first run: hypothesis, arms, budget, tuning range and stopping rule."""
-        from hessianlens.lab.experiments.common.means import detectable  # Student's law: scipy
+        from hessianlab.experiments.common.means import detectable  # Student's law: scipy
 
         tasks = several([TASKS[task] for task in config.tasks])
         ranges = {"adam": (config.adam_low, config.adam_high), "sgd": (config.sgd_low, config.sgd_high)}
@@ -122,6 +122,6 @@ def study(
 
 def measure(parameters: Parameters) -> Measurement:
     """The trial of one cell."""
-    from hessianlens.lab.trials.measure.trial import measure_trial
+    from hessianlab.trials.measure.trial import measure_trial
 
     return measure_trial(parameters)

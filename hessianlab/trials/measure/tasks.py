@@ -6,9 +6,9 @@ from typing import Any, TypeAlias
 
 from torch import Tensor, nn
 
+from hessianlab.results import Parameters
+from hessianlab.trials.measure.config import text_digest
 from hessianlens.errors import expect
-from hessianlens.lab.results import Parameters
-from hessianlens.lab.trials.measure.config import text_digest
 from hessianlens.tasks import Addition, AssociativeRecall, Characters
 
 Task: TypeAlias = Addition | AssociativeRecall | Characters

@@ -10,13 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hessianlens.lab.results import Measurement, Parameters, Row
-from hessianlens.lab.training import OPTIMISERS, Course, Ensemble, TrainingData, train
-from hessianlens.lab.trials.measure.candidate_rates import candidates, group_index, rates_by_curvature
-from hessianlens.lab.trials.measure.curvature import Watched, curvature_problem, growth_exponents, mean_curvature
-from hessianlens.lab.trials.measure.models import build
-from hessianlens.lab.trials.measure.tasks import Learned
-from hessianlens.lab.trials.measure.watching import FACTS, Watcher
+from hessianlab.results import Measurement, Parameters, Row
+from hessianlab.training import OPTIMISERS, Course, Ensemble, TrainingData, train
+from hessianlab.trials.measure.candidate_rates import candidates, group_index, rates_by_curvature
+from hessianlab.trials.measure.curvature import Watched, curvature_problem, growth_exponents, mean_curvature
+from hessianlab.trials.measure.models import build
+from hessianlab.trials.measure.tasks import Learned
+from hessianlab.trials.measure.watching import FACTS, Watcher
 
 TUNING_OFFSET = 1000
 """Seeds that tune lie so far behind those that are reported."""

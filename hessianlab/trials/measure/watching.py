@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from hessianlab.training import Ensemble
+from hessianlab.trials.measure.models import WithGain
+from hessianlab.trials.measure.tasks import Learned
 from hessianlens.attention import attention_entropy, first_moment
-from hessianlens.lab.training import Ensemble
-from hessianlens.lab.trials.measure.models import WithGain
-from hessianlens.lab.trials.measure.tasks import Learned
 from hessianlens.models import Transformer
 
 

@@ -9,8 +9,8 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from hessianlens.lab.plots.style import BLUE, GREEN, ORANGE, PURPLE, RED, SKY, log_axis, panels
-from hessianlens.lab.results import Chart, Panel, Series
+from hessianlab.plots.style import BLUE, GREEN, ORANGE, PURPLE, RED, SKY, log_axis, panels
+from hessianlab.results import Chart, Panel, Series
 
 Line: TypeAlias = str | tuple[float, tuple[float, float]]
 

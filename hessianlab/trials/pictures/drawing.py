@@ -7,15 +7,15 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
-from hessianlens.lab.plots.picture import Picture
-from hessianlens.lab.plots.style import BLUE, INK, MUTED, log_axis, panels
-from hessianlens.lab.results import Chart, Result
-from hessianlens.lab.results.table import choices, numbers, select
-from hessianlens.lab.trials.findings.charts import QUANTITIES, courses
-from hessianlens.lab.trials.findings.paired import difference
-from hessianlens.lab.trials.measure import Comparison, Study
-from hessianlens.lab.trials.measure.config import TASKS
-from hessianlens.lab.trials.pictures.charts import draw_chart, legend_below, look_of
+from hessianlab.plots.picture import Picture
+from hessianlab.plots.style import BLUE, INK, MUTED, log_axis, panels
+from hessianlab.results import Chart, Result
+from hessianlab.results.table import choices, numbers, select
+from hessianlab.trials.findings.charts import QUANTITIES, courses
+from hessianlab.trials.findings.paired import difference
+from hessianlab.trials.measure import Comparison, Study
+from hessianlab.trials.measure.config import TASKS
+from hessianlab.trials.pictures.charts import draw_chart, legend_below, look_of
 
 
 def draw_differences(result: Result, comparisons: Sequence[Comparison], quantity: str = "loss") -> Figure:

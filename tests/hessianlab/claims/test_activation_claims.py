@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from hessianlens.lab.claims import activations, figures
-from hessianlens.lab.claims.finding import Verdict
-from hessianlens.lab.claims.topics import (
+from hessianlab.claims import activations, figures
+from hessianlab.claims.finding import Verdict
+from hessianlab.claims.topics import (
     activation_growth,
     activation_heterogeneity,
     activation_moments,
@@ -13,7 +13,7 @@ from hessianlens.lab.claims.topics import (
     activation_signs,
 )
 from hessianlens.theory import predicted_growth
-from tests.lab.claims.verdicts import verdict
+from tests.hessianlab.claims.verdicts import verdict
 
 
 def uniform(activation, part, row, column, scales):

@@ -5,18 +5,18 @@ import json
 
 import pytest
 
+from hessianlab.claims import record
+from hessianlab.claims.check import at_most, true
+from hessianlab.claims.definition import Claim
+from hessianlab.claims.draws import seeds
+from hessianlab.claims.entry import Entry
+from hessianlab.claims.finding import Curves, Finding, Verdict
+from hessianlab.claims.ledger import run
+from hessianlab.claims.registry import find
+from hessianlab.claims.selection import selected_ids, with_verdict
+from hessianlab.claims.summary import counts, most_surprising_first, surprise
+from hessianlab.store.code import PACKAGE
 from hessianlens.errors import InputError
-from hessianlens.lab.claims import record
-from hessianlens.lab.claims.check import at_most, true
-from hessianlens.lab.claims.definition import Claim
-from hessianlens.lab.claims.draws import seeds
-from hessianlens.lab.claims.entry import Entry
-from hessianlens.lab.claims.finding import Curves, Finding, Verdict
-from hessianlens.lab.claims.ledger import run
-from hessianlens.lab.claims.registry import find
-from hessianlens.lab.claims.selection import selected_ids, with_verdict
-from hessianlens.lab.claims.summary import counts, most_surprising_first, surprise
-from hessianlens.lab.store.code import PACKAGE
 
 
 def made(id, finding, **words):
@@ -64,7 +64,7 @@ def test_draws_begin_where_they_are_told_to():
 def test_locations_lead_to_the_claim():
     for id, folder, line_of in (("C10", "topics", '@claim("C10")'), ("C46", "texts", "[C46]")):
         path, line = Entry(*find([id])).location.rsplit(":", 1)
-        assert path.startswith(f"hessianlens/lab/claims/{folder}/")
+        assert path.startswith(f"hessianlab/claims/{folder}/")
         lines = (PACKAGE.parent / path).read_text(encoding="utf-8").splitlines()
         assert lines[int(line) - 1] == line_of
 

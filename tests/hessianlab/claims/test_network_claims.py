@@ -6,10 +6,10 @@ import pytest
 import torch
 from transformers import GPT2Config
 
-from hessianlens.lab.claims import draws, networks, samples
-from hessianlens.lab.claims.finding import Verdict
-from hessianlens.lab.claims.networks import TASK, Network
-from hessianlens.lab.claims.topics import (
+from hessianlab.claims import draws, networks, samples
+from hessianlab.claims.finding import Verdict
+from hessianlab.claims.networks import TASK, Network
+from hessianlab.claims.topics import (
     depth_growth,
     heads_blocks,
     literature_text,
@@ -22,7 +22,7 @@ from hessianlens.lab.claims.topics import (
 )
 from hessianlens.models import Transformer
 from hessianlens.network import ggn
-from tests.lab.claims.verdicts import verdict
+from tests.hessianlab.claims.verdicts import verdict
 from tests.oracles.network import dense_network_hessian, whole
 
 

@@ -5,10 +5,10 @@ import math
 import pytest
 import torch
 
-from hessianlens.lab.claims import record
-from hessianlens.lab.claims.finding import Verdict
-from hessianlens.lab.claims.score_rows import apart, by_relu_sum, dot_products, from_uniform, row
-from hessianlens.lab.claims.topics import (
+from hessianlab.claims import record
+from hessianlab.claims.finding import Verdict
+from hessianlab.claims.score_rows import apart, by_relu_sum, dot_products, from_uniform, row
+from hessianlab.claims.topics import (
     scores_peaked,
     scores_scaling,
     softmax_alternatives,
@@ -19,7 +19,7 @@ from hessianlens.lab.claims.topics import (
     softmax_properties,
     softmax_temperature,
 )
-from tests.lab.claims.verdicts import verdict
+from tests.hessianlab.claims.verdicts import verdict
 
 
 @pytest.mark.parametrize(

@@ -6,18 +6,18 @@ from pathlib import Path
 
 import pytest
 
+from hessianlab.claims import stored
+from hessianlab.claims.check import true
+from hessianlab.claims.finding import Finding, Verdict
+from hessianlab.claims.ledger import run as run_ledger
+from hessianlab.claims.registry import all_claims, find
+from hessianlab.claims.stored import EXPERIMENT, ClaimsConfig, cells, ledger_of, stored_ledger
+from hessianlab.experiments.registry import EXPERIMENTS
+from hessianlab.results import FinishedCell, Measurement, Result, collect
+from hessianlab.runner import Plan, run
+from hessianlab.store import code_of, open_store
+from hessianlab.store.code import _own_files
 from hessianlens.errors import InputError
-from hessianlens.lab.claims import stored
-from hessianlens.lab.claims.check import true
-from hessianlens.lab.claims.finding import Finding, Verdict
-from hessianlens.lab.claims.ledger import run as run_ledger
-from hessianlens.lab.claims.registry import all_claims, find
-from hessianlens.lab.claims.stored import EXPERIMENT, ClaimsConfig, cells, ledger_of, stored_ledger
-from hessianlens.lab.experiments.registry import EXPERIMENTS
-from hessianlens.lab.results import FinishedCell, Measurement, Result, collect
-from hessianlens.lab.runner import Plan, run
-from hessianlens.lab.store import code_of, open_store
-from hessianlens.lab.store.code import _own_files
 
 IDS = ("C1", "C9", "C46", "C23")
 

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from hessianlab.claims import definition
+from hessianlab.claims.definition import Claim, TopicTest, claim
+from hessianlab.claims.finding import Finding, Verdict
+from hessianlab.claims.index import claim_topics
+from hessianlab.claims.registry import all_claims, find
+from hessianlab.claims.texts import TEXTS, topic_claims
+from hessianlab.experiments.registry import EXPERIMENTS
 from hessianlens.errors import InputError
-from hessianlens.lab.claims import definition
-from hessianlens.lab.claims.definition import Claim, TopicTest, claim
-from hessianlens.lab.claims.finding import Finding, Verdict
-from hessianlens.lab.claims.index import claim_topics
-from hessianlens.lab.claims.registry import all_claims, find
-from hessianlens.lab.claims.texts import TEXTS, topic_claims
-from hessianlens.lab.experiments.registry import EXPERIMENTS
 
 TOPICS = TEXTS.parent / "topics"
 NUMBERS = {"P": 67, "A": 35, "B": 25, "C": 47}
@@ -50,7 +50,7 @@ def test_every_claim_says_where_what_and_how():
 def test_texts_and_tests_are_in_step():
     modules = {file.stem for file in TOPICS.glob("*.py")} - {"__init__"}
     for stem in modules:
-        import_module(f"hessianlens.lab.claims.topics.{stem}")
+        import_module(f"hessianlab.claims.topics.{stem}")
     wanted = {found.id: found.topic for found in all_claims() if found.test is not None}
     given = {id: test.__module__ for id, test in definition._TESTS.items() if ".claims.topics." in test.__module__}
     assert {id: module.rsplit(".", 1)[-1].replace("_", " ") for id, module in given.items()} == wanted
@@ -60,7 +60,7 @@ def test_texts_and_tests_are_in_step():
 def test_a_claim_reads_and_imports_its_own_topic_alone():
     code = """
 import sys
-from hessianlens.lab.claims.registry import find
+from hessianlab.claims.registry import find
 (one,) = find(["C8"])
 assert "torch" not in sys.modules and not any(".claims.topics" in name for name in sys.modules)
 one.examine()

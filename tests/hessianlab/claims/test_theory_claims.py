@@ -6,9 +6,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from hessianlens.lab.claims import draws, figures, samples
-from hessianlens.lab.claims.finding import Verdict
-from hessianlens.lab.claims.topics import (
+from hessianlab import paper
+from hessianlab.claims import draws, figures, samples
+from hessianlab.claims.finding import Verdict
+from hessianlab.claims.topics import (
     growth_exponents,
     linear_attention,
     linear_depth,
@@ -18,8 +19,7 @@ from hessianlens.lab.claims.topics import (
     query_key_sign,
     temperature_blocks,
 )
-from hessianlens.theory import paper
-from tests.lab.claims.verdicts import examine, verdict
+from tests.hessianlab.claims.verdicts import examine, verdict
 
 
 @pytest.fixture

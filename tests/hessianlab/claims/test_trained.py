@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from hessianlens.lab.claims import trained
-from hessianlens.lab.claims.finding import Finding, Verdict
-from hessianlens.lab.claims.registry import all_claims
-from hessianlens.lab.claims.stored import topic_digest
-from hessianlens.lab.claims.trained import Effect, Recorded, decided, read_record, write_record
-from hessianlens.lab.experiments.registry import STUDIES
+from hessianlab.claims import trained
+from hessianlab.claims.finding import Finding, Verdict
+from hessianlab.claims.registry import all_claims
+from hessianlab.claims.stored import topic_digest
+from hessianlab.claims.trained import Effect, Recorded, decided, read_record, write_record
+from hessianlab.experiments.registry import STUDIES
 
 
 def effect(low: float, high: float, least: float = 3.0, most: float = 5.0) -> Effect:

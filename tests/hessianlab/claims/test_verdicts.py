@@ -4,10 +4,10 @@ import re
 
 import pytest
 
-from hessianlens.lab.claims import record
-from hessianlens.lab.claims.finding import Verdict
-from hessianlens.lab.claims.registry import all_claims
-from tests.lab.claims.verdicts import examine
+from hessianlab.claims import record
+from hessianlab.claims.finding import Verdict
+from hessianlab.claims.registry import all_claims
+from tests.hessianlab.claims.verdicts import examine
 
 MEASURED = [claim.id for claim in all_claims() if claim.test is not None]
 SLOW = {"P30", "P33", "P35", "P51", "P58", "P60", "A10", "A13", "A18", "A19", "A23", "A28", "A29", "A30"}

@@ -5,19 +5,19 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from hessianlens.lab.experiments.registry import EXPERIMENTS
-from hessianlens.lab.figures.activation_growth import measure as activation_growth
-from hessianlens.lab.figures.activation_offset import measure as activation_offset
-from hessianlens.lab.figures.fig1 import measure as fig1
-from hessianlens.lab.figures.fig4 import measure as fig4
-from hessianlens.lab.figures.moment_strata import measure as moment_strata
-from hessianlens.lab.figures.parameterisations import measure as parameterisations
-from hessianlens.lab.figures.query_key_spectra import measure as query_key_spectra
-from hessianlens.lab.figures.rank_fraction import measure as rank_fraction
-from hessianlens.lab.figures.table1 import measure as table1
-from hessianlens.lab.figures.temperature_path import measure as temperature_path
-from hessianlens.lab.figures.weight_powers import measure as weight_powers
-from hessianlens.lab.results import Result
+from hessianlab.experiments.registry import EXPERIMENTS
+from hessianlab.figures.activation_growth import measure as activation_growth
+from hessianlab.figures.activation_offset import measure as activation_offset
+from hessianlab.figures.fig1 import measure as fig1
+from hessianlab.figures.fig4 import measure as fig4
+from hessianlab.figures.moment_strata import measure as moment_strata
+from hessianlab.figures.parameterisations import measure as parameterisations
+from hessianlab.figures.query_key_spectra import measure as query_key_spectra
+from hessianlab.figures.rank_fraction import measure as rank_fraction
+from hessianlab.figures.table1 import measure as table1
+from hessianlab.figures.temperature_path import measure as temperature_path
+from hessianlab.figures.weight_powers import measure as weight_powers
+from hessianlab.results import Result
 
 SMALL: dict[str, Any] = {
     "fig1": fig1.Fig1Config(d_model=2, sequences=2, map_sequences=2, repeats=2, pixels=40),

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from hessianlens.lab.experiments.common.entries import EDGES, entry_sizes, log_histogram
-from hessianlens.lab.experiments.common.last_layer import diagonal_blocks
-from hessianlens.lab.experiments.common.toy import toy_problem
-from hessianlens.lab.figures.activation_offset import measure as activation_offset
-from hessianlens.lab.figures.fig1 import measure as fig1
-from hessianlens.lab.figures.fig1.maps import pooled_map
-from hessianlens.lab.figures.fig4 import measure as fig4
+from hessianlab.experiments.common.entries import EDGES, entry_sizes, log_histogram
+from hessianlab.experiments.common.last_layer import diagonal_blocks
+from hessianlab.experiments.common.toy import toy_problem
+from hessianlab.figures.activation_offset import measure as activation_offset
+from hessianlab.figures.fig1 import measure as fig1
+from hessianlab.figures.fig1.maps import pooled_map
+from hessianlab.figures.fig4 import measure as fig4
 from hessianlens.models import Transformer
 from hessianlens.tasks import Addition
 from tests.oracles.network import dense_network_hessian, whole

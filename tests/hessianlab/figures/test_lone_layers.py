@@ -11,18 +11,18 @@ import torch
 from torch import Tensor
 from torch.nn.functional import mse_loss
 
+from hessianlab.experiments.common.layers import lone_layer
+from hessianlab.experiments.common.spectra import multiplicity, spectrum_facts
+from hessianlab.figures.activation_growth import measure as activation_growth
+from hessianlab.figures.activation_growth.findings import agreements
+from hessianlab.figures.moment_strata import measure as moment_strata
+from hessianlab.figures.parameterisations import measure as parameterisations
+from hessianlab.figures.query_key_spectra import measure as query_key_spectra
+from hessianlab.figures.rank_fraction import measure as rank_fraction
+from hessianlab.figures.table1 import findings as table1_findings
+from hessianlab.figures.table1 import measure as table1
+from hessianlab.figures.table1.linear_models import BLOCKS_OF
 from hessianlens.attention import second_moment
-from hessianlens.lab.experiments.common.layers import lone_layer
-from hessianlens.lab.experiments.common.spectra import multiplicity, spectrum_facts
-from hessianlens.lab.figures.activation_growth import measure as activation_growth
-from hessianlens.lab.figures.activation_growth.findings import agreements
-from hessianlens.lab.figures.moment_strata import measure as moment_strata
-from hessianlens.lab.figures.parameterisations import measure as parameterisations
-from hessianlens.lab.figures.query_key_spectra import measure as query_key_spectra
-from hessianlens.lab.figures.rank_fraction import measure as rank_fraction
-from hessianlens.lab.figures.table1 import findings as table1_findings
-from hessianlens.lab.figures.table1 import measure as table1
-from hessianlens.lab.figures.table1.linear_models import BLOCKS_OF
 from tests.oracles.autograd import Weights, dense_parts
 
 

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
+from hessianlab.plots.picture import save
+from hessianlab.telling import findings_of, pictures_of
+from hessianlab.wording import scientific
 from hessianlens.errors import InputError
-from hessianlens.lab.plots.picture import save
-from hessianlens.lab.telling import findings_of, pictures_of
-from hessianlens.lab.wording import scientific
-from tests.lab.figures.small import SMALL, small_result
+from tests.hessianlab.figures.small import SMALL, small_result
 
 
 def drawn(name: str) -> dict[str, Figure]:

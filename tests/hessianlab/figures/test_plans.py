@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
+from hessianlab.experiments.registry import EXPERIMENTS
+from hessianlab.runner import configure
 from hessianlens.errors import InputError
-from hessianlens.lab.experiments.registry import EXPERIMENTS
-from hessianlens.lab.runner import configure
-from tests.lab.figures.small import SMALL, small_result
+from tests.hessianlab.figures.small import SMALL, small_result
 
 
 @pytest.mark.parametrize("name", SMALL)

@@ -12,17 +12,17 @@ import torch
 from torch import Tensor
 from torch.nn.functional import mse_loss
 
-from hessianlens.lab.experiments.common.layers import lone_layer
-from hessianlens.lab.figures.activation_offset import findings as offset
-from hessianlens.lab.figures.depth_growth import findings as depth
-from hessianlens.lab.figures.depth_growth import measure as depth_growth
-from hessianlens.lab.figures.temperature_path import findings as temperature
-from hessianlens.lab.figures.temperature_path import measure as temperature_path
-from hessianlens.lab.figures.weight_powers import findings as powers
-from hessianlens.lab.figures.weight_powers import measure as weight_powers
-from hessianlens.lab.results import FinishedCell, Measurement, Result
-from hessianlens.lab.telling import pictures_of
-from tests.lab.figures.small import small_result
+from hessianlab.experiments.common.layers import lone_layer
+from hessianlab.figures.activation_offset import findings as offset
+from hessianlab.figures.depth_growth import findings as depth
+from hessianlab.figures.depth_growth import measure as depth_growth
+from hessianlab.figures.temperature_path import findings as temperature
+from hessianlab.figures.temperature_path import measure as temperature_path
+from hessianlab.figures.weight_powers import findings as powers
+from hessianlab.figures.weight_powers import measure as weight_powers
+from hessianlab.results import FinishedCell, Measurement, Result
+from hessianlab.telling import pictures_of
+from tests.hessianlab.figures.small import small_result
 from tests.oracles.autograd import dense_parts
 
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from hessianlens.lab.growth.measure import GrowthConfig, growth_cells
-from hessianlens.lab.results import FinishedCell, Measurement, Result, collect
+from hessianlab.growth.measure import GrowthConfig, growth_cells
+from hessianlab.results import FinishedCell, Measurement, Result, collect
 
 
 def synthetic(

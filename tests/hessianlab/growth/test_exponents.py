@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from hessianlab.growth.findings.exponents import FitRange, exponent_fits, exponent_table, fit_slope
+from hessianlab.growth.findings.sentences import growth_sentences
+from hessianlab.growth.findings.series import Series, SeriesKey, growth_series
+from hessianlab.growth.measure import GrowthConfig
+from hessianlab.results import Result, collect
 from hessianlens.errors import InputError
-from hessianlens.lab.growth.findings.exponents import FitRange, exponent_fits, exponent_table, fit_slope
-from hessianlens.lab.growth.findings.sentences import growth_sentences
-from hessianlens.lab.growth.findings.series import Series, SeriesKey, growth_series
-from hessianlens.lab.growth.measure import GrowthConfig
-from hessianlens.lab.results import Result, collect
-from tests.lab.growth.synthetic import noisy_power, synthetic
+from tests.hessianlab.growth.synthetic import noisy_power, synthetic
 
 KEY = SeriesKey(0, 1, 0, "query", "outer")
 EVERYWHERE = FitRange("all", 0.0, 10.0)

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 import hessianlens as hl
+from hessianlab.experiments.registry import EXPERIMENTS
+from hessianlab.growth.findings.exponents import exponent_fits
+from hessianlab.growth.measure import GrowthConfig, growth_cells
+from hessianlab.growth.measure.linear_blocks import linear_block_norms
 from hessianlens.errors import InputError
-from hessianlens.lab.experiments.registry import EXPERIMENTS
-from hessianlens.lab.growth.findings.exponents import exponent_fits
-from hessianlens.lab.growth.measure import GrowthConfig, growth_cells
-from hessianlens.lab.growth.measure.linear_blocks import linear_block_norms
 from tests.oracles.network import dense_network_hessian, whole
 
 FIGURES = ("fig3a", "fig3b", "fig5", "fig6", "fig7", "fig8")

@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 from matplotlib.axes import Axes
 
-from hessianlens.lab.experiments.registry import EXPERIMENTS
-from hessianlens.lab.growth.findings.reference import Reference, read_reference
-from hessianlens.lab.growth.measure import GrowthConfig
-from hessianlens.lab.plots.picture import Picture
-from hessianlens.lab.plots.style import to_svg
-from hessianlens.lab.results import Result
-from hessianlens.lab.telling import pictures_of
-from tests.lab.growth.synthetic import noisy_power, synthetic
-from tests.lab.growth.test_reference import line, write
+from hessianlab.experiments.registry import EXPERIMENTS
+from hessianlab.growth.findings.reference import Reference, read_reference
+from hessianlab.growth.measure import GrowthConfig
+from hessianlab.plots.picture import Picture
+from hessianlab.plots.style import to_svg
+from hessianlab.results import Result
+from hessianlab.telling import pictures_of
+from tests.hessianlab.growth.synthetic import noisy_power, synthetic
+from tests.hessianlab.growth.test_reference import line, write
 
 PARTS = tuple((0, block, part) for block in ("query", "value") for part in ("outer", "functional", "full"))
 TINY = {"d_model": 6, "sequences": 2, "repeats": 2, "probes": 3}

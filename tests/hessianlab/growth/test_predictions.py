@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hessianlens.lab.growth.findings.predictions import counted, published
-from hessianlens.lab.growth.findings.series import SeriesKey
+from hessianlab.growth.findings.predictions import counted, published
+from hessianlab.growth.findings.series import SeriesKey
 
 SOFTMAX = {"model": "transformer", "attention": "softmax", "norm": None}
 LINEAR = {"model": "transformer", "attention": "linear", "norm": None}

@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hessianlab.growth.findings.comparison import ComparedPoint, compare, series_ratio
+from hessianlab.growth.findings.reference import VARIABLE, find_reference, read_reference
+from hessianlab.growth.findings.series import Series, SeriesKey
+from hessianlab.growth.measure import GrowthConfig
 from hessianlens.errors import InputError
-from hessianlens.lab.growth.findings.comparison import ComparedPoint, compare, series_ratio
-from hessianlens.lab.growth.findings.reference import VARIABLE, find_reference, read_reference
-from hessianlens.lab.growth.findings.series import Series, SeriesKey
-from hessianlens.lab.growth.measure import GrowthConfig
-from tests.lab.growth.synthetic import synthetic
+from tests.hessianlab.growth.synthetic import synthetic
 
 HEADER = (
     "model,norm,num_layers,scale,residual_scaling,linear_attention,loss,layer,block,part,"

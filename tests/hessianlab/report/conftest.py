@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from hessianlens.lab.claims.ledger import run
-from hessianlens.lab.claims.registry import find
-from hessianlens.lab.report import render
-from tests.lab.figures.small import SMALL
-from tests.lab.report.results import CLAIMS, NAMES, result
+from hessianlab.claims.ledger import run
+from hessianlab.claims.registry import find
+from hessianlab.report import render
+from tests.hessianlab.figures.small import SMALL
+from tests.hessianlab.report.results import CLAIMS, NAMES, result
 
 
 @pytest.fixture(scope="session")

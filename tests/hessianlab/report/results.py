@@ -2,9 +2,9 @@
 
 from functools import cache
 
-from hessianlens.lab.experiments.registry import EXPERIMENTS
-from hessianlens.lab.results import Result
-from tests.lab.figures.small import SMALL, small_result
+from hessianlab.experiments.registry import EXPERIMENTS
+from hessianlab.results import Result
+from tests.hessianlab.figures.small import SMALL, small_result
 
 GROWTH = {
     "fig3a": {"d_model": 4, "sequences": 2, "points": 7, "repeats": 3},

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.lab.report.results import CLAIMS
+from tests.hessianlab.report.results import CLAIMS
 
 pytestmark = pytest.mark.browser
 

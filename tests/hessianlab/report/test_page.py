@@ -7,22 +7,22 @@ from pathlib import Path
 
 import pytest
 
-from hessianlens.lab.claims.ledger import run
-from hessianlens.lab.claims.registry import find
-from hessianlens.lab.experiments.registry import EXPERIMENTS
-from hessianlens.lab.growth.findings.exponents import exponent_fits
-from hessianlens.lab.growth.findings.reference import PublishedPoint, Reference, published_key
-from hessianlens.lab.pages.typesetting import typeset
-from hessianlens.lab.report.documents import LIST
-from hessianlens.lab.report.exponents import exponent_rows, summary
-from hessianlens.lab.report.page import script_hash
-from hessianlens.lab.report.repeating import command
-from hessianlens.lab.report.shown import shown_figure
-from hessianlens.lab.runner import configure
-from hessianlens.lab.telling import findings_of
-from tests.lab.figures.small import SMALL
-from tests.lab.report.page_parts import Tags
-from tests.lab.report.results import CLAIMS, GROWTH, NAMES, result
+from hessianlab.claims.ledger import run
+from hessianlab.claims.registry import find
+from hessianlab.experiments.registry import EXPERIMENTS
+from hessianlab.growth.findings.exponents import exponent_fits
+from hessianlab.growth.findings.reference import PublishedPoint, Reference, published_key
+from hessianlab.pages.typesetting import typeset
+from hessianlab.report.documents import LIST
+from hessianlab.report.exponents import exponent_rows, summary
+from hessianlab.report.page import script_hash
+from hessianlab.report.repeating import command
+from hessianlab.report.shown import shown_figure
+from hessianlab.runner import configure
+from hessianlab.telling import findings_of
+from tests.hessianlab.figures.small import SMALL
+from tests.hessianlab.report.page_parts import Tags
+from tests.hessianlab.report.results import CLAIMS, GROWTH, NAMES, result
 
 ROOT = Path(__file__).parents[3]
 

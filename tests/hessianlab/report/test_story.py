@@ -8,23 +8,23 @@ import matplotlib as mpl
 import numpy as np
 import pytest
 
-from hessianlens.lab.claims.check import Check
-from hessianlens.lab.claims.entry import Entry
-from hessianlens.lab.claims.finding import Finding
-from hessianlens.lab.claims.ledger import Ledger
-from hessianlens.lab.claims.registry import all_claims, find
-from hessianlens.lab.claims.trained import Recorded, read_record
-from hessianlens.lab.experiments.registry import EXPERIMENTS
-from hessianlens.lab.plots.style import luminance, readable_on
-from hessianlens.lab.report.elsewhere import notes
-from hessianlens.lab.report.exponents import exponent_rows
-from hessianlens.lab.report.foreword import SURPRISES, opening
-from hessianlens.lab.report.glossary import GLOSSARY, Linker
-from hessianlens.lab.report.related import relations
-from hessianlens.lab.report.story import CHAPTERS, chapter_of_claim
-from hessianlens.lab.report.story.order import chapter_of_figure, figures_of
-from hessianlens.lab.results import Result
-from tests.lab.report.results import result
+from hessianlab.claims.check import Check
+from hessianlab.claims.entry import Entry
+from hessianlab.claims.finding import Finding
+from hessianlab.claims.ledger import Ledger
+from hessianlab.claims.registry import all_claims, find
+from hessianlab.claims.trained import Recorded, read_record
+from hessianlab.experiments.registry import EXPERIMENTS
+from hessianlab.plots.style import luminance, readable_on
+from hessianlab.report.elsewhere import notes
+from hessianlab.report.exponents import exponent_rows
+from hessianlab.report.foreword import SURPRISES, opening
+from hessianlab.report.glossary import GLOSSARY, Linker
+from hessianlab.report.related import relations
+from hessianlab.report.story import CHAPTERS, chapter_of_claim
+from hessianlab.report.story.order import chapter_of_figure, figures_of
+from hessianlab.results import Result
+from tests.hessianlab.report.results import result
 
 
 def scaled(found: Result, factor: float, **wanted: object) -> Result:
@@ -170,9 +170,7 @@ def recorded(tmp_path, shift: float, monkeypatch) -> None:
         "diverged": {},
         "intervals": intervals,
     }
-    monkeypatch.setattr(
-        "hessianlens.lab.report.story.training.Recorded", lambda name: Recorded(name, tmp_path / "r.json")
-    )
+    monkeypatch.setattr("hessianlab.report.story.training.Recorded", lambda name: Recorded(name, tmp_path / "r.json"))
     (tmp_path / "r.json").write_text(json.dumps({"study_optimisers": study}), encoding="utf-8")
     read_record.cache_clear()
 

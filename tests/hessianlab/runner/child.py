@@ -1,10 +1,10 @@
-"""A run in a process of its own, for tests that end it: ``python -m tests.lab.runner.child STORE JOBS``."""
+"""A run in a process of its own, for tests that end it: ``python -m tests.hessianlab.runner.child STORE JOBS``."""
 
 import sys
 
-from hessianlens.lab.runner import Plan, run
-from hessianlens.lab.store import open_store
-from tests.lab.runner.toys import SPECTRUM, ToyConfig
+from hessianlab.runner import Plan, run
+from hessianlab.store import open_store
+from tests.hessianlab.runner.toys import SPECTRUM, ToyConfig
 
 CONFIG = ToyConfig(sizes=(40, 80), repeats=10, seconds=0.15)
 

@@ -14,12 +14,12 @@ import dask
 import pytest
 from distributed import Client, LocalCluster
 
+from hessianlab.runner import CellsFailed, Plan, Progress, run
+from hessianlab.store import open_store
 from hessianlens.errors import InputError
-from hessianlens.lab.runner import CellsFailed, Plan, Progress, run
-from hessianlens.lab.store import open_store
-from tests.lab.runner.test_interruptions import ROOT, wait_until
-from tests.lab.runner.test_run import fingerprint
-from tests.lab.runner.toys import DIES, DIES_ONCE, SPECTRUM, ToyConfig
+from tests.hessianlab.runner.test_interruptions import ROOT, wait_until
+from tests.hessianlab.runner.test_run import fingerprint
+from tests.hessianlab.runner.toys import DIES, DIES_ONCE, SPECTRUM, ToyConfig
 
 pytestmark = [
     pytest.mark.slow,
@@ -88,7 +88,7 @@ def test_workers_with_several_threads_are_refused(tmp_path: Path) -> None:
 
 
 def test_no_scheduler_and_no_dask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hessianlens.lab.runner.dask._CONNECT_SECONDS", 0.2)
+    monkeypatch.setattr("hessianlab.runner.dask._CONNECT_SECONDS", 0.2)
     with open_store(tmp_path / "cells.sqlite") as store:
         with pytest.raises(InputError, match=r"no Dask scheduler answers at 'tcp://127.0.0.1:9'"):
             run([Plan(SPECTRUM, ToyConfig())], store, backend="dask", address="tcp://127.0.0.1:9")
@@ -126,7 +126,7 @@ def test_a_scheduler_that_is_gone_ends_the_run(sent: signal.Signals, tmp_path: P
 
         def lose(progress: Progress) -> None:
             if progress.tallies[0].new == 3:
-                monkeypatch.setattr("hessianlens.lab.runner.dask._PATIENCE", 2.0)
+                monkeypatch.setattr("hessianlab.runner.dask._PATIENCE", 2.0)
                 scheduler.send_signal(sent)
 
         began = time.monotonic()

@@ -10,11 +10,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from hessianlens.lab.runner import Plan, Progress, run
-from hessianlens.lab.store import open_store
-from tests.lab.runner.child import CONFIG
-from tests.lab.runner.test_run import fingerprint
-from tests.lab.runner.toys import SPECTRUM
+from hessianlab.runner import Plan, Progress, run
+from hessianlab.store import open_store
+from tests.hessianlab.runner.child import CONFIG
+from tests.hessianlab.runner.test_run import fingerprint
+from tests.hessianlab.runner.toys import SPECTRUM
 
 ROOT = Path(__file__).parents[3]
 PATIENCE = 60.0
@@ -37,7 +37,7 @@ def stored(path: Path) -> int:
 @pytest.mark.slow
 def test_a_killed_run_continues_where_it_was(tmp_path: Path) -> None:
     path = tmp_path / "cells.sqlite"
-    command = [sys.executable, "-m", "tests.lab.runner.child", str(path), "2"]
+    command = [sys.executable, "-m", "tests.hessianlab.runner.child", str(path), "2"]
     child = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL)
     try:
         wait_until(lambda: stored(path) >= 3)

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from hessianlens.lab.results import FinishedCell, Measurement, collect
-from hessianlens.lab.runner import Plan, forecast, start_progress, tasks_to_do
-from hessianlens.lab.store import Code, open_store
-from tests.lab.runner.toys import RAISES, SPECTRUM, ToyConfig
+from hessianlab.results import FinishedCell, Measurement, collect
+from hessianlab.runner import Plan, forecast, start_progress, tasks_to_do
+from hessianlab.store import Code, open_store
+from tests.hessianlab.runner.toys import RAISES, SPECTRUM, ToyConfig
 
 OLD = Code("0" * 64, "torch 1")
 

@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 from threadpoolctl import threadpool_limits
 
+from hessianlab.experiments.registry import EXPERIMENTS
+from hessianlab.results import Result
+from hessianlab.runner import CellsFailed, Plan, Progress, run
+from hessianlab.runner.work import measure_cell, order
+from hessianlab.store import Code, Store, last_complete_runs, list_runs, load_run, open_store
 from hessianlens.errors import InputError
-from hessianlens.lab.experiments.registry import EXPERIMENTS
-from hessianlens.lab.results import Result
-from hessianlens.lab.runner import CellsFailed, Plan, Progress, run
-from hessianlens.lab.runner.work import measure_cell, order
-from hessianlens.lab.store import Code, Store, last_complete_runs, list_runs, load_run, open_store
-from tests.lab.runner.toys import DIES, DIES_ONCE, NONSENSE, RAISES, SPECTRUM, ToyConfig, busiest
+from tests.hessianlab.runner.toys import DIES, DIES_ONCE, NONSENSE, RAISES, SPECTRUM, ToyConfig, busiest
 
 CONFIG = ToyConfig(sizes=(60, 20), repeats=3)
 
@@ -134,7 +134,7 @@ def test_killed_processes_cost_time_and_a_cell_that_always_ends_its_own_is_found
 
 
 def test_a_worker_with_other_code_stops_the_run(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hessianlens.lab.runner.work.code_of", lambda measure: Code("0" * 64, "torch 1"))
+    monkeypatch.setattr("hessianlab.runner.work.code_of", lambda measure: Code("0" * 64, "torch 1"))
     with pytest.raises(InputError, match=r"a worker has other code \(digest 000000000000, torch 1\) than"):
         run([Plan(SPECTRUM, CONFIG)], store)
     assert store.query("SELECT count(*) FROM cells") == [(0,)]
@@ -144,8 +144,8 @@ def test_cells_of_other_code_are_told_and_not_used(store: Store, monkeypatch: py
     plan = Plan(SPECTRUM, ToyConfig(sizes=(20,), repeats=2))
     old = Code("0" * 64, "torch 1")
     with monkeypatch.context() as patched:
-        patched.setattr("hessianlens.lab.runner.plan.code_of", lambda measure: old)
-        patched.setattr("hessianlens.lab.runner.work.code_of", lambda measure: old)
+        patched.setattr("hessianlab.runner.plan.code_of", lambda measure: old)
+        patched.setattr("hessianlab.runner.work.code_of", lambda measure: old)
         run([Plan(SPECTRUM, plan.config)], store)
     last: list[Progress] = []
     run([plan], store, on_progress=last.append)

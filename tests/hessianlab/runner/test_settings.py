@@ -5,12 +5,12 @@ from typing import Any, Literal
 
 import pytest
 
+from hessianlab.experiments.experiment import Experiment
+from hessianlab.results import Measurement
+from hessianlab.runner import configure
+from hessianlab.runner.settings import parse
 from hessianlens.errors import InputError
-from hessianlens.lab.experiments.experiment import Experiment
-from hessianlens.lab.results import Measurement
-from hessianlens.lab.runner import configure
-from hessianlens.lab.runner.settings import parse
-from tests.lab.runner.toys import SPECTRUM
+from tests.hessianlab.runner.toys import SPECTRUM
 
 
 @dataclass(frozen=True)

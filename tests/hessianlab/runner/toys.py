@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from threadpoolctl import threadpool_info
 
-from hessianlens.lab.experiments.experiment import Experiment
-from hessianlens.lab.results import Measurement, Parameters
+from hessianlab.experiments.experiment import Experiment
+from hessianlab.results import Measurement, Parameters
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@ import dataclasses
 
 import numpy as np
 
-from hessianlens.lab.results import FinishedCell, Measurement, Scalar, collect
-from hessianlens.lab.store import Code
+from hessianlab.results import FinishedCell, Measurement, Scalar, collect
+from hessianlab.store import Code
 
 CODE = Code("a" * 64, "numpy 2, torch 2")
 OTHER = Code("b" * 64, "numpy 2, torch 2")

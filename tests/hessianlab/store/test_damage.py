@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from hessianlab.runner import CellsFailed, Plan, run
+from hessianlab.store import last_complete_runs, load_run, open_store
 from hessianlens.cli import app
 from hessianlens.errors import InputError
-from hessianlens.lab.runner import CellsFailed, Plan, run
-from hessianlens.lab.store import last_complete_runs, load_run, open_store
-from tests.lab.runner.test_run import fingerprint
-from tests.lab.runner.toys import RAISES, SPECTRUM, ToyConfig
+from tests.hessianlab.runner.test_run import fingerprint
+from tests.hessianlab.runner.toys import RAISES, SPECTRUM, ToyConfig
 
 COPIES = 50
 

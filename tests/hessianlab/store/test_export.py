@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from pyarrow import parquet
 
+from hessianlab.results import FinishedCell, Measurement
+from hessianlab.store import Store, finish_run, last_complete_runs, open_store, start_run
+from hessianlab.store.export import export_run
 from hessianlens.errors import InputError
-from hessianlens.lab.results import FinishedCell, Measurement
-from hessianlens.lab.store import Store, finish_run, last_complete_runs, open_store, start_run
-from hessianlens.lab.store.export import export_run
-from tests.lab.runner.toys import ToyConfig
-from tests.lab.store.cells import CODE, PROVENANCE
+from tests.hessianlab.runner.toys import ToyConfig
+from tests.hessianlab.store.cells import CODE, PROVENANCE
 
 ROWS = [
     ({"block": "query", "value": 0.1 + 0.2, "layer": 0, "mixed": 1},),

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from hessianlens.lab.runner import Plan, Progress, run
-from hessianlens.lab.store import Store, open_store, taking_part
+from hessianlab.runner import Plan, Progress, run
+from hessianlab.store import Store, open_store, taking_part
 from tests.fuzz.kills import EXPERIMENT, Config, begin, kill_runs
-from tests.lab.runner.toys import RAISES, SPECTRUM, ToyConfig
+from tests.hessianlab.runner.toys import RAISES, SPECTRUM, ToyConfig
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs fork")
 

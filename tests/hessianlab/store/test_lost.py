@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from hessianlab.runner import Plan, Progress, run
+from hessianlab.store import StoreLost, open_store
 from hessianlens.errors import InputError
-from hessianlens.lab.runner import Plan, Progress, run
-from hessianlens.lab.store import StoreLost, open_store
-from tests.lab.runner.test_run import fingerprint
-from tests.lab.runner.toys import SPECTRUM, ToyConfig
+from tests.hessianlab.runner.test_run import fingerprint
+from tests.hessianlab.runner.toys import SPECTRUM, ToyConfig
 
 CONFIG = ToyConfig(sizes=(20,), repeats=6)
 

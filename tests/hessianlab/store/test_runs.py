@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from hessianlens.lab.store import (
+from hessianlab.store import (
     Store,
     cell_provenances,
     fail_cell,
@@ -17,8 +17,8 @@ from hessianlens.lab.store import (
     results,
     start_run,
 )
-from tests.lab.runner.toys import SPECTRUM, ToyConfig
-from tests.lab.store.cells import CODE, OTHER, PROVENANCE, cell
+from tests.hessianlab.runner.toys import SPECTRUM, ToyConfig
+from tests.hessianlab.store.cells import CODE, OTHER, PROVENANCE, cell
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def test_pruning_takes_runs_with_their_cells(store: Store) -> None:
 
 
 def test_results_are_complete_or_none(store: Store) -> None:
-    from hessianlens.lab.store import code_of
+    from hessianlab.store import code_of
 
     config = ToyConfig(sizes=(4,), repeats=2)
     first, second = (SPECTRUM.finish(parameters) for parameters in SPECTRUM.cells(config))

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hessianlab.results import FinishedCell, Measurement, Row
+from hessianlab.store import Store, cell_key, leftovers, open_store, prune
+from hessianlab.store.schema import VERSION
 from hessianlens.errors import InputError
-from hessianlens.lab.results import FinishedCell, Measurement, Row
-from hessianlens.lab.store import Store, cell_key, leftovers, open_store, prune
-from hessianlens.lab.store.schema import VERSION
-from tests.lab.store.cells import CODE, NEWER, OTHER, PROVENANCE, cell
+from tests.hessianlab.store.cells import CODE, NEWER, OTHER, PROVENANCE, cell
 
 ARRAYS = {
     "float64": np.array([0.1, math.nan, math.inf, -math.inf, -0.0, 5e-324, np.nextafter(1, 2)]),

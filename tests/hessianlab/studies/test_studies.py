@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 
+from hessianlab.experiments.registry import EXPERIMENTS, STUDIES, STUDY, registry_of
+from hessianlab.results import Chart, Result
+from hessianlab.runner import configure
+from hessianlab.store import open_store
+from hessianlab.telling import findings_of, pictures_of
+from hessianlab.trials.findings.reading import StudyFindings
+from hessianlab.trials.measure import Study
+from hessianlab.trials.pictures.charts import draw_chart
 from hessianlens.errors import InputError
-from hessianlens.lab.experiments.registry import EXPERIMENTS, STUDIES, STUDY, registry_of
-from hessianlens.lab.results import Chart, Result
-from hessianlens.lab.runner import configure
-from hessianlens.lab.store import open_store
-from hessianlens.lab.telling import findings_of, pictures_of
-from hessianlens.lab.trials.findings.reading import StudyFindings
-from hessianlens.lab.trials.measure import Study
-from hessianlens.lab.trials.pictures.charts import draw_chart
-from tests.lab.runner.test_interruptions import stored, wait_until
+from tests.hessianlab.runner.test_interruptions import stored, wait_until
 
 SMALL = {
     "steps": 4,
@@ -136,7 +136,7 @@ def test_words_and_pictures(name: str) -> None:
 
 @pytest.mark.slow
 def test_before_training_powers_are_those_of_theory() -> None:
-    from hessianlens.lab.studies.exponents.findings import SERIES, exponents, ratios
+    from hessianlab.studies.exponents.findings import SERIES, exponents, ratios
 
     result = small_result("study_exponents")
     for arm, wanted in {"softmax": (6, 5, 2), "linear": (6, None, 6)}.items():
@@ -211,7 +211,7 @@ FEW = {**SMALL, "steps": 40, "d_model": 2, "checkpoints": 1, "tasks": "recall,ad
 
 @pytest.mark.slow
 def test_a_killed_study_continues_and_any_number_of_jobs_gives_the_same_bytes(tmp_path: Path) -> None:
-    from hessianlens.lab.runner import run
+    from hessianlab.runner import run
 
     settings = [f"{name}={value}" for name, value in FEW.items()]
     (plan,) = configure([STUDIES["study_scaling"]], "quick", settings)
@@ -235,7 +235,7 @@ def test_a_killed_study_continues_and_any_number_of_jobs_gives_the_same_bytes(tm
 
 
 def test_a_report_tells_the_studies_that_a_store_has() -> None:
-    from hessianlens.lab.report import render
+    from hessianlab.report import render
 
     page = render([small_result("study_scaling")], None, None, "hessianlens report")
     assert "Scaled or unscaled scores, in training" in page and "hessianlens study scaling --preset quick" in page

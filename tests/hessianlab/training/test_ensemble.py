@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from hessianlab.training import OPTIMISERS, Adam, Ensemble, TrainingData, train, warm_up_and_decay
 from hessianlens.errors import InputError
-from hessianlens.lab.training import OPTIMISERS, Adam, Ensemble, TrainingData, train, warm_up_and_decay
 from hessianlens.models import Transformer
 from hessianlens.tasks import Addition, AssociativeRecall, Characters
 

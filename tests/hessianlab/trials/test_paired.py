@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hessianlens.lab.results import Chart, FinishedCell, Measurement, Result, collect
-from hessianlens.lab.trials.findings.paired import (
+from hessianlab.results import Chart, FinishedCell, Measurement, Result, collect
+from hessianlab.trials.findings.paired import (
     by_seed,
     difference,
     diverged,
@@ -17,10 +17,10 @@ from hessianlens.lab.trials.findings.paired import (
     interval,
     slowdown,
 )
-from hessianlens.lab.trials.findings.reading import study_findings
-from hessianlens.lab.trials.findings.sentences import caveats, compared, level_sentences
-from hessianlens.lab.trials.measure import Arm, Comparison, minus, study
-from tests.lab.trials.tiny import TINY
+from hessianlab.trials.findings.reading import study_findings
+from hessianlab.trials.findings.sentences import caveats, compared, level_sentences
+from hessianlab.trials.measure import Arm, Comparison, minus, study
+from tests.hessianlab.trials.tiny import TINY
 
 STUDY = study("study_test", "t", "q?", "h", [Arm("a"), Arm("b")], [minus("a", "b")], TINY, TINY)
 FINDINGS = study_findings(STUDY)

@@ -11,15 +11,15 @@ import pytest
 import torch
 
 import hessianlens as hl
+from hessianlab.training import Ensemble
+from hessianlab.trials.measure import Arm, TrialConfig, minus, study
+from hessianlab.trials.measure.candidate_rates import GROUPS, candidates, group_index, group_of
+from hessianlab.trials.measure.models import WithGain, build
+from hessianlab.trials.measure.tasks import Learned
+from hessianlab.trials.measure.watching import Watcher, attention_facts
 from hessianlens.attention import attention_entropy, first_moment, second_moment
 from hessianlens.errors import InputError
-from hessianlens.lab.training import Ensemble
-from hessianlens.lab.trials.measure import Arm, TrialConfig, minus, study
-from hessianlens.lab.trials.measure.candidate_rates import GROUPS, candidates, group_index, group_of
-from hessianlens.lab.trials.measure.models import WithGain, build
-from hessianlens.lab.trials.measure.tasks import Learned
-from hessianlens.lab.trials.measure.watching import Watcher, attention_facts
-from tests.lab.trials.tiny import TINY, cell
+from tests.hessianlab.trials.tiny import TINY, cell
 
 
 def test_rows_of_a_trial() -> None:
