@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hessianlens.cli import completion
+from hessianlab.cli import completion
+from hessianlab.cli.options import Address, Backend, Jobs, StoreFile
+from hessianlab.cli.running import STORE, processes, run_shown
 from hessianlens.cli.application import app
 from hessianlens.cli.endings import FINDING, clear_endings
-from hessianlens.cli.options import Address, AsJson, Backend, Jobs, StoreFile
-from hessianlens.cli.running import STORE, processes, run_shown
+from hessianlens.cli.options import AsJson
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -131,7 +132,7 @@ def _tested(plan: Plan, ids: Sequence[str], path: Path, jobs: int | None, backen
 def _print(entries: Sequence[Entry], *, explain: bool, as_json: bool) -> None:
     from rich.console import Console
 
-    from hessianlens.cli.claims_view import show
+    from hessianlab.cli.claims_view import show
 
     if as_json:
         typer.echo(json.dumps([entry.to_dict() for entry in entries], indent=2, allow_nan=False))

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hessianlens.cli import completion
+from hessianlab.cli import completion
+from hessianlab.cli.running import STORE
 from hessianlens.cli.application import app
 from hessianlens.cli.endings import clear_endings
-from hessianlens.cli.running import STORE
 
 if TYPE_CHECKING:
     from hessianlab.store import Run

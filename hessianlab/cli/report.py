@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from hessianlab.cli.options import Experiments, Jobs, Preset, PublishedMeans, Settings, StoreFile
+from hessianlab.cli.running import STORE, chosen_experiments, processes, published_means, run_shown
 from hessianlens.cli.application import app
 from hessianlens.cli.endings import FINDING, clear_endings, stop
-from hessianlens.cli.options import Experiments, Jobs, PageFolder, Preset, PublishedMeans, Settings, StoreFile
-from hessianlens.cli.running import STORE, chosen_experiments, processes, published_means, run_shown
+from hessianlens.cli.options import PageFolder
 from hessianlens.cli.status_line import waiting
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ def _claims_plan(preset: str) -> list[Plan]:
 
 
 def _measure(plans: Sequence[Plan], store: Store, jobs: int) -> tuple[Sequence[Result], int]:
-    from hessianlens.cli.run_display import print_failures
+    from hessianlab.cli.run_display import print_failures
 
     results, _, failures = run_shown(plans, store, jobs)
     if failures:
@@ -125,10 +126,10 @@ def _command(names: Sequence[str], preset: str, settings: Sequence[str]) -> str:
 
 
 def _summarise(results: Sequence[Result], ledger: Ledger | None, page: Path) -> None:
+    from hessianlab.cli.run_display import print_findings
     from hessianlab.report.claims import ledger_summary
     from hessianlab.report.names import short_name
     from hessianlab.telling import findings_of
-    from hessianlens.cli.run_display import print_findings
 
     told = {short_name(result.experiment): findings_of(result).sentences(result)[:1] for result in results}
     print_findings(told | ({"Claims": [ledger_summary(ledger)]} if ledger is not None else {}))

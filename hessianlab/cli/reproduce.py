@@ -9,20 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hessianlens.cli.application import app
-from hessianlens.cli.endings import FINDING, clear_endings, stop
-from hessianlens.cli.options import (
-    Address,
-    AsJson,
-    Backend,
-    Experiments,
-    Jobs,
-    Preset,
-    PublishedMeans,
-    Settings,
-    StoreFile,
-)
-from hessianlens.cli.run_display import (
+from hessianlab.cli.options import Address, Backend, Experiments, Jobs, Preset, PublishedMeans, Settings, StoreFile
+from hessianlab.cli.run_display import (
     print_catalogue,
     print_failures,
     print_findings,
@@ -30,7 +18,7 @@ from hessianlens.cli.run_display import (
     print_outcome,
     print_published,
 )
-from hessianlens.cli.running import (
+from hessianlab.cli.running import (
     STORE,
     catalogue,
     chosen_experiments,
@@ -40,6 +28,9 @@ from hessianlens.cli.running import (
     published_means,
     run_shown,
 )
+from hessianlens.cli.application import app
+from hessianlens.cli.endings import FINDING, clear_endings, stop
+from hessianlens.cli.options import AsJson
 
 if TYPE_CHECKING:
     from hessianlab.experiments.experiment import Experiment

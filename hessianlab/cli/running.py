@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from hessianlab.cli.run_display import shown_progress
 from hessianlens.cli.endings import INTERRUPTED, stop
-from hessianlens.cli.run_display import shown_progress
 from hessianlens.cli.status_line import waiting
 
 if TYPE_CHECKING:

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hessianlens.cli import completion
+from hessianlab.cli import completion
+from hessianlab.cli.options import Address, Backend, Jobs, Settings, StoreFile
+from hessianlab.cli.run_display import print_catalogue, print_failures, print_forecast, print_outcome, print_table
+from hessianlab.cli.running import STORE, catalogue, draw, planned, processes, run_shown
 from hessianlens.cli.application import app
 from hessianlens.cli.endings import FINDING, clear_endings, stop
-from hessianlens.cli.options import Address, AsJson, Backend, Jobs, Settings, StoreFile
-from hessianlens.cli.run_display import print_catalogue, print_failures, print_forecast, print_outcome, print_table
-from hessianlens.cli.running import STORE, catalogue, draw, planned, processes, run_shown
+from hessianlens.cli.options import AsJson
 
 if TYPE_CHECKING:
     from hessianlab.experiments.experiment import Experiment

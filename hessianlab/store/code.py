@@ -21,6 +21,7 @@ _WITHOUT_NUMBERS = {
     LIBRARY.name: ("cli", "explorer"),
     LABORATORY.name: (
         "claims",
+        "cli",
         "experiments/registry.py",
         "figures/*/findings.py",
         "figures/*/pictures.py",

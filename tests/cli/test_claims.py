@@ -18,9 +18,9 @@ from hessianlab.claims.index import claim_topics
 from hessianlab.claims.ledger import run
 from hessianlab.claims.stored import is_whole
 from hessianlab.claims.topics import softmax_division
+from hessianlab.cli.claims import _plan
+from hessianlab.cli.claims_view import claims_table, counts_table, explanation
 from hessianlens.cli import app
-from hessianlens.cli.claims import _plan
-from hessianlens.cli.claims_view import claims_table, counts_table, explanation
 
 
 def call(*arguments, jobs=1):
