@@ -6,9 +6,9 @@ changed), 2 bad input, 130 interrupted.
 
 from hessianlens.cli import inspect, softmax, watch
 from hessianlens.cli.application import app
-from hessianlens.cli.laboratory import laboratory_commands
+from hessianlens.cli.laboratory import import_laboratory
 
-COMMANDS = (*laboratory_commands(), inspect, watch, softmax)
-"""Importing a command's module registers it."""
+COMMANDS = (inspect, watch, softmax, import_laboratory())
+"""Importing a command's module registers it; the laboratory's commands are one package."""
 
 __all__ = ["COMMANDS", "app"]

@@ -14,8 +14,8 @@ import hessianlens
 LABORATORY = "hessianlab"
 
 
-def laboratory_commands(folder: Path = Path(hessianlens.__file__).parents[1]) -> tuple[ModuleType, ...]:
-    """Import, and so register, the commands of the laboratory; none where it is not installed.
+def import_laboratory(folder: Path = Path(hessianlens.__file__).parents[1]) -> ModuleType | None:
+    """Import, and so register, the commands of the laboratory; None where it is not installed.
 
     Args:
         folder: Where to look for it. The one that holds this very library is no longer on the path of modules if it
@@ -24,8 +24,7 @@ def laboratory_commands(folder: Path = Path(hessianlens.__file__).parents[1]) ->
     if LABORATORY not in sys.modules:
         spec = PathFinder.find_spec(LABORATORY, [str(folder)])
         if spec is None or spec.loader is None:
-            return ()
+            return None
         sys.modules[LABORATORY] = package = module_from_spec(spec)
         spec.loader.exec_module(package)
-    commands: tuple[ModuleType, ...] = import_module(f"{LABORATORY}.cli").COMMANDS
-    return commands
+    return import_module(f"{LABORATORY}.cli")

@@ -12,7 +12,7 @@ import pytest
 import hessianlens as hl
 from hessianlab.experiments.registry import EXPERIMENTS, STUDIES
 from hessianlens.cli import app
-from hessianlens.cli.laboratory import laboratory_commands
+from hessianlens.cli.laboratory import import_laboratory
 from tests.cli.fresh import HEAVY, Answer, Call, answers
 
 COMMANDS = ("claims", "export", "inspect", "layer", "report", "reproduce", "softmax", "study", "watch")
@@ -76,9 +76,15 @@ def test_the_laboratory_is_found_from_within_its_own_checkout() -> None:
     assert found.returncode == 0 and "Usage: hessianlens report" in found.stdout, found.stderr
 
 
+def test_the_laboratory_may_be_imported_first(folder: Path) -> None:
+    program = "import hessianlab.cli.claims; from hessianlens.cli import app; print(len(app.registered_commands))"
+    found = subprocess.run([sys.executable, "-c", program], cwd=folder, capture_output=True, text=True)
+    assert found.stdout == f"{len(COMMANDS)}\n", found.stderr
+
+
 def test_without_the_laboratory_there_are_no_commands_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "hessianlab")
-    assert laboratory_commands(tmp_path) == ()
+    assert import_laboratory(tmp_path) is None
     assert "hessianlab" not in sys.modules
 
 
