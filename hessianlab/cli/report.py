@@ -127,9 +127,9 @@ def _command(names: Sequence[str], preset: str, settings: Sequence[str]) -> str:
 
 def _summarise(results: Sequence[Result], ledger: Ledger | None, page: Path) -> None:
     from hessianlab.cli.run_display import print_findings
+    from hessianlab.presentations import findings_of
     from hessianlab.report.claims import ledger_summary
     from hessianlab.report.names import short_name
-    from hessianlab.telling import findings_of
 
     told = {short_name(result.experiment): findings_of(result).sentences(result)[:1] for result in results}
     print_findings(told | ({"Claims": [ledger_summary(ledger)]} if ledger is not None else {}))

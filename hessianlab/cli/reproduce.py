@@ -34,8 +34,8 @@ from hessianlens.cli.options import AsJson
 
 if TYPE_CHECKING:
     from hessianlab.experiments.experiment import Experiment
-    from hessianlab.growth.findings.comparison import SeriesComparison
-    from hessianlab.growth.findings.reference import Reference
+    from hessianlab.growth.comparison import SeriesComparison
+    from hessianlab.growth.reference import Reference
     from hessianlab.results import Result
     from hessianlab.runner import Failure, Plan, Progress
     from hessianlab.store import Store
@@ -138,7 +138,7 @@ def _forecast(plans: Sequence[Plan], path: Path, jobs: int, as_json: bool) -> No
 
 def _tell(results: Sequence[Result]) -> None:
     """What was found, at the end, where it is read."""
-    from hessianlab.telling import findings_of
+    from hessianlab.presentations import findings_of
 
     told = {result.experiment: findings_of(result).sentences(result) for result in results}
     if any(told.values()):
@@ -148,15 +148,15 @@ def _tell(results: Sequence[Result]) -> None:
 
 def _exponents(results: Sequence[Result]) -> list[dict[str, Any]]:
     """Fitted exponents of the experiments that have some."""
-    from hessianlab.growth.findings.exponents import exponent_table
-    from hessianlab.telling import growth_of
+    from hessianlab.growth.exponents import exponent_table
+    from hessianlab.presentations import growth_of
 
     return [dict(row) for row in exponent_table(result for result in results if growth_of(result))]
 
 
 def _compared(results: Sequence[Result], reference: Reference | None) -> dict[str, list[SeriesComparison]]:
     """Growth figures against published means; an empty list where there are none at the same size."""
-    from hessianlab.telling import growth_of
+    from hessianlab.presentations import growth_of
 
     found = {result.experiment: (growth_of(result), result) for result in results}
     return {name: growth.compared(result, reference) for name, (growth, result) in found.items() if growth}
@@ -164,7 +164,7 @@ def _compared(results: Sequence[Result], reference: Reference | None) -> dict[st
 
 def _published(compared: Sequence[SeriesComparison] | None) -> dict[str, Any] | None:
     """How a figure agrees with published means, and each of its series; None if nothing could be compared."""
-    from hessianlab.growth.findings.comparison import agreement_in_numbers
+    from hessianlab.growth.comparison import agreement_in_numbers
 
     if not compared:
         return None

@@ -14,7 +14,7 @@ import typer
 from hessianlab.wording import duration
 
 if TYPE_CHECKING:
-    from hessianlab.growth.findings.comparison import SeriesComparison
+    from hessianlab.growth.comparison import SeriesComparison
     from hessianlab.runner import Failure, Progress, Tally
 
 _LOG_SECONDS = 30.0
@@ -104,7 +104,7 @@ _PUBLISHED = {
 
 def print_published(compared: Mapping[str, Sequence[SeriesComparison]], path: Path) -> None:
     """Growth figures against published means, series by series, and which of them have none to be compared with."""
-    from hessianlab.growth.findings.comparison import agreement_in_words
+    from hessianlab.growth.comparison import agreement_in_words
 
     for name, series in compared.items():
         if series:

@@ -14,7 +14,7 @@ from hessianlens.cli.status_line import waiting
 
 if TYPE_CHECKING:
     from hessianlab.experiments.experiment import Experiment
-    from hessianlab.growth.findings.reference import Reference
+    from hessianlab.growth.reference import Reference
     from hessianlab.results import Result
     from hessianlab.runner import Failure, Plan, Progress
     from hessianlab.store import Store
@@ -67,7 +67,7 @@ def planned(plans: Sequence[Plan], path: Path, jobs: int) -> Progress:
 def draw(result: Result, folder: Path, reference: Reference | None = None) -> list[str]:
     """Write an experiment's pictures into a folder; the files."""
     from hessianlab.plots.picture import save
-    from hessianlab.telling import pictures_of
+    from hessianlab.presentations import pictures_of
 
     drawn = pictures_of(result, reference)
     return [str(file) for p in drawn for file in save(p.figure, folder, f"{result.experiment}-{p.name}")]
@@ -75,7 +75,7 @@ def draw(result: Result, folder: Path, reference: Reference | None = None) -> li
 
 def published_means(path: Path | None) -> Reference | None:
     """Published means, if they are named or at hand."""
-    from hessianlab.growth.findings.reference import find_reference, read_reference
+    from hessianlab.growth.reference import find_reference, read_reference
 
     found = find_reference(path)
     return read_reference(found) if found else None

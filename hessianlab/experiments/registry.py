@@ -1,12 +1,9 @@
-"""Every experiment by its name: a folder of `hessianlab.figures` or `hessianlab.studies`, imported on request."""
+"""Every experiment by its name, and the module of `hessianlab.figures` or `hessianlab.studies` that has it."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from importlib import import_module
-from pathlib import Path
-from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any
 
 from hessianlens.errors import check_choice
@@ -14,68 +11,101 @@ from hessianlens.errors import check_choice
 if TYPE_CHECKING:
     from hessianlab.experiments.experiment import Experiment
 
-FIGURES = "hessianlab.figures"
-"""The package whose folders are figures and tables."""
-
-STUDY_FOLDERS = "hessianlab.studies"
-"""The package whose folders are studies; the experiment in a folder NAME is called study_NAME."""
-
 STUDY = "study_"
+"""In front of the name of every study."""
 
 
 class Registry(Mapping[str, "Experiment[Any]"]):
-    """Experiments by name, in the order of lists and reports.
+    """Experiments by name, in the order of lists and reports; their modules are imported on request.
 
     Args:
-        package: Where their folders are.
-        folders: Their names.
-        prefix: What an experiment's name has in front of that of its folder.
+        package: Has the packages `measure` and `presentation`.
+        modules: Experiment to the name of its module in either.
+        presentations: Experiments whose module in `presentation` has another name.
     """
 
-    def __init__(self, package: str, folders: tuple[str, ...], prefix: str = "") -> None:
-        self._package, self._prefix = package, prefix
-        self._names = tuple(prefix + folder for folder in folders)
+    def __init__(
+        self, package: str, modules: Mapping[str, str], presentations: Mapping[str, str] | None = None
+    ) -> None:
+        self._package, self._modules = package, modules
+        self._presentations = {**modules, **(presentations or {})}
 
-    def home(self, name: str) -> str:
-        """The package of an experiment."""
-        return f"{self._package}.{name.removeprefix(self._prefix)}"
+    def measuring(self, name: str) -> str:
+        """The dotted name of the module that measures an experiment.
+
+        >>> EXPERIMENTS.measuring("fig3a"), STUDIES.presenting("study_scaling")
+        ('hessianlab.figures.measure.growth', 'hessianlab.studies.presentation.attention')
+        """
+        return f"{self._package}.measure.{self._modules[name]}"
+
+    def presenting(self, name: str) -> str:
+        """The dotted name of the module that reads and draws its results."""
+        return f"{self._package}.presentation.{self._presentations[name]}"
 
     def __getitem__(self, name: str) -> Experiment[Any]:
-        check_choice("experiment", name, self._names)
-        experiment: Experiment[Any] = import_module(f"{self.home(name)}.measure").EXPERIMENT
-        return experiment
+        check_choice("experiment", name, self._modules)
+        from hessianlab.experiments.experiment import Experiment
+
+        held = vars(import_module(self.measuring(name))).values()
+        return next(value for value in held if isinstance(value, Experiment) and value.name == name)
 
     def __contains__(self, name: object) -> bool:
-        return name in self._names
+        return name in self._modules
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
+        return iter(self._modules)
 
     def __len__(self) -> int:
-        return len(self._names)
+        return len(self._modules)
 
 
-def folders(path: Path) -> tuple[str, ...]:
-    """The packages in a folder: numbered figures first, then numbered tables, then all others by name."""
-    return tuple(sorted((found.name for found in iter_modules([str(path)]) if found.ispkg), key=_place))
-
-
-def _place(name: str) -> tuple[int, int, str]:
-    """Where a name stands in lists.
-
-    >>> sorted(["table1", "moment_strata", "fig10", "fig3b", "fig3a", "activation_growth"], key=_place)
-    ['fig3a', 'fig3b', 'fig10', 'table1', 'activation_growth', 'moment_strata']
-    """
-    numbered = re.fullmatch(r"(fig|table)(\d+)(\w?)", name)
-    if not numbered:
-        return 2, 0, name
-    return ("fig", "table").index(numbered[1]), int(numbered[2]), numbered[3]
-
-
-EXPERIMENTS = Registry(FIGURES, folders(Path(__file__).parents[1] / "figures"))
+EXPERIMENTS = Registry(
+    "hessianlab.figures",
+    {
+        "fig1": "fig1",
+        "fig3a": "growth",
+        "fig3b": "growth",
+        "fig4": "fig4",
+        "fig5": "growth",
+        "fig6": "growth",
+        "fig7": "growth",
+        "fig8": "growth",
+        "table1": "table1",
+        "activation_growth": "activation_growth",
+        "activation_offset": "activation_offset",
+        "depth_growth": "depth_growth",
+        "moment_strata": "moment_strata",
+        "parameterisations": "parameterisations",
+        "query_key_spectra": "query_key_spectra",
+        "rank_fraction": "rank_fraction",
+        "temperature_path": "temperature_path",
+        "weight_powers": "weight_powers",
+    },
+)
 """Figures and tables: what `hessianlens reproduce` and a report take if nothing is named."""
 
-STUDIES = Registry(STUDY_FOLDERS, folders(Path(__file__).parents[1] / "studies"), STUDY)
+STUDIES = Registry(
+    "hessianlab.studies",
+    {
+        "study_activations": "training",
+        "study_block_rates": "training",
+        "study_design": "design",
+        "study_exponents": "training",
+        "study_optimisers": "training",
+        "study_query_key": "training",
+        "study_scaling": "training",
+        "study_temperature": "training",
+    },
+    {
+        "study_activations": "attention",
+        "study_block_rates": "optimisers",
+        "study_exponents": "growth_exponents",
+        "study_optimisers": "optimisers",
+        "study_query_key": "attention",
+        "study_scaling": "attention",
+        "study_temperature": "attention",
+    },
+)
 """Studies, which train models or vary their design."""
 
 

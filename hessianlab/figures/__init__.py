@@ -1,11 +1,8 @@
-"""One folder a figure or table, and all there is of it: what is measured, what was found, and how it is drawn.
+"""Figures and tables: `measure` has the experiments, `presentation` what their numbers say and how they are drawn.
 
-A folder `NAME` holds
+- `measure/NAME.py`: an `Experiment`, or several of one family. It imports nothing that draws or judges.
+- `presentation/NAME.py`: `PRESENTATIONS`, by experiment: findings in sentences, and `draw_...(result, reference)`, the
+  drawings, each with its caption.
 
-- `measure.py`: `EXPERIMENT`, an `Experiment` of that name. It imports nothing that draws or judges.
-- `findings.py`: `FINDINGS`, a `Findings`: what the numbers say.
-- `pictures.py`: `draw_all(result, reference)`: the drawings, each with its caption.
-
-A new folder is found by its name; nothing else has to know of it. `lab.experiments.registry` loads the first of the
-three, `lab.telling` the other two, each when it is asked for.
+`hessianlab.experiments.registry` lists them by name and says in which module each is; both are loaded on request.
 """

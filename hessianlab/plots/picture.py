@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from hessianlab.plots.style import styled
+from hessianlab.results import Findings, Result
 from hessianlens.errors import InputError
 from hessianlens.files import write_whole
 
@@ -34,6 +35,19 @@ class Picture:
     reading: str = ""
     frame: str = ""
     folded: str = ""
+
+
+@dataclass(frozen=True)
+class Presentation:
+    """How results of an experiment are read and drawn.
+
+    Attributes:
+        findings: What the numbers say.
+        draw: Result and published means, or None, to its pictures.
+    """
+
+    findings: Findings
+    draw: Callable[[Result, Any], list[Picture]]
 
 
 _DPI = 200

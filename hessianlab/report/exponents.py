@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from hessianlab.growth.findings.exponents import LEVEL, TOLERANCE, WIDEST, ExponentFit
-from hessianlab.growth.findings.predictions import Prediction
+from hessianlab.growth.exponents import LEVEL, TOLERANCE, WIDEST, ExponentFit
+from hessianlab.growth.series import Prediction
+from hessianlab.presentations import growth_of
 from hessianlab.report.names import short_name
 from hessianlab.results import Result
-from hessianlab.telling import growth_of
 from hessianlab.wording import MINUS, be, several
 
 RULE = (

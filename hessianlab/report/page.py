@@ -12,7 +12,7 @@ from pathlib import Path
 from markupsafe import Markup
 
 from hessianlab.claims.ledger import Ledger
-from hessianlab.growth.findings.reference import Reference
+from hessianlab.growth.reference import Reference
 from hessianlab.pages.template import render_template
 from hessianlab.report.claims import Tile, ledger_chapter, style_of, tiles
 from hessianlab.report.documents import LIST, PAPER

@@ -9,16 +9,16 @@ from itertools import groupby
 from markupsafe import Markup, escape
 
 from hessianlab.experiments.registry import registered, registry_of
-from hessianlab.growth.findings.comparison import agreement_in_words
-from hessianlab.growth.findings.reference import Reference
+from hessianlab.growth.comparison import agreement_in_words
+from hessianlab.growth.reference import Reference
 from hessianlab.plots.picture import Picture
 from hessianlab.plots.single_panels import panel_svgs
+from hessianlab.presentations import findings_of, growth_of, pictures_of
 from hessianlab.report.documents import linked_source
 from hessianlab.report.names import short_name
 from hessianlab.report.repeating import command, settings
 from hessianlab.report.source_code import code_address
 from hessianlab.results import Provenance, Result
-from hessianlab.telling import findings_of, growth_of, pictures_of
 from hessianlab.wording import duration
 
 
@@ -129,8 +129,8 @@ def _code(name: str) -> Iterator[tuple[str, str]]:
     registry = registry_of(name)
     if registry is None:
         return
-    for part in ("measure", "findings", "pictures"):
-        file = f"{registry.home(name).replace('.', '/')}/{part}.py"
+    for module in (registry.measuring(name), registry.presenting(name)):
+        file = f"{module.replace('.', '/')}.py"
         yield file, code_address(file)
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from hessianlab.growth.findings.reference import VARIABLE
-from hessianlab.growth.findings.series import growth_series
+from hessianlab.growth.reference import VARIABLE
+from hessianlab.growth.series import growth_series
 from hessianlab.store import last_complete_runs, load_run, open_store
 from hessianlens.cli import app
 

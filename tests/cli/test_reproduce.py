@@ -12,8 +12,6 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-import hessianlab.runner
-import hessianlab.telling  # noqa: F401  before the registry is replaced: they know the real one
 from hessianlab.experiments.registry import EXPERIMENTS, Registry, registry_of
 from hessianlab.runner.typical import typical_seconds
 from hessianlab.store import Code, open_store
@@ -35,8 +33,10 @@ class Toys(Registry):
 @pytest.fixture(autouse=True)
 def toys(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Two toy experiments instead of the published ones, in an empty working directory."""
-    monkeypatch.setattr("hessianlab.experiments.registry.EXPERIMENTS", Toys("", tuple(TOYS)))
-    monkeypatch.setattr("hessianlab.telling.registry_of", lambda name: None if name in TOYS else registry_of(name))
+    monkeypatch.setattr("hessianlab.experiments.registry.EXPERIMENTS", Toys("", dict.fromkeys(TOYS, "")))
+    monkeypatch.setattr(
+        "hessianlab.presentations.registry_of", lambda name: None if name in TOYS else registry_of(name)
+    )
     monkeypatch.chdir(tmp_path)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hessianlab.claims.ledger import Ledger
-from hessianlab.growth.findings.exponents import ExponentFit
+from hessianlab.growth.exponents import ExponentFit
 from hessianlab.report.story.chapter import Answer, Chapter, Number, Results
 from hessianlab.report.story.exponent_numbers import agreeing, exponent_number, fits_of, power
 from hessianlab.wording import count, several

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from hessianlab.growth.findings.exponents import ExponentFit
+from hessianlab.growth.exponents import ExponentFit
+from hessianlab.presentations import growth_of
 from hessianlab.report.story.chapter import Number, Results
-from hessianlab.telling import growth_of
 from hessianlab.wording import MINUS
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from hessianlab.claims.ledger import Ledger
-from hessianlab.figures.moment_strata.findings import BLOCKS, curve
+from hessianlab.figures.presentation.moment_strata import BLOCKS, curve
 from hessianlab.report.story.chapter import Answer, Chapter, Number, Results
 from hessianlab.results.table import numbers, select, short
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from hessianlab.claims.ledger import Ledger
-from hessianlab.growth.findings.exponents import ExponentFit
-from hessianlab.growth.findings.series import SeriesKey, growth_series
+from hessianlab.growth.exponents import ExponentFit
+from hessianlab.growth.series import SeriesKey, growth_series
 from hessianlab.report.story.chapter import Answer, Chapter, Results
 from hessianlab.report.story.exponent_numbers import exponent_number, fits_of, power, top_layer
 from hessianlab.results import Result

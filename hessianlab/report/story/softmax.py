@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from hessianlab.claims.ledger import Ledger
 from hessianlab.experiments.common.means import geometric_mean
-from hessianlab.figures.activation_offset.findings import OFFSET, ZERO, a_zero_decides, kinds, ratios
+from hessianlab.figures.presentation.activation_offset import OFFSET, ZERO, a_zero_decides, kinds, ratios
 from hessianlab.report.story.chapter import Answer, Chapter, Number, Results
 from hessianlab.results.table import block_ratios, choices, short
 from hessianlab.wording import activation_in_words, several

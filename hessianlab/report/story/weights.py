@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from hessianlab.claims.finding import Verdict
 from hessianlab.claims.ledger import Ledger
+from hessianlab.presentations import findings_of
 from hessianlab.report.story.chapter import Answer, Chapter, Kind, Number, Results
-from hessianlab.telling import findings_of
 
 _CLAIM = "P41"
 """States the powers of every block."""

@@ -6,17 +6,19 @@ from functools import cache
 from typing import Any
 
 from hessianlab.experiments.registry import EXPERIMENTS
-from hessianlab.figures.activation_growth import measure as activation_growth
-from hessianlab.figures.activation_offset import measure as activation_offset
-from hessianlab.figures.fig1 import measure as fig1
-from hessianlab.figures.fig4 import measure as fig4
-from hessianlab.figures.moment_strata import measure as moment_strata
-from hessianlab.figures.parameterisations import measure as parameterisations
-from hessianlab.figures.query_key_spectra import measure as query_key_spectra
-from hessianlab.figures.rank_fraction import measure as rank_fraction
-from hessianlab.figures.table1 import measure as table1
-from hessianlab.figures.temperature_path import measure as temperature_path
-from hessianlab.figures.weight_powers import measure as weight_powers
+from hessianlab.figures.measure import (
+    activation_growth,
+    activation_offset,
+    fig1,
+    fig4,
+    moment_strata,
+    parameterisations,
+    query_key_spectra,
+    rank_fraction,
+    table1,
+    temperature_path,
+    weight_powers,
+)
 from hessianlab.results import Result
 
 SMALL: dict[str, Any] = {

@@ -9,10 +9,8 @@ import torch
 from hessianlab.experiments.common.entries import EDGES, entry_sizes, log_histogram
 from hessianlab.experiments.common.last_layer import diagonal_blocks
 from hessianlab.experiments.common.toy import toy_problem
-from hessianlab.figures.activation_offset import measure as activation_offset
-from hessianlab.figures.fig1 import measure as fig1
-from hessianlab.figures.fig1.maps import pooled_map
-from hessianlab.figures.fig4 import measure as fig4
+from hessianlab.figures.measure import activation_offset, fig1, fig4
+from hessianlab.figures.measure.fig1 import pooled_map
 from hessianlens.models import Transformer
 from hessianlens.tasks import Addition
 from tests.oracles.network import dense_network_hessian, whole

@@ -13,15 +13,17 @@ from torch.nn.functional import mse_loss
 
 from hessianlab.experiments.common.layers import lone_layer
 from hessianlab.experiments.common.spectra import multiplicity, spectrum_facts
-from hessianlab.figures.activation_growth import measure as activation_growth
-from hessianlab.figures.activation_growth.findings import agreements
-from hessianlab.figures.moment_strata import measure as moment_strata
-from hessianlab.figures.parameterisations import measure as parameterisations
-from hessianlab.figures.query_key_spectra import measure as query_key_spectra
-from hessianlab.figures.rank_fraction import measure as rank_fraction
-from hessianlab.figures.table1 import findings as table1_findings
-from hessianlab.figures.table1 import measure as table1
-from hessianlab.figures.table1.linear_models import BLOCKS_OF
+from hessianlab.figures.linear_models import BLOCKS_OF
+from hessianlab.figures.measure import (
+    activation_growth,
+    moment_strata,
+    parameterisations,
+    query_key_spectra,
+    rank_fraction,
+    table1,
+)
+from hessianlab.figures.presentation import table1 as table1_findings
+from hessianlab.figures.presentation.activation_growth import agreements
 from hessianlens.attention import second_moment
 from tests.oracles.autograd import Weights, dense_parts
 

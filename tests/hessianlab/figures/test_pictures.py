@@ -9,7 +9,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from hessianlab.plots.picture import save
-from hessianlab.telling import findings_of, pictures_of
+from hessianlab.presentations import findings_of, pictures_of
 from hessianlab.wording import scientific
 from hessianlens.errors import InputError
 from tests.hessianlab.figures.small import SMALL, small_result

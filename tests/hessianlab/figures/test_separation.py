@@ -13,15 +13,13 @@ from torch import Tensor
 from torch.nn.functional import mse_loss
 
 from hessianlab.experiments.common.layers import lone_layer
-from hessianlab.figures.activation_offset import findings as offset
-from hessianlab.figures.depth_growth import findings as depth
-from hessianlab.figures.depth_growth import measure as depth_growth
-from hessianlab.figures.temperature_path import findings as temperature
-from hessianlab.figures.temperature_path import measure as temperature_path
-from hessianlab.figures.weight_powers import findings as powers
-from hessianlab.figures.weight_powers import measure as weight_powers
+from hessianlab.figures.measure import depth_growth, temperature_path, weight_powers
+from hessianlab.figures.presentation import activation_offset as offset
+from hessianlab.figures.presentation import depth_growth as depth
+from hessianlab.figures.presentation import temperature_path as temperature
+from hessianlab.figures.presentation import weight_powers as powers
+from hessianlab.presentations import pictures_of
 from hessianlab.results import FinishedCell, Measurement, Result
-from hessianlab.telling import pictures_of
 from tests.hessianlab.figures.small import small_result
 from tests.oracles.autograd import dense_parts
 

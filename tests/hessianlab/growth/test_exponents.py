@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from hessianlab.growth.findings.exponents import FitRange, exponent_fits, exponent_table, fit_slope
-from hessianlab.growth.findings.sentences import growth_sentences
-from hessianlab.growth.findings.series import Series, SeriesKey, growth_series
+from hessianlab.growth.exponents import FitRange, exponent_fits, exponent_table, fit_slope
 from hessianlab.growth.measure import GrowthConfig
+from hessianlab.growth.sentences import growth_sentences
+from hessianlab.growth.series import Series, SeriesKey, growth_series
 from hessianlab.results import Result, collect
 from hessianlens.errors import InputError
 from tests.hessianlab.growth.synthetic import noisy_power, synthetic

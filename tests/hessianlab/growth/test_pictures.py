@@ -9,12 +9,12 @@ import pytest
 from matplotlib.axes import Axes
 
 from hessianlab.experiments.registry import EXPERIMENTS
-from hessianlab.growth.findings.reference import Reference, read_reference
 from hessianlab.growth.measure import GrowthConfig
+from hessianlab.growth.reference import Reference, read_reference
 from hessianlab.plots.picture import Picture
 from hessianlab.plots.style import to_svg
+from hessianlab.presentations import pictures_of
 from hessianlab.results import Result
-from hessianlab.telling import pictures_of
 from tests.hessianlab.growth.synthetic import noisy_power, synthetic
 from tests.hessianlab.growth.test_reference import line, write
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hessianlab.growth.findings.predictions import counted, published
-from hessianlab.growth.findings.series import SeriesKey
+from hessianlab.growth.series import SeriesKey, counted, published
 
 SOFTMAX = {"model": "transformer", "attention": "softmax", "norm": None}
 LINEAR = {"model": "transformer", "attention": "linear", "norm": None}

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hessianlab.growth.findings.comparison import ComparedPoint, compare, series_ratio
-from hessianlab.growth.findings.reference import VARIABLE, find_reference, read_reference
-from hessianlab.growth.findings.series import Series, SeriesKey
+from hessianlab.growth.comparison import ComparedPoint, compare, series_ratio
 from hessianlab.growth.measure import GrowthConfig
+from hessianlab.growth.reference import VARIABLE, find_reference, read_reference
+from hessianlab.growth.series import Series, SeriesKey
 from hessianlens.errors import InputError
 from tests.hessianlab.growth.synthetic import synthetic
 

@@ -12,9 +12,9 @@ from hessianlens.attention import attention_entropy
 FILES = (
     "hessianlens/__init__.py",
     "hessianlens/attention/layer.py",
-    "hessianlab/figures/fig1/measure.py",
-    "hessianlab/figures/fig1/pictures.py",
-    "hessianlab/growth/findings/series.py",
+    "hessianlab/figures/measure/fig1.py",
+    "hessianlab/figures/presentation/fig1.py",
+    "hessianlab/growth/series.py",
     "hessianlab/experiments/registry.py",
     "hessianlab/plots/style.py",
     "hessianlab/store/code.py",
@@ -36,7 +36,7 @@ def digest(root: Path) -> str:
 
 
 @pytest.mark.parametrize(
-    "name", ["hessianlens/__init__.py", "hessianlens/attention/layer.py", "hessianlab/figures/fig1/measure.py"]
+    "name", ["hessianlens/__init__.py", "hessianlens/attention/layer.py", "hessianlab/figures/measure/fig1.py"]
 )
 def test_a_file_that_measures_changes_the_digest(root: Path, name: str) -> None:
     before = digest(root)
@@ -52,8 +52,8 @@ def test_a_file_that_measures_changes_the_digest(root: Path, name: str) -> None:
         "hessianlens/cli/group.py",
         "hessianlens/explorer/page.py",
         "hessianlab/experiments/registry.py",
-        "hessianlab/figures/fig1/pictures.py",
-        "hessianlab/growth/findings/series.py",
+        "hessianlab/figures/presentation/fig1.py",
+        "hessianlab/growth/series.py",
     ],
 )
 def test_a_file_that_only_draws_or_keeps_does_not(root: Path, name: str) -> None:
@@ -78,7 +78,7 @@ def test_every_excluded_part_that_exists_is_spelled_right() -> None:
         for path in measuring_files(package)
     }
     assert {"hessianlens/attention/layer.py", "hessianlab/experiments/experiment.py"} <= measuring
-    folders = ("plots", "store", "runner", "growth/findings")
+    folders = ("plots", "store", "runner", "figures/presentation")
     left_out = ("hessianlens/cli/", *(f"hessianlab/{folder}/" for folder in folders))
     assert not [name for name in measuring if name.startswith(left_out)]
 

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from hessianlab.experiments.registry import EXPERIMENTS, STUDIES, STUDY, registry_of
+from hessianlab.presentations import findings_of, pictures_of
 from hessianlab.results import Chart, Result
 from hessianlab.runner import configure
 from hessianlab.store import open_store
-from hessianlab.telling import findings_of, pictures_of
-from hessianlab.trials.findings.reading import StudyFindings
-from hessianlab.trials.measure import Study
-from hessianlab.trials.pictures.charts import draw_chart
+from hessianlab.trials.drawing import draw_chart
+from hessianlab.trials.sentences import StudyFindings
+from hessianlab.trials.study_design import Study
 from hessianlens.errors import InputError
 from tests.hessianlab.runner.test_interruptions import stored, wait_until
 
@@ -136,7 +136,7 @@ def test_words_and_pictures(name: str) -> None:
 
 @pytest.mark.slow
 def test_before_training_powers_are_those_of_theory() -> None:
-    from hessianlab.studies.exponents.findings import SERIES, exponents, ratios
+    from hessianlab.studies.presentation.growth_exponents import SERIES, exponents, ratios
 
     result = small_result("study_exponents")
     for arm, wanted in {"softmax": (6, 5, 2), "linear": (6, None, 6)}.items():

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from hessianlab.results import Chart, FinishedCell, Measurement, Result, collect
-from hessianlab.trials.findings.paired import (
+from hessianlab.trials.paired import (
     by_seed,
     difference,
     diverged,
@@ -17,9 +17,8 @@ from hessianlab.trials.findings.paired import (
     interval,
     slowdown,
 )
-from hessianlab.trials.findings.reading import study_findings
-from hessianlab.trials.findings.sentences import caveats, compared, level_sentences
-from hessianlab.trials.measure import Arm, Comparison, minus, study
+from hessianlab.trials.sentences import caveats, compared, level_sentences, study_findings
+from hessianlab.trials.study_design import Arm, Comparison, minus, study
 from tests.hessianlab.trials.tiny import TINY
 
 STUDY = study("study_test", "t", "q?", "h", [Arm("a"), Arm("b")], [minus("a", "b")], TINY, TINY)

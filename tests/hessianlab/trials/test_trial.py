@@ -12,11 +12,9 @@ import torch
 
 import hessianlens as hl
 from hessianlab.training import Ensemble
-from hessianlab.trials.measure import Arm, TrialConfig, minus, study
-from hessianlab.trials.measure.candidate_rates import GROUPS, candidates, group_index, group_of
-from hessianlab.trials.measure.models import WithGain, build
-from hessianlab.trials.measure.tasks import Learned
-from hessianlab.trials.measure.watching import Watcher, attention_facts
+from hessianlab.trials.curvature import GROUPS, Watcher, attention_facts, candidates, group_index, group_of
+from hessianlab.trials.models import Learned, WithGain, build
+from hessianlab.trials.study_design import Arm, TrialConfig, minus, study
 from hessianlens.attention import attention_entropy, first_moment, second_moment
 from hessianlens.errors import InputError
 from tests.hessianlab.trials.tiny import TINY, cell

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from hessianlab.trials.measure import Arm, TrialConfig
+from hessianlab.trials.study_design import Arm, TrialConfig
 
 TINY = TrialConfig(
     d_model=4,
