@@ -13,8 +13,7 @@ import pytest
 
 import hessianlab
 import hessianlens as hl
-from hessianlab.claims.index import claim_topics
-from hessianlab.claims.registry import all_claims
+from hessianlab.claims.catalogue import all_claims, claim_topics
 from hessianlab.experiments.registry import EXPERIMENTS
 from hessianlens.inspect.toy import ToyOptions, check_toy
 from hessianlens.models.arguments import MLP_ACTIVATION_NAMES

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from functools import cache
 
-from hessianlab.claims.draws import seeds
-from hessianlab.claims.figures import slope
-from hessianlab.claims.measures import block_norm
+from hessianlab.claims.definition import seeds
+from hessianlab.claims.quantities import block_norm, slope
 from hessianlab.claims.samples import Sample, sample, samples_of
 from hessianlens.attention import SelfAttention
 from hessianlens.losses import SquareLoss

@@ -1,14 +1,70 @@
-"""A claim of a document: what is said about it, and the function that tests it."""
+"""A claim of a document: what is said about it, the function that tests it, and the seeds its test draws from."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import wraps
 from importlib import import_module
+from typing import TypeVar
 
-from hessianlab.claims.draws import drawing_from
 from hessianlab.claims.finding import Finding, Verdict
 from hessianlens.errors import InputError
+
+Result = TypeVar("Result")
+
+_FIRST: ContextVar[int] = ContextVar("first_seed", default=0)
+_FOUND: dict[tuple[object, int], object] = {}
+
+
+def first_seed() -> int:
+    """The seed that all others are counted from; 0 for the recorded verdicts."""
+    return _FIRST.get()
+
+
+def seeds(count: int) -> range:
+    """The seeds of a measurement.
+
+    >>> list(seeds(3))
+    [0, 1, 2]
+    """
+    return range(first_seed(), first_seed() + count)
+
+
+@contextmanager
+def drawing_from(first: int) -> Iterator[None]:
+    """Inside, seeds begin with `first`.
+
+    >>> with drawing_from(700):
+    ...     print(list(seeds(2)))
+    [700, 701]
+    """
+    token = _FIRST.set(first)
+    try:
+        yield
+    finally:
+        _FIRST.reset(token)
+
+
+def measured(function: Callable[[], Result]) -> Callable[[], Result]:
+    """Measure once a process for all claims that use it; another first seed measures anew."""
+
+    @wraps(function)
+    def once() -> Result:
+        key = (function, first_seed())
+        if key not in _FOUND:
+            _FOUND[key] = function()
+        return _FOUND[key]  # type: ignore[return-value]
+
+    return once
+
+
+def forget() -> None:
+    """Drop every measurement that is kept."""
+    _FOUND.clear()
+
 
 DOCUMENTS = {
     "P": "What Does It Mean to Be a Transformer? (the paper)",

@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hessianlab.claims.draws import seeds
-from hessianlab.claims.figures import slope
-from hessianlab.experiments.common.means import geometric_mean
+from hessianlab.claims.definition import seeds
+from hessianlab.claims.quantities import slope
+from hessianlab.experiments.statistics import geometric_mean
 from hessianlens.models import LinearAttentionStack, Transformer
 from hessianlens.models.adapters import problem
 from hessianlens.network import block_norms, hessian

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hessianlab.claims.entry import Entry
+from hessianlab.claims.ledger import Entry
 from hessianlens.errors import InputError
 
 RECORD = Path(__file__).parent / "recorded.json"
@@ -48,7 +48,7 @@ def differences(entries: Iterable[Entry], recorded: Mapping[str, Any]) -> tuple[
     """Entries whose verdict is not the recorded one. Figures may differ in their last digits between machines.
 
     >>> from hessianlab.claims.ledger import run
-    >>> from hessianlab.claims.registry import find
+    >>> from hessianlab.claims.catalogue import find
     >>> [str(difference) for difference in differences(run(find(["C8"])), {"C8": {"verdict": "fails"}})]
     ["C8: recorded as 'fails', now 'holds'"]
     """

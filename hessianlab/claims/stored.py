@@ -11,13 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hessianlab.claims.check import Check
+from hessianlab.claims.catalogue import all_claims, claim_topics, find
 from hessianlab.claims.definition import Claim
-from hessianlab.claims.entry import Entry
-from hessianlab.claims.finding import Curves, Finding
-from hessianlab.claims.index import claim_topics
-from hessianlab.claims.ledger import Ledger
-from hessianlab.claims.registry import all_claims, find
+from hessianlab.claims.finding import Check, Curves, Finding
+from hessianlab.claims.ledger import Entry, Ledger
 from hessianlab.experiments.experiment import Experiment
 from hessianlab.results import FinishedCell, Measurement, Parameters, Result
 from hessianlens.errors import InputError, expect

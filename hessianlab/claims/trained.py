@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hessianlab.claims.check import Check, at_least
-from hessianlab.claims.finding import Finding
+from hessianlab.claims.finding import Check, Finding, at_least
 from hessianlab.results import Chart
 from hessianlens.errors import InputError
 

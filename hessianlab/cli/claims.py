@@ -18,8 +18,7 @@ from hessianlens.cli.options import AsJson
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from hessianlab.claims.entry import Entry
-    from hessianlab.claims.ledger import Ledger
+    from hessianlab.claims.ledger import Entry, Ledger
     from hessianlab.runner import Plan
 
 _EXAMPLES = """[bold]Examples[/bold]
@@ -74,7 +73,7 @@ def judge_claims(
     Exit code 1 if a verdict is not the recorded one, or a test or its correction did not pass.
     """
     with clear_endings("nothing was recorded."):
-        from hessianlab.claims.selection import selected_ids, with_verdict
+        from hessianlab.claims.ledger import selected_ids, with_verdict
         from hessianlab.pages import check_directory
         from hessianlab.runner import check_workers
         from hessianlens.errors import expect
@@ -103,7 +102,7 @@ def judge_claims(
 
 def _plan(ids: Sequence[str], seed: int) -> Plan:
     """The whole ledger is one run, whoever asks for it; a selection is another."""
-    from hessianlab.claims.index import claim_topics
+    from hessianlab.claims.catalogue import claim_topics
     from hessianlab.claims.stored import EXPERIMENT, ClaimsConfig
     from hessianlab.runner import Plan
 
@@ -114,7 +113,7 @@ def _plan(ids: Sequence[str], seed: int) -> Plan:
 
 def _tested(plan: Plan, ids: Sequence[str], path: Path, jobs: int | None, backend: str, address: str | None) -> Ledger:
     """Entries of the chosen claims: from the store, tested now, or broken."""
-    from hessianlab.claims.registry import find
+    from hessianlab.claims.catalogue import find
     from hessianlab.claims.stored import ledger_of
     from hessianlab.store import open_store
 
@@ -141,7 +140,7 @@ def _print(entries: Sequence[Entry], *, explain: bool, as_json: bool) -> None:
 
 
 def _draw(entries: Sequence[Entry], directory: Path) -> None:
-    from hessianlab.plots.claim import write_claim_figure
+    from hessianlab.plots.charts import write_claim_figure
     from hessianlens.errors import InputError
 
     try:
@@ -159,7 +158,7 @@ def _draw(entries: Sequence[Entry], directory: Path) -> None:
 
 def _record(ledger: Ledger) -> None:
     from hessianlab.claims import record
-    from hessianlab.claims.index import claim_topics
+    from hessianlab.claims.catalogue import claim_topics
 
     record.write(ledger, list(claim_topics()), record.RECORD)
     typer.echo(f"Recorded {len(ledger)} verdicts in {record.RECORD}", err=True)

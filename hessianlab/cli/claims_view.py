@@ -9,11 +9,9 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from hessianlab.claims.check import Check
 from hessianlab.claims.definition import DOCUMENTS
-from hessianlab.claims.entry import Entry
-from hessianlab.claims.finding import Verdict
-from hessianlab.claims.summary import counts
+from hessianlab.claims.finding import Check, Verdict
+from hessianlab.claims.ledger import Entry, counts
 
 STYLES = {
     Verdict.HOLDS: "green",

@@ -58,7 +58,7 @@ def formats() -> list[str]:
 
 def claim_ids(ctx: typer.Context) -> list[str]:
     """Ids of claims that are not named yet."""
-    from hessianlab.claims.index import claim_topics
+    from hessianlab.claims.catalogue import claim_topics
 
     return [id for id in claim_topics() if id not in (ctx.params.get("ids") or ())]
 
@@ -72,7 +72,7 @@ def documents() -> list[tuple[str, str]]:
 
 def topics() -> list[str]:
     """Topics of claims, as one word each."""
-    from hessianlab.claims.index import claim_topics
+    from hessianlab.claims.catalogue import claim_topics
 
     return sorted({topic.replace(" ", "_") for topic in claim_topics().values()})
 

@@ -82,7 +82,7 @@ def _claims_plan(preset: str) -> list[Plan]:
 
 
 def _measure(plans: Sequence[Plan], store: Store, jobs: int) -> tuple[Sequence[Result], int]:
-    from hessianlab.cli.run_display import print_failures
+    from hessianlab.cli.running import print_failures
 
     results, _, failures = run_shown(plans, store, jobs)
     if failures:
@@ -126,10 +126,10 @@ def _command(names: Sequence[str], preset: str, settings: Sequence[str]) -> str:
 
 
 def _summarise(results: Sequence[Result], ledger: Ledger | None, page: Path) -> None:
-    from hessianlab.cli.run_display import print_findings
+    from hessianlab.cli.running import print_findings
     from hessianlab.presentations import findings_of
     from hessianlab.report.claims import ledger_summary
-    from hessianlab.report.names import short_name
+    from hessianlab.report.figures import short_name
 
     told = {short_name(result.experiment): findings_of(result).sentences(result)[:1] for result in results}
     print_findings(told | ({"Claims": [ledger_summary(ledger)]} if ledger is not None else {}))

@@ -10,20 +10,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hessianlab.cli.options import Address, Backend, Experiments, Jobs, Preset, PublishedMeans, Settings, StoreFile
-from hessianlab.cli.run_display import (
-    print_catalogue,
-    print_failures,
-    print_findings,
-    print_forecast,
-    print_outcome,
-    print_published,
-)
 from hessianlab.cli.running import (
     STORE,
     catalogue,
     chosen_experiments,
     draw,
     planned,
+    print_catalogue,
+    print_failures,
+    print_findings,
+    print_forecast,
+    print_outcome,
+    print_published,
     processes,
     published_means,
     run_shown,

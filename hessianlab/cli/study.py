@@ -11,8 +11,19 @@ import typer
 
 from hessianlab.cli import completion
 from hessianlab.cli.options import Address, Backend, Jobs, Settings, StoreFile
-from hessianlab.cli.run_display import print_catalogue, print_failures, print_forecast, print_outcome, print_table
-from hessianlab.cli.running import STORE, catalogue, draw, planned, processes, run_shown
+from hessianlab.cli.running import (
+    STORE,
+    catalogue,
+    draw,
+    planned,
+    print_catalogue,
+    print_failures,
+    print_forecast,
+    print_outcome,
+    print_table,
+    processes,
+    run_shown,
+)
 from hessianlens.cli.application import app
 from hessianlens.cli.endings import FINDING, clear_endings, stop
 from hessianlens.cli.options import AsJson

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hessianlab.experiments.common.spectra import spectrum_facts
+from hessianlab.experiments.statistics import spectrum_facts
 from hessianlab.layer_page.facts import BlockNorms, Curvature
 from hessianlab.layer_page.setting import Setting
 from hessianlens.parts import LAYER_PARTS

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from hessianlab.layer_page.config import LayerConfig
-from hessianlab.results.provenance import Provenance
+from hessianlab.results.result import Provenance
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from hessianlab.experiments.common.slopes import log_log_slope
+from hessianlab.experiments.statistics import log_log_slope
 from hessianlab.layer_page.facts import Growth, GrowthCurve
 from hessianlab.layer_page.norms import finite_norm
 from hessianlab.layer_page.setting import Setting, random_layer

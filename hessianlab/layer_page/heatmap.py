@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.colors import Normalize
 
 from hessianlab.layer_page.facts import LayerFacts
-from hessianlab.plots.log_colours import block_map, log_colour_bar, log_scale, mark_zero_blocks
+from hessianlab.plots.charts import block_map, log_colour_bar, log_scale, mark_zero_blocks
 from hessianlab.plots.style import panel, to_svg
 
 _TITLES = {"full": "Full", "outer": "Outer product", "functional": "Functional"}

@@ -14,7 +14,7 @@ from hessianlab.layer_page import blocks, growth_curves, one_hot, query_key, wit
 from hessianlab.layer_page.config import LayerConfig
 from hessianlab.layer_page.facts import LayerFacts, Step
 from hessianlab.layer_page.setting import Setting, build
-from hessianlab.results import provenance
+from hessianlab.results import collect
 from hessianlens.errors import expect
 from hessianlens.parts import LAYER_PARTS
 
@@ -62,7 +62,7 @@ def _algebra(setting: Setting) -> dict[str, Any]:
     printed = {
         f'print(H.{part}["{row}", "{column}"])': str(H.part(part)[row, column]) for part, row, column in _PRINTED
     }
-    return {"algebra": printed, "provenance": provenance.collect()}
+    return {"algebra": printed, "provenance": collect()}
 
 
 STEPS: dict[str, Callable[[Setting], dict[str, Any]]] = {

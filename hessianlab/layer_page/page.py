@@ -11,7 +11,7 @@ from hessianlab.layer_page.facts import GrowthCurve, LayerFacts
 from hessianlab.layer_page.figures import BLOCK_COLOURS, PART_COLOURS, draw
 from hessianlab.layer_page.python_code import snippets
 from hessianlab.layer_page.sentences import findings, whole
-from hessianlab.pages.template import render_template
+from hessianlab.pages import render_template
 from hessianlab.plots.style import PALETTE
 from hessianlab.wording import column
 

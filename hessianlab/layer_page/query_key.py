@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from hessianlab.experiments.common.spectra import rounding
+from hessianlab.experiments.statistics import rounding
 from hessianlab.layer_page.facts import Pairs, Rank
 from hessianlab.layer_page.setting import Setting, random_layer
 from hessianlab.layer_page.witnesses import relative_gap

@@ -27,21 +27,22 @@ from hessianlab.paper.data_terms import (
     z_2_from_moments,
 )
 from hessianlab.paper.errata import ERRATA, Erratum
-from hessianlab.paper.functional import (
-    score_product_matrix,
-    theorem_3_2,
-    theorem_3_2_query_key,
-)
-from hessianlab.paper.identities import (
+from hessianlab.paper.kronecker import (
+    block_diagonal,
     equation_13,
     equation_16,
     equation_17,
     equation_20,
+    identity,
     index_swap_matrix,
+    khatri_rao,
+    kron,
     lemma_b_3,
+    softmax_entry_hessians,
+    softmax_jacobian,
+    softmax_second_derivative,
+    vec,
 )
-from hessianlab.paper.jacobians import lemma_b_1
-from hessianlab.paper.kronecker import block_diagonal, identity, khatri_rao, kron, vec
 from hessianlab.paper.linear import (
     intra_sequence_covariance,
     linear_output,
@@ -54,10 +55,13 @@ from hessianlab.paper.multi_head import (
     multi_head_outer,
     remark_e_1,
 )
-from hessianlab.paper.outer import theorem_3_1
 from hessianlab.paper.printed import PrintedAttention, score_factor
 from hessianlab.paper.query_key import (
+    PrintedSingleMatrix,
+    equation_22,
+    lemma_4_1,
     lemma_d_2,
+    merge_query_key,
     query_first,
     remark_d_1_b,
     remark_d_1_u,
@@ -65,16 +69,12 @@ from hessianlab.paper.query_key import (
     t_functional,
     t_outer_product,
 )
-from hessianlab.paper.single_matrix import (
-    PrintedSingleMatrix,
-    equation_22,
-    lemma_4_1,
-    merge_query_key,
-)
-from hessianlab.paper.softmax import (
-    softmax_entry_hessians,
-    softmax_jacobian,
-    softmax_second_derivative,
+from hessianlab.paper.theorems import (
+    lemma_b_1,
+    score_product_matrix,
+    theorem_3_1,
+    theorem_3_2,
+    theorem_3_2_query_key,
 )
 
 __all__ = [

@@ -56,7 +56,7 @@ def z_1(X: Float[Tensor, "L d_V"], dA_dT: Float[Tensor, "L*L L*L"]) -> Float[Ten
 
     Example:
         >>> X, A = torch.rand(3, 2), torch.softmax(torch.rand(3, 3), -1)
-        >>> from hessianlab.paper.softmax import softmax_jacobian
+        >>> from hessianlab.paper.kronecker import softmax_jacobian
         >>> torch.allclose(z_1(X, softmax_jacobian(A)), z_1_from_moments(X, A), atol=1e-6)
         True
     """
@@ -72,7 +72,7 @@ def z_2(X: Float[Tensor, "L d_V"], d2A_dT2: Float[Tensor, "L*L*L*L L*L"]) -> Flo
 
     Example:
         >>> X, A = torch.rand(3, 2), torch.softmax(torch.rand(3, 3), -1)
-        >>> from hessianlab.paper.softmax import softmax_second_derivative
+        >>> from hessianlab.paper.kronecker import softmax_second_derivative
         >>> torch.allclose(z_2(X, softmax_second_derivative(A)), z_2_from_moments(X, A), atol=1e-6)
         True
     """

@@ -6,9 +6,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from hessianlab.paper.functional import theorem_3_2
-from hessianlab.paper.jacobians import lemma_b_1
 from hessianlab.paper.printed import Block, PrintedAttention, require_block, require_shape
+from hessianlab.paper.theorems import lemma_b_1, theorem_3_2
 
 
 @dataclass(frozen=True, eq=False)

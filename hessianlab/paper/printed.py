@@ -9,8 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from hessianlab.paper.data_terms import moment_1, z_1, z_2
-from hessianlab.paper.kronecker import identity, kron, vec
-from hessianlab.paper.softmax import softmax_jacobian, softmax_second_derivative
+from hessianlab.paper.kronecker import identity, kron, softmax_jacobian, softmax_second_derivative, vec
 from hessianlens.operators.commutation import commutation_matrix
 
 Block = Literal["Q", "K", "V"]

@@ -10,15 +10,12 @@ from typing import Any
 from markupsafe import Markup
 
 from hessianlab.claims.definition import DOCUMENTS
-from hessianlab.claims.entry import Entry
 from hessianlab.claims.finding import Verdict
-from hessianlab.claims.ledger import Ledger
-from hessianlab.claims.summary import computed, counts, surprise
-from hessianlab.plots.claim import claim_figure
+from hessianlab.claims.ledger import Entry, Ledger, computed, counts, surprise
+from hessianlab.plots.charts import claim_figure
 from hessianlab.plots.single_panels import panel_svgs
 from hessianlab.report.foreword import SURPRISES
-from hessianlab.report.related import Relation, relations
-from hessianlab.report.source_code import code_address
+from hessianlab.report.references import Relation, code_address, relations
 from hessianlab.report.story import CHAPTERS, chapter_of_claim
 
 _STYLES = {Verdict.HOLDS: "holds", Verdict.HOLDS_IF: "partly", Verdict.FAILS: "fails"}

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from hessianlab.experiments.common.means import geometric_mean
+from hessianlab.experiments.statistics import geometric_mean
 from hessianlab.figures.presentation.activation_offset import ratios
 from hessianlab.figures.presentation.depth_growth import depth_exponents
 from hessianlab.figures.presentation.query_key_spectra import negative_share
 from hessianlab.growth.exponents import exponent_fits
-from hessianlab.report.names import reader_name
+from hessianlab.report.figures import reader_name
 from hessianlab.results import Result
 from hessianlab.results.table import block_ratios, choices, numbers, select, short
 from hessianlab.wording import percent, several

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from hessianlab.growth.exponents import LEVEL, TOLERANCE, WIDEST, ExponentFit
 from hessianlab.growth.series import Prediction
 from hessianlab.presentations import growth_of
-from hessianlab.report.names import short_name
+from hessianlab.report.figures import short_name
 from hessianlab.results import Result
 from hessianlab.wording import MINUS, be, several
 

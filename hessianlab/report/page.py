@@ -13,16 +13,15 @@ from markupsafe import Markup
 
 from hessianlab.claims.ledger import Ledger
 from hessianlab.growth.reference import Reference
-from hessianlab.pages.template import render_template
+from hessianlab.pages import render_template
 from hessianlab.report.claims import Tile, ledger_chapter, style_of, tiles
-from hessianlab.report.documents import LIST, PAPER
 from hessianlab.report.elsewhere import notes
 from hessianlab.report.exponents import COLUMNS, exponent_rows, summary
+from hessianlab.report.figures import Readings, ShownFigure, ShownPicture, shown_figure
 from hessianlab.report.foreword import opening
 from hessianlab.report.glossary import GLOSSARY, Linker
-from hessianlab.report.readings import Readings
 from hessianlab.report.recorded import RecordedStudy, recorded_studies
-from hessianlab.report.shown import ShownFigure, ShownPicture, shown_figure
+from hessianlab.report.references import LIST, PAPER
 from hessianlab.report.story import CHAPTERS, Answer, Chapter, chapter_of_claim
 from hessianlab.report.story.order import OTHERS, chapter_of_figure, figures_of
 from hessianlab.report.story.training import CHAPTER as TRAINING

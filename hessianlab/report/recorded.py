@@ -10,9 +10,9 @@ from markupsafe import Markup, escape
 
 from hessianlab.claims.trained import Recorded, read_record
 from hessianlab.experiments.registry import STUDIES, STUDY
-from hessianlab.plots.intervals import Interval, draw_intervals
+from hessianlab.plots.charts import Interval, draw_intervals
 from hessianlab.plots.single_panels import panel_svgs
-from hessianlab.report.documents import linked_source
+from hessianlab.report.references import linked_source
 from hessianlab.report.story.training import ANSWERING
 from hessianlab.results import Chart
 from hessianlab.trials.drawing import draw_chart

@@ -68,7 +68,7 @@ def serve(main: str | None) -> None:
         if main is not None and b"__main__" in received:
             _define(main)
             main = None
-        from hessianlab.runner.work import measure_cell
+        from hessianlab.runner.workers import measure_cell
 
         send(answers, measure_cell(pickle.loads(received)))
 

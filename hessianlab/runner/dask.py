@@ -12,8 +12,7 @@ from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from hessianlab.runner.work import Answer, Order, measure_cell
-from hessianlab.runner.workers import Workers
+from hessianlab.runner.workers import Answer, Order, Workers, measure_cell
 from hessianlens.errors import InputError, expect
 
 if TYPE_CHECKING:

@@ -15,8 +15,7 @@ from pathlib import Path
 
 import hessianlens
 from hessianlab.runner.child import START, beginning, receive, send
-from hessianlab.runner.work import Answer, Order, measure_cell
-from hessianlab.runner.workers import Workers
+from hessianlab.runner.workers import Answer, Order, Workers, measure_cell
 
 _ATTEMPTS = 2
 """How often a cell that ended its process is tried again, with nothing beside it."""

@@ -1,18 +1,21 @@
-"""What to run: experiments with their configurations, and the cells that are still to do, long ones first."""
+"""A plan: an experiment in a configuration, its cells and keys, what is left to do, and how long it may take."""
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import itertools
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from hessianlab.experiments.experiment import Experiment
 from hessianlab.results import Parameters
-from hessianlab.runner.plan_size import check_size
-from hessianlab.runner.typical import typical_of
 from hessianlab.store import Code, Store, cell_key, code_of, question_key
+from hessianlens.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -102,3 +105,85 @@ def _order(tasks: Sequence[Task]) -> list[Task]:
     in_turn = [task for turn in itertools.zip_longest(*unknown.values()) for task in turn if task is not None]
     timed = [task for task in tasks if task.seconds is not None]
     return in_turn + sorted(timed, key=lambda task: -(task.seconds or 0.0))
+
+
+MOST_CELLS = 200_000
+"""A plan with more is refused: they would take a gigabyte before the first is measured."""
+
+_LARGE = 100
+"""Fields below this are left as they are, and those above it become `_SMALL` in the copy."""
+
+_SMALL = 10
+
+
+def check_size(experiment: Experiment[Any], config: Any) -> None:
+    """Refuse a configuration that asks for far too many cells.
+
+    A field that asks for cells asks for as many more when it grows by one, whatever its size: so they are counted in a
+    small copy of the configuration.
+    """
+    large = dict(_large_fields(config))
+    small = _with(config, dict.fromkeys(large, _SMALL))
+    base = _count(experiment, small)
+    for name, value in large.items():
+        more = _count(experiment, _with(small, {name: _SMALL + 1}))
+        if base is not None and more is not None and (expected := base + (more - base) * (value - _SMALL)) > MOST_CELLS:
+            raise InputError(
+                f"{name}: got {value}, which asks for {expected:,} cells of {experiment.name}, expected at most "
+                f"{MOST_CELLS:,}."
+            )
+
+
+def _large_fields(config: Any, prefix: str = "") -> Iterator[tuple[str, int]]:
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if dataclasses.is_dataclass(value):
+            yield from _large_fields(value, f"{prefix}{field.name}.")
+        elif isinstance(value, int) and not isinstance(value, bool) and value > _LARGE:
+            yield f"{prefix}{field.name}", value
+
+
+def _with(config: Any, values: dict[str, int]) -> Any:
+    """A copy with some fields replaced; None if there is no such configuration."""
+    for name, value in values.items():
+        if config is None:
+            return None
+        first, _, rest = name.partition(".")
+        inner = _with(getattr(config, first), {rest: value}) if rest else value
+        try:
+            config = dataclasses.replace(config, **{first: inner})
+        except InputError:
+            config = None
+    return config
+
+
+def _count(experiment: Experiment[Any], config: Any) -> int | None:
+    if config is None:
+        return None
+    try:
+        return len(experiment.cells(config))
+    except InputError:
+        return None
+
+
+_FILE = Path(__file__).with_name("typical_seconds.json")
+
+
+@functools.cache
+def typical_seconds() -> Mapping[str, Mapping[str, float]]:
+    """Processor seconds of one core by experiment and preset, as measured once; not every preset is in it.
+
+    >>> typical_seconds()["fig8"]["quick"] < typical_seconds()["fig6"]["paper"]
+    True
+    """
+    found: Mapping[str, Mapping[str, float]] = json.loads(_FILE.read_text(encoding="utf-8"))
+    return found
+
+
+def typical_of(experiment: str, preset: str) -> float | None:
+    """Seconds of one preset; None if nobody has measured it for this file.
+
+    >>> typical_of("fig8", "custom") is None
+    True
+    """
+    return typical_seconds().get(experiment, {}).get(preset)

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from hessianlab.runner.plan import Plan, Task
-from hessianlab.runner.typical import typical_of
+from hessianlab.runner.plan import Plan, Task, typical_of
 
 Outcome = Literal["stored", "new", "failed"]
 

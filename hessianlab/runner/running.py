@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from hessianlab.results import Parameters, Provenance, Result, collect
 from hessianlab.runner.plan import Plan, Task, tasks_to_do
 from hessianlab.runner.progress import Outcome, Progress, start_progress
-from hessianlab.runner.work import Answer, Order, order
-from hessianlab.runner.workers import open_workers
+from hessianlab.runner.workers import Answer, Order, open_workers, order
 from hessianlab.store import (
     Leases,
     Store,

@@ -1,12 +1,10 @@
 """The store: every finished cell in one SQLite file, found again only by the code that measured it."""
 
 from hessianlab.store.code import Code, code_of
-from hessianlab.store.encoding import check_storable
-from hessianlab.store.keys import cell_key, question_key
+from hessianlab.store.database import StoreLost
+from hessianlab.store.encoding import cell_key, check_storable, question_key
 from hessianlab.store.leases import Leases, taking_part
-from hessianlab.store.lookup import results
 from hessianlab.store.other_code import Leftover, leftovers, prune
-from hessianlab.store.place import StoreLost
 from hessianlab.store.runs import (
     Run,
     cell_provenances,
@@ -16,6 +14,7 @@ from hessianlab.store.runs import (
     last_complete_runs,
     list_runs,
     load_run,
+    results,
     start_run,
 )
 from hessianlab.store.store import Store, open_store

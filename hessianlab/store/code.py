@@ -33,7 +33,7 @@ _WITHOUT_NUMBERS = {
         "growth/sentences.py",
         "growth/series.py",
         "layer_page",
-        "pages",
+        "pages.py",
         "plots",
         "presentations.py",
         "report",
@@ -43,6 +43,7 @@ _WITHOUT_NUMBERS = {
         "trials/drawing.py",
         "trials/paired.py",
         "trials/sentences.py",
+        "typesetting.py",
     ),
 }
 """Parts of each package, as patterns, that only call, store, read or draw what a cell measures."""

@@ -1,14 +1,165 @@
-"""Opening an SQLite file for durable writing, and what to say when SQLite refuses."""
+"""The SQLite file: its tables, where it lies, and transactions on it."""
 
 from __future__ import annotations
 
+import os
 import sqlite3
+import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
-from hessianlab.store.schema import prepare
 from hessianlens.errors import InputError, expect
+
+APPLICATION = 0x484C454E
+"""SQLite's application id: "HLEN"."""
+
+VERSION = 2
+
+_TABLES = """
+CREATE TABLE codes (
+    id INTEGER PRIMARY KEY, digest TEXT NOT NULL, libraries TEXT NOT NULL, UNIQUE (digest, libraries)
+);
+CREATE TABLE provenances (id INTEGER PRIMARY KEY, content TEXT NOT NULL UNIQUE);
+CREATE TABLE cells (
+    id INTEGER PRIMARY KEY,
+    key TEXT NOT NULL UNIQUE,
+    question TEXT NOT NULL,
+    experiment TEXT NOT NULL,
+    parameters TEXT NOT NULL,
+    code INTEGER NOT NULL REFERENCES codes (id),
+    provenance INTEGER NOT NULL REFERENCES provenances (id),
+    rows TEXT NOT NULL,
+    arrays BLOB,
+    seconds REAL NOT NULL,
+    checksum TEXT NOT NULL,
+    finished TEXT NOT NULL
+);
+CREATE INDEX cells_by_experiment ON cells (experiment, question);
+CREATE TABLE runs (
+    id INTEGER PRIMARY KEY,
+    experiment TEXT NOT NULL,
+    preset TEXT NOT NULL,
+    config TEXT NOT NULL,
+    code INTEGER NOT NULL REFERENCES codes (id),
+    provenance INTEGER NOT NULL REFERENCES provenances (id),
+    started TEXT NOT NULL,
+    finished TEXT,
+    checksum TEXT NOT NULL
+);
+CREATE TABLE run_cells (
+    run INTEGER NOT NULL REFERENCES runs (id) ON DELETE CASCADE,
+    position INTEGER NOT NULL,
+    cell INTEGER NOT NULL REFERENCES cells (id),
+    PRIMARY KEY (run, position)
+) WITHOUT ROWID;
+CREATE INDEX run_cells_by_cell ON run_cells (cell);
+CREATE TABLE failures (
+    run INTEGER NOT NULL REFERENCES runs (id) ON DELETE CASCADE,
+    parameters TEXT NOT NULL,
+    message TEXT NOT NULL,
+    failed TEXT NOT NULL,
+    checksum TEXT NOT NULL
+);
+CREATE TABLE seals (name TEXT PRIMARY KEY, count INTEGER NOT NULL, total TEXT NOT NULL) WITHOUT ROWID;
+INSERT INTO seals VALUES ('cells', 0, '0'), ('runs', 0, '0'), ('failures', 0, '0');
+CREATE TABLE owners (
+    id TEXT PRIMARY KEY, host TEXT NOT NULL, pid INTEGER NOT NULL, born REAL NOT NULL, seen REAL NOT NULL
+);
+CREATE TABLE leases (
+    key TEXT PRIMARY KEY, owner TEXT NOT NULL REFERENCES owners (id) ON DELETE CASCADE
+) WITHOUT ROWID;
+CREATE INDEX leases_by_owner ON leases (owner);
+"""
+"""The checksum of a row covers what it refers to: a cell's its code and provenance, a run's the list of its cells.
+
+`seals` hold the number and the sum of the checksums of a table. `owners` are runs that are going on, and `leases` the
+cells that each has taken in hand; they mean nothing once the run is over.
+"""
+
+
+def prepare(connection: sqlite3.Connection, path: Path) -> None:
+    """Make the tables in an empty file; refuse anything that is not a store of this version."""
+    application, version = _mark(connection)
+    if (application, version) == (0, 0) and _is_empty(connection):
+        _create(connection)
+        application, version = _mark(connection)
+    if application != APPLICATION:
+        raise InputError(
+            f"store: got {path}, an SQLite file of another program, expected a store of hessianlens; "
+            "name another file with --store."
+        )
+    if version != VERSION:
+        raise InputError(
+            f"store: got {path} with schema version {version}, expected {VERSION}; use the version of hessianlens "
+            "that wrote it, or start a new file with --store."
+        )
+
+
+def _mark(connection: sqlite3.Connection) -> tuple[int, int]:
+    return (
+        int(connection.execute("PRAGMA application_id").fetchone()[0]),
+        int(connection.execute("PRAGMA user_version").fetchone()[0]),
+    )
+
+
+def _is_empty(connection: sqlite3.Connection) -> bool:
+    return int(connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]) == 0
+
+
+def _create(connection: sqlite3.Connection) -> None:
+    """All of it in one transaction, so that a file is either empty or a whole store."""
+    connection.execute("BEGIN IMMEDIATE")
+    with connection:
+        if _is_empty(connection):  # another process may have been faster
+            for statement in _TABLES.split(";\n"):
+                connection.execute(statement)
+            connection.execute(f"PRAGMA application_id = {APPLICATION}")
+            connection.execute(f"PRAGMA user_version = {VERSION}")
+
+
+class StoreLost(InputError):
+    """The file of a store was deleted or replaced while it was open; the message names the copy of what it held."""
+
+
+Identity = tuple[int, int]
+
+
+def identity(path: Path) -> Identity | None:
+    """What tells one file from another at the same path; None if there is none."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def rescue(connection: sqlite3.Connection, path: Path) -> Path:
+    """Copy what an open connection still sees into a new file, beside the old one if that can be."""
+    refusals = []
+    for place in _places(path):
+        try:
+            with closing(sqlite3.connect(place)) as copy:
+                connection.backup(copy)
+                copy.executescript("DELETE FROM leases; DELETE FROM owners;")  # nobody works on the copy
+                copy.execute("PRAGMA journal_mode = DELETE")
+            return place
+        except (OSError, sqlite3.Error) as error:
+            place.unlink(missing_ok=True)
+            refusals.append(str(error))
+    raise StoreLost(
+        f"store: {path} was deleted or replaced during the run, and what it held could not be saved "
+        f"({'; '.join(refusals) or 'no directory to write to'})."
+    )
+
+
+def _places(path: Path) -> Iterator[Path]:
+    for folder in (path.absolute().parent, Path(tempfile.gettempdir())):
+        if folder.is_dir():
+            numbers = (f"-{number}" if number else "" for number in range(1000))
+            names = (folder / f"{path.stem}.rescued{number}{path.suffix}" for number in numbers)
+            yield next(name for name in names if not name.exists())
+
 
 WAIT_SECONDS = 20.0
 """How long to wait for another process that is writing."""

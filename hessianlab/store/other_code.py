@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from hessianlab.store.checksums import seal_anew
 from hessianlab.store.code import Code
-from hessianlab.store.sealed import seal_anew
 from hessianlab.store.store import Store
 
 

@@ -1,4 +1,4 @@
-"""Runs: which cells made up an experiment, in which configuration, when and where."""
+"""Runs: what was asked, which cells belong to it, and the results of complete ones."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from hessianlab.experiments.experiment import Experiment
 from hessianlab.results import Parameters, Provenance, Result
-from hessianlab.store.checksums import checksum
-from hessianlab.store.code import Code
-from hessianlab.store.keys import canonical_json, cell_key
-from hessianlab.store.sealed import add_to_seal, read_cells, read_failures, read_runs, write_checksum
+from hessianlab.store.checksums import add_to_seal, checksum, read_cells, read_failures, read_runs, write_checksum
+from hessianlab.store.code import Code, code_of
+from hessianlab.store.encoding import canonical_json, cell_key
 from hessianlab.store.store import Store, now
 
 
@@ -132,3 +132,11 @@ def _tuples(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _tuples(part) for name, part in value.items()}
     return tuple(map(_tuples, value)) if isinstance(value, list) else value
+
+
+def results(store: Store, experiment: Experiment[Any], config: Any, preset: str = "custom") -> Result | None:
+    """The result of a configuration if the code as it is now has measured all of its cells, else None."""
+    code = code_of(experiment.measure)
+    cells = [store.get(experiment.name, parameters, code) for parameters in experiment.cells(config)]
+    finished = [cell for cell in cells if cell is not None]
+    return experiment.result(config, finished, preset) if len(finished) == len(cells) else None

@@ -13,13 +13,18 @@ from types import TracebackType
 from typing import Any, NoReturn
 
 from hessianlab.results import FinishedCell, Parameters, Provenance
-from hessianlab.store.checksums import checksum
+from hessianlab.store.checksums import add_to_seal, check_whole, checksum, read_cells
 from hessianlab.store.code import Code
-from hessianlab.store.database import WAIT_SECONDS, clear_errors, connect, disconnect
-from hessianlab.store.encoding import check_storable, decode, encode_arrays, encode_rows
-from hessianlab.store.keys import canonical_json, cell_key, question_key
-from hessianlab.store.place import StoreLost, identity, rescue
-from hessianlab.store.sealed import add_to_seal, check_whole, read_cells
+from hessianlab.store.database import WAIT_SECONDS, StoreLost, clear_errors, connect, disconnect, identity, rescue
+from hessianlab.store.encoding import (
+    canonical_json,
+    cell_key,
+    check_storable,
+    decode,
+    encode_arrays,
+    encode_rows,
+    question_key,
+)
 from hessianlens.errors import InputError
 
 

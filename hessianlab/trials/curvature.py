@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from hessianlab.experiments.common.slopes import log_log_slope
+from hessianlab.experiments.statistics import log_log_slope
 from hessianlab.results import Parameters, Row
 from hessianlab.training import Ensemble
 from hessianlab.trials.models import Learned, WithGain

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from hessianlab.experiments.common.means import detectable, mean_interval
+from hessianlab.experiments.statistics import detectable, mean_interval
 from hessianlab.results import Chart, Result
 from hessianlab.results.chart import rounded
 from hessianlab.results.table import choices, select

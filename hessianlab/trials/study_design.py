@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from hessianlab.experiments.common.checks import check_config
+from hessianlab.experiments.checks import check_config
 from hessianlab.experiments.experiment import Experiment
 from hessianlab.results import Measurement, Parameters, Scalar
 from hessianlab.wording import count, several
@@ -207,7 +207,7 @@ class Study(Experiment[TrialConfig]):
 
     def statement(self, config: TrialConfig) -> list[str]:
         """What is said before the first run: hypothesis, arms, budget, tuning range and stopping rule."""
-        from hessianlab.experiments.common.means import detectable  # Student's law: scipy
+        from hessianlab.experiments.statistics import detectable  # Student's law: scipy
 
         tasks = several([TASKS[task] for task in config.tasks])
         ranges = {"adam": (config.adam_low, config.adam_high), "sgd": (config.sgd_low, config.sgd_high)}

@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from hessianlab.experiments.registry import EXPERIMENTS, Registry, registry_of
-from hessianlab.runner.typical import typical_seconds
+from hessianlab.runner.plan import typical_seconds
 from hessianlab.store import Code, open_store
 from hessianlens.cli import app
 from tests.hessianlab.runner.toys import RAISES, SPECTRUM

@@ -17,10 +17,9 @@ from hessianlab.layer_page.query_key import ranks
 from hessianlab.layer_page.sentences import findings
 from hessianlab.layer_page.setting import build
 from hessianlab.layer_page.witnesses import agreement
-from hessianlab.pages import check_directory, write_page
-from hessianlab.pages.writing import FILE_NAME
+from hessianlab.pages import FILE_NAME, check_directory, write_page
 from hessianlab.plots.style import PALETTE
-from hessianlab.results import provenance as provenance_of
+from hessianlab.results import result as provenance_of
 from hessianlens.errors import InputError
 from hessianlens.parts import LAYER_PARTS
 

@@ -7,14 +7,10 @@ import math
 import torch
 
 from hessianlab.claims.activations import NOT_NORMALISED, SHAPES, exponents, frozen, layer, named
-from hessianlab.claims.check import Check, at_least, at_most, equal, share
-from hessianlab.claims.definition import claim
-from hessianlab.claims.draws import first_seed, seeds
-from hessianlab.claims.figures import gap, largest, smallest
-from hessianlab.claims.finding import Curves, Finding
-from hessianlab.claims.measures import block_norm, value_functional_checks
-from hessianlab.claims.samples import normal, sample
-from hessianlab.claims.wording import listed
+from hessianlab.claims.definition import claim, first_seed, seeds
+from hessianlab.claims.finding import Check, Curves, Finding, at_least, at_most, equal, share
+from hessianlab.claims.quantities import block_norm, gap, largest, smallest, value_functional_checks
+from hessianlab.claims.samples import listed, normal, sample
 from hessianlens.attention import SelfAttention
 from hessianlens.theory import attention_hessian
 

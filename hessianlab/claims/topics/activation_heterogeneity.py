@@ -11,11 +11,8 @@ from typing import NamedTuple
 import numpy as np
 
 from hessianlab.claims.activations import named
-from hessianlab.claims.check import Check, at_least, at_most, close
-from hessianlab.claims.definition import claim
-from hessianlab.claims.draws import seeds
-from hessianlab.claims.figures import largest, negative_mass
-from hessianlab.claims.finding import Curves, Finding
+from hessianlab.claims.definition import claim, seeds
+from hessianlab.claims.finding import Check, Curves, Finding, at_least, at_most, close
 from hessianlab.claims.networks import (
     HISTOGRAM,
     Network,
@@ -26,7 +23,8 @@ from hessianlab.claims.networks import (
     over_seeds,
     with_attention,
 )
-from hessianlab.experiments.common.means import geometric_mean, mean_interval
+from hessianlab.claims.quantities import largest, negative_mass
+from hessianlab.experiments.statistics import geometric_mean, mean_interval
 from hessianlens.theory import predicted_growth
 
 REPEATS = 5

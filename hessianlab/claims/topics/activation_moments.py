@@ -6,14 +6,10 @@ import torch
 from torch import Tensor, einsum
 
 from hessianlab.claims.activations import drawn_samples
-from hessianlab.claims.check import Check, at_least, at_most
-from hessianlab.claims.definition import claim
-from hessianlab.claims.draws import first_seed, seeds
-from hessianlab.claims.figures import EXACT, gap, largest, smallest
-from hessianlab.claims.finding import Finding
-from hessianlab.claims.measures import block_norm
-from hessianlab.claims.samples import Sample, normal, sample, small_samples
-from hessianlab.claims.witness import Witness, attention_output, mean_square
+from hessianlab.claims.definition import claim, first_seed, seeds
+from hessianlab.claims.finding import Check, Finding, at_least, at_most
+from hessianlab.claims.quantities import EXACT, block_norm, gap, largest, smallest
+from hessianlab.claims.samples import Sample, Witness, attention_output, mean_square, normal, sample, small_samples
 from hessianlens.attention import second_moment, third_moment, third_moment_along
 from hessianlens.attention.activations import Activation, RowNormalised, as_activation
 from hessianlens.attention.activations.elementwise import Elementwise

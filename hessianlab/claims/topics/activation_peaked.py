@@ -6,14 +6,11 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from hessianlab.claims.check import at_least, at_most
-from hessianlab.claims.definition import claim
-from hessianlab.claims.draws import seeds
-from hessianlab.claims.figures import largest
-from hessianlab.claims.finding import Curves, Finding
-from hessianlab.claims.measures import block_norm
+from hessianlab.claims.definition import claim, seeds
+from hessianlab.claims.finding import Curves, Finding, at_least, at_most
+from hessianlab.claims.quantities import block_norm, largest
 from hessianlab.claims.samples import Sample, many_samples, sample
-from hessianlab.experiments.common.means import geometric_mean
+from hessianlab.experiments.statistics import geometric_mean
 from hessianlens.attention import SelfAttention, second_moment, third_moment
 from hessianlens.losses import SquareLoss
 from hessianlens.theory import attention_hessian

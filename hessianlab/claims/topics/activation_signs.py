@@ -6,12 +6,9 @@ import torch
 from torch import Tensor
 
 from hessianlab.claims.activations import SHAPES, drawn_samples, hessian, named
-from hessianlab.claims.check import Check, at_least, at_most, share
-from hessianlab.claims.definition import claim
-from hessianlab.claims.draws import seeds
-from hessianlab.claims.figures import EXACT, extremes, gap, largest, relative_minimum, smallest
-from hessianlab.claims.finding import Finding
-from hessianlab.claims.measures import block_norm
+from hessianlab.claims.definition import claim, seeds
+from hessianlab.claims.finding import Check, Finding, at_least, at_most, share
+from hessianlab.claims.quantities import EXACT, block_norm, extremes, gap, largest, relative_minimum, smallest
 from hessianlab.claims.samples import Sample, many_samples, sample
 from hessianlens.losses import CrossEntropyLoss, CustomLoss, Loss, SquareLoss
 from hessianlens.theory import attention_hessian

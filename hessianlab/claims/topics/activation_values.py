@@ -9,13 +9,10 @@ import torch
 from torch import Tensor
 
 from hessianlab.claims.activations import SHAPES, layer
-from hessianlab.claims.check import at_least, at_most, close, equal, share, true
-from hessianlab.claims.definition import claim
-from hessianlab.claims.draws import first_seed, seeds
-from hessianlab.claims.figures import largest, smallest
-from hessianlab.claims.finding import Finding
-from hessianlab.claims.samples import normal, sample
-from hessianlab.claims.wording import listed
+from hessianlab.claims.definition import claim, first_seed, seeds
+from hessianlab.claims.finding import Finding, at_least, at_most, close, equal, share, true
+from hessianlab.claims.quantities import largest, smallest
+from hessianlab.claims.samples import listed, normal, sample
 from hessianlens.theory import numerical_rank
 
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import pairwise
 
-from hessianlab.claims.check import Check, at_least, at_most, close, share
-from hessianlab.claims.definition import claim
-from hessianlab.claims.draws import seeds
-from hessianlab.claims.figures import largest, smallest
-from hessianlab.claims.finding import Curves, Finding
+from hessianlab.claims.definition import claim, seeds
+from hessianlab.claims.finding import Check, Curves, Finding, at_least, at_most, close, share
 from hessianlab.claims.networks import BLOCK, Network, growth, mean_norms, norms
-from hessianlab.claims.wording import fixed
+from hessianlab.claims.quantities import largest, smallest
+from hessianlab.claims.samples import fixed
 
 SMALL = (0.01, 0.03, 0.1)
 PRACTICAL = (0.1, 0.3, 1.0)

@@ -9,14 +9,10 @@ from torch import Tensor
 from torch.func import jacrev
 
 from hessianlab import paper
-from hessianlab.claims.check import at_most, equal
-from hessianlab.claims.definition import claim
-from hessianlab.claims.draws import first_seed, seeds
-from hessianlab.claims.figures import EXACT, gap, largest, same
-from hessianlab.claims.finding import Finding
-from hessianlab.claims.samples import normal, small_samples
-from hessianlab.claims.witness import softmax_rows
-from hessianlab.claims.wording import numbers
+from hessianlab.claims.definition import claim, first_seed, seeds
+from hessianlab.claims.finding import Finding, at_most, equal
+from hessianlab.claims.quantities import EXACT, gap, largest, same
+from hessianlab.claims.samples import normal, numbers, small_samples, softmax_rows
 from hessianlab.paper import block_diagonal, kron, vec
 from hessianlens.operators.commutation import commutation_matrix
 from hessianlens.theory import numerical_rank

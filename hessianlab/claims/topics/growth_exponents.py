@@ -5,12 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from hessianlab.claims.check import Check, at_least, at_most, close, share
-from hessianlab.claims.definition import claim
-from hessianlab.claims.draws import measured
-from hessianlab.claims.figures import farthest, largest, slope
-from hessianlab.claims.finding import Curves, Finding
-from hessianlab.claims.measures import block_norm, value_functional_checks
+from hessianlab.claims.definition import claim, measured
+from hessianlab.claims.finding import Check, Curves, Finding, at_least, at_most, close, share
+from hessianlab.claims.quantities import block_norm, farthest, largest, slope, value_functional_checks
 from hessianlab.claims.samples import Sample, described, holding, samples_of
 from hessianlens.theory import AttentionHessian
 

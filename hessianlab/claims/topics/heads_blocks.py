@@ -8,15 +8,11 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from hessianlab.claims.check import Check, at_least, at_most, close, true
-from hessianlab.claims.definition import claim
-from hessianlab.claims.draws import measured, seeds
-from hessianlab.claims.figures import EXACT, gap, largest, smallest
-from hessianlab.claims.finding import Curves, Finding
-from hessianlab.claims.measures import block_norm
-from hessianlab.claims.samples import normal
-from hessianlab.claims.witness import Weights, Witness, attention_output, mean_square, softmax_rows
-from hessianlab.experiments.common.means import geometric_mean
+from hessianlab.claims.definition import claim, measured, seeds
+from hessianlab.claims.finding import Check, Curves, Finding, at_least, at_most, close, true
+from hessianlab.claims.quantities import EXACT, block_norm, gap, largest, smallest
+from hessianlab.claims.samples import Weights, Witness, attention_output, mean_square, normal, softmax_rows
+from hessianlab.experiments.statistics import geometric_mean
 from hessianlab.paper import PrintedMultiHead, remark_e_1
 from hessianlens.attention import MultiHeadAttention, SelfAttention
 from hessianlens.losses import SquareLoss

@@ -7,13 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hessianlab.claims.check import at_least, at_most, close
-from hessianlab.claims.definition import claim
-from hessianlab.claims.draws import measured, seeds
-from hessianlab.claims.figures import EXACT, gap, slope
-from hessianlab.claims.finding import Curves, Finding
-from hessianlab.claims.samples import normal
-from hessianlab.claims.witness import Weights, Witness, mean_square, softmax_rows
+from hessianlab.claims.definition import claim, measured, seeds
+from hessianlab.claims.finding import Curves, Finding, at_least, at_most, close
+from hessianlab.claims.quantities import EXACT, gap, slope
+from hessianlab.claims.samples import Weights, Witness, mean_square, normal, softmax_rows
 
 SHAPES = ((5, 4, 2), (4, 3, 3), (6, 5, 1))
 """L, d, rank of the factored value matrix."""

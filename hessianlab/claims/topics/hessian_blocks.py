@@ -6,14 +6,10 @@ import torch
 from torch import Tensor
 
 from hessianlab import paper
-from hessianlab.claims.check import Check, at_least, at_most, share
-from hessianlab.claims.definition import claim
-from hessianlab.claims.draws import first_seed
-from hessianlab.claims.figures import EXACT, gap, largest, same, smallest
-from hessianlab.claims.finding import Finding
-from hessianlab.claims.measures import value_functional_checks
-from hessianlab.claims.samples import Sample, described, sample, small_samples
-from hessianlab.claims.wording import numbers
+from hessianlab.claims.definition import claim, first_seed
+from hessianlab.claims.finding import Check, Finding, at_least, at_most, share
+from hessianlab.claims.quantities import EXACT, gap, largest, same, smallest, value_functional_checks
+from hessianlab.claims.samples import Sample, described, numbers, sample, small_samples
 
 THEOREMS = {"outer": "theorem_3_1", "functional": "theorem_3_2"}
 

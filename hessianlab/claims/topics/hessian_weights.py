@@ -6,12 +6,9 @@ import math
 
 from torch import Tensor
 
-from hessianlab.claims.check import Check, as_printed
-from hessianlab.claims.definition import claim
-from hessianlab.claims.draws import measured
-from hessianlab.claims.figures import farthest
-from hessianlab.claims.finding import Finding
-from hessianlab.claims.measures import block_norm
+from hessianlab.claims.definition import claim, measured
+from hessianlab.claims.finding import Check, Finding, as_printed
+from hessianlab.claims.quantities import block_norm, farthest
 from hessianlab.claims.samples import Sample, holding, samples_of
 from hessianlens.losses import SquareLoss
 from hessianlens.theory import AttentionHessian, attention_hessian

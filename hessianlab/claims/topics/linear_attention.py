@@ -7,14 +7,29 @@ import math
 import torch
 
 from hessianlab import paper
-from hessianlab.claims.check import Check, at_least, at_most, close, equal, share
 from hessianlab.claims.definition import claim
-from hessianlab.claims.figures import EXACT, ROUNDING, farthest, gap, largest, negatives, relative_minimum, same
-from hessianlab.claims.finding import Finding
-from hessianlab.claims.measures import block_norm
-from hessianlab.claims.samples import Sample, described, first_sample, many_samples, small_samples
-from hessianlab.claims.witness import Witness, mean_square
-from hessianlab.claims.wording import numbers
+from hessianlab.claims.finding import Check, Finding, at_least, at_most, close, equal, share
+from hessianlab.claims.quantities import (
+    EXACT,
+    ROUNDING,
+    block_norm,
+    farthest,
+    gap,
+    largest,
+    negatives,
+    relative_minimum,
+    same,
+)
+from hessianlab.claims.samples import (
+    Sample,
+    Witness,
+    described,
+    first_sample,
+    many_samples,
+    mean_square,
+    numbers,
+    small_samples,
+)
 from hessianlab.paper import kron
 
 BLOCKS = ("QQ", "KK", "VV", "QK", "VQ", "VK")

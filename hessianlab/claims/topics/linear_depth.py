@@ -8,13 +8,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from hessianlab.claims.check import at_least, at_most, close
-from hessianlab.claims.definition import claim
-from hessianlab.claims.draws import first_seed, measured, seeds
-from hessianlab.claims.figures import largest
-from hessianlab.claims.finding import Curves, Finding
-from hessianlab.claims.samples import normal
-from hessianlab.claims.witness import Weights, Witness, mean_square
+from hessianlab.claims.definition import claim, first_seed, measured, seeds
+from hessianlab.claims.finding import Curves, Finding, at_least, at_most, close
+from hessianlab.claims.quantities import largest
+from hessianlab.claims.samples import Weights, Witness, mean_square, normal
 
 L, WIDTH = 3, 2
 DEPTHS = (1, 2, 3)

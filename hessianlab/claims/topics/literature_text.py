@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from hessianlab.claims.activations import drawn_samples
-from hessianlab.claims.check import at_most, equal
 from hessianlab.claims.definition import claim
-from hessianlab.claims.figures import EXACT, gap, largest
-from hessianlab.claims.finding import Finding
+from hessianlab.claims.finding import Finding, at_most, equal
+from hessianlab.claims.quantities import EXACT, gap, largest
 from hessianlab.paper import theorem_3_1, theorem_3_2
 from hessianlab.paper.printed import Block
 

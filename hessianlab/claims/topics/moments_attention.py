@@ -9,12 +9,9 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from hessianlab.claims.check import at_least, at_most, close
-from hessianlab.claims.definition import claim
-from hessianlab.claims.draws import first_seed, measured, seeds
-from hessianlab.claims.figures import median, slope
-from hessianlab.claims.finding import Curves, Finding
-from hessianlab.claims.measures import block_norm, query_key_norm
+from hessianlab.claims.definition import claim, first_seed, measured, seeds
+from hessianlab.claims.finding import Curves, Finding, at_least, at_most, close
+from hessianlab.claims.quantities import block_norm, median, query_key_norm, slope
 from hessianlab.claims.samples import Sample, holding, normal, sample
 from hessianlens.attention import second_moment, third_moment
 from hessianlens.losses import SquareLoss

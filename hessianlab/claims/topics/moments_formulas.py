@@ -8,11 +8,9 @@ import torch
 from torch import Tensor
 
 from hessianlab import paper
-from hessianlab.claims.check import at_least, at_most, equal, true
-from hessianlab.claims.definition import claim
-from hessianlab.claims.draws import seeds
-from hessianlab.claims.figures import EXACT, gap, same
-from hessianlab.claims.finding import Finding
+from hessianlab.claims.definition import claim, seeds
+from hessianlab.claims.finding import Finding, at_least, at_most, equal, true
+from hessianlab.claims.quantities import EXACT, gap, same
 from hessianlab.claims.samples import Sample, holding, normal, sample, small_samples
 from hessianlab.paper import kron
 from hessianlens.attention import SelfAttention, second_moment, third_moment

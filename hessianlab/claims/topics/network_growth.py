@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hessianlab.claims.check import Check, at_least, at_most, close
-from hessianlab.claims.definition import claim
-from hessianlab.claims.draws import first_seed, seeds
-from hessianlab.claims.figures import largest, smallest
-from hessianlab.claims.finding import Curves, Finding
+from hessianlab.claims.definition import claim, first_seed, seeds
+from hessianlab.claims.finding import Check, Curves, Finding, at_least, at_most, close
 from hessianlab.claims.networks import BLOCK, PUBLISHED, Network, growth, mean_norms, norms
+from hessianlab.claims.quantities import largest, smallest
 from hessianlens.network import functional, ggn
 from hessianlens.spectra import frobenius
 

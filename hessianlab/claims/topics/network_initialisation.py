@@ -6,10 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from hessianlab.claims.check import Check, at_least, at_most, close, share
 from hessianlab.claims.definition import claim
-from hessianlab.claims.figures import largest, smallest
-from hessianlab.claims.finding import Curves, Finding
+from hessianlab.claims.finding import Check, Curves, Finding, at_least, at_most, close, share
 from hessianlab.claims.networks import (
     BLOCK,
     HISTOGRAM,
@@ -21,7 +19,8 @@ from hessianlab.claims.networks import (
     typical,
     with_attention,
 )
-from hessianlab.experiments.common.means import geometric_mean
+from hessianlab.claims.quantities import largest, smallest
+from hessianlab.experiments.statistics import geometric_mean
 
 REPEATS = 5
 MANY = 20

@@ -9,13 +9,10 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from hessianlab.claims.check import at_least, at_most, share
-from hessianlab.claims.definition import claim
-from hessianlab.claims.draws import measured, seeds
-from hessianlab.claims.figures import EXACT, gap, largest, relative_minimum, smallest
-from hessianlab.claims.finding import Finding
-from hessianlab.claims.samples import normal
-from hessianlab.claims.witness import Weights, Witness, mean_square
+from hessianlab.claims.definition import claim, measured, seeds
+from hessianlab.claims.finding import Finding, at_least, at_most, share
+from hessianlab.claims.quantities import EXACT, gap, largest, relative_minimum, smallest
+from hessianlab.claims.samples import Weights, Witness, mean_square, normal
 
 WIDTHS = ((3, 4, 2), (2, 3, 3, 2), (4, 3, 3, 2, 3))
 """Widths of the layers, input first."""

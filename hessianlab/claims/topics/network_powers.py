@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 
-from hessianlab.claims.check import Check, at_most, close
 from hessianlab.claims.definition import claim
-from hessianlab.claims.finding import Finding
+from hessianlab.claims.finding import Check, Finding, at_most, close
 from hessianlab.claims.networks import BLOCK, norms, over_seeds
-from hessianlab.experiments.common.means import geometric_mean
+from hessianlab.experiments.statistics import geometric_mean
 
 
 def _part(block: str, part: str, sigma: float) -> float:

@@ -8,14 +8,11 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from hessianlab.claims.check import at_least, at_most, close, equal
-from hessianlab.claims.definition import claim
-from hessianlab.claims.draws import seeds
-from hessianlab.claims.figures import EXACT, gap
-from hessianlab.claims.finding import Finding
+from hessianlab.claims.definition import claim, seeds
+from hessianlab.claims.finding import Finding, at_least, at_most, close, equal
 from hessianlab.claims.networks import HISTOGRAM, PUBLISHED, TASK
-from hessianlab.claims.samples import normal, sample
-from hessianlab.claims.witness import Weights, Witness, attention_output, mean_square, softmax_rows
+from hessianlab.claims.quantities import EXACT, gap
+from hessianlab.claims.samples import Weights, Witness, attention_output, mean_square, normal, sample, softmax_rows
 from hessianlab.paper import PrintedAttention, theorem_3_1, theorem_3_2
 from hessianlab.paper.printed import Block
 from hessianlens.models import Transformer

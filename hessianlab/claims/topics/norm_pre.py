@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hessianlab.claims.check import Check, at_least, at_most
 from hessianlab.claims.definition import claim
-from hessianlab.claims.finding import Curves, Finding
+from hessianlab.claims.finding import Check, Curves, Finding, at_least, at_most
 from hessianlab.claims.networks import Network, growth, mean_norms
-from hessianlab.claims.wording import fixed
+from hessianlab.claims.samples import fixed
 
 SIGMAS = (0.01, 0.1, 1.0, 10.0)
 """The range of Figure 3b."""

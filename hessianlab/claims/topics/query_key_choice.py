@@ -7,11 +7,9 @@ import math
 import torch
 from torch import Tensor
 
-from hessianlab.claims.check import at_least, at_most, equal, share
-from hessianlab.claims.definition import claim
-from hessianlab.claims.draws import measured, seeds
-from hessianlab.claims.figures import EXACT, gap, smallest
-from hessianlab.claims.finding import Finding
+from hessianlab.claims.definition import claim, measured, seeds
+from hessianlab.claims.finding import Finding, at_least, at_most, equal, share
+from hessianlab.claims.quantities import EXACT, gap, smallest
 from hessianlab.claims.samples import normal
 from hessianlens.theory import numerical_rank
 

@@ -6,14 +6,18 @@ import math
 
 import torch
 
-from hessianlab.claims.check import at_least, at_most, equal
-from hessianlab.claims.definition import claim
-from hessianlab.claims.draws import first_seed
-from hessianlab.claims.figures import EXACT, gap, smallest
-from hessianlab.claims.finding import Finding
-from hessianlab.claims.measures import merged, single_witness, single_witnesses, t_functional_of_one_matrix
-from hessianlab.claims.samples import described, normal, sample, small_samples
-from hessianlab.claims.wording import numbers
+from hessianlab.claims.definition import claim, first_seed
+from hessianlab.claims.finding import Finding, at_least, at_most, equal
+from hessianlab.claims.quantities import (
+    EXACT,
+    gap,
+    merged,
+    single_witness,
+    single_witnesses,
+    smallest,
+    t_functional_of_one_matrix,
+)
+from hessianlab.claims.samples import described, normal, numbers, sample, small_samples
 from hessianlens.attention import SingleMatrixAttention
 from hessianlens.losses import SquareLoss
 from hessianlens.theory import attention_hessian

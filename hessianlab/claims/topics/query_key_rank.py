@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from hessianlab import paper
-from hessianlab.claims.check import Check, as_printed, at_least, at_most, equal
-from hessianlab.claims.definition import claim
-from hessianlab.claims.draws import first_seed, measured, seeds
-from hessianlab.claims.figures import smallest
-from hessianlab.claims.finding import Curves, Finding
+from hessianlab.claims.definition import claim, first_seed, measured, seeds
+from hessianlab.claims.finding import Check, Curves, Finding, as_printed, at_least, at_most, equal
+from hessianlab.claims.quantities import smallest
 from hessianlab.claims.samples import Sample, sample
 from hessianlens.theory import numerical_rank, t_outer_rank
 

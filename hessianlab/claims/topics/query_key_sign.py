@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from hessianlab.claims.check import Check, at_least, at_most, equal, share
-from hessianlab.claims.definition import claim
-from hessianlab.claims.draws import measured
-from hessianlab.claims.figures import EXACT, ROUNDING, largest, negatives, relative_minimum
-from hessianlab.claims.finding import Finding
-from hessianlab.claims.measures import merged, pair_gap
-from hessianlab.claims.samples import Sample, described, first_sample, many_samples
-from hessianlab.claims.wording import numbers
+from hessianlab.claims.definition import claim, measured
+from hessianlab.claims.finding import Check, Finding, at_least, at_most, equal, share
+from hessianlab.claims.quantities import EXACT, ROUNDING, largest, merged, negatives, pair_gap, relative_minimum
+from hessianlab.claims.samples import Sample, described, first_sample, many_samples, numbers
 from hessianlens.attention import SingleMatrixAttention
 from hessianlens.losses import SquareLoss
 from hessianlens.theory import attention_hessian

@@ -5,15 +5,30 @@ from __future__ import annotations
 from torch import Tensor
 
 from hessianlab import paper
-from hessianlab.claims.check import Check, at_least, at_most, share
-from hessianlab.claims.definition import claim
-from hessianlab.claims.draws import first_seed
-from hessianlab.claims.figures import EXACT, ROUNDING, gap, negatives, relative_minimum, same
-from hessianlab.claims.finding import Finding
-from hessianlab.claims.measures import merged, single_witness, single_witnesses, t_functional_of_one_matrix
-from hessianlab.claims.samples import Sample, described, first_sample, many_samples, sample, small_samples
-from hessianlab.claims.witness import half_square
-from hessianlab.claims.wording import numbers
+from hessianlab.claims.definition import claim, first_seed
+from hessianlab.claims.finding import Check, Finding, at_least, at_most, share
+from hessianlab.claims.quantities import (
+    EXACT,
+    ROUNDING,
+    gap,
+    merged,
+    negatives,
+    relative_minimum,
+    same,
+    single_witness,
+    single_witnesses,
+    t_functional_of_one_matrix,
+)
+from hessianlab.claims.samples import (
+    Sample,
+    described,
+    first_sample,
+    half_square,
+    many_samples,
+    numbers,
+    sample,
+    small_samples,
+)
 from hessianlens.attention import SingleMatrixAttention
 from hessianlens.losses import SquareLoss
 from hessianlens.theory import attention_hessian

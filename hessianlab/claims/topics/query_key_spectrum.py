@@ -5,15 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from hessianlab.claims.check import Check, at_least, at_most, equal
-from hessianlab.claims.definition import claim
-from hessianlab.claims.draws import first_seed, measured, seeds
-from hessianlab.claims.figures import EXACT, largest, median
-from hessianlab.claims.finding import Curves, Finding
-from hessianlab.claims.measures import flip_gap, group_spread, pair_gap
-from hessianlab.claims.samples import many_samples, normal, sample
-from hessianlab.claims.witness import Weights, Witness, mean_square
-from hessianlab.claims.wording import numbers
+from hessianlab.claims.definition import claim, first_seed, measured, seeds
+from hessianlab.claims.finding import Check, Curves, Finding, at_least, at_most, equal
+from hessianlab.claims.quantities import EXACT, flip_gap, group_spread, largest, median, pair_gap
+from hessianlab.claims.samples import Weights, Witness, many_samples, mean_square, normal, numbers, sample
 
 SIZES = ((6, 3, 2), (5, 2, 4), (4, 3, 3))
 """(L, d, hidden width) of two-layer MLPs."""

@@ -10,15 +10,19 @@ from torch import Tensor
 from torch.func import grad, hessian, jacrev
 
 from hessianlab import paper
-from hessianlab.claims.check import Check, at_least, at_most, equal, share
-from hessianlab.claims.definition import claim
-from hessianlab.claims.draws import first_seed, measured
-from hessianlab.claims.figures import EXACT, gap, largest, same
-from hessianlab.claims.finding import Finding
-from hessianlab.claims.measures import flip_gap, group_spread, pair_gap
-from hessianlab.claims.samples import Sample, described, sample, small_samples
-from hessianlab.claims.witness import half_square, mean_square, softmax_rows
-from hessianlab.claims.wording import numbers
+from hessianlab.claims.definition import claim, first_seed, measured
+from hessianlab.claims.finding import Check, Finding, at_least, at_most, equal, share
+from hessianlab.claims.quantities import EXACT, flip_gap, gap, group_spread, largest, pair_gap, same
+from hessianlab.claims.samples import (
+    Sample,
+    described,
+    half_square,
+    mean_square,
+    numbers,
+    sample,
+    small_samples,
+    softmax_rows,
+)
 
 Loss = Callable[[Tensor], Callable[[Tensor], Tensor]]
 MEAN_SQUARE, HALF_SQUARE = "mean square error", "|F - Y|^2 / 2"

@@ -7,13 +7,10 @@ import math
 import torch
 from torch import Tensor
 
-from hessianlab.claims.check import Check, at_least, at_most, close, share
-from hessianlab.claims.definition import claim
-from hessianlab.claims.draws import first_seed
-from hessianlab.claims.finding import Curves, Finding
-from hessianlab.claims.samples import normal
+from hessianlab.claims.definition import claim, first_seed
+from hessianlab.claims.finding import Check, Curves, Finding, at_least, at_most, close, share
+from hessianlab.claims.samples import normal, shown
 from hessianlab.claims.score_rows import dot_products, softmax
-from hessianlab.claims.wording import shown
 from hessianlens.attention import SelfAttention, attention_entropy
 
 

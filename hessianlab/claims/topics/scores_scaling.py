@@ -8,10 +8,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from hessianlab.claims.check import close
-from hessianlab.claims.definition import claim
-from hessianlab.claims.draws import first_seed
-from hessianlab.claims.finding import Finding
+from hessianlab.claims.definition import claim, first_seed
+from hessianlab.claims.finding import Finding, close
 from hessianlab.claims.score_rows import dot_products
 
 WIDTHS = (64, 512, 2048)

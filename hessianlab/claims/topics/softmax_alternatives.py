@@ -9,13 +9,10 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from hessianlab.claims.check import at_least, at_most, close, share
-from hessianlab.claims.definition import claim
-from hessianlab.claims.draws import first_seed
-from hessianlab.claims.finding import Curves, Finding
-from hessianlab.claims.samples import normal
+from hessianlab.claims.definition import claim, first_seed
+from hessianlab.claims.finding import Curves, Finding, at_least, at_most, close, share
+from hessianlab.claims.samples import normal, shown
 from hessianlab.claims.score_rows import SHAPES, by_relu_sum, dot_products, row
-from hessianlab.claims.wording import shown
 from hessianlens.attention import SelfAttention
 
 

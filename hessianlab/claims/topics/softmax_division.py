@@ -5,12 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from hessianlab.claims.check import as_printed, at_least, at_most, close, share, true
-from hessianlab.claims.definition import claim
-from hessianlab.claims.draws import first_seed
-from hessianlab.claims.finding import Finding
+from hessianlab.claims.definition import claim, first_seed
+from hessianlab.claims.finding import Finding, as_printed, at_least, at_most, close, share, true
+from hessianlab.claims.samples import shown
 from hessianlab.claims.score_rows import apart, by_row_sum, divided, dot_products, from_uniform, softmax
-from hessianlab.claims.wording import shown
 
 NEAR, FAR = (10, 9, 8), (100, 9, 8)
 """The article's scenarios A and B."""

@@ -6,13 +6,10 @@ import torch
 from torch import Tensor
 
 from hessianlab.claims.activations import named
-from hessianlab.claims.check import Check, at_least, at_most, equal, share, true
-from hessianlab.claims.definition import claim
-from hessianlab.claims.draws import first_seed
-from hessianlab.claims.finding import Finding
-from hessianlab.claims.samples import normal
+from hessianlab.claims.definition import claim, first_seed
+from hessianlab.claims.finding import Check, Finding, at_least, at_most, equal, share, true
+from hessianlab.claims.samples import normal, shown
 from hessianlab.claims.score_rows import SHAPES, by_relu_sum, by_row_sum, dot_products, from_uniform, row
-from hessianlab.claims.wording import shown
 from hessianlens.attention import SelfAttention
 
 

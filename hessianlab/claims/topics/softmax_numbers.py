@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import math
 
-from hessianlab.claims.check import as_printed, at_most, close, true
-from hessianlab.claims.definition import claim
-from hessianlab.claims.draws import first_seed
-from hessianlab.claims.finding import Finding
-from hessianlab.claims.samples import normal
+from hessianlab.claims.definition import claim, first_seed
+from hessianlab.claims.finding import Finding, as_printed, at_most, close, true
+from hessianlab.claims.samples import fixed, normal, shown
 from hessianlab.claims.score_rows import apart, softmax
-from hessianlab.claims.wording import fixed, shown
 
 CAT = (2.8, 1.2, 0.5, 3.1)
 """Scores of "cat", "sat", "on", "the"."""

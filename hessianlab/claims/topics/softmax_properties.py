@@ -8,13 +8,10 @@ import torch
 from torch import Tensor
 from torch.func import jacrev
 
-from hessianlab.claims.check import Check, as_printed, at_most, close, equal, share, true
-from hessianlab.claims.definition import claim
-from hessianlab.claims.draws import first_seed
-from hessianlab.claims.finding import Curves, Finding
-from hessianlab.claims.samples import normal
+from hessianlab.claims.definition import claim, first_seed
+from hessianlab.claims.finding import Check, Curves, Finding, as_printed, at_most, close, equal, share, true
+from hessianlab.claims.samples import normal, shown
 from hessianlab.claims.score_rows import divided, row, softmax
-from hessianlab.claims.wording import shown
 from hessianlens.attention.activations import ACTIVATIONS
 
 

@@ -9,13 +9,10 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from hessianlab.claims.check import as_printed, at_least, at_most, equal
-from hessianlab.claims.definition import claim
-from hessianlab.claims.draws import first_seed
-from hessianlab.claims.finding import Curves, Finding
-from hessianlab.claims.samples import normal
+from hessianlab.claims.definition import claim, first_seed
+from hessianlab.claims.finding import Curves, Finding, as_printed, at_least, at_most, equal
+from hessianlab.claims.samples import normal, shown
 from hessianlab.claims.score_rows import softmax
-from hessianlab.claims.wording import shown
 from hessianlens.attention import SelfAttention, attention_entropy
 
 SCORES = (3, 2, 1)

@@ -5,12 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from hessianlab.claims.check import at_least, at_most, close
-from hessianlab.claims.definition import claim
-from hessianlab.claims.draws import first_seed, measured, seeds
-from hessianlab.claims.figures import slope
-from hessianlab.claims.finding import Curves, Finding
-from hessianlab.claims.measures import block_norm
+from hessianlab.claims.definition import claim, first_seed, measured, seeds
+from hessianlab.claims.finding import Curves, Finding, at_least, at_most, close
+from hessianlab.claims.quantities import block_norm, slope
 from hessianlab.claims.samples import Sample, described, holding, sample, samples_of
 from hessianlens.losses import SquareLoss
 from hessianlens.theory import AttentionHessian, attention_hessian

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from hessianlab.experiments.common.checks import check_config
+from hessianlab.experiments.checks import check_config
 from hessianlab.experiments.experiment import Experiment
 from hessianlab.results import Measurement, Parameters, Row
 from hessianlens.notation import ACTIVATION_NAMES
@@ -60,8 +60,8 @@ def measure_cell(parameters: Parameters) -> Measurement:
     import numpy as np
     import torch
 
-    from hessianlab.experiments.common.layers import lone_layer
-    from hessianlab.experiments.common.slopes import log_log_slope
+    from hessianlab.experiments.models import lone_layer
+    from hessianlab.experiments.statistics import log_log_slope
     from hessianlens.theory import attention_hessian, predicted_growth
 
     asked: Any = parameters

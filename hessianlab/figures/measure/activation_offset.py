@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hessianlab.experiments.common.checks import check_config
+from hessianlab.experiments.checks import check_config
 from hessianlab.experiments.experiment import Experiment
 from hessianlab.results import Measurement, Parameters, Row
 from hessianlens.notation import ACTIVATION_NAMES, CARRIES
@@ -95,8 +95,7 @@ def weight_at_zero(activation: str) -> float | None:
 
 
 def _transformer(asked: Any) -> Sequence[Row]:
-    from hessianlab.experiments.common.last_layer import diagonal_blocks
-    from hessianlab.experiments.common.toy import toy_problem
+    from hessianlab.experiments.models import diagonal_blocks, toy_problem
 
     problem = toy_problem(
         asked["d_model"],
@@ -110,8 +109,8 @@ def _transformer(asked: Any) -> Sequence[Row]:
 
 
 def _layer(asked: Any) -> Sequence[Row]:
-    from hessianlab.experiments.common.entries import entry_sizes
-    from hessianlab.experiments.common.layers import lone_layer
+    from hessianlab.experiments.models import lone_layer
+    from hessianlab.experiments.statistics import entry_sizes
 
     d = asked["d_model"]
     scale = WEIGHT_SCALE / math.sqrt(d)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hessianlab.experiments.common.checks import check_config
+from hessianlab.experiments.checks import check_config
 from hessianlab.experiments.experiment import Experiment
 from hessianlab.growth.measure import LINEAR_MLP, TRANSFORMER, GrowthConfig, growth_cells, measure_growth
 from hessianlab.results import Parameters

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hessianlab.experiments.common.checks import check_config
+from hessianlab.experiments.checks import check_config
 from hessianlab.experiments.experiment import Experiment
 from hessianlab.results import Measurement, Parameters, Row
 from hessianlens.notation import CARRIES
@@ -74,8 +74,7 @@ def cells(config: Fig1Config) -> list[dict[str, Any]]:
 
 def measure_cell(parameters: Parameters) -> Measurement:
     """Maps from matrix-free products (attention part: the closed form), or statistics of exact blocks."""
-    from hessianlab.experiments.common.last_layer import diagonal_blocks
-    from hessianlab.experiments.common.toy import toy_problem
+    from hessianlab.experiments.models import diagonal_blocks, toy_problem
 
     asked: Any = parameters
     problem = toy_problem(
@@ -87,7 +86,7 @@ def measure_cell(parameters: Parameters) -> Measurement:
 def _maps(problem: Problem, pixels: int) -> Measurement:
     import numpy as np
 
-    from hessianlab.experiments.common.entries import entry_sizes
+    from hessianlab.experiments.statistics import entry_sizes
 
     sizes = {name: problem.blocks[block].numel for name, block in ORDER.items()}
     whole = whole_hessian(problem)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from hessianlab.experiments.common.checks import check_config
+from hessianlab.experiments.checks import check_config
 from hessianlab.experiments.experiment import Experiment
 from hessianlab.results import Measurement, Parameters
 from hessianlens.notation import ACTIVATION_NAMES, CARRIES
@@ -41,8 +41,7 @@ def cells(config: Fig4Config) -> list[dict[str, Any]]:
 
 def measure_cell(parameters: Parameters) -> Measurement:
     """Sizes of the entries of the exact diagonal blocks."""
-    from hessianlab.experiments.common.last_layer import diagonal_blocks
-    from hessianlab.experiments.common.toy import toy_problem
+    from hessianlab.experiments.models import diagonal_blocks, toy_problem
 
     asked: Any = parameters
     problem = toy_problem(

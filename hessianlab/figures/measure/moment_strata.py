@@ -6,14 +6,14 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hessianlab.experiments.common.checks import check_config
+from hessianlab.experiments.checks import check_config
 from hessianlab.experiments.experiment import Experiment
 from hessianlab.results import Measurement, Parameters, Row
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from hessianlab.experiments.common.layers import LoneLayer
+    from hessianlab.experiments.models import LoneLayer
 
 BLOCKS = {
     ("outer", "VV"): "M1",
@@ -56,7 +56,7 @@ def cells(config: StrataConfig) -> list[dict[str, Any]]:
 
 def measure_cell(parameters: Parameters) -> Measurement:
     """Entropy, norms of the moments and of the blocks, and how well moments alone rebuild each block."""
-    from hessianlab.experiments.common.layers import LoneLayer, lone_layer
+    from hessianlab.experiments.models import LoneLayer, lone_layer
     from hessianlens.attention import attention_entropy, first_moment, second_moment, third_moment_along
 
     asked: Any = parameters

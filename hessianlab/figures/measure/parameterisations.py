@@ -6,14 +6,14 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hessianlab.experiments.common.checks import check_config
+from hessianlab.experiments.checks import check_config
 from hessianlab.experiments.experiment import Experiment
 from hessianlab.results import Measurement, Parameters, Row
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from hessianlab.experiments.common.layers import LoneLayer
+    from hessianlab.experiments.models import LoneLayer
     from hessianlens.attention.layer import AttentionHead
 
 
@@ -48,8 +48,8 @@ def measure_cell(parameters: Parameters) -> Measurement:
     """
     import torch
 
-    from hessianlab.experiments.common.layers import lone_layer
-    from hessianlab.experiments.common.spectra import spectrum_facts
+    from hessianlab.experiments.models import lone_layer
+    from hessianlab.experiments.statistics import spectrum_facts
     from hessianlens.attention import SingleMatrixAttention
     from hessianlens.theory import attention_hessian
 

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hessianlab.experiments.common.checks import check_config
+from hessianlab.experiments.checks import check_config
 from hessianlab.experiments.experiment import Experiment
 from hessianlab.results import Measurement, Parameters, Row
 from hessianlens.notation import ACTIVATION_NAMES
@@ -58,8 +58,8 @@ def measure_cell(parameters: Parameters) -> Measurement:
     """
     import torch
 
-    from hessianlab.experiments.common.layers import lone_layer
-    from hessianlab.experiments.common.spectra import spectrum_facts
+    from hessianlab.experiments.models import lone_layer
+    from hessianlab.experiments.statistics import spectrum_facts
     from hessianlens.attention import SingleMatrixAttention
     from hessianlens.theory import attention_hessian, eigenvalue_pairs
 
@@ -90,7 +90,7 @@ def _balance(values: Tensor) -> float | None:
 
 def _pairs(H: AttentionHessian, values: Tensor) -> Row:
     """How the eigenvalues of the T-functional part pair up, against the closed form."""
-    from hessianlab.experiments.common.spectra import multiplicity
+    from hessianlab.experiments.statistics import multiplicity
     from hessianlens.theory import eigenvalue_pairs
 
     pairs = eigenvalue_pairs(H)

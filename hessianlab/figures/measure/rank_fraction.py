@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from hessianlab.experiments.common.checks import check_config
+from hessianlab.experiments.checks import check_config
 from hessianlab.experiments.experiment import Experiment
 from hessianlab.results import Measurement, Parameters, Row
 
@@ -47,8 +47,8 @@ def measure_cell(parameters: Parameters) -> Measurement:
     """Ranks from all eigenvalues of the dense matrices, the bound of Lemma D.2 and the exact formula."""
     import torch
 
-    from hessianlab.experiments.common.layers import lone_layer
-    from hessianlab.experiments.common.spectra import spectrum_facts
+    from hessianlab.experiments.models import lone_layer
+    from hessianlab.experiments.statistics import spectrum_facts
     from hessianlens.theory import t_outer_rank, t_outer_rank_bound
 
     asked: Any = parameters

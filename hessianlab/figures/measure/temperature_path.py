@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from hessianlab.experiments.common.checks import check_config
+from hessianlab.experiments.checks import check_config
 from hessianlab.experiments.experiment import Experiment
 from hessianlab.results import Measurement, Parameters, Row
 
@@ -63,7 +63,7 @@ def measure_cell(parameters: Parameters) -> Measurement:
 
     import torch
 
-    from hessianlab.experiments.common.layers import LoneLayer, lone_layer
+    from hessianlab.experiments.models import LoneLayer, lone_layer
     from hessianlens.attention import attention_entropy
 
     asked: Any = parameters

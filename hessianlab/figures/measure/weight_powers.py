@@ -11,12 +11,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hessianlab.experiments.common.checks import check_config
+from hessianlab.experiments.checks import check_config
 from hessianlab.experiments.experiment import Experiment
 from hessianlab.results import Measurement, Parameters, Row
 
 if TYPE_CHECKING:
-    from hessianlab.experiments.common.layers import LoneLayer
+    from hessianlab.experiments.models import LoneLayer
 
 WEIGHTS = ("Q", "K", "V")
 BLOCKS = ("QQ", "KK", "QK", "VQ", "VK", "VV")
@@ -74,7 +74,7 @@ def measure_cell(parameters: Parameters) -> Measurement:
     """Slope of log norm by the logarithm of a factor on one weight matrix, all else moving as it does."""
     import math
 
-    from hessianlab.experiments.common.layers import lone_layer
+    from hessianlab.experiments.models import lone_layer
 
     asked: Any = parameters
     setting = lone_layer(asked["d_model"], asked["d_k"], asked["length"], asked["seed"])

@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from hessianlab.experiments.common.means import geometric_mean
+from hessianlab.experiments.statistics import geometric_mean
 from hessianlab.plots.picture import Picture, Presentation
 from hessianlab.plots.style import BLUE, GREEN, INK, MUTED, PURPLE, RED, log_axis, panels
 from hessianlab.results import Findings, Result

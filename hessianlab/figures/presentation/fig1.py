@@ -7,9 +7,8 @@ from math import log10
 import numpy as np
 from matplotlib.figure import Figure
 
-from hessianlab.experiments.common.means import geometric_mean
-from hessianlab.plots.histogram import draw_histograms
-from hessianlab.plots.log_colours import block_map, log_colour_bar, log_scale
+from hessianlab.experiments.statistics import geometric_mean
+from hessianlab.plots.charts import block_map, draw_histograms, log_colour_bar, log_scale
 from hessianlab.plots.picture import Picture, Presentation
 from hessianlab.plots.style import panel
 from hessianlab.results import Findings, Parameters, Result

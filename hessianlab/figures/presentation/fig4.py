@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from hessianlab.experiments.common.means import geometric_mean
-from hessianlab.plots.histogram import draw_histograms
+from hessianlab.experiments.statistics import geometric_mean
+from hessianlab.plots.charts import draw_histograms
 from hessianlab.plots.picture import Picture, Presentation
 from hessianlab.results import Findings, Result
 from hessianlab.results.table import block_ratios, choices, numbers, select, short, span

@@ -6,8 +6,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from hessianlab.plots.charts import draw_spectrum
 from hessianlab.plots.picture import Picture, Presentation
-from hessianlab.plots.spectrum import draw_spectrum
 from hessianlab.plots.style import BLUE, ORANGE, log_axis, panels
 from hessianlab.results import Findings, FinishedCell, Result
 from hessianlab.results.table import numbers, select, short

@@ -6,8 +6,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from hessianlab.plots.charts import draw_mirrored
 from hessianlab.plots.picture import Picture, Presentation
-from hessianlab.plots.spectrum import draw_mirrored
 from hessianlab.plots.style import panels
 from hessianlab.results import Findings, FinishedCell, Result
 from hessianlab.results.table import choices, numbers, select, short, span

@@ -6,18 +6,20 @@ from collections.abc import Iterable
 
 from hessianlab.claims.definition import Claim
 from hessianlab.claims.finding import Verdict
-from hessianlab.report.story import blocks, data, depth, moments, norm, query_key, softmax, training, weights
+from hessianlab.report.story import training
+from hessianlab.report.story.attention import MOMENTS, QUERY_KEY, SOFTMAX, WEIGHTS
 from hessianlab.report.story.chapter import Chapter
+from hessianlab.report.story.network import BLOCKS, DATA, DEPTH, NORM
 
 CHAPTERS: tuple[Chapter, ...] = (
-    blocks.CHAPTER,
-    data.CHAPTER,
-    moments.CHAPTER,
-    weights.CHAPTER,
-    softmax.CHAPTER,
-    depth.CHAPTER,
-    norm.CHAPTER,
-    query_key.CHAPTER,
+    BLOCKS,
+    DATA,
+    MOMENTS,
+    WEIGHTS,
+    SOFTMAX,
+    DEPTH,
+    NORM,
+    QUERY_KEY,
     training.CHAPTER,
 )
 
@@ -39,7 +41,7 @@ def chapter_of_figure(name: str) -> Chapter | None:
 def chapter_of_claim(claim: Claim) -> Chapter:
     """The chapter a claim belongs to: by its verdict if it waits for training, else its figure's, else its topic's.
 
-    >>> from hessianlab.claims.registry import find
+    >>> from hessianlab.claims.catalogue import find
     >>> [chapter_of_claim(claim).slug for claim in find(["P25", "A12", "C19", "P41"])]
     ['data', 'softmax', 'training', 'weights']
     """

@@ -12,7 +12,7 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from hessianlab.experiments.common.checks import check_config
+from hessianlab.experiments.checks import check_config
 from hessianlab.experiments.experiment import Experiment
 from hessianlab.results import Measurement, Parameters, Row
 from hessianlens.errors import InputError, expect
@@ -207,7 +207,7 @@ def _block(known: Problem, block: Block) -> Row:
     """Of the block's own part of the Hessian, from all its eigenvalues."""
     import torch
 
-    from hessianlab.experiments.common.spectra import spectrum_facts
+    from hessianlab.experiments.statistics import spectrum_facts
     from hessianlens.network import hessian
 
     dense = hessian(known, block.name) @ torch.eye(block.numel, dtype=torch.float64)

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from matplotlib.figure import Figure
 
-from hessianlab.experiments.common.means import geometric_mean
+from hessianlab.experiments.statistics import geometric_mean
 from hessianlab.plots.picture import Picture, Presentation
 from hessianlab.plots.style import log_axis, panel
 from hessianlab.results import Chart, Panel, Result, Scalar, Series

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from hessianlab.claims import activations, figures
+from hessianlab.claims import activations, quantities
 from hessianlab.claims.finding import Verdict
 from hessianlab.claims.topics import (
     activation_growth,
@@ -73,9 +73,9 @@ def test_a_convex_third_loss_makes_the_outer_product_definite(monkeypatch):
 
 
 def test_negative_mass_of_known_matrices():
-    assert figures.negative_mass(torch.diag(torch.tensor([3.0, -1.0]))) == 0.25
-    assert figures.negative_mass(torch.eye(3)) == 0.0 == figures.negative_mass(torch.zeros(2, 2))
-    assert figures.extremes(torch.diag(torch.tensor([4.0, -1.0]))) == (-0.25, 1.0)
+    assert quantities.negative_mass(torch.diag(torch.tensor([3.0, -1.0]))) == 0.25
+    assert quantities.negative_mass(torch.eye(3)) == 0.0 == quantities.negative_mass(torch.zeros(2, 2))
+    assert quantities.extremes(torch.diag(torch.tensor([4.0, -1.0]))) == (-0.25, 1.0)
 
 
 def test_exponents_of_a_layer_are_the_predicted_ones():

@@ -6,15 +6,10 @@ import json
 import pytest
 
 from hessianlab.claims import record
-from hessianlab.claims.check import at_most, true
-from hessianlab.claims.definition import Claim
-from hessianlab.claims.draws import seeds
-from hessianlab.claims.entry import Entry
-from hessianlab.claims.finding import Curves, Finding, Verdict
-from hessianlab.claims.ledger import run
-from hessianlab.claims.registry import find
-from hessianlab.claims.selection import selected_ids, with_verdict
-from hessianlab.claims.summary import counts, most_surprising_first, surprise
+from hessianlab.claims.catalogue import find
+from hessianlab.claims.definition import Claim, seeds
+from hessianlab.claims.finding import Curves, Finding, Verdict, at_most, true
+from hessianlab.claims.ledger import Entry, counts, most_surprising_first, run, selected_ids, surprise, with_verdict
 from hessianlab.store.code import PACKAGE
 from hessianlens.errors import InputError
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import GPT2Config
 
-from hessianlab.claims import draws, networks, samples
+from hessianlab.claims import definition, networks, samples
 from hessianlab.claims.finding import Verdict
 from hessianlab.claims.networks import TASK, Network
 from hessianlab.claims.topics import (
@@ -40,11 +40,11 @@ CORRUPTED = {
 
 @pytest.mark.parametrize("id", CORRUPTED)
 def test_a_wrong_formula_fails(id, monkeypatch):
-    draws.forget()
+    definition.forget()
     module, name = CORRUPTED[id]
     monkeypatch.setattr(module, name, scaled(getattr(module, name)))
     assert verdict(id) is Verdict.FAILS
-    draws.forget()
+    definition.forget()
 
 
 A30_AS_CLAIMED = (("softmax", None), ("softmax", "scale"), ("softmax", "post"))
@@ -109,10 +109,10 @@ def test_the_initialisation_is_gpt2s_at_the_width_of_the_largest(monkeypatch):
 
 
 def test_an_mlp_with_curved_activation_is_noticed(monkeypatch):
-    draws.forget()
+    definition.forget()
     monkeypatch.setattr(torch, "relu", torch.tanh)
     assert verdict("A15") is Verdict.FAILS
-    draws.forget()
+    definition.forget()
 
 
 def test_the_wrong_loss_factor_is_not_confirmed(monkeypatch):

@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 
 from hessianlab.claims import stored
-from hessianlab.claims.check import true
-from hessianlab.claims.finding import Finding, Verdict
+from hessianlab.claims.catalogue import all_claims, find
+from hessianlab.claims.finding import Finding, Verdict, true
 from hessianlab.claims.ledger import run as run_ledger
-from hessianlab.claims.registry import all_claims, find
 from hessianlab.claims.stored import EXPERIMENT, ClaimsConfig, cells, ledger_of, stored_ledger
 from hessianlab.experiments.registry import EXPERIMENTS
 from hessianlab.results import FinishedCell, Measurement, Result, collect

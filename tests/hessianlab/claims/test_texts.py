@@ -9,11 +9,9 @@ from pathlib import Path
 import pytest
 
 from hessianlab.claims import definition
+from hessianlab.claims.catalogue import TEXTS, all_claims, claim_topics, find, topic_claims
 from hessianlab.claims.definition import Claim, TopicTest, claim
 from hessianlab.claims.finding import Finding, Verdict
-from hessianlab.claims.index import claim_topics
-from hessianlab.claims.registry import all_claims, find
-from hessianlab.claims.texts import TEXTS, topic_claims
 from hessianlab.experiments.registry import EXPERIMENTS
 from hessianlens.errors import InputError
 
@@ -60,7 +58,7 @@ def test_texts_and_tests_are_in_step():
 def test_a_claim_reads_and_imports_its_own_topic_alone():
     code = """
 import sys
-from hessianlab.claims.registry import find
+from hessianlab.claims.catalogue import find
 (one,) = find(["C8"])
 assert "torch" not in sys.modules and not any(".claims.topics" in name for name in sys.modules)
 one.examine()

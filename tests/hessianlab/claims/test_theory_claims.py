@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from hessianlab import paper
-from hessianlab.claims import draws, figures, samples
+from hessianlab.claims import definition, quantities, samples
 from hessianlab.claims.finding import Verdict
 from hessianlab.claims.topics import (
     growth_exponents,
@@ -25,9 +25,9 @@ from tests.hessianlab.claims.verdicts import examine, verdict
 @pytest.fixture
 def afresh():
     """No measurement from before, and none left behind."""
-    draws.forget()
+    definition.forget()
     yield
-    draws.forget()
+    definition.forget()
 
 
 def scaled(function, factor):
@@ -120,7 +120,7 @@ def test_a_claim_that_fails_would_hold_at_a_perfect_fit(monkeypatch, afresh):
 def test_samples_are_measured_once_for_each_set_of_seeds(afresh):
     first = samples.small_samples()
     assert samples.small_samples() is first
-    with draws.drawing_from(7):
+    with definition.drawing_from(7):
         other = samples.small_samples()
     assert other is not first and not torch.equal(other[0].X, first[0].X)
     assert samples.small_samples() is first
@@ -143,6 +143,6 @@ def test_witness_agrees_with_the_library():
 
 
 def test_gap_of_different_sizes_is_infinite():
-    assert figures.gap(torch.ones(2), torch.ones(3)) == math.inf
-    assert figures.gap(torch.ones(1), torch.zeros(1)) == 1.0
-    assert math.isnan(figures.slope([1, 2], [1, 0]))
+    assert quantities.gap(torch.ones(2), torch.ones(3)) == math.inf
+    assert quantities.gap(torch.ones(1), torch.zeros(1)) == 1.0
+    assert math.isnan(quantities.slope([1, 2], [1, 0]))

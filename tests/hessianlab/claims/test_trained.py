@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from hessianlab.claims import trained
+from hessianlab.claims.catalogue import all_claims
 from hessianlab.claims.finding import Finding, Verdict
-from hessianlab.claims.registry import all_claims
 from hessianlab.claims.stored import topic_digest
 from hessianlab.claims.trained import Effect, Recorded, decided, read_record, write_record
 from hessianlab.experiments.registry import STUDIES

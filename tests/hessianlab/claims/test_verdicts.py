@@ -5,8 +5,8 @@ import re
 import pytest
 
 from hessianlab.claims import record
+from hessianlab.claims.catalogue import all_claims
 from hessianlab.claims.finding import Verdict
-from hessianlab.claims.registry import all_claims
 from tests.hessianlab.claims.verdicts import examine
 
 MEASURED = [claim.id for claim in all_claims() if claim.test is not None]

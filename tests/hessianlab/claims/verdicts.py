@@ -1,7 +1,7 @@
 """What the tests of the ledger share."""
 
+from hessianlab.claims.catalogue import find
 from hessianlab.claims.finding import Finding, Verdict
-from hessianlab.claims.registry import find
 
 
 def examine(id: str, first_seed: int = 0) -> Finding:

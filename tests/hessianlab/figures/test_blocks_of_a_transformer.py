@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from hessianlab.experiments.common.entries import EDGES, entry_sizes, log_histogram
-from hessianlab.experiments.common.last_layer import diagonal_blocks
-from hessianlab.experiments.common.toy import toy_problem
+from hessianlab.experiments.models import diagonal_blocks, toy_problem
+from hessianlab.experiments.statistics import EDGES, entry_sizes, log_histogram
 from hessianlab.figures.measure import activation_offset, fig1, fig4
 from hessianlab.figures.measure.fig1 import pooled_map
 from hessianlens.models import Transformer

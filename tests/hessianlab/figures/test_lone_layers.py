@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import mse_loss
 
-from hessianlab.experiments.common.layers import lone_layer
-from hessianlab.experiments.common.spectra import multiplicity, spectrum_facts
+from hessianlab.experiments.models import lone_layer
+from hessianlab.experiments.statistics import multiplicity, spectrum_facts
 from hessianlab.figures.linear_models import BLOCKS_OF
 from hessianlab.figures.measure import (
     activation_growth,

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import mse_loss
 
-from hessianlab.experiments.common.layers import lone_layer
+from hessianlab.experiments.models import lone_layer
 from hessianlab.figures.measure import depth_growth, temperature_path, weight_powers
 from hessianlab.figures.presentation import activation_offset as offset
 from hessianlab.figures.presentation import depth_growth as depth

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from hessianlab.claims.catalogue import find
 from hessianlab.claims.ledger import run
-from hessianlab.claims.registry import find
 from hessianlab.report import render
 from tests.hessianlab.figures.small import SMALL
 from tests.hessianlab.report.results import CLAIMS, NAMES, result

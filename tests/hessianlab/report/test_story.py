@@ -8,11 +8,9 @@ import matplotlib as mpl
 import numpy as np
 import pytest
 
-from hessianlab.claims.check import Check
-from hessianlab.claims.entry import Entry
-from hessianlab.claims.finding import Finding
-from hessianlab.claims.ledger import Ledger
-from hessianlab.claims.registry import all_claims, find
+from hessianlab.claims.catalogue import all_claims, find
+from hessianlab.claims.finding import Check, Finding
+from hessianlab.claims.ledger import Entry, Ledger
 from hessianlab.claims.trained import Recorded, read_record
 from hessianlab.experiments.registry import EXPERIMENTS
 from hessianlab.plots.style import luminance, readable_on
@@ -20,7 +18,7 @@ from hessianlab.report.elsewhere import notes
 from hessianlab.report.exponents import exponent_rows
 from hessianlab.report.foreword import SURPRISES, opening
 from hessianlab.report.glossary import GLOSSARY, Linker
-from hessianlab.report.related import relations
+from hessianlab.report.references import relations
 from hessianlab.report.story import CHAPTERS, chapter_of_claim
 from hessianlab.report.story.order import chapter_of_figure, figures_of
 from hessianlab.results import Result

@@ -9,7 +9,7 @@ from threadpoolctl import threadpool_limits
 from hessianlab.experiments.registry import EXPERIMENTS
 from hessianlab.results import Result
 from hessianlab.runner import CellsFailed, Plan, Progress, run
-from hessianlab.runner.work import measure_cell, order
+from hessianlab.runner.workers import measure_cell, order
 from hessianlab.store import Code, Store, last_complete_runs, list_runs, load_run, open_store
 from hessianlens.errors import InputError
 from tests.hessianlab.runner.toys import DIES, DIES_ONCE, NONSENSE, RAISES, SPECTRUM, ToyConfig, busiest
@@ -134,7 +134,7 @@ def test_killed_processes_cost_time_and_a_cell_that_always_ends_its_own_is_found
 
 
 def test_a_worker_with_other_code_stops_the_run(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hessianlab.runner.work.code_of", lambda measure: Code("0" * 64, "torch 1"))
+    monkeypatch.setattr("hessianlab.runner.workers.code_of", lambda measure: Code("0" * 64, "torch 1"))
     with pytest.raises(InputError, match=r"a worker has other code \(digest 000000000000, torch 1\) than"):
         run([Plan(SPECTRUM, CONFIG)], store)
     assert store.query("SELECT count(*) FROM cells") == [(0,)]
@@ -145,7 +145,7 @@ def test_cells_of_other_code_are_told_and_not_used(store: Store, monkeypatch: py
     old = Code("0" * 64, "torch 1")
     with monkeypatch.context() as patched:
         patched.setattr("hessianlab.runner.plan.code_of", lambda measure: old)
-        patched.setattr("hessianlab.runner.work.code_of", lambda measure: old)
+        patched.setattr("hessianlab.runner.workers.code_of", lambda measure: old)
         run([Plan(SPECTRUM, plan.config)], store)
     last: list[Progress] = []
     run([plan], store, on_progress=last.append)

@@ -10,7 +10,7 @@ import pytest
 
 from hessianlab.results import FinishedCell, Measurement, Row
 from hessianlab.store import Store, cell_key, leftovers, open_store, prune
-from hessianlab.store.schema import VERSION
+from hessianlab.store.database import VERSION
 from hessianlens.errors import InputError
 from tests.hessianlab.store.cells import CODE, NEWER, OTHER, PROVENANCE, cell
 
