@@ -1,7 +1,8 @@
-"""Before hessianlens is imported."""
+"""Before hessianlens and hessianlab are imported."""
 
 from tests.shapes import install
 
 install("hessianlens")
+install("hessianlab")
 
 pytest_plugins = ["tests.browser"]

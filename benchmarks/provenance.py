@@ -6,7 +6,7 @@ import dataclasses
 import os
 from typing import Any
 
-from hessianlens.lab.results import collect as circumstances
+from hessianlab.results import collect as circumstances
 
 
 def collect() -> dict[str, Any]:

@@ -20,7 +20,7 @@ def _run() -> None:
     try:
         from hessianlens.cli import app
     except ModuleNotFoundError as error:
-        if (error.name or "").startswith("hessianlens"):
+        if (error.name or "").startswith(("hessianlens", "hessianlab")):
             raise
         needed = f"the command line needs {error.name}, which is not installed"
         _end(f"hessianlens: {needed}; install it with: pip install 'hessianlens[lab]'.", 2)

@@ -9,37 +9,6 @@ import typer
 
 from hessianlens.cli import completion
 
-Experiments = Annotated[
-    list[str] | None,
-    typer.Argument(help="Experiments, e.g. fig1 fig3a; all if none.", autocompletion=completion.experiments),
-]
-
-Preset = Annotated[
-    str, typer.Option(help="quick (laptop size) or paper (published size).", autocompletion=completion.presets)
-]
-
-Settings = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set", metavar="NAME=VALUE", help="Change a setting; tuples as 2,3,4.", autocompletion=completion.settings
-    ),
-]
-
-Jobs = Annotated[int | None, typer.Option(help="Processes; as many as there are cores if not given.")]
-
-Backend = Annotated[
-    str,
-    typer.Option(help="local or dask.", autocompletion=completion.backends),
-]
-
-Address = Annotated[str | None, typer.Option(help="The cluster's scheduler, e.g. tcp://host:8786.")]
-
-StoreFile = Annotated[Path, typer.Option(help="The file that keeps every finished cell.")]
-
-PublishedMeans = Annotated[
-    Path | None, typer.Option(help="Published means to compare with, a growth.csv; looked for if not given.")
-]
-
 PageFolder = Annotated[Path, typer.Option(help="Directory for index.html; made if it does not exist.")]
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print everything as JSON on standard output.")]

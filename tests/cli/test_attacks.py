@@ -15,15 +15,15 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from hessianlab.results import FinishedCell, Measurement
+from hessianlab.store import finish_run, open_store, start_run
 from hessianlens.cli import app
 from hessianlens.errors import InputError
 from hessianlens.files import write_whole
 from hessianlens.inspect.hugging_face import saved_model
-from hessianlens.lab.results import FinishedCell, Measurement
-from hessianlens.lab.store import finish_run, open_store, start_run
+from tests.hessianlab.runner.toys import ToyConfig
+from tests.hessianlab.store.cells import CODE, PROVENANCE
 from tests.inspect.saved_models import GPT2
-from tests.lab.runner.toys import ToyConfig
-from tests.lab.store.cells import CODE, PROVENANCE
 
 SMALL = ("--set", "d_model=4", "--set", "d_ks=1,2", "--set", "lengths=5", "--set", "repeats=2")
 IMPOSTORS = (

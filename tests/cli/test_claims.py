@@ -10,17 +10,16 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
+from hessianlab.claims import catalogue, definition, record
+from hessianlab.claims.catalogue import claim_topics
+from hessianlab.claims.definition import Claim
+from hessianlab.claims.finding import Finding, at_most
+from hessianlab.claims.ledger import run
+from hessianlab.claims.stored import is_whole
+from hessianlab.claims.topics import softmax_division
+from hessianlab.cli.claims import _plan
+from hessianlab.cli.claims_view import claims_table, counts_table, explanation
 from hessianlens.cli import app
-from hessianlens.cli.claims import _plan
-from hessianlens.cli.claims_view import claims_table, counts_table, explanation
-from hessianlens.lab.claims import definition, record, registry
-from hessianlens.lab.claims.check import at_most
-from hessianlens.lab.claims.definition import Claim
-from hessianlens.lab.claims.finding import Finding
-from hessianlens.lab.claims.index import claim_topics
-from hessianlens.lab.claims.ledger import run
-from hessianlens.lab.claims.stored import is_whole
-from hessianlens.lab.claims.topics import softmax_division
 
 
 def call(*arguments, jobs=1):
@@ -71,7 +70,7 @@ def test_explanation_shows_everything():
         "correction Plain division moves 0.48 of the weight",
         "wanted at least 1.4",
         "example plain: [0.37, 0.33, 0.30]",
-        "hessianlens/lab/claims/topics/softmax_division.py:",
+        "hessianlab/claims/topics/softmax_division.py:",
         "C23 holds if",
         "holds if rows see at least about 8 keys",
         "plot hessianlens claims C23 --plot DIR",
@@ -206,7 +205,7 @@ def test_no_process_at_all_is_bad_input():
 
 @pytest.mark.parametrize("width", [40, 69, 70, 100, 160])
 def test_nothing_is_cut_off_at_any_width(width):
-    entries = run(registry.find(["C1", "C13", "C23", "C32"])).entries
+    entries = run(catalogue.find(["C1", "C13", "C23", "C32"])).entries
     for renderable in (claims_table(entries, width), *map(explanation, entries)):
         text = printed(renderable, width)
         assert "…" not in text and max(map(len, text.splitlines())) <= width
@@ -219,7 +218,7 @@ def test_counts_by_document_and_in_all():
     open_one = Claim(
         "C99", "made up", "here", "Something.", "somehow", test=lambda: Finding((), undecided="Too few seeds.")
     )
-    entries = run([*registry.find(["C1", "C23", "C32", "C8"]), open_one]).entries
+    entries = run([*catalogue.find(["C1", "C23", "C32", "C8"]), open_one]).entries
     one, *_ = (line for line in printed(counts_table(entries)).splitlines() if line.startswith(" C  "))
     assert one.split()[-6:] == ["1", "1", "1", "1", "1", "5"]
     other = Claim("P1", "made up", "here", "Something.", "somehow", test=lambda: 1 / 0)
@@ -229,5 +228,5 @@ def test_counts_by_document_and_in_all():
 
 def test_ledger_is_not_imported_for_help():
     """Commands stay quick: the laboratory is loaded only when it works."""
-    code = "import sys, hessianlens.cli; sys.exit('hessianlens.lab.claims.registry' in sys.modules)"
+    code = "import sys, hessianlens.cli; sys.exit('hessianlab.claims.catalogue' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

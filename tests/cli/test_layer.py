@@ -7,8 +7,8 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+import hessianlab.layer_page as layer_page
 import hessianlens as hl
-import hessianlens.lab.layer_page as layer_page
 from hessianlens.cli import app
 from tests.variants import self_attention
 

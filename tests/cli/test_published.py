@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from hessianlab.growth.reference import VARIABLE
+from hessianlab.growth.series import growth_series
+from hessianlab.store import last_complete_runs, load_run, open_store
 from hessianlens.cli import app
-from hessianlens.lab.growth.findings.reference import VARIABLE
-from hessianlens.lab.growth.findings.series import growth_series
-from hessianlens.lab.store import last_complete_runs, load_run, open_store
 
 SMALL = ("--set", "layers=1", "--set", "points=4", "--set", "repeats=2", "--jobs", "1")
 HEADER = (

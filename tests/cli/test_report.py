@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from hessianlab.store import last_complete_runs, open_store
 from hessianlens.cli import app
-from hessianlens.lab.store import last_complete_runs, open_store
 
 TINY = ("--set", "d_model=4", "--set", "repeats=2", "--set", "points=4", "--set", "layers=1", "--jobs", "1")
 

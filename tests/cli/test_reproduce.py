@@ -12,13 +12,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-import hessianlens.lab.runner
-import hessianlens.lab.telling  # noqa: F401  before the registry is replaced: they know the real one
+from hessianlab.experiments.registry import EXPERIMENTS, Registry, registry_of
+from hessianlab.runner.plan import typical_seconds
+from hessianlab.store import Code, open_store
 from hessianlens.cli import app
-from hessianlens.lab.experiments.registry import EXPERIMENTS, Registry, registry_of
-from hessianlens.lab.runner.typical import typical_seconds
-from hessianlens.lab.store import Code, open_store
-from tests.lab.runner.toys import RAISES, SPECTRUM
+from tests.hessianlab.runner.toys import RAISES, SPECTRUM
 
 ROOT = Path(__file__).parents[2]
 SMALL = ("--set", "sizes=20", "--set", "repeats=2", "--jobs", "1")
@@ -35,8 +33,10 @@ class Toys(Registry):
 @pytest.fixture(autouse=True)
 def toys(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Two toy experiments instead of the published ones, in an empty working directory."""
-    monkeypatch.setattr("hessianlens.lab.experiments.registry.EXPERIMENTS", Toys("", tuple(TOYS)))
-    monkeypatch.setattr("hessianlens.lab.telling.registry_of", lambda name: None if name in TOYS else registry_of(name))
+    monkeypatch.setattr("hessianlab.experiments.registry.EXPERIMENTS", Toys("", dict.fromkeys(TOYS, "")))
+    monkeypatch.setattr(
+        "hessianlab.presentations.registry_of", lambda name: None if name in TOYS else registry_of(name)
+    )
     monkeypatch.chdir(tmp_path)
 
 
@@ -54,7 +54,7 @@ def test_a_run_and_the_same_run_again() -> None:
 
 
 def test_a_run_ends_with_what_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hessianlens.lab.experiments.registry.EXPERIMENTS", EXPERIMENTS)
+    monkeypatch.setattr("hessianlab.experiments.registry.EXPERIMENTS", EXPERIMENTS)
     small = ("--set", "d_model=4", "--set", "d_ks=1,2", "--set", "lengths=5", "--set", "repeats=1", "--jobs", "1")
     done = call("reproduce", "rank_fraction", *small)
     assert done.exit_code == 0, done.output
@@ -100,7 +100,7 @@ def test_list_tells_cells_and_times() -> None:
 
 
 def test_typical_times_are_known_before_anything_has_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hessianlens.lab.experiments.registry.EXPERIMENTS", EXPERIMENTS)
+    monkeypatch.setattr("hessianlab.experiments.registry.EXPERIMENTS", EXPERIMENTS)
     listed = [e for word in ("reproduce", "study") for e in json.loads(call(word, "--list", "--json").stdout)]
     entries = {e["experiment"]: e["presets"] for e in listed}
     assert set(typical_seconds()) <= {*entries, "claims"}, "of experiments that exist"
@@ -115,7 +115,7 @@ def test_typical_times_are_known_before_anything_has_run(monkeypatch: pytest.Mon
 def test_cells_of_other_code_are_told_and_deleted_on_demand(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patched:
         for module in ("plan", "work"):
-            patched.setattr(f"hessianlens.lab.runner.{module}.code_of", lambda measure: Code("0" * 64, "torch 1"))
+            patched.setattr(f"hessianlab.runner.{module}.code_of", lambda measure: Code("0" * 64, "torch 1"))
         call("reproduce", "spectrum", *SMALL)
     told = call("reproduce", "spectrum", *SMALL)
     assert "2 cells of other code (digest 000000000000, " in told.stderr
@@ -154,7 +154,7 @@ def test_the_registry_knows_every_experiment_by_its_own_name() -> None:
 
 
 def test_figures_of_a_published_experiment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hessianlens.lab.experiments.registry.EXPERIMENTS", EXPERIMENTS)
+    monkeypatch.setattr("hessianlab.experiments.registry.EXPERIMENTS", EXPERIMENTS)
     small = ("--set", "d_model=4", "--set", "d_ks=1,2", "--set", "lengths=5", "--set", "repeats=2", "--jobs", "1")
     done = call("reproduce", "rank_fraction", *small, "--figures", "figures", "--json")
     assert done.exit_code == 0, done.output

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 import hessianlens as hl
+from hessianlab.experiments.registry import EXPERIMENTS, STUDIES
 from hessianlens.cli import app
-from hessianlens.lab.experiments.registry import EXPERIMENTS, STUDIES
+from hessianlens.cli.laboratory import import_laboratory
 from tests.cli.fresh import HEAVY, Answer, Call, answers
 
 COMMANDS = ("claims", "export", "inspect", "layer", "report", "reproduce", "softmax", "study", "watch")
@@ -57,6 +58,34 @@ def test_experiments_are_listed_without_torch(folder: Path) -> None:
     assert all(name in studies.out for name in STUDIES)
     assert "Hypothesis: " in stated.out and "Stopping rule: " in stated.out and "study_scaling" in stated.out
     assert "fig1" in planned.out and "custom" in planned.out
+
+
+# --- the laboratory's commands ---------------------------------------------------------------------------------------
+
+
+def test_the_laboratory_is_found_from_within_its_own_checkout() -> None:
+    """The current folder is taken off the path of modules, and it is the one that holds both packages."""
+    checkout = Path(hl.__file__).parents[1]
+    found = subprocess.run(
+        [sys.executable, "-m", "hessianlens", "report", "--help"],
+        cwd=checkout,
+        env={**os.environ, "PYTHONPATH": str(checkout)},
+        capture_output=True,
+        text=True,
+    )
+    assert found.returncode == 0 and "Usage: hessianlens report" in found.stdout, found.stderr
+
+
+def test_the_laboratory_may_be_imported_first(folder: Path) -> None:
+    program = "import hessianlab.cli.claims; from hessianlens.cli import app; print(len(app.registered_commands))"
+    found = subprocess.run([sys.executable, "-c", program], cwd=folder, capture_output=True, text=True)
+    assert found.stdout == f"{len(COMMANDS)}\n", found.stderr
+
+
+def test_without_the_laboratory_there_are_no_commands_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "hessianlab")
+    assert import_laboratory(tmp_path) is None
+    assert "hessianlab" not in sys.modules
 
 
 # --- bad arguments ---------------------------------------------------------------------------------------------------

@@ -19,11 +19,11 @@ from pathlib import Path
 
 import numpy as np
 
-from hessianlens.lab.experiments.experiment import Experiment
-from hessianlens.lab.results import Measurement, Parameters
-from hessianlens.lab.runner import Plan, run
-from hessianlens.lab.store import last_complete_runs, open_store
-from hessianlens.lab.store.export import export_run
+from hessianlab.experiments.experiment import Experiment
+from hessianlab.results import Measurement, Parameters
+from hessianlab.runner import Plan, run
+from hessianlab.store import last_complete_runs, open_store
+from hessianlab.store.export import export_run
 
 LONGEST_LIFE = 0.25
 RUNS = 2

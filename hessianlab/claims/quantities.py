@@ -1,0 +1,178 @@
+"""Quantities that several claims measure: differences, norms, slopes, signs, and checks built of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hessianlab.claims.definition import measured
+from hessianlab.claims.finding import Check, at_most
+from hessianlab.claims.samples import Sample, Witness, mean_square, small_samples, softmax_rows
+from hessianlab.experiments.statistics import log_log_slope
+from hessianlens.theory import AttentionHessian
+
+EXACT = 1e-10
+"""Largest relative difference between two float64 computations of the same matrix."""
+
+ROUNDING = -1e-10
+"""A relative eigenvalue above this is not called negative."""
+
+
+def gap(found: Tensor, wanted: Tensor) -> float:
+    """Relative distance of two matrices; infinite if their sizes differ.
+
+    >>> gap(torch.tensor([3.0, 4.0]), torch.tensor([3.0, 5.0])) < 0.2
+    True
+    """
+    if found.shape != wanted.shape:
+        return math.inf
+    size = float(wanted.norm())
+    return float((found - wanted).norm()) / size if size > 0 else float(found.norm())
+
+
+def same(what: str, pairs: Iterable[tuple[Tensor, Tensor]]) -> Check:
+    """Passes if the two matrices of every pair agree up to rounding: two float64 computations of one matrix."""
+    return at_most(f"{what}, largest relative difference", (gap(*pair) for pair in pairs), EXACT)
+
+
+def median(values: Iterable[float]) -> float:
+    """The middle one; of an even number the lower of two."""
+    return float(torch.tensor(list(values)).median())
+
+
+def largest(values: Iterable[float]) -> float:
+    """The largest of some figures; not a number if one of them is not."""
+    return float(np.max(list(values)))
+
+
+def smallest(values: Iterable[float]) -> float:
+    """The smallest of some figures; not a number if one of them is not."""
+    return float(np.min(list(values)))
+
+
+def farthest(values: Sequence[float], target: float) -> float:
+    """The value farthest from a target: the one that decides whether all are close to it.
+
+    >>> farthest([5.9, 6.0, 6.3], 6)
+    6.3
+    """
+    return max(values, key=lambda value: abs(value - target))
+
+
+def slope(x: Sequence[float], y: Sequence[float]) -> float:
+    """Least-squares slope in log-log, the exponent of a power law; not a number if a value vanishes.
+
+    >>> round(slope([1, 2, 4], [3, 12, 48]), 6)
+    2.0
+    """
+    found = log_log_slope(x, y)
+    return math.nan if found is None else found
+
+
+def relative_minimum(matrix: Tensor) -> float:
+    """Smallest eigenvalue of a symmetric matrix over its largest absolute one: below zero if it is indefinite."""
+    values = torch.linalg.eigvalsh(matrix)
+    top = float(values.abs().max())
+    return float(values[0]) / top if top > 0 else 0.0
+
+
+def negatives(minima: Iterable[float]) -> int:
+    """How many relative eigenvalues are negative beyond rounding."""
+    return sum(value < ROUNDING for value in minima)
+
+
+def extremes(matrix: Tensor) -> tuple[float, float]:
+    """Smallest and largest eigenvalue over the largest absolute one."""
+    values = torch.linalg.eigvalsh(matrix)
+    top = float(values.abs().max())
+    return (float(values[0]) / top, float(values[-1]) / top) if top > 0 else (0.0, 0.0)
+
+
+def negative_mass(matrix: Tensor) -> float:
+    """``sum_{lambda < 0} |lambda| / sum |lambda|``: 0 for a positive semi-definite matrix, 1/2 for a balanced one."""
+    values = torch.linalg.eigvalsh(matrix)
+    values = torch.where(values.abs() > 1e-12 * values.abs().max(), values, 0)
+    total = float(values.abs().sum())
+    return float(-values[values < 0].sum()) / total if total > 0 else 0.0
+
+
+@measured
+def value_functional_entries() -> dict[str, float]:
+    """Largest entry of H_f(V, V), by autograd and by the library."""
+    routes = {
+        "autograd": [s.witness.block("functional", "V", "V") for s in small_samples()],
+        "the library": [s.hessian.functional["V", "V"].to_dense() for s in small_samples()],
+    }
+    return {route: largest(float(block.abs().max()) for block in blocks) for route, blocks in routes.items()}
+
+
+def value_functional_checks() -> tuple[Check, ...]:
+    """H_f(V, V) is zero by two routes."""
+    found = value_functional_entries()
+    return tuple(at_most(f"largest entry of H_f(V,V), by {route}", value, 0.0) for route, value in found.items())
+
+
+def block_norm(H: AttentionHessian, part: str, block: str = "") -> float:
+    """Frobenius norm of a block such as "QK", or of the whole matrix."""
+    matrix = H.part(part)
+    return float((matrix[block[0], block[1]] if block else matrix[:]).frobenius_norm())
+
+
+def query_key_norm(H: AttentionHessian, part: str) -> float:
+    """Frobenius norm of the query-key part, four blocks."""
+    return math.sqrt(sum(block_norm(H, part, r + c) ** 2 for r in "QK" for c in "QK"))
+
+
+def merged(one: Sample) -> Tensor:
+    """The single matrix with the same scores."""
+    w = one.weights
+    return w["Q"] @ w["K"].T / math.sqrt(one.shape[2])
+
+
+def single_witness(one: Sample, loss: Callable[[Tensor], Callable[[Tensor], Tensor]] = mean_square) -> Witness:
+    """Automatic differentiation of the layer with one matrix."""
+
+    def output(w: dict[str, Tensor]) -> Tensor:
+        return softmax_rows(one.X @ w["QK"] @ one.X.T) @ one.X @ w["V"]
+
+    return Witness(output, {"QK": merged(one), "V": one.weights["V"]}, loss(one.Y))
+
+
+@measured
+def single_witnesses() -> tuple[Witness, ...]:
+    """Automatic differentiation of every small sample with one matrix."""
+    return tuple(single_witness(s) for s in small_samples())
+
+
+def t_functional_of_one_matrix() -> float:
+    """Largest entry of sum dl/dT . d2T/dW2 for one matrix: T = X W X^T has no second derivative."""
+    found = []
+    for one in small_samples():
+        scores = torch.func.hessian(lambda W, X=one.X: X @ W @ X.T)(merged(one))
+        found.append(float(scores.abs().max()))
+    return largest(found)
+
+
+def group_spread(values: Tensor, multiplicity: int) -> float:
+    """Largest spread inside groups of equal size of sorted eigenvalues, over the largest; none if all are zero."""
+    groups = values.sort().values.reshape(-1, multiplicity)
+    size = float(values.abs().max())
+    return float((groups[:, -1] - groups[:, 0]).max()) / size if size > 0 else 0.0
+
+
+def pair_gap(values: Tensor) -> float:
+    """Distance of a sorted spectrum from its mirror image."""
+    ordered = values.sort().values
+    return gap(ordered, -ordered.flip(0))
+
+
+def flip_gap(matrix: Tensor) -> float:
+    """How far the eigenvectors with their first half negated are from belonging to the negated eigenvalues."""
+    values, vectors = torch.linalg.eigh(matrix)
+    half = len(values) // 2
+    flipped = torch.cat([-vectors[:half], vectors[half:]])
+    return float((matrix @ flipped + flipped * values).norm() / values.abs().max())

@@ -1,0 +1,196 @@
+"""Attention moments: which block contains which, and what other activations have in their place."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, einsum
+
+from hessianlab.claims.activations import drawn_samples
+from hessianlab.claims.definition import claim, first_seed, seeds
+from hessianlab.claims.finding import Check, Finding, at_least, at_most
+from hessianlab.claims.quantities import EXACT, block_norm, gap, largest, smallest
+from hessianlab.claims.samples import Sample, Witness, attention_output, mean_square, normal, sample, small_samples
+from hessianlens.attention import second_moment, third_moment, third_moment_along
+from hessianlens.attention.activations import Activation, RowNormalised, as_activation
+from hessianlens.attention.activations.elementwise import Elementwise
+
+ELEMENTWISE = ("sigmoid", "tanh", "exp")
+
+
+def outer_from(one: Sample, second: Tensor) -> Tensor:
+    """H_o(Q,Q) from a second moment a row: ``c sum_i x_i x_i^T (x) S_i^T S_i``, ``S_i = W_V^T M_i W_K / s``."""
+    S = einsum("av,iab,bk->ivk", one.weights["V"], second, one.weights["K"]) / one.setting.scale
+    n = one.weights["Q"].numel()
+    return one.setting.loss_factor * einsum("ia,ivb,ivc,id->abdc", one.X, S, S, one.X).reshape(n, n)
+
+
+def functional_from(one: Sample, third: Tensor) -> Tensor:
+    """H_f(Q,Q) from a third moment a row, already contracted with W_V times the loss gradient."""
+    middle = einsum("ak,iab,bl->ikl", one.weights["K"], third, one.weights["K"]) / one.setting.scale**2
+    n = one.weights["Q"].numel()
+    return einsum("ia,ibc,id->abdc", one.X, middle, one.X).reshape(n, n)
+
+
+def value_from(one: Sample, first: Tensor) -> Tensor:
+    """H_o(V,V) from the first moment: ``c M_1^T M_1 (x) I``."""
+    return one.setting.loss_factor * torch.kron(
+        first.T @ first, torch.eye(one.weights["V"].shape[1], dtype=one.X.dtype)
+    )
+
+
+def direction(one: Sample, output: Tensor) -> Tensor:
+    """``W_V g_i`` for every row."""
+    return one.setting.loss_factor * (output - one.Y) @ one.weights["V"].T
+
+
+@claim("A21")
+def first_moment_is_the_context() -> Finding:
+    """Output and value block from M_1."""
+    outputs, blocks = [], []
+    for s in small_samples():
+        M_1 = s.setting.A @ s.X
+        outputs.append(gap(M_1 @ s.weights["V"], s.layer(s.X)))
+        blocks.append(gap(value_from(s, M_1), s.witness.block("full", "V", "V")))
+    return Finding(
+        checks=(
+            at_most("largest distance of M_1 W_V from the output", outputs, EXACT),
+            at_most("largest distance of the value block from its form in M_1", blocks, EXACT),
+        )
+    )
+
+
+def _uniform_pair(seed: int) -> Sample:
+    """Two tokens, W_Q = 0: uniform attention over two tokens has a second central moment but no third."""
+    one = sample(seed, 2, 3, 2)
+    return Sample(one.X, one.Y, {**one.weights, "Q": torch.zeros_like(one.weights["Q"])})
+
+
+@claim("A22")
+def stratified() -> Finding:
+    """Blocks from moments, and a case without third moment."""
+    firsts, seconds, thirds = [], [], []
+    for s in drawn_samples():
+        A = s.setting.A
+        firsts.append(gap(value_from(s, A @ s.X), s.witness.block("outer", "V", "V")))
+        seconds.append(gap(outer_from(s, second_moment(A, s.X)), s.witness.block("outer", "Q", "Q")))
+        along = third_moment_along(A, s.X, direction(s, s.layer(s.X)))
+        thirds.append(gap(functional_from(s, along), s.witness.block("functional", "Q", "Q")))
+    pairs = [_uniform_pair(seed) for seed in seeds(5)]
+    third = largest(float(third_moment(p.setting.A, p.X).norm()) for p in pairs)
+    diagonal = largest(block_norm(p.hessian, "functional", "QQ") for p in pairs)
+    mixed = [block_norm(p.hessian, "functional", "QK") for p in pairs]
+    rebuilt = (
+        at_most("outer VV from M_1, largest distance", firsts, EXACT),
+        at_most("outer QQ from M_2, largest distance", seconds, EXACT),
+        at_most("functional QQ from M_3, largest distance", thirds, EXACT),
+        at_most("functional QQ where M_3 = 0", diagonal, 1e-12),
+    )
+    return Finding(
+        checks=rebuilt,
+        support=(
+            at_most("norm of M_3 in these cases", third, 1e-12),
+            at_least(
+                "smallest norm of M_2 in these cases",
+                (float(second_moment(p.setting.A, p.X).norm()) for p in pairs),
+                1e-3,
+            ),
+            at_least("smallest norm of functional QK in these cases", mixed, 1e-4),
+        ),
+        example=f"two tokens, W_Q = 0, seed {first_seed()}: |M_3| = {third:.1g}, |H_f(Q,Q)| = {diagonal:.1g}, but "
+        f"|H_f(Q,K)| = {mixed[0]:.2g}.",
+    )
+
+
+def _raw_moments(one: Sample, activation: str) -> tuple[float, float]:
+    """Distance of the query blocks from their form in raw moments with weights a' and a''."""
+    a = as_activation(activation)
+    assert isinstance(a, Elementwise)
+    T = one.setting.T
+    value, slope, bend = a.derivatives(T)
+    assert bend is not None
+    witness = Witness(
+        lambda w: attention_output(one.X, w, lambda t: a.derivatives(t)[0]), one.weights, mean_square(one.Y)
+    )
+    F = value @ one.X @ one.weights["V"]
+    second = einsum("il,la,lb->iab", slope, one.X, one.X)
+    third = einsum("il,il,la,lb->iab", bend, direction(one, F) @ one.X.T, one.X, one.X)
+    outer = gap(outer_from(one, second), witness.block("outer", "Q", "Q"))
+    return outer, gap(functional_from(one, third), witness.block("functional", "Q", "Q"))
+
+
+@claim("A24")
+def elementwise_analogue() -> Finding:
+    """Blocks from weighted raw moments."""
+    gaps = {a: [_raw_moments(s, a) for s in small_samples()] for a in ELEMENTWISE}
+    outer, functional = ({a: largest(g[k] for g in found) for a, found in gaps.items()} for k in (0, 1))
+    T, x = torch.tensor([0.0, 1.0], dtype=torch.float64), torch.tensor([1.0, 2.0], dtype=torch.float64)
+    slopes = T.sigmoid() * (1 - T.sigmoid())
+    return Finding(
+        checks=tuple(
+            at_least(f"{a}: distance of the outer query block from a moment form", outer[a], 0.01) for a in ELEMENTWISE
+        ),
+        support=(
+            *(
+                at_most(f"{a}: outer query block from the second moment with weights a'", outer[a], EXACT)
+                for a in ELEMENTWISE
+            ),
+            *(
+                at_most(f"{a}: functional query block from the third moment with weights a''", functional[a], EXACT)
+                for a in ELEMENTWISE
+            ),
+        ),
+        example=f"sigmoid, scores (0, 1), tokens (1, 2): the second moment is {slopes[0]:.3f} * 1 + {slopes[1]:.3f} * "
+        f"4 = {float(slopes @ x**2):.3f}; largest distance of the rebuilt blocks from torch "
+        f"{max(*outer.values(), *functional.values()):.0e}.",
+    )
+
+
+def _central(activation: Activation) -> list[float]:
+    """Distances of ``X^T J_i X`` from the second central moment of the rows of A."""
+    gaps = []
+    for seed in seeds(5):
+        X, T = normal(seed, 6, 3), normal(seed + 20, 1, 6, 6)
+        visible = torch.ones(1, 6, 6, dtype=torch.bool)
+        A = activation.value(T, visible)[0]
+        slopes = activation.jacobian(T, visible).apply(X[None, None])[0]
+        gaps.append(gap(einsum("la,ilb->iab", X, slopes), second_moment(A, X)))
+    return gaps
+
+
+@claim("A25")
+def because_of_normalisation() -> Finding:
+    """Central moments under several activations."""
+    plain = {a: _central(as_activation(a)) for a in ("softmax", "sigmoid", "linear", "exp")}
+    normalised = {a: _central(RowNormalised(_elementwise(a))) for a in ("sigmoid", "relu")}
+    exponential = _central(RowNormalised(_elementwise("exp")))
+    agrees = at_most("softmax: distance from the central moment", plain["softmax"], EXACT)
+    return Finding(
+        checks=(
+            agrees,
+            *(at_least(f"{a}: distance from the central moment", plain[a], 0.01) for a in ("sigmoid", "linear", "exp")),
+            *(_enough(a, distances) for a, distances in normalised.items()),
+        ),
+        support=(
+            agrees,
+            at_most("exp over its row sum, which is softmax", exponential, EXACT),
+            *(
+                at_least(f"{a} over its row sum: distance from the central moment", d, 0.01)
+                for a, d in normalised.items()
+            ),
+        ),
+        example="relative distance of X^T J X from the central moment: "
+        + ", ".join(f"{a} {largest(d):.1g}" for a, d in plain.items())
+        + ", "
+        + ", ".join(f"{a} over its row sum {smallest(d):.2g}" for a, d in normalised.items())
+        + ".",
+    )
+
+
+def _enough(name: str, distances: list[float]) -> Check:
+    return at_most(f"{name} over its row sum (normalised): distance from the central moment", distances, EXACT)
+
+
+def _elementwise(name: str) -> Elementwise:
+    found = as_activation(name)
+    assert isinstance(found, Elementwise)
+    return found

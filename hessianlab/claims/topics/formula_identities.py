@@ -1,0 +1,226 @@
+"""The identities of the paper's appendices: Kronecker products, vectorisation, commutation, ranks, softmax."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.func import jacrev
+
+from hessianlab import paper
+from hessianlab.claims.definition import claim, first_seed, seeds
+from hessianlab.claims.finding import Finding, at_most, equal
+from hessianlab.claims.quantities import EXACT, gap, largest, same
+from hessianlab.claims.samples import normal, numbers, small_samples, softmax_rows
+from hessianlab.paper import block_diagonal, kron, vec
+from hessianlens.operators.commutation import commutation_matrix
+from hessianlens.theory import numerical_rank
+
+SIZES = ((2, 3, 4, 2), (3, 2, 2, 5), (4, 3, 3, 3))
+"""(n, m, p, q) of random matrices."""
+
+
+def _largest_gap(sides: Callable[[int, int, int, int, int], tuple[Tensor, Tensor]]) -> float:
+    return largest(gap(*sides(seed, *size)) for size in SIZES for seed in seeds(3))
+
+
+@claim("P2")
+def jacobians() -> Finding:
+    """Lemma B.1 block by block; the key block is ours, with the same middle."""
+    checks = [
+        same(
+            f"dF/dW_{name}",
+            ((paper.lemma_b_1(s.setting, name), s.witness.jacobian[:, s.witness.place(name)]) for s in small_samples()),
+        )
+        for name in ("V", "Q", "K")
+    ]
+    rows = [
+        gap(paper.softmax_jacobian(s.setting.A), jacrev(softmax_rows)(s.setting.T).reshape(2 * (s.shape[0] ** 2,)))
+        for s in small_samples()
+    ]
+    return Finding(checks=(*checks, at_most("dA/dT, largest relative difference", rows, EXACT)))
+
+
+@claim("P10")
+def second_derivative_of_softmax() -> Finding:
+    """The matrix is right; the letter on its left-hand side is not."""
+    gaps = []
+    for length in (2, 3, 4):
+        for seed in seeds(3):
+            T = normal(seed, length, length)
+            exact = torch.func.hessian(softmax_rows)(T).reshape(length**4, length**2)
+            gaps.append(gap(paper.softmax_second_derivative(softmax_rows(T)), exact))
+    L, d = 2, 3
+    X, W_V, T = (normal(first_seed() + n, *s) for n, s in ((1, (L, d)), (2, (d, d)), (3, (L, L))))
+    of_output = torch.func.hessian(lambda t: softmax_rows(t) @ X @ W_V)(T).reshape(-1, L**2)
+    return Finding(
+        checks=(at_most("blockdiag D_i minus d2A/dT2, largest relative difference", gaps, EXACT),),
+        support=(equal(f"rows of d2F/dT2 at L = {L}, d_V = {d}", of_output.shape[0], L * d * L**2),),
+        example=f"L = {L}, d_V = {d}: the printed matrix has {L**4} rows, the second derivative of F has"
+        f" {of_output.shape[0]}.",
+    )
+
+
+@claim("P11")
+def kronecker_rules() -> Finding:
+    """One check an equation."""
+    return Finding(
+        checks=tuple(
+            at_most(f"Equation {number}, largest relative difference", _largest_gap(sides), EXACT)
+            for number, sides in _RULES.items()
+        )
+    )
+
+
+def _both(*pairs: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    """Several equalities as one."""
+    return torch.cat([a.reshape(-1) for a, _ in pairs]), torch.cat([b.reshape(-1) for _, b in pairs])
+
+
+def _distributive(s: int, n: int, m: int, p: int, q: int) -> tuple[Tensor, Tensor]:
+    A, B, C = normal(s, n, m), normal(s + 1, p, q), normal(s + 2, p, q)
+    return _both((kron(A, B + C), kron(A, B) + kron(A, C)), (kron(B + C, A), kron(B, A) + kron(C, A)))
+
+
+def _scalars(s: int, n: int, m: int, p: int, q: int) -> tuple[Tensor, Tensor]:
+    A, B, k = normal(s, n, m), normal(s + 1, p, q), float(normal(s + 2, 1))
+    return _both((kron(k * A, B), k * kron(A, B)), (kron(A, k * B), k * kron(A, B)))
+
+
+def _associative(s: int, n: int, m: int, p: int, q: int) -> tuple[Tensor, Tensor]:
+    A, B, C = normal(s, n, m), normal(s + 1, p, q), normal(s + 2, m, n)
+    return torch.kron(torch.kron(A, B), C), torch.kron(A, torch.kron(B, C))
+
+
+def _mixed(s: int, n: int, m: int, p: int, q: int) -> tuple[Tensor, Tensor]:
+    A, B, C, D = normal(s, n, m), normal(s + 1, p, q), normal(s + 2, m, p), normal(s + 3, q, n)
+    return kron(A, B) @ kron(C, D), kron(A @ C, B @ D)
+
+
+def _transposed(s: int, n: int, m: int, p: int, q: int) -> tuple[Tensor, Tensor]:
+    A, B = normal(s, n, m), normal(s + 1, p, q)
+    return kron(A, B).T, kron(A.T, B.T)
+
+
+def _vectors(s: int, n: int, m: int, p: int, q: int) -> tuple[Tensor, Tensor]:
+    a, b = normal(s, n + 1, 1), normal(s + 1, p, 1)
+    return _both((kron(a.T, b), b @ a.T), (kron(b, a.T), b @ a.T))
+
+
+def _row_times(s: int, n: int, m: int, p: int, q: int) -> tuple[Tensor, Tensor]:
+    A, B, v = normal(s, n, m), normal(s + 1, m, p), normal(s + 2, q, 1)
+    return A @ kron(v.T, B), kron(v.T, A @ B)
+
+
+def _block_diagonal(s: int, n: int, m: int, p: int, q: int) -> tuple[Tensor, Tensor]:
+    A, B, C = normal(s, m, q, p), normal(s + 1, m, n), normal(s + 2, p, 3)
+    return block_diagonal(A) @ kron(B, C), torch.cat([kron(B[i : i + 1], A[i] @ C) for i in range(m)])
+
+
+def _matrix_product(s: int, n: int, m: int, p: int, q: int) -> tuple[Tensor, Tensor]:
+    A, X, B = normal(s, n, m), normal(s + 1, m, p), normal(s + 2, p, q)
+    return kron(A, B.T), jacrev(lambda x: A @ x @ B)(X).reshape(n * q, m * p)
+
+
+def _by_left_factor(s: int, n: int, m: int, p: int, q: int) -> tuple[Tensor, Tensor]:
+    X, Y = normal(s, n, m), normal(s + 1, p, q)
+    return paper.equation_16(X, Y), jacrev(lambda x: kron(x, Y))(X).reshape(-1, n * m)
+
+
+def _by_right_factor(s: int, n: int, m: int, p: int, q: int) -> tuple[Tensor, Tensor]:
+    X, Y = normal(s, n, m), normal(s + 1, p, q)
+    return paper.equation_17(X, Y), jacrev(lambda y: kron(X, y))(Y).reshape(-1, p * q)
+
+
+def _transposition(s: int, n: int, m: int, p: int, q: int) -> tuple[Tensor, Tensor]:
+    X = normal(s, n, q)
+    return commutation_matrix(q, n, X.dtype), jacrev(lambda x: x.T.contiguous())(X).reshape(n * q, n * q)
+
+
+_RULES = {
+    "(6)": _distributive,
+    "(7)": _scalars,
+    "(8)": _associative,
+    "(9)": _mixed,
+    "(10)": _transposed,
+    "(11)": _vectors,
+    "(12)": _row_times,
+    "(14)": _block_diagonal,
+    "(15)": _matrix_product,
+    "(16)": _by_left_factor,
+    "(17)": _by_right_factor,
+    "(18)": _transposition,
+}
+
+
+@claim("P12")
+def vectorisation_by_an_identity() -> Finding:
+    """The printed right-hand side is quadratic in A."""
+    shapes = ((2, 3), (3, 2), (2, 2))
+    draws = [normal(seed, *shape) for shape in shapes for seed in seeds(3)]
+    square = torch.tensor([[1.0, 2.0], [3.0, 4.0]], dtype=torch.float64)
+    projection = torch.tensor([[1.0, 1.0], [0.0, 0.0]], dtype=torch.float64)
+    return Finding(
+        checks=(
+            same(
+                "printed right-hand side minus vec(A), square A",
+                ((paper.equation_13(A, printed=True), vec(A)) for A in draws if A.shape[0] == A.shape[1]),
+            ),
+            equal(
+                "entries of the printed right-hand side for A of size 2 x 3, against those of vec(A)",
+                paper.equation_13(normal(first_seed(), 2, 3), printed=True).numel(),
+                6,
+            ),
+        ),
+        support=(
+            same("(A kron I_m) vec(I_m) minus vec(A)", ((paper.equation_13(A), vec(A)) for A in draws)),
+            same(
+                "printed form minus vec(A A) for square A",
+                ((paper.equation_13(A, printed=True), vec(A @ A)) for A in draws if A.shape[0] == A.shape[1]),
+            ),
+            at_most(
+                "printed form minus vec(A) for a projection",
+                gap(paper.equation_13(projection, printed=True), vec(projection)),
+                EXACT,
+            ),
+        ),
+        example=f"A = {numbers(square)}: vec(A) = {numbers(vec(square)[:, 0])}, printed right-hand side ="
+        f" {numbers(paper.equation_13(square, printed=True)[:, 0])}.",
+    )
+
+
+@claim("P13")
+def commutation_rules() -> Finding:
+    """Equation (20) and Lemma B.3."""
+    sizes = ((2, 3), (3, 2), (4, 4), (1, 5))
+    swaps = [gap(paper.index_swap_matrix(M, N), commutation_matrix(N, M)) for M, N in sizes]
+    return Finding(
+        checks=(
+            at_most("Equation (20), largest relative difference", (gap(*paper.equation_20(*s)) for s in sizes), 0),
+            same("Lemma B.3", (paper.lemma_b_3(normal(seed, *s)) for s in sizes for seed in seeds(3))),
+            at_most("K(M, N) minus K_{N,M} of Equation (18), largest difference", swaps, 0),
+        )
+    )
+
+
+@claim("P23")
+def rank_of_a_stack() -> Finding:
+    """Measured rank against the formula."""
+    cases = [(size, a, b, seed) for size in SIZES for a in range(3) for b in range(3) for seed in seeds(3)]
+    cases += [((4, 4, 4, 4), 4, b, seed) for b in (3, 4, 2) for seed in seeds(3)]
+    wrong = sum(not _stack_rank_agrees(*case) for case in cases)
+    return Finding(checks=(equal(f"pairs of {len(cases)} whose rank differs from the formula", wrong, 0),))
+
+
+def _stack_rank_agrees(size: tuple[int, int, int, int], rank_a: int, rank_b: int, seed: int) -> bool:
+    m, n, p, q = size
+    A, B = _of_rank(seed, m, n, rank_a), _of_rank(seed + 100, p, q, rank_b)
+    stack = torch.cat([kron(torch.eye(q, dtype=A.dtype), A), kron(B, torch.eye(n, dtype=A.dtype))])
+    r_a, r_b = min(rank_a, m, n), min(rank_b, p, q)
+    found = numerical_rank(stack) if float(stack.abs().max()) > 0 else 0
+    return found == q * r_a + n * r_b - r_a * r_b
+
+
+def _of_rank(seed: int, rows: int, columns: int, rank: int) -> Tensor:
+    return normal(seed, rows, rank) @ normal(seed + 50, rank, columns)

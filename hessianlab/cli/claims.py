@@ -1,0 +1,184 @@
+"""`hessianlens claims`: every claim of the documents, tested."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hessianlab.cli import completion
+from hessianlab.cli.options import Address, Backend, Jobs, StoreFile
+from hessianlab.cli.running import STORE, processes, run_shown
+from hessianlens.cli.application import app
+from hessianlens.cli.endings import FINDING, clear_endings
+from hessianlens.cli.options import AsJson
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hessianlab.claims.ledger import Entry, Ledger
+    from hessianlab.runner import Plan
+
+_EXAMPLES = """[bold]Examples[/bold]
+
+[cyan]hessianlens claims[/cyan]    test every claim, show the verdicts and their counts; once more to continue
+
+[cyan]hessianlens claims A12 P25[/cyan]    explain two of them: checks, thresholds, condition or correction, example
+
+[cyan]hessianlens claims --document C --verdict fails[/cyan]
+
+[cyan]hessianlens claims --seed 700[/cyan]    whether a verdict hangs on the draws
+
+[cyan]hessianlens claims C23 --plot pictures[/cyan]    also draw it
+
+[cyan]hessianlens claims --json > ledger.json[/cyan]"""
+
+
+@app.command(name="claims", epilog=_EXAMPLES)
+def judge_claims(
+    ids: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Claims to explain, such as A12 P25; none: all, as a table.", autocompletion=completion.claim_ids
+        ),
+    ] = None,
+    document: Annotated[
+        str | None,
+        typer.Option(help="Only claims of this document: P, A, B or C.", autocompletion=completion.documents),
+    ] = None,
+    topic: Annotated[
+        str | None,
+        typer.Option(help="Only claims of this topic, e.g. 'softmax masking'.", autocompletion=completion.topics),
+    ] = None,
+    verdict: Annotated[
+        str | None,
+        typer.Option(
+            help="Show only: holds, 'holds if', fails, 'needs training', ...", autocompletion=completion.verdicts
+        ),
+    ] = None,
+    plot: Annotated[Path | None, typer.Option(help="Directory for a PNG of every claim that has curves.")] = None,
+    as_json: AsJson = False,
+    record: Annotated[bool, typer.Option("--record", help="Write these verdicts down as the recorded ones.")] = False,
+    seed: Annotated[int, typer.Option(help="Where random draws begin; recorded verdicts are those of 0.")] = 0,
+    jobs: Jobs = None,
+    store: StoreFile = STORE,
+    backend: Backend = "local",
+    address: Address = None,
+) -> None:
+    """Test what the documents say and compare the verdicts with the recorded ones.
+
+    What is found is kept in the store at once: the same command continues an interrupted run, and tests nothing twice.
+    Exit code 1 if a verdict is not the recorded one, or a test or its correction did not pass.
+    """
+    with clear_endings("nothing was recorded."):
+        from hessianlab.claims.ledger import selected_ids, with_verdict
+        from hessianlab.pages import check_directory
+        from hessianlab.runner import check_workers
+        from hessianlens.errors import expect
+
+        chosen = selected_ids(ids or (), document, topic)
+        with_verdict((), verdict)  # refuse a misspelt verdict before the work
+        expect(0 <= seed < 2**31, f"seed: got {seed}, expected one from 0 to 2147483647.")
+        expect(not (record and seed), f"--record: got the draws of --seed {seed}, expected those of 0; leave one out.")
+        check_workers(backend, 1 if jobs is None else jobs, address)
+        if plot is not None:
+            check_directory(plot, "plot")
+        ledger = _tested(_plan(chosen, seed), chosen, store, jobs, backend, address)
+        entries = with_verdict(ledger, verdict)
+        _print(entries, explain=bool(ids), as_json=as_json)
+        if plot is not None:
+            _draw(entries, plot)
+        troubles = _troubles(ledger)
+        if record and not troubles:
+            _record(ledger)
+        troubles += [] if record else _changes(ledger)
+    for line in troubles:
+        typer.echo(f"hessianlens: {line}", err=True)
+    if troubles:
+        raise typer.Exit(FINDING)
+
+
+def _plan(ids: Sequence[str], seed: int) -> Plan:
+    """The whole ledger is one run, whoever asks for it; a selection is another."""
+    from hessianlab.claims.catalogue import claim_topics
+    from hessianlab.claims.stored import EXPERIMENT, ClaimsConfig
+    from hessianlab.runner import Plan
+
+    if ids == list(claim_topics()) and not seed:
+        return Plan(EXPERIMENT, ClaimsConfig(), "quick")
+    return Plan(EXPERIMENT, ClaimsConfig(tuple(ids), seed))
+
+
+def _tested(plan: Plan, ids: Sequence[str], path: Path, jobs: int | None, backend: str, address: str | None) -> Ledger:
+    """Entries of the chosen claims: from the store, tested now, or broken."""
+    from hessianlab.claims.catalogue import find
+    from hessianlab.claims.stored import ledger_of
+    from hessianlab.store import open_store
+
+    claims = find(ids)
+    if not plan.cells:  # none of them has a test
+        return ledger_of(claims, ())
+    with open_store(path) as store:
+        count = min(processes(jobs), len(plan.cells))
+        _, _, failures = run_shown([plan], store, count, backend, address)
+        kept = [store.get(plan.experiment.name, parameters, plan.code) for parameters in plan.cells]
+    errors = {str(failure.parameters["claim"]): failure.message for failure in failures}
+    return ledger_of(claims, [cell for cell in kept if cell is not None], errors)
+
+
+def _print(entries: Sequence[Entry], *, explain: bool, as_json: bool) -> None:
+    from rich.console import Console
+
+    from hessianlab.cli.claims_view import show
+
+    if as_json:
+        typer.echo(json.dumps([entry.to_dict() for entry in entries], indent=2, allow_nan=False))
+    else:
+        show(Console(highlight=False), entries, explain)
+
+
+def _draw(entries: Sequence[Entry], directory: Path) -> None:
+    from hessianlab.plots.charts import write_claim_figure
+    from hessianlens.errors import InputError
+
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"--plot: {directory} cannot be a directory ({error.strerror}); name another.") from error
+    written = []
+    for entry in entries:
+        if entry.finding is not None and entry.finding.curves is not None:
+            path = directory / f"{entry.claim.id}.png"
+            written.append(write_claim_figure(entry.finding.curves, f"{entry.claim.id}: {entry.verdict}", path))
+    told = ", ".join(map(str, written)) or "none; no claim shown has curves"
+    typer.echo(f"Pictures: {told}", err=True)
+
+
+def _record(ledger: Ledger) -> None:
+    from hessianlab.claims import record
+    from hessianlab.claims.catalogue import claim_topics
+
+    record.write(ledger, list(claim_topics()), record.RECORD)
+    typer.echo(f"Recorded {len(ledger)} verdicts in {record.RECORD}", err=True)
+
+
+def _troubles(ledger: Ledger) -> list[str]:
+    broken = [f"{entry.claim.id}: its test raised {entry.error}" for entry in ledger.errors]
+    return broken + [
+        f"{entry.claim.id}: the correction or condition did not pass its own checks" for entry in ledger.unsupported
+    ]
+
+
+def _changes(ledger: Ledger) -> list[str]:
+    """One line a changed verdict, and one for all that were never recorded."""
+    from hessianlab.claims import record
+
+    found = record.differences(ledger, record.read(record.RECORD))
+    changed = [str(difference) for difference in found if difference.recorded is not None]
+    new = [difference.id for difference in found if difference.recorded is None]
+    if new:
+        listed = ", ".join(new[:10]) + (", ..." if len(new) > 10 else "")
+        changed.append(f"{len(new)} verdicts are not recorded yet ({listed}); look at them, then use --record.")
+    return changed

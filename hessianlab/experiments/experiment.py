@@ -1,0 +1,83 @@
+"""What an experiment is: named configurations, the cells of a configuration, and the measurement of one cell.
+
+An experiment is `measure.py` of a folder of `hessianlab.figures`. It measures and never draws; it knows nothing of
+stores, processes or pages. What a measurement needs is imported when it begins: to list experiments and to refuse a
+setting takes no torch.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from hessianlab.results import FinishedCell, Measurement, Parameters, Result, collect
+from hessianlens.errors import InputError, check_choice, needs_extra
+
+Config = TypeVar("Config")
+
+
+@dataclass(frozen=True)
+class Experiment(Generic[Config]):
+    """One figure or table.
+
+    Attributes:
+        name: Short name, e.g. "fig3a".
+        title: Name for readers.
+        source: Where it is in the literature.
+        question: What it asks, in one sentence.
+        presets: "quick" and "paper": frozen dataclasses of one type.
+        cells: The units of work of a configuration. Each holds everything that decides its numbers.
+        measure: The numbers of one cell; runs on one thread and draws only from seeds among its parameters.
+    """
+
+    name: str
+    title: str
+    source: str
+    question: str
+    presets: Mapping[str, Config]
+    cells: Callable[[Config], Sequence[Parameters]]
+    measure: Callable[[Parameters], Measurement]
+
+    def preset(self, name: str, overrides: Mapping[str, Any] | None = None) -> Config:
+        """A named configuration, with some fields replaced."""
+        check_choice("preset", name, self.presets)
+        config: Any = self.presets[name]
+        known = [field.name for field in dataclasses.fields(config)]
+        for key in overrides or {}:
+            if key not in known:
+                raise InputError(f"{self.name}: got the unknown setting {key!r}, expected one of {', '.join(known)}.")
+        replaced: Config = dataclasses.replace(config, **(overrides or {}))
+        return replaced
+
+    def statement(self, config: Config) -> list[str]:
+        """What is said before the first run; nothing of an experiment that reproduces one."""
+        return []
+
+    def finish(self, parameters: Parameters) -> FinishedCell:
+        """Measure one cell on one thread, whatever the surrounding process uses."""
+        from hessianlens.state_guard import ThreadCount, restores_state
+
+        with needs_extra("lab", "an experiment"):
+            from threadpoolctl import threadpool_limits
+
+        @restores_state
+        def on_one_thread() -> Measurement:
+            # Torch's own setting leaves NumPy's and SciPy's linear algebra alone, whose sums depend on it, too.
+            with ThreadCount(1), threadpool_limits(limits=1):
+                return self.measure(parameters)
+
+        start = time.process_time()
+        measurement = on_one_thread()
+        return FinishedCell(dict(parameters), measurement, time.process_time() - start)
+
+    def result(self, config: Config, cells: Sequence[FinishedCell], preset: str = "custom") -> Result:
+        """Finished cells as the result of this experiment."""
+        settings: Any = config
+        return Result(self.name, preset, dataclasses.asdict(settings), tuple(cells), collect())
+
+    def run(self, config: Config) -> Result:
+        """Measure every cell here and now; `hessianlab.runner` does it in parallel and durably."""
+        return self.result(config, [self.finish(parameters) for parameters in self.cells(config)])

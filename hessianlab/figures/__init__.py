@@ -1,0 +1,8 @@
+"""Figures and tables: `measure` has the experiments, `presentation` what their numbers say and how they are drawn.
+
+- `measure/NAME.py`: an `Experiment`, or several of one family. It imports nothing that draws or judges.
+- `presentation/NAME.py`: `PRESENTATIONS`, by experiment: findings in sentences, and `draw_...(result, reference)`, the
+  drawings, each with its caption.
+
+`hessianlab.experiments.registry` lists them by name and says in which module each is; both are loaded on request.
+"""

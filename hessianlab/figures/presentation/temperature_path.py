@@ -1,0 +1,211 @@
+"""Attention, the derivative of softmax and the blocks along the path of temperatures.
+
+`draw_all` returns first the picture "path", which says by itself what happens. The pictures after it, "frame-1",
+"frame-2", ..., are the frames: they share their caption, have the same panels and the same axes, and each says in
+`Picture.frame` what is special about it ("temperature 0.42, ..."). A page shows them one at a time, in this order; on
+paper the first, the middle and the last one do.
+
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from hessianlab.plots.picture import Picture, Presentation
+from hessianlab.plots.style import BLUE, GREEN, INK, ORANGE, PURPLE, RED, log_axis, panels
+from hessianlab.results import Findings, FinishedCell, Result
+from hessianlab.results.table import numbers, select, short
+from hessianlab.wording import power_of_ten
+
+QUERY, VALUE = "full QQ", "outer VV"
+"""The query and the value block; the value block has no functional part."""
+
+
+def temperatures(result: Result) -> np.ndarray:
+    """The temperatures that were measured, highest first."""
+    return np.unique(numbers(result.rows(), "temperature"))[::-1]
+
+
+def path(result: Result, quantity: str, field: str = "value") -> np.ndarray:
+    """A quantity by draw (rows) and temperature (columns, highest first)."""
+    rows = select(result, quantity=quantity)
+    seeds, hot = numbers(rows, "seed"), numbers(rows, "temperature")
+    order = np.lexsort((-hot, seeds))
+    return numbers(rows, field)[order].reshape(len(np.unique(seeds)), -1)
+
+
+def middle(values: np.ndarray) -> np.ndarray:
+    """The median over draws, a temperature at a time: near one-hot attention single draws underflow to zero."""
+    return np.median(values, axis=0)
+
+
+def sentences(result: Result) -> list[str]:
+    """What becomes of attention and of the derivative of softmax, of both blocks, and of their ratio."""
+    hot = temperatures(result)
+    share = path(result, "entropy", "share_of_uniform").mean(0)
+    slope, query, value = (middle(path(result, name)) for name in ("derivative", QUERY, VALUE))
+    peak = int(query.argmax())
+    with np.errstate(divide="ignore"):
+        ratio = value / query
+    larger = {side: "value" if ratio[at] > 1 else "query" for side, at in _places(ratio).items()}
+    if larger["hot"] == larger["cold"] != larger["least"]:
+        verdict = f"the {larger['hot']} block is the larger one at both ends, the {larger['least']} block in between"
+    else:
+        verdict = (
+            f"the {larger['hot']} block is the larger one at the hot end, the {larger['cold']} block at the cold one"
+        )
+    return [
+        f"From temperature {short(hot[0])} to {short(hot[-1])} attention goes from {share[0]:.0%} to {share[-1]:.1%} "
+        "of the uniform entropy, and the derivative of softmax (without its factor 1/t) falls to "
+        f"{short(slope[-1] / slope.max())} of its largest norm.",
+        f"The query block is largest at temperature {short(hot[peak])}, with attention at {share[peak]:.0%} of the "
+        f"uniform entropy; it has {short(query[0] / query[peak])} of that norm at the hot end and "
+        f"{short(query[-1] / query[peak])} at the cold end. The value block is multiplied by "
+        f"{short(value[-1] / value[0])} from end to end.",
+        f"The value block is {_times(ratio[0])} times the query block at the hot end, {_times(ratio.min())} times "
+        f"where it is least (temperature {short(hot[ratio.argmin()])}) and {_times(ratio[-1])} times at the cold end "
+        f"(medians of {len(path(result, QUERY))} draws): {verdict}.",
+    ]
+
+
+def _times(ratio: float) -> str:
+    return short(float(ratio)) if ratio < _IMMENSE else f"more than {power_of_ten(np.log10(_IMMENSE))}"
+
+
+def _places(ratio: np.ndarray) -> dict[str, int]:
+    return {"hot": 0, "least": int(ratio.argmin()), "cold": len(ratio) - 1}
+
+
+_IMMENSE = 1e12
+"""Larger ratios are told as a bound."""
+
+
+DASHES: Any = (0, (4, 1.5))
+BLOCKS: dict[str, tuple[str, str, Any]] = {
+    "outer VV": ("value block", RED, "-"),
+    "outer QQ": ("query block, outer product", BLUE, "-"),
+    "functional QQ": ("query block, functional", ORANGE, DASHES),
+}
+SHAPES: dict[tuple[str, str], tuple[str, str, Any]] = {
+    ("entropy", "share_of_uniform"): ("entropy / log L (1: uniform)", GREEN, "-"),
+    ("derivative", "value"): ("norm of the softmax derivative", PURPLE, DASHES),
+}
+FRAMES = 9
+"""Positions of the slider, evenly along the path."""
+
+_LEAST = 1e-6
+"""Norms are drawn down to this share of the largest one; towards one-hot attention the query block goes on falling."""
+_ROOM = 1e3
+"""How far the axis goes beyond the largest median: room for single draws and for the legend."""
+
+
+def draw_path(result: Result) -> Figure:
+    """Shape of attention, and norms of the blocks, against the temperature; from hot on the left to cold."""
+    hot = temperatures(result)
+    with panels(2, width=4.8, height=3.9) as (figure, (left, right)):
+        for (quantity, field), (label, colour, style) in SHAPES.items():
+            _band(left, hot, path(result, quantity, field), (label, colour, style), np.mean)
+        left.set_ylim(0, 1.05)
+        left.set_title("Attention and the derivative of softmax")
+        left.set_ylabel("mean over rows")
+        left.legend(loc="upper right")
+        _blocks(right, result)
+        right.set_title("Blocks of the Hessian")
+        right.legend(loc="upper left")
+        for axes in (left, right):
+            _temperature_axis(axes, hot)
+    return figure
+
+
+def _blocks(axes: Axes, result: Result) -> None:
+    hot = temperatures(result)
+    for quantity, style in BLOCKS.items():
+        _band(axes, hot, path(result, quantity), style, None)
+    log_axis(axes, "y")
+    top = max(float(middle(path(result, quantity)).max()) for quantity in BLOCKS)
+    axes.set_ylim(_LEAST * top, _ROOM * top)
+    axes.set_ylabel("norm (loss / weight²)")
+
+
+def _band(axes: Axes, hot: np.ndarray, values: np.ndarray, style: tuple[str, str, Any], mean: Any) -> None:
+    label, colour, dashes = style
+    axes.fill_between(hot, values.min(0), values.max(0), color=colour, alpha=0.18, linewidth=0)
+    line = middle(values) if mean is None else mean(values, axis=0)
+    axes.plot(hot, np.where(line > 0, line, np.nan), color=colour, linestyle=dashes, linewidth=2.2, label=label)
+
+
+def _temperature_axis(axes: Axes, hot: np.ndarray) -> None:
+    log_axis(axes, "x")
+    axes.set_xlim(hot[0] * 1.05, hot[-1] / 1.05)
+    axes.set_xlabel("temperature (left hot, right cold)")
+
+
+def draw_frame(result: Result, cell: FinishedCell, scale: float) -> Figure:
+    """Attention, the derivative of softmax and the place on the path, at one temperature of the first draw."""
+    arrays, hot = cell.measurement.arrays, float(cell.parameters["temperature"] or 0)
+    with panels(3, width=4.0, height=4.1) as (figure, (attention, derivative, blocks)):
+        _map(figure, attention, arrays["attention"], "cividis", (0.0, 1.0), "attention weight")
+        attention.set(xlabel="key token", ylabel="query token")
+        attention.set_title("Attention matrix")
+        _map(figure, derivative, arrays["derivative"], "PuOr_r", (-scale, scale), "derivative")
+        derivative.set(xlabel="score of token", ylabel="weight of token")
+        derivative.set_title("Softmax derivative, first row")
+        _blocks(blocks, result)
+        _temperature_axis(blocks, temperatures(result))
+        blocks.axvline(hot, color=INK, linewidth=2)
+        blocks.set_title("Blocks of the Hessian")
+        blocks.legend(loc="upper left")
+    return figure
+
+
+def _map(figure: Figure, axes: Axes, values: np.ndarray, colours: str, ends: tuple[float, float], label: str) -> None:
+    """A matrix on a colour scale that is the same in all frames."""
+    image = axes.imshow(values, cmap=colours, vmin=ends[0], vmax=ends[1], interpolation="nearest")
+    axes.grid(visible=False)
+    ticks = range(0, len(values), 2)
+    axes.set_xticks(ticks, [str(n + 1) for n in ticks])
+    axes.set_yticks(ticks, [str(n + 1) for n in ticks])
+    axes.tick_params(length=0)
+    bar = figure.colorbar(image, ax=axes, orientation="horizontal", pad=0.03, aspect=30)
+    bar.set_ticks([ends[0], sum(ends) / 2, ends[1]])
+    bar.ax.xaxis.set_major_formatter(lambda value, _: f"{value:.2g}".replace("-", "−"))
+    bar.set_label(label)
+
+
+CAPTIONS = {
+    "path": "One attention layer while the temperature that divides its scores falls. Lines are means (of norms: "
+    "medians) over draws of the weights, bands reach from the smallest to the largest draw. The derivative of softmax "
+    "is diag(a) − a aᵀ for a row a of the attention matrix, without the factor 1 / temperature; norms below a "
+    "millionth of the largest are cut off.",
+    "frame": "The first of these draws at one temperature (its entropy is its own, not the mean above): the attention "
+    "matrix, the derivative of softmax at its first row, and the place on the path of all draws (upright line).",
+}
+
+
+def draw_all(result: Result, _reference: object = None) -> list[Picture]:
+    """The whole path, then its frames."""
+    hot = temperatures(result)
+    shown = np.unique(np.linspace(0, len(hot) - 1, min(FRAMES, len(hot))).round().astype(int))
+    first = result.cells[0].parameters["seed"]
+    cells = {cell.parameters["temperature"]: cell for cell in result.cells if cell.parameters["seed"] == first}
+    chosen = [cells[float(hot[n])] for n in shown]
+    scale = max(float(np.abs(cell.measurement.arrays["derivative"]).max()) for cell in chosen)
+    frames = [
+        Picture(f"frame-{n + 1}", draw_frame(result, cell, scale), CAPTIONS["frame"], frame=_told(cell))
+        for n, cell in enumerate(chosen)
+    ]
+    return [Picture("path", draw_path(result), CAPTIONS["path"]), *frames]
+
+
+def _told(cell: FinishedCell) -> str:
+    entropy = next(row for row in cell.measurement.rows if row["quantity"] == "entropy")
+    share = float(entropy["share_of_uniform"] or 0)
+    hot = short(float(cell.parameters["temperature"] or 0))
+    return f"temperature {hot}, {share:.0%} of the uniform entropy in this draw"
+
+
+PRESENTATIONS = {"temperature_path": Presentation(Findings(sentences), draw_all)}

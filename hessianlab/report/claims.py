@@ -1,0 +1,164 @@
+"""The ledger on the page: a mosaic of verdicts, the surprises, and every claim in its document's list."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from markupsafe import Markup
+
+from hessianlab.claims.definition import DOCUMENTS
+from hessianlab.claims.finding import Verdict
+from hessianlab.claims.ledger import Entry, Ledger, computed, counts, surprise
+from hessianlab.plots.charts import claim_figure
+from hessianlab.plots.single_panels import panel_svgs
+from hessianlab.report.foreword import SURPRISES
+from hessianlab.report.references import Relation, code_address, relations
+from hessianlab.report.story import CHAPTERS, chapter_of_claim
+
+_STYLES = {Verdict.HOLDS: "holds", Verdict.HOLDS_IF: "partly", Verdict.FAILS: "fails"}
+
+
+@dataclass(frozen=True)
+class CountRow:
+    """How many claims of a document have each verdict."""
+
+    document: str
+    numbers: tuple[int, ...]
+    total: int
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A claim in a mosaic or a list of links: its verdict is its colour."""
+
+    id: str
+    style: str
+    verdict: str
+    statement: str
+
+
+@dataclass(frozen=True)
+class Group:
+    """The claims of a document, each as `Entry.to_dict` with what the page adds."""
+
+    letter: str
+    title: str
+    tiles: tuple[Tile, ...]
+    entries: tuple[dict[str, Any], ...]
+
+
+@dataclass(frozen=True)
+class LedgerChapter:
+    """What the page shows of a ledger."""
+
+    total: int
+    summary: str
+    verdicts: tuple[tuple[str, str, int], ...]
+    topics: tuple[tuple[str, str, int], ...]
+    counts: tuple[CountRow, ...]
+    surprises: tuple[dict[str, Any], ...]
+    groups: tuple[Group, ...]
+
+
+def ledger_chapter(ledger: Ledger) -> LedgerChapter:
+    """The chapter of a ledger."""
+    related = relations(ledger)
+    shown = {entry.claim.id: _shown(entry, related.get(entry.claim.id, ())) for entry in ledger}
+    groups = []
+    for letter, title in DOCUMENTS.items():
+        own = [entry for entry in ledger if entry.claim.document == letter]
+        groups.append(Group(letter, title, tiles(own), tuple(shown[entry.claim.id] for entry in own)))
+    of = Counter(verdict_of(entry) for entry in ledger)
+    styles = {verdict_of(entry): style_of(entry) for entry in ledger}
+    names = [*map(str, Verdict), *(name for name in of if name not in set(map(str, Verdict)))]
+    return LedgerChapter(
+        total=len(ledger),
+        summary=ledger_summary(ledger),
+        verdicts=tuple((name, styles[name], of[name]) for name in names if of[name]),
+        topics=_topics(ledger),
+        counts=tuple(_count_rows(ledger)),
+        surprises=tuple(shown[id] for id in SURPRISES if id in shown),
+        groups=tuple(group for group in groups if group.entries),
+    )
+
+
+def tiles(entries: Sequence[Entry]) -> tuple[Tile, ...]:
+    """Claims as tiles, in their order."""
+    return tuple(Tile(e.claim.id, style_of(e), verdict_of(e), e.claim.statement) for e in entries)
+
+
+def ledger_summary(ledger: Ledger) -> str:
+    """The counts in one sentence."""
+    of = Counter(entry.verdict for entry in ledger)
+    read = of[Verdict.FAILS] - sum(entry.verdict is Verdict.FAILS for entry in computed(ledger))
+    return (
+        f"Of {len(ledger)} claims {of[Verdict.HOLDS]} hold as written, {of[Verdict.HOLDS_IF]} hold under a condition "
+        f"and {of[Verdict.FAILS]} fail"
+        + (f" ({read} of them by reading alone, the others by computation)" if read else "")
+        + f"; {of[Verdict.NEEDS_TRAINING]} need training runs, "
+        f"{of[Verdict.NOT_CHECKABLE]} cannot be checked by computation."
+    )
+
+
+def verdict_of(entry: Entry) -> str:
+    """The verdict in words; a test that raised has none."""
+    return str(entry.verdict) if entry.verdict else "error"
+
+
+def style_of(entry: Entry) -> str:
+    """The colour of a verdict."""
+    return _STYLES.get(entry.verdict, "open") if entry.verdict else "fails"
+
+
+def _topics(ledger: Ledger) -> tuple[tuple[str, str, int], ...]:
+    """The chapters that claims belong to: address, title and how many."""
+    of = Counter(chapter_of_claim(entry.claim).slug for entry in ledger)
+    return tuple((chapter.slug, chapter.title, of[chapter.slug]) for chapter in CHAPTERS if of[chapter.slug])
+
+
+def _count_rows(ledger: Ledger) -> list[CountRow]:
+    found = counts(ledger)
+    rows = [
+        CountRow(DOCUMENTS[letter], tuple(of[verdict] for verdict in Verdict), of.total())
+        for letter, of in found.items()
+        if of.total()
+    ]
+    sums = tuple(map(sum, zip(*(row.numbers for row in rows), strict=True)))
+    return [*rows, CountRow("all", sums, sum(row.total for row in rows))]
+
+
+def _shown(entry: Entry, related: Sequence[Relation]) -> dict[str, Any]:
+    curves = entry.finding.curves if entry.finding else None
+    told = {"checks": [], "conditional": [], "support": [], "condition": "", "correction": "", "example": ""}
+    name = f"curves-{entry.claim.id}"
+    svgs = panel_svgs(claim_figure(curves, ""), name, f"curves of claim {entry.claim.id}") if curves else []
+    chapter = chapter_of_claim(entry.claim)
+    return {
+        **told,
+        **entry.to_dict(),
+        "verdict": verdict_of(entry),
+        "style": style_of(entry),
+        "surprise": surprise(entry),
+        "folded": _folded(entry),
+        "whole": _whole(entry),
+        "code": code_address(entry.location),
+        "story": chapter,
+        "related": related,
+        "svgs": [Markup(svg) for svg in svgs],
+    }
+
+
+def _folded(entry: Entry) -> str:
+    """What a folded row says: the condition or the first sentence of the correction."""
+    if entry.verdict is Verdict.HOLDS_IF and entry.finding:
+        return f"If {entry.finding.condition.rstrip('.')}."
+    return entry.error or entry.gist
+
+
+def _whole(entry: Entry) -> str:
+    """What a list of surprises says: the condition and all of the correction."""
+    condition = _folded(entry) if entry.verdict is Verdict.HOLDS_IF else ""
+    return " ".join(filter(None, (condition, entry.error or entry.correction or entry.reason)))

@@ -1,0 +1,24 @@
+"""The runner: experiments in parallel, on this machine or a cluster, resumed wherever they stopped."""
+
+from hessianlab.runner.local import cores
+from hessianlab.runner.plan import Plan, forecast, tasks_to_do
+from hessianlab.runner.progress import Progress, Tally, start_progress
+from hessianlab.runner.running import CellsFailed, Failure, run
+from hessianlab.runner.settings import configure
+from hessianlab.runner.workers import BACKENDS, check_workers
+
+__all__ = [
+    "BACKENDS",
+    "CellsFailed",
+    "Failure",
+    "Plan",
+    "Progress",
+    "Tally",
+    "check_workers",
+    "configure",
+    "cores",
+    "forecast",
+    "run",
+    "start_progress",
+    "tasks_to_do",
+]

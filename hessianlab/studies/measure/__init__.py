@@ -1,0 +1,1 @@
+"""What is measured: one module per experiment or family; nothing here draws or judges."""

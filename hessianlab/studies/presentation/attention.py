@@ -1,0 +1,175 @@
+"""Training studies of attention: activations, scaling, a learned temperature, one query-key matrix or two."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from itertools import product
+
+from hessianlab.plots.picture import Picture, Presentation
+from hessianlab.results import Result
+from hessianlab.results.table import choices, numbers, select
+from hessianlab.studies.measure.training import (
+    ACTIVATIONS,
+    LEARNED,
+    OTHERS,
+    QUERY_KEY,
+    SCALED,
+    SCALING,
+    SOFTMAX,
+    TEMPERATURE,
+    UNSCALED,
+)
+from hessianlab.trials.drawing import entropy_picture, study_pictures
+from hessianlab.trials.paired import Interval, by_seed, difference, interval, slowdown, weighted
+from hessianlab.trials.sentences import as_factor, compared, courses, study_findings
+from hessianlab.trials.study_design import TASKS
+
+NEAR = 1.1
+"""A learning rate works if its loss is within this factor of the best of the same arm."""
+
+
+def activations_sentences(result: Result) -> list[str]:
+    """Who is worse, who is better, who cannot be told apart."""
+    sentences = []
+    for task in choices(result, "task"):
+        groups: dict[str, list[str]] = {"ends worse": [], "ends better": [], "cannot be told from softmax": []}
+        for comparison in ACTIVATIONS.comparisons:
+            found = difference(result, task, comparison)
+            place = (
+                "cannot be told from softmax" if not found.decided else "ends worse" if found.low > 0 else "ends better"
+            )
+            groups[place].append(comparison.arms[0].replace("_", " "))
+        told = "; ".join(f"{place}: {', '.join(names)}" for place, names in groups.items() if names)
+        sentences.append(f"On {TASKS[task]}, against softmax at its own tuned rate: {told}.")
+    return sentences
+
+
+def activations_intervals(result: Result) -> Mapping[str, Interval]:
+    """Loss and share right over those of softmax, minus 1; and the share of rates that work."""
+    found = {}
+    for task in choices(result, "task"):
+        for quantity, name in product(("loss", "accuracy"), OTHERS):
+            base, other = (by_seed(result, task, arm, quantity) for arm in (SOFTMAX, name))
+            relative = [other[s] / base[s] - 1 for s in sorted(other.keys() & base.keys()) if base[s] > 0]
+            found[f"{task}: relative {quantity}, {name} over softmax"] = interval(relative)
+        for name in (SOFTMAX, *OTHERS):
+            found[f"{task}: share of rates that work, {name}"] = interval(workable(result, task, name))
+    return found
+
+
+def workable(result: Result, task: str, arm: str) -> list[float]:
+    """For every seed that tunes, the share of the learning rates whose loss is near the best of that seed."""
+    rows = select(result, task=task, arm=arm, stage="tuning")
+    shares = []
+    for seed in dict.fromkeys(row["seed"] for row in rows):
+        mine = [row for row in rows if row["seed"] == seed]
+        losses = numbers(mine, "loss")
+        shares.append(float((losses <= NEAR * losses.min()).sum()) / len(mine) if len(losses) else 0.0)
+    return shares
+
+
+ACTIVATIONS_FINDINGS = study_findings(ACTIVATIONS, activations_sentences, activations_intervals)
+
+
+def draw_activations(result: Result, _reference: object = None) -> list[Picture]:
+    """Differences, courses, tuning and entropies."""
+    return [*study_pictures(result, ACTIVATIONS), entropy_picture(result)]
+
+
+def scaling_sentences(result: Result) -> list[str]:
+    """Steps, perplexity and entropy, a sentence a task."""
+    sentences = []
+    for task in choices(result, "task"):
+        slow = slowdown(result, task, UNSCALED, SCALED)
+        worse = difference(result, task, SCALING.comparisons[0])
+        entropies = compared(
+            difference(result, task, SCALING.comparisons[0], "entropy"), "entropy", "unscaled minus scaled"
+        )
+        sentences.append(
+            f"On {TASKS[task]}, training without the factor takes {as_factor(slow)} times the steps to the loss that "
+            f"it ends with, and its perplexity ends at {as_factor(worse)} times that with the factor (95 % intervals "
+            f"over {worse.seeds} seeds); share of the largest possible entropy of attention at the end, {entropies}."
+        )
+    return sentences
+
+
+def scaling_intervals(result: Result) -> Mapping[str, Interval]:
+    """Entropy before training, and the logarithm of its quotient at the end."""
+    found = {}
+    for task in choices(result, "task"):
+        for arm in (SCALED, UNSCALED):
+            start = by_seed(result, task, arm, "entropy", 0)
+            found[f"{task}: entropy of {arm} before training"] = interval(list(start.values()))
+        one, two = (by_seed(result, task, arm, "entropy") for arm in (UNSCALED, SCALED))
+        logs = [math.log(max(one[s], 1e-6) / max(two[s], 1e-6)) for s in sorted(one.keys() & two.keys())]
+        found[f"{task}: log ratio of entropies, unscaled over scaled"] = interval(logs)
+    return found
+
+
+SCALING_FINDINGS = study_findings(
+    SCALING, scaling_sentences, scaling_intervals, lambda result: courses(result, "entropy")
+)
+
+
+def draw_scaling(result: Result, _reference: object = None) -> list[Picture]:
+    """Entropies first: the question is about them."""
+    return [entropy_picture(result), *study_pictures(result, SCALING)]
+
+
+def temperatures(result: Result, task: str) -> list[dict[int, float]]:
+    """Logarithm of the learned temperature, mean over heads, by layer and seed."""
+    return [by_seed(result, task, LEARNED, f"log_gain{layer}") for layer in range(result.config["layers"])]
+
+
+def lower_minus_upper(result: Result, task: str) -> Interval:
+    """Of the logarithms, first layer minus last."""
+    found = temperatures(result, task)
+    return interval(weighted({"lower": found[0], "upper": found[-1]}, {"lower": 1.0, "upper": -1.0}))
+
+
+def temperature_sentences(result: Result) -> list[str]:
+    """Temperatures by layer, and the difference between the first and the last."""
+    sentences = []
+    for task in choices(result, "task"):
+        means = [interval(list(found.values())) for found in temperatures(result, task)]
+        told = ", ".join(f"layer {n}: {as_factor(one)}" for n, one in enumerate(means) if one.seeds)
+        apart = compared(lower_minus_upper(result, task), "log temperature", "first layer minus last")
+        sentences.append(
+            f"On {TASKS[task]}, learned temperatures end at (geometric means and 95 % intervals, from 1) {told}; "
+            f"{apart}. Since a temperature can be taken into W_Q, its value says something only together with the size "
+            "of W_Q."
+        )
+    return sentences
+
+
+def temperature_intervals(result: Result) -> Mapping[str, Interval]:
+    """First layer minus last."""
+    return {
+        f"{task}: log temperature, first layer minus last": lower_minus_upper(result, task)
+        for task in choices(result, "task")
+    }
+
+
+TEMPERATURE_FINDINGS = study_findings(TEMPERATURE, temperature_sentences, temperature_intervals)
+
+
+def draw_temperature(result: Result, _reference: object = None) -> list[Picture]:
+    """What every study shows, and entropies."""
+    return [*study_pictures(result, TEMPERATURE), entropy_picture(result)]
+
+
+QUERY_KEY_FINDINGS = study_findings(QUERY_KEY)
+
+
+def draw_query_key(result: Result, _reference: object = None) -> list[Picture]:
+    """What every study shows."""
+    return study_pictures(result, QUERY_KEY)
+
+
+PRESENTATIONS = {
+    "study_activations": Presentation(ACTIVATIONS_FINDINGS, draw_activations),
+    "study_scaling": Presentation(SCALING_FINDINGS, draw_scaling),
+    "study_temperature": Presentation(TEMPERATURE_FINDINGS, draw_temperature),
+    "study_query_key": Presentation(QUERY_KEY_FINDINGS, draw_query_key),
+}

@@ -1,0 +1,163 @@
+"""Exponents of the block norms before and after training."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from itertools import product
+
+from hessianlab.plots.picture import Picture, Presentation
+from hessianlab.results import Chart, Panel, Result, Series
+from hessianlab.results.table import choices, select, short
+from hessianlab.studies.measure.training import EXPONENTS
+from hessianlab.trials.drawing import chart_picture, study_pictures
+from hessianlab.trials.paired import Interval, interval
+from hessianlab.trials.sentences import BANDS, series, study_findings, told
+from hessianlab.trials.study_design import TASKS
+from hessianlab.wording import several
+
+SERIES = (("q", "ggn"), ("q", "functional"), ("v", "ggn"))
+NAMES = {("q", "ggn"): "outer query block", ("q", "functional"): "functional query block", ("v", "ggn"): "value block"}
+RANGES = {"small": "small embeddings", "here": "embeddings as they are"}
+WITHIN = 0.1
+"""A power has survived if the whole interval of its change is within this."""
+
+
+def looked_at(result: Result) -> list[int]:
+    """Numbers of steps at which curvature was measured."""
+    return sorted({int(str(row["step"])) for row in select(result, stage="growth")})
+
+
+def exponents(result: Result, task: str, arm: str, which: tuple[str, str], where: str, step: int) -> dict[int, float]:
+    """A power by seed, in the first layer."""
+    block, part = which
+    rows = select(
+        result, task=task, arm=arm, stage="growth", step=step, block=f"layer0.attn.{block}", part=part, range=where
+    )
+    return {int(str(row["seed"])): float(str(row["exponent"])) for row in rows if row["exponent"] is not None}
+
+
+def ratios(result: Result, task: str, arm: str, step: int) -> dict[int, float]:
+    """Logarithm of the value block's root mean square eigenvalue over the query block's, by seed."""
+    found: list[dict[int, float]] = []
+    for block in ("v", "q"):
+        rows = select(result, task=task, arm=arm, stage="curvature", step=step, block=f"layer0.attn.{block}")
+        found.append({int(str(row["seed"])): float(str(row["rms"])) for row in rows})
+    value, query = found
+    return {s: math.log(value[s] / query[s]) for s in value.keys() & query.keys() if value[s] > 0 and query[s] > 0}
+
+
+def change(before: Mapping[int, float], after: Mapping[int, float]) -> Interval:
+    """After minus before, seed by seed."""
+    return interval([after[seed] - before[seed] for seed in sorted(before.keys() & after.keys())])
+
+
+def sentences(result: Result) -> list[str]:
+    """Which powers survived, and how the ratio moved."""
+    first, last = looked_at(result)[0], looked_at(result)[-1]
+    sentences = []
+    for task in choices(result, "task"):
+        for where, named in (("small", "in the limit of small embeddings"), ("here", "at the embeddings' own scale")):
+            lines = []
+            for arm in choices(result, "arm"):
+                moved = []
+                for which in SERIES:
+                    before, after = (exponents(result, task, arm, which, where, step) for step in (first, last))
+                    if before and after:
+                        first_power = interval(list(before.values())).mean
+                        moved.append(f"{NAMES[which]} {first_power:.2f}, change {told(change(before, after))}")
+                lines.append(f"{arm}: {', '.join(moved)}")
+            sentences.append(f"On {TASKS[task]}, powers {named}, before and after training: {'; '.join(lines)}.")
+        moves = []
+        for arm in choices(result, "arm"):
+            before, after = (ratios(result, task, arm, step) for step in (first, last))
+            start, found = interval(list(before.values())), change(before, after)
+            if found.seeds > 1:
+                moves.append(f"{arm} from {short(math.exp(start.mean))}, log change {told(found)}")
+        if moves:
+            sentences.append(
+                f"On {TASKS[task]}, the value block's curvature over the query block's (root mean square eigenvalues): "
+                f"{'; '.join(moves)}."
+            )
+    survived = [arm for arm in choices(result, "arm") if _survives(result, arm, first, last)]
+    return [
+        f"All powers in the limit of small embeddings stay within {WITHIN} of what they were (95 % intervals) for "
+        f"{several(survived) if survived else 'no arm'}.",
+        *sentences,
+    ]
+
+
+def _survives(result: Result, arm: str, first: int, last: int) -> bool:
+    moves = []
+    for task in choices(result, "task"):
+        for which in SERIES:
+            before, after = (exponents(result, task, arm, which, "small", step) for step in (first, last))
+            if before and after:
+                found = change(before, after)
+                moves.append(max(abs(found.low), abs(found.high)))
+    return bool(moves) and all(move <= WITHIN for move in moves)
+
+
+def intervals(result: Result) -> Mapping[str, Interval]:
+    """Changes of powers and of ratios."""
+    first, last = looked_at(result)[0], looked_at(result)[-1]
+    found = {}
+    for task in choices(result, "task"):
+        for arm in choices(result, "arm"):
+            for which, where in product(SERIES, RANGES):
+                before, after = (exponents(result, task, arm, which, where, step) for step in (first, last))
+                found[f"{task}: change of power, {arm}, {NAMES[which]}, {where}"] = change(before, after)
+            before, after = (ratios(result, task, arm, step) for step in (first, last))
+            found[f"{task}: log change of value over query, {arm}"] = change(before, after)
+    return found
+
+
+def power_chart(result: Result) -> Chart:
+    """Powers along training on the first task; rows: arms, columns: the limit of small embeddings, and their scale."""
+    task, steps = choices(result, "task")[0], looked_at(result)
+
+    def course(arm: str, which: tuple[str, str], where: str) -> Series:
+        found = (interval(list(exponents(result, task, arm, which, where, step).values())) for step in steps)
+        return series(NAMES[which], zip(steps, found, strict=True))
+
+    panels = tuple(
+        Panel(f"{arm}: {named}", tuple(course(arm, which, where) for which in SERIES))
+        for arm in choices(result, "arm")
+        for where, named in RANGES.items()
+    )
+    about = f"Power with which attention's blocks grow when the embeddings are scaled, along training on {TASKS[task]}."
+    return Chart(f"{about} {BANDS}", "steps", "power of the scale", panels, columns=len(RANGES))
+
+
+def ratio_chart(result: Result) -> Chart:
+    """The value block over the query block along training, a panel a task."""
+    tasks, steps = choices(result, "task"), looked_at(result)
+
+    def course(task: str, arm: str) -> Series:
+        logs = (interval(list(ratios(result, task, arm, step).values())) for step in steps)
+        kept = series(arm, zip(steps, logs, strict=True))
+        return Series(arm, kept.x, *(tuple(map(math.exp, ends)) for ends in (kept.mean, kept.low, kept.high)))
+
+    panels = tuple(Panel(TASKS[t], tuple(course(t, arm) for arm in choices(result, "arm")), log_y=True) for t in tasks)
+    return Chart(
+        "Root mean square eigenvalue of the value block over that of the query block, along training. Geometric means "
+        "over seeds; bands are 95 % intervals.",
+        "steps",
+        "value block over query block",
+        panels,
+        columns=len(tasks),
+    )
+
+
+FINDINGS = study_findings(EXPONENTS, sentences, intervals, power_chart)
+
+
+def draw_all(result: Result, _reference: object = None) -> list[Picture]:
+    """Powers and ratios first."""
+    shown = [chart_picture("exponents", power_chart(result)), chart_picture("ratios", ratio_chart(result))]
+    return [*shown, *study_pictures(result, EXPONENTS)]
+
+
+PRESENTATIONS = {
+    "study_exponents": Presentation(FINDINGS, draw_all),
+}

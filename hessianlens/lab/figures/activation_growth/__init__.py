@@ -1,1 +1,0 @@
-"""How every block grows with the scale of the tokens, by attention activation."""

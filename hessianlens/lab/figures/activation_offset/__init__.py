@@ -1,1 +1,0 @@
-"""The same weights under every attention activation: what separates the blocks is a(0), not softmax."""

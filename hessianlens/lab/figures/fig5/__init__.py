@@ -1,1 +1,0 @@
-"""Figure 5 of the paper: Figure 3a on linear axes."""

@@ -1,1 +1,0 @@
-"""Figure 7 of the paper: chains of linear attention layers."""

@@ -1,1 +1,0 @@
-"""Figure 8 of the paper: linear MLPs."""

@@ -1,6 +1,0 @@
-"""What Figure 8 shows: exponents, and what was predicted for them."""
-
-from hessianlens.lab.growth.findings.reading import GrowthFindings
-from hessianlens.lab.growth.findings.sentences import growth_sentences
-
-FINDINGS = GrowthFindings(growth_sentences)

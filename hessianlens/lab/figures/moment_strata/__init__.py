@@ -1,1 +1,0 @@
-"""Attention moments and the blocks that depend on them, from uniform to one-hot attention."""

@@ -1,1 +1,0 @@
-"""One query-key matrix against two, at the same function."""

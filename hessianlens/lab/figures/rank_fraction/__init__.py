@@ -1,1 +1,0 @@
-"""The rank of the T-outer-product Hessian."""

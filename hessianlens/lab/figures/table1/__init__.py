@@ -1,1 +1,0 @@
-"""Table 1 of the paper: what the Hessians of a linear MLP and of linear attention depend on."""

@@ -1,1 +1,0 @@
-"""What growth curves say: series over repeats, fitted exponents, comparison with published numbers."""

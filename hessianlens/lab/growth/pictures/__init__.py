@@ -1,1 +1,0 @@
-"""How growth is drawn: panels and lines, predicted slopes, published means."""

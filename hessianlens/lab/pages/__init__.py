@@ -1,6 +1,0 @@
-"""What every HTML page shares: the style sheet, the wording of numbers, and writing a file whole or not at all."""
-
-import lazy_loader
-
-# `__init__.pyi` says which name comes from where. A name is imported when it is first used: see `hessianlens.cli`.
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

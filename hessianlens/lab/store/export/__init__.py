@@ -1,5 +1,0 @@
-"""Results as files for other programs: CSV, Parquet or JSON, arrays as npz, and the provenance with them."""
-
-from hessianlens.lab.store.export.export import FORMATS, export_run
-
-__all__ = ["FORMATS", "export_run"]

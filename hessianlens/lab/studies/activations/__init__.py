@@ -1,1 +1,0 @@
-"""Attention activations in training."""

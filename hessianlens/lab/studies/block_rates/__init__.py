@@ -1,1 +1,0 @@
-"""One learning rate per block of the Hessian."""

@@ -1,1 +1,0 @@
-"""What attention's design does to the Hessian at initialisation."""

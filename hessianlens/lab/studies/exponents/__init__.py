@@ -1,1 +1,0 @@
-"""The exponents and block ratios of the paper, along training."""

@@ -1,1 +1,0 @@
-"""SGD with momentum against Adam, by attention activation and norm."""

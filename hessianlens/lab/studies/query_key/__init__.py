@@ -1,1 +1,0 @@
-"""One query-key matrix or two, from the same function."""

@@ -1,1 +1,0 @@
-"""Scores divided by the square root of the head's width, or not."""

@@ -1,1 +1,0 @@
-"""How the trials of a study are read: paired differences with intervals, and what they would have found."""

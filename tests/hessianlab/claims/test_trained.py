@@ -1,0 +1,120 @@
+"""How intervals of recorded studies decide claims."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hessianlab.claims import trained
+from hessianlab.claims.catalogue import all_claims
+from hessianlab.claims.finding import Finding, Verdict
+from hessianlab.claims.stored import topic_digest
+from hessianlab.claims.trained import Effect, Recorded, decided, read_record, write_record
+from hessianlab.experiments.registry import STUDIES
+
+
+def effect(low: float, high: float, least: float = 3.0, most: float = 5.0) -> Effect:
+    return Effect("slower", (low + high) / 2, low, high, 6, 0.5, least, most)
+
+
+def found(*effects: Effect, width: int = 16, needed: int | None = None, path: Path) -> Finding:
+    write_record("study", {"config": {"d_model": width, "layers": 1, "steps": 9}, "preset": "quick"}, path)
+    recorded = Recorded("study", path)
+    finding = decided(recorded, effects, {"models": recorded.models}, needed)
+    return finding.worded("as small as {models}", "In {models} it is so.")
+
+
+def test_inside_outside_and_across(tmp_path: Path) -> None:
+    path = tmp_path / "record.json"
+    inside, outside, across = effect(3.5, 4.5), effect(1.0, 2.0), effect(2.0, 4.0)
+    assert (inside.state, outside.state, across.state) == (True, False, None)
+    assert found(inside, path=path).verdict is Verdict.HOLDS_IF
+    assert found(inside, width=768, path=path).verdict is Verdict.HOLDS
+    assert found(outside, path=path).verdict is Verdict.FAILS
+    undecided = found(across, path=path)
+    assert undecided.verdict is Verdict.NEEDS_TRAINING and "reaches across" in undecided.undecided
+    assert found(outside, across, path=path).verdict is Verdict.FAILS  # one is enough against it
+    assert found(inside, across, path=path).verdict is Verdict.NEEDS_TRAINING
+    assert all(found(one, path=path).confirmed for one in (inside, outside, across))
+
+
+def test_most_of_several(tmp_path: Path) -> None:
+    path = tmp_path / "record.json"
+    inside, outside, across = effect(3.5, 4.5), effect(1.0, 2.0), effect(2.0, 4.0)
+
+    def verdict(*effects: Effect) -> Verdict:
+        return found(*effects, needed=2, path=path).verdict
+
+    assert verdict(inside, inside, outside) is Verdict.HOLDS_IF
+    assert verdict(inside, outside, outside) is Verdict.FAILS
+    assert verdict(inside, across, outside) is Verdict.NEEDS_TRAINING
+
+
+def test_what_is_not_recorded_decides_nothing(tmp_path: Path) -> None:
+    recorded = Recorded("nosuch", tmp_path / "record.json")
+    missing = recorded.effect("x", "it", least=1.0)
+    assert missing.state is None and missing.shown == "not measured"
+    finding = decided(recorded, [missing], {})
+    assert finding.verdict is Verdict.NEEDS_TRAINING and "was not measured" in finding.undecided
+    assert recorded.told("x") == "(not measured)"
+
+
+def test_runs_that_all_diverge_are_infinitely_behind(tmp_path: Path) -> None:
+    path = tmp_path / "record.json"
+    write_record("study", {"config": {"seeds": 6}, "diverged": {"characters: row_sum": 6}, "intervals": {}}, path)
+    recorded = Recorded("study", path)
+    lost = recorded.relative("loss", "characters", "row_sum", "loss", 0.05)
+    assert lost.state is True and lost.mean == math.inf and "6 of 6 runs diverged" in lost.what
+    assert recorded.relative("accuracy", "characters", "row_sum", "right", -0.15, -0.05).state is False
+    assert recorded.relative("accuracy", "characters", "linear", "right").mean is None
+
+
+def test_records_of_other_studies_stay(tmp_path: Path) -> None:
+    path = tmp_path / "record.json"
+    write_record("b", {"x": 1}, path)
+    write_record("a", {"x": 2}, path)
+    assert list(json.loads(path.read_text())) == ["a", "b"] and read_record(path)["b"] == {"x": 1}
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_every_study_is_recorded_whole(name: str) -> None:
+    recorded = Recorded(name)
+    assert "of width" in recorded.models and "preset" in recorded.models
+    assert recorded.sentences and all(sentence.endswith(".") for sentence in recorded.sentences)
+    assert recorded.chart is not None and recorded.chart.panels and recorded.chart.caption.endswith(".")
+    assert any("effect" in one for one in read_record()[name]["intervals"].values())
+
+
+def made_up(low: float, high: float) -> dict[str, Any]:
+    return {"mean": (low + high) / 2, "low": low, "high": high, "seeds": 6, "detectable": 0.1}
+
+
+@pytest.mark.parametrize(
+    ("id", "study", "intervals", "wanted"),
+    [
+        ("C19", "study_scaling", {"characters: log slowdown, unscaled minus scaled": (1.2, 1.5)}, "holds if"),
+        ("C19", "study_scaling", {"characters: log slowdown, unscaled minus scaled": (0.0, 0.5)}, "fails"),
+        ("C20", "study_scaling", {"characters: loss, unscaled minus scaled": (0.1, 0.18)}, "holds if"),
+        ("C20", "study_scaling", {"characters: loss, unscaled minus scaled": (-0.1, 0.18)}, "needs training"),
+        ("C42", "study_temperature", {"characters: log temperature, first layer minus last": (-0.3, -0.1)}, "fails"),
+    ],
+)
+def test_a_claim_follows_the_record(
+    id: str, study: str, intervals: Any, wanted: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "record.json"
+    numbers = {name: made_up(*ends) for name, ends in intervals.items()}
+    config = {"d_model": 16, "layers": 1, "steps": 300, "seeds": 6}
+    write_record(study, {"config": config, "preset": "quick", "intervals": numbers}, path)
+    monkeypatch.setattr(trained, "read_record", lambda _=None: json.loads(path.read_text()))
+    (claim,) = (one for one in all_claims() if one.id == id)
+    assert str(claim.examine().verdict) == wanted
+
+
+def test_a_new_record_is_a_new_test(tmp_path: Path) -> None:
+    before = topic_digest("training")
+    assert before != "none" and before != topic_digest("softmax division")

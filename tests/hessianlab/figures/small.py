@@ -1,0 +1,46 @@
+"""Tiny configurations of every experiment of this part, and their results."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from hessianlab.experiments.registry import EXPERIMENTS
+from hessianlab.figures.measure import (
+    activation_growth,
+    activation_offset,
+    fig1,
+    fig4,
+    moment_strata,
+    parameterisations,
+    query_key_spectra,
+    rank_fraction,
+    table1,
+    temperature_path,
+    weight_powers,
+)
+from hessianlab.results import Result
+
+SMALL: dict[str, Any] = {
+    "fig1": fig1.Fig1Config(d_model=2, sequences=2, map_sequences=2, repeats=2, pixels=40),
+    "fig4": fig4.Fig4Config(d_model=2, batches=2, sequences=1, repeats=2),
+    "table1": table1.Table1Config(length=5, d_model=3, d_hidden=2, factors=3, repeats=1),
+    "activation_offset": activation_offset.OffsetConfig(
+        ("softmax", "sigmoid", "linear"), d_model=2, sequences=2, length=4, repeats=2
+    ),
+    "activation_growth": activation_growth.ActivationGrowthConfig(
+        ("softmax", "linear", "tanh"), 3, 2, 4, points=9, repeats=2
+    ),
+    "moment_strata": moment_strata.StrataConfig(3, 2, 5, points=4, repeats=2),
+    "query_key_spectra": query_key_spectra.SpectraConfig(d_model=3, d_k=2, length=6, repeats=2),
+    "rank_fraction": rank_fraction.RankConfig(3, (1, 2, 4), (6, 2), repeats=1),
+    "temperature_path": temperature_path.TemperatureConfig(3, 2, 4, points=5, repeats=2),
+    "weight_powers": weight_powers.WeightPowersConfig(3, 2, 4, repeats=2),
+    "parameterisations": parameterisations.ParameterisationsConfig(3, (1, 3), 6, repeats=2),
+}
+
+
+@cache
+def small_result(name: str) -> Result:
+    """The result of a tiny configuration, computed once a test run."""
+    return EXPERIMENTS[name].run(SMALL[name])

@@ -1,0 +1,185 @@
+"""What separates the blocks: activations by a(0), temperature, powers of the weights, depth."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import mse_loss
+
+from hessianlab.experiments.models import lone_layer
+from hessianlab.figures.measure import depth_growth, temperature_path, weight_powers
+from hessianlab.figures.presentation import activation_offset as offset
+from hessianlab.figures.presentation import depth_growth as depth
+from hessianlab.figures.presentation import temperature_path as temperature
+from hessianlab.figures.presentation import weight_powers as powers
+from hessianlab.presentations import pictures_of
+from hessianlab.results import FinishedCell, Measurement, Result
+from tests.hessianlab.figures.small import small_result
+from tests.oracles.autograd import dense_parts
+
+
+def changed(result: Result, change) -> Result:
+    """The same result with every row replaced by what `change` makes of it, given its cell's parameters."""
+    cells = [
+        FinishedCell(
+            cell.parameters,
+            Measurement(tuple(change(cell.parameters, row) for row in cell.measurement.rows), cell.measurement.arrays),
+            cell.seconds,
+        )
+        for cell in result.cells
+    ]
+    return dataclasses.replace(result, cells=tuple(cells))
+
+
+def offsets(ratio: dict[str, float]) -> Result:
+    """A result in which the value block is so many times the query block."""
+
+    def change(asked, row):
+        return {**row, "rms": ratio[asked["activation"]] if row["block"] == "value" else 1.0}
+
+    return changed(small_result("activation_offset"), change)
+
+
+def test_a_zero_is_measured() -> None:
+    assert offset.kinds(small_result("activation_offset")) == {
+        "softmax": offset.OFFSET,
+        "sigmoid": offset.OFFSET,
+        "linear": offset.ZERO,
+    }
+
+
+def test_the_verdict_on_a_zero_follows_the_numbers() -> None:
+    held = offsets({"softmax": 90.0, "sigmoid": 1440.0, "linear": 1.2})
+    assert offset.a_zero_decides(held, "layer")
+    first, second, _ = offset.tell(held)
+    assert "not softmax but a(0) ≠ 0" in first and "16 times as much as softmax" in second
+    for wrong in ({"softmax": 90.0, "sigmoid": 2.0, "linear": 1.2}, {"softmax": 90.0, "sigmoid": 99.0, "linear": 50.0}):
+        found = offsets(wrong)
+        assert offset.a_zero_decides(found, "layer") is False
+        assert "does not decide" in offset.tell(found)[0] and "not softmax but" not in offset.tell(found)[0]
+
+
+def test_ratios_are_grouped_in_the_picture() -> None:
+    (ratio, _) = pictures_of(small_result("activation_offset"))
+    labels = [label.get_text() for label in ratio.figure.axes[0].get_yticklabels()]
+    assert labels[-1] == "linear" and set(labels) == {"softmax", "sigmoid", "linear"}
+    written = {text.get_text(): text.xy[1] for text in ratio.figure.axes[0].texts}
+    heights = dict(zip(labels, ratio.figure.axes[0].get_yticks(), strict=True))
+    assert written[offset.OFFSET] < heights["softmax"] < written[offset.ZERO] < heights["linear"]
+
+
+def output(setting, temperature: float, weights: dict[str, Tensor]) -> Tensor:
+    Q, K, V = (setting.X @ weights[name] for name in "QKV")
+    return torch.softmax(Q @ K.T / (temperature * math.sqrt(Q.shape[1])), -1) @ V
+
+
+@pytest.mark.parametrize("hot", [3.0, 0.2])
+def test_the_path_of_temperatures_is_that_of_autograd(hot: float) -> None:
+    found = temperature_path.EXPERIMENT.measure({"temperature": hot, "seed": 1, "d_model": 3, "d_k": 2, "length": 4})
+    setting = lone_layer(3, 2, 4, 1)
+    dense = dense_parts(lambda w: output(setting, hot, w), lambda F: mse_loss(F, setting.Y), setting.layer.parameters)
+    values = {row["quantity"]: row["value"] for row in found.rows}
+    assert values["full QQ"] == pytest.approx(float(dense.block("full", "Q", "Q").norm()), rel=1e-9)
+    assert values["outer QQ"] == pytest.approx(float(dense.block("outer", "Q", "Q").norm()), rel=1e-9)
+    assert values["outer VV"] == pytest.approx(float(dense.block("full", "V", "V").norm()), rel=1e-9)
+    scores = (setting.X @ setting.layer.W_Q) @ (setting.X @ setting.layer.W_K).T / (hot * math.sqrt(2))
+    slopes = torch.stack([torch.func.jacrev(lambda row: torch.softmax(row, -1))(row) for row in scores])
+    np.testing.assert_allclose(found.arrays["derivative"], slopes[0].numpy(), atol=1e-12)
+    assert values["derivative"] == pytest.approx(float(slopes.norm(dim=(1, 2)).mean()), rel=1e-10)
+
+
+def test_frames_share_their_axes_and_say_where_they_are() -> None:
+    whole, *frames = pictures_of(small_result("temperature_path"))
+    assert whole.frame == "" and len(frames) == 5 and len({frame.caption for frame in frames}) == 1
+    hot = temperature.temperatures(small_result("temperature_path"))
+    assert [float(frame.frame.split()[1].rstrip(",")) for frame in frames] == pytest.approx(hot, rel=0.01)
+    for frame in frames:
+        panels = [axes for axes in frame.figure.axes if axes.get_title("left")]
+        first = [axes for axes in frames[0].figure.axes if axes.get_title("left")]
+        for axes, other in zip(panels, first, strict=True):
+            assert axes.get_xlim() == other.get_xlim() and axes.get_ylim() == other.get_ylim()
+            assert [image.get_clim() for image in axes.images] == [image.get_clim() for image in other.images]
+    lines = [frame.figure.axes[2].lines[-1].get_xdata()[0] for frame in frames]
+    assert lines == pytest.approx(hot)
+
+
+def test_which_block_is_larger_follows_the_numbers() -> None:
+    hot = temperature.temperatures(small_result("temperature_path"))
+
+    def told(query: float) -> str:
+        def change(asked, row):
+            middle = asked["temperature"] == hot[2]
+            sizes = {"full QQ": query if middle else 0.1, "outer VV": 1.0}
+            return {**row, "value": sizes.get(row["quantity"], row["value"])}
+
+        return temperature.tell(changed(small_result("temperature_path"), change))[2]
+
+    assert "value block is the larger one at both ends, the query block in between" in told(5.0)
+    assert "larger one at the hot end, the value block at the cold one" in told(0.5)
+
+
+def test_powers_hold_for_small_weights_and_not_for_others() -> None:
+    result = small_result("weight_powers")
+    assert all(powers.agrees(power, "small") for power in powers.powers(result, "small"))
+    drawn = {(p.part, p.block, p.weight): p for p in powers.powers(result, "drawn")}
+    assert drawn["outer", "QQ", "V"].off < 1e-9
+    assert not powers.agrees(drawn["functional", "QQ", "V"], "drawn")
+    assert drawn["functional", "VV", "Q"].mean is None and drawn["functional", "VV", "Q"].off == 0
+
+
+def test_a_slope_is_the_derivative_of_the_norm() -> None:
+    cell = {"seed": 3, "d_model": 3, "d_k": 2, "length": 4}
+    rows = weight_powers.EXPERIMENT.measure(cell).rows
+    setting = lone_layer(3, 2, 4, 3)
+
+    def norm(factor: float) -> float:
+        weights = {**setting.layer.parameters, "K": factor * setting.layer.W_K}
+        dense = dense_parts(lambda w: output(setting, 1.0, w), lambda F: mse_loss(F, setting.Y), weights)
+        return float(dense.block("functional", "Q", "Q").norm())
+
+    slope = (math.log(norm(1.001)) - math.log(norm(0.999))) / (math.log(1.001) - math.log(0.999))
+    (row,) = [r for r in rows if (r["where"], r["part"], r["block"], r["weight"]) == ("drawn", "functional", "QQ", "K")]
+    assert row["power"] == pytest.approx(slope, abs=1e-3)
+
+
+def test_a_wrong_power_is_told_and_framed() -> None:
+    def change(_, row):
+        wrong = (row["where"], row["part"], row["block"], row["weight"]) == ("small", "outer", "QK", "V")
+        return {**row, "power": 1.0} if wrong else row
+
+    result = changed(small_result("weight_powers"), change)
+    assert powers.tell(result)[0].startswith("As one weight matrix goes to zero, 35 of 36")
+    right, wrong = (pictures_of(r)[0].figure.axes[1] for r in (small_result("weight_powers"), result))
+    frames = [sum(not patch.get_fill() for patch in axes.patches) for axes in (right, wrong)]
+    assert frames == [0, 1]
+
+
+def small_depth(layers: tuple[int, ...] = (1, 2)) -> Result:
+    config = depth_growth.DepthConfig(layers, d_model=6, sequences=2, points=3, repeats=3, sigma_low=0.2)
+    return depth_growth.EXPERIMENT.run(config)
+
+
+def test_powers_by_depth_are_those_of_theory_and_a_wrong_one_is_told() -> None:
+    result = small_depth()
+    found = {(e.family, e.depth): e for e in depth.depth_exponents(result)}
+    assert [e.predicted for e in found.values()] == [2, 2, 6, 18]
+    for exponent in found.values():
+        assert exponent.slope.measured == pytest.approx(exponent.predicted, rel=0.25)
+
+    def steeper(asked, row):
+        return {**row, "value": row["value"] * asked["sigma"] ** 9} if asked["model"] == "linear_mlp" else row
+
+    wrong = [e for e in depth.depth_exponents(changed(result, steeper)) if e.family == "linear MLP"]
+    assert all(e.agrees is False and e.slope.measured == pytest.approx(11, abs=1) for e in wrong)
+    decided = sum(e.agrees is not None for e in found.values())
+    assert ("too few to decide" in depth.tell(result)[0]) is (decided == 0) and "0 of 0" not in depth.tell(result)[0]
+    told = re.search(r"(\d) of (\d) agree", depth.tell(changed(result, steeper))[0])
+    assert told and int(told[2]) - int(told[1]) == 2
+    (picture,) = pictures_of(result)
+    assert picture.figure.axes[1].get_xlabel() == "layers"

@@ -1,0 +1,125 @@
+"""The page: self-contained, complete, and with no number that is not in the results."""
+
+import dataclasses
+import re
+from html import unescape
+from pathlib import Path
+
+import pytest
+
+from hessianlab.claims.catalogue import find
+from hessianlab.claims.ledger import run
+from hessianlab.experiments.registry import EXPERIMENTS
+from hessianlab.growth.exponents import exponent_fits
+from hessianlab.growth.reference import PublishedPoint, Reference, published_key
+from hessianlab.presentations import findings_of
+from hessianlab.report.exponents import exponent_rows, summary
+from hessianlab.report.figures import command, shown_figure
+from hessianlab.report.page import script_hash
+from hessianlab.report.references import LIST
+from hessianlab.runner import configure
+from hessianlab.typesetting import typeset
+from tests.hessianlab.figures.small import SMALL
+from tests.hessianlab.report.page_parts import Tags
+from tests.hessianlab.report.results import CLAIMS, GROWTH, NAMES, result
+
+ROOT = Path(__file__).parents[3]
+
+
+def test_well_formed_and_self_contained(report: str) -> None:
+    tags = Tags()
+    tags.feed(report)
+    assert tags.open == [] and len(tags.ids) == len(set(tags.ids))
+    assert all(link.startswith(("#", "data:")) for link in tags.loaded), "a page loads nothing"
+    outside = {link for link in tags.links if not link.startswith("#")}
+    beside = {link for link in outside if link.startswith("../")}
+    assert outside - beside == {address for document in LIST for _, address in document.links}
+    for link in beside:
+        file, _, line = link.removeprefix("../").partition("#L")
+        lines = (ROOT / file).read_text(encoding="utf-8").splitlines()
+        assert not line or lines[int(line) - 1].startswith(("@claim(", "[")), "the line where a claim is tested or told"
+    assert {link[1:] for link in tags.links if link.startswith("#")} <= set(tags.ids)
+
+
+def test_the_one_script_is_allowed_by_its_hash(report: str) -> None:
+    (script,) = re.findall(r"<script>(.*?)</script>", report, flags=re.S)
+    (policy,) = re.findall(r'Content-Security-Policy" content="([^"]*)"', report)
+    assert f"script-src '{script_hash(script)}';" in policy.replace("&#39;", "'") and "default-src 'none'" in policy
+    assert report.count("<script") == 1
+
+
+def plain(words: str) -> str:
+    """As it is read on the page: typeset, without tags."""
+    return unescape(re.sub(r"<[^>]*>", "", typeset(words)))
+
+
+def test_every_figure_tells_what_was_asked_found_and_how_to_repeat_it(report: str) -> None:
+    text = unescape(re.sub(r"<[^>]*>", "", report))
+    for name in NAMES:
+        experiment = EXPERIMENTS[name]
+        assert f'<article class="figure" id="{name}">' in report
+        assert plain(experiment.question) in text and experiment.title in text
+        for sentence in findings_of(result(name)).sentences(result(name)):
+            assert plain(sentence) in text
+        assert f"hessianlens reproduce {name} --preset " in text
+    assert "commit" in text and "torch" in text
+
+
+def test_claims_show_their_figures(report: str) -> None:
+    assert f"{len(CLAIMS)} statements of the documents" in report and report.count('class="claim"') == len(CLAIMS)
+    places = [report.index(f'id="claim-{id}"') for id in CLAIMS]
+    assert places == sorted(places), "in the order of their document"
+    for entry, place in zip(run(find(CLAIMS)).entries, places, strict=True):
+        assert f">{entry.verdict}<" in report[place : place + 500]
+    assert report.count('href="#claim-C1"') >= 2, "from the mosaic and from its chapter"
+
+
+def test_an_edited_number_changes_the_page() -> None:
+    before = result("fig8")
+    cells = tuple(
+        dataclasses.replace(
+            cell,
+            measurement=dataclasses.replace(
+                cell.measurement,
+                rows=tuple({**row, "value": row["value"] * cell.parameters["sigma"]} for row in cell.measurement.rows),
+            ),
+        )
+        for cell in before.cells
+    )
+    rows = exponent_rows([dataclasses.replace(before, cells=cells)])
+    assert {row.measured for row in rows} == {"3.00"} or all(row.measured.startswith(("2.9", "3.0")) for row in rows)
+    assert all(row.differs for row in rows) and not any(row.differs for row in exponent_rows([before]))
+    assert summary(rows).startswith(f"Of the exponents predicted by counting powers of σ, 0 of {len(rows)} agree")
+
+
+def test_the_table_lists_every_prediction_once() -> None:
+    results = [result(name) for name in GROWTH]
+    fits = [fit for r in results for fit in exponent_fits(r) if fit.predicted is not None or fit.paper is not None]
+    rows = exponent_rows(results)
+    assert [row.series for row in rows] == [fit.series.in_words() for fit in fits]
+    assert [row.first for row in rows].count(True) == len(results)
+
+
+def test_published_means_are_compared() -> None:
+    at_size = dataclasses.replace(result("fig8"), config={**result("fig8").config, "d_model": 128, "sequences": 64})
+    key = published_key(at_size.config, 1, 0, "mlp", "full")
+    assert key is not None
+    first = [cell for cell in at_size.cells if cell.parameters["layers"] == 1]
+    sigma = first[0].parameters["sigma"]
+    mean = sum(c.measurement.rows[0]["value"] for c in first if c.parameters["sigma"] == sigma) / 3
+    reference = Reference({key: (PublishedPoint(sigma, mean * 1.01, mean * 0.1, 20, 0, 0),)}, None)
+    (row,) = shown_figure(at_size, reference).published
+    assert row["points"] == "1" and row["within_2"] == "100%" and row["ratio"].startswith("0.990 ± ")
+    assert "Of 1 published points 100% lie within two" in shown_figure(at_size, reference).published_summary
+    assert shown_figure(result("fig8"), reference).published == (), "another size is not compared"
+    chained = dataclasses.replace(at_size, config={**at_size.config, "carries": "chains"})
+    assert shown_figure(chained, reference).published == (), "nor is another batch"
+
+
+@pytest.mark.parametrize("name", [*SMALL, *GROWTH])
+def test_the_command_repeats_the_configuration(name: str) -> None:
+    words = command(result(name)).split()
+    assert words[:3] == ["hessianlens", "reproduce", name] and words[3] == "--preset"
+    settings = [words[k + 1] for k, word in enumerate(words) if word == "--set"]
+    (plan,) = configure([EXPERIMENTS[name]], words[4], settings)
+    assert dataclasses.asdict(plan.config) == result(name).config
