@@ -479,6 +479,19 @@ def weight_through_another_dispatch() -> Specimen:
 
 
 @case
+def a_single_number_as_parameter() -> Specimen:
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.scale, self.last = nn.Linear(D, D), nn.Parameter(torch.zeros(())), nn.Linear(D, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.last(x + self.scale * torch.tanh(self.first(x)))
+
+    return regression(Scaled())
+
+
+@case
 def convolution_and_its_weight_in_a_map() -> Specimen:
     class Convolved(nn.Module):
         def __init__(self) -> None:
