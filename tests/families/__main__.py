@@ -60,9 +60,9 @@ def table(walk: dict[str, Any]) -> str:
     lines = [
         "# Model types of transformers",
         "",
-        f"Every text class of the auto-mappings of transformers {walk['transformers']}, built small and compared with a plain",
-        "double backward in float64, to a relative error of 1e-8. `python -m tests.families --write docs/families.json`",
-        "writes this table.",
+        f"Every text class of the auto-mappings of transformers {walk['transformers']}, built small and compared with",
+        "a plain double backward in float64, to a relative error of 1e-8.",
+        "`python -m tests.families --write docs/families.json` writes this table.",
         "",
         f"{len(types)} model types, {len(rows)} classes: {len(built) - len(refused)} compared, {len(refused)} refused, "
         f"{len(rows) - len(built)} not built.",

@@ -61,7 +61,7 @@ RULES: tuple[tuple[str, Any], ...] = (
     (r"shape_size", 4),
     (r"expand$|offset$", 1),
     (r"^qk_head_dim", 8),
-    (r"^(hash_)?vocab|vocab(_size)?$|vocab_size|num_tokens$", VOCAB),
+    (r"vocab$|vocab_size|num_tokens$", VOCAB),
     (r"num_labels", LABELS),
     (
         r"max_(2d_)?position|n_positions|n_ctx|max_seq|max_source|max_target|positions$|context_length|max_length",
