@@ -24,14 +24,17 @@ _ROUNDING = 16 * torch.finfo(torch.float64).eps
 """Points of a rule this close to x, relative to the size of its matrix, may lie on either side of x."""
 _MAX_CORNER = 1e4
 """Corner over the largest Ritz value up to which eigenvalues are accurate; beyond, x is next to a Ritz value."""
-_POINTS_PER_GAP = 16
-"""Rules of the family among which the one with the largest mean is looked for."""
+_POINTS_PER_GAP = 12
+"""Rules of the family on either side of x among which that with the largest mean is looked for, then around it."""
 _GRID_SLACK = 0.02
 """Share of the bracket that a maximum between two of these rules may add."""
 
 
 def radau_rules(
-    nodes: Float[Tensor, "p m"], weights: Float[Tensor, "p m"], residuals: Float[Tensor, "p m"], at: Float[Tensor, "p k"]
+    nodes: Float[Tensor, "p m"],
+    weights: Float[Tensor, "p m"],
+    residuals: Float[Tensor, "p m"],
+    at: Float[Tensor, "p k"],
 ) -> tuple[Float[Tensor, "p k m+1"], Float[Tensor, "p k m+1"], Float[Tensor, "p k"]]:
     """Nodes and weights of the Gauss-Radau rules with a node at every x, and the corners of their matrices.
 
@@ -99,28 +102,42 @@ def shortfall_bounds(
     [0.0, 0.5]
     """
     gauss = (weights * (at - nodes).clamp_min(0)).sum(1)
-    points = torch.cat([nodes.new_full((len(nodes), 1), at), _around(nodes, residuals, at)], 1)
-    found, share, corner = radau_rules(nodes, weights, residuals, points)
-    means = (share * (at - found).clamp_min(0)).sum(2)
-    known = corner.abs() <= _MAX_CORNER * _size(nodes, residuals)
-    means = torch.where(known, means, gauss[:, None])
-    low = torch.minimum(means[:, 0], gauss)
-    high = torch.maximum(means.amax(1), gauss)
+
+    def means(points: Float[Tensor, "p k"]) -> Float[Tensor, "p k"]:
+        found, share, corner = radau_rules(nodes, weights, residuals, points)
+        known = corner.abs() <= _MAX_CORNER * _size(nodes, residuals)
+        return torch.where(known, (share * (at - found).clamp_min(0)).sum(2), gauss[:, None])
+
+    low = torch.minimum(means(nodes.new_full((len(nodes), 1), at))[:, 0], gauss)
+    points = _around(nodes, residuals, at)
+    coarse = means(points)
+    best = coarse.argmax(1, keepdim=True)
+    before, behind = (points.gather(1, (best + k).clamp(0, points.shape[1] - 1)) for k in (-1, 1))
+    inner = torch.linspace(0, 1, _POINTS_PER_GAP, dtype=torch.float64, device=nodes.device)
+    fine = means(before + inner * (behind - before))
+    high = torch.stack([coarse.amax(1), fine.amax(1), gauss]).amax(0)
     return low.clamp_min(0), high + _GRID_SLACK * (high - low)
 
 
-def _around(nodes: Float[Tensor, "p m"], residuals: Float[Tensor, "p m"], at: float) -> Float[Tensor, "p k"]:
-    """Points in the gap between Ritz values that holds x: their rules run once through the family."""
-    inner = torch.linspace(0, 1, _POINTS_PER_GAP + 2, dtype=torch.float64, device=nodes.device)[1:-1]
-    outer = 2 ** torch.linspace(-6, 6, _POINTS_PER_GAP, dtype=torch.float64, device=nodes.device)
+def _around(nodes: Float[Tensor, "p m"], residuals: Float[Tensor, "p m"], at: float) -> Float[Tensor, "p 2k"]:
+    """Points in the gap between Ritz values that holds x, on both sides of x: their rules run through the family.
+
+    Both ends of the gap have the Gauss rule; beyond the outer Ritz values the two ends meet at infinity.
+    """
+    angles = torch.linspace(0, torch.pi, _POINTS_PER_GAP + 2, dtype=torch.float64, device=nodes.device)[1:-1]
+    share = (1 - angles.cos()) / 2
+    outer = 2 ** torch.linspace(-18, 6, _POINTS_PER_GAP, dtype=torch.float64, device=nodes.device)
     rows = []
     for row, rest in zip(nodes, residuals, strict=True):
         after = int((row <= at).sum())
-        if 0 < after < len(row):
-            rows.append(row[after - 1] + inner * (row[after] - row[after - 1]))
-        else:  # beyond all of them: half of the points on either side
-            width = torch.linalg.vector_norm(rest) + (row[-1] - row[0]) / len(row)
-            rows.append(torch.cat([row[0] - outer[::2] * width, row[-1] + outer[::2] * width]))
+        width = torch.linalg.vector_norm(rest) + (row[-1] - row[0]) / len(row)
+        if after == 0:
+            left, right = at - width * outer.flip(0), at + share * (row[0] - at)
+        elif after == len(row):
+            left, right = row[-1] + share * (at - row[-1]), at + width * outer
+        else:
+            left, right = row[after - 1] + share * (at - row[after - 1]), at + share * (row[after] - at)
+        rows.append(torch.cat([left, right]))
     return torch.stack(rows)
 
 

@@ -45,7 +45,8 @@ def inertia(
     ``2 probes * steps`` rows, and for matrices and operators in closed form, each of up to 2048 rows. Else shares come
     from stochastic Lanczos quadrature: their 95 % intervals hold the error over the probes and everything that the
     finite number of steps leaves open. Small eigenvalues are what it leaves open; with ``relative=1e-3`` they are
-    counted apart, as zero, and the other two shares are known better.
+    counted apart, as zero, and the other two shares are known better. So they are from few probes of many steps:
+    ``probes=4, steps=160`` takes as many products as the defaults.
 
     Args:
         op: A symmetric linear operator or matrix, or a spectral density that is already there.
@@ -65,7 +66,7 @@ def inertia(
     share of 4 eigenvalues: negative 0.25 (exact), zero 0.25 (exact), positive 0.5 (exact); negative mass 0.25 (exact)
     (|eigenvalue| <= 0.02 counts as zero, 1e-02 of the largest)
     >>> inertia(torch.diag(torch.linspace(-1, 3, 400)), 4, 30, method="lanczos", relative=0.01).negative
-    between 0.199 and 0.294 (4 probes: few)
+    between 0.194 and 0.297 (4 probes)
     """
     check_thresholds(threshold, relative)
     if not isinstance(op, SpectralDensity):
@@ -120,7 +121,7 @@ def heterogeneity(
         probes: Number of random vectors for each block.
         steps: Lanczos steps ("js").
         seed: Seed of the probes.
-        sigma: Width of the smoothing ("js"); by default 1/100 of the joint support.
+        sigma: Width of the smoothing ("js"); by default 1/100 of the joint support, or what the steps resolve.
         normalise: Whether to compare only the shapes of spectra ("js").
         method: "auto", "lanczos" or "dense" ("js").
         chunk: Vectors multiplied at once.

@@ -29,6 +29,8 @@ from hessianlens.spectra.spectrum import SpectralDensity
 
 WIDE = 0.2
 """Width of the interval of a share above which pages do not draw it."""
+RELATIVE_ZERO = 1e-3
+"""Size of an eigenvalue, over the largest, up to which pages count it as zero."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -67,6 +69,11 @@ class EigenvalueShare(ShareEstimate):
     lower: float = 0.0
     upper: float = 1.0
     dimension: int = 1
+
+    @property
+    def few(self) -> bool:
+        """No number of probes is few: the variance of such a share is known beforehand."""
+        return False
 
     def interval(self, level: float = 0.95) -> tuple[float, float]:
         """The two-sided confidence interval at this level, bracket included."""
@@ -231,9 +238,7 @@ def _sampled_shares(spectrum: SpectralDensity, threshold: float) -> tuple[ShareE
     return negative, zero, positive
 
 
-def _share(
-    spectrum: SpectralDensity, least: Float[Tensor, "probes"], most: Float[Tensor, "probes"]
-) -> EigenvalueShare:
+def _share(spectrum: SpectralDensity, least: Float[Tensor, "probes"], most: Float[Tensor, "probes"]) -> EigenvalueShare:
     middle = Estimate.from_samples((least + most) / 2, spectrum.probes, spectrum.seed, spectrum.method)
     return EigenvalueShare(
         middle.value,
@@ -248,7 +253,7 @@ def _share(
 
 
 def _mass(spectrum: SpectralDensity, threshold: float) -> ShareEstimate:
-    """``a / (a + b)`` with ``a`` the trace of the negative part, bounded, and ``b = a + trace`` that of the positive one.
+    """``a / (a + b)`` with ``a`` the trace of the negative part and ``b = a + trace`` that of the positive one.
 
     ``-x [x < -t] = (-t - x)_+ + t [x < -t]`` is a function that bends, and a share. The trace is known without error of
     the quadrature, but for eigenvalues within the threshold: these move ``b`` by at most ``t`` times their share.

@@ -22,7 +22,6 @@ from hessianlens.spectra.estimate import EXACT_METHODS, Estimate, mean_and_stder
 from hessianlens.spectra.intervals import share_of_directions, squared_lengths
 from hessianlens.spectra.probes import check_count
 
-
 _RESOLVED = 6.0
 """Width of the smoothing times the degree of the quadrature, over half of the support, from which on it is accurate."""
 _LEVEL = 0.95
