@@ -102,6 +102,16 @@ def in_half_precision(result: Tensor) -> bool:
     return any(dtype.itemsize <= 2 for dtype in _dtypes(result))
 
 
+def leaves_of(result: Tensor) -> list[Tensor]:
+    """The tensors with a gradient that a result is computed from.
+
+    >>> w = torch.ones(2, requires_grad=True)
+    >>> [leaf is w for leaf in leaves_of((3 * w).sum())], leaves_of(torch.zeros(()))
+    ([True], [])
+    """
+    return list(_leaves(result.grad_fn)) if result.grad_fn is not None else [result] * result.requires_grad
+
+
 def padding(result: Tensor) -> list[tuple[Tensor, int]]:
     """Embeddings, and the row of each that PyTorch leaves out of its gradient on purpose.
 

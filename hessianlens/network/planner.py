@@ -107,8 +107,9 @@ class Planner:
                 return Choice(question, route, cost, self._disagreements_of(question))
             refusals.append(cost)
         # The most general route comes last, and what it says first.
-        reasons = dict.fromkeys(refusal.reason for refusal in reversed(refusals) if refusal.reason)
-        return Refusal("; ".join(reasons), any(refusal.at_this_price for refusal in refusals))
+        *special, general = refusals
+        reasons = [general.reason, *(r.reason for r in special if r.reason and general.reason not in r.reason)]
+        return Refusal("; ".join(dict.fromkeys(reasons)), any(refusal.at_this_price for refusal in refusals))
 
     def closed_form(self, blocks: Sequence[Block], limits: Limits) -> ExactAttention | Refusal:
         """The closed form of the last attention layer, if it is asked for and affordable."""

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from typing_extensions import Self
 
 from hessianlens.checks import check_dense
 from hessianlens.errors import check_that, check_whole, expect, shown
@@ -80,7 +81,7 @@ class Estimate(Listed):
         check_that(isinstance(self.method, str), "method", self.method, "a text")
 
     @classmethod
-    def exactly(cls, value: float, probes: int = 0, method: str = "exact") -> Estimate:
+    def exactly(cls, value: float, probes: int = 0, method: str = "exact") -> Self:
         """A value without sampling error."""
         check_that(isinstance(value, Real), "value", value, "a number")
         return cls(float(value), 0.0, probes, None, method)

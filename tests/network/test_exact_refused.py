@@ -13,6 +13,7 @@ from torch import Tensor, nn
 import hessianlens as hl
 from hessianlens.curvature import BlockPairOperator
 from hessianlens.network.last_attention import ExactAttention, exact_attention
+from hessianlens.network.question import Limits
 from hessianlens.operators import StructuredOperator
 from hessianlens.problems import Problem
 from tests.curvature import hugging_face, networks
@@ -178,7 +179,7 @@ def test_what_the_closed_form_of_attention_does_not_know_is_met_at_its_linear_ma
 
 
 def test_the_reason_is_told_where_a_block_of_that_layer_is_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hessianlens.network.thresholds.EXACT_MAX_HVPS", 3)
+    monkeypatch.setattr("hessianlens.network.operators.Limits", lambda *given: Limits(*given or (3,)))
     problem = _qwen3()
     assert hl.hessian(problem, "layer0.attn.k").why.endswith(
         "the closed form of attention does not fit: its queries pass something else, such as a norm, behind their "

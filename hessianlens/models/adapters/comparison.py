@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.modules.loss import _Loss
 
+from hessianlens.derivatives.graph import leaves_of
 from hessianlens.errors import expect
 from hessianlens.models.adapters.class_loss import ClassLoss
 from hessianlens.models.adapters.first_look import is_half
@@ -92,6 +93,8 @@ class Comparison:
                 return self._materialised(outputs, reason).checked()
             if isinstance(self._share, TorchShare):
                 readings.setdefault(self._share.classes_last(outputs, batch), self._share.reading(outputs, batch))
+            if number == 0:
+                self._expect_no_parameters(outputs, batch)
             del outputs  # they may be large, and those of the model itself are about to be made
             notes |= dict.fromkeys(self._against_own(number, batch, here))
         expect(
@@ -181,6 +184,24 @@ class Comparison:
         names = " and ".join(sorted(str(dtype).removeprefix("torch.") for dtype in precisions - {self.problem.dtype}))
         return [f"{found}, in {str(self.problem.dtype).removeprefix('torch.')} instead of {names}: more than rounding"]
 
+    def _expect_no_parameters(self, outputs: Tensor, batch: Batch) -> None:
+        """A user's function depends on the parameters through the outputs alone: what else it does would be lost."""
+        if not callable(self.loss) or isinstance(self._share, TorchShare):
+            return
+        leaves = {name: p.detach().requires_grad_() for name, p in self.model.named_parameters()}
+        around = _Around(self.model, partial(self._share, outputs.detach(), batch))
+        with torch.enable_grad():
+            value = functional_call(around, {f"model.{name}": leaf for name, leaf in leaves.items()}, ())
+        reached = {id(leaf) for leaf in leaves_of(value)}
+        names = [n for n, p in self.model.named_parameters() if id(leaves[n]) in reached or id(p) in reached]
+        more = ", ..." if len(names) > 3 else ""
+        expect(
+            not names,
+            f"loss: the given function depends on {', '.join(names[:3])}{more} beside the outputs; expected a function "
+            "of outputs and batch, since this part of its curvature would be lost. Leave a penalty on weights out, and "
+            "add its own Hessian to the operators.",
+        )
+
     def _own_result(self, batch: Batch) -> object | None:
         """What the model itself returns; None if it cannot be run so."""
         args, options = arguments(batch, self.with_targets)
@@ -213,6 +234,18 @@ class Comparison:
             "its first tensor, which a problem takes as the outputs; wrap the model so that it returns the tensor that "
             "the loss needs.",
         )
+
+
+class _Around(nn.Module):
+    """A function that may use a model, as a module that has the model's parameters."""
+
+    def __init__(self, model: nn.Module, function: Callable[[], Tensor]) -> None:
+        super().__init__()
+        self.model, self.function = model, function
+
+    def forward(self) -> Tensor:
+        """What the function gives."""
+        return self.function()
 
 
 def _kind(result: object) -> str:

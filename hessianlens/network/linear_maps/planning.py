@@ -57,7 +57,9 @@ class Planner:
         return known
 
     def _planned(self, row: Block, column: Block, most_products: float) -> Plan | str:
-        if (least := min(row.shape)) > most_products:  # a map puts out no fewer features than the block has on an axis
+        if (
+            least := min(row.shape, default=1)
+        ) > most_products:  # a map puts out no fewer features than the block has on an axis
             return TooMany.products(least, most_products, "or more ")
         rows, columns = self.pieces(row), self.pieces(column)
         if isinstance(rows, str) or isinstance(columns, str):
