@@ -24,8 +24,8 @@ _ROUNDING = 16 * torch.finfo(torch.float64).eps
 """Points of a rule this close to x, relative to the size of its matrix, may lie on either side of x."""
 _MAX_CORNER = 1e4
 """Corner over the largest Ritz value up to which eigenvalues are accurate; beyond, x is next to a Ritz value."""
-_POINTS_PER_GAP = 12
-"""Rules of the family on either side of x among which that with the largest mean is looked for, then around it."""
+_GRID_POINTS, _ZOOMS = 8, 5
+"""Rules of the family among which the one with the largest mean is looked for: a coarse grid, and finer ones."""
 _GRID_SLACK = 0.02
 """Share of the bracket that a maximum between two of these rules may add."""
 
@@ -49,18 +49,33 @@ def radau_rules(
     >>> nodes, weights
     (tensor([[[-0.5000,  2.0000]]], dtype=torch.float64), tensor([[[0.8000, 0.2000]]], dtype=torch.float64))
     """
+    corner = _corners(nodes, residuals, at)
+    return *_rules(nodes, weights, residuals, corner), corner
+
+
+def _corners(
+    nodes: Float[Tensor, "p m"], residuals: Float[Tensor, "p m"], at: Float[Tensor, "p k"]
+) -> Float[Tensor, "p k"]:
+    """``x + sum_j r_j^2 / (theta_j - x)``, large but finite where x is a Ritz value."""
     squares, distance = residuals.square()[:, None], nodes[:, None] - at[:, :, None]
-    limit = _MAX_CORNER * _size(nodes, residuals)[..., None]
+    limit = 10 * _MAX_CORNER * _size(nodes, residuals)[..., None]
     pull = torch.where(squares > 0, squares / distance, 0).nan_to_num(posinf=torch.inf, neginf=-torch.inf)
-    corner = at + pull.clamp(-10 * limit, 10 * limit).sum(2)
-    p, k, m = (*at.shape, nodes.shape[1])
+    return at + pull.clamp(-limit, limit).sum(2)
+
+
+def _rules(
+    nodes: Float[Tensor, "p m"],
+    weights: Float[Tensor, "p m"],
+    residuals: Float[Tensor, "p m"],
+    corner: Float[Tensor, "p k"],
+) -> tuple[Float[Tensor, "p k m+1"], Float[Tensor, "p k m+1"]]:
+    p, k, m = (*corner.shape, nodes.shape[1])
     matrix = nodes.new_zeros(p, k, m + 1, m + 1)
     matrix[..., range(m), range(m)] = nodes[:, None]
     matrix[..., m, :m] = matrix[..., :m, m] = residuals[:, None]
     matrix[..., m, m] = corner
     found, vectors = torch.linalg.eigh(matrix)
-    first = torch.einsum("pj,pkji->pki", weights.sqrt(), vectors[..., :m, :])
-    return found, first.square(), corner
+    return found, torch.einsum("pj,pkji->pki", weights.sqrt(), vectors[..., :m, :]).square()
 
 
 def share_bounds(
@@ -101,44 +116,42 @@ def shortfall_bounds(
     >>> [round(float(end), 2) for end in shortfall_bounds(0 * one, one, one, 0.0)]  # 0 <= E (-X)_+ <= 1 / 2
     [0.0, 0.5]
     """
-    gauss = (weights * (at - nodes).clamp_min(0)).sum(1)
+    gauss, size = (weights * (at - nodes).clamp_min(0)).sum(1), _size(nodes, residuals)
+    own = _corners(nodes, residuals, nodes.new_full((len(nodes), 1), at))
 
-    def means(points: Float[Tensor, "p k"]) -> Float[Tensor, "p k"]:
-        found, share, corner = radau_rules(nodes, weights, residuals, points)
-        known = corner.abs() <= _MAX_CORNER * _size(nodes, residuals)
-        return torch.where(known, (share * (at - found).clamp_min(0)).sum(2), gauss[:, None])
+    def means(angles: Float[Tensor, "p k"]) -> Float[Tensor, "p k"]:
+        """The family is a circle: corners ``size tan(angle)``, counted from the angle of the rule of x."""
+        corner = size * (angles + (own / size).atan()).tan()
+        found, share = _rules(
+            nodes, weights, residuals, corner.clamp(-10 * _MAX_CORNER * size, 10 * _MAX_CORNER * size)
+        )
+        mean = (share * (at - found).clamp_min(0)).sum(2)
+        return torch.where(corner.abs() <= _MAX_CORNER * size, mean, gauss[:, None])
 
-    low = torch.minimum(means(nodes.new_full((len(nodes), 1), at))[:, 0], gauss)
-    points = _around(nodes, residuals, at)
-    coarse = means(points)
-    best = coarse.argmax(1, keepdim=True)
-    before, behind = (points.gather(1, (best + k).clamp(0, points.shape[1] - 1)) for k in (-1, 1))
-    inner = torch.linspace(0, 1, _POINTS_PER_GAP, dtype=torch.float64, device=nodes.device)
-    fine = means(before + inner * (behind - before))
-    high = torch.stack([coarse.amax(1), fine.amax(1), gauss]).amax(0)
+    low = torch.minimum(means(torch.zeros_like(own))[:, 0], gauss)
+    even = torch.linspace(0, torch.pi, _GRID_POINTS + 2, dtype=torch.float64, device=nodes.device)
+    small = even[1] * 8.0 ** -torch.arange(1, 5, dtype=torch.float64, device=nodes.device)
+    even = torch.cat([even, small, torch.pi - small]).expand(len(nodes), -1)
+    gap = ((_corners(nodes, residuals, _gap(nodes, at)) / size).atan() - (own / size).atan()).remainder(torch.pi)
+    angles = torch.cat([even, gap], 1).sort(1).values
+    high = gauss
+    for _ in range(_ZOOMS + 1):  # the mean rises to its maximum and falls: this lies between points next to the best
+        found = means(angles)
+        high = torch.maximum(high, found.amax(1))
+        best = found.argmax(1, keepdim=True)
+        before, behind = (angles.gather(1, (best + k).clamp(0, angles.shape[1] - 1)) for k in (-1, 1))
+        angles = before + (behind - before) * torch.linspace(0, 1, _GRID_POINTS, dtype=torch.float64).to(nodes.device)
     return low.clamp_min(0), high + _GRID_SLACK * (high - low)
 
 
-def _around(nodes: Float[Tensor, "p m"], residuals: Float[Tensor, "p m"], at: float) -> Float[Tensor, "p 2k"]:
-    """Points in the gap between Ritz values that holds x, on both sides of x: their rules run through the family.
-
-    Both ends of the gap have the Gauss rule; beyond the outer Ritz values the two ends meet at infinity.
-    """
-    angles = torch.linspace(0, torch.pi, _POINTS_PER_GAP + 2, dtype=torch.float64, device=nodes.device)[1:-1]
-    share = (1 - angles.cos()) / 2
-    outer = 2 ** torch.linspace(-18, 6, _POINTS_PER_GAP, dtype=torch.float64, device=nodes.device)
-    rows = []
-    for row, rest in zip(nodes, residuals, strict=True):
-        after = int((row <= at).sum())
-        width = torch.linalg.vector_norm(rest) + (row[-1] - row[0]) / len(row)
-        if after == 0:
-            left, right = at - width * outer.flip(0), at + share * (row[0] - at)
-        elif after == len(row):
-            left, right = row[-1] + share * (at - row[-1]), at + width * outer
-        else:
-            left, right = row[after - 1] + share * (at - row[after - 1]), at + share * (row[after] - at)
-        rows.append(torch.cat([left, right]))
-    return torch.stack(rows)
+def _gap(nodes: Float[Tensor, "p m"], at: float) -> Float[Tensor, "p k"]:
+    """Points in the gap between Ritz values that holds x, on both sides of x; none beyond the outer Ritz values."""
+    share = torch.linspace(0, 1, _GRID_POINTS + 2, dtype=torch.float64, device=nodes.device)[1:-1]
+    after = (nodes <= at).sum(1, keepdim=True)
+    x = torch.full_like(nodes[:, :1], at)
+    left = torch.where(after > 0, nodes.gather(1, (after - 1).clamp_min(0)), x)
+    right = torch.where(after < nodes.shape[1], nodes.gather(1, after.clamp_max(nodes.shape[1] - 1)), x)
+    return torch.cat([left + share * (x - left), x + share * (right - x)], 1)
 
 
 def _size(nodes: Float[Tensor, "p m"], residuals: Float[Tensor, "p m"]) -> Float[Tensor, "p 1"]:
