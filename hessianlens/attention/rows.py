@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, einsum
 
+from hessianlens.operators.ranges import shifted, size_exponents
 from hessianlens.peak import Peak
 
 
@@ -52,6 +53,23 @@ class RowMatrices:
             None if p is None else p[:, start:stop] for p in (self.diagonal, self.left, self.right, self.dense)
         )
         return RowMatrices((self.shape[0], stop - start, self.shape[2]), diagonal, left, right, dense)
+
+    def size_exponent(self) -> int:
+        """E such that no entry is larger than a few times 2^e; 0 of no parts at all."""
+        single = [part for part in (self.diagonal, self.dense) if part is not None]
+        sizes = size_exponents(single) if single else []
+        if self.left is not None and self.right is not None and self.left.numel():
+            sizes.append(sum(size_exponents([self.left, self.right])))
+        return max(sizes, default=0)
+
+    def shifted(self, exponent: int) -> RowMatrices:
+        """``2^exponent R_i``."""
+        if not exponent:
+            return self
+        diagonal, left, dense = (
+            None if part is None else shifted(part, exponent) for part in (self.diagonal, self.left, self.dense)
+        )
+        return RowMatrices(self.shape, diagonal, left, self.right, dense)
 
     def columns(self) -> RowColumns | None:
         """The same as columns; None if there is a dense part."""

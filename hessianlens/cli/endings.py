@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Iterator
@@ -14,6 +15,9 @@ FINDING, BAD_INPUT, INTERRUPTED = 1, 2, 130
 
 _EXTRA = ("rich", "matplotlib", "jinja2", "threadpoolctl")
 """What the extra `lab` brings beside the parser of the command line itself."""
+
+_OF_A_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+"""What the system says while a file is written, without its name."""
 
 
 @contextmanager
@@ -37,9 +41,10 @@ def clear_endings(kept: str) -> Iterator[None]:
         told = f"this command needs {error.name}, which is not installed; install it with"
         stop(f"{told}: pip install 'hessianlens[lab]'.", BAD_INPUT)
     except OSError as error:
-        if error.filename is None:
+        if error.filename is None and error.errno not in _OF_A_DISK:
             raise
-        stop(f"{os.fsdecode(error.filename)!r}: {error.strerror}; name another file or folder.", BAD_INPUT)
+        name = "a file" if error.filename is None else repr(os.fsdecode(error.filename))
+        stop(f"{name}: {error.strerror}; name another file or folder.", BAD_INPUT)
     except (MemoryError, RuntimeError) as error:
         if "torch" not in sys.modules:  # nothing heavy has run; typer's own endings pass here too
             raise

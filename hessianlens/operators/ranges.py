@@ -20,6 +20,8 @@ from hessianlens.operators.term import Term
 _ROOM = 24
 """Bits left for sums over indices."""
 _SWEEPS = 2
+_FACTORS = 3
+"""Products of the size of that of some factors which must fit without the exponents being taken out."""
 
 
 def size_exponent(tensor: Tensor) -> int:
@@ -35,6 +37,35 @@ def size_exponents(tensors: Sequence[Tensor]) -> list[int]:
     """
     largest = torch.stack([torch.linalg.vector_norm(tensor.detach(), math.inf) for tensor in tensors])
     return [math.frexp(number)[1] for number in largest.tolist()]
+
+
+def taken_out(sizes: Sequence[int], dtype: torch.dtype) -> list[int]:
+    """The exponents to take out of factors of these sizes before they are multiplied.
+
+    None at all where no product of them comes near the end of the range: the rest of it is for what else they meet.
+
+    >>> taken_out([3, -2], torch.float64), taken_out([500, 3], torch.float64)
+    ([0, 0], [500, 3])
+    """
+    limit = math.log2(torch.finfo(dtype).max) / _FACTORS
+    above, below = (sum(e for e in sizes if e * sign > 0) for sign in (1, -1))
+    return [0] * len(sizes) if above <= limit and -below <= limit else list(sizes)
+
+
+def raised(term: Term, exponent: int) -> Term:
+    """The term times ``2^exponent``, shared among its factors so that all of them have one size.
+
+    They then fit wherever their product does.
+    """
+    held = [k for k, f in enumerate(term.factors) if f.tensor is not None]
+    if not exponent or not held:
+        return Term(math.ldexp(term.coefficient, exponent), term.factors)
+    sizes = {k: size_exponent(f.tensor) for k, f in enumerate(term.factors) if f.tensor is not None}
+    share, extra = divmod(sum(sizes.values()) + exponent, len(held))
+    factors = list(term.factors)
+    for place, k in enumerate(held):
+        factors[k] = _times(factors[k], share + (place < extra) - sizes[k])
+    return Term(term.coefficient, tuple(factors))
 
 
 def shifted(tensor: Tensor, exponent: int) -> Tensor:

@@ -57,7 +57,7 @@ class HeadEntries:
     def _in_range(self) -> bool:
         limits = torch.finfo(self.head.values.dtype)
         room = (min(math.log2(limits.max), -math.log2(limits.tiny)) - _ROOM) / _FACTORS
-        tensors = [self._P, self._left, self.gradient, *self.vectors.values()]
+        tensors = [self._P, self._left, self.gradient, self.head.weights, *self.vectors.values()]
         return all(abs(exponent) <= room for exponent in size_exponents(tensors))
 
     @cached_property

@@ -16,6 +16,7 @@ from torch import Tensor
 from hessianlens.attention.state import HeadState, Rotation
 from hessianlens.errors import expect
 from hessianlens.operators import Factor, Term
+from hessianlens.operators.ranges import shifted, size_exponents, taken_out
 from hessianlens.theory.expansion import COLUMN_LETTERS_UNCOUPLED, ROW_LETTERS, response_terms, vector_factor
 
 
@@ -49,8 +50,18 @@ def score_pair_matrix(head: HeadState, gradient: Tensor) -> Tensor:
         _turns(head) is None,
         "head: it has rotary positions, so its T-functional Hessian is no product B (x) I; use H.t_functional.",
     )
-    pulled = _score_gradient(head, gradient)
-    return torch.tensordot(head.queries, pulled @ head.tokens, dims=([0, 1], [0, 1])) / head.scale
+    B, exponent = _score_pair(head, gradient)
+    return shifted(B, exponent)
+
+
+def _score_pair(head: HeadState, gradient: Tensor) -> tuple[Tensor, int]:
+    """The same, and a power of two that was taken out of it."""
+    tensors = (gradient, head.values, head.queries, head.tokens)
+    sizes = [*size_exponents(tensors), head.jacobian.size_exponent()]
+    g, v, x, y, j = taken_out(sizes, gradient.dtype)
+    pulled = head.jacobian.shifted(-j).transpose().apply_rows(head.pulled_back(shifted(gradient, -g - v))[None])[0]
+    queries, tokens = shifted(head.queries, -x), shifted(head.tokens, -y)
+    return torch.tensordot(queries, pulled @ tokens, dims=([0, 1], [0, 1])) / head.scale, g + v + x + y + j
 
 
 def score_pair_terms(head: HeadState, gradient: Tensor) -> list[Term]:

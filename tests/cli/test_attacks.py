@@ -195,6 +195,34 @@ def test_a_full_disk_leaves_nothing_behind_and_what_was_there(tmp_path: Path) ->
     assert Path(os.devnull).is_char_device()
 
 
+MODEL = ("inspect", "toy:d_model=2,d_mlp=2,digits=1", "--sequences", "1", "--probes", "1", "--blocks", "layer0.mlp.in")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs /dev/full")
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (*MODEL, "--data", "x" * 5000 + ".txt"),
+        (*MODEL, "--csv", "x" * 5000),
+        (*MODEL, "--resume", "/dev/full"),
+        ("inspect", "./" + "x" * 5000),
+        ("watch", "x" * 5000),
+        ("claims", "A1", "--store", "x" * 5000),
+    ],
+    ids=lambda arguments: " ".join(word[:20] for word in arguments),
+)
+def test_what_the_system_says_of_a_file_is_one_line(arguments: tuple[str, ...]) -> None:
+    done = call(*arguments)
+    assert done.exit_code == 2 and done.exception.__class__ is SystemExit
+    assert done.stderr.startswith("hessianlens: ") and done.stderr.count("\n") == 1
+
+
+def test_a_page_under_a_name_that_is_no_text(tmp_path: Path) -> None:
+    page = tmp_path / os.fsdecode(b"\xff.html")
+    write_whole(page, f"repeat with --html {page}")
+    assert page.read_text().endswith("?.html")
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="needs process groups")
 def test_ctrl_c_while_processes_start_shows_no_traceback(tmp_path: Path) -> None:
