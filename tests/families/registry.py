@@ -232,4 +232,6 @@ def data(case: Case, model: nn.Module) -> dict[str, Tensor]:
     elif case.task == "masked":
         batch["labels"] = tokens(*shape)
         batch["labels"][0, 1] = -100
+    if case.task in ("token", "masked") and "attention_mask" in batch:  # padding has no loss
+        batch["labels"] = batch["labels"].masked_fill(batch["attention_mask"] == 0, -100)
     return batch
