@@ -106,17 +106,21 @@ class NothingNarrowed(TorchDispatchMode):
         wanted = kwargs.get("dtype")
         if func is aten._to_copy.default and args[0].dtype == torch.float64 and wanted in _NARROW:
             return args[0].clone()
+        if wanted in _NARROW and args and isinstance(args[0], Tensor) and args[0].dtype == torch.float64:
+            kwargs = {**kwargs, "dtype": torch.float64}
         if func is aten.full.default and wanted is None and _FLOAT32_MAX < abs(float(args[1])) < math.inf:
             kwargs = {**kwargs, "dtype": torch.float64}
         if not str(func._schema.name).endswith("_") and any(map(_only_in_float64, args)):
-            args = tuple(each.to(torch.float64) if _is_narrow(each) else each for each in args)
+            whole = func is aten.mul.Tensor
+            args = tuple(each.to(torch.float64) if _is_narrow(each, whole) else each for each in args)
         if func in _PRODUCTS and any(tensor.dtype == torch.float64 for tensor in args if isinstance(tensor, Tensor)):
             args = tuple(each.to(torch.float64) if isinstance(each, Tensor) else each for each in args)
         return func(*args, **kwargs)
 
 
-def _is_narrow(value: object) -> bool:
-    return isinstance(value, Tensor) and value.dtype in _NARROW
+def _is_narrow(value: object, whole: bool) -> bool:
+    """Whether a tensor is narrower than float64; with `whole`, also one of whole numbers."""
+    return isinstance(value, Tensor) and (value.dtype in _NARROW or (whole and not value.is_floating_point()))
 
 
 def _only_in_float64(value: object) -> bool:

@@ -106,6 +106,8 @@ def build(case: Case) -> Built | NotBuilt:
 def _other_inputs(case: Case, kind: type) -> str | None:
     """What a class takes besides text, by its main input and the parts of its configuration."""
     main = getattr(kind, "main_input_name", "input_ids")
+    if "input_features" in inspect.signature(kind.forward).parameters:
+        return "it takes more than text: input_features, which are sound"
     if main != "input_ids":
         return f"its main input is {main}, not input_ids"
     config = transformers.CONFIG_MAPPING[case.model_type]
@@ -230,4 +232,6 @@ def data(case: Case, model: nn.Module) -> dict[str, Tensor]:
     elif case.task == "masked":
         batch["labels"] = tokens(*shape)
         batch["labels"][0, 1] = -100
+    if case.task in ("token", "masked") and "attention_mask" in batch:  # padding has no loss
+        batch["labels"] = batch["labels"].masked_fill(batch["attention_mask"] == 0, -100)
     return batch

@@ -198,6 +198,7 @@ def test_numbers_that_only_float64_holds_are_made_in_it() -> None:
         assert torch.full((), least).item() == torch.tensor(least).item() == least
         mask = torch.tensor([0.0, 1.0])  # CANINE: zero times what float32 takes for infinity
         assert torch.equal(mask * least, torch.tensor([-0.0, least], dtype=DOUBLE))
+        assert torch.equal(mask.long() * least, torch.tensor([-0.0, least], dtype=DOUBLE))  # Splinter
         assert torch.equal(mask.masked_fill(mask > 0, least), torch.tensor([0.0, least], dtype=DOUBLE))
         assert torch.full((), torch.finfo(torch.float32).min).dtype == torch.tensor(-torch.inf).dtype == torch.float32
 

@@ -40,6 +40,8 @@ _PRODUCTS = {
 _FACTORIES = {torch.full, torch.tensor, torch.scalar_tensor}
 """Functions that make a tensor of a number, in float32 unless something else is asked for."""
 
+_MULTIPLICATIONS = {torch.mul, torch.Tensor.mul, torch.Tensor.__mul__, torch.Tensor.__rmul__}
+
 
 class Wide(TorchFunctionMode):
     """Keeps tensors of one precision in it where a model asks for a narrower one.
@@ -79,6 +81,8 @@ class Wide(TorchFunctionMode):
             if self._too_large(args, kwargs):
                 if func in _FACTORIES:
                     kwargs = {**kwargs, "dtype": self.dtype}
+                elif func in _MULTIPLICATIONS:  # whole numbers would become float32
+                    args = tuple(self._as_own(value) for value in args)
                 elif not func.__name__.endswith("_") or func.__name__.endswith("__"):  # nothing in place
                     args = self._promoted(args)
             return func(*args, **kwargs)
@@ -122,6 +126,9 @@ class Wide(TorchFunctionMode):
 
     def _is_narrow(self, value: object) -> bool:
         return isinstance(value, Tensor) and value.dtype in self._narrower
+
+    def _as_own(self, value: Any) -> Any:
+        return value.to(self.dtype) if isinstance(value, Tensor) and not value.is_complex() else value
 
     def _widened(self, value: Any) -> Any:
         """A narrow tensor in the precision; a cast to its dtype then changes nothing."""
