@@ -77,7 +77,7 @@ def _found(copy: Copy, mutant: Mutant) -> bool:
 
 
 def _tests(mutant: Mutant, tier: str) -> tuple[str, ...]:
-    return tuple(f"tests/{file}" for file in TESTS[mutant.kind]) if tier == "quick" else ("tests",)
+    return tuple(f"tests/{file}" for file in TESTS[mutant.kind]) if tier == "quick" else ("tests", "hessianlens")
 
 
 def _say(mutant: Mutant, outcome: Outcome) -> None:

@@ -352,13 +352,13 @@ MUTANTS = (
     ),
     Mutant(
         "a key bias under rotary positions counts as flat",
-        "last attention",
+        "pairs",
         "return not turned and all(as_activation(head.activation).shift_invariant for head in heads)",
         "return all(as_activation(head.activation).shift_invariant for head in heads)",
     ),
     Mutant(
         "a key bias counts as flat under every activation",
-        "last attention",
+        "pairs",
         "return not turned and all(as_activation(head.activation).shift_invariant for head in heads)",
         "return not turned",
     ),
