@@ -66,3 +66,27 @@ def test_cross_entropy_of_a_confident_prediction(gap: float, target: int) -> Non
     assert_same(found.gradient[0, 0], expected, "gradient", 1e-14)
     pattern = torch.tensor([[1.0, -1.0], [-1.0, 1.0]], dtype=torch.float64)
     assert_same(found.curvature.matrices[0, 0], e / (1 + e) ** 2 * pattern, "curvature", 1e-14)
+
+
+def _curvatures() -> dict[str, OutputCurvature]:
+    """Every form of curvature, of a loss that does not see tokens 0 and 3."""
+    seen = torch.tensor([False, True, True, False, True])
+    roots = randn(2, 5, 3, 2, seed=30) * seen[:, None, None]
+    coupled = torch.einsum("sifr,sjgr->sifjg", roots, roots)
+    given = {
+        "number a token": randn(2, 5, seed=31) * seen,
+        "matrix a token": torch.einsum("sifr,sigr->sifg", roots, roots),
+        "low rank a token": hl.LowRankTokenCurvature(roots),
+        "coupled": coupled,
+        "coupled, low rank": hl.LowRankCoupledCurvature(roots),
+    }
+    return {name: as_curvature(one, F) for name, one in given.items()}
+
+
+@pytest.mark.parametrize("name", _curvatures())
+def test_curvature_at_the_tokens_that_carry_it(name: str) -> None:
+    curvature, kept = _curvatures()[name], torch.tensor([1, 2, 4])
+    change = randn(4, 2, 5, 3, seed=32)
+    assert curvature.carried().any(0).tolist() == [False, True, True, False, True]
+    expected = curvature.apply(change.clone())[:, :, kept]
+    assert_same(curvature.at(kept).apply(change[:, :, kept].clone()), expected)

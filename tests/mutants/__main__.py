@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -23,8 +24,8 @@ from typing import Any
 from tests.mutants.mutants import MUTANTS, TESTS, Mutant
 from tests.mutants.running import Copy, Outcome
 
-KILLS = Path(__file__).with_name("kills.json")
-ROOT = Path(__file__).parent.parent.parent
+KILLS = Path(__file__).resolve().with_name("kills.json")
+ROOT = Path(__file__).resolve().parent.parent.parent
 SECONDS = {"quick": 150, "short": 1500}
 """Of one core, by tier."""
 
@@ -46,11 +47,15 @@ def main() -> int:
         copy = Copy(ROOT, Path(folder))
         stale = {mutant.name for mutant in chosen if not _found(copy, mutant)}
         if not asked.check:
-            for number, mutant in enumerate((one for one in chosen if one.name not in stale), 1):
-                outcome = copy.run(mutant, _tests(mutant, asked.tier), SECONDS[asked.tier])
-                _say(number, len(chosen) - len(stale), mutant, outcome)
+            living = [mutant for mutant in chosen if mutant.name not in stale]
+
+            def told(mutant: Mutant, outcome: Outcome) -> None:
+                _say(mutant, outcome)
                 kills[mutant.name] = {"kind": mutant.kind, "killed by": outcome.killer, "tier": asked.tier}
                 _write(kills)
+
+            copy.run(living, lambda mutant: _tests(mutant, asked.tier), SECONDS[asked.tier], told)
+            os.chdir(ROOT)
     print(f"{len(chosen)} mutants, {len(stale)} out of date")
     if asked.check or stale:
         return 2 if stale else 0
@@ -72,12 +77,12 @@ def _found(copy: Copy, mutant: Mutant) -> bool:
 
 
 def _tests(mutant: Mutant, tier: str) -> tuple[str, ...]:
-    return tuple(f"tests/{file}" for file in TESTS[mutant.kind]) if tier == "quick" else ("tests",)
+    return tuple(f"tests/{file}" for file in TESTS[mutant.kind]) if tier == "quick" else ("tests", "hessianlens")
 
 
-def _say(number: int, total: int, mutant: Mutant, outcome: Outcome) -> None:
+def _say(mutant: Mutant, outcome: Outcome) -> None:
     what = f"killed by {outcome.killer}" if outcome.killer else "SURVIVED"
-    print(f"{number}/{total} {mutant.name}: {what} ({outcome.seconds:.0f} s)", flush=True)
+    print(f"{mutant.name}: {what} ({outcome.seconds:.0f} s)", flush=True)
 
 
 def _write(kills: dict[str, Any]) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 TESTS: dict[str, tuple[str, ...]] = {
     "operators": ("operators/test_structure.py", "operators/test_properties.py", "operators/test_ranges.py"),
+    "arranged": ("network/test_attention_products.py", "network/test_exact.py"),
     "large": ("theory/test_large_paths.py", "operators/test_structure.py", "operators/test_properties.py"),
     "layer": ("theory/test_tangent.py", "theory/test_dense.py", "theory/test_witnesses.py"),
     "rotary": ("theory/test_rotary.py",),
@@ -22,6 +23,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "curvature/test_data_and_precision.py",
         "curvature/test_agreement.py",
     ),
+    "fused end": ("models/test_adapters_logits.py", "losses/test_linear_cross_entropy.py"),
     "verification": ("curvature/test_verification.py", "curvature/test_refused.py", "derivatives/test_difference.py"),
     "probes": ("spectra/test_probes.py", "spectra/test_sampling.py"),
     "intervals": ("spectra/test_intervals.py", "spectra/test_coverage.py", "spectra/test_sampling.py"),
@@ -98,13 +100,13 @@ MUTANTS = (
     ),
     Mutant(
         "the diagonal by columns starts anew in every chunk of columns",
-        "operators",
+        "contract",
         "torch.cat([found.diagonal(-start) for start, found in columns_of(op)])",
         "torch.cat([found.diagonal() for start, found in columns_of(op)])",
     ),
     Mutant(
         "a rearranged diagonal keeps the order of the grid",
-        "operators",
+        "arranged",
         "return torch.empty_like(diagonal).index_copy(0, self._row_order, diagonal)",
         "return diagonal",
     ),
@@ -252,16 +254,15 @@ MUTANTS = (
     ),
     Mutant(
         "the functional part forgets the fused end of the network",
-        "products",
+        "fused end",
         "functional = {name: part + more[name] for name, part in functional.items()}",
         "functional = dict(functional)",
     ),
     Mutant(
         "gradients are remembered without their columns",
-        "products",
-        "if columns not in self._gradients:",
-        "if not self._gradients or columns not in self._gradients and not self._gradients.update("
-        "{columns: next(iter(self._gradients.values()))}):",
+        "norms",
+        "found = self._pulled_back(self._gradients[columns], rows,",
+        "found = self._pulled_back(next(iter(self._gradients.values())), rows,",
     ),
     Mutant(
         "a function that hands out constants for derivatives passes",
@@ -351,13 +352,13 @@ MUTANTS = (
     ),
     Mutant(
         "a key bias under rotary positions counts as flat",
-        "last attention",
+        "pairs",
         "return not turned and all(as_activation(head.activation).shift_invariant for head in heads)",
         "return all(as_activation(head.activation).shift_invariant for head in heads)",
     ),
     Mutant(
         "a key bias counts as flat under every activation",
-        "last attention",
+        "pairs",
         "return not turned and all(as_activation(head.activation).shift_invariant for head in heads)",
         "return not turned",
     ),

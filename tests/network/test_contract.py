@@ -263,6 +263,16 @@ def test_the_shorter_side_is_gone_through_some_vectors_at_a_time(monkeypatch: py
     assert f"take {min(dense.shape)} products" in op.cost
 
 
+def test_trace_and_diagonal_are_found_some_columns_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem, (_, dense) = problem_of(TOY), block("full", Q)
+    monkeypatch.setattr(columns, "_WORKSPACE", 5 * len(dense))
+    op = Counting(problem, problem.select(Q), problem.select(Q))
+    Counting.widths.clear()
+    assert_same(op.diagonal(), dense.diagonal())
+    assert_same(op.trace(), dense.trace())
+    assert max(Counting.widths) == 5
+
+
 @pytest.mark.parametrize("scale", [1e-200, 1e200, 1e-307])
 def test_the_square_of_a_norm_need_not_fit(scale: float) -> None:
     op, dense = block("ggn", MLP)

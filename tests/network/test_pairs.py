@@ -13,6 +13,7 @@ from tests.curvature import networks
 from tests.curvature.agreement import OPERATORS, identity
 from tests.curvature.registry import CASES, dense_of, problem_of
 from tests.network.registry import NETWORKS
+from tests.network.sites.families import FAMILIES, token_ids
 from tests.network.test_linear_maps import LOOKUPS
 from tests.oracles.network import PARTS
 from tests.spectra.coverage import assert_covers
@@ -163,3 +164,11 @@ def test_a_key_bias_that_weights_do_see_is_not_flat() -> None:
     """Sigmoids see a common shift of the scores."""
     problem = NETWORKS["post-norm, sigmoid"].problem()
     assert hl.block_norms(problem, "layer0.attn.k.bias")["layer0.attn.k.bias", "full"].value > 1e-8
+
+
+def test_a_key_bias_that_is_turned_with_its_position_is_not_flat() -> None:
+    """Rotary positions turn the bias of every key by another angle, so that the scores of a row differ in it."""
+    problem = hl.problem(FAMILIES["Qwen2"](), {"input_ids": token_ids()}, dtype=torch.float64)
+    name = "layer1.attn.k.bias"
+    expected = hl.hessian(problem, name, method="products").frobenius_norm()
+    assert hl.block_norms(problem, name, method="exact")[name, "full"].value == pytest.approx(float(expected)) != 0

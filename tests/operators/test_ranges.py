@@ -8,6 +8,7 @@ from torch import Tensor
 
 import hessianlens as hl
 from hessianlens.operators import ArrangedGrid, BlockGrid, Factor, Term, TokenSum
+from hessianlens.operators.scaled import Scaled
 from tests.oracles.comparison import assert_same
 from tests.variants import randn
 
@@ -128,3 +129,9 @@ def test_the_norm_can_be_differentiated() -> None:
     dense = torch.einsum("na,nbd,nc->abcd", vectors, G, vectors).norm()
     (expected,) = torch.autograd.grad(dense, vectors)
     assert_same(found, expected, "gradient of the norm")
+
+
+@pytest.mark.parametrize("exponent", [-1, 0, 1, 2, 2001, -2001])
+def test_the_root_of_odd_and_even_powers_of_two(exponent: int) -> None:
+    root = Scaled(torch.tensor(9.0, dtype=DOUBLE), exponent).root()
+    assert float(root.mantissa) ** 2 * 2.0 ** (2 * root.exponent - exponent) == pytest.approx(9.0)

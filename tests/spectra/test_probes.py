@@ -50,3 +50,11 @@ def test_chunks_bound_the_memory() -> None:
     assert chunk_size(None, 2**25, 100) == 1
     assert chunk_size(None, 10, 100) == 100
     assert chunk_size(None, 2**20, 100, copies=64) == 1
+
+
+def test_every_block_has_probes_of_its_own() -> None:
+    names = ("layer0.attn.q", "layer0.attn.k", "layer1.attn.q")
+    first, *others = (Probes.of_block(name, 64, 3, 0, torch.float64).matrix(0, 3) for name in names)
+    for other in others:
+        assert float((first.T @ other).abs().max()) < 40  # of 64, which equal probes would have
+    assert torch.equal(first, Probes.of_block(names[0], 64, 9, 0, torch.float64).matrix(0, 3))
