@@ -12,9 +12,11 @@ measure zero only.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 
 import torch
+from scipy.stats import chi2
 from torch import Tensor
 
 from hessianlens.curvature.linearisation import Linearisation
@@ -32,8 +34,10 @@ NOISE_FACTOR = 64
 """Times the rounding error that autograd's product was seen to have that they may differ by."""
 GRAPH_PER_FORWARD = 40
 """Times the bytes that a forward pass makes, and those of the parameters asked for, that no HVP comes near."""
-NORM_DEVIATIONS = 12
-"""Standard deviations of their mean square by which it may be off; a tail that no run will see."""
+NORM_TAIL = 1e-6
+"""Probability with which a right norm is refused."""
+DIRECTIONS_SHARE = 0.25
+"""Of the directions that the angles between a few products tell of, those that are counted on."""
 
 Pair = tuple[Block, Block]
 Parts = dict[str, Tensor]
@@ -175,8 +179,9 @@ def _length(tensor: Tensor) -> float:
 def impossible_norm(norm: float, matvecs: Tensor) -> bool:
     """Whether a Frobenius norm cannot be that of a matrix with such products: Hutchinson's mean square is too far off.
 
-    With Gaussian vectors, ``E |A v|^2 = |A|^2`` and ``Var |A v|^2 = 2 |A^T A|^2``, where ``(A v . A w)^2`` has the mean
-    ``|A^T A|^2``.
+    For m Gaussian vectors ``|A v|^2 / |A|^2`` has the mean one and the tails of a chi-square distribution with at least
+    m degrees of freedom, about ``m r`` for r directions of equal weight. How many these are is seen from the angles
+    between the products, whatever their lengths: ``cos^2`` has a mean of about ``1 / r``.
 
     Args:
         norm: What is said of the matrix.
@@ -186,15 +191,15 @@ def impossible_norm(norm: float, matvecs: Tensor) -> bool:
     >>> impossible_norm(1000**0.5, products), impossible_norm(3 * 1000**0.5, products)
     (False, True)
     """
-    if not norm < float("inf") or not bool(matvecs.isfinite().all()):
-        return not (norm < float("inf")) and bool(matvecs.isfinite().all())
-    scale = max(norm, float(matvecs.abs().max()))
-    if scale == 0:
-        return False
-    products = matvecs.double() / scale
-    count = products.shape[1]
-    gram = products.T @ products
-    squares, others = gram.diagonal(), gram[~torch.eye(count, dtype=torch.bool, device=gram.device)]
-    fourth = max(float(others.square().mean()), float(squares.mean()) ** 2 / matvecs.shape[0])
-    allowed = NORM_DEVIATIONS * (2 * fourth / count) ** 0.5
-    return abs(float(squares.mean()) - (norm / scale) ** 2) > allowed + 1e-6 * float(squares.mean())
+    if not (math.isfinite(norm) and bool(matvecs.isfinite().all())):
+        return not math.isfinite(norm) and bool(matvecs.isfinite().all())
+    scale = float(matvecs.abs().max())
+    if norm == 0 or scale == 0:
+        return norm != scale
+    products, count = matvecs.double() / scale, matvecs.shape[1]
+    lengths = products.norm(dim=0)
+    cosines = (products.T @ products / torch.outer(lengths, lengths))[~torch.eye(count, dtype=torch.bool)]
+    spread = float(cosines.square().mean()) if count > 1 and bool(lengths.all()) else 1.0
+    freedom = max(float(count), DIRECTIONS_SHARE * count / max(spread, 1e-6))
+    mean = float(lengths.square().mean()) * (scale / norm) ** 2
+    return not chi2.ppf(NORM_TAIL, freedom) <= mean * freedom <= chi2.isf(NORM_TAIL, freedom)

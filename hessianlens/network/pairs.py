@@ -234,7 +234,7 @@ def _column(
     for chunk in vectors.chunks(max(1, WORKSPACE // held)):
         products = operator._matmat([chunk.reshape(*column.shape, -1)])
         for block, product in zip(rows, products, strict=True):
-            lengths[block.name].append(lengths_of(product.flatten(0, -2)))
+            lengths[block.name].append(lengths_of(product.reshape(block.numel, -1)))
     exact = vectors.distribution == "basis"
     return {(name, column.name): _Lengths(torch.cat(found), exact) for name, found in lengths.items()}
 

@@ -23,6 +23,15 @@ def close(found: Tensor, expected: Tensor) -> bool:
     return float((found - expected).abs().max()) <= allowed
 
 
+def inside_transform() -> bool:
+    """Whether a transform of `torch.func`, such as vmap, is at work: tensors are not what they seem there.
+
+    >>> inside_transform(), bool(torch.func.vmap(lambda x: x if inside_transform() else x * 0)(torch.ones(2)).all())
+    (False, True)
+    """
+    return torch._C._functorch.peek_interpreter_stack() is not None
+
+
 def entrywise_slope(value: Tensor, at: Tensor, graph: bool = False) -> Tensor | None:
     """``dv_k / dx_k``, if no entry depends on another: a random cotangent must come back entry by entry.
 

@@ -20,6 +20,7 @@ from torch.overrides import TorchFunctionMode
 from hessianlens.errors import InputError
 from hessianlens.network.linear_maps.letters import as_product
 from hessianlens.network.linear_maps.uses import Kind, Record, Use
+from hessianlens.network.recognition import inside_transform
 from hessianlens.problems import tensors
 from hessianlens.state_guard import ReplacedAttribute
 
@@ -85,6 +86,8 @@ class Taps(TorchFunctionMode):
                 return func(*args, **named)
         if not any(map(self._seen, tensors((args, named)))):
             return func(*args, **named)
+        if inside_transform():
+            return self._other(func, args, named)
         if func in _HANDLERS and _takes(_HANDLERS[func], self, func, *args, **named):
             return _HANDLERS[func](self, func, *args, **named)
         return self._other(func, args, named)

@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn import functional as nnf
 from torch.overrides import TorchFunctionMode
 
+from hessianlens.network.recognition import inside_transform
 from hessianlens.state_guard import ReplacedAttribute
 
 
@@ -73,6 +74,8 @@ class AttentionCalls(TorchFunctionMode):
     ) -> Any:
         """Every operation of PyTorch's passes here."""
         named = dict(kwargs or {})
+        if inside_transform():
+            return func(*args, **named)
         if func is nnf.multi_head_attention_forward:
             # Its own steps would run unseen; without this question it takes them one by one.
             with ReplacedAttribute(nnf, "has_torch_function", lambda *_: False), self:
