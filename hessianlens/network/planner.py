@@ -7,13 +7,16 @@ never given: its route is refused for that block, and the next one is asked.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
+from typing import TypeVar
 
 from torch import Tensor
 
 from hessianlens.errors import Refusal
+from hessianlens.failures import line
+from hessianlens.memory import lacks_memory
 from hessianlens.network import thresholds
 from hessianlens.network.all_data import on_all_data
 from hessianlens.network.certificate import Certificate, impossible_norm
@@ -23,6 +26,8 @@ from hessianlens.network.question import Cost, Limits, Norms, Question, Route, p
 from hessianlens.network.routes import LastAttentionRoute, LinearMapRoute, ReadoutRoute, ZeroRoute
 from hessianlens.operators import StructuredOperator
 from hessianlens.problems import Block, Problem
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,7 +107,7 @@ class Planner:
             if (disagreement := self._disagreements.get((route.name, question.pair))) is not None:
                 refusals.append(Refusal(disagreement))
                 continue
-            cost = route.cost(question)
+            cost = _run(route, partial(route.cost, question))
             if isinstance(cost, Cost):
                 return Choice(question, route, cost, self._disagreements_of(question))
             refusals.append(cost)
@@ -129,8 +134,8 @@ class Planner:
         """The matrix of a question, certified, and the choice that it came from in the end; or why there is none."""
         found: Choice | Refusal = choice
         while isinstance(found, Choice):
-            operator = found.route.operator(found.question, part)
-            if self._agrees_on(found, operator, part):
+            operator = self._built(found, part)
+            if operator is not None:
                 operator.why = found.why
                 return operator, found
             found = self.choose(found.question)
@@ -140,24 +145,33 @@ class Planner:
         """Norms of a question, certified, and the choice that they came from in the end; or why there are none."""
         found: Choice | Refusal = choice
         while isinstance(found, Choice):
-            norms = found.route.norms(found.question, parts)
-            if self._agree(found, norms.matvecs, norms.values):
+            norms = _run(found.route, partial(found.route.norms, found.question, parts))
+            if isinstance(norms, Refusal):
+                self._refuse(found, norms)
+            elif self._agree(found, norms.matvecs, norms.values):
                 return norms, found
             found = self.choose(found.question)
         return found
 
     def certified(self, choice: Choice, parts: Sequence[str]) -> bool:
         """Whether a route's matrix is right, for estimates that rest on the same factors."""
-        return all(self._agrees_on(choice, choice.route.operator(choice.question, part), part) for part in parts)
+        return all(self._built(choice, part) is not None for part in parts)
 
-    def _agrees_on(self, choice: Choice, operator: StructuredOperator, part: str) -> bool:
+    def _built(self, choice: Choice, part: str) -> StructuredOperator | None:
+        """The matrix by one route, certified; None if it is not, which is noted."""
+        operator = choice.route.operator(choice.question, part)
         key = (choice.route.name, choice.question.pair, part)
-        if key not in self._certified:
-            probe = probe_vectors(choice.question.column, self.problem)[..., :1]
-            if not self._agree(choice, {part: operator._matmat([probe])[0]}):
-                return False
-            self._certified.add(key)
-        return True
+        if key in self._certified:
+            return operator
+        probe = probe_vectors(choice.question.column, self.problem)[..., :1]
+        matvecs = _run(choice.route, lambda: operator._matmat([probe]))
+        if isinstance(matvecs, Refusal):
+            self._refuse(choice, matvecs)
+            return None
+        if not self._agree(choice, {part: matvecs[0]}):
+            return None
+        self._certified.add(key)
+        return operator
 
     def _agree(self, choice: Choice, matvecs: Mapping[str, Tensor], norms: Mapping[str, float] | None = None) -> bool:
         """Whether matvecs with probe vectors are those of plain autograd, and norms are those of matvecs."""
@@ -174,6 +188,16 @@ class Planner:
         said = f"{choice.route.name} was not used: {refusal.reason}"
         self._disagreements[choice.route.name, choice.question.pair] = said
         self._disagreements[choice.route.name, choice.question.pair[::-1]] = said
+
+
+def _run(route: Route, work: Callable[[], T]) -> T | Refusal:
+    """What a route does; why not, if the model fails under the hooks that it works with, as checkpoints do."""
+    try:
+        return work()
+    except RuntimeError as error:
+        if lacks_memory(error):
+            raise
+        return Refusal(f"{route.name} cannot be computed, since the model does not run with hooks: {line(error)}")
 
 
 def planner_of(problem: Problem) -> Planner:
