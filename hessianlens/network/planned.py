@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
-from hessianlens.network.planner import Choice as Answer
+from hessianlens.network.planner import Choice
 from hessianlens.network.watch import Deadline, Watch
 
 
@@ -20,7 +20,7 @@ class Planned:
         batches: Over how many batches a product goes; each is told of.
     """
 
-    def __init__(self, watch: Watch, answers: Sequence[Answer], batches: int) -> None:
+    def __init__(self, watch: Watch, answers: Sequence[Choice], batches: int) -> None:
         self._watch, self._share, self._left = watch, 1 / batches, dict[int, float]()
         paid: set[Hashable] = set()
         for answer in answers:
@@ -35,13 +35,13 @@ class Planned:
         self._made += self._share
         self._watch.products(self._share)
 
-    def done(self, answer: Answer) -> None:
+    def done(self, answer: Choice) -> None:
         """An answer is there, and with it all that was planned for it."""
         self._watch.spared(self._left.pop(id(answer)) - self._made)
         self._made = 0.0
 
 
-def assigned(answers: Sequence[Answer], places: int) -> list[int]:
+def assigned(answers: Sequence[Choice], places: int) -> list[int]:
     """Which of several processes finds each answer: those that share their products together, the costly ones first.
 
     Args:
