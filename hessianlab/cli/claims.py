@@ -74,9 +74,9 @@ def judge_claims(
     """
     with clear_endings("nothing was recorded."):
         from hessianlab.claims.ledger import selected_ids, with_verdict
-        from hessianlab.pages import check_directory
         from hessianlab.runner import check_workers
         from hessianlens.errors import expect
+        from hessianlens.files import check_directory
 
         chosen = selected_ids(ids or (), document, topic)
         with_verdict((), verdict)  # refuse a misspelt verdict before the work

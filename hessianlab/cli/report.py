@@ -51,9 +51,10 @@ def write_report(
     """
     with clear_endings(f"what was measured is kept in {store}; run the same command again to continue."):
         chosen = chosen_experiments(names or [])
-        from hessianlab.pages import check_directory, write_page
+        from hessianlab.pages import write_page
         from hessianlab.runner import check_workers, configure
         from hessianlab.store import open_store
+        from hessianlens.files import check_directory
 
         plans = configure(chosen, preset, settings or [])
         published = published_means(reference)

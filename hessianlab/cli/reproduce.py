@@ -75,9 +75,9 @@ def reproduce_figures(
     """
     with clear_endings("nothing was measured."):
         experiments = chosen_experiments(names or [])
-        from hessianlab.pages import check_directory
         from hessianlab.runner import check_workers, configure
         from hessianlab.store import open_store
+        from hessianlens.files import check_directory
 
         if listed:
             _list(experiments, store, as_json)

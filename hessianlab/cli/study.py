@@ -129,8 +129,8 @@ def _chosen(names: Sequence[str], listed: bool) -> list[Experiment[Any]]:
 def _run(
     plans: Sequence[Plan], store: Path, jobs: int | None, backend: str, address: str | None, figures: Path | None
 ) -> Any:
-    from hessianlab.pages import check_directory
     from hessianlab.store import open_store
+    from hessianlens.files import check_directory
 
     if figures is not None:
         check_directory(figures, "figures")
