@@ -178,7 +178,8 @@ def test_powers_by_depth_are_those_of_theory_and_a_wrong_one_is_told() -> None:
     wrong = [e for e in depth.depth_exponents(changed(result, steeper)) if e.family == "linear MLP"]
     assert all(e.agrees is False and e.slope.measured == pytest.approx(11, abs=1) for e in wrong)
     decided = sum(e.agrees is not None for e in found.values())
-    assert ("too few to decide" in depth.sentences(result)[0]) is (decided == 0) and "0 of 0" not in depth.sentences(result)[0]
+    sentence = depth.sentences(result)[0]
+    assert ("too few to decide" in sentence) is (decided == 0) and "0 of 0" not in sentence
     told = re.search(r"(\d) of (\d) agree", depth.sentences(changed(result, steeper))[0])
     assert told and int(told[2]) - int(told[1]) == 2
     (picture,) = pictures_of(result)
