@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +10,6 @@ from hessianlens.errors import InputError, needs_extra
 from hessianlens.files import write_whole
 
 FILE_NAME = "index.html"
-
-
-def check_directory(directory: Path, option: str = "out") -> None:
-    """Raise `InputError` if nothing could be written there, before anything is computed; `option` named it."""
-    existing = next(path for path in (directory, *directory.absolute().parents) if path.exists())
-    if not existing.is_dir():
-        raise InputError(f"{option}: cannot write to {directory}: {existing} is a file; give a directory.")
-    if not os.access(existing, os.W_OK | os.X_OK):
-        raise InputError(
-            f"{option}: cannot write to {directory}: no permission to write in {existing}; give another one."
-        )
 
 
 def write_page(directory: Path, html: str) -> Path:

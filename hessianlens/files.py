@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from hessianlens.errors import InputError
+
 _BEGINS_A_FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
@@ -28,6 +30,17 @@ def write_whole(path: Path, content: bytes | str) -> None:
     except BaseException:
         unfinished.unlink(missing_ok=True)
         raise
+
+
+def check_directory(directory: Path, option: str = "out") -> None:
+    """Raise `InputError` if nothing could be written there, before anything is computed; `option` named it."""
+    existing = next(path for path in (directory, *directory.absolute().parents) if path.exists())
+    if not existing.is_dir():
+        raise InputError(f"{option}: cannot write to {directory}: {existing} is a file; give a directory.")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise InputError(
+            f"{option}: cannot write to {directory}: no permission to write in {existing}; give another one."
+        )
 
 
 def spreadsheet_text(value: object) -> object:

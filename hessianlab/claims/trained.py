@@ -132,7 +132,7 @@ class Recorded:
 
     def told(self, name: str, factor: float = 1.0) -> str:
         """The mean for a sentence."""
-        return told_number(factor * self.mean(name))
+        return number_or_missing(factor * self.mean(name))
 
     def relative(
         self, quantity: str, task: str, arm: str, what: str, least: float = -math.inf, most: float = math.inf
@@ -166,10 +166,10 @@ class Recorded:
         return f"{blocks} of width {config['d_model']}, {taken}, preset {self._found['preset']}"
 
 
-def told_number(value: float) -> str:
+def number_or_missing(value: float) -> str:
     """Three digits, or that it was not measured.
 
-    >>> told_number(2.0), told_number(math.nan)
+    >>> number_or_missing(2.0), number_or_missing(math.nan)
     ('2', '(not measured)')
     """
     return "(not measured)" if math.isnan(value) else f"{value:.3g}"

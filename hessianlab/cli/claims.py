@@ -10,7 +10,7 @@ import typer
 
 from hessianlab.cli import completion
 from hessianlab.cli.options import Address, Backend, Jobs, StoreFile
-from hessianlab.cli.running import STORE, processes, run_shown
+from hessianlab.cli.running import STORE, processes, run_with_progress
 from hessianlens.cli.application import app
 from hessianlens.cli.endings import FINDING, clear_endings
 from hessianlens.cli.options import AsJson
@@ -74,9 +74,9 @@ def judge_claims(
     """
     with clear_endings("nothing was recorded."):
         from hessianlab.claims.ledger import selected_ids, with_verdict
-        from hessianlab.pages import check_directory
         from hessianlab.runner import check_workers
         from hessianlens.errors import expect
+        from hessianlens.files import check_directory
 
         chosen = selected_ids(ids or (), document, topic)
         with_verdict((), verdict)  # refuse a misspelt verdict before the work
@@ -122,7 +122,7 @@ def _tested(plan: Plan, ids: Sequence[str], path: Path, jobs: int | None, backen
         return ledger_of(claims, ())
     with open_store(path) as store:
         count = min(processes(jobs), len(plan.cells))
-        _, _, failures = run_shown([plan], store, count, backend, address)
+        _, _, failures = run_with_progress([plan], store, count, backend, address)
         kept = [store.get(plan.experiment.name, parameters, plan.code) for parameters in plan.cells]
     errors = {str(failure.parameters["claim"]): failure.message for failure in failures}
     return ledger_of(claims, [cell for cell in kept if cell is not None], errors)

@@ -42,10 +42,10 @@ def export_runs(
     Prints the name of every file written.
     """
     with clear_endings("every file that was printed is complete."):
-        from hessianlab.pages import check_directory
         from hessianlab.store import last_complete_runs, open_store
         from hessianlab.store.export import FORMATS, export_run
         from hessianlens.errors import check_choice, expect
+        from hessianlens.files import check_directory
 
         check_choice("format", form, FORMATS)
         check_directory(out)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hessianlab.cli.options import Experiments, Jobs, Preset, PublishedMeans, Settings, StoreFile
-from hessianlab.cli.running import STORE, chosen_experiments, processes, published_means, run_shown
+from hessianlab.cli.running import STORE, chosen_experiments, processes, published_means, run_with_progress
 from hessianlens.cli.application import app
 from hessianlens.cli.endings import FINDING, clear_endings, stop
 from hessianlens.cli.options import PageFolder
@@ -51,9 +51,10 @@ def write_report(
     """
     with clear_endings(f"what was measured is kept in {store}; run the same command again to continue."):
         chosen = chosen_experiments(names or [])
-        from hessianlab.pages import check_directory, write_page
+        from hessianlab.pages import write_page
         from hessianlab.runner import check_workers, configure
         from hessianlab.store import open_store
+        from hessianlens.files import check_directory
 
         plans = configure(chosen, preset, settings or [])
         published = published_means(reference)
@@ -66,7 +67,7 @@ def write_report(
                 if claims:
                     plans = [*plans, *_claims_plan(preset)]
             results, failed = _measure(plans, opened, processes(jobs)) if run else (_stored(plans, opened), 0)
-            results = [*results, *_kept_studies(opened)]
+            results = [*results, *_stored_studies(opened)]
         ledger, experiments = _ledger(results)
         page = write_page(out, render(experiments, ledger, published, _command(names or [], preset, settings or [])))
     _summarise(experiments, ledger, page)
@@ -84,7 +85,7 @@ def _claims_plan(preset: str) -> list[Plan]:
 def _measure(plans: Sequence[Plan], store: Store, jobs: int) -> tuple[Sequence[Result], int]:
     from hessianlab.cli.running import print_failures
 
-    results, _, failures = run_shown(plans, store, jobs)
+    results, _, failures = run_with_progress(plans, store, jobs)
     if failures:
         print_failures(failures)
     return results, len(failures)
@@ -103,7 +104,7 @@ def _stored(plans: Sequence[Plan], store: Store) -> list[Result]:
     return found
 
 
-def _kept_studies(store: Store) -> list[Result]:
+def _stored_studies(store: Store) -> list[Result]:
     """Studies that the store has, of whatever size: they are told on the page, and never run for it."""
     from hessianlab.experiments.registry import STUDIES
     from hessianlab.store import list_runs, load_run

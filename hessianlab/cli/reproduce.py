@@ -24,7 +24,7 @@ from hessianlab.cli.running import (
     print_published,
     processes,
     published_means,
-    run_shown,
+    run_with_progress,
 )
 from hessianlens.cli.application import app
 from hessianlens.cli.endings import FINDING, clear_endings, stop
@@ -75,9 +75,9 @@ def reproduce_figures(
     """
     with clear_endings("nothing was measured."):
         experiments = chosen_experiments(names or [])
-        from hessianlab.pages import check_directory
         from hessianlab.runner import check_workers, configure
         from hessianlab.store import open_store
+        from hessianlens.files import check_directory
 
         if listed:
             _list(experiments, store, as_json)
@@ -93,7 +93,7 @@ def reproduce_figures(
         with open_store(store) as opened:
             if prune:
                 _prune(opened, plans)
-            results, progress, failures = run_shown(plans, opened, processes(jobs), backend, address)
+            results, progress, failures = run_with_progress(plans, opened, processes(jobs), backend, address)
         pictures = {result.experiment: draw(result, figures, published) for result in results} if figures else {}
         exponents = _exponents(results)
         compared = _compared(results, published)
@@ -104,7 +104,7 @@ def reproduce_figures(
         print_outcome(progress, exponents, pictures)
         if published is not None:
             print_published(compared, published.path)
-        _tell(results)
+        _print_results(results)
     if failures:
         print_failures(failures)
         stop(f"{len(failures)} cells failed; all others are kept in {store}.", FINDING)
@@ -134,7 +134,7 @@ def _forecast(plans: Sequence[Plan], path: Path, jobs: int, as_json: bool) -> No
         print_forecast(progress)
 
 
-def _tell(results: Sequence[Result]) -> None:
+def _print_results(results: Sequence[Result]) -> None:
     """What was found, at the end, where it is read."""
     from hessianlab.presentations import findings_of
 

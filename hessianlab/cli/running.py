@@ -32,7 +32,7 @@ _WHOLE = ("experiment", "series", "ours/published")
 
 
 @contextmanager
-def shown_progress() -> Iterator[Callable[[Progress], None]]:
+def progress_display() -> Iterator[Callable[[Progress], None]]:
     """Takes the state of a run and shows it on standard error: bars on a terminal, else a line now and then."""
     if not sys.stderr.isatty():
         yield _logged_progress()
@@ -283,7 +283,7 @@ def processes(jobs: int | None) -> int:
     return cores()
 
 
-def run_shown(
+def run_with_progress(
     plans: Sequence[Plan], store: Store, jobs: int, backend: str = "local", address: str | None = None
 ) -> tuple[Sequence[Result], Progress, Sequence[Failure]]:
     """The results, the last state of the run, and what failed. Ctrl-C ends the command and tells what is kept."""
@@ -293,7 +293,7 @@ def run_shown(
         import torch  # noqa: F401  every cell needs it, and the time until the first one is to be explained
     state, told = Progress([]), list[int]()
     try:
-        with shown_progress() as show:
+        with progress_display() as show:
 
             def on_progress(progress: Progress) -> None:
                 nonlocal state

@@ -22,7 +22,7 @@ from hessianlab.cli.running import (
     print_outcome,
     print_table,
     processes,
-    run_shown,
+    run_with_progress,
 )
 from hessianlens.cli.application import app
 from hessianlens.cli.endings import FINDING, clear_endings, stop
@@ -106,7 +106,7 @@ def run_studies(
     if as_json:
         typer.echo(json.dumps([_in_json(result, pictures) for result in results], indent=2))
     else:
-        _tell(results)
+        _print_results(results)
         print_outcome(progress, [], pictures)
     if failures:
         print_failures(failures)
@@ -129,13 +129,13 @@ def _chosen(names: Sequence[str], listed: bool) -> list[Experiment[Any]]:
 def _run(
     plans: Sequence[Plan], store: Path, jobs: int | None, backend: str, address: str | None, figures: Path | None
 ) -> Any:
-    from hessianlab.pages import check_directory
     from hessianlab.store import open_store
+    from hessianlens.files import check_directory
 
     if figures is not None:
         check_directory(figures, "figures")
     with open_store(store) as opened:
-        results, progress, failures = run_shown(plans, opened, processes(jobs), backend, address)
+        results, progress, failures = run_with_progress(plans, opened, processes(jobs), backend, address)
     pictures = {result.experiment: draw(result, figures) for result in results} if figures else {}
     return results, failures, pictures, progress
 
@@ -150,7 +150,7 @@ def _state(plans: Sequence[Plan]) -> None:
         typer.echo("")
 
 
-def _tell(results: Sequence[Result]) -> None:
+def _print_results(results: Sequence[Result]) -> None:
     for result in results:
         typer.secho(result.experiment, bold=True)
         findings = _findings(result)

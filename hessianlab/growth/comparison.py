@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hessianlab.growth.reference import PublishedPoint, Reference, published_key
-from hessianlab.growth.series import Series, SeriesKey, growth_series
+from hessianlab.growth.series import GrowthSeries, SeriesKey, growth_series
 from hessianlab.results import Result, Scalar
 from hessianlab.wording import percent
 
@@ -134,7 +134,7 @@ def compare(result: Result, reference: Reference) -> list[SeriesComparison]:
     return found
 
 
-def series_ratio(series: Series, points: Sequence[ComparedPoint]) -> tuple[float, float]:
+def series_ratio(series: GrowthSeries, points: Sequence[ComparedPoint]) -> tuple[float, float]:
     """The ratio of a whole series and its standard error, as `SeriesComparison` has them."""
     sound = [point for point in points if not point.flag]
     if sound and all(point.ours == point.theirs == 0 for point in sound):
@@ -159,7 +159,7 @@ def series_ratio(series: Series, points: Sequence[ComparedPoint]) -> tuple[float
     return ratio, ratio * math.hypot(own, published)
 
 
-def _points(series: Series, published: tuple[PublishedPoint, ...]) -> tuple[ComparedPoint, ...]:
+def _points(series: GrowthSeries, published: tuple[PublishedPoint, ...]) -> tuple[ComparedPoint, ...]:
     found = []
     floor = True
     mean, stderr = series.mean, series.stderr

@@ -11,10 +11,10 @@ from matplotlib.ticker import FixedLocator, NullLocator
 
 from hessianlab.growth.comparison import ComparedPoint, SeriesComparison, compare
 from hessianlab.growth.exponents import ExponentFit, exponent_fits
-from hessianlab.growth.layout import Line, Panel, Rows
+from hessianlab.growth.layout import GrowthPanel, Line, Rows
 from hessianlab.growth.panel import HOW_TO_READ, caption, draw_panel
 from hessianlab.growth.reference import Reference
-from hessianlab.growth.series import Series, SeriesKey, growth_series
+from hessianlab.growth.series import GrowthSeries, SeriesKey, growth_series
 from hessianlab.plots.picture import Picture
 from hessianlab.plots.style import INK, styled
 from hessianlab.results import Result
@@ -33,7 +33,7 @@ def comparable(found: SeriesComparison) -> list[ComparedPoint]:
     return [point for point in found.sound if point.ours > 0 and point.theirs > 0]
 
 
-def draw_ratios(axes: Axes, panel: Panel, compared: Mapping[SeriesKey, SeriesComparison]) -> None:
+def draw_ratios(axes: Axes, panel: GrowthPanel, compared: Mapping[SeriesKey, SeriesComparison]) -> None:
     """Ours over published at every sigma, in the colour of the line, with bars of one standard error of both.
 
     Above stands the ratio of each series over all sigma. Points that are not sound are left out.
@@ -68,7 +68,9 @@ def _draw_points(axes: Axes, line: Line, points: Sequence[ComparedPoint], aside:
 
 def _write_ratios(axes: Axes, lines: Sequence[tuple[Line, SeriesComparison]]) -> None:
     """Above the strip, in the colours of the lines, from the bottom up."""
-    told = [(f"{line.name} {_told(found)}", line.colour) for line, found in lines if np.isfinite(found.ratio)]
+    told = [
+        (f"{line.name} {_comparison_in_words(found)}", line.colour) for line, found in lines if np.isfinite(found.ratio)
+    ]
     across = 3 if all(len(line.name) <= _LONG_NAME for line, _ in lines) else 2
     rows = -(-len(told) // across)
     for number, (text, colour) in enumerate(told):
@@ -77,7 +79,7 @@ def _write_ratios(axes: Axes, lines: Sequence[tuple[Line, SeriesComparison]]) ->
         axes.text(*place, text, color=colour, transform=axes.transAxes, va="bottom", size=7.5)
 
 
-def _told(found: SeriesComparison) -> str:
+def _comparison_in_words(found: SeriesComparison) -> str:
     return found.ratio_in_words() if comparable(found) else "exactly zero in both"
 
 
@@ -135,8 +137,8 @@ def draw_growth(result: Result, rows: Rows, fits: Sequence[ExponentFit], compare
 def _draw(
     axes: Axes,
     below: Axes | None,
-    panel: Panel,
-    series: Mapping[SeriesKey, Series],
+    panel: GrowthPanel,
+    series: Mapping[SeriesKey, GrowthSeries],
     fits: Sequence[ExponentFit],
     compared: Compared,
     result: Result,

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import stdtrit
 
-from hessianlab.growth.series import Prediction, Series, SeriesKey, counted, growth_series, published
+from hessianlab.growth.series import GrowthSeries, Prediction, SeriesKey, counted, growth_series, published
 from hessianlab.results import Result, Scalar
 
 LEVEL = 0.95
@@ -90,7 +90,7 @@ class ExponentFit:
     paper_agrees: bool | None
 
 
-def fit_slope(series: Series, where: FitRange) -> Slope:
+def fit_slope(series: GrowthSeries, where: FitRange) -> Slope:
     """One least-squares slope in log-log a repeat; their mean and Student's 95 % interval."""
     inside = where.holds(series.sigma)
     sigma, values = series.sigma[inside], series.values[:, inside]

@@ -37,14 +37,14 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Panel:
+class GrowthPanel:
     """One pair of axes."""
 
     title: str
     lines: tuple[Line, ...]
 
 
-Rows = list[list[Panel]]
+Rows = list[list[GrowthPanel]]
 """Panels side by side, row by row."""
 
 
@@ -65,7 +65,7 @@ def parts_of_blocks(result: Result) -> Rows:
         for block in blocks_of(result):
             own = {key.part: key for key in keys if key[:4] == (grid, depth, layer, block)}
             lines = [Line(own[part], _PARTS[part], *style) for part, style in _PART_LINES.items() if part in own]
-            row.append(Panel(f"{_block(block)}{where}{end}", tuple(lines)))
+            row.append(GrowthPanel(f"{_block(block)}{where}{end}", tuple(lines)))
         rows.append(row)
     return rows
 
@@ -104,9 +104,9 @@ def panel_a_depth(result: Result) -> Rows:
     return [every[k : k + _ACROSS] for k in range(0, len(every), _ACROSS)]
 
 
-def _layers(keys: list[SeriesKey], title: str) -> Panel:
+def _layers(keys: list[SeriesKey], title: str) -> GrowthPanel:
     lines = [Line(key, f"layer {key.layer + 1}", *_LAYERS[key.layer % len(_LAYERS)]) for key in keys]
-    return Panel(title, tuple(lines))
+    return GrowthPanel(title, tuple(lines))
 
 
 def _depth(depth: int) -> str:

@@ -12,14 +12,14 @@ from matplotlib.ticker import FuncFormatter
 
 from hessianlab.growth.comparison import ComparedPoint, SeriesComparison, agreement_in_words
 from hessianlab.growth.exponents import ExponentFit, FitRange
-from hessianlab.growth.layout import Line, Panel
-from hessianlab.growth.series import Prediction, Series, SeriesKey
+from hessianlab.growth.layout import GrowthPanel, Line
+from hessianlab.growth.series import GrowthSeries, Prediction, SeriesKey
 from hessianlab.plots.style import GRID, INK, MUTED, log_axis
 from hessianlab.results import Result
 from hessianlab.wording import scientific
 
 
-def told(fits: Sequence[ExponentFit]) -> list[ExponentFit]:
+def reported_fits(fits: Sequence[ExponentFit]) -> list[ExponentFit]:
     """The fits of one series worth telling.
 
     Where all predictions are alike, the sharpest fit that has one; where they differ by range, each range; without any
@@ -84,7 +84,7 @@ def caption(result: Result, fits: Sequence[ExponentFit], compared: Sequence[Seri
     """Sizes, ranges and published means of this result; `HOW_TO_READ` has what is common to all."""
     config = result.config
     by_series = {fit.series: [other for other in fits if other.series == fit.series] for fit in fits}
-    shown = [fit for own in by_series.values() for fit in told(own) if fit.measured is not None]
+    shown = [fit for own in by_series.values() for fit in reported_fits(own) if fit.measured is not None]
     ranges = dict.fromkeys(fit.range for fit in shown)
     spans = "; ".join(f"{where.name}, {_span(where)}" for where in ranges)
     sentences = [
@@ -123,8 +123,8 @@ _FEW_POWERS, _TICKS = 30, (0.1, 0.2, 0.3, 0.5, 0.7, 1.0)
 
 def draw_panel(
     axes: Axes,
-    panel: Panel,
-    series: Mapping[SeriesKey, Series],
+    panel: GrowthPanel,
+    series: Mapping[SeriesKey, GrowthSeries],
     fits: Sequence[ExponentFit],
     compared: Mapping[SeriesKey, SeriesComparison],
     linear: bool,
@@ -137,7 +137,7 @@ def draw_panel(
     """
     shaded: set[FitRange] = set()
     for line in panel.lines:
-        own = told([fit for fit in fits if fit.series == line.key])
+        own = reported_fits([fit for fit in fits if fit.series == line.key])
         _draw_curve(axes, line, series[line.key], label(line.name, own, bool(series[line.key].vanishes)))
         if not series[line.key].vanishes:
             shaded |= {fit.range for fit in own if fit.measured is not None and fit.range.name != "all"}
@@ -155,17 +155,19 @@ def draw_panel(
         axes.axvspan(max(where.low, left), min(where.high, right), color=GRID, alpha=0.5, linewidth=0, zorder=0)
 
 
-def _draw_curve(axes: Axes, line: Line, curve: Series, text: str) -> None:
+def _draw_curve(axes: Axes, line: Line, curve: GrowthSeries, text: str) -> None:
     if curve.vanishes:
         axes.plot([], [], linestyle="none", label=text)
         return
     style: Any = {"color": line.colour, "linewidth": line.width, "markersize": 3.5}
-    axes.plot(curve.sigma, _shown(curve.mean), line.marker, label=text, **style)
-    axes.plot(curve.sigma, _shown(curve.median), color=line.colour, linestyle=_DOTS, linewidth=1.6, zorder=2.5)
-    axes.fill_between(curve.sigma, _shown(curve.lowest), _shown(curve.highest), color=line.colour, alpha=0.18, lw=0)
+    axes.plot(curve.sigma, _drawable(curve.mean), line.marker, label=text, **style)
+    axes.plot(curve.sigma, _drawable(curve.median), color=line.colour, linestyle=_DOTS, linewidth=1.6, zorder=2.5)
+    axes.fill_between(
+        curve.sigma, _drawable(curve.lowest), _drawable(curve.highest), color=line.colour, alpha=0.18, lw=0
+    )
 
 
-def _shown(values: np.ndarray) -> np.ndarray:
+def _drawable(values: np.ndarray) -> np.ndarray:
     """Zeros and what is not finite leave a gap."""
     return np.where(np.isfinite(values) & (values > 0), values, np.nan)
 
@@ -195,14 +197,16 @@ def _explain_published(axes: Axes, compared: Sequence[SeriesComparison]) -> None
             axes.plot([], [], marker, color=INK, markerfacecolor="none", markersize=6, label=name)
 
 
-def _draw_guides(axes: Axes, key: SeriesKey, series: Mapping[SeriesKey, Series], fits: Sequence[ExponentFit]) -> None:
+def _draw_guides(
+    axes: Axes, key: SeriesKey, series: Mapping[SeriesKey, GrowthSeries], fits: Sequence[ExponentFit]
+) -> None:
     """The predicted slopes: each in its own range, or across the panel where every range says the same.
 
     A grid that starts above the range of the prediction gets the law of the first grid, carried on.
     """
     for grid in dict.fromkeys((key.grid, 0)):
         source = key._replace(grid=grid)
-        chosen = told([fit for fit in fits if fit.series == source])
+        chosen = reported_fits([fit for fit in fits if fit.series == source])
         laws = [(fit.predicted, fit.range) for fit in chosen if isinstance(fit.predicted, int)]
         if laws:
             break
@@ -214,15 +218,15 @@ def _draw_guides(axes: Axes, key: SeriesKey, series: Mapping[SeriesKey, Series],
         axes.plot(sigma, values, color=INK, linestyle=_DASHES, linewidth=0.9, zorder=3)
 
 
-def _amplitude(series: Series, where: FitRange, power: int) -> float:
+def _amplitude(series: GrowthSeries, where: FitRange, power: int) -> float:
     """The factor of the predicted power that fits the mean in the range best, in log."""
-    inside = where.holds(series.sigma) & np.isfinite(_shown(series.mean))
+    inside = where.holds(series.sigma) & np.isfinite(_drawable(series.mean))
     return float(np.exp(np.mean(np.log(series.mean[inside]) - power * np.log(series.sigma[inside]))))
 
 
-def _frame(axes: Axes, panel: Panel, curves: Sequence[Series], linear: bool) -> None:
+def _frame(axes: Axes, panel: GrowthPanel, curves: Sequence[GrowthSeries], linear: bool) -> None:
     """Limits from the data with room for the legend, in the corner the curves leave free; titles and axis labels."""
-    seen = [curve for curve in curves if np.isfinite(_shown(curve.highest)).any()]
+    seen = [curve for curve in curves if np.isfinite(_drawable(curve.highest)).any()]
     falling = bool(seen and seen[0].mean[-1] < seen[0].mean[0])
     sigma = curves[0].sigma
     axes.set_title(panel.title)
@@ -235,8 +239,8 @@ def _frame(axes: Axes, panel: Panel, curves: Sequence[Series], linear: bool) -> 
             axes.set_xticks([tick for tick in _TICKS if sigma[0] / 1.05 <= tick <= sigma[-1] * 1.05])
             axes.xaxis.set_major_formatter("{x:g}")
     if seen:
-        low = min(float(np.nanmin(_shown(curve.lowest))) for curve in seen)
-        high = max(float(np.nanmax(_shown(curve.highest))) for curve in seen)
+        low = min(float(np.nanmin(_drawable(curve.lowest))) for curve in seen)
+        high = max(float(np.nanmax(_drawable(curve.highest))) for curve in seen)
         _heights(axes, low, high, linear, falling)
     else:
         axes.set_yticks([])

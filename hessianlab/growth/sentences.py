@@ -91,12 +91,14 @@ def _exponents(fits: Sequence[ExponentFit]) -> str:
     told = []
     for block in ("query", "value"):
         of = {fit.series.part: fit for fit in top if fit.series.block == block and fit.range.name == name}
-        told.append(f"{block} block " + ", ".join(f"{_shown(of[part])} ({part})" for part in LAYER_PARTS if part in of))
+        told.append(
+            f"{block} block " + ", ".join(f"{_fit_in_words(of[part])} ({part})" for part in LAYER_PARTS if part in of)
+        )
     where = "" if depth == 1 and all(fit.series.depth == 1 for fit in fits) else f" in the top layer of depth {depth}"
     return f"Exponents at {name} σ{where}: {'; '.join(told)}."
 
 
-def _shown(fit: ExponentFit) -> str:
+def _fit_in_words(fit: ExponentFit) -> str:
     return "zero" if fit.measured is None else f"{fit.measured:.2f}".replace("-", "−")
 
 

@@ -39,7 +39,7 @@ class SeriesKey(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Series:
+class GrowthSeries:
     """Norms by repeat and sigma.
 
     Attributes:
@@ -96,7 +96,7 @@ class Series:
         return None if missing.any() else True
 
 
-def growth_series(result: Result) -> dict[SeriesKey, Series]:
+def growth_series(result: Result) -> dict[SeriesKey, GrowthSeries]:
     """Every series of a growth experiment, in the order of the cells.
 
     >>> from hessianlab.figures.measure.growth import EXPERIMENT
@@ -120,13 +120,13 @@ def _key(experiment: str, row: dict[str, Any]) -> SeriesKey:
         ) from None
 
 
-def _series(key: SeriesKey, rows: list[dict[str, Any]]) -> Series:
+def _series(key: SeriesKey, rows: list[dict[str, Any]]) -> GrowthSeries:
     sigmas, repeats = (sorted({row[name] for row in rows}) for name in ("sigma", "repeat"))
     values = np.full((len(repeats), len(sigmas)), np.nan)
     for row in rows:
         value = row["value"]
         values[repeats.index(row["repeat"]), sigmas.index(row["sigma"])] = np.nan if value is None else value
-    return Series(key, np.array(sigmas), values, all(row["stderr"] == 0 for row in rows))
+    return GrowthSeries(key, np.array(sigmas), values, all(row["stderr"] == 0 for row in rows))
 
 
 Prediction: TypeAlias = int | Literal["zero"] | None

@@ -85,7 +85,7 @@ _LINE = 0.44
 """Inches of a row: its name, and its interval below."""
 
 
-class Interval(NamedTuple):
+class IntervalRow(NamedTuple):
     """A row: its name, its mean and the ends of its interval."""
 
     name: str
@@ -94,10 +94,10 @@ class Interval(NamedTuple):
     high: float
 
 
-def draw_intervals(rows: Sequence[Interval], title: str, label: str) -> Figure:
+def draw_intervals(rows: Sequence[IntervalRow], title: str, label: str) -> Figure:
     """Rows from the top down: above zero, below zero and across it in three colours.
 
-    >>> figure = draw_intervals([Interval("a minus b", 0.2, 0.1, 0.3)], "Losses", "difference")
+    >>> figure = draw_intervals([IntervalRow("a minus b", 0.2, 0.1, 0.3)], "Losses", "difference")
     >>> [text.get_text() for text in figure.axes[0].texts]
     ['a minus b']
     """

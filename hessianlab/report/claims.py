@@ -66,7 +66,7 @@ class LedgerChapter:
 def ledger_chapter(ledger: Ledger) -> LedgerChapter:
     """The chapter of a ledger."""
     related = relations(ledger)
-    shown = {entry.claim.id: _shown(entry, related.get(entry.claim.id, ())) for entry in ledger}
+    shown = {entry.claim.id: _entry_fields(entry, related.get(entry.claim.id, ())) for entry in ledger}
     groups = []
     for letter, title in DOCUMENTS.items():
         own = [entry for entry in ledger if entry.claim.document == letter]
@@ -130,7 +130,7 @@ def _count_rows(ledger: Ledger) -> list[CountRow]:
     return [*rows, CountRow("all", sums, sum(row.total for row in rows))]
 
 
-def _shown(entry: Entry, related: Sequence[Relation]) -> dict[str, Any]:
+def _entry_fields(entry: Entry, related: Sequence[Relation]) -> dict[str, Any]:
     curves = entry.finding.curves if entry.finding else None
     told = {"checks": [], "conditional": [], "support": [], "condition": "", "correction": "", "example": ""}
     name = f"curves-{entry.claim.id}"

@@ -48,7 +48,7 @@ class ExponentRow:
         return "differs" in (self.counted_verdict, self.paper_verdict)
 
 
-class Tally(NamedTuple):
+class AgreementCount(NamedTuple):
     """How many predictions agree and differ, and how many the data leave open."""
 
     agree: int
@@ -74,18 +74,18 @@ def exponent_rows(results: Sequence[Result]) -> list[ExponentRow]:
     return rows
 
 
-def by_counting(rows: Sequence[ExponentRow]) -> Tally:
+def by_counting(rows: Sequence[ExponentRow]) -> AgreementCount:
     """Of what counting powers predicts."""
     return _tally([row.counted_verdict for row in rows])
 
 
-def by_the_paper(rows: Sequence[ExponentRow]) -> Tally:
+def by_the_paper(rows: Sequence[ExponentRow]) -> AgreementCount:
     """Of what the paper draws or states."""
     return _tally([row.paper_verdict for row in rows])
 
 
-def _tally(verdicts: Sequence[str]) -> Tally:
-    return Tally(*(verdicts.count(verdict) for verdict in _VERDICTS.values()))
+def _tally(verdicts: Sequence[str]) -> AgreementCount:
+    return AgreementCount(*(verdicts.count(verdict) for verdict in _VERDICTS.values()))
 
 
 def summary(rows: Sequence[ExponentRow]) -> str:
@@ -119,7 +119,7 @@ def why_they_differ(rows: Sequence[ExponentRow]) -> str:
     )
 
 
-def _agreeing(tally: Tally) -> str:
+def _agreeing(tally: AgreementCount) -> str:
     told = f"{tally.agree} of {tally.decided} agree with the measured ones"
     return told + (f" and {tally.open} {be(tally.open)} left open by the data" if tally.open else "")
 

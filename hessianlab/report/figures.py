@@ -113,7 +113,7 @@ class Frame:
 
 
 @dataclass(frozen=True)
-class ShownPicture:
+class PagePicture:
     """Panels and the words below them; with frames, one of them at a time.
 
     Attributes:
@@ -132,7 +132,7 @@ class ShownPicture:
 
 
 @dataclass(frozen=True)
-class ShownFigure:
+class PageFigure:
     """What the page says about one experiment."""
 
     name: str
@@ -142,7 +142,7 @@ class ShownFigure:
     question: str
     findings: tuple[str, ...]
     elsewhere: tuple[str, ...]
-    pictures: tuple[ShownPicture, ...]
+    pictures: tuple[PagePicture, ...]
     published: tuple[Mapping[str, str], ...]
     published_summary: str
     command: str
@@ -153,7 +153,7 @@ class ShownFigure:
     provenance: Provenance
 
 
-def shown_figure(result: Result, reference: Reference | None = None, elsewhere: Sequence[str] = ()) -> ShownFigure:
+def page_figure(result: Result, reference: Reference | None = None, elsewhere: Sequence[str] = ()) -> PageFigure:
     """All about one result.
 
     Args:
@@ -164,7 +164,7 @@ def shown_figure(result: Result, reference: Reference | None = None, elsewhere: 
     experiment = registered(result.experiment)
     growth = growth_of(result)
     compared = growth.compared(result, reference) if growth else []
-    return ShownFigure(
+    return PageFigure(
         name=experiment.name,
         label=short_name(experiment.name),
         title=experiment.title,
@@ -172,7 +172,7 @@ def shown_figure(result: Result, reference: Reference | None = None, elsewhere: 
         question=experiment.question,
         findings=tuple(findings_of(result).sentences(result)),
         elsewhere=tuple(elsewhere),
-        pictures=tuple(shown_pictures(pictures_of(result, reference), experiment.name, experiment.title)),
+        pictures=tuple(page_pictures(pictures_of(result, reference), experiment.name, experiment.title)),
         published=tuple(series.in_words() for series in compared),
         published_summary=agreement_in_words(compared),
         command=command(result),
@@ -184,7 +184,7 @@ def shown_figure(result: Result, reference: Reference | None = None, elsewhere: 
     )
 
 
-def shown_pictures(pictures: Sequence[Picture], name: str, title: str) -> list[ShownPicture]:
+def page_pictures(pictures: Sequence[Picture], name: str, title: str) -> list[PagePicture]:
     """Pictures in their order: frames become one, and so do neighbours with the same caption.
 
     Args:
@@ -192,7 +192,7 @@ def shown_pictures(pictures: Sequence[Picture], name: str, title: str) -> list[S
         name: Unique on the page.
         title: Read out in place of the drawings.
     """
-    shown: list[ShownPicture] = []
+    shown: list[PagePicture] = []
     for (framed, caption, reading, folded), group in groupby(
         pictures, lambda p: (bool(p.frame), p.caption, p.reading, p.folded)
     ):
@@ -200,9 +200,9 @@ def shown_pictures(pictures: Sequence[Picture], name: str, title: str) -> list[S
         drawn = [_panels(picture, name, title) for picture in own]
         if framed and len(own) > 1:
             frames = tuple(Frame(svgs, picture.frame) for svgs, picture in zip(drawn, own, strict=True))
-            shown.append(ShownPicture((), caption, reading, frames, folded))
+            shown.append(PagePicture((), caption, reading, frames, folded))
         else:
-            shown.append(ShownPicture(tuple(svg for svgs in drawn for svg in svgs), caption, reading, (), folded))
+            shown.append(PagePicture(tuple(svg for svgs in drawn for svg in svgs), caption, reading, (), folded))
     return shown
 
 

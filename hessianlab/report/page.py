@@ -17,7 +17,7 @@ from hessianlab.pages import render_template
 from hessianlab.report.claims import Tile, ledger_chapter, style_of, tiles
 from hessianlab.report.elsewhere import notes
 from hessianlab.report.exponents import COLUMNS, exponent_rows, summary
-from hessianlab.report.figures import Readings, ShownFigure, ShownPicture, shown_figure
+from hessianlab.report.figures import PageFigure, PagePicture, Readings, page_figure
 from hessianlab.report.foreword import opening
 from hessianlab.report.glossary import GLOSSARY, Linker
 from hessianlab.report.recorded import RecordedStudy, recorded_studies
@@ -35,12 +35,12 @@ _SCRIPT = Path(__file__).with_name("report.js")
 
 
 @dataclass(frozen=True)
-class Told:
+class ChapterContent:
     """A chapter with its answer, its figures and its claims."""
 
     chapter: Chapter
     answer: Answer | None
-    figures: tuple[ShownFigure, ...]
+    figures: tuple[PageFigure, ...]
     studies: tuple[RecordedStudy, ...]
     tiles: tuple[Tile, ...]
     counts: tuple[tuple[str, int], ...]
@@ -65,8 +65,8 @@ def render(
     exponents = exponent_rows(results)
     answers = [(chapter, chapter.answer(found, ledger)) for chapter in CHAPTERS]
     elsewhere = notes(found)
-    figures = {name: shown_figure(result, reference, elsewhere.get(name, ())) for name, result in found.items()}
-    chapters = [_told(chapter, answer, figures, ledger) for chapter, answer in answers]
+    figures = {name: page_figure(result, reference, elsewhere.get(name, ())) for name, result in found.items()}
+    chapters = [_chapter_content(chapter, answer, figures, ledger) for chapter, answer in answers]
     script = _SCRIPT.read_text(encoding="utf-8")
     return render_template(
         Path(__file__).with_name("report.html.jinja"),
@@ -101,15 +101,15 @@ def script_hash(script: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
 
-def _told(
+def _chapter_content(
     chapter: Chapter,
     answer: Answer | None,
-    figures: Mapping[str, ShownFigure],
+    figures: Mapping[str, PageFigure],
     ledger: Ledger | None,
-) -> Told:
+) -> ChapterContent:
     own = [entry for entry in ledger or () if chapter_of_claim(entry.claim) is chapter]
     of = Counter(map(style_of, own))
-    return Told(
+    return ChapterContent(
         chapter=chapter,
         answer=answer,
         figures=tuple(figures[name] for name in figures_of(chapter, figures)),
@@ -120,7 +120,7 @@ def _told(
     )
 
 
-def _hero(figures: Mapping[str, ShownFigure]) -> ShownPicture | None:
+def _hero(figures: Mapping[str, PageFigure]) -> PagePicture | None:
     """The first picture of the figure that shows what is new, once more; ids are unique on a page."""
     if _HERO not in figures or not figures[_HERO].pictures:
         return None

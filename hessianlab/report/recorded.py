@@ -10,7 +10,7 @@ from markupsafe import Markup, escape
 
 from hessianlab.claims.trained import Recorded, read_record
 from hessianlab.experiments.registry import STUDIES, STUDY
-from hessianlab.plots.charts import Interval, draw_intervals
+from hessianlab.plots.charts import IntervalRow, draw_intervals
 from hessianlab.plots.single_panels import panel_svgs
 from hessianlab.report.references import linked_source
 from hessianlab.report.story.training import ANSWERING
@@ -54,10 +54,14 @@ class RecordedStudy:
 def recorded_studies() -> list[RecordedStudy]:
     """Every recorded study that this version knows: the one that answers the chapter's question first, then by name."""
     found = read_record()
-    return [_shown(name, found[name]) for name in sorted(found, key=lambda n: (n != ANSWERING, n)) if name in STUDIES]
+    return [
+        _recorded_study(name, found[name])
+        for name in sorted(found, key=lambda n: (n != ANSWERING, n))
+        if name in STUDIES
+    ]
 
 
-def _shown(name: str, found: Mapping[str, Any]) -> RecordedStudy:
+def _recorded_study(name: str, found: Mapping[str, Any]) -> RecordedStudy:
     study, task, rows = STUDIES[name], *_differences(found)
     words = str(escape(study.title))
     if rows:
@@ -94,7 +98,7 @@ def _named(sentence: str) -> str:
     return sentence
 
 
-def _differences(found: Mapping[str, Any]) -> tuple[str, list[Interval]]:
+def _differences(found: Mapping[str, Any]) -> tuple[str, list[IntervalRow]]:
     """The compared losses of the first task: ``task: loss, comparison``."""
     marked = [key.partition(": loss, ") for key in found["intervals"] if ": loss, " in key]
     task = next((before for before, _, _ in marked), "")
@@ -102,7 +106,7 @@ def _differences(found: Mapping[str, Any]) -> tuple[str, list[Interval]]:
     for before, sign, comparison in marked:
         if before == task:
             value = found["intervals"][f"{before}{sign}{comparison}"]
-            rows.append(Interval(_worded(comparison), value["mean"], value["low"], value["high"]))
+            rows.append(IntervalRow(_worded(comparison), value["mean"], value["low"], value["high"]))
     return task, rows[:_MOST]
 
 

@@ -74,7 +74,7 @@ class Chart:
             {
                 "title": panel.title,
                 "log_y": panel.log_y,
-                "series": [{"name": s.name} | {n: _kept(getattr(s, n)) for n in _COLUMNS} for s in panel.series],
+                "series": [{"name": s.name} | {n: _rounded(getattr(s, n)) for n in _COLUMNS} for s in panel.series],
             }
             for panel in self.panels
         ]
@@ -108,5 +108,5 @@ def rounded(value: float) -> float:
     return float(f"{value:.{_DIGITS}g}") if math.isfinite(value) else value
 
 
-def _kept(values: Sequence[float]) -> list[float]:
+def _rounded(values: Sequence[float]) -> list[float]:
     return [rounded(value) for value in values]

@@ -9,11 +9,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, TypeAlias
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from hessianlens import __version__
+
+if TYPE_CHECKING:
+    import numpy as np
 
 Scalar: TypeAlias = str | int | float | bool | None
 Parameters: TypeAlias = Mapping[str, Scalar]

@@ -12,7 +12,7 @@ from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from hessianlab.runner.workers import Answer, Order, Workers, measure_cell
+from hessianlab.runner.workers import CellAnswer, Order, Workers, measure_cell
 from hessianlens.errors import InputError, expect
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def _count(client: Client, address: str) -> int:
     return len(threads)
 
 
-def _answers(client: Client, orders: Iterable[Order], most: int) -> Generator[Answer, None, None]:
+def _answers(client: Client, orders: Iterable[Order], most: int) -> Generator[CellAnswer, None, None]:
     """Dask gives the cells of a worker that vanished to another one, a few times.
 
     It blames every cell which that worker had been given, also those that only waited there for their turn. So the
@@ -72,7 +72,9 @@ def _answers(client: Client, orders: Iterable[Order], most: int) -> Generator[An
         yield from (answer for _, answer, _ in _outcomes(client, [order], 1))
 
 
-def _outcomes(client: Client, orders: Iterable[Order], most: int) -> Generator[tuple[Order, Answer, bool], None, None]:
+def _outcomes(
+    client: Client, orders: Iterable[Order], most: int
+) -> Generator[tuple[Order, CellAnswer, bool], None, None]:
     """Every order with its answer, and whether the scheduler gave it up because workers vanished."""
     waiting, more = iter(orders), True
     given: dict[Future[Any], Order] = {}
@@ -94,13 +96,17 @@ def _outcomes(client: Client, orders: Iterable[Order], most: int) -> Generator[t
             client.cancel(list(given), asynchronous=True)
 
 
-def _outcome(order: Order, future: Future[Any]) -> tuple[Order, Answer, bool]:
+def _outcome(order: Order, future: Future[Any]) -> tuple[Order, CellAnswer, bool]:
     from distributed import KilledWorker
 
     if future.status == "finished":
         return order, future.result(timeout=_PATIENCE), False
     error = future.exception(timeout=_PATIENCE) if future.status == "error" else future.status
-    return order, Answer(order[0], None, f"the cluster gave it up ({_reason(error)})"), isinstance(error, KilledWorker)
+    return (
+        order,
+        CellAnswer(order[0], None, f"the cluster gave it up ({_reason(error)})"),
+        isinstance(error, KilledWorker),
+    )
 
 
 def _next_done(client: Client, done: queue.Queue[Future[Any]]) -> Future[Any]:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import hessianlens
 from hessianlab.runner.child import START, beginning, receive, send
-from hessianlab.runner.workers import Answer, Order, Workers, measure_cell
+from hessianlab.runner.workers import CellAnswer, Order, Workers, measure_cell
 
 _ATTEMPTS = 2
 """How often a cell that ended its process is tried again, with nothing beside it."""
@@ -55,14 +55,14 @@ def local_workers(jobs: int) -> Iterator[Workers]:
         yield Workers(jobs, lambda orders: _answers(orders, crew))
 
 
-def _answers(orders: Iterable[Order], crew: _Crew) -> Generator[Answer, None, None]:
+def _answers(orders: Iterable[Order], crew: _Crew) -> Generator[CellAnswer, None, None]:
     """Answers from all processes at once; a cell that ended its process is tried again when the others are done.
 
     The system kills a process that takes too much memory, which may be too much only beside others.
     """
     ended: list[Order] = []
     for order, answer in crew.outcomes(orders):
-        if isinstance(answer, Answer):
+        if isinstance(answer, CellAnswer):
             yield answer
         else:
             ended.append(order)
@@ -70,13 +70,13 @@ def _answers(orders: Iterable[Order], crew: _Crew) -> Generator[Answer, None, No
         yield _alone(order, crew)
 
 
-def _alone(order: Order, crew: _Crew) -> Answer:
+def _alone(order: Order, crew: _Crew) -> CellAnswer:
     """A cell with nothing beside it; given up if that ends its process every time."""
     for _ in range(_ATTEMPTS):
         ((_, answer),) = crew.outcomes([order])
-        if isinstance(answer, Answer):
+        if isinstance(answer, CellAnswer):
             return answer
-    return Answer(order[0], None, f"the process that measured it {answer}")
+    return CellAnswer(order[0], None, f"the process that measured it {answer}")
 
 
 class _Crew:
@@ -88,7 +88,7 @@ class _Crew:
         self._busy: dict[_Process, Order] = {}
         self._heard: queue.Queue[tuple[_Process, bytes | None]] = queue.Queue()
 
-    def outcomes(self, orders: Iterable[Order]) -> Generator[tuple[Order, Answer | str], None, None]:
+    def outcomes(self, orders: Iterable[Order]) -> Generator[tuple[Order, CellAnswer | str], None, None]:
         """Every order with its answer, or with how its process ended; an order is taken when a process is free."""
         waiting, more = iter(orders), True
         try:
@@ -114,7 +114,7 @@ class _Crew:
         self._busy[process] = order
         process.give(order)
 
-    def _next_outcome(self) -> tuple[Order, Answer | str]:
+    def _next_outcome(self) -> tuple[Order, CellAnswer | str]:
         while True:
             process, content = self._heard.get()
             if process in self._busy:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from hessianlab.results import Parameters, Provenance, Result, collect
 from hessianlab.runner.plan import Plan, Task, tasks_to_do
 from hessianlab.runner.progress import Outcome, Progress, start_progress
-from hessianlab.runner.workers import Answer, Order, open_workers, order
+from hessianlab.runner.workers import CellAnswer, Order, open_workers, order
 from hessianlab.store import (
     Leases,
     Store,
@@ -137,7 +137,7 @@ class _Keeper:
             task = self.in_hand[taken.key] = self.to_do.pop(taken.key)
             yield order(task.key, task.plan.experiment, task.parameters, task.plan.code)
 
-    def keep(self, answer: Answer) -> None:
+    def keep(self, answer: CellAnswer) -> None:
         """One answer: the cell, or a failure."""
         expect(
             not answer.other_code,

@@ -19,7 +19,7 @@ Order = tuple[str, "str | Experiment[Any]", dict[str, Any], Code]
 
 
 @dataclass(frozen=True, eq=False)
-class Answer:
+class CellAnswer:
     """What comes back: the cell, or why there is none.
 
     Attributes:
@@ -42,19 +42,19 @@ def order(key: str, experiment: Experiment[Any], parameters: Parameters, code: C
     return key, experiment.name if registered else experiment, dict(parameters), code
 
 
-def measure_cell(received: Order) -> Answer:
+def measure_cell(received: Order) -> CellAnswer:
     """Measure one cell. What goes wrong in it is an answer too: the other cells go on."""
     key, named, parameters, code = received
     try:
         experiment = registered(named) if isinstance(named, str) else named
         here = code_of(experiment.measure)
         if here != code:
-            return Answer(key, None, f"a worker has other code ({here}) than the run began with ({code})", True)
+            return CellAnswer(key, None, f"a worker has other code ({here}) than the run began with ({code})", True)
         cell = experiment.finish(parameters)
         check_storable(experiment.name, cell.measurement)
-        return Answer(key, cell)
+        return CellAnswer(key, cell)
     except Exception as error:
-        return Answer(key, None, _message(error))
+        return CellAnswer(key, None, _message(error))
 
 
 def _message(error: Exception) -> str:
@@ -75,7 +75,7 @@ class Workers:
     """
 
     count: int
-    answers: Callable[[Iterable[Order]], Generator[Answer, None, None]]
+    answers: Callable[[Iterable[Order]], Generator[CellAnswer, None, None]]
 
 
 BACKENDS = ("local", "dask")

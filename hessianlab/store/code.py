@@ -32,7 +32,6 @@ _WITHOUT_NUMBERS = {
         "growth/reference.py",
         "growth/sentences.py",
         "growth/series.py",
-        "layer_page",
         "pages.py",
         "plots",
         "presentations.py",

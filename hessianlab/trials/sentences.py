@@ -33,10 +33,10 @@ def signed(value: float) -> str:
     return f"{'+' if value >= 0 else MINUS}{short(abs(value))}"
 
 
-def told(found: Interval) -> str:
+def interval_in_words(found: Interval) -> str:
     """A mean with its interval.
 
-    >>> told(Interval(0.5, 0.25, 0.75, 5, 0.3))
+    >>> interval_in_words(Interval(0.5, 0.25, 0.75, 5, 0.3))
     '+0.5 [+0.25, +0.75]'
     """
     if math.isnan(found.mean):
@@ -66,10 +66,13 @@ def compared(found: Interval, what: str, name: str) -> str:
     if found.seeds < 2 or math.isnan(found.low):
         return f"{name}: fewer than two seeds have a {what}, and nothing can be said"
     if found.decided:
-        return f"{name}: {what} {told(found)} over {count(found.seeds, 'seed')}, effect size {signed(found.effect)}"
+        return (
+            f"{name}: {what} {interval_in_words(found)} over {count(found.seeds, 'seed')}, "
+            f"effect size {signed(found.effect)}"
+        )
     return (
-        f"{name}: no difference in {what} found, {told(found)}; {count(found.seeds, 'seed')} would have shown one of "
-        f"{short(found.detectable)} with probability 80 %"
+        f"{name}: no difference in {what} found, {interval_in_words(found)}; {count(found.seeds, 'seed')} would have "
+        f"shown one of {short(found.detectable)} with probability 80 %"
     )
 
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _MOST_ENTRIES, _MOST_ROWS = 384, 1500
 """Rows up to which every entry is drawn, and up to which all eigenvalues are computed."""
+_WHOLE = "the whole matrix"
 _MOST_HEADS, _MOST_SEQUENCES, _MOST_MAPS = 16, 4, 8
 _MOST_MOMENT = 2**25
 """Numbers of a second moment that is formed."""
@@ -35,6 +36,7 @@ class Spectrum:
     """All eigenvalues of a symmetric matrix, ascending; those within rounding of zero are neither sign."""
 
     name: str
+    part: str
     values: Tensor
 
     @cached_property
@@ -53,25 +55,50 @@ class Spectrum:
         total = float(self.values.abs().sum())
         return float(self.values.clamp_max(0).abs().sum()) / total if total else 0.0
 
+    def to_dict(self) -> dict[str, Any]:
+        """Its numbers, as JSON values."""
+        return {
+            "name": self.name,
+            "part": self.part,
+            "size": len(self.values),
+            "smallest": float(self.values[0]),
+            "largest": float(self.values[-1]),
+            "trace": float(self.values.sum()),
+            "negative": self.negative,
+            "negative_share": self.negative_mass,
+        }
+
     def picture(self) -> Curve:
         """The eigenvalues by rank."""
         ranks = [float(k) for k in range(len(self.values))]
         return Curve(ranks, self.values.tolist(), f"rank, {self.name}", "eigenvalue", zero=False)
 
 
-def hessian_page(H: AttentionHessian) -> Document:
-    """The page; every number on it is exact but for rounding."""
+def hessian_page(
+    H: AttentionHessian,
+    title: str = "The Hessian of an attention layer",
+    summary: Sequence[tuple[str, str]] = (),
+    first: Sequence[Section] = (),
+) -> Document:
+    """The page; every number on it is exact but for rounding.
+
+    Args:
+        H: What it is about.
+        title: Its heading.
+        summary: What else is said in short, before the rest.
+        first: Sections that come before those about H itself.
+    """
     rows = H.rows()
-    spectra = list(_spectra(H))
-    sections = [_blocks(H, rows)]
+    spectra = hessian_spectra(H)
+    sections = [*first, _blocks(H, rows)]
     sections += [_bending(spectra)] if spectra else []
     sections += list(_pairs(H))
     sections += [_attention(H.heads), _algebra(H), _repeating()]
     size = H.full.shape[0]
     return Document(
-        "The Hessian of an attention layer",
+        title,
         f"The exact matrix of second derivatives of a loss in {size} weights of {_heads(H)}, at {_tokens(H)}.",
-        _short(H, rows, spectra),
+        [*summary, *_short(H, rows, spectra)],
         sections,
     )
 
@@ -88,15 +115,14 @@ def _tokens(H: AttentionHessian) -> str:
 
 
 def _short(H: AttentionHessian, rows: Sequence[dict[str, Any]], spectra: Sequence[Spectrum]) -> list[tuple[str, str]]:
-    total = sum(row["full"] ** 2 for row in rows) or 1.0
+    size, outer, functional = (math.hypot(*(row[part] for row in rows)) for part in ("full", "outer", "functional"))
     top = max(rows, key=lambda row: row["full"])
     both = 1 if top["row"] == top["column"] else 2
-    outer, functional = (math.sqrt(sum(row[part] ** 2 for row in rows)) for part in ("outer", "functional"))
     found = [
         (
             "Where it sits",
-            f"The block {top['row']}, {top['column']} holds {100 * both * top['full'] ** 2 / total:.0f} % of the "
-            f"squared norm of the Hessian (norm {short(top['full'])} of {short(math.sqrt(total))}).",
+            f"The block {top['row']}, {top['column']} holds {100 * both * (top['full'] / (size or 1.0)) ** 2:.0f} % of "
+            f"the squared norm of the Hessian (norm {short(top['full'])} of {short(size)}).",
         ),
         (
             "Gauss-Newton or not",
@@ -105,7 +131,7 @@ def _short(H: AttentionHessian, rows: Sequence[dict[str, Any]], spectra: Sequenc
         ),
     ]
     if spectra:
-        whole = spectra[-1]
+        whole = next(s for s in spectra if s.name == _WHOLE and s.part == "full")
         share = 100 * whole.negative / len(whole.values)
         found.append(
             (
@@ -159,21 +185,33 @@ def _map(H: AttentionHessian, part: str) -> Grid:
     return picture
 
 
-def _spectra(H: AttentionHessian) -> Iterator[Spectrum]:
-    """Of the blocks of each weight with itself, and of the whole matrix at last."""
-    if H.full.shape[0] > _MOST_ROWS:
-        return
-    for name in H.full.rows:
-        dense = H.full[name, name].to_dense()
-        yield Spectrum(f"block {block_name(name)}", torch.linalg.eigvalsh(dense.double()))
-    yield Spectrum("the whole matrix", torch.linalg.eigvalsh(H.full.to_dense().double()))
+def hessian_spectra(H: AttentionHessian) -> list[Spectrum]:
+    """Of the blocks of each weight with itself, and of the whole matrix at last; of small ones every part.
+
+    None if all eigenvalues would take too long.
+    """
+    size = H.full.shape[0]
+    if size > _MOST_ROWS:
+        return []
+    found = []
+    for part in LAYER_PARTS if size <= _MOST_ENTRIES else ("full",):
+        grid = H.part(part)
+        for name in grid.rows:
+            found.append(Spectrum(f"block {block_name(name)}", part, _eigenvalues(grid[name, name].to_dense())))
+        found.append(Spectrum(_WHOLE, part, _eigenvalues(grid.to_dense())))
+    return sorted(found, key=lambda spectrum: (spectrum.name == _WHOLE, spectrum.name))
+
+
+def _eigenvalues(dense: Tensor) -> Tensor:
+    return torch.linalg.eigvalsh(dense.double())
 
 
 def _bending(spectra: Sequence[Spectrum]) -> Section:
-    columns = ["matrix", "rows", "smallest", "largest", "trace", "negative", "negative share of curvature"]
+    columns = ["matrix", "part", "rows", "smallest", "largest", "trace", "negative", "negative share of curvature"]
     cells = [
         [
             s.name,
+            s.part,
             str(len(s.values)),
             short(float(s.values[0])),
             short(float(s.values[-1])),
@@ -183,8 +221,12 @@ def _bending(spectra: Sequence[Spectrum]) -> Section:
         ]
         for s in spectra
     ]
-    drawn = [Figure(s.picture()) for s in (*spectra[: min(len(spectra) - 1, 3)], spectra[-1])]
-    told = "A negative eigenvalue is a direction along which the loss bends downwards; its size limits no step."
+    full = [s for s in spectra if s.part == "full"]
+    drawn = [Figure(s.picture()) for s in (*full[: min(len(full) - 1, 3)], full[-1])]
+    told = (
+        "A negative eigenvalue is a direction along which the loss bends downwards; its size limits no step. The outer "
+        "product of a convex loss has none."
+    )
     return Section("How it bends", [told, Table(columns, cells), Side(drawn)])
 
 

@@ -1,15 +1,14 @@
 """The command line: what it writes, prints and answers."""
 
-import dataclasses
 import json
 
 import pytest
 import torch
 from typer.testing import CliRunner
 
-import hessianlab.layer_page as layer_page
 import hessianlens as hl
 from hessianlens.cli import app
+from hessianlens.theory.layer_check import LayerCheck, PartAgreement
 from tests.variants import self_attention
 
 SMALL = ["--length", "5", "--d-model", "4", "--d-k", "3"]
@@ -26,11 +25,6 @@ def reported(tmp_path_factory):
     return call("layer", *SMALL, "--seed", 2, "--out", out, "--json"), out
 
 
-@pytest.fixture(scope="module")
-def tiny_facts():
-    return layer_page.measure_layer(layer_page.LayerConfig(length=2, d_model=2, d_k=1))
-
-
 def test_help_and_version():
     for arguments, example in (
         (["--help"], "hessianlens layer"),
@@ -41,14 +35,13 @@ def test_help_and_version():
     assert call("--version").output.strip() == f"hessianlens {hl.__version__}"
 
 
-def test_report_is_written_and_summarised(tiny_facts, tmp_path, monkeypatch):
-    monkeypatch.setattr(layer_page, "measure_layer", lambda config, on_step: tiny_facts)
+def test_page_is_written_and_summarised(tmp_path):
     answer = call("layer", *TINY, "--out", tmp_path / "deep" / "report")
     assert answer.exit_code == 0, answer.output
     page = (tmp_path / "deep" / "report" / "index.html").read_text(encoding="utf-8")
     assert page.startswith("<!DOCTYPE html>") and page.rstrip().endswith("</html>")
-    assert "Three witnesses" in answer.stdout and "agree" in answer.stdout
-    assert "index.html" in answer.stdout.replace("\n", "")
+    assert "Agreement with autograd" in page and "Growth with the tokens" in page and "How it bends" in page
+    assert "agree on every part" in answer.stdout and "index.html" in answer.stdout
 
 
 def test_json_holds_the_numbers_of_a_direct_computation(reported):
@@ -64,14 +57,15 @@ def test_json_holds_the_numbers_of_a_direct_computation(reported):
             dense = H.part(part)[block["row"], block["column"]].to_dense()
             assert block[part] == pytest.approx(float(dense.norm()), abs=1e-14)
     values = torch.linalg.eigvalsh(H.full["K", "K"].to_dense())
-    (keys,) = [c for c in figures["curvatures"] if (c["name"], c["part"]) == ("K", "full")]
+    (keys,) = [c for c in figures["curvatures"] if (c["name"], c["part"]) == ("block K", "full")]
     assert [keys["smallest"], keys["largest"]] == pytest.approx([float(values[0]), float(values[-1])])
     assert keys["trace"] == pytest.approx(float(values.sum()))
-    assert figures["config"]["seed"] == 2 and figures["provenance"]["version"] == hl.__version__
+    assert figures["config"]["seed"] == 2
+    assert {found["verdict"] for found in figures["agreements"]} == {"agree"}
+    assert {found["verdict"] for found in figures["growth"]} == {"agree"}
 
 
-def test_another_seed_gives_other_numbers(reported, tmp_path, monkeypatch):
-    monkeypatch.setattr(layer_page, "render", lambda facts: "")
+def test_another_seed_gives_other_numbers(reported, tmp_path):
     first = json.loads(reported[0].stdout)
     other = json.loads(call("layer", *SMALL, "--seed", 3, "--out", tmp_path, "--json").stdout)
     for now, then in zip(other["blocks"], first["blocks"], strict=True):
@@ -120,20 +114,36 @@ def test_bad_input_is_explained_in_one_paragraph(tmp_path, options, said):
 def test_unwritable_place_is_refused_before_the_work(tmp_path, monkeypatch):
     file = tmp_path / "file"
     file.write_text("mine")
-    monkeypatch.setattr(layer_page, "measure_layer", lambda *a: pytest.fail("measured first"))
+    monkeypatch.setattr("hessianlens.cli.layer._random_check", lambda *a: pytest.fail("measured first"))
     answer = call("layer", *SMALL, "--out", file)
     assert answer.exit_code == 2 and "cannot write" in answer.stderr
     assert answer.stderr.strip().count("\n") == 0 and file.read_text() == "mine"
 
 
+def test_overflow_and_all_zero_attention_are_named(tmp_path):
+    for options, said in (
+        (["--length", 4, "--d-model", 3, "--d-k", 1, "--activation", "exp", "--temperature", 1e-3], "not finite"),
+        ([*TINY, "--seed", 4, "--causal", "--activation", "relu_normalised"], "is zero on these tokens"),
+    ):
+        answer = call("layer", *options, "--out", tmp_path / "none")
+        assert answer.exit_code == 2 and said in answer.stderr, answer.output
+        assert not (tmp_path / "none").exists()
+
+
+def test_a_hessian_whose_squares_overflow_has_a_page(tmp_path):
+    options = ["--length", 4, "--d-model", 3, "--d-k", 2, "--activation", "exp", "--temperature", 1e-3]
+    answer = call("layer", *options, "--out", tmp_path, "--json")
+    assert answer.exit_code in (0, 1) and isinstance(answer.exception, SystemExit | None)
+    assert max(block["full"] for block in json.loads(answer.stdout)["blocks"]) > 1e154
+
+
 def test_interruption_keeps_the_earlier_page(tmp_path, monkeypatch):
     (tmp_path / "index.html").write_text("earlier")
 
-    def interrupted(config, on_step):
-        on_step("Three witnesses")
+    def interrupted(self):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(layer_page, "measure_layer", interrupted)
+    monkeypatch.setattr(LayerCheck, "agreements", interrupted)
     answer = call("layer", *SMALL, "--out", tmp_path)
     assert answer.exit_code == 130
     assert "interrupted" in answer.stderr and "Traceback" not in answer.output
@@ -145,18 +155,15 @@ def test_interruption_while_writing_leaves_no_part_of_a_page(tmp_path, monkeypat
     def interrupted(unfinished, target):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(layer_page, "measure_layer", lambda config, on_step: None)
-    monkeypatch.setattr(layer_page, "render", lambda facts: "<!DOCTYPE html>")
     monkeypatch.setattr("hessianlens.files.os.replace", interrupted)
     answer = call("layer", *TINY, "--out", tmp_path)
     assert answer.exit_code == 130
     assert not list(tmp_path.iterdir())
 
 
-def test_disagreeing_witnesses_end_with_exit_code_one(tiny_facts, tmp_path, monkeypatch):
-    wrong = tuple(dataclasses.replace(a, closed_dense=0.1, verdict="differ") for a in tiny_facts.agreements)
-    disturbed = dataclasses.replace(tiny_facts, agreements=wrong)
-    monkeypatch.setattr(layer_page, "measure_layer", lambda config, on_step: disturbed)
+def test_disagreement_with_autograd_ends_with_exit_code_one(tmp_path, monkeypatch):
+    wrong = [PartAgreement("full", 1.0, 0.1, 0.1, 0.0, "differ")]
+    monkeypatch.setattr(LayerCheck, "agreements", lambda self: wrong)
     answer = call("layer", *TINY, "--out", tmp_path)
     assert answer.exit_code == 1 and "do not agree" in answer.stderr
     assert "differ" in (tmp_path / "index.html").read_text(encoding="utf-8")

@@ -6,7 +6,7 @@ import math
 
 from hessianlab.claims.definition import claim
 from hessianlab.claims.finding import Finding
-from hessianlab.claims.trained import Effect, Recorded, decided, told_number
+from hessianlab.claims.trained import Effect, Recorded, decided, number_or_missing
 from hessianlens.tasks import Characters
 
 SCALING, ACTIVATIONS = "study_scaling", "study_activations"
@@ -36,7 +36,7 @@ def _factor(name: str, what: str, least: float, most: float) -> tuple[Recorded, 
 def slower_without_scaling() -> Finding:
     """By the steps that the scaled model takes to the same loss."""
     found, slow, times = _factor("log slowdown", "the quotient of steps", 3, 5)
-    text, sums = (told_number(one) for one in times)
+    text, sums = (number_or_missing(one) for one in times)
     return decided(found, [slow], {"times": text, "sums": sums, "models": found.models})
 
 
@@ -44,7 +44,7 @@ def slower_without_scaling() -> Finding:
 def perplexity_without_scaling() -> Finding:
     """By the difference of losses, which is the logarithm of the quotient of perplexities."""
     found, worse, times = _factor("loss", "the quotient of perplexities", 1.1, 1.2)
-    text, sums = (told_number(100 * (one - 1)) for one in times)
+    text, sums = (number_or_missing(100 * (one - 1)) for one in times)
     return decided(found, [worse], {"percent": text, "sums": sums, "models": found.models})
 
 

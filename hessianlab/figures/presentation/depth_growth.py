@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from hessianlab.growth.exponents import FitRange, Slope, agreement, fit_slope
-from hessianlab.growth.series import Series, growth_series
+from hessianlab.growth.series import GrowthSeries, growth_series
 from hessianlab.plots.picture import Picture, Presentation
 from hessianlab.plots.style import BLUE, INK, MUTED, RED, log_axis, panels
 from hessianlab.results import Findings, Result
@@ -32,7 +32,7 @@ class DepthExponent(NamedTuple):
     slope: Slope
     predicted: int
     agrees: bool | None
-    series: Series
+    series: GrowthSeries
 
 
 def depth_exponents(result: Result) -> list[DepthExponent]:

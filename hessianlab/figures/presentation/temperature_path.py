@@ -195,13 +195,13 @@ def draw_all(result: Result, _reference: object = None) -> list[Picture]:
     chosen = [cells[float(hot[n])] for n in shown]
     scale = max(float(np.abs(cell.measurement.arrays["derivative"]).max()) for cell in chosen)
     frames = [
-        Picture(f"frame-{n + 1}", draw_frame(result, cell, scale), CAPTIONS["frame"], frame=_told(cell))
+        Picture(f"frame-{n + 1}", draw_frame(result, cell, scale), CAPTIONS["frame"], frame=_frame_in_words(cell))
         for n, cell in enumerate(chosen)
     ]
     return [Picture("path", draw_path(result), CAPTIONS["path"]), *frames]
 
 
-def _told(cell: FinishedCell) -> str:
+def _frame_in_words(cell: FinishedCell) -> str:
     entropy = next(row for row in cell.measurement.rows if row["quantity"] == "entropy")
     share = float(entropy["share_of_uniform"] or 0)
     hot = short(float(cell.parameters["temperature"] or 0))

@@ -12,7 +12,7 @@ from hessianlab.results.table import choices, select, short
 from hessianlab.studies.measure.training import EXPONENTS
 from hessianlab.trials.drawing import chart_picture, study_pictures
 from hessianlab.trials.paired import Interval, interval
-from hessianlab.trials.sentences import BANDS, series, study_findings, told
+from hessianlab.trials.sentences import BANDS, interval_in_words, series, study_findings
 from hessianlab.trials.study_design import TASKS
 from hessianlab.wording import several
 
@@ -65,7 +65,9 @@ def sentences(result: Result) -> list[str]:
                     before, after = (exponents(result, task, arm, which, where, step) for step in (first, last))
                     if before and after:
                         first_power = interval(list(before.values())).mean
-                        moved.append(f"{NAMES[which]} {first_power:.2f}, change {told(change(before, after))}")
+                        moved.append(
+                            f"{NAMES[which]} {first_power:.2f}, change {interval_in_words(change(before, after))}"
+                        )
                 lines.append(f"{arm}: {', '.join(moved)}")
             sentences.append(f"On {TASKS[task]}, powers {named}, before and after training: {'; '.join(lines)}.")
         moves = []
@@ -73,7 +75,7 @@ def sentences(result: Result) -> list[str]:
             before, after = (ratios(result, task, arm, step) for step in (first, last))
             start, found = interval(list(before.values())), change(before, after)
             if found.seeds > 1:
-                moves.append(f"{arm} from {short(math.exp(start.mean))}, log change {told(found)}")
+                moves.append(f"{arm} from {short(math.exp(start.mean))}, log change {interval_in_words(found)}")
         if moves:
             sentences.append(
                 f"On {TASKS[task]}, the value block's curvature over the query block's (root mean square eigenvalues): "

@@ -27,7 +27,7 @@ from hessianlab.studies.measure.training import (
 )
 from hessianlab.trials.drawing import chart_picture, legend_below, look_of, study_pictures
 from hessianlab.trials.paired import Interval, by_seed, difference, interval
-from hessianlab.trials.sentences import QUANTITIES, as_factor, series, study_findings, told
+from hessianlab.trials.sentences import QUANTITIES, as_factor, interval_in_words, series, study_findings
 from hessianlab.trials.study_design import TASKS, minus
 from hessianlab.wording import percent
 
@@ -58,7 +58,7 @@ def optimisers_sentences(result: Result) -> list[str]:
     """Heterogeneity beside the gap, and their rank correlation, which six settings cannot decide."""
     sentences = []
     for task in choices(result, "task"):
-        told, heterogeneity, gaps = [], [], []
+        by_setting, heterogeneity, gaps = [], [], []
         for attention, norm in SETTINGS:
             spread, found = (
                 interval(spreads(result, task, attention, norm)),
@@ -67,12 +67,12 @@ def optimisers_sentences(result: Result) -> list[str]:
             if spread.seeds and found.seeds:
                 heterogeneity.append(spread.mean)
                 gaps.append(found.mean)
-                told.append(f"{attention}, {NORMS[norm]}: {as_factor(spread)}")
+                by_setting.append(f"{attention}, {NORMS[norm]}: {as_factor(spread)}")
         if len(gaps) < 3:
             continue
         sentences.append(
             f"On {TASKS[task]}, the largest block curvature over the smallest at initialisation is, by setting, "
-            f"{'; '.join(told)} (95 % intervals). Its rank correlation with the gap between SGD and Adam is "
+            f"{'; '.join(by_setting)} (95 % intervals). Its rank correlation with the gap between SGD and Adam is "
             f"{rank_correlation(heterogeneity, gaps):.2f} over {len(gaps)} settings; with six, only one beyond 0.89 "
             "would be more than chance at 5 %."
         )
@@ -168,7 +168,7 @@ def block_rates_sentences(result: Result) -> list[str]:
         else:
             sentences.append(
                 f"On {TASKS[task]}, rates by curvature close {percent(closed.mean / gap.mean)} of SGD's gap to Adam: "
-                f"{told(closed)} of {told(gap)} nats."
+                f"{interval_in_words(closed)} of {interval_in_words(gap)} nats."
             )
         searched = difference(result, task, minus(SEARCHED, SGD))
         if searched.seeds > 1 and searched.low == searched.high == 0:

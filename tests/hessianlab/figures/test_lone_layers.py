@@ -59,7 +59,7 @@ def test_table1_has_the_printed_powers_and_factorisations() -> None:
 def test_table1_tells_a_wrong_entry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(table1.PRINTED, ("linear attention", "outer"), (2, 0))
     result = small_table1()
-    sentence = table1_findings.tell(result)[0]
+    sentence = table1_findings.sentences(result)[0]
     assert sentence.startswith("40 of 52 measured powers"), sentence
 
 

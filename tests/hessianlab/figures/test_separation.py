@@ -57,12 +57,12 @@ def test_a_zero_is_measured() -> None:
 def test_the_verdict_on_a_zero_follows_the_numbers() -> None:
     held = offsets({"softmax": 90.0, "sigmoid": 1440.0, "linear": 1.2})
     assert offset.a_zero_decides(held, "layer")
-    first, second, _ = offset.tell(held)
+    first, second, _ = offset.sentences(held)
     assert "not softmax but a(0) ≠ 0" in first and "16 times as much as softmax" in second
     for wrong in ({"softmax": 90.0, "sigmoid": 2.0, "linear": 1.2}, {"softmax": 90.0, "sigmoid": 99.0, "linear": 50.0}):
         found = offsets(wrong)
         assert offset.a_zero_decides(found, "layer") is False
-        assert "does not decide" in offset.tell(found)[0] and "not softmax but" not in offset.tell(found)[0]
+        assert "does not decide" in offset.sentences(found)[0] and "not softmax but" not in offset.sentences(found)[0]
 
 
 def test_ratios_are_grouped_in_the_picture() -> None:
@@ -118,7 +118,7 @@ def test_which_block_is_larger_follows_the_numbers() -> None:
             sizes = {"full QQ": query if middle else 0.1, "outer VV": 1.0}
             return {**row, "value": sizes.get(row["quantity"], row["value"])}
 
-        return temperature.tell(changed(small_result("temperature_path"), change))[2]
+        return temperature.sentences(changed(small_result("temperature_path"), change))[2]
 
     assert "value block is the larger one at both ends, the query block in between" in told(5.0)
     assert "larger one at the hot end, the value block at the cold one" in told(0.5)
@@ -154,7 +154,7 @@ def test_a_wrong_power_is_told_and_framed() -> None:
         return {**row, "power": 1.0} if wrong else row
 
     result = changed(small_result("weight_powers"), change)
-    assert powers.tell(result)[0].startswith("As one weight matrix goes to zero, 35 of 36")
+    assert powers.sentences(result)[0].startswith("As one weight matrix goes to zero, 35 of 36")
     right, wrong = (pictures_of(r)[0].figure.axes[1] for r in (small_result("weight_powers"), result))
     frames = [sum(not patch.get_fill() for patch in axes.patches) for axes in (right, wrong)]
     assert frames == [0, 1]
@@ -178,8 +178,9 @@ def test_powers_by_depth_are_those_of_theory_and_a_wrong_one_is_told() -> None:
     wrong = [e for e in depth.depth_exponents(changed(result, steeper)) if e.family == "linear MLP"]
     assert all(e.agrees is False and e.slope.measured == pytest.approx(11, abs=1) for e in wrong)
     decided = sum(e.agrees is not None for e in found.values())
-    assert ("too few to decide" in depth.tell(result)[0]) is (decided == 0) and "0 of 0" not in depth.tell(result)[0]
-    told = re.search(r"(\d) of (\d) agree", depth.tell(changed(result, steeper))[0])
+    sentence = depth.sentences(result)[0]
+    assert ("too few to decide" in sentence) is (decided == 0) and "0 of 0" not in sentence
+    told = re.search(r"(\d) of (\d) agree", depth.sentences(changed(result, steeper))[0])
     assert told and int(told[2]) - int(told[1]) == 2
     (picture,) = pictures_of(result)
     assert picture.figure.axes[1].get_xlabel() == "layers"

@@ -12,7 +12,7 @@ from scipy import stats
 from hessianlab.growth.exponents import FitRange, exponent_fits, exponent_table, fit_slope
 from hessianlab.growth.measure import GrowthConfig
 from hessianlab.growth.sentences import growth_sentences
-from hessianlab.growth.series import Series, SeriesKey, growth_series
+from hessianlab.growth.series import GrowthSeries, SeriesKey, growth_series
 from hessianlab.results import Result, collect
 from hessianlens.errors import InputError
 from tests.hessianlab.growth.synthetic import noisy_power, synthetic
@@ -41,7 +41,7 @@ def test_interval_covers_the_true_exponent_as_often_as_it_says() -> None:
     trials, hits = 2000, 0
     for _ in range(trials):
         values = sigma**5 * np.exp(0.2 * source.standard_normal((5, 6)))
-        slope = fit_slope(Series(KEY, sigma, values, True), EVERYWHERE)
+        slope = fit_slope(GrowthSeries(KEY, sigma, values, True), EVERYWHERE)
         hits += slope.low <= 5 <= slope.high
     # 0.95 within four standard deviations of a binomial share.
     assert abs(hits / trials - 0.95) < 4 * math.sqrt(0.95 * 0.05 / trials)
@@ -93,7 +93,7 @@ def test_a_block_that_vanishes_agrees_with_zero_only() -> None:
 
 def test_the_interval_is_students() -> None:
     slopes, sigma = [4.8, 5.1, 5.3], np.array([0.01, 0.1, 1.0])
-    found = fit_slope(Series(KEY, sigma, np.array([sigma**p for p in slopes]), True), EVERYWHERE)
+    found = fit_slope(GrowthSeries(KEY, sigma, np.array([sigma**p for p in slopes]), True), EVERYWHERE)
     expected = stats.t.interval(0.95, df=2, loc=np.mean(slopes), scale=stats.sem(slopes))
     assert (found.low, found.high) == pytest.approx(expected)
 

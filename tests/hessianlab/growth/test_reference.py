@@ -11,7 +11,7 @@ import pytest
 from hessianlab.growth.comparison import ComparedPoint, compare, series_ratio
 from hessianlab.growth.measure import GrowthConfig
 from hessianlab.growth.reference import VARIABLE, find_reference, read_reference
-from hessianlab.growth.series import Series, SeriesKey
+from hessianlab.growth.series import GrowthSeries, SeriesKey
 from hessianlens.errors import InputError
 from tests.hessianlab.growth.synthetic import synthetic
 
@@ -58,7 +58,7 @@ def test_the_error_of_a_ratio_is_that_of_repeated_experiments(common: float) -> 
 
     off = []
     for _ in range(300):
-        ours, theirs = (Series(KEY, sigma, experiment(), True) for _ in range(2))
+        ours, theirs = (GrowthSeries(KEY, sigma, experiment(), True) for _ in range(2))
         means = zip(sigma, ours.mean, theirs.mean, ours.stderr, theirs.stderr, strict=True)
         ratio, error = series_ratio(ours, [ComparedPoint(*map(float, values), 0.0, "") for values in means])
         off.append(math.log(ratio) / (error / ratio))

@@ -14,7 +14,7 @@ from hessianlab.growth.exponents import exponent_fits
 from hessianlab.growth.reference import PublishedPoint, Reference, published_key
 from hessianlab.presentations import findings_of
 from hessianlab.report.exponents import exponent_rows, summary
-from hessianlab.report.figures import command, shown_figure
+from hessianlab.report.figures import command, page_figure
 from hessianlab.report.page import script_hash
 from hessianlab.report.references import LIST
 from hessianlab.runner import configure
@@ -108,12 +108,12 @@ def test_published_means_are_compared() -> None:
     sigma = first[0].parameters["sigma"]
     mean = sum(c.measurement.rows[0]["value"] for c in first if c.parameters["sigma"] == sigma) / 3
     reference = Reference({key: (PublishedPoint(sigma, mean * 1.01, mean * 0.1, 20, 0, 0),)}, None)
-    (row,) = shown_figure(at_size, reference).published
+    (row,) = page_figure(at_size, reference).published
     assert row["points"] == "1" and row["within_2"] == "100%" and row["ratio"].startswith("0.990 ± ")
-    assert "Of 1 published points 100% lie within two" in shown_figure(at_size, reference).published_summary
-    assert shown_figure(result("fig8"), reference).published == (), "another size is not compared"
+    assert "Of 1 published points 100% lie within two" in page_figure(at_size, reference).published_summary
+    assert page_figure(result("fig8"), reference).published == (), "another size is not compared"
     chained = dataclasses.replace(at_size, config={**at_size.config, "carries": "chains"})
-    assert shown_figure(chained, reference).published == (), "nor is another batch"
+    assert page_figure(chained, reference).published == (), "nor is another batch"
 
 
 @pytest.mark.parametrize("name", [*SMALL, *GROWTH])

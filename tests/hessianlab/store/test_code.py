@@ -87,7 +87,7 @@ def test_a_function_in_a_part_that_is_left_out_takes_it_in() -> None:
     claim = code_of(examine)
     assert claim.digest != code_of(attention_entropy).digest
     files = {path.relative_to(LABORATORY).as_posix() for path in _own_files(LABORATORY / "claims/ledger.py")}
-    assert {"claims/ledger.py", "claims/check.py"} <= files
+    assert {"claims/ledger.py", "claims/finding.py"} <= files
     assert _own_files(LIBRARY / "attention/layer.py") == []
 
 
