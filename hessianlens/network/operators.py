@@ -13,12 +13,11 @@ from hessianlens.network.planner import Choice, Planner, planner_of
 from hessianlens.network.question import NO_LIMITS, Limits, Question
 from hessianlens.operators import (
     BlockGrid,
-    ClosedFormPlan,
     HybridOperator,
-    NotCertified,
     Operator,
     StructuredOperator,
 )
+from hessianlens.operators.hybrid import ClosedFormPlan, NotCertified
 from hessianlens.parts import METHODS
 from hessianlens.problems import Block, Problem, check_problem
 from hessianlens.state_guard import restores_state

@@ -207,4 +207,4 @@ def planner_of(problem: Problem) -> Planner:
         everything = on_all_data(problem)
         return Planner(problem, Refusal(everything)) if isinstance(everything, str) else Planner(everything)
 
-    return problem.cached(Planner, make)
+    return problem._cached(Planner, make)

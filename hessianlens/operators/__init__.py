@@ -6,7 +6,7 @@ from hessianlens.operators.combination import LinearCombination
 from hessianlens.operators.commutation import commutation_matrix
 from hessianlens.operators.factor import Factor
 from hessianlens.operators.grid import BlockGrid
-from hessianlens.operators.hybrid import ClosedFormPlan, HybridOperator, NotCertified
+from hessianlens.operators.hybrid import HybridOperator
 from hessianlens.operators.operator import Operator
 from hessianlens.operators.term import Term
 from hessianlens.operators.token_sum import TokenSum
@@ -14,11 +14,9 @@ from hessianlens.operators.token_sum import TokenSum
 __all__ = [
     "ArrangedGrid",
     "BlockGrid",
-    "ClosedFormPlan",
     "Factor",
     "HybridOperator",
     "LinearCombination",
-    "NotCertified",
     "Operator",
     "StructuredOperator",
     "Term",

@@ -74,7 +74,7 @@ class Problem(Listed):
     remembered: dict[str, Any] = field(default_factory=dict, init=False)
     _cache: dict[type, Any] = field(default_factory=dict, init=False)
 
-    def cached(self, kind: type[T], make: Callable[[], T]) -> T:
+    def _cached(self, kind: type[T], make: Callable[[], T]) -> T:
         """The object of a class that belongs to this problem, made when it is first asked for."""
         if kind not in self._cache:
             self._cache[kind] = make()

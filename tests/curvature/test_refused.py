@@ -168,7 +168,7 @@ def test_a_closed_form_under_a_loss_that_hides_its_curvature() -> None:
     problem = networks.toy_problem(loss=loss)
     for method in ("auto", "exact"):
         with pytest.raises(hl.InputError, match=r"^loss hides part of its derivative"):
-            hl.ggn(problem, "layer0.attn.q", method=method)
+            _product(hl.ggn(problem, "layer0.attn.q", method=method))
         with pytest.raises(hl.InputError, match=r"^loss hides part of its derivative"):
             hl.block_norms(problem, "layer0.attn.v", method=method)
 
@@ -196,7 +196,7 @@ def test_closed_forms_around_an_activation_that_is_once_differentiable(layer: in
         hl.block_norms(problem, "layer0.attn.q", probes=2)
     if layer == 1:
         with pytest.raises(hl.InputError, match=rf"^model: .*OnceTanh.*{REMEDY}"):
-            hl.hessian(problem, "layer1.attn.q")
+            _product(hl.hessian(problem, "layer1.attn.q"))
 
 
 def test_an_activation_of_attention_that_is_once_differentiable() -> None:

@@ -172,7 +172,8 @@ def attempt(seed: int, number: int) -> tuple[str, BaseException | None]:
 def raised_by_python(error: BaseException) -> bool:
     """Whether a call was refused before it was entered: wrong number or names of arguments, no such operation."""
     frames = traceback.extract_tb(error.__traceback__)
-    entered = any(frame.filename.startswith(PACKAGE) for frame in frames)
+    guard = "state_guard.py"  # a decorator of public calls, outside of them
+    entered = any(f.filename.startswith(PACKAGE) and not f.filename.endswith(guard) for f in frames)
     arguments = re.search(
         "unexpected keyword argument|required positional argument|positional arguments? but", str(error)
     )

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 
 import hessianlens as hl
-from hessianlens.operators import ClosedFormPlan, HybridOperator
+from hessianlens.operators import HybridOperator
+from hessianlens.operators.hybrid import ClosedFormPlan
 from hessianlens.spectra import SpectralDensity, VectorEstimate
 from hessianlens.watching import History, Reading, Record
 

@@ -137,7 +137,7 @@ def test_small_matrices_are_counted() -> None:
     eigenvalues, found = torch.linalg.eigvalsh(A), inertia(A, 2, 4)
     assert found.exact and found.zero.value == 0.25  # three of the twelve tokens do not occur
     assert found.negative.value == float((eigenvalues < -found.threshold).double().mean())
-    op = hl.hessian(hl.problem(torch.nn.Linear(4, 10), [(torch.randn(6, 4), torch.randn(6, 10))], "mse"), "weight")
+    op = hl.hessian(hl.problem(torch.nn.Linear(4, 10), [(torch.randn(6, 4), torch.randn(6, 10))], "square"), "weight")
     assert inertia(op, 2, 10).exact
 
 

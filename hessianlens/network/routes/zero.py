@@ -35,7 +35,7 @@ class ZeroRoute:
         found = self._attention.closed_form((question.row, question.column), question.limits)
         if isinstance(found, Refusal) or not (found.is_flat(question.row) or found.is_flat(question.column)):
             return NOT_LAST_ATTENTION
-        reason = f"the same vector added to all keys of {found.prefix} changes none of its attention weights"
+        reason = f"the same vector added to all keys of {found.prefix} changes none of its weights"
         return Cost(reason, fast_matvecs=True)
 
     def operator(self, question: Question, part: str) -> StructuredOperator:
