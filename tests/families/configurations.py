@@ -35,6 +35,7 @@ class Sizes:
     rank: int = 8
     state: int = 4
     window: int = 4
+    length: int = 4
     fill: bool = False
     """Whether attributes that are None by default are given a size too."""
 
@@ -47,6 +48,7 @@ def variants() -> Iterator[Sizes]:
     yield replace(plain, fill=True)
     yield replace(plain, kv_heads=4, inner=16, fill=True)
     yield replace(plain, layers=4)
+    yield replace(plain, length=8)
     yield replace(plain, heads=2, kv_heads=2, head_dim=8, inner=32)
     yield replace(plain, hidden=32, head_dim=8, inner=64, rank=16, layers=4)
     yield replace(plain, hidden=48, heads=4, kv_heads=4, head_dim=12, inner=48)

@@ -17,7 +17,6 @@ from tests.families.configurations import IDS, LABELS, VOCAB, Sizes, small, vari
 
 transformers.logging.set_verbosity_error()
 
-LENGTH = 4
 CHOICES = 2
 MOST_PARAMETERS = 200_000
 """A model with more is not small."""
@@ -145,7 +144,7 @@ def _attempt(case: Case, kind: type, sizes: Sizes) -> Built | NotBuilt:
         return NotBuilt(f"its smallest configuration has {size:,} parameters")
     torch.manual_seed(0)
     model = kind(config).eval()
-    batch = data(case, model)
+    batch = data(case, model, sizes.length)
     with torch.no_grad(), without_cache(model):
         made = model(**{key: value for key, value in batch.items() if key not in TARGETS or config.is_encoder_decoder})
     if not all(torch.isfinite(each).all() for each in made.values() if isinstance(each, Tensor)):
@@ -199,7 +198,7 @@ def scaled(model: nn.Module) -> nn.Module:
     return model
 
 
-def data(case: Case, model: nn.Module) -> dict[str, Tensor]:
+def data(case: Case, model: nn.Module, length: int) -> dict[str, Tensor]:
     """Two short sequences with what the task predicts; outside of causal models the last token is padding."""
     generator = torch.Generator().manual_seed(2)
 
@@ -207,7 +206,7 @@ def data(case: Case, model: nn.Module) -> dict[str, Tensor]:
         return torch.randint(5, VOCAB, shape, generator=generator)
 
     accepted = inspect.signature(model.forward).parameters
-    shape = (2, CHOICES, LENGTH) if case.task == "choice" else (2, LENGTH)
+    shape = (2, CHOICES, length) if case.task == "choice" else (2, length)
     batch = {"input_ids": tokens(*shape)}
     if case.task in (
         "sequence",
@@ -228,7 +227,7 @@ def data(case: Case, model: nn.Module) -> dict[str, Tensor]:
     elif case.task == "token":
         batch["labels"] = torch.randint(0, LABELS, shape, generator=generator)
     elif case.task == "seq2seq":
-        batch["labels"] = tokens(2, LENGTH)
+        batch["labels"] = tokens(2, length)
     elif case.task == "masked":
         batch["labels"] = tokens(*shape)
         batch["labels"][0, 1] = -100

@@ -25,6 +25,7 @@ REFUSED = {
     "hrm_text": "hides part of its derivative",  # all cycles but the last run under no_grad
     "reformer": "hides part of its derivative",  # reversible layers, with a backward of their own
     "yoso": "hides part of its derivative",  # a backward of its own that is not the derivative of its forward
+    "prophetnet": "'s own is .* expected",  # it predicts several tokens ahead, and its own loss counts them all
     "fsmt": "'s own is .* expected",  # its own loss feeds the decoder with the encoder's tokens, not with the labels
 }
 """Types that are refused, and why; looked up in the source of transformers."""
