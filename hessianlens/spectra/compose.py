@@ -5,20 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from torch import Tensor
+
 from hessianlens.errors import InputError, check_choice, expect
-from hessianlens.spectra.densities import density
+from hessianlens.spectra.densities import LARGEST_DENSE, density
 from hessianlens.spectra.divergence import spectral_heterogeneity
 from hessianlens.spectra.entries import median_entry
 from hessianlens.spectra.estimate import Estimate
 from hessianlens.spectra.norms import frobenius
 from hessianlens.spectra.pairwise import Heterogeneity, ratio_heterogeneity
-from hessianlens.spectra.probes import check_seed
-from hessianlens.spectra.products import LinearOperator, Progress, check_progress
-from hessianlens.spectra.signs import Inertia, inertia_of
+from hessianlens.spectra.probes import check_count, check_seed
+from hessianlens.spectra.products import LinearOperator, Progress, check_progress, check_square, in_closed_form
+from hessianlens.spectra.signs import Inertia, check_thresholds, inertia_of
 from hessianlens.spectra.spectrum import SpectralDensity
 from hessianlens.spectra.traces import trace
 
 _SIZES: dict[str, Callable[..., Estimate]] = {"norm": frobenius, "trace": trace, "median": median_entry}
+
+_PRODUCTS_FOR_A_COUNT = 2
+"""Products that a count of the eigenvalues may take, over those of a quadrature, which gives an interval."""
 
 
 def inertia(
@@ -28,6 +33,7 @@ def inertia(
     seed: int = 0,
     *,
     threshold: float | None = None,
+    relative: float | None = None,
     method: str = "auto",
     chunk: int | None = None,
     check_symmetry: bool = True,
@@ -35,9 +41,12 @@ def inertia(
 ) -> Inertia:
     """Shares of negative, zero and positive eigenvalues, and ``sum_{lambda<0} |lambda| / sum |lambda|``.
 
-    Exact where the spectral density is: for operators of up to ``probes * steps`` rows (at most 2048), by dense
-    eigenvalues. Else from stochastic Lanczos quadrature, with error bars over the probes and with bounds on what the
-    finite number of steps can hide.
+    Eigenvalues are counted where that takes at most twice the products, for operators of up to
+    ``2 probes * steps`` rows, and for matrices and operators in closed form, each of up to 2048 rows. Else shares come
+    from stochastic Lanczos quadrature: their 95 % intervals hold the error over the probes and everything that the
+    finite number of steps leaves open. Small eigenvalues are what it leaves open; with ``relative=1e-3`` they are
+    counted apart, as zero, and the other two shares are known better. So they are from few probes of many steps:
+    ``probes=4, steps=160`` takes as many products as the defaults.
 
     Args:
         op: A symmetric linear operator or matrix, or a spectral density that is already there.
@@ -45,20 +54,37 @@ def inertia(
         steps: Lanczos steps for each.
         seed: Seed of the probes.
         threshold: Eigenvalues of at most this size count as zero; by default ``10 sqrt(n) eps max |lambda|``.
+        relative: The same over the largest absolute eigenvalue, in place of `threshold`.
         method: "auto", "lanczos" or "dense".
         chunk: Directions followed at once.
         check_symmetry: Whether to test ``u^T A v = v^T A u`` on one random pair first.
         progress: Called with the directions finished so far and their total.
 
     >>> import torch
-    >>> print(inertia(torch.diag(torch.tensor([-1.0, 0.0, 1.0, 2.0]))))
-    share of 4 eigenvalues: negative 0.25 (exact), zero 0.25 (exact); negative mass 0.25 (exact)
+    >>> A = torch.diag(torch.tensor([-1.0, 0.0, 1.0, 2.0], dtype=torch.float64))
+    >>> inertia(A, relative=0.01)
+    share of 4 eigenvalues: negative 0.25 (exact), zero 0.25 (exact), positive 0.5 (exact); negative mass 0.25 (exact)
+    (|eigenvalue| <= 0.02 counts as zero, 1e-02 of the largest)
+    >>> inertia(torch.diag(torch.linspace(-1, 3, 400)), 4, 30, method="lanczos", relative=0.01).negative
+    between 0.194 and 0.297 (4 probes)
     """
+    check_thresholds(threshold, relative)
     if not isinstance(op, SpectralDensity):
+        if method == "auto" and _countable(op, probes, steps):
+            method = "dense"
         op = density(
             op, probes, steps, seed, method=method, chunk=chunk, check_symmetry=check_symmetry, progress=progress
         )
-    return inertia_of(op, threshold)
+    return inertia_of(op, threshold, relative)
+
+
+def _countable(op: LinearOperator, probes: int, steps: int) -> bool:
+    """Whether the matrix is there already, or takes at most twice the products of a quadrature."""
+    n = check_square(op, "an inertia")
+    check_count("probes", probes, 1, "the number of directions")
+    check_count("steps", steps, 1, "each is one product")
+    there = isinstance(op, Tensor) or in_closed_form(op)
+    return n <= LARGEST_DENSE and (there or n <= _PRODUCTS_FOR_A_COUNT * probes * steps)
 
 
 def heterogeneity(
@@ -95,7 +121,7 @@ def heterogeneity(
         probes: Number of random vectors for each block.
         steps: Lanczos steps ("js").
         seed: Seed of the probes.
-        sigma: Width of the smoothing ("js"); by default 1/100 of the joint support.
+        sigma: Width of the smoothing ("js"); by default 1/100 of the joint support, or what the steps resolve.
         normalise: Whether to compare only the shapes of spectra ("js").
         method: "auto", "lanczos" or "dense" ("js").
         chunk: Vectors multiplied at once.

@@ -22,7 +22,8 @@ from hessianlens.spectra.spectrum import SpectralDensity
 from hessianlens.spectra.tridiagonal import gauss_quadrature, lanczos
 
 METHODS = ("auto", "lanczos", "dense")
-_LARGEST_DENSE = 2048
+LARGEST_DENSE = 2048
+"""Rows up to which the eigenvalues themselves are computed."""
 
 
 def density(
@@ -77,7 +78,7 @@ def density(
     announce(op, min(n, probes * steps))
     if check_symmetry:
         check_symmetric(op, seed)
-    if method == "dense" or (method == "auto" and n <= min(probes * steps, _LARGEST_DENSE)):
+    if method == "dense" or (method == "auto" and n <= min(probes * steps, LARGEST_DENSE)):
         return _dense(op, chunk, progress)
     check_count("probes", probes, 2, "the error bar is their spread")
     return _lanczos(op, drawn, min(steps, n), chunk, progress, keep)
@@ -99,15 +100,14 @@ def _lanczos(
 ) -> SpectralDensity:
     n = probes.dim
     size = min(chunk_size(chunk, n, probes.count, copies=steps), probes.count)
-    ensure_fits("The nodes", (2 * probes.count, steps), torch.float64, op.device, "take fewer probes or steps")
+    ensure_fits("The nodes", (3 * probes.count, steps), torch.float64, op.device, "take fewer probes or steps")
     ensure_fits("The Lanczos vectors", (size, steps, n), op.dtype, op.device, "take fewer steps or a smaller chunk")
-    nodes, weights, done = [], [], 0
+    rules, done = [], 0
     seen = None if keep is None else keep.see
     for start in probes.chunks(size):
-        found = gauss_quadrature(*lanczos(lambda V: multiply(op, V), start, steps, seen))
-        nodes.append(found[0])
-        weights.append(found[1])
+        rules.append(gauss_quadrature(*lanczos(lambda V: multiply(op, V), start, steps, seen)))
         done += start.shape[1]
         if progress is not None:
             progress(done, probes.count)
-    return SpectralDensity(torch.cat(nodes), torch.cat(weights), n, probes.count, probes.seed, "lanczos", op.dtype)
+    nodes, weights, residuals = (torch.cat(parts) for parts in zip(*rules, strict=True))
+    return SpectralDensity(nodes, weights, n, probes.count, probes.seed, "lanczos", op.dtype, residuals)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from hessianlens.errors import check_flag, expect
 from hessianlens.spectra.estimate import Estimate
-from hessianlens.spectra.pairwise import Heterogeneity, expect_blocks
+from hessianlens.spectra.pairwise import Divergence, Heterogeneity, expect_blocks
 from hessianlens.spectra.spectrum import SpectralDensity, check_sigma
 
 _POINTS_PER_SIGMA = 3
@@ -31,16 +31,23 @@ def spectral_heterogeneity(
        are compared.
     2. One grid for all blocks, equally spaced, four widths beyond the union of the supports, three points to a width.
     3. Every density smoothed with a normal distribution of the same width ``sigma``, then scaled to sum 1 on the grid.
-       The code of Zhang et al. uses 100 steps from 10 probes and ``sigma = sqrt(1e-5)`` for eigenvalues of any size;
-       here it is 1/100 of the joint support unless given. Blocks whose spectra are narrower than sigma look alike.
+       The code of Zhang et al. uses 100 steps from 10 probes and ``sigma = sqrt(1e-5)`` for eigenvalues of any size.
+       Here it is 1/100 of the joint support, or 1.5/steps of the widest support of a sampled spectrum where that is
+       more: a smaller width shows the nodes of the quadrature instead of the spectrum. Blocks whose spectra are
+       narrower than sigma look alike.
 
     Noise makes spectra look different. Values are corrected for this bias to first order, and the error bars made, by
     the jackknife: every probe left out once, the same one in all blocks, which may share their probes. Corrected
     values are held within [0, log 2].
 
+    Intervals are those of the divergence at this sigma. They hold the error of the quadrature too: it moves a smoothed
+    density by at most ``d`` in total variation (`SpectralDensity.smoothing_error`), the root of a divergence, which is
+    a metric, by at most ``sqrt(d log 2)`` for either density. At the default sigma that is next to nothing. They are
+    wider by the correction for noise on both sides, which few probes tell only roughly.
+
     Args:
         spectra: Name -> `SpectralDensity`; those that are not exact must have the same number of probes.
-        sigma: Width of the smoothing, after normalisation.
+        sigma: Width of the smoothing, after normalisation; the result says which was used.
         normalise: Whether to compare shapes only.
 
     >>> half = torch.full((1, 2), 0.5, dtype=torch.float64)
@@ -58,41 +65,61 @@ def spectral_heterogeneity(
     sampled = [s for s in spectra.values() if not s.exact]
     counts = sorted({s.probes for s in sampled})
     expect(len(counts) < 2, f"blocks: got spectra with {counts} probes, expected the same number for all.")
-    curves = _common_curves(list(spectra.values()), sigma, normalise)
+    curves, width, off = _common_curves(list(spectra.values()), sigma, normalise)
     value = _divergences(torch.stack([curve.mean(0) for curve in curves]))
     if not sampled:
-        return _summarise(tuple(spectra), value, torch.zeros_like(value)[None], Estimate.exactly(0.0, 0, "dense"))
+        zero = torch.zeros_like(value)
+        return _summarise(tuple(spectra), value, zero[None], zero, width, Estimate.exactly(0.0, 0, "dense"))
     K = counts[0]
     left_out = torch.stack([_divergences(torch.stack([_without(curve, k) for curve in curves])) for k in range(K)])
     corrected = (K * value - (K - 1) * left_out.mean(0)).clamp(0, math.log(2))
     spread = left_out - left_out.mean(0)
     like = Estimate(0.0, 0.0, K, sampled[0].seed, "jackknife")
-    return _summarise(tuple(spectra), corrected, spread * math.sqrt((K - 1) / K), like)
+    apart = off[:, None] + off
+    bias = ((value - corrected).abs() + 2 * corrected.sqrt() * apart + apart.square()).fill_diagonal_(0)
+    return _summarise(tuple(spectra), corrected, spread * math.sqrt((K - 1) / K), bias, width, like)
 
 
-def _summarise(names: tuple[str, ...], value: Tensor, spread: Float[Tensor, "k b b"], like: Estimate) -> Heterogeneity:
+def _summarise(
+    names: tuple[str, ...],
+    value: Float[Tensor, "b b"],
+    spread: Float[Tensor, "k b b"],
+    bias: Float[Tensor, "b b"],
+    sigma: float,
+    like: Estimate,
+) -> Heterogeneity:
     """Scores with the errors ``sqrt(sum_k spread_k^2)``, of every pair and of their mean."""
     upper = torch.ones_like(value).triu(1).bool()
     mean = float(value[upper].mean())
     error = float(spread[:, upper].mean(1).norm())
-    summary = Estimate(mean, error, like.probes, like.seed, like.method)
-    return Heterogeneity(names, "js", value, spread.norm(dim=0), summary)
+    summary = Divergence(mean, error, like.probes, like.seed, like.method, bias=float(bias[upper].mean()))
+    return Heterogeneity(names, "js", value, spread.norm(dim=0), summary, bias=bias, sigma=sigma)
 
 
-def _common_curves(spectra: list[SpectralDensity], sigma: float | None, normalise: bool) -> list[Tensor]:
-    """Every spectrum's smoothed density per probe, on one grid."""
+def _common_curves(
+    spectra: list[SpectralDensity], sigma: float | None, normalise: bool
+) -> tuple[list[Tensor], float, Float[Tensor, "b"]]:
+    """Every spectrum's smoothed density per probe, on one grid; its width; what quadrature adds to roots."""
     scales = [max(map(abs, s.support)) if normalise else 1.0 for s in spectra]
     scales = [scale or 1.0 for scale in scales]
     ends = [end / scale for s, scale in zip(spectra, scales, strict=True) for end in s.support]
     low, high = min(ends), max(ends)
-    width = (high - low or max(abs(high), 1.0)) / 100 if sigma is None else check_sigma(sigma)
+    if sigma is None:
+        resolved = [s.resolved_sigma() / scale for s, scale in zip(spectra, scales, strict=True)]
+        width = max((high - low or max(abs(high), 1.0)) / 100, *resolved)
+    else:
+        width = check_sigma(sigma)
     points = math.ceil(_POINTS_PER_SIGMA * ((high - low) / width + 8)) + 1
     expect(
         points <= _MOST_POINTS,
         f"sigma: got {width:.3g} for spectra in [{low:.3g}, {high:.3g}], expected a larger width.",
     )
     grid = torch.linspace(low - 4 * width, high + 4 * width, points, dtype=torch.float64, device="cpu")
-    return [s.smooth(grid * scale, width * scale).cpu() for s, scale in zip(spectra, scales, strict=True)]
+    pairs = list(zip(spectra, scales, strict=True))
+    curves = [s.smooth(grid * scale, width * scale).cpu() for s, scale in pairs]
+    per_width = float(grid[-1] - grid[0]) / (2 * math.sqrt(2 * math.pi) * width)
+    variation = [min(1.0, per_width * s.smoothing_error(width * scale)) for s, scale in pairs]
+    return curves, width, grid.new_tensor([math.sqrt(math.log(2) * v) for v in variation])
 
 
 def _without(curve: Float[Tensor, "samples points"], k: int) -> Float[Tensor, "points"]:

@@ -48,6 +48,7 @@ class Estimate(Listed):
         dof: Degrees of freedom of the standard error; ``probes - 1`` if omitted.
         skewed: Whether the value is the root of a mean of squared lengths, as norms are.
         sampled: Share of the squared value that was sampled, where the rest of it is known exactly.
+        bias: Bound of the error that no number of probes removes; both ends of the interval are moved out by it.
 
     >>> estimate = Estimate(3.2141, 0.0372, probes=20, seed=0, method="hutchinson", skewed=True)
     >>> print(estimate)
@@ -66,6 +67,7 @@ class Estimate(Listed):
     dof: int | None = None
     skewed: bool = False
     sampled: float = 1.0
+    bias: float = 0.0
 
     def __post_init__(self) -> None:
         """Numbers are numbers; those that are not known are NaN."""
@@ -123,7 +125,7 @@ class Estimate(Listed):
             squares = (1 + self.sampled * (end - 1) for end in (low, high))
             low, high = (math.sqrt(max(square, 0.0)) for square in squares)
             return self.value * low, self.value * high
-        half = student(level, self.samples - 1) * self.stderr if self.stderr else 0.0
+        half = (student(level, self.samples - 1) * self.stderr if self.stderr else 0.0) + self.bias
         return self.value - half, self.value + half
 
     def relative_width(self, level: float = 0.95) -> float:

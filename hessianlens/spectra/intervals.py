@@ -1,4 +1,4 @@
-"""Confidence intervals of means: Student's where samples are nearly normal, a skewed one for squared lengths.
+"""Confidence intervals of means: Student's where samples are nearly normal, others for squared lengths and shares.
 
 Squared lengths ``s = |A v|^2`` of products with random vectors are ``sum_i lambda_i^2 z_i^2`` with ``z_i`` nearly
 normal: one eigenvalue gives the chi-square law of one degree of freedom, whose samples are mostly small and now and
@@ -76,6 +76,22 @@ def squared_lengths(level: float, samples: int, relative: float) -> tuple[float,
     t = float(stdtrit(samples - 1, 1 - tail))
     stretch = math.exp((2.2 + 0.32 * square) / samples**0.6)
     return max(low, 1 - t * relative), min(high, 1 + t * stretch * relative)
+
+
+def share_of_directions(level: float, share: float, dimension: int, probes: int) -> tuple[float, float]:
+    """The interval of ``k / n`` for a space of k of n dimensions, from the share of random directions that lies in it.
+
+    ``v^T P v / n`` with the projection P has the mean ``p = k / n`` and, for signs, normal vectors and the sphere, at
+    most the variance ``2 p (1 - p) / n``. This is Wilson's interval of ``n / 2`` trials per probe: all p with
+    ``(share - p)^2 <= z^2 2 p (1 - p) / (n probes)``. The variance need not be estimated from a few probes.
+
+    >>> [round(end, 3) for end in share_of_directions(0.95, 0.25, dimension=200, probes=4)]
+    [0.21, 0.295]
+    """
+    trials, square = dimension * probes / 2, float(ndtri(0.5 + level / 2)) ** 2
+    middle = share + square / (2 * trials)
+    half = math.sqrt(square * (share * (1 - share) / trials + square / (4 * trials**2)))
+    return max(0.0, (middle - half) / (1 + square / trials)), min(1.0, (middle + half) / (1 + square / trials))
 
 
 def _bounds(samples: int, tail: float) -> tuple[float, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,10 +15,28 @@ from hessianlens.errors import InputError, check_that, expect, meant, shown
 from hessianlens.showing import Grid, Listed, Picture
 from hessianlens.showing.shown import Cells
 from hessianlens.spectra.estimate import Estimate, with_interval
+from hessianlens.spectra.intervals import squared_lengths
 from hessianlens.spectra.quotients import PowerProduct
 
 _SHOWN = 8
 """Blocks up to which the whole table is printed."""
+
+
+@dataclass(frozen=True, repr=False)
+class Divergence(Estimate):
+    """A Jensen-Shannon divergence between spectra, or a mean of such.
+
+    Where the spectra differ by their outliers it is proportional to what the probes see of these, and as skewed as
+    squared lengths are: the interval is made for those, and held within 0 and log 2.
+    """
+
+    def interval(self, level: float = 0.95) -> tuple[float, float]:
+        """The two-sided confidence interval at this level."""
+        low, high = super().interval(level)
+        if self.value > 0 and self.stderr > 0:
+            least, most = squared_lengths(level, self.samples, self.stderr / self.value)
+            low, high = min(low, self.value * least - self.bias), max(high, self.value * most + self.bias)
+        return max(low, 0.0), min(high, math.log(2))
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,6 +50,8 @@ class Heterogeneity(Listed):
         stderr: Its standard errors.
         mean: "js": the mean over all pairs; ratios: the geometric mean over all pairs of the larger over the smaller.
         sizes: What the ratios are of, a size a block; none for "js".
+        bias: "js": what quadrature and the correction for noise may add to or take from a score; part of the intervals.
+        sigma: "js": width of the smoothing at which the spectra were compared.
     """
 
     names: tuple[str, ...]
@@ -39,6 +60,8 @@ class Heterogeneity(Listed):
     stderr: Float[Tensor, "b b"]
     mean: Estimate
     sizes: tuple[Estimate, ...] = ()
+    bias: Float[Tensor, "b b"] | None = None
+    sigma: float | None = None
 
     def __getitem__(self, pair: tuple[str, str]) -> Estimate:
         check_that(isinstance(pair, tuple) and len(pair) == 2, "pair", pair, "the names of two blocks")
@@ -51,7 +74,8 @@ class Heterogeneity(Listed):
             return Estimate.exactly(value)
         if self.sizes:
             return PowerProduct.of(value, [(self.sizes[i], 1), (self.sizes[j], -1)])
-        return Estimate(value, float(self.stderr[i, j]), mean.probes, mean.seed, mean.method)
+        bias = 0.0 if self.bias is None else float(self.bias[i, j])
+        return Divergence(value, float(self.stderr[i, j]), mean.probes, mean.seed, mean.method, bias=bias)
 
     def _records(self) -> list[dict[str, Any]]:
         return [
@@ -79,7 +103,7 @@ class Heterogeneity(Listed):
         cells = [["", *self.names]]
         for row in self.names:
             found = (self[row, column] for column in self.names)
-            shown = (with_interval(e.value, *e.interval()) if e.stderr else f"{e.value:.4g}" for e in found)
+            shown = (f"{e.value:.4g}" if e.exact else with_interval(e.value, *e.interval()) for e in found)
             cells.append([row, *shown])
         widths = [max(len(row[column]) for row in cells) for column in range(len(cells))]
         lines = ("  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in cells)

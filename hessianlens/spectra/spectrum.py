@@ -17,32 +17,50 @@ from hessianlens.errors import InputError, check_function, check_number, check_t
 from hessianlens.failures import explained
 from hessianlens.showing import Curve, Listed, Picture
 from hessianlens.showing.shown import Cells, facts
+from hessianlens.spectra.canonical import share_bounds
 from hessianlens.spectra.estimate import EXACT_METHODS, Estimate, mean_and_stderr
+from hessianlens.spectra.intervals import share_of_directions, squared_lengths
 from hessianlens.spectra.probes import check_count
+
+_RESOLVED = 6.0
+"""Width of the smoothing times the degree of the quadrature, over half of the support, from which on it is accurate."""
+_LEVEL = 0.95
+"""Level of the intervals of curves."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class DensityCurve(Listed):
-    """A smoothed density on a grid, with its standard error over the probes."""
+    """A smoothed density on a grid, with 95 % intervals.
+
+    Attributes:
+        grid: Where.
+        value: The density, smoothed over ``sigma``.
+        stderr: Its standard error over the probes.
+        sigma: Width of the smoothing. The intervals are those of the density smoothed over this width.
+        low: Lower end of the interval of every point: the error over the probes, and what the quadrature may be off.
+        high: Its upper end.
+    """
 
     grid: Float[Tensor, "points"]
     value: Float[Tensor, "points"]
     stderr: Float[Tensor, "points"]
     sigma: float
+    low: Float[Tensor, "points"]
+    high: Float[Tensor, "points"]
 
     def _records(self) -> list[dict[str, Any]]:
-        columns = (self.grid.tolist(), self.value.tolist(), self.stderr.tolist())
-        return [{"eigenvalue": x, "density": y, "stderr": e} for x, y, e in zip(*columns, strict=True)]
+        columns = [t.tolist() for t in (self.grid, self.value, self.low, self.high, self.stderr)]
+        names = ("eigenvalue", "density", "low", "high", "stderr")
+        return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
 
     def _cells(self) -> Cells:
         return facts({"points": len(self.grid), "sigma": self.sigma})
 
     def _picture(self, asked: bool) -> Picture:
-        """The density on a logarithmic axis, with two standard errors to either side."""
-        spread = bool(torch.isfinite(self.stderr).all() and (self.stderr > 0).any())
-        low, high = (self.value - 2 * self.stderr).clamp_min(0).tolist(), (self.value + 2 * self.stderr).tolist()
-        drawn = (low, high) if spread else ((), ())
-        return Curve(self.grid.tolist(), self.value.tolist(), "eigenvalue", "density", drawn[0], drawn[1], log=True)
+        """The density on a logarithmic axis, in its intervals."""
+        spread = bool(torch.isfinite(self.high).all() and (self.high > self.low).any())
+        low, high = (self.low.tolist(), self.high.tolist()) if spread else ((), ())
+        return Curve(self.grid.tolist(), self.value.tolist(), "eigenvalue", "density", low, high, log=True)
 
     def __repr__(self) -> str:
         low, high = float(self.grid[0]), float(self.grid[-1])
@@ -55,10 +73,11 @@ class CumulativeDistribution(Listed):
 
     Attributes:
         x: Where it was asked for.
-        value: The share.
+        value: The share; the middle of what the moments known from Lanczos allow.
         stderr: Its standard error over the probes.
-        lower: What the share cannot be below, for the same probes, whatever the number of Lanczos steps.
-        upper: What it cannot be above.
+        lower: Lower end of the 95 % interval, which holds both the error over the probes and all that the finite
+            number of Lanczos steps leaves open.
+        upper: Its upper end.
     """
 
     x: Float[Tensor, "points"]
@@ -73,7 +92,7 @@ class CumulativeDistribution(Listed):
         return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
 
     def _picture(self, asked: bool) -> Picture | None:
-        """The share over the eigenvalues, between its bounds; a single point is no picture."""
+        """The share over the eigenvalues, in its intervals; a single point is no picture."""
         if len(self.x) < 2:
             return None
         order = self.x.argsort()
@@ -88,8 +107,10 @@ class CumulativeDistribution(Listed):
 class SpectralDensity(Listed):
     """``mu = 1/n sum_i delta(lambda - lambda_i)``, as the mean over probes of ``sum_j w_kj delta(lambda - theta_kj)``.
 
-    Error bars are those of the mean over the probes. They do not hold the error of the quadrature, which is zero for
-    polynomials of degree below ``2 steps`` and falls with the number of steps for the rest.
+    The quadrature of a probe is exact for polynomials of degree below ``2 steps`` only. What else the probe's
+    distribution may be is in the intervals of `cdf` and of `hessianlens.inertia` (Chebyshev, Markov and Stieltjes),
+    of `on_grid` and of `hessianlens.heterogeneity` (error of the best polynomial). That of `expectation` is over the
+    probes alone.
 
     Attributes:
         nodes: Ritz values ``theta``, one row per probe; one row of eigenvalues if the spectrum is exact.
@@ -99,6 +120,7 @@ class SpectralDensity(Listed):
         seed: Seed of the probes; None if the spectrum is exact.
         method: "lanczos" or "dense".
         dtype: Dtype of the operator; it sets what rounding is.
+        residuals: Signed residuals of the Ritz vectors, of which the bounds are made; None if the spectrum is exact.
     """
 
     nodes: Float[Tensor, "samples steps"]
@@ -108,11 +130,26 @@ class SpectralDensity(Listed):
     seed: int | None
     method: str
     dtype: torch.dtype = torch.float64
+    residuals: Float[Tensor, "samples steps"] | None = None
+
+    def __post_init__(self) -> None:
+        """A sampled spectrum has residuals; without them nothing would be known of its error."""
+        there = self.exact or isinstance(self.residuals, Tensor)
+        check_that(there, "residuals", self.residuals, "one per node for a sampled spectrum, such as `density` returns")
 
     @property
     def exact(self) -> bool:
         """Whether the nodes are the eigenvalues themselves."""
         return self.method in EXACT_METHODS
+
+    @property
+    def resolved(self) -> bool:
+        """Whether the distribution of every probe is known completely: the Krylov spaces are invariant."""
+        return self.exact or not bool(self._residuals.any())
+
+    @property
+    def _residuals(self) -> Float[Tensor, "samples steps"]:
+        return torch.zeros_like(self.nodes) if self.residuals is None else self.residuals
 
     @property
     def steps(self) -> int:
@@ -126,7 +163,11 @@ class SpectralDensity(Listed):
         return float(seen.min()), float(seen.max())
 
     def expectation(self, function: Callable[[Tensor], Tensor]) -> Estimate:
-        """``1/n tr f(A)`` for a function of the eigenvalues."""
+        """``1/n tr f(A)`` for a function of the eigenvalues, smooth on the scale of the distances between nodes.
+
+        The interval is over the probes alone: nothing bounds the error of the quadrature for any function. Shares have
+        `cdf` and `hessianlens.inertia`.
+        """
         check_function("function", function, "a function of eigenvalues")
         with explained("function: it failed", f"it was given eigenvalues of shape {tuple(self.nodes.shape)}"):
             values = function(self.nodes)
@@ -136,8 +177,11 @@ class SpectralDensity(Listed):
         return self.estimate((self.weights * values).sum(1))
 
     def moment(self, power: int) -> Estimate:
-        """``1/n tr A^power``; free of quadrature error for powers below ``2 steps``."""
+        """``1/n tr A^power``, for powers below ``2 steps``: the quadrature is exact for these."""
         check_count("power", power, 0, "moments are powers")
+        known = self.resolved or power < 2 * self.steps
+        need = f"below {2 * self.steps} after {self.steps} steps of Lanczos; take more steps"
+        expect(known, f"power: got {power}; expected a power {need}.")
         return self.expectation(lambda x: x**power)
 
     def estimate(self, samples: Float[Tensor, "samples"]) -> Estimate:
@@ -150,31 +194,41 @@ class SpectralDensity(Listed):
     def cdf(self, x: Float[Tensor, "points"] | float) -> CumulativeDistribution:
         """The share of eigenvalues at or below ``x``.
 
-        ``lower`` and ``upper`` are the bounds of Chebyshev, Markov and Stieltjes: the distribution seen by a probe
-        differs from its Gauss quadrature by at most the weight of the node next to ``x`` on either side.
+        Whatever distribution a probe sees, its share is within the bounds of Chebyshev, Markov and Stieltjes
+        (`hessianlens.spectra.canonical`); their means over the probes are moved out by the error of such means
+        (`hessianlens.spectra.intervals.share_of_directions`). Takes one small eigenvalue problem per point and probe.
         """
         at = check_dense("x", x) if isinstance(x, Tensor) else self.nodes.new_tensor(check_number("x", x))
         expect(not at.is_complex(), f"x: got dtype {at.dtype}, expected real numbers.")
         at = at.detach().to(dtype=torch.float64, device=self.nodes.device).reshape(-1)
-        after = torch.searchsorted(self.nodes.contiguous(), at.expand(len(self.nodes), -1).contiguous(), right=True)
-        padded = torch.nn.functional.pad(self.weights, (1, 1))  # weight 0 before the first and after the last node
-        total = padded.cumsum(1)
-        share = total.gather(1, after)
-        value, stderr = self._summary(share)
-        if self.exact or self.steps >= self.dimension:
-            return CumulativeDistribution(at, value, stderr, value, value)
-        lower, upper = share - padded.gather(1, after), share + padded.gather(1, after + 1)
-        return CumulativeDistribution(at, value, stderr, lower.mean(0), upper.mean(0))
+        if self.exact:
+            share = (self.weights * (self.nodes <= at[:, None])).sum(1)
+            return CumulativeDistribution(at, share, torch.zeros_like(share), share, share)
+        below, up_to = self.share_bounds(at)
+        value, stderr = mean_and_stderr((below + up_to) / 2)
+        ends = [
+            (share_of_directions(_LEVEL, least, *drawn)[0], share_of_directions(_LEVEL, most, *drawn)[1])
+            for drawn in [(self.dimension, self.probes)]
+            for least, most in zip(below.mean(0).tolist(), up_to.mean(0).tolist(), strict=True)
+        ]
+        lower, upper = value.new_tensor(ends).reshape(-1, 2).T
+        return CumulativeDistribution(at, value, stderr, lower, upper)
+
+    def share_bounds(self, at: Float[Tensor, "points"]) -> tuple[Float[Tensor, "p points"], Float[Tensor, "p points"]]:
+        """The share below x at least, and up to x at most, of every probe."""
+        return share_bounds(self.nodes, self.weights, self._residuals, at.to(self.nodes))
 
     def on_grid(
         self, n: int = 512, sigma: float | None = None, bounds: tuple[float, float] | None = None
     ) -> DensityCurve:
         """The density convolved with a normal distribution, ``sum_j w_j N(lambda; theta_j, sigma^2)``.
 
+        The intervals hold the error over the probes (that of squared lengths, as the smoothed density is
+        ``v^T f(A) v`` with ``f >= 0``) and the error of the quadrature (`smoothing_error`).
+
         Args:
             n: Number of grid points.
-            sigma: Width of the smoothing; by default about a third of the mean distance between nodes, at least 1/300
-                of the support.
+            sigma: Width of the smoothing; by default the smallest that the steps of Lanczos resolve (`default_sigma`).
             bounds: Ends of the grid; by default four widths beyond the support.
         """
         check_count("n", n, 2, "a grid has two ends")
@@ -182,14 +236,51 @@ class SpectralDensity(Listed):
         low, high = self.support
         low, high = (low - 4 * sigma, high + 4 * sigma) if bounds is None else _checked_bounds(bounds)
         grid = torch.linspace(low, high, n, dtype=torch.float64, device=self.nodes.device)
-        value, stderr = self._summary(self.smooth(grid, sigma))
-        return DensityCurve(grid, value, stderr, sigma)
+        curves = self.smooth(grid, sigma)
+        if self.exact:
+            return DensityCurve(grid, curves[0], torch.zeros_like(curves[0]), sigma, curves[0], curves[0])
+        value, stderr = mean_and_stderr(curves)
+        off = self.smoothing_error(sigma) / (sigma * math.sqrt(2 * math.pi))
+        relative = torch.where(value > 0, stderr / value, 0).tolist()
+        ends = value.new_tensor([squared_lengths(_LEVEL, self.probes, each) for each in relative])
+        low_end, high_end = value * ends.T
+        return DensityCurve(grid, value, stderr, sigma, (low_end - off).clamp_min(0), high_end + off)
 
     def default_sigma(self) -> float:
-        """A third of the mean distance between nodes, at least 1/300 of the support."""
+        """The smallest width that is resolved.
+
+        Of eigenvalues a third of their mean distance, at least 1/300 of the support; of quadratures
+        ``1.5 width / steps``, from which on their error is below a millionth (`smoothing_error`).
+        """
         low, high = self.support
         width = high - low if high > low else max(abs(high), 1.0)
-        return width / (3 * min(max(self.steps - 1, 1), 100))
+        least = width / (3 * min(max(self.steps - 1, 1), 100))
+        return least if self.resolved else max(least, self.resolved_sigma())
+
+    def resolved_sigma(self) -> float:
+        """Width of the smoothing from which on the error of the quadrature is negligible; 0 where there is none."""
+        return 0.0 if self.resolved else _RESOLVED * self._half_support() / (2 * self.steps)
+
+    def smoothing_error(self, sigma: float) -> float:
+        """Bound on the error of the quadrature for ``exp(-(lambda - x)^2 / (2 sigma^2))``, whatever x.
+
+        It is at most twice the distance of that function from the polynomials of degree ``2 steps - 1``, thus at most
+        ``4 rho^(1 - 2 steps) exp(b^2 / (2 s^2)) / (rho - 1)`` with ``b = (rho - 1 / rho) / 2``, for all ``rho > 1`` and
+        ``s`` the width over half of the support (Bernstein). The support is taken from the Ritz values at the ends.
+        """
+        if self.resolved:
+            return 0.0
+        s = check_sigma(sigma) / self._half_support()
+        rho = 1 + torch.logspace(-4, 2, 600, dtype=torch.float64, device="cpu")
+        b = (rho - 1 / rho) / 2
+        logs = math.log(4) + (1 - 2 * self.steps) * rho.log() + (b / s).square() / 2 - (rho - 1).log()
+        return min(1.0, math.exp(min(0.0, float(logs.min()))))
+
+    def _half_support(self) -> float:
+        """Half of the distance between the ends of the support; the residuals of the outer Ritz values are added."""
+        low, high = self.support
+        slack = float(self._residuals[:, [0, -1]].abs().max())
+        return max((high - low) / 2 + slack, torch.finfo(torch.float64).tiny)
 
     def smooth(self, grid: Float[Tensor, "points"], sigma: float) -> Float[Tensor, "samples points"]:
         """The smoothed density of every probe."""
@@ -200,11 +291,6 @@ class SpectralDensity(Listed):
             bumps = torch.exp(-0.5 * ((grid[:, None] - nodes) / sigma).square())
             curves.append(bumps @ weights / (sigma * math.sqrt(2 * math.pi)))
         return torch.stack(curves)
-
-    def _summary(self, samples: Float[Tensor, "samples n"]) -> tuple[Tensor, Tensor]:
-        if self.exact:
-            return samples[0], torch.zeros_like(samples[0])
-        return mean_and_stderr(samples)
 
     def _records(self) -> list[dict[str, Any]]:
         return [

@@ -54,7 +54,8 @@ def norms() -> Any:
 
 def spectrum() -> SpectralDensity:
     nodes = torch.tensor([[-1.0, 0.5, 2.0], [-0.9, 0.4, 2.1]], dtype=torch.float64)
-    return SpectralDensity(nodes, torch.full_like(nodes, 1 / 3), 9, 2, 0, "lanczos")
+    weights, residuals = torch.full_like(nodes, 1 / 3), torch.full_like(nodes, 0.1)
+    return SpectralDensity(nodes, weights, 9, 2, 0, "lanczos", residuals=residuals)
 
 
 def pair_norms() -> Any:

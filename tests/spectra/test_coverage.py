@@ -98,11 +98,10 @@ def test_spectral_density(kind: str) -> None:
         assert_covers([s.moment(power) for s in found], float((truth**power).mean()))
     inertias = [inertia(s) for s in found]
     assert_covers([i.negative for i in inertias], float((truth < 0).double().mean()))
-    assert_covers([i.mass for i in inertias], float(truth.clamp(max=0).abs().sum() / truth.abs().sum()))
+    assert_covers_at_least([i.mass for i in inertias], float(truth.clamp(max=0).abs().sum() / truth.abs().sum()))
     at = float(truth.median()) + 1e-3
-    like = found[0].moment(1)
-    shares = [replace(like, value=float(c.value), stderr=float(c.stderr)) for c in (s.cdf(at) for s in found)]
-    assert_covers(shares, float((truth <= at).double().mean()))
+    share, cdfs = float((truth <= at).double().mean()), [s.cdf(at) for s in found]
+    assert 180 <= sum(bool(c.lower <= share <= c.upper) for c in cdfs) <= 199
 
 
 @pytest.mark.parametrize("shared_probes", [True, False])
