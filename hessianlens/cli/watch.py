@@ -155,7 +155,7 @@ def _print(run: CheckpointRun) -> None:
     for title in ("step", *shown.values(), *(["narrowest attention"] if attention else [])):
         table.add_column(title, justify="right")
     for record in run.history:
-        cells = [_cell(record.numbers.get("model", {}).get(name)) for name in shown]
+        cells = [_cell(name, record.numbers.get("model", {}).get(name)) for name in shown]
         if attention:
             shares = {o: record.numbers[o]["entropy_share"].value for o in attention if o in record.numbers}
             lowest = min(shares, key=lambda owner: shares[owner], default="")
@@ -174,5 +174,10 @@ def _print(run: CheckpointRun) -> None:
         console.print(line, style="dim", soft_wrap=True)
 
 
-def _cell(reading: Any) -> str:
-    return "" if reading is None else f"{reading.value:.4g}"
+def _cell(name: str, reading: Any) -> str:
+    """A number; of the share of negative curvature the ends of its interval, in percent."""
+    if reading is None:
+        return ""
+    if name == "negative_mass" and reading.low < reading.high:
+        return f"{100 * reading.low:.2g} to {100 * reading.high:.2g} %"
+    return f"{reading.value:.4g}"

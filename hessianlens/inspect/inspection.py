@@ -29,8 +29,10 @@ from hessianlens.problems import Block
 from hessianlens.spectra import Estimate, eigenvalues, inertia
 from hessianlens.spectra.estimate import ends_in_percent
 from hessianlens.spectra.extremal import Eigenvalues
-from hessianlens.spectra.signs import Inertia
+from hessianlens.spectra.signs import RELATIVE_ZERO, Inertia
 
+_SHARE_PROBES, _SHARE_STEPS = 5, 128
+"""For shares of eigenvalues: more steps narrow their intervals more than further probes do."""
 _ENDS = 3
 """Eigenvalues at each end of a spectrum."""
 _NORM_SHARE = 0.6
@@ -153,7 +155,7 @@ class Measurement:
         count = min(_ENDS, max(1, block.numel // 2))
         which = "both" if block.numel > 1 else "largest"
         ends = eigenvalues(op, count, which, seed=seed, progress=lambda made, _: say(f"{title}: {made} products"))
-        return ends, inertia(op, seed=seed)
+        return ends, inertia(op, _SHARE_PROBES, _SHARE_STEPS, seed, relative=RELATIVE_ZERO)
 
     def page(
         self, path: Path, watch: Watch | None = None, command: str = "", before: Measurement | None = None
@@ -272,11 +274,19 @@ def _spectrum(ends: Eigenvalues, found: Inertia) -> dict[str, Any]:
         "eigenvalues": ends.values.tolist(),
         "residuals": ends.residuals.tolist(),
         "converged": ends.converged,
-        "negative_share": found.negative.value,
-        "zero_share": found.zero.value,
-        "positive_share": found.positive.value,
-        "negative_mass": found.mass.value,
+        **_with_ends("negative_share", found.negative),
+        **_with_ends("zero_share", found.zero),
+        **_with_ends("positive_share", found.positive),
+        **_with_ends("negative_mass", found.mass),
+        "zero_up_to": found.threshold,
+        "counted": found.exact,
     }
+
+
+def _with_ends(name: str, share: Estimate) -> dict[str, float]:
+    """A number beside the ends of its 95 % interval."""
+    low, high = share.interval()
+    return {name: share.value, f"{name}_low": low, f"{name}_high": high}
 
 
 def _finite(value: Any) -> Any:

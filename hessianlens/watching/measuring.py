@@ -15,7 +15,7 @@ from hessianlens.problems import Block, Problem
 from hessianlens.spectra import Estimate, LeadingEigenpair, RitzPairs, SpectralDensity, density, leading_eigenpair
 from hessianlens.spectra.lengths import norm_from_lengths
 from hessianlens.spectra.products import LinearOperator
-from hessianlens.spectra.signs import inertia_of
+from hessianlens.spectra.signs import RELATIVE_ZERO, inertia_of
 from hessianlens.watching.choices import Effort
 from hessianlens.watching.edge import Edge
 from hessianlens.watching.record import MODEL, Reading
@@ -89,10 +89,9 @@ class Measuring:
             exact = Estimate.exactly(float(lengths[0])) if spectrum.exact else None
             found["norm"] = Reading.of(exact or norm_from_lengths(lengths, seed=spectrum.seed))
         if "negative" in self.quantities:
-            signs = inertia_of(spectrum)
-            # A few steps do not tell on which side of zero the smallest eigenvalues lie: the interval says so.
-            found["negative"] = _share(signs.negative, signs.bounds)
-            found["negative_mass"] = _share(signs.mass)
+            signs = inertia_of(spectrum, relative=RELATIVE_ZERO)
+            shares = {"negative": signs.negative, "zero": signs.zero, "positive": signs.positive}
+            found |= {name: Reading.of(share) for name, share in {**shares, "negative_mass": signs.mass}.items()}
         return found
 
     def _leading(self, op: LinearOperator, name: str, known: RitzPairs) -> LeadingEigenpair:
@@ -191,13 +190,6 @@ def _length(tensors: Sequence[Tensor]) -> float:
 def _times(estimate: Estimate, factor: float) -> Reading:
     low, high = estimate.interval()
     return Reading(factor * estimate.value, factor * low, factor * high)
-
-
-def _share(estimate: Estimate, bounds: tuple[float, float] | None = None) -> Reading:
-    low, high = estimate.interval()
-    if bounds is not None:
-        low, high = min(low, bounds[0]), max(high, bounds[1])
-    return Reading(estimate.value, max(low, 0.0), min(high, 1.0))
 
 
 def _top(pair: LeadingEigenpair) -> Reading:

@@ -44,7 +44,8 @@ class Monitor:
     ``top``        the largest eigenvalue, by a search that begins at the last eigenvector; its residual as interval
     ``trace``      the trace, with its 95 % interval
     ``norm``       the Frobenius norm, with its 95 % interval
-    ``negative``   the share of negative eigenvalues, and ``negative_mass``, their share of all curvature
+    ``negative``   shares of eigenvalues: ``negative``, ``zero`` (up to a thousandth of the largest), ``positive``;
+                   and ``negative_mass``, the share of negative curvature; intervals hold what few steps leave open
     ``gradient``   the length of the gradient
     ``weight``     the length of the weights
     ``entropy``    by layer: mean entropy of attention, that of the lowest head, its share of the uniform

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from hessianlens.showing import Document, Figure, Section, Side, Table
 from hessianlens.showing.scale import short
 from hessianlens.sizes import readable_time
-from hessianlens.watching.record import MODEL
+from hessianlens.spectra.signs import WIDE
+from hessianlens.watching.record import MODEL, SHARES, Reading
 from hessianlens.watching.timelines import Line, Timeline
 
 if TYPE_CHECKING:
@@ -20,6 +21,8 @@ NAMES = {
     "trace": "trace",
     "norm": "Frobenius norm",
     "negative": "share of negative eigenvalues",
+    "zero": "share of eigenvalues within a thousandth of the largest",
+    "positive": "share of positive eigenvalues",
     "negative_mass": "share of negative curvature",
     "gradient": "length of the gradient",
     "weight": "length of the weights",
@@ -32,8 +35,6 @@ NAMES = {
     "edge": "edge of stability",
 }
 """What quantities are called where they are shown."""
-_VAGUE = 0.5
-"""Width of the interval of a share that says next to nothing."""
 _NOTES = 20
 """Different notes that are shown."""
 _LINES = 6
@@ -70,11 +71,13 @@ def document(history: History, title: str) -> Document:
 
 def _tells(history: History, quantity: str) -> bool:
     """Whether the intervals of a share leave something to be seen: few steps of Lanczos tell few signs."""
-    if quantity != "negative":
+    if quantity not in SHARES:
         return True
     owners = [owner for owner, has in history.names().items() if quantity in has]
     readings = [reading for owner in owners for reading in history[owner, quantity][1]]
-    return median(reading.high - reading.low for reading in readings) < _VAGUE
+    if not readings:
+        return False
+    return median(reading.high - reading.low for reading in readings) <= WIDE
 
 
 _SECTIONS: Sequence[tuple[str, str, Sequence[str]]] = (
@@ -88,8 +91,9 @@ _SECTIONS: Sequence[tuple[str, str, Sequence[str]]] = (
     (
         "Curvature",
         "Bands are 95 % intervals; those of largest eigenvalues reach to the residual, within which there is an "
-        "eigenvalue. Random vectors are the same at every step, so that what moves is the model.",
-        ("top", "trace", "norm", "negative", "negative_mass"),
+        "eigenvalue, those of shares hold what the steps of Lanczos leave open. Random vectors are the same at every "
+        "step, so that what moves is the model.",
+        ("top", "trace", "norm", "negative", "zero", "positive", "negative_mass"),
     ),
     ("Gradients and weights", "On the probe batch, not on the batches of training.", ("gradient", "weight")),
     (
@@ -106,7 +110,8 @@ def _short(history: History) -> list[tuple[str, str]]:
     for quantity in ("probe_loss", "top", "negative_mass", "gradient"):
         if quantity in history.names().get(MODEL, []):
             _, readings = history[quantity]
-            found.append((NAMES[quantity], f"{short(readings[0].value)} at first, {short(readings[-1].value)} at last"))
+            first, last = (_told(quantity, reading) for reading in (readings[0], readings[-1]))
+            found.append((NAMES[quantity], f"{first} at first, {last} at last"))
     if "sharpness" in history.names().get(MODEL, []):
         share = history["sharpness"][1][-1].value / history["edge"][1][-1].value
         state = "beyond the edge" if share > 1 else "at the edge" if share > 0.9 else "below the edge"
@@ -122,15 +127,22 @@ def _short(history: History) -> list[tuple[str, str]]:
     return found
 
 
+def _told(quantity: str, reading: Reading) -> str:
+    """A number; of a share the ends of its interval."""
+    if quantity not in SHARES or reading.low == reading.high:
+        return short(reading.value)
+    return f"{100 * reading.low:.3g} to {100 * reading.high:.3g} %"
+
+
 def _cost(history: History) -> Section:
     cost, trained = sum(record.cost for record in history), history[-1].trained
     share = f", {cost / trained:.1%} of the time of training" if trained > 0 else ""
     products = sum(record.products for record in history)
     words = f"{products} products with Hessians in {readable_time(cost)}{share}."
-    vague = any("negative" in has for has in history.names().values()) and not _tells(history, "negative")
+    vague = [NAMES[q] for q in SHARES if any(q in has for has in history.names().values()) and not _tells(history, q)]
     unseen = (
-        "The share of negative eigenvalues is not drawn: so few steps of Lanczos tell too little of it (steps=20 tells "
-        "more). Their share of the curvature is."
+        f"Not drawn: {', '.join(vague)}. So many steps of Lanczos from so many vectors tell them to no more than "
+        f"{WIDE:.0%} of all; more of both (steps=40, probes=10) tell more."
     )
     return Section("What it cost, and what was left out", [words, *([unseen] if vague else []), *_notes(history)])
 
@@ -150,7 +162,9 @@ def _notes(history: History) -> list[str]:
 
 def _numbers(history: History) -> Section:
     rows = history.rows()
-    columns = [name for name in dict.fromkeys(key for row in rows for key in row) if "/" not in name]
+    names = dict.fromkeys(key for row in rows for key in row)
+    vague = {f"{q}{end}" for q in SHARES for end in ("", "_low", "_high") if not _tells(history, q)}
+    columns = [name for name in names if "/" not in name and name not in vague]
     cells = [[short(row.get(name)) if name != "step" else str(row[name]) for name in columns] for row in rows]
     return Section("The numbers of the whole model", [Table(columns, cells, folded="Show the table")])
 

@@ -10,7 +10,10 @@ from typing import Any, NamedTuple
 
 from hessianlens.errors import check_that
 from hessianlens.spectra import Estimate
+from hessianlens.spectra.signs import WIDE
 
+SHARES = ("negative", "zero", "positive", "negative_mass")
+"""Quantities that are known as intervals; the number of one is shown only where its interval is narrow."""
 MODEL = "model"
 """The name under which the numbers of all trained parameters together stand."""
 
@@ -65,13 +68,19 @@ class Record:
     def flat(self) -> dict[str, float]:
         """One number a name: ``top`` of the model, ``layer0.attn.q/top`` of a block.
 
+        Shares that were not counted come as the ends of their intervals, ``negative_low`` and ``negative_high``; with a
+        number between them only where these are close.
+
         >>> Record(3, {"model": {"top": Reading.of(2.0)}, "layer0.attn.q": {"top": Reading.of(1.0)}}).flat()
         {'top': 2.0, 'layer0.attn.q/top': 1.0}
+        >>> Record(3, {"model": {"negative": Reading(0.5, 0.1, 0.9)}}).flat()
+        {'negative_low': 0.1, 'negative_high': 0.9}
         """
         found = {
-            quantity if owner == MODEL else f"{owner}/{quantity}": reading.value
+            name if owner == MODEL else f"{owner}/{name}": number
             for owner, readings in self.numbers.items()
             for quantity, reading in readings.items()
+            for name, number in _flat(quantity, reading).items()
         }
         return {**self.given, **found}
 
@@ -128,3 +137,10 @@ def _shortest(reading: Reading) -> Any:
 
 def _reading(value: Any) -> Reading:
     return Reading(*map(_number, value)) if isinstance(value, list) else Reading.of(_number(value))
+
+
+def _flat(quantity: str, reading: Reading) -> dict[str, float]:
+    if quantity not in SHARES or reading.low == reading.high:
+        return {quantity: reading.value}
+    ends = {f"{quantity}_low": reading.low, f"{quantity}_high": reading.high}
+    return ends if reading.high - reading.low > WIDE else {quantity: reading.value, **ends}

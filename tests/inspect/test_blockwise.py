@@ -163,7 +163,11 @@ def test_everything_at_once_counts_its_products(opened) -> None:
     ends = found["spectra"]["layer1.attn.q"]["eigenvalues"]
     values = torch.linalg.eigvalsh(dense)
     assert ends == pytest.approx([*values[:3].tolist(), *values[-3:].tolist()], abs=1e-10)
-    assert found["spectra"]["layer1.attn.q"]["negative_share"] == pytest.approx(float((values < 0).double().mean()))
+    spectrum, small = found["spectra"]["layer1.attn.q"], 1e-3 * float(values.abs().max())
+    assert spectrum["zero_up_to"] == pytest.approx(small) and spectrum["counted"] is True
+    for name, count in (("negative", values < -small), ("zero", values.abs() <= small), ("positive", values > small)):
+        share = pytest.approx(float(count.double().mean()))
+        assert spectrum[f"{name}_share"] == spectrum[f"{name}_share_low"] == spectrum[f"{name}_share_high"] == share
     assert len(found["pairs"]["norms"]) == len(opened.blocks)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from hessianlens.inspect.closer.look import Closer
 from hessianlens.inspect.measured import Measured
 from hessianlens.inspect.page import sections
@@ -9,7 +11,7 @@ from hessianlens.inspect.page.change import Before, changed, rates
 from hessianlens.inspect.page.subject import Subject
 from hessianlens.showing import Code, Document, Section, Table
 from hessianlens.showing.document import Part
-from hessianlens.spectra.signs import inertia_of
+from hessianlens.spectra.signs import RELATIVE_ZERO, WIDE, Inertia, in_percent, inertia_of
 
 _WIDE = 0.5
 """Relative half-width of an interval that a reader is warned of."""
@@ -41,15 +43,21 @@ def model_page(subject: Subject, measured: Measured, closer: Closer, before: Bef
 
 def _short(subject: Subject, closer: Closer) -> list[tuple[str, str]]:
     found = [(matter.name, f"{matter.why[0].upper()}{matter.why[1:]}") for matter in closer.matters]
-    signs = {name: inertia_of(density) for name, density in closer.bending.densities.items()}
+    densities = closer.bending.densities
+    signs = {name: inertia_of(density, relative=RELATIVE_ZERO) for name, density in densities.items()}
     if signs:
-        name, worst = max(signs.items(), key=lambda item: item[1].mass.value)
-        told = (
-            f"{100 * worst.negative.value:.0f} % of the eigenvalues of {name} are negative and carry "
-            f"{100 * worst.mass.value:.1f} % of its curvature, the most among the blocks looked at."
-        )
-        found.append(("Negative curvature", told))
+        found.append(("Negative curvature", _negative(signs)))
     return [*found, ("What to do", subject.advice)]
+
+
+def _negative(signs: Mapping[str, Inertia]) -> str:
+    """Of the block with the most negative curvature for certain, what its intervals say."""
+    name, worst = max(signs.items(), key=lambda item: item[1].mass.interval()[0])
+    told = f"{in_percent(worst.mass)} of the curvature of {name} is negative"
+    if not worst.negative.width > WIDE:
+        told += f", in {in_percent(worst.negative)} of its eigenvalues"
+    most = sum(other.mass.interval()[1] > worst.mass.interval()[0] for other in signs.values()) == 1
+    return f"{told}{', the most among the blocks looked at' if most and len(signs) > 1 else ''}."
 
 
 def _what(subject: Subject, measured: Measured) -> Section:

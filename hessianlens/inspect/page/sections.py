@@ -15,7 +15,7 @@ from hessianlens.problems import layer_of
 from hessianlens.showing import Dots, Figure, Grid, Point, Scatter, Section, Side, Spikes, Table
 from hessianlens.showing.document import Part
 from hessianlens.showing.scale import short
-from hessianlens.spectra.signs import inertia_of
+from hessianlens.spectra.signs import RELATIVE_ZERO, in_percent, inertia_of
 
 _HEADINGS = {"full": "|H|", "ggn": "|G|", "functional": "|H - G|"}
 _MAPS = 8
@@ -133,14 +133,21 @@ def spectra(closer: Closer) -> Section:
     for name, found in closer.bending.densities.items():
         picture = found._picture(asked=True)
         assert picture is not None
-        signs = inertia_of(found)
+        signs = inertia_of(found, relative=RELATIVE_ZERO)
         figures.append(Figure(picture, f"{name}: {found}"))
-        figures.append(Figure(signs._picture(asked=True), f"{name}: {signs.negative} negative"))
-        cells.append([name, str(signs.negative), str(signs.mass), str(found.moment(1))])
+        bar = signs._picture(asked=False)
+        figures += [] if bar is None else [Figure(bar, f"{name}: signs of the eigenvalues")]
+        shares = (signs.negative, signs.zero, signs.positive, signs.mass)
+        cells.append([name, *map(in_percent, shares), str(found.moment(1))])
     if not figures:
         parts = ["There was no time for densities; more of it helps, or fewer blocks."]
     parts += [Side(figures)] if figures else []
-    parts += [Table(["block", "negative share", "negative mass", "mean eigenvalue"], cells)] if cells else []
+    columns = ["block", "negative", "zero", "positive", "negative curvature", "mean eigenvalue"]
+    told = (
+        f"Zero: up to {RELATIVE_ZERO:g} of the largest eigenvalue in size. Where eigenvalues were not counted, shares "
+        "are 95 % intervals: of the error over the probes, and of what the steps of Lanczos leave open."
+    )
+    parts += [told, Table(columns, cells)] if cells else []
     ends = closer.bending.ends
     if ends:
         values = [end.largest for end in ends.values()]
@@ -179,7 +186,8 @@ def differences(closer: Closer) -> Iterator[Section]:
     ]
     if closer.spectral is not None:
         told = (
-            "Jensen-Shannon divergence of the spectra, each divided by its largest eigenvalue: shapes alone, 0 to 0.69."
+            "Jensen-Shannon divergence of the spectra, each divided by its largest eigenvalue and smoothed over "
+            f"{short(closer.spectral.sigma)} of it: shapes alone, 0 to 0.69. Mean over pairs: {closer.spectral.mean}."
         )
         parts.append(Figure(closer.spectral._picture(asked=True), told))
     yield Section("How different the blocks are", parts)
