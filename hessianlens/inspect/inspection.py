@@ -30,10 +30,7 @@ from hessianlens.spectra import Estimate, eigenvalues, inertia
 from hessianlens.spectra.estimate import ends_in_percent
 from hessianlens.spectra.extremal import Eigenvalues
 from hessianlens.spectra.signs import RELATIVE_ZERO, Inertia
-<<<<<<< HEAD
 from hessianlens.state_guard import restores_state
-=======
->>>>>>> inertia
 
 _SHARE_PROBES, _SHARE_STEPS = 5, 128
 """For shares of eigenvalues: more steps narrow their intervals more than further probes do."""

@@ -198,7 +198,9 @@ def impossible_norm(norm: float, matvecs: Tensor) -> bool:
         return norm != scale
     products, count = matvecs.double() / scale, matvecs.shape[1]
     lengths = products.norm(dim=0)
-    cosines = (products.T @ products / torch.outer(lengths, lengths))[~torch.eye(count, dtype=torch.bool)]
+    cosines = (products.T @ products / torch.outer(lengths, lengths))[
+        ~torch.eye(count, dtype=torch.bool, device=products.device)
+    ]
     spread = float(cosines.square().mean()) if count > 1 and bool(lengths.all()) else 1.0
     freedom = max(float(count), DIRECTIONS_SHARE * count / max(spread, 1e-6))
     mean = float(lengths.square().mean()) * (scale / norm) ** 2

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from torch import Tensor
 
+from hessianlens.errors import check_function
 from hessianlens.ranks.traffic import Traffic
 
 T = TypeVar("T")
@@ -46,6 +47,7 @@ class Ranks:
             compute: This process's summands, which may be overwritten. What it raises is raised by all processes.
             given: Vectors that it works on, which must be the same everywhere.
         """
+        check_function("compute", compute, "a function that gives tensors")
         return compute()
 
     def shared(self, what: str, compute: Callable[[], T]) -> list[T]:

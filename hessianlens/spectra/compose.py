@@ -25,10 +25,6 @@ _SIZES: dict[str, Callable[..., Estimate]] = {"norm": frobenius, "trace": trace,
 
 _PRODUCTS_FOR_A_COUNT = 2
 """Products that a count of the eigenvalues may take, over those of a quadrature, which gives an interval."""
-<<<<<<< HEAD
-=======
-
->>>>>>> inertia
 
 
 @restores_state
@@ -76,24 +72,12 @@ def inertia(
     """
     check_thresholds(threshold, relative)
     if not isinstance(op, SpectralDensity):
-        if method == "auto" and _countable(op, probes, steps):
+        if isinstance(method, str) and method == "auto" and _countable(op, probes, steps):
             method = "dense"
         op = density(
             op, probes, steps, seed, method=method, chunk=chunk, check_symmetry=check_symmetry, progress=progress
         )
     return inertia_of(op, threshold, relative)
-<<<<<<< HEAD
-=======
-
-
-def _countable(op: LinearOperator, probes: int, steps: int) -> bool:
-    """Whether the matrix is there already, or takes at most twice the products of a quadrature."""
-    n = check_square(op, "an inertia")
-    check_count("probes", probes, 1, "the number of directions")
-    check_count("steps", steps, 1, "each is one product")
-    there = isinstance(op, Tensor) or in_closed_form(op)
-    return n <= LARGEST_DENSE and (there or n <= _PRODUCTS_FOR_A_COUNT * probes * steps)
->>>>>>> inertia
 
 
 def _countable(op: LinearOperator, probes: int, steps: int) -> bool:

@@ -223,26 +223,15 @@ def check_thresholds(threshold: float | None, relative: float | None) -> None:
 def _exact_shares(spectrum: SpectralDensity, threshold: float) -> tuple[ShareEstimate, ShareEstimate, ShareEstimate]:
     nodes, n = spectrum.nodes[0], spectrum.dimension
     counts = [(nodes < -threshold).sum(), (nodes.abs() <= threshold).sum(), (nodes > threshold).sum()]
-<<<<<<< HEAD
     negative, zero, positive = (ShareEstimate.exactly(int(count) / n, spectrum.probes, "dense") for count in counts)
     return negative, zero, positive
 
 
-=======
-    negative, zero, positive = (_counted(spectrum, int(count) / n) for count in counts)
-    return negative, zero, positive
-
-
-def _counted(spectrum: SpectralDensity, share: float) -> ShareEstimate:
-    return ShareEstimate(share, 0.0, spectrum.probes, None, spectrum.method)
-
-
->>>>>>> inertia
 def _sampled_shares(spectrum: SpectralDensity, threshold: float) -> tuple[ShareEstimate, ShareEstimate, ShareEstimate]:
     """From the bounds at either side of zero, each in front of the threshold as seen from the outside."""
     below = math.nextafter(-threshold, -math.inf)
     at = spectrum.nodes.new_tensor([below, threshold])
-    least, most = spectrum.share_bounds(at)
+    least, most = spectrum._share_bounds(at)
     negative = _share(spectrum, least[:, 0], most[:, 0])
     zero = _share(spectrum, (least[:, 1] - most[:, 0]).clamp_min(0), most[:, 1] - least[:, 0])
     positive = _share(spectrum, 1 - most[:, 1], 1 - least[:, 1])
@@ -274,12 +263,8 @@ def _mass(spectrum: SpectralDensity, threshold: float) -> ShareEstimate:
         sizes = torch.where(nodes.abs() > threshold, nodes.abs(), 0)[0]
         whole = float(sizes.sum())
         share = float(sizes[nodes[0] < 0].sum()) / whole if whole else 0.0
-<<<<<<< HEAD
         return ShareEstimate.exactly(share, spectrum.probes, spectrum.method)
-=======
-        return _counted(spectrum, share)
->>>>>>> inertia
-    least, most = spectrum.share_bounds(nodes.new_tensor([math.nextafter(-threshold, -math.inf), threshold]))
+    least, most = spectrum._share_bounds(nodes.new_tensor([math.nextafter(-threshold, -math.inf), threshold]))
     low, high = shortfall_bounds(nodes, weights, spectrum._residuals, -threshold)
     ends, left = (low + threshold * least[:, 0], high + threshold * most[:, 0]), threshold * (most[:, 1] - least[:, 0])
     trace = (weights * nodes).sum(1)

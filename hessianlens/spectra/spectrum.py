@@ -204,7 +204,7 @@ class SpectralDensity(Listed):
         if self.exact:
             share = (self.weights * (self.nodes <= at[:, None])).sum(1)
             return CumulativeDistribution(at, share, torch.zeros_like(share), share, share)
-        below, up_to = self.share_bounds(at)
+        below, up_to = self._share_bounds(at)
         value, stderr = mean_and_stderr((below + up_to) / 2)
         ends = [
             (share_of_directions(_LEVEL, least, *drawn)[0], share_of_directions(_LEVEL, most, *drawn)[1])
@@ -214,7 +214,7 @@ class SpectralDensity(Listed):
         lower, upper = value.new_tensor(ends).reshape(-1, 2).T
         return CumulativeDistribution(at, value, stderr, lower, upper)
 
-    def share_bounds(self, at: Float[Tensor, "points"]) -> tuple[Float[Tensor, "p points"], Float[Tensor, "p points"]]:
+    def _share_bounds(self, at: Float[Tensor, "points"]) -> tuple[Float[Tensor, "p points"], Float[Tensor, "p points"]]:
         """The share below x at least, and up to x at most, of every probe."""
         return share_bounds(self.nodes, self.weights, self._residuals, at.to(self.nodes))
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import hessianlens as hl
+from hessianlens.errors import Refusal
 from hessianlens.operators import Factor, Term
 from tests.fuzz.zoo import (
     groups_file,

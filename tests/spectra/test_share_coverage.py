@@ -93,21 +93,12 @@ def test_divergences_of_spectra_with_few_steps(probes: int) -> None:
     exact = {name: density(toy_block(name), method="dense") for name in names}
     ends = [end for spectrum in exact.values() for end in spectrum.support]
     width = max(ends) - min(ends)
-<<<<<<< HEAD
     for sigma in (width / 5, width / 200):
         truth = heterogeneity(exact, sigma=sigma)
         found = []
         for seed in range(40):
             spectra = {name: density(toy_block(name), probes, 8, seed, method="lanczos") for name in names}
             found.append(heterogeneity(spectra, sigma=sigma))
-=======
-    sampled = [
-        {name: density(toy_block(name), probes, 8, seed, method="lanczos") for name in names} for seed in range(40)
-    ]
-    for sigma in (width / 5, width / 200):
-        truth = heterogeneity(exact, sigma=sigma)
-        found = [heterogeneity(spectra, sigma=sigma) for spectra in sampled]
->>>>>>> inertia
         for pair in ((a, b) for i, a in enumerate(names) for b in names[:i]):
             hits = sum(holds(each[pair].interval(), truth[pair].value) for each in found)
             assert hits >= binom.ppf(RISK, 40, 0.95), f"{pair} at {sigma:.3g}: {hits} of 40"
@@ -146,11 +137,7 @@ def test_small_matrices_are_counted() -> None:
     eigenvalues, found = torch.linalg.eigvalsh(A), inertia(A, 2, 4)
     assert found.exact and found.zero.value == 0.25  # three of the twelve tokens do not occur
     assert found.negative.value == float((eigenvalues < -found.threshold).double().mean())
-<<<<<<< HEAD
     op = hl.hessian(hl.problem(torch.nn.Linear(4, 10), [(torch.randn(6, 4), torch.randn(6, 10))], "square"), "weight")
-=======
-    op = hl.hessian(hl.problem(torch.nn.Linear(4, 10), [(torch.randn(6, 4), torch.randn(6, 10))], "mse"), "weight")
->>>>>>> inertia
     assert inertia(op, 2, 10).exact
 
 

@@ -10,7 +10,7 @@ from hessianlab.claims.catalogue import find
 from hessianlab.claims.definition import Claim, seeds
 from hessianlab.claims.finding import Curves, Finding, Verdict, at_most, true
 from hessianlab.claims.ledger import Entry, counts, most_surprising_first, run, selected_ids, surprise, with_verdict
-from hessianlab.store.code import PACKAGE
+from hessianlab.store.code import LABORATORY
 from hessianlens.errors import InputError
 
 
@@ -60,7 +60,7 @@ def test_locations_lead_to_the_claim():
     for id, folder, line_of in (("C10", "topics", '@claim("C10")'), ("C46", "texts", "[C46]")):
         path, line = Entry(*find([id])).location.rsplit(":", 1)
         assert path.startswith(f"hessianlab/claims/{folder}/")
-        lines = (PACKAGE.parent / path).read_text(encoding="utf-8").splitlines()
+        lines = (LABORATORY.parent / path).read_text(encoding="utf-8").splitlines()
         assert lines[int(line) - 1] == line_of
 
 
