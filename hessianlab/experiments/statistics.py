@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from scipy.special import stdtrit
-from torch import Tensor
 
 from hessianlab.results import Scalar
+
+if TYPE_CHECKING:  # a study states its power without torch
+    from torch import Tensor
 
 
 def geometric_mean(values: Sequence[float] | np.ndarray) -> float:
@@ -99,6 +101,8 @@ def log_histogram(matrix: Tensor) -> np.ndarray:
 
 def rounding(values: Tensor) -> float:
     """What an eigenvalue of zero may look like: size times machine precision times the largest one."""
+    import torch
+
     return len(values) * torch.finfo(values.dtype).eps * float(values.abs().max())
 
 
@@ -108,6 +112,7 @@ def spectrum_facts(values: Tensor) -> dict[str, Scalar]:
     ``negative_share`` is the share of negative eigenvalues in the sum of all absolute ones, ``condition`` the largest
     absolute eigenvalue over the smallest one that is not zero.
 
+    >>> import torch
     >>> facts = spectrum_facts(torch.tensor([-1.0, 0.0, 3.0], dtype=torch.float64))
     >>> facts["rank"], facts["negative"], facts["negative_share"], facts["condition"]
     (2, 1, 0.25, 3.0)
@@ -134,6 +139,7 @@ def spectrum_facts(values: Tensor) -> dict[str, Scalar]:
 def multiplicity(values: Tensor) -> int:
     """How often each positive eigenvalue comes, at least: the shortest run of equal ones.
 
+    >>> import torch
     >>> multiplicity(torch.tensor([-2.0, -2.0, 0.0, 1.0, 1.0, 1.0, 2.0, 2.0], dtype=torch.float64))
     2
     """
