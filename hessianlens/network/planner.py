@@ -17,7 +17,6 @@ from torch import Tensor
 from hessianlens.errors import Refusal
 from hessianlens.failures import line
 from hessianlens.memory import lacks_memory
-from hessianlens.network import thresholds
 from hessianlens.network.all_data import on_all_data
 from hessianlens.network.certificate import Certificate, impossible_norm
 from hessianlens.network.last_attention import ExactAttention
@@ -45,11 +44,6 @@ class Choice:
     route: Route
     cost: Cost
     disagreements: tuple[str, ...] = ()
-
-    @property
-    def hvps(self) -> int:
-        """HVPs for this answer alone, its certificate included."""
-        return self.cost.hvps + thresholds.CERTIFICATE_HVPS
 
     @property
     def why(self) -> str:

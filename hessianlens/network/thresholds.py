@@ -8,7 +8,5 @@ EXACT_MAX_BYTES = 2**28
 """Memory up to which it is."""
 EXACT_MAX_HVPS_PER_PROBE = 8
 """HVPs that an exact norm may take for each probe of the sampled norm that it replaces."""
-CERTIFICATE_HVPS = 2
-"""Price of a certificate: one HVP of plain autograd, split into its two parts."""
 CLOSED_FORM_MIN_MATVECS = 20
 """Matvecs, made or announced, from which on an operator asks whether its closed form multiplies faster."""

@@ -115,7 +115,7 @@ def way(operator: Any) -> str:
     """The way an operator's entries are found."""
     if not operator.exact:
         return "HVPs"
-    return "linear map" if type(operator).__name__ == "Twofold" else "closed form"
+    return "linear map" if "linear map" in operator.why else "closed form"
 
 
 def pairs(blocks: Sequence[Block]) -> Iterator[tuple[Block, Block]]:
