@@ -9,6 +9,9 @@ from hessianlab.wording import number, percent
 from hessianlens.errors import InputError, needs_extra
 from hessianlens.files import write_whole
 
+with needs_extra("lab", "a page"):
+    from jinja2 import ChoiceLoader, DictLoader, Environment, FileSystemLoader, StrictUndefined
+
 FILE_NAME = "index.html"
 
 
@@ -40,11 +43,9 @@ def render_template(template: Path, **values: Any) -> str:
     A name that the template uses and `values` does not give is an error, and every text is escaped unless it is
     `markupsafe.Markup`.
     """
-    with needs_extra("lab", "a page"):
-        from jinja2 import ChoiceLoader, DictLoader, Environment, FileSystemLoader, StrictUndefined
+    from hessianlab.typesetting import typeset
+    from hessianlens.showing.document import page_style
 
-        from hessianlab.typesetting import typeset
-        from hessianlens.showing.document import page_style
     environment = Environment(
         loader=ChoiceLoader([DictLoader({"page.css.jinja": page_style()}), FileSystemLoader(template.parent)]),
         autoescape=True,

@@ -114,7 +114,7 @@ def test_typical_times_are_known_before_anything_has_run(monkeypatch: pytest.Mon
 
 def test_cells_of_other_code_are_told_and_deleted_on_demand(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patched:
-        for module in ("plan", "work"):
+        for module in ("plan", "workers"):
             patched.setattr(f"hessianlab.runner.{module}.code_of", lambda measure: Code("0" * 64, "torch 1"))
         call("reproduce", "spectrum", *SMALL)
     told = call("reproduce", "spectrum", *SMALL)

@@ -6,11 +6,10 @@ import os
 import signal
 import sys
 
-from hessianlens.cli import app
-from hessianlens.network import watch
+from hessianlens.cli import app, progress_lines
 
 
-class Signalled(watch.BarWatch):
+class Signalled(progress_lines.LineWatch):
     def products(self, count: float) -> None:
         super().products(count)
         if self._done == 10:
@@ -21,5 +20,5 @@ if __name__ == "__main__":
     number = int(sys.stdin.read())
     # Processes in the background ignore Ctrl-C, and so would their children.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    watch.BarWatch = Signalled  # type: ignore[misc]
+    progress_lines.LineWatch = Signalled  # type: ignore[misc]
     app(["inspect", *sys.argv[1:]])

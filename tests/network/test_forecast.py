@@ -14,7 +14,7 @@ from hessianlens.network.forecasting import ensure_forecast_fits
 from hessianlens.network.last_attention.exact import closed_form_cost
 from hessianlens.network.linear_maps import kept_curvature
 from hessianlens.network.rehearsal import Rehearsal
-from hessianlens.network.routes import last_attention as route
+from hessianlens.network.routes import last_attention, linear_map
 from hessianlens.parts import PARTS
 from hessianlens.problems import Block, Problem
 from tests.curvature import networks
@@ -76,8 +76,9 @@ def test_a_closed_form_that_does_not_fit_is_refused_before_it_is_made(monkeypatc
     whole = problem()
     cost = closed_form_cost(whole, whole.select("layer1.attn.q"))
     assert cost.held_bytes > 6 * LENGTH * WIDTH**2 * 8 and cost.products == WIDTH
-    monkeypatch.setattr(route, "available_bytes", lambda device: 100)
-    monkeypatch.setattr(route, "exact_attention", lambda *_: pytest.fail("made all the same"))
+    for route in (last_attention, linear_map):
+        monkeypatch.setattr(route, "available_bytes", lambda device: 100)
+    monkeypatch.setattr(last_attention, "exact_attention", lambda *_: pytest.fail("made all the same"))
     monkeypatch.setattr(kept_curvature, "site_curvatures", lambda *_: pytest.fail("made all the same"))
     refused = r"method: got 'exact', but .*its closed form would hold .*, and 100 B are free; .*"
     for block in ("layer1.attn.q", "layer1.mlp.in"):

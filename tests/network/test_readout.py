@@ -165,4 +165,4 @@ def test_a_weight_and_its_bias_share_one_pass(monkeypatch: pytest.MonkeyPatch) -
         for part, make in PARTS.items():
             op = make(problem, name, method="products")
             expected = float((op @ torch.eye(op.shape[1], dtype=DOUBLE)).norm())
-            assert norms[part] == pytest.approx(expected, rel=1e-10)
+            assert norms.values[part] == pytest.approx(expected, rel=1e-10)

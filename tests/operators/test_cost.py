@@ -18,7 +18,7 @@ def operators() -> dict[str, StructuredOperator]:
     return {
         "one block": H.full["Q", "Q"],
         "a grid": H.outer[:],
-        "a network's block": hl.hessian(problem, "layer0.attn.v"),
+        "a network's block": hl.hessian(problem, "layer0.attn.v", method="exact"),
     }
 
 
@@ -48,4 +48,5 @@ def test_print_says_what_a_product_costs() -> None:
     for op, gradients in ((hl.hessian(problem, "embed"), 2), (hl.ggn(problem, "embed"), 3)):
         assert op.product_cost == f"about {gradients} gradients a product"
         assert op.cost == f"{op.product_cost}; its norm or its entries take {op.shape[0]} products"
-        assert str(op).endswith(f"{op.method}, {op.product_cost}")
+        assert str(op).endswith(f"float64, {op.product_cost}; closed form: none")
+        assert str(op.hvps).endswith(f"{op.method}, {op.product_cost}")

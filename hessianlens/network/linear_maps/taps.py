@@ -52,7 +52,7 @@ class Taps(TorchFunctionMode):
         shifts: Parameters that were added to a leaf by themselves, by its site.
 
     >>> w = torch.eye(2)
-    >>> with Taps({"w": w}, {0: torch.ones(2)}) as taps:
+    >>> with Taps({"w": w}, {0: torch.ones(1, 2)}) as taps:
     ...     torch.zeros(1, 2) @ w
     tensor([[1., 1.]])
     >>> [(use.parameter, use.kind.value) for use in taps.record.uses]
