@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from benchmarks import provenance
+from benchmarks import certificate, provenance
 from benchmarks.harness import QUICK_ROUNDS, Options, Tick, clock, disturbance, interleave
 from benchmarks.last_layer import as_intervals
 from benchmarks.memory import PeakMeter, measure_apart
@@ -114,5 +114,13 @@ NETWORKS = (
         3,
         True,
         as_intervals,
+    ),
+    *(
+        NetworkBenchmark(f"certificate_{name}", title, certificate.certified(make), 1 - certificate.MOST, rounds, True)
+        for name, title, make, rounds in (
+            ("one_layer", "Certificates of six norms of the literature's model", certificate.one_layer, 9),
+            ("last_layer", "Certificates of norms from the last attention of a GPT-2 on", certificate.last_layer, 3),
+            ("linear_maps", "Certificates of norms of the first layer of a GPT-2", certificate.linear_maps, 1),
+        )
     ),
 )

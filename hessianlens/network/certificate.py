@@ -60,6 +60,10 @@ class Certificate:
         group = [pair for pair in pairs if _names(pair) not in self._products]
         self._together |= {_names(pair): group for pair in group}
 
+    def hvps(self, row: Block, column: Block) -> int:
+        """HVPs that the next comparison of a block takes: one, unless its product is known."""
+        return int((row.name, column.name) not in self._products)
+
     def compare(self, row: Block, column: Block, matvecs: Mapping[str, Tensor]) -> Refusal | None:
         """None if products with the probe vector of the column are right; else by how much they are not.
 

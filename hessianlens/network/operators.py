@@ -106,11 +106,13 @@ class _Blocks:
         choices = self.choices(Limits())
         if isinstance(choices, Refusal):
             return choices
-        shared = {choice.cost.shared: choice.cost.upfront_hvps for choice in choices.values()}
+        costs = {choice.question.pair: choice.cost for choice in choices.values()}
+        shared = {pair if cost.shared is None else cost.shared: cost.upfront_hvps for pair, cost in costs.items()}
+        certificates = {column: cost.certificate_hvps for (_, column), cost in costs.items()}
         return ClosedFormPlan(
             why=_why(choices),
             build=partial(self.joined, choices),
-            hvps=sum(shared.values()),
+            hvps=sum(shared.values()) + sum(certificates.values()),
             fast_matvecs=all(choice.cost.fast_matvecs for choice in choices.values()),
         )
 

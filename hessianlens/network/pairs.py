@@ -186,7 +186,7 @@ def _affordable(planner: Planner, blocks: Sequence[Block], probes: int, forced: 
     """Choices by pair."""
     most = thresholds.EXACT_MAX_HVPS_PER_PROBE
     left = math.inf if forced else float(most * sum(min(probes, block.numel) for block in blocks))
-    choices, paid = dict[tuple[str, str], Choice](), set[Hashable]()
+    choices, paid, certified = dict[tuple[str, str], Choice](), set[Hashable](), set[str]()
     for row, column in (*((block, block) for block in blocks), *combinations(blocks, 2)):
         limits = NO_LIMITS if forced else Limits(min(left, most * min(probes, row.numel, column.numel)))
         choice = planner.choose(Question(row, column, limits, norms_only=True))
@@ -196,6 +196,9 @@ def _affordable(planner: Planner, blocks: Sequence[Block], probes: int, forced: 
         if choice.cost.shared not in paid:  # HVPs with the vectors of one row serve all columns
             left -= choice.cost.hvps
             paid.add(choice.cost.shared)
+        if column.name not in certified:
+            left -= choice.cost.certificate_hvps
+            certified.add(column.name)
         choices[row.name, column.name] = choice
     return choices
 

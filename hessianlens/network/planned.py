@@ -26,7 +26,8 @@ class Planned:
         for answer in answers:
             fresh = answer.cost.shared is None or answer.cost.shared not in paid
             paid.add(answer.cost.shared)
-            self._left[id(answer)] = float(max(1, answer.cost.upfront_hvps if fresh else 0))
+            made = answer.cost.upfront_hvps if fresh else 0
+            self._left[id(answer)] = float(max(1, made + answer.cost.certificate_hvps))
         self._made = 0.0
         watch.begin(sum(self._left.values()), Deadline())
 

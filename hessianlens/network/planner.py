@@ -8,7 +8,7 @@ never given: its route is refused for that block, and the next one is asked.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import TypeVar
 
@@ -96,13 +96,16 @@ class Planner:
         """The cheapest route that can answer a question within its limits; or why none can."""
         if self.refusal is not None:
             return self.refusal
+        certificate_hvps, limits = self.certificate.hvps(question.row, question.column), question.limits
+        affordable = replace(question, limits=replace(limits, hvps=max(0.0, limits.hvps - certificate_hvps)))
         refusals: list[Refusal] = []
         for route in self.routes:
             if (disagreement := self._disagreements.get((route.name, question.pair))) is not None:
                 refusals.append(Refusal(disagreement))
                 continue
-            cost = _run(route, partial(route.cost, question))
+            cost = _run(route, partial(route.cost, affordable))
             if isinstance(cost, Cost):
+                cost = replace(cost, certificate_hvps=certificate_hvps)
                 return Choice(question, route, cost, self._disagreements_of(question))
             refusals.append(cost)
         # The most general route comes last, and what it says first.

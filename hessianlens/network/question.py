@@ -65,6 +65,7 @@ class Cost:
         held_bytes: Memory.
         shared: Answers with an equal key share their HVPs; None for an answer that shares none.
         fast_matvecs: Whether its matvecs are cheaper than HVPs once it is built.
+        certificate_hvps: HVPs of plain autograd that certify it; answers with the same column share them.
     """
 
     reason: str
@@ -73,6 +74,7 @@ class Cost:
     held_bytes: int = 0
     shared: Hashable = None
     fast_matvecs: bool = False
+    certificate_hvps: int = 0
 
 
 @dataclass(frozen=True, eq=False)
