@@ -12,6 +12,7 @@ from hessianlens.theory import functional
 from tests.oracles.autograd import dense_hessian, score_split
 from tests.oracles.comparison import assert_same
 from tests.oracles.layers import PARTS, assert_witnesses_agree
+from tests.pairwise import pairwise
 from tests.variants import (
     ALL_ACTIVATIONS,
     LENGTH,
@@ -26,19 +27,14 @@ from tests.variants import (
 )
 
 
-@pytest.mark.parametrize("batch", [None, 3])
-@pytest.mark.parametrize("d_k", [2, 4, 6])
-@pytest.mark.parametrize("mask", MASKS)
-@pytest.mark.parametrize("activation", ALL_ACTIVATIONS)
+@pairwise(activation=ALL_ACTIVATIONS, mask=MASKS, d_k=[2, 4, 6], batch=[None, 3])
 def test_every_block(activation: str, mask: str, d_k: int, batch: int | None) -> None:
     layer = self_attention(d_k, activation=ALL_ACTIVATIONS[activation](), **MASKS[mask](LENGTH))
     X = tokens(batch)
     assert_witnesses_agree(layer, X, square_loss(X))
 
 
-@pytest.mark.parametrize("batch", [None, 2])
-@pytest.mark.parametrize("loss", losses(tokens(None)))
-@pytest.mark.parametrize("kind", layers())
+@pairwise(kind=layers(), loss=losses(tokens(None)), batch=[None, 2])
 def test_every_layer_and_loss(kind: str, loss: str, batch: int | None) -> None:
     X = tokens(batch)
     assert_witnesses_agree(layers()[kind], X, losses(X)[loss])
