@@ -56,11 +56,11 @@ class HybridOperator(Operator):
     >>> closed = TokenSum.of([Term(2.0, (Factor("1", "ac", torch.eye(2)), Factor.identity("bd", 3)))], (2, 3), (2, 3))
     >>> op = HybridOperator(closed, lambda: ClosedFormPlan("it is twice the identity", lambda: closed, hvps=6))
     >>> op
-    HybridOperator 6x6 float32, 12 multiply-adds a product; closed form: not planned yet
+    HybridOperator 6x6 float32
     >>> op.exact, op.trace(), op @ torch.ones(6)
     (True, tensor(12.), tensor([2., 2., 2., 2., 2., 2.]))
     >>> op
-    HybridOperator 6x6 float32, 12 multiply-adds a product; closed form: built, 6 HVPs
+    HybridOperator 6x6 float32 (exact: 6 HVPs)
     """
 
     def __init__(self, hvps: Operator, plan: Callable[[], ClosedFormPlan | Refusal], min_matvecs: int = 20) -> None:
@@ -212,17 +212,18 @@ class HybridOperator(Operator):
     def _cells(self) -> Cells:
         """What is known without running anything."""
         known = {"rows": self.shape[0], "columns": self.shape[1], "dtype": str(self.dtype).removeprefix("torch.")}
-        return facts({**known, "closed form": self._state(), "matvec": self.product_cost})
+        return facts({**known, "closed form": self._state() or "not planned yet", "matvec": self.product_cost})
 
     def __repr__(self) -> str:
         """Short, and nothing runs for it."""
         rows, columns = self.shape
         dtype = str(self.dtype).removeprefix("torch.")
-        return f"{type(self).__name__} {rows}x{columns} {dtype}, {self.product_cost}; closed form: {self._state()}"
+        state = f" ({self._state()})" if self._state() else ""
+        return f"{type(self).__name__} {rows}x{columns} {dtype}{state}"
 
     def _state(self) -> str:
         if self._dropped is not None:
-            return "none"
+            return "HVPs"
         if not isinstance(plan := vars(self).get("plan"), ClosedFormPlan):
-            return "not planned yet"
-        return f"{'built' if self._closed else 'on demand'}, {plan.hvps} HVPs"
+            return ""
+        return f"{'exact' if self._closed else 'exact on demand'}: {plan.hvps} HVPs"
