@@ -51,7 +51,6 @@ def write_report(
     """
     with clear_endings(f"what was measured is kept in {store}; run the same command again to continue."):
         chosen = chosen_experiments(names or [])
-        from hessianlab.pages import write_page
         from hessianlab.runner import check_workers, configure
         from hessianlab.store import open_store
         from hessianlens.files import check_directory
@@ -62,6 +61,7 @@ def write_report(
         check_directory(out)
         with open_store(store, readonly=not run) as opened:
             with waiting("Loading the libraries"):
+                from hessianlab.pages import write_page
                 from hessianlab.report import render
 
                 if claims:
