@@ -21,11 +21,11 @@ from benchmarks import (
 )
 from benchmarks.harness import QUICK_ROUNDS, Benchmark, Options, Tick, measure
 from benchmarks.memory import measure_apart
+from benchmarks.monitor import WATCHED
 from benchmarks.network import NETWORKS
 from benchmarks.results import Result
 from benchmarks.sweeps import SWEEPS
 from benchmarks.training import TRAININGS
-from benchmarks.watching import WATCHED
 
 BENCHMARKS: dict[str, Benchmark] = {
     b.name: b

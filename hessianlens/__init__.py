@@ -18,4 +18,13 @@ __version__ = "0.1.0"
 
 # `__init__.pyi` says which name comes from where. A name is imported when it is first used, so that the command line
 # can answer --help without torch.
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+_public_name, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+_RENAMED = {"theory": "layer", "watching": "monitor"}
+
+
+def __getattr__(name: str) -> object:
+    if name in _RENAMED:
+        import warnings
+
+        warnings.warn(f"hessianlens.{name} is now hessianlens.{_RENAMED[name]}", DeprecationWarning, stacklevel=2)
+    return _public_name(_RENAMED.get(name, name))

@@ -1,13 +1,13 @@
 """The public names: `hessianlens` imports a name from here when it is first used."""
 
 from . import attention as attention
+from . import layer as layer
 from . import losses as losses
 from . import models as models
+from . import monitor as monitor
 from . import operators as operators
 from . import spectra as spectra
 from . import tasks as tasks
-from . import theory as theory
-from . import watching as watching
 from .attention import (
     Activation,
     FactoredValueAttention,
@@ -26,6 +26,14 @@ from .attention import (
 from .errors import InputError, RankError
 from .inspect.groups import load_param_groups
 from .inspect.measured import Measured, measure
+from .layer import (
+    AttentionHessian,
+    attention_hessian,
+    eigenvalue_pairs,
+    predicted_growth,
+    t_outer_rank,
+    t_outer_rank_bound,
+)
 from .losses import (
     CrossEntropyLoss,
     CustomLoss,
@@ -35,6 +43,7 @@ from .losses import (
     linear_cross_entropy,
 )
 from .models.adapters import problem
+from .monitor import Monitor
 from .network import (
     BlockNorms,
     Forecast,
@@ -58,15 +67,6 @@ from .spectra import (
     inertia,
     trace,
 )
-from .theory import (
-    AttentionHessian,
-    attention_hessian,
-    eigenvalue_pairs,
-    predicted_growth,
-    t_outer_rank,
-    t_outer_rank_bound,
-)
-from .watching import Monitor
 
 __version__: str
 
@@ -114,11 +114,13 @@ __all__ = [
     "hessian",
     "heterogeneity",
     "inertia",
+    "layer",
     "linear_cross_entropy",
     "load_param_groups",
     "losses",
     "measure",
     "models",
+    "monitor",
     "operators",
     "predicted_growth",
     "problem",
@@ -128,9 +130,7 @@ __all__ = [
     "t_outer_rank",
     "t_outer_rank_bound",
     "tasks",
-    "theory",
     "third_moment",
     "third_moment_along",
     "trace",
-    "watching",
 ]

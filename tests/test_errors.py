@@ -207,7 +207,7 @@ CASES |= {
     ),
     "growth of a broken activation": (lambda: hl.predicted_growth(broken, "outer", "Q", "Q"), "activation broken: it"),
     "growth of no depth": (
-        lambda: hl.theory.linear_attention_growth(10**9),
+        lambda: hl.layer.linear_attention_growth(10**9),
         "depth: got 1000000000, expected .* from 1",
     ),
     "pairs of nothing": (

@@ -139,3 +139,9 @@ def test_shared_names_are_found(tmp_path: Path, files: dict[str, str], shared: l
         (tmp_path / "made_up" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "made_up" / name).write_text(text)
     assert shared_names(tmp_path / "made_up") == shared
+
+
+@pytest.mark.parametrize(("old", "new"), [("theory", "layer"), ("watching", "monitor")])
+def test_old_names_still_work(old: str, new: str) -> None:
+    with pytest.warns(DeprecationWarning, match=f"hessianlens.{old} is now hessianlens.{new}"):
+        assert getattr(hl, old) is getattr(hl, new)

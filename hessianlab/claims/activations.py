@@ -8,8 +8,8 @@ from hessianlab.claims.definition import seeds
 from hessianlab.claims.quantities import block_norm, slope
 from hessianlab.claims.samples import Sample, sample, samples_of
 from hessianlens.attention import SelfAttention
+from hessianlens.layer import AttentionHessian, attention_hessian
 from hessianlens.losses import SquareLoss
-from hessianlens.theory import AttentionHessian, attention_hessian
 
 SHAPES = ((6, 4, 3), (5, 3, 3), (7, 3, 4))
 """(L, d, d_K)."""

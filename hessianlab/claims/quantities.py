@@ -13,7 +13,7 @@ from hessianlab.claims.definition import measured
 from hessianlab.claims.finding import Check, at_most
 from hessianlab.claims.samples import Sample, Witness, mean_square, small_samples, softmax_rows
 from hessianlab.experiments.statistics import log_log_slope
-from hessianlens.theory import AttentionHessian
+from hessianlens.layer import AttentionHessian
 
 EXACT = 1e-10
 """Largest relative difference between two float64 computations of the same matrix."""

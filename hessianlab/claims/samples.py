@@ -14,8 +14,8 @@ from torch.func import grad, hessian, jacrev
 from hessianlab.claims.definition import measured, seeds
 from hessianlab.paper import PrintedAttention
 from hessianlens.attention import SelfAttention
+from hessianlens.layer import AttentionHessian, attention_hessian
 from hessianlens.losses import SquareLoss
-from hessianlens.theory import AttentionHessian, attention_hessian
 
 
 def numbers(matrix: Tensor, digits: int = 3) -> str:

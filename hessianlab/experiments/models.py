@@ -11,6 +11,7 @@ from hessianlab.experiments.statistics import EDGES, entry_sizes, log_histogram
 from hessianlab.results import Measurement, Row
 from hessianlens.attention import SelfAttention
 from hessianlens.errors import InputError
+from hessianlens.layer import AttentionHessian, attention_hessian
 from hessianlens.losses import SquareLoss
 from hessianlens.models import Transformer
 from hessianlens.models.adapters import problem
@@ -18,7 +19,6 @@ from hessianlens.network.last_attention.exact import exact_attention
 from hessianlens.parts import LAYER_PARTS, part_name
 from hessianlens.problems import Problem
 from hessianlens.tasks import Addition
-from hessianlens.theory import AttentionHessian, attention_hessian
 
 
 @dataclass(frozen=True, eq=False)

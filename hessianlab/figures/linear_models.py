@@ -8,11 +8,11 @@ import torch
 from torch import Tensor, kron, nn
 
 from hessianlens.attention import SelfAttention
+from hessianlens.layer import attention_hessian
 from hessianlens.losses import SquareLoss
 from hessianlens.models.adapters import problem
 from hessianlens.network import functional, ggn
 from hessianlens.operators.commutation import commutation_matrix
-from hessianlens.theory import attention_hessian
 
 Blocks = Mapping[tuple[str, str], Tensor]
 """Dense blocks by part and name."""

@@ -13,7 +13,7 @@ from hessianlab.paper.data_terms import z_1, z_2
 from hessianlab.paper.kronecker import identity, kron, softmax_jacobian, softmax_second_derivative, vec
 from hessianlab.paper.printed import PrintedAttention, require_one_dtype, require_shape, score_factor
 from hessianlab.paper.theorems import score_product_matrix
-from hessianlens.theory.query_key import t_outer_rank_bound
+from hessianlens.layer.query_key import t_outer_rank_bound
 
 
 @dataclass(frozen=True, eq=False)

@@ -24,9 +24,9 @@ from hessianlab.trials.models import Learned, WithGain
 from hessianlens.attention import attention_entropy, first_moment
 from hessianlens.models import Transformer
 from hessianlens.models.adapters import problem
+from hessianlens.monitor import Monitor
 from hessianlens.network import block_norms
 from hessianlens.problems import Block, Problem
-from hessianlens.watching import Monitor
 
 GROUPS = ("embedding", "query and key", "value and output", "mlp", "unembedding")
 """Blocks of the Hessian that have a learning rate of their own."""

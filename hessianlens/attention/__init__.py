@@ -1,7 +1,6 @@
 """One attention layer: activations, masks, parameterisations, moments and entropy."""
 
 from hessianlens.attention.activations import Activation
-from hessianlens.attention.chunked import scaled_dot_product_attention
 from hessianlens.attention.entropy import attention_entropy
 from hessianlens.attention.layer import (
     AttentionHead,
@@ -12,6 +11,7 @@ from hessianlens.attention.layer import (
 )
 from hessianlens.attention.moments import first_moment, second_moment, third_moment, third_moment_along
 from hessianlens.attention.rotary import RotaryAttention, rotary_tables
+from hessianlens.attention.sdpa import scaled_dot_product_attention
 
 __all__ = [
     "Activation",

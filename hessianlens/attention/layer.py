@@ -16,9 +16,9 @@ from hessianlens.attention.activations import Activation, ActivationLike, as_act
 from hessianlens.attention.masks import Masking
 from hessianlens.attention.state import HeadState, ScorePort, ValuePort
 from hessianlens.checks import check_dense, check_dtype, check_same_kind, check_shape, check_tensor
+from hessianlens.display import Entries, Grid, Listed, Picture
 from hessianlens.errors import InputError, check_choice, check_flag, check_seed, check_that, check_whole, expect
 from hessianlens.memory import ensure_fits
-from hessianlens.showing import Entries, Grid, Listed, Picture
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -14,7 +14,7 @@ from hessianlens.attention.activations import Activation
 from hessianlens.attention.entropy import attention_entropy
 from hessianlens.attention.row_tangent import RowTangent
 from hessianlens.attention.rows import RowMatrices
-from hessianlens.showing import Entries, Grid, Listed, Picture
+from hessianlens.display import Entries, Grid, Listed, Picture
 
 
 def rotate_half(vectors: Float[Tensor, "*n k"]) -> Float[Tensor, "*n k"]:

@@ -17,7 +17,7 @@ from hessianlens.cli.options import AsJson, PageFolder
 from hessianlens.cli.status_line import waiting
 
 if TYPE_CHECKING:
-    from hessianlens.theory.layer_check import BlockGrowth, LayerCheck, PartAgreement
+    from hessianlens.layer.layer_check import BlockGrowth, LayerCheck, PartAgreement
 
 MAX_WEIGHTS = 3072
 """The check forms the dense Hessian by autograd, so the layer has to be small."""
@@ -115,8 +115,8 @@ def show_layer(
         check_directory(out)
         options = LayerOptions(seed, length, d_model, d_k, batch, activation, causal, temperature)
         with waiting("Loading the libraries"):
-            from hessianlens.theory.layer_check import layer_check_sections
-            from hessianlens.theory.page import hessian_page
+            from hessianlens.layer.layer_check import layer_check_sections
+            from hessianlens.layer.page import hessian_page
         check = _random_check(options)
         with waiting("Comparing with autograd"):
             agreements, growth = check.agreements(), check.growth()
@@ -142,8 +142,8 @@ def _random_check(options: LayerOptions) -> LayerCheck:
 
     from hessianlens.attention import SelfAttention
     from hessianlens.errors import expect
+    from hessianlens.layer.layer_check import LayerCheck
     from hessianlens.losses import SquareLoss
-    from hessianlens.theory.layer_check import LayerCheck
 
     generator = torch.Generator().manual_seed(options.seed + 1)
     shape = (2, options.batch, options.length, options.d_model)
@@ -169,7 +169,7 @@ def _figures(
     options: LayerOptions, check: LayerCheck, agreements: list[PartAgreement], growth: list[BlockGrowth]
 ) -> dict[str, Any]:
     """Every number of the page."""
-    from hessianlens.theory.page import hessian_spectra
+    from hessianlens.layer.page import hessian_spectra
 
     return {
         "config": asdict(options),

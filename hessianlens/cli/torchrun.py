@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdo
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from hessianlens.ranks import Ranks
+    from hessianlens.distributed import Ranks
 
 _WAIT_MINUTES = 30
 """How long a process is waited for."""
@@ -94,7 +94,7 @@ def together(group: object) -> Iterator[None]:
     if group is None:
         yield
         return
-    from hessianlens.ranks import ranks_of
+    from hessianlens.distributed import ranks_of
 
     ranks: Ranks = ranks_of(group)
     with ranks.jointly("the arguments"):

@@ -15,7 +15,7 @@ from hessianlens.cli.options import AsJson, DataFile, Device, Dtype, Head, Lengt
 from hessianlens.cli.status_line import waiting
 
 if TYPE_CHECKING:
-    from hessianlens.watching.checkpoints import CheckpointRun
+    from hessianlens.monitor.checkpoints import CheckpointRun
 
 _EXAMPLES = """[bold]Examples[/bold]
 
@@ -82,8 +82,8 @@ def watch_checkpoints(
         from hessianlens.errors import check_number
         from hessianlens.inspect.settings import Settings
         from hessianlens.inspect.writable import check_writable
-        from hessianlens.watching.choices import check_quantities, make_effort
-        from hessianlens.watching.saved import find_checkpoints
+        from hessianlens.monitor.choices import check_quantities, make_effort
+        from hessianlens.monitor.saved import find_checkpoints
 
         for target, option in ((html, "html"), (csv, "csv")):
             if target is not None:
@@ -106,8 +106,8 @@ def watch_checkpoints(
             check_number("lr", lr, 0.0, strictly=True)
         effort = make_effort(probes, steps, tol, seed=seed)
         with waiting("Loading the libraries"):
-            from hessianlens.watching.checkpoints import CheckpointRun
-            from hessianlens.watching.store import RecordFile
+            from hessianlens.monitor.checkpoints import CheckpointRun
+            from hessianlens.monitor.store import RecordFile
         run = CheckpointRun(found, settings, asked, effort, None if store is None else RecordFile(store), lr)
         _run(run)
         if as_json:

@@ -9,8 +9,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from hessianlens.losses.unformed import CrossEntropyForm, Part
-from hessianlens.losses.unformed.rule import Rule
+from hessianlens.losses.fused_cross_entropy import CrossEntropyForm, Part
+from hessianlens.losses.fused_cross_entropy.rule import Rule
 from hessianlens.problems import Batch, ClassesLoss, Logits, LogitsForward, Problem
 
 Tensors = tuple[Tensor, ...]

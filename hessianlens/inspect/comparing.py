@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hessianlens.display import Dots, Listed, Picture
 from hessianlens.errors import expect
 from hessianlens.network.norms import BlockNorms
-from hessianlens.showing import Dots, Listed, Picture
 from hessianlens.spectra import Estimate
 from hessianlens.spectra.intervals import student
 

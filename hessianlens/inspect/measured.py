@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hessianlens.display import Listed, Picture
+from hessianlens.display.shown import Cells
 from hessianlens.errors import check_number, check_path, check_seed, check_that, check_whole, expect
 from hessianlens.inspect.advice import Statement, attention_statements, table_statements, told
 from hessianlens.inspect.blockwise import within_memory
@@ -30,8 +32,6 @@ from hessianlens.network.spreads import Spreads, attention_spreads
 from hessianlens.network.watch import Deadline, Watch, terminations_interrupt, watching
 from hessianlens.parts import PARTS, check_parts, norm_method
 from hessianlens.problems import Block, Problem, check_problem
-from hessianlens.showing import Listed, Picture
-from hessianlens.showing.shown import Cells
 from hessianlens.sizes import parse_time, readable_time
 from hessianlens.spectra.estimate import ends_in_percent
 from hessianlens.state_guard import restores_state

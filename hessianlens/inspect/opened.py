@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from hessianlens.checks import check_device
+from hessianlens.distributed import ranks_of
 from hessianlens.inspect.blockwise import choose_blocks, within_memory
 from hessianlens.inspect.data import Data, prepare_data
 from hessianlens.inspect.loading import LoadedModel, load_model
@@ -19,7 +20,6 @@ from hessianlens.inspect.sharing import share_of
 from hessianlens.models.adapters import problem as make_problem
 from hessianlens.network.forecasting import Forecast
 from hessianlens.problems import Block, Problem
-from hessianlens.ranks import ranks_of
 
 PASSES_PER_PRODUCT = 6
 """Times that a product with the Hessian takes as long as the loss: two gradients, each of three."""

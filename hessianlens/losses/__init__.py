@@ -13,8 +13,8 @@ from hessianlens.losses.curvature import (
     as_curvature,
 )
 from hessianlens.losses.custom import CustomLoss
+from hessianlens.losses.fused_cross_entropy import linear_cross_entropy
 from hessianlens.losses.square import SquareLoss
-from hessianlens.losses.unformed import linear_cross_entropy
 
 __all__ = [
     "CoupledCurvature",

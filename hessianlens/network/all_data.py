@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from hessianlens.distributed import ALONE
 from hessianlens.memory import SAFE_SHARE, available_bytes
 from hessianlens.problems import Batch, Problem, mapped, move, tensors
-from hessianlens.ranks import ALONE
 from hessianlens.sizes import readable
 
 MOST_BYTES = 2**28

@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from hessianlens.curvature.stand_in import verification_bytes
+from hessianlens.display import Listed, Picture, Share, Shares
+from hessianlens.display.shown import Cells, facts
 from hessianlens.errors import InputError, check_number, check_that, check_whole, expect
 from hessianlens.memory import SAFE_SHARE, available_bytes, process_bytes
 from hessianlens.models.adapters.cutting import cut_problem
@@ -16,8 +18,6 @@ from hessianlens.network.rehearsal import Rehearsal, forward_sizes, sequences_of
 from hessianlens.network.sampling import WORKSPACE
 from hessianlens.parts import PARTS
 from hessianlens.problems import Block, Problem, check_problem, layer_groups, layer_of
-from hessianlens.showing import Listed, Picture, Share, Shares
-from hessianlens.showing.shown import Cells, facts
 from hessianlens.sizes import parse_size, readable
 from hessianlens.state_guard import restores_state
 

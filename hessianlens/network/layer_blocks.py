@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 
 from hessianlens.errors import check_that, expect, shown
+from hessianlens.layer import AttentionHessian
 from hessianlens.network.watch import Deadline, Watch
 from hessianlens.sketching import block_ways, measured
 from hessianlens.spectra import Estimate
-from hessianlens.theory import AttentionHessian
 
 Name = Hashable
 Pair = tuple[Name, Name]

@@ -8,7 +8,10 @@ from typing import Any, overload
 
 import torch
 
+from hessianlens.display import Dots, Listed, Picture
+from hessianlens.display.shown import MOST_ROWS, Cells
 from hessianlens.errors import check_number, check_seed, check_that, check_whole, expect, meant, shown
+from hessianlens.layer import AttentionHessian
 from hessianlens.memory import memory_errors_explained
 from hessianlens.network.exact_norms import RTOL
 from hessianlens.network.forecasting import ensure_fits_in_memory
@@ -19,11 +22,8 @@ from hessianlens.network.operators import Pattern
 from hessianlens.network.watch import Deadline, Watch, watching
 from hessianlens.parts import PART_NAMES, PARTS, check_parts, norm_method, part_name
 from hessianlens.problems import Problem, check_problem
-from hessianlens.showing import Dots, Listed, Picture
-from hessianlens.showing.shown import MOST_ROWS, Cells
 from hessianlens.spectra import Estimate
 from hessianlens.state_guard import restores_state
-from hessianlens.theory import AttentionHessian
 
 REMEDY = "cut the batches with hessianlens.fit_memory(problem), shorten the sequences or use float32"
 """What helps where memory ran out."""

@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 
 from hessianlens.curvature import MATRIX_FREE, BlockPairOperator, verify
+from hessianlens.display import Grid, Listed, Picture
+from hessianlens.display.shown import Cells
 from hessianlens.errors import Refusal, check_choice, check_seed, check_whole, expect, meant, shown
 from hessianlens.network import thresholds
 from hessianlens.network.forecasting import ensure_fits_in_memory
@@ -22,8 +24,6 @@ from hessianlens.network.question import NO_LIMITS, Limits, Question
 from hessianlens.network.sampling import WORKSPACE
 from hessianlens.parts import METHODS, part_name
 from hessianlens.problems import Block, Problem, check_problem
-from hessianlens.showing import Grid, Listed, Picture
-from hessianlens.showing.shown import Cells
 from hessianlens.spectra import Estimate
 from hessianlens.spectra.estimate import ends_in_percent
 from hessianlens.spectra.lengths import lengths_of, norm_from_lengths

@@ -10,8 +10,8 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from hessianlens.distributed import ALONE, Ranks
 from hessianlens.errors import check_that, needs_extra
-from hessianlens.ranks import ALONE, Ranks
 from hessianlens.state_guard import Restore, StateChange
 
 if TYPE_CHECKING:

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hessianlens.display import Grid, Picture
+from hessianlens.display.shown import Cells
 from hessianlens.errors import InputError, check_flag, check_function, check_number, check_that, expect, meant, shown
 from hessianlens.failures import explained
 from hessianlens.operators.base import SOON, StructuredOperator, check_place, check_shape
@@ -15,8 +17,6 @@ from hessianlens.operators.mirrored import write_transposed
 from hessianlens.operators.operator import Operator
 from hessianlens.operators.product import Product
 from hessianlens.operators.scaled import Scaled
-from hessianlens.showing import Grid, Picture
-from hessianlens.showing.shown import Cells
 from hessianlens.state_guard import restores_state
 
 Name = Hashable

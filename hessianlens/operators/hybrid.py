@@ -10,11 +10,11 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from hessianlens.display.shown import Cells, facts
 from hessianlens.errors import Refusal, check_function, check_that
 from hessianlens.operators.base import StructuredOperator
 from hessianlens.operators.operator import Operator
 from hessianlens.operators.scaled import Scaled
-from hessianlens.showing.shown import Cells, facts
 from hessianlens.state_guard import restores_state
 
 T = TypeVar("T")

@@ -10,13 +10,13 @@ import torch
 from curvlinops._torch_base import PyTorchLinearOperator
 from torch import Tensor
 
+from hessianlens.display import Entries, Picture, Shown
+from hessianlens.display.shown import Cells, facts
 from hessianlens.errors import check_number, check_that, check_whole, expect
 from hessianlens.memory import ensure_fits
 from hessianlens.operators.checked import CheckedOperator
 from hessianlens.operators.columns import diagonal_by_columns, square_by_columns, write_columns
 from hessianlens.operators.scaled import Scaled
-from hessianlens.showing import Entries, Picture, Shown
-from hessianlens.showing.shown import Cells, facts
 from hessianlens.state_guard import restores_state
 
 _ITERATIONS = 20

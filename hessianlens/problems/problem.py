@@ -16,14 +16,14 @@ import torch
 from torch import Tensor
 
 from hessianlens.checks import check_device, check_precision
+from hessianlens.display import Dot, Dots, Listed, Picture
+from hessianlens.distributed import ALONE, Ranks
 from hessianlens.errors import InputError, check_that, meant, shown
 from hessianlens.problems.batch import Batch, move
 from hessianlens.problems.block import Block
 from hessianlens.problems.selection import matches
 from hessianlens.problems.unformed import ClassesLoss, LogitsForward
 from hessianlens.problems.written import CutBatches, Written, uncut_batches
-from hessianlens.ranks import ALONE, Ranks
-from hessianlens.showing import Dot, Dots, Listed, Picture
 from hessianlens.state_guard import restores_state
 
 T = TypeVar("T")

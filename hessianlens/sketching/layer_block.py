@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
+from hessianlens.layer import AttentionHessian
 from hessianlens.operators import TokenSum
 from hessianlens.operators.inner_products import squared_norm_cost
 from hessianlens.sketching.choice import Ways
 from hessianlens.sketching.matrices import MatrixSampler
 from hessianlens.sketching.sampler import Sampler, Told
 from hessianlens.sketching.vectors import VectorSampler
-from hessianlens.theory import AttentionHessian
 
 Name = Hashable
 

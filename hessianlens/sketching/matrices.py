@@ -9,9 +9,9 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from hessianlens.layer.sketch import RANK, Points, Unfolding
 from hessianlens.sketching.sampler import LEAST, PILOT, Sampler, Told, samples_needed
 from hessianlens.spectra import Estimate, Probes
-from hessianlens.theory.sketch import RANK, Points, Unfolding
 
 _AT_ONCE = 2**22
 """Numbers of all responses that are held at once."""

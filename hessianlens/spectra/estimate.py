@@ -13,8 +13,8 @@ from torch import Tensor
 from typing_extensions import Self
 
 from hessianlens.checks import check_dense
+from hessianlens.display import Curve, Dot, Dots, Listed, Picture
 from hessianlens.errors import check_that, check_whole, expect, shown
-from hessianlens.showing import Curve, Dot, Dots, Listed, Picture
 from hessianlens.spectra.intervals import check_level, squared_lengths, student
 
 EXACT_METHODS = ("exact", "basis", "dense")

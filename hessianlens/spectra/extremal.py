@@ -11,8 +11,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from hessianlens.display import Listed, Picture, Spikes
 from hessianlens.errors import check_choice, check_flag, check_number, expect
-from hessianlens.showing import Listed, Picture, Spikes
 from hessianlens.spectra.probes import Probes, check_count, chunk_size
 from hessianlens.spectra.products import (
     LinearOperator,

@@ -11,9 +11,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from hessianlens.display import Grid, Listed, Picture
+from hessianlens.display.shown import Cells
 from hessianlens.errors import InputError, check_that, expect, meant, shown
-from hessianlens.showing import Grid, Listed, Picture
-from hessianlens.showing.shown import Cells
 from hessianlens.spectra.estimate import Estimate, with_interval
 from hessianlens.spectra.intervals import squared_lengths
 from hessianlens.spectra.quotients import PowerProduct

@@ -18,8 +18,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from hessianlens.display import Listed, Picture, Share, Shares
 from hessianlens.errors import check_that, expect
-from hessianlens.showing import Listed, Picture, Share, Shares
 from hessianlens.spectra.canonical import shortfall_bounds
 from hessianlens.spectra.estimate import Estimate
 from hessianlens.spectra.intervals import check_level, share_of_directions

@@ -13,10 +13,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from hessianlens.checks import check_dense, check_shape, check_tensor
+from hessianlens.display import Curve, Listed, Picture
+from hessianlens.display.shown import Cells, facts
 from hessianlens.errors import InputError, check_function, check_number, check_that, expect, shown
 from hessianlens.failures import explained
-from hessianlens.showing import Curve, Listed, Picture
-from hessianlens.showing.shown import Cells, facts
 from hessianlens.spectra.canonical import share_bounds
 from hessianlens.spectra.estimate import EXACT_METHODS, Estimate, mean_and_stderr
 from hessianlens.spectra.intervals import share_of_directions, squared_lengths

@@ -7,7 +7,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import hessianlens as hl
 from hessianlens.attention.activations import as_activation
-from hessianlens.attention.chunked import passes
+from hessianlens.attention.sdpa import passes
 from tests.oracles.plain_attention import plain_attention
 
 attend = hl.scaled_dot_product_attention

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 import hessianlens as hl
 from hessianlens.cli import app
-from hessianlens.theory.layer_check import LayerCheck, PartAgreement
+from hessianlens.layer.layer_check import LayerCheck, PartAgreement
 from tests.variants import self_attention
 
 SMALL = ["--length", "5", "--d-model", "4", "--d-k", "3"]

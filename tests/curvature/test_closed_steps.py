@@ -79,7 +79,7 @@ def test_both_derivatives(name: str) -> None:
 
 
 def test_a_cotangent_that_is_left_out_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    from hessianlens.attention.chunked.form import AttentionForm
+    from hessianlens.attention.sdpa.form import AttentionForm
 
     right = AttentionForm.bent
     monkeypatch.setattr(AttentionForm, "bent", lambda *args, of_g=None, **how: right(*args, **how))

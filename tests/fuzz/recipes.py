@@ -163,7 +163,7 @@ def _losses() -> Iterator[Recipe]:
 
 
 def _theory() -> Iterator[Recipe]:
-    theory = hl.theory
+    theory = hl.layer
     yield Recipe("eigenvalue_pairs", lambda: hl.eigenvalue_pairs, _given(H=hessian, head=0))
     yield Recipe("t_outer_rank", lambda: hl.t_outer_rank, _given(length=4, d_model=3, d_k=2), 2)
     yield Recipe("t_outer_rank_bound", lambda: hl.t_outer_rank_bound, _given(d_model=3, d_k=2), 2)
@@ -332,7 +332,7 @@ def _tasks() -> Iterator[Recipe]:
 
 
 def _watching() -> Iterator[Recipe]:
-    watching = hl.watching
+    watching = hl.monitor
     yield Recipe("Monitor", lambda: hl.Monitor, {"problem": mlp_problem, **_given(blocks="0.*", optimizer=sgd)}, 0.5)
     paced = _given(every=2, overhead=None, quantities=("top", "edge"), whole=True, clock=lambda: lambda: 0.0)
     effort = _given(probes=2, steps=2, tol=0.1, warm=True, seed=0, sinks=(), store=None, csv=None)

@@ -11,9 +11,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import hessianlens as hl
-from hessianlens.losses.unformed import CrossEntropyForm, Part, form
-from hessianlens.losses.unformed.row_parts import Rows
-from hessianlens.losses.unformed.rule import Rule
+from hessianlens.losses.fused_cross_entropy import CrossEntropyForm, Part, form
+from hessianlens.losses.fused_cross_entropy.row_parts import Rows
+from hessianlens.losses.fused_cross_entropy.rule import Rule
 
 loss_of = hl.linear_cross_entropy
 TINY = 200  # bytes: every matrix of logits below takes several chunks

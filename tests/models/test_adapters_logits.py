@@ -16,7 +16,7 @@ from torch.nn import functional as nnf
 import hessianlens as hl
 from hessianlens.curvature import Linearisation, endings
 from hessianlens.curvature.tape import Taped, Unrecordable
-from hessianlens.losses.unformed import Part
+from hessianlens.losses.fused_cross_entropy import Part
 from hessianlens.models.adapters import unembedding
 from hessianlens.network.rehearsal import Rehearsal
 from hessianlens.problems import LogitsForward, Problem

@@ -97,7 +97,7 @@ def test_a_wrong_place_is_found_out(wrong: type[PieceProducts], family: str, mon
 
 
 def test_many_vectors_are_multiplied_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hessianlens.theory.tangent._WORKSPACE_BYTES", 1)
+    monkeypatch.setattr("hessianlens.layer.tangent._WORKSPACE_BYTES", 1)
     problem = family_problem(FAMILIES["Llama"]())
     form = exact_attention(problem)
     assert isinstance(form, ExactAttention)

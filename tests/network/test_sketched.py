@@ -7,12 +7,12 @@ import math
 import pytest
 
 import hessianlens as hl
+from hessianlens.layer.sketch import Unfolding
 from hessianlens.network.last_attention import ExactAttention, SketchedAttention
 from hessianlens.network.planner import planner_of
 from hessianlens.problems import Problem
-from hessianlens.theory.sketch import Unfolding
+from tests.layer.test_sketch import _all_responses
 from tests.network.test_part_norms import NETWORKS, PARTS, ROLES, SEVERAL_HEADS, wide
-from tests.theory.test_sketch import _all_responses
 
 
 def _sketches(problem: Problem) -> tuple[ExactAttention, SketchedAttention]:

@@ -103,7 +103,7 @@ def _whole(kind: str, part: str) -> Callable[[], Made]:
     def make() -> Made:
         X = tokens(2)
         grid = hl.attention_hessian(layers()[kind], X, losses(X)["cross-entropy"]).part(part)
-        # the dense blocks are checked against autograd in tests/theory/test_witnesses.py
+        # the dense blocks are checked against autograd in tests/layer/test_witnesses.py
         return grid[:], torch.cat([torch.cat([grid[r, c].to_dense() for c in grid.columns], 1) for r in grid.rows])
 
     return make

@@ -8,12 +8,12 @@ import pytest
 import torch
 
 import hessianlens as hl
+from hessianlens.layer.sketch import Unfolding
 from hessianlens.network.watch import Watch
 from hessianlens.sketching import MatrixSampler, Sampler, block_ways, measured, sampled
 from hessianlens.sketching.choice import Ways
 from hessianlens.sketching.sampler import LEAST, PILOT
 from hessianlens.spectra import Estimate
-from hessianlens.theory.sketch import Unfolding
 from tests.variants import losses, rotary, self_attention, square_loss, tokens
 
 SEEDS = 150

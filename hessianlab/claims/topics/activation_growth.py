@@ -12,7 +12,7 @@ from hessianlab.claims.finding import Check, Curves, Finding, at_least, at_most,
 from hessianlab.claims.quantities import block_norm, gap, largest, smallest, value_functional_checks
 from hessianlab.claims.samples import listed, normal, sample
 from hessianlens.attention import SelfAttention
-from hessianlens.theory import attention_hessian
+from hessianlens.layer import attention_hessian
 
 SMALL = (1e-3, 1e-2)
 LARGE = (3.0, 10.0)

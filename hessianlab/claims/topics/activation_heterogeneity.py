@@ -25,7 +25,7 @@ from hessianlab.claims.networks import (
 )
 from hessianlab.claims.quantities import largest, negative_mass
 from hessianlab.experiments.statistics import geometric_mean, mean_interval
-from hessianlens.theory import predicted_growth
+from hessianlens.layer import predicted_growth
 
 REPEATS = 5
 SMALLER = replace(HISTOGRAM, sequences=16)

@@ -12,8 +12,8 @@ from hessianlab.claims.quantities import block_norm, largest
 from hessianlab.claims.samples import Sample, many_samples, sample
 from hessianlab.experiments.statistics import geometric_mean
 from hessianlens.attention import SelfAttention, second_moment, third_moment
+from hessianlens.layer import attention_hessian
 from hessianlens.losses import SquareLoss
-from hessianlens.theory import attention_hessian
 
 
 @dataclass(frozen=True)

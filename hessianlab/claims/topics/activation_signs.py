@@ -10,8 +10,8 @@ from hessianlab.claims.definition import claim, seeds
 from hessianlab.claims.finding import Check, Finding, at_least, at_most, share
 from hessianlab.claims.quantities import EXACT, block_norm, extremes, gap, largest, relative_minimum, smallest
 from hessianlab.claims.samples import Sample, many_samples, sample
+from hessianlens.layer import attention_hessian
 from hessianlens.losses import CrossEntropyLoss, CustomLoss, Loss, SquareLoss
-from hessianlens.theory import attention_hessian
 
 COUNT = 50
 SIGN = 1e-9

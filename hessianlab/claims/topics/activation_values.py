@@ -13,7 +13,7 @@ from hessianlab.claims.definition import claim, first_seed, seeds
 from hessianlab.claims.finding import Finding, at_least, at_most, close, equal, share, true
 from hessianlab.claims.quantities import largest, smallest
 from hessianlab.claims.samples import listed, normal, sample
-from hessianlens.theory import numerical_rank
+from hessianlens.layer import numerical_rank
 
 
 def _scores(count: int) -> list[Tensor]:

@@ -14,8 +14,8 @@ from hessianlab.claims.finding import Finding, at_most, equal
 from hessianlab.claims.quantities import EXACT, gap, largest, same
 from hessianlab.claims.samples import normal, numbers, small_samples, softmax_rows
 from hessianlab.paper import block_diagonal, kron, vec
+from hessianlens.layer import numerical_rank
 from hessianlens.operators.commutation import commutation_matrix
-from hessianlens.theory import numerical_rank
 
 SIZES = ((2, 3, 4, 2), (3, 2, 2, 5), (4, 3, 3, 3))
 """(n, m, p, q) of random matrices."""

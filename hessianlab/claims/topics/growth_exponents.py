@@ -9,7 +9,7 @@ from hessianlab.claims.definition import claim, measured
 from hessianlab.claims.finding import Check, Curves, Finding, at_least, at_most, close, share
 from hessianlab.claims.quantities import block_norm, farthest, largest, slope, value_functional_checks
 from hessianlab.claims.samples import Sample, described, holding, samples_of
-from hessianlens.theory import AttentionHessian
+from hessianlens.layer import AttentionHessian
 
 SMALL = (1e-3, 3e-3, 1e-2)
 WIDE = (0.01, 0.1, 1.0, 3.0, 10.0, 100.0)

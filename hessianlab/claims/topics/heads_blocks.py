@@ -15,8 +15,8 @@ from hessianlab.claims.samples import Weights, Witness, attention_output, mean_s
 from hessianlab.experiments.statistics import geometric_mean
 from hessianlab.paper import PrintedMultiHead, remark_e_1
 from hessianlens.attention import MultiHeadAttention, SelfAttention
+from hessianlens.layer import AttentionHessian, attention_hessian
 from hessianlens.losses import SquareLoss
-from hessianlens.theory import AttentionHessian, attention_hessian
 
 SHAPES = ((5, 4, 2, 2), (4, 3, 3, 2), (4, 3, 1, 3))
 """L, d, d_K, heads."""

@@ -10,8 +10,8 @@ from hessianlab.claims.definition import claim, measured
 from hessianlab.claims.finding import Check, Finding, as_printed
 from hessianlab.claims.quantities import block_norm, farthest
 from hessianlab.claims.samples import Sample, holding, samples_of
+from hessianlens.layer import AttentionHessian, attention_hessian
 from hessianlens.losses import SquareLoss
-from hessianlens.theory import AttentionHessian, attention_hessian
 
 POWERS: dict[str, dict[str, tuple[int, int, int]]] = {
     "outer": {"VV": (0, 0, 0), "QQ": (0, 2, 2), "KK": (2, 0, 2), "QK": (1, 1, 2), "VQ": (0, 1, 1), "VK": (1, 0, 1)},

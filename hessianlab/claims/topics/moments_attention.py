@@ -14,8 +14,8 @@ from hessianlab.claims.finding import Curves, Finding, at_least, at_most, close
 from hessianlab.claims.quantities import block_norm, median, query_key_norm, slope
 from hessianlab.claims.samples import Sample, holding, normal, sample
 from hessianlens.attention import second_moment, third_moment
+from hessianlens.layer import AttentionHessian, attention_hessian
 from hessianlens.losses import SquareLoss
-from hessianlens.theory import AttentionHessian, attention_hessian
 
 WIDTHS = (16, 64, 256, 1024)
 

@@ -14,7 +14,7 @@ from hessianlab.claims.quantities import EXACT, gap, same
 from hessianlab.claims.samples import Sample, holding, normal, sample, small_samples
 from hessianlab.paper import kron
 from hessianlens.attention import SelfAttention, second_moment, third_moment
-from hessianlens.theory import attention_hessian
+from hessianlens.layer import attention_hessian
 
 
 @claim("P8")

@@ -15,8 +15,8 @@ from hessianlab.claims.quantities import EXACT, gap
 from hessianlab.claims.samples import Weights, Witness, attention_output, mean_square, normal, sample, softmax_rows
 from hessianlab.paper import PrintedAttention, theorem_3_1, theorem_3_2
 from hessianlab.paper.printed import Block
+from hessianlens.layer import numerical_rank
 from hessianlens.models import Transformer
-from hessianlens.theory import numerical_rank
 
 GPT2_STD = 0.02
 """Standard deviation of GPT-2's weights at initialisation, at every width (its released configuration)."""

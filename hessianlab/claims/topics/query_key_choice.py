@@ -11,7 +11,7 @@ from hessianlab.claims.definition import claim, measured, seeds
 from hessianlab.claims.finding import Finding, at_least, at_most, equal, share
 from hessianlab.claims.quantities import EXACT, gap, smallest
 from hessianlab.claims.samples import normal
-from hessianlens.theory import numerical_rank
+from hessianlens.layer import numerical_rank
 
 TOPIC = "query key choice"
 WIDTHS = (1, 2, 3, 4, 5)

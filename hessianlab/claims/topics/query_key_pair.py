@@ -19,8 +19,8 @@ from hessianlab.claims.quantities import (
 )
 from hessianlab.claims.samples import described, normal, numbers, sample, small_samples
 from hessianlens.attention import SingleMatrixAttention
+from hessianlens.layer import attention_hessian
 from hessianlens.losses import SquareLoss
-from hessianlens.theory import attention_hessian
 
 
 @claim("B3")

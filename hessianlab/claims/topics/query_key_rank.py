@@ -7,7 +7,7 @@ from hessianlab.claims.definition import claim, first_seed, measured, seeds
 from hessianlab.claims.finding import Check, Curves, Finding, as_printed, at_least, at_most, equal
 from hessianlab.claims.quantities import smallest
 from hessianlab.claims.samples import Sample, sample
-from hessianlens.theory import numerical_rank, t_outer_rank
+from hessianlens.layer import numerical_rank, t_outer_rank
 
 TOLERANCE = 1e-11
 """Eigenvalues below this share of the largest count as zero."""

@@ -9,8 +9,8 @@ from hessianlab.claims.finding import Check, Finding, at_least, at_most, equal, 
 from hessianlab.claims.quantities import EXACT, ROUNDING, largest, merged, negatives, pair_gap, relative_minimum
 from hessianlab.claims.samples import Sample, described, first_sample, many_samples, numbers
 from hessianlens.attention import SingleMatrixAttention
+from hessianlens.layer import attention_hessian
 from hessianlens.losses import SquareLoss
-from hessianlens.theory import attention_hessian
 
 
 @measured

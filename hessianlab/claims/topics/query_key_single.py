@@ -30,8 +30,8 @@ from hessianlab.claims.samples import (
     small_samples,
 )
 from hessianlens.attention import SingleMatrixAttention
+from hessianlens.layer import attention_hessian
 from hessianlens.losses import SquareLoss
-from hessianlens.theory import attention_hessian
 
 
 @claim("P17")

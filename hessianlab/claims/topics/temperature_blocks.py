@@ -9,8 +9,8 @@ from hessianlab.claims.definition import claim, first_seed, measured, seeds
 from hessianlab.claims.finding import Curves, Finding, at_least, at_most, close
 from hessianlab.claims.quantities import block_norm, slope
 from hessianlab.claims.samples import Sample, described, holding, sample, samples_of
+from hessianlens.layer import AttentionHessian, attention_hessian
 from hessianlens.losses import SquareLoss
-from hessianlens.theory import AttentionHessian, attention_hessian
 
 TEMPERATURES = (0.003, 0.01, 0.03, 0.1, 1.0, 10.0, 100.0, 1000.0)
 LATE = (1e3, 1e4)

@@ -62,7 +62,7 @@ def measure_cell(parameters: Parameters) -> Measurement:
 
     from hessianlab.experiments.models import lone_layer
     from hessianlab.experiments.statistics import log_log_slope
-    from hessianlens.theory import attention_hessian, predicted_growth
+    from hessianlens.layer import attention_hessian, predicted_growth
 
     asked: Any = parameters
     setting = lone_layer(asked["d_model"], asked["d_k"], asked["length"], asked["seed"], activation=asked["activation"])

@@ -85,7 +85,7 @@ def weight_at_zero(activation: str) -> float | None:
     import torch
 
     from hessianlens.attention.activations import as_activation
-    from hessianlens.theory.growth import activation_powers
+    from hessianlens.layer.growth import activation_powers
 
     powers = activation_powers(activation)
     if powers.jacobian is not None and powers.jacobian < 0:

@@ -51,7 +51,7 @@ def measure_cell(parameters: Parameters) -> Measurement:
     from hessianlab.experiments.models import lone_layer
     from hessianlab.experiments.statistics import spectrum_facts
     from hessianlens.attention import SingleMatrixAttention
-    from hessianlens.theory import attention_hessian
+    from hessianlens.layer import attention_hessian
 
     asked: Any = parameters
     setting = lone_layer(asked["d_model"], asked["d_k"], asked["length"], asked["seed"])

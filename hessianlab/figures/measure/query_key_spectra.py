@@ -15,7 +15,7 @@ from hessianlens.parts import LAYER_PARTS
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from hessianlens.theory import AttentionHessian
+    from hessianlens.layer import AttentionHessian
 
 QUERY_KEY = ["Q", "K"]
 
@@ -61,7 +61,7 @@ def measure_cell(parameters: Parameters) -> Measurement:
     from hessianlab.experiments.models import lone_layer
     from hessianlab.experiments.statistics import spectrum_facts
     from hessianlens.attention import SingleMatrixAttention
-    from hessianlens.theory import attention_hessian, eigenvalue_pairs
+    from hessianlens.layer import attention_hessian, eigenvalue_pairs
 
     asked: Any = parameters
     setting = lone_layer(asked["d_model"], asked["d_k"], asked["length"], asked["seed"], activation=asked["activation"])
@@ -91,7 +91,7 @@ def _balance(values: Tensor) -> float | None:
 def _pairs(H: AttentionHessian, values: Tensor) -> Row:
     """How the eigenvalues of the T-functional part pair up, against the closed form."""
     from hessianlab.experiments.statistics import multiplicity
-    from hessianlens.theory import eigenvalue_pairs
+    from hessianlens.layer import eigenvalue_pairs
 
     pairs = eigenvalue_pairs(H)
     largest = float(values.abs().max())

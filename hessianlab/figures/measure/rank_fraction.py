@@ -49,7 +49,7 @@ def measure_cell(parameters: Parameters) -> Measurement:
 
     from hessianlab.experiments.models import lone_layer
     from hessianlab.experiments.statistics import spectrum_facts
-    from hessianlens.theory import t_outer_rank, t_outer_rank_bound
+    from hessianlens.layer import t_outer_rank, t_outer_rank_bound
 
     asked: Any = parameters
     d, d_k, length = asked["d_model"], asked["d_k"], asked["length"]

@@ -101,7 +101,7 @@ def measure_cell(parameters: Parameters) -> Measurement:
 
 def _norms(setting: LoneLayer, weight: str, factor: float) -> dict[tuple[str, str], float]:
     """Every block with one weight matrix multiplied; the square loss sees the output that this gives."""
-    from hessianlens.theory import attention_hessian
+    from hessianlens.layer import attention_hessian
 
     layer = setting.layer.with_parameters({weight: factor * setting.layer.parameters[weight]})
     H = attention_hessian(layer, setting.X, setting.loss)

@@ -16,7 +16,7 @@ from hessianlab.plots.style import BLUE, INK, MUTED, RED, log_axis, panels
 from hessianlab.results import Findings, Result
 from hessianlab.results.table import short
 from hessianlab.wording import raised, several
-from hessianlens.theory import linear_attention_growth, linear_mlp_growth
+from hessianlens.layer import linear_attention_growth, linear_mlp_growth
 
 FAMILIES = {"linear MLP": ("mlp", "full"), "linear attention": ("query", "outer")}
 """Block and part that stand for a family, of the last layer; an MLP's block has no functional part."""

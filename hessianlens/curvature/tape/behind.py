@@ -9,7 +9,7 @@ from torch import Tensor
 
 from hessianlens.curvature.endings import InFrontOfLogits
 from hessianlens.curvature.tape.program import Tape
-from hessianlens.losses.unformed import Part
+from hessianlens.losses.fused_cross_entropy import Part
 from hessianlens.problems import Batch, Problem
 
 _X = "outputs"

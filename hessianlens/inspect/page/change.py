@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from hessianlens.display import Dots, Figure, Section, Side, Table
+from hessianlens.display.document import Part
+from hessianlens.display.scale import short
 from hessianlens.errors import InputError
 from hessianlens.inspect.comparing import Change, Comparison
 from hessianlens.inspect.measured import Measured
 from hessianlens.inspect.table import CurvatureTable, listed, times
 from hessianlens.problems import layer_of
-from hessianlens.showing import Dots, Figure, Section, Side, Table
-from hessianlens.showing.document import Part
-from hessianlens.showing.scale import short
 
 _SPLIT = 14
 """Blocks of one picture; more are drawn layer by layer."""

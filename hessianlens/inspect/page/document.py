@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from hessianlens.display import Code, Document, Section, Table
+from hessianlens.display.document import Part
 from hessianlens.inspect.closer.look import Closer
 from hessianlens.inspect.measured import Measured
 from hessianlens.inspect.page import sections
 from hessianlens.inspect.page.change import Before, changed, rates
 from hessianlens.inspect.page.subject import Subject
-from hessianlens.showing import Code, Document, Section, Table
-from hessianlens.showing.document import Part
 from hessianlens.spectra.signs import RELATIVE_ZERO, WIDE, Inertia, in_percent, inertia_of
 
 _WIDE = 0.5

@@ -7,14 +7,14 @@ from collections.abc import Iterator, Sequence
 from itertools import combinations
 
 from hessianlens.attention.state import attention_picture
+from hessianlens.display import Dots, Figure, Grid, Point, Scatter, Section, Side, Spikes, Table
+from hessianlens.display.document import Part
+from hessianlens.display.scale import short
 from hessianlens.inspect.closer.attention import MOST_TOKENS, LayerLook
 from hessianlens.inspect.closer.bending import Ends
 from hessianlens.inspect.closer.look import Closer
 from hessianlens.inspect.table import CurvatureTable, Row
 from hessianlens.problems import layer_of
-from hessianlens.showing import Dots, Figure, Grid, Point, Scatter, Section, Side, Spikes, Table
-from hessianlens.showing.document import Part
-from hessianlens.showing.scale import short
 from hessianlens.spectra.signs import RELATIVE_ZERO, in_percent, inertia_of
 
 _HEADINGS = {"full": "|H|", "ggn": "|G|", "functional": "|H - G|"}

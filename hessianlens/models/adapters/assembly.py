@@ -13,6 +13,7 @@ from torch.func import functional_call
 from torch.nn.modules.loss import _Loss
 
 from hessianlens.checks import check_device, check_precision
+from hessianlens.distributed import ALONE, Ranks, ranks_of
 from hessianlens.errors import InputError, check_choice, check_flag, expect
 from hessianlens.failures import explained
 from hessianlens.memory import ensure_fits
@@ -36,7 +37,6 @@ from hessianlens.models.adapters.weights import check_weights
 from hessianlens.models.adapters.wrappers import unwrapped
 from hessianlens.models.discovery import discover
 from hessianlens.problems import Batch, ClassesLoss, CutBatches, Problem, Written, move, tensors
-from hessianlens.ranks import ALONE, Ranks, ranks_of
 from hessianlens.state_guard import restores_state
 
 LossLike = str | Callable[[Tensor, Batch], Tensor] | None
@@ -93,7 +93,7 @@ def problem(
             layer.
         process_group: A group of `torch.distributed`, such as ``torch.distributed.group.WORLD``, whose processes hold a
             share of the data each: `data` is this one's, of any size, or None. The loss is that of all data, and so is
-            every product and all that comes from products. Each process must make the same calls (docs/processes.md).
+            every product and all that comes from products. Each process must make the same calls (docs/distributed.md).
 
     >>> layer = nn.Sequential(nn.Linear(3, 2))
     >>> p = problem(layer, (torch.zeros(4, 3), torch.tensor([0, 1, 1, 0])), "cross_entropy")

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional as nnf
 from torch.overrides import TorchFunctionMode
 
-from hessianlens.attention.chunked import scaled_dot_product_attention
+from hessianlens.attention.sdpa import scaled_dot_product_attention
 from hessianlens.state_guard import ReplacedAttribute
 
 KERNELS = ("auto", "chunked", "math")

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from torch import Tensor
 from torch.nn import functional as nnf
 
+from hessianlens.distributed import ALONE, Ranks
 from hessianlens.errors import InputError, check_choice, expect
 from hessianlens.failures import explained
 from hessianlens.models.adapters.batches import inputs_of, targets_of
 from hessianlens.models.adapters.class_loss import ClassLoss, next_ones
 from hessianlens.models.adapters.precision import in_precision_of
 from hessianlens.problems import Batch, BatchLoss, batch_size
-from hessianlens.ranks import ALONE, Ranks
 
 IGNORED = -100
 

@@ -8,11 +8,11 @@ from contextlib import suppress
 import torch
 from torch import Tensor
 
+from hessianlens.distributed import Ranks
+from hessianlens.distributed.checksums import checksum
 from hessianlens.errors import InputError, expect
 from hessianlens.models.adapters.batches import as_batches, is_batch
 from hessianlens.problems import Batch, batch_size, mapped, move, pieces
-from hessianlens.ranks import Ranks
-from hessianlens.ranks.checksums import checksum
 
 
 def own_batches(data: object, ranks: Ranks) -> list[Batch]:

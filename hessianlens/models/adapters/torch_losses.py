@@ -18,12 +18,12 @@ from torch.nn import functional as nnf
 from torch.nn._reduction import legacy_get_string
 from torch.nn.modules.loss import _Loss
 
+from hessianlens.distributed import ALONE, Ranks
 from hessianlens.errors import InputError, expect
 from hessianlens.failures import explained
 from hessianlens.models.adapters.class_loss import ClassLoss, next_ones
 from hessianlens.models.adapters.losses import IGNORED, StatedLoss, callable_loss, check_classes, labels, targets_like
 from hessianlens.problems import Batch
-from hessianlens.ranks import ALONE, Ranks
 from hessianlens.state_guard import ModuleTensors
 
 _OF_LOGITS = ("cross_entropy", "CrossEntropyLoss")

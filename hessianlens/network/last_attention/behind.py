@@ -23,10 +23,10 @@ from torch import Tensor
 from hessianlens.attention.layer import MultiHeadAttention
 from hessianlens.derivatives.graph import expect_twice_differentiable, refusals_of
 from hessianlens.derivatives.potential import random_like
+from hessianlens.layer.hessian import AttentionHessian, hessian_at
 from hessianlens.losses import LossDerivatives, TokenCurvature, UncoupledCurvature
 from hessianlens.losses.curvature import FactoredTokenCurvature
 from hessianlens.operators import BlockGrid
-from hessianlens.theory.hessian import AttentionHessian, hessian_at
 
 Map = Callable[[Tensor], Tensor]
 

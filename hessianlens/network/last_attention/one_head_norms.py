@@ -18,6 +18,7 @@ from torch import Tensor
 
 from hessianlens.attention.layer import FactoredValueAttention, MultiHeadAttention
 from hessianlens.attention.state import HeadState, ScorePort, ValuePort
+from hessianlens.layer.scores import ScoreCurvature
 from hessianlens.losses import TokenCurvature, UncoupledCurvature
 from hessianlens.losses.curvature import FactoredTokenCurvature
 from hessianlens.network.last_attention.behind import PositionDerivatives
@@ -30,7 +31,6 @@ from hessianlens.network.last_attention.grams import (
     score_products,
     weighted_gram,
 )
-from hessianlens.theory.scores import ScoreCurvature
 
 _TILE = 8
 """Width of the tiles of a symmetric matrix; those below the diagonal are left out."""

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from hessianlens.layer.hessian import AttentionHessian
+from hessianlens.layer.sketch import SeveralBlocks, Unfolding
 from hessianlens.network.last_attention.exact import CLOSED_FORM, ExactAttention
 from hessianlens.problems import Block
 from hessianlens.sketching import MatrixSampler, Sampler, Ways, measured
 from hessianlens.spectra import Estimate
-from hessianlens.theory.hessian import AttentionHessian
-from hessianlens.theory.sketch import SeveralBlocks, Unfolding
 
 Found = dict[str, Estimate]
 Told = Callable[[int], None]

@@ -12,7 +12,7 @@ from hessianlab.claims.topics import (
     activation_peaked,
     activation_signs,
 )
-from hessianlens.theory import predicted_growth
+from hessianlens.layer import predicted_growth
 from tests.hessianlab.claims.verdicts import verdict
 
 

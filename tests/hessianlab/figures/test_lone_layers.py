@@ -93,7 +93,7 @@ def test_growth_exponents_are_fitted_and_a_wrong_prediction_is_told(monkeypatch:
     # The value block does not see the gradient, which is held here and not there.
     direct = autograd(scaled, ("V",)).norm()
     assert arrays["norms"][3, 4] == pytest.approx(float(direct), rel=1e-9)
-    monkeypatch.setattr("hessianlens.theory.predicted_growth", lambda *_: 4)
+    monkeypatch.setattr("hessianlens.layer.predicted_growth", lambda *_: 4)
     wrong = agreements(activation_growth.EXPERIMENT.run(config))
     assert [key for key, good in wrong.items() if good] == [("softmax", "outer", "VQ")]
 

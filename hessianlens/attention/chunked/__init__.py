@@ -1,5 +1,0 @@
-"""Attention that can be differentiated twice, over chunks of query rows: nothing of size L x S is kept."""
-
-from hessianlens.attention.chunked.call import scaled_dot_product_attention
-
-__all__ = ["scaled_dot_product_attention"]

@@ -1,0 +1,77 @@
+"""The processes that work on a problem, seen from one of them; here it is the only one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TypeVar
+
+from torch import Tensor
+
+from hessianlens.distributed.traffic import Traffic
+from hessianlens.errors import check_function
+
+T = TypeVar("T")
+
+
+class Ranks:
+    """The processes that hold a share of a problem's data each.
+
+    What is summed, shared or agreed on goes through here and nowhere else. Every process must come to the same calls in
+    the same order; `RankGroup` says so where one does not. A process alone is its own sum, and of one mind.
+
+    Attributes:
+        rank: The number of this process.
+        size: How many there are.
+        traffic: What went between them.
+
+    >>> ALONE.rank, ALONE.size, ALONE.agreed(2.0), ALONE.shared("a number", lambda: 3)
+    (0, 1, 2.0, [3])
+    """
+
+    def __init__(self, rank: int = 0, size: int = 1) -> None:
+        self.rank, self.size, self.traffic = rank, size, Traffic()
+
+    @property
+    def first(self) -> bool:
+        """Whether this process prints and writes files."""
+        return self.rank == 0
+
+    def summed(
+        self, what: str, compute: Callable[[], Sequence[Tensor]], given: Sequence[Tensor] = ()
+    ) -> Sequence[Tensor]:
+        """Tensors of every process, added up; all processes get the same numbers.
+
+        Args:
+            what: What is summed, in words.
+            compute: This process's summands, which may be overwritten. What it raises is raised by all processes.
+            given: Vectors that it works on, which must be the same everywhere.
+        """
+        check_function("compute", compute, "a function that gives tensors")
+        return compute()
+
+    def shared(self, what: str, compute: Callable[[], T]) -> list[T]:
+        """What every process finds, in the order of the processes.
+
+        Args:
+            what: What is looked for, in words.
+            compute: Finds this process's part. What it raises is raised by all processes.
+        """
+        return [compute()]
+
+    @contextmanager
+    def jointly(self, what: str) -> Iterator[None]:
+        """What is raised inside by one process is raised by all of them.
+
+        Args:
+            what: What is done, in words.
+        """
+        yield
+
+    def agreed(self, number: float) -> float:
+        """The first process's number, such as a time, which other clocks would tell differently."""
+        return number
+
+
+ALONE = Ranks()
+"""A process that shares its problem with nobody."""

@@ -1,0 +1,210 @@
+"""Processes of a `torch.distributed` group that share a problem.
+
+Before anything goes between them, all processes tell in a roll call what they are about to do: four numbers each. So a
+process that asks for something else than the others, that has failed, or that has ended, is met there, and all of them
+end with a sentence about it. What waits for ever is what collectives of different kinds do to each other; there are
+none, since the roll call comes first, always the same.
+"""
+
+from __future__ import annotations
+
+import time
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any, NoReturn, TypeVar
+
+import torch
+from torch import Tensor, distributed
+
+from hessianlens.distributed.alone import ALONE, Ranks
+from hessianlens.distributed.attendance import missing
+from hessianlens.distributed.checksums import checksum
+from hessianlens.errors import InputError, RankError, check_that
+from hessianlens.failures import line
+
+T = TypeVar("T")
+
+_FINE, _FAILED = 0.0, 1.0
+_TOLD = "_told_to_all_processes"
+"""The mark of an error that every process raises by itself."""
+_groups: dict[object, RankGroup] = {}
+
+
+class RankGroup(Ranks):
+    """The processes of a group; see `Ranks`.
+
+    Args:
+        group: The group. How long a process is waited for is what it says, its `timeout`. Roll calls go through gloo
+            where it has that (``cpu:gloo,cuda:nccl``), which tells at once of a process that has ended.
+    """
+
+    def __init__(self, group: distributed.ProcessGroup) -> None:
+        super().__init__(distributed.get_rank(group), distributed.get_world_size(group))
+        self._group, self._calls, self._broken = group, 0, ""
+        self._place, self.timeout = _place(group)
+
+    # --- what is asked of it -----------------------------------------------------------------------------------------
+
+    def summed(
+        self, what: str, compute: Callable[[], Sequence[Tensor]], given: Sequence[Tensor] = ()
+    ) -> Sequence[Tensor]:
+        """Tensors of every process, added up."""
+        found: Sequence[Tensor] = ()
+        with self._told(lambda: f"{what}, {[(tuple(t.shape), t.dtype) for t in found]}, {_numbers(given)}"):
+            found = [tensor.detach().contiguous() for tensor in compute()]
+        start = time.perf_counter()
+        with self._alive("a sum"):
+            for tensor in found:
+                distributed.all_reduce(tensor, group=self._group)
+        self.traffic.sums += 1
+        self.traffic.bytes += sum(tensor.numel() * tensor.element_size() for tensor in found)
+        self.traffic.seconds += time.perf_counter() - start
+        return found
+
+    def shared(self, what: str, compute: Callable[[], T]) -> list[T]:
+        """What every process finds, in the order of the processes."""
+        with self._told(lambda: what):
+            found = compute()
+        return self._gathered(found)
+
+    @contextmanager
+    def jointly(self, what: str) -> Iterator[None]:
+        """What is raised inside by one process is raised by all of them."""
+        with self._told(lambda: what):
+            yield
+
+    def agreed(self, number: float) -> float:
+        """The first process's number."""
+        return self._roll_call("a number of the first process", _FINE, number)
+
+    # --- how it is done ----------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _told(self, what: Callable[[], str]) -> Iterator[None]:
+        """A roll call behind what is done inside, successful or not."""
+        try:
+            yield
+        except Exception as error:
+            if not _is_told(error):
+                self._roll_call("", _FAILED, error=_told(error))
+            raise
+        self._roll_call(what(), _FINE)
+
+    def _roll_call(self, what: str, state: float, number: float = 0.0, error: Exception | None = None) -> float:
+        """Make sure that all processes are about to do the same; gives the first one's number."""
+        if self._broken:
+            raise _told(RankError(self._broken))
+        self._calls += 1
+        told = float(zlib.crc32(f"{self._calls} {what}".encode()))
+        said = [told, -told, state, number if self.first else -torch.inf]
+        heard = torch.tensor(said, dtype=torch.float64, device=self._place)
+        start = time.perf_counter()
+        with self._alive(what.partition(", [")[0] or "a failure"):
+            distributed.all_reduce(heard, distributed.ReduceOp.MAX, group=self._group)
+        self.traffic.waits += 1
+        self.traffic.waited += time.perf_counter() - start
+        agreed: float
+        highest, lowest, worst, agreed = heard.tolist()
+        if worst == _FAILED:
+            self._tell_failure(error)
+            return agreed
+        if highest != -lowest:
+            everyone = [f"rank {rank}: {asked}" for rank, asked in enumerate(self._gathered(what))]
+            raise _told(
+                RankError(
+                    f"processes ask for different things ({'; '.join(everyone)}); expected the same calls in the same "
+                    "order, with the same arguments, seeds and vectors, on every rank."
+                )
+            )
+        return agreed
+
+    def _tell_failure(self, own: Exception | None) -> None:
+        """Raise what another process has failed with; a process that has failed itself goes on with its own."""
+        of_input = isinstance(own, InputError)
+        said = None if own is None else (str(own) if of_input else line(own), of_input)
+        everyone = self._gathered(said)
+        if own is not None:
+            return
+        rank, (message, of_input) = next((rank, found) for rank, found in enumerate(everyone) if found is not None)
+        raise _told((InputError if of_input else RankError)(f"rank {rank}: {message}"))
+
+    def _gathered(self, value: T) -> list[T]:
+        found: list[Any] = [None] * self.size
+        with self._alive("an exchange"):
+            distributed.all_gather_object(found, value, group=self._group)
+        return found
+
+    @contextmanager
+    def _alive(self, what: str) -> Iterator[None]:
+        """A collective that fails says who is missing, and is the last one."""
+        start = time.monotonic()
+        try:
+            yield
+        except RuntimeError as error:
+            self._give_up(what, time.monotonic() - start, error)
+
+    def _give_up(self, what: str, waited: float, error: RuntimeError) -> NoReturn:
+        gone = missing(f"hessianlens/{self._group.group_name}/{self._calls}", self.rank, self.size)
+        named = "a process" if not gone else f"rank {', '.join(map(str, gone))}" + (" each" if len(gone) > 1 else "")
+        came = "has ended" if waited < self.timeout.total_seconds() else f"did not come within {self.timeout}"
+        self._broken = (
+            f"{named} of {self.size} {came} ({what}, waited {waited:.1f} s); look for its own message above, and start "
+            "all of them again. Every rank must make the same calls."
+        )
+        _groups.pop(self._group, None)
+        raise _told(RankError(self._broken)) from error
+
+
+def _told(error: Exception) -> Exception:
+    """An error that all processes know of."""
+    setattr(error, _TOLD, True)
+    return error
+
+
+def _is_told(error: BaseException | None) -> bool:
+    """Whether all processes know of an error, or of the one that it comes from."""
+    while error is not None and not getattr(error, _TOLD, False):
+        error = error.__cause__ or error.__context__
+    return error is not None
+
+
+def _numbers(given: Sequence[Tensor]) -> str:
+    return f"with vectors {checksum(given):08x}" if given else "without vectors"
+
+
+def _place(group: distributed.ProcessGroup) -> tuple[torch.device, timedelta]:
+    """Where roll calls are held, and how long a group waits for a process: PyTorch's default if it does not tell."""
+    place = torch.device("cpu" if any(device.type == "cpu" for device in group._device_types) else "cuda")
+    try:
+        timeout = group._get_backend(place).options._timeout
+    except (AttributeError, RuntimeError):  # not every backend tells
+        timeout = None
+    return place, timeout if isinstance(timeout, timedelta) else distributed.default_pg_timeout
+
+
+def ranks_of(group: object) -> Ranks:
+    """The processes of a group; this one alone if there is none, or if it has a single one.
+
+    Args:
+        group: ``torch.distributed.group.WORLD`` or another group that this process belongs to; None for no group.
+
+    >>> ranks_of(None) is ALONE
+    True
+    >>> ranks_of(2)
+    Traceback (most recent call last):
+    hessianlens.errors.InputError: process_group: got 2, expected a process group, such as torch.distributed.group.WORLD
+    after init_process_group, or None.
+    """
+    if group is None:
+        return ALONE
+    wanted = "a process group, such as torch.distributed.group.WORLD after init_process_group, or None"
+    usable = distributed.is_available() and isinstance(group, distributed.ProcessGroup)
+    check_that(usable, "process_group", group, wanted)
+    assert isinstance(group, distributed.ProcessGroup)
+    if distributed.get_world_size(group) == 1:
+        return ALONE
+    if group not in _groups:
+        _groups[group] = RankGroup(group)
+    return _groups[group]

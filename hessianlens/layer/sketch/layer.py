@@ -1,0 +1,119 @@
+"""Every block of a layer as random small matrices see it; why not, where they do not."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import replace
+
+from hessianlens.attention.state import HeadState, ScorePort, ValuePort
+from hessianlens.errors import check_choice, check_that
+from hessianlens.layer.functional import score_pair_matrix
+from hessianlens.layer.head_tangent import SUMMANDS
+from hessianlens.layer.sketch.counted import score_norm_cost
+from hessianlens.layer.sketch.score_block import ScoreBlock
+from hessianlens.layer.sketch.score_matrices import ScoreMatrices
+from hessianlens.layer.sketch.unfolding import Unfolding
+from hessianlens.layer.sketch.value_block import ValueBlock
+from hessianlens.layer.sketch.value_score_block import ValueScoreBlock
+from hessianlens.losses import LossDerivatives, UncoupledCurvature
+
+Name = Hashable
+_ALL = slice(None)
+
+
+class LayerSketch:
+    """A layer at a batch, as sketches of its norms see it.
+
+    Args:
+        places: Head and own name of every parameter.
+        heads: The heads, centred.
+        loss: Gradient and curvature of the loss.
+    """
+
+    def __init__(
+        self, places: Mapping[Name, tuple[int, str]], heads: Sequence[HeadState], loss: LossDerivatives
+    ) -> None:
+        self._places, self._heads, self._loss = places, heads, loss
+        self._matrices: dict[tuple[int, int, str], ScoreMatrices] = {}
+
+    def block(self, part: str, row: Name, column: Name, rows: tuple[slice, slice] = (_ALL, _ALL)) -> Unfolding | str:
+        """The block between two parameters, or its transpose; why it has no sketch, in words.
+
+        Args:
+            part: "outer", "functional", "full", "t_outer" or "t_functional".
+            row: Parameter of the rows.
+            column: Parameter of the columns.
+            rows: Of either parameter, the rows that count.
+        """
+        if not isinstance(self._loss.curvature, UncoupledCurvature):
+            return "the loss couples the tokens of a sequence"
+        (h, own), (k, other) = self._placed(part, row, column)
+        head, second = self._heads[h], self._heads[k]
+        if own in head.value_ports and other in second.value_ports:
+            return self._values(part, (h, own), (k, other), rows)
+        turned = own in head.score_ports and other in second.value_ports
+        if turned or (h == k and (other, own) == head.score_pair):
+            return self.block(part, column, row, (rows[1], rows[0]))
+        score = _cut_score(second.score_ports[other], rows[1])
+        ports = [score] if own in head.value_ports else [score, head.score_ports[own]]
+        if any(port.query_turn is not None or port.key_turn is not None for port in ports):
+            return "rotary positions turn every pair of tokens in a way of its own"
+        if own in head.value_ports:
+            value = _cut_value(head.value_ports[own], rows[0])
+            return ValueScoreBlock(head, value, second, score, self._loss, SUMMANDS[part])
+        pair = None
+        if SUMMANDS[part].t_functional and h == k and (own, other) == head.score_pair:
+            pair = score_pair_matrix(head, self._loss.gradient)[rows[0], rows[1]]
+        return ScoreBlock(self._scores(h, k, part), _cut_score(head.score_ports[own], rows[0]), score, pair)
+
+    def exact_cost(self, part: str, row: Name, column: Name) -> float | None:
+        """Multiply-adds of an exact norm whose factors are dear to build; None where they are not."""
+        (h, own), (k, other) = self._placed(part, row, column)
+        head, second = self._heads[h], self._heads[k]
+        scores = own in head.score_ports and other in second.score_ports
+        if not scores or not SUMMANDS[part].outer or not isinstance(self._loss.curvature, UncoupledCurvature):
+            return None
+        pair = SUMMANDS[part].t_functional and h == k and head.score_pair in ((own, other), (other, own))
+        return score_norm_cost((head, second), (head.score_ports[own], second.score_ports[other]), pair)
+
+    def _placed(self, part: str, row: Name, column: Name) -> tuple[tuple[int, str], tuple[int, str]]:
+        check_choice("part", part, SUMMANDS)
+        for axis, name in (("row", row), ("column", column)):
+            known = isinstance(name, Hashable) and name in self._places
+            check_that(known, axis, name, f"one of {', '.join(map(repr, self._places))}")
+        return self._places[row], self._places[column]
+
+    def _scores(self, h: int, k: int, part: str) -> ScoreMatrices:
+        if (h, k, part) not in self._matrices:
+            self._matrices.clear()  # they are large
+            self._matrices[h, k, part] = ScoreMatrices(self._heads[h], self._heads[k], self._loss, SUMMANDS[part])
+        return self._matrices[h, k, part]
+
+    def _values(
+        self, part: str, row: tuple[int, str], column: tuple[int, str], rows: tuple[slice, slice]
+    ) -> Unfolding | str:
+        (h, own), (k, other) = row, column
+        parts, pair, curvature = SUMMANDS[part], self._heads[h].value_pair, self._loss.curvature
+        if parts.functional and h == k and pair in ((own, other), (other, own)):
+            return "the two factors of a value matrix have a summand of their own"
+        if not parts.outer:
+            return "it is zero: values enter linearly"
+        ports = self._heads[h].value_ports[own], self._heads[k].value_ports[other]
+        assert isinstance(curvature, UncoupledCurvature)
+        return ValueBlock(_cut_value(ports[0], rows[0]), _cut_value(ports[1], rows[1]), curvature)
+
+
+def _cut_value(port: ValuePort, rows: slice) -> ValuePort:
+    if rows == _ALL:
+        return port
+    whole = None if port.whole is None else port.whole[..., rows]
+    return replace(port, content=port.content[..., rows], whole=whole)
+
+
+def _cut_score(port: ScorePort, rows: slice) -> ScorePort:
+    """Rows of the weight, which its vector or its matrix meets."""
+    if rows == _ALL:
+        return port
+    if port.vector_axis == 0:
+        return replace(port, vector=port.vector[..., rows])
+    return replace(port, matrix=port.matrix[..., rows])

@@ -1,0 +1,159 @@
+"""Cross-entropy of a linear map as a closed form of features, weight and bias.
+
+With ``z = cap(s (H W^T + b))`` and ``p = softmax(z)`` the gradient of ``sum_i g_i l_i`` at the linear map is
+``r = g cap' (m p - t)``. Along a change u of the linear map it changes by
+
+    cap' g m (diag(p) - p p^T) cap' u    and    cap'' g (m p - t) u,
+
+the first of which is the Gauss-Newton part at the logits, and the second, with what r gives to changed weights, the
+functional one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hessianlens.derivatives.closed_form import ClosedForm, Parts, own_precision
+from hessianlens.derivatives.one_operation import Operation
+from hessianlens.losses.fused_cross_entropy.gathering import Gathered
+from hessianlens.losses.fused_cross_entropy.row_parts import Operands, Rows, rows
+from hessianlens.losses.fused_cross_entropy.rule import Rule
+
+cross_entropy = Operation(
+    "linear_cross_entropy", "Tensor hidden, Tensor weight, Tensor? bias, Tensor targets, Tensor? classes"
+)
+"""The losses of all tokens, for a `CrossEntropyForm` and the tensors of `Operands`."""
+
+
+class Part(Enum):
+    """Which part of a second derivative: all of it, that of Gauss and Newton at the logits, or the rest."""
+
+    FULL = "full"
+    OUTER = "outer"
+    FUNCTIONAL = "functional"
+
+
+@dataclass(frozen=True)
+class CrossEntropyForm(ClosedForm):
+    """``l(H, W, b)``, token by token.
+
+    Attributes:
+        rule: What is computed.
+    """
+
+    rule: Rule
+
+    inputs, fixed, name = 3, 2, "linear_cross_entropy"
+    instead = "torch's cross_entropy(linear(...)), which holds the logits"
+
+    def value(self, *tensors: Any) -> Tensor:
+        """L."""
+        return _value(Operands(*tensors), self.rule)
+
+    def pushed(self, *tensors: Any, change: Parts) -> Tensor:
+        """``dl = <m p - t, cap' u>``."""
+        return _pushed(Operands(*tensors), self.rule, change)
+
+    def pulled(self, *tensors: Any, g: Tensor, wanted: Sequence[bool]) -> Parts:
+        """``s r W``, ``s r^T H`` and ``s sum_i r_i``."""
+        return _pulled(Operands(*tensors), self.rule, g, wanted)
+
+    def bent(
+        self,
+        *tensors: Any,
+        g: Tensor,
+        change: Parts,
+        wanted: Sequence[bool],
+        pushing: bool,
+        of_g: Tensor | None = None,
+        part: Part = Part.FULL,
+    ) -> Parts:
+        """With r' how r changes: ``s (r' W + r dW)``, ``s (r'^T H + r^T dH)``, ``s sum_i r'_i``; and ``dl``."""
+        return _bent(Operands(*tensors), self.rule, g, change, wanted, pushing, of_g, part)
+
+    def pushed_twice(self, *tensors: Any, first: Parts, second: Parts) -> Tensor:
+        """The second derivative of l, token by token."""
+        return _pushed_twice(Operands(*tensors), self.rule, first, second)
+
+
+@own_precision
+def _value(x: Operands, rule: Rule) -> Tensor:
+    return torch.cat([piece.loss() for piece in rows(x, rule)])
+
+
+@own_precision
+def _pushed(x: Operands, rule: Rule, change: Parts) -> Tensor:
+    found = []
+    for piece in rows(x, rule):
+        u = piece.change(change)
+        found.append(x.h.new_zeros(len(piece.h)) if u is None else piece.pushed(piece.capped(u)))
+    return torch.cat(found)
+
+
+@own_precision
+def _pulled(x: Operands, rule: Rule, g: Tensor, wanted: Sequence[bool]) -> Parts:
+    found = Gathered(x, rule.scale, wanted)
+    for piece in rows(x, rule):
+        found.add(piece, piece.slope(g[piece.chunk]))
+    return found.whole()
+
+
+@own_precision
+def _bent(
+    x: Operands,
+    rule: Rule,
+    g: Tensor,
+    change: Parts,
+    wanted: Sequence[bool],
+    pushing: bool,
+    of_g: Tensor | None,
+    part: Part,
+) -> Parts:
+    found, moved = Gathered(x, rule.scale, wanted), []
+    for piece in rows(x, rule):
+        above, u = g[piece.chunk], piece.change(change)
+        v = None if u is None else piece.capped(u)
+        if pushing:
+            moved.append(x.h.new_zeros(len(piece.h)) if v is None else piece.pushed(v))
+        crosses = (change[1] is not None and wanted[0]) or (change[0] is not None and wanted[1])
+        crossed = piece.slope(above) if crosses and part is not Part.OUTER else None
+        turned = None if u is None or v is None else _turned(piece, rule, above, u, v, part)
+        if of_g is not None:
+            more = piece.slope(of_g[piece.chunk])
+            turned = more if turned is None else turned + more
+        found.add(piece, turned, crossed, change)
+    return (*found.whole(), torch.cat(moved) if pushing else None)
+
+
+def _turned(piece: Rows, rule: Rule, g: Tensor, u: Tensor, v: Tensor, part: Part) -> Tensor | None:
+    """r', or the part of it that is asked for; u and v are written over."""
+    outer = None if part is Part.FUNCTIONAL else piece.capped(piece.turned(g, v))
+    if rule.softcap is None or part is Part.OUTER:
+        return outer
+    through = piece.curved(piece.slope(g, linear=False), u)
+    return through if outer is None else outer + through
+
+
+@own_precision
+def _pushed_twice(x: Operands, rule: Rule, first: Parts, second: Parts) -> Tensor:
+    found = []
+    for piece in rows(x, rule):
+        total = x.h.new_zeros(len(piece.h))
+        ones = torch.ones_like(total)
+        u, t = piece.change(first), piece.change(second)
+        if u is not None and t is not None:
+            bent = piece.turned(ones, piece.capped(u).clone())
+            total = total + (bent * piece.capped(t)).sum(-1)
+            if rule.softcap is not None:
+                total = total + (piece.curved(piece.slope(ones, linear=False), u) * t).sum(-1)
+        crossed = piece.crossed(first, second)
+        if crossed is not None:
+            total = total + (piece.slope(ones) * crossed).sum(-1)
+        found.append(total)
+    return torch.cat(found)

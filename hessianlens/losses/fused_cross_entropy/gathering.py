@@ -1,0 +1,51 @@
+"""Where results of chunks of tokens are put together: features side by side, weights and biases summed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from hessianlens.derivatives.closed_form import Parts, written
+from hessianlens.losses.fused_cross_entropy.row_parts import Operands, Rows
+
+
+class Gathered:
+    """Gradients with respect to features, weight and bias, of which some are wanted."""
+
+    def __init__(self, x: Operands, scale: float, wanted: Sequence[bool]) -> None:
+        self._x, self._scale, self._wanted = x, scale, wanted
+        self._features: list[Tensor] = []
+        self._weight: Tensor | None = None
+        self._bias: Tensor | None = None
+
+    def add(
+        self, rows: Rows, linear: Tensor | None, crossed: Tensor | None = None, change: Parts = (None,) * 3
+    ) -> None:
+        """Adds ``R W`` and ``R^T H`` for the R at the linear map, and with a change of them ``S dW`` and ``S^T dH``."""
+        moved = None if change[0] is None else change[0][rows.chunk]
+        pairs = ((linear, self._x.weight, rows.h), (crossed, change[1], moved))
+        features: Tensor | None = None
+        for at, weight, h in pairs:
+            if at is None:
+                continue
+            if self._wanted[0] and weight is not None:
+                features = at @ weight if features is None else written(features, "addmm", at, weight)
+            if self._wanted[1] and h is not None:
+                self._weight = at.mT @ h if self._weight is None else written(self._weight, "addmm", at.mT, h)
+        if self._wanted[0]:
+            self._features.append(rows.h.new_zeros(rows.h.shape) if features is None else features)
+        if self._wanted[2] and linear is not None:
+            self._bias = linear.sum(0) if self._bias is None else written(self._bias, "add", linear.sum(0))
+
+    def whole(self) -> Parts:
+        """The three, None where not wanted."""
+        weight = None
+        if self._wanted[1]:
+            weight = torch.zeros_like(self._x.weight) if self._weight is None else self._weight
+        bias = None
+        if self._wanted[2]:
+            bias = self._x.h.new_zeros(len(self._x.weight)) if self._bias is None else self._bias
+        features = torch.cat(self._features) if self._wanted[0] else None
+        return tuple(x if x is None or self._scale == 1 else x * self._scale for x in (features, weight, bias))

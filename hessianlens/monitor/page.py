@@ -1,0 +1,173 @@
+"""The page of a watched run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import median
+from typing import TYPE_CHECKING
+
+from hessianlens.display import Document, Figure, Section, Side, Table
+from hessianlens.display.scale import short
+from hessianlens.monitor.record import MODEL, SHARES, Reading
+from hessianlens.monitor.timelines import Line, Timeline
+from hessianlens.sizes import readable_time
+from hessianlens.spectra.signs import WIDE
+
+if TYPE_CHECKING:
+    from hessianlens.monitor.history import History
+
+NAMES = {
+    "top": "largest eigenvalue",
+    "trace": "trace",
+    "norm": "Frobenius norm",
+    "negative": "share of negative eigenvalues",
+    "zero": "share of eigenvalues within a thousandth of the largest",
+    "positive": "share of positive eigenvalues",
+    "negative_mass": "share of negative curvature",
+    "gradient": "length of the gradient",
+    "weight": "length of the weights",
+    "probe_loss": "loss on the probe batch",
+    "entropy": "entropy of attention, nats",
+    "entropy_lowest_head": "entropy of the lowest head, nats",
+    "entropy_share": "entropy, share of equal weights'",
+    "saturated": "rows with over 99 % on one token",
+    "sharpness": "sharpness as the optimiser sees it",
+    "edge": "edge of stability",
+}
+"""What quantities are called where they are shown."""
+_NOTES = 20
+"""Different notes that are shown."""
+_LINES = 6
+"""Lines of one picture: as many as colours tell apart."""
+
+
+def timeline(history: History, quantity: str) -> Timeline:
+    """One quantity of everything that has it; of many the six whose last value is largest in size."""
+    owners = [owner for owner, quantities in history.names().items() if quantity in quantities]
+    owners.sort(key=lambda owner: -abs(history[owner, quantity][1][-1].value))
+    kept = sorted(owners[:_LINES], key=lambda owner: (owner != MODEL, owner))
+    lines = [Line(_owner(owner), *history[owner, quantity]) for owner in kept]
+    if quantity == "sharpness":
+        lines.append(Line(NAMES["edge"], *history[MODEL, "edge"], limit=True))
+    return Timeline(lines, NAMES.get(quantity, quantity))
+
+
+def document(history: History, title: str) -> Document:
+    """What happened along the run, in short; then the timelines; then what it cost."""
+    if not len(history):
+        return Document(title, "Nothing has been measured yet.", [], [])
+    drawn = {q for has in history.names().values() for q in has if _tells(history, q)}
+    sections = [
+        Section(heading, [words, Side([Figure(timeline(history, q)) for q in there])])
+        for heading, words, quantities in _SECTIONS
+        if (there := [q for q in quantities if q in drawn])
+    ]
+    first, last = history[0], history[-1]
+    lead = (
+        f"{len(history)} measurements from step {first.step} to step {last.step}, on a probe batch that stays the same."
+    )
+    return Document(title, lead, _short(history), [*sections, _cost(history), _numbers(history)])
+
+
+def _tells(history: History, quantity: str) -> bool:
+    """Whether the intervals of a share leave something to be seen: few steps of Lanczos tell few signs."""
+    if quantity not in SHARES:
+        return True
+    owners = [owner for owner, has in history.names().items() if quantity in has]
+    readings = [reading for owner in owners for reading in history[owner, quantity][1]]
+    if not readings:
+        return False
+    return median(reading.high - reading.low for reading in readings) <= WIDE
+
+
+_SECTIONS: Sequence[tuple[str, str, Sequence[str]]] = (
+    (
+        "The edge of stability",
+        "Steps shrink where the sharpness stays below the dashed line: twice over the learning rate for plain gradient "
+        "descent, with momentum and Adam's scaling taken into account for other optimisers. Training tends to go up to "
+        "the line and to stay there.",
+        ("sharpness", "probe_loss"),
+    ),
+    (
+        "Curvature",
+        "Bands are 95 % intervals; those of largest eigenvalues reach to the residual, within which there is an "
+        "eigenvalue, those of shares hold what the steps of Lanczos leave open. Random vectors are the same at every "
+        "step, so that what moves is the model.",
+        ("top", "trace", "norm", "negative", "zero", "positive", "negative_mass"),
+    ),
+    ("Gradients and weights", "On the probe batch, not on the batches of training.", ("gradient", "weight")),
+    (
+        "Attention",
+        "A share of 1 is attention that looks at all tokens alike, 0 is attention that looks at one token a row; a "
+        "fall towards 0 is entropy collapse.",
+        ("entropy_share", "entropy_lowest_head", "saturated"),
+    ),
+)
+
+
+def _short(history: History) -> list[tuple[str, str]]:
+    found: list[tuple[str, str]] = []
+    for quantity in ("probe_loss", "top", "negative_mass", "gradient"):
+        if quantity in history.names().get(MODEL, []):
+            _, readings = history[quantity]
+            first, last = (_told(quantity, reading) for reading in (readings[0], readings[-1]))
+            found.append((NAMES[quantity], f"{first} at first, {last} at last"))
+    if "sharpness" in history.names().get(MODEL, []):
+        share = history["sharpness"][1][-1].value / history["edge"][1][-1].value
+        state = "beyond the edge" if share > 1 else "at the edge" if share > 0.9 else "below the edge"
+        found.append(("stability", f"{state}: {share:.0%} of the curvature that the optimiser bears"))
+    shares = {
+        owner: history[owner, "entropy_share"][1][-1].value
+        for owner, quantities in history.names().items()
+        if "entropy_share" in quantities
+    }
+    if shares:
+        lowest = min(shares, key=lambda owner: shares[owner])
+        found.append(("attention", f"narrowest in {lowest}: {shares[lowest]:.0%} of the entropy of equal weights"))
+    return found
+
+
+def _told(quantity: str, reading: Reading) -> str:
+    """A number; of a share the ends of its interval."""
+    if quantity not in SHARES or reading.low == reading.high:
+        return short(reading.value)
+    return f"{100 * reading.low:.3g} to {100 * reading.high:.3g} %"
+
+
+def _cost(history: History) -> Section:
+    cost, trained = sum(record.cost for record in history), history[-1].trained
+    share = f", {cost / trained:.1%} of the time of training" if trained > 0 else ""
+    products = sum(record.products for record in history)
+    words = f"{products} products with Hessians in {readable_time(cost)}{share}."
+    vague = [NAMES[q] for q in SHARES if any(q in has for has in history.names().values()) and not _tells(history, q)]
+    unseen = (
+        f"Not drawn: {', '.join(vague)}. So many steps of Lanczos from so many vectors tell them to no more than "
+        f"{WIDE:.0%} of all; more of both (steps=40, probes=10) tell more."
+    )
+    return Section("What it cost, and what was left out", [words, *([unseen] if vague else []), *_notes(history)])
+
+
+def _notes(history: History) -> list[str]:
+    """Every note once, with the steps that it was made at."""
+    steps: dict[str, list[int]] = {}
+    for record in history:
+        for note in record.notes:
+            steps.setdefault(note, []).append(record.step)
+    found = []
+    for note, at in steps.items():
+        where = f"Step {at[0]}" if len(at) == 1 else f"{len(at)} times from step {at[0]} to step {at[-1]}"
+        found.append(f"{where}: {note}")
+    return found[:_NOTES]
+
+
+def _numbers(history: History) -> Section:
+    rows = history.rows()
+    names = dict.fromkeys(key for row in rows for key in row)
+    vague = {f"{q}{end}" for q in SHARES for end in ("", "_low", "_high") if not _tells(history, q)}
+    columns = [name for name in names if "/" not in name and name not in vague]
+    cells = [[short(row.get(name)) if name != "step" else str(row[name]) for name in columns] for row in rows]
+    return Section("The numbers of the whole model", [Table(columns, cells, folded="Show the table")])
+
+
+def _owner(name: str) -> str:
+    return "the whole model" if name == MODEL else name
