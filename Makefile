@@ -45,10 +45,10 @@ lint: $(STAMP)
 	@echo "import layers";  $(BIN)/lint-imports > $(VENV)/lint-imports.log || { cat $(VENV)/lint-imports.log; exit 1; }
 
 test: lint  ## lint, type-check, check the import layers, then run the tests
-	@$(ONE_THREAD) $(BIN)/python -m pytest -n $(JOBS) -m "not long"
+	@$(ONE_THREAD) $(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "not long"
 
 test-all: test  ## the same, then the long tier: thousands of random modules (about 10 minutes more)
-	@$(ONE_THREAD) $(BIN)/python -m pytest -n $(JOBS) -m long tests
+	@$(ONE_THREAD) $(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m long
 
 golden: $(STAMP)  ## compare today's numbers with the recorded ones (python -m tests.golden --record records anew)
 	@$(ONE_THREAD) $(BIN)/python -m tests.golden

@@ -5,4 +5,4 @@ from tests.shapes import install
 install("hessianlens")
 install("hessianlab")
 
-pytest_plugins = ["tests.browser"]
+pytest_plugins = ["tests.browser", "tests.tiers"]

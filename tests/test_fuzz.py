@@ -23,7 +23,6 @@ def test_a_recipe_works_before_it_is_spoiled(recipe) -> None:
         recipe.target()(**{name: make() for name, make in recipe.arguments.items() if not name.isdigit()})
 
 
-@pytest.mark.slow
 def test_ten_thousand_calls() -> None:
     """In a process of their own: with a limit of memory, and without the checks of shapes that tests run with."""
     command = [sys.executable, "-m", "tests.fuzz.run", "--calls", "10000", "--seed", "0"]

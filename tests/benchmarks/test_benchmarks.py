@@ -260,7 +260,6 @@ def test_peak_meter_sees_what_was_freed():
     assert 30 * 2**20 < meter.growth() < 60 * 2**20
 
 
-@pytest.mark.slow
 def test_memory_is_measured_in_a_process_of_its_own():
     found = memory.measure_apart(BENCHMARKS["dense_hessian"], "hessianlens", threads=1, tiny=True)
     assert 0 <= found.run < 50 * 2**20

@@ -58,7 +58,6 @@ def program(folder: Path, *arguments: str, **environment: str) -> subprocess.Com
 # --- modules in the current folder -----------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_nothing_is_imported_from_the_current_folder(tmp_path: Path) -> None:
     """Neither by the program nor by the processes it starts."""
     for name in IMPOSTORS:
@@ -223,7 +222,6 @@ def test_a_page_under_a_name_that_is_no_text(tmp_path: Path) -> None:
     assert page.read_text().endswith("?.html")
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="needs process groups")
 def test_ctrl_c_while_processes_start_shows_no_traceback(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "hessianlens", "reproduce", "fig3a", "--jobs", "2"]

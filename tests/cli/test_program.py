@@ -114,7 +114,6 @@ def test_variables_of_torchrun_that_cannot_be_true(
         assert done.stderr.startswith(f"hessianlens: {name}: got {value!r}, expected a whole number from ")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "environment"),
     [

@@ -12,7 +12,6 @@ import pytest
 
 from tests.distributed.cases import CASES
 
-pytestmark = pytest.mark.slow
 _LAST = "a_process_that_ends_is_named"
 
 

@@ -45,7 +45,6 @@ def _relative(H: hl.AttentionHessian, row: str, column: str, rtol: float) -> tup
     return [one for one in found if isinstance(one, Estimate)], float(H.full[row, column].frobenius_norm())
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["normal", "embeddings"])
 @pytest.mark.parametrize("pair", ["QQ", "QK", "VK"])
 def test_intervals_cover_and_squares_are_unbiased(kind: str, pair: str) -> None:

@@ -26,7 +26,7 @@ def check(finding, expected):
     assert finding.confirmed, [str(check) for check in finding.support]
 
 
-@pytest.mark.parametrize("id", [pytest.param(id, marks=pytest.mark.slow) if id in SLOW else id for id in MEASURED])
+@pytest.mark.parametrize("id", [pytest.param(id, marks=pytest.mark.long) if id in SLOW else id for id in MEASURED])
 def test_verdict_is_as_recorded_and_supported(id, recorded):
     finding = examine(id)
     check(finding, recorded[id])

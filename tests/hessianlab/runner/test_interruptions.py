@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import psutil
-import pytest
 
 from hessianlab.runner import Plan, Progress, run
 from hessianlab.store import open_store
@@ -34,7 +33,6 @@ def stored(path: Path) -> int:
         return int(store.query("SELECT count(*) FROM cells")[0][0])
 
 
-@pytest.mark.slow
 def test_a_killed_run_continues_where_it_was(tmp_path: Path) -> None:
     path = tmp_path / "cells.sqlite"
     command = [sys.executable, "-m", "tests.hessianlab.runner.child", str(path), "2"]
