@@ -1,4 +1,4 @@
-"""No public name answers with a traceback: ten thousand calls with good and with bad arguments."""
+"""No public name answers with a traceback: a thousand calls with good and with bad arguments."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def test_a_recipe_works_before_it_is_spoiled(recipe) -> None:
         recipe.target()(**{name: make() for name, make in recipe.arguments.items() if not name.isdigit()})
 
 
-def test_ten_thousand_calls() -> None:
+def test_a_thousand_calls() -> None:
     """In a process of their own: with a limit of memory, and without the checks of shapes that tests run with."""
-    command = [sys.executable, "-m", "tests.fuzz.run", "--calls", "10000", "--seed", "0"]
+    command = [sys.executable, "-m", "tests.fuzz.run", "--calls", "1000", "--seed", "0"]
     run = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parent.parent)
     assert run.returncode == 0, run.stdout + run.stderr
-    assert "10000 calls, 0 failures" in run.stdout
+    assert "1000 calls, 0 failures" in run.stdout
