@@ -1,5 +1,5 @@
 # Everything runs in .venv, which `make setup` (or the first target that needs it) creates.
-#   PYTHON       the interpreter to build .venv from (3.10 or newer)
+#   PYTHON       the interpreter to build .venv from (3.11 or newer)
 #   TORCH_INDEX  an extra package index for torch, e.g. https://download.pytorch.org/whl/cpu for the small CPU build
 #   JOBS         test processes
 
@@ -27,8 +27,8 @@ setup: $(STAMP)  ## create .venv and install everything, pinned
 # Three pip calls instead of one; constraints.txt says why.
 $(STAMP): pyproject.toml constraints.txt
 	@command -v $(PYTHON) > /dev/null || { echo "'$(PYTHON)' was not found. Name an interpreter: make PYTHON=/path/to/python3.11"; exit 1; }
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { \
-		echo "hessianlens needs Python 3.10 or newer, but '$(PYTHON)' is $$($(PYTHON) --version 2>&1)."; \
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo "hessianlens needs Python 3.11 or newer, but '$(PYTHON)' is $$($(PYTHON) --version 2>&1)."; \
 		echo "Name another interpreter: make PYTHON=/path/to/python3.11"; exit 1; }
 	@test -x $(BIN)/python || { echo "Creating $(VENV) with $$($(PYTHON) --version) ..."; $(PYTHON) -m venv $(VENV); }
 	@echo "Installing torch ..."

@@ -6,7 +6,7 @@ import math
 import string
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from enum import Enum
+from enum import StrEnum
 from typing import TypeAlias
 
 from hessianlens.errors import InputError
@@ -98,7 +98,7 @@ def as_printed(what: str, values: Sequence[float], printed: Sequence[str]) -> Ch
     return Check(what, shown, ", ".join(printed), passed)
 
 
-class Verdict(str, Enum):
+class Verdict(StrEnum):
     """The five possible verdicts."""
 
     HOLDS = "holds"
@@ -106,9 +106,6 @@ class Verdict(str, Enum):
     FAILS = "fails"
     NEEDS_TRAINING = "needs training"
     NOT_CHECKABLE = "not checkable here"
-
-    def __str__(self) -> str:
-        return self.value
 
 
 Points: TypeAlias = Mapping[str, tuple[tuple[float, ...], tuple[float, ...]]]

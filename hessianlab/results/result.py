@@ -7,7 +7,7 @@ import platform
 import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -70,7 +70,7 @@ def collect() -> Provenance:
     return Provenance(
         version=__version__,
         commit=_commit(Path(__file__).resolve().parents[1]),
-        created=datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+        created=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         python=platform.python_version(),
         libraries={name: version for name in _LIBRARIES if (version := _version(name)) is not None},
         system=f"{platform.system()} {platform.release()}, {platform.machine()}",

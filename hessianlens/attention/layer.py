@@ -21,8 +21,9 @@ from hessianlens.errors import InputError, check_choice, check_flag, check_seed,
 from hessianlens.memory import ensure_fits
 
 if TYPE_CHECKING:
+    from typing import Self
+
     from matplotlib.axes import Axes
-    from typing_extensions import Self
 
 _SMALL = 2**15
 """Weights that are shown one by one."""

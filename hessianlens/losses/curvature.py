@@ -19,7 +19,7 @@ from hessianlens.errors import InputError, expect
 from hessianlens.operators.factor import Factor
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing import Self
 
 
 class OutputCurvature(ABC):

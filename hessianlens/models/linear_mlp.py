@@ -16,7 +16,7 @@ from hessianlens.models.embedding import check_tokens, look_up
 from hessianlens.models.initialisation import fill_normal, fill_uniform, generator
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing import Self
 
 
 class LinearMLP(nn.Module):

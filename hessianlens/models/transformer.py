@@ -23,7 +23,7 @@ from hessianlens.models.initialisation import fill_normal, generator
 from hessianlens.models.mlp import MLP
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing import Self
 
 
 class Transformer(nn.Module):

@@ -17,7 +17,7 @@ from hessianlens.sizes import readable
 from hessianlens.state_guard import restores_state
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing import Self
 
 _FEW_ENTRIES = 2**14
 """Entries of a matrix that is shown without being asked for."""

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from textwrap import indent
 
 import torch
-from curvlinops._torch_base import PyTorchLinearOperator
 from torch import Tensor
 
 from hessianlens.errors import check_number, check_that, expect
+from hessianlens.operators.checked import LinearOperator
 from hessianlens.operators.operator import Operator
 
 
@@ -36,8 +36,8 @@ class LinearCombination(Operator):
     True
     """
 
-    def __init__(self, terms: Sequence[tuple[float, PyTorchLinearOperator]]) -> None:
-        flat: list[tuple[float, PyTorchLinearOperator]] = []
+    def __init__(self, terms: Sequence[tuple[float, LinearOperator]]) -> None:
+        flat: list[tuple[float, LinearOperator]] = []
         for number, op in _checked(terms):
             flat += [(number * c, A) for c, A in op.terms] if isinstance(op, LinearCombination) else [(number, op)]
         expect(
@@ -45,7 +45,7 @@ class LinearCombination(Operator):
             "scalar: the numbers of a multiple of a multiple have an infinite product, expected a finite one.",
         )
         super().__init__(flat[0][1]._in_shape, flat[0][1]._out_shape)
-        self.terms: tuple[tuple[float, PyTorchLinearOperator], ...] = tuple(flat)
+        self.terms: tuple[tuple[float, LinearOperator], ...] = tuple(flat)
 
     @property
     def exact(self) -> bool:  # type: ignore[override]  # a summand may learn that only when it is asked
@@ -112,16 +112,14 @@ class LinearCombination(Operator):
         return f"LinearCombination {self.shape[0]}x{self.shape[1]} {dtype}, {self.product_cost}:\n{summands}"
 
 
-def _checked(terms: object) -> list[tuple[float, PyTorchLinearOperator]]:
+def _checked(terms: object) -> list[tuple[float, LinearOperator]]:
     """Numbers with operators between the same parameters, on one device."""
     pairs = isinstance(terms, Sequence) and all(isinstance(pair, tuple) and len(pair) == 2 for pair in terms)
     check_that(pairs and bool(terms), "terms", terms, "pairs of a number and an operator, at least one")
     assert isinstance(terms, Sequence)
     for number, op in terms:
         check_number("scalar", number)
-        check_that(
-            isinstance(op, PyTorchLinearOperator), "operator", op, "a linear operator of this package or curvlinops"
-        )
+        check_that(isinstance(op, LinearOperator), "operator", op, "a linear operator of this package or curvlinops")
     first = terms[0][1]
     for _, op in terms[1:]:
         expect(
@@ -133,15 +131,15 @@ def _checked(terms: object) -> list[tuple[float, PyTorchLinearOperator]]:
     return list(terms)
 
 
-def _shown(op: PyTorchLinearOperator) -> str:
+def _shown(op: LinearOperator) -> str:
     return repr(op) if isinstance(op, Operator) else f"{type(op).__name__} {op.shape[0]}x{op.shape[1]}"
 
 
-def _method(op: PyTorchLinearOperator) -> str:
+def _method(op: LinearOperator) -> str:
     return op.method if isinstance(op, Operator) else f"products of {type(op).__name__}"
 
 
-def _why(summands: Sequence[PyTorchLinearOperator]) -> str:
+def _why(summands: Sequence[LinearOperator]) -> str:
     if len(summands) == 1 and isinstance(summands[0], Operator):
         return summands[0].why
     through = [op for op in summands if not (isinstance(op, Operator) and op.exact)]

@@ -7,14 +7,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from curvlinops._torch_base import PyTorchLinearOperator
 from torch import Tensor
 
 from hessianlens.display import Entries, Picture, Shown
 from hessianlens.display.shown import Cells, facts
 from hessianlens.errors import check_number, check_that, check_whole, expect
 from hessianlens.memory import ensure_fits
-from hessianlens.operators.checked import CheckedOperator
+from hessianlens.operators.checked import CheckedOperator, LinearOperator
 from hessianlens.operators.columns import diagonal_by_columns, square_by_columns, write_columns
 from hessianlens.operators.scaled import Scaled
 from hessianlens.state_guard import restores_state
@@ -183,7 +182,7 @@ class Operator(Shown, CheckedOperator):
     # --- algebra -----------------------------------------------------------------------------------------------------
 
     def __add__(self, other: Any) -> Operator:
-        if not isinstance(other, PyTorchLinearOperator):
+        if not isinstance(other, LinearOperator):
             return NotImplemented
         return _combination((1.0, self), (1.0, other))
 
@@ -192,7 +191,7 @@ class Operator(Shown, CheckedOperator):
         return self if isinstance(other, int) and other == 0 else NotImplemented
 
     def __sub__(self, other: Any) -> Operator:
-        if not isinstance(other, PyTorchLinearOperator):
+        if not isinstance(other, LinearOperator):
             return NotImplemented
         return self + (other * -1.0 if isinstance(other, Operator) else _combination((-1.0, other)))
 
@@ -209,7 +208,7 @@ class Operator(Shown, CheckedOperator):
         return self * -1.0
 
 
-def _combination(*terms: tuple[float, PyTorchLinearOperator]) -> Operator:
+def _combination(*terms: tuple[float, LinearOperator]) -> Operator:
     from hessianlens.operators.combination import LinearCombination  # which is itself an operator
 
     return LinearCombination(terms)

@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, Self
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from typing_extensions import Self
 
 from hessianlens.checks import check_dense
 from hessianlens.display import Curve, Dot, Dots, Listed, Picture
