@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import pytest
 
-SHORT_CASES = 6
+SHORT_CASES = 5
 """Cases of a test that the short tier takes."""
 
 

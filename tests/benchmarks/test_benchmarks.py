@@ -217,6 +217,7 @@ def test_targets_are_reported_plainly():
     assert verdict(result, result.timing("fast")).endswith(", NOT met.")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", BENCHMARKS)
 def test_a_whole_benchmark_runs_at_a_tiny_size(name):
     tiny = replace(BENCHMARKS[name], size=BENCHMARKS[name].tiny, rounds=2)
@@ -260,6 +261,7 @@ def test_peak_meter_sees_what_was_freed():
     assert 30 * 2**20 < meter.growth() < 60 * 2**20
 
 
+@pytest.mark.long
 def test_memory_is_measured_in_a_process_of_its_own():
     found = memory.measure_apart(BENCHMARKS["dense_hessian"], "hessianlens", threads=1, tiny=True)
     assert 0 <= found.run < 50 * 2**20

@@ -58,6 +58,7 @@ def program(folder: Path, *arguments: str, **environment: str) -> subprocess.Com
 # --- modules in the current folder -----------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_nothing_is_imported_from_the_current_folder(tmp_path: Path) -> None:
     """Neither by the program nor by the processes it starts."""
     for name in IMPOSTORS:

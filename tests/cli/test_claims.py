@@ -159,6 +159,7 @@ def test_a_broken_claim_is_tested_again_and_the_others_are_not(monkeypatch):
     assert call("C8", "C9").exit_code == 0
 
 
+@pytest.mark.long
 def test_processes_find_what_one_process_finds(tmp_path):
     chosen = ("C14", "C8", "C10", "C13", "--json")
     one, two = (json.loads(call(*chosen, "--store", tmp_path / f"{n}.sqlite", jobs=n).stdout) for n in (1, 2))

@@ -83,6 +83,7 @@ def test_the_table_is_shown_where_its_file_cannot_be_written(tmp_path: Path, mon
     assert answer.exit_code == 2 and "csv: cannot write" in answer.stderr and "layer1.attn.q" in answer.stdout
 
 
+@pytest.mark.long
 def test_json_holds_the_numbers_of_a_direct_computation() -> None:
     arguments = ["--sequences", 3, "--probes", 3, "--seed", 2, "--blocks", "layer*", "--json"]
     answer = call(TOY, *arguments, "--pairs", "--spectrum", "layer0.attn.v")
@@ -326,7 +327,8 @@ def test_progress_is_told_where_there_is_no_terminal(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(progress_lines, "FIRST_SECONDS", 0.0)
     monkeypatch.setattr(progress_lines, "MOST_SECONDS", 0.0)
     answer = call(TOY, "--probes", 2, "--sequences", 2, "--method", "probes", "--json")
-    lines = answer.stderr.splitlines()
+    # On a busy machine it may also say beforehand how long it will take.
+    lines = [line for line in answer.stderr.splitlines() if not line.startswith("hessianlens: at most ")]
     assert answer.exit_code == 0 and all(line.endswith(" so far.") for line in lines)
     assert lines[0].startswith("hessianlens: Loading the model, ")
     assert any(re.match(r"hessianlens: \S+.*, \d+ of [\d,]+ products, ", line) for line in lines)

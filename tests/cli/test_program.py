@@ -57,6 +57,7 @@ def test_messages_that_cannot_be_written_are_dropped(tmp_path: Path) -> None:
         assert program(["--version"], tmp_path, stderr=full).stdout.startswith("hessianlens")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252"])
 def test_what_cannot_be_encoded_is_replaced(encoding: str, tmp_path: Path) -> None:
     done = program(SOFTMAX, tmp_path, environment={"PYTHONIOENCODING": encoding}, encoding=encoding)
@@ -114,6 +115,7 @@ def test_variables_of_torchrun_that_cannot_be_true(
         assert done.stderr.startswith(f"hessianlens: {name}: got {value!r}, expected a whole number from ")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("options", "environment"),
     [

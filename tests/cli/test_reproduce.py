@@ -195,6 +195,7 @@ def test_export_of_an_empty_store() -> None:
     assert done.exit_code == 2 and "has no complete run" in done.stderr
 
 
+@pytest.mark.long
 def test_ctrl_c_keeps_what_is_finished_and_says_so(tmp_path: Path) -> None:
     """A real experiment in a real process group, interrupted as a terminal does it."""
     path = tmp_path / "cells.sqlite"

@@ -86,6 +86,7 @@ def test_a_page_that_cannot_be_written(tmp_path: Path) -> None:
         measured().page(tmp_path / "no" / "model.html")
 
 
+@pytest.mark.long
 def test_the_command_writes_a_page(tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     model = "toy:layers=1,d_model=4,d_mlp=8,digits=1"

@@ -56,6 +56,7 @@ def test_every_loss(loss: str) -> None:
     assert_witnesses_agree(rotary(causal=True, temperature=0.7), X, losses(X)[loss])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("activation", ["softmax", "sigmoid", "row_sum"])
 def test_derivatives_kept_as_diagonal_plus_low_rank(activation: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What large problems use: nothing is formed because it is small."""

@@ -18,6 +18,7 @@ MODELS = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the most memory held is read from /proc")
 @pytest.mark.parametrize("name", MODELS)
 def test_the_forecast_is_within_a_factor_of_one_and_a_half(name: str) -> None:

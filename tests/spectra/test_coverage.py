@@ -58,6 +58,7 @@ def test_trace_from_very_few_samples() -> None:
     assert_covers([trace(A, 6, seed, "hutch++") for seed in SEEDS], float(A.trace()))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["flat", "decaying", "unsymmetric"])
 def test_trace_by_xtrace_is_on_the_safe_side(kind: str) -> None:
     A = OPERATORS[kind]
@@ -90,6 +91,7 @@ def spectra(kind: str, seed: int = 0) -> list[SpectralDensity]:
     return [density(SPECTRA[kind], 8, 16, seed + s, method="lanczos") for s in SEEDS]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["flat", "shifted"])
 def test_spectral_density(kind: str) -> None:
     truth = torch.linalg.eigvalsh(SPECTRA[kind])
@@ -104,6 +106,7 @@ def test_spectral_density(kind: str) -> None:
     assert 180 <= sum(bool(c.lower <= share <= c.upper) for c in cdfs) <= 199
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("shared_probes", [True, False])
 def test_divergence_of_spectra(shared_probes: bool) -> None:
     exact = heterogeneity(SPECTRA)

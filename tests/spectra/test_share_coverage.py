@@ -86,6 +86,7 @@ def test_bounds_close_as_steps_are_added() -> None:
     assert widths == sorted(widths, reverse=True) and widths[0] > 0.4 > 0.15 > widths[-1] > 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("probes", PROBES)
 def test_divergences_of_spectra_with_few_steps(probes: int) -> None:
     """At a width that the steps resolve, and at one that they do not."""

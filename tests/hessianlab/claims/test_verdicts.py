@@ -10,7 +10,7 @@ from hessianlab.claims.finding import Verdict
 from tests.hessianlab.claims.verdicts import examine
 
 MEASURED = [claim.id for claim in all_claims() if claim.test is not None]
-SLOW = {"P30", "P33", "P35", "P51", "P58", "P60", "A10", "A13", "A18", "A19", "A23", "A28", "A29", "A30"}
+SLOW = {"P30", "P33", "P35", "P51", "P58", "P60", "A5", "A10", "A13", "A18", "A19", "A23", "A28", "A29", "A30"}
 """Take seconds each, up to twenty."""
 
 OTHER_SEED = 700
@@ -38,6 +38,7 @@ def test_verdict_is_as_recorded_and_supported(id, recorded):
         assert all(len(x) == len(y) > 1 for x, y in finding.curves.curves.values())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("id", [id for id in MEASURED if id not in SLOW])
 def test_verdict_does_not_hang_on_the_seed(id, recorded):
     check(examine(id, OTHER_SEED), recorded[id])

@@ -38,6 +38,7 @@ def test_registered_and_whole(name: str) -> None:
         assert len(keys) == len(set(keys)) == preset.repeats * len(preset.layers) * len(preset.sigmas()) * preset.points
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", FIGURES)
 def test_every_cell_gives_every_block_and_is_repeatable(name: str) -> None:
     experiment = EXPERIMENTS[name]
@@ -125,6 +126,7 @@ def test_tangents_in_single_precision_change_norms_far_less_than_probes_do() -> 
             assert ours["stderr"] == 0 or abs(theirs["value"] - ours["value"]) < 1e-3 * ours["stderr"]
 
 
+@pytest.mark.long
 def test_growth_follows_the_counted_exponents() -> None:
     """Small, but wide enough in sigma for exponents to come out."""
     single = EXPERIMENTS["fig3a"].run(tiny("fig3a", d_model=16, sequences=4, points=8, repeats=5))

@@ -22,6 +22,7 @@ from tests.hessianlab.runner.test_run import fingerprint
 from tests.hessianlab.runner.toys import DIES, DIES_ONCE, SPECTRUM, ToyConfig
 
 pytestmark = [
+    pytest.mark.long,
     # Of Dask itself: a worker that was killed closes nothing.
     pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
 ]

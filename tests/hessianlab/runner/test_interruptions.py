@@ -33,6 +33,7 @@ def stored(path: Path) -> int:
         return int(store.query("SELECT count(*) FROM cells")[0][0])
 
 
+@pytest.mark.long
 def test_a_killed_run_continues_where_it_was(tmp_path: Path) -> None:
     path = tmp_path / "cells.sqlite"
     command = [sys.executable, "-m", "tests.hessianlab.runner.child", str(path), "2"]

@@ -42,6 +42,7 @@ def test_cells_come_in_the_order_of_the_plan_and_as_the_experiment_measures_them
     assert result.config == direct.config and result.preset == "quick"
 
 
+@pytest.mark.long
 def test_one_process_and_two_give_the_same_bits_and_the_same_failures(store: Store, tmp_path: Path) -> None:
     plans = [Plan(SPECTRUM, CONFIG), Plan(RAISES, ToyConfig(sizes=(20,), repeats=3, bad=1))]
     with open_store(tmp_path / "two.sqlite") as other, pytest.raises(CellsFailed) as two:
@@ -117,6 +118,7 @@ def test_rows_that_cannot_be_stored_are_a_failure_of_their_cell(store: Store) ->
         run([Plan(NONSENSE, ToyConfig(sizes=(20,), repeats=1))], store)
 
 
+@pytest.mark.long
 def test_killed_processes_cost_time_and_a_cell_that_always_ends_its_own_is_found_out(
     store: Store, tmp_path: Path
 ) -> None:

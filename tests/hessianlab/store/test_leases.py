@@ -106,6 +106,7 @@ def test_a_cell_that_fails_is_given_back(store: Store) -> None:
     run([Plan(SPECTRUM, ToyConfig(sizes=(5,), repeats=1))], store)
 
 
+@pytest.mark.long
 def test_kills_at_random_moments_lose_nothing(tmp_path: Path) -> None:
     """A few of them; `python -m tests.fuzz.kills` makes two hundred."""
     outcome = kill_runs(12, 1, tmp_path, Config(60))

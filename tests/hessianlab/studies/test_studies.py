@@ -113,6 +113,7 @@ def test_every_arm_gets_the_same_and_is_compared(name: str) -> None:
         assert all(one == shared[0] for one in shared)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", STUDIES)
 def test_words_and_pictures(name: str) -> None:
     result = small_result(name)
@@ -133,6 +134,7 @@ def test_words_and_pictures(name: str) -> None:
     assert len(draw_chart(chart).axes) >= len(chart.panels)
 
 
+@pytest.mark.long
 def test_before_training_powers_are_those_of_theory() -> None:
     from hessianlab.studies.presentation.growth_exponents import SERIES, exponents, ratios
 
@@ -188,6 +190,7 @@ class Wrong(Mine):
 """
 
 
+@pytest.mark.long
 def test_an_attention_of_the_users_own(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "own_attention_of_a_test.py").write_text(OWN, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
@@ -207,6 +210,7 @@ def test_an_attention_of_the_users_own(tmp_path: Any, monkeypatch: pytest.Monkey
 FEW = {**SMALL, "steps": 40, "d_model": 2, "checkpoints": 1, "tasks": "recall,addition"}
 
 
+@pytest.mark.long
 def test_a_killed_study_continues_and_any_number_of_jobs_gives_the_same_bytes(tmp_path: Path) -> None:
     from hessianlab.runner import run
 
