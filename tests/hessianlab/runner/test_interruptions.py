@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import psutil
+import pytest
 
 from hessianlab.runner import Plan, Progress, run
 from hessianlab.store import open_store
