@@ -118,6 +118,7 @@ def test_the_routes_are_reached_and_right(kind: str) -> None:
     assert found.why, "nothing was exact"
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize("name", BREAKAGES)
 def test_a_broken_route_is_caught(name: str) -> None:
     calls: list[str] = []

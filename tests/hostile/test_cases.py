@@ -8,6 +8,7 @@ from tests.hostile.cases import CASES
 from tests.hostile.questions import Examiner
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize("name", CASES)
 def test_no_answer_is_wrong(name: str) -> None:
     found = Examiner(CASES[name]()).everything()

@@ -6,7 +6,7 @@ import pytest
 
 from tests.hostile.examination import examine
 
-SHORT, LONG, CHUNK = 200, 5000, 50
+SHORT, LONG, CHUNK = 200, 3000, 50
 """Modules of the short and of the long tier, and of one test."""
 
 
@@ -16,6 +16,7 @@ def _expect_nothing_wrong(seeds: range) -> None:
     assert not failed, f"{len(failed)} of {len(seeds)} modules have wrong answers:\n" + "\n".join(told)
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize("start", range(0, SHORT, CHUNK))
 def test_random_modules(start: int) -> None:
     _expect_nothing_wrong(range(start, start + CHUNK))
