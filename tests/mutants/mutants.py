@@ -419,7 +419,7 @@ MUTANTS = (
     Mutant(
         "a refusal for its price is remembered for every price",
         "linear maps",
-        "if not isinstance(known, TooMany):",
+        "if isinstance(known, Plan) or not known.at_this_price:",
         "if known is not None:",
     ),
     Mutant(

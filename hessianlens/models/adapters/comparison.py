@@ -18,7 +18,7 @@ from torch.func import functional_call
 from torch.nn.modules.loss import _Loss
 
 from hessianlens.derivatives.graph import leaves_of
-from hessianlens.errors import expect
+from hessianlens.errors import Refusal, expect
 from hessianlens.models.adapters.class_loss import ClassLoss
 from hessianlens.models.adapters.first_look import is_half
 from hessianlens.models.adapters.outputs import arguments, as_tensor, call
@@ -128,7 +128,7 @@ class Comparison:
             outputs = call(self.model, params, batch, with_targets=self.with_targets)
         last, eps = maps.found(self.model, outputs), torch.finfo(made.dtype).eps
         chunked = isinstance(made.forward, UnformedCall)
-        if chunked and isinstance(last, str):
+        if chunked and isinstance(last, Refusal):
             return outputs, math.nan, f"on batch {number}, {last}"
         with torch.no_grad():
             with made.scope():
@@ -153,7 +153,7 @@ class Comparison:
         forward = self.problem.forward
         assert isinstance(forward, UnformedCall)
         whole = partial(call, self.model, with_targets=self.with_targets, halves=forward.halves)
-        notes = (*_without_logits(self.problem.notes), logits_note(outputs, reason))
+        notes = (*_without_logits(self.problem.notes), logits_note(outputs, Refusal(reason)))
         return replace(self, problem=replace(self.problem, forward=whole, notes=notes))
 
     def _against_own(self, number: int, batch: Batch, here: float) -> list[str]:

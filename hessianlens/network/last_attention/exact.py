@@ -12,6 +12,7 @@ from torch import Tensor
 
 from hessianlens.attention.activations import as_activation
 from hessianlens.attention.rotary import RotaryAttention
+from hessianlens.errors import Refusal
 from hessianlens.models.adapters.scope import differentiable_twice
 from hessianlens.models.transformer import Transformer
 from hessianlens.network.last_attention.behind import (
@@ -109,7 +110,7 @@ class ExactAttention:
         if site.behind is None:
             return False
         few = _few_outputs(site.network_output.shape[-1], site.output.shape[-1])
-        return few or isinstance(output_plan(self.maps, site), str)
+        return few or isinstance(output_plan(self.maps, site), Refusal)
 
     def _at_layer(self) -> tuple[PositionDerivatives, ...]:
         """The same at what the output projection puts out, whatever the number of outputs behind it."""
@@ -200,19 +201,19 @@ class ExactAttention:
         return self.sites[0].projections[role].cut(block, self.problem.params)
 
 
-def output_plan(maps: LinearMaps, site: AttentionSite) -> Plan | str:
-    """How the curvature at what the output projection puts out is found; why not, in words."""
+def output_plan(maps: LinearMaps, site: AttentionSite) -> Plan | Refusal:
+    """How the curvature at what the output projection puts out is found, or a refusal."""
     projection = site.projections["o"]
     weight = maps.problem.params[projection.use.parameter]
     block = Block.of(f"all of {projection.use.parameter}", projection.use.parameter, weight)
     plan = maps.plan(block, block, math.inf)
     if isinstance(plan, Plan) and max(rows.members for rows, _ in plan.groups) > 1:
-        return "what lies behind it mixes positions"
+        return Refusal("what lies behind it mixes positions")
     return plan
 
 
-def exact_attention(problem: Problem, maps: LinearMaps | None = None) -> ExactAttention | str:
-    """The closed form of the last attention layer; why there is none, in words.
+def exact_attention(problem: Problem, maps: LinearMaps | None = None) -> ExactAttention | Refusal:
+    """The closed form of the last attention layer; a refusal where there is none.
 
     Args:
         problem: From `hessianlens.problem`.
@@ -222,11 +223,11 @@ def exact_attention(problem: Problem, maps: LinearMaps | None = None) -> ExactAt
     with nullcontext() if own is None else differentiable_twice(own):
         for batch in problem.data:
             site = find_site(problem, batch, own)
-            if isinstance(site, str):
+            if isinstance(site, Refusal):
                 return site
             sites.append(site)
     known = LinearMaps(problem) if maps is None else maps
-    if own is None and isinstance(plan := output_plan(known, sites[0]), str):
+    if own is None and isinstance(plan := output_plan(known, sites[0]), Refusal):
         return plan
     return ExactAttention(problem, tuple(sites), own, known, _prefix(problem, sites[0]))
 

@@ -20,6 +20,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
+from hessianlens.errors import Refusal
 from hessianlens.network.linear_maps.curvature import SiteCurvature
 from hessianlens.network.linear_maps.elementwise import elementwise_behind
 from hessianlens.network.linear_maps.graphs import Graphs
@@ -61,8 +62,8 @@ class LinearMaps:
         self._curvatures = Curvatures(problem, self.graphs, lambda: self.planner.last_site, lambda: self.tick())
         self._norms: dict[tuple[str, str], tuple[float, Tensor]] = {}
 
-    def plan(self, row: Block, column: Block, most_products: float) -> Plan | str:
-        """How to find a block with no more than so many products; why not, in words, if it cannot be."""
+    def plan(self, row: Block, column: Block, most_products: float) -> Plan | Refusal:
+        """How to find a block with no more than so many products; a refusal if it cannot be."""
         return self.planner.plan(row, column, most_products)
 
     def may_act_alone(self, block: Block) -> bool:
@@ -72,16 +73,17 @@ class LinearMaps:
     @contextmanager
     def together(self, blocks: Sequence[Block]) -> Iterator[None]:
         """A scope in which some blocks share one graph, because many pairs of them are asked for."""
-        found = [pieces for block in blocks if not isinstance(pieces := self.planner.pieces(block), str)]
+        found = [pieces for block in blocks if not isinstance(pieces := self.planner.pieces(block), Refusal)]
         batches = range(len(self.problem.data))
         with self.graphs.together({number: [pieces[number] for pieces in found] for number in batches}):
             yield
 
     def reads_out(self, block: Block) -> bool:
         """Whether a block is the weight or bias of the last map, whose Hessian the loss alone determines."""
-        whole = tuple(block.shape) == tuple(self.problem.params[block.parameter].shape)
-        pieces = self.planner.pieces(block) if whole else ""
-        if isinstance(pieces, str) or pieces[0].use.site < self.planner.last_site:
+        if tuple(block.shape) != tuple(self.problem.params[block.parameter].shape):
+            return False
+        pieces = self.planner.pieces(block)
+        if isinstance(pieces, Refusal) or pieces[0].use.site < self.planner.last_site:
             return False
         found = [self.graphs.readout(number) for number in range(len(self.problem.data))]
         return all(one is not None and block.parameter in (one.use.parameter, one.shift) for one in found)

@@ -7,6 +7,8 @@ from enum import Enum
 
 from torch import Tensor
 
+from hessianlens.errors import Refusal
+
 
 class Kind(Enum):
     """How a parameter enters."""
@@ -57,11 +59,11 @@ class Record:
     uses: list[Use] = field(default_factory=list)
     unknown: dict[str, str] = field(default_factory=dict)
 
-    def only_use(self, parameter: str) -> Use | str:
-        """The only use of a parameter; or why there is none, in words."""
+    def only_use(self, parameter: str) -> Use | Refusal:
+        """The only use of a parameter; a refusal where there are none or several."""
         found = [use for use in self.uses if use.parameter == parameter]
         if parameter in self.unknown:
-            return f"it enters the network through {self.unknown[parameter]}"
+            return Refusal(f"it enters the network through {self.unknown[parameter]}")
         if len(found) != 1:
-            return "it is used in several places" if found else "it was not seen to enter through a linear map"
+            return Refusal("it is used in several places" if found else "it was not seen to enter through a linear map")
         return found[0]

@@ -41,7 +41,7 @@ class LastAttentionRoute:
     def located(self) -> ExactAttention | Refusal:
         """The closed form, whatever it costs; or why there is none."""
         found = exact_attention(self.problem, self.maps)
-        return Refusal(f"the closed form of attention does not fit: {found}") if isinstance(found, str) else found
+        return Refusal(f"the closed form of attention does not fit: {found}") if isinstance(found, Refusal) else found
 
     def closed_form(self, blocks: Sequence[Block], limits: Limits) -> ExactAttention | Refusal:
         """The closed form, if weights of an attention layer that may be the last are asked for and it is affordable.

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from hessianlens.attention.layer import MultiHeadAttention
+from hessianlens.errors import Refusal
 from hessianlens.models.adapters.batches import inputs_of
 from hessianlens.models.attention import Attention
 from hessianlens.models.block import Block
@@ -34,15 +35,15 @@ def frozen_copy(problem: Problem) -> Transformer | None:
     return model.eval()
 
 
-def toy_site(model: Transformer, batch: Batch) -> AttentionSite | str:
-    """The site, for two query-key matrices a head; why there is none, in words."""
+def toy_site(model: Transformer, batch: Batch) -> AttentionSite | Refusal:
+    """The site, for two query-key matrices a head; a refusal where there is none."""
     if len(model.blocks) == 0:
-        return "it has no attention"
+        return Refusal("it has no attention")
     last, block = len(model.blocks) - 1, model.blocks[-1]
     assert isinstance(block, Block)
     attention = block.attention
     if attention.query_key != "dual":
-        return "its queries and keys are one matrix"
+        return Refusal("its queries and keys are one matrix")
     inputs = inputs_of(batch)
     residual = model.residual(inputs["tokens"] if isinstance(inputs, dict) else inputs)
     X = block.attention_input(residual)

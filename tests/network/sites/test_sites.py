@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as nnf
 
 import hessianlens as hl
+from hessianlens.errors import Refusal
 from hessianlens.network.linear_maps.uses import Kind, Use
 from hessianlens.network.sites import AttentionSite, Projection, find_site, frozen_copy
 from hessianlens.network.sites.calls import AttentionCalls
@@ -35,7 +36,7 @@ SETTINGS: dict[str, Callable[[], Problem]] = {
 }
 
 
-def site_of(problem: Problem) -> AttentionSite | str:
+def site_of(problem: Problem) -> AttentionSite | Refusal:
     return find_site(problem, problem.data[0], frozen_copy(problem))
 
 
@@ -176,9 +177,9 @@ def test_rules_of_scores(cap: float | None) -> None:
 
 def test_scores_of_no_known_rule() -> None:
     raw = randn(1, 1, 3, 3).requires_grad_()
-    assert "one by one" in score_rule(raw, raw + raw.mean(), raw.shape)
-    assert "not a soft cap" in score_rule(raw, raw.sin(), raw.shape)
-    assert "different factors" in score_rule(raw, raw * (1 + torch.arange(3)), raw.shape)
+    assert "one by one" in score_rule(raw, raw + raw.mean(), raw.shape).reason
+    assert "not a soft cap" in score_rule(raw, raw.sin(), raw.shape).reason
+    assert "different factors" in score_rule(raw, raw * (1 + torch.arange(3)), raw.shape).reason
 
 
 def test_a_row_hidden_by_finite_numbers_sees_everything() -> None:
@@ -243,7 +244,9 @@ def test_every_pair_of_positions_is_looked_at(reach: int) -> None:
     def loss(out: Tensor, batch: object) -> Tensor:
         return out.pow(2).mean() + (out[1, 0] * out[1, reach]).sum()
 
-    assert site_of(hl.problem(networks.toy(), {"tokens": tokens()}, loss)) == "what lies behind it mixes positions"
+    assert (
+        site_of(hl.problem(networks.toy(), {"tokens": tokens()}, loss)).reason == "what lies behind it mixes positions"
+    )
 
 
 def test_an_encoder_of_torch_is_met_through_its_fused_function() -> None:
