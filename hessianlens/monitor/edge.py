@@ -63,7 +63,7 @@ class Edge:
 
     def seen(self, op: LinearOperator) -> LinearOperator:
         """The Hessian as the optimiser sees it."""
-        return op if self.scale is None and self.decay is None else _Seen(op, self.scale, self.decay)
+        return op if self.scale is None and self.decay is None else _PreconditionedOperator(op, self.scale, self.decay)
 
     def seen_pairs(self, known: RitzPairs) -> RitzPairs:
         """Vectors with known products as the optimiser sees them: of ``S^-1 x`` it sees ``S (A x + W x)``."""
@@ -76,7 +76,7 @@ class Edge:
         return found
 
 
-class _Seen:
+class _PreconditionedOperator:
     """``S (A + W) S`` with diagonal S and W."""
 
     SELF_ADJOINT = True

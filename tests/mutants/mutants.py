@@ -285,8 +285,8 @@ MUTANTS = (
     Mutant(
         "every comparison with a difference agrees",
         "verification",
-        "    if not found:\n        return Comparison(Verdict.RIGHT)",
-        "    if found is not None:\n        return Comparison(Verdict.RIGHT)",
+        "    if not found:\n        return DerivativeComparison(Agreement.RIGHT)",
+        "    if found is not None:\n        return DerivativeComparison(Agreement.RIGHT)",
     ),
     # --- spectra -----------------------------------------------------------------------------------------------------
     Mutant(
@@ -419,7 +419,7 @@ MUTANTS = (
     Mutant(
         "a refusal for its price is remembered for every price",
         "linear maps",
-        "if isinstance(known, Plan) or not known.at_this_price:",
+        "if isinstance(known, LinearMapPlan) or not known.at_this_price:",
         "if known is not None:",
     ),
     Mutant(

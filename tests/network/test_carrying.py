@@ -11,7 +11,16 @@ from torch import nn
 from torch.nn import functional as nnf
 
 import hessianlens as hl
-from hessianlens.network.linear_maps import LinearMaps, Plan, carrier, carrying, kept_curvature, steps, streamed, tapped
+from hessianlens.network.linear_maps import (
+    LinearMapPlan,
+    LinearMaps,
+    carrier,
+    carrying,
+    kept_curvature,
+    steps,
+    streamed,
+    tapped,
+)
 from hessianlens.problems import Block, Problem
 from tests.curvature import hugging_face, networks
 from tests.curvature.networks import pairs, tokens
@@ -57,7 +66,7 @@ def found_and_expected(problem: Problem, name: str) -> tuple[int, float]:
     maps = LinearMaps(problem)
     maps.tick = lambda: ticks.append(1)
     plan = maps.plan(block, block, ANY)
-    assert isinstance(plan, Plan)
+    assert isinstance(plan, LinearMapPlan)
     for number in range(len(problem.data)):
         found = maps.curvature(plan, number)
         taps = maps.graphs.taps(number, (plan.row[number],))

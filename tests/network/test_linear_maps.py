@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import hessianlens as hl
-from hessianlens.network.linear_maps import LinearMaps, Plan, graphs, kept_curvature, planning
+from hessianlens.network.linear_maps import LinearMapPlan, LinearMaps, graphs, kept_curvature, planning
 from hessianlens.network.linear_maps.elementwise import elementwise_behind
 from hessianlens.network.linear_maps.streamed import counted_twice
 from hessianlens.network.linear_maps.tapped import recorded
@@ -37,7 +37,7 @@ def agreement(maps: LinearMaps, name: str, most: float = ANY) -> int:
     for row in names:
         for column in names:
             plan = maps.plan(problem.blocks[row], problem.blocks[column], most)
-            assert isinstance(plan, Plan), f"{row} x {column}: {plan}"
+            assert isinstance(plan, LinearMapPlan), f"{row} x {column}: {plan}"
             for part, key in PARTS.items():
                 expected = dense.block(key, row, column)
                 # A block may be zero by structure, or tiny beside the others.
@@ -203,7 +203,7 @@ def test_the_price_is_known_before_anything_is_run(monkeypatch: pytest.MonkeyPat
     monkeypatch.undo()
     for block, products in ((early, width * length), (late, width)):
         plan = maps.plan(block, block, products)
-        assert isinstance(plan, Plan) and plan.products == products
+        assert isinstance(plan, LinearMapPlan) and plan.products == products
         assert plan.held_bytes >= 3 * 8 * 3 * length * products * width
     assert (
         "no two positions" in maps.plan(late, late, ANY).why

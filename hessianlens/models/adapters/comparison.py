@@ -60,7 +60,7 @@ def same_value(one: float, other: float, eps: float, loss: Callable[[Tensor], Te
 
 
 @dataclass(frozen=True, eq=False)
-class Comparison:
+class ModelComparison:
     """A problem against its model, batch by batch.
 
     Attributes:
@@ -148,7 +148,7 @@ class Comparison:
         )
         return outputs, here, ""
 
-    def _materialised(self, outputs: Tensor, reason: str) -> Comparison:
+    def _materialised(self, outputs: Tensor, reason: str) -> ModelComparison:
         """The same with materialised logits, and a note on why."""
         forward = self.problem.forward
         assert isinstance(forward, UnformedCall)

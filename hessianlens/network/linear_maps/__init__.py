@@ -10,6 +10,6 @@ kept (`carrier`); `elementwise`, a map that reaches the rest through a function 
 
 from hessianlens.network.linear_maps.curvature import SiteCurvature
 from hessianlens.network.linear_maps.exact import LinearMaps
-from hessianlens.network.linear_maps.plan import Plan
+from hessianlens.network.linear_maps.plan import LinearMapPlan
 
-__all__ = ["LinearMaps", "Plan", "SiteCurvature"]
+__all__ = ["LinearMapPlan", "LinearMaps", "SiteCurvature"]

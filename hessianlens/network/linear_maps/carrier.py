@@ -22,7 +22,7 @@ Curvature = tuple[Tensor, Tensor]
 """Gauss-Newton and functional part, ``[position, feature, feature]``."""
 
 
-class Carrier:
+class BackpropagatedCurvature:
     """What lies behind the last attention layer of a problem.
 
     Args:

@@ -25,7 +25,7 @@ from hessianlens.problems import Batch, Problem
 
 
 @dataclass(frozen=True, eq=False)
-class Elementwise:
+class FollowingMap:
     """What follows a map.
 
     Attributes:
@@ -70,7 +70,7 @@ class Elementwise:
         return found.view(*left.shape[:2], -1).mul_(columns[:, None])
 
 
-def elementwise_behind(problem: Problem, batch: Batch, site: int) -> Elementwise | None:
+def elementwise_behind(problem: Problem, batch: Batch, site: int) -> FollowingMap | None:
     """What follows a map, if it is an elementwise function and the next map alone; None if not.
 
     Args:
@@ -97,7 +97,7 @@ def elementwise_behind(problem: Problem, batch: Batch, site: int) -> Elementwise
     if second is None:
         return None
     weight = use.matrix(problem.params[use.parameter].detach())
-    return Elementwise(use, weight, first.detach().flatten(0, -2), second.detach().flatten(0, -2))
+    return FollowingMap(use, weight, first.detach().flatten(0, -2), second.detach().flatten(0, -2))
 
 
 def _depends(value: Tensor, leaf: Tensor) -> bool:

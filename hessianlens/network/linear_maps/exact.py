@@ -26,8 +26,8 @@ from hessianlens.network.linear_maps.elementwise import elementwise_behind
 from hessianlens.network.linear_maps.graphs import Graphs
 from hessianlens.network.linear_maps.kept_curvature import Curvatures
 from hessianlens.network.linear_maps.piece import Piece
-from hessianlens.network.linear_maps.plan import BEHIND_BYTES, KEPT_BYTES, Plan
-from hessianlens.network.linear_maps.planning import Planner
+from hessianlens.network.linear_maps.plan import BEHIND_BYTES, KEPT_BYTES, LinearMapPlan
+from hessianlens.network.linear_maps.planning import LinearMapPlanner
 from hessianlens.network.linear_maps.readout import Readout, readout_norm
 from hessianlens.network.linear_maps.streamed import (
     Strip,
@@ -57,12 +57,12 @@ class LinearMaps:
 
     def __init__(self, problem: Problem) -> None:
         self.problem, self.graphs = problem, Graphs(problem)
-        self.planner = Planner(problem, self.graphs)
+        self.planner = LinearMapPlanner(problem, self.graphs)
         self.tick: Callable[[], None] = _nothing
         self._curvatures = Curvatures(problem, self.graphs, lambda: self.planner.last_site, lambda: self.tick())
         self._norms: dict[tuple[str, str], tuple[float, Tensor]] = {}
 
-    def plan(self, row: Block, column: Block, most_products: float) -> Plan | Refusal:
+    def plan(self, row: Block, column: Block, most_products: float) -> LinearMapPlan | Refusal:
         """How to find a block with no more than so many products; a refusal if it cannot be."""
         return self.planner.plan(row, column, most_products)
 
@@ -109,7 +109,7 @@ class LinearMaps:
 
     # --- the matrices ------------------------------------------------------------------------------------------------
 
-    def operator(self, part: str, plan: Plan, keep_graph: bool = False) -> StructuredOperator:
+    def operator(self, part: str, plan: LinearMapPlan, keep_graph: bool = False) -> StructuredOperator:
         """The exact matrix between two blocks; `part` is "full", "ggn" or "functional". Built when first used."""
         row, column = plan.row[0], plan.column[0]
         dtype, device = self.problem.dtype, self.problem.device
@@ -129,22 +129,22 @@ class LinearMaps:
         assert isinstance(turned, ArrangedGrid)
         return turned
 
-    def curvature(self, plan: Plan, number: int) -> SiteCurvature:
+    def curvature(self, plan: LinearMapPlan, number: int) -> SiteCurvature:
         """Between what the two maps of a plan put out, at a batch."""
         return self._curvatures.between(plan, number)
 
-    def slope(self, plan: Plan, number: int) -> Tensor:
+    def slope(self, plan: LinearMapPlan, number: int) -> Tensor:
         """The gradient of the loss at what the row's map puts out, ``[position, feature]``, at a batch."""
         return self.graphs.taps(number, (plan.row[number], plan.column[number]), plan.products).slope(
             plan.row[number].use.site
         )
 
-    def _sum(self, part: str, plan: Plan) -> TokenSum:
+    def _sum(self, part: str, plan: LinearMapPlan) -> TokenSum:
         """Inputs by outputs of the row's map, against those of the column's."""
         terms = [term for number in range(len(plan.groups)) for term in self._terms(part, plan, number)]
         return TokenSum(terms, plan.row[0].shape, plan.column[0].shape, self.problem.dtype, self.problem.device)
 
-    def _terms(self, part: str, plan: Plan, number: int) -> list[Term]:
+    def _terms(self, part: str, plan: LinearMapPlan, number: int) -> list[Term]:
         row, column = plan.row[number], plan.column[number]
         rows, columns = plan.groups[number]
         found = self._curvatures.between(plan, number)
@@ -164,7 +164,7 @@ class LinearMaps:
                 terms.append(moving(moved, p, slope, gain=column.use.kind is Kind.GAIN))
         return terms
 
-    def norms(self, plan: Plan, parts: Sequence[str]) -> Norms:
+    def norms(self, plan: LinearMapPlan, parts: Sequence[str]) -> Norms:
         """Exact norms of parts, of a map's weight and bias together; in strips where no two positions are coupled."""
         if not plan.streams:
             return self._norms_of_sums(plan, parts)
@@ -179,7 +179,7 @@ class LinearMaps:
         values, matvecs = zip(*(self._norms[name, part] for part in parts), strict=True)
         return Norms(dict(zip(parts, values, strict=True)), dict(zip(parts, matvecs, strict=True)))
 
-    def _norms_of_sums(self, plan: Plan, parts: Sequence[str]) -> Norms:
+    def _norms_of_sums(self, plan: LinearMapPlan, parts: Sequence[str]) -> Norms:
         """From the sums over positions themselves."""
         block = (plan.row if plan.turned else plan.column)[0].block
         probes, operators = probe_vectors(block, self.problem), {p: self.operator(p, plan, True) for p in parts}
@@ -188,7 +188,7 @@ class LinearMaps:
             {part: operator._matmat([probes])[0] for part, operator in operators.items()},
         )
 
-    def share(self, plans: Sequence[Plan]) -> Iterator[list[int]]:
+    def share(self, plans: Sequence[LinearMapPlan]) -> Iterator[list[int]]:
         """Numbers of plans whose rows are the same, one group after the other, with the curvature that they share."""
         for several in _by_row(plans):
             for number in range(len(plans[0].groups)):
@@ -197,7 +197,7 @@ class LinearMaps:
                     self._curvatures.find(apart, number)
             yield several
 
-    def _strips(self, plan: Plan) -> Iterator[Strip]:
+    def _strips(self, plan: LinearMapPlan) -> Iterator[Strip]:
         """The curvature at what a map puts out, a strip after the other; not held as a whole if that is much."""
         (piece,), ((grouping, _),) = plan.row, plan.groups
         size = rows_at_once(piece, grouping, self.problem.dtype.itemsize)
@@ -214,8 +214,8 @@ class LinearMaps:
         parameter = following.use.parameter
         block = Block.of(f"all of {parameter}", parameter, self.problem.params[parameter])
         plan = self.plan(block, block, math.inf)
-        fits = isinstance(plan, Plan) and plan.streams and plan.held_bytes <= BEHIND_BYTES
-        if not isinstance(plan, Plan) or not fits or plan.products >= len(piece.features):
+        fits = isinstance(plan, LinearMapPlan) and plan.streams and plan.held_bytes <= BEHIND_BYTES
+        if not isinstance(plan, LinearMapPlan) or not fits or plan.products >= len(piece.features):
             return None
         return following.strips(self._curvatures.between(plan, 0), self.slope(plan, 0), piece.features, size)
 
@@ -228,7 +228,7 @@ class LinearMaps:
         return [one for one in each if torch.equal(one.features, piece.features)]
 
 
-def _by_row(plans: Sequence[Plan]) -> Iterator[list[int]]:
+def _by_row(plans: Sequence[LinearMapPlan]) -> Iterator[list[int]]:
     """Numbers of plans with the same row and the same groups, as many as may be held together."""
     alike: dict[tuple[object, ...], list[int]] = {}
     for k, plan in enumerate(plans):

@@ -18,7 +18,7 @@ PARTS_HELD = 3
 
 
 @dataclass(frozen=True, eq=False)
-class Plan:
+class LinearMapPlan:
     """How the block between two pieces is found, and what that costs.
 
     Attributes:

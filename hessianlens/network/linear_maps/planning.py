@@ -11,15 +11,15 @@ from hessianlens.network.linear_maps.curvature import grouping_of
 from hessianlens.network.linear_maps.graphs import Graphs
 from hessianlens.network.linear_maps.grouping import Grouping, groupings
 from hessianlens.network.linear_maps.piece import Piece, piece_of
-from hessianlens.network.linear_maps.plan import PARTS_HELD, Plan, too_many_products
+from hessianlens.network.linear_maps.plan import PARTS_HELD, LinearMapPlan, too_many_products
 from hessianlens.network.linear_maps.tapped import recorded
 from hessianlens.network.linear_maps.taps import OtherOrder
-from hessianlens.network.linear_maps.uses import Kind, Record
+from hessianlens.network.linear_maps.uses import Kind, ParameterUses
 from hessianlens.network.rehearsal import sequences_of
 from hessianlens.problems import Block, Problem, layer_of
 
 
-class Planner:
+class LinearMapPlanner:
     """Plans for the blocks of a problem; nothing but a forward pass is run unless the sizes allow it.
 
     Args:
@@ -29,10 +29,10 @@ class Planner:
 
     def __init__(self, problem: Problem, graphs: Graphs) -> None:
         self.problem, self._graphs = problem, graphs
-        self._plans: dict[tuple[str, str], Plan | Refusal] = {}
+        self._plans: dict[tuple[str, str], LinearMapPlan | Refusal] = {}
         self._groupings: dict[tuple[object, ...], tuple[Grouping, Grouping] | None] = {}
 
-    def plan(self, row: Block, column: Block, most_products: float) -> Plan | Refusal:
+    def plan(self, row: Block, column: Block, most_products: float) -> LinearMapPlan | Refusal:
         """How to find a block with no more than so many products; a refusal if it cannot be.
 
         Nothing but a forward pass is run unless the sizes allow it.
@@ -50,13 +50,13 @@ class Planner:
                 known = Refusal(str(error))
             except InputError as error:  # a step that cannot be differentiated twice; not every product needs it
                 known = Refusal(f"at what its map puts out, {error}")
-            if isinstance(known, Plan) or not known.at_this_price:
+            if isinstance(known, LinearMapPlan) or not known.at_this_price:
                 self._plans[row.name, column.name] = known
-        if isinstance(known, Plan) and known.products > most_products:
+        if isinstance(known, LinearMapPlan) and known.products > most_products:
             return too_many_products(known.products, most_products)
         return known
 
-    def _planned(self, row: Block, column: Block, most_products: float) -> Plan | Refusal:
+    def _planned(self, row: Block, column: Block, most_products: float) -> LinearMapPlan | Refusal:
         if (
             least := min(row.shape, default=1)
         ) > most_products:  # a map puts out no fewer features than the block has on an axis
@@ -87,7 +87,7 @@ class Planner:
                 return Refusal("the loss couples sequences of a batch with each other")
             chosen.append(found)
         products = max(g.members * len(p.features) for (g, _), p in zip(chosen, rows, strict=True))
-        return Plan(tuple(rows), tuple(columns), tuple(chosen), products, self._bytes(rows, columns, chosen))
+        return LinearMapPlan(tuple(rows), tuple(columns), tuple(chosen), products, self._bytes(rows, columns, chosen))
 
     def _grouping(
         self, number: int, pieces: tuple[Piece, Piece], rows: list[Grouping], columns: list[Grouping]
@@ -120,7 +120,7 @@ class Planner:
         return total * self.problem.dtype.itemsize
 
     @cached_property
-    def records(self) -> list[Record]:
+    def records(self) -> list[ParameterUses]:
         """How parameters enter, at each batch."""
         return [recorded(self.problem, batch) for batch in self.problem.data]
 

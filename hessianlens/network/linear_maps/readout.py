@@ -23,7 +23,7 @@ from torch import Tensor
 from hessianlens.derivatives.graph import once_only
 from hessianlens.derivatives.potential import random_like
 from hessianlens.network.linear_maps.taps import Taps
-from hessianlens.network.linear_maps.uses import Kind, Record, Use
+from hessianlens.network.linear_maps.uses import Kind, ParameterUses, Use
 from hessianlens.network.recognition import close
 from hessianlens.problems import Batch, Problem
 
@@ -96,7 +96,7 @@ class Readout:
         """The gradient of the loss at y, ``[position, feature]``."""
         return self.slope @ self.weight.T
 
-    def inputs(self, record: Record) -> Tensor:
+    def inputs(self, record: ParameterUses) -> Tensor:
         """Y on the graph of a run."""
         (use,) = (use for use in record.uses if use.parameter == self.use.parameter and use.site == self.use.site)
         assert use.inputs is not None

@@ -90,7 +90,7 @@ Form = EntryByEntry | Norm
 
 
 @dataclass(frozen=True, eq=False)
-class Step:
+class MapStep:
     """A map and what lies between it and its sources.
 
     Attributes:
@@ -112,7 +112,7 @@ class Step:
 
 
 @dataclass(frozen=True, eq=False)
-class Steps:
+class FollowingSteps:
     """All that follows a site, as far as the inputs of the network's last map.
 
     Attributes:
@@ -123,12 +123,12 @@ class Steps:
     """
 
     site: int
-    by_site: dict[int, Step]
+    by_site: dict[int, MapStep]
     last: Form
     shifted: dict[str, int]
 
 
-def steps_behind(problem: Problem, batch: Batch, first: Use, last: Use) -> Steps | None:
+def steps_behind(problem: Problem, batch: Batch, first: Use, last: Use) -> FollowingSteps | None:
     """What follows a map; None where something of it has no simple form.
 
     Args:
@@ -144,7 +144,7 @@ def steps_behind(problem: Problem, batch: Batch, first: Use, last: Use) -> Steps
     if site not in taps.leaves:
         return None
     reached: dict[int, Tensor] = {site: taps.leaves[site]}
-    found: dict[int, Step] = {}
+    found: dict[int, MapStep] = {}
     uses = [use for use in taps.record.uses if use.inputs is not None and site < use.site <= last.site]
     for use in uses:
         assert use.inputs is not None
@@ -155,11 +155,11 @@ def steps_behind(problem: Problem, batch: Batch, first: Use, last: Use) -> Steps
         if form is None or len([one for one in uses if one.site == use.site]) > 1:
             return None
         if use.site == last.site:
-            return Steps(site, found, form, shifted)
+            return FollowingSteps(site, found, form, shifted)
         weight = _weight(problem, taps, use)
         if weight is None:
             return None
-        found[use.site] = Step(use.site, weight, form, id(use.inputs))
+        found[use.site] = MapStep(use.site, weight, form, id(use.inputs))
         reached[use.site] = taps.leaves[use.site]
     return None
 

@@ -15,16 +15,16 @@ from hessianlens.network.decoupling import couples_no_groups
 from hessianlens.network.linear_maps.grouping import Grouping
 from hessianlens.network.linear_maps.readout import Readout
 from hessianlens.network.linear_maps.taps import Taps
-from hessianlens.network.linear_maps.uses import Record, Use
+from hessianlens.network.linear_maps.uses import ParameterUses, Use
 from hessianlens.network.recognition import close
 from hessianlens.problems import Batch, Problem
 
 
-def recorded(problem: Problem, batch: Batch) -> Record:
+def recorded(problem: Problem, batch: Batch) -> ParameterUses:
     """How every parameter enters the network, from one forward pass; what it is multiplied with is not kept."""
     with problem.scope(), torch.no_grad(), Taps(problem.params) as taps:
         problem.forward(problem.params, batch)
-    return Record([replace(use, inputs=None) for use in taps.record.uses], taps.record.unknown)
+    return ParameterUses([replace(use, inputs=None) for use in taps.record.uses], taps.record.unknown)
 
 
 class Tapped:
@@ -40,7 +40,7 @@ class Tapped:
     def __init__(self, problem: Problem, batch: Batch, uses: Sequence[Use], readout: Readout | None = None) -> None:
         self.problem, self.readout = problem, readout
         self._shapes = {use.site: use.outputs for use in uses}
-        self._record = Record()
+        self._record = ParameterUses()
         deltas = {
             str(site): torch.zeros(shape, dtype=problem.dtype, device=problem.device)
             for site, shape in self._shapes.items()

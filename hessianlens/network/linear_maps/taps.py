@@ -19,7 +19,7 @@ from torch.overrides import TorchFunctionMode
 
 from hessianlens.errors import InputError
 from hessianlens.network.linear_maps.letters import as_product
-from hessianlens.network.linear_maps.uses import Kind, Record, Use
+from hessianlens.network.linear_maps.uses import Kind, ParameterUses, Use
 from hessianlens.network.recognition import inside_transform
 from hessianlens.problems import tensors
 from hessianlens.state_guard import ReplacedAttribute
@@ -30,7 +30,7 @@ class OtherOrder(InputError):
 
 
 @dataclass(frozen=True)
-class _Seen:
+class _ParameterView:
     """A tensor that is a parameter, or one up to constants and a transposition, or the places of its numbers in one."""
 
     parameter: str
@@ -63,11 +63,11 @@ class Taps(TorchFunctionMode):
         self, parameters: Mapping[str, Tensor], deltas: Mapping[int, Tensor] | None = None, cut: bool = False
     ) -> None:
         super().__init__()
-        self.record, self._deltas, self._cut = Record(), dict(deltas or {}), cut
+        self.record, self._deltas, self._cut = ParameterUses(), dict(deltas or {}), cut
         self.leaves: dict[int, Tensor] = {}
         self.shifts: dict[int, str] = {}
         self._cuts: dict[int, int] = {}
-        self._watched = {id(tensor): _Seen(name) for name, tensor in parameters.items()}
+        self._watched = {id(tensor): _ParameterView(name) for name, tensor in parameters.items()}
         self._kept: list[Tensor] = []  # an identity is free again once its tensor is gone
         self._sites = 0
 
@@ -92,7 +92,7 @@ class Taps(TorchFunctionMode):
             return _HANDLERS[func](self, func, *args, **named)
         return self._other(func, args, named)
 
-    def _seen(self, tensor: object) -> _Seen | None:
+    def _seen(self, tensor: object) -> _ParameterView | None:
         return self._watched.get(id(tensor)) if isinstance(tensor, Tensor) else None
 
     # --- operations that are understood ------------------------------------------------------------------------------
@@ -104,7 +104,7 @@ class Taps(TorchFunctionMode):
         self,
         func: Callable[..., Any],
         a: Tensor,
-        weight: _Seen | None,
+        weight: _ParameterView | None,
         in_out: bool,
         bias: Tensor | None,
         run: Callable[[], Tensor],
@@ -194,7 +194,7 @@ class Taps(TorchFunctionMode):
             return self._rearranged(func, tensor, *args, **named)
         if seen is None or tensor.ndim != 2 or (args and set(args) not in ({0, 1}, {-1, -2})) or named:
             return self._other(func, (tensor, *args), named)
-        return self._same(func(tensor, *args), _Seen(seen.parameter, not seen.transposed))
+        return self._same(func(tensor, *args), _ParameterView(seen.parameter, not seen.transposed))
 
     def _rearranged(self, func: Callable[..., Any], tensor: Tensor, *args: Any, **named: Any) -> Any:
         """The same numbers in another order or shape, as where heads have an axis of their own."""
@@ -206,7 +206,9 @@ class Taps(TorchFunctionMode):
             shape = tensor.shape[::-1] if seen.transposed else tensor.shape
             places = torch.arange(tensor.numel(), device="cpu").reshape(shape)
             places = places.T if seen.transposed else places
-        return self._same(func(tensor, *args, **named), _Seen(seen.parameter, False, func(places, *args, **named)))
+        return self._same(
+            func(tensor, *args, **named), _ParameterView(seen.parameter, False, func(places, *args, **named))
+        )
 
     def _einsum(self, func: Callable[..., Any], equation: Any, *operands: Any, **named: Any) -> Any:
         """``a, W -> z`` by letters, as a product of two matrices."""
@@ -247,7 +249,7 @@ class Taps(TorchFunctionMode):
         if seen is not None:
             self.record.unknown.setdefault(seen.parameter, str(getattr(func, "__name__", func)))
 
-    def _same(self, tensor: Tensor, seen: _Seen) -> Tensor:
+    def _same(self, tensor: Tensor, seen: _ParameterView) -> Tensor:
         self._watched[id(tensor)] = seen
         self._kept.append(tensor)
         return tensor

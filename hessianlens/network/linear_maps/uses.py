@@ -1,4 +1,4 @@
-"""How parameters enter a network: one `Use` for every operation that takes one, all of a run in a `Record`."""
+"""How parameters enter a network: one `Use` for every operation that takes one, all of a run in a `ParameterUses`."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Use:
 
 
 @dataclass(eq=False)
-class Record:
+class ParameterUses:
     """What a run has shown.
 
     Attributes:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from hessianlens.errors import Refusal
 from hessianlens.memory import SAFE_SHARE, available_bytes
-from hessianlens.network.linear_maps import LinearMaps, Plan
+from hessianlens.network.linear_maps import LinearMapPlan, LinearMaps
 from hessianlens.network.question import Cost, Norms, Question
 from hessianlens.operators import StructuredOperator
 from hessianlens.problems import Problem
@@ -53,7 +53,7 @@ class LinearMapRoute:
         for numbers in self.maps.share([self._plan(question) for question in questions]) if questions else ():
             yield [questions[number] for number in numbers]
 
-    def _plan(self, question: Question) -> Plan:
+    def _plan(self, question: Question) -> LinearMapPlan:
         plan = self.maps.plan(question.row, question.column, float("inf"))
-        assert isinstance(plan, Plan)
+        assert isinstance(plan, LinearMapPlan)
         return plan

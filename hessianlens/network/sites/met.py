@@ -24,10 +24,10 @@ from hessianlens.network.linear_maps.taps import Taps
 from hessianlens.network.linear_maps.uses import Kind, Use
 from hessianlens.network.recognition import close
 from hessianlens.network.rehearsal import sequences_of
-from hessianlens.network.sites.calls import AttentionCalls, Call
+from hessianlens.network.sites.calls import AttentionCall, AttentionCalls
 from hessianlens.network.sites.operands import Operand, Turned, operand_of, pairs_of, plain, source_of, turned
 from hessianlens.network.sites.score_rules import ScoreRule, score_rule
-from hessianlens.network.sites.site import AttentionSite, Projection, heads_of, with_ones
+from hessianlens.network.sites.site import AttentionSite, HeadProjection, heads_of, with_ones
 from hessianlens.problems import Batch, Problem
 
 _CALLED = {"q": "its queries", "k": "its keys", "v": "its values"}
@@ -54,7 +54,7 @@ class _Meeting:
 
     problem: Problem
     taps: Taps
-    call: Call
+    call: AttentionCall
     sequences: int
 
     def site(self) -> AttentionSite | Refusal:
@@ -105,11 +105,11 @@ class _Meeting:
             return Refusal("what it puts out is changed before its output projection")
         use_o, grouping = out
         projections = {
-            name: Projection(uses[name], shifts[name], operand.features[:, turning.orders[name]], operand.heads)
+            name: HeadProjection(uses[name], shifts[name], operand.features[:, turning.orders[name]], operand.heads)
             for name, operand in operands.items()
         }
         taken = torch.arange(output.shape[1] * output.shape[3], device="cpu").reshape(output.shape[1], -1)
-        projections["o"] = Projection(use_o, None, taken, of_inputs=True)
+        projections["o"] = HeadProjection(use_o, None, taken, of_inputs=True)
         heads = {name: projection.heads for name, projection in projections.items()}
         rows = {name: None if own is None else self._rows(own, projections[name]) for name, own in shifts.items()}
         layer = heads_of(
@@ -125,7 +125,7 @@ class _Meeting:
     def _values(self, use: Use) -> Tensor:
         return self.problem.params[use.parameter].detach()
 
-    def _rows(self, shift: Use, projection: Projection) -> list[Tensor]:
+    def _rows(self, shift: Use, projection: HeadProjection) -> list[Tensor]:
         values = shift.matrix(self._values(shift))
         return [values[own][None] for own in projection.features.to(values.device)]
 

@@ -12,7 +12,7 @@ from torch.nn import functional as nnf
 import hessianlens as hl
 from hessianlens.errors import Refusal
 from hessianlens.network.linear_maps.uses import Kind, Use
-from hessianlens.network.sites import AttentionSite, Projection, find_site, frozen_copy
+from hessianlens.network.sites import AttentionSite, HeadProjection, find_site, frozen_copy
 from hessianlens.network.sites.calls import AttentionCalls
 from hessianlens.network.sites.operands import pairs_of, plain, turned
 from hessianlens.network.sites.score_rules import ScoreRule, score_rule
@@ -77,7 +77,7 @@ def test_a_projection_cuts_every_entry_exactly_once(kind: Kind, of_inputs: bool)
     inputs, outputs = numbers.shape if kind is Kind.IN_OUT else numbers.T.shape
     size = inputs if of_inputs else outputs
     features = torch.arange(size).reshape(-1, 2).T.flip(0).contiguous()  # two heads whose features alternate
-    projection = Projection(Use("w", kind, 0, None, ()), None, features, of_inputs=of_inputs)
+    projection = HeadProjection(Use("w", kind, 0, None, ()), None, features, of_inputs=of_inputs)
     block = Block.of("all", "w", numbers)
     pieces = projection.cut(block, {"w": numbers})(numbers)
     assert projection.pieces(block, {"w": numbers}) == (0, 1)
@@ -88,7 +88,7 @@ def test_a_projection_cuts_every_entry_exactly_once(kind: Kind, of_inputs: bool)
 
 def test_a_block_is_made_of_whole_heads_or_not_known() -> None:
     weight, bias = torch.zeros(3, 8), torch.arange(8)
-    projection = Projection(
+    projection = HeadProjection(
         Use("w", Kind.IN_OUT, 0, None, ()), Use("b", Kind.SHIFT, 0, None, ()), torch.arange(8).reshape(2, 4), heads=2
     )
     params = {"w": weight, "b": bias, "other": weight}
