@@ -20,10 +20,10 @@ from hessianlens.inspect.randomness import advised
 from hessianlens.inspect.settings import PROBES
 from hessianlens.inspect.table import CurvatureTable
 from hessianlens.memory import memory_errors_explained
-from hessianlens.network.kept_norms import KeptNorms
 from hessianlens.network.norm_run import NormRun
 from hessianlens.network.operators import hessian
 from hessianlens.network.pairs import PairNorms, block_pair_norms
+from hessianlens.network.saved_norms import KeptNorms
 from hessianlens.network.watch import Deadline, Watch, terminations_interrupt
 from hessianlens.problems import Block
 from hessianlens.spectra import Estimate, eigenvalues, inertia

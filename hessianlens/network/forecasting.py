@@ -13,8 +13,8 @@ from hessianlens.errors import InputError, check_number, check_that, check_whole
 from hessianlens.memory import SAFE_SHARE, available_bytes, process_bytes
 from hessianlens.models.adapters.cutting import cut_problem
 from hessianlens.network import thresholds
+from hessianlens.network.dry_run import Rehearsal, forward_sizes, sequences_of
 from hessianlens.network.last_attention import closed_form_cost
-from hessianlens.network.rehearsal import Rehearsal, forward_sizes, sequences_of
 from hessianlens.network.sampling import WORKSPACE
 from hessianlens.parts import PARTS
 from hessianlens.problems import Block, Problem, check_problem, layer_groups, layer_of

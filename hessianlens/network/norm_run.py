@@ -12,9 +12,9 @@ from torch import Tensor
 from hessianlens.curvature import verify
 from hessianlens.network.chain import ChainSource
 from hessianlens.network.exact_norms import RTOL, ExactNorms
-from hessianlens.network.kept_norms import KeptNorms
 from hessianlens.network.pace import DeadlinePace
 from hessianlens.network.sampling import GraphSource, Request
+from hessianlens.network.saved_norms import KeptNorms
 from hessianlens.network.watch import Deadline, Watch
 from hessianlens.parts import norm_method
 from hessianlens.problems import Block, Problem, layer_groups

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 import hessianlens as hl
+from hessianlens.network.dry_run import Rehearsal
 from hessianlens.network.forecasting import ensure_forecast_fits
 from hessianlens.network.last_attention.exact import closed_form_cost
 from hessianlens.network.linear_maps import kept_curvature
-from hessianlens.network.rehearsal import Rehearsal
 from hessianlens.network.routes import last_attention, linear_map
 from hessianlens.parts import PARTS
 from hessianlens.problems import Block, Problem

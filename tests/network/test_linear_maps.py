@@ -11,9 +11,9 @@ from torch import Tensor, nn
 import hessianlens as hl
 from hessianlens.network.linear_maps import LinearMapPlan, LinearMaps, graphs, kept_curvature, planning
 from hessianlens.network.linear_maps.elementwise import elementwise_behind
+from hessianlens.network.linear_maps.hooked import recorded
+from hessianlens.network.linear_maps.hooks import Taps
 from hessianlens.network.linear_maps.streamed import counted_twice
-from hessianlens.network.linear_maps.tapped import recorded
-from hessianlens.network.linear_maps.taps import Taps
 from hessianlens.network.linear_maps.uses import Kind
 from hessianlens.network.planner import planner_of
 from hessianlens.operators import BlockGrid

@@ -27,7 +27,7 @@ from hessianlens.losses.curvature import FactoredTokenCurvature
 from hessianlens.network.chain.layer import Layer, Moved, TangentCoefficients
 from hessianlens.network.chain.links import Link
 from hessianlens.network.chain.ports import Port, Vectors
-from hessianlens.network.last_attention.behind import PositionDerivatives
+from hessianlens.network.last_attention.positionwise import PositionDerivatives
 
 _GROUP_BYTES = 2**25
 """Room for the tangents, or the matrices of attention rows, of the sequences whose vectors enter and leave together."""

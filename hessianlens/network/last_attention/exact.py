@@ -15,17 +15,17 @@ from hessianlens.attention.rotary import RotaryAttention
 from hessianlens.errors import Refusal
 from hessianlens.models.adapters.scope import differentiable_twice
 from hessianlens.models.transformer import Transformer
-from hessianlens.network.last_attention.behind import (
+from hessianlens.network.dry_run import forward_sizes, sequences_of
+from hessianlens.network.last_attention.many_heads_norms import HeadNorms
+from hessianlens.network.last_attention.one_head_norms import part_norms
+from hessianlens.network.last_attention.positionwise import (
     InNetworkHessian,
     PositionDerivatives,
     position_curvature,
     position_derivatives,
 )
-from hessianlens.network.last_attention.many_heads_norms import HeadNorms
-from hessianlens.network.last_attention.one_head_norms import part_norms
 from hessianlens.network.last_attention.products import PiecePlace, piece_grid
 from hessianlens.network.linear_maps import LinearMapPlan, LinearMaps
-from hessianlens.network.rehearsal import forward_sizes, sequences_of
 from hessianlens.network.sites import AttentionSite, find_site, frozen_copy
 from hessianlens.operators import ArrangedGrid, BlockGrid, StructuredOperator
 from hessianlens.problems import Block, Problem

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from hessianlens.derivatives.potential import random_like
 from hessianlens.network.linear_maps.grouping import Grouping
+from hessianlens.network.linear_maps.hooked import Tapped
 from hessianlens.network.linear_maps.piece import Piece
-from hessianlens.network.linear_maps.tapped import Tapped
 from hessianlens.network.linear_maps.uses import Kind
 
 

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from hessianlens.network.linear_maps.curvature import SiteCurvature
+from hessianlens.network.linear_maps.hooks import Taps
 from hessianlens.network.linear_maps.streamed import Strip
-from hessianlens.network.linear_maps.taps import Taps
 from hessianlens.network.linear_maps.uses import Kind, Use
 from hessianlens.network.recognition import entrywise_slope
 from hessianlens.problems import Batch, Problem

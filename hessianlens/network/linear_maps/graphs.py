@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
+from hessianlens.network.linear_maps.hooked import Tapped
 from hessianlens.network.linear_maps.piece import Piece
 from hessianlens.network.linear_maps.readout import Readout, readout_of
-from hessianlens.network.linear_maps.tapped import Tapped
 from hessianlens.problems import Problem
 
 

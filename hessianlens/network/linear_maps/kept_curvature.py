@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
-from hessianlens.network.linear_maps.carrier import BackpropagatedCurvature
+from hessianlens.network.linear_maps.backpropagated import BackpropagatedCurvature
 from hessianlens.network.linear_maps.curvature import SiteCurvature, site_curvatures
 from hessianlens.network.linear_maps.graphs import Graphs
 from hessianlens.network.linear_maps.plan import KEPT_BYTES, LinearMapPlan

@@ -7,15 +7,15 @@ from dataclasses import replace
 from functools import cached_property
 
 from hessianlens.errors import InputError, Refusal
+from hessianlens.network.dry_run import sequences_of
 from hessianlens.network.linear_maps.curvature import grouping_of
 from hessianlens.network.linear_maps.graphs import Graphs
 from hessianlens.network.linear_maps.grouping import Grouping, groupings
+from hessianlens.network.linear_maps.hooked import recorded
+from hessianlens.network.linear_maps.hooks import OtherOrder
 from hessianlens.network.linear_maps.piece import Piece, piece_of
 from hessianlens.network.linear_maps.plan import PARTS_HELD, LinearMapPlan, too_many_products
-from hessianlens.network.linear_maps.tapped import recorded
-from hessianlens.network.linear_maps.taps import OtherOrder
 from hessianlens.network.linear_maps.uses import Kind, ParameterUses
-from hessianlens.network.rehearsal import sequences_of
 from hessianlens.problems import Block, Problem, layer_of
 
 

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from hessianlens.derivatives.graph import once_only
 from hessianlens.derivatives.potential import random_like
-from hessianlens.network.linear_maps.taps import Taps
+from hessianlens.network.linear_maps.hooks import Taps
 from hessianlens.network.linear_maps.uses import Kind, ParameterUses, Use
 from hessianlens.network.recognition import close
 from hessianlens.problems import Batch, Problem

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from hessianlens.derivatives.potential import random_like
-from hessianlens.network.linear_maps.taps import Taps
+from hessianlens.network.linear_maps.hooks import Taps
 from hessianlens.network.linear_maps.uses import Kind, Use
 from hessianlens.network.recognition import close, entrywise_slope
 from hessianlens.problems import Batch, Problem

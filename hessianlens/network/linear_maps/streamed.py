@@ -18,8 +18,8 @@ from torch import Tensor
 
 from hessianlens.network.linear_maps.curvature import SiteCurvature
 from hessianlens.network.linear_maps.grouping import Grouping
+from hessianlens.network.linear_maps.hooked import Tapped
 from hessianlens.network.linear_maps.piece import Piece
-from hessianlens.network.linear_maps.tapped import Tapped
 from hessianlens.network.question import Norms, probe_vectors
 from hessianlens.problems import Problem
 

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from hessianlens.network.linear_maps.grouping import Grouping
+from hessianlens.network.linear_maps.hooked import Tapped
 from hessianlens.network.linear_maps.piece import Piece
-from hessianlens.network.linear_maps.tapped import Tapped
 from hessianlens.network.linear_maps.uses import Kind
 from hessianlens.operators import Factor, Term
 

@@ -10,7 +10,7 @@ from hessianlens.derivatives.potential import random_like
 from hessianlens.errors import Refusal
 from hessianlens.models.transformer import Transformer
 from hessianlens.network.decoupling import couples_no_groups
-from hessianlens.network.sites.met import met_site
+from hessianlens.network.sites.located import met_site
 from hessianlens.network.sites.site import AttentionSite
 from hessianlens.network.sites.toy import toy_site
 from hessianlens.problems import Batch, Problem

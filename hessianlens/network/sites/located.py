@@ -19,11 +19,11 @@ from hessianlens.attention.activations.capped import SoftCapped
 from hessianlens.attention.layer import FactoredValueAttention
 from hessianlens.attention.rotary import RotaryAttention
 from hessianlens.errors import Refusal
+from hessianlens.network.dry_run import sequences_of
 from hessianlens.network.linear_maps.grouping import Grouping, groupings
-from hessianlens.network.linear_maps.taps import Taps
+from hessianlens.network.linear_maps.hooks import Taps
 from hessianlens.network.linear_maps.uses import Kind, Use
 from hessianlens.network.recognition import close
-from hessianlens.network.rehearsal import sequences_of
 from hessianlens.network.sites.calls import AttentionCall, AttentionCalls
 from hessianlens.network.sites.operands import Operand, Turned, operand_of, pairs_of, plain, source_of, turned
 from hessianlens.network.sites.score_rules import ScoreRule, score_rule

@@ -13,8 +13,8 @@ from hessianlens.curvature.linearisation import Linearisation
 from hessianlens.derivatives.potential import random_like
 from hessianlens.network.decoupling import couples_no_groups
 from hessianlens.network.linear_maps.grouping import Grouping
+from hessianlens.network.linear_maps.hooks import Taps
 from hessianlens.network.linear_maps.readout import Readout
-from hessianlens.network.linear_maps.taps import Taps
 from hessianlens.network.linear_maps.uses import ParameterUses, Use
 from hessianlens.network.recognition import close
 from hessianlens.problems import Batch, Problem
