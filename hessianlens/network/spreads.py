@@ -61,7 +61,7 @@ def attention_spreads(problem: Problem) -> Spreads:
     (['layer0', 'layer1'], True, 0.0, ())
     """
     try:
-        found = problem.ranks.shared("how spread out attention is", lambda: _met(problem))
+        found = problem.ranks.shared("how spread out attention is", lambda: _local_sums(problem))
     except RankError as error:  # the others were interrupted: nothing else depends on this
         return Spreads({}, [f"Attention: {error}"])
     sums: dict[int, Tensor] = {}
@@ -82,7 +82,7 @@ def attention_spreads(problem: Problem) -> Spreads:
     return Spreads({names[number]: _spread(total) for number, total in sound.items()}, left_out)
 
 
-def _met(problem: Problem) -> dict[int, Tensor] | Refusal:
+def _local_sums(problem: Problem) -> dict[int, Tensor] | Refusal:
     """Sums over the sequences of this process, by layer; a refusal where attention cannot be looked at."""
     sums: dict[int, Tensor] = {}
     for batch in problem.data:

@@ -10,7 +10,7 @@ from hessianlens.derivatives.potential import random_like
 from hessianlens.errors import Refusal
 from hessianlens.models.transformer import Transformer
 from hessianlens.network.decoupling import couples_no_groups
-from hessianlens.network.sites.located import met_site
+from hessianlens.network.sites.located import locate_attention
 from hessianlens.network.sites.site import AttentionSite
 from hessianlens.network.sites.toy import toy_site
 from hessianlens.problems import Batch, Problem
@@ -28,7 +28,7 @@ def find_site(problem: Problem, batch: Batch, own: Transformer | None) -> Attent
         own: A copy of its model, if that is one of the library's own.
     """
     if own is None:
-        return met_site(problem, batch)
+        return locate_attention(problem, batch)
     with torch.no_grad():
         site = toy_site(own, batch)
         if isinstance(site, Refusal):

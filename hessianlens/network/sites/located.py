@@ -1,4 +1,4 @@
-"""The last attention layer of any model, met at its attention and at the linear maps around it.
+"""The last attention layer of any model, located at its attention and at the linear maps around it.
 
 One forward pass in which every linear map puts out a leaf shows what its queries, keys and values are made of, what is
 done to its scores and where its outputs go. Heads are made of that; where something is not as the closed forms take
@@ -33,7 +33,7 @@ from hessianlens.problems import Batch, Problem
 _CALLED = {"q": "its queries", "k": "its keys", "v": "its values"}
 
 
-def met_site(problem: Problem, batch: Batch) -> AttentionSite | Refusal:
+def locate_attention(problem: Problem, batch: Batch) -> AttentionSite | Refusal:
     """The site at a batch; a refusal where there is none.
 
     Args:
@@ -45,11 +45,11 @@ def met_site(problem: Problem, batch: Batch) -> AttentionSite | Refusal:
     if calls.last is None:
         return Refusal("no attention with softmax was seen")
     with torch.enable_grad():
-        return _Meeting(problem, taps, calls.last, max(1, sequences_of(batch))).site()
+        return _AttentionSurroundings(problem, taps, calls.last, max(1, sequences_of(batch))).site()
 
 
 @dataclass(frozen=True, eq=False)
-class _Meeting:
+class _AttentionSurroundings:
     """One attention and the maps around it."""
 
     problem: Problem
