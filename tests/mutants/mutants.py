@@ -401,7 +401,7 @@ MUTANTS = (
     Mutant(
         "positions are taken as uncoupled without a look",
         "linear maps",
-        "if tapped.couples_no_groups(*sides[0], *sides[1]) and (",
+        "if hooked.couples_no_groups(*sides[0], *sides[1]) and (",
         "if rows and (",
     ),
     Mutant(

@@ -69,9 +69,9 @@ def found_and_expected(problem: Problem, name: str) -> tuple[int, float]:
     assert isinstance(plan, LinearMapPlan)
     for number in range(len(problem.data)):
         found = maps.curvature(plan, number)
-        taps = maps.graphs.taps(number, (plan.row[number],))
+        hooks = maps.graphs.hooked_batch(number, (plan.row[number],))
         (first, second), row, column = plan.groups[number], plan.row[number], plan.column[number]
-        (expected,) = kept_curvature.site_curvatures(taps, row, first, [(column, second)], lambda: None)
+        (expected,) = kept_curvature.site_curvatures(hooks, row, first, [(column, second)], lambda: None)
         for part in ("ggn", "functional"):
             size = max(float(getattr(expected, part).norm()), 1e-6)
             worst = max(worst, float((getattr(found, part) - getattr(expected, part)).norm()) / size)
@@ -114,7 +114,7 @@ def test_what_is_wrong_is_found_out_and_left_to_products(wrong: str, monkeypatch
     monkeypatch.setattr(*WRONG[wrong])
     products, error = found_and_expected(make(), block)
     assert products > 0 and error < 1e-9
-    monkeypatch.setattr(hooked.Tapped, "agrees", lambda *_: True)
+    monkeypatch.setattr(hooked.HookedBatch, "agrees", lambda *_: True)
     monkeypatch.setattr(steps, "_bends_like", lambda *_: True)
     monkeypatch.setattr(steps, "close", lambda *_: True)
     products, error = found_and_expected(make(), block)

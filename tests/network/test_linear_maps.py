@@ -12,7 +12,7 @@ import hessianlens as hl
 from hessianlens.network.linear_maps import LinearMapPlan, LinearMaps, graphs, kept_curvature, planning
 from hessianlens.network.linear_maps.elementwise import elementwise_behind
 from hessianlens.network.linear_maps.hooked import recorded
-from hessianlens.network.linear_maps.hooks import Taps
+from hessianlens.network.linear_maps.hooks import Hooks
 from hessianlens.network.linear_maps.streamed import counted_twice
 from hessianlens.network.linear_maps.uses import Kind
 from hessianlens.network.planner import planner_of
@@ -66,7 +66,7 @@ def _without_motion(*args):
     return [replace(found, moved=None) for found in exact_site_curvatures(*args)]
 
 
-def _positions_alone(tapped, row, column, rows, columns):
+def _positions_alone(hooked, row, column, rows, columns):
     return rows[0], columns[0]
 
 
@@ -194,7 +194,7 @@ def test_the_price_is_known_before_anything_is_run(monkeypatch: pytest.MonkeyPat
     maps = LinearMaps(problem)
     width, length = networks.WIDTH, networks.LENGTH
     early, late = problem.blocks["layer0.attn.q"], problem.blocks["layer1.attn.o"]
-    monkeypatch.setattr(graphs, "Tapped", lambda *_: pytest.fail("a graph was made"))
+    monkeypatch.setattr(graphs, "HookedBatch", lambda *_: pytest.fail("a graph was made"))
     assert maps.plan(early, early, width * length - 1).reason == (
         f"it would take {width * length} products, and {width * length - 1} are thought worth it; "
         "method='exact' takes them"
@@ -306,7 +306,7 @@ def test_taps_leave_a_model_as_it_is() -> None:
     problem = problem_of("nn.TransformerEncoder, square")
     with problem.scope(), torch.no_grad():
         before = problem.forward(problem.params, problem.data[0])
-        with Taps(problem.params):
+        with Hooks(problem.params):
             during = problem.forward(problem.params, problem.data[0])
     assert_same(during, before, "outputs", 1e-12)
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from hessianlens.network.linear_maps.curvature import SiteCurvature
-from hessianlens.network.linear_maps.hooks import Taps
+from hessianlens.network.linear_maps.hooks import Hooks
 from hessianlens.network.linear_maps.streamed import Strip
 from hessianlens.network.linear_maps.uses import Kind, Use
 from hessianlens.network.recognition import entrywise_slope
@@ -78,12 +78,12 @@ def elementwise_behind(problem: Problem, batch: Batch, site: int) -> FollowingMa
         batch: One batch of it.
         site: The map.
     """
-    with problem.scope(), torch.enable_grad(), Taps(problem.params, cut=True) as taps:
+    with problem.scope(), torch.enable_grad(), Hooks(problem.params, cut=True) as hooks:
         outputs = problem.forward(problem.params, batch)
-    leaf = taps.leaves.get(site)
+    leaf = hooks.leaves.get(site)
     if leaf is None:
         return None
-    followers = [use for use in taps.record.uses if use.inputs is not None and _depends(use.inputs, leaf)]
+    followers = [use for use in hooks.record.uses if use.inputs is not None and _depends(use.inputs, leaf)]
     if len(followers) != 1 or _depends(outputs, leaf) or followers[0].kind not in (Kind.IN_OUT, Kind.OUT_IN):
         return None
     use = followers[0]

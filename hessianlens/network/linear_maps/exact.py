@@ -135,7 +135,7 @@ class LinearMaps:
 
     def slope(self, plan: LinearMapPlan, number: int) -> Tensor:
         """The gradient of the loss at what the row's map puts out, ``[position, feature]``, at a batch."""
-        return self.graphs.taps(number, (plan.row[number], plan.column[number]), plan.products).slope(
+        return self.graphs.hooked_batch(number, (plan.row[number], plan.column[number]), plan.products).slope(
             plan.row[number].use.site
         )
 
@@ -148,18 +148,18 @@ class LinearMaps:
         row, column = plan.row[number], plan.column[number]
         rows, columns = plan.groups[number]
         found = self._curvatures.between(plan, number)
-        tapped = self.graphs.taps(number, (row, column), plan.products)
+        hooked = self.graphs.hooked_batch(number, (row, column), plan.products)
         matrix = found.ggn + found.functional if part == "full" else getattr(found, part)
         with torch.no_grad():
-            p, row_gain = sides_of(tapped, row, rows)
-            q, column_gain = sides_of(tapped, column, columns)
+            p, row_gain = sides_of(hooked, row, rows)
+            q, column_gain = sides_of(hooked, column, columns)
             if row_gain is not None:
                 matrix = matrix * row_gain[..., None, None]
             if column_gain is not None:
                 matrix = matrix * column_gain[:, None, None]
             terms = [curved(matrix, p, q)]
             if part != "ggn" and found.moved is not None:
-                slope = columns.arrange(tapped.slope(column.use.site))[..., column.features]
+                slope = columns.arrange(hooked.slope(column.use.site))[..., column.features]
                 moved = found.moved if row_gain is None else found.moved * row_gain[..., None, None]
                 terms.append(moving(moved, p, slope, gain=column.use.kind is Kind.GAIN))
         return terms
@@ -173,8 +173,8 @@ class LinearMaps:
             (piece,) = plan.row
             alike = [piece, *self._alike(piece)]
             strips = self._strips(plan)
-            tapped = self.graphs.taps(0, (piece,))
-            for one, norms in zip(alike, streamed_norms(tapped, alike, strips, parts, self.problem), strict=True):
+            hooked = self.graphs.hooked_batch(0, (piece,))
+            for one, norms in zip(alike, streamed_norms(hooked, alike, strips, parts, self.problem), strict=True):
                 self._norms |= {(one.block.name, part): (norms.values[part], norms.matvecs[part]) for part in parts}
         values, matvecs = zip(*(self._norms[name, part] for part in parts), strict=True)
         return Norms(dict(zip(parts, values, strict=True)), dict(zip(parts, matvecs, strict=True)))
@@ -204,8 +204,8 @@ class LinearMaps:
         if not plan.in_rows:
             return held_strips(self._curvatures.between(plan, 0), size)
         found = self._strips_from_behind(piece, size)
-        tapped = self.graphs.taps(0, (piece,), 0 if found else plan.products)
-        return found or strips_by_products(tapped, piece, grouping, size, self.tick)
+        hooked = self.graphs.hooked_batch(0, (piece,), 0 if found else plan.products)
+        return found or strips_by_products(hooked, piece, grouping, size, self.tick)
 
     def _strips_from_behind(self, piece: Piece, size: int) -> Iterator[Strip] | None:
         """The curvature at a map's outputs from that at the next map's, where that has fewer; None if it cannot be."""

@@ -1,4 +1,4 @@
-"""Where parameters enter a running network: `Taps` watches every operation that takes one of them.
+"""Where parameters enter a running network: `Hooks` watches every operation that takes one of them.
 
 A weight that enters as ``z = a W + b`` (or ``a W^T + b``, or as the gain of a norm, ``z = a * w + b``) is met where all
 models pass, at the operation itself, whatever the model is called and however its modules are nested. A zero ``delta``
@@ -38,7 +38,7 @@ class _ParameterView:
     places: Tensor | None = None
 
 
-class Taps(TorchFunctionMode):
+class Hooks(TorchFunctionMode):
     """A scope in which the uses of some parameters are recorded, and deltas added behind them.
 
     Args:
@@ -52,10 +52,10 @@ class Taps(TorchFunctionMode):
         shifts: Parameters that were added to a leaf by themselves, by its site.
 
     >>> w = torch.eye(2)
-    >>> with Taps({"w": w}, {0: torch.ones(1, 2)}) as taps:
+    >>> with Hooks({"w": w}, {0: torch.ones(1, 2)}) as hooks:
     ...     torch.zeros(1, 2) @ w
     tensor([[1., 1.]])
-    >>> [(use.parameter, use.kind.value) for use in taps.record.uses]
+    >>> [(use.parameter, use.kind.value) for use in hooks.record.uses]
     [('w', 'a W')]
     """
 
@@ -120,7 +120,7 @@ class Taps(TorchFunctionMode):
             uses.append((weight.parameter, Kind.IN_OUT if in_out != weight.transposed else Kind.OUT_IN, a, None))
         if bias is not None and (shift := self._seen(bias)) is not None:
             uses.append((shift.parameter, Kind.SHIFT, None, shift.places))
-        return self._tapped(run(), uses)
+        return self._hooked(run(), uses)
 
     def _product(self, func: Callable[..., Any], a: Tensor, b: Tensor, **named: Any) -> Any:
         """``a @ W``."""
@@ -141,7 +141,7 @@ class Taps(TorchFunctionMode):
         fits = isinstance(other, Tensor) and self._seen(other) is None and tensor.ndim == 1 and other.ndim > 1
         if named or gain is None or not fits or other.shape[-1:] != tensor.shape:
             return self._other(func, (a, b), named)
-        return self._tapped(func(a, b), [(gain.parameter, Kind.GAIN, other, gain.places)])
+        return self._hooked(func(a, b), [(gain.parameter, Kind.GAIN, other, gain.places)])
 
     def _plus(self, func: Callable[..., Any], a: Any, b: Any, **named: Any) -> Any:
         """``z + w``, a shift for every feature; ``1 + w`` is w up to a constant."""
@@ -153,7 +153,7 @@ class Taps(TorchFunctionMode):
             return self._other(func, (a, b), named)
         if id(other) in self._cuts:
             self.shifts[self._cuts[id(other)]] = shift.parameter
-        return self._tapped(func(a, b), [(shift.parameter, Kind.SHIFT, None, shift.places)])
+        return self._hooked(func(a, b), [(shift.parameter, Kind.SHIFT, None, shift.places)])
 
     def _layer_norm(
         self,
@@ -185,7 +185,7 @@ class Taps(TorchFunctionMode):
             uses.append((gain.parameter, Kind.GAIN, plain, gain.places))
         if bias is not None and (shift := self._seen(bias)) is not None:
             uses.append((shift.parameter, Kind.SHIFT, None, shift.places))
-        return self._tapped(z if bias is None else z + bias, uses)
+        return self._hooked(z if bias is None else z + bias, uses)
 
     def _transposed(self, func: Callable[..., Any], tensor: Tensor, *args: Any, **named: Any) -> Any:
         """The other layout of a matrix."""
@@ -254,7 +254,7 @@ class Taps(TorchFunctionMode):
         self._kept.append(tensor)
         return tensor
 
-    def _tapped(self, z: Tensor, uses: list[_Taken]) -> Tensor:
+    def _hooked(self, z: Tensor, uses: list[_Taken]) -> Tensor:
         site, self._sites = self._sites, self._sites + 1
         for name, kind, inputs, places in uses:
             self.record.uses.append(Use(name, kind, site, inputs, tuple(z.shape), places))
@@ -280,9 +280,9 @@ _PROPERTIES: tuple[Any, ...] = tuple(vars(torch._C.TensorBase)[name].__get__ for
 
 
 def _handle_linear(
-    taps: Taps, func: Callable[..., Any], input: Tensor, weight: Tensor, bias: Tensor | None = None
+    hooks: Hooks, func: Callable[..., Any], input: Tensor, weight: Tensor, bias: Tensor | None = None
 ) -> Tensor:
-    return taps._linear(input, weight, bias)
+    return hooks._linear(input, weight, bias)
 
 
 def _takes(handler: Callable[..., Any], *args: Any, **named: Any) -> bool:
@@ -298,21 +298,21 @@ def _handlers() -> dict[Any, Callable[..., Any]]:
     """From a function of PyTorch's to what is done with it."""
     found: dict[Any, Callable[..., Any]] = {
         nnf.linear: _handle_linear,
-        torch.addmm: Taps._addmm,
-        torch.einsum: Taps._einsum,
+        torch.addmm: Hooks._addmm,
+        torch.einsum: Hooks._einsum,
     }
     named: dict[Callable[..., Any], tuple[Any, ...]] = {
-        Taps._product: (torch.matmul, torch.mm, Tensor.matmul, Tensor.mm, Tensor.__matmul__),
-        Taps._times: (torch.mul, Tensor.mul, Tensor.__mul__, Tensor.__rmul__, torch.multiply, Tensor.multiply),
-        Taps._plus: (torch.add, Tensor.add, Tensor.__add__, Tensor.__radd__),
-        Taps._layer_norm: (nnf.layer_norm, torch.layer_norm),
-        Taps._rms_norm: (nnf.rms_norm, torch.rms_norm) if hasattr(nnf, "rms_norm") else (),
-        Taps._transposed: (torch.t, Tensor.t, torch.transpose, Tensor.transpose, *_PROPERTIES),
-        Taps._rearranged: (
+        Hooks._product: (torch.matmul, torch.mm, Tensor.matmul, Tensor.mm, Tensor.__matmul__),
+        Hooks._times: (torch.mul, Tensor.mul, Tensor.__mul__, Tensor.__rmul__, torch.multiply, Tensor.multiply),
+        Hooks._plus: (torch.add, Tensor.add, Tensor.__add__, Tensor.__radd__),
+        Hooks._layer_norm: (nnf.layer_norm, torch.layer_norm),
+        Hooks._rms_norm: (nnf.rms_norm, torch.rms_norm) if hasattr(nnf, "rms_norm") else (),
+        Hooks._transposed: (torch.t, Tensor.t, torch.transpose, Tensor.transpose, *_PROPERTIES),
+        Hooks._rearranged: (
             *(torch.permute, Tensor.permute, torch.reshape, Tensor.reshape, Tensor.view),
             *(torch.flatten, Tensor.flatten, torch.swapaxes, Tensor.swapaxes),
         ),
-        Taps._converted: (Tensor.to, Tensor.float, Tensor.double, Tensor.contiguous, Tensor.type_as),
+        Hooks._converted: (Tensor.to, Tensor.float, Tensor.double, Tensor.contiguous, Tensor.type_as),
     }
     for handler, functions in named.items():
         found |= {function: handler for function in functions}

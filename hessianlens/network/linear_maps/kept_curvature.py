@@ -49,8 +49,8 @@ class Curvatures:
         if not missing:
             return
         columns = [(plan.column[number], plan.groups[number][1]) for plan in missing.values()]
-        tapped = self._graphs.taps(number, (row, *(column for column, _ in columns)), plans[0].products)
-        found = site_curvatures(tapped, row, groups, columns, self._tick)
+        hooked = self._graphs.hooked_batch(number, (row, *(column for column, _ in columns)), plans[0].products)
+        found = site_curvatures(hooked, row, groups, columns, self._tick)
         size = sum(one.held_bytes for one in found)
         while self._known and size + self._held() > KEPT_BYTES:
             del self._known[next(iter(self._known))]
@@ -70,7 +70,7 @@ class Curvatures:
             return None
 
         def agrees(parts: tuple[Tensor, Tensor]) -> bool:
-            return self._graphs.taps(number, (row,)).agrees(row.use.site, parts)
+            return self._graphs.hooked_batch(number, (row,)).agrees(row.use.site, parts)
 
         whole = self._carrier.curvature(number, row.use, readout, agrees)
         if whole is None:

@@ -97,7 +97,7 @@ class LinearMapPlanner:
         moving = () if pieces[0].use.site == pieces[1].use.site else (pieces[1].use.parameter,)
         key = (number, *sides, moving, tuple(rows), tuple(columns))
         if key not in self._groupings:
-            self._groupings[key] = grouping_of(self._graphs.taps(number, pieces), *pieces, rows, columns)
+            self._groupings[key] = grouping_of(self._graphs.hooked_batch(number, pieces), *pieces, rows, columns)
         return self._groupings[key]
 
     def may_act_alone(self, block: Block) -> bool:

@@ -21,7 +21,7 @@ from hessianlens.attention.rotary import RotaryAttention
 from hessianlens.errors import Refusal
 from hessianlens.network.dry_run import sequences_of
 from hessianlens.network.linear_maps.grouping import Grouping, groupings
-from hessianlens.network.linear_maps.hooks import Taps
+from hessianlens.network.linear_maps.hooks import Hooks
 from hessianlens.network.linear_maps.uses import Kind, Use
 from hessianlens.network.recognition import close
 from hessianlens.network.sites.calls import AttentionCall, AttentionCalls
@@ -40,12 +40,12 @@ def locate_attention(problem: Problem, batch: Batch) -> AttentionSite | Refusal:
         problem: From `hessianlens.problem`.
         batch: One batch of it.
     """
-    with problem.scope(), torch.enable_grad(), Taps(problem.params, cut=True) as taps, AttentionCalls() as calls:
+    with problem.scope(), torch.enable_grad(), Hooks(problem.params, cut=True) as hooks, AttentionCalls() as calls:
         problem.forward(problem.params, batch)
     if calls.last is None:
         return Refusal("no attention with softmax was seen")
     with torch.enable_grad():
-        return _AttentionSurroundings(problem, taps, calls.last, max(1, sequences_of(batch))).site()
+        return _AttentionSurroundings(problem, hooks, calls.last, max(1, sequences_of(batch))).site()
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +53,7 @@ class _AttentionSurroundings:
     """One attention and the maps around it."""
 
     problem: Problem
-    taps: Taps
+    hooks: Hooks
     call: AttentionCall
     sequences: int
 
@@ -76,12 +76,12 @@ class _AttentionSurroundings:
         return self._joined(operands, rule, output)
 
     def _operand(self, taken: Tensor) -> Operand | Refusal:
-        site = source_of(taken, self.taps.leaves)
+        site = source_of(taken, self.hooks.leaves)
         if isinstance(site, Refusal):
             return site
         if self._weight(site) is None:
             return Refusal("pass something else, such as a norm, behind their linear map")
-        return operand_of(taken, site, self.taps.leaves[site])
+        return operand_of(taken, site, self.hooks.leaves[site])
 
     def _by_head(self, tensor: Tensor) -> Tensor | None:
         """``[sequence, head, position, e]``, from a tensor in which sequences and heads may be one axis."""
@@ -130,12 +130,12 @@ class _AttentionSurroundings:
         return [values[own][None] for own in projection.features.to(values.device)]
 
     def _weight(self, site: int) -> Use | None:
-        found = [use for use in self.taps.record.uses if use.site == site and use.kind in (Kind.IN_OUT, Kind.OUT_IN)]
+        found = [use for use in self.hooks.record.uses if use.site == site and use.kind in (Kind.IN_OUT, Kind.OUT_IN)]
         return found[0] if len(found) == 1 else None
 
     def _shift(self, site: int) -> Use | None:
-        shifts = [use for use in self.taps.record.uses if use.kind is Kind.SHIFT]
-        own = [use for use in shifts if use.site == site or use.parameter == self.taps.shifts.get(site)]
+        shifts = [use for use in self.hooks.record.uses if use.kind is Kind.SHIFT]
+        own = [use for use in shifts if use.site == site or use.parameter == self.hooks.shifts.get(site)]
         return own[0] if own else None
 
     def _tokens(self, uses: Mapping[str, Use], operands: Mapping[str, Operand]) -> Tensor | None:
@@ -150,7 +150,7 @@ class _AttentionSurroundings:
     def _output_map(self, output: Tensor) -> tuple[Use, Grouping] | None:
         """The map that takes the heads side by side, and how its positions are those of the sequences."""
         side_by_side = output.detach().transpose(1, 2).flatten(2)
-        for use in self.taps.record.uses:
+        for use in self.hooks.record.uses:
             if use.kind not in (Kind.IN_OUT, Kind.OUT_IN) or use.inputs is None:
                 continue
             flat = use.inputs.detach().flatten(0, -2)
