@@ -11,7 +11,7 @@ from hessianlab.growth.sentences import GrowthFindings
 from hessianlab.results import Findings, Result
 
 if TYPE_CHECKING:
-    from hessianlab.plots.picture import Picture, Presentation
+    from hessianlab.plots.picture import Presentation, ResultPicture
 
 
 def findings_of(result: Result) -> Findings:
@@ -31,7 +31,7 @@ def growth_of(result: Result) -> GrowthFindings | None:
     return findings if isinstance(findings, GrowthFindings) else None
 
 
-def pictures_of(result: Result, reference: Reference | None = None) -> list[Picture]:
+def pictures_of(result: Result, reference: Reference | None = None) -> list[ResultPicture]:
     """Every picture of a result; growth figures show published means where `reference` has them.
 
     None for an experiment that is not registered.

@@ -1,4 +1,7 @@
-"""Names that are known without torch are those of the things they stand for; no module is named like a function."""
+"""Names: those known without torch stand for what has them, modules, functions and classes never share one.
+
+Also here: a function that may fail to give something returns a `Refusal`, not a string.
+"""
 
 from __future__ import annotations
 
@@ -139,6 +142,68 @@ def test_shared_names_are_found(tmp_path: Path, files: dict[str, str], shared: l
         (tmp_path / "made_up" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "made_up" / name).write_text(text)
     assert shared_names(tmp_path / "made_up") == shared
+
+
+def modules_of(*roots: Path) -> Iterator[tuple[str, ast.Module]]:
+    """Every module of some packages, with its name."""
+    for root in roots:
+        for file in sorted(root.rglob("*.py")):
+            name = ".".join(file.relative_to(root.parent).with_suffix("").parts)
+            yield name, ast.parse(file.read_text(encoding="utf-8"))
+
+
+def repeated_classes(*roots: Path) -> dict[str, list[str]]:
+    """Modules by the name of a class that several of them define; classes inside of functions are not counted."""
+    found: dict[str, list[str]] = {}
+    for module, tree in modules_of(*roots):
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef):
+                found.setdefault(node.name, []).append(module)
+    return {name: modules for name, modules in found.items() if len(modules) > 1}
+
+
+def union_members(annotation: ast.expr) -> set[str]:
+    """``{"A", "B"}`` of ``A | B``."""
+    if isinstance(annotation, ast.BinOp) and isinstance(annotation.op, ast.BitOr):
+        return union_members(annotation.left) | union_members(annotation.right)
+    return {ast.unparse(annotation)}
+
+
+TEXT = {"str", "list[str]", "None"}
+
+
+def things_or_strings(*roots: Path) -> list[str]:
+    """Functions that return something or a string, also inside a container; text and nothing else is allowed."""
+    found = []
+    for module, tree in modules_of(*roots):
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.returns is not None:
+                unions = [union_members(part) for part in ast.walk(node.returns) if isinstance(part, ast.BinOp)]
+                if any("str" in members and members - TEXT for members in unions):
+                    found.append(f"{module}.{node.name}")
+    return found
+
+
+def test_no_class_name_occurs_twice() -> None:
+    assert repeated_classes(*PACKAGES) == {}
+
+
+def test_no_function_returns_a_thing_or_a_string() -> None:
+    assert things_or_strings(*PACKAGES) == []
+
+
+def test_repeated_classes_and_strings_for_refusals_are_found(tmp_path: Path) -> None:
+    package = tmp_path / "made_up"
+    package.mkdir()
+    (package / "one.py").write_text(
+        "class Plan: ...\nclass Cost: ...\ndef plan() -> Plan | str: ...\ndef name() -> str | None: ...\n"
+    )
+    (package / "two.py").write_text(
+        "class Plan: ...\nclass Own:\n    def both(self) -> tuple[int, Plan | None | str]: ...\n"
+        "def device(given: Plan | str) -> Plan: ...\ndef local() -> int:\n    class Cost: ...\n"
+    )
+    assert repeated_classes(package) == {"Plan": ["made_up.one", "made_up.two"]}
+    assert things_or_strings(package) == ["made_up.one.plan", "made_up.two.both"]
 
 
 @pytest.mark.parametrize(("old", "new"), [("theory", "layer"), ("watching", "monitor")])

@@ -10,7 +10,7 @@ from torch import Tensor
 from hessianlab.experiments.statistics import EDGES, entry_sizes, log_histogram
 from hessianlab.results import Measurement, Row
 from hessianlens.attention import SelfAttention
-from hessianlens.errors import InputError
+from hessianlens.errors import InputError, Refusal
 from hessianlens.layer import AttentionHessian, attention_hessian
 from hessianlens.losses import SquareLoss
 from hessianlens.models import Transformer
@@ -87,7 +87,7 @@ def toy_problem(
 def diagonal_blocks(problem: Problem) -> Measurement:
     """One row a block and part, and the histogram of each full block under its own name, bins under ``edges``."""
     exact = exact_attention(problem)
-    if isinstance(exact, str):
+    if isinstance(exact, Refusal):
         raise InputError(
             f"problem: got a model without closed form ({exact}), expected one such as models.Transformer."
         )

@@ -11,11 +11,11 @@ from matplotlib.ticker import FixedLocator, NullLocator
 
 from hessianlab.growth.comparison import ComparedPoint, SeriesComparison, compare
 from hessianlab.growth.exponents import ExponentFit, exponent_fits
-from hessianlab.growth.layout import GrowthPanel, Line, Rows
+from hessianlab.growth.layout import GrowthPanel, Rows, SeriesStyle
 from hessianlab.growth.panel import HOW_TO_READ, caption, draw_panel
 from hessianlab.growth.reference import Reference
 from hessianlab.growth.series import GrowthSeries, SeriesKey, growth_series
-from hessianlab.plots.picture import Picture
+from hessianlab.plots.picture import ResultPicture
 from hessianlab.plots.style import INK, styled
 from hessianlab.results import Result
 
@@ -57,7 +57,7 @@ def draw_ratios(axes: Axes, panel: GrowthPanel, compared: Mapping[SeriesKey, Ser
     _write_ratios(axes, lines)
 
 
-def _draw_points(axes: Axes, line: Line, points: Sequence[ComparedPoint], aside: float) -> np.ndarray:
+def _draw_points(axes: Axes, line: SeriesStyle, points: Sequence[ComparedPoint], aside: float) -> np.ndarray:
     sigma = np.array([point.sigma for point in points])
     ratio = np.array([point.ours / point.theirs for point in points])
     error = ratio * [point.relative_error for point in points]
@@ -66,7 +66,7 @@ def _draw_points(axes: Axes, line: Line, points: Sequence[ComparedPoint], aside:
     return ratio
 
 
-def _write_ratios(axes: Axes, lines: Sequence[tuple[Line, SeriesComparison]]) -> None:
+def _write_ratios(axes: Axes, lines: Sequence[tuple[SeriesStyle, SeriesComparison]]) -> None:
     """Above the strip, in the colours of the lines, from the bottom up."""
     told = [
         (f"{line.name} {_comparison_in_words(found)}", line.colour) for line, found in lines if np.isfinite(found.ratio)
@@ -93,7 +93,7 @@ Compared = Mapping[SeriesKey, SeriesComparison]
 
 def growth_picture(
     name: str, result: Result, rows: Rows, reference: Reference | None = None, folded: str = ""
-) -> Picture:
+) -> ResultPicture:
     """The picture of some of a growth experiment's series.
 
     Args:
@@ -109,7 +109,7 @@ def growth_picture(
     compared = {key: found for key, found in compared.items() if key in shown}
     drawn = draw_growth(result, rows, fits, compared)
     words = caption(result, [fit for fit in fits if fit.series in shown], list(compared.values()))
-    return Picture(name, drawn, words, reading=HOW_TO_READ, folded=folded)
+    return ResultPicture(name, drawn, words, reading=HOW_TO_READ, folded=folded)
 
 
 def draw_growth(result: Result, rows: Rows, fits: Sequence[ExponentFit], compared: Compared) -> Figure:

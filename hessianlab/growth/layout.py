@@ -26,7 +26,7 @@ _ACROSS = 3
 
 
 @dataclass(frozen=True)
-class Line:
+class SeriesStyle:
     """One series of a panel: name in the legend, colour, marker, width."""
 
     key: SeriesKey
@@ -41,7 +41,7 @@ class GrowthPanel:
     """One pair of axes."""
 
     title: str
-    lines: tuple[Line, ...]
+    lines: tuple[SeriesStyle, ...]
 
 
 Rows = list[list[GrowthPanel]]
@@ -64,7 +64,7 @@ def parts_of_blocks(result: Result) -> Rows:
         row = []
         for block in blocks_of(result):
             own = {key.part: key for key in keys if key[:4] == (grid, depth, layer, block)}
-            lines = [Line(own[part], _PARTS[part], *style) for part, style in _PART_LINES.items() if part in own]
+            lines = [SeriesStyle(own[part], _PARTS[part], *style) for part, style in _PART_LINES.items() if part in own]
             row.append(GrowthPanel(f"{_block(block)}{where}{end}", tuple(lines)))
         rows.append(row)
     return rows
@@ -105,7 +105,7 @@ def panel_a_depth(result: Result) -> Rows:
 
 
 def _layers(keys: list[SeriesKey], title: str) -> GrowthPanel:
-    lines = [Line(key, f"layer {key.layer + 1}", *_LAYERS[key.layer % len(_LAYERS)]) for key in keys]
+    lines = [SeriesStyle(key, f"layer {key.layer + 1}", *_LAYERS[key.layer % len(_LAYERS)]) for key in keys]
     return GrowthPanel(title, tuple(lines))
 
 

@@ -12,7 +12,7 @@ from matplotlib.ticker import FuncFormatter
 
 from hessianlab.growth.comparison import ComparedPoint, SeriesComparison, agreement_in_words
 from hessianlab.growth.exponents import ExponentFit, FitRange
-from hessianlab.growth.layout import GrowthPanel, Line
+from hessianlab.growth.layout import GrowthPanel, SeriesStyle
 from hessianlab.growth.series import GrowthSeries, Prediction, SeriesKey
 from hessianlab.plots.style import GRID, INK, MUTED, log_axis
 from hessianlab.results import Result
@@ -155,7 +155,7 @@ def draw_panel(
         axes.axvspan(max(where.low, left), min(where.high, right), color=GRID, alpha=0.5, linewidth=0, zorder=0)
 
 
-def _draw_curve(axes: Axes, line: Line, curve: GrowthSeries, text: str) -> None:
+def _draw_curve(axes: Axes, line: SeriesStyle, curve: GrowthSeries, text: str) -> None:
     if curve.vanishes:
         axes.plot([], [], linestyle="none", label=text)
         return

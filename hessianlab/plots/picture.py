@@ -17,7 +17,7 @@ from hessianlens.files import write_whole
 
 
 @dataclass(frozen=True)
-class Picture:
+class ResultPicture:
     """One drawing of a result.
 
     Attributes:
@@ -47,7 +47,7 @@ class Presentation:
     """
 
     findings: Findings
-    draw: Callable[[Result, Any], list[Picture]]
+    draw: Callable[[Result, Any], list[ResultPicture]]
 
 
 _DPI = 200

@@ -41,7 +41,7 @@ class Tile:
 
 
 @dataclass(frozen=True)
-class Group:
+class ClaimGroup:
     """The claims of a document, each as `Entry.to_dict` with what the page adds."""
 
     letter: str
@@ -60,7 +60,7 @@ class LedgerChapter:
     topics: tuple[tuple[str, str, int], ...]
     counts: tuple[CountRow, ...]
     surprises: tuple[dict[str, Any], ...]
-    groups: tuple[Group, ...]
+    groups: tuple[ClaimGroup, ...]
 
 
 def ledger_chapter(ledger: Ledger) -> LedgerChapter:
@@ -70,7 +70,7 @@ def ledger_chapter(ledger: Ledger) -> LedgerChapter:
     groups = []
     for letter, title in DOCUMENTS.items():
         own = [entry for entry in ledger if entry.claim.document == letter]
-        groups.append(Group(letter, title, tiles(own), tuple(shown[entry.claim.id] for entry in own)))
+        groups.append(ClaimGroup(letter, title, tiles(own), tuple(shown[entry.claim.id] for entry in own)))
     of = Counter(verdict_of(entry) for entry in ledger)
     styles = {verdict_of(entry): style_of(entry) for entry in ledger}
     names = [*map(str, Verdict), *(name for name in of if name not in set(map(str, Verdict)))]

@@ -14,7 +14,7 @@ from markupsafe import Markup, escape
 from hessianlab.experiments.registry import STUDIES, STUDY, registered, registry_of
 from hessianlab.growth.comparison import agreement_in_words
 from hessianlab.growth.reference import Reference
-from hessianlab.plots.picture import Picture
+from hessianlab.plots.picture import ResultPicture
 from hessianlab.plots.single_panels import panel_svgs
 from hessianlab.presentations import findings_of, growth_of, pictures_of
 from hessianlab.report.references import code_address, linked_source
@@ -184,7 +184,7 @@ def page_figure(result: Result, reference: Reference | None = None, elsewhere: S
     )
 
 
-def page_pictures(pictures: Sequence[Picture], name: str, title: str) -> list[PagePicture]:
+def page_pictures(pictures: Sequence[ResultPicture], name: str, title: str) -> list[PagePicture]:
     """Pictures in their order: frames become one, and so do neighbours with the same caption.
 
     Args:
@@ -216,6 +216,6 @@ def _code(name: str) -> Iterator[tuple[str, str]]:
         yield file, code_address(file)
 
 
-def _panels(picture: Picture, name: str, title: str) -> tuple[Markup, ...]:
+def _panels(picture: ResultPicture, name: str, title: str) -> tuple[Markup, ...]:
     words = str(escape(f"{title}: {picture.name}"))
     return tuple(Markup(svg) for svg in panel_svgs(picture.figure, f"{name}-{picture.name}", words))

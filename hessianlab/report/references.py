@@ -14,7 +14,7 @@ PAPER = "https://openreview.net/forum?id=3ddi7Uss2A"
 
 
 @dataclass(frozen=True)
-class Document:
+class CitedDocument:
     """A document.
 
     Attributes:
@@ -36,8 +36,8 @@ _UNSIGNED = (
     "An article on the web. The text at hand names neither author nor address; places in it are named by heading."
 )
 
-LIST: tuple[Document, ...] = (
-    Document(
+LIST: tuple[CitedDocument, ...] = (
+    CitedDocument(
         "P",
         "What Does It Mean to Be a Transformer? Insights from a Theoretical Hessian Analysis (the paper)",
         "Weronika Ormaniec, Felix Dangel and Sidak Pal Singh; International Conference on Learning Representations "
@@ -45,9 +45,9 @@ LIST: tuple[Document, ...] = (
         (("OpenReview", PAPER), ("arXiv 2410.10986", "https://arxiv.org/abs/2410.10986")),
         ("the paper",),
     ),
-    Document("A", "Softmax versus sigmoid attention", _UNSIGNED, (), ("softmax and sigmoid",)),
-    Document("B", "One query-key matrix or two", _UNSIGNED, (), ("one matrix or two",)),
-    Document(
+    CitedDocument("A", "Softmax versus sigmoid attention", _UNSIGNED, (), ("softmax and sigmoid",)),
+    CitedDocument("B", "One query-key matrix or two", _UNSIGNED, (), ("one matrix or two",)),
+    CitedDocument(
         "C",
         "Understanding Softmax: The Mathematical Foundation Behind Transformer Attention",
         _UNSIGNED,

@@ -16,6 +16,7 @@ from pathlib import Path
 import hessianlens
 from hessianlab.runner.child import START, beginning, receive, send
 from hessianlab.runner.workers import CellAnswer, Order, Workers, measure_cell
+from hessianlens.errors import Refusal
 
 _ATTEMPTS = 2
 """How often a cell that ended its process is tried again, with nothing beside it."""
@@ -88,7 +89,7 @@ class _Crew:
         self._busy: dict[_Process, Order] = {}
         self._heard: queue.Queue[tuple[_Process, bytes | None]] = queue.Queue()
 
-    def outcomes(self, orders: Iterable[Order]) -> Generator[tuple[Order, CellAnswer | str], None, None]:
+    def outcomes(self, orders: Iterable[Order]) -> Generator[tuple[Order, CellAnswer | Refusal], None, None]:
         """Every order with its answer, or with how its process ended; an order is taken when a process is free."""
         waiting, more = iter(orders), True
         try:
@@ -114,13 +115,13 @@ class _Crew:
         self._busy[process] = order
         process.give(order)
 
-    def _next_outcome(self) -> tuple[Order, CellAnswer | str]:
+    def _next_outcome(self) -> tuple[Order, CellAnswer | Refusal]:
         while True:
             process, content = self._heard.get()
             if process in self._busy:
                 order = self._busy.pop(process)
                 if content is None:
-                    return order, process.end()
+                    return order, Refusal(process.end())
                 self._idle.append(process)
                 return order, pickle.loads(content)
             if process in self._idle:  # it ended while it had nothing to do

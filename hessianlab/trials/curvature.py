@@ -139,12 +139,12 @@ def _seen(model: nn.Module, tokens: Tensor) -> list[tuple[Tensor, Tensor]]:
     inner = model.model if isinstance(model, WithGain) else cast(Transformer, model)
     changed = model.effective() if isinstance(model, WithGain) else {}
     found: list[tuple[Tensor, Tensor]] = functional_call(
-        _Seen(inner), {f"model.{name}": weight for name, weight in changed.items()}, (tokens,)
+        _AttentionOfLayers(inner), {f"model.{name}": weight for name, weight in changed.items()}, (tokens,)
     )
     return found
 
 
-class _Seen(nn.Module):
+class _AttentionOfLayers(nn.Module):
     def __init__(self, model: Transformer) -> None:
         super().__init__()
         self.model = model

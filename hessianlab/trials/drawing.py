@@ -10,13 +10,13 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from hessianlab.plots.picture import Picture
+from hessianlab.plots.picture import ResultPicture
 from hessianlab.plots.style import BLUE, GREEN, INK, MUTED, ORANGE, PURPLE, RED, SKY, log_axis, panels
 from hessianlab.results import Chart, Panel, Result, Series
 from hessianlab.results.table import choices, numbers, select
 from hessianlab.trials.paired import difference
 from hessianlab.trials.sentences import QUANTITIES, courses
-from hessianlab.trials.study_design import TASKS, Comparison, Study
+from hessianlab.trials.study_design import TASKS, Contrast, Study
 
 Line: TypeAlias = str | tuple[float, tuple[float, float]]
 
@@ -103,7 +103,7 @@ def _name_in_lines(name: str) -> str:
     return name.replace(", ", ",\n").replace("_", "\n")
 
 
-def draw_differences(result: Result, comparisons: Sequence[Comparison], quantity: str = "loss") -> Figure:
+def draw_differences(result: Result, comparisons: Sequence[Contrast], quantity: str = "loss") -> Figure:
     """Every comparison with its interval, a panel a task; filled marks leave out zero."""
     tasks = choices(result, "task")
     height = 1.3 + 0.34 * len(comparisons)
@@ -152,17 +152,17 @@ def draw_tuning(result: Result) -> Figure:
     return figure
 
 
-def study_pictures(result: Result, study: Study) -> list[Picture]:
+def study_pictures(result: Result, study: Study) -> list[ResultPicture]:
     """What every study shows."""
     return [
-        Picture(
+        ResultPicture(
             "differences",
             draw_differences(result, study.comparisons),
             "Differences in validation loss at the end of training, paired over seeds, with Student's 95 % interval; "
             "an open mark: the interval holds zero, and no difference was found.",
         ),
         chart_picture("courses", courses(result)),
-        Picture(
+        ResultPicture(
             "tuning",
             draw_tuning(result),
             "How the learning rate was chosen: validation loss at the end of training of the seeds that tune; lines "
@@ -171,11 +171,11 @@ def study_pictures(result: Result, study: Study) -> list[Picture]:
     ]
 
 
-def chart_picture(name: str, chart: Chart) -> Picture:
+def chart_picture(name: str, chart: Chart) -> ResultPicture:
     """A chart, drawn; its caption says what it shows."""
-    return Picture(name, draw_chart(chart), chart.caption)
+    return ResultPicture(name, draw_chart(chart), chart.caption)
 
 
-def entropy_picture(result: Result) -> Picture:
+def entropy_picture(result: Result) -> ResultPicture:
     """How spread out attention is, along training."""
     return chart_picture("entropy", courses(result, "entropy"))

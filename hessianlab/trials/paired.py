@@ -13,7 +13,7 @@ from hessianlab.experiments.statistics import detectable, mean_interval
 from hessianlab.results import Chart, Result
 from hessianlab.results.chart import rounded
 from hessianlab.results.table import choices, select
-from hessianlab.trials.study_design import Comparison, Study
+from hessianlab.trials.study_design import Contrast, Study
 
 LEVEL = 0.95
 
@@ -76,7 +76,7 @@ def by_seed(result: Result, task: str, arm: str, quantity: str = "loss", step: i
     return {int(str(row["seed"])): float(str(row[quantity])) for row in rows if row.get(quantity) is not None}
 
 
-def difference(result: Result, task: str, comparison: Comparison, quantity: str = "loss") -> Interval:
+def difference(result: Result, task: str, comparison: Contrast, quantity: str = "loss") -> Interval:
     """``arm - against``, or a difference of differences, over the seeds that all its arms have."""
     found = {arm: by_seed(result, task, arm, quantity) for arm in comparison.arms}
     return interval(weighted(found, dict(comparison.weights)))

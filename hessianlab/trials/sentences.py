@@ -20,7 +20,7 @@ from hessianlab.trials.paired import (
     study_levels,
     study_lost,
 )
-from hessianlab.trials.study_design import TASKS, Comparison, Study
+from hessianlab.trials.study_design import TASKS, Contrast, Study
 from hessianlab.wording import MINUS, count, several
 
 
@@ -98,7 +98,7 @@ def level_sentences(result: Result) -> list[str]:
     return sentences
 
 
-def comparison_sentences(result: Result, comparisons: Sequence[Comparison], quantity: str = "loss") -> list[str]:
+def comparison_sentences(result: Result, comparisons: Sequence[Contrast], quantity: str = "loss") -> list[str]:
     """Every comparison on every task."""
     sentences = []
     for task in choices(result, "task"):

@@ -162,7 +162,7 @@ class Arm:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Contrast:
     """Arms that are compared, seed by seed: ``sum_arm w_arm x_arm``.
 
     Attributes:
@@ -179,9 +179,9 @@ class Comparison:
         return tuple(arm for arm, _ in self.weights)
 
 
-def minus(arm: str, against: str) -> Comparison:
+def minus(arm: str, against: str) -> Contrast:
     """``arm - against``."""
-    return Comparison(f"{arm} minus {against}", ((arm, 1.0), (against, -1.0)))
+    return Contrast(f"{arm} minus {against}", ((arm, 1.0), (against, -1.0)))
 
 
 @dataclass(frozen=True)
@@ -196,7 +196,7 @@ class Study(Experiment[TrialConfig]):
 
     hypothesis: str = ""
     arms: tuple[Arm, ...] = ()
-    comparisons: tuple[Comparison, ...] = ()
+    comparisons: tuple[Contrast, ...] = ()
 
     def __post_init__(self) -> None:
         """Arms have different names, and comparisons know them."""
@@ -241,7 +241,7 @@ def study(
     question: str,
     hypothesis: str,
     arms: Sequence[Arm],
-    comparisons: Sequence[Comparison],
+    comparisons: Sequence[Contrast],
     quick: TrialConfig,
     full: TrialConfig,
     source: str = "Suggested by the documents; measured here",

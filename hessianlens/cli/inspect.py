@@ -167,7 +167,7 @@ def inspect_model(
         with waiting("Loading the libraries"):
             from hessianlens.cli.progress_lines import shown_progress
             from hessianlens.inspect.groups import write_groups
-            from hessianlens.inspect.inspection import Measurement, write_csv
+            from hessianlens.inspect.inspection import Inspection, write_csv
             from hessianlens.inspect.opened import open_model
             from hessianlens.network.watch import Deadline
         with shown_progress("Loading the model"):
@@ -178,9 +178,9 @@ def inspect_model(
         announce_cost(opened)
         # The budget is for the whole command, loading included; where two models are compared, for each of both.
         asked = partial(
-            Measurement, with_pairs=pairs, spectra=tuple(spectrum or ()), with_page=html is not None, bits=quantise
+            Inspection, with_pairs=pairs, spectra=tuple(spectrum or ()), with_page=html is not None, bits=quantise
         )
-        first = asked if second is None else Measurement
+        first = asked if second is None else Inspection
         before, measurement = None, first(opened, deadline=Deadline(settings.seconds, started))
         with shown_progress("Starting") as watch:
             measurement.run(watch)

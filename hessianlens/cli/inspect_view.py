@@ -11,12 +11,12 @@ import typer
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from hessianlens.inspect.inspection import Measurement
+    from hessianlens.inspect.inspection import Inspection
     from hessianlens.inspect.opened import Opened
     from hessianlens.inspect.settings import Settings
 
 
-def print_comparison(one: Measurement, other: Measurement, as_json: bool) -> None:
+def print_comparison(one: Inspection, other: Inspection, as_json: bool) -> None:
     """Two models side by side; all that both say of themselves is in the JSON."""
     found = one.measured.compare(other.measured)
     if as_json:
@@ -91,7 +91,7 @@ def _asked(settings: Settings) -> str:
     return f"as many as {settings.budget} allow{limit}"
 
 
-def print_table(measurement: Measurement) -> None:
+def print_table(measurement: Inspection) -> None:
     """The rows, what they say, and what else was asked for."""
     from rich.console import Console
     from rich.markup import escape
@@ -128,7 +128,7 @@ _TWO_LINES = {"parameters": "para-\nmeters", "functional/outer": "func-\ntional/
 """Headings where the terminal is narrow: eighty columns hold a model's table."""
 
 
-def _print_rows(measurement: Measurement, console: Console) -> None:
+def _print_rows(measurement: Inspection, console: Console) -> None:
     """A number is never cut short: intervals go below the norms where the terminal is narrow, then lines are longer.
 
     A file is as wide as it has to be.
@@ -141,7 +141,7 @@ def _print_rows(measurement: Measurement, console: Console) -> None:
     console.print(table)
 
 
-def _rich_table(measurement: Measurement, narrow: bool = False) -> Any:
+def _rich_table(measurement: Inspection, narrow: bool = False) -> Any:
     from rich import box
     from rich.markup import escape
     from rich.table import Table

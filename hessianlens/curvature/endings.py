@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from hessianlens.losses.fused_cross_entropy import CrossEntropyForm, Part
-from hessianlens.losses.fused_cross_entropy.rule import Rule
+from hessianlens.losses.fused_cross_entropy.rule import CrossEntropyRule
 from hessianlens.problems import Batch, ClassesLoss, Logits, LogitsForward, Problem
 
 Tensors = tuple[Tensor, ...]
@@ -145,7 +145,7 @@ class InFrontOfLogits(Ending):
         """The closed form of l, its tensors, and what its losses are multiplied by."""
         classes, logits = self._loss.classes(self._batch), self.logits
         h = logits.hidden.detach().reshape(-1, logits.hidden.shape[-1])
-        form = CrossEntropyForm(Rule(classes.ignore_index, classes.smoothing, logits.scale, logits.softcap))
+        form = CrossEntropyForm(CrossEntropyRule(classes.ignore_index, classes.smoothing, logits.scale, logits.softcap))
         bias = None if logits.bias is None else logits.bias.detach()
         weight = None if classes.weight is None else classes.weight.to(h)
         tensors = (h, logits.weight.detach(), bias, classes.targets.reshape(-1), weight)

@@ -38,7 +38,7 @@ Parts = tuple[dict[str, Tensor], ...]
 
 
 @dataclass(frozen=True, eq=False)
-class _Asked:
+class _Request:
     """A product that is asked for."""
 
     kind: str
@@ -58,7 +58,7 @@ class _Witness:
     """What was asked of the graph of some sequences, its answer, and about how much work a forward pass of them is."""
 
     batch: Batch
-    asked: _Asked
+    asked: _Request
     parts: Parts
     work: float
 
@@ -161,7 +161,7 @@ class Repeated:
         return 0 if self.taped is None else self.taped.held_bytes
 
     def _product(self, kind: str, tangents: Tangents, names: Sequence[str]) -> Parts:
-        asked = _Asked(kind, dict(tangents), tuple(names))
+        asked = _Request(kind, dict(tangents), tuple(names))
         if self.taped is None and self._due:
             self._try(asked)
         self._coming -= 1
@@ -190,7 +190,7 @@ class Repeated:
         """Share of the batch that its smallest piece is."""
         return _numbers(next(candidates(self.batch))) / max(_numbers(self.batch), 1)
 
-    def _try(self, asked: _Asked) -> None:
+    def _try(self, asked: _Request) -> None:
         """Make a tape and put it to the test, or remember why not."""
         verdict = self._verdict
         try:
@@ -207,7 +207,7 @@ class Repeated:
         self._verdicts[frozenset(self.names)] = verdict
         self._last = None
 
-    def _made_for(self, verdict: _Verdict, asked: _Asked) -> _Verdict:
+    def _made_for(self, verdict: _Verdict, asked: _Request) -> _Verdict:
         """The tape of the batch, after a test on a piece of it; on the batch itself if it has steps of other kinds."""
         self.release_graph()  # never both at once
         taped = Taped(self.problem, self.batch, self.names)
@@ -218,7 +218,7 @@ class Repeated:
         found = self._tested(self._witness(self.batch, self.graph, asked, asked.of(self.graph)))
         return found if found.why else _Verdict("", found.kinds | verdict.kinds)
 
-    def _testimony(self, asked: _Asked) -> _Witness | None:
+    def _testimony(self, asked: _Request) -> _Witness | None:
         """The graph's answer for a piece of the batch that says something; else for the batch, if many will follow."""
         for batch in candidates(self.batch):
             if batch is self.batch:
@@ -234,7 +234,7 @@ class Repeated:
             return None
         return self._witness(self.batch, self.graph, asked, asked.of(self.graph))
 
-    def _witness(self, batch: Batch, graph: Linearisation, asked: _Asked, found: Parts) -> _Witness:
+    def _witness(self, batch: Batch, graph: Linearisation, asked: _Request, found: Parts) -> _Witness:
         """Every weight meets every position of the outputs: that is the work, roughly, in multiply-adds."""
         return _Witness(batch, asked, found, graph.end.positions * _weights(self.problem))
 

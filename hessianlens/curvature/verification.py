@@ -20,7 +20,15 @@ from hessianlens.curvature.blame import culprit
 from hessianlens.curvature.linearisation import Linearisation
 from hessianlens.curvature.stand_in import Piece, excerpt, representative, showing
 from hessianlens.derivatives import hidden
-from hessianlens.derivatives.difference import VALUE, Comparison, Rows, Sample, Verdict, compare, confirmed
+from hessianlens.derivatives.difference import (
+    VALUE,
+    Agreement,
+    DerivativeComparison,
+    DirectionSample,
+    Rows,
+    compare,
+    confirmed,
+)
 from hessianlens.derivatives.graph import kinds, narrower, padding
 from hessianlens.derivatives.potential import hides_a_derivative, random_direction, scale_of
 from hessianlens.errors import expect
@@ -127,7 +135,7 @@ def _acquitted(problem: Problem, asked: Asked) -> frozenset[str] | None:
     if short is None:
         return None
     check = _Check(*short, rows, columns)
-    right = all(check.along(chosen, 0).verdict is Verdict.RIGHT for chosen in _layers(problem, columns))
+    right = all(check.along(chosen, 0).verdict is Agreement.RIGHT for chosen in _layers(problem, columns))
     return kinds(short[0].loss) if right else None
 
 
@@ -150,8 +158,8 @@ def _wrong(problem: Problem, one: Piece, rows: list[str], columns: list[str]) ->
     check = _Check(*one, rows, columns)
     for chosen in _layers(problem, columns):
         found = confirmed(partial(check.along, chosen))
-        left_open = left_open or found.verdict is Verdict.OPEN
-        if found.verdict is Verdict.WRONG:
+        left_open = left_open or found.verdict is Agreement.OPEN
+        if found.verdict is Agreement.WRONG:
             where = culprit(at.problem, at.batch, names, hides_a_derivative)
             return _message(where or f"model: a step between {chosen[0]} and the loss", found)
     # A module by itself may be judged where the network as a whole, with all its kinks, cannot.
@@ -159,7 +167,7 @@ def _wrong(problem: Problem, one: Piece, rows: list[str], columns: list[str]) ->
     return "" if where is None else _message(where)
 
 
-def _message(where: str, found: Comparison | None = None) -> str:
+def _message(where: str, found: DerivativeComparison | None = None) -> str:
     measured = ""
     if found is not None:
         what = "the loss" if found.row == VALUE else f"the gradient of {found.row}"
@@ -199,7 +207,7 @@ class _Check:
         self.scales = {name: scale or usual for name, scale in found.items()}
         self.left_out, self.narrower = padding(at.loss), narrower(at.loss)
 
-    def along(self, chosen: Sequence[str], number: int) -> Comparison:
+    def along(self, chosen: Sequence[str], number: int) -> DerivativeComparison:
         """The verdict on ``G v + (H - G) v`` in a random direction of the chosen parameters."""
         # Zero in the other columns, so that all layers share one graph.
         v = {name: torch.zeros_like(self.params[name]) for name in self.columns}
@@ -207,10 +215,10 @@ class _Check:
             seed = zlib.crc32(f"{name} {number}".encode())
             v[name] = random_direction(self.at.leaves[name], self.scales[name], seed, self.left_out)
 
-        def there(step: float) -> Sample:
+        def there(step: float) -> DirectionSample:
             value, gradient = self._moved(step, v, chosen) if step else (self.at.loss.detach(), self.gradient)
             slope = torch.stack([(gradient[name] * v[name]).sum() for name in chosen]).sum()
-            return Sample(value, slope, {name: gradient[name] for name in self.rows})
+            return DirectionSample(value, slope, {name: gradient[name] for name in self.rows})
 
         return compare(there, self._product(v), self.scales, self.at.problem.dtype, self.narrower)
 

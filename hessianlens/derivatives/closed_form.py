@@ -78,13 +78,13 @@ class ClosedForm(ABC):
 
 
 @dataclass(frozen=True)
-class Frame:
+class FormRequest:
     """What is no tensor: the form, and which results are asked for."""
 
     form: ClosedForm
     wanted: tuple[bool, ...] = ()
 
-    def asking(self, wanted: Iterable[bool]) -> Frame:
+    def asking(self, wanted: Iterable[bool]) -> FormRequest:
         """The same for these results."""
         return replace(self, wanted=tuple(wanted))
 
@@ -163,14 +163,14 @@ class _Twice(Function):
         ctx.set_materialize_grads(False)
 
 
-def _split(ctx: Any) -> tuple[Frame, tuple[Any, ...], tuple[Any, ...]]:
+def _split(ctx: Any) -> tuple[FormRequest, tuple[Any, ...], tuple[Any, ...]]:
     """The frame, the tensors of the form, and those behind them."""
     frame, saved = ctx.frame, ctx.saved_tensors
     return frame, saved[: frame.tensors], saved[frame.tensors :]
 
 
 class Value(_Twice):
-    """``y(x)``; its arguments are the tensors of the form and a `Frame`."""
+    """``y(x)``; its arguments are the tensors of the form and a `FormRequest`."""
 
     @staticmethod
     def forward(*args: Any) -> Tensor:

@@ -37,7 +37,7 @@ _COARSE = 0.03
 
 
 @dataclass(frozen=True)
-class Steps:
+class StepSizes:
     """Sizes of steps relative to the point, and what is asked of a claim.
 
     Attributes:
@@ -52,13 +52,13 @@ class Steps:
 
 
 STEPS = {
-    torch.float64: Steps((3e-9, 3e-8, 3e-7, 3e-6, 3e-5, 3e-4, 3e-3, 3e-2), 3e-7, 1e-4),
-    torch.float32: Steps((3e-4, 1e-3, 3e-3, 1e-2, 3e-2), 3e-4, 2e-2),
+    torch.float64: StepSizes((3e-9, 3e-8, 3e-7, 3e-6, 3e-5, 3e-4, 3e-3, 3e-2), 3e-7, 1e-4),
+    torch.float32: StepSizes((3e-4, 1e-3, 3e-3, 1e-2, 3e-2), 3e-4, 2e-2),
 }
 """By dtype; half precision has no differences to speak of."""
 
 
-class Verdict(Enum):
+class Agreement(Enum):
     """What a finite difference says about claimed derivatives."""
 
     RIGHT = 0
@@ -67,17 +67,17 @@ class Verdict(Enum):
 
 
 @dataclass(frozen=True)
-class Comparison:
+class DerivativeComparison:
     """The verdict, and for a wrong claim the row, its norm by difference and as claimed."""
 
-    verdict: Verdict
+    verdict: Agreement
     row: str = VALUE
     found: float = 0.0
     claimed: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
-class Sample:
+class DirectionSample:
     """A function somewhere along a direction, as autograd sees it.
 
     Attributes:
@@ -92,12 +92,12 @@ class Sample:
 
 
 def compare(
-    sample: Callable[[float], Sample],
+    sample: Callable[[float], DirectionSample],
     claim: Rows,
     scales: Mapping[str, float],
     dtype: torch.dtype,
     narrower: bool = False,
-) -> Comparison:
+) -> DerivativeComparison:
     """The slope, and a claimed derivative of the gradient along a direction, against differences.
 
     Args:
@@ -117,7 +117,7 @@ def compare(
         row: [] for row in claimed if not _agrees(first[row], claimed[row], steps.relative, sizes.rounding(row, quick))
     }
     if not found:
-        return Comparison(Verdict.RIGHT)
+        return DerivativeComparison(Agreement.RIGHT)
     for h in steps.sizes:
         there, back = (_differences(start, sample(step), step) for step in (h, -h))
         for row, differences in found.items():
@@ -126,20 +126,20 @@ def compare(
     return max(verdicts, key=lambda one: one.verdict.value)
 
 
-def confirmed(in_direction: Callable[[int], Comparison]) -> Comparison:
+def confirmed(in_direction: Callable[[int], DerivativeComparison]) -> DerivativeComparison:
     """The verdict in a first direction; if it is that a claim is wrong, only if it is the same in others.
 
     Args:
         in_direction: From the number of a direction to the comparison there.
     """
     first = in_direction(0)
-    if first.verdict is Verdict.WRONG:
+    if first.verdict is Agreement.WRONG:
         others = (in_direction(k).verdict for k in range(1, _DIRECTIONS))
-        return first if all(verdict is Verdict.WRONG for verdict in others) else Comparison(Verdict.OPEN)
+        return first if all(verdict is Agreement.WRONG for verdict in others) else DerivativeComparison(Agreement.OPEN)
     return first
 
 
-def _differences(start: Sample, there: Sample, step: float) -> dict[str, Tensor]:
+def _differences(start: DirectionSample, there: DirectionSample, step: float) -> dict[str, Tensor]:
     """Differences of the rows; that of the value as far as the slopes at both ends do not explain it.
 
     Where a kink lies between them a true slope changes at once, and the value with it.
@@ -153,7 +153,9 @@ def _differences(start: Sample, there: Sample, step: float) -> dict[str, Tensor]
 class _Sizes:
     """The sizes that rounding is measured by: a gradient is a sum of terms as large as itself and its derivative."""
 
-    def __init__(self, start: Sample, claim: Rows, scales: Mapping[str, float], rounding: float, unfelt: float) -> None:
+    def __init__(
+        self, start: DirectionSample, claim: Rows, scales: Mapping[str, float], rounding: float, unfelt: float
+    ) -> None:
         self.scales, self._rounding, self._unfelt = scales, rounding, max(rounding, unfelt)
         self.value = _norm(start.value)
         self.gradient = max(self._total(rows) for rows in (start.gradient, claim))
@@ -180,7 +182,7 @@ def _agrees(found: Tensor, claimed: Tensor, relative: float, otherwise: float) -
 
 def _judged(
     row: str, claimed: Tensor, differences: Sequence[Difference], smallest: float, relative: float, sizes: _Sizes
-) -> Comparison:
+) -> DerivativeComparison:
     """The verdict on one row: it is right if it agrees with a difference at some step from `smallest` on.
 
     Where a difference is visibly coarse its agreement may be as well, but not where others are sharp and far away.
@@ -192,15 +194,15 @@ def _judged(
         if step >= smallest
     ]
     if any(_agrees(D, claimed, relative, sizes.rounding(row, step)) for step, D, _ in felt):
-        return Comparison(Verdict.RIGHT)
+        return DerivativeComparison(Agreement.RIGHT)
     for k in range(len(differences) - 3):
         if _settled(row, claimed, differences[k : k + 3], differences[k + 3 :], relative, sizes):
-            return Comparison(Verdict.WRONG, row, _norm(differences[k + 1][1][0]), _norm(claimed))
+            return DerivativeComparison(Agreement.WRONG, row, _norm(differences[k + 1][1][0]), _norm(claimed))
     for step, D, next_D in felt:
         coarse = min(_distance(D, next_D), _COARSE * _norm(D))
         if _agrees(D, claimed, relative, sizes.rounding(row, step) + coarse):
-            return Comparison(Verdict.RIGHT)
-    return Comparison(Verdict.OPEN)
+            return DerivativeComparison(Agreement.RIGHT)
+    return DerivativeComparison(Agreement.OPEN)
 
 
 def _settled(

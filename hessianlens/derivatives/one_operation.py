@@ -12,7 +12,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from hessianlens.derivatives.closed_form import ClosedForm, Frame, Value
+from hessianlens.derivatives.closed_form import ClosedForm, FormRequest, Value
 from hessianlens.state_guard import Restore, StateChange
 
 _ONE_OPERATION: ContextVar[bool] = ContextVar("one_operation", default=False)
@@ -63,7 +63,7 @@ class Operation:
         """The value of a form, twice differentiable."""
         if _ONE_OPERATION.get():
             return self._dispatched(*tensors, _number(form))
-        result: Tensor = Value.apply(*tensors, Frame(form))
+        result: Tensor = Value.apply(*tensors, FormRequest(form))
         return result
 
     def _dispatched(self, *args: Tensor | int | None) -> Tensor:
@@ -82,7 +82,7 @@ class Operation:
         form = _FORMS[number]
         differentiable = tensors[: form.inputs]
         if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in differentiable):
-            result: Tensor = Value.apply(*tensors, Frame(form))
+            result: Tensor = Value.apply(*tensors, FormRequest(form))
             return result
         with torch._C._AutoDispatchBelowAutograd():
             return self._dispatched(*tensors, number)

@@ -11,7 +11,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from hessianlens.derivatives.difference import Comparison, Sample, Verdict, compare, confirmed
+from hessianlens.derivatives.difference import Agreement, DerivativeComparison, DirectionSample, compare, confirmed
 from hessianlens.derivatives.graph import is_refusal, narrower, once_only, padding
 
 Point = Mapping[str, Tensor]
@@ -59,10 +59,10 @@ def cannot_be_differentiated_twice(potential: Potential, point: Point) -> bool:
 
 def hides_a_derivative(potential: Potential, point: Point) -> bool:
     """Whether autograd's derivatives are clearly not those of the function."""
-    return confirmed(partial(_compared, potential, point)).verdict is Verdict.WRONG
+    return confirmed(partial(_compared, potential, point)).verdict is Agreement.WRONG
 
 
-def _compared(potential: Potential, point: Point, number: int) -> Comparison:
+def _compared(potential: Potential, point: Point, number: int) -> DerivativeComparison:
     """Autograd's first and second derivatives along a random direction, against differences."""
     scales = {name: scale_of(tensor) for name, tensor in point.items()}
     leaves = _leaves(point)
@@ -71,11 +71,11 @@ def _compared(potential: Potential, point: Point, number: int) -> Comparison:
     seeds = {name: number * len(point) + k for k, name in enumerate(point)}
     v = {name: random_direction(leaf, scales[name], seeds[name], left_out) for name, leaf in leaves.items()}
 
-    def there(step: float) -> Sample:
+    def there(step: float) -> DirectionSample:
         moved = _leaves({name: tensor + step * v[name] for name, tensor in point.items()})
         found = potential(moved)
         gradient = _gradient(found, moved, graph=False)
-        return Sample(found.detach(), _slope(gradient, v), gradient)
+        return DirectionSample(found.detach(), _slope(gradient, v), gradient)
 
     claim = _gradient(_slope(_gradient(value, leaves, graph=True), v), leaves, graph=False)
     return compare(there, claim, scales, value.dtype, narrower(value))

@@ -5,7 +5,7 @@ and states what it is; the notebook cell, the drawing, the data frame and the pa
 """
 
 from hessianlens.display.curve import Curve
-from hessianlens.display.document import Code, Document, Figure, Section, Side, Table
+from hessianlens.display.document import CodeBlock, Document, Figure, Section, Side, Table
 from hessianlens.display.dots import Dot, Dots
 from hessianlens.display.entries import Entries
 from hessianlens.display.grid import Grid
@@ -16,7 +16,7 @@ from hessianlens.display.shown import Listed, Shown
 from hessianlens.display.spikes import Spikes
 
 __all__ = [
-    "Code",
+    "CodeBlock",
     "Curve",
     "Document",
     "Dot",

@@ -51,7 +51,7 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Code:
+class CodeBlock:
     """Something to copy."""
 
     text: str
@@ -75,7 +75,7 @@ class Side:
         )
 
 
-Part = str | Figure | Table | Code | Side
+Part = str | Figure | Table | CodeBlock | Side
 
 
 @dataclass(frozen=True)

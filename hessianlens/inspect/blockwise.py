@@ -33,7 +33,7 @@ def choose_blocks(problem: Problem, patterns: Sequence[str], per_head: bool = Fa
 
 
 @dataclass(frozen=True)
-class Cost:
+class TableCost:
     """What a table will take.
 
     Attributes:
@@ -45,7 +45,7 @@ class Cost:
     seconds: float
 
 
-def cost(problem: Problem, blocks: Sequence[Block], parts: Sequence[str], probes: int) -> Cost:
+def cost(problem: Problem, blocks: Sequence[Block], parts: Sequence[str], probes: int) -> TableCost:
     """Memory and time of a table."""
     groups = layer_groups(blocks)
     ends = [groups[0], groups[-1]]
@@ -59,7 +59,7 @@ def cost(problem: Problem, blocks: Sequence[Block], parts: Sequence[str], probes
         each += seconds[-1] / len(ends)
         building += max(seconds[0] - seconds[-1], 0.0) / len(ends)
     memory = forecast(problem, blocks, probes, len(parts), closed_forms=True)
-    return Cost(memory, building * len(groups) + each * memory.products)
+    return TableCost(memory, building * len(groups) + each * memory.products)
 
 
 def within_memory(

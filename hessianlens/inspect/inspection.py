@@ -20,10 +20,10 @@ from hessianlens.inspect.randomness import advised
 from hessianlens.inspect.settings import PROBES
 from hessianlens.inspect.table import CurvatureTable
 from hessianlens.memory import memory_errors_explained
-from hessianlens.network.kept_norms import KeptNorms
 from hessianlens.network.norm_run import NormRun
 from hessianlens.network.operators import hessian
 from hessianlens.network.pairs import PairNorms, block_pair_norms
+from hessianlens.network.saved_norms import KeptNorms
 from hessianlens.network.watch import Deadline, Watch, terminations_interrupt
 from hessianlens.problems import Block
 from hessianlens.spectra import Estimate, eigenvalues, inertia
@@ -42,7 +42,7 @@ _LEAST = 10.0
 """Seconds that a page is given for a closer look, even where the norms have taken the whole budget."""
 
 
-class Measurement:
+class Inspection:
     """What is asked about a model, and what is known so far.
 
     Args:
@@ -56,9 +56,9 @@ class Measurement:
     >>> from hessianlens.inspect.opened import open_model
     >>> from hessianlens.inspect.settings import Settings
     >>> opened = open_model(Settings("toy:d_model=4", blocks=("layer0.attn.[qv]",), sequences=2))
-    >>> measurement = Measurement(opened)
-    >>> measurement.run()
-    >>> [row.norms["functional"].value > 0 for row in measurement.table.rows]
+    >>> inspection = Inspection(opened)
+    >>> inspection.run()
+    >>> [row.norms["functional"].value > 0 for row in inspection.table.rows]
     [True, False]
     """
 
@@ -162,9 +162,7 @@ class Measurement:
         ends = eigenvalues(op, count, which, seed=seed, progress=lambda made, _: say(f"{title}: {made} products"))
         return ends, inertia(op, _SHARE_PROBES, _SHARE_STEPS, seed, relative=RELATIVE_ZERO)
 
-    def page(
-        self, path: Path, watch: Watch | None = None, command: str = "", before: Measurement | None = None
-    ) -> Path:
+    def page(self, path: Path, watch: Watch | None = None, command: str = "", before: Inspection | None = None) -> Path:
         """Write a page about the model; a closer look is taken for it, in what is left of the budget, or a minute.
 
         Of several processes one writes it.
@@ -248,6 +246,10 @@ class Measurement:
         if self._spectra:
             found["spectra"] = {name: _spectrum(*both) for name, both in self._spectra.items()}
         return {key: _finite(value) for key, value in found.items()}
+
+
+Measurement = Inspection
+"""The earlier name of `Inspection`."""
 
 
 def cell(estimate: Estimate) -> str:

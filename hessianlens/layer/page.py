@@ -13,7 +13,7 @@ from torch import Tensor
 
 from hessianlens.attention.moments import first_moment, second_moment
 from hessianlens.attention.state import HeadState, attention_picture
-from hessianlens.display import Code, Curve, Document, Entries, Figure, Grid, Section, Side, Table
+from hessianlens.display import CodeBlock, Curve, Document, Entries, Figure, Grid, Section, Side, Table
 from hessianlens.display.document import Part
 from hessianlens.display.scale import short
 from hessianlens.layer.query_key import eigenvalue_pairs
@@ -282,9 +282,9 @@ def _algebra(H: AttentionHessian) -> Section:
         "No block is kept as a matrix: each is a sum over sequences s and tokens i of small factors. a, b are row and "
         "column of the weight that the rows belong to, c, d those of the other."
     )
-    return Section("The algebra of each block", [told, Code("\n".join(lines))])
+    return Section("The algebra of each block", [told, CodeBlock("\n".join(lines))])
 
 
 def _repeating() -> Section:
     code = 'H = hessianlens.attention_hessian(layer, X, loss)\nH.page("layer.html")\nH.to_frame()'
-    return Section("How to repeat it", ["Nothing on this page was drawn at random.", Code(code)])
+    return Section("How to repeat it", ["Nothing on this page was drawn at random.", CodeBlock(code)])

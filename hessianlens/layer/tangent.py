@@ -44,7 +44,7 @@ class Entrance:
 
 
 @dataclass(frozen=True, eq=False)
-class Route:
+class MatvecRoute:
     """How a product between some rows and columns goes.
 
     Attributes:
@@ -88,7 +88,7 @@ class LayerTangent:
         self._places, self.shapes, self.loss, self._states = places, shapes, loss, heads
         self.heads = [HeadTangent(head, loss.gradient) for head in centred]
         self.merged = {h: head.merged for h, head in enumerate(self.heads) if head.merged is not None}
-        self._routes: dict[tuple[Names, Names], Route] = {}
+        self._routes: dict[tuple[Names, Names], MatvecRoute] = {}
         self._score_pairs: dict[int, Pair] = {}
 
     @cached_property
@@ -132,7 +132,7 @@ class LayerTangent:
         A = self._states[0].weights
         return max(1, _WORKSPACE_BYTES // (A.numel() * A.element_size()))
 
-    def route(self, rows: Names, columns: Names) -> Route:
+    def route(self, rows: Names, columns: Names) -> MatvecRoute:
         """How a product between these rows and columns goes; found once."""
         if (rows, columns) not in self._routes:
             merged_columns, merged_rows = self._merged(columns), self._merged(rows)
@@ -145,7 +145,7 @@ class LayerTangent:
             paired = frozenset(h for h, head in enumerate(self.heads) if head.score_pair_pays or h in merged)
             pairs = [*self._value_pairs, *(self._score_pair(h) for h in paired)]
             alone = self._alone(rows, columns)
-            self._routes[rows, columns] = Route(inputs, asked, merged_columns, merged_rows, pairs, paired, alone)
+            self._routes[rows, columns] = MatvecRoute(inputs, asked, merged_columns, merged_rows, pairs, paired, alone)
         return self._routes[rows, columns]
 
     def _merged(self, names: Names) -> dict[int, dict[str, Name]]:
@@ -232,7 +232,7 @@ class PartTangent(ProductSource):
                     products[name] = products[name] + part if name in products else part
         return [products[n] if n in products else X[0].new_zeros(*layer.shapes[n], vectors) for n in rows]
 
-    def _products(self, route: Route, changes: list[HeadChange]) -> dict[Name, Tensor]:
+    def _products(self, route: MatvecRoute, changes: list[HeadChange]) -> dict[Name, Tensor]:
         """Through the loss and back, head by head; what is zero is left out."""
         layer, u = self._layer, None
         outputs = [change.output for change in changes if change.output is not None]

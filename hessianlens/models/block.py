@@ -14,7 +14,7 @@ from hessianlens.models.mlp import MLP
 EPSILON = 1e-5
 
 
-class Block(nn.Module):
+class TransformerBlock(nn.Module):
     """``y = r x + F(x)``, then ``y + MLP(y)``, with r the residual scale.
 
     ===========  ====================================================================

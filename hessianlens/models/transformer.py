@@ -16,7 +16,7 @@ from hessianlens.errors import InputError, check_flag, check_number, check_seed,
 from hessianlens.memory import ensure_fits
 from hessianlens.models.arguments import head_width
 from hessianlens.models.attention import Attention
-from hessianlens.models.block import Block, layer_norm
+from hessianlens.models.block import TransformerBlock, layer_norm
 from hessianlens.models.capture import AttentionCapture
 from hessianlens.models.embedding import check_tokens, look_up
 from hessianlens.models.initialisation import fill_normal, generator
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Transformer(nn.Module):
-    """``logits = norm_final(blocks(E[tokens] + P)) W_U + b_U``; see `Block` for the equations of a block.
+    """``logits = norm_final(blocks(E[tokens] + P)) W_U + b_U``; see `TransformerBlock` for the equations of a block.
 
     The defaults are the paper's model (Appendix F): one block, one head, causal softmax, no norm, ReLU. Only plain
     differentiable operations are used, so derivatives of any order exist.
@@ -105,7 +105,7 @@ class Transformer(nn.Module):
         self.token_embedding = nn.Parameter(torch.zeros(vocab, d_model, dtype=dtype))
         self.position_embedding = nn.Parameter(torch.zeros(context, d_model, dtype=dtype))
 
-        def block() -> Block:
+        def block() -> TransformerBlock:
             attend = Attention(
                 d_model,
                 heads,
@@ -118,7 +118,7 @@ class Transformer(nn.Module):
                 dtype=dtype,
             )
             dense = MLP(d_model, 4 * d_model if d_mlp is None else d_mlp, mlp_activation, dtype) if mlp else None
-            return Block(attend, dense, norm=norm, residual_scale=residual_scale)
+            return TransformerBlock(attend, dense, norm=norm, residual_scale=residual_scale)
 
         self.blocks = nn.ModuleList(block() for _ in range(layers))
         self.norm_final = layer_norm(d_model, dtype) if norm == "pre" else None
@@ -241,5 +241,5 @@ class Transformer(nn.Module):
             )
         return layer % depth
 
-    def _block(self, layer: int) -> Block:
-        return cast(Block, self.blocks[self._index(layer)])
+    def _block(self, layer: int) -> TransformerBlock:
+        return cast(TransformerBlock, self.blocks[self._index(layer)])

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import nn
 
-from hessianlens.errors import InputError
+from hessianlens.errors import InputError, Refusal
 from hessianlens.inspect.opened import Opened, open_model
 from hessianlens.inspect.settings import Settings
 from hessianlens.monitor.choices import Effort
@@ -103,7 +103,7 @@ class CheckpointRun:
         model = opened.problem.source
         assert isinstance(model, nn.Module)
         found = saved_edge(checkpoint.path, model, whole, self._lr)
-        if isinstance(found, str):
+        if isinstance(found, Refusal):
             notes.append(f"no edge of stability: {found}")
             return None
         return found

@@ -36,7 +36,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from hessianlens.errors import check_that, expect
+from hessianlens.errors import Refusal, check_that, expect
 from hessianlens.problems import Block
 from hessianlens.spectra import RitzPairs
 from hessianlens.spectra.products import LinearOperator
@@ -63,7 +63,7 @@ class Edge:
 
     def seen(self, op: LinearOperator) -> LinearOperator:
         """The Hessian as the optimiser sees it."""
-        return op if self.scale is None and self.decay is None else _Seen(op, self.scale, self.decay)
+        return op if self.scale is None and self.decay is None else _PreconditionedOperator(op, self.scale, self.decay)
 
     def seen_pairs(self, known: RitzPairs) -> RitzPairs:
         """Vectors with known products as the optimiser sees them: of ``S^-1 x`` it sees ``S (A x + W x)``."""
@@ -76,7 +76,7 @@ class Edge:
         return found
 
 
-class _Seen:
+class _PreconditionedOperator:
     """``S (A + W) S`` with diagonal S and W."""
 
     SELF_ADJOINT = True
@@ -93,8 +93,8 @@ class _Seen:
         return found if self._scale is None else found * self._scale
 
 
-def edge_of(optimizer: Any, model: nn.Module, blocks: Sequence[Block]) -> Edge | str:
-    """The edge of an optimiser at this moment; why there is none, in words.
+def edge_of(optimizer: Any, model: nn.Module, blocks: Sequence[Block]) -> Edge | Refusal:
+    """The edge of an optimiser at this moment; a refusal where there is none.
 
     Args:
         optimizer: One of `torch.optim`, perhaps wrapped by accelerate.
@@ -112,7 +112,7 @@ def edge_of(optimizer: Any, model: nn.Module, blocks: Sequence[Block]) -> Edge |
     inner = check_optimizer(optimizer)
     rule = next((_RULES[kind.__name__] for kind in type(inner).__mro__ if kind.__name__ in _RULES), None)
     if rule is None:
-        return f"the edge of stability of {type(inner).__name__} is not known here"
+        return Refusal(f"the edge of stability of {type(inner).__name__} is not known here")
     groups = {id(p): group for group in inner.param_groups for p in group["params"]}
     named = dict(model.named_parameters())
     pieces: list[_Piece] = []
@@ -120,10 +120,10 @@ def edge_of(optimizer: Any, model: nn.Module, blocks: Sequence[Block]) -> Edge |
         expect(block.parameter in named, f"blocks: the model has no parameter {block.parameter}, expected its own.")
         parameter = named[block.parameter]
         if id(parameter) not in groups:
-            return f"{block.parameter} is trained, but not by this {type(inner).__name__}"
+            return Refusal(f"{block.parameter} is trained, but not by this {type(inner).__name__}")
         found = rule(groups[id(parameter)], inner.state.get(parameter, {}), parameter)
-        if isinstance(found, str):
-            return f"{block.parameter}: {found}"
+        if isinstance(found, Refusal):
+            return Refusal(f"{block.parameter}: {found}")
         pieces.append(found)
     return _joined(pieces, blocks)
 
@@ -155,13 +155,13 @@ class _Piece:
     decay: float = 0.0
 
 
-def _joined(pieces: Sequence[_Piece], blocks: Sequence[Block]) -> Edge | str:
+def _joined(pieces: Sequence[_Piece], blocks: Sequence[Block]) -> Edge | Refusal:
     lr = max(piece.lr for piece in pieces)
     if lr <= 0 or min(piece.lr for piece in pieces) <= 0:
-        return "a learning rate is zero"
+        return Refusal("a learning rate is zero")
     limits = sorted({piece.limit for piece in pieces})
     if limits[-1] > _ALIKE * limits[0]:
-        return f"groups have momentum of their own (limits from {limits[0]:.3g} / lr to {limits[-1]:.3g} / lr)"
+        return Refusal(f"groups have momentum of their own (limits from {limits[0]:.3g} / lr to {limits[-1]:.3g} / lr)")
     scale = None
     if any(piece.preconditioner is not None or piece.lr != lr for piece in pieces):
         scale = torch.cat([_scale(piece, block, lr) for piece, block in zip(pieces, blocks, strict=True)])
@@ -180,17 +180,17 @@ def _scale(piece: _Piece, block: Block, lr: float) -> Tensor:
     return (piece.lr / lr / P).sqrt().cpu()
 
 
-def _sgd(group: Mapping[str, Any], state: Mapping[str, Any], parameter: Tensor) -> _Piece | str:
+def _sgd(group: Mapping[str, Any], state: Mapping[str, Any], parameter: Tensor) -> _Piece | Refusal:
     momentum, damping = float(group["momentum"]), float(group["dampening"])
     if momentum and damping >= 1:
-        return "with a dampening of one momentum alone moves it"
+        return Refusal("with a dampening of one momentum alone moves it")
     limit = 2 * (1 + momentum) / ((1 + 2 * momentum) if group["nesterov"] else (1 - damping if momentum else 1))
     return _Piece(limit, float(group["lr"]), None, float(group["weight_decay"]))
 
 
-def _adam(group: Mapping[str, Any], state: Mapping[str, Any], parameter: Tensor) -> _Piece | str:
+def _adam(group: Mapping[str, Any], state: Mapping[str, Any], parameter: Tensor) -> _Piece | Refusal:
     if "exp_avg_sq" not in state:
-        return "Adam has not seen a gradient of it yet"
+        return Refusal("Adam has not seen a gradient of it yet")
     (b1, b2), lr, step = group["betas"], float(group["lr"]), float(state["step"])
     decoupled = bool(group.get("decoupled_weight_decay"))
     second = state["max_exp_avg_sq"] if group["amsgrad"] else state["exp_avg_sq"]
@@ -200,9 +200,9 @@ def _adam(group: Mapping[str, Any], state: Mapping[str, Any], parameter: Tensor)
     return _Piece(limit, lr, P, 0.0 if decoupled else decay)
 
 
-def _rmsprop(group: Mapping[str, Any], state: Mapping[str, Any], parameter: Tensor) -> _Piece | str:
+def _rmsprop(group: Mapping[str, Any], state: Mapping[str, Any], parameter: Tensor) -> _Piece | Refusal:
     if "square_avg" not in state:
-        return "RMSprop has not seen a gradient of it yet"
+        return Refusal("RMSprop has not seen a gradient of it yet")
     second = state["square_avg"]
     if group["centered"]:
         second = second - state["grad_avg"] ** 2
@@ -210,7 +210,7 @@ def _rmsprop(group: Mapping[str, Any], state: Mapping[str, Any], parameter: Tens
     return _Piece(2 * (1 + float(group["momentum"])), float(group["lr"]), P, float(group["weight_decay"]))
 
 
-_RULES: dict[str, Callable[[Mapping[str, Any], Mapping[str, Any], Tensor], _Piece | str]] = {
+_RULES: dict[str, Callable[[Mapping[str, Any], Mapping[str, Any], Tensor], _Piece | Refusal]] = {
     "SGD": _sgd,
     "AdamW": lambda group, state, p: _adam({"decoupled_weight_decay": True, **group}, state, p),
     "Adam": _adam,

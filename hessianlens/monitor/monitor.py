@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from hessianlens.errors import InputError, check_flag, check_that, check_whole, expect
+from hessianlens.errors import InputError, Refusal, check_flag, check_that, check_whole, expect
 from hessianlens.memory.limits import lacks_memory
 from hessianlens.models.adapters import problem as make_problem
 from hessianlens.monitor.choices import QUANTITIES, check_quantities, make_effort
@@ -234,7 +234,7 @@ class Monitor:
         if "edge" not in self._measuring.quantities or not trained or optimizer is None:
             return None
         found = edge_of(optimizer, self._live.model, trained)
-        if isinstance(found, str):
+        if isinstance(found, Refusal):
             notes.append(f"no edge of stability: {found}")
             return None
         return found

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from hessianlens.errors import Refusal
 from hessianlens.monitor.edge import Edge, edge_of
 from hessianlens.problems import Block
 
@@ -21,8 +22,8 @@ _PLAIN = re.compile(r"bias|layernorm|rmsnorm|(?:^|\.)norm(?:$|\.)|_norm(?:$|\.)"
 """Names of parameters without weight decay, which the Trainer puts into a second group beside those of LayerNorm."""
 
 
-def saved_edge(folder: Path, model: nn.Module, blocks: Sequence[Block], lr: float | None) -> Edge | str:
-    """The edge at a checkpoint; why there is none, in words.
+def saved_edge(folder: Path, model: nn.Module, blocks: Sequence[Block], lr: float | None) -> Edge | Refusal:
+    """The edge at a checkpoint; a refusal where there is none.
 
     Args:
         folder: The checkpoint.
@@ -33,28 +34,28 @@ def saved_edge(folder: Path, model: nn.Module, blocks: Sequence[Block], lr: floa
     if lr is not None:
         return Edge(2 / lr, None, None, lr)
     optimizer = _restored(folder / FILE, model)
-    return optimizer if isinstance(optimizer, str) else edge_of(optimizer, model, blocks)
+    return optimizer if isinstance(optimizer, Refusal) else edge_of(optimizer, model, blocks)
 
 
-def _restored(file: Path, model: nn.Module) -> torch.optim.Optimizer | str:
+def _restored(file: Path, model: nn.Module) -> torch.optim.Optimizer | Refusal:
     """The optimiser with its state, on the parameters of the model."""
     if not file.is_file():
-        return f"there is no {FILE} in {file.parent.name}; --lr draws the line of plain gradient descent"
+        return Refusal(f"there is no {FILE} in {file.parent.name}; --lr draws the line of plain gradient descent")
     try:
         state = torch.load(file, map_location="cpu", weights_only=True)
         groups = state["param_groups"]
         kind = _kind(groups[0])
     except (OSError, RuntimeError, pickle.UnpicklingError, KeyError, IndexError, TypeError) as error:
-        return f"{FILE} cannot be read ({type(error).__name__})"
+        return Refusal(f"{FILE} cannot be read ({type(error).__name__})")
     if kind is None:
-        return f"the optimiser in {FILE} is none of AdamW, Adam, SGD, RMSprop"
+        return Refusal(f"the optimiser in {FILE} is none of AdamW, Adam, SGD, RMSprop")
     for order in _orders(model, groups):
         if _fits(order, groups, state["state"], model):
             named = dict(model.named_parameters())
             made: torch.optim.Optimizer = kind([{"params": [named[name] for name in names]} for names in order], lr=1.0)
             made.load_state_dict(state)
             return made
-    return f"the groups of parameters in {FILE} are not those of this model in an order known here"
+    return Refusal(f"the groups of parameters in {FILE} are not those of this model in an order known here")
 
 
 def _orders(model: nn.Module, groups: Sequence[Mapping[str, Any]]) -> Iterator[list[list[str]]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from hessianlens.distributed import ALONE
+from hessianlens.errors import Refusal
 from hessianlens.memory import SAFE_SHARE, available_bytes
 from hessianlens.problems import Batch, Problem, mapped, move, tensors
 from hessianlens.sizes import readable
@@ -17,8 +18,8 @@ MOST_BYTES = 2**28
 """Data of all processes up to which each of them gets all of it."""
 
 
-def on_all_data(problem: Problem) -> Problem | str:
-    """A problem on the data of all processes, in this one; why not, in words, if that is too much.
+def on_all_data(problem: Problem) -> Problem | Refusal:
+    """A problem on the data of all processes, in this one; a refusal if that is too much.
 
     Args:
         problem: From `hessianlens.problem`.
@@ -33,15 +34,15 @@ def on_all_data(problem: Problem) -> Problem | str:
         return problem
     if "whole" not in problem.remembered:
         problem.remembered["whole"] = _gathered(problem)
-    found: Problem | str = problem.remembered["whole"]
+    found: Problem | Refusal = problem.remembered["whole"]
     return found
 
 
-def _gathered(problem: Problem) -> Problem | str:
+def _gathered(problem: Problem) -> Problem | Refusal:
     sizes = problem.ranks.shared("sizes of the data", lambda: (_bytes(problem.data), available_bytes(problem.device)))
     held, free = sum(size for size, _ in sizes), min(free for _, free in sizes)
     if held > min(MOST_BYTES, SAFE_SHARE * free):
-        return f"a closed form needs the data of all {problem.ranks.size} processes in each, {readable(held)}"
+        return Refusal(f"a closed form needs the data of all {problem.ranks.size} processes in each, {readable(held)}")
     here = [mapped(lambda tensor: tensor.cpu(), batch) for batch in problem.data]
     everything = [batch for share in problem.ranks.shared("data", lambda: here) for batch in share]
     return replace(problem, data=[move(batch, None, problem.device) for batch in everything], ranks=ALONE)

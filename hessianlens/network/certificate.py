@@ -22,8 +22,8 @@ from torch import Tensor
 from hessianlens.curvature.linearisation import Linearisation
 from hessianlens.errors import InputError, Refusal
 from hessianlens.memory import SAFE_SHARE, available_bytes
+from hessianlens.network.dry_run import DryRun, forward_sizes
 from hessianlens.network.question import probe_vectors
-from hessianlens.network.rehearsal import Rehearsal, forward_sizes
 from hessianlens.parts import PARTS
 from hessianlens.problems import Block, Problem
 from hessianlens.sizes import readable
@@ -152,7 +152,7 @@ class Certificate:
         asked = sum(block.numel for block in blocks) * self._written.dtype.itemsize
         if GRAPH_PER_FORWARD * (forward_sizes(self._written).made + asked) <= SAFE_SHARE * free:
             return None
-        dry_run = Rehearsal(self._written)
+        dry_run = DryRun(self._written)
         held = dry_run.peak(blocks, PARTS, dry_run.sequences)
         if held <= SAFE_SHARE * free:
             return None

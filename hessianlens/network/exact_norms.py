@@ -8,12 +8,12 @@ from hessianlens.curvature import verify
 from hessianlens.errors import InputError, Refusal
 from hessianlens.network import thresholds
 from hessianlens.network.chain import ChainedAttention, chained_attention
-from hessianlens.network.kept_norms import KeptNorms
 from hessianlens.network.last_attention import ExactAttention, SketchedAttention
 from hessianlens.network.planned import Planned, assigned
 from hessianlens.network.planner import Choice, planner_of
 from hessianlens.network.question import NO_LIMITS, Limits, Question, probe_vectors
 from hessianlens.network.routes import LastAttentionRoute
+from hessianlens.network.saved_norms import KeptNorms
 from hessianlens.network.watch import Watch
 from hessianlens.problems import Block, Problem, layer_groups
 from hessianlens.spectra import Estimate

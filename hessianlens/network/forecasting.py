@@ -13,8 +13,8 @@ from hessianlens.errors import InputError, check_number, check_that, check_whole
 from hessianlens.memory import SAFE_SHARE, available_bytes, process_bytes
 from hessianlens.models.adapters.cutting import cut_problem
 from hessianlens.network import thresholds
+from hessianlens.network.dry_run import DryRun, forward_sizes, sequences_of
 from hessianlens.network.last_attention import closed_form_cost
-from hessianlens.network.rehearsal import Rehearsal, forward_sizes, sequences_of
 from hessianlens.network.sampling import WORKSPACE
 from hessianlens.parts import PARTS
 from hessianlens.problems import Block, Problem, check_problem, layer_groups, layer_of
@@ -115,9 +115,9 @@ def forecast(
     together: bool = False,
     closed_forms: bool = False,
 ) -> Forecast:
-    """What it takes to probe some blocks, from a rehearsal without contents; in this process, if there are several.
+    """What it takes to probe some blocks, from a dry run on the meta device; in this process, if there are several.
 
-    Vectors are made and dropped one at a time, so the peak does not grow with their number. The rehearsal goes through
+    Vectors are made and dropped one at a time, so the peak does not grow with their number. The dry run goes through
     the most demanding blocks only: those of the first layer, the widest and the first of the others.
 
     Args:
@@ -140,17 +140,17 @@ def forecast(
         return Forecast(
             products, 0, _vector_bytes(blocks, problem), 0, available_bytes(problem.device), process_bytes()
         )
-    rehearsal, asked = Rehearsal(problem), PARTS[:1] if parts == 1 else PARTS
+    dry_run, asked = DryRun(problem), PARTS[:1] if parts == 1 else PARTS
     groups = [list(blocks)] if together else _demanding(blocks)
-    one = max(rehearsal.peak(group, asked, 1) for group in groups)
-    width = rehearsal.sequences
+    one = max(dry_run.peak(group, asked, 1) for group in groups)
+    width = dry_run.sequences
     # Without contents the whole batch costs no more than a part of it.
-    other = width if rehearsal.hollow else min(2, width)
+    other = width if dry_run.on_meta_device else min(2, width)
     vectors = min(_vector_bytes(blocks, problem), one)
-    if not rehearsal.cut or other == 1:
-        each = (one - vectors) // (1 if rehearsal.cut else width)
+    if not dry_run.cut or other == 1:
+        each = (one - vectors) // (1 if dry_run.cut else width)
     else:
-        each = max(max(rehearsal.peak(group, asked, other) for group in groups) - one, 0) // (other - 1)
+        each = max(max(dry_run.peak(group, asked, other) for group in groups) - one, 0) // (other - 1)
         vectors = max(one - each, 0)
     return Forecast(
         products=sum(min(probes, block.numel) for block in blocks),

@@ -12,9 +12,9 @@ from torch import Tensor
 from hessianlens.curvature import verify
 from hessianlens.network.chain import ChainSource
 from hessianlens.network.exact_norms import RTOL, ExactNorms
-from hessianlens.network.kept_norms import KeptNorms
-from hessianlens.network.pace import Pace
+from hessianlens.network.pace import DeadlinePace
 from hessianlens.network.sampling import GraphSource, Request
+from hessianlens.network.saved_norms import KeptNorms
 from hessianlens.network.watch import Deadline, Watch
 from hessianlens.parts import norm_method
 from hessianlens.problems import Block, Problem, layer_groups
@@ -186,7 +186,7 @@ class NormRun:
             probes: The most probes a block.
         """
         most = math.inf if probes is None else probes
-        pace = Pace(deadline)
+        pace = DeadlinePace(deadline)
         groups = layer_groups(self._sampled)
         for group in groups:
             self._verify(group)  # outside of the products that the pace is taken from
@@ -202,7 +202,7 @@ class NormRun:
             pace.run(group[0].name, self._visit([self._more(block, most) for block in chosen]), spare_some=True)
         self._graphs.release()
 
-    def _gain(self, group: Sequence[Block], open_ones: Sequence[Block], pace: Pace) -> tuple[float, float]:
+    def _gain(self, group: Sequence[Block], open_ones: Sequence[Block], pace: DeadlinePace) -> tuple[float, float]:
         """Groups with wide intervals come first, and of two that are alike the one with the cheaper products."""
         widest = max((self.width(block) for block in group if block in open_ones), default=-math.inf)
         return widest, -pace.expected(group[0].name)

@@ -15,10 +15,10 @@ from hessianlens.layer import AttentionHessian
 from hessianlens.memory import memory_errors_explained
 from hessianlens.network.exact_norms import RTOL
 from hessianlens.network.forecasting import ensure_fits_in_memory
-from hessianlens.network.kept_norms import KeptNorms
 from hessianlens.network.layer_blocks import layer_block_norms
 from hessianlens.network.norm_run import NormRun
 from hessianlens.network.operators import Pattern
+from hessianlens.network.saved_norms import KeptNorms
 from hessianlens.network.watch import Deadline, Watch, watching
 from hessianlens.parts import PART_NAMES, PARTS, check_parts, norm_method, part_name
 from hessianlens.problems import Problem, check_problem

@@ -12,7 +12,7 @@ _TO_SHOW = 0.01
 """Share of the time in which the outcome is shown."""
 
 
-class Pace:
+class DeadlinePace:
     """Runs products as long as the next one, judged by those before it, ends in time.
 
     Args:
@@ -21,7 +21,7 @@ class Pace:
     Attributes:
         going: Whether there is time left.
 
-    >>> pace = Pace(Deadline(60))
+    >>> pace = DeadlinePace(Deadline(60))
     >>> pace.run("layer0", iter([None, None])), pace.going
     (True, True)
     """

@@ -202,6 +202,6 @@ def planner_of(problem: Problem) -> Planner:
 
     def make() -> Planner:
         everything = on_all_data(problem)
-        return Planner(problem, Refusal(everything)) if isinstance(everything, str) else Planner(everything)
+        return Planner(problem, everything) if isinstance(everything, Refusal) else Planner(everything)
 
     return problem._cached(Planner, make)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from hessianlens.attention import attention_entropy
-from hessianlens.errors import RankError
+from hessianlens.errors import RankError, Refusal
 from hessianlens.network.sites.every import AttentionUnseen, attention_names, see_attention
 from hessianlens.problems import Problem
 from hessianlens.state_guard import restores_state
@@ -61,12 +61,12 @@ def attention_spreads(problem: Problem) -> Spreads:
     (['layer0', 'layer1'], True, 0.0, ())
     """
     try:
-        found = problem.ranks.shared("how spread out attention is", lambda: _met(problem))
+        found = problem.ranks.shared("how spread out attention is", lambda: _local_sums(problem))
     except RankError as error:  # the others were interrupted: nothing else depends on this
         return Spreads({}, [f"Attention: {error}"])
     sums: dict[int, Tensor] = {}
     for met in found:
-        if isinstance(met, str):
+        if isinstance(met, Refusal):
             return Spreads({}, [f"Attention: the model cannot be run while it is looked at ({met})."])
         for number, added in met.items():
             sums[number] = sums[number] + added if number in sums else added
@@ -82,15 +82,15 @@ def attention_spreads(problem: Problem) -> Spreads:
     return Spreads({names[number]: _spread(total) for number, total in sound.items()}, left_out)
 
 
-def _met(problem: Problem) -> dict[int, Tensor] | str:
-    """Sums over the sequences of this process, by layer; why attention cannot be looked at, in words."""
+def _local_sums(problem: Problem) -> dict[int, Tensor] | Refusal:
+    """Sums over the sequences of this process, by layer; a refusal where attention cannot be looked at."""
     sums: dict[int, Tensor] = {}
     for batch in problem.data:
         met: list[Tensor] = []
         try:
             see_attention(problem, batch, partial(_see, met))
         except AttentionUnseen as unseen:
-            return str(unseen)
+            return Refusal(str(unseen))
         for number, found in enumerate(met):
             sums[number] = sums[number] + found if number in sums else found
     return sums

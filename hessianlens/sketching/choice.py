@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from hessianlens.errors import Refusal
 from hessianlens.sketching.sampler import LEAST, PILOT, Sampler, sampled
 from hessianlens.spectra import Estimate
 
@@ -17,13 +18,13 @@ class Ways:
     Attributes:
         exact: The norm itself.
         exact_cost: Multiply-adds that it takes.
-        sketch: From random small matrices; why not, in words, where there is no such way.
+        sketch: From random small matrices; a refusal where there is no such way.
         probes: From products with random vectors.
     """
 
     exact: Callable[[], float]
     exact_cost: Callable[[], float]
-    sketch: Callable[[], Sampler | str]
+    sketch: Callable[[], Sampler | Refusal]
     probes: Callable[[], Sampler] | None = None
 
 
@@ -42,7 +43,7 @@ def measured(ways: Ways, method: str, rtol: float) -> tuple[Estimate, str]:
     sampler = ways.sketch()
     if method == "sketch" and isinstance(sampler, Sampler):
         return _trusted(ways, _without_limit(sampler, rtol), "method='sketch' was asked for")
-    if isinstance(sampler, str):
+    if isinstance(sampler, Refusal):
         return _without_sketch(ways, sampler, rtol)
     price = ways.exact_cost()
     least = sampler.left_cost + (PILOT + LEAST) * sampler.probe_cost
@@ -57,18 +58,18 @@ def measured(ways: Ways, method: str, rtol: float) -> tuple[Estimate, str]:
     return _trusted(ways, found, f"a sketch takes about {_amount(spent)} multiply-adds, the exact sum {_amount(price)}")
 
 
-def _without_sketch(ways: Ways, reason: str, rtol: float) -> tuple[Estimate, str]:
+def _without_sketch(ways: Ways, refusal: Refusal, rtol: float) -> tuple[Estimate, str]:
     """Exact, or by random vectors where that is far cheaper."""
     price = ways.exact_cost()
     sampler = None if ways.probes is None else ways.probes()
     if sampler is None or price <= (PILOT + LEAST) * sampler.probe_cost:
-        return Estimate.exactly(ways.exact()), f"there is no sketch: {reason}"
+        return Estimate.exactly(ways.exact()), f"there is no sketch: {refusal}"
     found = sampled(sampler, rtol, price)
     if isinstance(found, float):
-        return Estimate.exactly(ways.exact()), f"there is no sketch: {reason}; " + _exactly(
+        return Estimate.exactly(ways.exact()), f"there is no sketch: {refusal}; " + _exactly(
             price, f"{rtol:.2g} by probes a further {_amount(found)}"
         )
-    return found, f"there is no sketch: {reason}; the exact sum would take {_amount(price)} multiply-adds"
+    return found, f"there is no sketch: {refusal}; the exact sum would take {_amount(price)} multiply-adds"
 
 
 def _without_limit(sampler: Sampler, rtol: float) -> Estimate:

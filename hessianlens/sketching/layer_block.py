@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
+from hessianlens.errors import Refusal
 from hessianlens.layer import AttentionHessian
 from hessianlens.operators import TokenSum
 from hessianlens.operators.inner_products import squared_norm_cost
@@ -29,9 +30,9 @@ def block_ways(H: AttentionHessian, part: str, row: Name, column: Name, seed: in
     part = "outer" if part == "ggn" else part
     grid, name = H.part(part), f"{row!r} {column!r}"
 
-    def sketch() -> Sampler | str:
+    def sketch() -> Sampler | Refusal:
         block = H.sketch.block(part, row, column)
-        return block if isinstance(block, str) else MatrixSampler(block, name, seed, told, H.loss.gradient)
+        return block if isinstance(block, Refusal) else MatrixSampler(block, name, seed, told, H.loss.gradient)
 
     def exact_cost() -> float:
         counted, block = H.sketch.exact_cost(part, row, column), grid[row, column]

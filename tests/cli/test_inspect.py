@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 import hessianlens as hl
 from hessianlens.cli import app
 from hessianlens.cli.inspect_view import _print_rows
-from hessianlens.inspect.inspection import Measurement, cell
+from hessianlens.inspect.inspection import Inspection, cell
 from hessianlens.inspect.opened import open_model
 from hessianlens.inspect.settings import Settings
 from tests.inspect.saved_models import BERT, GPT2, LLAMA, T5, VIT, saved
@@ -63,7 +63,7 @@ def test_no_number_is_cut_short_in_a_narrow_terminal(
     from rich.console import Console
 
     blocks = ("layer0.attn.q", "layer0.attn.q.bias")
-    measurement = Measurement(open_model(Settings(TOY + ",attention_bias=true", blocks=blocks, probes=2, sequences=2)))
+    measurement = Inspection(open_model(Settings(TOY + ",attention_bias=true", blocks=blocks, probes=2, sequences=2)))
     measurement.run()
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     _print_rows(measurement, Console(width=columns, color_system=None))
@@ -301,7 +301,7 @@ def test_ctrl_c_before_anything_is_measured(monkeypatch: pytest.MonkeyPatch) -> 
 def test_what_would_take_for_ever_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every vector of the basis of every block: nothing is measured before it is said."""
     monkeypatch.setattr("hessianlens.inspect.opened.PASSES_PER_PRODUCT", 1e12)
-    monkeypatch.setattr(Measurement, "run", lambda *_: pytest.fail("it was begun"))
+    monkeypatch.setattr(Inspection, "run", lambda *_: pytest.fail("it was begun"))
     arguments = ["--probes", 100_000_000_000, "--blocks", "layer0.mlp.in"]
     answer = call(TOY, *arguments)
     assert answer.exit_code == 2 and answer.exception.__class__ is SystemExit

@@ -234,7 +234,7 @@ def test_where_one_sequence_says_nothing_the_batch_is_asked(function: Callable, 
 
 
 def _without_second(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rows.Softmax, "keep", lambda self, g: None)
+    monkeypatch.setattr(rows.SoftmaxStep, "keep", lambda self, g: None)
 
 
 def _without_products(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -252,7 +252,7 @@ def _norm_without_scale(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _bent_as_straight(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lowering.Elementwise, "keep", lambda self, g: setattr(self, "bend", None))
+    monkeypatch.setattr(lowering.ElementwiseStep, "keep", lambda self, g: setattr(self, "bend", None))
 
 
 @pytest.mark.parametrize(
@@ -354,7 +354,7 @@ def test_numbers_go_into_products_that_are_larger_than_their_factors() -> None:
     assert plain == kinds_of(lambda x: (3 * _outer(x).reshape(3, 12)).sum(0))
     assert len(kinds_of(lambda x: 3 * (x @ x.T))) == len(kinds_of(lambda x: x @ x.T)) + 1
     twice = kinds_of(lambda x: (lambda y: 3 * y + y.sin())(_outer(x)))
-    assert twice.count("Elementwise") == 1 + plain.count("Elementwise")
+    assert twice.count("ElementwiseStep") == 1 + plain.count("ElementwiseStep")
 
 
 def _changed_later(x: Tensor) -> Tensor:

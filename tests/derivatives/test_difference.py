@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from hessianlens.derivatives.difference import VALUE, Sample, Verdict, compare, confirmed
+from hessianlens.derivatives.difference import VALUE, Agreement, DirectionSample, compare, confirmed
 from hessianlens.derivatives.potential import cannot_be_differentiated_twice, hides_a_derivative
 from tests.curvature.refused import (
     CoarseTanh,
@@ -38,9 +38,9 @@ def _verdict(
     def in_direction(number: int):
         v = randn(SIZE, seed=100 + number).to(dtype)
 
-        def sample(step: float) -> Sample:
+        def sample(step: float) -> DirectionSample:
             x = at + step * v
-            return Sample(value(x), gradient(x) @ v, {"x": gradient(x)})
+            return DirectionSample(value(x), gradient(x) @ v, {"x": gradient(x)})
 
         return compare(sample, {"x": claim(v)}, {"x": 1.0}, dtype, narrower)
 
@@ -56,17 +56,17 @@ def _sines(x: Tensor) -> Tensor:
 def test_a_right_claim_is_right_and_one_that_lacks_a_part_wrong(seed: int, dtype: torch.dtype) -> None:
     at = (2 * randn(SIZE, seed=seed)).to(dtype)
     options = {"at": at, "dtype": dtype}
-    assert _verdict(_sines, torch.cos, lambda v: -at.sin() * v, **options).verdict is Verdict.RIGHT
+    assert _verdict(_sines, torch.cos, lambda v: -at.sin() * v, **options).verdict is Agreement.RIGHT
     for share in (0.0, 0.5, 2.0):
         found = _verdict(_sines, torch.cos, lambda v, share=share: -share * at.sin() * v, **options)
-        assert found.verdict is Verdict.WRONG and found.row == "x"
+        assert found.verdict is Agreement.WRONG and found.row == "x"
         assert found.claimed == pytest.approx(share * found.found, rel=0.05)
 
 
 def test_a_gradient_that_is_not_that_of_the_value_is_wrong() -> None:
     at = randn(SIZE)
     found = _verdict(_sines, lambda x: 0.9 * x.cos(), lambda v: -0.9 * at.sin() * v, at)
-    assert (found.verdict, found.row) == (Verdict.WRONG, VALUE)
+    assert (found.verdict, found.row) == (Agreement.WRONG, VALUE)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -76,7 +76,7 @@ def test_kinks_right_at_the_point_accuse_nobody(seed: int) -> None:
     active = (at > 0).double()
     relu = _verdict(lambda x: x.relu().sum(), lambda x: (x > 0).double(), lambda v: 0 * v, at)
     square = _verdict(lambda x: x.relu().square().sum(), lambda x: 2 * x.relu(), lambda v: 2 * active * v, at)
-    assert relu.verdict is not Verdict.WRONG and square.verdict is not Verdict.WRONG
+    assert relu.verdict is not Agreement.WRONG and square.verdict is not Agreement.WRONG
 
 
 def _rounded(x: Tensor) -> Tensor:
@@ -95,13 +95,13 @@ def test_a_gradient_rounded_to_float32_accuses_nobody(seed: int, size: float) ->
         at,
         narrower=True,
     )
-    assert found.verdict is not Verdict.WRONG
+    assert found.verdict is not Agreement.WRONG
 
 
 def test_a_missing_part_shows_through_float32() -> None:
     at = randn(SIZE)
     found = _verdict(lambda x: _rounded(x.sin()).sum(), lambda x: _rounded(x.cos()), lambda v: 0 * v, at, narrower=True)
-    assert found.verdict is Verdict.WRONG
+    assert found.verdict is Agreement.WRONG
 
 
 def test_noise_is_left_open() -> None:
@@ -110,7 +110,7 @@ def test_noise_is_left_open() -> None:
     def noisy(x: Tensor) -> Tensor:
         return x.cos() + torch.randn(SIZE, generator=generator, dtype=DOUBLE)
 
-    assert _verdict(_sines, noisy, lambda v: 0 * v, randn(SIZE)).verdict is Verdict.OPEN
+    assert _verdict(_sines, noisy, lambda v: 0 * v, randn(SIZE)).verdict is Agreement.OPEN
 
 
 @pytest.mark.parametrize("function", [DetachedTanh, OpaqueTanh, CoarseTanh])

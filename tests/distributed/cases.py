@@ -21,8 +21,8 @@ import hessianlens as hl
 from hessianlens.distributed import RankGroup, ranks_of
 from hessianlens.errors import InputError, RankError
 from hessianlens.network import all_data
-from hessianlens.network.kept_norms import KeptNorms
 from hessianlens.network.sampling import GraphSource, Request
+from hessianlens.network.saved_norms import KeptNorms
 from hessianlens.problems import Batch, Problem, narrowed, pieces
 from tests.distributed import second_derivatives
 

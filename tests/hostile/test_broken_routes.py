@@ -16,6 +16,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from hessianlens.errors import Refusal
 from hessianlens.network.last_attention import exact as attention
 from hessianlens.network.linear_maps import exact as maps
 from hessianlens.network.linear_maps import graphs, kept_curvature, planning
@@ -44,7 +45,7 @@ def _moved(found: Any) -> Any:
 
 
 def _tokens(site: Any) -> Any:
-    return site if isinstance(site, str) else replace(site, tokens=_off(site.tokens))
+    return site if isinstance(site, Refusal) else replace(site, tokens=_off(site.tokens))
 
 
 def _readout(found: Any) -> Any:

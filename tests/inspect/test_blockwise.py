@@ -10,7 +10,7 @@ import torch
 
 import hessianlens as hl
 from hessianlens.inspect.blockwise import choose_blocks, cost, within_memory
-from hessianlens.inspect.inspection import Measurement
+from hessianlens.inspect.inspection import Inspection
 from hessianlens.inspect.opened import open_model
 from hessianlens.inspect.settings import Settings
 from hessianlens.network import forecasting
@@ -146,7 +146,7 @@ def test_a_model_that_cannot_be_run_on_its_data(tmp_path: Path) -> None:
 
 def test_an_interruption_keeps_what_is_done(opened, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hessianlens.network.thresholds.EXACT_MAX_HVPS_PER_PROBE", 0)
-    measurement = Measurement(opened, with_pairs=True, spectra=("unembed.bias",))
+    measurement = Inspection(opened, with_pairs=True, spectra=("unembed.bias",))
     measurement.run(Interrupting(after=4))
     assert measurement.interrupted and not measurement.table.complete
     # Closed forms first, then block by block.
@@ -157,7 +157,7 @@ def test_an_interruption_keeps_what_is_done(opened, monkeypatch: pytest.MonkeyPa
 
 
 def test_everything_at_once_counts_its_products(opened) -> None:
-    measurement, watch = Measurement(opened, with_pairs=True, spectra=("unembed.bias", "layer1.attn.q")), Counting()
+    measurement, watch = Inspection(opened, with_pairs=True, spectra=("unembed.bias", "layer1.attn.q")), Counting()
     measurement.run(watch)
     assert watch.done == watch.planned == measurement.measured.products and not measurement.interrupted
     found = measurement.to_dict()
@@ -174,7 +174,7 @@ def test_everything_at_once_counts_its_products(opened) -> None:
 
 
 def test_a_masked_language_model_end_to_end() -> None:
-    measurement = Measurement(open_model(Settings(BERT, blocks=("layer0.mlp.*",), probes=2, sequences=2, length=6)))
+    measurement = Inspection(open_model(Settings(BERT, blocks=("layer0.mlp.*",), probes=2, sequences=2, length=6)))
     measurement.run()
     assert [row.norm > 0 for row in measurement.table.rows] == [True] * 4
     assert "masked" in measurement.to_dict()["notes"][0]

@@ -12,8 +12,8 @@ from torch.nn import functional as F
 
 import hessianlens as hl
 from hessianlens.losses.fused_cross_entropy import CrossEntropyForm, Part, form
-from hessianlens.losses.fused_cross_entropy.row_parts import Rows
-from hessianlens.losses.fused_cross_entropy.rule import Rule
+from hessianlens.losses.fused_cross_entropy.row_parts import TokenRows
+from hessianlens.losses.fused_cross_entropy.rule import CrossEntropyRule
 
 loss_of = hl.linear_cross_entropy
 TINY = 200  # bytes: every matrix of logits below takes several chunks
@@ -101,7 +101,7 @@ def test_a_wrong_second_derivative_is_seen(monkeypatch: pytest.MonkeyPatch) -> N
     with pytest.raises(AssertionError):
         test_value_gradient_and_second_derivative("plain")
     monkeypatch.setattr(form, "_turned", right)
-    monkeypatch.setattr(Rows, "crossed", lambda self, *_: None)
+    monkeypatch.setattr(TokenRows, "crossed", lambda self, *_: None)
     with pytest.raises(AssertionError):
         test_transforms_of_torch_func("bias", "forward over forward")
 
@@ -151,7 +151,7 @@ def test_the_two_parts_of_a_second_derivative_add_up(name: str) -> None:
     (h, W, b, y), how = CASES[name]
     h, y = h.reshape(-1, D), y.reshape(-1)
     cap, scale = how.get("softcap"), how.get("scale", 1.0)
-    rule = Rule(how.get("ignore_index", -100), how.get("label_smoothing", 0.0), scale, cap, TINY)
+    rule = CrossEntropyRule(how.get("ignore_index", -100), how.get("label_smoothing", 0.0), scale, cap, TINY)
     point, g = (h, W, b) if b is not None else (h, W), drawn(len(y), seed=5)
     change = tuple(drawn(*x.shape, seed=6 + k) for k, x in enumerate(point))
     padded = (*change, *(None,) * (3 - len(change)))

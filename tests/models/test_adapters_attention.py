@@ -17,7 +17,7 @@ from hessianlens.curvature.tape import Taped
 from hessianlens.curvature.tape.recording import recorded
 from hessianlens.models.adapters import long_attention
 from hessianlens.models.adapters.long_attention import LongAttention
-from hessianlens.network.rehearsal import Rehearsal
+from hessianlens.network.dry_run import DryRun
 from hessianlens.problems import Problem
 from tests.curvature import hugging_face, networks
 from tests.curvature.networks import VOCAB, WIDTH, pairs, tokens
@@ -195,9 +195,9 @@ def test_a_rehearsal_without_contents_knows_that_chunks_keep_less() -> None:
     model, peaks = networks.scrambled(networks.PooledEncoder().float()), {}
     for kernel in ("math", "chunked"):
         problem = hl.problem(model, (tokens(1, 1200), torch.tensor([1])), "cross_entropy", attention=kernel)
-        rehearsal = Rehearsal(problem)
-        peaks[kernel] = rehearsal.peak(problem.select("*attn.q"), ("full",), 1)
-        assert rehearsal.hollow
+        dry_run = DryRun(problem)
+        peaks[kernel] = dry_run.peak(problem.select("*attn.q"), ("full",), 1)
+        assert dry_run.on_meta_device
     assert peaks["math"] > 3 * peaks["chunked"]
 
 

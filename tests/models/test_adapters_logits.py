@@ -18,7 +18,7 @@ from hessianlens.curvature import Linearisation, endings
 from hessianlens.curvature.tape import Taped, Unrecordable
 from hessianlens.losses.fused_cross_entropy import Part
 from hessianlens.models.adapters import unembedding
-from hessianlens.network.rehearsal import Rehearsal
+from hessianlens.network.dry_run import DryRun
 from hessianlens.problems import LogitsForward, Problem
 from tests.curvature import hugging_face, networks
 from tests.curvature.networks import VOCAB, WIDTH, pairs, tokens
@@ -234,9 +234,9 @@ def test_a_rehearsal_without_contents_knows_that_less_is_held() -> None:
     data, peaks = (torch.randn(1, 2_000, WIDTH), torch.zeros(1, 2_000, dtype=torch.long)), {}
     for how in ("whole", "chunked"):
         problem = hl.problem(model, data, "cross_entropy", logits=how, check=False)
-        rehearsal = Rehearsal(problem)
-        peaks[how] = rehearsal.peak([problem.blocks["0.weight"]], ("full",), 1)
-        assert rehearsal.hollow
+        dry_run = DryRun(problem)
+        peaks[how] = dry_run.peak([problem.blocks["0.weight"]], ("full",), 1)
+        assert dry_run.on_meta_device
     assert peaks["whole"] > 2 * peaks["chunked"]
 
 

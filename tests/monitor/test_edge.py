@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from hessianlens.errors import Refusal
 from hessianlens.monitor.edge import Edge, edge_of
 from hessianlens.monitor.saved_optimizers import saved_edge
 from hessianlens.problems import Block
@@ -129,10 +130,10 @@ def test_groups_with_learning_rates_of_their_own() -> None:
 def test_where_there_is_no_edge_it_is_said_why(make: Make, words: str) -> None:
     model = Bowl()
     found = edge_of(make(model.parameters()), model, blocks(model))
-    assert isinstance(found, str) and words in found
+    assert isinstance(found, Refusal) and words in found.reason
 
 
-def same(one: Edge | str, other: Edge | str) -> bool:
+def same(one: Edge | Refusal, other: Edge | Refusal) -> bool:
     assert isinstance(one, Edge) and isinstance(other, Edge)
     pairs = ((one.scale, other.scale), (one.decay, other.decay))
     return one.limit == other.limit and all(torch.equal(a, b) if a is not None else b is None for a, b in pairs)

@@ -29,13 +29,13 @@ TESTS: dict[str, tuple[str, ...]] = {
     "intervals": ("spectra/test_intervals.py", "spectra/test_coverage.py", "spectra/test_sampling.py"),
     "spectra": ("spectra/test_density.py", "spectra/test_input.py", "spectra/test_heterogeneity.py"),
     "last attention": ("network/test_exact.py", "network/test_part_norms.py", "network/test_parts.py"),
-    "linear maps": ("network/test_linear_maps.py", "network/test_carrying.py"),
+    "linear maps": ("network/test_linear_maps.py", "network/test_backpropagated_curvature.py"),
     "readout": ("network/test_readout.py",),
-    "carrying": ("network/test_carrying.py", "network/test_linear_maps.py"),
+    "carrying": ("network/test_backpropagated_curvature.py", "network/test_linear_maps.py"),
     "chain": ("network/test_chain.py",),
     "norms": ("network/test_norms.py", "network/test_sampling.py", "network/test_norm_run.py"),
     "pairs": ("network/test_pairs.py",),
-    "kept norms": ("network/test_kept_norms.py",),
+    "kept norms": ("network/test_saved_norms.py",),
     "contract": ("network/test_exact_refused.py", "network/test_contract.py"),
     "adapters": ("models/test_adapters_losses.py", "models/test_adapters_data.py", "models/test_adapters_problem.py"),
     "discovery": ("models/test_discovery_packed.py", "models/test_discovery_heads.py", "models/test_discovery.py"),
@@ -285,8 +285,8 @@ MUTANTS = (
     Mutant(
         "every comparison with a difference agrees",
         "verification",
-        "    if not found:\n        return Comparison(Verdict.RIGHT)",
-        "    if found is not None:\n        return Comparison(Verdict.RIGHT)",
+        "    if not found:\n        return DerivativeComparison(Agreement.RIGHT)",
+        "    if found is not None:\n        return DerivativeComparison(Agreement.RIGHT)",
     ),
     # --- spectra -----------------------------------------------------------------------------------------------------
     Mutant(
@@ -401,7 +401,7 @@ MUTANTS = (
     Mutant(
         "positions are taken as uncoupled without a look",
         "linear maps",
-        "if tapped.couples_no_groups(*sides[0], *sides[1]) and (",
+        "if hooked.couples_no_groups(*sides[0], *sides[1]) and (",
         "if rows and (",
     ),
     Mutant(
@@ -419,7 +419,7 @@ MUTANTS = (
     Mutant(
         "a refusal for its price is remembered for every price",
         "linear maps",
-        "if not isinstance(known, TooMany):",
+        "if isinstance(known, LinearMapPlan) or not known.at_this_price:",
         "if known is not None:",
     ),
     Mutant(

@@ -12,7 +12,7 @@ from torch import Tensor
 import hessianlens as hl
 from hessianlens.curvature import repeated
 from hessianlens.network.last_attention import ExactAttention, exact_attention, products
-from hessianlens.network.last_attention.products import Part, PieceProducts
+from hessianlens.network.last_attention.products import PiecePlace, PieceProducts
 from hessianlens.network.planner import planner_of
 from hessianlens.operators import ArrangedGrid, BlockGrid, HybridOperator
 from hessianlens.problems import Problem
@@ -70,17 +70,17 @@ class FirstHeadOnly(PieceProducts):
     """Forgets that several heads share a piece."""
 
     def __init__(self, layer, parts) -> None:
-        super().__init__(layer, {n: Part(part.heads[:1], part.rows, part.shape) for n, part in parts.items()})
+        super().__init__(layer, {n: PiecePlace(part.heads[:1], part.rows, part.shape) for n, part in parts.items()})
 
 
 class BiasOnTop(PieceProducts):
     """Puts a piece in other rows than its own."""
 
     def __init__(self, layer, parts) -> None:
-        def rows(part: Part) -> slice:
+        def rows(part: PiecePlace) -> slice:
             return part.rows if part.whole else slice(1, None) if part.own_shape[0] > 1 else slice(0, 1)
 
-        turned = {n: Part(part.heads, rows(part), part.shape) for n, part in parts.items()}
+        turned = {n: PiecePlace(part.heads, rows(part), part.shape) for n, part in parts.items()}
         super().__init__(layer, turned)
 
 

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 import hessianlens as hl
 from hessianlens.losses.curvature import FactoredTokenCurvature
-from hessianlens.models.block import Block
+from hessianlens.models.block import TransformerBlock
 from hessianlens.network.chain import products as theory
-from hessianlens.network.chain.layer import Layer, Linear
+from hessianlens.network.chain.layer import Layer, TangentCoefficients
 from hessianlens.network.chain.links import find_chain
 from hessianlens.network.chain.source import ChainedAttention, chained_attention
 from hessianlens.network.last_attention.exact import exact_attention
@@ -181,7 +181,7 @@ def test_models_that_form_no_chain(name: str, monkeypatch: pytest.MonkeyPatch) -
     assert dict(norms) == dict(slow)
 
 
-class Bent(Block):
+class Bent(TransformerBlock):
     """A block of the user's own, which adds what the chain does not know."""
 
     def join(self, F: Tensor, residual: Tensor) -> Tensor:
@@ -251,7 +251,7 @@ def test_float32_tangents_around_a_float64_point(layers: int, sigma: float) -> N
 def test_a_coefficient_that_is_off_by_a_thousandth_is_found(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
     exactly = Layer.linear
 
-    def off(layer: Layer, seen: Tensor, dtype: torch.dtype) -> Linear:
+    def off(layer: Layer, seen: Tensor, dtype: torch.dtype) -> TangentCoefficients:
         linear = exactly(layer, seen, dtype)
         return replace(linear, **{wrong: getattr(linear, wrong) * (1 + 1e-3)})
 

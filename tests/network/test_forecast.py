@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 import hessianlens as hl
+from hessianlens.network.dry_run import DryRun
 from hessianlens.network.forecasting import ensure_forecast_fits
 from hessianlens.network.last_attention.exact import closed_form_cost
 from hessianlens.network.linear_maps import kept_curvature
-from hessianlens.network.rehearsal import Rehearsal
 from hessianlens.network.routes import last_attention, linear_map
 from hessianlens.parts import PARTS
 from hessianlens.problems import Block, Problem
@@ -54,22 +54,22 @@ def test_the_process_itself_is_counted() -> None:
 )
 def test_a_rehearsal_needs_no_contents_and_counts_what_a_run_holds(name: str) -> None:
     made = problem_of(name)
-    hollow, real = Rehearsal(made), Rehearsal(made)
-    real._hollow = None
+    without_contents, real = DryRun(made), DryRun(made)
+    real._on_meta = None
     blocks = made.select(list(CASES[name].blocks))[:1]
-    expected, found = (one.peak(blocks, PARTS, one.sequences) for one in (real, hollow))
-    assert hollow.hollow
+    expected, found = (one.peak(blocks, PARTS, one.sequences) for one in (real, without_contents))
+    assert without_contents.on_meta_device
     assert found == pytest.approx(expected, rel=0.25)
-    assert hollow.forward().outputs == real.forward().outputs
+    assert without_contents.forward().outputs == real.forward().outputs
 
 
 def test_a_model_that_asks_for_contents_is_rehearsed_with_them() -> None:
     def loss(outputs: Tensor, batch: Any) -> Tensor:
         return outputs.square().sum() * (2.0 if float(outputs.detach().sum()) > 0 else 1.0)
 
-    rehearsal = Rehearsal(networks.toy_problem(data={"tokens": tokens(6)}, loss=loss))
-    assert rehearsal.peak(rehearsal.problem.select("layer0.attn.q"), PARTS, 2) > 0
-    assert not rehearsal.hollow
+    dry_run = DryRun(networks.toy_problem(data={"tokens": tokens(6)}, loss=loss))
+    assert dry_run.peak(dry_run.problem.select("layer0.attn.q"), PARTS, 2) > 0
+    assert not dry_run.on_meta_device
 
 
 def test_a_closed_form_that_does_not_fit_is_refused_before_it_is_made(monkeypatch: pytest.MonkeyPatch) -> None:

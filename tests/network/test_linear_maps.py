@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 
 import hessianlens as hl
-from hessianlens.network.linear_maps import LinearMaps, Plan, graphs, kept_curvature, planning
+from hessianlens.network.linear_maps import LinearMapPlan, LinearMaps, graphs, kept_curvature, planning
 from hessianlens.network.linear_maps.elementwise import elementwise_behind
+from hessianlens.network.linear_maps.hooked import recorded
+from hessianlens.network.linear_maps.hooks import Hooks
 from hessianlens.network.linear_maps.streamed import counted_twice
-from hessianlens.network.linear_maps.tapped import recorded
-from hessianlens.network.linear_maps.taps import Taps
 from hessianlens.network.linear_maps.uses import Kind
 from hessianlens.network.planner import planner_of
 from hessianlens.operators import BlockGrid
@@ -37,7 +37,7 @@ def agreement(maps: LinearMaps, name: str, most: float = ANY) -> int:
     for row in names:
         for column in names:
             plan = maps.plan(problem.blocks[row], problem.blocks[column], most)
-            assert isinstance(plan, Plan), f"{row} x {column}: {plan}"
+            assert isinstance(plan, LinearMapPlan), f"{row} x {column}: {plan}"
             for part, key in PARTS.items():
                 expected = dense.block(key, row, column)
                 # A block may be zero by structure, or tiny beside the others.
@@ -56,7 +56,7 @@ def test_every_pair_of_blocks_is_that_of_autograd(name: str) -> None:
 def test_a_loss_between_sequences_is_refused() -> None:
     problem = problem_of("pooled encoder, loss between sequences")
     block = problem.blocks["layer0.mlp.out"]
-    assert LinearMaps(problem).plan(block, block, ANY) == "the loss couples sequences of a batch with each other"
+    assert LinearMaps(problem).plan(block, block, ANY).reason == "the loss couples sequences of a batch with each other"
 
 
 # --- maps that are wrong in one place --------------------------------------------------------------------------------
@@ -66,7 +66,7 @@ def _without_motion(*args):
     return [replace(found, moved=None) for found in exact_site_curvatures(*args)]
 
 
-def _positions_alone(tapped, row, column, rows, columns):
+def _positions_alone(hooked, row, column, rows, columns):
     return rows[0], columns[0]
 
 
@@ -194,16 +194,16 @@ def test_the_price_is_known_before_anything_is_run(monkeypatch: pytest.MonkeyPat
     maps = LinearMaps(problem)
     width, length = networks.WIDTH, networks.LENGTH
     early, late = problem.blocks["layer0.attn.q"], problem.blocks["layer1.attn.o"]
-    monkeypatch.setattr(graphs, "Tapped", lambda *_: pytest.fail("a graph was made"))
-    assert maps.plan(early, early, width * length - 1) == (
+    monkeypatch.setattr(graphs, "HookedBatch", lambda *_: pytest.fail("a graph was made"))
+    assert maps.plan(early, early, width * length - 1).reason == (
         f"it would take {width * length} products, and {width * length - 1} are thought worth it; "
         "method='exact' takes them"
     )
-    assert "it would take" in maps.plan(late, late, width - 1)
+    assert "it would take" in maps.plan(late, late, width - 1).reason
     monkeypatch.undo()
     for block, products in ((early, width * length), (late, width)):
         plan = maps.plan(block, block, products)
-        assert isinstance(plan, Plan) and plan.products == products
+        assert isinstance(plan, LinearMapPlan) and plan.products == products
         assert plan.held_bytes >= 3 * 8 * 3 * length * products * width
     assert (
         "no two positions" in maps.plan(late, late, ANY).why
@@ -246,7 +246,7 @@ def test_a_wide_block_is_refused_without_a_forward_pass(monkeypatch: pytest.Monk
     monkeypatch.setattr(planning, "recorded", lambda *_: pytest.fail("the model was run"))
     problem = problem_of("toy")
     said = LinearMaps(problem).plan(*[problem.blocks["layer0.mlp.in"]] * 2, 2)
-    assert said == "it would take 3 or more products, and 2 are thought worth it; method='exact' takes them"
+    assert said.reason == "it would take 3 or more products, and 2 are thought worth it; method='exact' takes them"
 
 
 def test_a_stack_without_attention_beside_one_with_it() -> None:
@@ -291,9 +291,9 @@ def test_uses_are_told_apart() -> None:
     data = (torch.randn(2, 4, 3), torch.zeros(2, 4, dtype=torch.int64))
     problem: Problem = hl.problem(Odd(), data, "cross_entropy")
     record = recorded(problem, problem.data[0])
-    assert record.only_use("twice") == "it is used in several places"
-    assert record.only_use("cut") == "it enters the network through __getitem__"
-    assert record.only_use("nothing") == "it was not seen to enter through a linear map"
+    assert record.only_use("twice").reason == "it is used in several places"
+    assert record.only_use("cut").reason == "it enters the network through __getitem__"
+    assert record.only_use("nothing").reason == "it was not seen to enter through a linear map"
     kinds = {name: record.only_use(name).kind for name in ("gain", "turned", "bias")}
     assert kinds == {"gain": Kind.GAIN, "turned": Kind.OUT_IN, "bias": Kind.SHIFT}
     for block in ("gain", "turned", "bias"):
@@ -306,7 +306,7 @@ def test_taps_leave_a_model_as_it_is() -> None:
     problem = problem_of("nn.TransformerEncoder, square")
     with problem.scope(), torch.no_grad():
         before = problem.forward(problem.params, problem.data[0])
-        with Taps(problem.params):
+        with Hooks(problem.params):
             during = problem.forward(problem.params, problem.data[0])
     assert_same(during, before, "outputs", 1e-12)
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import hessianlens as hl
-from hessianlens.network.linear_maps import exact, kept_curvature, tapped
+from hessianlens.network.linear_maps import exact, hooked, kept_curvature
 from hessianlens.network.planner import planner_of
 from hessianlens.problems import Block, Problem
 from tests.curvature import networks
@@ -126,9 +126,9 @@ def test_products_of_a_row_serve_all_columns(monkeypatch: pytest.MonkeyPatch) ->
     problem = networks.toy_problem(2, layers=1, norm="pre", loss=lambda o, b: o.pow(3).mean())
     names = ["layer0.mlp.in", "layer0.mlp.out", "layer0.norm2", "norm_final", "unembed"]
     graphs, products = [], []
-    made, split = tapped.Tapped.__init__, tapped.Tapped.products_at
-    monkeypatch.setattr(tapped.Tapped, "__init__", lambda self, *args: graphs.append(1) or made(self, *args))
-    monkeypatch.setattr(tapped.Tapped, "products_at", lambda self, *args: products.append(1) or split(self, *args))
+    made, split = hooked.HookedBatch.__init__, hooked.HookedBatch.products_at
+    monkeypatch.setattr(hooked.HookedBatch, "__init__", lambda self, *args: graphs.append(1) or made(self, *args))
+    monkeypatch.setattr(hooked.HookedBatch, "products_at", lambda self, *args: products.append(1) or split(self, *args))
     hl.block_pair_norms(problem, names, method="exact")
     maps = planner_of(problem).maps
     features = [len(maps.planner.pieces(problem.blocks[name])[0].features) for name in names]

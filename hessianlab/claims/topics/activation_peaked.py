@@ -17,7 +17,7 @@ from hessianlens.losses import SquareLoss
 
 
 @dataclass(frozen=True)
-class Peak:
+class PeakedLayer:
     """A layer with its query weights multiplied: largest weight of a row on average, sizes of M_2, M_3, blocks."""
 
     weight: float
@@ -27,12 +27,12 @@ class Peak:
     key: float
 
 
-def _peaked(one: Sample, factor: float) -> Peak:
+def _peaked(one: Sample, factor: float) -> PeakedLayer:
     w = {**one.weights, "Q": factor * one.weights["Q"]}
     layer = SelfAttention(*w.values())
     A, H = layer.attention(one.X), attention_hessian(layer, one.X, SquareLoss(one.Y))
     moments = (float(moment(A, one.X).norm()) for moment in (second_moment, third_moment))
-    return Peak(float(A.amax(-1).mean()), *moments, *(block_norm(H, "full", 2 * n) for n in "QK"))
+    return PeakedLayer(float(A.amax(-1).mean()), *moments, *(block_norm(H, "full", 2 * n) for n in "QK"))
 
 
 @claim("A23")

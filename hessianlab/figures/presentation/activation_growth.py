@@ -11,7 +11,7 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from hessianlab.plots.picture import Picture, Presentation
+from hessianlab.plots.picture import Presentation, ResultPicture
 from hessianlab.plots.style import BLUE, MUTED, ORANGE, RED, log_axis, panels, readable_on
 from hessianlab.results import Findings, FinishedCell, Result
 from hessianlab.results.table import choices, numbers, select, short
@@ -162,10 +162,10 @@ CAPTIONS = {
 }
 
 
-def draw_all(result: Result, _reference: object = None) -> list[Picture]:
+def draw_all(result: Result, _reference: object = None) -> list[ResultPicture]:
     """The table of exponents, and the curves behind some of its rows."""
     drawn = {"exponents": draw_exponents(result), "curves": draw_curves(result)}
-    return [Picture(name, figure, CAPTIONS[name]) for name, figure in drawn.items()]
+    return [ResultPicture(name, figure, CAPTIONS[name]) for name, figure in drawn.items()]
 
 
 PRESENTATIONS = {"activation_growth": Presentation(Findings(sentences), draw_all)}

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from hessianlab.experiments.statistics import geometric_mean
-from hessianlab.plots.picture import Picture, Presentation
+from hessianlab.plots.picture import Presentation, ResultPicture
 from hessianlab.plots.style import BLUE, GREEN, INK, MUTED, PURPLE, RED, log_axis, panels
 from hessianlab.results import Findings, Result
 from hessianlab.results.table import block_ratios, choices, numbers, select, short, span
@@ -223,10 +223,10 @@ CAPTIONS = {
 }
 
 
-def draw_all(result: Result, _reference: object = None) -> list[Picture]:
+def draw_all(result: Result, _reference: object = None) -> list[ResultPicture]:
     """The ratios, and the sizes behind them."""
     drawn = {"ratio": draw_ratios(result), "sizes": draw_sizes(result)}
-    return [Picture(name, figure, CAPTIONS[name]) for name, figure in drawn.items()]
+    return [ResultPicture(name, figure, CAPTIONS[name]) for name, figure in drawn.items()]
 
 
 PRESENTATIONS = {"activation_offset": Presentation(Findings(sentences), draw_all)}

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from hessianlab.growth.exponents import FitRange, Slope, agreement, fit_slope
 from hessianlab.growth.series import GrowthSeries, growth_series
-from hessianlab.plots.picture import Picture, Presentation
+from hessianlab.plots.picture import Presentation, ResultPicture
 from hessianlab.plots.style import BLUE, INK, MUTED, RED, log_axis, panels
 from hessianlab.results import Findings, Result
 from hessianlab.results.table import short
@@ -172,10 +172,10 @@ CAPTION = (
 )
 
 
-def draw_all(result: Result, _reference: object = None) -> list[Picture]:
+def draw_all(result: Result, _reference: object = None) -> list[ResultPicture]:
     """The one picture."""
     depths = ", ".join(str(depth) for depth in result.config["layers"])
-    return [Picture("depth", draw(result), CAPTION.format(depths=depths, repeats=result.config["repeats"]))]
+    return [ResultPicture("depth", draw(result), CAPTION.format(depths=depths, repeats=result.config["repeats"]))]
 
 
 PRESENTATIONS = {"depth_growth": Presentation(Findings(sentences), draw_all)}

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from hessianlab.experiments.statistics import geometric_mean
 from hessianlab.plots.charts import block_map, draw_histograms, log_colour_bar, log_scale
-from hessianlab.plots.picture import Picture, Presentation
+from hessianlab.plots.picture import Presentation, ResultPicture
 from hessianlab.plots.style import panel
 from hessianlab.results import Findings, Parameters, Result
 from hessianlab.results.table import block_ratios, numbers, select, short, span
@@ -90,10 +90,10 @@ CAPTIONS = {
 }
 
 
-def draw_all(result: Result, _reference: object = None) -> list[Picture]:
+def draw_all(result: Result, _reference: object = None) -> list[ResultPicture]:
     """The two maps, and the histograms of the query and value blocks."""
     drawn = {which: draw_map(result, which) for which in NAMES} | {"histogram": draw_histograms(result)}
-    return [Picture(name, figure, CAPTIONS[name]) for name, figure in drawn.items()]
+    return [ResultPicture(name, figure, CAPTIONS[name]) for name, figure in drawn.items()]
 
 
 PRESENTATIONS = {"fig1": Presentation(Findings(sentences), draw_all)}

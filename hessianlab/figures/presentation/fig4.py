@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hessianlab.experiments.statistics import geometric_mean
 from hessianlab.plots.charts import draw_histograms
-from hessianlab.plots.picture import Picture, Presentation
+from hessianlab.plots.picture import Presentation, ResultPicture
 from hessianlab.results import Findings, Result
 from hessianlab.results.table import block_ratios, choices, numbers, select, short, span
 
@@ -41,9 +41,9 @@ CAPTION = (
 )
 
 
-def draw_all(result: Result, _reference: object = None) -> list[Picture]:
+def draw_all(result: Result, _reference: object = None) -> list[ResultPicture]:
     """One panel a kind of attention."""
-    return [Picture("histogram", draw_histograms(result), CAPTION)]
+    return [ResultPicture("histogram", draw_histograms(result), CAPTION)]
 
 
 PRESENTATIONS = {"fig4": Presentation(Findings(sentences), draw_all)}

@@ -7,7 +7,7 @@ from hessianlab.growth.exponents import exponent_fits
 from hessianlab.growth.layout import blocks_of, layers_by_depth, panel_a_depth, parts_of_blocks, unfolded_first
 from hessianlab.growth.reference import Reference
 from hessianlab.growth.sentences import GrowthFindings, growth_sentences, series_in_words, slope_in_words
-from hessianlab.plots.picture import Picture, Presentation
+from hessianlab.plots.picture import Presentation, ResultPicture
 from hessianlab.results import Result
 
 
@@ -19,12 +19,12 @@ def sentences_with_one_line(result: Result) -> list[str]:
     return [*growth_sentences(result), *line]
 
 
-def draw_parts(result: Result, reference: Reference | None = None) -> list[Picture]:
+def draw_parts(result: Result, reference: Reference | None = None) -> list[ResultPicture]:
     """The query and the value block, a line for each part; a row for each range of sigma."""
     return [growth_picture("growth", result, parts_of_blocks(result), reference)]
 
 
-def draw_layers(result: Result, reference: Reference | None = None) -> list[Picture]:
+def draw_layers(result: Result, reference: Reference | None = None) -> list[ResultPicture]:
     """One picture per block: a row for each depth, the three parts side by side, a line for each layer."""
     return [
         growth_picture(block, result, layers_by_depth(result, block), reference, folded)
@@ -32,7 +32,7 @@ def draw_layers(result: Result, reference: Reference | None = None) -> list[Pict
     ]
 
 
-def draw_depths(result: Result, reference: Reference | None = None) -> list[Picture]:
+def draw_depths(result: Result, reference: Reference | None = None) -> list[ResultPicture]:
     """A panel for each depth, a line for each layer."""
     return [growth_picture("growth", result, panel_a_depth(result), reference)]
 

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullLocator
 
-from hessianlab.plots.picture import Picture, Presentation
+from hessianlab.plots.picture import Presentation, ResultPicture
 from hessianlab.plots.style import BLUE, ORANGE, RED, log_axis, panels
 from hessianlab.results import Findings, Result
 from hessianlab.results.table import numbers, select, short
@@ -117,9 +117,9 @@ CAPTION = (
 )
 
 
-def draw_all(result: Result, _reference: object = None) -> list[Picture]:
+def draw_all(result: Result, _reference: object = None) -> list[ResultPicture]:
     """The one picture."""
-    return [Picture("strata", draw(result), CAPTION)]
+    return [ResultPicture("strata", draw(result), CAPTION)]
 
 
 PRESENTATIONS = {"moment_strata": Presentation(Findings(sentences), draw_all)}

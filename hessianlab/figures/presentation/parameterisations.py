@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from hessianlab.plots.charts import draw_spectrum
-from hessianlab.plots.picture import Picture, Presentation
+from hessianlab.plots.picture import Presentation, ResultPicture
 from hessianlab.plots.style import BLUE, ORANGE, log_axis, panels
 from hessianlab.results import Findings, FinishedCell, Result
 from hessianlab.results.table import numbers, select, short
@@ -102,10 +102,10 @@ CAPTIONS = {
 }
 
 
-def draw_all(result: Result, _reference: object = None) -> list[Picture]:
+def draw_all(result: Result, _reference: object = None) -> list[ResultPicture]:
     """The spectra of the first draw, and what all draws have in common."""
     drawn = {"spectra": draw_spectra(result), "numbers": draw_numbers(result)}
-    return [Picture(name, figure, CAPTIONS[name]) for name, figure in drawn.items()]
+    return [ResultPicture(name, figure, CAPTIONS[name]) for name, figure in drawn.items()]
 
 
 PRESENTATIONS = {"parameterisations": Presentation(Findings(sentences), draw_all)}

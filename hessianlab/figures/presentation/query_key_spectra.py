@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from hessianlab.plots.charts import draw_mirrored
-from hessianlab.plots.picture import Picture, Presentation
+from hessianlab.plots.picture import Presentation, ResultPicture
 from hessianlab.plots.style import panels
 from hessianlab.results import Findings, FinishedCell, Result
 from hessianlab.results.table import choices, numbers, select, short, span
@@ -117,12 +117,12 @@ CAPTION = (
 )
 
 
-def draw_all(result: Result, _reference: object = None) -> list[Picture]:
+def draw_all(result: Result, _reference: object = None) -> list[ResultPicture]:
     """One picture an activation, of its first draw."""
     cells: dict[str, FinishedCell] = {}
     for cell in result.cells:
         cells.setdefault(str(cell.parameters["activation"]), cell)
-    return [Picture(name, draw(cell), CAPTION.format(activation=name)) for name, cell in cells.items()]
+    return [ResultPicture(name, draw(cell), CAPTION.format(activation=name)) for name, cell in cells.items()]
 
 
 PRESENTATIONS = {"query_key_spectra": Presentation(Findings(sentences), draw_all)}

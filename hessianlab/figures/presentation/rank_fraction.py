@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from hessianlab.plots.picture import Picture, Presentation
+from hessianlab.plots.picture import Presentation, ResultPicture
 from hessianlab.plots.style import BLUE, GRID, MUTED, RED, log_axis, panels
 from hessianlab.results import Findings, Result
 from hessianlab.results.table import numbers, select, span
@@ -95,9 +95,9 @@ CAPTION = (
 )
 
 
-def draw_all(result: Result, _reference: object = None) -> list[Picture]:
+def draw_all(result: Result, _reference: object = None) -> list[ResultPicture]:
     """The one picture."""
-    return [Picture("ranks", draw(result), CAPTION)]
+    return [ResultPicture("ranks", draw(result), CAPTION)]
 
 
 PRESENTATIONS = {"rank_fraction": Presentation(Findings(sentences), draw_all)}

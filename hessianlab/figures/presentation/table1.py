@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from hessianlab.plots.picture import Picture, Presentation
+from hessianlab.plots.picture import Presentation, ResultPicture
 from hessianlab.plots.style import GREEN, GRID, INK, MUTED, RED, panels
 from hessianlab.results import Findings, Result, Row, Scalar
 from hessianlab.results.table import numbers, select, short
@@ -108,9 +108,9 @@ CAPTION = (
 )
 
 
-def draw_all(result: Result, _reference: object = None) -> list[Picture]:
+def draw_all(result: Result, _reference: object = None) -> list[ResultPicture]:
     """The one picture."""
-    return [Picture("table", draw(result), CAPTION)]
+    return [ResultPicture("table", draw(result), CAPTION)]
 
 
 PRESENTATIONS = {"table1": Presentation(Findings(sentences), draw_all)}

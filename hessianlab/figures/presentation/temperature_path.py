@@ -2,8 +2,8 @@
 
 `draw_all` returns first the picture "path", which says by itself what happens. The pictures after it, "frame-1",
 "frame-2", ..., are the frames: they share their caption, have the same panels and the same axes, and each says in
-`Picture.frame` what is special about it ("temperature 0.42, ..."). A page shows them one at a time, in this order; on
-paper the first, the middle and the last one do.
+`ResultPicture.frame` what is special about it ("temperature 0.42, ..."). A page shows them one at a time, in this
+order; on paper the first, the middle and the last one do.
 
 """
 
@@ -15,7 +15,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from hessianlab.plots.picture import Picture, Presentation
+from hessianlab.plots.picture import Presentation, ResultPicture
 from hessianlab.plots.style import BLUE, GREEN, INK, ORANGE, PURPLE, RED, log_axis, panels
 from hessianlab.results import Findings, FinishedCell, Result
 from hessianlab.results.table import numbers, select, short
@@ -186,7 +186,7 @@ CAPTIONS = {
 }
 
 
-def draw_all(result: Result, _reference: object = None) -> list[Picture]:
+def draw_all(result: Result, _reference: object = None) -> list[ResultPicture]:
     """The whole path, then its frames."""
     hot = temperatures(result)
     shown = np.unique(np.linspace(0, len(hot) - 1, min(FRAMES, len(hot))).round().astype(int))
@@ -195,10 +195,10 @@ def draw_all(result: Result, _reference: object = None) -> list[Picture]:
     chosen = [cells[float(hot[n])] for n in shown]
     scale = max(float(np.abs(cell.measurement.arrays["derivative"]).max()) for cell in chosen)
     frames = [
-        Picture(f"frame-{n + 1}", draw_frame(result, cell, scale), CAPTIONS["frame"], frame=_frame_in_words(cell))
+        ResultPicture(f"frame-{n + 1}", draw_frame(result, cell, scale), CAPTIONS["frame"], frame=_frame_in_words(cell))
         for n, cell in enumerate(chosen)
     ]
-    return [Picture("path", draw_path(result), CAPTIONS["path"]), *frames]
+    return [ResultPicture("path", draw_path(result), CAPTIONS["path"]), *frames]
 
 
 def _frame_in_words(cell: FinishedCell) -> str:

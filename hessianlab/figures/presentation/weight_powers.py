@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from hessianlab.figures.measure.weight_powers import BLOCKS, PARTS, WEIGHTS
-from hessianlab.plots.picture import Picture, Presentation
+from hessianlab.plots.picture import Presentation, ResultPicture
 from hessianlab.plots.style import MUTED, RED, panels, readable_on
 from hessianlab.results import Findings, Result
 from hessianlab.results.table import numbers, select, short
@@ -150,9 +150,9 @@ CAPTION = (
 )
 
 
-def draw_all(result: Result, _reference: object = None) -> list[Picture]:
+def draw_all(result: Result, _reference: object = None) -> list[ResultPicture]:
     """One picture a part."""
-    return [Picture(part, draw(result, part), CAPTION.format(part=_words(part))) for part in PARTS]
+    return [ResultPicture(part, draw(result, part), CAPTION.format(part=_words(part))) for part in PARTS]
 
 
 def _words(part: str) -> str:

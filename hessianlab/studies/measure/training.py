@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import product
 
-from hessianlab.trials.study_design import FULL, Arm, Comparison, TrialConfig, minus, study
+from hessianlab.trials.study_design import FULL, Arm, Contrast, TrialConfig, minus, study
 
 SOFTMAX = "softmax"
 OTHERS = ("sigmoid", "sigmoid_log_length", "relu_normalised", "linear", "row_sum")
@@ -94,16 +94,16 @@ def arm_name(attention: str, norm: str | None, optimiser: str) -> str:
     return f"{attention}, {NORMS[norm]}, {'Adam' if optimiser == 'adam' else 'SGD'}"
 
 
-def gap(attention: str, norm: str | None) -> Comparison:
+def gap(attention: str, norm: str | None) -> Contrast:
     """SGD minus Adam."""
     return minus(arm_name(attention, norm, "sgd"), arm_name(attention, norm, "adam"))
 
 
-def gap_of_gaps(attention: str, norm: str | None) -> Comparison:
+def gap_of_gaps(attention: str, norm: str | None) -> Contrast:
     """The gap of softmax minus that of another activation."""
     here, there = dict(gap("softmax", norm).weights), dict(gap(attention, norm).weights)
     weights = {**here, **{arm: -weight for arm, weight in there.items()}}
-    return Comparison(f"gap of softmax minus gap of {attention}, {NORMS[norm]}", tuple(weights.items()))
+    return Contrast(f"gap of softmax minus gap of {attention}, {NORMS[norm]}", tuple(weights.items()))
 
 
 SETTINGS = tuple(product(ATTENTIONS, NORMS))

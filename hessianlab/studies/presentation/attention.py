@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from itertools import product
 
-from hessianlab.plots.picture import Picture, Presentation
+from hessianlab.plots.picture import Presentation, ResultPicture
 from hessianlab.results import Result
 from hessianlab.results.table import choices, numbers, select
 from hessianlab.studies.measure.training import (
@@ -72,7 +72,7 @@ def workable(result: Result, task: str, arm: str) -> list[float]:
 ACTIVATIONS_FINDINGS = study_findings(ACTIVATIONS, activations_sentences, activations_intervals)
 
 
-def draw_activations(result: Result, _reference: object = None) -> list[Picture]:
+def draw_activations(result: Result, _reference: object = None) -> list[ResultPicture]:
     """Differences, courses, tuning and entropies."""
     return [*study_pictures(result, ACTIVATIONS), entropy_picture(result)]
 
@@ -112,7 +112,7 @@ SCALING_FINDINGS = study_findings(
 )
 
 
-def draw_scaling(result: Result, _reference: object = None) -> list[Picture]:
+def draw_scaling(result: Result, _reference: object = None) -> list[ResultPicture]:
     """Entropies first: the question is about them."""
     return [entropy_picture(result), *study_pictures(result, SCALING)]
 
@@ -154,7 +154,7 @@ def temperature_intervals(result: Result) -> Mapping[str, Interval]:
 TEMPERATURE_FINDINGS = study_findings(TEMPERATURE, temperature_sentences, temperature_intervals)
 
 
-def draw_temperature(result: Result, _reference: object = None) -> list[Picture]:
+def draw_temperature(result: Result, _reference: object = None) -> list[ResultPicture]:
     """What every study shows, and entropies."""
     return [*study_pictures(result, TEMPERATURE), entropy_picture(result)]
 
@@ -162,7 +162,7 @@ def draw_temperature(result: Result, _reference: object = None) -> list[Picture]
 QUERY_KEY_FINDINGS = study_findings(QUERY_KEY)
 
 
-def draw_query_key(result: Result, _reference: object = None) -> list[Picture]:
+def draw_query_key(result: Result, _reference: object = None) -> list[ResultPicture]:
     """What every study shows."""
     return study_pictures(result, QUERY_KEY)
 

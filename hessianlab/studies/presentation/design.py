@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from hessianlab.experiments.statistics import geometric_mean
-from hessianlab.plots.picture import Picture, Presentation
+from hessianlab.plots.picture import Presentation, ResultPicture
 from hessianlab.plots.style import log_axis, panel
 from hessianlab.results import Chart, Panel, Result, Scalar, Series
 from hessianlab.results.table import choices, numbers, select, short
@@ -212,14 +212,14 @@ def draw_ranking(result: Result) -> Figure:
     return figure
 
 
-def draw_all(result: Result, _reference: object = None) -> list[Picture]:
+def draw_all(result: Result, _reference: object = None) -> list[ResultPicture]:
     """The small multiples and the ranking."""
     chart = multiples(result)
     left_out = max(0, len(designs(result)) - _SHOWN)
     middle = f" {left_out} combinations in the middle are left out." if left_out else ""
     return [
-        Picture("multiples", draw_chart(chart, width=3.7, height=3.2), chart.caption),
-        Picture(
+        ResultPicture("multiples", draw_chart(chart, width=3.7, height=3.2), chart.caption),
+        ResultPicture(
             "ranking",
             draw_ranking(result),
             "Combinations ranked by how unlike attention's blocks are; colours are norms as above, marks geometric "

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from itertools import product
 
-from hessianlab.plots.picture import Picture, Presentation
+from hessianlab.plots.picture import Presentation, ResultPicture
 from hessianlab.results import Chart, Panel, Result, Series
 from hessianlab.results.table import choices, select, short
 from hessianlab.studies.measure.training import EXPONENTS
@@ -154,7 +154,7 @@ def ratio_chart(result: Result) -> Chart:
 FINDINGS = study_findings(EXPONENTS, sentences, intervals, power_chart)
 
 
-def draw_all(result: Result, _reference: object = None) -> list[Picture]:
+def draw_all(result: Result, _reference: object = None) -> list[ResultPicture]:
     """Powers and ratios first."""
     shown = [chart_picture("exponents", power_chart(result)), chart_picture("ratios", ratio_chart(result))]
     return [*shown, *study_pictures(result, EXPONENTS)]

@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from scipy.stats import spearmanr
 
-from hessianlab.plots.picture import Picture, Presentation
+from hessianlab.plots.picture import Presentation, ResultPicture
 from hessianlab.plots.style import INK, log_axis, panels
 from hessianlab.results import Chart, Panel, Result, Series
 from hessianlab.results.table import choices, select
@@ -137,9 +137,9 @@ def draw_relation(result: Result) -> Figure:
     return figure
 
 
-def draw_optimisers(result: Result, _reference: object = None) -> list[Picture]:
+def draw_optimisers(result: Result, _reference: object = None) -> list[ResultPicture]:
     """The relation first."""
-    relation = Picture(
+    relation = ResultPicture(
         "relation",
         draw_relation(result),
         "Gap between the optimisers at the end of training against the unlikeness of the Hessian's blocks at "
@@ -179,7 +179,7 @@ def block_rates_sentences(result: Result) -> list[str]:
 BLOCK_RATES_FINDINGS = study_findings(BLOCK_RATES, block_rates_sentences)
 
 
-def draw_block_rates(result: Result, _reference: object = None) -> list[Picture]:
+def draw_block_rates(result: Result, _reference: object = None) -> list[ResultPicture]:
     """What every study shows."""
     return study_pictures(result, BLOCK_RATES)
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from hessianlens.attention.activations import ActivationLike, Sigmoid, SoftCapped, Softmax, as_activation
 from hessianlens.attention.sdpa.form import AttentionForm, attention
-from hessianlens.attention.sdpa.rule import Rule
+from hessianlens.attention.sdpa.rule import AttentionRule
 from hessianlens.checks import check_dense
 from hessianlens.errors import InputError, check_flag, check_number, check_that, check_whole, expect
 from hessianlens.sizes import parse_size
@@ -78,7 +78,7 @@ def scaled_dot_product_attention(
     )
     batch, heads, groups = _heads(q, k, v, enable_gqa)
     length, keys = q.shape[-2], k.shape[-2]
-    rule = Rule(
+    rule = AttentionRule(
         scale=1 / math.sqrt(max(q.shape[-1], 1)) if scale is None else check_number("scale", scale),
         causal=is_causal,
         window=_window(window),
@@ -160,7 +160,7 @@ def _window(window: object) -> tuple[int, int] | None:
     return check_whole("window", back, 0), check_whole("window", ahead, 0)
 
 
-def _with_activation(rule: Rule, given: ActivationLike, keys: int) -> Rule:
+def _with_activation(rule: AttentionRule, given: ActivationLike, keys: int) -> AttentionRule:
     activation = as_activation(given)
     if isinstance(activation, Sigmoid) and isinstance(activation.bias, str):
         activation = Sigmoid(-math.log(max(keys, 1)))  # of all keys, not of a chunk's

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hessianlens.attention.sdpa.rule import Rule
+from hessianlens.attention.sdpa.rule import AttentionRule
 
 _ROWS = 128
 _TEMPORARIES = 6
 
 
 @dataclass(frozen=True)
-class Operands:
+class AttentionOperands:
     """Queries, keys, values and what is added to scores or hides them, heads taken together.
 
     Attributes:
@@ -81,7 +81,7 @@ class Chunk:
         return [(p // self.heads if sequences > 1 else 0, p % self.heads if heads > 1 else 0) for p in pairs]
 
 
-def chunks(operands: Operands, rule: Rule) -> Iterator[Chunk]:
+def chunks(operands: AttentionOperands, rule: AttentionRule) -> Iterator[Chunk]:
     """Pieces whose scores fit into the workspace, the last rows first: they see the most under a causal mask."""
     n, g, length, _ = operands.q.shape
     keys = operands.k.shape[1]
@@ -98,7 +98,7 @@ def chunks(operands: Operands, rule: Rule) -> Iterator[Chunk]:
             index += 1
 
 
-def hidden(chunk: Chunk, rule: Rule, visible: Tensor | None, device: torch.device) -> Tensor | None:
+def hidden(chunk: Chunk, rule: AttentionRule, visible: Tensor | None, device: torch.device) -> Tensor | None:
     """Which entries (.., .., r, c) of a chunk are not seen; None if all of them are."""
     found = None if visible is None else ~chunk.of_scores(visible)
     if not rule.causal and rule.window is None:

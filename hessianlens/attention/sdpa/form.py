@@ -9,13 +9,13 @@ from typing import Any
 from torch import Tensor
 
 from hessianlens.attention.sdpa import passes
-from hessianlens.attention.sdpa.chunk import Operands
-from hessianlens.attention.sdpa.rule import Rule
+from hessianlens.attention.sdpa.chunk import AttentionOperands
+from hessianlens.attention.sdpa.rule import AttentionRule
 from hessianlens.derivatives.closed_form import ClosedForm, Parts
 from hessianlens.derivatives.one_operation import Operation
 
 attention = Operation("attention", "Tensor q, Tensor k, Tensor v, Tensor? bias, Tensor? visible")
-"""``O`` as rows (n, g, L, f), for an `AttentionForm` and the tensors of `Operands`."""
+"""``O`` as rows (n, g, L, f), for an `AttentionForm` and the tensors of `AttentionOperands`."""
 
 
 @dataclass(frozen=True)
@@ -27,15 +27,15 @@ class AttentionForm(ClosedForm):
         heads: How many key heads a sequence has.
     """
 
-    rule: Rule
+    rule: AttentionRule
     heads: int
 
     inputs, fixed, name = 4, 1, "scaled_dot_product_attention"
     instead = "torch's math attention (torch.nn.attention.sdpa_kernel(SDPBackend.MATH))"
 
-    def _operands(self, tensors: Sequence[Any]) -> Operands:
+    def _operands(self, tensors: Sequence[Any]) -> AttentionOperands:
         q, k, v, bias, visible = tensors
-        return Operands(q, k, v, bias, visible, self.heads)
+        return AttentionOperands(q, k, v, bias, visible, self.heads)
 
     def value(self, *tensors: Any) -> Tensor:
         """O."""

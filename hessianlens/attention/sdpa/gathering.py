@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from hessianlens.attention.sdpa.chunk import Chunk, Operands
+from hessianlens.attention.sdpa.chunk import AttentionOperands, Chunk
 
 
 class QueryRows:
     """A tensor (n, g, L, e) of which every chunk gives some rows."""
 
-    def __init__(self, operands: Operands) -> None:
+    def __init__(self, operands: AttentionOperands) -> None:
         self._groups = operands.q.shape[1]
         self._bands: dict[tuple[int, int], list[Tensor]] = {}
 
@@ -32,7 +32,7 @@ class QueryRows:
 class KeyRows:
     """A tensor (n, S, e) to which every chunk adds at the keys that it sees."""
 
-    def __init__(self, operands: Operands) -> None:
+    def __init__(self, operands: AttentionOperands) -> None:
         self._keys = operands.k.shape[1]
         self._bands: dict[tuple[int, int], Tensor] = {}
 
@@ -54,7 +54,7 @@ class KeyRows:
 class BiasEntries:
     """What scores give to a bias that is shared along the axes where its size is one."""
 
-    def __init__(self, operands: Operands) -> None:
+    def __init__(self, operands: AttentionOperands) -> None:
         assert operands.bias is not None
         self._shape, self._groups = operands.bias.shape, operands.q.shape[1]
         self._sum: Tensor | None = None
@@ -78,10 +78,10 @@ class BiasEntries:
         return self._sum
 
 
-class Gathered:
+class AttentionGradients:
     """Gradients with respect to queries, keys, values and bias, of which some are wanted."""
 
-    def __init__(self, operands: Operands, wanted: Sequence[bool]) -> None:
+    def __init__(self, operands: AttentionOperands, wanted: Sequence[bool]) -> None:
         self.wanted = wanted
         self.needs_scores = wanted[0] or wanted[1] or wanted[3]
         self.queries, self.keys, self.values = QueryRows(operands), KeyRows(operands), KeyRows(operands)

@@ -12,20 +12,20 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from hessianlens.attention.sdpa.chunk import Operands
-from hessianlens.attention.sdpa.gathering import Gathered, QueryRows
-from hessianlens.attention.sdpa.piece import Piece, ScoreChange, expect_no_capped_bias, pieces
-from hessianlens.attention.sdpa.rule import Rule
+from hessianlens.attention.sdpa.chunk import AttentionOperands
+from hessianlens.attention.sdpa.gathering import AttentionGradients, QueryRows
+from hessianlens.attention.sdpa.piece import ChunkPiece, ScoreChange, expect_no_capped_bias, pieces
+from hessianlens.attention.sdpa.rule import AttentionRule
 from hessianlens.derivatives.closed_form import Parts, own_precision
 
 
-def _score_change(x: Operands, rule: Rule, change: Parts) -> ScoreChange:
+def _score_change(x: AttentionOperands, rule: AttentionRule, change: Parts) -> ScoreChange:
     dq, dk, _, db = change
     return ScoreChange(x, rule, dq, dk, db)
 
 
 @own_precision
-def value(x: Operands, rule: Rule) -> Tensor:
+def value(x: AttentionOperands, rule: AttentionRule) -> Tensor:
     """``O = (M o A) V``, as rows (n, g, L, f)."""
     out = QueryRows(x)
     for piece in pieces(x, rule):
@@ -34,7 +34,7 @@ def value(x: Operands, rule: Rule) -> Tensor:
 
 
 @own_precision
-def pushed(x: Operands, rule: Rule, change: Parts) -> Tensor:
+def pushed(x: AttentionOperands, rule: AttentionRule, change: Parts) -> Tensor:
     """``dO = (M o J U) V + (M o A) dv``: how the value changes with its inputs."""
     out, score_change = QueryRows(x), _score_change(x, rule, change)
     for piece in pieces(x, rule):
@@ -44,10 +44,10 @@ def pushed(x: Operands, rule: Rule, change: Parts) -> Tensor:
 
 
 @own_precision
-def pulled(x: Operands, rule: Rule, g: Tensor, wanted: Sequence[bool]) -> Parts:
+def pulled(x: AttentionOperands, rule: AttentionRule, g: Tensor, wanted: Sequence[bool]) -> Parts:
     """The gradient of ``<g, O>``: ``s E K``, ``s E^T Q``, ``(M o A)^T g`` and E, with ``E = J^T W``."""
     expect_no_capped_bias(rule, wanted[3])
-    found = Gathered(x, wanted)
+    found = AttentionGradients(x, wanted)
     for piece in pieces(x, rule):
         above = piece.chunk.of_queries(g)
         if wanted[2]:
@@ -62,8 +62,8 @@ def pulled(x: Operands, rule: Rule, g: Tensor, wanted: Sequence[bool]) -> Parts:
 
 @own_precision
 def bent(
-    x: Operands,
-    rule: Rule,
+    x: AttentionOperands,
+    rule: AttentionRule,
     g: Tensor,
     change: Parts,
     wanted: Sequence[bool],
@@ -77,7 +77,7 @@ def bent(
     """
     dq, dk, dv, _ = change
     expect_no_capped_bias(rule, wanted[3])
-    found, out, score_change = Gathered(x, wanted), QueryRows(x), _score_change(x, rule, change)
+    found, out, score_change = AttentionGradients(x, wanted), QueryRows(x), _score_change(x, rule, change)
     for piece in pieces(x, rule):
         chunk = piece.chunk
         above, more = chunk.of_queries(g), None if of_g is None else chunk.of_queries(of_g)
@@ -95,7 +95,7 @@ def bent(
 
 
 def _turned(
-    piece: Piece, above: Tensor, more: Tensor | None, u: Tensor | None, dv: Tensor | None, scores: bool
+    piece: ChunkPiece, above: Tensor, more: Tensor | None, u: Tensor | None, dv: Tensor | None, scores: bool
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """``J U``, E and E', the last two only where gradients with respect to scores are asked for."""
     rows = piece.rows
@@ -113,7 +113,7 @@ def _turned(
 
 
 def _gather_turned(
-    found: Gathered, piece: Piece, turned: Tensor, e: Tensor | None, dq: Tensor | None, dk: Tensor | None
+    found: AttentionGradients, piece: ChunkPiece, turned: Tensor, e: Tensor | None, dq: Tensor | None, dk: Tensor | None
 ) -> None:
     """Adds ``s (E' K + E dk)`` and ``s (E'^T Q + E^T dq)``."""
     chunk, queries = piece.chunk, None
@@ -131,7 +131,7 @@ def _gather_turned(
 
 
 @own_precision
-def pushed_twice(x: Operands, rule: Rule, first: Parts, second: Parts) -> Tensor:
+def pushed_twice(x: AttentionOperands, rule: AttentionRule, first: Parts, second: Parts) -> Tensor:
     """The second derivative of the value along two changes of its inputs."""
     out = QueryRows(x)
     changes = [_score_change(x, rule, change) for change in (first, second)]
@@ -151,7 +151,7 @@ def pushed_twice(x: Operands, rule: Rule, first: Parts, second: Parts) -> Tensor
     return out.whole()
 
 
-def _moved(piece: Piece, weights: Tensor | None, dv: Tensor | None) -> Tensor:
+def _moved(piece: ChunkPiece, weights: Tensor | None, dv: Tensor | None) -> Tensor:
     """``(M o dA) V + (M o A) dv``."""
     total = None if weights is None else piece.dropped(weights) @ piece.v
     if dv is not None:

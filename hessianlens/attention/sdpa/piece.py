@@ -8,21 +8,21 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hessianlens.attention.sdpa.chunk import Chunk, Operands, chunks, hidden
-from hessianlens.attention.sdpa.row_rules import Rows, rows_of
-from hessianlens.attention.sdpa.rule import Rule
+from hessianlens.attention.sdpa.chunk import AttentionOperands, Chunk, chunks, hidden
+from hessianlens.attention.sdpa.row_rules import AttentionRows, rows_of
+from hessianlens.attention.sdpa.rule import AttentionRule
 from hessianlens.errors import expect
 
 
 @dataclass(frozen=True)
-class Piece:
+class ChunkPiece:
     """Queries (n, g r, e), keys and values (n, c, e) of a chunk, the rows of their scores, and what dropout leaves."""
 
     chunk: Chunk
     q: Tensor
     k: Tensor
     v: Tensor
-    rows: Rows
+    rows: AttentionRows
     scale: float
     kept: Tensor | None
 
@@ -31,7 +31,7 @@ class Piece:
         return weights if self.kept is None else weights * self.kept
 
 
-def pieces(x: Operands, rule: Rule) -> Iterator[Piece]:
+def pieces(x: AttentionOperands, rule: AttentionRule) -> Iterator[ChunkPiece]:
     """Every chunk, with its scores computed anew."""
     groups = x.q.shape[1]
     for chunk in chunks(x, rule):
@@ -44,7 +44,7 @@ def pieces(x: Operands, rule: Rule) -> Iterator[Piece]:
         kept = _kept(scores, chunk, rule)
         may_be_empty = x.bias is not None or x.visible is not None or rule.window is not None
         rows = rows_of(scores, bias, dark, may_be_empty, rule.activation, rule.softcap)
-        yield Piece(chunk, q, k, chunk.of_keys(x.v), rows, rule.scale, kept)
+        yield ChunkPiece(chunk, q, k, chunk.of_keys(x.v), rows, rule.scale, kept)
 
 
 def _below_each_other(entries: Tensor, groups: int, scores: Tensor) -> Tensor:
@@ -56,7 +56,7 @@ def _below_each_other(entries: Tensor, groups: int, scores: Tensor) -> Tensor:
     return entries.expand(entries.shape[0], groups, rows, entries.shape[-1]).flatten(1, 2)
 
 
-def _kept(scores: Tensor, chunk: Chunk, rule: Rule) -> Tensor | None:
+def _kept(scores: Tensor, chunk: Chunk, rule: AttentionRule) -> Tensor | None:
     if not rule.dropout:
         return None
     source = torch.Generator(device=scores.device).manual_seed(rule.seed + chunk.index)
@@ -64,7 +64,7 @@ def _kept(scores: Tensor, chunk: Chunk, rule: Rule) -> Tensor | None:
     return (drawn >= rule.dropout).to(scores.dtype) / (1 - rule.dropout)
 
 
-def expect_no_capped_bias(rule: Rule, differentiated: bool) -> None:
+def expect_no_capped_bias(rule: AttentionRule, differentiated: bool) -> None:
     """A bias is added behind the cap, where the derivatives of scores do not reach."""
     expect(
         rule.softcap is None or not differentiated,
@@ -75,7 +75,9 @@ def expect_no_capped_bias(rule: Rule, differentiated: bool) -> None:
 class ScoreChange:
     """``U = s (dq K^T + q dk^T) + db``, chunk by chunk; both products are one of double width."""
 
-    def __init__(self, x: Operands, rule: Rule, dq: Tensor | None, dk: Tensor | None, db: Tensor | None) -> None:
+    def __init__(
+        self, x: AttentionOperands, rule: AttentionRule, dq: Tensor | None, dk: Tensor | None, db: Tensor | None
+    ) -> None:
         expect_no_capped_bias(rule, db is not None)
         self._scale, self._bias, self._groups = rule.scale, db, x.q.shape[1]
         self._left: Tensor | None

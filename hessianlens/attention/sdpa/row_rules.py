@@ -12,7 +12,7 @@ from hessianlens.derivatives.closed_form import times
 from hessianlens.errors import InputError
 
 
-class Rows(ABC):
+class AttentionRows(ABC):
     """Weights ``A = a(S)`` of rows of scores (n, r, c), with ``J = dA / dS`` and its derivative.
 
     Attributes:
@@ -44,7 +44,7 @@ class Rows(ABC):
         """The second derivative of the weights along two changes of the scores."""
 
 
-class SoftmaxRows(Rows):
+class SoftmaxRows(AttentionRows):
     """``J u = A c(u)``, ``D(w) u = A c(c(w) c(u))`` with ``c(x) = x - A . x``; a row that sees nothing is zero."""
 
     def __init__(self, scores: Tensor, hidden: Tensor | None, may_be_empty: bool) -> None:
@@ -82,7 +82,7 @@ class SoftmaxRows(Rows):
         return self.bent(first, second)
 
 
-class ActivationRows(Rows):
+class ActivationRows(AttentionRows):
     """The rows of any activation of the library, through its two row derivatives."""
 
     def __init__(self, activation: Activation, scores: Tensor, hidden: Tensor | None) -> None:
@@ -119,10 +119,10 @@ class ActivationRows(Rows):
         return x.masked_fill(~self._visible, 0)
 
 
-class CappedRows(Rows):
+class CappedRows(AttentionRows):
     """Rows of ``e(S) = c tanh(S / c)``: the chain rule around those of e."""
 
-    def __init__(self, inner: Rows, ratio: Tensor, cap: float) -> None:
+    def __init__(self, inner: AttentionRows, ratio: Tensor, cap: float) -> None:
         self._inner, self.weights = inner, inner.weights
         self._first = 1 - ratio.square()
         self._second = self._first * ratio * (-2 / cap)
@@ -153,7 +153,7 @@ def rows_of(
     may_be_empty: bool,
     activation: Activation | None,
     cap: float | None,
-) -> Rows:
+) -> AttentionRows:
     """The rows of these scores, softly capped or not, with a bias behind that, under softmax or another activation."""
     if cap is not None:
         ratio = torch.tanh(scores / cap)

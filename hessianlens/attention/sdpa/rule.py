@@ -8,7 +8,7 @@ from hessianlens.attention.activations import Activation, RowFunction
 
 
 @dataclass(frozen=True)
-class Rule:
+class AttentionRule:
     """``O = (M o a(S)) V`` with ``S = cap(scale Q K^T + B)``, hidden entries left out.
 
     Attributes:
@@ -34,7 +34,7 @@ class Rule:
     def keys_seen(self, first: int, last: int, keys: int) -> tuple[int, int]:
         """The range of keys that queries from `first` to before `last` can see at all.
 
-        >>> Rule(1.0, causal=True, window=(2, 0)).keys_seen(4, 6, 10)
+        >>> AttentionRule(1.0, causal=True, window=(2, 0)).keys_seen(4, 6, 10)
         (2, 6)
         """
         start, stop = 0, keys

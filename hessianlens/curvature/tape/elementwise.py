@@ -10,7 +10,7 @@ from torch import Tensor
 from hessianlens.curvature.tape.step import Cotangent, Moved, Step
 
 
-class Elementwise(Step):
+class ElementwiseStep(Step):
     """``y = f(x)`` entry by entry: ``dy = f' dx``, and back ``f' u + (f'' g) dx``.
 
     Args:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from hessianlens.curvature.tape.elementwise import Elementwise
+from hessianlens.curvature.tape.elementwise import ElementwiseStep
 from hessianlens.curvature.tape.products import MatrixProduct
 from hessianlens.curvature.tape.step import LinearStep, Step
 
@@ -18,7 +18,7 @@ def folded(steps: Sequence[Step]) -> list[Step]:
     uses = Counter(node for step in steps for node in step.inputs)
     gone: set[Step] = set()
     for step in steps:
-        if not isinstance(step, Elementwise) or step.bend is not None or not _is_number(step.slope):
+        if not isinstance(step, ElementwiseStep) or step.bend is not None or not _is_number(step.slope):
             continue
         before = maker.get(step.inputs[0])
         source = _source(before, maker, uses)

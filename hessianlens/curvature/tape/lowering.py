@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from hessianlens.curvature.tape.closed import Closed
-from hessianlens.curvature.tape.elementwise import Elementwise, derivatives
+from hessianlens.curvature.tape.elementwise import ElementwiseStep, derivatives
 from hessianlens.curvature.tape.folding import folded
 from hessianlens.curvature.tape.local import Local
-from hessianlens.curvature.tape.products import MatrixProduct, Product, Sum
+from hessianlens.curvature.tape.products import EntrywiseProduct, MatrixProduct, Sum
 from hessianlens.curvature.tape.rearranging import rearranged
 from hessianlens.curvature.tape.recording import Call, Recording, Ref
-from hessianlens.curvature.tape.rows import LogSoftmax, Softmax, Standardised
+from hessianlens.curvature.tape.rows import LogSoftmax, SoftmaxStep, Standardised
 from hessianlens.curvature.tape.spelled_out import with_softmax
 from hessianlens.curvature.tape.step import Step
 from hessianlens.derivatives.one_operation import form_of
@@ -79,7 +79,7 @@ class _Lowering:
         for call in calls:
             slope = _affine(call, slope) if slope is not None and len(call.refs) == 1 else None
         if slope is not None:
-            return Elementwise([root], output, slope, None)
+            return ElementwiseStep([root], output, slope, None)
 
         def function(x: Tensor) -> Tensor:
             at = {root: x}
@@ -89,7 +89,7 @@ class _Lowering:
                 at[made] = call.replay(at.__getitem__)
             return at[output]
 
-        return Elementwise([root], output, *derivatives(function, x))
+        return ElementwiseStep([root], output, *derivatives(function, x))
 
     def _calls_to(self, output: int, root: int) -> list[Call]:
         """The calls of a chain, in order: later ones have larger numbers."""
@@ -136,7 +136,7 @@ class _Lowering:
 
         return Local(refs, output, function, [self.values[ref] for ref in refs], call.name)
 
-    def bilinear(self, kind: type[Product | MatrixProduct], left: Any, right: Any, output: int) -> Step:
+    def bilinear(self, kind: type[EntrywiseProduct | MatrixProduct], left: Any, right: Any, output: int) -> Step:
         """A product of two arguments, one of which may be a constant."""
         refs = [side.node for side in (left, right) if isinstance(side, Ref)]
         active = (isinstance(left, Ref), isinstance(right, Ref))
@@ -197,7 +197,7 @@ def _multiplied(at: _Lowering, call: Call) -> list[Step] | None:
     left, right = call.args
     if not all(isinstance(at.value(side), Tensor) for side in (left, right)):
         return None
-    return [at.bilinear(Product, left, right, _output(call))]
+    return [at.bilinear(EntrywiseProduct, left, right, _output(call))]
 
 
 def _divided(at: _Lowering, call: Call) -> list[Step] | None:
@@ -205,12 +205,12 @@ def _divided(at: _Lowering, call: Call) -> list[Step] | None:
     if call.kwargs or not isinstance(at.value(right), Tensor):
         return None
     if not isinstance(right, Ref):
-        return [at.bilinear(Product, left, right.reciprocal(), _output(call))]
+        return [at.bilinear(EntrywiseProduct, left, right.reciprocal(), _output(call))]
     bottom = at.values[right.node]
     inverse = at.new(bottom.reciprocal())
-    first = Elementwise([right.node], inverse, *derivatives(torch.reciprocal, bottom))
+    first = ElementwiseStep([right.node], inverse, *derivatives(torch.reciprocal, bottom))
     numerator = left if isinstance(left, (Ref, Tensor)) else bottom.new_tensor(left)
-    return [first, at.bilinear(Product, numerator, Ref(inverse), _output(call))]
+    return [first, at.bilinear(EntrywiseProduct, numerator, Ref(inverse), _output(call))]
 
 
 def _matrices(at: _Lowering, call: Call) -> list[Step] | None:
@@ -232,7 +232,7 @@ def _matrices_and_more(at: _Lowering, call: Call) -> list[Step] | None:
 
 def _softmax(at: _Lowering, call: Call) -> list[Step] | None:
     output = _output(call)
-    kind = LogSoftmax if call.name == "_log_softmax" else Softmax
+    kind = LogSoftmax if call.name == "_log_softmax" else SoftmaxStep
     if at.values[output].dtype != at.value(call.args[0]).dtype:
         return None
     return [kind(call.refs, output, at.values[output], call.args[1])]
@@ -254,7 +254,7 @@ def _layer_norm(at: _Lowering, call: Call) -> list[Step] | None:
         y = torch.nn.functional.layer_norm(values, shape, eps=call.args[4])
     if gain is not None and (isinstance(y, Ref) or isinstance(gain, Ref)):
         own = at.new(at.values[output]) if isinstance(shift, Ref) else output
-        steps.append(at.bilinear(Product, y, gain, own))
+        steps.append(at.bilinear(EntrywiseProduct, y, gain, own))
         y = Ref(own)
     if isinstance(shift, Ref):
         steps.append(at.sum([(y, 1.0), (shift, 1.0)], output))

@@ -45,7 +45,7 @@ class _Bilinear(Step):
         return [next(found) if active else otherwise for active in self._active]
 
 
-class Product(_Bilinear):
+class EntrywiseProduct(_Bilinear):
     """``y = a b`` entry by entry, with broadcasting: ``dy = da b + a db``."""
 
     def forward(self, moved: Moved) -> Tensor:

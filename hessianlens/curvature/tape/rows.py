@@ -10,7 +10,7 @@ from torch import Tensor
 from hessianlens.curvature.tape.step import Cotangent, Moved, Step
 
 
-class Softmax(Step):
+class SoftmaxStep(Step):
     """``a = softmax(t)``: ``da = a (dt - <a, dt>)``, and back ``e - a sum(e)`` with ``e = a u + da (g - <a, g>)``.
 
     Args:

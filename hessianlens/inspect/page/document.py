@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from hessianlens.display import Code, Document, Section, Table
+from hessianlens.display import CodeBlock, Document, Section, Table
 from hessianlens.display.document import Part
 from hessianlens.inspect.closer.look import Closer
 from hessianlens.inspect.measured import Measured
@@ -31,7 +31,7 @@ def model_page(subject: Subject, measured: Measured, closer: Closer, before: Bef
         *rates(measured, before),
         *sections.attention(closer.attention, table),
         _limits(subject, measured, closer),
-        Section("How to repeat it", [Code(subject.repeat)]),
+        Section("How to repeat it", [CodeBlock(subject.repeat)]),
     ]
     lead = f"{subject.model}, measured on {subject.data}."
     if before is None:

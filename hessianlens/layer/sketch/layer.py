@@ -6,7 +6,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 
 from hessianlens.attention.state import HeadState, ScorePort, ValuePort
-from hessianlens.errors import check_choice, check_that
+from hessianlens.errors import Refusal, check_choice, check_that
 from hessianlens.layer.functional import score_pair_matrix
 from hessianlens.layer.head_tangent import SUMMANDS
 from hessianlens.layer.sketch.counted import score_norm_cost
@@ -36,8 +36,10 @@ class LayerSketch:
         self._places, self._heads, self._loss = places, heads, loss
         self._matrices: dict[tuple[int, int, str], ScoreMatrices] = {}
 
-    def block(self, part: str, row: Name, column: Name, rows: tuple[slice, slice] = (_ALL, _ALL)) -> Unfolding | str:
-        """The block between two parameters, or its transpose; why it has no sketch, in words.
+    def block(
+        self, part: str, row: Name, column: Name, rows: tuple[slice, slice] = (_ALL, _ALL)
+    ) -> Unfolding | Refusal:
+        """The block between two parameters, or its transpose; a refusal where it has no sketch.
 
         Args:
             part: "outer", "functional", "full", "t_outer" or "t_functional".
@@ -46,7 +48,7 @@ class LayerSketch:
             rows: Of either parameter, the rows that count.
         """
         if not isinstance(self._loss.curvature, UncoupledCurvature):
-            return "the loss couples the tokens of a sequence"
+            return Refusal("the loss couples the tokens of a sequence")
         (h, own), (k, other) = self._placed(part, row, column)
         head, second = self._heads[h], self._heads[k]
         if own in head.value_ports and other in second.value_ports:
@@ -57,7 +59,7 @@ class LayerSketch:
         score = _cut_score(second.score_ports[other], rows[1])
         ports = [score] if own in head.value_ports else [score, head.score_ports[own]]
         if any(port.query_turn is not None or port.key_turn is not None for port in ports):
-            return "rotary positions turn every pair of tokens in a way of its own"
+            return Refusal("rotary positions turn every pair of tokens in a way of its own")
         if own in head.value_ports:
             value = _cut_value(head.value_ports[own], rows[0])
             return ValueScoreBlock(head, value, second, score, self._loss, SUMMANDS[part])
@@ -91,13 +93,13 @@ class LayerSketch:
 
     def _values(
         self, part: str, row: tuple[int, str], column: tuple[int, str], rows: tuple[slice, slice]
-    ) -> Unfolding | str:
+    ) -> Unfolding | Refusal:
         (h, own), (k, other) = row, column
         parts, pair, curvature = SUMMANDS[part], self._heads[h].value_pair, self._loss.curvature
         if parts.functional and h == k and pair in ((own, other), (other, own)):
-            return "the two factors of a value matrix have a summand of their own"
+            return Refusal("the two factors of a value matrix have a summand of their own")
         if not parts.outer:
-            return "it is zero: values enter linearly"
+            return Refusal("it is zero: values enter linearly")
         ports = self._heads[h].value_ports[own], self._heads[k].value_ports[other]
         assert isinstance(curvature, UncoupledCurvature)
         return ValueBlock(_cut_value(ports[0], rows[0]), _cut_value(ports[1], rows[1]), curvature)

@@ -8,7 +8,7 @@ from torch import Tensor
 from hessianlens.checks import check_dense
 from hessianlens.errors import check_choice, check_number, check_that, expect
 from hessianlens.losses.fused_cross_entropy.form import CrossEntropyForm, cross_entropy
-from hessianlens.losses.fused_cross_entropy.rule import Rule
+from hessianlens.losses.fused_cross_entropy.rule import CrossEntropyRule
 from hessianlens.sizes import parse_size
 
 MEMORY = "256 MiB"
@@ -70,7 +70,7 @@ def linear_cross_entropy(
     smoothing = check_number("label_smoothing", label_smoothing, 0.0)
     check_that(smoothing <= 1, "label_smoothing", label_smoothing, "a number from 0 to 1")
     check_that(isinstance(ignore_index, int), "ignore_index", ignore_index, "a whole number")
-    rule = Rule(
+    rule = CrossEntropyRule(
         ignore_index=ignore_index,
         smoothing=smoothing,
         scale=check_number("scale", scale),

@@ -21,14 +21,14 @@ from torch import Tensor
 
 from hessianlens.derivatives.closed_form import ClosedForm, Parts, own_precision
 from hessianlens.derivatives.one_operation import Operation
-from hessianlens.losses.fused_cross_entropy.gathering import Gathered
-from hessianlens.losses.fused_cross_entropy.row_parts import Operands, Rows, rows
-from hessianlens.losses.fused_cross_entropy.rule import Rule
+from hessianlens.losses.fused_cross_entropy.gathering import CrossEntropyGradients
+from hessianlens.losses.fused_cross_entropy.row_parts import CrossEntropyOperands, TokenRows, rows
+from hessianlens.losses.fused_cross_entropy.rule import CrossEntropyRule
 
 cross_entropy = Operation(
     "linear_cross_entropy", "Tensor hidden, Tensor weight, Tensor? bias, Tensor targets, Tensor? classes"
 )
-"""The losses of all tokens, for a `CrossEntropyForm` and the tensors of `Operands`."""
+"""The losses of all tokens, for a `CrossEntropyForm` and the tensors of `CrossEntropyOperands`."""
 
 
 class Part(Enum):
@@ -47,22 +47,22 @@ class CrossEntropyForm(ClosedForm):
         rule: What is computed.
     """
 
-    rule: Rule
+    rule: CrossEntropyRule
 
     inputs, fixed, name = 3, 2, "linear_cross_entropy"
     instead = "torch's cross_entropy(linear(...)), which holds the logits"
 
     def value(self, *tensors: Any) -> Tensor:
         """L."""
-        return _value(Operands(*tensors), self.rule)
+        return _value(CrossEntropyOperands(*tensors), self.rule)
 
     def pushed(self, *tensors: Any, change: Parts) -> Tensor:
         """``dl = <m p - t, cap' u>``."""
-        return _pushed(Operands(*tensors), self.rule, change)
+        return _pushed(CrossEntropyOperands(*tensors), self.rule, change)
 
     def pulled(self, *tensors: Any, g: Tensor, wanted: Sequence[bool]) -> Parts:
         """``s r W``, ``s r^T H`` and ``s sum_i r_i``."""
-        return _pulled(Operands(*tensors), self.rule, g, wanted)
+        return _pulled(CrossEntropyOperands(*tensors), self.rule, g, wanted)
 
     def bent(
         self,
@@ -75,20 +75,20 @@ class CrossEntropyForm(ClosedForm):
         part: Part = Part.FULL,
     ) -> Parts:
         """With r' how r changes: ``s (r' W + r dW)``, ``s (r'^T H + r^T dH)``, ``s sum_i r'_i``; and ``dl``."""
-        return _bent(Operands(*tensors), self.rule, g, change, wanted, pushing, of_g, part)
+        return _bent(CrossEntropyOperands(*tensors), self.rule, g, change, wanted, pushing, of_g, part)
 
     def pushed_twice(self, *tensors: Any, first: Parts, second: Parts) -> Tensor:
         """The second derivative of l, token by token."""
-        return _pushed_twice(Operands(*tensors), self.rule, first, second)
+        return _pushed_twice(CrossEntropyOperands(*tensors), self.rule, first, second)
 
 
 @own_precision
-def _value(x: Operands, rule: Rule) -> Tensor:
+def _value(x: CrossEntropyOperands, rule: CrossEntropyRule) -> Tensor:
     return torch.cat([piece.loss() for piece in rows(x, rule)])
 
 
 @own_precision
-def _pushed(x: Operands, rule: Rule, change: Parts) -> Tensor:
+def _pushed(x: CrossEntropyOperands, rule: CrossEntropyRule, change: Parts) -> Tensor:
     found = []
     for piece in rows(x, rule):
         u = piece.change(change)
@@ -97,8 +97,8 @@ def _pushed(x: Operands, rule: Rule, change: Parts) -> Tensor:
 
 
 @own_precision
-def _pulled(x: Operands, rule: Rule, g: Tensor, wanted: Sequence[bool]) -> Parts:
-    found = Gathered(x, rule.scale, wanted)
+def _pulled(x: CrossEntropyOperands, rule: CrossEntropyRule, g: Tensor, wanted: Sequence[bool]) -> Parts:
+    found = CrossEntropyGradients(x, rule.scale, wanted)
     for piece in rows(x, rule):
         found.add(piece, piece.slope(g[piece.chunk]))
     return found.whole()
@@ -106,8 +106,8 @@ def _pulled(x: Operands, rule: Rule, g: Tensor, wanted: Sequence[bool]) -> Parts
 
 @own_precision
 def _bent(
-    x: Operands,
-    rule: Rule,
+    x: CrossEntropyOperands,
+    rule: CrossEntropyRule,
     g: Tensor,
     change: Parts,
     wanted: Sequence[bool],
@@ -115,7 +115,7 @@ def _bent(
     of_g: Tensor | None,
     part: Part,
 ) -> Parts:
-    found, moved = Gathered(x, rule.scale, wanted), []
+    found, moved = CrossEntropyGradients(x, rule.scale, wanted), []
     for piece in rows(x, rule):
         above, u = g[piece.chunk], piece.change(change)
         v = None if u is None else piece.capped(u)
@@ -131,7 +131,7 @@ def _bent(
     return (*found.whole(), torch.cat(moved) if pushing else None)
 
 
-def _turned(piece: Rows, rule: Rule, g: Tensor, u: Tensor, v: Tensor, part: Part) -> Tensor | None:
+def _turned(piece: TokenRows, rule: CrossEntropyRule, g: Tensor, u: Tensor, v: Tensor, part: Part) -> Tensor | None:
     """r', or the part of it that is asked for; u and v are written over."""
     outer = None if part is Part.FUNCTIONAL else piece.capped(piece.turned(g, v))
     if rule.softcap is None or part is Part.OUTER:
@@ -141,7 +141,7 @@ def _turned(piece: Rows, rule: Rule, g: Tensor, u: Tensor, v: Tensor, part: Part
 
 
 @own_precision
-def _pushed_twice(x: Operands, rule: Rule, first: Parts, second: Parts) -> Tensor:
+def _pushed_twice(x: CrossEntropyOperands, rule: CrossEntropyRule, first: Parts, second: Parts) -> Tensor:
     found = []
     for piece in rows(x, rule):
         total = x.h.new_zeros(len(piece.h))

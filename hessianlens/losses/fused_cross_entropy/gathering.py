@@ -8,20 +8,20 @@ import torch
 from torch import Tensor
 
 from hessianlens.derivatives.closed_form import Parts, written
-from hessianlens.losses.fused_cross_entropy.row_parts import Operands, Rows
+from hessianlens.losses.fused_cross_entropy.row_parts import CrossEntropyOperands, TokenRows
 
 
-class Gathered:
+class CrossEntropyGradients:
     """Gradients with respect to features, weight and bias, of which some are wanted."""
 
-    def __init__(self, x: Operands, scale: float, wanted: Sequence[bool]) -> None:
+    def __init__(self, x: CrossEntropyOperands, scale: float, wanted: Sequence[bool]) -> None:
         self._x, self._scale, self._wanted = x, scale, wanted
         self._features: list[Tensor] = []
         self._weight: Tensor | None = None
         self._bias: Tensor | None = None
 
     def add(
-        self, rows: Rows, linear: Tensor | None, crossed: Tensor | None = None, change: Parts = (None,) * 3
+        self, rows: TokenRows, linear: Tensor | None, crossed: Tensor | None = None, change: Parts = (None,) * 3
     ) -> None:
         """Adds ``R W`` and ``R^T H`` for the R at the linear map, and with a change of them ``S dW`` and ``S^T dH``."""
         moved = None if change[0] is None else change[0][rows.chunk]

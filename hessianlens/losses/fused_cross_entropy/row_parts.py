@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from hessianlens.derivatives.closed_form import Parts, times, written
-from hessianlens.losses.fused_cross_entropy.rule import Rule
+from hessianlens.losses.fused_cross_entropy.rule import CrossEntropyRule
 
 
 @dataclass(frozen=True, eq=False)
-class Operands:
+class CrossEntropyOperands:
     """The tensors of a loss.
 
     Attributes:
@@ -37,10 +37,10 @@ class Operands:
         return self.h.device
 
 
-def rows(x: Operands, rule: Rule) -> Iterator[Rows]:
+def rows(x: CrossEntropyOperands, rule: CrossEntropyRule) -> Iterator[TokenRows]:
     """Every chunk of tokens."""
     for chunk in rule.chunks(len(x.h), len(x.weight), x.h.element_size()):
-        yield Rows(x, rule, chunk)
+        yield TokenRows(x, rule, chunk)
 
 
 def _plus(total: Tensor | None, left: Tensor, right: Tensor) -> Tensor:
@@ -53,7 +53,7 @@ def _dot(a: Tensor, b: Tensor) -> Tensor:
     return (a.unsqueeze(-2) @ b.unsqueeze(-1))[..., 0, 0]
 
 
-class Rows:
+class TokenRows:
     """A chunk of tokens.
 
     Attributes:
@@ -61,7 +61,7 @@ class Rows:
         h: Their features.
     """
 
-    def __init__(self, x: Operands, rule: Rule, chunk: slice) -> None:
+    def __init__(self, x: CrossEntropyOperands, rule: CrossEntropyRule, chunk: slice) -> None:
         self.chunk, self.h = chunk, x.h[chunk]
         self._x, self._rule = x, rule
         y = x.targets[chunk]

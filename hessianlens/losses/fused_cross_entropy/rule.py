@@ -11,7 +11,7 @@ _TEMPORARIES = 3
 
 
 @dataclass(frozen=True)
-class Rule:
+class CrossEntropyRule:
     """``l_i = m_i log sum_k exp z_ik - sum_k t_ik z_ik`` with ``z = cap(s (H W^T + b))``.
 
     The targets ``t_ik = c_i w_k ((1 - a) [k = y_i] + a / V)`` add up to m_i; c_i is zero where a token is ignored.
@@ -33,7 +33,7 @@ class Rule:
     def chunks(self, tokens: int, classes: int, size: int) -> Iterator[slice]:
         """Ranges of tokens, about equally long, whose logits of `size` bytes each fit into the workspace.
 
-        >>> list(Rule(workspace=240).chunks(5, 10, 4))
+        >>> list(CrossEntropyRule(workspace=240).chunks(5, 10, 4))
         [slice(0, 2, None), slice(2, 4, None), slice(4, 5, None)]
         """
         most = max(self.workspace // (_TEMPORARIES * max(classes, 1) * size), 1)

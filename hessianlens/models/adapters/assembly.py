@@ -19,7 +19,7 @@ from hessianlens.failures import explained
 from hessianlens.memory import ensure_fits
 from hessianlens.models.adapters.batches import SPANS, check_micro_batch, targets_of
 from hessianlens.models.adapters.class_loss import ClassLoss
-from hessianlens.models.adapters.comparison import Comparison
+from hessianlens.models.adapters.comparison import ModelComparison
 from hessianlens.models.adapters.cutting import cut_problem
 from hessianlens.models.adapters.decoders import NOTE, with_decoder_inputs
 from hessianlens.models.adapters.first_look import Seen, ended, first_run, is_half
@@ -108,12 +108,12 @@ def problem(
     check_choice("logits", logits, LOGITS)
     ranks = ranks_of(process_group)
     with ranks.jointly("a problem"):
-        asked = _Asked(reduction, dtype, device, micro_batch, heads, attention, logits, check, verify)
+        asked = _ProblemOptions(reduction, dtype, device, micro_batch, heads, attention, logits, check, verify)
         return _assembled(model, data, loss, asked, ranks)
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _ProblemOptions:
     """How a problem is to be made: the arguments of `problem` of the same names."""
 
     reduction: str
@@ -127,7 +127,7 @@ class _Asked:
     verify: bool
 
 
-def _assembled(model: nn.Module, data: object, loss: LossLike, asked: _Asked, ranks: Ranks) -> Problem:
+def _assembled(model: nn.Module, data: object, loss: LossLike, asked: _ProblemOptions, ranks: Ranks) -> Problem:
     model, looked_through = unwrapped(model)
     check_weights(model)
     check_micro_batch(asked.micro_batch)
@@ -183,13 +183,13 @@ def _assembled(model: nn.Module, data: object, loss: LossLike, asked: _Asked, ra
 
 
 def _checked(
-    model: nn.Module, made: Problem, loss: LossLike, seen: Seen, with_targets: bool, kernel: str, asked: _Asked
+    model: nn.Module, made: Problem, loss: LossLike, seen: Seen, with_targets: bool, kernel: str, asked: _ProblemOptions
 ) -> Problem:
     """The problem, with every batch's loss compared with that of the model itself and that of the uncut batch."""
     if _is_own(loss):
         for number, batch in enumerate(made.data):
             _expect_own_loss(model, made, number, batch)
-    compared = Comparison(model, made, loss, with_targets, seen.asked, kernel != "math").checked()
+    compared = ModelComparison(model, made, loss, with_targets, seen.asked, kernel != "math").checked()
     if compared.forward is not made.forward:
         assert made.written is not None
         compared = replace(compared, written=replace(made.written, instead_of=(compared.forward, compared.loss)))

@@ -18,7 +18,7 @@ from torch.func import functional_call
 from torch.nn.modules.loss import _Loss
 
 from hessianlens.derivatives.graph import leaves_of
-from hessianlens.errors import expect
+from hessianlens.errors import Refusal, expect
 from hessianlens.models.adapters.class_loss import ClassLoss
 from hessianlens.models.adapters.first_look import is_half
 from hessianlens.models.adapters.outputs import arguments, as_tensor, call
@@ -60,7 +60,7 @@ def same_value(one: float, other: float, eps: float, loss: Callable[[Tensor], Te
 
 
 @dataclass(frozen=True, eq=False)
-class Comparison:
+class ModelComparison:
     """A problem against its model, batch by batch.
 
     Attributes:
@@ -128,7 +128,7 @@ class Comparison:
             outputs = call(self.model, params, batch, with_targets=self.with_targets)
         last, eps = maps.found(self.model, outputs), torch.finfo(made.dtype).eps
         chunked = isinstance(made.forward, UnformedCall)
-        if chunked and isinstance(last, str):
+        if chunked and isinstance(last, Refusal):
             return outputs, math.nan, f"on batch {number}, {last}"
         with torch.no_grad():
             with made.scope():
@@ -148,12 +148,12 @@ class Comparison:
         )
         return outputs, here, ""
 
-    def _materialised(self, outputs: Tensor, reason: str) -> Comparison:
+    def _materialised(self, outputs: Tensor, reason: str) -> ModelComparison:
         """The same with materialised logits, and a note on why."""
         forward = self.problem.forward
         assert isinstance(forward, UnformedCall)
         whole = partial(call, self.model, with_targets=self.with_targets, halves=forward.halves)
-        notes = (*_without_logits(self.problem.notes), logits_note(outputs, reason))
+        notes = (*_without_logits(self.problem.notes), logits_note(outputs, Refusal(reason)))
         return replace(self, problem=replace(self.problem, forward=whole, notes=notes))
 
     def _against_own(self, number: int, batch: Batch, here: float) -> list[str]:

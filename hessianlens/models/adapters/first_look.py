@@ -8,7 +8,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from hessianlens.errors import InputError, expect
+from hessianlens.errors import InputError, Refusal, expect
 from hessianlens.models.adapters.class_loss import ClassLoss
 from hessianlens.models.adapters.long_attention import LongAttention
 from hessianlens.models.adapters.outputs import call, checked_call, counted_call
@@ -32,7 +32,7 @@ class Seen:
     outputs: Tensor
     asked: frozenset[torch.dtype]
     met: LongAttention
-    last: Unembedding | str
+    last: Unembedding | Refusal
 
 
 def first_run(model: nn.Module, made: Problem, with_targets: bool, check: bool) -> Seen:
@@ -70,12 +70,12 @@ def ended(made: Problem, seen: Seen, logits: str, with_targets: bool) -> tuple[F
     whole = partial(call, model, with_targets=with_targets, halves=halves)
     if logits == "whole" or (logits == "auto" and not are_large(seen.outputs)):
         return whole, ()
-    last: Unembedding | str = seen.last
+    last: Unembedding | Refusal = seen.last
     if not isinstance(made.loss, ClassLoss):
-        last = "the loss is not known to be a cross-entropy of classes"
-    elif isinstance(last, str):
+        last = Refusal("the loss is not known to be a cross-entropy of classes")
+    elif isinstance(last, Refusal):
         pass
     elif isinstance(made.loss.share, TorchShare) and not made.loss.share.classes_last(seen.outputs, made.data[0]):
-        last = f"{made.loss.share.loss.name} reads the classes from axis 1"
+        last = Refusal(f"{made.loss.share.loss.name} reads the classes from axis 1")
     note = logits_note(seen.outputs, last)
     return UnformedCall(model, last, with_targets, halves) if isinstance(last, Unembedding) else whole, (note,)

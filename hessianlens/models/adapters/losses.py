@@ -139,7 +139,7 @@ def check_classes(out: Tensor, targets: Tensor, ignore_index: int) -> None:
         f"targets: got dtype {targets.dtype}, expected numbers of classes; convert them with .long(), or use 'bce' "
         "or 'square'.",
     )
-    if targets.is_meta:  # a rehearsal without contents
+    if targets.is_meta:  # a dry run on the meta device
         return
     classes = out.shape[-1]
     wrong = targets[((targets < 0) | (targets >= classes)) & (targets != ignore_index)]

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as nnf
 from torch.overrides import TorchFunctionMode
 
-from hessianlens.errors import InputError
+from hessianlens.errors import InputError, Refusal
 from hessianlens.models.adapters.outputs import call
 from hessianlens.problems import Batch, Logits, LogitsForward
 from hessianlens.sizes import readable
@@ -125,25 +125,27 @@ class LastMap(_Maps):
             if self._shift is not None:
                 self._last, self._version = (last, result), _version(result)
 
-    def found(self, model: nn.Module, outputs: Tensor) -> Unembedding | str:
-        """What the outputs are formed of; in words why that is not known."""
+    def found(self, model: nn.Module, outputs: Tensor) -> Unembedding | Refusal:
+        """What the outputs are formed of; a refusal where that is not known."""
         if self._last is None:
-            return f"no linear map of {type(model).__name__} with a parameter as it stands was met"
+            return Refusal(f"no linear map of {type(model).__name__} with a parameter as it stands was met")
         (last, result), (scale, cap) = self._last, _stated(model)
         if result.shape != outputs.shape:
-            return f"outputs are not what its last linear map, with {last.parameter}, gives"
+            return Refusal(f"outputs are not what its last linear map, with {last.parameter}, gives")
         if self._uses[last.parameter] > 1:
-            return f"{last.parameter} is used in {self._uses[last.parameter]} linear maps"
+            return Refusal(f"{last.parameter} is used in {self._uses[last.parameter]} linear maps")
         same = result is outputs or (result.data_ptr() == outputs.data_ptr() and result.stride() == outputs.stride())
         if _version(result) != self._version:
-            return f"what its last linear map, with {last.parameter}, gives is written over in place"
+            return Refusal(f"what its last linear map, with {last.parameter}, gives is written over in place")
         if same:
             return Unembedding(last.parameter, self._shift)
         expected = result * scale
         expected = expected if cap is None else cap * torch.tanh(expected / cap)
         gap = (expected - outputs).abs().max()
         if (scale == 1 and cap is None) or gap > _ROUNDING * torch.finfo(outputs.dtype).eps * outputs.abs().max():
-            return f"outputs are not what its last linear map, with {last.parameter}, gives, but something made of it"
+            return Refusal(
+                f"outputs are not what its last linear map, with {last.parameter}, gives, but something made of it"
+            )
         return Unembedding(last.parameter, self._shift, scale, cap)
 
 
@@ -238,7 +240,7 @@ def are_large(outputs: Tensor) -> bool:
     return outputs.numel() * outputs.element_size() >= _LARGE_BYTES
 
 
-def logits_note(outputs: Tensor, found: Unembedding | str) -> str:
+def logits_note(outputs: Tensor, found: Unembedding | Refusal) -> str:
     """How logits are dealt with while differentiating, in words."""
     size = f"{' x '.join(map(str, outputs.shape))}, {readable(outputs.numel() * outputs.element_size())}"
     if isinstance(found, Unembedding):

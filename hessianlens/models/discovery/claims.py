@@ -16,7 +16,7 @@ _PROJECTIONS = {f"{kind}.{role}" for kind in ("attn", "cross") for role in ("q",
 
 
 @dataclass(frozen=True)
-class Claim:
+class ParameterClaim:
     """What a parameter is read as.
 
     Attributes:
@@ -38,9 +38,9 @@ class Claim:
     key: tuple[int, ...] = ()
 
 
-def read_claims(model: nn.Module, parameters: Iterable[str]) -> list[Claim]:
+def read_claims(model: nn.Module, parameters: Iterable[str]) -> list[ParameterClaim]:
     """A claim for every parameter; without roles everywhere if there is no attention in the model."""
-    blank = [Claim(parameter, name) for parameter, name in read_names(parameters).items()]
+    blank = [ParameterClaim(parameter, name) for parameter, name in read_names(parameters).items()]
     rules = (*registered(), *TABLE)
     claims = _with_attention([_numbered(model, claim, rules) for claim in blank])
     if not any(claim.stack is not None for claim in claims):
@@ -51,7 +51,9 @@ def read_claims(model: nn.Module, parameters: Iterable[str]) -> list[Claim]:
     return [claim if claim.roles else _outside(model, claim, rules, stacks) for claim in claims]
 
 
-def _match(model: nn.Module, claim: Claim, rest: str, rules: tuple[Rule, ...], scopes: tuple[str, ...]) -> Claim:
+def _match(
+    model: nn.Module, claim: ParameterClaim, rest: str, rules: tuple[Rule, ...], scopes: tuple[str, ...]
+) -> ParameterClaim:
     owner = type(module_at(model, parent(claim.name.path))).__name__
     for rule in rules:
         roles = rule.roles_of(rest, owner) if rule.scope in scopes else ()
@@ -60,7 +62,7 @@ def _match(model: nn.Module, claim: Claim, rest: str, rules: tuple[Rule, ...], s
     return claim
 
 
-def _numbered(model: nn.Module, claim: Claim, rules: tuple[Rule, ...]) -> Claim:
+def _numbered(model: nn.Module, claim: ParameterClaim, rules: tuple[Rule, ...]) -> ParameterClaim:
     """A parameter behind the number of a layer."""
     for stack, key, rest in layer_splits(claim.name.path):
         found = _match(model, claim, rest, rules, ("layer",))
@@ -69,7 +71,7 @@ def _numbered(model: nn.Module, claim: Claim, rules: tuple[Rule, ...]) -> Claim:
     return claim
 
 
-def _unnumbered(model: nn.Module, claims: list[Claim], rules: tuple[Rule, ...]) -> list[Claim]:
+def _unnumbered(model: nn.Module, claims: list[ParameterClaim], rules: tuple[Rule, ...]) -> list[ParameterClaim]:
     """The parameters of single layers that no number counts, such as a lone `nn.TransformerEncoderLayer`."""
     found = []
     for claim in claims:
@@ -83,13 +85,13 @@ def _unnumbered(model: nn.Module, claims: list[Claim], rules: tuple[Rule, ...]) 
     return [c if c.stack is None else replace(c, stack=outer[c.stack]) for c in found]
 
 
-def _with_attention(claims: list[Claim]) -> list[Claim]:
+def _with_attention(claims: list[ParameterClaim]) -> list[ParameterClaim]:
     """Claims without those in stacks that have no attention, such as lists of experts."""
     known = {claim.stack for claim in claims if _PROJECTIONS & set(claim.roles)}
     return [claim if claim.stack in known else replace(claim, roles=(), stack=None, key=()) for claim in claims]
 
 
-def _outside(model: nn.Module, claim: Claim, rules: tuple[Rule, ...], stacks: set[str]) -> Claim:
+def _outside(model: nn.Module, claim: ParameterClaim, rules: tuple[Rule, ...], stacks: set[str]) -> ParameterClaim:
     """A parameter outside the layers: embeddings, final norm, heads."""
     containers = [stack.partition("*")[0].rstrip(".") for stack in stacks]
     for before, rest in plain_splits(claim.name.path):

@@ -7,8 +7,8 @@ from functools import cached_property
 
 from torch import Tensor, nn
 
-from hessianlens.models.discovery.claims import Claim
-from hessianlens.models.discovery.pieces import Piece, Sizes, attention_role, packed_pieces, whole_piece
+from hessianlens.models.discovery.claims import ParameterClaim
+from hessianlens.models.discovery.pieces import DiscoveredBlock, Sizes, attention_role, packed_pieces, whole_piece
 from hessianlens.models.discovery.storage import output_axis
 from hessianlens.problems import Block
 
@@ -27,7 +27,7 @@ class Cutter:
 
     model: nn.Module
     parameters: dict[str, Tensor]
-    claims: dict[str, Claim]
+    claims: dict[str, ParameterClaim]
     names: dict[str, tuple[str, ...]]
     groups: list[list[str]]
 
@@ -36,7 +36,7 @@ class Cutter:
         return next((name for name in group if self.names[name]), group[0])
 
     @cached_property
-    def pieces(self) -> dict[str, list[Piece]]:
+    def pieces(self) -> dict[str, list[DiscoveredBlock]]:
         """The pieces of every tensor, by the first of its names."""
         return {group[0]: self._cut(self.speaker(group), group[0]) for group in self.groups}
 
@@ -63,10 +63,10 @@ class Cutter:
             if shapes[p]
         }
 
-    def _cut(self, read_as: str, parameter: str) -> list[Piece]:
+    def _cut(self, read_as: str, parameter: str) -> list[DiscoveredBlock]:
         names, claim, tensor = self.names[read_as], self.claims[read_as], self.parameters[parameter]
         if not names:
-            return [Piece(Block.of(claim.name.own, parameter, tensor))]
+            return [DiscoveredBlock(Block.of(claim.name.own, parameter, tensor))]
         if len(names) == 1:
             return [whole_piece(self.model, claim, names[0], parameter, tensor)]
         sizes = Sizes(self._outputs.get(attention_role(names[0])[0]), self._widths.get(claim.name.path))

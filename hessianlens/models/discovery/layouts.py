@@ -8,12 +8,12 @@ from collections.abc import Iterable
 from torch import nn
 
 from hessianlens.models.discovery.heads import HeadLayout, layout_of, stated_heads
-from hessianlens.models.discovery.pieces import Piece
+from hessianlens.models.discovery.pieces import DiscoveredBlock
 
 
-def find_layouts(model: nn.Module, pieces: Iterable[Piece]) -> tuple[dict[str, HeadLayout], list[str]]:
+def find_layouts(model: nn.Module, pieces: Iterable[DiscoveredBlock]) -> tuple[dict[str, HeadLayout], list[str]]:
     """The layout of every attention where one fits, and the attentions where none does."""
-    grouped: dict[str, list[Piece]] = defaultdict(list)
+    grouped: dict[str, list[DiscoveredBlock]] = defaultdict(list)
     for piece in pieces:
         if piece.attention and piece.extent:
             grouped[piece.attention].append(piece)
@@ -22,7 +22,7 @@ def find_layouts(model: nn.Module, pieces: Iterable[Piece]) -> tuple[dict[str, H
     return known, [attention for attention in layouts if attention not in known]
 
 
-def _layout(model: nn.Module, members: list[Piece]) -> HeadLayout | None:
+def _layout(model: nn.Module, members: list[DiscoveredBlock]) -> HeadLayout | None:
     extents: dict[str, int] = defaultdict(int)
     for piece in members:
         extents[piece.role] += piece.extent

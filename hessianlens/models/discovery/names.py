@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from hessianlens.models.discovery.claims import Claim
+from hessianlens.models.discovery.claims import ParameterClaim
 from hessianlens.models.discovery.paths import inside, module_at
 
 LayerKey = tuple[str, tuple[int, ...]]
@@ -22,7 +22,7 @@ class Names:
     layers: tuple[str, ...]
 
 
-def name_claims(model: nn.Module, claims: list[Claim]) -> Names:
+def name_claims(model: nn.Module, claims: list[ParameterClaim]) -> Names:
     """Names such as ``layer0.attn.q`` for every claim that has roles."""
     roots = stack_roots(dict.fromkeys(claim.stack for claim in claims if claim.stack is not None))
     layers = _layers(model, claims, roots)
@@ -58,7 +58,7 @@ def _settled(role: str, layer: set[str], stack: set[str]) -> str:
     return role
 
 
-def _layers(model: nn.Module, claims: list[Claim], roots: dict[str, tuple[str, str]]) -> dict[LayerKey, str]:
+def _layers(model: nn.Module, claims: list[ParameterClaim], roots: dict[str, tuple[str, str]]) -> dict[LayerKey, str]:
     """The name of every layer, ``layer0`` or ``decoder.layer0``."""
     keys: dict[str, dict[tuple[int, ...], None]] = defaultdict(dict)
     for claim in claims:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from hessianlens.models.discovery.claims import Claim
+from hessianlens.models.discovery.claims import ParameterClaim
 from hessianlens.models.discovery.heads import stated_heads
 from hessianlens.models.discovery.packed import Packing, cut_blocks, cuts, uncut_name
 from hessianlens.models.discovery.storage import added_axis, extent, head_axis, output_axis
@@ -14,7 +14,7 @@ from hessianlens.problems import Block
 
 
 @dataclass(frozen=True)
-class Piece:
+class DiscoveredBlock:
     """A block, and what is needed to split it by head.
 
     Attributes:
@@ -55,21 +55,21 @@ def attention_role(name: str) -> tuple[str, str]:
     return (attention, role) if attention.endswith((".attn", ".cross")) else ("", "")
 
 
-def whole_piece(model: nn.Module, claim: Claim, name: str, parameter: str, tensor: Tensor) -> Piece:
+def whole_piece(model: nn.Module, claim: ParameterClaim, name: str, parameter: str, tensor: Tensor) -> DiscoveredBlock:
     """A parameter that is one block."""
     suffix = claim.name.suffix
     block = Block.of(name + suffix, parameter, tensor)
     attention, role = attention_role(name)
     axis = head_axis(role, suffix, output_axis(model, parameter, tensor), tensor) if attention else None
     if axis is None:
-        return Piece(block)
+        return DiscoveredBlock(block)
     size = 0 if suffix else extent(role, axis, block.shape)
-    return Piece(block, attention, role, axis, size)
+    return DiscoveredBlock(block, attention, role, axis, size)
 
 
 def packed_pieces(
-    model: nn.Module, claim: Claim, names: tuple[str, ...], parameter: str, tensor: Tensor, sizes: Sizes
-) -> list[Piece]:
+    model: nn.Module, claim: ParameterClaim, names: tuple[str, ...], parameter: str, tensor: Tensor, sizes: Sizes
+) -> list[DiscoveredBlock]:
     """A parameter that holds several blocks; one piece if its parts cannot be told apart."""
     suffix, added = claim.name.suffix, claim.name.added
     axis: int | None = output_axis(model, parameter, tensor)
@@ -80,11 +80,11 @@ def packed_pieces(
     parts = None if axis is None or tensor.ndim > 2 else cuts(names, tensor.shape[axis], packing)
     if axis is None or parts is None:
         note = f"shared by {', '.join(name.rpartition('.')[2] for name in names)}" if added else ""
-        return [Piece(Block.of(uncut_name(names) + suffix, parameter, tensor, note=note))]
+        return [DiscoveredBlock(Block.of(uncut_name(names) + suffix, parameter, tensor, note=note))]
     pieces = []
     for name, block in zip(names, cut_blocks(parts, parameter, tensor, axis, suffix), strict=True):
         attention, role = attention_role(name)
         size = 0 if suffix else block.shape[axis]
         headed = attention and suffix in ("", ".bias")
-        pieces.append(Piece(block, attention, role, axis, size) if headed else Piece(block))
+        pieces.append(DiscoveredBlock(block, attention, role, axis, size) if headed else DiscoveredBlock(block))
     return pieces

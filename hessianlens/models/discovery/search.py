@@ -15,7 +15,7 @@ from hessianlens.models.discovery.cutter import Cutter
 from hessianlens.models.discovery.heads import HeadLayout, split_heads
 from hessianlens.models.discovery.layouts import find_layouts
 from hessianlens.models.discovery.names import name_claims
-from hessianlens.models.discovery.pieces import Piece
+from hessianlens.models.discovery.pieces import DiscoveredBlock
 from hessianlens.models.discovery.result import Discovery
 from hessianlens.models.discovery.sharing import groups_of, settle
 from hessianlens.problems import Block
@@ -70,7 +70,7 @@ def discover(model: nn.Module, heads: bool = False) -> Discovery:
 
 
 def _blocks(
-    pieces: Iterable[Piece], layouts: Mapping[str, HeadLayout], aliases: Mapping[str, tuple[str, str]]
+    pieces: Iterable[DiscoveredBlock], layouts: Mapping[str, HeadLayout], aliases: Mapping[str, tuple[str, str]]
 ) -> dict[str, Block]:
     """The blocks in order, with the parts of heads behind them where `layouts` knows these."""
     shared: dict[str, list[str]] = {}

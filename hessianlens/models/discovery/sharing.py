@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from hessianlens.models.discovery.claims import Claim
+from hessianlens.models.discovery.claims import ParameterClaim
 
 
 def groups_of(parameters: Mapping[str, Tensor]) -> list[list[str]]:
@@ -19,7 +19,7 @@ def groups_of(parameters: Mapping[str, Tensor]) -> list[list[str]]:
 
 
 def settle(
-    claims: list[Claim], names: Mapping[str, tuple[str, ...]], groups: list[list[str]]
+    claims: list[ParameterClaim], names: Mapping[str, tuple[str, ...]], groups: list[list[str]]
 ) -> tuple[dict[str, tuple[str, ...]], list[str]]:
     """The names without those that several tensors claim, and the parameters that lost theirs.
 

@@ -63,14 +63,14 @@ class Layer:
         at_queries = self.e @ self.a + self.link.residual * g
         return at_tokens + at_queries if self.kept is None else at_tokens.index_add(1, self.kept, at_queries)
 
-    def linear(self, seen: Tensor, dtype: torch.dtype) -> Linear:
+    def linear(self, seen: Tensor, dtype: torch.dtype) -> TangentCoefficients:
         """What tangents meet here, in the precision that they have, at the tokens that something sees."""
         narrow = not bool(seen.all())
         keys: Tensor | slice = seen.nonzero()[:, 0] if narrow else slice(None)
         queries = keys if self.kept is None else slice(None)
         kept = self.kept if self.kept is None or not narrow else seen.cumsum(0)[self.kept] - 1
         J, D = (matrix[:, queries][..., keys, :][..., keys].to(dtype) for matrix in (self.J, self.D))
-        return Linear(
+        return TangentCoefficients(
             A=self.state.weights[:, queries][..., keys].to(dtype),
             e=self.e[:, queries][..., keys].to(dtype),
             a=self.a[:, keys].to(dtype),
@@ -87,7 +87,7 @@ class Layer:
 
 
 @dataclass(frozen=True, eq=False)
-class Linear:
+class TangentCoefficients:
     """The coefficients of tangents at a layer, named as above; `kept` are the query tokens among all."""
 
     A: Tensor
@@ -103,10 +103,12 @@ class Linear:
     kept: Tensor | None
     residual: float
 
-    def at(self, chosen: slice) -> Linear:
+    def at(self, chosen: slice) -> TangentCoefficients:
         """At some of the sequences."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return Linear(**{name: value[chosen] if name in _BY_SEQUENCE else value for name, value in values.items()})
+        return TangentCoefficients(
+            **{name: value[chosen] if name in _BY_SEQUENCE else value for name, value in values.items()}
+        )
 
     def forward(self, dX: Tensor) -> tuple[Tensor, Moved]:
         """Tangents of what leaves the layer, its skip connection included, [s, i, p, d]."""

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from hessianlens.attention.layer import FactoredValueAttention
 from hessianlens.derivatives.graph import once_only
 from hessianlens.models.adapters.batches import inputs_of
-from hessianlens.models.block import Block
+from hessianlens.models.block import TransformerBlock
 from hessianlens.models.mlp import MLP
 from hessianlens.models.transformer import Transformer
 from hessianlens.network.recognition import entrywise_slope
@@ -76,14 +76,16 @@ def find_chain(model: nn.Module, batch: Batch) -> tuple[Link, ...] | None:
 
     What stands behind the last layer is not looked at.
     """
-    if not isinstance(model, Transformer) or not all(isinstance(b, Block) and _fits(b) for b in model.blocks):
+    if not isinstance(model, Transformer) or not all(
+        isinstance(b, TransformerBlock) and _fits(b) for b in model.blocks
+    ):
         return None
     inputs = inputs_of(batch)
     links: list[Link] = []
     with torch.no_grad():
         stream = model.embed(inputs["tokens"] if isinstance(inputs, dict) else inputs)
         for block in model.blocks:
-            assert isinstance(block, Block)
+            assert isinstance(block, TransformerBlock)
             last = len(links) == len(model.blocks) - 1
             link, stream = _link(block, stream, last)
             if link is None:
@@ -92,11 +94,11 @@ def find_chain(model: nn.Module, batch: Batch) -> tuple[Link, ...] | None:
     return tuple(links)
 
 
-def _fits(block: Block) -> bool:
+def _fits(block: TransformerBlock) -> bool:
     return block.norm is None and block.attention.query_key == "dual" and block.attention.heads == 1
 
 
-def _link(block: Block, stream: Tensor, last: bool) -> tuple[Link | None, Tensor]:
+def _link(block: TransformerBlock, stream: Tensor, last: bool) -> tuple[Link | None, Tensor]:
     """The link, and the residual stream behind it."""
     (head,) = toy_heads(block.attention).heads
     assert isinstance(head, FactoredValueAttention)

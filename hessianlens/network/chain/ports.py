@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from hessianlens.network.chain import contractions as c
-from hessianlens.network.chain.layer import Layer, Linear
+from hessianlens.network.chain.layer import Layer, TangentCoefficients
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +57,7 @@ class Port:
         self.applied = c.applied(self.rows, values if self.readout is None else values @ self.readout)
         self.left = tuple(torch.empty_like(self.applied) for _ in range(2))
 
-    def enter(self, linear: Linear, chosen: slice) -> tuple[Tensor, Tensor | None]:
+    def enter(self, linear: TangentCoefficients, chosen: slice) -> tuple[Tensor, Tensor | None]:
         """Tangents of the layer's output, and of its scores where the block enters through them."""
         applied = self.applied[chosen]
         if self.partner is None:
@@ -66,7 +66,7 @@ class Port:
         dT = dT if self.name == "Q" else c.swapped(dT).contiguous()
         return c.times(c.rows(dT, linear.J.transpose(-1, -2)), linear.Z), dT
 
-    def leave(self, linear: Linear, chosen: slice, both: tuple[Tensor, Tensor], dT: Tensor | None) -> None:
+    def leave(self, linear: TangentCoefficients, chosen: slice, both: tuple[Tensor, Tensor], dT: Tensor | None) -> None:
         """Keep the cotangents of both parts; the activation's own second derivative along dT comes on top of one."""
         for u, into, own in zip(both, self.left, (None, dT), strict=True):
             if self.partner is None:

@@ -24,10 +24,10 @@ from torch import Tensor
 
 from hessianlens.losses import TokenCurvature, UncoupledCurvature
 from hessianlens.losses.curvature import FactoredTokenCurvature
-from hessianlens.network.chain.layer import Layer, Linear, Moved
+from hessianlens.network.chain.layer import Layer, Moved, TangentCoefficients
 from hessianlens.network.chain.links import Link
 from hessianlens.network.chain.ports import Port, Vectors
-from hessianlens.network.last_attention.behind import PositionDerivatives
+from hessianlens.network.last_attention.positionwise import PositionDerivatives
 
 _GROUP_BYTES = 2**25
 """Room for the tangents, or the matrices of attention rows, of the sequences whose vectors enter and leave together."""
@@ -35,7 +35,7 @@ _STEP_BYTES = 2**22
 """Room for the tangents, and for the Jacobians of a map between layers, of the sequences carried at once."""
 
 
-class Carrier:
+class ChainProducts:
     """Vectors of blocks of a chain at one batch.
 
     Args:
@@ -110,7 +110,7 @@ class Carrier:
 class _Group:
     """Some sequences: every layer, the gradient of the loss at the output of each, the vectors that enter."""
 
-    def __init__(self, carrier: Carrier, chosen: slice) -> None:
+    def __init__(self, carrier: ChainProducts, chosen: slice) -> None:
         links, found = carrier.links, carrier.found
         self.carrier, self.chosen, self.first = carrier, chosen, carrier.first
         states = [link.head.attend(link.tokens[chosen]) for link in links[self.first :]]
@@ -150,7 +150,7 @@ class _Group:
     def _down(
         self,
         step: slice,
-        linear: Sequence[Linear],
+        linear: Sequence[TangentCoefficients],
         ways: Sequence[Tensor | None],
         moves: Sequence[Moved],
         entered: Mapping[int, Sequence[tuple[Tensor, Tensor | None]]],

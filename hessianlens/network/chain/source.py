@@ -11,7 +11,7 @@ from torch import Tensor
 
 from hessianlens.network.chain.links import Link, find_chain
 from hessianlens.network.chain.ports import Vectors
-from hessianlens.network.chain.products import Carrier
+from hessianlens.network.chain.products import ChainProducts
 from hessianlens.network.last_attention.exact import CLOSED_FORM, ExactAttention
 from hessianlens.network.sampling import WORKSPACE, Drawn, Request, length
 from hessianlens.problems import Block, Problem
@@ -55,7 +55,7 @@ class ChainedAttention:
         dtype = self.exact.problem.dtype if tangents is None else tangents
         totals: dict[str, tuple[Tensor, Tensor]] = {}
         for links, derivatives in zip(self.chains, self.exact.derivatives, strict=True):
-            for n, products in Carrier(links, derivatives, asked, dtype).products().items():
+            for n, products in ChainProducts(links, derivatives, asked, dtype).products().items():
                 for (block, _), (G, F) in zip(layers[n], products, strict=True):
                     shape = (len(G), *block.shape)
                     found = (G.reshape(shape), F.reshape(shape))

@@ -2,11 +2,18 @@
 
 from hessianlens.network.last_attention.exact import (
     CLOSED_FORM,
-    Cost,
+    ClosedFormCost,
     ExactAttention,
     closed_form_cost,
     exact_attention,
 )
 from hessianlens.network.last_attention.sketched import SketchedAttention
 
-__all__ = ["CLOSED_FORM", "Cost", "ExactAttention", "SketchedAttention", "closed_form_cost", "exact_attention"]
+__all__ = [
+    "CLOSED_FORM",
+    "ClosedFormCost",
+    "ExactAttention",
+    "SketchedAttention",
+    "closed_form_cost",
+    "exact_attention",
+]

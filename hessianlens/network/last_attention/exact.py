@@ -12,19 +12,20 @@ from torch import Tensor
 
 from hessianlens.attention.activations import as_activation
 from hessianlens.attention.rotary import RotaryAttention
+from hessianlens.errors import Refusal
 from hessianlens.models.adapters.scope import differentiable_twice
 from hessianlens.models.transformer import Transformer
-from hessianlens.network.last_attention.behind import (
+from hessianlens.network.dry_run import forward_sizes, sequences_of
+from hessianlens.network.last_attention.many_heads_norms import HeadNorms
+from hessianlens.network.last_attention.one_head_norms import part_norms
+from hessianlens.network.last_attention.positionwise import (
     InNetworkHessian,
     PositionDerivatives,
     position_curvature,
     position_derivatives,
 )
-from hessianlens.network.last_attention.many_heads_norms import HeadNorms
-from hessianlens.network.last_attention.one_head_norms import part_norms
-from hessianlens.network.last_attention.products import Part, piece_grid
-from hessianlens.network.linear_maps import LinearMaps, Plan
-from hessianlens.network.rehearsal import forward_sizes, sequences_of
+from hessianlens.network.last_attention.products import PiecePlace, piece_grid
+from hessianlens.network.linear_maps import LinearMapPlan, LinearMaps
 from hessianlens.network.sites import AttentionSite, find_site, frozen_copy
 from hessianlens.operators import ArrangedGrid, BlockGrid, StructuredOperator
 from hessianlens.problems import Block, Problem
@@ -109,12 +110,12 @@ class ExactAttention:
         if site.behind is None:
             return False
         few = _few_outputs(site.network_output.shape[-1], site.output.shape[-1])
-        return few or isinstance(output_plan(self.maps, site), str)
+        return few or isinstance(output_plan(self.maps, site), Refusal)
 
     def _at_layer(self) -> tuple[PositionDerivatives, ...]:
         """The same at what the output projection puts out, whatever the number of outputs behind it."""
         plan = output_plan(self.maps, self.sites[0])
-        assert isinstance(plan, Plan)
+        assert isinstance(plan, LinearMapPlan)
         found = []
         for number, site in enumerate(self.sites):
             curvature = self.maps.curvature(plan, number)
@@ -173,7 +174,7 @@ class ExactAttention:
         (site,), (derivatives,) = self.sites, self.derivatives
         return HeadNorms(site.layer, site.tokens, derivatives)
 
-    def _parts(self, block: Block) -> dict[Hashable, Part]:
+    def _parts(self, block: Block) -> dict[Hashable, PiecePlace]:
         """Where the heads of a block lie in the layer, by block and piece."""
         role = self._role(block)
         assert role is not None
@@ -181,11 +182,11 @@ class ExactAttention:
         pieces = projection.pieces(block, self.problem.params)
         assert pieces is not None
         rows, weights = self.rows(role, self._is_bias(role, block)), self.sites[0].layer.parameters
-        found: dict[Hashable, Part] = {}
+        found: dict[Hashable, PiecePlace] = {}
         for piece in pieces:
             heads = tuple((name, h) for h in projection.sharing(piece))
             height, width = weights[heads[0]].shape
-            found[block.name, piece] = Part(heads, rows, (height, width))
+            found[block.name, piece] = PiecePlace(heads, rows, (height, width))
         return found
 
     def rows(self, name: str, bias: bool) -> slice:
@@ -200,19 +201,19 @@ class ExactAttention:
         return self.sites[0].projections[role].cut(block, self.problem.params)
 
 
-def output_plan(maps: LinearMaps, site: AttentionSite) -> Plan | str:
-    """How the curvature at what the output projection puts out is found; why not, in words."""
+def output_plan(maps: LinearMaps, site: AttentionSite) -> LinearMapPlan | Refusal:
+    """How the curvature at what the output projection puts out is found, or a refusal."""
     projection = site.projections["o"]
     weight = maps.problem.params[projection.use.parameter]
     block = Block.of(f"all of {projection.use.parameter}", projection.use.parameter, weight)
     plan = maps.plan(block, block, math.inf)
-    if isinstance(plan, Plan) and max(rows.members for rows, _ in plan.groups) > 1:
-        return "what lies behind it mixes positions"
+    if isinstance(plan, LinearMapPlan) and max(rows.members for rows, _ in plan.groups) > 1:
+        return Refusal("what lies behind it mixes positions")
     return plan
 
 
-def exact_attention(problem: Problem, maps: LinearMaps | None = None) -> ExactAttention | str:
-    """The closed form of the last attention layer; why there is none, in words.
+def exact_attention(problem: Problem, maps: LinearMaps | None = None) -> ExactAttention | Refusal:
+    """The closed form of the last attention layer; a refusal where there is none.
 
     Args:
         problem: From `hessianlens.problem`.
@@ -222,11 +223,11 @@ def exact_attention(problem: Problem, maps: LinearMaps | None = None) -> ExactAt
     with nullcontext() if own is None else differentiable_twice(own):
         for batch in problem.data:
             site = find_site(problem, batch, own)
-            if isinstance(site, str):
+            if isinstance(site, Refusal):
                 return site
             sites.append(site)
     known = LinearMaps(problem) if maps is None else maps
-    if own is None and isinstance(plan := output_plan(known, sites[0]), str):
+    if own is None and isinstance(plan := output_plan(known, sites[0]), Refusal):
         return plan
     return ExactAttention(problem, tuple(sites), own, known, _prefix(problem, sites[0]))
 
@@ -239,7 +240,7 @@ def _prefix(problem: Problem, site: AttentionSite) -> str:
 
 
 @dataclass(frozen=True)
-class Cost:
+class ClosedFormCost:
     """What the closed form takes.
 
     Attributes:
@@ -251,7 +252,7 @@ class Cost:
     held_bytes: int
 
 
-def closed_form_cost(problem: Problem, blocks: Sequence[Block]) -> Cost:
+def closed_form_cost(problem: Problem, blocks: Sequence[Block]) -> ClosedFormCost:
     """What the closed form of the last attention layer would take, from sizes alone.
 
     For N tokens with v outputs and width d. With few outputs: twice the Hessian of the loss at these, ``N v^2``; then
@@ -270,8 +271,8 @@ def closed_form_cost(problem: Problem, blocks: Sequence[Block]) -> Cost:
     if _few_outputs(outputs, width):
         first = 2 * tokens * outputs**2 + tokens * outputs * width
         held = max(first, tokens * (outputs**2 + 3 * outputs * width + small))
-        return Cost(2 * outputs + width, held * problem.dtype.itemsize)
-    return Cost(width, tokens * (width**2 + small) * problem.dtype.itemsize)
+        return ClosedFormCost(2 * outputs + width, held * problem.dtype.itemsize)
+    return ClosedFormCost(width, tokens * (width**2 + small) * problem.dtype.itemsize)
 
 
 def _few_outputs(outputs: int, width: int) -> bool:

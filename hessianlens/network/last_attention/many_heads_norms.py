@@ -23,7 +23,6 @@ from hessianlens.attention.layer import FactoredValueAttention, MultiHeadAttenti
 from hessianlens.attention.state import HeadState
 from hessianlens.losses import TokenCurvature, UncoupledCurvature
 from hessianlens.losses.curvature import FactoredTokenCurvature
-from hessianlens.network.last_attention.behind import PositionDerivatives
 from hessianlens.network.last_attention.grams import (
     LARGEST_BYTES,
     each_normalised,
@@ -32,6 +31,7 @@ from hessianlens.network.last_attention.grams import (
     score_products,
     weighted_gram,
 )
+from hessianlens.network.last_attention.positionwise import PositionDerivatives
 
 
 class HeadNorms:

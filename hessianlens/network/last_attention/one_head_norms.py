@@ -21,7 +21,6 @@ from hessianlens.attention.state import HeadState, ScorePort, ValuePort
 from hessianlens.layer.scores import ScoreCurvature
 from hessianlens.losses import TokenCurvature, UncoupledCurvature
 from hessianlens.losses.curvature import FactoredTokenCurvature
-from hessianlens.network.last_attention.behind import PositionDerivatives
 from hessianlens.network.last_attention.grams import (
     LARGEST_BYTES,
     each_normalised,
@@ -31,6 +30,7 @@ from hessianlens.network.last_attention.grams import (
     score_products,
     weighted_gram,
 )
+from hessianlens.network.last_attention.positionwise import PositionDerivatives
 
 _TILE = 8
 """Width of the tiles of a symmetric matrix; those below the diagonal are left out."""

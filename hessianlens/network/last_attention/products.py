@@ -22,7 +22,7 @@ from hessianlens.operators.term import Term
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
+class PiecePlace:
     """Where a piece of a block lies in the layer.
 
     Attributes:
@@ -62,7 +62,7 @@ class PieceProducts(ProductSource):
         parts: Where the pieces lie, by name.
     """
 
-    def __init__(self, layer: Product, parts: Mapping[Hashable, Part]) -> None:
+    def __init__(self, layer: Product, parts: Mapping[Hashable, PiecePlace]) -> None:
         self._layer, self._parts = layer.source, parts
 
     def times(self, rows: Names, columns: Names, X: list[Tensor]) -> list[Tensor]:
@@ -118,7 +118,9 @@ class PieceProducts(ProductSource):
         return True
 
 
-def piece_grid(layer: BlockGrid, rows: Mapping[Hashable, Part], columns: Mapping[Hashable, Part]) -> BlockGrid:
+def piece_grid(
+    layer: BlockGrid, rows: Mapping[Hashable, PiecePlace], columns: Mapping[Hashable, PiecePlace]
+) -> BlockGrid:
     """The matrix between some pieces; its blocks are sums over the heads that share them, and wait until needed.
 
     Args:
@@ -144,7 +146,7 @@ def piece_grid(layer: BlockGrid, rows: Mapping[Hashable, Part], columns: Mapping
     return BlockGrid(_shapes(rows), _shapes(columns), build, layer.dtype, layer.device, same, product)
 
 
-def _shapes(pieces: Mapping[Hashable, Part]) -> dict[Hashable, tuple[int, ...]]:
+def _shapes(pieces: Mapping[Hashable, PiecePlace]) -> dict[Hashable, tuple[int, ...]]:
     return {name: part.own_shape for name, part in pieces.items()}
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from hessianlens.errors import Refusal
 from hessianlens.layer.hessian import AttentionHessian
 from hessianlens.layer.sketch import SeveralBlocks, Unfolding
 from hessianlens.network.last_attention.exact import CLOSED_FORM, ExactAttention
@@ -68,9 +69,9 @@ class SketchedAttention:
     def _ways(self, block: Block, part: str, parts: int, exact: Callable[[], float]) -> Ways:
         name = f"{block.name} {part}"
 
-        def sketch() -> Sampler | str:
+        def sketch() -> Sampler | Refusal:
             unfolded = self._unfolded(block, part)
-            if isinstance(unfolded, str):
+            if isinstance(unfolded, Refusal):
                 return unfolded
             return MatrixSampler(unfolded, name, self._seed, self._told, self._source.sites[0].tokens)
 
@@ -103,16 +104,16 @@ class SketchedAttention:
         heads = [h for piece in pieces for h in projection.sharing(piece)]
         return heads, CLOSED_FORM[name], source.rows(name, source._is_bias(name, block))
 
-    def _unfolded(self, block: Block, part: str) -> Unfolding | str:
+    def _unfolded(self, block: Block, part: str) -> Unfolding | Refusal:
         source = self._source
         if len(source.sites) > 1:
-            return "the data comes in several batches, whose blocks add up"
+            return Refusal("the data comes in several batches, whose blocks add up")
         name = source._role(block)
         assert name is not None
         pieces = source.sites[0].projections[name].pieces(block, source.problem.params)
         heads, role, rows = self._place(block)
         if pieces is None or len(heads) > len(pieces):
-            return "several heads share its keys or values"
+            return Refusal("several heads share its keys or values")
         H, own = self._hessian(part)
         found: list[tuple[int, Unfolding]] = []
         for number, h in enumerate(heads):
@@ -120,7 +121,7 @@ class SketchedAttention:
                 if own == "functional" and h != k:
                     continue
                 unfolded = H.sketch.block(own, (role, h), (role, k), (rows, rows))
-                if isinstance(unfolded, str):
+                if isinstance(unfolded, Refusal):
                     return unfolded
                 found.append((1 if h == k else 2, unfolded))
         return found[0][1] if len(found) == 1 else SeveralBlocks(found)

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from hessianlens.derivatives.potential import random_like
 from hessianlens.network.linear_maps.grouping import Grouping
+from hessianlens.network.linear_maps.hooked import HookedBatch
 from hessianlens.network.linear_maps.piece import Piece
-from hessianlens.network.linear_maps.tapped import Tapped
 from hessianlens.network.linear_maps.uses import Kind
 
 
@@ -38,21 +38,21 @@ class SiteCurvature:
 
 
 def site_curvatures(
-    tapped: Tapped, row: Piece, rows: Grouping, others: Sequence[tuple[Piece, Grouping]], tick: Callable[[], None]
+    hooked: HookedBatch, row: Piece, rows: Grouping, others: Sequence[tuple[Piece, Grouping]], tick: Callable[[], None]
 ) -> list[SiteCurvature]:
     """One product for every member and feature of the row, in all groups and for all columns at once.
 
     Args:
-        tapped: A batch, with deltas at all sites.
+        hooked: A batch, with deltas at all sites.
         row: The piece that indexes the rows.
         rows: Its groups.
         others: The pieces that index columns, with their groups, as many.
         tick: Is called after every product.
     """
     sites = list(dict.fromkeys(column.use.site for column, _ in others))
-    made = [_Columns(tapped, row, rows, column, columns) for column, columns in others]
-    for member, place, tangent in tapped.tangents(row.use.site, row.features, rows):
-        products = tapped.products_at(row.use.site, tangent, sites)
+    made = [_Columns(hooked, row, rows, column, columns) for column, columns in others]
+    for member, place, tangent in hooked.tangents(row.use.site, row.features, rows):
+        products = hooked.products_at(row.use.site, tangent, sites)
         for one in made:
             one.take(member, place, tangent, products[one.column.use.site])
         tick()
@@ -62,12 +62,12 @@ def site_curvatures(
 class _Columns:
     """The curvature between two sites, as it comes in."""
 
-    def __init__(self, tapped: Tapped, row: Piece, rows: Grouping, column: Piece, columns: Grouping) -> None:
-        like = tapped.slope(row.use.site)
+    def __init__(self, hooked: HookedBatch, row: Piece, rows: Grouping, column: Piece, columns: Grouping) -> None:
+        like = hooked.slope(row.use.site)
         shape = (rows.groups, rows.members, len(row.features), columns.members)
-        self.column, self._columns, self._tapped, self._site = column, columns, tapped, row.use.site
+        self.column, self._columns, self._hooked, self._site = column, columns, hooked, row.use.site
         self._parts = [like.new_empty(*shape, len(column.features)) for _ in range(2)]
-        self._inputs = tapped.inputs(column.use.parameter) if row.use.site != column.use.site else None
+        self._inputs = hooked.inputs(column.use.parameter) if row.use.site != column.use.site else None
         self._kept = column.inputs if column.use.kind is not Kind.GAIN else column.features
         self._moved = None if self._inputs is None else like.new_zeros(*shape, len(self._kept))
         self._moves = False
@@ -77,7 +77,7 @@ class _Columns:
         for target, found in zip(self._parts, products, strict=True):
             target[:, member, place] = self._columns.arrange(found)[..., self.column.features]
         if self._moved is not None and self._inputs is not None:
-            change = self._tapped.pushed(self._site, tangent, self._inputs)
+            change = self._hooked.pushed(self._site, tangent, self._inputs)
             if change is not None:
                 self._moved[:, member, place] = self._columns.arrange(change)[..., self._kept]
                 self._moves = True
@@ -88,12 +88,12 @@ class _Columns:
 
 
 def grouping_of(
-    tapped: Tapped, row: Piece, column: Piece, rows: list[Grouping], columns: list[Grouping]
+    hooked: HookedBatch, row: Piece, column: Piece, rows: list[Grouping], columns: list[Grouping]
 ) -> tuple[Grouping, Grouping] | None:
     """The finest groups that are not coupled; None if all are.
 
     Args:
-        tapped: A batch, with deltas at both sites.
+        hooked: A batch, with deltas at both sites.
         row: The piece that indexes the rows.
         column: The piece that indexes the columns.
         rows: Groups that its positions may form, the finest first.
@@ -103,23 +103,23 @@ def grouping_of(
     for first in rows:
         for second in [first] if same else [one for one in columns if one.groups == first.groups]:
             sides = (row.use.site, row.features, first), (column.use.site, column.features, second)
-            if tapped.couples_no_groups(*sides[0], *sides[1]) and (
-                same or _moves_no_groups(tapped, row, first, column, second)
+            if hooked.couples_no_groups(*sides[0], *sides[1]) and (
+                same or _moves_no_groups(hooked, row, first, column, second)
             ):
                 return first, second
     return None
 
 
-def _moves_no_groups(tapped: Tapped, row: Piece, rows: Grouping, column: Piece, columns: Grouping) -> bool:
+def _moves_no_groups(hooked: HookedBatch, row: Piece, rows: Grouping, column: Piece, columns: Grouping) -> bool:
     """Whether the column's inputs at a group move with the row's outputs in the same group only."""
-    inputs = tapped.inputs(column.use.parameter)
+    inputs = hooked.inputs(column.use.parameter)
     if inputs is None:
         return True
-    like = tapped.slope(row.use.site)
+    like = hooked.slope(row.use.site)
     u = random_like(like)
     weights = 1 + rows.numbers(like.device)[:, None].to(like)
     behind = 1 + columns.numbers(like.device)[:, None].to(like)
-    alone, weighted = (tapped.pushed(row.use.site, tangent, inputs) for tangent in (u, weights * u))
+    alone, weighted = (hooked.pushed(row.use.site, tangent, inputs) for tangent in (u, weights * u))
     if alone is None or weighted is None:
         return True
     allowed = 100 * torch.finfo(like.dtype).eps * float((behind * alone).abs().max())

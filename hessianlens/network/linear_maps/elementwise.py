@@ -17,15 +17,15 @@ import torch
 from torch import Tensor
 
 from hessianlens.network.linear_maps.curvature import SiteCurvature
+from hessianlens.network.linear_maps.hooks import Hooks
 from hessianlens.network.linear_maps.streamed import Strip
-from hessianlens.network.linear_maps.taps import Taps
 from hessianlens.network.linear_maps.uses import Kind, Use
 from hessianlens.network.recognition import entrywise_slope
 from hessianlens.problems import Batch, Problem
 
 
 @dataclass(frozen=True, eq=False)
-class Elementwise:
+class FollowingMap:
     """What follows a map.
 
     Attributes:
@@ -70,7 +70,7 @@ class Elementwise:
         return found.view(*left.shape[:2], -1).mul_(columns[:, None])
 
 
-def elementwise_behind(problem: Problem, batch: Batch, site: int) -> Elementwise | None:
+def elementwise_behind(problem: Problem, batch: Batch, site: int) -> FollowingMap | None:
     """What follows a map, if it is an elementwise function and the next map alone; None if not.
 
     Args:
@@ -78,12 +78,12 @@ def elementwise_behind(problem: Problem, batch: Batch, site: int) -> Elementwise
         batch: One batch of it.
         site: The map.
     """
-    with problem.scope(), torch.enable_grad(), Taps(problem.params, cut=True) as taps:
+    with problem.scope(), torch.enable_grad(), Hooks(problem.params, cut=True) as hooks:
         outputs = problem.forward(problem.params, batch)
-    leaf = taps.leaves.get(site)
+    leaf = hooks.leaves.get(site)
     if leaf is None:
         return None
-    followers = [use for use in taps.record.uses if use.inputs is not None and _depends(use.inputs, leaf)]
+    followers = [use for use in hooks.record.uses if use.inputs is not None and _depends(use.inputs, leaf)]
     if len(followers) != 1 or _depends(outputs, leaf) or followers[0].kind not in (Kind.IN_OUT, Kind.OUT_IN):
         return None
     use = followers[0]
@@ -97,7 +97,7 @@ def elementwise_behind(problem: Problem, batch: Batch, site: int) -> Elementwise
     if second is None:
         return None
     weight = use.matrix(problem.params[use.parameter].detach())
-    return Elementwise(use, weight, first.detach().flatten(0, -2), second.detach().flatten(0, -2))
+    return FollowingMap(use, weight, first.detach().flatten(0, -2), second.detach().flatten(0, -2))
 
 
 def _depends(value: Tensor, leaf: Tensor) -> bool:

@@ -20,13 +20,14 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
+from hessianlens.errors import Refusal
 from hessianlens.network.linear_maps.curvature import SiteCurvature
 from hessianlens.network.linear_maps.elementwise import elementwise_behind
 from hessianlens.network.linear_maps.graphs import Graphs
 from hessianlens.network.linear_maps.kept_curvature import Curvatures
 from hessianlens.network.linear_maps.piece import Piece
-from hessianlens.network.linear_maps.plan import BEHIND_BYTES, KEPT_BYTES, Plan
-from hessianlens.network.linear_maps.planning import Planner
+from hessianlens.network.linear_maps.plan import BEHIND_BYTES, KEPT_BYTES, LinearMapPlan
+from hessianlens.network.linear_maps.planning import LinearMapPlanner
 from hessianlens.network.linear_maps.readout import Readout, readout_norm
 from hessianlens.network.linear_maps.streamed import (
     Strip,
@@ -56,13 +57,13 @@ class LinearMaps:
 
     def __init__(self, problem: Problem) -> None:
         self.problem, self.graphs = problem, Graphs(problem)
-        self.planner = Planner(problem, self.graphs)
+        self.planner = LinearMapPlanner(problem, self.graphs)
         self.tick: Callable[[], None] = _nothing
         self._curvatures = Curvatures(problem, self.graphs, lambda: self.planner.last_site, lambda: self.tick())
         self._norms: dict[tuple[str, str], tuple[float, Tensor]] = {}
 
-    def plan(self, row: Block, column: Block, most_products: float) -> Plan | str:
-        """How to find a block with no more than so many products; why not, in words, if it cannot be."""
+    def plan(self, row: Block, column: Block, most_products: float) -> LinearMapPlan | Refusal:
+        """How to find a block with no more than so many products; a refusal if it cannot be."""
         return self.planner.plan(row, column, most_products)
 
     def may_act_alone(self, block: Block) -> bool:
@@ -72,16 +73,17 @@ class LinearMaps:
     @contextmanager
     def together(self, blocks: Sequence[Block]) -> Iterator[None]:
         """A scope in which some blocks share one graph, because many pairs of them are asked for."""
-        found = [pieces for block in blocks if not isinstance(pieces := self.planner.pieces(block), str)]
+        found = [pieces for block in blocks if not isinstance(pieces := self.planner.pieces(block), Refusal)]
         batches = range(len(self.problem.data))
         with self.graphs.together({number: [pieces[number] for pieces in found] for number in batches}):
             yield
 
     def reads_out(self, block: Block) -> bool:
         """Whether a block is the weight or bias of the last map, whose Hessian the loss alone determines."""
-        whole = tuple(block.shape) == tuple(self.problem.params[block.parameter].shape)
-        pieces = self.planner.pieces(block) if whole else ""
-        if isinstance(pieces, str) or pieces[0].use.site < self.planner.last_site:
+        if tuple(block.shape) != tuple(self.problem.params[block.parameter].shape):
+            return False
+        pieces = self.planner.pieces(block)
+        if isinstance(pieces, Refusal) or pieces[0].use.site < self.planner.last_site:
             return False
         found = [self.graphs.readout(number) for number in range(len(self.problem.data))]
         return all(one is not None and block.parameter in (one.use.parameter, one.shift) for one in found)
@@ -107,7 +109,7 @@ class LinearMaps:
 
     # --- the matrices ------------------------------------------------------------------------------------------------
 
-    def operator(self, part: str, plan: Plan, keep_graph: bool = False) -> StructuredOperator:
+    def operator(self, part: str, plan: LinearMapPlan, keep_graph: bool = False) -> StructuredOperator:
         """The exact matrix between two blocks; `part` is "full", "ggn" or "functional". Built when first used."""
         row, column = plan.row[0], plan.column[0]
         dtype, device = self.problem.dtype, self.problem.device
@@ -127,42 +129,42 @@ class LinearMaps:
         assert isinstance(turned, ArrangedGrid)
         return turned
 
-    def curvature(self, plan: Plan, number: int) -> SiteCurvature:
+    def curvature(self, plan: LinearMapPlan, number: int) -> SiteCurvature:
         """Between what the two maps of a plan put out, at a batch."""
         return self._curvatures.between(plan, number)
 
-    def slope(self, plan: Plan, number: int) -> Tensor:
+    def slope(self, plan: LinearMapPlan, number: int) -> Tensor:
         """The gradient of the loss at what the row's map puts out, ``[position, feature]``, at a batch."""
-        return self.graphs.taps(number, (plan.row[number], plan.column[number]), plan.products).slope(
+        return self.graphs.hooked_batch(number, (plan.row[number], plan.column[number]), plan.products).slope(
             plan.row[number].use.site
         )
 
-    def _sum(self, part: str, plan: Plan) -> TokenSum:
+    def _sum(self, part: str, plan: LinearMapPlan) -> TokenSum:
         """Inputs by outputs of the row's map, against those of the column's."""
         terms = [term for number in range(len(plan.groups)) for term in self._terms(part, plan, number)]
         return TokenSum(terms, plan.row[0].shape, plan.column[0].shape, self.problem.dtype, self.problem.device)
 
-    def _terms(self, part: str, plan: Plan, number: int) -> list[Term]:
+    def _terms(self, part: str, plan: LinearMapPlan, number: int) -> list[Term]:
         row, column = plan.row[number], plan.column[number]
         rows, columns = plan.groups[number]
         found = self._curvatures.between(plan, number)
-        tapped = self.graphs.taps(number, (row, column), plan.products)
+        hooked = self.graphs.hooked_batch(number, (row, column), plan.products)
         matrix = found.ggn + found.functional if part == "full" else getattr(found, part)
         with torch.no_grad():
-            p, row_gain = sides_of(tapped, row, rows)
-            q, column_gain = sides_of(tapped, column, columns)
+            p, row_gain = sides_of(hooked, row, rows)
+            q, column_gain = sides_of(hooked, column, columns)
             if row_gain is not None:
                 matrix = matrix * row_gain[..., None, None]
             if column_gain is not None:
                 matrix = matrix * column_gain[:, None, None]
             terms = [curved(matrix, p, q)]
             if part != "ggn" and found.moved is not None:
-                slope = columns.arrange(tapped.slope(column.use.site))[..., column.features]
+                slope = columns.arrange(hooked.slope(column.use.site))[..., column.features]
                 moved = found.moved if row_gain is None else found.moved * row_gain[..., None, None]
                 terms.append(moving(moved, p, slope, gain=column.use.kind is Kind.GAIN))
         return terms
 
-    def norms(self, plan: Plan, parts: Sequence[str]) -> Norms:
+    def norms(self, plan: LinearMapPlan, parts: Sequence[str]) -> Norms:
         """Exact norms of parts, of a map's weight and bias together; in strips where no two positions are coupled."""
         if not plan.streams:
             return self._norms_of_sums(plan, parts)
@@ -171,13 +173,13 @@ class LinearMaps:
             (piece,) = plan.row
             alike = [piece, *self._alike(piece)]
             strips = self._strips(plan)
-            tapped = self.graphs.taps(0, (piece,))
-            for one, norms in zip(alike, streamed_norms(tapped, alike, strips, parts, self.problem), strict=True):
+            hooked = self.graphs.hooked_batch(0, (piece,))
+            for one, norms in zip(alike, streamed_norms(hooked, alike, strips, parts, self.problem), strict=True):
                 self._norms |= {(one.block.name, part): (norms.values[part], norms.matvecs[part]) for part in parts}
         values, matvecs = zip(*(self._norms[name, part] for part in parts), strict=True)
         return Norms(dict(zip(parts, values, strict=True)), dict(zip(parts, matvecs, strict=True)))
 
-    def _norms_of_sums(self, plan: Plan, parts: Sequence[str]) -> Norms:
+    def _norms_of_sums(self, plan: LinearMapPlan, parts: Sequence[str]) -> Norms:
         """From the sums over positions themselves."""
         block = (plan.row if plan.turned else plan.column)[0].block
         probes, operators = probe_vectors(block, self.problem), {p: self.operator(p, plan, True) for p in parts}
@@ -186,7 +188,7 @@ class LinearMaps:
             {part: operator._matmat([probes])[0] for part, operator in operators.items()},
         )
 
-    def share(self, plans: Sequence[Plan]) -> Iterator[list[int]]:
+    def share(self, plans: Sequence[LinearMapPlan]) -> Iterator[list[int]]:
         """Numbers of plans whose rows are the same, one group after the other, with the curvature that they share."""
         for several in _by_row(plans):
             for number in range(len(plans[0].groups)):
@@ -195,15 +197,15 @@ class LinearMaps:
                     self._curvatures.find(apart, number)
             yield several
 
-    def _strips(self, plan: Plan) -> Iterator[Strip]:
+    def _strips(self, plan: LinearMapPlan) -> Iterator[Strip]:
         """The curvature at what a map puts out, a strip after the other; not held as a whole if that is much."""
         (piece,), ((grouping, _),) = plan.row, plan.groups
         size = rows_at_once(piece, grouping, self.problem.dtype.itemsize)
         if not plan.in_rows:
             return held_strips(self._curvatures.between(plan, 0), size)
         found = self._strips_from_behind(piece, size)
-        tapped = self.graphs.taps(0, (piece,), 0 if found else plan.products)
-        return found or strips_by_products(tapped, piece, grouping, size, self.tick)
+        hooked = self.graphs.hooked_batch(0, (piece,), 0 if found else plan.products)
+        return found or strips_by_products(hooked, piece, grouping, size, self.tick)
 
     def _strips_from_behind(self, piece: Piece, size: int) -> Iterator[Strip] | None:
         """The curvature at a map's outputs from that at the next map's, where that has fewer; None if it cannot be."""
@@ -212,8 +214,8 @@ class LinearMaps:
         parameter = following.use.parameter
         block = Block.of(f"all of {parameter}", parameter, self.problem.params[parameter])
         plan = self.plan(block, block, math.inf)
-        fits = isinstance(plan, Plan) and plan.streams and plan.held_bytes <= BEHIND_BYTES
-        if not isinstance(plan, Plan) or not fits or plan.products >= len(piece.features):
+        fits = isinstance(plan, LinearMapPlan) and plan.streams and plan.held_bytes <= BEHIND_BYTES
+        if not isinstance(plan, LinearMapPlan) or not fits or plan.products >= len(piece.features):
             return None
         return following.strips(self._curvatures.between(plan, 0), self.slope(plan, 0), piece.features, size)
 
@@ -226,7 +228,7 @@ class LinearMaps:
         return [one for one in each if torch.equal(one.features, piece.features)]
 
 
-def _by_row(plans: Sequence[Plan]) -> Iterator[list[int]]:
+def _by_row(plans: Sequence[LinearMapPlan]) -> Iterator[list[int]]:
     """Numbers of plans with the same row and the same groups, as many as may be held together."""
     alike: dict[tuple[object, ...], list[int]] = {}
     for k, plan in enumerate(plans):

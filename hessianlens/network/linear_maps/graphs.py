@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
+from hessianlens.network.linear_maps.hooked import HookedBatch
 from hessianlens.network.linear_maps.piece import Piece
 from hessianlens.network.linear_maps.readout import Readout, readout_of
-from hessianlens.network.linear_maps.tapped import Tapped
 from hessianlens.problems import Problem
 
 
@@ -23,11 +23,11 @@ class Graphs:
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
-        self.kept: tuple[tuple[int, frozenset[int], bool], Tapped] | None = None
+        self.kept: tuple[tuple[int, frozenset[int], bool], HookedBatch] | None = None
         self._readouts: dict[int, Readout | None] = {}
         self._joined: Mapping[int, Sequence[Piece]] = {}
 
-    def taps(self, number: int, pieces: Sequence[Piece], products: int = 0) -> Tapped:
+    def hooked_batch(self, number: int, pieces: Sequence[Piece], products: int = 0) -> HookedBatch:
         """A batch with deltas at some maps; where many products follow, with the quadratic form of its last map."""
         sites = frozenset(piece.use.site for piece in pieces)
         readout = self._readout(number, max(sites), products)
@@ -37,7 +37,7 @@ class Graphs:
         key = number, frozenset(uses), readout is not None
         if self.kept is None or self.kept[0] != key:
             self.kept = None  # before the next one is made: never two graphs at once
-            self.kept = key, Tapped(self.problem, self.problem.data[number], list(uses.values()), readout)
+            self.kept = key, HookedBatch(self.problem, self.problem.data[number], list(uses.values()), readout)
         return self.kept[1]
 
     @contextmanager

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
-from hessianlens.network.linear_maps.carrier import Carrier
+from hessianlens.network.linear_maps.backpropagated import BackpropagatedCurvature
 from hessianlens.network.linear_maps.curvature import SiteCurvature, site_curvatures
 from hessianlens.network.linear_maps.graphs import Graphs
-from hessianlens.network.linear_maps.plan import KEPT_BYTES, Plan
+from hessianlens.network.linear_maps.plan import KEPT_BYTES, LinearMapPlan
 from hessianlens.problems import Problem
 
 
@@ -26,10 +26,15 @@ class Curvatures:
     def __init__(
         self, problem: Problem, graphs: Graphs, last_site: Callable[[], int], tick: Callable[[], None]
     ) -> None:
-        self._graphs, self._last_site, self._tick, self._carrier = graphs, last_site, tick, Carrier(problem)
+        self._graphs, self._last_site, self._tick, self._carrier = (
+            graphs,
+            last_site,
+            tick,
+            BackpropagatedCurvature(problem),
+        )
         self._known: dict[tuple[object, ...], SiteCurvature] = {}
 
-    def between(self, plan: Plan, number: int) -> SiteCurvature:
+    def between(self, plan: LinearMapPlan, number: int) -> SiteCurvature:
         """Between what the two maps of a plan put out, at a batch."""
         if (passed := self._carried(plan, number)) is not None:
             return passed
@@ -37,15 +42,15 @@ class Curvatures:
             self.find([plan], number)
         return self._known[key]
 
-    def find(self, plans: Sequence[Plan], number: int) -> None:
+    def find(self, plans: Sequence[LinearMapPlan], number: int) -> None:
         """The curvature of plans with the same row, from the same products."""
         row, groups = plans[0].row[number], plans[0].groups[number][0]
         missing = {key: plan for plan in plans if (key := _key(plan, number)) not in self._known}
         if not missing:
             return
         columns = [(plan.column[number], plan.groups[number][1]) for plan in missing.values()]
-        tapped = self._graphs.taps(number, (row, *(column for column, _ in columns)), plans[0].products)
-        found = site_curvatures(tapped, row, groups, columns, self._tick)
+        hooked = self._graphs.hooked_batch(number, (row, *(column for column, _ in columns)), plans[0].products)
+        found = site_curvatures(hooked, row, groups, columns, self._tick)
         size = sum(one.held_bytes for one in found)
         while self._known and size + self._held() > KEPT_BYTES:
             del self._known[next(iter(self._known))]
@@ -54,7 +59,7 @@ class Curvatures:
     def _held(self) -> int:
         return sum(found.held_bytes for found in self._known.values())
 
-    def _carried(self, plan: Plan, number: int) -> SiteCurvature | None:
+    def _carried(self, plan: LinearMapPlan, number: int) -> SiteCurvature | None:
         """The curvature at one map from all that lies behind it, step by step; None if that has no simple form."""
         row, column, (grouping, _) = plan.row[number], plan.column[number], plan.groups[number]
         if row.use.site != column.use.site or grouping.members > 1 or row.use.site >= self._last_site():
@@ -65,7 +70,7 @@ class Curvatures:
             return None
 
         def agrees(parts: tuple[Tensor, Tensor]) -> bool:
-            return self._graphs.taps(number, (row,)).agrees(row.use.site, parts)
+            return self._graphs.hooked_batch(number, (row,)).agrees(row.use.site, parts)
 
         whole = self._carrier.curvature(number, row.use, readout, agrees)
         if whole is None:
@@ -75,7 +80,7 @@ class Curvatures:
         return SiteCurvature(whole[0][:, None, :, None], whole[1][:, None, :, None], None)
 
 
-def _key(plan: Plan, number: int) -> tuple[object, ...]:
+def _key(plan: LinearMapPlan, number: int) -> tuple[object, ...]:
     """What the curvature between two maps is known by."""
     row, column = plan.row[number], plan.column[number]
     sides = [(piece.use.site, tuple(piece.features.tolist())) for piece in (row, column)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from hessianlens.errors import Refusal
 from hessianlens.network.linear_maps.grouping import Grouping
 from hessianlens.network.linear_maps.piece import Piece
 from hessianlens.network.linear_maps.streamed import streamed_bytes
@@ -17,7 +18,7 @@ PARTS_HELD = 3
 
 
 @dataclass(frozen=True, eq=False)
-class Plan:
+class LinearMapPlan:
     """How the block between two pieces is found, and what that costs.
 
     Attributes:
@@ -71,11 +72,7 @@ class Plan:
         return f"it enters through a linear map, and {how}; {self.products} products"
 
 
-class TooMany(str):
-    """A reason that holds for a price only."""
-
-    @classmethod
-    def products(cls, needed: float, most: float, more: str = "") -> TooMany:
-        """So many are needed, and so many were offered."""
-        worth = f"and {most:.0f} are thought worth it; method='exact' takes them"
-        return cls(f"it would take {needed:.0f} {more}products, {worth}")
+def too_many_products(needed: float, most: float, more: str = "") -> Refusal:
+    """The refusal of a block that needs more products than were offered; a higher limit would change it."""
+    worth = f"and {most:.0f} are thought worth it; method='exact' takes them"
+    return Refusal(f"it would take {needed:.0f} {more}products, {worth}", at_this_price=True)

@@ -6,20 +6,20 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 
-from hessianlens.errors import InputError
+from hessianlens.errors import InputError, Refusal
+from hessianlens.network.dry_run import sequences_of
 from hessianlens.network.linear_maps.curvature import grouping_of
 from hessianlens.network.linear_maps.graphs import Graphs
 from hessianlens.network.linear_maps.grouping import Grouping, groupings
+from hessianlens.network.linear_maps.hooked import recorded
+from hessianlens.network.linear_maps.hooks import OtherOrder
 from hessianlens.network.linear_maps.piece import Piece, piece_of
-from hessianlens.network.linear_maps.plan import PARTS_HELD, Plan, TooMany
-from hessianlens.network.linear_maps.tapped import recorded
-from hessianlens.network.linear_maps.taps import OtherOrder
-from hessianlens.network.linear_maps.uses import Kind, Record
-from hessianlens.network.rehearsal import sequences_of
+from hessianlens.network.linear_maps.plan import PARTS_HELD, LinearMapPlan, too_many_products
+from hessianlens.network.linear_maps.uses import Kind, ParameterUses
 from hessianlens.problems import Block, Problem, layer_of
 
 
-class Planner:
+class LinearMapPlanner:
     """Plans for the blocks of a problem; nothing but a forward pass is run unless the sizes allow it.
 
     Args:
@@ -29,11 +29,11 @@ class Planner:
 
     def __init__(self, problem: Problem, graphs: Graphs) -> None:
         self.problem, self._graphs = problem, graphs
-        self._plans: dict[tuple[str, str], Plan | str] = {}
+        self._plans: dict[tuple[str, str], LinearMapPlan | Refusal] = {}
         self._groupings: dict[tuple[object, ...], tuple[Grouping, Grouping] | None] = {}
 
-    def plan(self, row: Block, column: Block, most_products: float) -> Plan | str:
-        """How to find a block with no more than so many products; why not, in words, if it cannot be.
+    def plan(self, row: Block, column: Block, most_products: float) -> LinearMapPlan | Refusal:
+        """How to find a block with no more than so many products; a refusal if it cannot be.
 
         Nothing but a forward pass is run unless the sizes allow it.
 
@@ -47,26 +47,28 @@ class Planner:
             try:
                 known = self._planned(row, column, most_products)
             except OtherOrder as error:
-                known = str(error)
+                known = Refusal(str(error))
             except InputError as error:  # a step that cannot be differentiated twice; not every product needs it
-                known = f"at what its map puts out, {error}"
-            if not isinstance(known, TooMany):
+                known = Refusal(f"at what its map puts out, {error}")
+            if isinstance(known, LinearMapPlan) or not known.at_this_price:
                 self._plans[row.name, column.name] = known
-        if isinstance(known, Plan) and known.products > most_products:
-            return TooMany.products(known.products, most_products)
+        if isinstance(known, LinearMapPlan) and known.products > most_products:
+            return too_many_products(known.products, most_products)
         return known
 
-    def _planned(self, row: Block, column: Block, most_products: float) -> Plan | str:
+    def _planned(self, row: Block, column: Block, most_products: float) -> LinearMapPlan | Refusal:
         if (
             least := min(row.shape, default=1)
         ) > most_products:  # a map puts out no fewer features than the block has on an axis
-            return TooMany.products(least, most_products, "or more ")
+            return too_many_products(least, most_products, "or more ")
         rows, columns = self.pieces(row), self.pieces(column)
-        if isinstance(rows, str) or isinstance(columns, str):
-            return rows if isinstance(rows, str) else str(columns)
+        if isinstance(rows, Refusal):
+            return rows
+        if isinstance(columns, Refusal):
+            return columns
         if rows[0].use.site > columns[0].use.site:
             other = self.plan(column, row, most_products)
-            return other if isinstance(other, str) else replace(other, turned=True)
+            return other if isinstance(other, Refusal) else replace(other, turned=True)
         chosen: list[tuple[Grouping, Grouping]] = []
         for number, (first, second) in enumerate(zip(rows, columns, strict=True)):
             sequences = max(1, sequences_of(self.problem.data[number]))
@@ -75,17 +77,17 @@ class Planner:
                 options = [[one for one in side if one.members > 1 or one.groups == sequences] for side in options]
             affordable = [one for one in options[0] if one.members * len(first.features) <= most_products]
             if not options[0]:
-                return "what it feeds does not split into the sequences of a batch"
+                return Refusal("what it feeds does not split into the sequences of a batch")
             if not affordable:
-                return TooMany.products(min(g.members for g in options[0]) * len(first.features), most_products)
+                return too_many_products(min(g.members for g in options[0]) * len(first.features), most_products)
             found = self._grouping(number, (first, second), affordable, options[1])
             if found is None:
                 if len(affordable) < len(options[0]):
-                    return TooMany.products(options[0][-1].members * len(first.features), most_products)
-                return "the loss couples sequences of a batch with each other"
+                    return too_many_products(options[0][-1].members * len(first.features), most_products)
+                return Refusal("the loss couples sequences of a batch with each other")
             chosen.append(found)
         products = max(g.members * len(p.features) for (g, _), p in zip(chosen, rows, strict=True))
-        return Plan(tuple(rows), tuple(columns), tuple(chosen), products, self._bytes(rows, columns, chosen))
+        return LinearMapPlan(tuple(rows), tuple(columns), tuple(chosen), products, self._bytes(rows, columns, chosen))
 
     def _grouping(
         self, number: int, pieces: tuple[Piece, Piece], rows: list[Grouping], columns: list[Grouping]
@@ -95,7 +97,7 @@ class Planner:
         moving = () if pieces[0].use.site == pieces[1].use.site else (pieces[1].use.parameter,)
         key = (number, *sides, moving, tuple(rows), tuple(columns))
         if key not in self._groupings:
-            self._groupings[key] = grouping_of(self._graphs.taps(number, pieces), *pieces, rows, columns)
+            self._groupings[key] = grouping_of(self._graphs.hooked_batch(number, pieces), *pieces, rows, columns)
         return self._groupings[key]
 
     def may_act_alone(self, block: Block) -> bool:
@@ -118,22 +120,22 @@ class Planner:
         return total * self.problem.dtype.itemsize
 
     @cached_property
-    def records(self) -> list[Record]:
+    def records(self) -> list[ParameterUses]:
         """How parameters enter, at each batch."""
         return [recorded(self.problem, batch) for batch in self.problem.data]
 
-    def pieces(self, block: Block) -> list[Piece] | str:
-        """A block as a piece of its map, at each batch; why it is none, in words."""
+    def pieces(self, block: Block) -> list[Piece] | Refusal:
+        """A block as a piece of its map, at each batch; a refusal if it is none."""
         pieces = []
         for record in self.records:
             use = record.only_use(block.parameter)
-            if isinstance(use, str):
+            if isinstance(use, Refusal):
                 return use
             if len(use.outputs) < 2:
-                return "it is used outside of any sequence"
+                return Refusal("it is used outside of any sequence")
             piece = piece_of(block, use, self.problem.params[block.parameter])
             if piece is None:
-                return "it joins other than some inputs with some outputs of its map"
+                return Refusal("it joins other than some inputs with some outputs of its map")
             pieces.append(piece)
         return pieces
 

@@ -22,8 +22,8 @@ from torch import Tensor
 
 from hessianlens.derivatives.graph import once_only
 from hessianlens.derivatives.potential import random_like
-from hessianlens.network.linear_maps.taps import Taps
-from hessianlens.network.linear_maps.uses import Kind, Record, Use
+from hessianlens.network.linear_maps.hooks import Hooks
+from hessianlens.network.linear_maps.uses import Kind, ParameterUses, Use
 from hessianlens.network.recognition import close
 from hessianlens.problems import Batch, Problem
 
@@ -96,7 +96,7 @@ class Readout:
         """The gradient of the loss at y, ``[position, feature]``."""
         return self.slope @ self.weight.T
 
-    def inputs(self, record: Record) -> Tensor:
+    def inputs(self, record: ParameterUses) -> Tensor:
         """Y on the graph of a run."""
         (use,) = (use for use in record.uses if use.parameter == self.use.parameter and use.site == self.use.site)
         assert use.inputs is not None
@@ -160,16 +160,16 @@ def readout_of(problem: Problem, batch: Batch) -> Readout | None:
         problem: From `hessianlens.problem`.
         batch: One batch of it.
     """
-    with problem.scope(), torch.no_grad(), Taps(problem.params) as taps:
+    with problem.scope(), torch.no_grad(), Hooks(problem.params) as hooks:
         outputs = problem.forward(problem.params, batch)
-    linear = [use for use in taps.record.uses if use.kind in (Kind.IN_OUT, Kind.OUT_IN)]
+    linear = [use for use in hooks.record.uses if use.kind in (Kind.IN_OUT, Kind.OUT_IN)]
     if not linear or linear[-1].inputs is None or tuple(outputs.shape) != linear[-1].outputs:
         return None
     use = linear[-1]
     weight = use.matrix(problem.params[use.parameter].detach())
     assert use.inputs is not None
     y, flat = use.inputs.flatten(0, -2), outputs.flatten(0, -2)
-    behind = [one for one in taps.record.uses if one.site >= use.site and one.kind is Kind.SHIFT]
+    behind = [one for one in hooks.record.uses if one.site >= use.site and one.kind is Kind.SHIFT]
     bias = sum((one.matrix(problem.params[one.parameter].detach()) for one in behind), weight.new_zeros(()))
     if not close(y @ weight + bias, flat):
         return None

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from hessianlens.derivatives.potential import random_like
-from hessianlens.network.linear_maps.taps import Taps
+from hessianlens.network.linear_maps.hooks import Hooks
 from hessianlens.network.linear_maps.uses import Kind, Use
 from hessianlens.network.recognition import close, entrywise_slope
 from hessianlens.problems import Batch, Problem
@@ -90,7 +90,7 @@ Form = EntryByEntry | Norm
 
 
 @dataclass(frozen=True, eq=False)
-class Step:
+class MapStep:
     """A map and what lies between it and its sources.
 
     Attributes:
@@ -112,7 +112,7 @@ class Step:
 
 
 @dataclass(frozen=True, eq=False)
-class Steps:
+class FollowingSteps:
     """All that follows a site, as far as the inputs of the network's last map.
 
     Attributes:
@@ -123,12 +123,12 @@ class Steps:
     """
 
     site: int
-    by_site: dict[int, Step]
+    by_site: dict[int, MapStep]
     last: Form
     shifted: dict[str, int]
 
 
-def steps_behind(problem: Problem, batch: Batch, first: Use, last: Use) -> Steps | None:
+def steps_behind(problem: Problem, batch: Batch, first: Use, last: Use) -> FollowingSteps | None:
     """What follows a map; None where something of it has no simple form.
 
     Args:
@@ -137,15 +137,15 @@ def steps_behind(problem: Problem, batch: Batch, first: Use, last: Use) -> Steps
         first: The map, or a bias that is added behind one by itself.
         last: The network's last map.
     """
-    with problem.scope(), torch.enable_grad(), Taps(problem.params, cut=True) as taps:
+    with problem.scope(), torch.enable_grad(), Hooks(problem.params, cut=True) as hooks:
         problem.forward(problem.params, batch)
-    shifted = {parameter: site for site, parameter in taps.shifts.items()}
+    shifted = {parameter: site for site, parameter in hooks.shifts.items()}
     site = shifted.get(first.parameter, first.site)
-    if site not in taps.leaves:
+    if site not in hooks.leaves:
         return None
-    reached: dict[int, Tensor] = {site: taps.leaves[site]}
-    found: dict[int, Step] = {}
-    uses = [use for use in taps.record.uses if use.inputs is not None and site < use.site <= last.site]
+    reached: dict[int, Tensor] = {site: hooks.leaves[site]}
+    found: dict[int, MapStep] = {}
+    uses = [use for use in hooks.record.uses if use.inputs is not None and site < use.site <= last.site]
     for use in uses:
         assert use.inputs is not None
         sources = _sources(use.inputs, reached)
@@ -155,12 +155,12 @@ def steps_behind(problem: Problem, batch: Batch, first: Use, last: Use) -> Steps
         if form is None or len([one for one in uses if one.site == use.site]) > 1:
             return None
         if use.site == last.site:
-            return Steps(site, found, form, shifted)
-        weight = _weight(problem, taps, use)
+            return FollowingSteps(site, found, form, shifted)
+        weight = _weight(problem, hooks, use)
         if weight is None:
             return None
-        found[use.site] = Step(use.site, weight, form, id(use.inputs))
-        reached[use.site] = taps.leaves[use.site]
+        found[use.site] = MapStep(use.site, weight, form, id(use.inputs))
+        reached[use.site] = hooks.leaves[use.site]
     return None
 
 
@@ -173,13 +173,13 @@ def _sources(value: Tensor, leaves: Mapping[int, Tensor]) -> dict[int, Tensor]:
     return {site: leaf for (site, leaf), slope in zip(leaves.items(), found, strict=True) if slope is not None}
 
 
-def _weight(problem: Problem, taps: Taps, use: Use) -> Tensor | None:
+def _weight(problem: Problem, hooks: Hooks, use: Use) -> Tensor | None:
     """What a map multiplies its inputs with, checked by what it put out; a gain may be one more than its parameter."""
     assert use.inputs is not None
     matrix = use.matrix(problem.params[use.parameter].detach())
-    beside = [one for one in taps.record.uses if one.site == use.site and one.kind is Kind.SHIFT]
+    beside = [one for one in hooks.record.uses if one.site == use.site and one.kind is Kind.SHIFT]
     shift = sum((one.matrix(problem.params[one.parameter].detach()) for one in beside), matrix.new_zeros(()))
-    inputs, outputs = use.inputs.detach(), taps.leaves[use.site].detach()
+    inputs, outputs = use.inputs.detach(), hooks.leaves[use.site].detach()
     if use.kind is not Kind.GAIN:
         return matrix if close(inputs @ matrix + shift, outputs) else None
     return next((gain for gain in (matrix, 1 + matrix) if close(inputs * gain + shift, outputs)), None)

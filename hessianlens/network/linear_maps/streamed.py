@@ -18,8 +18,8 @@ from torch import Tensor
 
 from hessianlens.network.linear_maps.curvature import SiteCurvature
 from hessianlens.network.linear_maps.grouping import Grouping
+from hessianlens.network.linear_maps.hooked import HookedBatch
 from hessianlens.network.linear_maps.piece import Piece
-from hessianlens.network.linear_maps.tapped import Tapped
 from hessianlens.network.question import Norms, probe_vectors
 from hessianlens.problems import Problem
 
@@ -65,19 +65,19 @@ def counted_twice(strip: Tensor) -> Tensor:
 
 
 def streamed_norms(
-    tapped: Tapped, pieces: Sequence[Piece], strips: Iterable[Strip], parts: Sequence[str], problem: Problem
+    hooked: HookedBatch, pieces: Sequence[Piece], strips: Iterable[Strip], parts: Sequence[str], problem: Problem
 ) -> list[Norms]:
     """Norms of blocks with themselves, where no two positions are coupled; a weight and its bias in one pass.
 
     Args:
-        tapped: A batch, with a delta at the map's outputs.
+        hooked: A batch, with a delta at the map's outputs.
         pieces: Blocks of one map, with the same outputs.
         strips: The curvature at these.
         parts: Among "full", "ggn" and "functional".
         problem: Whose blocks they are.
     """
-    sums = [_Weight(tapped, piece) if piece.weighs else _Vector(tapped, piece) for piece in pieces]
-    matvecs = [_Matvecs(tapped, piece, probe_vectors(piece.block, problem)) for piece in pieces]
+    sums = [_Weight(hooked, piece) if piece.weighs else _Vector(hooked, piece) for piece in pieces]
+    matvecs = [_Matvecs(hooked, piece, probe_vectors(piece.block, problem)) for piece in pieces]
     for strip in strips:
         for part in parts:
             values = strip.part(part)
@@ -94,12 +94,12 @@ def streamed_norms(
 class _Matvecs:
     """The matrix times some vectors, from the strips that its norm comes from: ``C_n u_n`` at every position."""
 
-    def __init__(self, tapped: Tapped, piece: Piece, vectors: Tensor) -> None:
-        inputs = tapped.inputs(piece.use.parameter)
+    def __init__(self, hooked: HookedBatch, piece: Piece, vectors: Tensor) -> None:
+        inputs = hooked.inputs(piece.use.parameter)
         self._piece, self._inputs, self._products = piece, None, dict[str, Tensor]()
         if inputs is not None:
             self._inputs = inputs.detach()[:, piece.inputs if piece.weighs else piece.features]
-        positions = tapped.positions(piece.use.site)
+        positions = hooked.positions(piece.use.site)
         self._tangents = torch.stack([self._tangent(v, positions) for v in vectors.unbind(-1)], -1)
 
     def _tangent(self, vector: Tensor, positions: int) -> Tensor:
@@ -131,8 +131,8 @@ class _Matvecs:
 class _Weight:
     """``|sum_n a_n a_n^T (x) C_n|^2`` from Gram matrices of strips."""
 
-    def __init__(self, tapped: Tapped, piece: Piece) -> None:
-        inputs = tapped.inputs(piece.use.parameter)
+    def __init__(self, hooked: HookedBatch, piece: Piece) -> None:
+        inputs = hooked.inputs(piece.use.parameter)
         assert inputs is not None
         a = inputs.detach()[:, piece.inputs].double()
         self._weights = (a @ a.T).square()
@@ -148,8 +148,8 @@ class _Weight:
 class _Vector:
     """``|sum_n diag(a_n) C_n diag(a_n)|^2`` of a gain, or the same without a, of a bias."""
 
-    def __init__(self, tapped: Tapped, piece: Piece) -> None:
-        inputs = tapped.inputs(piece.use.parameter)
+    def __init__(self, hooked: HookedBatch, piece: Piece) -> None:
+        inputs = hooked.inputs(piece.use.parameter)
         self._gains = None if inputs is None else inputs.detach()[:, piece.features]
         self._squares: dict[str, float] = {}
 
@@ -211,20 +211,20 @@ def held_strips(found: SiteCurvature, size: int) -> Iterator[Strip]:
 
 
 def strips_by_products(
-    tapped: Tapped, piece: Piece, grouping: Grouping, size: int, tick: Callable[[], None]
+    hooked: HookedBatch, piece: Piece, grouping: Grouping, size: int, tick: Callable[[], None]
 ) -> Iterator[Strip]:
     """One product a row.
 
     Args:
-        tapped: A batch, with a delta at the map's outputs.
+        hooked: A batch, with a delta at the map's outputs.
         piece: The block.
         grouping: Every position by itself.
         size: Rows of a strip.
         tick: Is called after every product.
     """
     held: list[tuple[Tensor, Tensor]] = []
-    for _, place, tangent in tapped.tangents(piece.use.site, piece.features, grouping):
-        ggn, functional = tapped.products(piece.use.site, tangent, piece.use.site)
+    for _, place, tangent in hooked.tangents(piece.use.site, piece.features, grouping):
+        ggn, functional = hooked.products(piece.use.site, tangent, piece.use.site)
         held.append((ggn[:, piece.features], functional[:, piece.features]))
         tick()
         if len(held) == size or place == len(piece.features) - 1:

@@ -6,15 +6,15 @@ import torch
 from torch import Tensor
 
 from hessianlens.network.linear_maps.grouping import Grouping
+from hessianlens.network.linear_maps.hooked import HookedBatch
 from hessianlens.network.linear_maps.piece import Piece
-from hessianlens.network.linear_maps.tapped import Tapped
 from hessianlens.network.linear_maps.uses import Kind
 from hessianlens.operators import Factor, Term
 
 
-def sides_of(tapped: Tapped, piece: Piece, grouping: Grouping) -> tuple[Tensor | None, Tensor | None]:
+def sides_of(hooked: HookedBatch, piece: Piece, grouping: Grouping) -> tuple[Tensor | None, Tensor | None]:
     """The inputs of a weight, and those of a gain; ``[group, member, feature]`` both."""
-    inputs = tapped.inputs(piece.use.parameter)
+    inputs = hooked.inputs(piece.use.parameter)
     if inputs is None:
         return None, None
     arranged = grouping.arrange(inputs.detach())

@@ -1,4 +1,4 @@
-"""How parameters enter a network: one `Use` for every operation that takes one, all of a run in a `Record`."""
+"""How parameters enter a network: one `Use` for every operation that takes one, all of a run in a `ParameterUses`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from torch import Tensor
+
+from hessianlens.errors import Refusal
 
 
 class Kind(Enum):
@@ -46,7 +48,7 @@ class Use:
 
 
 @dataclass(eq=False)
-class Record:
+class ParameterUses:
     """What a run has shown.
 
     Attributes:
@@ -57,11 +59,11 @@ class Record:
     uses: list[Use] = field(default_factory=list)
     unknown: dict[str, str] = field(default_factory=dict)
 
-    def only_use(self, parameter: str) -> Use | str:
-        """The only use of a parameter; or why there is none, in words."""
+    def only_use(self, parameter: str) -> Use | Refusal:
+        """The only use of a parameter; a refusal where there are none or several."""
         found = [use for use in self.uses if use.parameter == parameter]
         if parameter in self.unknown:
-            return f"it enters the network through {self.unknown[parameter]}"
+            return Refusal(f"it enters the network through {self.unknown[parameter]}")
         if len(found) != 1:
-            return "it is used in several places" if found else "it was not seen to enter through a linear map"
+            return Refusal("it is used in several places" if found else "it was not seen to enter through a linear map")
         return found[0]

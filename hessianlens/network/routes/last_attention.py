@@ -14,7 +14,7 @@ from hessianlens.errors import Refusal
 from hessianlens.memory import SAFE_SHARE, available_bytes
 from hessianlens.network import thresholds
 from hessianlens.network.last_attention import ExactAttention, closed_form_cost, exact_attention
-from hessianlens.network.linear_maps import LinearMaps, Plan
+from hessianlens.network.linear_maps import LinearMapPlan, LinearMaps
 from hessianlens.network.question import Cost, Limits, Norms, Question, probe_vectors
 from hessianlens.operators import StructuredOperator
 from hessianlens.problems import Block, Problem
@@ -41,7 +41,7 @@ class LastAttentionRoute:
     def located(self) -> ExactAttention | Refusal:
         """The closed form, whatever it costs; or why there is none."""
         found = exact_attention(self.problem, self.maps)
-        return Refusal(f"the closed form of attention does not fit: {found}") if isinstance(found, str) else found
+        return Refusal(f"the closed form of attention does not fit: {found}") if isinstance(found, Refusal) else found
 
     def closed_form(self, blocks: Sequence[Block], limits: Limits) -> ExactAttention | Refusal:
         """The closed form, if weights of an attention layer that may be the last are asked for and it is affordable.
@@ -82,7 +82,7 @@ class LastAttentionRoute:
         limits = question.limits
         plan = self.maps.plan(question.row, question.column, min(limits.hvps, thresholds.EXACT_MAX_HVPS))
         most_bytes = min(limits.held_bytes, thresholds.EXACT_MAX_BYTES)
-        return isinstance(plan, Plan) and plan.streams and plan.held_bytes <= most_bytes
+        return isinstance(plan, LinearMapPlan) and plan.streams and plan.held_bytes <= most_bytes
 
     def operator(self, question: Question, part: str) -> StructuredOperator:
         """The matrix, as sums over tokens."""

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from hessianlens.errors import Refusal
 from hessianlens.memory import SAFE_SHARE, available_bytes
-from hessianlens.network.linear_maps import LinearMaps, Plan
-from hessianlens.network.linear_maps.plan import TooMany
+from hessianlens.network.linear_maps import LinearMapPlan, LinearMaps
 from hessianlens.network.question import Cost, Norms, Question
 from hessianlens.operators import StructuredOperator
 from hessianlens.problems import Problem
@@ -30,8 +29,8 @@ class LinearMapRoute:
     def cost(self, question: Question) -> Cost | Refusal:
         """One HVP per output feature of the row's map, and per position of a sequence where these are coupled."""
         plan = self.maps.plan(question.row, question.column, question.limits.hvps)
-        if isinstance(plan, str):
-            return Refusal(str(plan), at_this_price=isinstance(plan, TooMany))
+        if isinstance(plan, Refusal):
+            return plan
         held = plan.norm_bytes if question.norms_only else plan.held_bytes
         free = available_bytes(self.problem.device)
         if held > SAFE_SHARE * free:
@@ -54,7 +53,7 @@ class LinearMapRoute:
         for numbers in self.maps.share([self._plan(question) for question in questions]) if questions else ():
             yield [questions[number] for number in numbers]
 
-    def _plan(self, question: Question) -> Plan:
+    def _plan(self, question: Question) -> LinearMapPlan:
         plan = self.maps.plan(question.row, question.column, float("inf"))
-        assert isinstance(plan, Plan)
+        assert isinstance(plan, LinearMapPlan)
         return plan

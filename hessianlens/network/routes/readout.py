@@ -61,7 +61,7 @@ class ReadoutRoute:
 
     def _matvec(self, block: Block, vector: Tensor) -> Tensor:
         pieces = self.maps.planner.pieces(block)
-        assert not isinstance(pieces, str)
+        assert not isinstance(pieces, Refusal)
         (matrix,) = pieces[0].cut(vector)
         is_weight, total = pieces[0].weighs, torch.zeros_like(matrix)
         for readout in self.maps.readouts():

@@ -22,7 +22,7 @@ from hessianlens.state_guard import ReplacedAttribute
 
 
 @dataclass(frozen=True, eq=False)
-class Call:
+class AttentionCall:
     """One attention, ``output = softmax(scores(q k^T)) v``.
 
     Attributes:
@@ -62,7 +62,7 @@ class AttentionCalls(TorchFunctionMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.last: Call | None = None
+        self.last: AttentionCall | None = None
         self._pending: _Pending | None = None
 
     def __torch_function__(
@@ -116,14 +116,14 @@ class AttentionCalls(TorchFunctionMode):
         if attn_mask is not None:
             hides = attn_mask.dtype == torch.bool
             scores = scores.masked_fill(~attn_mask, -torch.inf) if hides else scores + attn_mask
-        self.last, self._pending = Call(query, key, value, raw, scores, output), None
+        self.last, self._pending = AttentionCall(query, key, value, raw, scores, output), None
         return output
 
     def _product(self, func: Callable[..., Any], left: Tensor, right: Tensor) -> Tensor:
         """Of weights with values, or of queries with keys."""
         pending, found = self._pending, func(left, right)
         if pending is not None and pending.scores is not None and _same(pending.weights, left):
-            self.last = Call(pending.q, pending.k, right, pending.raw, pending.scores, found)
+            self.last = AttentionCall(pending.q, pending.k, right, pending.raw, pending.scores, found)
             self._pending = None
             return found
         raw = _leaf(found)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from hessianlens.errors import InputError
 from hessianlens.memory.limits import lacks_memory
 from hessianlens.models.attention import Attention
-from hessianlens.network.sites.calls import AttentionCalls, Call
+from hessianlens.network.sites.calls import AttentionCall, AttentionCalls
 from hessianlens.problems import Batch, Problem, layer_of
 from hessianlens.state_guard import Restore, StateChange
 
@@ -86,12 +86,12 @@ class _Every(AttentionCalls):
         super().__init__()
 
     @property
-    def last(self) -> Call | None:
+    def last(self) -> AttentionCall | None:
         """None is kept."""
         return None
 
     @last.setter
-    def last(self, call: Call | None) -> None:
+    def last(self, call: AttentionCall | None) -> None:
         if call is not None:
             scores = call.scores.detach()
             visible = scores > _HIDDEN * torch.finfo(scores.dtype).min

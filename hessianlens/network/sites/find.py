@@ -7,16 +7,17 @@ from torch import Tensor
 
 from hessianlens.derivatives.graph import expect_twice_differentiable, refusals_of
 from hessianlens.derivatives.potential import random_like
+from hessianlens.errors import Refusal
 from hessianlens.models.transformer import Transformer
 from hessianlens.network.decoupling import couples_no_groups
-from hessianlens.network.sites.met import met_site
+from hessianlens.network.sites.located import locate_attention
 from hessianlens.network.sites.site import AttentionSite
 from hessianlens.network.sites.toy import toy_site
 from hessianlens.problems import Batch, Problem
 
 
-def find_site(problem: Problem, batch: Batch, own: Transformer | None) -> AttentionSite | str:
-    """The last attention layer at a batch; why there is none that the closed forms know, in words.
+def find_site(problem: Problem, batch: Batch, own: Transformer | None) -> AttentionSite | Refusal:
+    """The last attention layer at a batch; a refusal where there is none that the closed forms know.
 
     Whether what lies behind acts on every position alone is checked here for the library's own models, of which that
     rest can be called, and for others when their output projection is looked at.
@@ -27,13 +28,13 @@ def find_site(problem: Problem, batch: Batch, own: Transformer | None) -> Attent
         own: A copy of its model, if that is one of the library's own.
     """
     if own is None:
-        return met_site(problem, batch)
+        return locate_attention(problem, batch)
     with torch.no_grad():
         site = toy_site(own, batch)
-        if isinstance(site, str):
+        if isinstance(site, Refusal):
             return site
         if not _position_wise(problem, site, batch):
-            return "what lies behind it mixes positions"
+            return Refusal("what lies behind it mixes positions")
         return site
 
 

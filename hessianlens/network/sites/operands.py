@@ -14,6 +14,7 @@ from torch import Tensor
 
 from hessianlens.attention.state import Rotation
 from hessianlens.derivatives.potential import random_like
+from hessianlens.errors import Refusal
 from hessianlens.network.linear_maps.grouping import Grouping, groupings
 
 
@@ -36,24 +37,24 @@ class Operand:
     maps: Tensor
 
 
-def source_of(taken: Tensor, leaves: Mapping[int, Tensor]) -> int | str:
-    """The site of the map that an operand of the attention comes from; why there is none, in words.
+def source_of(taken: Tensor, leaves: Mapping[int, Tensor]) -> int | Refusal:
+    """The site of the map that an operand of the attention comes from; a refusal where there is none.
 
     Args:
         taken: ``[sequence, head, position, e]``.
         leaves: What the maps before it put out, by site.
     """
     if not taken.requires_grad:
-        return "does not come from a linear map"
+        return Refusal("does not come from a linear map")
     slopes = torch.autograd.grad(taken, list(leaves.values()), random_like(taken), retain_graph=True, allow_unused=True)
     used = [site for site, slope in zip(leaves, slopes, strict=True) if slope is not None]
     if len(used) != 1:
-        return f"come from {len(used)} linear maps, not from one"
+        return Refusal(f"come from {len(used)} linear maps, not from one")
     return used[0]
 
 
-def operand_of(taken: Tensor, site: int, leaf: Tensor) -> Operand | str:
-    """How an operand of the attention comes from its map; why that is not known, in words.
+def operand_of(taken: Tensor, site: int, leaf: Tensor) -> Operand | Refusal:
+    """How an operand of the attention comes from its map; a refusal where that is not known.
 
     Args:
         taken: ``[sequence, head, position, e]``.
@@ -61,12 +62,12 @@ def operand_of(taken: Tensor, site: int, leaf: Tensor) -> Operand | str:
         leaf: What it puts out.
     """
     features = _features(taken, leaf)
-    if isinstance(features, str):
+    if isinstance(features, Refusal):
         return features
     pieces, heads = features
     grouping = _grouping(taken, leaf)
     if grouping is None:
-        return "mix positions behind their linear map"
+        return Refusal("mix positions behind their linear map")
     maps = _maps(taken, leaf, pieces[0])
     return Operand(site, pieces, heads, grouping, maps)
 
@@ -77,7 +78,7 @@ def _pulled(taken: Tensor, leaf: Tensor, cotangent: Tensor) -> Tensor:
     return found.reshape(-1, leaf.shape[-1])
 
 
-def _features(taken: Tensor, leaf: Tensor) -> tuple[Tensor, int] | str:
+def _features(taken: Tensor, leaf: Tensor) -> tuple[Tensor, int] | Refusal:
     """Features by piece, and how many heads share one."""
     drawn, found = random_like(taken), []
     for head in range(taken.shape[1]):
@@ -87,9 +88,9 @@ def _features(taken: Tensor, leaf: Tensor) -> tuple[Tensor, int] | str:
     pieces = list(dict.fromkeys(found))
     share, rest = divmod(len(found), len(pieces))
     if any(len(piece) != taken.shape[-1] for piece in pieces):
-        return f"take other than {taken.shape[-1]} features a head"
+        return Refusal(f"take other than {taken.shape[-1]} features a head")
     if rest or found != [piece for piece in pieces for _ in range(share)]:
-        return "share heads in an unknown order"
+        return Refusal("share heads in an unknown order")
     return torch.tensor(pieces, device="cpu"), share
 
 

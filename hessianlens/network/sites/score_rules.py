@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from hessianlens.errors import Refusal
 from hessianlens.network.recognition import close, entrywise_slope
 
 
@@ -28,8 +29,8 @@ class ScoreRule:
     visible: Tensor
 
 
-def score_rule(raw: Tensor, scores: Tensor, shape: Sequence[int]) -> ScoreRule | str:
-    """The rule that made scores of products; why none is known, in words.
+def score_rule(raw: Tensor, scores: Tensor, shape: Sequence[int]) -> ScoreRule | Refusal:
+    """The rule that made scores of products; a refusal where none is known.
 
     Args:
         raw: The products, a leaf.
@@ -40,33 +41,33 @@ def score_rule(raw: Tensor, scores: Tensor, shape: Sequence[int]) -> ScoreRule |
         slope = entrywise_slope(scores, raw, graph=True)
         bend = None if slope is None else entrywise_slope(slope, raw) if slope.requires_grad else torch.zeros_like(raw)
     if slope is None or bend is None:
-        return "its scores are not made of the products of queries and keys one by one"
+        return Refusal("its scores are not made of the products of queries and keys one by one")
     values, slope, bend, products = (tensor.detach().reshape(*shape) for tensor in (scores, slope, bend, raw))
     visible = values > torch.finfo(values.dtype).min / 2
     # A row that is hidden by large numbers only, not by infinite ones, sees everything alike.
     visible |= ~visible.any(-1, keepdim=True) & values.isfinite().all(-1, keepdim=True)
     if not bool(visible.any()):
-        return "none of its scores is visible"
+        return Refusal("none of its scores is visible")
     if not bool(bend[visible].any()):
         return _straight(products, values, slope, visible)
     return _capped(products, values, slope, visible)
 
 
-def _straight(raw: Tensor, scores: Tensor, slope: Tensor, visible: Tensor) -> ScoreRule | str:
+def _straight(raw: Tensor, scores: Tensor, slope: Tensor, visible: Tensor) -> ScoreRule | Refusal:
     scale = float(slope[visible].median())
     if not close(slope[visible], torch.full_like(slope[visible], scale)) or scale <= 0:
-        return "its products of queries and keys enter the scores with different factors"
+        return Refusal("its products of queries and keys enter the scores with different factors")
     bias = (scores - scale * raw).masked_fill(~visible, 0)
     negligible = close(scores[visible], scale * raw[visible])
     return ScoreRule(scale, None, None if negligible else bias, visible)
 
 
-def _capped(raw: Tensor, scores: Tensor, slope: Tensor, visible: Tensor) -> ScoreRule | str:
+def _capped(raw: Tensor, scores: Tensor, slope: Tensor, visible: Tensor) -> ScoreRule | Refusal:
     """``s = c tanh(a r / c)`` has ``ds/dr = a - (a / c^2) s^2``, a straight line in the square of s."""
     squares, slopes = scores[visible].double().square(), slope[visible].double()
     design = torch.stack([torch.ones_like(squares), -squares], -1)
     scale, fall = torch.linalg.lstsq(design, slopes[:, None]).solution[:, 0].tolist()
-    unknown = "its scores are bent in a way that is not a soft cap"
+    unknown = Refusal("its scores are bent in a way that is not a soft cap")
     if scale <= 0 or fall <= 0:
         return unknown
     cap = (scale / fall) ** 0.5

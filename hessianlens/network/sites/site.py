@@ -20,7 +20,7 @@ Behind = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True, eq=False)
-class Projection:
+class HeadProjection:
     """Where the heads of q, k, v or o lie in their parameters.
 
     Attributes:
@@ -104,7 +104,7 @@ class AttentionSite:
 
     layer: MultiHeadAttention
     tokens: Tensor
-    projections: Mapping[str, Projection]
+    projections: Mapping[str, HeadProjection]
     grouping: Grouping
     behind: Behind | None = None
     narrowed: Callable[[Tensor], Behind] | None = None

@@ -8,13 +8,14 @@ import torch
 from torch import Tensor, nn
 
 from hessianlens.attention.layer import MultiHeadAttention
+from hessianlens.errors import Refusal
 from hessianlens.models.adapters.batches import inputs_of
 from hessianlens.models.attention import Attention
-from hessianlens.models.block import Block
+from hessianlens.models.block import TransformerBlock
 from hessianlens.models.transformer import Transformer
 from hessianlens.network.linear_maps.grouping import Grouping
 from hessianlens.network.linear_maps.uses import Kind, Use
-from hessianlens.network.sites.site import AttentionSite, Behind, Projection, heads_of, with_ones
+from hessianlens.network.sites.site import AttentionSite, Behind, HeadProjection, heads_of, with_ones
 from hessianlens.problems import Batch, Problem
 
 
@@ -34,15 +35,15 @@ def frozen_copy(problem: Problem) -> Transformer | None:
     return model.eval()
 
 
-def toy_site(model: Transformer, batch: Batch) -> AttentionSite | str:
-    """The site, for two query-key matrices a head; why there is none, in words."""
+def toy_site(model: Transformer, batch: Batch) -> AttentionSite | Refusal:
+    """The site, for two query-key matrices a head; a refusal where there is none."""
     if len(model.blocks) == 0:
-        return "it has no attention"
+        return Refusal("it has no attention")
     last, block = len(model.blocks) - 1, model.blocks[-1]
-    assert isinstance(block, Block)
+    assert isinstance(block, TransformerBlock)
     attention = block.attention
     if attention.query_key != "dual":
-        return "its queries and keys are one matrix"
+        return Refusal("its queries and keys are one matrix")
     inputs = inputs_of(batch)
     residual = model.residual(inputs["tokens"] if isinstance(inputs, dict) else inputs)
     X = block.attention_input(residual)
@@ -63,11 +64,11 @@ def toy_site(model: Transformer, batch: Batch) -> AttentionSite | str:
     )
 
 
-def _projections(attention: Attention, prefix: str) -> dict[str, Projection]:
+def _projections(attention: Attention, prefix: str) -> dict[str, HeadProjection]:
     features = torch.arange(attention.heads * attention.d_head, device="cpu").reshape(attention.heads, -1)
     biased = attention.b_V is not None
     return {
-        name: Projection(
+        name: HeadProjection(
             Use(f"{prefix}W_{name.upper()}", Kind.IN_OUT, 0, None, ()),
             Use(f"{prefix}b_{name.upper()}", Kind.SHIFT, 0, None, ()) if biased and name != "o" else None,
             features,

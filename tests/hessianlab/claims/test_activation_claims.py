@@ -29,7 +29,7 @@ STAND_INS = {
     "A18": (activation_signs, "hessian", lambda a, *rest: activations.hessian("linear", *rest), Verdict.HOLDS),
     "A19": (activation_heterogeneity, "negative_share", lambda a, *_: 0.4 if a == "softmax" else 0.0, Verdict.HOLDS),
     "A22": (activation_moments, "third_moment_along", lambda A, X, u: X[:, :, None] * X[:, None], Verdict.FAILS),
-    "A23": (activation_peaked, "_peaked", lambda s, f: activation_peaked.Peak(1.0, *4 * [1 / f]), Verdict.HOLDS),
+    "A23": (activation_peaked, "_peaked", lambda s, f: activation_peaked.PeakedLayer(1.0, *4 * [1 / f]), Verdict.HOLDS),
     "A24": (
         activation_moments,
         "outer_from",

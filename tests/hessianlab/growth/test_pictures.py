@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from hessianlab.experiments.registry import EXPERIMENTS
 from hessianlab.growth.measure import GrowthConfig
 from hessianlab.growth.reference import Reference, read_reference
-from hessianlab.plots.picture import Picture
+from hessianlab.plots.picture import ResultPicture
 from hessianlab.plots.style import to_svg
 from hessianlab.presentations import pictures_of
 from hessianlab.results import Result
@@ -26,7 +26,7 @@ def run(name: str, **changes: object) -> Result:
     return EXPERIMENTS[name].run(EXPERIMENTS[name].preset("quick", {**TINY, **changes}))
 
 
-def drawn(result: Result, reference: Reference | None = None) -> dict[str, Picture]:
+def drawn(result: Result, reference: Reference | None = None) -> dict[str, ResultPicture]:
     return {picture.name: picture for picture in pictures_of(result, reference)}
 
 

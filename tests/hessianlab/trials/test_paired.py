@@ -18,7 +18,7 @@ from hessianlab.trials.paired import (
     slowdown,
 )
 from hessianlab.trials.sentences import caveats, compared, level_sentences, study_findings
-from hessianlab.trials.study_design import Arm, Comparison, minus, study
+from hessianlab.trials.study_design import Arm, Contrast, minus, study
 from tests.hessianlab.trials.tiny import TINY
 
 STUDY = study("study_test", "t", "q?", "h", [Arm("a"), Arm("b")], [minus("a", "b")], TINY, TINY)
@@ -58,7 +58,7 @@ def test_a_seed_that_diverged_is_left_out_and_told() -> None:
 
 def test_a_difference_of_differences() -> None:
     result = made({"a": [4.0] * 5, "b": [1.0] * 5, "c": [2.5] * 5, "d": [1.5] * 5})
-    four = Comparison("ab minus cd", (("a", 1.0), ("b", -1.0), ("c", -1.0), ("d", 1.0)))
+    four = Contrast("ab minus cd", (("a", 1.0), ("b", -1.0), ("c", -1.0), ("d", 1.0)))
     assert difference(result, "addition", four).mean == pytest.approx(2.0)
 
 

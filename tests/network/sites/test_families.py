@@ -13,7 +13,7 @@ import hessianlens as hl
 from hessianlens.network.last_attention import ExactAttention, exact_attention
 from hessianlens.network.planner import Choice, planner_of
 from hessianlens.network.question import NO_LIMITS, Question
-from hessianlens.network.sites import met
+from hessianlens.network.sites import located
 from hessianlens.problems import Problem, layer_of
 from tests.curvature.networks import VOCAB
 from tests.curvature.registry import cross_entropy, next_token
@@ -121,14 +121,14 @@ def test_encoders_and_classifiers(case: str) -> None:
 
 def test_a_wrong_turn_of_the_keys_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """Heads that are not those of the model are refused by plain autograd's product, and the next route is taken."""
-    turning = met._turning
+    turning = located._turning
 
     def wrong(operands: object) -> object:
         found = turning(operands)
         cos, sin = found.tables
-        return met._Turning(found.orders, found.factor, (cos, -sin))
+        return located._Turning(found.orders, found.factor, (cos, -sin))
 
-    monkeypatch.setattr(met, "_turning", wrong)
+    monkeypatch.setattr(located, "_turning", wrong)
     problem = problem_of(FAMILIES["Llama"]())
     op = hl.hessian(problem, "layer1.attn.q")
     expected = hl.hessian(problem, "layer1.attn.q", method="products").to_dense()

@@ -10,8 +10,9 @@ from torch import Tensor, nn
 from torch.nn import functional as nnf
 
 import hessianlens as hl
+from hessianlens.errors import Refusal
 from hessianlens.network.linear_maps.uses import Kind, Use
-from hessianlens.network.sites import AttentionSite, Projection, find_site, frozen_copy
+from hessianlens.network.sites import AttentionSite, HeadProjection, find_site, frozen_copy
 from hessianlens.network.sites.calls import AttentionCalls
 from hessianlens.network.sites.operands import pairs_of, plain, turned
 from hessianlens.network.sites.score_rules import ScoreRule, score_rule
@@ -35,7 +36,7 @@ SETTINGS: dict[str, Callable[[], Problem]] = {
 }
 
 
-def site_of(problem: Problem) -> AttentionSite | str:
+def site_of(problem: Problem) -> AttentionSite | Refusal:
     return find_site(problem, problem.data[0], frozen_copy(problem))
 
 
@@ -76,7 +77,7 @@ def test_a_projection_cuts_every_entry_exactly_once(kind: Kind, of_inputs: bool)
     inputs, outputs = numbers.shape if kind is Kind.IN_OUT else numbers.T.shape
     size = inputs if of_inputs else outputs
     features = torch.arange(size).reshape(-1, 2).T.flip(0).contiguous()  # two heads whose features alternate
-    projection = Projection(Use("w", kind, 0, None, ()), None, features, of_inputs=of_inputs)
+    projection = HeadProjection(Use("w", kind, 0, None, ()), None, features, of_inputs=of_inputs)
     block = Block.of("all", "w", numbers)
     pieces = projection.cut(block, {"w": numbers})(numbers)
     assert projection.pieces(block, {"w": numbers}) == (0, 1)
@@ -87,7 +88,7 @@ def test_a_projection_cuts_every_entry_exactly_once(kind: Kind, of_inputs: bool)
 
 def test_a_block_is_made_of_whole_heads_or_not_known() -> None:
     weight, bias = torch.zeros(3, 8), torch.arange(8)
-    projection = Projection(
+    projection = HeadProjection(
         Use("w", Kind.IN_OUT, 0, None, ()), Use("b", Kind.SHIFT, 0, None, ()), torch.arange(8).reshape(2, 4), heads=2
     )
     params = {"w": weight, "b": bias, "other": weight}
@@ -176,9 +177,9 @@ def test_rules_of_scores(cap: float | None) -> None:
 
 def test_scores_of_no_known_rule() -> None:
     raw = randn(1, 1, 3, 3).requires_grad_()
-    assert "one by one" in score_rule(raw, raw + raw.mean(), raw.shape)
-    assert "not a soft cap" in score_rule(raw, raw.sin(), raw.shape)
-    assert "different factors" in score_rule(raw, raw * (1 + torch.arange(3)), raw.shape)
+    assert "one by one" in score_rule(raw, raw + raw.mean(), raw.shape).reason
+    assert "not a soft cap" in score_rule(raw, raw.sin(), raw.shape).reason
+    assert "different factors" in score_rule(raw, raw * (1 + torch.arange(3)), raw.shape).reason
 
 
 def test_a_row_hidden_by_finite_numbers_sees_everything() -> None:
@@ -243,7 +244,9 @@ def test_every_pair_of_positions_is_looked_at(reach: int) -> None:
     def loss(out: Tensor, batch: object) -> Tensor:
         return out.pow(2).mean() + (out[1, 0] * out[1, reach]).sum()
 
-    assert site_of(hl.problem(networks.toy(), {"tokens": tokens()}, loss)) == "what lies behind it mixes positions"
+    assert (
+        site_of(hl.problem(networks.toy(), {"tokens": tokens()}, loss)).reason == "what lies behind it mixes positions"
+    )
 
 
 def test_an_encoder_of_torch_is_met_through_its_fused_function() -> None:

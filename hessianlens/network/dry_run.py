@@ -1,4 +1,4 @@
-"""A rehearsal of products without contents: how much memory they hold at their peak, and the shape of the outputs."""
+"""A dry run of products on the meta device: how much memory they hold at their peak, and the shape of the outputs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class ForwardSizes:
     made: int
 
 
-class Rehearsal:
+class DryRun:
     """Runs of a problem on the meta device, where tensors have a size but no contents and cost next to nothing.
 
     A model or a loss that asks for contents is run on a few sequences instead; one that needs its whole batch, on that.
@@ -50,7 +50,7 @@ class Rehearsal:
     def __init__(self, problem: Problem) -> None:
         self.problem = problem.alone()
         self.batch: Batch = max(problem.data, key=sequences_of)
-        self._hollow: Problem | None = self.problem.to(device="meta")
+        self._on_meta: Problem | None = self.problem.to(device="meta")
         self.cut = True
 
     @property
@@ -59,9 +59,9 @@ class Rehearsal:
         return sequences_of(self.batch)
 
     @property
-    def hollow(self) -> bool:
+    def on_meta_device(self) -> bool:
         """Whether all runs so far could do without contents."""
-        return self._hollow is not None
+        return self._on_meta is not None
 
     def forward(self) -> ForwardSizes:
         """The sizes of a forward pass of the largest batch."""
@@ -81,11 +81,11 @@ class Rehearsal:
         return self._measured(product, sequences)
 
     def _measured(self, measure: Callable[[Problem], T], sequences: int) -> T:
-        if self._hollow is not None:
+        if self._on_meta is not None:
             try:
-                return measure(self._on(self._hollow, sequences))
+                return measure(self._on(self._on_meta, sequences))
             except Exception:  # whatever a model makes of tensors without contents, with contents it may run
-                self._hollow = None
+                self._on_meta = None
         if self.cut and sequences < self.sequences:
             try:
                 return measure(self._on(self.problem, sequences))
@@ -112,5 +112,5 @@ def forward_sizes(problem: Problem) -> ForwardSizes:
     """The sizes of a forward pass of a problem's largest batch, found once."""
     found = _REMEMBERED.get(problem)
     if found is None:
-        found = _REMEMBERED[problem] = Rehearsal(problem).forward()
+        found = _REMEMBERED[problem] = DryRun(problem).forward()
     return found

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from torch import Tensor
 
 from hessianlens.memory import available_bytes
-from hessianlens.network.linear_maps.carrying import carried
+from hessianlens.network.linear_maps.backpropagation import carried
 from hessianlens.network.linear_maps.readout import Readout
 from hessianlens.network.linear_maps.steps import steps_behind
 from hessianlens.network.linear_maps.uses import Use
@@ -22,7 +22,7 @@ Curvature = tuple[Tensor, Tensor]
 """Gauss-Newton and functional part, ``[position, feature, feature]``."""
 
 
-class Carrier:
+class BackpropagatedCurvature:
     """What lies behind the last attention layer of a problem.
 
     Args:

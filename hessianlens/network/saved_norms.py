@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hessianlens.errors import InputError, expect
+from hessianlens.errors import InputError, Refusal, expect
 from hessianlens.network.all_data import on_all_data
 from hessianlens.problems import Problem
 
@@ -35,7 +35,7 @@ class KeptNorms:
         expect(isinstance(path, str | os.PathLike), f"resume: got {type(path).__name__}, expected the path of a file.")
         self.path, self._writes = Path(path), problem.ranks.first
         everything = on_all_data(problem)
-        if isinstance(everything, str):
+        if isinstance(everything, Refusal):
             raise InputError(f"resume: exact norms cannot be had, {everything}; leave it out.")
         self._header = {"format": _FORMAT, "problem": fingerprint(everything)}
         if self.path.is_dir() or not self.path.absolute().parent.is_dir():

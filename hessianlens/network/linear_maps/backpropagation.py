@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from hessianlens.network.linear_maps.readout import Readout
-from hessianlens.network.linear_maps.steps import EntryByEntry, Form, Step, Steps
+from hessianlens.network.linear_maps.steps import EntryByEntry, FollowingSteps, Form, MapStep
 
 _CHUNK_BYTES = 2**22
 """Room for one matrix a position; some ten of them are held at once."""
@@ -59,7 +59,7 @@ class Parts:
         return Parts(turn(self.ggn), None if self.functional is None else turn(self.functional))
 
 
-def carried(readout: Readout, steps: Steps, others: int) -> dict[int, tuple[Tensor, Tensor]]:
+def carried(readout: Readout, steps: FollowingSteps, others: int) -> dict[int, tuple[Tensor, Tensor]]:
     """Both parts of the curvature at a map, and at some behind it that are not wide, ``[position, f, f]``.
 
     Args:
@@ -104,7 +104,7 @@ class _Passing:
         gradient: At what each puts out.
     """
 
-    steps: Steps
+    steps: FollowingSteps
     chosen: slice
     hessian: dict[tuple[int, int], Parts] = field(default_factory=dict)
     gradient: dict[int, Tensor] = field(default_factory=dict)
@@ -117,7 +117,7 @@ class _Passing:
             self._leave(self.steps.by_site[at])
         yield at, self.hessian[at, at]
 
-    def _leave(self, step: Step) -> None:
+    def _leave(self, step: MapStep) -> None:
         """From what a map puts out to what goes into it, and on to its sources."""
         own = self.hessian.pop((step.site, step.site))
         g = self.gradient.pop(step.site)
@@ -134,7 +134,7 @@ class _Passing:
             turned = turned.plus(bent)
         self._pass(form, turned, {k: turn(part, W) for k, part in others.items()}, g)
 
-    def _through(self, step: Step, wide: Sequence[Step], g: Tensor) -> tuple[Tensor, Tensor | None, Tensor]:
+    def _through(self, step: MapStep, wide: Sequence[MapStep], g: Tensor) -> tuple[Tensor, Tensor | None, Tensor]:
         """Jacobian, functional curvature and gradient at the inputs of an MLP."""
         form = step.form
         assert isinstance(form, EntryByEntry)
@@ -191,7 +191,7 @@ class _Passing:
         self.hessian[key] = self.hessian[key] + parts if key in self.hessian else parts
 
 
-def _wide(steps: Steps, step: Step) -> list[Step] | None:
+def _wide(steps: FollowingSteps, step: MapStep) -> list[MapStep] | None:
     """The first maps of an MLP whose last map a step is, if they have more outputs and the same inputs."""
     form = step.form
     if not isinstance(form, EntryByEntry) or step.gain or len(step.weight) <= step.weight.shape[1]:

@@ -11,7 +11,16 @@ from torch import nn
 from torch.nn import functional as nnf
 
 import hessianlens as hl
-from hessianlens.network.linear_maps import LinearMaps, Plan, carrier, carrying, kept_curvature, steps, streamed, tapped
+from hessianlens.network.linear_maps import (
+    LinearMapPlan,
+    LinearMaps,
+    backpropagated,
+    backpropagation,
+    hooked,
+    kept_curvature,
+    steps,
+    streamed,
+)
 from hessianlens.problems import Block, Problem
 from tests.curvature import hugging_face, networks
 from tests.curvature.networks import pairs, tokens
@@ -57,12 +66,12 @@ def found_and_expected(problem: Problem, name: str) -> tuple[int, float]:
     maps = LinearMaps(problem)
     maps.tick = lambda: ticks.append(1)
     plan = maps.plan(block, block, ANY)
-    assert isinstance(plan, Plan)
+    assert isinstance(plan, LinearMapPlan)
     for number in range(len(problem.data)):
         found = maps.curvature(plan, number)
-        taps = maps.graphs.taps(number, (plan.row[number],))
+        hooks = maps.graphs.hooked_batch(number, (plan.row[number],))
         (first, second), row, column = plan.groups[number], plan.row[number], plan.column[number]
-        (expected,) = kept_curvature.site_curvatures(taps, row, first, [(column, second)], lambda: None)
+        (expected,) = kept_curvature.site_curvatures(hooks, row, first, [(column, second)], lambda: None)
         for part in ("ggn", "functional"):
             size = max(float(getattr(expected, part).norm()), 1e-6)
             worst = max(worst, float((getattr(found, part) - getattr(expected, part)).norm()) / size)
@@ -71,7 +80,7 @@ def found_and_expected(problem: Problem, name: str) -> tuple[int, float]:
 
 @pytest.mark.parametrize("name", CARRIED)
 def test_it_is_the_curvature_of_products_and_takes_none(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(carrying, "_CHUNK_BYTES", 1000)
+    monkeypatch.setattr(backpropagation, "_CHUNK_BYTES", 1000)
     make, blocks = CARRIED[name]
     problem = make()
     for block in blocks:
@@ -82,11 +91,15 @@ WRONG = {
     "a norm that is not bent": (steps.Norm, "bent", lambda self, g, chosen: g.new_zeros(*g.shape, g.shape[1])),
     "a norm seen as straight": (steps.Norm, "pulled", lambda self, A, chosen: A * self.scale[chosen, :, None]),
     "an activation that is not bent": (
-        carrying._Passing,
+        backpropagation._Passing,
         "_through",
-        lambda self, *args, right=carrying._Passing._through: replace_second(right(self, *args)),
+        lambda self, *args, right=backpropagation._Passing._through: replace_second(right(self, *args)),
     ),
-    "two ways through the network that know nothing of each other": (carrying._Passing, "_cross", lambda *_: None),
+    "two ways through the network that know nothing of each other": (
+        backpropagation._Passing,
+        "_cross",
+        lambda *_: None,
+    ),
 }
 
 
@@ -101,7 +114,7 @@ def test_what_is_wrong_is_found_out_and_left_to_products(wrong: str, monkeypatch
     monkeypatch.setattr(*WRONG[wrong])
     products, error = found_and_expected(make(), block)
     assert products > 0 and error < 1e-9
-    monkeypatch.setattr(tapped.Tapped, "agrees", lambda *_: True)
+    monkeypatch.setattr(hooked.HookedBatch, "agrees", lambda *_: True)
     monkeypatch.setattr(steps, "_bends_like", lambda *_: True)
     monkeypatch.setattr(steps, "close", lambda *_: True)
     products, error = found_and_expected(make(), block)
@@ -141,8 +154,8 @@ def test_other_networks_and_losses_are_left_to_products(name: str) -> None:
 
 def test_what_was_met_on_the_way_is_carried_once(monkeypatch: pytest.MonkeyPatch) -> None:
     passages = []
-    right = carrier.carried
-    monkeypatch.setattr(carrier, "carried", lambda *args, **kw: passages.append(1) or right(*args, **kw))
+    right = backpropagated.carried
+    monkeypatch.setattr(backpropagated, "carried", lambda *args, **kw: passages.append(1) or right(*args, **kw))
     problem = _wide("Llama")()
     norms = hl.block_norms(problem, ["layer1.attn.*", "layer1.norm2", "layer1.mlp.*", "norm_final"], method="exact")
     assert passages == [1]
@@ -152,7 +165,7 @@ def test_what_was_met_on_the_way_is_carried_once(monkeypatch: pytest.MonkeyPatch
 
 
 def test_without_room_nothing_but_what_is_asked_for_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(carrier, "_ROOM", 0)
+    monkeypatch.setattr(backpropagated, "_ROOM", 0)
     problem = _wide("Llama")()
     for block in ("layer1.attn.o", "norm_final", "layer1.mlp.out"):
         assert found_and_expected(problem, block) == (0, pytest.approx(0, abs=1e-9))
@@ -186,7 +199,7 @@ def test_a_passage_is_cut_into_chunks_of_any_size(monkeypatch: pytest.MonkeyPatc
     maps = LinearMaps(problem)
     plan = maps.plan(block, block, ANY)
     expected = maps.curvature(plan, 0)
-    monkeypatch.setattr(carrying, "_CHUNK_BYTES", 1)
+    monkeypatch.setattr(backpropagation, "_CHUNK_BYTES", 1)
     assert_same(LinearMaps(problem).curvature(plan, 0).functional, expected.functional, "chunks", 1e-12)
 
 

@@ -1,4 +1,4 @@
-"""The last attention layer of any model, met at its attention and at the linear maps around it.
+"""The last attention layer of any model, located at its attention and at the linear maps around it.
 
 One forward pass in which every linear map puts out a leaf shows what its queries, keys and values are made of, what is
 done to its scores and where its outputs go. Heads are made of that; where something is not as the closed forms take
@@ -18,69 +18,70 @@ from torch import Tensor
 from hessianlens.attention.activations.capped import SoftCapped
 from hessianlens.attention.layer import FactoredValueAttention
 from hessianlens.attention.rotary import RotaryAttention
+from hessianlens.errors import Refusal
+from hessianlens.network.dry_run import sequences_of
 from hessianlens.network.linear_maps.grouping import Grouping, groupings
-from hessianlens.network.linear_maps.taps import Taps
+from hessianlens.network.linear_maps.hooks import Hooks
 from hessianlens.network.linear_maps.uses import Kind, Use
 from hessianlens.network.recognition import close
-from hessianlens.network.rehearsal import sequences_of
-from hessianlens.network.sites.calls import AttentionCalls, Call
+from hessianlens.network.sites.calls import AttentionCall, AttentionCalls
 from hessianlens.network.sites.operands import Operand, Turned, operand_of, pairs_of, plain, source_of, turned
 from hessianlens.network.sites.score_rules import ScoreRule, score_rule
-from hessianlens.network.sites.site import AttentionSite, Projection, heads_of, with_ones
+from hessianlens.network.sites.site import AttentionSite, HeadProjection, heads_of, with_ones
 from hessianlens.problems import Batch, Problem
 
 _CALLED = {"q": "its queries", "k": "its keys", "v": "its values"}
 
 
-def met_site(problem: Problem, batch: Batch) -> AttentionSite | str:
-    """The site at a batch; why there is none, in words.
+def locate_attention(problem: Problem, batch: Batch) -> AttentionSite | Refusal:
+    """The site at a batch; a refusal where there is none.
 
     Args:
         problem: From `hessianlens.problem`.
         batch: One batch of it.
     """
-    with problem.scope(), torch.enable_grad(), Taps(problem.params, cut=True) as taps, AttentionCalls() as calls:
+    with problem.scope(), torch.enable_grad(), Hooks(problem.params, cut=True) as hooks, AttentionCalls() as calls:
         problem.forward(problem.params, batch)
     if calls.last is None:
-        return "no attention with softmax was seen"
+        return Refusal("no attention with softmax was seen")
     with torch.enable_grad():
-        return _Meeting(problem, taps, calls.last, max(1, sequences_of(batch))).site()
+        return _AttentionSurroundings(problem, hooks, calls.last, max(1, sequences_of(batch))).site()
 
 
 @dataclass(frozen=True, eq=False)
-class _Meeting:
+class _AttentionSurroundings:
     """One attention and the maps around it."""
 
     problem: Problem
-    taps: Taps
-    call: Call
+    hooks: Hooks
+    call: AttentionCall
     sequences: int
 
-    def site(self) -> AttentionSite | str:
+    def site(self) -> AttentionSite | Refusal:
         by_head = {name: self._by_head(getattr(self.call, name)) for name in ("q", "k", "v", "raw", "output")}
         if any(tensor is None for tensor in by_head.values()):
-            return "its heads and sequences are not told apart"
+            return Refusal("its heads and sequences are not told apart")
         q, k, v, raw, output = (tensor for tensor in by_head.values() if tensor is not None)
         if raw.shape[-1] != raw.shape[-2]:
-            return "its queries and keys belong to different tokens"
+            return Refusal("its queries and keys belong to different tokens")
         operands: dict[str, Operand] = {}
         for name, tensor in (("q", q), ("k", k), ("v", v)):
             found = self._operand(tensor.expand(-1, raw.shape[1], -1, -1))
-            if isinstance(found, str):
-                return f"{_CALLED[name]} {found}"
+            if isinstance(found, Refusal):
+                return Refusal(f"{_CALLED[name]} {found}")
             operands[name] = found
         rule = score_rule(self.call.raw, self.call.scores, raw.shape)
-        if isinstance(rule, str):
+        if isinstance(rule, Refusal):
             return rule
         return self._joined(operands, rule, output)
 
-    def _operand(self, taken: Tensor) -> Operand | str:
-        site = source_of(taken, self.taps.leaves)
-        if isinstance(site, str):
+    def _operand(self, taken: Tensor) -> Operand | Refusal:
+        site = source_of(taken, self.hooks.leaves)
+        if isinstance(site, Refusal):
             return site
         if self._weight(site) is None:
-            return "pass something else, such as a norm, behind their linear map"
-        return operand_of(taken, site, self.taps.leaves[site])
+            return Refusal("pass something else, such as a norm, behind their linear map")
+        return operand_of(taken, site, self.hooks.leaves[site])
 
     def _by_head(self, tensor: Tensor) -> Tensor | None:
         """``[sequence, head, position, e]``, from a tensor in which sequences and heads may be one axis."""
@@ -90,25 +91,25 @@ class _Meeting:
             return tensor.unflatten(0, (self.sequences, -1))
         return None
 
-    def _joined(self, operands: Mapping[str, Operand], rule: ScoreRule, output: Tensor) -> AttentionSite | str:
+    def _joined(self, operands: Mapping[str, Operand], rule: ScoreRule, output: Tensor) -> AttentionSite | Refusal:
         uses = {name: use for name, operand in operands.items() if (use := self._weight(operand.site)) is not None}
         shifts = {name: self._shift(operand.site) for name, operand in operands.items()}
         tokens = self._tokens(uses, operands)
         if tokens is None:
-            return "its queries, keys and values are made of different tokens"
+            return Refusal("its queries, keys and values are made of different tokens")
         turning = _turning(operands)
-        if isinstance(turning, str):
+        if isinstance(turning, Refusal):
             return turning
         out = self._output_map(output)
         if out is None:
-            return "what it puts out is changed before its output projection"
+            return Refusal("what it puts out is changed before its output projection")
         use_o, grouping = out
         projections = {
-            name: Projection(uses[name], shifts[name], operand.features[:, turning.orders[name]], operand.heads)
+            name: HeadProjection(uses[name], shifts[name], operand.features[:, turning.orders[name]], operand.heads)
             for name, operand in operands.items()
         }
         taken = torch.arange(output.shape[1] * output.shape[3], device="cpu").reshape(output.shape[1], -1)
-        projections["o"] = Projection(use_o, None, taken, of_inputs=True)
+        projections["o"] = HeadProjection(use_o, None, taken, of_inputs=True)
         heads = {name: projection.heads for name, projection in projections.items()}
         rows = {name: None if own is None else self._rows(own, projections[name]) for name, own in shifts.items()}
         layer = heads_of(
@@ -124,17 +125,17 @@ class _Meeting:
     def _values(self, use: Use) -> Tensor:
         return self.problem.params[use.parameter].detach()
 
-    def _rows(self, shift: Use, projection: Projection) -> list[Tensor]:
+    def _rows(self, shift: Use, projection: HeadProjection) -> list[Tensor]:
         values = shift.matrix(self._values(shift))
         return [values[own][None] for own in projection.features.to(values.device)]
 
     def _weight(self, site: int) -> Use | None:
-        found = [use for use in self.taps.record.uses if use.site == site and use.kind in (Kind.IN_OUT, Kind.OUT_IN)]
+        found = [use for use in self.hooks.record.uses if use.site == site and use.kind in (Kind.IN_OUT, Kind.OUT_IN)]
         return found[0] if len(found) == 1 else None
 
     def _shift(self, site: int) -> Use | None:
-        shifts = [use for use in self.taps.record.uses if use.kind is Kind.SHIFT]
-        own = [use for use in shifts if use.site == site or use.parameter == self.taps.shifts.get(site)]
+        shifts = [use for use in self.hooks.record.uses if use.kind is Kind.SHIFT]
+        own = [use for use in shifts if use.site == site or use.parameter == self.hooks.shifts.get(site)]
         return own[0] if own else None
 
     def _tokens(self, uses: Mapping[str, Use], operands: Mapping[str, Operand]) -> Tensor | None:
@@ -149,7 +150,7 @@ class _Meeting:
     def _output_map(self, output: Tensor) -> tuple[Use, Grouping] | None:
         """The map that takes the heads side by side, and how its positions are those of the sequences."""
         side_by_side = output.detach().transpose(1, 2).flatten(2)
-        for use in self.taps.record.uses:
+        for use in self.hooks.record.uses:
             if use.kind not in (Kind.IN_OUT, Kind.OUT_IN) or use.inputs is None:
                 continue
             flat = use.inputs.detach().flatten(0, -2)
@@ -175,16 +176,18 @@ class _Turning:
     tables: tuple[Tensor, Tensor] | None
 
 
-def _turning(operands: Mapping[str, Operand]) -> _Turning | str:
+def _turning(operands: Mapping[str, Operand]) -> _Turning | Refusal:
     q, k, v = (operands[name] for name in "qkv")
     value = plain(v.maps)
     if value is None or float(value.cos[0, 0]) != 1:
-        return "its values are changed behind their linear map"
+        return Refusal("its values are changed behind their linear map")
     straight = [plain(operand.maps) for operand in (q, k)]
     if straight[0] is not None and straight[1] is not None:
         orders = {"q": straight[0].order, "k": straight[1].order, "v": value.order}
         return _Turning(orders, float(straight[0].cos[0, 0] * straight[1].cos[0, 0]), None)
-    changed = "its queries and keys are changed behind their linear maps by something else than a rotation of pairs"
+    changed = Refusal(
+        "its queries and keys are changed behind their linear maps by something else than a rotation of pairs"
+    )
     pairs = [pairs_of(operand.maps) for operand in (q, k)]
     if pairs[0] is None or pairs[0] != pairs[1]:
         return changed
@@ -195,7 +198,7 @@ def _turning(operands: Mapping[str, Operand]) -> _Turning | str:
     tables = [_by_sequence(operand, found) for operand, found in ((q, of_queries), (k, of_keys))]
     factor = float((tables[0] * tables[1]).sum() / tables[1].square().sum())
     if not close(tables[0], factor * tables[1]):
-        return "its queries are turned otherwise than its keys"
+        return Refusal("its queries are turned otherwise than its keys")
     cos, sin = tables[1]
     return _Turning({"q": of_queries.order, "k": of_keys.order, "v": value.order}, factor, (cos, sin))
 

@@ -13,21 +13,21 @@ from hessianlens.curvature.linearisation import Linearisation
 from hessianlens.derivatives.potential import random_like
 from hessianlens.network.decoupling import couples_no_groups
 from hessianlens.network.linear_maps.grouping import Grouping
+from hessianlens.network.linear_maps.hooks import Hooks
 from hessianlens.network.linear_maps.readout import Readout
-from hessianlens.network.linear_maps.taps import Taps
-from hessianlens.network.linear_maps.uses import Record, Use
+from hessianlens.network.linear_maps.uses import ParameterUses, Use
 from hessianlens.network.recognition import close
 from hessianlens.problems import Batch, Problem
 
 
-def recorded(problem: Problem, batch: Batch) -> Record:
+def recorded(problem: Problem, batch: Batch) -> ParameterUses:
     """How every parameter enters the network, from one forward pass; what it is multiplied with is not kept."""
-    with problem.scope(), torch.no_grad(), Taps(problem.params) as taps:
+    with problem.scope(), torch.no_grad(), Hooks(problem.params) as hooks:
         problem.forward(problem.params, batch)
-    return Record([replace(use, inputs=None) for use in taps.record.uses], taps.record.unknown)
+    return ParameterUses([replace(use, inputs=None) for use in hooks.record.uses], hooks.record.unknown)
 
 
-class Tapped:
+class HookedBatch:
     """One batch, seen from what some operations put out.
 
     Args:
@@ -40,7 +40,7 @@ class Tapped:
     def __init__(self, problem: Problem, batch: Batch, uses: Sequence[Use], readout: Readout | None = None) -> None:
         self.problem, self.readout = problem, readout
         self._shapes = {use.site: use.outputs for use in uses}
-        self._record = Record()
+        self._record = ParameterUses()
         deltas = {
             str(site): torch.zeros(shape, dtype=problem.dtype, device=problem.device)
             for site, shape in self._shapes.items()
@@ -51,10 +51,10 @@ class Tapped:
         self.at = Linearisation(seen, batch, list(deltas))
 
     def _forward(self, deltas: Mapping[str, Tensor], batch: Batch) -> Tensor:
-        with Taps(self.problem.params, {int(site): delta for site, delta in deltas.items()}) as taps:
+        with Hooks(self.problem.params, {int(site): delta for site, delta in deltas.items()}) as hooks:
             outputs = self.problem.forward(self.problem.params, batch)
-        self._record = taps.record
-        return outputs if self.readout is None else self.readout.inputs(taps.record)
+        self._record = hooks.record
+        return outputs if self.readout is None else self.readout.inputs(hooks.record)
 
     def inputs(self, parameter: str) -> Tensor | None:
         """What a parameter is multiplied with, ``[position, feature]``, on the graph; None for a shift."""

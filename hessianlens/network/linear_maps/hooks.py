@@ -1,4 +1,4 @@
-"""Where parameters enter a running network: `Taps` watches every operation that takes one of them.
+"""Where parameters enter a running network: `Hooks` watches every operation that takes one of them.
 
 A weight that enters as ``z = a W + b`` (or ``a W^T + b``, or as the gain of a norm, ``z = a * w + b``) is met where all
 models pass, at the operation itself, whatever the model is called and however its modules are nested. A zero ``delta``
@@ -19,7 +19,7 @@ from torch.overrides import TorchFunctionMode
 
 from hessianlens.errors import InputError
 from hessianlens.network.linear_maps.letters import as_product
-from hessianlens.network.linear_maps.uses import Kind, Record, Use
+from hessianlens.network.linear_maps.uses import Kind, ParameterUses, Use
 from hessianlens.network.recognition import inside_transform
 from hessianlens.problems import tensors
 from hessianlens.state_guard import ReplacedAttribute
@@ -30,7 +30,7 @@ class OtherOrder(InputError):
 
 
 @dataclass(frozen=True)
-class _Seen:
+class _ParameterView:
     """A tensor that is a parameter, or one up to constants and a transposition, or the places of its numbers in one."""
 
     parameter: str
@@ -38,7 +38,7 @@ class _Seen:
     places: Tensor | None = None
 
 
-class Taps(TorchFunctionMode):
+class Hooks(TorchFunctionMode):
     """A scope in which the uses of some parameters are recorded, and deltas added behind them.
 
     Args:
@@ -52,10 +52,10 @@ class Taps(TorchFunctionMode):
         shifts: Parameters that were added to a leaf by themselves, by its site.
 
     >>> w = torch.eye(2)
-    >>> with Taps({"w": w}, {0: torch.ones(1, 2)}) as taps:
+    >>> with Hooks({"w": w}, {0: torch.ones(1, 2)}) as hooks:
     ...     torch.zeros(1, 2) @ w
     tensor([[1., 1.]])
-    >>> [(use.parameter, use.kind.value) for use in taps.record.uses]
+    >>> [(use.parameter, use.kind.value) for use in hooks.record.uses]
     [('w', 'a W')]
     """
 
@@ -63,11 +63,11 @@ class Taps(TorchFunctionMode):
         self, parameters: Mapping[str, Tensor], deltas: Mapping[int, Tensor] | None = None, cut: bool = False
     ) -> None:
         super().__init__()
-        self.record, self._deltas, self._cut = Record(), dict(deltas or {}), cut
+        self.record, self._deltas, self._cut = ParameterUses(), dict(deltas or {}), cut
         self.leaves: dict[int, Tensor] = {}
         self.shifts: dict[int, str] = {}
         self._cuts: dict[int, int] = {}
-        self._watched = {id(tensor): _Seen(name) for name, tensor in parameters.items()}
+        self._watched = {id(tensor): _ParameterView(name) for name, tensor in parameters.items()}
         self._kept: list[Tensor] = []  # an identity is free again once its tensor is gone
         self._sites = 0
 
@@ -92,7 +92,7 @@ class Taps(TorchFunctionMode):
             return _HANDLERS[func](self, func, *args, **named)
         return self._other(func, args, named)
 
-    def _seen(self, tensor: object) -> _Seen | None:
+    def _seen(self, tensor: object) -> _ParameterView | None:
         return self._watched.get(id(tensor)) if isinstance(tensor, Tensor) else None
 
     # --- operations that are understood ------------------------------------------------------------------------------
@@ -104,7 +104,7 @@ class Taps(TorchFunctionMode):
         self,
         func: Callable[..., Any],
         a: Tensor,
-        weight: _Seen | None,
+        weight: _ParameterView | None,
         in_out: bool,
         bias: Tensor | None,
         run: Callable[[], Tensor],
@@ -120,7 +120,7 @@ class Taps(TorchFunctionMode):
             uses.append((weight.parameter, Kind.IN_OUT if in_out != weight.transposed else Kind.OUT_IN, a, None))
         if bias is not None and (shift := self._seen(bias)) is not None:
             uses.append((shift.parameter, Kind.SHIFT, None, shift.places))
-        return self._tapped(run(), uses)
+        return self._hooked(run(), uses)
 
     def _product(self, func: Callable[..., Any], a: Tensor, b: Tensor, **named: Any) -> Any:
         """``a @ W``."""
@@ -141,7 +141,7 @@ class Taps(TorchFunctionMode):
         fits = isinstance(other, Tensor) and self._seen(other) is None and tensor.ndim == 1 and other.ndim > 1
         if named or gain is None or not fits or other.shape[-1:] != tensor.shape:
             return self._other(func, (a, b), named)
-        return self._tapped(func(a, b), [(gain.parameter, Kind.GAIN, other, gain.places)])
+        return self._hooked(func(a, b), [(gain.parameter, Kind.GAIN, other, gain.places)])
 
     def _plus(self, func: Callable[..., Any], a: Any, b: Any, **named: Any) -> Any:
         """``z + w``, a shift for every feature; ``1 + w`` is w up to a constant."""
@@ -153,7 +153,7 @@ class Taps(TorchFunctionMode):
             return self._other(func, (a, b), named)
         if id(other) in self._cuts:
             self.shifts[self._cuts[id(other)]] = shift.parameter
-        return self._tapped(func(a, b), [(shift.parameter, Kind.SHIFT, None, shift.places)])
+        return self._hooked(func(a, b), [(shift.parameter, Kind.SHIFT, None, shift.places)])
 
     def _layer_norm(
         self,
@@ -185,7 +185,7 @@ class Taps(TorchFunctionMode):
             uses.append((gain.parameter, Kind.GAIN, plain, gain.places))
         if bias is not None and (shift := self._seen(bias)) is not None:
             uses.append((shift.parameter, Kind.SHIFT, None, shift.places))
-        return self._tapped(z if bias is None else z + bias, uses)
+        return self._hooked(z if bias is None else z + bias, uses)
 
     def _transposed(self, func: Callable[..., Any], tensor: Tensor, *args: Any, **named: Any) -> Any:
         """The other layout of a matrix."""
@@ -194,7 +194,7 @@ class Taps(TorchFunctionMode):
             return self._rearranged(func, tensor, *args, **named)
         if seen is None or tensor.ndim != 2 or (args and set(args) not in ({0, 1}, {-1, -2})) or named:
             return self._other(func, (tensor, *args), named)
-        return self._same(func(tensor, *args), _Seen(seen.parameter, not seen.transposed))
+        return self._same(func(tensor, *args), _ParameterView(seen.parameter, not seen.transposed))
 
     def _rearranged(self, func: Callable[..., Any], tensor: Tensor, *args: Any, **named: Any) -> Any:
         """The same numbers in another order or shape, as where heads have an axis of their own."""
@@ -206,7 +206,9 @@ class Taps(TorchFunctionMode):
             shape = tensor.shape[::-1] if seen.transposed else tensor.shape
             places = torch.arange(tensor.numel(), device="cpu").reshape(shape)
             places = places.T if seen.transposed else places
-        return self._same(func(tensor, *args, **named), _Seen(seen.parameter, False, func(places, *args, **named)))
+        return self._same(
+            func(tensor, *args, **named), _ParameterView(seen.parameter, False, func(places, *args, **named))
+        )
 
     def _einsum(self, func: Callable[..., Any], equation: Any, *operands: Any, **named: Any) -> Any:
         """``a, W -> z`` by letters, as a product of two matrices."""
@@ -247,12 +249,12 @@ class Taps(TorchFunctionMode):
         if seen is not None:
             self.record.unknown.setdefault(seen.parameter, str(getattr(func, "__name__", func)))
 
-    def _same(self, tensor: Tensor, seen: _Seen) -> Tensor:
+    def _same(self, tensor: Tensor, seen: _ParameterView) -> Tensor:
         self._watched[id(tensor)] = seen
         self._kept.append(tensor)
         return tensor
 
-    def _tapped(self, z: Tensor, uses: list[_Taken]) -> Tensor:
+    def _hooked(self, z: Tensor, uses: list[_Taken]) -> Tensor:
         site, self._sites = self._sites, self._sites + 1
         for name, kind, inputs, places in uses:
             self.record.uses.append(Use(name, kind, site, inputs, tuple(z.shape), places))
@@ -278,9 +280,9 @@ _PROPERTIES: tuple[Any, ...] = tuple(vars(torch._C.TensorBase)[name].__get__ for
 
 
 def _handle_linear(
-    taps: Taps, func: Callable[..., Any], input: Tensor, weight: Tensor, bias: Tensor | None = None
+    hooks: Hooks, func: Callable[..., Any], input: Tensor, weight: Tensor, bias: Tensor | None = None
 ) -> Tensor:
-    return taps._linear(input, weight, bias)
+    return hooks._linear(input, weight, bias)
 
 
 def _takes(handler: Callable[..., Any], *args: Any, **named: Any) -> bool:
@@ -296,21 +298,21 @@ def _handlers() -> dict[Any, Callable[..., Any]]:
     """From a function of PyTorch's to what is done with it."""
     found: dict[Any, Callable[..., Any]] = {
         nnf.linear: _handle_linear,
-        torch.addmm: Taps._addmm,
-        torch.einsum: Taps._einsum,
+        torch.addmm: Hooks._addmm,
+        torch.einsum: Hooks._einsum,
     }
     named: dict[Callable[..., Any], tuple[Any, ...]] = {
-        Taps._product: (torch.matmul, torch.mm, Tensor.matmul, Tensor.mm, Tensor.__matmul__),
-        Taps._times: (torch.mul, Tensor.mul, Tensor.__mul__, Tensor.__rmul__, torch.multiply, Tensor.multiply),
-        Taps._plus: (torch.add, Tensor.add, Tensor.__add__, Tensor.__radd__),
-        Taps._layer_norm: (nnf.layer_norm, torch.layer_norm),
-        Taps._rms_norm: (nnf.rms_norm, torch.rms_norm) if hasattr(nnf, "rms_norm") else (),
-        Taps._transposed: (torch.t, Tensor.t, torch.transpose, Tensor.transpose, *_PROPERTIES),
-        Taps._rearranged: (
+        Hooks._product: (torch.matmul, torch.mm, Tensor.matmul, Tensor.mm, Tensor.__matmul__),
+        Hooks._times: (torch.mul, Tensor.mul, Tensor.__mul__, Tensor.__rmul__, torch.multiply, Tensor.multiply),
+        Hooks._plus: (torch.add, Tensor.add, Tensor.__add__, Tensor.__radd__),
+        Hooks._layer_norm: (nnf.layer_norm, torch.layer_norm),
+        Hooks._rms_norm: (nnf.rms_norm, torch.rms_norm) if hasattr(nnf, "rms_norm") else (),
+        Hooks._transposed: (torch.t, Tensor.t, torch.transpose, Tensor.transpose, *_PROPERTIES),
+        Hooks._rearranged: (
             *(torch.permute, Tensor.permute, torch.reshape, Tensor.reshape, Tensor.view),
             *(torch.flatten, Tensor.flatten, torch.swapaxes, Tensor.swapaxes),
         ),
-        Taps._converted: (Tensor.to, Tensor.float, Tensor.double, Tensor.contiguous, Tensor.type_as),
+        Hooks._converted: (Tensor.to, Tensor.float, Tensor.double, Tensor.contiguous, Tensor.type_as),
     }
     for handler, functions in named.items():
         found |= {function: handler for function in functions}
