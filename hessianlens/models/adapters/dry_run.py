@@ -16,7 +16,8 @@ from hessianlens.errors import InputError
 from hessianlens.memory import SAFE_SHARE, LiveBytes, available_bytes
 from hessianlens.models.adapters.first_look import Seen
 from hessianlens.models.adapters.long_attention import LongAttention
-from hessianlens.models.adapters.outputs import counted_call
+from hessianlens.models.adapters.outputs import call, counted_call
+from hessianlens.models.adapters.scope import differentiable_twice
 from hessianlens.models.adapters.unembedding import LastMap
 from hessianlens.problems import Batch, Problem, move, tensors
 from hessianlens.sizes import readable
@@ -78,3 +79,23 @@ def ensure_batches_fit(model: nn.Module, made: Problem, with_targets: bool) -> N
         f"at most {readable(SAFE_SHARE * free)} of the {readable(free)} that are free on {made.device}; take shorter "
         f"sequences or fewer of them per batch{chunks}."
     )
+
+
+def output_shape(model: nn.Module, batch: Batch) -> torch.Size:
+    """The shape of a model's outputs, without running it where it can do without contents.
+
+    Args:
+        model: The model.
+        batch: A batch.
+
+    >>> output_shape(nn.Linear(3, 2), torch.zeros(5, 3))
+    torch.Size([5, 2])
+    """
+    state = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    hollow = {name: tensor.detach().to("meta") for name, tensor in state.items()}
+    with differentiable_twice(model), torch.no_grad():
+        try:
+            with LiveBytes():
+                return call(model, hollow, move(batch, None, "meta")).shape
+        except Exception:  # as in `run_dry`
+            return call(model, state, batch).shape
