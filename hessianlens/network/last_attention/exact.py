@@ -31,6 +31,7 @@ from hessianlens.problems import Block, Problem
 
 CLOSED_FORM = {"q": "Q", "k": "K", "v": "O", "o": "U"}
 """Names of q, k, v and o in `FactoredValueAttention`, whose W_O W_U is our W_V W_O."""
+_MIXES = "what lies behind it mixes positions"
 
 
 @dataclass(frozen=True, eq=False)
@@ -207,8 +208,14 @@ def output_plan(maps: LinearMaps, site: AttentionSite) -> Plan | str:
     block = Block.of(f"all of {projection.use.parameter}", projection.use.parameter, weight)
     plan = maps.plan(block, block, math.inf)
     if isinstance(plan, Plan) and max(rows.members for rows, _ in plan.groups) > 1:
-        return "what lies behind it mixes positions"
+        return _MIXES
     return plan
+
+
+def _folded(problem: Problem, site: AttentionSite) -> str:
+    """That positions are mixed; of which sequences, where a model makes several of an example."""
+    each = len(site.tokens) // max(1, sequences_of(problem.data[0]))
+    return _MIXES if each == 1 else f"what lies behind it couples the {each} sequences of an example, such as choices"
 
 
 def exact_attention(problem: Problem, maps: LinearMaps | None = None) -> ExactAttention | str:
@@ -227,7 +234,7 @@ def exact_attention(problem: Problem, maps: LinearMaps | None = None) -> ExactAt
             sites.append(site)
     known = LinearMaps(problem) if maps is None else maps
     if own is None and isinstance(plan := output_plan(known, sites[0]), str):
-        return plan
+        return _folded(problem, sites[0]) if plan == _MIXES else plan
     return ExactAttention(problem, tuple(sites), own, known, _prefix(problem, sites[0]))
 
 
