@@ -13,12 +13,20 @@ import typer
 from hessianlens.cli import completion
 from hessianlens.cli.application import app
 from hessianlens.cli.endings import BAD_INPUT, INTERRUPTED, clear_endings, stop
-from hessianlens.cli.inspect_view import announce_cost, print_comparison, print_forecast, print_table
+from hessianlens.cli.inspect_view import (
+    ANNOUNCED_LOADING_SECONDS,
+    announce_cost,
+    announce_loading,
+    print_comparison,
+    print_forecast,
+    print_table,
+)
 from hessianlens.cli.options import AsJson, DataFile, Device, Dtype, Head, Length, MaxMemory, Sequences, listed
 from hessianlens.cli.status_line import waiting
 from hessianlens.cli.torchrun import first_prints, is_first, joined, own_device, together
 
 if TYPE_CHECKING:
+    from hessianlens.inspect.opened import Opened, Prepared
     from hessianlens.inspect.settings import Settings
 
 _EXAMPLES = """[bold]Examples[/bold]
@@ -168,10 +176,14 @@ def inspect_model(
             from hessianlens.cli.progress_lines import shown_progress
             from hessianlens.inspect.groups import write_groups
             from hessianlens.inspect.inspection import Inspection, write_csv
-            from hessianlens.inspect.opened import open_model
+            from hessianlens.inspect.opened import prepare_model
             from hessianlens.network.watch import Deadline
         with shown_progress("Loading the model"):
-            opened = open_model(settings, group)
+            prepared = prepare_model(settings, group)
+        if forecast and prepared.draft is not None and prepared.loading_seconds >= ANNOUNCED_LOADING_SECONDS:
+            print_forecast(prepared.draft, as_json, prepared.loading_seconds)
+            return
+        opened = _opened(prepared)
         if forecast:
             print_forecast(opened, as_json)
             return
@@ -187,7 +199,8 @@ def inspect_model(
         if second is not None and not measurement.interrupted:
             before = measurement
             with shown_progress("Loading the other model"):
-                measurement = asked(open_model(second, group))
+                prepared = prepare_model(second, group)
+            measurement = asked(_opened(prepared))
             with shown_progress("Starting") as watch:
                 measurement.run(watch)
             print_comparison(before, measurement, as_json)
@@ -213,6 +226,15 @@ def inspect_model(
             if measurement.lost:
                 stop(f"{measurement.lost} {done}, and shown.", BAD_INPUT)
             stop(f"interrupted; {done}, and shown.", INTERRUPTED)
+
+
+def _opened(prepared: Prepared) -> Opened:
+    """The model run and checked; what takes long is announced."""
+    from hessianlens.cli.progress_lines import shown_progress
+
+    announce_loading(prepared)
+    with shown_progress(f"Checking the model ({prepared.passes})"):
+        return prepared.open()
 
 
 def _second(settings: Settings, other: str | None, compare: bool) -> Settings | None:

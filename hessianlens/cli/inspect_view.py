@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from hessianlens.inspect.inspection import Inspection
-    from hessianlens.inspect.opened import Opened
+    from hessianlens.inspect.opened import Opened, Prepared
     from hessianlens.inspect.settings import Settings
 
 
@@ -29,14 +29,23 @@ def print_comparison(one: Inspection, other: Inspection, as_json: bool) -> None:
     typer.echo(str(found))
 
 
-def print_forecast(opened: Opened, as_json: bool) -> None:
-    """What a table would take."""
-    from hessianlens.inspect.blockwise import cost
+def print_forecast(opened: Opened, as_json: bool, loading_seconds: float | None = None) -> None:
+    """What a table would take.
+
+    Args:
+        opened: The model on its data, or a draft of it.
+        as_json: Whether a machine reads it.
+        loading_seconds: Of a draft, the time until it could be measured; its products are not timed but extrapolated.
+    """
+    from hessianlens.inspect.blockwise import TableCost, cost
     from hessianlens.inspect.settings import PROBES
     from hessianlens.sizes import readable, readable_time
 
     settings = opened.settings
-    found = cost(opened.problem, opened.blocks, settings.parts, settings.probes or PROBES)
+    if loading_seconds is None:
+        found = cost(opened.problem, opened.blocks, settings.parts, settings.probes or PROBES)
+    else:
+        found = TableCost(opened.needed, loading_seconds + opened.sampling_seconds)
     memory = found.memory
     seconds = found.seconds if settings.seconds is None else min(found.seconds, settings.seconds)
     if as_json:
@@ -63,25 +72,60 @@ def print_forecast(opened: Opened, as_json: bool) -> None:
 
 ANNOUNCED_SECONDS, LONGEST_SECONDS = 60.0, 7 * 24 * 3600.0
 """Forecasts that are told before the work, and that are refused: nobody waits for more than a week."""
+ANNOUNCED_LOADING_SECONDS = 15.0
+"""The same for the checks of a model while it is loaded, about which there is nothing else to show."""
+_IN_TIME = "--budget 5m gives an answer in time"
 
 
 def announce_cost(opened: Opened) -> None:
     """Say beforehand what will take long where there is no budget, and refuse what would never end."""
+    seconds = opened.sampling_seconds
+    if opened.settings.seconds is not None or seconds < ANNOUNCED_SECONDS:
+        return
+    expect_an_end(opened)
+    typer.echo(f"hessianlens: at most {_products(opened)}, less where there are closed forms; {_IN_TIME}.", err=True)
+
+
+def expect_an_end(opened: Opened) -> None:
+    """Refuse what would take longer than a week, where there is no budget."""
     from hessianlens.errors import expect
     from hessianlens.inspect.settings import PROBES
     from hessianlens.sizes import readable_time
 
-    settings, products = opened.settings, opened.needed.products
-    seconds = opened.sampling_seconds
-    if settings.seconds is not None or seconds < ANNOUNCED_SECONDS:
-        return
-    told, instead = f"{products:,} products, about {readable_time(seconds)}", "--budget 5m gives an answer in time"
+    settings = opened.settings
     expect(
-        seconds <= LONGEST_SECONDS or settings.method == "exact",
-        f"probes: got {settings.probes or PROBES}, which are {told}; expected at most "
-        f"{readable_time(LONGEST_SECONDS)} (a week); {instead}, fewer --blocks or --probes take less.",
+        opened.sampling_seconds <= LONGEST_SECONDS or settings.method == "exact" or settings.seconds is not None,
+        f"probes: got {settings.probes or PROBES}, which are {_products(opened)}; expected at most "
+        f"{readable_time(LONGEST_SECONDS)} (a week); {_IN_TIME}, fewer --blocks or --probes, or a shorter --length, "
+        "take less.",
     )
-    typer.echo(f"hessianlens: at most {told}, less where there are closed forms; {instead}.", err=True)
+
+
+def _products(opened: Opened) -> str:
+    from hessianlens.sizes import readable_time
+
+    return f"{opened.needed.products:,} products, about {readable_time(opened.sampling_seconds)}"
+
+
+def announce_loading(prepared: Prepared) -> None:
+    """Say what takes long before anything is measured; refuse what would never end, or not within its budget."""
+    from hessianlens.errors import expect
+    from hessianlens.sizes import readable_time
+
+    settings, seconds = prepared.settings, prepared.loading_seconds
+    if seconds < ANNOUNCED_LOADING_SECONDS:
+        return
+    told, less = (
+        f"{prepared.passes}, about {readable_time(seconds)}",
+        "a shorter --length or fewer --sequences take less",
+    )
+    expect(
+        settings.seconds is None or seconds <= settings.seconds,
+        f"budget: got {settings.budget}, expected more than the checks before the first number take: {told}; {less}.",
+    )
+    if prepared.draft is not None:
+        expect_an_end(prepared.draft)
+    typer.echo(f"hessianlens: checks before the first number: {told}; {less}.", err=True)
 
 
 def _asked(settings: Settings) -> str:

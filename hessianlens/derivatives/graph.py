@@ -59,6 +59,16 @@ class OnceOnly:
         return any(leaf is tensor for leaf in self.leaves for tensor in tensors)
 
 
+def steps_of(result: Tensor) -> Iterator[Any]:
+    """The steps between a result and its leaves.
+
+    >>> weight = torch.ones(2, requires_grad=True)
+    >>> [step.name() for step in steps_of(weight.tanh())]
+    ['TanhBackward0', 'torch::autograd::AccumulateGrad']
+    """
+    return _nodes(result.grad_fn)
+
+
 def once_only(result: Tensor) -> list[OnceOnly]:
     """The Functions between a result and its leaves whose backward is marked ``@once_differentiable``.
 

@@ -78,20 +78,30 @@ def within_memory(
     its own; what does not fit in one of them is refused by all.
     """
     with problem.ranks.jointly("memory"):
-        return _within(problem, blocks, probes, parts, max_memory)
+        made, width = fitting_width(problem, blocks, probes, parts, max_memory)
+        if width >= made.sequences:
+            return problem, made
+        cut = cut_problem(problem, width, "max_memory")
+        return cut, forecast(cut, blocks, probes, parts, closed_forms=True)
 
 
-def _within(
+def fitting_width(
     problem: Problem, blocks: Sequence[Block], probes: int, parts: int, max_memory: str | float | None
-) -> tuple[Problem, Forecast]:
+) -> tuple[Forecast, int]:
+    """What a table will take, and how many sequences at a time fit; `InputError` if not even one does.
+
+    Args:
+        problem: From `hessianlens.problem`, or a draft of it.
+        blocks: What will be measured.
+        probes: Random vectors a block.
+        parts: Number of parts.
+        max_memory: As for `within_memory`.
+    """
     made = forecast(problem, blocks, probes, parts, closed_forms=True)
     room = SAFE_SHARE * made.available if max_memory is None else parse_size(max_memory) - made.process_bytes
     width = made.micro_batch(room)
-    if width >= made.sequences:
-        return problem, made
-    if width > 0:
-        cut = cut_problem(problem, width, "max_memory")
-        return cut, forecast(cut, blocks, probes, parts, closed_forms=True)
+    if width > 0 or made.sequences == 0:
+        return made, width
     least = made.process_bytes + made.vector_bytes + made.bytes_per_sequence
     got = f"only {readable(made.available)} are free" if max_memory is None else f"got {max_memory}"
     raise InputError(

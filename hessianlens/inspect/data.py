@@ -15,9 +15,8 @@ from hessianlens.inspect.data_files import read_batches
 from hessianlens.inspect.data_kinds import check_amounts
 from hessianlens.inspect.loading import LoadedModel
 from hessianlens.memory import ensure_fits
-from hessianlens.models.adapters import differentiable_twice
 from hessianlens.models.adapters.batches import as_batches, targets_of
-from hessianlens.models.adapters.outputs import call
+from hessianlens.models.adapters.dry_run import output_shape
 from hessianlens.problems import Batch, batch_size
 
 MASKED_SHARE = 0.15
@@ -201,7 +200,5 @@ def _masked(loaded: LoadedModel, batch: Mapping[str, Tensor], source: torch.Gene
 
 
 def _random_targets(loaded: LoadedModel, batch: Mapping[str, Tensor], source: torch.Generator) -> Batch:
-    state = {**dict(loaded.model.named_parameters()), **dict(loaded.model.named_buffers())}
-    with differentiable_twice(loaded.model), torch.no_grad():
-        outputs = call(loaded.model, state, batch)
-    return {**batch, "labels": torch.randn(outputs.shape, generator=source)}
+    shape = output_shape(loaded.model, batch)
+    return {**batch, "labels": torch.randn(shape, generator=source)}

@@ -8,6 +8,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 import hessianlens as hl
 from hessianlens.attention.activations import as_activation
 from hessianlens.attention.sdpa import passes
+from hessianlens.memory import LiveBytes
 from tests.oracles.plain_attention import plain_attention
 
 attend = hl.scaled_dot_product_attention
@@ -197,6 +198,34 @@ def test_nothing_of_the_size_of_the_scores_is_kept():
         (first,) = torch.autograd.grad(out.square().sum(), q, create_graph=True)
         torch.autograd.grad(first.square().sum(), k)
     assert max(sizes) <= q.numel()
+
+
+def run_twice(inputs, how, memory):
+    """Value, gradients and second derivatives, with the most memory held and the tensors made."""
+    leaves = [x.clone().requires_grad_() for x in inputs]
+    with LiveBytes(leaves) as live:
+        out = attend(*leaves, memory=memory, **how)
+        first = torch.autograd.grad(out.square().sum(), leaves, create_graph=True)
+        second = torch.autograd.grad(sum(g.square().sum() for g in first), leaves)
+    return [out, *first, *second], live
+
+
+@pytest.mark.parametrize("name", ["causal", "bias a head", "shared by heads, mask a head", "causal window"])
+def test_a_dry_run_has_the_shapes_of_a_run(name):
+    inputs, how = {**CASES, **BEYOND_TORCH}[name]
+    hidden = {key: x.to("meta") if isinstance(x, torch.Tensor) else x for key, x in how.items()}
+    expected, _ = run_twice(inputs, how, TINY)
+    found, _ = run_twice([x.to("meta") for x in inputs], hidden, TINY)
+    assert [x.shape for x in found] == [x.shape for x in expected]
+
+
+def test_a_dry_run_takes_two_chunks_and_holds_what_a_run_holds():
+    inputs, how, memory = operands(length=600, keys=600, width=8, values=8), {"is_causal": True}, 2**21
+    real, dry = (run_twice([x.to(device) for x in inputs], how, memory)[1] for device in ("cpu", "meta"))
+    assert dry.peak == pytest.approx(real.peak, rel=0.25)
+    assert dry.made < real.made / 4
+    long, _ = run_twice([torch.empty(8, 2, 2**17, 32, device="meta") for _ in range(3)], how, 2**26)
+    assert long[0].shape == (8, 2, 2**17, 32)
 
 
 def test_dropped_weights_are_the_same_in_every_derivative():

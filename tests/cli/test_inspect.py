@@ -289,7 +289,7 @@ def test_ctrl_c_before_anything_is_measured(monkeypatch: pytest.MonkeyPatch) -> 
     def interrupted(settings, process_group):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("hessianlens.inspect.opened.open_model", interrupted)
+    monkeypatch.setattr("hessianlens.inspect.opened.prepare_model", interrupted)
     answer = call(TOY)
     assert answer.exit_code == 130 and answer.stdout == ""
     assert answer.stderr == "hessianlens: interrupted; nothing had been measured yet.\n"

@@ -14,6 +14,7 @@ import hessianlens as hl
 from hessianlens.losses.fused_cross_entropy import CrossEntropyForm, Part, form
 from hessianlens.losses.fused_cross_entropy.row_parts import TokenRows
 from hessianlens.losses.fused_cross_entropy.rule import CrossEntropyRule
+from hessianlens.memory import LiveBytes
 
 loss_of = hl.linear_cross_entropy
 TINY = 200  # bytes: every matrix of logits below takes several chunks
@@ -195,6 +196,25 @@ def test_nothing_of_the_size_of_the_logits_is_kept() -> None:
         (first,) = torch.autograd.grad(loss_of(h, W, torch.zeros(40, dtype=torch.long)), h, create_graph=True)
         torch.autograd.grad(first.square().sum(), (h, W))
     assert max(sizes) <= W.numel()
+
+
+def run_twice(tokens: int, classes: int, device: str, memory: float) -> tuple[list[torch.Size], LiveBytes]:
+    """Shapes of the value and of two derivatives, and the memory that they take."""
+    h, W = (torch.zeros(n, 8, dtype=torch.float64, device=device, requires_grad=True) for n in (tokens, classes))
+    y = torch.zeros(tokens, dtype=torch.long, device=device)
+    with LiveBytes((h, W, y)) as live:
+        losses = loss_of(h, W, y, reduction="none", memory=memory)
+        first = torch.autograd.grad(losses.square().sum(), (h, W), create_graph=True)
+        second = torch.autograd.grad(sum(g.square().sum() for g in first), (h, W))
+    return [x.shape for x in (losses, *first, *second)], live
+
+
+def test_a_dry_run_takes_two_chunks_and_holds_what_a_run_holds() -> None:
+    (expected, real), (found, dry) = (run_twice(600, 500, device, 2**20) for device in ("cpu", "meta"))
+    assert found == expected and dry.peak == pytest.approx(real.peak, rel=0.25)
+    assert dry.made < real.made / 2
+    shapes, _ = run_twice(2**20, 50257, "meta", 2**26)
+    assert shapes[0] == (2**20,)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])

@@ -109,6 +109,36 @@ def _untrained() -> nn.Module:
     return model
 
 
+def _multiple_choice() -> Problem:
+    config = transformers.BertConfig(
+        vocab_size=VOCAB,
+        hidden_size=WIDTH,
+        intermediate_size=3,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        max_position_embeddings=LENGTH,
+    )
+    ids = tokens(6).reshape(2, 3, LENGTH)
+    data = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": torch.tensor([0, 2])}
+    return hl.problem(scrambled(transformers.BertForMultipleChoice(config).double()), data)
+
+
+def _squeezebert() -> Problem:
+    config = transformers.SqueezeBertConfig(
+        vocab_size=VOCAB,
+        hidden_size=WIDTH,
+        embedding_size=WIDTH,
+        intermediate_size=4,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        max_position_embeddings=LENGTH,
+        **{f"{name}_groups": 2 for name in ("q", "k", "v", "intermediate", "output")},
+    )
+    ids = tokens(2)
+    data = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": ids}
+    return hl.problem(scrambled(transformers.SqueezeBertForMaskedLM(config).double()), data)
+
+
 def _qwen3() -> Problem:
     config = transformers.Qwen3Config(
         vocab_size=VOCAB,
@@ -155,7 +185,12 @@ REFUSED: dict[str, tuple[Callable[[], Problem], str]] = {
         lambda: hl.problem(_untrained(), {"input_ids": tokens()}),
         "its queries come from 2 linear maps, not from one",
     ),
-    "norms of queries and keys": (_qwen3, "its queries pass something else, such as a norm, behind their linear map"),
+    "norms of queries and keys": (
+        _qwen3,
+        "its queries are multiplied with model.layers.0.self_attn.q_norm.weight entry by entry, as by a norm, behind "
+        "the last linear map",
+    ),
+    "choices": (_multiple_choice, "what lies behind it couples the 3 sequences of an example, such as choices"),
     "keys of other tokens": (lambda: problem_of("T5"), "its queries and keys belong to different tokens"),
     "no attention": (
         lambda: hl.problem(networks.mlp(), pairs(4, classes=3, length=None), "cross_entropy"),
@@ -178,12 +213,27 @@ def test_what_the_closed_form_of_attention_does_not_know_is_met_at_its_linear_ma
                 assert_same(op @ V, products @ V, name, 1e-9)
 
 
+def test_a_convolution_is_not_taken_for_a_norm() -> None:
+    problem = _squeezebert()
+    reason = (
+        "its queries come through conv1d with transformer.encoder.layers.0.attention.query.weight, which is not known "
+        "as a linear map"
+    )
+    assert exact_attention(problem) == reason
+    assert hl.hessian(problem, "layer0.attn.k").why.endswith(f"the closed form of attention does not fit: {reason}")
+
+
+def test_choices_of_an_example_are_taken_together() -> None:
+    found = hl.hessian(_multiple_choice(), "layer0.attn.v", method="exact")
+    assert "positions of an example, in several sequences, are taken together" in found.why
+
+
 def test_the_reason_is_told_where_a_block_of_that_layer_is_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hessianlens.network.operators.Limits", lambda *given: Limits(*given or (3,)))
     problem = _qwen3()
     assert hl.hessian(problem, "layer0.attn.k").why.endswith(
-        "the closed form of attention does not fit: its queries pass something else, such as a norm, behind their "
-        "linear map"
+        "the closed form of attention does not fit: its queries are multiplied with "
+        "model.layers.0.self_attn.q_norm.weight entry by entry, as by a norm, behind the last linear map"
     )
     assert "closed form of attention" not in hl.hessian(problem, "layer0.mlp.in").why
 

@@ -82,7 +82,11 @@ class Chunk:
 
 
 def chunks(operands: AttentionOperands, rule: AttentionRule) -> Iterator[Chunk]:
-    """Pieces whose scores fit into the workspace, the last rows first: they see the most under a causal mask."""
+    """Pieces whose scores fit into the workspace, the last rows first: they see the most under a causal mask.
+
+    On the meta device only the first two, of which the second is made while the first is still held: the others take
+    no more memory, and there is nothing to compute.
+    """
     n, g, length, _ = operands.q.shape
     keys = operands.k.shape[1]
     entry = operands.q.element_size() * _TEMPORARIES * max(keys, 1)
@@ -96,6 +100,8 @@ def chunks(operands: AttentionOperands, rule: AttentionRule) -> Iterator[Chunk]:
             seen = slice(*rule.keys_seen(first, last, keys))
             yield Chunk(slice(head, min(head + heads, n)), slice(first, last), seen, operands.heads, index)
             index += 1
+            if operands.q.is_meta and index == 2:
+                return
 
 
 def hidden(chunk: Chunk, rule: AttentionRule, visible: Tensor | None, device: torch.device) -> Tensor | None:

@@ -1,4 +1,8 @@
-"""Where results of chunks are put together: rows of queries side by side, those of keys and biases summed."""
+"""Where results of chunks are put together: rows of queries side by side, those of keys and biases summed.
+
+On the meta device two chunks are run for all of them (`chunks`): their rows are replaced by two parts of the whole
+tensor, which take as much memory as the rows of all chunks and are put together in the same way.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +19,15 @@ class QueryRows:
     """A tensor (n, g, L, e) of which every chunk gives some rows."""
 
     def __init__(self, operands: AttentionOperands) -> None:
-        self._groups = operands.q.shape[1]
+        self._pairs, self._groups, self._length, _ = operands.q.shape
         self._bands: dict[tuple[int, int], list[Tensor]] = {}
 
     def add(self, chunk: Chunk, rows: Tensor) -> None:
         """Rows (pairs, g r, e) of a chunk; chunks come with their last rows first."""
+        if rows.is_meta and len(rows) * rows.shape[1] < self._pairs * self._groups * self._length:
+            shapes = [(self._pairs, self._groups, length, rows.shape[-1]) for length in (1, self._length - 1)]
+            self._bands[0, self._pairs] = [rows.new_empty(shape) for shape in shapes]
+            return
         band = self._bands.setdefault((chunk.pairs.start, chunk.pairs.stop), [])
         band.append(rows.unflatten(1, (self._groups, -1)))
 
@@ -33,13 +41,16 @@ class KeyRows:
     """A tensor (n, S, e) to which every chunk adds at the keys that it sees."""
 
     def __init__(self, operands: AttentionOperands) -> None:
-        self._keys = operands.k.shape[1]
+        self._pairs, self._keys, _ = operands.k.shape
         self._bands: dict[tuple[int, int], Tensor] = {}
 
     def add(self, chunk: Chunk, rows: Tensor) -> None:
         """Adds rows (pairs, c, e)."""
         pairs = (chunk.pairs.start, chunk.pairs.stop)
-        if pairs in self._bands:
+        if rows.is_meta and len(rows) < self._pairs:
+            for first, last in ((0, 1), (1, self._pairs)):
+                self._bands[first, last] = rows.new_empty(last - first, self._keys, rows.shape[-1])
+        elif pairs in self._bands:
             self._bands[pairs][:, chunk.columns] += rows
         else:
             around = (0, 0, chunk.columns.start, self._keys - chunk.columns.stop)

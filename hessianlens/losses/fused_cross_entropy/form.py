@@ -21,7 +21,7 @@ from torch import Tensor
 
 from hessianlens.derivatives.closed_form import ClosedForm, Parts, own_precision
 from hessianlens.derivatives.one_operation import Operation
-from hessianlens.losses.fused_cross_entropy.gathering import CrossEntropyGradients
+from hessianlens.losses.fused_cross_entropy.gathering import CrossEntropyGradients, StackedRows
 from hessianlens.losses.fused_cross_entropy.row_parts import CrossEntropyOperands, TokenRows, rows
 from hessianlens.losses.fused_cross_entropy.rule import CrossEntropyRule
 
@@ -84,16 +84,19 @@ class CrossEntropyForm(ClosedForm):
 
 @own_precision
 def _value(x: CrossEntropyOperands, rule: CrossEntropyRule) -> Tensor:
-    return torch.cat([piece.loss() for piece in rows(x, rule)])
+    found = StackedRows(x)
+    for piece in rows(x, rule):
+        found.add(piece.loss())
+    return found.whole()
 
 
 @own_precision
 def _pushed(x: CrossEntropyOperands, rule: CrossEntropyRule, change: Parts) -> Tensor:
-    found = []
+    found = StackedRows(x)
     for piece in rows(x, rule):
         u = piece.change(change)
-        found.append(x.h.new_zeros(len(piece.h)) if u is None else piece.pushed(piece.capped(u)))
-    return torch.cat(found)
+        found.add(x.h.new_zeros(len(piece.h)) if u is None else piece.pushed(piece.capped(u)))
+    return found.whole()
 
 
 @own_precision
@@ -115,12 +118,12 @@ def _bent(
     of_g: Tensor | None,
     part: Part,
 ) -> Parts:
-    found, moved = CrossEntropyGradients(x, rule.scale, wanted), []
+    found, moved = CrossEntropyGradients(x, rule.scale, wanted), StackedRows(x)
     for piece in rows(x, rule):
         above, u = g[piece.chunk], piece.change(change)
         v = None if u is None else piece.capped(u)
         if pushing:
-            moved.append(x.h.new_zeros(len(piece.h)) if v is None else piece.pushed(v))
+            moved.add(x.h.new_zeros(len(piece.h)) if v is None else piece.pushed(v))
         crosses = (change[1] is not None and wanted[0]) or (change[0] is not None and wanted[1])
         crossed = piece.slope(above) if crosses and part is not Part.OUTER else None
         turned = None if u is None or v is None else _turned(piece, rule, above, u, v, part)
@@ -128,7 +131,7 @@ def _bent(
             more = piece.slope(of_g[piece.chunk])
             turned = more if turned is None else turned + more
         found.add(piece, turned, crossed, change)
-    return (*found.whole(), torch.cat(moved) if pushing else None)
+    return (*found.whole(), moved.whole() if pushing else None)
 
 
 def _turned(piece: TokenRows, rule: CrossEntropyRule, g: Tensor, u: Tensor, v: Tensor, part: Part) -> Tensor | None:
@@ -142,7 +145,7 @@ def _turned(piece: TokenRows, rule: CrossEntropyRule, g: Tensor, u: Tensor, v: T
 
 @own_precision
 def _pushed_twice(x: CrossEntropyOperands, rule: CrossEntropyRule, first: Parts, second: Parts) -> Tensor:
-    found = []
+    found = StackedRows(x)
     for piece in rows(x, rule):
         total = x.h.new_zeros(len(piece.h))
         ones = torch.ones_like(total)
@@ -155,5 +158,5 @@ def _pushed_twice(x: CrossEntropyOperands, rule: CrossEntropyRule, first: Parts,
         crossed = piece.crossed(first, second)
         if crossed is not None:
             total = total + (piece.slope(ones) * crossed).sum(-1)
-        found.append(total)
-    return torch.cat(found)
+        found.add(total)
+    return found.whole()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 
 import torch
 from torch import Tensor
@@ -38,8 +39,13 @@ class CrossEntropyOperands:
 
 
 def rows(x: CrossEntropyOperands, rule: CrossEntropyRule) -> Iterator[TokenRows]:
-    """Every chunk of tokens."""
-    for chunk in rule.chunks(len(x.h), len(x.weight), x.h.element_size()):
+    """Every chunk of tokens.
+
+    On the meta device only the first two, of which the second is made while the first is still held: the others take
+    no more memory, and there is nothing to compute.
+    """
+    every = rule.chunks(len(x.h), len(x.weight), x.h.element_size())
+    for chunk in islice(every, 2 if x.h.is_meta else None):
         yield TokenRows(x, rule, chunk)
 
 

@@ -1,6 +1,6 @@
 """From a model, data and a loss to a `Problem`."""
 
-from hessianlens.models.adapters.assembly import problem
+from hessianlens.models.adapters.assembly import draft_problem, problem
 from hessianlens.models.adapters.scope import differentiable_twice
 
-__all__ = ["differentiable_twice", "problem"]
+__all__ = ["differentiable_twice", "draft_problem", "problem"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -22,12 +22,13 @@ from hessianlens.models.adapters.class_loss import ClassLoss
 from hessianlens.models.adapters.comparison import ModelComparison
 from hessianlens.models.adapters.cutting import cut_problem
 from hessianlens.models.adapters.decoders import NOTE, with_decoder_inputs
-from hessianlens.models.adapters.first_look import Seen, ended, first_run, is_half
+from hessianlens.models.adapters.dry_run import ensure_batches_fit, run_dry
+from hessianlens.models.adapters.first_look import Seen, ended, first_run
 from hessianlens.models.adapters.heads import decodes, head_kind, no_own_loss
 from hessianlens.models.adapters.long_attention import KERNELS, LONG
 from hessianlens.models.adapters.losses import StatedLoss, callable_loss, named_loss
 from hessianlens.models.adapters.outputs import as_tensor, call, wants_targets
-from hessianlens.models.adapters.precision import in_precision_of
+from hessianlens.models.adapters.precision import in_precision_of, precision_note, weights_note, widest_dtype
 from hessianlens.models.adapters.scope import attention_notes, differentiable_twice, is_compiled, stand_in
 from hessianlens.models.adapters.shares import expect_same_weights, own_batches, typical_batches
 from hessianlens.models.adapters.tokens import check_ids
@@ -112,9 +113,31 @@ def problem(
         return _assembled(model, data, loss, asked, ranks)
 
 
+@restores_state
+def draft_problem(
+    model: nn.Module,
+    data: object,
+    loss: LossLike = None,
+    *,
+    dtype: torch.dtype | None = None,
+    device: torch.device | str | None = None,
+    heads: bool = False,
+) -> Problem:
+    """As `problem` makes it, from a dry run: nothing of the size of the data has run or was compared.
+
+    For forecasts only. Where the model cannot be run without contents, logits are taken as materialised.
+
+    >>> draft_problem(nn.Linear(3, 2), (torch.zeros(4, 3), torch.zeros(4, 2)), "square")
+    Problem(8 parameters in 2 blocks, batches: 1, float32 on cpu, loss: square, mean over all 8 entries)
+    """
+    return _assembled(
+        model, data, loss, _ProblemOptions("mean", dtype, device, None, heads, "auto", "auto", False, True, True), ALONE
+    )
+
+
 @dataclass(frozen=True)
 class _ProblemOptions:
-    """How a problem is to be made: the arguments of `problem` of the same names."""
+    """How a problem is to be made: the arguments of `problem` of the same names, and whether nothing may run."""
 
     reduction: str
     dtype: torch.dtype | None
@@ -125,6 +148,7 @@ class _ProblemOptions:
     logits: str
     check: bool
     verify: bool
+    dry: bool = False
 
 
 def _assembled(model: nn.Module, data: object, loss: LossLike, asked: _ProblemOptions, ranks: Ranks) -> Problem:
@@ -145,7 +169,7 @@ def _assembled(model: nn.Module, data: object, loss: LossLike, asked: _ProblemOp
     with scope():
         with_targets = wants_targets(model, params, typical[0])
     first = (*looked_through, *found.notes, *_compiled_note(model))
-    last = (*_weights_note(model, target_dtype), *_targets_note(model, with_targets), *decoder_notes, *share_notes)
+    last = (*weights_note(model, target_dtype), *_targets_note(model, with_targets), *decoder_notes, *share_notes)
     made = Problem(
         forward=partial(call, model, with_targets=with_targets),
         loss=stated.function,
@@ -161,9 +185,8 @@ def _assembled(model: nn.Module, data: object, loss: LossLike, asked: _ProblemOp
         verify=asked.verify,
         ranks=ranks,
     )
-    seen: Seen | None = None
-    if asked.check or (asked.logits != "whole" and isinstance(stated.function, ClassesLoss)):
-        seen = first_run(model, replace(made, data=typical), with_targets, asked.check)
+    seen = _first_look(model, replace(made, data=typical), with_targets, asked)
+    if seen is not None:
         forward, about_logits = ended(replace(made, data=typical), seen, asked.logits, with_targets)
         made = replace(
             made,
@@ -173,13 +196,25 @@ def _assembled(model: nn.Module, data: object, loss: LossLike, asked: _ProblemOp
                 *attention_notes(model, kernel, longest, seen.met),
                 *about_logits,
                 *last,
-                *_precision_note(seen.asked, target_dtype),
+                *precision_note(seen.asked, target_dtype),
             ),
         )
     made = replace(made, written=_written(model, made, with_targets, stated.additive))
     if seen is None or not asked.check:
         return made
     return _checked(model, made, loss, seen, with_targets, kernel, asked)
+
+
+def _first_look(model: nn.Module, made: Problem, with_targets: bool, asked: _ProblemOptions) -> Seen | None:
+    """A first run, for a draft a dry one; None if nothing asks for it. Data that does not fit is refused before."""
+    if asked.dry:
+        found = run_dry(model, made, made.data[0], with_targets)
+        return None if found is None else found.seen
+    if asked.check and not _short(made.data):
+        ensure_batches_fit(model, made, with_targets)
+    if asked.check or (asked.logits != "whole" and isinstance(made.loss, ClassesLoss)):
+        return first_run(model, made, with_targets, asked.check)
+    return None
 
 
 def _checked(
@@ -227,7 +262,7 @@ def _parameters(
 ) -> tuple[dict[str, Tensor], torch.dtype, torch.device]:
     """Parameters and floating buffers, detached, in the precision and place of the derivatives."""
     named = dict(model.named_parameters())
-    target_dtype = _widest(model) if dtype is None else check_precision("dtype", dtype)
+    target_dtype = widest_dtype(model) if dtype is None else check_precision("dtype", dtype)
     target_device = check_device(device) if device is not None else next(iter(named.values())).device
     state = {**named, **dict(model.named_buffers())}
     copied = sum(t.numel() for t in state.values() if t.dtype != target_dtype or t.device != target_device)
@@ -238,16 +273,6 @@ def _parameters(
         for name, tensor in state.items()
     }
     return moved, target_dtype, target_device
-
-
-def _own_dtypes(model: nn.Module) -> list[torch.dtype]:
-    """Floating dtypes of the parameters, narrowest first."""
-    found = {p.dtype for p in model.parameters() if p.is_floating_point()}
-    return sorted(found, key=lambda dtype: (dtype.itemsize, str(dtype)))
-
-
-def _widest(model: nn.Module) -> torch.dtype:
-    return torch.float64 if torch.float64 in _own_dtypes(model) else torch.float32
 
 
 def _stated_loss(
@@ -291,25 +316,6 @@ def _targets_note(model: nn.Module, with_targets: bool) -> tuple[str, ...]:
     if not with_targets:
         return ()
     return (f"{type(model).__name__} gives outputs at every position only with targets: it is called with them",)
-
-
-def _weights_note(model: nn.Module, dtype: torch.dtype) -> tuple[str, ...]:
-    own = _own_dtypes(model)
-    half = any(map(is_half, own))
-    if not half and len(own) < 2:
-        return ()
-    rounded = " of the rounded weights" if half else ""
-    return (f"weights are {_names(own)}: derivatives are computed in {_names([dtype])}{rounded}",)
-
-
-def _precision_note(asked: Iterable[torch.dtype], dtype: torch.dtype) -> tuple[str, ...]:
-    if not asked:
-        return ()
-    return (f"the model casts some steps to {_names(asked)}: they run in {_names([dtype])} while differentiating",)
-
-
-def _names(dtypes: Iterable[torch.dtype]) -> str:
-    return " and ".join(sorted(str(dtype).removeprefix("torch.") for dtype in dtypes))
 
 
 def _own_result(model: nn.Module, params: Mapping[str, Tensor], batch: Mapping[str, object]) -> object:

@@ -20,8 +20,8 @@ from torch.nn.modules.loss import _Loss
 from hessianlens.derivatives.graph import leaves_of
 from hessianlens.errors import Refusal, expect
 from hessianlens.models.adapters.class_loss import ClassLoss
-from hessianlens.models.adapters.first_look import is_half
 from hessianlens.models.adapters.outputs import arguments, as_tensor, call
+from hessianlens.models.adapters.precision import is_half
 from hessianlens.models.adapters.scope import evaluated, own_kernels
 from hessianlens.models.adapters.torch_losses import TorchShare
 from hessianlens.models.adapters.unembedding import LastMap, UnformedCall, logits_note

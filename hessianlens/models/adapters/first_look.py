@@ -12,17 +12,13 @@ from hessianlens.errors import InputError, Refusal, expect
 from hessianlens.models.adapters.class_loss import ClassLoss
 from hessianlens.models.adapters.long_attention import LongAttention
 from hessianlens.models.adapters.outputs import call, checked_call, counted_call
+from hessianlens.models.adapters.precision import is_half
 from hessianlens.models.adapters.torch_losses import TorchShare
 from hessianlens.models.adapters.unembedding import LastMap, Unembedding, UnformedCall, are_large, logits_note
 from hessianlens.problems import Forward, Problem
 
 _ANY = frozenset({torch.float16})
 """Narrower dtypes that may be asked for, where nobody has looked."""
-
-
-def is_half(dtype: torch.dtype) -> bool:
-    """Whether a dtype is narrower than float32."""
-    return dtype.itemsize < torch.float32.itemsize
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as nnf
 from torch.overrides import TorchFunctionMode
 
@@ -169,3 +169,40 @@ def in_precision_of(values: Iterable[Tensor], halves: bool = True) -> AbstractCo
     if first is None or first.dtype not in _NARROWER or (first.dtype == torch.float32 and not halves):
         return nullcontext()
     return Wide(first.dtype)
+
+
+def is_half(dtype: torch.dtype) -> bool:
+    """Whether a dtype is narrower than float32."""
+    return dtype.itemsize < torch.float32.itemsize
+
+
+def _own_dtypes(model: nn.Module) -> list[torch.dtype]:
+    """Floating dtypes of the parameters, narrowest first."""
+    found = {p.dtype for p in model.parameters() if p.is_floating_point()}
+    return sorted(found, key=lambda dtype: (dtype.itemsize, str(dtype)))
+
+
+def widest_dtype(model: nn.Module) -> torch.dtype:
+    """The widest dtype of the parameters, at least float32."""
+    return torch.float64 if torch.float64 in _own_dtypes(model) else torch.float32
+
+
+def weights_note(model: nn.Module, dtype: torch.dtype) -> tuple[str, ...]:
+    """A note on weights in half precision or in several dtypes."""
+    own = _own_dtypes(model)
+    half = any(map(is_half, own))
+    if not half and len(own) < 2:
+        return ()
+    rounded = " of the rounded weights" if half else ""
+    return (f"weights are {_names(own)}: derivatives are computed in {_names([dtype])}{rounded}",)
+
+
+def precision_note(asked: Iterable[torch.dtype], dtype: torch.dtype) -> tuple[str, ...]:
+    """A note on narrower dtypes that some steps ask for."""
+    if not asked:
+        return ()
+    return (f"the model casts some steps to {_names(asked)}: they run in {_names([dtype])} while differentiating",)
+
+
+def _names(dtypes: Iterable[torch.dtype]) -> str:
+    return " and ".join(sorted(str(dtype).removeprefix("torch.") for dtype in dtypes))

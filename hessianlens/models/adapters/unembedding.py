@@ -134,7 +134,7 @@ class LastMap(_Maps):
             return Refusal(f"outputs are not what its last linear map, with {last.parameter}, gives")
         if self._uses[last.parameter] > 1:
             return Refusal(f"{last.parameter} is used in {self._uses[last.parameter]} linear maps")
-        same = result is outputs or (result.data_ptr() == outputs.data_ptr() and result.stride() == outputs.stride())
+        same = result is outputs or (_place(result) == _place(outputs) and result.stride() == outputs.stride())
         if _version(result) != self._version:
             return Refusal(f"what its last linear map, with {last.parameter}, gives is written over in place")
         if same:
@@ -152,6 +152,11 @@ class LastMap(_Maps):
 def _version(tensor: Tensor) -> int:
     """How often a tensor, or what it is a view of, was written over in place."""
     return 0 if tensor.is_inference() else tensor._version
+
+
+def _place(tensor: Tensor) -> tuple[int, int]:
+    """Where a tensor begins: its storage, also on the meta device, where no tensor has an address, and its offset."""
+    return tensor.untyped_storage()._cdata, int(tensor.storage_offset())
 
 
 def _stated(model: nn.Module) -> tuple[float, float | None]:

@@ -32,6 +32,7 @@ from hessianlens.problems import Block, Problem
 
 CLOSED_FORM = {"q": "Q", "k": "K", "v": "O", "o": "U"}
 """Names of q, k, v and o in `FactoredValueAttention`, whose W_O W_U is our W_V W_O."""
+_MIXES = Refusal("what lies behind it mixes positions")
 
 
 @dataclass(frozen=True, eq=False)
@@ -208,8 +209,16 @@ def output_plan(maps: LinearMaps, site: AttentionSite) -> LinearMapPlan | Refusa
     block = Block.of(f"all of {projection.use.parameter}", projection.use.parameter, weight)
     plan = maps.plan(block, block, math.inf)
     if isinstance(plan, LinearMapPlan) and max(rows.members for rows, _ in plan.groups) > 1:
-        return Refusal("what lies behind it mixes positions")
+        return _MIXES
     return plan
+
+
+def _folded(problem: Problem, site: AttentionSite) -> Refusal:
+    """That positions are mixed; of which sequences, where a model makes several of an example."""
+    each = len(site.tokens) // max(1, sequences_of(problem.data[0]))
+    if each == 1:
+        return _MIXES
+    return Refusal(f"what lies behind it couples the {each} sequences of an example, such as choices")
 
 
 def exact_attention(problem: Problem, maps: LinearMaps | None = None) -> ExactAttention | Refusal:
@@ -228,7 +237,7 @@ def exact_attention(problem: Problem, maps: LinearMaps | None = None) -> ExactAt
             sites.append(site)
     known = LinearMaps(problem) if maps is None else maps
     if own is None and isinstance(plan := output_plan(known, sites[0]), Refusal):
-        return plan
+        return _folded(problem, sites[0]) if plan == _MIXES else plan
     return ExactAttention(problem, tuple(sites), own, known, _prefix(problem, sites[0]))
 
 

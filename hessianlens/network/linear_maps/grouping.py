@@ -53,6 +53,8 @@ def groupings(outputs: tuple[int, ...], sequences: int) -> Iterator[Grouping]:
     [(6, 1, False), (2, 3, False)]
     >>> [(g.groups, g.members, g.members_first) for g in groupings((3, 2, 4), 2)]
     [(6, 1, False), (2, 3, True)]
+    >>> [(g.groups, g.members, g.members_first) for g in groupings((6, 3, 4), 2)]
+    [(18, 1, False), (2, 9, False)]
     """
     *leading, _ = outputs
     positions = int(torch.Size(leading).numel())
@@ -64,3 +66,5 @@ def groupings(outputs: tuple[int, ...], sequences: int) -> Iterator[Grouping]:
         yield Grouping(sequences, length)
     if len(leading) == 1 or leading[-1] == sequences:
         yield Grouping(sequences, length, members_first=True)
+    if len(leading) > 1 and leading[0] != sequences and leading[0] % sequences == 0:
+        yield Grouping(sequences, length)  # choices or windows of a sequence, folded into the batch

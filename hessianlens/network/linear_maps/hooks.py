@@ -50,6 +50,7 @@ class Hooks(TorchFunctionMode):
         record: What was seen.
         leaves: The leaves, by site.
         shifts: Parameters that were added to a leaf by themselves, by its site.
+        unknown_steps: With `cut`, parameters that something else was done with, by the step of autograd's graph.
 
     >>> w = torch.eye(2)
     >>> with Hooks({"w": w}, {0: torch.ones(1, 2)}) as hooks:
@@ -66,6 +67,7 @@ class Hooks(TorchFunctionMode):
         self.record, self._deltas, self._cut = ParameterUses(), dict(deltas or {}), cut
         self.leaves: dict[int, Tensor] = {}
         self.shifts: dict[int, str] = {}
+        self.unknown_steps: dict[object, str] = {}
         self._cuts: dict[int, int] = {}
         self._watched = {id(tensor): _ParameterView(name) for name, tensor in parameters.items()}
         self._kept: list[Tensor] = []  # an identity is free again once its tensor is gone
@@ -239,9 +241,13 @@ class Hooks(TorchFunctionMode):
         """Looking at a parameter, at its shape say, is not using it."""
         found = func(*args, **named)
         several = found if isinstance(found, tuple | list) else [found]
-        if any(isinstance(one, Tensor) for one in several):
+        made = [one for one in several if isinstance(one, Tensor)]
+        if made:
             for tensor in tensors((args, named)):
                 self._unknown(tensor, func)
+                if self._cut and (seen := self._seen(tensor)) is not None:
+                    for one in made:
+                        self.unknown_steps.setdefault(one.grad_fn, seen.parameter)
         return found
 
     def _unknown(self, tensor: object, func: Callable[..., Any]) -> None:

@@ -64,10 +64,12 @@ class LinearMapPlan:
     def why(self) -> str:
         """Why it is exact, in words."""
         together = max(first.members for first, _ in self.groups)
+        axes, groups = self.row[0].use.outputs[:-1], self.groups[0][0].groups
+        one = "a sequence" if len(axes) == 1 or groups in axes else "an example, in several sequences,"
         how = (
             "the loss couples no two positions of what it puts out"
             if together == 1
-            else f"the {together} positions of a sequence are taken together"
+            else f"the {together} positions of {one} are taken together"
         )
         return f"it enters through a linear map, and {how}; {self.products} products"
 

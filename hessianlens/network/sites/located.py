@@ -18,6 +18,7 @@ from torch import Tensor
 from hessianlens.attention.activations.capped import SoftCapped
 from hessianlens.attention.layer import FactoredValueAttention
 from hessianlens.attention.rotary import RotaryAttention
+from hessianlens.derivatives.graph import steps_of
 from hessianlens.errors import Refusal
 from hessianlens.network.dry_run import sequences_of
 from hessianlens.network.linear_maps.grouping import Grouping, groupings
@@ -45,7 +46,15 @@ def locate_attention(problem: Problem, batch: Batch) -> AttentionSite | Refusal:
     if calls.last is None:
         return Refusal("no attention with softmax was seen")
     with torch.enable_grad():
-        return _AttentionSurroundings(problem, hooks, calls.last, max(1, sequences_of(batch))).site()
+        return _AttentionSurroundings(
+            problem, hooks, calls.last, _sequences(calls.last, max(1, sequences_of(batch)))
+        ).site()
+
+
+def _sequences(call: AttentionCall, examples: int) -> int:
+    """Sequences that attention sees: several of an example where a model folds choices or windows into its batch."""
+    first = call.q.shape[0]
+    return first if call.q.ndim == 4 and first % examples == 0 else examples
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,8 +89,19 @@ class _AttentionSurroundings:
         if isinstance(site, Refusal):
             return site
         if self._weight(site) is None:
-            return Refusal("pass something else, such as a norm, behind their linear map")
+            return self._other_source(taken, site)
         return operand_of(taken, site, self.hooks.leaves[site])
+
+    def _other_source(self, taken: Tensor, site: int) -> Refusal:
+        """What an operand comes from that does not come from a linear map: another operation, or a gain."""
+        for step in steps_of(taken):
+            parameter = self.hooks.unknown_steps.get(step)
+            if parameter is not None:
+                through = self.hooks.record.unknown[parameter]
+                return Refusal(f"come through {through} with {parameter}, which is not known as a linear map")
+        gains = [use.parameter for use in self.hooks.record.uses if use.site == site and use.kind is Kind.GAIN]
+        entrywise = f"are multiplied with {gains[0]} entry by entry, as by a norm," if gains else "are changed"
+        return Refusal(f"{entrywise} behind the last linear map")
 
     def _by_head(self, tensor: Tensor) -> Tensor | None:
         """``[sequence, head, position, e]``, from a tensor in which sequences and heads may be one axis."""

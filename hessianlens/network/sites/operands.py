@@ -45,7 +45,7 @@ def source_of(taken: Tensor, leaves: Mapping[int, Tensor]) -> int | Refusal:
         leaves: What the maps before it put out, by site.
     """
     if not taken.requires_grad:
-        return Refusal("does not come from a linear map")
+        return Refusal("do not come from a linear map")
     slopes = torch.autograd.grad(taken, list(leaves.values()), random_like(taken), retain_graph=True, allow_unused=True)
     used = [site for site, slope in zip(leaves, slopes, strict=True) if slope is not None]
     if len(used) != 1:
