@@ -23,7 +23,7 @@ from hessianlens.memory import memory_errors_explained
 from hessianlens.network.norm_run import NormRun
 from hessianlens.network.operators import hessian
 from hessianlens.network.pairs import PairNorms, block_pair_norms
-from hessianlens.network.saved_norms import KeptNorms
+from hessianlens.network.saved_norms import SavedNorms
 from hessianlens.network.watch import Deadline, Watch, terminations_interrupt
 from hessianlens.problems import Block
 from hessianlens.spectra import Estimate, eigenvalues, inertia
@@ -78,7 +78,7 @@ class Inspection:
         self._norm_deadline = self.deadline.part(_NORM_SHARE) if with_page else self.deadline
         self.interrupted, self.lost = False, ""
         settings = opened.settings
-        kept = None if settings.resume is None else KeptNorms(settings.resume, opened.problem)
+        saved = None if settings.resume is None else SavedNorms(settings.resume, opened.problem)
         self._norms = NormRun(
             opened.problem,
             opened.blocks,
@@ -86,7 +86,7 @@ class Inspection:
             seed=settings.seed,
             method=settings.method,
             rtol=settings.rtol,
-            kept=kept,
+            saved=saved,
         )
         self._pairs: PairNorms | None = None
         self._spectra: dict[str, tuple[Eigenvalues, Inertia]] = {}

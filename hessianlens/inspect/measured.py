@@ -27,7 +27,7 @@ from hessianlens.memory import memory_errors_explained
 from hessianlens.network.norm_run import PROBES, NormRun
 from hessianlens.network.norms import REMEDY, BlockNorms
 from hessianlens.network.operators import Pattern
-from hessianlens.network.saved_norms import KeptNorms
+from hessianlens.network.saved_norms import SavedNorms
 from hessianlens.network.spreads import Spreads, attention_spreads
 from hessianlens.network.watch import Deadline, Watch, terminations_interrupt, watching
 from hessianlens.parts import PARTS, check_parts, norm_method
@@ -282,10 +282,10 @@ def measure(
     check_number("rtol", rtol, 0.0, strictly=True)
     chosen = list(problem.blocks.values()) if blocks is None else problem.select(blocks)
     fitted, _ = within_memory(problem, chosen, probes or 1, len(parts), max_memory)
-    kept = None if resume is None else KeptNorms(resume, fitted)
+    saved = None if resume is None else SavedNorms(resume, fitted)
     with memory_errors_explained(REMEDY), watching(progress) as watch:
         sketched = rtol if method == "sketch" else None
-        run = NormRun(fitted, chosen, parts, seed=seed, method=method, rtol=sketched, watch=watch, kept=kept)
+        run = NormRun(fitted, chosen, parts, seed=seed, method=method, rtol=sketched, watch=watch, saved=saved)
         interrupted = run_until(run, deadline, probes, rtol)
         if not interrupted:
             watch.end()

@@ -13,7 +13,7 @@ from hessianlens.network.planned import Planned, assigned
 from hessianlens.network.planner import Choice, planner_of
 from hessianlens.network.question import NO_LIMITS, Limits, Question, probe_vectors
 from hessianlens.network.routes import LastAttentionRoute
-from hessianlens.network.saved_norms import KeptNorms
+from hessianlens.network.saved_norms import SavedNorms
 from hessianlens.network.watch import Watch
 from hessianlens.problems import Block, Problem, layer_groups
 from hessianlens.spectra import Estimate
@@ -37,7 +37,7 @@ class ExactNorms:
         rtol: Half the width of an interval, over its norm, that is narrow enough; None for exact norms.
         seed: Seed of sketches.
         watch: Is told what comes next and how many products are done.
-        kept: Where norms are written as they become known, and read from before anything is done.
+        saved: Where norms are written as they become known, and read from before anything is done.
 
     Attributes:
         found: The norms, by block and part.
@@ -54,10 +54,10 @@ class ExactNorms:
         rtol: float | None,
         seed: int,
         watch: Watch,
-        kept: KeptNorms | None,
+        saved: SavedNorms | None,
     ) -> None:
         self.problem, self.parts, self.method, self.rtol = problem, tuple(parts), method, rtol
-        self.seed, self.watch, self.kept = seed, watch, kept
+        self.seed, self.watch, self.saved = seed, watch, saved
         self.found: dict[tuple[str, str], Estimate] = {}
         self.why: dict[str, str] = {}
         self.chain: ChainedAttention | None = None
@@ -206,14 +206,14 @@ class ExactNorms:
         """The norms of a block are found; exact ones are kept."""
         self.found.update({(name, part): norm for part, norm in norms.items()})
         self.why[name] = why
-        if self.kept is not None and all(norm.exact for norm in norms.values()):
-            self.kept.add(name, {part: norm.value for part, norm in norms.items()}, why)
+        if self.saved is not None and all(norm.exact for norm in norms.values()):
+            self.saved.add(name, {part: norm.value for part, norm in norms.items()}, why)
 
     def _recall(self, block: Block) -> bool:
         """Whether the norms of a block are known from before."""
-        known = None if self.kept is None else self.kept.norms(block.name, self.parts)
-        if known is None or self.kept is None:
+        known = None if self.saved is None else self.saved.norms(block.name, self.parts)
+        if known is None or self.saved is None:
             return False
         self.found.update({(block.name, part): Estimate.exactly(norm) for part, norm in known.items()})
-        self.why[block.name] = self.kept.why(block.name)
+        self.why[block.name] = self.saved.why(block.name)
         return True

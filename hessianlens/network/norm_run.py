@@ -14,7 +14,7 @@ from hessianlens.network.chain import ChainSource
 from hessianlens.network.exact_norms import RTOL, ExactNorms
 from hessianlens.network.pace import DeadlinePace
 from hessianlens.network.sampling import GraphSource, Request
-from hessianlens.network.saved_norms import KeptNorms
+from hessianlens.network.saved_norms import SavedNorms
 from hessianlens.network.watch import Deadline, Watch
 from hessianlens.parts import norm_method
 from hessianlens.problems import Block, Problem, layer_groups
@@ -42,7 +42,7 @@ class NormRun:
         rtol: Half the width of an interval, over its norm, that is narrow enough; None for exact norms where these are
             worth it, and a given number of probes elsewhere.
         watch: Is told what comes next and how many products are done.
-        kept: Where exact norms are written as they become known, and read from before anything is done.
+        saved: Where exact norms are written as they become known, and read from before anything is done.
         tangents: Precision in which vectors go through a chain of plain layers; that of the problem if omitted.
     """
 
@@ -56,12 +56,12 @@ class NormRun:
         method: str = "auto",
         rtol: float | None = None,
         watch: Watch | None = None,
-        kept: KeptNorms | None = None,
+        saved: SavedNorms | None = None,
         tangents: torch.dtype | None = None,
     ) -> None:
         self.problem, self.blocks, self.parts = problem, tuple(blocks), tuple(parts)
         self.seed, self.method, self.rtol, self.watch = seed, norm_method(method), rtol, watch or Watch()
-        self.products, self.kept, self.tangents = 0, kept, tangents
+        self.products, self.saved, self.tangents = 0, saved, tangents
         self.why: dict[str, str] = {}
         self._exact: dict[tuple[str, str], Estimate] = {}
         self._lengths: dict[str, list[dict[str, Tensor]]] = defaultdict(list)
@@ -130,7 +130,7 @@ class NormRun:
         """
         if self.method == "probes":
             return
-        solver = ExactNorms(self.problem, self.parts, self.method, self.rtol, self.seed, self.watch, self.kept)
+        solver = ExactNorms(self.problem, self.parts, self.method, self.rtol, self.seed, self.watch, self.saved)
         solver.solve(self.blocks, probes)
         self._exact, self._chained = solver.found, {block.name for block in solver.chained}
         self.why.update(solver.why)

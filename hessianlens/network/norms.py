@@ -18,7 +18,7 @@ from hessianlens.network.forecasting import ensure_fits_in_memory
 from hessianlens.network.layer_blocks import layer_block_norms
 from hessianlens.network.norm_run import NormRun
 from hessianlens.network.operators import Pattern
-from hessianlens.network.saved_norms import KeptNorms
+from hessianlens.network.saved_norms import SavedNorms
 from hessianlens.network.watch import Deadline, Watch, watching
 from hessianlens.parts import PART_NAMES, PARTS, check_parts, norm_method, part_name
 from hessianlens.problems import Problem, check_problem
@@ -254,10 +254,10 @@ def block_norms(
             watch.end()
             return norms
     check_problem(problem)
-    chosen, kept = problem.select(blocks), None if resume is None else KeptNorms(resume, problem)
+    chosen, saved = problem.select(blocks), None if resume is None else SavedNorms(resume, problem)
     with memory_errors_explained(REMEDY), watching(progress) as watch:
         run = NormRun(
-            problem, chosen, parts, seed=seed, method=method, rtol=rtol, watch=watch, kept=kept, tangents=tangents
+            problem, chosen, parts, seed=seed, method=method, rtol=rtol, watch=watch, saved=saved, tangents=tangents
         )
         run.solve(probes)
         if run.sampled:

@@ -20,7 +20,7 @@ from hessianlens.problems import Problem
 _FORMAT = "hessianlens exact norms, 1"
 
 
-class KeptNorms:
+class SavedNorms:
     """The exact norms of a problem's blocks that a file holds.
 
     Every block is written as soon as it is known. A line that was cut off when the process ended is left out. A file

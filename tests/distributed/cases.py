@@ -22,7 +22,7 @@ from hessianlens.distributed import RankGroup, ranks_of
 from hessianlens.errors import InputError, RankError
 from hessianlens.network import all_data
 from hessianlens.network.sampling import GraphSource, Request
-from hessianlens.network.saved_norms import KeptNorms
+from hessianlens.network.saved_norms import SavedNorms
 from hessianlens.problems import Batch, Problem, narrowed, pieces
 from tests.distributed import second_derivatives
 
@@ -264,7 +264,7 @@ def exact_norms_are_kept_by_one_process(place: Place) -> None:
     assert {k: n.value for k, n in first.items()} == {k: n.value for k, n in again.items()}
     if place.rank == 0:
         assert len(file.read_text().splitlines()) == 3
-        assert KeptNorms(file, alone).norms("layer1.attn.q", ["full"]) is not None  # the file of one process
+        assert SavedNorms(file, alone).norms("layer1.attn.q", ["full"]) is not None  # the file of one process
 
 
 # --- decisions are made alike ----------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Curvature that is carried from the end of a network to its maps: that of products, or left to them."""
+"""Curvature that is backpropagated from the end of a network to its maps: that of products, or left to them."""
 
 from __future__ import annotations
 
@@ -91,12 +91,12 @@ WRONG = {
     "a norm that is not bent": (steps.Norm, "bent", lambda self, g, chosen: g.new_zeros(*g.shape, g.shape[1])),
     "a norm seen as straight": (steps.Norm, "pulled", lambda self, A, chosen: A * self.scale[chosen, :, None]),
     "an activation that is not bent": (
-        backpropagation._Passing,
+        backpropagation._Backpropagation,
         "_through",
-        lambda self, *args, right=backpropagation._Passing._through: replace_second(right(self, *args)),
+        lambda self, *args, right=backpropagation._Backpropagation._through: replace_second(right(self, *args)),
     ),
     "two ways through the network that know nothing of each other": (
-        backpropagation._Passing,
+        backpropagation._Backpropagation,
         "_cross",
         lambda *_: None,
     ),
@@ -154,8 +154,10 @@ def test_other_networks_and_losses_are_left_to_products(name: str) -> None:
 
 def test_what_was_met_on_the_way_is_carried_once(monkeypatch: pytest.MonkeyPatch) -> None:
     passages = []
-    right = backpropagated.carried
-    monkeypatch.setattr(backpropagated, "carried", lambda *args, **kw: passages.append(1) or right(*args, **kw))
+    right = backpropagated.backpropagate_curvature
+    monkeypatch.setattr(
+        backpropagated, "backpropagate_curvature", lambda *args, **kw: passages.append(1) or right(*args, **kw)
+    )
     problem = _wide("Llama")()
     norms = hl.block_norms(problem, ["layer1.attn.*", "layer1.norm2", "layer1.mlp.*", "norm_final"], method="exact")
     assert passages == [1]

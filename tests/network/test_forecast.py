@@ -52,7 +52,7 @@ def test_the_process_itself_is_counted() -> None:
 @pytest.mark.parametrize(
     "name", ["GPT-2", "Llama, grouped queries", "BERT, masked", "ViT", "nn.TransformerEncoder, square", "toy"]
 )
-def test_a_rehearsal_needs_no_contents_and_counts_what_a_run_holds(name: str) -> None:
+def test_a_dry_run_needs_no_contents_and_counts_what_a_run_holds(name: str) -> None:
     made = problem_of(name)
     without_contents, real = DryRun(made), DryRun(made)
     real._on_meta = None
@@ -63,7 +63,7 @@ def test_a_rehearsal_needs_no_contents_and_counts_what_a_run_holds(name: str) ->
     assert without_contents.forward().outputs == real.forward().outputs
 
 
-def test_a_model_that_asks_for_contents_is_rehearsed_with_them() -> None:
+def test_a_model_that_asks_for_contents_is_run_with_them() -> None:
     def loss(outputs: Tensor, batch: Any) -> Tensor:
         return outputs.square().sum() * (2.0 if float(outputs.detach().sum()) > 0 else 1.0)
 

@@ -31,7 +31,7 @@ def test_what_is_known_is_not_worked_for_again(tmp_path: Path, monkeypatch: pyte
 
 def test_an_interruption_loses_one_block_at_most(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file, seen = tmp_path / "norms.jsonl", []
-    solve = exact_norms.KeptNorms.add
+    solve = exact_norms.SavedNorms.add
 
     def interrupted(self, block, norms, why):
         solve(self, block, norms, why)
@@ -40,7 +40,7 @@ def test_an_interruption_loses_one_block_at_most(tmp_path: Path, monkeypatch: py
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(exact_norms.KeptNorms, "add", interrupted)
+        patched.setattr(exact_norms.SavedNorms, "add", interrupted)
         with pytest.raises(KeyboardInterrupt):
             hl.block_norms(toy_problem(2), NAMES, method="exact", resume=file)
     # ... and a process that was killed while it wrote leaves half a line

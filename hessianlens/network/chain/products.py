@@ -110,9 +110,9 @@ class ChainProducts:
 class _Group:
     """Some sequences: every layer, the gradient of the loss at the output of each, the vectors that enter."""
 
-    def __init__(self, carrier: ChainProducts, chosen: slice) -> None:
-        links, found = carrier.links, carrier.found
-        self.carrier, self.chosen, self.first = carrier, chosen, carrier.first
+    def __init__(self, chain: ChainProducts, chosen: slice) -> None:
+        links, found = chain.links, chain.found
+        self.chain, self.chosen, self.first = chain, chosen, chain.first
         states = [link.head.attend(link.tokens[chosen]) for link in links[self.first :]]
         kept = [None] * (len(states) - 1) + [found.positions]
         pairs = zip(links[self.first :], states, kept, strict=True)
@@ -123,18 +123,18 @@ class _Group:
             g = layers[n].linearise_gradient(g)
             behind = links[self.first + n - 1].behind if n else None
             g = g if behind is None else behind.pulled(g, chosen)
-        self.linear = [layer.linear(self.seen, carrier.dtype) for layer in layers]
+        self.linear = [layer.linear(self.seen, chain.dtype) for layer in layers]
         self.ports = {
-            n: [Port(layers[n - self.first], v, self.seen, carrier.dtype) for v in carrier.blocks[n]]
-            for n in sorted(carrier.blocks)
+            n: [Port(layers[n - self.first], v, self.seen, chain.dtype) for v in chain.blocks[n]]
+            for n in sorted(chain.blocks)
         }
-        self.ggn = _cast(found.ggn, chosen, carrier.dtype)
-        self.head = None if found.head is None else found.head[chosen].to(carrier.dtype)
+        self.ggn = _cast(found.ggn, chosen, chain.dtype)
+        self.head = None if found.head is None else found.head[chosen].to(chain.dtype)
 
     def carry(self, step: slice) -> None:
         """The vectors at some sequences of the group, up and down again."""
         linear = [one.at(step) for one in self.linear]
-        ways = [self._way(n, step) for n in range(self.first, self.carrier.last)]
+        ways = [self._way(n, step) for n in range(self.first, self.chain.last)]
         entered, moves, dy = {}, [], None
         for n, (above, way) in enumerate(zip(linear[1:], ways, strict=True), self.first):
             entered[n] = [port.enter(linear[n - self.first], step) for port in self.ports.get(n, ())]
@@ -143,7 +143,7 @@ class _Group:
             dy, moved = above.forward(both if way is None else _at_tokens(both, way))
             moves.append(moved)
         assert dy is not None
-        ggn = self.carrier.scaled(_curved(self.ggn, step, dy))
+        ggn = self.chain.scaled(_curved(self.ggn, step, dy))
         functional = None if self.head is None else _at_tokens(dy, self.head[step])
         self._down(step, linear, ways, moves, entered, ggn, functional)
 
@@ -157,7 +157,7 @@ class _Group:
         ggn: Tensor,
         functional: Tensor | None,
     ) -> None:
-        for n in reversed(range(self.first, self.carrier.last)):
+        for n in reversed(range(self.first, self.chain.last)):
             own, above = linear[n - self.first], linear[n - self.first + 1]
             ggn, functional = above.outer(ggn), above.functional(functional, moves[n - self.first])
             if (way := ways[n - self.first]) is not None:  # of all vectors at once: products of few columns are slow
@@ -171,10 +171,10 @@ class _Group:
 
     def _way(self, n: int, step: slice) -> Tensor | None:
         """The Jacobians of the map behind a layer, [s, l, d, d]."""
-        behind, start = self.carrier.links[n].behind, self.chosen.start
+        behind, start = self.chain.links[n].behind, self.chosen.start
         if behind is None:
             return None
-        return behind.matrices(slice(start + step.start, start + step.stop), self.seen, self.carrier.dtype)
+        return behind.matrices(slice(start + step.start, start + step.stop), self.seen, self.chain.dtype)
 
 
 def _seen(visible: Sequence[Tensor], positions: Tensor) -> Tensor:

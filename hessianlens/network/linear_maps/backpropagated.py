@@ -1,4 +1,4 @@
-"""Curvature that was carried to a map, and kept with what was met on the way."""
+"""Curvature that was backpropagated to a map, cached with that of the maps on the way."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from torch import Tensor
 
 from hessianlens.memory import available_bytes
-from hessianlens.network.linear_maps.backpropagation import carried
+from hessianlens.network.linear_maps.backpropagation import backpropagate_curvature
 from hessianlens.network.linear_maps.readout import Readout
 from hessianlens.network.linear_maps.steps import steps_behind
 from hessianlens.network.linear_maps.uses import Use
@@ -66,6 +66,6 @@ class BackpropagatedCurvature:
         self._known.clear()  # before there is more
         each = 2 * readout.at.element_size() * len(readout.at) * len(readout.weight) ** 2
         room = min(_ROOM, int(_SHARE * available_bytes(self.problem.device)))
-        found = carried(readout, steps, others=room // each)
+        found = backpropagate_curvature(readout, steps, others=room // each)
         self._known |= {(number, site): parts for site, parts in found.items()}
         return found[steps.site]

@@ -1,4 +1,4 @@
-"""The curvature at the maps behind the last attention layer, carried from the end of the network to its front.
+"""The curvature at the maps behind the last attention layer, backpropagated from the end of the network.
 
 With g and H the gradient and the Hessian of the loss at what some maps put out, and a map i with ``z_i = a_i W``, its
 inputs a function of its sources p, q, ...: where i is done with,
@@ -59,7 +59,7 @@ class Parts:
         return Parts(turn(self.ggn), None if self.functional is None else turn(self.functional))
 
 
-def carried(readout: Readout, steps: FollowingSteps, others: int) -> dict[int, tuple[Tensor, Tensor]]:
+def backpropagate_curvature(readout: Readout, steps: FollowingSteps, others: int) -> dict[int, tuple[Tensor, Tensor]]:
     """Both parts of the curvature at a map, and at some behind it that are not wide, ``[position, f, f]``.
 
     Args:
@@ -71,7 +71,7 @@ def carried(readout: Readout, steps: FollowingSteps, others: int) -> dict[int, t
     kept = {steps.site, *sorted(set(steps.by_site) - wide)[:others]}
     found: dict[int, tuple[Tensor, Tensor]] = {}
     for chosen in _chunks(readout):
-        for at, parts in _Passing(steps, chosen).on_the_way(readout):
+        for at, parts in _Backpropagation(steps, chosen).on_the_way(readout):
             if at in kept:
                 ggn, functional = found.setdefault(at, _room(parts, len(readout.at)))
                 ggn[chosen] = parts.ggn
@@ -94,7 +94,7 @@ def _chunks(readout: Readout) -> Iterator[slice]:
 
 
 @dataclass(eq=False)
-class _Passing:
+class _Backpropagation:
     """Some positions, on the way to the front.
 
     Attributes:

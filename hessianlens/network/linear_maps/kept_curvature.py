@@ -1,4 +1,4 @@
-"""The curvature that plans need, found once: carried from the last map where that is simple, else by products."""
+"""The curvature that plans need, found once, backpropagated from the last map or by products."""
 
 from __future__ import annotations
 
@@ -26,17 +26,13 @@ class Curvatures:
     def __init__(
         self, problem: Problem, graphs: Graphs, last_site: Callable[[], int], tick: Callable[[], None]
     ) -> None:
-        self._graphs, self._last_site, self._tick, self._carrier = (
-            graphs,
-            last_site,
-            tick,
-            BackpropagatedCurvature(problem),
-        )
+        self._graphs, self._last_site, self._tick = graphs, last_site, tick
+        self._backpropagated = BackpropagatedCurvature(problem)
         self._known: dict[tuple[object, ...], SiteCurvature] = {}
 
     def between(self, plan: LinearMapPlan, number: int) -> SiteCurvature:
         """Between what the two maps of a plan put out, at a batch."""
-        if (passed := self._carried(plan, number)) is not None:
+        if (passed := self._from_last_map(plan, number)) is not None:
             return passed
         if (key := _key(plan, number)) not in self._known:
             self.find([plan], number)
@@ -59,7 +55,7 @@ class Curvatures:
     def _held(self) -> int:
         return sum(found.held_bytes for found in self._known.values())
 
-    def _carried(self, plan: LinearMapPlan, number: int) -> SiteCurvature | None:
+    def _from_last_map(self, plan: LinearMapPlan, number: int) -> SiteCurvature | None:
         """The curvature at one map from all that lies behind it, step by step; None if that has no simple form."""
         row, column, (grouping, _) = plan.row[number], plan.column[number], plan.groups[number]
         if row.use.site != column.use.site or grouping.members > 1 or row.use.site >= self._last_site():
@@ -72,7 +68,7 @@ class Curvatures:
         def agrees(parts: tuple[Tensor, Tensor]) -> bool:
             return self._graphs.hooked_batch(number, (row,)).agrees(row.use.site, parts)
 
-        whole = self._carrier.curvature(number, row.use, readout, agrees)
+        whole = self._backpropagated.curvature(number, row.use, readout, agrees)
         if whole is None:
             return None
         if min(len(row.features), len(column.features)) < row.use.outputs[-1]:
