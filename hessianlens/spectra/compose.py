@@ -5,23 +5,34 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from hessianlens.errors import InputError, check_choice, expect
-from hessianlens.spectra.densities import LARGEST_DENSE, density
+from hessianlens.spectra.densities import LARGEST_DENSE, density, density_at_zero
 from hessianlens.spectra.divergence import spectral_heterogeneity
 from hessianlens.spectra.entries import median_entry
 from hessianlens.spectra.estimate import Estimate
 from hessianlens.spectra.norms import frobenius
 from hessianlens.spectra.pairwise import Heterogeneity, ratio_heterogeneity
 from hessianlens.spectra.probes import check_count, check_seed
-from hessianlens.spectra.products import LinearOperator, Progress, check_progress, check_square, in_closed_form
+from hessianlens.spectra.products import (
+    AsymmetricOperator,
+    LinearOperator,
+    Progress,
+    check_progress,
+    check_square,
+    in_closed_form,
+)
 from hessianlens.spectra.signs import Inertia, check_thresholds, inertia_of
 from hessianlens.spectra.spectrum import SpectralDensity
 from hessianlens.spectra.traces import trace
 from hessianlens.state_guard import restores_state
 
 _SIZES: dict[str, Callable[..., Estimate]] = {"norm": frobenius, "trace": trace, "median": median_entry}
+
+_ROUNDING_EPS = 100
+"""Units in the last place of the largest block that a block may be as large as and still be rounding."""
 
 _PRODUCTS_FOR_A_COUNT = 2
 """Products that a count of the eigenvalues may take, over those of a quadrature, which gives an interval."""
@@ -115,6 +126,9 @@ def heterogeneity(
     "median"  medians of the absolute entries, by their ratio; from `probes` columns of each block
     ========  ==========================================================================================
 
+    A block that is not symmetric, but no larger than rounding beside the largest block, is zero: its spectral density
+    is a point mass at zero. Such are biases of keys, which softmax does not see.
+
     Spectra of all blocks are made with the same seed, so that blocks that are equal are at distance 0; for the ratios
     block number i uses ``seed + i``, so that their errors are independent.
 
@@ -151,16 +165,36 @@ def heterogeneity(
             _expect_fitting(name, block, score)
             results[name] = block
         elif score == "js":
-            results[name] = density(
-                block, probes, steps, seed, method=method, chunk=chunk, check_symmetry=check_symmetry
-            )
+            try:
+                results[name] = density(
+                    block, probes, steps, seed, method=method, chunk=chunk, check_symmetry=check_symmetry
+                )
+            except AsymmetricOperator as error:  # rounding, perhaps; the other blocks tell
+                results[name] = error
         else:
             results[name] = _SIZES[score](block, probes, seed + i, chunk=chunk)
         if progress is not None:
             progress(i + 1, len(blocks))
     if score == "js":
-        return spectral_heterogeneity(results, sigma=sigma, normalise=normalise)
+        return spectral_heterogeneity(_with_zeros(blocks, results), sigma=sigma, normalise=normalise)
     return ratio_heterogeneity(results, score)
+
+
+def _with_zeros(
+    blocks: Mapping[str, Any], results: Mapping[str, SpectralDensity | AsymmetricOperator]
+) -> dict[str, SpectralDensity]:
+    """Spectra, with those of blocks that are zero up to rounding; other blocks that are not symmetric are refused."""
+    known = [result for result in results.values() if isinstance(result, SpectralDensity)]
+    largest = max((max(map(abs, spectrum.support)) for spectrum in known), default=0.0)
+    found: dict[str, SpectralDensity] = {}
+    for name, result in results.items():
+        if isinstance(result, AsymmetricOperator):
+            if result.size > _ROUNDING_EPS * torch.finfo(blocks[name].dtype).eps * largest:
+                raise InputError(f"blocks[{name!r}]: {result}") from result
+            found[name] = density_at_zero(blocks[name])
+        else:
+            found[name] = result
+    return found
 
 
 def _expect_fitting(name: str, result: SpectralDensity | Estimate, score: str) -> None:

@@ -113,3 +113,13 @@ def _lanczos(
             progress(done, probes.count)
     nodes, weights, residuals = (torch.cat(parts) for parts in zip(*rules, strict=True))
     return SpectralDensity(nodes, weights, n, probes.count, probes.seed, "lanczos", op.dtype, residuals)
+
+
+def density_at_zero(op: LinearOperator) -> SpectralDensity:
+    """The spectral density of an operator that is zero up to rounding: all eigenvalues are zero.
+
+    >>> print(density_at_zero(torch.zeros(3, 3)))
+    spectral density of 3 eigenvalues in [0, 0] (exact)
+    """
+    n, nodes = int(op.shape[0]), torch.zeros(1, 1, dtype=torch.float64, device=op.device)
+    return SpectralDensity(nodes, torch.ones_like(nodes), n, n, None, "dense", op.dtype)

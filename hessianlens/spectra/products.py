@@ -141,6 +141,24 @@ def symmetric_dense(op: LinearOperator, chunk: int | None, progress: Progress | 
     return (matrix + matrix.T) / 2
 
 
+class AsymmetricOperator(InputError):
+    """An operator with ``u^T A v != v^T A u``.
+
+    Args:
+        difference: ``u^T A v - v^T A u`` for a random pair of vectors.
+        scale: ``|A u| + |A v|``.
+        size: The larger one of ``|A u| / |u|`` and ``|A v| / |v|``, up to which A may be rounding of something larger.
+    """
+
+    def __init__(self, difference: float, scale: float, size: float) -> None:
+        super().__init__(
+            f"op: got u^T A v - v^T A u = {difference:.3g} for a random pair with |A u| + |A v| = {scale:.3g}, "
+            "expected a symmetric operator; its spectrum is real. If the difference is rounding, pass "
+            "check_symmetry=False."
+        )
+        self.size = size
+
+
 def check_symmetric(op: LinearOperator, seed: int) -> None:
     """Refuse an operator with ``u^T A v != v^T A u`` for one random pair of vectors.
 
@@ -153,8 +171,6 @@ def check_symmetric(op: LinearOperator, seed: int) -> None:
     Au, Av = multiply(op, torch.stack([u, v], 1)).double().T
     difference = float(u.double() @ Av - v.double() @ Au)
     scale = float(Au.norm() + Av.norm())
-    expect(
-        abs(difference) <= torch.finfo(op.dtype).eps ** 0.5 * scale,
-        f"op: got u^T A v - v^T A u = {difference:.3g} for a random pair with |A u| + |A v| = {scale:.3g}, expected a "
-        "symmetric operator; its spectrum is real. If the difference is rounding, pass check_symmetry=False.",
-    )
+    if not abs(difference) <= torch.finfo(op.dtype).eps ** 0.5 * scale:
+        size = max(float(Au.norm() / u.double().norm()), float(Av.norm() / v.double().norm()))
+        raise AsymmetricOperator(difference, scale, size)

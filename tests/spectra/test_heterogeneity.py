@@ -9,7 +9,11 @@ import pytest
 import torch
 from scipy.spatial.distance import jensenshannon
 
+import hessianlens as hl
+from hessianlens.errors import InputError
 from hessianlens.spectra import Estimate, density, frobenius, heterogeneity
+from tests.curvature import networks
+from tests.oracles.comparison import assert_same
 from tests.spectra.registry import structured, symmetric, with_spectrum
 from tests.variants import DOUBLE, randn
 
@@ -97,6 +101,32 @@ def test_ratios_of_zeros() -> None:
     assert found.mean.value == math.inf
     assert found.pairwise.tolist() == [[1, 0], [math.inf, 1]]
     assert not found.stderr.any()
+
+
+@pytest.mark.parametrize("method", ["lanczos", "dense"])
+@pytest.mark.parametrize("normalise", [False, True])
+def test_a_block_that_is_rounding_is_zero(method: str, normalise: bool) -> None:
+    """Rounding is not symmetric: it used to be refused."""
+    matrix = torch.diag(torch.linspace(1, 3, 40, dtype=torch.float64))
+    noise = 1e-15 * torch.randn(40, 40, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    how = {"probes": 3, "steps": 6, "method": method, "normalise": normalise}
+    found, expected = (
+        heterogeneity({"a": matrix, "b": other, "c": -matrix}, **how) for other in (noise, torch.zeros_like(noise))
+    )
+    assert_same(found.pairwise, expected.pairwise, "divergences", 1e-12)
+    with pytest.raises(InputError, match=r"blocks\['b'\]: op: got u\^T A v - v\^T A u = .* expected a symmetric"):
+        heterogeneity({"a": matrix, "b": 1e3 * noise, "c": -matrix}, **how)
+
+
+def test_a_bias_that_softmax_does_not_see_is_zero() -> None:
+    problem = networks.toy_problem(2, attention_bias=True)
+    names = ["layer0.attn.q", "layer0.attn.k.bias"]
+    blocks = {name: hl.hessian(problem, name, method="products") for name in names}
+    found = heterogeneity(blocks, probes=2, steps=2, method="lanczos", normalise=True)
+    zero = {**blocks, names[1]: 0 * torch.eye(blocks[names[1]].shape[0], dtype=torch.float64)}
+    assert_same(
+        found.pairwise, heterogeneity(zero, probes=2, steps=2, method="lanczos", normalise=True).pairwise, "bias", 1e-9
+    )
 
 
 def test_results_can_be_given() -> None:
