@@ -24,7 +24,7 @@ from hessianlens.sizes import readable
 
 
 @dataclass(frozen=True, eq=False)
-class DryRun:
+class ForwardDryRun:
     """A forward pass without contents.
 
     Attributes:
@@ -36,7 +36,7 @@ class DryRun:
     peak_bytes: int
 
 
-def run_dry(model: nn.Module, made: Problem, batch: Batch, with_targets: bool) -> DryRun | None:
+def run_dry(model: nn.Module, made: Problem, batch: Batch, with_targets: bool) -> ForwardDryRun | None:
     """A batch on the meta device; None where the model cannot do without contents.
 
     Args:
@@ -55,7 +55,7 @@ def run_dry(model: nn.Module, made: Problem, batch: Batch, with_targets: bool) -
     except Exception:  # whatever a model makes of tensors without contents, with contents it may run
         return None
     assert isinstance(met, LongAttention)
-    return DryRun(Seen(outputs, asked, met, last), live.peak)
+    return ForwardDryRun(Seen(outputs, asked, met, last), live.peak)
 
 
 def ensure_batches_fit(model: nn.Module, made: Problem, with_targets: bool) -> None:
