@@ -56,6 +56,17 @@ def test_loss_curvature_is_the_hessian_at_the_outputs() -> None:
     assert_same(at.loss_curvature([u])[0], expected, "C u")
 
 
+def test_gradients_are_remembered_by_their_columns() -> None:
+    """One graph serves several sets of columns: every product is that of a graph of its own."""
+    problem, at, _, batch = _linearised()
+    for columns in (NAMES[:1], NAMES[1:], NAMES, NAMES[::-1], NAMES[:1]):
+        tangents = {name: randn(*problem.params[name].shape, seed=k) for k, name in enumerate(columns)}
+        found = at.hessian(tangents, NAMES)
+        expected = Linearisation(problem, batch, NAMES).hessian(tangents, NAMES)
+        for name in NAMES:
+            assert_same(found[name], expected[name], f"{name}, columns {columns}")
+
+
 def test_a_parameter_without_influence_has_zero_products() -> None:
     """Positions behind the sequences are never looked at."""
     problem, _, _, batch = _linearised()

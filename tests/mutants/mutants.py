@@ -260,7 +260,7 @@ MUTANTS = (
     ),
     Mutant(
         "gradients are remembered without their columns",
-        "norms",
+        "products",
         "found = self._pulled_back(self._gradients[columns], rows,",
         "found = self._pulled_back(next(iter(self._gradients.values())), rows,",
     ),
