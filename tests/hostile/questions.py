@@ -215,7 +215,8 @@ class Examiner:
             untrue = (
                 ("it is used in several places" in why and uses[block.parameter] < 2)
                 or ("was not seen in use" in why and uses[block.parameter] > 0)
-                or ("couples sequences" in why and not couples_sequences(self.specimen))
+                # A product of two parameters, as of low-rank factors, feeds all sequences.
+                or ("across the sequences" in why and "lora" not in block.name and not couples_sequences(self.specimen))
             )
             if untrue:
                 self.found.wrong.append(Wrong(f"why {block.name!r} is not exact", math.inf, f"untrue: {why}"))

@@ -56,7 +56,10 @@ def test_every_pair_of_blocks_is_that_of_autograd(name: str) -> None:
 def test_a_loss_between_sequences_is_refused() -> None:
     problem = problem_of("pooled encoder, loss between sequences")
     block = problem.blocks["layer0.mlp.out"]
-    assert LinearMaps(problem).plan(block, block, ANY).reason == "the loss couples sequences of a batch with each other"
+    assert (
+        LinearMaps(problem).plan(block, block, ANY).reason
+        == "the loss couples what it feeds across the sequences of a batch"
+    )
 
 
 # --- maps that are wrong in one place --------------------------------------------------------------------------------

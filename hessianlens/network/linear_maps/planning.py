@@ -84,7 +84,7 @@ class LinearMapPlanner:
             if found is None:
                 if len(affordable) < len(options[0]):
                     return too_many_products(options[0][-1].members * len(first.features), most_products)
-                return Refusal("the loss couples sequences of a batch with each other")
+                return Refusal("the loss couples what it feeds across the sequences of a batch")
             chosen.append(found)
         products = max(g.members * len(p.features) for (g, _), p in zip(chosen, rows, strict=True))
         return LinearMapPlan(tuple(rows), tuple(columns), tuple(chosen), products, self._bytes(rows, columns, chosen))
