@@ -17,6 +17,7 @@ from torch.overrides import TorchFunctionMode
 import hessianlens as hl
 from hessianlens.state_guard import ModuleTensors, ReplacedAttribute, Restore, StateChange, TorchState, restores_state
 from tests.fuzz.interrupts import Situation, changed, user_state
+from tests.fuzz.situations import SITUATIONS
 
 # --- every line ------------------------------------------------------------------------------------------------------
 
@@ -47,8 +48,10 @@ def test_some_lines_of_larger_models() -> None:
 
 
 @pytest.mark.long
-def test_every_line() -> None:
-    assert interrupted("--per-line", "2").endswith(" 0 failures")
+@pytest.mark.parametrize("situation", SITUATIONS)
+def test_many_lines(situation: str) -> None:
+    """All lines, twice each: `python -m tests.fuzz.interrupts --per-line 2`, half an hour."""
+    assert interrupted("--most", "80", "--only", situation).endswith(" 0 failures")
 
 
 PURE = {
