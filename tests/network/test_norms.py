@@ -51,7 +51,7 @@ def test_norms_at_full_order_are_exact(name: str) -> None:
 
 
 def test_the_closed_form_answers_without_probes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hessianlens.network.thresholds.EXACT_MAX_HVPS_PER_PROBE", 1)
+    monkeypatch.setattr("hessianlens.network.thresholds.EXACT_MAX_HVPS_PER_PROBE", 2)
     problem = networks.toy_problem(2, 1, layers=2, heads=2, norm="pre")
     norms = hl.block_norms(problem, ["layer*.attn.[qv]", "layer1.attn.v.bias", "layer1.mlp.in"], probes=3)
     for (block, part), estimate in norms.items():

@@ -33,6 +33,8 @@ def find_site(problem: Problem, batch: Batch, own: Transformer | None) -> Attent
         site = toy_site(own, batch)
         if isinstance(site, Refusal):
             return site
+        if site.tokens.ndim != 3:
+            return Refusal("its tokens have no axis for the sequences of a batch")
         if not _position_wise(problem, site, batch):
             return Refusal("what lies behind it mixes positions")
         return site
