@@ -138,8 +138,8 @@ MUTANTS = (
     Mutant(
         "the Jacobian of the column's head is not transposed",
         "layer",
-        "other = self.column.jacobian.tokens(start, stop).transpose()",
-        "other = self.column.jacobian.tokens(start, stop)",
+        "other = self._jacobian(self.column).tokens(start, stop).transpose()",
+        "other = self._jacobian(self.column).tokens(start, stop)",
     ),
     Mutant(
         "the low-rank part of the activation's curvature has the wrong sign",
@@ -328,8 +328,8 @@ MUTANTS = (
     Mutant(
         "the upper bound of a distribution is its value",
         "spectra",
-        "lower, upper = share - padded.gather(1, after), share + padded.gather(1, after + 1)",
-        "lower, upper = share - padded.gather(1, after), share",
+        "below, up_to = torch.where(known, low, below), torch.where(known, high, up_to)",
+        "below, up_to = torch.where(known, low, below), torch.where(known, low, up_to)",
     ),
     Mutant(
         "an unsymmetric operator passes for a symmetric one",
@@ -485,8 +485,8 @@ MUTANTS = (
     Mutant(
         "a closed form that was asked for and refused becomes products",
         "contract",
-        "expect(method != \"exact\", f\"method: got 'exact', but {answers}; expected 'auto' or 'products'.\")",
-        "expect(method != \"\", f\"method: got 'exact', but {answers}; expected 'auto' or 'products'.\")",
+        "raise InputError(f\"method: got 'exact', but {choices}; expected 'auto' or 'products'.\")",
+        "return hvps",
     ),
     # --- models ------------------------------------------------------------------------------------------------------
     Mutant(
