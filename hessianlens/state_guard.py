@@ -30,7 +30,9 @@ import torch
 from torch import nn
 from torch._functorch import eager_transforms
 from torch.autograd import forward_ad, grad_mode
+from torch.nn.modules import module as nn_module
 from torch.utils import _python_dispatch
+from torch.utils.module_tracker import ModuleTracker
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -243,10 +245,16 @@ def _close_abandoned(error: BaseException | None) -> None:
         error = error.__context__
 
 
+def is_tracking_hook(hook: object) -> bool:
+    """Whether a hook belongs to the tracker of modules of a count of operations."""
+    return isinstance(getattr(hook, "__self__", None), ModuleTracker)
+
+
 class TorchState:
     """Modes of PyTorch's of this thread as they are now: everything that a context manager of its may have changed.
 
-    Function and dispatch modes, levels of `torch.func` and of forward mode, gradient and inference mode, autocast.
+    Function and dispatch modes, levels of `torch.func` and of forward mode, gradient and inference mode, autocast, and
+    the hooks of all modules that a count of operations works with.
     """
 
     def __init__(self) -> None:
@@ -261,6 +269,7 @@ class TorchState:
         self.gradients = torch.is_grad_enabled()
         self.inference = torch.is_inference_mode_enabled()
         self.autocast = [torch.is_autocast_enabled(kind) for kind in _AUTOCAST]
+        self.tracking_hooks = {key for hooks in _MODULE_HOOKS for key in hooks}
 
     def restore(self) -> None:
         """Everything that is not as it was is made so."""
@@ -282,6 +291,9 @@ class TorchState:
         for kind, enabled in zip(_AUTOCAST, self.autocast, strict=True):
             if torch.is_autocast_enabled(kind) != enabled:
                 torch.set_autocast_enabled(kind, enabled)
+        for hooks in _MODULE_HOOKS:
+            for key in [key for key in hooks if key not in self.tracking_hooks and is_tracking_hook(hooks[key])]:
+                del hooks[key]
 
     def _restore_dispatch(self) -> None:
         now = _dispatch_modes()
@@ -298,6 +310,7 @@ class TorchState:
 
 
 _AUTOCAST = ("cpu", "cuda")
+_MODULE_HOOKS = (nn_module._global_forward_pre_hooks, nn_module._global_forward_hooks)
 _KNOWN_BELOW = "_is_in_any_mode_without_ignore_compile_internals"
 _DISPATCH_FLAGS = tuple(
     name

@@ -31,6 +31,7 @@ import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional as nnf
+from torch.nn.modules import module as nn_module
 
 import hessianlens
 
@@ -98,6 +99,7 @@ def user_state(situation: Situation) -> dict[str, Any]:
         "dual levels": torch.autograd.forward_ad._current_level,
         "gradient mode": torch.is_grad_enabled(),
         "inference mode": torch.is_inference_mode_enabled(),
+        "module hooks": [*nn_module._global_forward_pre_hooks, *nn_module._global_forward_hooks],
         "autocast": [(torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in ("cpu", "cuda")],
         "attention kernels": [getattr(torch._C, f"_get_{name}_sdp_enabled")() for name in _KERNELS],
         "kernel order": list(torch._C._get_sdp_priority_order()),
