@@ -26,6 +26,7 @@ def test_every_peer_gives_our_products() -> None:
             assert torch.allclose(found, ours[0], rtol=1e-3, atol=1e-6 * float(ours[0].abs().max())), name
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("benchmark", NETWORKS, ids=lambda b: b.name)
 def test_memory_of_every_competitor_is_measured(benchmark) -> None:
     before = torch.get_num_threads()

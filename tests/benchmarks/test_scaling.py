@@ -39,6 +39,7 @@ def test_every_sweep_has_five_values_and_an_expectation():
         assert set(sweep.expected) == {*scaling.KINDS, scaling.GRADIENT}
 
 
+@pytest.mark.long
 def test_costs_are_relative_to_the_gradient(result):
     for found in result.details["sweeps"].values():
         assert found["costs"][scaling.GRADIENT]["relative"] == [1.0] * 3

@@ -36,6 +36,7 @@ def resumed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.long
 def test_a_run_of_the_trainer_is_watched_killed_resumed_and_shown(resumed: Path) -> None:
     history = History.read(resumed / "run.jsonl")
     # Saved at step 6: what was measured behind it belongs to a run that is not this one.
@@ -49,6 +50,7 @@ def test_a_run_of_the_trainer_is_watched_killed_resumed_and_shown(resumed: Path)
     assert "A small GPT-2" in page and page.count("<svg") >= 8
 
 
+@pytest.mark.long
 def test_saved_checkpoints_of_it_are_watched_and_not_measured_twice(resumed: Path) -> None:
     names = [str(path) for path in resumed.glob("checkpoint-*")]
     assert len(names) == 4

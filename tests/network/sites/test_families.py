@@ -68,6 +68,7 @@ def witnesses(family: str) -> tuple[Problem, DenseHessian, list[str]]:
     return problem, dense_of(problem, model, names), names
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_pair_of_blocks_behind_and_in_the_last_attention(family: str) -> None:
     problem, dense, names = witnesses(family)
