@@ -51,6 +51,6 @@ def last_layer(tiny: bool) -> tuple[Problem, list[str]]:
 
 
 def linear_maps(tiny: bool) -> tuple[Problem, list[str]]:
-    """Weights of attention and MLP below the last layer of a GPT-2, which take an HVP per output feature and token."""
-    problem, _ = last_layer_problem(tiny, trained=False)
-    return problem, ["layer0.attn.v", "layer0.attn.o", "layer0.mlp.in", "layer0.mlp.out"]
+    """Values of the first of two layers, which take an HVP per output feature and position."""
+    model, task, batch = addition(2, tiny)
+    return hl.problem(model, batch, task.cross_entropy), [V]

@@ -54,6 +54,7 @@ class Certificate:
         self._problem, self._written = problem, problem.as_written()
         self._products: dict[tuple[str, str], Parts] = {}
         self._together: dict[tuple[str, str], Sequence[Pair]] = {}
+        self._noises: dict[tuple[str, str], dict[str, float]] = {}
 
     def announce(self, pairs: Iterable[Pair]) -> None:
         """Say which blocks, rows and columns, will be asked for, so that their products share one graph."""
@@ -135,15 +136,21 @@ class Certificate:
 
     def _noise(self, row: Block, column: Block, part: str) -> float:
         """The rounding error of a product: by how much those with two vectors differ from that with their sum."""
-        whole = self._probe(column)
-        weights = torch.linspace(-1.0, 2.0, column.numel, dtype=whole.dtype, device=whole.device).reshape(whole.shape)
-        one = whole * weights
-        split, pair = part != "full", [(row, column)]
         key = (row.name, column.name)
-        found = [
-            self._products_with(pair, {column.name: vector}, split)[key][part].double() for vector in (one, whole - one)
-        ]
-        return _length(found[0] + found[1] - self._products[key][part].double())
+        if part not in self._noises.get(key, {}):
+            self._noises[key] = self._noise_of_parts(row, column)
+        return self._noises[key][part]
+
+    def _noise_of_parts(self, row: Block, column: Block) -> dict[str, float]:
+        """By part, of all parts that are known, from the same two products."""
+        whole, key = self._probe(column), (row.name, column.name)
+        weights = torch.linspace(-1.0, 2.0, column.numel, dtype=whole.dtype, device=whole.device).reshape(whole.shape)
+        first, known = whole * weights, self._products[key]
+        one, other = (
+            self._products_with([(row, column)], {column.name: vector}, "ggn" in known)[key]
+            for vector in (first, whole - first)
+        )
+        return {part: _length(one[part].double() + other[part].double() - known[part].double()) for part in known}
 
     def _too_large(self, pairs: Sequence[Pair]) -> Refusal | None:
         """Why the graph of plain autograd does not fit; asked first in a way that costs less than a forward pass."""
