@@ -48,9 +48,3 @@ def one_layer(tiny: bool) -> tuple[Problem, list[str]]:
 def last_layer(tiny: bool) -> tuple[Problem, list[str]]:
     """The last attention layer of a GPT-2 and everything behind it."""
     return last_layer_problem(tiny, trained=False)
-
-
-def linear_maps(tiny: bool) -> tuple[Problem, list[str]]:
-    """Values of the first of two layers, which take an HVP per output feature and position."""
-    model, task, batch = addition(2, tiny)
-    return hl.problem(model, batch, task.cross_entropy), [V]

@@ -120,7 +120,6 @@ NETWORKS = (
         for name, title, make, rounds in (
             ("one_layer", "Certificates of six norms of the literature's model", certificate.one_layer, 9),
             ("last_layer", "Certificates of norms from the last attention of a GPT-2 on", certificate.last_layer, 3),
-            ("linear_maps", "Certificates of norms of values below the last layer", certificate.linear_maps, 1),
         )
     ),
 )

@@ -6,8 +6,8 @@ import pytest
 
 from tests.hostile.examination import examine
 
-SHORT, LONG, CHUNK = 200, 3000, 50
-"""Modules of the short and of the long tier, and of one test."""
+SHORT, LONG, CHUNK = 200, 1000, 50
+"""Modules of the two tiers, and of one test; `python -m tests.hostile FIRST LAST` examines any others."""
 
 
 def _expect_nothing_wrong(seeds: range) -> None:
