@@ -13,6 +13,7 @@ from torch import Tensor
 import hessianlens as hl
 from hessianlens.spectra import Probes, density, heterogeneity, inertia
 from hessianlens.spectra.canonical import share_bounds, shortfall_bounds
+from tests.pairwise import pairwise
 from tests.spectra.coverage import RISK
 from tests.spectra.toy_blocks import BLOCKS, toy_block
 
@@ -51,10 +52,7 @@ def test_shares_of_eigenvalues_with_few_steps(block: str, probes: int) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("relative", [1e-12, 1e-3])
-@pytest.mark.parametrize("steps", [8, 32])
-@pytest.mark.parametrize("probes", PROBES)
-@pytest.mark.parametrize("block", [*BLOCKS, "layer1.mlp.in", "layer0.attn.q"])
+@pairwise(block=[*BLOCKS, "layer1.mlp.in", "layer0.attn.q"], probes=PROBES, steps=[8, 32], relative=[1e-12, 1e-3])
 def test_shares_of_eigenvalues_of_a_larger_network(block: str, probes: int, steps: int, relative: float) -> None:
     assert_shares_hold(toy_block(block, 12), probes, steps, range(200), relative)
 
