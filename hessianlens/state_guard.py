@@ -245,7 +245,7 @@ def _close_abandoned(error: BaseException | None) -> None:
         error = error.__context__
 
 
-def is_tracking_hook(hook: object) -> bool:
+def _is_tracking_hook(hook: object) -> bool:
     """Whether a hook belongs to the tracker of modules of a count of operations."""
     return isinstance(getattr(hook, "__self__", None), ModuleTracker)
 
@@ -269,7 +269,7 @@ class TorchState:
         self.gradients = torch.is_grad_enabled()
         self.inference = torch.is_inference_mode_enabled()
         self.autocast = [torch.is_autocast_enabled(kind) for kind in _AUTOCAST]
-        self.tracking_hooks = {key for hooks in _MODULE_HOOKS for key in hooks}
+        self.module_hooks = {key for hooks in _MODULE_HOOKS for key in hooks}
 
     def restore(self) -> None:
         """Everything that is not as it was is made so."""
@@ -292,7 +292,7 @@ class TorchState:
             if torch.is_autocast_enabled(kind) != enabled:
                 torch.set_autocast_enabled(kind, enabled)
         for hooks in _MODULE_HOOKS:
-            for key in [key for key in hooks if key not in self.tracking_hooks and is_tracking_hook(hooks[key])]:
+            for key in [key for key in hooks if key not in self.module_hooks and _is_tracking_hook(hooks[key])]:
                 del hooks[key]
 
     def _restore_dispatch(self) -> None:

@@ -115,17 +115,16 @@ def announce_loading(prepared: Prepared) -> None:
     settings, seconds = prepared.settings, prepared.loading_seconds
     if seconds < ANNOUNCED_LOADING_SECONDS:
         return
-    told, less = (
-        f"{prepared.passes}, about {readable_time(seconds)}",
-        "a shorter --length or fewer --sequences take less",
-    )
+    price = f"{prepared.passes}, about {readable_time(seconds)}"
+    remedy = "a shorter --length or fewer --sequences take less"
     expect(
         settings.seconds is None or seconds <= settings.seconds,
-        f"budget: got {settings.budget}, expected more than the checks before the first number take: {told}; {less}.",
+        f"budget: got {settings.budget}, expected more than the checks before the first number take: {price}; "
+        f"{remedy}.",
     )
     if prepared.draft is not None:
         expect_an_end(prepared.draft)
-    typer.echo(f"hessianlens: checks before the first number: {told}; {less}.", err=True)
+    typer.echo(f"hessianlens: checks before the first number: {price}; {remedy}.", err=True)
 
 
 def _asked(settings: Settings) -> str:

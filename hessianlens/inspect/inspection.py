@@ -248,10 +248,6 @@ class Inspection:
         return {key: _finite(value) for key, value in found.items()}
 
 
-Measurement = Inspection
-"""The earlier name of `Inspection`."""
-
-
 def cell(estimate: Estimate) -> str:
     """A norm in a table: with the ends of its 95 % interval in percent, without them where it is exact.
 

@@ -46,16 +46,16 @@ def run_dry(model: nn.Module, made: Problem, batch: Batch, with_targets: bool) -
         with_targets: Whether the model is handed the targets too.
     """
     try:
-        hollow = replace(made.alone(), data=[batch]).to(device="meta")
-        owned = (*hollow.params.values(), *tensors(hollow.data))
-        with hollow.scope() as met, torch.no_grad(), LastMap(hollow.params) as maps:
-            with LiveBytes(owned) as live:
-                outputs, asked = counted_call(model, hollow.params, hollow.data[0], with_targets)
+        on_meta = replace(made.alone(), data=[batch]).to(device="meta")
+        inputs = (*on_meta.params.values(), *tensors(on_meta.data))
+        with on_meta.scope() as attention, torch.no_grad(), LastMap(on_meta.params) as maps:
+            with LiveBytes(inputs) as live:
+                outputs, asked = counted_call(model, on_meta.params, on_meta.data[0], with_targets)
             last = maps.found(model, outputs)
     except Exception:  # whatever a model makes of tensors without contents, with contents it may run
         return None
-    assert isinstance(met, LongAttention)
-    return ForwardDryRun(Seen(outputs, asked, met, last), live.peak)
+    assert isinstance(attention, LongAttention)
+    return ForwardDryRun(Seen(outputs, asked, attention, last), live.peak)
 
 
 def ensure_batches_fit(model: nn.Module, made: Problem, with_targets: bool) -> None:
@@ -92,10 +92,10 @@ def output_shape(model: nn.Module, batch: Batch) -> torch.Size:
     torch.Size([5, 2])
     """
     state = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-    hollow = {name: tensor.detach().to("meta") for name, tensor in state.items()}
+    on_meta = {name: tensor.detach().to("meta") for name, tensor in state.items()}
     with differentiable_twice(model), torch.no_grad():
         try:
             with LiveBytes():
-                return call(model, hollow, move(batch, None, "meta")).shape
+                return call(model, on_meta, move(batch, None, "meta")).shape
         except Exception:  # as in `run_dry`
             return call(model, state, batch).shape

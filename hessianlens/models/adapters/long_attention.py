@@ -15,9 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import functional as nnf
-from torch.overrides import TorchFunctionMode
 
 from hessianlens.attention.sdpa import scaled_dot_product_attention
+from hessianlens.derivatives.operation_mode import OperationMode
 from hessianlens.state_guard import ReplacedAttribute
 
 KERNELS = ("auto", "chunked", "math")
@@ -31,7 +31,7 @@ _SIGNATURE = inspect.signature(scaled_dot_product_attention)
 _ARGUMENTS = tuple(name for name, p in _SIGNATURE.parameters.items() if p.kind is p.POSITIONAL_OR_KEYWORD)
 
 
-class LongAttention(TorchFunctionMode):
+class LongAttention(OperationMode):
     """A scope in which attention with large matrices of weights goes through chunks of query rows.
 
     Args:
@@ -52,15 +52,8 @@ class LongAttention(TorchFunctionMode):
         super().__init__()
         self._kernel, self.in_chunks, self.whole = kernel, False, set[str]()
 
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: object,
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
+    def operation(self, func: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """Every operation of PyTorch's passes here."""
-        named = dict(kwargs or {})
         if self._kernel != "math" and func is nnf.multi_head_attention_forward:
             self._look_at_weights(*args, **named)
             # Its own steps would run unseen; without this question it takes them one by one.

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as nnf
-from torch.overrides import TorchFunctionMode
 
+from hessianlens.derivatives.operation_mode import OperationMode
 from hessianlens.errors import InputError
 from hessianlens.models.adapters.batches import TOKENS, named_tensors
 from hessianlens.problems import Batch
 
 
-class Lookups(TorchFunctionMode):
+class Lookups(OperationMode):
     """Says which ids are outside of which embedding, before the lookup fails.
 
     Args:
@@ -33,13 +33,11 @@ class Lookups(TorchFunctionMode):
         super().__init__()
         self._params, self._batch = params, batch
 
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Iterable[type], args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def operation(self, func: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """Run `func`; a lookup is checked first."""
         if func is nnf.embedding and len(args) > 1 and isinstance(args[0], Tensor) and args[0].numel():
             self._check(args[0], args[1])
-        return func(*args, **(kwargs or {}))
+        return func(*args, **named)
 
     def _check(self, ids: Tensor, table: Tensor) -> None:
         low, high, rows = int(ids.min()), int(ids.max()), len(table)

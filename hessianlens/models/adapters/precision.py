@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as nnf
-from torch.overrides import TorchFunctionMode
 
+from hessianlens.derivatives.operation_mode import OperationMode
 from hessianlens.state_guard import WithoutAutocast
 
 _NARROWER = {
@@ -43,7 +43,7 @@ _FACTORIES = {torch.full, torch.tensor, torch.scalar_tensor}
 _MULTIPLICATIONS = {torch.mul, torch.Tensor.mul, torch.Tensor.__mul__, torch.Tensor.__rmul__}
 
 
-class Wide(TorchFunctionMode):
+class Wide(OperationMode):
     """Keeps tensors of one precision in it where a model asks for a narrower one.
 
     Norms of LLaMA-like models and eager attention cast to float32 and back, which is meant to *raise* the precision of
@@ -68,42 +68,39 @@ class Wide(TorchFunctionMode):
         self.dtype, self.asked = dtype, set[torch.dtype]()
         self._narrower = _NARROWER[dtype]
 
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Iterable[type], args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def operation(self, func: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """Run `func` with every narrower dtype it asks for replaced, if it acts on a tensor of the precision."""
-        kwargs = kwargs or {}
         own = None
         if getattr(func, "__name__", "") != "__get__":  # a shape or a dtype is looked up
             own = self._first_own(args)
-            own = self._first_own(kwargs.values()) if own is None else own
+            own = self._first_own(named.values()) if own is None else own
         if own is None:
-            if self._too_large(args, kwargs):
+            if self._too_large(args, named):
                 if func in _FACTORIES:
-                    kwargs = {**kwargs, "dtype": self.dtype}
+                    named = {**named, "dtype": self.dtype}
                 elif func in _MULTIPLICATIONS:  # whole numbers would become float32
                     args = tuple(self._as_own(value) for value in args)
                 elif not func.__name__.endswith("_") or func.__name__.endswith("__"):  # nothing in place
                     args = self._promoted(args)
-            return func(*args, **kwargs)
+            return func(*args, **named)
         if func in _CASTS and _CASTS[func] in self._narrower and own is args[0]:
             self.asked.add(_CASTS[func])
             return own
         if func in _PRODUCTS:
             args = self._promoted(args)
-            kwargs = dict(zip(kwargs, self._promoted(tuple(kwargs.values())), strict=True))
+            named = dict(zip(named, self._promoted(tuple(named.values())), strict=True))
         elif func in _CASTS_LIKE and own is args[0] and any(map(self._is_narrow, args[1:])):
             args = tuple(self._widened(value) for value in args)
         else:
             args = tuple(self._replaced(value) for value in args)
-            kwargs = {name: self._replaced(value) for name, value in kwargs.items()}
+            named = {name: self._replaced(value) for name, value in named.items()}
         kind = own.device.type
         if not (torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)):
-            return func(*args, **kwargs)
+            return func(*args, **named)
         if func in _PRODUCTS:
             self.asked.add(torch.get_autocast_dtype(kind))
         with WithoutAutocast(kind):
-            return func(*args, **kwargs)
+            return func(*args, **named)
 
     def _first_own(self, values: Iterable[Any]) -> Tensor | None:
         """The first tensor of the precision, one level deep; this is asked at every step of a model."""

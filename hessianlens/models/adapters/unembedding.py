@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as nnf
-from torch.overrides import TorchFunctionMode
 
+from hessianlens.derivatives.operation_mode import OperationMode
 from hessianlens.errors import InputError, Refusal
 from hessianlens.models.adapters.outputs import call
 from hessianlens.problems import Batch, Logits, LogitsForward
@@ -42,22 +42,15 @@ class _Map:
     bias: Tensor | None
 
 
-class _Maps(TorchFunctionMode):
+class _Maps(OperationMode):
     """A scope in which linear maps with parameters are seen."""
 
     def __init__(self, params: Mapping[str, Tensor]) -> None:
         super().__init__()
         self._names = {id(tensor): name for name, tensor in params.items()}
 
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: object,
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
+    def operation(self, func: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """Every operation of PyTorch's passes here."""
-        named = dict(kwargs or {})
         found = self._map(func, args, named)
         if found is not None:
             self.about_to_run(found)

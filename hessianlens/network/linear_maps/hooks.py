@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import functional as nnf
-from torch.overrides import TorchFunctionMode
 
+from hessianlens.derivatives.operation_mode import OperationMode
 from hessianlens.errors import InputError
 from hessianlens.network.linear_maps.letters import as_product
 from hessianlens.network.linear_maps.uses import Kind, ParameterUses, Use
@@ -38,7 +38,7 @@ class _ParameterView:
     places: Tensor | None = None
 
 
-class Hooks(TorchFunctionMode):
+class Hooks(OperationMode):
     """A scope in which the uses of some parameters are recorded, and deltas added behind them.
 
     Args:
@@ -73,15 +73,8 @@ class Hooks(TorchFunctionMode):
         self._kept: list[Tensor] = []  # an identity is free again once its tensor is gone
         self._sites = 0
 
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: object,
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
+    def operation(self, func: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """Every operation of PyTorch's passes here."""
-        named = dict(kwargs or {})
         if func is nnf.multi_head_attention_forward:
             # Its steps run below this mode; those that matter here are calls of a function of the module's.
             with ReplacedAttribute(nnf, "linear", self._linear):

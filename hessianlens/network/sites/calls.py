@@ -8,15 +8,15 @@ happens to the scores in between is left to the model, and looked at afterwards.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as nnf
-from torch.overrides import TorchFunctionMode
 
+from hessianlens.derivatives.operation_mode import OperationMode
 from hessianlens.network.recognition import inside_transform
 from hessianlens.state_guard import ReplacedAttribute
 
@@ -53,7 +53,7 @@ class _Pending:
     weights: Tensor | None = None
 
 
-class AttentionCalls(TorchFunctionMode):
+class AttentionCalls(OperationMode):
     """A scope in which the last attention is kept.
 
     Attributes:
@@ -65,15 +65,8 @@ class AttentionCalls(TorchFunctionMode):
         self.last: AttentionCall | None = None
         self._pending: _Pending | None = None
 
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: object,
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
+    def operation(self, func: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """Every operation of PyTorch's passes here."""
-        named = dict(kwargs or {})
         if inside_transform():
             return func(*args, **named)
         if func is nnf.multi_head_attention_forward:
