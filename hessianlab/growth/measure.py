@@ -183,6 +183,7 @@ def measure_growth(parameters: Parameters) -> Measurement:
 def _transformer(asked: Any) -> list[Row]:
     import torch
 
+    from hessianlab.chain import chain_registered
     from hessianlens.models import Transformer
     from hessianlens.models.adapters import problem
     from hessianlens.network import block_norms
@@ -205,13 +206,8 @@ def _transformer(asked: Any) -> list[Row]:
     names = [f"layer{layer}.attn.{short}" for layer in range(asked["layers"]) for short in BLOCKS.values()]
     # The model is the library's own: what is checked of a user's, in several passes, is known of it.
     known = problem(model, data, getattr(task, asked["loss"]), check=False, verify=False)
-    norms = block_norms(
-        known,
-        names,
-        probes=asked["probes"],
-        seed=asked["probe_seed"],
-        tangents=getattr(torch, asked["tangents"]),
-    )
+    with chain_registered(getattr(torch, asked["tangents"])):
+        norms = block_norms(known, names, probes=asked["probes"], seed=asked["probe_seed"])
     return [
         _row(layer, block, part, norms[f"layer{layer}.attn.{short}", part])
         for layer in range(asked["layers"])

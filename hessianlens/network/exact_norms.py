@@ -7,20 +7,17 @@ from collections.abc import Mapping, Sequence
 from hessianlens.curvature import verify
 from hessianlens.errors import InputError, Refusal
 from hessianlens.network import thresholds
-from hessianlens.network.chain import ChainedAttention, chained_attention
 from hessianlens.network.last_attention import ExactAttention, SketchedAttention
 from hessianlens.network.planned import Planned, assigned
 from hessianlens.network.planner import Choice, planner_of
 from hessianlens.network.question import NO_LIMITS, Limits, Question, probe_vectors
 from hessianlens.network.routes import LastAttentionRoute
+from hessianlens.network.sampling import ProbeSource, registered_sources
 from hessianlens.network.saved_norms import SavedNorms
 from hessianlens.network.watch import Watch
 from hessianlens.problems import Block, Problem, layer_groups
 from hessianlens.spectra import Estimate
 
-_CHAINED = Refusal(
-    "it lies below the last attention layer; its probes go through the formulas of a chain of plain layers"
-)
 RTOL = 0.01
 """Half the width of the interval of a sketch, over its norm, where nothing else is asked for."""
 
@@ -42,8 +39,8 @@ class ExactNorms:
     Attributes:
         found: The norms, by block and part.
         why: By block, why it is exact, or why it is not.
-        chain: Formulas for the attention layers below the last one, if it is left to these.
-        chained: The blocks that are.
+        source: A registered source of HVPs, if it takes some of the blocks.
+        covered: The blocks that it takes.
     """
 
     def __init__(
@@ -60,8 +57,8 @@ class ExactNorms:
         self.seed, self.watch, self.saved = seed, watch, saved
         self.found: dict[tuple[str, str], Estimate] = {}
         self.why: dict[str, str] = {}
-        self.chain: ChainedAttention | None = None
-        self.chained: list[Block] = []
+        self.source: ProbeSource | None = None
+        self.covered: list[Block] = []
         self._planner = planner_of(problem)
         self._sketches: SketchedAttention | None = None
 
@@ -78,8 +75,8 @@ class ExactNorms:
             probes: Products with random vectors that a block would get otherwise.
         """
         unknown = [block for block in blocks if not self._recall(block)]
-        if not self.forced and self.problem.ranks.size == 1:  # the formulas of a chain know the data of one process
-            self._join(unknown)
+        if not self.forced and self.problem.ranks.size == 1:  # a source knows the data of one rank
+            self._ask_sources(unknown)
         groups = self._agreed(unknown, probes)
         self._expect_exact([block for block in unknown if block.name in self.why])
         ranks, everything = self.problem.ranks, [pair for answers in groups for pair in answers]
@@ -136,23 +133,20 @@ class ExactNorms:
                 if norms and rank != self.problem.ranks.rank:
                     self._know(name, norms, why)
 
-    def _join(self, blocks: Sequence[Block]) -> None:
-        """Whether attention layers below the last one are joined by formulas, which then take their probes."""
-        attention = self._planner.closed_form(blocks, Limits())
-        if isinstance(attention, ExactAttention):
-            rest = [block for block in blocks if not attention.covers([block])]
-            chain = chained_attention(attention) if rest else None
-            chained = [block for block in rest if chain is not None and chain.covers(block)]
-            self._verify(chained)  # their layers share a graph
-            if chain is not None and chained and self._agrees(chain, chained[0]):
-                self.chain, self.chained = chain, chained
+    def _ask_sources(self, blocks: Sequence[Block]) -> None:
+        """Leave the probes of some blocks to the first registered source that agrees with plain autograd."""
+        for make in registered_sources():
+            source = make(self.problem, blocks, self.parts, self.seed)
+            covered = [block for block in blocks if source is not None and source.covers(block)]
+            self._verify(covered)  # their layers share a graph
+            if source is not None and covered and self._agrees(source, covered[0]):
+                self.source, self.covered = source, covered
+                return
 
-    def _agrees(self, chain: ChainedAttention, lowest: Block) -> bool:
-        """Whether the formulas of a chain give plain autograd's product, for a block that all layers stand behind."""
+    def _agrees(self, source: ProbeSource, lowest: Block) -> bool:
+        """Whether a source gives plain autograd's product, for the block that all layers stand behind."""
         vector = probe_vectors(lowest, self.problem)[..., 0]
-        ggn, functional = chain.products([(lowest, vector[None])])[lowest.name]
-        matvecs = {"ggn": ggn[0], "functional": functional[0]}
-        return self._planner.certificate.compare(lowest, lowest, matvecs) is None
+        return self._planner.certificate.compare(lowest, lowest, source.hvp(lowest, vector)) is None
 
     def _verify(self, blocks: Sequence[Block]) -> None:
         """Once for every layer: its second derivatives are all there."""
@@ -165,7 +159,10 @@ class ExactNorms:
         for block in blocks:
             most = thresholds.EXACT_MAX_HVPS_PER_PROBE * min(probes, block.numel)
             question = Question(block, block, NO_LIMITS if self.forced else Limits(most), norms_only=True)
-            found = _CHAINED if block in self.chained else self._planner.choose(question)
+            if self.source is not None and block in self.covered:
+                self.why[block.name] = self.source.reason
+                continue
+            found = self._planner.choose(question)
             if isinstance(found, Refusal):
                 self.why[block.name] = found.reason
             else:

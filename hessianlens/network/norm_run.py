@@ -10,10 +10,9 @@ import torch
 from torch import Tensor
 
 from hessianlens.curvature import verify
-from hessianlens.network.chain import ChainSource
 from hessianlens.network.exact_norms import RTOL, ExactNorms
 from hessianlens.network.pace import DeadlinePace
-from hessianlens.network.sampling import GraphSource, Request
+from hessianlens.network.sampling import GraphSource, ProbeSource, Request
 from hessianlens.network.saved_norms import SavedNorms
 from hessianlens.network.watch import Deadline, Watch
 from hessianlens.parts import norm_method
@@ -43,7 +42,6 @@ class NormRun:
             worth it, and a given number of probes elsewhere.
         watch: Is told what comes next and how many products are done.
         saved: Where exact norms are written as they become known, and read from before anything is done.
-        tangents: Precision in which vectors go through a chain of plain layers; that of the problem if omitted.
     """
 
     def __init__(
@@ -57,11 +55,10 @@ class NormRun:
         rtol: float | None = None,
         watch: Watch | None = None,
         saved: SavedNorms | None = None,
-        tangents: torch.dtype | None = None,
     ) -> None:
         self.problem, self.blocks, self.parts = problem, tuple(blocks), tuple(parts)
         self.seed, self.method, self.rtol, self.watch = seed, norm_method(method), rtol, watch or Watch()
-        self.products, self.saved, self.tangents = 0, saved, tangents
+        self.products, self.saved = 0, saved
         self.why: dict[str, str] = {}
         self._exact: dict[tuple[str, str], Estimate] = {}
         self._lengths: dict[str, list[dict[str, Tensor]]] = defaultdict(list)
@@ -69,8 +66,8 @@ class NormRun:
         self._known: dict[str, tuple[int, dict[str, Estimate]]] = {}
         self._sampled: list[Block] = list(self.blocks)
         self._graphs = GraphSource(problem, self.parts, seed)
-        self._chain: ChainSource | None = None
-        self._chained: set[str] = set()
+        self._other: ProbeSource | None = None
+        self._covered: set[str] = set()
 
     # --- what is known -----------------------------------------------------------------------------------------------
 
@@ -132,10 +129,9 @@ class NormRun:
             return
         solver = ExactNorms(self.problem, self.parts, self.method, self.rtol, self.seed, self.watch, self.saved)
         solver.solve(self.blocks, probes)
-        self._exact, self._chained = solver.found, {block.name for block in solver.chained}
+        self._exact, self._other = solver.found, solver.source
+        self._covered = {block.name for block in solver.covered}
         self.why.update(solver.why)
-        if solver.chain is not None:
-            self._chain = ChainSource(solver.chain, self.problem, self.parts, self.seed, self.tangents)
         self._sampled = [block for block in self.blocks if (block.name, self.parts[0]) not in self._exact]
 
     @property
@@ -145,11 +141,11 @@ class NormRun:
 
     def sample(self, probes: int) -> None:
         """So many probes for every block without a closed form; all basis vectors where that is no more."""
-        together = [self._request(block, probes) for block in self._sampled if block.name in self._chained]
+        together = [self._request(block, probes) for block in self._sampled if block.name in self._covered]
         if together:
-            self.watch.step(f"{len(together)} blocks of attention layers together")
+            self.watch.step(f"{len(together)} blocks together")
             self._keep(self._source(together).draw(together))
-        for group in layer_groups([block for block in self._sampled if block.name not in self._chained]):
+        for group in layer_groups([block for block in self._sampled if block.name not in self._covered]):
             self._verify(group)
             for _ in self._visit([self._request(block, probes) for block in group]):
                 pass
@@ -235,9 +231,9 @@ class NormRun:
             self.products += 1
             self.watch.products(1)
 
-    def _source(self, requests: Sequence[Request]) -> GraphSource | ChainSource:
-        joined = self._chain is not None and all(request.block.name in self._chained for request in requests)
-        return self._chain if joined and self._chain is not None else self._graphs
+    def _source(self, requests: Sequence[Request]) -> GraphSource | ProbeSource:
+        covered = all(request.block.name in self._covered for request in requests)
+        return self._graphs if self._other is None or not covered else self._other
 
     def _request(self, block: Block, probes: int) -> Request:
         """Up to a number of probes in all; every basis vector if the block has no more entries."""

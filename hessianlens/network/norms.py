@@ -6,11 +6,9 @@ import os
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any, overload
 
-import torch
-
 from hessianlens.display import Dots, Listed, Picture
 from hessianlens.display.shown import MOST_ROWS, Cells
-from hessianlens.errors import check_number, check_seed, check_that, check_whole, expect, meant, shown
+from hessianlens.errors import check_number, check_seed, check_whole, expect, meant, shown
 from hessianlens.layer import AttentionHessian
 from hessianlens.memory import memory_errors_explained
 from hessianlens.network.exact_norms import RTOL
@@ -190,17 +188,14 @@ def block_norms(
     rtol: float | None = None,
     progress: bool | Watch = False,
     resume: str | os.PathLike[str] | None = None,
-    tangents: torch.dtype | None = None,
 ) -> BlockNorms:
     """Frobenius norms of the diagonal blocks of the Hessian, Gauss-Newton and functional matrix.
 
     Blocks are answered exactly, without probes, where that takes no more than eight times the products of the probes:
     weights of a decoder's last attention layer, what lies behind it, and in small models every layer; ``norms.why``
     says of each block why, or why not. Every part of another block comes from the same probes and the same graph;
-    different blocks have different probes. With "auto" the probes of earlier attention layers go together through the
-    layers' own formulas where these are joined by piecewise linear maps (one head, no norm, ReLU). Vectors are made and
-    dropped one at a time: the memory it takes does not grow with their number. For an answer within a given time see
-    `hessianlens.measure`.
+    different blocks have different probes. Probes are made and dropped one at a time: the memory it takes does not
+    grow with their number. For an answer within a given time see `hessianlens.measure`.
 
     An exact norm of a block of attention sums over all pairs of tokens. With a tolerance `rtol`, or
     ``method="sketch"``, blocks of the last attention layer come from random small matrices in token space where these
@@ -220,9 +215,6 @@ def block_norms(
         progress: Show a bar that counts products and tells the time left.
         resume: A file to which exact norms are written as they become known, and from which those of an earlier run are
             taken; it must belong to the same weights, data and loss.
-        tangents: Precision of the vectors that go through the formulas of earlier attention layers; that of the problem
-            if omitted. ``torch.float32`` in a float64 problem is about three times as fast: activations, softmax and
-            gradients stay in float64; 2e-6 of a norm is the most that was seen to change.
 
     >>> import torch
     >>> import hessianlens as hl
@@ -243,8 +235,6 @@ def block_norms(
     parts, method = check_parts(parts), norm_method(method)
     check_whole("probes", probes, 1)
     check_seed(seed)
-    known = tangents in (None, torch.float32, torch.float64)
-    check_that(known, "tangents", tangents, "torch.float32, torch.float64 or None")
     if rtol is not None:
         check_number("rtol", rtol, 0.0, strictly=True)
     if isinstance(problem, AttentionHessian):
@@ -256,9 +246,7 @@ def block_norms(
     check_problem(problem)
     chosen, saved = problem.select(blocks), None if resume is None else SavedNorms(resume, problem)
     with memory_errors_explained(REMEDY), watching(progress) as watch:
-        run = NormRun(
-            problem, chosen, parts, seed=seed, method=method, rtol=rtol, watch=watch, saved=saved, tangents=tangents
-        )
+        run = NormRun(problem, chosen, parts, seed=seed, method=method, rtol=rtol, watch=watch, saved=saved)
         run.solve(probes)
         if run.sampled:
             ensure_fits_in_memory(problem, run.sampled, probes, len(parts))

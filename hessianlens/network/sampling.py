@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -38,6 +41,45 @@ class Request:
         """Its vectors; every block has a stream of its own."""
         count = self.block.numel if self.basis else min(self.stop, self.block.numel - 1)
         return Probes.of_block(self.block.name, self.block.numel, count, seed, problem.dtype, problem.device)
+
+
+class ProbeSource(Protocol):
+    """Another way to the HVPs of probes of some blocks, for models that its author knows.
+
+    Attributes:
+        reason: Why blocks go this way.
+    """
+
+    reason: str
+
+    def covers(self, block: Block) -> bool:
+        """Whether a block goes this way."""
+
+    def hvp(self, block: Block, vector: Tensor) -> Mapping[str, Tensor]:
+        """The GGN and the functional part of a diagonal block times a vector, for the certificate."""
+
+    def draw(self, requests: Sequence[Request]) -> Iterator[Drawn]:
+        """The lengths of all products asked for."""
+
+
+SourceMaker = Callable[[Problem, Sequence[Block], Sequence[str], int], ProbeSource | None]
+"""Problem, blocks, parts and seed to a source; None where it knows no way."""
+_MAKERS: ContextVar[tuple[SourceMaker, ...]] = ContextVar("probe sources", default=())
+
+
+@contextmanager
+def probe_source(make: SourceMaker) -> Iterator[None]:
+    """A scope in which sampled norms ask for another source of HVPs first; it is used once autograd agreed with it."""
+    token = _MAKERS.set((make, *_MAKERS.get()))
+    try:
+        yield
+    finally:
+        _MAKERS.reset(token)
+
+
+def registered_sources() -> tuple[SourceMaker, ...]:
+    """What `probe_source` has registered here, the innermost scope first."""
+    return _MAKERS.get()
 
 
 class GraphSource:

@@ -32,7 +32,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "linear maps": ("network/test_linear_maps.py", "network/test_backpropagated_curvature.py"),
     "readout": ("network/test_readout.py",),
     "backpropagation": ("network/test_backpropagated_curvature.py", "network/test_linear_maps.py"),
-    "chain": ("network/test_chain.py",),
+    "chain": ("hessianlab/test_chain.py",),
     "norms": ("network/test_norms.py", "network/test_sampling.py", "network/test_norm_run.py"),
     "pairs": ("network/test_pairs.py",),
     "saved norms": ("network/test_saved_norms.py",),

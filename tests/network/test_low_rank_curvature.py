@@ -9,8 +9,8 @@ import pytest
 from torch import Tensor, nn
 
 import hessianlens as hl
+from hessianlab.chain.source import chained_attention
 from hessianlens.losses.curvature import FactoredTokenCurvature
-from hessianlens.network.chain.source import chained_attention
 from hessianlens.network.last_attention.exact import exact_attention
 from hessianlens.problems import Problem
 from tests.curvature import networks

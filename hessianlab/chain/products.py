@@ -22,11 +22,11 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 from torch import Tensor
 
+from hessianlab.chain.layer import Layer, Moved, TangentCoefficients
+from hessianlab.chain.links import Link
+from hessianlab.chain.ports import Port, Vectors
 from hessianlens.losses import TokenCurvature, UncoupledCurvature
 from hessianlens.losses.curvature import FactoredTokenCurvature
-from hessianlens.network.chain.layer import Layer, Moved, TangentCoefficients
-from hessianlens.network.chain.links import Link
-from hessianlens.network.chain.ports import Port, Vectors
 from hessianlens.network.last_attention.positionwise import PositionDerivatives
 
 _GROUP_BYTES = 2**25

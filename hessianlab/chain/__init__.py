@@ -1,7 +1,8 @@
 """A fast lane for models whose attention layers form a chain: what it covers, what it refuses, and why it is there.
 
-It takes the probes of sampled norms (`hessianlens.block_norms` and `hessianlens.measure`, method "auto") of attention
-weights and biases below the last layer, all vectors of all layers in one pass.
+Within ``with chain_registered():`` it takes the probes of sampled norms (`hessianlens.block_norms`, method "auto") of
+attention weights and biases below the last layer, all vectors of all layers in one pass. It serves Figures 6 and 7 at
+their published size; models of users do not have this form.
 
 covers     q, k, v, o and the biases of q, k, v in layers 0 .. n - 2 of `hessianlens.models.Transformer` with one head a
            layer, two query-key matrices, no norms, any residual scale, and MLPs that are missing or piecewise linear
@@ -22,6 +23,6 @@ enter it, `contractions` the sums that both are made of; `products` carries vect
 the products of probes.
 """
 
-from hessianlens.network.chain.source import ChainedAttention, ChainSource, chained_attention
+from hessianlab.chain.source import chain_registered
 
-__all__ = ["ChainSource", "ChainedAttention", "chained_attention"]
+__all__ = ["chain_registered"]

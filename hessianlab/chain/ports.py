@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hessianlens.network.chain import contractions as c
-from hessianlens.network.chain.layer import Layer, TangentCoefficients
+from hessianlab.chain import contractions as c
+from hessianlab.chain.layer import Layer, TangentCoefficients
 
 
 @dataclass(frozen=True, eq=False)

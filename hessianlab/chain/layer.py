@@ -20,9 +20,9 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Tensor
 
+from hessianlab.chain import contractions as c
+from hessianlab.chain.links import Link
 from hessianlens.attention.state import HeadState
-from hessianlens.network.chain import contractions as c
-from hessianlens.network.chain.links import Link
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import contextvars
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 import pytest
@@ -10,12 +11,13 @@ import torch
 from torch import Tensor, nn
 
 import hessianlens as hl
+from hessianlab.chain import chain_registered
+from hessianlab.chain import products as theory
+from hessianlab.chain.layer import Layer, TangentCoefficients
+from hessianlab.chain.links import find_chain
+from hessianlab.chain.source import ChainedAttention, chained_attention
 from hessianlens.losses.curvature import FactoredTokenCurvature
 from hessianlens.models.block import TransformerBlock
-from hessianlens.network.chain import products as theory
-from hessianlens.network.chain.layer import Layer, TangentCoefficients
-from hessianlens.network.chain.links import find_chain
-from hessianlens.network.chain.source import ChainedAttention, chained_attention
 from hessianlens.network.last_attention.exact import exact_attention
 from hessianlens.problems import Problem
 from tests.curvature import networks
@@ -26,6 +28,12 @@ from tests.variants import randn
 PARTS = {"full": hl.hessian, "ggn": hl.ggn, "functional": hl.functional}
 WEIGHTS = ["q", "k", "v", "o", "q.bias", "k.bias", "v.bias"]
 RELU = {"layers": 3, "mlp_activation": "relu"}
+
+
+@pytest.fixture(autouse=True)
+def registered() -> Iterator[None]:
+    with chain_registered():
+        yield
 
 
 def relu(**options) -> hl.models.Transformer:
@@ -271,7 +279,8 @@ def test_float32_all_through_is_told_from_float32_tangents() -> None:
 def test_norms_by_float32_tangents() -> None:
     problem = published(3.0, 3)
     expected = hl.block_norms(problem, "layer*.attn.[qv]", probes=4, method="products")
-    found = hl.block_norms(problem, "layer*.attn.[qv]", probes=4, tangents=torch.float32)
+    with chain_registered(torch.float32):
+        found = hl.block_norms(problem, "layer*.attn.[qv]", probes=4)
     for key in found:
         if key[0].startswith(("layer0", "layer1")):
             assert "chain" in found.why[key[0]]
@@ -284,7 +293,9 @@ def test_products_beyond_the_range_of_float32(sigma: float) -> None:
     """Logits of three chained linear layers fall with the 27th power of sigma, and the Gauss-Newton part with twice."""
     problem = published(sigma, 3, attention="linear", mlp=False, residual_scale=0.0)
     names = "layer*.attn.[qv]"
-    expected, found = (hl.block_norms(problem, names, probes=4, tangents=t) for t in (None, torch.float32))
+    expected = hl.block_norms(problem, names, probes=4)
+    with chain_registered(torch.float32):
+        found = hl.block_norms(problem, names, probes=4)
     smallest = min(norm.value for norm in expected.values())
     assert smallest < (1e-30 if sigma == 1e-1 else 1e-80)
     for key, norm in found.items():
@@ -298,6 +309,12 @@ def test_tokens_that_no_loss_sees_are_left_out() -> None:
     assert bool(theory._seen([every, visible], torch.tensor([1])).all())
 
 
-def test_a_precision_that_there_is_not() -> None:
-    with pytest.raises(hl.errors.InputError, match="tangents"):
-        hl.block_norms(NETWORKS["softmax"](), "layer0.attn.q", tangents=torch.float16)
+def test_outside_of_the_scope_probes_go_another_way() -> None:
+    problem = NETWORKS["softmax"]()
+
+    def norms() -> hl.BlockNorms:
+        return hl.block_norms(problem, "layer*.attn.q", ("full",), probes=2)
+
+    assert "chain" in norms().why["layer0.attn.q"]
+    elsewhere = contextvars.Context().run(norms)
+    assert "chain" not in elsewhere.why["layer0.attn.q"]
