@@ -13,9 +13,8 @@ from hessianlens.models.adapters.batches import inputs_of
 from hessianlens.models.block import TransformerBlock
 from hessianlens.models.mlp import MLP
 from hessianlens.models.transformer import Transformer
-from hessianlens.network.recognition import entrywise_slope
-from hessianlens.network.sites.site import with_ones
-from hessianlens.network.sites.toy import toy_heads
+from hessianlens.network.base.recognition import entrywise_slope
+from hessianlens.network.routes.last_attention.site import toy_heads, with_ones
 from hessianlens.problems import Batch
 
 

@@ -27,7 +27,7 @@ from hessianlab.chain.links import Link
 from hessianlab.chain.ports import Port, Vectors
 from hessianlens.losses import TokenCurvature, UncoupledCurvature
 from hessianlens.losses.curvature import FactoredTokenCurvature
-from hessianlens.network.last_attention.positionwise import PositionDerivatives
+from hessianlens.network.routes.last_attention.positionwise import PositionDerivatives
 
 _GROUP_BYTES = 2**25
 """Room for the tangents, or the matrices of attention rows, of the sequences whose vectors enter and leave together."""

@@ -14,10 +14,10 @@ from hessianlab.chain.links import Link, find_chain
 from hessianlab.chain.ports import Vectors
 from hessianlab.chain.products import ChainProducts
 from hessianlens.errors import Refusal
-from hessianlens.network.last_attention.exact import CLOSED_FORM, ExactAttention
+from hessianlens.network.base.question import Limits
+from hessianlens.network.base.sampling import WORKSPACE, Drawn, Request, length, probe_source
 from hessianlens.network.planner import planner_of
-from hessianlens.network.question import Limits
-from hessianlens.network.sampling import WORKSPACE, Drawn, Request, length, probe_source
+from hessianlens.network.routes.last_attention.exact import CLOSED_FORM, ExactAttention
 from hessianlens.problems import Block, Problem
 
 _NAME = re.compile(r"layer(\d+)\.attn\.([qkvo])(\.bias)?")

@@ -15,7 +15,7 @@ from hessianlens.layer import AttentionHessian, attention_hessian
 from hessianlens.losses import SquareLoss
 from hessianlens.models import Transformer
 from hessianlens.models.adapters import problem
-from hessianlens.network.last_attention.exact import exact_attention
+from hessianlens.network.routes.last_attention.exact import exact_attention
 from hessianlens.parts import LAYER_PARTS, part_name
 from hessianlens.problems import Problem
 from hessianlens.tasks import Addition

@@ -90,23 +90,33 @@ def _outcomes(
                     future.add_done_callback(done.put)
             if given:
                 future = _next_done(client, done)
-                yield _outcome(given.pop(future), future)
+                yield _outcome(client, given.pop(future), future)
     finally:
         if given and client.status == "running":
             client.cancel(list(given), asynchronous=True)
 
 
-def _outcome(order: Order, future: Future[Any]) -> tuple[Order, CellAnswer, bool]:
+def _outcome(client: Client, order: Order, future: Future[Any]) -> tuple[Order, CellAnswer, bool]:
     from distributed import KilledWorker
 
     if future.status == "finished":
-        return order, future.result(timeout=_PATIENCE), False
+        return order, _result(client, future), False
     error = future.exception(timeout=_PATIENCE) if future.status == "error" else future.status
     return (
         order,
         CellAnswer(order[0], None, f"the cluster gave it up ({_reason(error)})"),
         isinstance(error, KilledWorker),
     )
+
+
+def _result(client: Client, future: Future[Any]) -> CellAnswer:
+    """The answer of a cell; `InputError` if the scheduler is gone before it has handed it over."""
+    try:
+        answer: CellAnswer = future.result(timeout=_PATIENCE)
+    except OSError:  # a connection that was lost, or an answer that does not come
+        _ask(client)
+        raise
+    return answer
 
 
 def _next_done(client: Client, done: queue.Queue[Future[Any]]) -> Future[Any]:

@@ -177,7 +177,7 @@ def inspect_model(
             from hessianlens.inspect.groups import write_groups
             from hessianlens.inspect.inspection import Inspection, write_csv
             from hessianlens.inspect.opened import prepare_model
-            from hessianlens.network.watch import Deadline
+            from hessianlens.network.base.progress import Deadline
         with shown_progress("Loading the model"):
             prepared = prepare_model(settings, group)
         if forecast and prepared.draft is not None and prepared.loading_seconds >= ANNOUNCED_LOADING_SECONDS:

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from hessianlens.network.watch import BarWatch, Watch, product_bar
+from hessianlens.network.base.progress import BarWatch, Watch, product_bar
 from hessianlens.sizes import readable_time
 
 if TYPE_CHECKING:
-    from hessianlens.network.watch import Deadline
+    from hessianlens.network.base.progress import Deadline
 
 FIRST_SECONDS, MOST_SECONDS = 15.0, 600.0
 """When the first line comes, and how far apart the lines are at most; each wait is twice the one before."""

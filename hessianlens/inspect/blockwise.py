@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from hessianlens.errors import InputError
 from hessianlens.memory import SAFE_SHARE
 from hessianlens.models.adapters.cutting import cut_problem
+from hessianlens.network.base.sampling import GraphSource, Request
 from hessianlens.network.forecasting import Forecast, forecast
-from hessianlens.network.sampling import GraphSource, Request
 from hessianlens.problems import Block, Problem, layer_groups
 from hessianlens.sizes import parse_size, readable
 

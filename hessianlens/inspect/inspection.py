@@ -20,11 +20,11 @@ from hessianlens.inspect.randomness import advised
 from hessianlens.inspect.settings import PROBES
 from hessianlens.inspect.table import CurvatureTable
 from hessianlens.memory import memory_errors_explained
+from hessianlens.network.base.progress import Deadline, Watch, terminations_interrupt
 from hessianlens.network.norm_run import NormRun
 from hessianlens.network.operators import hessian
 from hessianlens.network.pairs import PairNorms, block_pair_norms
 from hessianlens.network.saved_norms import SavedNorms
-from hessianlens.network.watch import Deadline, Watch, terminations_interrupt
 from hessianlens.problems import Block
 from hessianlens.spectra import Estimate, eigenvalues, inertia
 from hessianlens.spectra.estimate import ends_in_percent

@@ -24,12 +24,12 @@ from hessianlens.inspect.quantising import RoundingCost, rounding_costs
 from hessianlens.inspect.table import CurvatureTable, Row
 from hessianlens.inspect.writable import check_writable
 from hessianlens.memory import memory_errors_explained
+from hessianlens.network.base.progress import Deadline, Watch, terminations_interrupt, watching
 from hessianlens.network.norm_run import PROBES, NormRun
 from hessianlens.network.norms import REMEDY, BlockNorms
 from hessianlens.network.operators import Pattern
 from hessianlens.network.saved_norms import SavedNorms
 from hessianlens.network.spreads import Spreads, attention_spreads
-from hessianlens.network.watch import Deadline, Watch, terminations_interrupt, watching
 from hessianlens.parts import PARTS, check_parts, norm_method
 from hessianlens.problems import Block, Problem, check_problem
 from hessianlens.sizes import parse_time, readable_time

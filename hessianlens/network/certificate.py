@@ -22,8 +22,8 @@ from torch import Tensor
 from hessianlens.curvature.linearisation import Linearisation
 from hessianlens.errors import InputError, Refusal
 from hessianlens.memory import SAFE_SHARE, available_bytes
-from hessianlens.network.dry_run import DryRun, forward_sizes
-from hessianlens.network.question import probe_vectors
+from hessianlens.network.base.dry_run import DryRun, forward_sizes
+from hessianlens.network.base.question import probe_vectors
 from hessianlens.parts import PARTS
 from hessianlens.problems import Block, Problem
 from hessianlens.sizes import readable

@@ -12,10 +12,10 @@ from hessianlens.display.shown import Cells, facts
 from hessianlens.errors import InputError, check_number, check_that, check_whole, expect
 from hessianlens.memory import SAFE_SHARE, available_bytes, process_bytes
 from hessianlens.models.adapters.cutting import cut_problem
-from hessianlens.network import thresholds
-from hessianlens.network.dry_run import DryRun, forward_sizes, sequences_of
-from hessianlens.network.last_attention import closed_form_cost
-from hessianlens.network.sampling import WORKSPACE
+from hessianlens.network.base import thresholds
+from hessianlens.network.base.dry_run import DryRun, forward_sizes, sequences_of
+from hessianlens.network.base.sampling import WORKSPACE
+from hessianlens.network.routes.last_attention import closed_form_cost
 from hessianlens.parts import PARTS
 from hessianlens.problems import Block, Problem, check_problem, layer_groups, layer_of
 from hessianlens.sizes import parse_size, readable

@@ -10,11 +10,10 @@ import torch
 from torch import Tensor
 
 from hessianlens.curvature import verify
+from hessianlens.network.base.progress import Deadline, DeadlinePace, Watch
+from hessianlens.network.base.sampling import GraphSource, ProbeSource, Request
 from hessianlens.network.exact_norms import RTOL, ExactNorms
-from hessianlens.network.pace import DeadlinePace
-from hessianlens.network.sampling import GraphSource, ProbeSource, Request
 from hessianlens.network.saved_norms import SavedNorms
-from hessianlens.network.watch import Deadline, Watch
 from hessianlens.parts import norm_method
 from hessianlens.problems import Block, Problem, layer_groups
 from hessianlens.sketching.sampler import samples_needed

@@ -8,18 +8,18 @@ from typing import Any, overload
 
 from hessianlens.display import Dots, Listed, Picture
 from hessianlens.display.shown import MOST_ROWS, Cells
-from hessianlens.errors import check_number, check_seed, check_whole, expect, meant, shown
+from hessianlens.errors import check_number, check_seed, check_that, check_whole, expect, meant, shown
 from hessianlens.layer import AttentionHessian
 from hessianlens.memory import memory_errors_explained
+from hessianlens.network.base.progress import Deadline, Watch, watching
 from hessianlens.network.exact_norms import RTOL
 from hessianlens.network.forecasting import ensure_fits_in_memory
-from hessianlens.network.layer_blocks import layer_block_norms
 from hessianlens.network.norm_run import NormRun
 from hessianlens.network.operators import Pattern
 from hessianlens.network.saved_norms import SavedNorms
-from hessianlens.network.watch import Deadline, Watch, watching
 from hessianlens.parts import PART_NAMES, PARTS, check_parts, norm_method, part_name
 from hessianlens.problems import Problem, check_problem
+from hessianlens.sketching import block_ways, measured
 from hessianlens.spectra import Estimate
 from hessianlens.state_guard import restores_state
 
@@ -256,3 +256,59 @@ def block_norms(
                 run.narrow()
         watch.end()
     return BlockNorms(run.found, run.why)
+
+
+Name = Hashable
+Pair = tuple[Name, Name]
+
+
+def layer_block_norms(
+    H: AttentionHessian,
+    blocks: object,
+    parts: Sequence[str],
+    method: str,
+    rtol: float,
+    seed: int,
+    watch: Watch,
+) -> tuple[dict[tuple[Pair, str], Estimate], dict[Pair, str]]:
+    """Norms by pair of parameters and part, and by pair why they were found in this way.
+
+    Args:
+        H: The layer's Hessian.
+        blocks: Pairs of names; "*" for all.
+        parts: Among "full", "ggn" and "functional".
+        method: "auto", "exact", "sketch" or "probes".
+        rtol: Half the width of an interval, over its norm.
+        seed: Seed of the probes.
+        watch: Is told what comes next and how many probes are made.
+    """
+    found: dict[tuple[Pair, str], Estimate] = {}
+    why: dict[Pair, str] = {}
+    watch.begin(None, Deadline())
+    for row, column in _pairs(H, blocks):
+        reasons: dict[str, str] = {}
+        for part in parts:
+            if ((column, row), part) in found:
+                found[(row, column), part], reasons[part] = found[(column, row), part], why[column, row]
+                continue
+            watch.step(f"{row}, {column}, {part}")
+            ways = block_ways(H, part, row, column, seed, watch.products)
+            found[(row, column), part], reasons[part] = measured(ways, method, rtol)
+        same = len(set(reasons.values())) == 1
+        told = [reasons[parts[0]]] if same else [f"{part}: {reason}" for part, reason in reasons.items()]
+        why[row, column] = "; ".join(told)
+    return found, why
+
+
+def _pairs(H: AttentionHessian, blocks: object) -> list[Pair]:
+    names = list(H.full.rows)
+    if isinstance(blocks, str) and blocks == "*":
+        return [(row, column) for row in names for column in names]
+    pairs = isinstance(blocks, Sequence) and all(isinstance(pair, tuple) and len(pair) == 2 for pair in blocks)
+    check_that(
+        pairs and not isinstance(blocks, str), "blocks", blocks, f"pairs of names, as [({names[0]!r}, {names[-1]!r})]"
+    )
+    assert isinstance(blocks, Sequence)
+    for name in (name for pair in blocks for name in pair):
+        expect(name in names, f"blocks: got {shown(name)}, expected one of {', '.join(map(repr, names))}.")
+    return [(row, column) for row, column in blocks]

@@ -8,9 +8,9 @@ from functools import partial
 
 from hessianlens.curvature import MATRIX_FREE, verify
 from hessianlens.errors import InputError, Refusal, check_choice
-from hessianlens.network import thresholds
+from hessianlens.network.base import thresholds
+from hessianlens.network.base.question import NO_LIMITS, Limits, Question
 from hessianlens.network.planner import Choice, Planner, planner_of
-from hessianlens.network.question import NO_LIMITS, Limits, Question
 from hessianlens.operators import (
     BlockGrid,
     HybridOperator,

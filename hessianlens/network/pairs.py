@@ -16,12 +16,12 @@ from hessianlens.curvature import MATRIX_FREE, BlockPairOperator, verify
 from hessianlens.display import Grid, Listed, Picture
 from hessianlens.display.shown import Cells
 from hessianlens.errors import Refusal, check_choice, check_seed, check_whole, expect, meant, shown
-from hessianlens.network import thresholds
+from hessianlens.network.base import thresholds
+from hessianlens.network.base.question import NO_LIMITS, Limits, Question
+from hessianlens.network.base.sampling import WORKSPACE
 from hessianlens.network.forecasting import ensure_fits_in_memory
 from hessianlens.network.operators import Pattern
 from hessianlens.network.planner import Choice, Planner, planner_of
-from hessianlens.network.question import NO_LIMITS, Limits, Question
-from hessianlens.network.sampling import WORKSPACE
 from hessianlens.parts import METHODS, part_name
 from hessianlens.problems import Block, Problem, check_problem
 from hessianlens.spectra import Estimate

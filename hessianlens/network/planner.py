@@ -17,12 +17,12 @@ from torch import Tensor
 from hessianlens.errors import Refusal
 from hessianlens.failures import line
 from hessianlens.memory import lacks_memory
-from hessianlens.network.all_data import on_all_data
+from hessianlens.network.base.all_data import on_all_data
+from hessianlens.network.base.question import Cost, Limits, Norms, Question, Route, probe_vectors
 from hessianlens.network.certificate import Certificate, impossible_norm
-from hessianlens.network.last_attention import ExactAttention
-from hessianlens.network.linear_maps import LinearMaps
-from hessianlens.network.question import Cost, Limits, Norms, Question, Route, probe_vectors
 from hessianlens.network.routes import LastAttentionRoute, LinearMapRoute, ReadoutRoute, ZeroRoute
+from hessianlens.network.routes.last_attention import ExactAttention
+from hessianlens.network.routes.linear_map import LinearMaps
 from hessianlens.operators import StructuredOperator
 from hessianlens.problems import Block, Problem
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from hessianlens.errors import InputError, Refusal, expect
-from hessianlens.network.all_data import on_all_data
+from hessianlens.network.base.all_data import on_all_data
 from hessianlens.problems import Problem
 
 _FORMAT = "hessianlens exact norms, 1"

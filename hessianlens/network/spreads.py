@@ -11,7 +11,7 @@ from torch import Tensor
 
 from hessianlens.attention import attention_entropy
 from hessianlens.errors import RankError, Refusal
-from hessianlens.network.sites.every import AttentionUnseen, attention_names, see_attention
+from hessianlens.network.base.attention_calls import AttentionUnseen, attention_names, see_attention
 from hessianlens.problems import Problem
 from hessianlens.state_guard import restores_state
 

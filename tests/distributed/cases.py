@@ -20,8 +20,8 @@ from torch import Tensor, distributed, nn
 import hessianlens as hl
 from hessianlens.distributed import RankGroup, ranks_of
 from hessianlens.errors import InputError, RankError
-from hessianlens.network import all_data
-from hessianlens.network.sampling import GraphSource, Request
+from hessianlens.network.base import all_data
+from hessianlens.network.base.sampling import GraphSource, Request
 from hessianlens.network.saved_norms import SavedNorms
 from hessianlens.problems import Batch, Problem, narrowed, pieces
 from tests.distributed import second_derivatives

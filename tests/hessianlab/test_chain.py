@@ -18,7 +18,7 @@ from hessianlab.chain.links import find_chain
 from hessianlab.chain.source import ChainedAttention, chained_attention
 from hessianlens.losses.curvature import FactoredTokenCurvature
 from hessianlens.models.block import TransformerBlock
-from hessianlens.network.last_attention.exact import exact_attention
+from hessianlens.network.routes.last_attention.exact import exact_attention
 from hessianlens.problems import Problem
 from tests.curvature import networks
 from tests.curvature.networks import pairs, scrambled, tokens
@@ -131,7 +131,7 @@ def test_sequences_may_be_taken_together_or_one_by_one(name: str, room: int, mon
 
 
 def test_norms_are_the_same_estimates(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hessianlens.network.thresholds.EXACT_MAX_HVPS_PER_PROBE", 0)
+    monkeypatch.setattr("hessianlens.network.base.thresholds.EXACT_MAX_HVPS_PER_PROBE", 0)
     problem = relu_problem(3, d_model=6)
     names = ["layer*.attn.[qkvo]", "layer*.attn.v.bias", "layer1.mlp.in"]
     fast = hl.block_norms(problem, names, probes=7, seed=5)
@@ -179,8 +179,8 @@ OTHERS: dict[str, Callable[[], hl.models.Transformer]] = {
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_models_that_form_no_chain(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hessianlens.network.thresholds.EXACT_MAX_HVPS_PER_PROBE", 0)
-    monkeypatch.setattr("hessianlens.network.thresholds.EXACT_MAX_HVPS", 0)
+    monkeypatch.setattr("hessianlens.network.base.thresholds.EXACT_MAX_HVPS_PER_PROBE", 0)
+    monkeypatch.setattr("hessianlens.network.base.thresholds.EXACT_MAX_HVPS", 0)
     model = OTHERS[name]()
     problem = hl.problem(model, pairs(2), "cross_entropy")
     assert find_chain(model, problem.data[0]) is None

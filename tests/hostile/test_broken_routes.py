@@ -17,9 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from hessianlens.errors import Refusal
-from hessianlens.network.last_attention import exact as attention
-from hessianlens.network.linear_maps import exact as maps
-from hessianlens.network.linear_maps import graphs, kept_curvature, planning
+from hessianlens.network.routes.last_attention import exact as attention
+from hessianlens.network.routes.linear_map import cached_curvature, hooked, plan
+from hessianlens.network.routes.linear_map import exact as maps
 from tests.hostile.cases import Attention, D, Decoder
 from tests.hostile.questions import Examiner
 from tests.hostile.specimen import Specimen, randn, with_random_weights
@@ -61,15 +61,15 @@ Breakage = tuple[object, str, Callable[[Any], Any], str]
 """Where, what, how what it returns is changed, and the specimen that goes this way."""
 
 BREAKAGES: dict[str, Breakage] = {
-    "curvature at a linear map": (kept_curvature.Curvatures, "between", _curvature, "maps"),
-    "functional curvature at a linear map": (kept_curvature.Curvatures, "between", _functional_curvature, "maps"),
-    "how inputs of a later map move": (kept_curvature.Curvatures, "between", _moved, "maps"),
+    "curvature at a linear map": (cached_curvature.Curvatures, "between", _curvature, "maps"),
+    "functional curvature at a linear map": (cached_curvature.Curvatures, "between", _functional_curvature, "maps"),
+    "how inputs of a later map move": (cached_curvature.Curvatures, "between", _moved, "maps"),
     "inputs of a linear map": (maps, "sides_of", _sides, "maps"),
-    "positions that are coupled, taken for alone": (planning, "grouping_of", lambda found: found, "mixed"),
+    "positions that are coupled, taken for alone": (plan, "grouping_of", lambda found: found, "mixed"),
     "tokens of the last attention layer": (attention, "find_site", _tokens, "attention"),
-    "curvature behind the last attention layer": (kept_curvature.Curvatures, "between", _curvature, "attention"),
+    "curvature behind the last attention layer": (cached_curvature.Curvatures, "between", _curvature, "attention"),
     "a bias that is taken for flat": (attention.ExactAttention, "is_flat", lambda _: True, "attention"),
-    "weights of the readout": (graphs, "readout_of", _readout, "classes"),
+    "weights of the readout": (hooked, "readout_of", _readout, "classes"),
 }
 
 

@@ -145,7 +145,7 @@ def test_a_model_that_cannot_be_run_on_its_data(tmp_path: Path) -> None:
 
 
 def test_an_interruption_keeps_what_is_done(opened, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hessianlens.network.thresholds.EXACT_MAX_HVPS_PER_PROBE", 0)
+    monkeypatch.setattr("hessianlens.network.base.thresholds.EXACT_MAX_HVPS_PER_PROBE", 0)
     measurement = Inspection(opened, with_pairs=True, spectra=("unembed.bias",))
     measurement.run(Interrupting(after=4))
     assert measurement.interrupted and not measurement.table.complete

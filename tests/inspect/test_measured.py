@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 import hessianlens as hl
 from hessianlens.cli import app
-from hessianlens.network.sampling import GraphSource, Request
+from hessianlens.network.base.sampling import GraphSource, Request
 from hessianlens.problems import Problem
 from tests.curvature import networks
 from tests.network.watches import Interrupting

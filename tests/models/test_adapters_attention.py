@@ -17,7 +17,7 @@ from hessianlens.curvature.tape import Taped
 from hessianlens.curvature.tape.recording import recorded
 from hessianlens.models.adapters import long_attention
 from hessianlens.models.adapters.long_attention import LongAttention
-from hessianlens.network.dry_run import DryRun
+from hessianlens.network.base.dry_run import DryRun
 from hessianlens.problems import Problem
 from tests.curvature import hugging_face, networks
 from tests.curvature.networks import VOCAB, WIDTH, pairs, tokens

@@ -18,7 +18,7 @@ from hessianlens.curvature import Linearisation, endings
 from hessianlens.curvature.tape import Taped, Unrecordable
 from hessianlens.losses.fused_cross_entropy import Part
 from hessianlens.models.adapters import unembedding
-from hessianlens.network.dry_run import DryRun
+from hessianlens.network.base.dry_run import DryRun
 from hessianlens.problems import LogitsForward, Problem
 from tests.curvature import hugging_face, networks
 from tests.curvature.networks import VOCAB, WIDTH, pairs, tokens

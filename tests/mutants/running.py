@@ -26,7 +26,7 @@ from tests.mutants.mutants import Mutant
 
 Edit = tuple[CodeType, CodeType]
 """A function's code as it was and as it is."""
-PACKAGE, KEPT = "hessianlens", ("tests", "conftest.py", "pyproject.toml")
+PACKAGES, OTHERS = ("hessianlens", "hessianlab"), ("tests", "conftest.py", "pyproject.toml")
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Copy:
 
     def __init__(self, root: Path, folder: Path) -> None:
         self.folder = folder
-        for name in (PACKAGE, *KEPT):
+        for name in (*PACKAGES, *OTHERS):
             if (root / name).is_dir():
                 shutil.copytree(root / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
             else:
@@ -61,7 +61,7 @@ class Copy:
     def places(self, code: str) -> list[Path]:
         """The files in which a snippet occurs, one entry for every time."""
         found = []
-        for path in sorted((self.folder / PACKAGE).rglob("*.py")):
+        for path in sorted(path for package in PACKAGES for path in (self.folder / package).rglob("*.py")):
             found += [path] * path.read_text(encoding="utf-8").count(code)
         return found
 
@@ -83,7 +83,7 @@ class Copy:
         os.chdir(self.folder)
         os.environ["PYTHONPATH"] = str(self.folder)
         sys.path[:] = [str(self.folder), *(place for place in sys.path if place)]
-        for name in [name for name in sys.modules if name.split(".")[0] in (PACKAGE, "tests", "conftest")]:
+        for name in [name for name in sys.modules if name.split(".")[0] in (*PACKAGES, "tests", "conftest")]:
             del sys.modules[name]
         every = dict.fromkeys(test for mutant in mutants for test in tests(mutant))
         options = ["-x", "-s", "-m", "not long and not browser", "-p", "no:cacheprovider", "-p", "no:terminal"]

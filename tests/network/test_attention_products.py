@@ -11,9 +11,9 @@ from torch import Tensor
 
 import hessianlens as hl
 from hessianlens.curvature import repeated
-from hessianlens.network.last_attention import ExactAttention, exact_attention, products
-from hessianlens.network.last_attention.products import PiecePlace, PieceProducts
 from hessianlens.network.planner import planner_of
+from hessianlens.network.routes.last_attention import ExactAttention, exact_attention, products
+from hessianlens.network.routes.last_attention.products import PiecePlace, PieceProducts
 from hessianlens.operators import ArrangedGrid, BlockGrid, HybridOperator
 from hessianlens.problems import Problem
 from tests.network.registry import NETWORKS, problem_of, products_of

@@ -11,15 +11,16 @@ from torch import nn
 from torch.nn import functional as nnf
 
 import hessianlens as hl
-from hessianlens.network.linear_maps import (
+from hessianlens.network.routes.linear_map import (
     LinearMapPlan,
     LinearMaps,
-    backpropagated,
     backpropagation,
+    cached_curvature,
     hooked,
-    kept_curvature,
     steps,
-    streamed,
+)
+from hessianlens.network.routes.linear_map import (
+    norms as map_norms,
 )
 from hessianlens.problems import Block, Problem
 from tests.curvature import hugging_face, networks
@@ -71,7 +72,7 @@ def found_and_expected(problem: Problem, name: str) -> tuple[int, float]:
         found = maps.curvature(plan, number)
         hooks = maps.graphs.hooked_batch(number, (plan.row[number],))
         (first, second), row, column = plan.groups[number], plan.row[number], plan.column[number]
-        (expected,) = kept_curvature.site_curvatures(hooks, row, first, [(column, second)], lambda: None)
+        (expected,) = cached_curvature.site_curvatures(hooks, row, first, [(column, second)], lambda: None)
         for part in ("ggn", "functional"):
             size = max(float(getattr(expected, part).norm()), 1e-6)
             worst = max(worst, float((getattr(found, part) - getattr(expected, part)).norm()) / size)
@@ -154,9 +155,9 @@ def test_other_networks_and_losses_are_left_to_products(name: str) -> None:
 
 def test_what_was_met_on_the_way_is_carried_once(monkeypatch: pytest.MonkeyPatch) -> None:
     passages = []
-    right = backpropagated.backpropagate_curvature
+    right = backpropagation.backpropagate_curvature
     monkeypatch.setattr(
-        backpropagated, "backpropagate_curvature", lambda *args, **kw: passages.append(1) or right(*args, **kw)
+        backpropagation, "backpropagate_curvature", lambda *args, **kw: passages.append(1) or right(*args, **kw)
     )
     problem = _wide("Llama")()
     norms = hl.block_norms(problem, ["layer1.attn.*", "layer1.norm2", "layer1.mlp.*", "norm_final"], method="exact")
@@ -167,7 +168,7 @@ def test_what_was_met_on_the_way_is_carried_once(monkeypatch: pytest.MonkeyPatch
 
 
 def test_without_room_nothing_but_what_is_asked_for_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backpropagated, "_ROOM", 0)
+    monkeypatch.setattr(backpropagation, "_ROOM", 0)
     problem = _wide("Llama")()
     for block in ("layer1.attn.o", "norm_final", "layer1.mlp.out"):
         assert found_and_expected(problem, block) == (0, pytest.approx(0, abs=1e-9))
@@ -192,7 +193,7 @@ def test_squares_of_small_and_large_entries_fit(size: float) -> None:
     weights = torch.rand(9, 9, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     weights = weights + weights.T
     expected = float((weights * (flat.double() @ flat.double().T)).sum())
-    assert streamed._weighted_gram(weights, flat) == pytest.approx(expected, rel=1e-5)
+    assert map_norms._weighted_gram(weights, flat) == pytest.approx(expected, rel=1e-5)
 
 
 def test_a_passage_is_cut_into_chunks_of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:

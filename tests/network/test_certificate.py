@@ -12,9 +12,9 @@ from torch import Tensor
 import hessianlens as hl
 from hessianlens.errors import Refusal
 from hessianlens.network import certificate as module
+from hessianlens.network.base.question import PROBE_VECTORS, Question, probe_vectors
 from hessianlens.network.certificate import Certificate, impossible_norm
 from hessianlens.network.planner import Choice, planner_of
-from hessianlens.network.question import PROBE_VECTORS, Question, probe_vectors
 from hessianlens.network.routes import LastAttentionRoute, LinearMapRoute, ReadoutRoute, ZeroRoute
 from hessianlens.operators import HybridOperator
 from hessianlens.problems import Problem

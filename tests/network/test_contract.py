@@ -362,9 +362,9 @@ def test_it_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     assert hl.hessian(deep, "pos").why == "it enters the network through __getitem__"
     pooled = problem_of("pooled encoder, loss between sequences")
     assert hl.hessian(pooled, Q).why == "the loss couples what it feeds across the sequences of a batch"
-    monkeypatch.setattr("hessianlens.network.thresholds.EXACT_MAX_HVPS", 2)
+    monkeypatch.setattr("hessianlens.network.base.thresholds.EXACT_MAX_HVPS", 2)
     assert "and 2 are thought worth it; method='exact' takes them" in hl.hessian(toy, MLP).why
-    monkeypatch.setattr("hessianlens.network.routes.last_attention.SAFE_SHARE", 0.0)
+    monkeypatch.setattr("hessianlens.network.routes.last_attention.route.SAFE_SHARE", 0.0)
     assert "its closed form would hold" in hl.hessian(toy, Q).why
 
 

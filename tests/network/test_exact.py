@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import hessianlens as hl
-from hessianlens.network.last_attention.exact import exact_attention
+from hessianlens.network.routes.last_attention.exact import exact_attention
 from hessianlens.operators import ArrangedGrid, HybridOperator
 from tests.curvature import networks
 from tests.curvature.networks import pairs
@@ -108,7 +108,7 @@ def test_it_is_taken_at_the_weights_of_the_problem() -> None:
 
 def test_auto_takes_products_where_the_closed_form_is_dear(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = NETWORKS["softmax"].problem()
-    monkeypatch.setattr("hessianlens.network.thresholds.EXACT_MAX_HVPS", 3)
+    monkeypatch.setattr("hessianlens.network.base.thresholds.EXACT_MAX_HVPS", 3)
     operator = hl.hessian(problem, "layer0.attn.q")
     assert isinstance(operator, HybridOperator) and not operator.exact
     assert isinstance(hl.hessian(problem, "layer0.attn.q", method="exact"), ArrangedGrid)

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 import hessianlens as hl
 from hessianlens.curvature import BlockPairOperator
-from hessianlens.network.last_attention import ExactAttention, exact_attention
-from hessianlens.network.question import Limits
+from hessianlens.network.base.question import Limits
+from hessianlens.network.routes.last_attention import ExactAttention, exact_attention
 from hessianlens.operators import StructuredOperator
 from hessianlens.problems import Problem
 from tests.curvature import hugging_face, networks

@@ -9,13 +9,12 @@ import torch
 from torch import Tensor, nn
 
 import hessianlens as hl
-from hessianlens.network.linear_maps import LinearMapPlan, LinearMaps, graphs, kept_curvature, planning
-from hessianlens.network.linear_maps.elementwise import elementwise_behind
-from hessianlens.network.linear_maps.hooked import recorded
-from hessianlens.network.linear_maps.hooks import Hooks
-from hessianlens.network.linear_maps.streamed import counted_twice
-from hessianlens.network.linear_maps.uses import Kind
+from hessianlens.network.base.hooks import Hooks
+from hessianlens.network.base.uses import Kind
 from hessianlens.network.planner import planner_of
+from hessianlens.network.routes.linear_map import LinearMapPlan, LinearMaps, cached_curvature, hooked, plan
+from hessianlens.network.routes.linear_map.hooked import recorded
+from hessianlens.network.routes.linear_map.norms import counted_twice, elementwise_behind
 from hessianlens.operators import BlockGrid
 from hessianlens.problems import Block, Problem
 from tests.curvature import networks
@@ -69,7 +68,7 @@ def _without_motion(*args):
     return [replace(found, moved=None) for found in exact_site_curvatures(*args)]
 
 
-def _positions_alone(hooked, row, column, rows, columns):
+def _positions_alone(batch, row, column, rows, columns):
     return rows[0], columns[0]
 
 
@@ -77,11 +76,11 @@ def _functional_forgotten(*args):
     return [replace(found, functional=torch.zeros_like(found.functional)) for found in exact_site_curvatures(*args)]
 
 
-exact_site_curvatures = kept_curvature.site_curvatures
+exact_site_curvatures = cached_curvature.site_curvatures
 WRONG = {
-    "inputs that stand still": (kept_curvature, "site_curvatures", _without_motion),
-    "positions never coupled": (planning, "grouping_of", _positions_alone),
-    "no functional part": (kept_curvature, "site_curvatures", _functional_forgotten),
+    "inputs that stand still": (cached_curvature, "site_curvatures", _without_motion),
+    "positions never coupled": (plan, "grouping_of", _positions_alone),
+    "no functional part": (cached_curvature, "site_curvatures", _functional_forgotten),
 }
 
 
@@ -136,8 +135,8 @@ def test_norms_row_by_row_are_the_same(name: str, monkeypatch: pytest.MonkeyPatc
     streaming = [name for name, plan in plans.items() if plan.streams]
     assert streaming
     expected = {name: LinearMaps(problem).norms(plans[name], tuple(PARTS)).values for name in streaming}
-    monkeypatch.setattr("hessianlens.network.linear_maps.plan.KEPT_BYTES", 0)
-    monkeypatch.setattr("hessianlens.network.linear_maps.streamed._CHUNK_BYTES", 2000)
+    monkeypatch.setattr("hessianlens.network.routes.linear_map.plan.KEPT_BYTES", 0)
+    monkeypatch.setattr("hessianlens.network.routes.linear_map.norms._CHUNK_BYTES", 2000)
     ticks: list[int] = []
     for name in streaming:
         maps = LinearMaps(problem)
@@ -197,7 +196,7 @@ def test_the_price_is_known_before_anything_is_run(monkeypatch: pytest.MonkeyPat
     maps = LinearMaps(problem)
     width, length = networks.WIDTH, networks.LENGTH
     early, late = problem.blocks["layer0.attn.q"], problem.blocks["layer1.attn.o"]
-    monkeypatch.setattr(graphs, "HookedBatch", lambda *_: pytest.fail("a graph was made"))
+    monkeypatch.setattr(hooked, "HookedBatch", lambda *_: pytest.fail("a graph was made"))
     assert maps.plan(early, early, width * length - 1).reason == (
         f"it would take {width * length} products, and {width * length - 1} are thought worth it; "
         "method='exact' takes them"
@@ -222,7 +221,7 @@ def test_nothing_is_built_twice(monkeypatch: pytest.MonkeyPatch) -> None:
         built.append(args)
         return exact_site_curvatures(*args)
 
-    monkeypatch.setattr(kept_curvature, "site_curvatures", counted)
+    monkeypatch.setattr(cached_curvature, "site_curvatures", counted)
     problem = networks.toy_problem(2, norm="pre", loss=lambda outputs, _: outputs.pow(3).mean())
     hl.block_norms(problem, "layer0.mlp.out*", method="exact")
     hl.hessian(problem, "layer0.mlp.out.bias", method="exact").to_dense()
@@ -246,7 +245,7 @@ def test_nothing_but_curvature_is_kept_with_a_problem() -> None:
 
 
 def test_a_wide_block_is_refused_without_a_forward_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(planning, "recorded", lambda *_: pytest.fail("the model was run"))
+    monkeypatch.setattr(plan, "recorded", lambda *_: pytest.fail("the model was run"))
     problem = problem_of("toy")
     said = LinearMaps(problem).plan(*[problem.blocks["layer0.mlp.in"]] * 2, 2)
     assert said.reason == "it would take 3 or more products, and 2 are thought worth it; method='exact' takes them"

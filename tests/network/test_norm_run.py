@@ -9,8 +9,8 @@ import pytest
 
 import hessianlens as hl
 from hessianlens.network import norm_run
+from hessianlens.network.base.progress import Deadline
 from hessianlens.network.norm_run import NormRun
-from hessianlens.network.watch import Deadline
 from hessianlens.parts import PARTS
 from hessianlens.problems import Problem
 from tests.curvature import networks

@@ -51,7 +51,7 @@ def test_norms_at_full_order_are_exact(name: str) -> None:
 
 
 def test_the_closed_form_answers_without_probes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hessianlens.network.thresholds.EXACT_MAX_HVPS_PER_PROBE", 2)
+    monkeypatch.setattr("hessianlens.network.base.thresholds.EXACT_MAX_HVPS_PER_PROBE", 2)
     problem = networks.toy_problem(2, 1, layers=2, heads=2, norm="pre")
     norms = hl.block_norms(problem, ["layer*.attn.[qv]", "layer1.attn.v.bias", "layer1.mlp.in"], probes=3)
     for (block, part), estimate in norms.items():
@@ -68,7 +68,7 @@ def test_the_closed_form_answers_without_probes(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_the_model_is_searched_for_a_closed_form_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    from hessianlens.network.routes import last_attention as route
+    from hessianlens.network.routes.last_attention import route
 
     searches, search = [], route.exact_attention
 

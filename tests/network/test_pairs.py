@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import hessianlens as hl
-from hessianlens.network.linear_maps import exact, hooked, kept_curvature
 from hessianlens.network.planner import planner_of
+from hessianlens.network.routes.linear_map import cached_curvature, exact, hooked
 from hessianlens.problems import Block, Problem
 from tests.curvature import networks
 from tests.curvature.agreement import OPERATORS, identity
@@ -108,7 +108,7 @@ def test_bad_input(message: str, options: dict[str, object]) -> None:
 @pytest.mark.parametrize("name", ["GPT-2", "Llama, grouped queries", "BERT, masked", "ViT"])
 @pytest.mark.parametrize("room", [2**28, 1])
 def test_pairs_together_are_those_of_autograd(name: str, room: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (exact, kept_curvature):
+    for module in (exact, cached_curvature):
         monkeypatch.setattr(module, "KEPT_BYTES", room)
     problem = CASES[name].problem()
     names = [block for block in CASES[name].blocks if block not in LOOKUPS]

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 import hessianlens as hl
-from hessianlens.network.last_attention import grams
-from hessianlens.network.last_attention import many_heads_norms as head_norms
-from hessianlens.network.last_attention import one_head_norms as theory
-from hessianlens.network.last_attention.exact import ExactAttention, exact_attention
+from hessianlens.network.routes.last_attention import grams
+from hessianlens.network.routes.last_attention import many_heads_norms as head_norms
+from hessianlens.network.routes.last_attention import one_head_norms as theory
+from hessianlens.network.routes.last_attention.exact import ExactAttention, exact_attention
 from hessianlens.problems import Problem
 from tests.curvature import hugging_face, networks
 from tests.curvature.networks import pairs, tokens

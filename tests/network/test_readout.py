@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.nn import functional as nnf
 
 import hessianlens as hl
-from hessianlens.network.linear_maps import LinearMaps, plan, readout
-from hessianlens.network.linear_maps.readout import Readout, readout_norm, readout_of
 from hessianlens.network.routes import ReadoutRoute
+from hessianlens.network.routes.linear_map import LinearMaps, plan, readout
+from hessianlens.network.routes.linear_map.readout import Readout, readout_norm, readout_of
 from hessianlens.problems import Problem
 from tests.curvature import hugging_face, networks
 from tests.curvature.networks import pairs, tokens

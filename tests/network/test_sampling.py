@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from hessianlens.memory import LiveBytes
-from hessianlens.network.sampling import GraphSource, Request, length
+from hessianlens.network.base.sampling import GraphSource, Request, length
 from hessianlens.parts import PARTS
 from hessianlens.problems import Problem, layer_groups, tensors
 from tests.curvature import networks

@@ -8,8 +8,8 @@ import pytest
 
 import hessianlens as hl
 from hessianlens.layer.sketch import Unfolding
-from hessianlens.network.last_attention import ExactAttention, SketchedAttention
 from hessianlens.network.planner import planner_of
+from hessianlens.network.routes.last_attention import ExactAttention, SketchedAttention
 from hessianlens.problems import Problem
 from tests.layer.test_sketch import _all_responses
 from tests.network.test_part_norms import NETWORKS, PARTS, ROLES, SEVERAL_HEADS, wide

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 
-from hessianlens.network.watch import Deadline, Watch
+from hessianlens.network.base.progress import Deadline, Watch
 
 
 class Counting(Watch):

@@ -9,7 +9,7 @@ import torch
 
 import hessianlens as hl
 from hessianlens.layer.sketch import Unfolding
-from hessianlens.network.watch import Watch
+from hessianlens.network.base.progress import Watch
 from hessianlens.sketching import MatrixSampler, Sampler, block_ways, measured, sampled
 from hessianlens.sketching.choice import Ways
 from hessianlens.sketching.sampler import LEAST, PILOT

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from hessianlens.attention import attention_entropy
-from hessianlens.network.sites.every import attention_names, see_attention
+from hessianlens.network.base.attention_calls import attention_names, see_attention
 from hessianlens.problems import Problem, batch_size
 
 _SEQUENCES = 2

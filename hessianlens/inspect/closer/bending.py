@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from hessianlens.errors import InputError
+from hessianlens.network.base.progress import Deadline, Watch
 from hessianlens.network.operators import hessian
-from hessianlens.network.watch import Deadline, Watch
 from hessianlens.problems import Problem
 from hessianlens.spectra import SpectralDensity, density, eigenvalues
 

@@ -14,9 +14,9 @@ from hessianlens.inspect.closer.attention import LayerLook, look_at_attention
 from hessianlens.inspect.closer.bending import Bending
 from hessianlens.inspect.closer.matters import Matter, blocks_that_matter
 from hessianlens.inspect.table import CurvatureTable
+from hessianlens.network.base.attention_calls import AttentionUnseen
+from hessianlens.network.base.progress import Deadline, Watch
 from hessianlens.network.pairs import PairNorms, block_pair_norms
-from hessianlens.network.sites.every import AttentionUnseen
-from hessianlens.network.watch import Deadline, Watch
 from hessianlens.problems import Problem
 from hessianlens.spectra import Heterogeneity, heterogeneity
 

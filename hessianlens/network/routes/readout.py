@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from hessianlens.errors import Refusal
-from hessianlens.network.linear_maps import LinearMaps
-from hessianlens.network.linear_maps.readout import Readout
-from hessianlens.network.question import Cost, Norms, Question, probe_vectors
-from hessianlens.network.routes.linear_map import LinearMapRoute
+from hessianlens.network.base.question import Cost, Norms, Question, probe_vectors
+from hessianlens.network.routes.linear_map import LinearMaps
+from hessianlens.network.routes.linear_map.readout import Readout
+from hessianlens.network.routes.linear_map.route import LinearMapRoute
 from hessianlens.operators import StructuredOperator
 from hessianlens.problems import Block, Problem
 

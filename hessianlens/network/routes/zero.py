@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from hessianlens.errors import Refusal
-from hessianlens.network.question import PROBE_VECTORS, Cost, Norms, Question
-from hessianlens.network.routes.last_attention import NOT_LAST_ATTENTION, LastAttentionRoute
+from hessianlens.network.base.question import PROBE_VECTORS, Cost, Norms, Question
+from hessianlens.network.routes.last_attention.route import NOT_LAST_ATTENTION, LastAttentionRoute
 from hessianlens.operators import ArrangedGrid, BlockGrid, StructuredOperator, TokenSum
 from hessianlens.problems import Problem
 

@@ -10,10 +10,10 @@ import torch
 from torch import nn
 
 import hessianlens as hl
-from hessianlens.network.last_attention import ExactAttention, exact_attention
+from hessianlens.network.base.question import NO_LIMITS, Question
 from hessianlens.network.planner import Choice, planner_of
-from hessianlens.network.question import NO_LIMITS, Question
-from hessianlens.network.sites import located
+from hessianlens.network.routes.last_attention import ExactAttention, exact_attention
+from hessianlens.network.routes.last_attention import locate as located
 from hessianlens.problems import Problem, layer_of
 from tests.curvature.networks import VOCAB
 from tests.curvature.registry import cross_entropy, next_token

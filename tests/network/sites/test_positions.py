@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 import hessianlens as hl
-from hessianlens.network.sites import find_site, frozen_copy
-from hessianlens.network.sites.find import acts_alone
+from hessianlens.network.routes.last_attention.locate import acts_alone, find_site
+from hessianlens.network.routes.last_attention.site import frozen_copy
 from tests.curvature import networks
 from tests.curvature.networks import pairs
 from tests.oracles.comparison import assert_same

@@ -11,12 +11,17 @@ from torch.nn import functional as nnf
 
 import hessianlens as hl
 from hessianlens.errors import Refusal
-from hessianlens.network.linear_maps.uses import Kind, Use
-from hessianlens.network.sites import AttentionSite, HeadProjection, find_site, frozen_copy
-from hessianlens.network.sites.calls import AttentionCalls
-from hessianlens.network.sites.operands import pairs_of, plain, turned
-from hessianlens.network.sites.score_rules import ScoreRule, score_rule
-from hessianlens.network.sites.site import heads_of, with_ones
+from hessianlens.network.base.attention_calls import AttentionCalls
+from hessianlens.network.base.uses import Kind, Use
+from hessianlens.network.routes.last_attention.locate import find_site
+from hessianlens.network.routes.last_attention.operands import ScoreRule, pairs_of, plain, score_rule, turned
+from hessianlens.network.routes.last_attention.site import (
+    AttentionSite,
+    HeadProjection,
+    frozen_copy,
+    heads_of,
+    with_ones,
+)
 from hessianlens.problems import Block, Problem
 from tests.curvature import hugging_face, networks
 from tests.curvature.networks import LENGTH, VOCAB, WIDTH, pairs, tokens

@@ -1,0 +1,282 @@
+"""Attention where all models pass: the products of queries with keys, and of weights with values.
+
+Models differ in how they name and nest their attention. All of them multiply queries with keys, turn each row of scores
+into weights, and multiply these with values, by a fused call or in three steps. `AttentionCalls` sees both, and
+keeps the last; `see_attention` shows all of them in order.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as nnf
+
+from hessianlens.derivatives.operation_mode import OperationMode
+from hessianlens.errors import InputError
+from hessianlens.memory.limits import lacks_memory
+from hessianlens.models.attention import Attention
+from hessianlens.network.base.recognition import inside_transform
+from hessianlens.problems import Batch, Problem, layer_of
+from hessianlens.state_guard import ReplacedAttribute, Restore, StateChange
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionCall:
+    """One attention, ``output = softmax(scores(q k^T)) v``.
+
+    Attributes:
+        q: Queries as they meet the keys, ``[..., i, e]``.
+        k: Keys, ``[..., j, e]``.
+        v: Values, ``[..., j, r]``.
+        raw: ``q k^T``, ``[..., i, j]``, a leaf.
+        scores: What softmax is taken of, on the graph of `raw`.
+        output: What is put out, ``[..., i, r]``.
+    """
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    raw: Tensor
+    scores: Tensor
+    output: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class _Pending:
+    """Queries that have met keys, and perhaps the weights that came of it."""
+
+    q: Tensor
+    k: Tensor
+    raw: Tensor
+    scores: Tensor | None = None
+    weights: Tensor | None = None
+
+
+class AttentionCalls(OperationMode):
+    """A scope in which the last attention is kept.
+
+    Attributes:
+        last: It; None if there was none.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last: AttentionCall | None = None
+        self._pending: _Pending | None = None
+
+    def operation(self, func: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        """Every operation of PyTorch's passes here."""
+        if inside_transform():
+            return func(*args, **named)
+        if func is nnf.multi_head_attention_forward:
+            # Its own steps would run unseen; without this question it takes them one by one.
+            with ReplacedAttribute(nnf, "has_torch_function", lambda *_: False), self:
+                return func(*args, **named)
+        if func is nnf.scaled_dot_product_attention:
+            return self._fused(*args, **named)
+        if func in _PRODUCTS and not named and all(isinstance(x, Tensor) and x.ndim > 2 for x in args):
+            return self._product(func, *args)
+        if func in _SUMMED_PRODUCTS:
+            return self._summed_product(func, *args, **named)
+        found = func(*args, **named)
+        if func in _SOFTMAX:
+            self._weighed(args[0] if args else named["input"], found)
+        return found
+
+    def _fused(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        scale: float | None = None,
+        **named: Any,
+    ) -> Tensor:
+        """The fused call; its scores are made once more."""
+        output = nnf.scaled_dot_product_attention(
+            query, key, value, attn_mask, dropout_p, is_causal, scale=scale, **named
+        )
+        if named.get("enable_gqa"):
+            key, value = (t.repeat_interleave(query.shape[-3] // t.shape[-3], -3) for t in (key, value))
+        raw = _leaf(query @ key.transpose(-1, -2))
+        scores = raw * (1 / math.sqrt(query.shape[-1]) if scale is None else scale)
+        if is_causal:
+            seen = torch.ones(raw.shape[-2:], dtype=torch.bool, device=raw.device).tril()
+            scores = scores.masked_fill(~seen, -torch.inf)
+        if attn_mask is not None:
+            hides = attn_mask.dtype == torch.bool
+            scores = scores.masked_fill(~attn_mask, -torch.inf) if hides else scores + attn_mask
+        self.last, self._pending = AttentionCall(query, key, value, raw, scores, output), None
+        return output
+
+    def _product(self, func: Callable[..., Any], left: Tensor, right: Tensor) -> Tensor:
+        """Of weights with values, or of queries with keys."""
+        pending, found = self._pending, func(left, right)
+        if pending is not None and pending.scores is not None and _same(pending.weights, left):
+            self.last = AttentionCall(pending.q, pending.k, right, pending.raw, pending.scores, found)
+            self._pending = None
+            return found
+        raw = _leaf(found)
+        self._pending = _Pending(left, right.transpose(-1, -2), raw)
+        return raw.clone()  # the model may go on in place
+
+    def _summed_product(
+        self,
+        func: Callable[..., Any],
+        added: Tensor,
+        left: Tensor | None = None,
+        right: Tensor | None = None,
+        **named: Any,
+    ) -> Tensor:
+        """``beta added + alpha left right``."""
+        left, right = named.pop("batch1", left), named.pop("batch2", right)
+        beta, alpha = named.pop("beta", 1), named.pop("alpha", 1)
+        if named or left is None or right is None:
+            return func(added, left, right, beta=beta, alpha=alpha, **named)
+        raw = _leaf(left @ right)
+        self._pending = _Pending(left, right.transpose(-1, -2), raw)
+        return beta * added + alpha * raw
+
+    def _weighed(self, scores: Tensor, weights: Tensor) -> None:
+        """Rows of scores have become weights."""
+        pending = self._pending
+        if pending is None or not scores.requires_grad or scores.numel() != pending.raw.numel():
+            return
+        (slope,) = torch.autograd.grad(scores.sum(), pending.raw, retain_graph=True, allow_unused=True)
+        if slope is not None:
+            self._pending = _Pending(pending.q, pending.k, pending.raw, scores, weights)
+
+
+def _same(weights: Tensor | None, left: Tensor) -> bool:
+    """Whether these are the weights, perhaps in another shape."""
+    return weights is not None and left.numel() == weights.numel() and torch.equal(left.reshape(weights.shape), weights)
+
+
+def _leaf(tensor: Tensor) -> Tensor:
+    return tensor.detach().requires_grad_()
+
+
+_PRODUCTS = {torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.bmm, Tensor.bmm}
+_SUMMED_PRODUCTS = {torch.baddbmm, Tensor.baddbmm}
+_SOFTMAX = {nnf.softmax, torch.softmax, Tensor.softmax}
+
+
+See = Callable[[Tensor, Tensor, Tensor], None]
+"""Is given attention weights ``[s, h, i, j]``, what each row may see, as truths, and values ``[s, h, j, r]``."""
+
+_HIDDEN = 0.25
+"""Scores below this share of the lowest number are hidden by a mask: implementations add or fill in that number."""
+
+
+class AttentionUnseen(Exception):
+    """A model that cannot be run while its attention is looked at; the text says why."""
+
+
+class _SeeFailed(Exception):
+    """Not the model but the one who looks has failed."""
+
+
+def see_attention(problem: Problem, batch: Batch, see: See) -> None:
+    """Run the model on a batch and show every attention to `see`, which keeps what it wants of it.
+
+    Args:
+        problem: From `hessianlens.problem`.
+        batch: One of its batches.
+        see: Is called once for every attention, in the order of the model.
+
+    Raises:
+        AttentionUnseen: If an operation of the model fails where it is looked at.
+
+    >>> import hessianlens as hl
+    >>> model = hl.models.Transformer(layers=2, d_model=8, heads=2, d_mlp=16, dtype=torch.float64)
+    >>> task = hl.tasks.Addition()
+    >>> problem = hl.problem(model, task.batch(4, seed=0), task.cross_entropy)
+    >>> see_attention(problem, problem.data[0], lambda weights, visible, values: print(tuple(weights.shape)))
+    (4, 2, 18, 18)
+    (4, 2, 18, 18)
+    """
+    modules = problem.source.modules() if isinstance(problem.source, nn.Module) else ()
+    own = [module for module in modules if isinstance(module, Attention)]
+    guarded = partial(_guarded, see)
+    try:
+        with problem.scope(), torch.enable_grad(), _OwnAttention(own, guarded) if own else _Every(guarded):
+            problem.forward(problem.params, batch)
+    except _SeeFailed as failed:
+        assert failed.__cause__ is not None
+        raise failed.__cause__ from None
+    except (RuntimeError, TypeError, ValueError, NotImplementedError) as error:
+        if isinstance(error, InputError) or lacks_memory(error):
+            raise
+        raise AttentionUnseen(" ".join(f"{type(error).__name__}: {error}".split())[:200]) from error
+
+
+def _guarded(see: See, weights: Tensor, visible: Tensor, values: Tensor) -> None:
+    try:
+        see(weights, visible, values)
+    except Exception as error:
+        raise _SeeFailed from error
+
+
+def attention_names(problem: Problem, count: int) -> list[str]:
+    """Names of the layers if there is one attention in each, else numbers."""
+    found = dict.fromkeys(layer_of(name) for name in problem.blocks if ".attn." in name)
+    layers = [layer for layer in found if layer is not None]
+    return layers if len(layers) == count else [f"attention {number}" for number in range(count)]
+
+
+class _Every(AttentionCalls):
+    """Shows each attention as soon as it is met, so that none has to be kept."""
+
+    def __init__(self, see: See) -> None:
+        self._see = see
+        super().__init__()
+
+    @property
+    def last(self) -> AttentionCall | None:
+        """None is kept."""
+        return None
+
+    @last.setter
+    def last(self, call: AttentionCall | None) -> None:
+        if call is not None:
+            scores = call.scores.detach()
+            visible = scores > _HIDDEN * torch.finfo(scores.dtype).min
+            self._see(*map(_by_head, (torch.softmax(scores, -1), visible, call.v.detach())))
+
+
+def _by_head(tensor: Tensor) -> Tensor:
+    return tensor.flatten(1, -3) if tensor.ndim > 3 else tensor[:, None]
+
+
+class _OwnAttention(StateChange[None]):
+    """Attention of the library's own models, whose activations are functions of its own: met where weights are made."""
+
+    def __init__(self, own: Sequence[Attention], see: See) -> None:
+        self.own, self.see = own, see
+
+    def record(self) -> Restore:
+        """No module has weights that are seen."""
+        return self._unseen
+
+    def change(self) -> None:
+        """Every module shows its weights."""
+        for module in self.own:
+            module.__dict__["weights"] = partial(self._seen, module)
+
+    def _seen(self, module: Attention, X: Tensor) -> Tensor:
+        weights = Attention.weights(module, X)
+        visible = torch.ones_like(weights, dtype=torch.bool)
+        self.see(weights.detach(), visible.tril() if module.causal else visible, module._mapped("V", X).detach())
+        return weights
+
+    def _unseen(self) -> None:
+        for module in self.own:
+            module.__dict__.pop("weights", None)

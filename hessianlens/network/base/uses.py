@@ -1,0 +1,166 @@
+"""How parameters enter a network, and blocks as pieces of linear maps.
+
+One `Use` for every operation that takes a parameter, all of a run in a `ParameterUses`; a `Piece` says which inputs and
+which outputs of a map a block joins.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+import torch
+from torch import Tensor
+
+from hessianlens.errors import Refusal
+from hessianlens.problems import Block
+
+
+class Kind(Enum):
+    """How a parameter enters."""
+
+    IN_OUT = "a W"
+    OUT_IN = "a W^T"
+    GAIN = "a * w"
+    SHIFT = "+ w"
+
+
+@dataclass(frozen=True, eq=False)
+class Use:
+    """One operation that takes a parameter.
+
+    Attributes:
+        parameter: Its name.
+        kind: How it enters.
+        site: Number of the operation, in the order in which the network runs.
+        inputs: What it is multiplied with, ``[..., p]``; None for a shift.
+        outputs: Shape of z, ``[..., f]``.
+        places: Where its numbers lie in the parameter, ``[p, f]`` or ``[f]``, if that was rearranged before; None if it
+            enters as it is, or transposed.
+    """
+
+    parameter: str
+    kind: Kind
+    site: int
+    inputs: Tensor | None
+    outputs: tuple[int, ...]
+    places: Tensor | None = None
+
+    def matrix(self, parameter: Tensor) -> Tensor:
+        """The parameter as it enters: inputs by outputs, or a vector."""
+        if self.places is not None:
+            return parameter.reshape(-1)[self.places.to(parameter.device)]
+        return parameter.T if self.kind is Kind.OUT_IN else parameter
+
+
+@dataclass(eq=False)
+class ParameterUses:
+    """What a run has shown.
+
+    Attributes:
+        uses: Every operation that was understood, in order.
+        unknown: Parameters that something else was done to, and what.
+    """
+
+    uses: list[Use] = field(default_factory=list)
+    unknown: dict[str, str] = field(default_factory=dict)
+
+    def only_use(self, parameter: str) -> Use | Refusal:
+        """The only use of a parameter; a refusal where there are none or several."""
+        found = [use for use in self.uses if use.parameter == parameter]
+        if parameter in self.unknown:
+            return Refusal(f"it enters the network through {self.unknown[parameter]}")
+        if len(found) != 1:
+            return Refusal("it is used in several places" if found else "it was not seen to enter through a linear map")
+        return found[0]
+
+
+@dataclass(frozen=True, eq=False)
+class Piece:
+    """A block of a parameter in use.
+
+    Attributes:
+        block: The block.
+        use: How its parameter enters.
+        inputs: Numbers of the inputs that it takes; a single zero for gains and shifts, which take none.
+        features: Numbers of the outputs that it feeds.
+        order: Where inputs by outputs lie in the block, if it was rearranged before it entered.
+    """
+
+    block: Block
+    use: Use
+    inputs: Tensor
+    features: Tensor
+    order: Tensor | None = None
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Inputs by outputs."""
+        return len(self.inputs), len(self.features)
+
+    @property
+    def weighs(self) -> bool:
+        """Whether it multiplies inputs into outputs, rather than scale or shift these one by one."""
+        return self.use.kind in (Kind.IN_OUT, Kind.OUT_IN)
+
+    def cut(self, tensor: Tensor) -> list[Tensor]:
+        """A tensor shaped as the block, as inputs by outputs."""
+        if self.order is not None:
+            return [tensor.reshape(-1)[self.order.to(tensor.device)]]
+        if self.use.kind is Kind.IN_OUT:
+            return [tensor]
+        return [tensor.T] if self.use.kind is Kind.OUT_IN else [tensor.reshape(1, -1)]
+
+    def join(self, matrix: Tensor) -> Tensor:
+        """The inverse of `cut`: inputs by outputs, as a tensor shaped as the block."""
+        if self.order is not None:
+            flat = torch.empty_like(matrix).reshape(-1)
+            flat[self.order.reshape(-1).to(matrix.device)] = matrix.reshape(-1)
+            return flat.reshape(self.block.shape)
+        return (matrix.T if self.use.kind is Kind.OUT_IN else matrix).reshape(self.block.shape)
+
+
+def piece_of(block: Block, use: Use, like: Tensor) -> Piece | None:
+    """The piece of a map that a block is; None if its entries do not join some inputs with some outputs.
+
+    Args:
+        block: The block.
+        use: How its parameter enters.
+        like: The parameter.
+
+    >>> whole = torch.zeros(4, 6)
+    >>> head = Block.of("q.head1", "w", whole, (slice(None), slice(2, 4)))
+    >>> piece_of(head, Use("w", Kind.IN_OUT, 0, None, (5, 6)), whole).features
+    tensor([2, 3])
+    """
+    if use.places is not None:
+        return _rearranged(block, use, like)
+    if use.kind in (Kind.GAIN, Kind.SHIFT):
+        return Piece(block, use, _ones_place(), block.take(torch.arange(len(like), device="cpu")))
+    # Views: a table of all entries of a large vocabulary would take more room than its parameter.
+    rows, columns = (
+        torch.arange(size, device="cpu").reshape(shape).expand(like.shape)
+        for size, shape in zip(like.shape, ((-1, 1), (1, -1)), strict=True)
+    )
+    first, second = block.take(rows)[:, 0], block.take(columns)[0]
+    inputs, features = (first, second) if use.kind is Kind.IN_OUT else (second, first)
+    return Piece(block, use, inputs, features)
+
+
+def _rearranged(block: Block, use: Use, like: Tensor) -> Piece | None:
+    assert use.places is not None
+    own = block.take(torch.arange(like.numel(), device="cpu").reshape(like.shape)).reshape(-1)
+    number = torch.full((like.numel(),), -1, device="cpu")
+    number[own] = torch.arange(len(own), device="cpu")
+    weighs = use.places.ndim == 2
+    found = number[use.places if weighs else use.places[None]]
+    rows, columns = ((found >= 0).any(axis).nonzero()[:, 0] for axis in (1, 0))
+    order = found[rows][:, columns]
+    if bool((order < 0).any()) or order.numel() != len(own):
+        return None
+    return Piece(block, use, rows if weighs else _ones_place(), columns, order)
+
+
+def _ones_place() -> Tensor:
+    """What a gain or a shift is multiplied with has one place."""
+    return torch.zeros(1, dtype=torch.int64, device="cpu")

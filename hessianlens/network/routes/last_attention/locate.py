@@ -1,0 +1,304 @@
+"""The last attention layer of any model, located at its attention and at the linear maps around it.
+
+One forward pass in which every linear map puts out a leaf shows what its queries, keys and values are made of, what is
+done to its scores and where its outputs go. Heads are made of that; where something is not as the closed forms take
+it, the answer is why.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hessianlens.attention.activations.capped import SoftCapped
+from hessianlens.attention.layer import FactoredValueAttention
+from hessianlens.attention.rotary import RotaryAttention
+from hessianlens.derivatives.graph import expect_twice_differentiable, refusals_of, steps_of
+from hessianlens.derivatives.potential import random_like
+from hessianlens.errors import Refusal
+from hessianlens.models.transformer import Transformer
+from hessianlens.network.base.attention_calls import AttentionCall, AttentionCalls
+from hessianlens.network.base.coupling import Grouping, couples_no_groups, groupings
+from hessianlens.network.base.dry_run import sequences_of
+from hessianlens.network.base.hooks import Hooks
+from hessianlens.network.base.recognition import close
+from hessianlens.network.base.uses import Kind, Use
+from hessianlens.network.routes.last_attention.operands import (
+    Operand,
+    ScoreRule,
+    Turned,
+    operand_of,
+    pairs_of,
+    plain,
+    score_rule,
+    source_of,
+    turned,
+)
+from hessianlens.network.routes.last_attention.site import AttentionSite, HeadProjection, heads_of, toy_site, with_ones
+from hessianlens.problems import Batch, Problem
+
+_CALLED = {"q": "its queries", "k": "its keys", "v": "its values"}
+
+
+def locate_attention(problem: Problem, batch: Batch) -> AttentionSite | Refusal:
+    """The site at a batch; a refusal where there is none.
+
+    Args:
+        problem: From `hessianlens.problem`.
+        batch: One batch of it.
+    """
+    with problem.scope(), torch.enable_grad(), Hooks(problem.params, cut=True) as hooks, AttentionCalls() as calls:
+        problem.forward(problem.params, batch)
+    if calls.last is None:
+        return Refusal("no attention with softmax was seen")
+    with torch.enable_grad():
+        return _AttentionSurroundings(
+            problem, hooks, calls.last, _sequences(calls.last, max(1, sequences_of(batch)))
+        ).site()
+
+
+def _sequences(call: AttentionCall, examples: int) -> int:
+    """Sequences that attention sees: several of an example where a model folds choices or windows into its batch."""
+    first = call.q.shape[0]
+    return first if call.q.ndim == 4 and first % examples == 0 else examples
+
+
+@dataclass(frozen=True, eq=False)
+class _AttentionSurroundings:
+    """One attention and the maps around it."""
+
+    problem: Problem
+    hooks: Hooks
+    call: AttentionCall
+    sequences: int
+
+    def site(self) -> AttentionSite | Refusal:
+        by_head = {name: self._by_head(getattr(self.call, name)) for name in ("q", "k", "v", "raw", "output")}
+        if any(tensor is None for tensor in by_head.values()):
+            return Refusal("its heads and sequences are not told apart")
+        q, k, v, raw, output = (tensor for tensor in by_head.values() if tensor is not None)
+        if raw.shape[-1] != raw.shape[-2]:
+            return Refusal("its queries and keys belong to different tokens")
+        operands: dict[str, Operand] = {}
+        for name, tensor in (("q", q), ("k", k), ("v", v)):
+            found = self._operand(tensor.expand(-1, raw.shape[1], -1, -1))
+            if isinstance(found, Refusal):
+                return Refusal(f"{_CALLED[name]} {found}")
+            operands[name] = found
+        rule = score_rule(self.call.raw, self.call.scores, raw.shape)
+        if isinstance(rule, Refusal):
+            return rule
+        return self._joined(operands, rule, output)
+
+    def _operand(self, taken: Tensor) -> Operand | Refusal:
+        site = source_of(taken, self.hooks.leaves)
+        if isinstance(site, Refusal):
+            return site
+        if self._weight(site) is None:
+            return self._other_source(taken, site)
+        return operand_of(taken, site, self.hooks.leaves[site])
+
+    def _other_source(self, taken: Tensor, site: int) -> Refusal:
+        """What an operand comes from that does not come from a linear map: another operation, or a gain."""
+        for step in steps_of(taken):
+            parameter = self.hooks.unknown_steps.get(step)
+            if parameter is not None:
+                through = self.hooks.record.unknown[parameter]
+                return Refusal(f"come through {through} with {parameter}, which is not known as a linear map")
+        gains = [use.parameter for use in self.hooks.record.uses if use.site == site and use.kind is Kind.GAIN]
+        entrywise = f"are multiplied with {gains[0]} entry by entry, as by a norm," if gains else "are changed"
+        return Refusal(f"{entrywise} behind the last linear map")
+
+    def _by_head(self, tensor: Tensor) -> Tensor | None:
+        """``[sequence, head, position, e]``, from a tensor in which sequences and heads may be one axis."""
+        if tensor.ndim == 4 and tensor.shape[0] == self.sequences:
+            return tensor
+        if tensor.ndim == 3 and tensor.shape[0] % self.sequences == 0:
+            return tensor.unflatten(0, (self.sequences, -1))
+        return None
+
+    def _joined(self, operands: Mapping[str, Operand], rule: ScoreRule, output: Tensor) -> AttentionSite | Refusal:
+        uses = {name: use for name, operand in operands.items() if (use := self._weight(operand.site)) is not None}
+        shifts = {name: self._shift(operand.site) for name, operand in operands.items()}
+        tokens = self._tokens(uses, operands)
+        if tokens is None:
+            return Refusal("its queries, keys and values are made of different tokens")
+        turning = _turning(operands)
+        if isinstance(turning, Refusal):
+            return turning
+        out = self._output_map(output)
+        if out is None:
+            return Refusal("what it puts out is changed before its output projection")
+        use_o, grouping = out
+        projections = {
+            name: HeadProjection(uses[name], shifts[name], operand.features[:, turning.orders[name]], operand.heads)
+            for name, operand in operands.items()
+        }
+        taken = torch.arange(output.shape[1] * output.shape[3], device="cpu").reshape(output.shape[1], -1)
+        projections["o"] = HeadProjection(use_o, None, taken, of_inputs=True)
+        heads = {name: projection.heads for name, projection in projections.items()}
+        rows = {name: None if own is None else self._rows(own, projections[name]) for name, own in shifts.items()}
+        layer = heads_of(
+            {name: own.matrices(self._values(own.use)) for name, own in projections.items()},
+            rows,
+            heads,
+            FactoredValueAttention if turning.tables is None else RotaryAttention,
+            [_options(turning, rule, head, projections["q"].features.shape[1]) for head in range(output.shape[1])],
+        )
+        biased = any(own is not None for own in rows.values())
+        return AttentionSite(layer, with_ones(tokens) if biased else tokens, projections, grouping)
+
+    def _values(self, use: Use) -> Tensor:
+        return self.problem.params[use.parameter].detach()
+
+    def _rows(self, shift: Use, projection: HeadProjection) -> list[Tensor]:
+        values = shift.matrix(self._values(shift))
+        return [values[own][None] for own in projection.features.to(values.device)]
+
+    def _weight(self, site: int) -> Use | None:
+        found = [use for use in self.hooks.record.uses if use.site == site and use.kind in (Kind.IN_OUT, Kind.OUT_IN)]
+        return found[0] if len(found) == 1 else None
+
+    def _shift(self, site: int) -> Use | None:
+        shifts = [use for use in self.hooks.record.uses if use.kind is Kind.SHIFT]
+        own = [use for use in shifts if use.site == site or use.parameter == self.hooks.shifts.get(site)]
+        return own[0] if own else None
+
+    def _tokens(self, uses: Mapping[str, Use], operands: Mapping[str, Operand]) -> Tensor | None:
+        """What enters all three maps, ``[sequence, position, feature]``."""
+        found = []
+        for name, use in uses.items():
+            assert use.inputs is not None
+            found.append(operands[name].grouping.arrange(use.inputs.detach().flatten(0, -2)))
+        first, *others = found
+        return first if all(torch.equal(first, other) for other in others) else None
+
+    def _output_map(self, output: Tensor) -> tuple[Use, Grouping] | None:
+        """The map that takes the heads side by side, and how its positions are those of the sequences."""
+        side_by_side = output.detach().transpose(1, 2).flatten(2)
+        for use in self.hooks.record.uses:
+            if use.kind not in (Kind.IN_OUT, Kind.OUT_IN) or use.inputs is None:
+                continue
+            flat = use.inputs.detach().flatten(0, -2)
+            for grouping in groupings(tuple(use.inputs.shape), self.sequences):
+                fits = flat.shape[-1] == side_by_side.shape[-1] and grouping.groups == self.sequences
+                if fits and torch.equal(grouping.arrange(flat), side_by_side):
+                    return use, grouping
+        return None
+
+
+@dataclass(frozen=True, eq=False)
+class _Turning:
+    """How features of q, k and v enter.
+
+    Attributes:
+        orders: Features of a piece, in the order in which they enter.
+        factor: What the products of queries and keys are multiplied with on the way.
+        tables: Cosines and sines by sequence and position; None where nothing is turned.
+    """
+
+    orders: Mapping[str, Tensor]
+    factor: float
+    tables: tuple[Tensor, Tensor] | None
+
+
+def _turning(operands: Mapping[str, Operand]) -> _Turning | Refusal:
+    q, k, v = (operands[name] for name in "qkv")
+    value = plain(v.maps)
+    if value is None or float(value.cos[0, 0]) != 1:
+        return Refusal("its values are changed behind their linear map")
+    straight = [plain(operand.maps) for operand in (q, k)]
+    if straight[0] is not None and straight[1] is not None:
+        orders = {"q": straight[0].order, "k": straight[1].order, "v": value.order}
+        return _Turning(orders, float(straight[0].cos[0, 0] * straight[1].cos[0, 0]), None)
+    changed = Refusal(
+        "its queries and keys are changed behind their linear maps by something else than a rotation of pairs"
+    )
+    pairs = [pairs_of(operand.maps) for operand in (q, k)]
+    if pairs[0] is None or pairs[0] != pairs[1]:
+        return changed
+    rows = [first for first, _ in pairs[0]] + [second for _, second in pairs[0]]
+    of_queries, of_keys = (turned(operand.maps, rows) for operand in (q, k))
+    if of_queries is None or of_keys is None:
+        return changed
+    tables = [_by_sequence(operand, found) for operand, found in ((q, of_queries), (k, of_keys))]
+    factor = float((tables[0] * tables[1]).sum() / tables[1].square().sum())
+    if not close(tables[0], factor * tables[1]):
+        return Refusal("its queries are turned otherwise than its keys")
+    cos, sin = tables[1]
+    return _Turning({"q": of_queries.order, "k": of_keys.order, "v": value.order}, factor, (cos, sin))
+
+
+def _by_sequence(operand: Operand, found: Turned) -> Tensor:
+    """Cosines and sines, ``[2, sequence, position, e]``."""
+    assert found.sin is not None
+    return torch.stack([operand.grouping.arrange(table) for table in (found.cos, found.sin)])
+
+
+def _options(turning: _Turning, rule: ScoreRule, head: int, width: int) -> dict[str, Any]:
+    """What one head takes beside its weights."""
+    found: dict[str, Any] = {"temperature": 1 / (rule.scale * turning.factor * math.sqrt(width))}
+    if turning.tables is not None:
+        found["cos"], found["sin"] = turning.tables
+    if rule.cap is not None:
+        found["activation"] = SoftCapped(rule.cap)
+    if rule.bias is not None:
+        found["bias"] = rule.bias[:, head]
+    if not bool(rule.visible[:, head].all()):
+        found["mask"] = rule.visible[:, head]
+    return found
+
+
+def find_site(problem: Problem, batch: Batch, own: Transformer | None) -> AttentionSite | Refusal:
+    """The last attention layer at a batch; a refusal where there is none that the closed forms know.
+
+    Whether what lies behind acts on every position alone is checked here for the library's own models, of which that
+    rest can be called, and for others when their output projection is looked at.
+
+    Args:
+        problem: From `hessianlens.problem`.
+        batch: One batch of it.
+        own: A copy of its model, if that is one of the library's own.
+    """
+    if own is None:
+        return locate_attention(problem, batch)
+    with torch.no_grad():
+        site = toy_site(own, batch)
+        if isinstance(site, Refusal):
+            return site
+        if site.tokens.ndim != 3:
+            return Refusal("its tokens have no axis for the sequences of a batch")
+        if not _position_wise(problem, site, batch):
+            return Refusal("what lies behind it mixes positions")
+        return site
+
+
+def _position_wise(problem: Problem, site: AttentionSite, batch: Batch) -> bool:
+    """Whether no position reaches another, in the Jacobian behind the layer and in the Hessian of the loss."""
+    assert site.behind is not None
+    with torch.enable_grad():
+        F = site.output.detach().requires_grad_()
+        outputs = site.behind(F)
+        point = outputs.detach().requires_grad_()
+        value = problem.loss(point, batch)
+        expect_twice_differentiable("loss", value)
+        (slope,) = torch.autograd.grad(value, point, create_graph=True)
+    with refusals_of(lambda: "loss"):
+        return acts_alone(outputs, F) and (not slope.requires_grad or acts_alone(slope, point))
+
+
+def acts_alone(value: Tensor, at: Tensor) -> bool:
+    """Whether the derivative of a value by what it is taken at couples no two positions."""
+    u = random_like(value).flatten(0, 1)
+    positions = torch.arange(len(u), device=u.device)
+
+    def pulled(cotangent: Tensor) -> list[Tensor]:
+        (found,) = torch.autograd.grad(value, at, cotangent.reshape(value.shape), retain_graph=True)
+        return [found.flatten(0, 1)]
+
+    return couples_no_groups(pulled, u, positions, positions)

@@ -1,0 +1,257 @@
+"""How queries, keys and values come from what their linear maps put out: which features a head takes, how turned.
+
+Between a linear map and the attention there are reshapes, perhaps a factor, perhaps a rotation by position. All are
+linear in the map's outputs and act on every position alone, and are found from derivatives, whatever they are called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from hessianlens.attention.state import Rotation
+from hessianlens.derivatives.potential import random_like
+from hessianlens.errors import Refusal
+from hessianlens.network.base.coupling import Grouping, groupings
+from hessianlens.network.base.recognition import close, entrywise_slope
+
+
+@dataclass(frozen=True, eq=False)
+class Operand:
+    """Queries, keys or values of all heads, seen from the map that they come from.
+
+    Attributes:
+        site: The map.
+        features: Its outputs that a head takes, ``[piece, e]``; several heads may share a piece.
+        heads: Heads to a piece, which are neighbours.
+        grouping: Positions of the map by sequence.
+        maps: ``R_n``, from a piece's features to what the attention takes, ``[position, e, feature]``.
+    """
+
+    site: int
+    features: Tensor
+    heads: int
+    grouping: Grouping
+    maps: Tensor
+
+
+def source_of(taken: Tensor, leaves: Mapping[int, Tensor]) -> int | Refusal:
+    """The site of the map that an operand of the attention comes from; a refusal where there is none.
+
+    Args:
+        taken: ``[sequence, head, position, e]``.
+        leaves: What the maps before it put out, by site.
+    """
+    if not taken.requires_grad:
+        return Refusal("do not come from a linear map")
+    slopes = torch.autograd.grad(taken, list(leaves.values()), random_like(taken), retain_graph=True, allow_unused=True)
+    used = [site for site, slope in zip(leaves, slopes, strict=True) if slope is not None]
+    if len(used) != 1:
+        return Refusal(f"come from {len(used)} linear maps, not from one")
+    return used[0]
+
+
+def operand_of(taken: Tensor, site: int, leaf: Tensor) -> Operand | Refusal:
+    """How an operand of the attention comes from its map; a refusal where that is not known.
+
+    Args:
+        taken: ``[sequence, head, position, e]``.
+        site: The map.
+        leaf: What it puts out.
+    """
+    features = _features(taken, leaf)
+    if isinstance(features, Refusal):
+        return features
+    pieces, heads = features
+    grouping = _grouping(taken, leaf)
+    if grouping is None:
+        return Refusal("mix positions behind their linear map")
+    maps = _maps(taken, leaf, pieces[0])
+    return Operand(site, pieces, heads, grouping, maps)
+
+
+def _pulled(taken: Tensor, leaf: Tensor, cotangent: Tensor) -> Tensor:
+    """``[position, feature]``."""
+    (found,) = torch.autograd.grad(taken, leaf, cotangent, retain_graph=True)
+    return found.reshape(-1, leaf.shape[-1])
+
+
+def _features(taken: Tensor, leaf: Tensor) -> tuple[Tensor, int] | Refusal:
+    """Features by piece, and how many heads share one."""
+    drawn, found = random_like(taken), []
+    for head in range(taken.shape[1]):
+        cotangent = torch.zeros_like(drawn)
+        cotangent[:, head] = drawn[:, head]
+        found.append(tuple((_pulled(taken, leaf, cotangent) != 0).any(0).nonzero()[:, 0].tolist()))
+    pieces = list(dict.fromkeys(found))
+    share, rest = divmod(len(found), len(pieces))
+    if any(len(piece) != taken.shape[-1] for piece in pieces):
+        return Refusal(f"take other than {taken.shape[-1]} features a head")
+    if rest or found != [piece for piece in pieces for _ in range(share)]:
+        return Refusal("share heads in an unknown order")
+    return torch.tensor(pieces, device="cpu"), share
+
+
+def _grouping(taken: Tensor, leaf: Tensor) -> Grouping | None:
+    """How the positions of the map are those of the sequences."""
+    sequences, _, length, _ = taken.shape
+    drawn = random_like(taken)
+    numbers = 1 + torch.arange(sequences * length, device=taken.device).reshape(sequences, 1, length, 1)
+    alone, numbered = (_pulled(taken, leaf, cotangent) for cotangent in (drawn, numbers * drawn))
+    for grouping in groupings(tuple(leaf.shape), sequences):
+        if grouping.groups == sequences and grouping.members == length:
+            expected = grouping.flatten(numbers[:, 0]) * alone
+            if bool(((numbered - expected).abs() <= 1e-3 * alone.abs()).all()):
+                return grouping
+    return None
+
+
+def _maps(taken: Tensor, leaf: Tensor, features: Tensor) -> Tensor:
+    """``R_n`` of the first head, ``[position, e, feature]``."""
+    rows = []
+    for e in range(taken.shape[-1]):
+        cotangent = torch.zeros_like(taken)
+        cotangent[:, 0, :, e] = 1
+        rows.append(_pulled(taken, leaf, cotangent)[:, features.to(leaf.device)])
+    return torch.stack(rows, 1)
+
+
+@dataclass(frozen=True, eq=False)
+class Turned:
+    """The maps of an operand as a factor, or as rotations of pairs of features, in an order of the features.
+
+    Attributes:
+        order: Features of a piece, in the order in which they enter.
+        cos: ``[position, e]``, where they are turned; all one factor where they are not.
+        sin: The same; None where they are not turned.
+    """
+
+    order: Tensor
+    cos: Tensor
+    sin: Tensor | None
+
+
+def pairs_of(maps: Tensor) -> list[tuple[int, int]] | None:
+    """Rows of the maps that mix the same two features; those that mix none, two by two; None if three are mixed.
+
+    >>> quarter = torch.tensor([[[0.0, -1.0], [1.0, 0.0]]])
+    >>> pairs_of(quarter + torch.eye(2)), pairs_of(torch.ones(1, 3, 3))
+    ([(0, 1)], None)
+    """
+    columns = [tuple(row.nonzero()[:, 0].tolist()) for row in (maps != 0).any(0)]
+    alone = [e for e, own in enumerate(columns) if len(own) == 1]
+    mixed: dict[tuple[int, ...], list[int]] = {}
+    for e, own in enumerate(columns):
+        if len(own) != 1:
+            mixed.setdefault(own, []).append(e)
+    if len(alone) % 2 or any(len(own) != 2 or len(rows) != 2 for own, rows in mixed.items()):
+        return None
+    found = [(rows[0], rows[1]) for rows in mixed.values()] + list(zip(alone[::2], alone[1::2], strict=True))
+    return sorted(found)
+
+
+def turned(maps: Tensor, rows: Sequence[int]) -> Turned | None:
+    """The maps with their rows in some order, the partners of the first half in the second; None if they do not fit.
+
+    Args:
+        maps: ``R_n``, ``[position, e, feature]``.
+        rows: The order.
+    """
+    arranged = maps[:, list(rows)]
+    half = arranged.shape[1] // 2
+    sizes = arranged.abs().amax(0)
+    own = sizes.argmax(-1)
+    for k in range(half):  # two that turn far may both be largest in the same feature
+        if own[k] == own[k + half]:
+            other = sizes[k].clone()
+            other[own[k]] = 0
+            own[k + half] = other.argmax()
+    if len(set(own.tolist())) != len(own):
+        return None
+    arranged = arranged[..., own]
+    each = torch.arange(2 * half, device=own.device)
+    partner = each.roll(half)
+    sign = torch.where(each < half, -1, 1).to(arranged)
+    cos, sin = arranged[:, each, each], sign * arranged[:, each, partner]
+    rebuilt = Rotation(cos[None], sin[None]).matrices()[0]
+    return Turned(own, cos, sin) if torch.equal(rebuilt, arranged) else None
+
+
+def plain(maps: Tensor) -> Turned | None:
+    """The maps as one factor, if they are no more than that."""
+    sizes = maps.abs().amax(0)
+    order = sizes.argmax(-1)
+    factor = maps[0, 0, order[0]]
+    expected = torch.zeros_like(maps[0])
+    expected[torch.arange(len(order), device=order.device), order] = factor
+    fits = len(set(order.tolist())) == len(order) and bool((maps == expected).all())
+    return Turned(order, factor.expand(maps.shape[:2]), None) if fits else None
+
+
+@dataclass(frozen=True, eq=False)
+class ScoreRule:
+    """``cap tanh(scale raw / cap) + bias`` where visible.
+
+    Attributes:
+        scale: The factor.
+        cap: The soft cap; None if there is none.
+        bias: ``[sequence, head, i, j]``, zero where hidden; None if there is none.
+        visible: Entries that take part, the same shape.
+    """
+
+    scale: float
+    cap: float | None
+    bias: Tensor | None
+    visible: Tensor
+
+
+def score_rule(raw: Tensor, scores: Tensor, shape: Sequence[int]) -> ScoreRule | Refusal:
+    """The rule that made scores of products; a refusal where none is known.
+
+    Args:
+        raw: The products, a leaf.
+        scores: The scores, on its graph.
+        shape: ``[sequence, head, i, j]``.
+    """
+    with torch.enable_grad():
+        slope = entrywise_slope(scores, raw, graph=True)
+        bend = None if slope is None else entrywise_slope(slope, raw) if slope.requires_grad else torch.zeros_like(raw)
+    if slope is None or bend is None:
+        return Refusal("its scores are not made of the products of queries and keys one by one")
+    values, slope, bend, products = (tensor.detach().reshape(*shape) for tensor in (scores, slope, bend, raw))
+    visible = values > torch.finfo(values.dtype).min / 2
+    # A row that is hidden by large numbers only, not by infinite ones, sees everything alike.
+    visible |= ~visible.any(-1, keepdim=True) & values.isfinite().all(-1, keepdim=True)
+    if not bool(visible.any()):
+        return Refusal("none of its scores is visible")
+    if not bool(bend[visible].any()):
+        return _straight(products, values, slope, visible)
+    return _capped(products, values, slope, visible)
+
+
+def _straight(raw: Tensor, scores: Tensor, slope: Tensor, visible: Tensor) -> ScoreRule | Refusal:
+    scale = float(slope[visible].median())
+    if not close(slope[visible], torch.full_like(slope[visible], scale)) or scale <= 0:
+        return Refusal("its products of queries and keys enter the scores with different factors")
+    bias = (scores - scale * raw).masked_fill(~visible, 0)
+    negligible = close(scores[visible], scale * raw[visible])
+    return ScoreRule(scale, None, None if negligible else bias, visible)
+
+
+def _capped(raw: Tensor, scores: Tensor, slope: Tensor, visible: Tensor) -> ScoreRule | Refusal:
+    """``s = c tanh(a r / c)`` has ``ds/dr = a - (a / c^2) s^2``, a straight line in the square of s."""
+    squares, slopes = scores[visible].double().square(), slope[visible].double()
+    design = torch.stack([torch.ones_like(squares), -squares], -1)
+    scale, fall = torch.linalg.lstsq(design, slopes[:, None]).solution[:, 0].tolist()
+    unknown = Refusal("its scores are bent in a way that is not a soft cap")
+    if scale <= 0 or fall <= 0:
+        return unknown
+    cap = (scale / fall) ** 0.5
+    # The fit of two numbers loses digits where scores stay far below the cap; a cap is a plain number.
+    for guess in (float(f"{cap:.6g}"), cap):
+        if close(guess * torch.tanh(scale * raw[visible] / guess), scores[visible]):
+            return ScoreRule(scale, guess, None, visible)
+    return unknown

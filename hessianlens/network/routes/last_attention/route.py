@@ -1,0 +1,104 @@
+"""Blocks between weights of the last attention layer, by its closed form.
+
+What lies behind the layer acts on every position alone, so it enters through a gradient and a small curvature matrix
+per token. These are computed once for all blocks of the layer, and not counted for one of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+
+from hessianlens.curvature import may_pay
+from hessianlens.errors import Refusal
+from hessianlens.memory import SAFE_SHARE, available_bytes
+from hessianlens.network.base import thresholds
+from hessianlens.network.base.question import Cost, Limits, Norms, Question, probe_vectors
+from hessianlens.network.routes.last_attention import ExactAttention, closed_form_cost, exact_attention
+from hessianlens.network.routes.linear_map import LinearMapPlan, LinearMaps
+from hessianlens.operators import StructuredOperator
+from hessianlens.problems import Block, Problem
+from hessianlens.sizes import readable
+
+NOT_LAST_ATTENTION = Refusal("")
+"""The question is about other blocks."""
+
+
+class LastAttentionRoute:
+    """The closed form of a problem's last attention layer.
+
+    Args:
+        problem: From `hessianlens.problem`, with all of its data.
+        maps: The linear maps of its network.
+    """
+
+    name = "the closed form of attention"
+
+    def __init__(self, problem: Problem, maps: LinearMaps) -> None:
+        self.problem, self.maps = problem, maps
+
+    @cached_property
+    def located(self) -> ExactAttention | Refusal:
+        """The closed form, whatever it costs; or why there is none."""
+        found = exact_attention(self.problem, self.maps)
+        return Refusal(f"the closed form of attention does not fit: {found}") if isinstance(found, Refusal) else found
+
+    def closed_form(self, blocks: Sequence[Block], limits: Limits) -> ExactAttention | Refusal:
+        """The closed form, if weights of an attention layer that may be the last are asked for and it is affordable.
+
+        Args:
+            blocks: What is asked for.
+            limits: The most that it may cost.
+        """
+        asked = [block for block in blocks if ".attn." in block.name and self.maps.may_act_alone(block)]
+        if not asked:
+            return NOT_LAST_ATTENTION
+        cost, free = closed_form_cost(self.problem, asked), available_bytes(self.problem.device)
+        if cost.held_bytes > SAFE_SHARE * free:
+            return Refusal(f"its closed form would hold {readable(cost.held_bytes)}, and {readable(free)} are free")
+        if cost.products > max(limits.hvps, thresholds.EXACT_MAX_HVPS) and "located" not in vars(self):
+            return NOT_LAST_ATTENTION
+        return self.located
+
+    def cost(self, question: Question) -> Cost | Refusal:
+        """Nothing beyond what lies behind the layer."""
+        found = self.closed_form((question.row, question.column), question.limits)
+        if isinstance(found, Refusal):
+            return found
+        if not found.covers((question.row, question.column)) or self._cheaper_as_linear_map(found, question):
+            return NOT_LAST_ATTENTION
+        upfront = 0 if found.known else closed_form_cost(self.problem, [question.row, question.column]).products
+        return Cost(
+            reason=f"what lies behind {found.prefix}, the last attention layer, acts on every position alone",
+            upfront_hvps=upfront,
+            shared=self.name,
+            fast_matvecs=found.known or not any(may_pay(self.problem, batch) for batch in self.problem.data),
+        )
+
+    def _cheaper_as_linear_map(self, found: ExactAttention, question: Question) -> bool:
+        """Whether only norms of an output projection are asked for: with several heads it makes many small blocks."""
+        if not (question.norms_only and question.is_diagonal) or found.single_head or not found.is_output(question.row):
+            return False
+        limits = question.limits
+        plan = self.maps.plan(question.row, question.column, min(limits.hvps, thresholds.EXACT_MAX_HVPS))
+        most_bytes = min(limits.held_bytes, thresholds.EXACT_MAX_BYTES)
+        return isinstance(plan, LinearMapPlan) and plan.streams and plan.held_bytes <= most_bytes
+
+    def operator(self, question: Question, part: str) -> StructuredOperator:
+        """The matrix, as sums over tokens."""
+        return self._found.operator(part, question.row, question.column)
+
+    def norms(self, question: Question, parts: Sequence[str]) -> Norms:
+        """Norms of parts; of a block with itself from inner products that these share."""
+        operators = {part: self.operator(question, part) for part in parts}
+        if question.is_diagonal:
+            values = self._found.norms(question.row, parts)
+        else:
+            values = {part: float(operator.frobenius_norm()) for part, operator in operators.items()}
+        probes = probe_vectors(question.column, self.problem)
+        return Norms(values, {part: operator._matmat([probes])[0] for part, operator in operators.items()})
+
+    @property
+    def _found(self) -> ExactAttention:
+        assert isinstance(self.located, ExactAttention)
+        return self.located

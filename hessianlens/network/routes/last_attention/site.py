@@ -1,0 +1,244 @@
+"""The last attention layer of a network: its heads, what enters, and where their weights lie in the model."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hessianlens.attention.layer import FactoredValueAttention, MultiHeadAttention
+from hessianlens.errors import Refusal
+from hessianlens.models.adapters.batches import inputs_of
+from hessianlens.models.attention import Attention
+from hessianlens.models.block import TransformerBlock
+from hessianlens.models.transformer import Transformer
+from hessianlens.network.base.coupling import Grouping
+from hessianlens.network.base.uses import Kind, Piece, Use, piece_of
+from hessianlens.problems import Batch, Block, Problem
+
+Behind = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class HeadProjection:
+    """Where the heads of q, k, v or o lie in their parameters.
+
+    Attributes:
+        use: How the weight enters.
+        shift: How its bias enters; None where there is none, and for o.
+        features: Outputs of the map (inputs, for o) that a head takes, ``[piece, width]``, as the heads order them.
+        heads: Consecutive heads that share a piece.
+        of_inputs: Whether a head takes inputs of the map: that is o.
+    """
+
+    use: Use
+    shift: Use | None
+    features: Tensor
+    heads: int = 1
+    of_inputs: bool = False
+
+    def sharing(self, piece: int) -> range:
+        """The heads that use a piece."""
+        return range(piece * self.heads, (piece + 1) * self.heads)
+
+    def matrices(self, weight: Tensor) -> list[Tensor]:
+        """The weight by piece, in the order ``x @ W``."""
+        matrix = self.use.matrix(weight)
+        return [matrix[own] if self.of_inputs else matrix[:, own] for own in self.features.to(weight.device)]
+
+    def pieces(self, block: Block, params: Mapping[str, Tensor]) -> tuple[int, ...] | None:
+        """The pieces that a block of the weight or bias consists of; None if it does not consist of whole ones."""
+        piece = self._piece(block, params)
+        if piece is None:
+            return None
+        own = self._own(piece)
+        chosen = [number for number, features in enumerate(self.features.tolist()) if set(features) <= set(own)]
+        return tuple(chosen) if len(own) == len(chosen) * self.features.shape[1] else None
+
+    def cut(self, block: Block, params: Mapping[str, Tensor]) -> Callable[[Tensor], list[Tensor]]:
+        """Cuts a tensor of the block's shape into its pieces, each in the order ``x @ W``; a bias is a row."""
+        piece, pieces = self._piece(block, params), self.pieces(block, params)
+        assert piece is not None and pieces is not None
+        place = {feature: number for number, feature in enumerate(self._own(piece))}
+        chosen = [[place[feature] for feature in self.features[number].tolist()] for number in pieces]
+
+        def cut(tensor: Tensor) -> list[Tensor]:
+            (matrix,) = piece.cut(tensor)
+            return [matrix[numbers] if self.of_inputs else matrix[:, numbers] for numbers in chosen]
+
+        return cut
+
+    def _own(self, piece: Piece) -> list[int]:
+        """Features of the map that a piece feeds, or takes, for o."""
+        found: list[int] = (piece.inputs if self.of_inputs else piece.features).tolist()
+        return found
+
+    def _piece(self, block: Block, params: Mapping[str, Tensor]) -> Piece | None:
+        """The block as a piece of the weight's map, or of the bias; None if it is none, or has not all of its rows."""
+        parameter = params.get(block.parameter)
+        if parameter is None:
+            return None
+        if self.shift is not None and block.parameter == self.shift.parameter:
+            return piece_of(block, self.shift, parameter)
+        if block.parameter != self.use.parameter:
+            return None
+        piece = piece_of(block, self.use, parameter)
+        if piece is None:
+            return None
+        others, axis = (piece.features, 1) if self.of_inputs else (piece.inputs, 0)
+        return piece if len(others) == self.use.matrix(parameter).shape[axis] else None
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionSite:
+    """The last attention layer at one batch.
+
+    Attributes:
+        layer: Its heads, ``F = sum_h A^h X W_V^h W_O^h``; biases are a last row of the weights.
+        tokens: What enters, (B, L, d), with a last column of ones if there are biases.
+        projections: q, k, v and o.
+        grouping: Which positions of what o puts out are those of a sequence.
+        behind: The rest of the network, F (without output bias) to the model's outputs, where it can be called.
+        narrowed: From some positions to the rest of the network at those alone, where it can be called.
+    """
+
+    layer: MultiHeadAttention
+    tokens: Tensor
+    projections: Mapping[str, HeadProjection]
+    grouping: Grouping
+    behind: Behind | None = None
+    narrowed: Callable[[Tensor], Behind] | None = None
+
+    @property
+    def biased(self) -> bool:
+        """Whether q, k or v has a bias, so that all of them have a last row for it."""
+        return any(projection.shift is not None for projection in self.projections.values())
+
+    @cached_property
+    def output(self) -> Tensor:
+        """F, what the layer puts out (without output bias), (B, L, d)."""
+        with torch.no_grad():
+            return self.layer(self.tokens)
+
+    @cached_property
+    def network_output(self) -> Tensor:
+        """The model's outputs, (B, L, v)."""
+        assert self.behind is not None
+        with torch.no_grad():
+            return self.behind(self.output)
+
+
+def heads_of(
+    pieces: Mapping[str, Sequence[Tensor]],
+    rows: Mapping[str, Sequence[Tensor] | None],
+    heads: Mapping[str, int],
+    kind: type[FactoredValueAttention] = FactoredValueAttention,
+    options: Sequence[Mapping[str, Any]] | Mapping[str, Any] | None = None,
+) -> MultiHeadAttention:
+    """Heads from the pieces of q, k, v and o and the rows of their biases.
+
+    All of q, k, v get a row as soon as one has a bias.
+
+    Args:
+        pieces: Matrices of q, k, v, o.
+        rows: Biases of q, k and v, one row a piece, where they exist.
+        heads: Heads that share a piece of q, k, v or o.
+        kind: What a head is.
+        options: Activation, mask, temperature and whatever else the heads take, for all of them or each.
+    """
+    cut = {name: list(found) for name, found in pieces.items()}
+    if any(own is not None for own in rows.values()):
+        for name in "qkv":
+            own = rows.get(name) or [w.new_zeros(1, w.shape[1]) for w in cut[name]]
+            cut[name] = [torch.cat([w, row]) for w, row in zip(cut[name], own, strict=True)]
+    each = [[w for w in cut[name] for _ in range(heads[name])] for name in "qkvo"]
+    given = options or {}
+    own_options = [given] * len(each[0]) if isinstance(given, Mapping) else list(given)
+    return MultiHeadAttention([kind(*w, **o) for *w, o in zip(*each, own_options, strict=True)])
+
+
+def with_ones(X: Tensor) -> Tensor:
+    """Tokens with a last column of ones, on which biases act."""
+    return torch.cat([X, X.new_ones(*X.shape[:-1], 1)], -1)
+
+
+def frozen_copy(problem: Problem) -> Transformer | None:
+    """A copy of the problem's model that holds the problem's own parameters; None for any other model."""
+    if not isinstance(problem.source, Transformer):
+        return None
+    # Parameters are handed over, not copied: a copy of the model costs no more than its other attributes.
+    handed = {
+        id(parameter): nn.Parameter(problem.params[name], requires_grad=False)
+        for name, parameter in problem.source.named_parameters()
+    }
+    try:
+        model = copy.deepcopy(problem.source, handed).to(device=problem.device, dtype=problem.dtype)
+    except (RuntimeError, TypeError):  # some models hold what cannot be copied, such as outputs with their graph
+        return None
+    return model.eval()
+
+
+def toy_site(model: Transformer, batch: Batch) -> AttentionSite | Refusal:
+    """The site, for two query-key matrices a head; a refusal where there is none."""
+    if len(model.blocks) == 0:
+        return Refusal("it has no attention")
+    last, block = len(model.blocks) - 1, model.blocks[-1]
+    assert isinstance(block, TransformerBlock)
+    attention = block.attention
+    if attention.query_key != "dual":
+        return Refusal("its queries and keys are one matrix")
+    inputs = inputs_of(batch)
+    residual = model.residual(inputs["tokens"] if isinstance(inputs, dict) else inputs)
+    X = block.attention_input(residual)
+    projections = _projections(attention, f"blocks.{last}.attention.")
+    shift = 0 if attention.b_O is None else attention.b_O
+
+    def narrowed(positions: Tensor | slice) -> Behind:
+        entering = residual[:, positions]
+        return lambda F: model.unembed(block.join(F + shift, entering))
+
+    return AttentionSite(
+        toy_heads(attention),
+        with_ones(X) if attention.b_V is not None else X,
+        projections,
+        Grouping(*X.shape[:2]),
+        narrowed(slice(None)),
+        narrowed,
+    )
+
+
+def _projections(attention: Attention, prefix: str) -> dict[str, HeadProjection]:
+    features = torch.arange(attention.heads * attention.d_head, device="cpu").reshape(attention.heads, -1)
+    biased = attention.b_V is not None
+    return {
+        name: HeadProjection(
+            Use(f"{prefix}W_{name.upper()}", Kind.IN_OUT, 0, None, ()),
+            Use(f"{prefix}b_{name.upper()}", Kind.SHIFT, 0, None, ()) if biased and name != "o" else None,
+            features,
+            of_inputs=name == "o",
+        )
+        for name in "qkvo"
+    }
+
+
+def toy_heads(attention: Attention) -> MultiHeadAttention:
+    """The heads of an attention module."""
+    weights = {
+        name: getattr(attention, f"W_{name.upper()}").chunk(attention.heads, int(name != "o")) for name in "qkvo"
+    }
+    biases = {name: getattr(attention, f"b_{name.upper()}") for name in "qkv"}
+    return heads_of(
+        weights,
+        {name: None if b is None else [row[None] for row in b.chunk(attention.heads)] for name, b in biases.items()},
+        dict.fromkeys("qkvo", 1),
+        options={
+            "activation": attention.activation,
+            "causal": attention.causal,
+            "temperature": attention.temperature,
+        },
+    )

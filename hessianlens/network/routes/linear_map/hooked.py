@@ -1,0 +1,204 @@
+"""One batch of a network with deltas behind some of its weights, and the curvature at those."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from hessianlens.curvature.linearisation import Linearisation
+from hessianlens.derivatives.potential import random_like
+from hessianlens.network.base.coupling import Grouping, couples_no_groups
+from hessianlens.network.base.hooks import Hooks
+from hessianlens.network.base.recognition import close
+from hessianlens.network.base.uses import ParameterUses, Piece, Use
+from hessianlens.network.routes.linear_map.readout import Readout, readout_of
+from hessianlens.problems import Batch, Problem
+
+
+def recorded(problem: Problem, batch: Batch) -> ParameterUses:
+    """How every parameter enters the network, from one forward pass; what it is multiplied with is not kept."""
+    with problem.scope(), torch.no_grad(), Hooks(problem.params) as hooks:
+        problem.forward(problem.params, batch)
+    return ParameterUses([replace(use, inputs=None) for use in hooks.record.uses], hooks.record.unknown)
+
+
+class HookedBatch:
+    """One batch, seen from what some operations put out.
+
+    Args:
+        problem: The problem.
+        batch: One batch of it.
+        uses: Parameters in use, at the sites of interest.
+        readout: The network's last map, if what lies behind it is to be taken from its quadratic form.
+    """
+
+    def __init__(self, problem: Problem, batch: Batch, uses: Sequence[Use], readout: Readout | None = None) -> None:
+        self.problem, self.readout = problem, readout
+        self._shapes = {use.site: use.outputs for use in uses}
+        self._record = ParameterUses()
+        deltas = {
+            str(site): torch.zeros(shape, dtype=problem.dtype, device=problem.device)
+            for site, shape in self._shapes.items()
+        }
+        # Modules that are called by themselves, as when one is to blame, would be counted as further sites.
+        loss = problem.loss if readout is None else readout.loss
+        seen = replace(problem, forward=self._forward, loss=loss, params=deltas, blocks={}, data=[batch], source=None)
+        self.at = Linearisation(seen, batch, list(deltas))
+
+    def _forward(self, deltas: Mapping[str, Tensor], batch: Batch) -> Tensor:
+        with Hooks(self.problem.params, {int(site): delta for site, delta in deltas.items()}) as hooks:
+            outputs = self.problem.forward(self.problem.params, batch)
+        self._record = hooks.record
+        return outputs if self.readout is None else self.readout.inputs(hooks.record)
+
+    def inputs(self, parameter: str) -> Tensor | None:
+        """What a parameter is multiplied with, ``[position, feature]``, on the graph; None for a shift."""
+        (use,) = (use for use in self._record.uses if use.parameter == parameter)
+        return None if use.inputs is None else use.inputs.reshape(-1, use.inputs.shape[-1])
+
+    def slope(self, site: int) -> Tensor:
+        """The gradient of the loss there, ``[position, feature]``."""
+        return self._slopes[str(site)].reshape(self.positions(site), -1)
+
+    @cached_property
+    def _slopes(self) -> dict[str, Tensor]:
+        return self.at.pulled_gradient()
+
+    def positions(self, site: int) -> int:
+        """Positions at which a map puts something out."""
+        return int(torch.Size(self._shapes[site][:-1]).numel())
+
+    def products(self, column: int, tangent: Tensor, row: int) -> tuple[Tensor, Tensor]:
+        """``C u`` of the Gauss-Newton and of the functional part, from one site to another, by position."""
+        return self.products_at(column, tangent, [row])[row]
+
+    def products_at(self, column: int, tangent: Tensor, rows: Sequence[int]) -> dict[int, tuple[Tensor, Tensor]]:
+        """The same at several sites, in one pass."""
+        parts = self.at.split({str(column): tangent.reshape(self._shapes[column])}, [str(row) for row in rows])
+        ggn, functional = ({row: found[str(row)].reshape(self.positions(row), -1) for row in rows} for found in parts)
+        return {row: (ggn[row], functional[row]) for row in rows}
+
+    def agrees(self, site: int, parts: Sequence[Tensor]) -> bool:
+        """Whether matrices ``[position, feature, feature]`` are the two parts of the curvature, by a product."""
+        u = random_like(self.slope(site))
+        found = self.products(site, u, site)
+        return all(close((C @ u[..., None])[..., 0], v) for C, v in zip(parts, found, strict=True))
+
+    def tangents(self, site: int, features: Tensor, grouping: Grouping) -> Iterator[tuple[int, int, Tensor]]:
+        """Member and place among the features, with a one there in every group at once."""
+        zeros = torch.zeros(
+            self.positions(site), self._shapes[site][-1], dtype=self.problem.dtype, device=self.problem.device
+        )
+        for member in range(grouping.members):
+            for place, feature in enumerate(features.tolist()):
+                tangent = grouping.arrange(zeros).clone()
+                tangent[:, member, feature] = 1
+                yield member, place, grouping.flatten(tangent)
+
+    def pushed(self, site: int, tangent: Tensor, value: Tensor) -> Tensor | None:
+        """``dx u`` for something on the way behind a site, such as what goes into a later map; None if it is not."""
+        leaf = self.at.leaves[str(site)]
+        if not value.requires_grad:
+            return None
+        if id(value) not in self._pulled:
+            dummy = torch.zeros_like(value, requires_grad=True)
+            pulled = torch.autograd.grad(value, leaf, dummy, create_graph=True, retain_graph=True, allow_unused=True)
+            self._pulled[id(value)] = (value, dummy, pulled[0])
+        _, dummy, back = self._pulled[id(value)]
+        if back is None or not back.requires_grad:
+            return None
+        moved = torch.autograd.grad(back, dummy, tangent.reshape(leaf.shape), retain_graph=True, allow_unused=True)
+        return moved[0]
+
+    @cached_property
+    def _pulled(self) -> dict[int, tuple[Tensor, Tensor, Tensor | None]]:
+        return {}
+
+    def couples_no_groups(
+        self, column: int, features: Tensor, columns: Grouping, row: int, kept: Tensor, rows: Grouping
+    ) -> bool:
+        """Whether the curvature between two sites couples no two groups.
+
+        Args:
+            column: The site of the tangents.
+            features: Its features.
+            columns: Its groups.
+            row: The site of the products.
+            kept: Its features.
+            rows: Its groups.
+        """
+        dtype, device = self.problem.dtype, self.problem.device
+        if columns.groups != rows.groups:
+            return False
+        generator = torch.Generator().manual_seed(0)
+        u = torch.zeros(self.positions(column), self._shapes[column][-1], dtype=dtype, device=device)
+        drawn = torch.randn(len(u), len(features), generator=generator, dtype=torch.float64, device="cpu")
+        u[:, features.to(device)] = drawn.to(device, dtype)
+
+        def product(tangent: Tensor) -> list[Tensor]:
+            return [found[:, kept.to(device)] for found in self.products(column, tangent, row)]
+
+        return couples_no_groups(product, u, columns.numbers(device), rows.numbers(device))
+
+
+class Graphs:
+    """The graph of one batch, kept for further blocks of the same maps.
+
+    Args:
+        problem: From `hessianlens.problem`.
+
+    Attributes:
+        kept: The graph, and the batch and maps that it is of; None if there is none.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self.kept: tuple[tuple[int, frozenset[int], bool], HookedBatch] | None = None
+        self._readouts: dict[int, Readout | None] = {}
+        self._joined: Mapping[int, Sequence[Piece]] = {}
+
+    def hooked_batch(self, number: int, pieces: Sequence[Piece], products: int = 0) -> HookedBatch:
+        """A batch with deltas at some maps; where many products follow, with the quadratic form of its last map."""
+        sites = frozenset(piece.use.site for piece in pieces)
+        readout = self._readout(number, max(sites), products)
+        uses = {piece.use.site: piece.use for piece in (*self._joined.get(number, ()), *pieces)}
+        if readout is not None:
+            uses = {site: use for site, use in uses.items() if site < readout.use.site}
+        key = number, frozenset(uses), readout is not None
+        if self.kept is None or self.kept[0] != key:
+            self.kept = None  # before the next one is made: never two graphs at once
+            self.kept = key, HookedBatch(self.problem, self.problem.data[number], list(uses.values()), readout)
+        return self.kept[1]
+
+    @contextmanager
+    def together(self, joined: Mapping[int, Sequence[Piece]]) -> Iterator[None]:
+        """A scope in which some maps share one graph, because many pairs of them are asked for; by batch."""
+        self._joined = joined
+        try:
+            yield
+        finally:
+            self._joined = {}
+            self.release()
+
+    def release(self) -> None:
+        """Drop the graph."""
+        self.kept = None
+
+    def _readout(self, number: int, site: int, products: int) -> Readout | None:
+        """The last map, if it lies behind a site and its quadratic form is worth so many products, or known."""
+        readout = self.readout(number) if products or number in self._readouts else None
+        if readout is None or site >= readout.use.site or not readout.pays:
+            return None
+        known = "curvature" in vars(readout)
+        return readout if known or 2 * products >= readout.weight.shape[0] else None
+
+    def readout(self, number: int) -> Readout | None:
+        """The last map at a batch, if its outputs are those of the network and their loss is cross-entropy."""
+        if number not in self._readouts:
+            self._readouts[number] = readout_of(self.problem, self.problem.data[number])
+        return self._readouts[number]

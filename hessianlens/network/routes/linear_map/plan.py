@@ -1,0 +1,213 @@
+"""How a block is to be found, and what that costs: decided from sizes, before anything but a forward pass is run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from hessianlens.errors import InputError, Refusal
+from hessianlens.network.base.coupling import Grouping, groupings
+from hessianlens.network.base.dry_run import sequences_of
+from hessianlens.network.base.hooks import OtherOrder
+from hessianlens.network.base.uses import Kind, ParameterUses, Piece, piece_of
+from hessianlens.network.routes.linear_map.curvature import grouping_of
+from hessianlens.network.routes.linear_map.hooked import Graphs, recorded
+from hessianlens.network.routes.linear_map.norms import streamed_bytes
+from hessianlens.problems import Block, Problem, layer_of
+
+KEPT_BYTES = 2**28
+"""Curvature that is held at once, and kept for further blocks of the same maps."""
+BEHIND_BYTES = 2**29
+"""The most that the curvature at the next map may take where it stands in for that at a map itself."""
+PARTS_HELD = 3
+"""Gauss-Newton and functional part, and their sum."""
+
+
+@dataclass(frozen=True, eq=False)
+class LinearMapPlan:
+    """How the block between two pieces is found, and what that costs.
+
+    Attributes:
+        row: The piece that indexes the rows.
+        column: The piece that indexes the columns.
+        groups: Groups of positions of both, at each batch.
+        products: Products that it takes, each over all of the data.
+        held_bytes: What it holds.
+        turned: Whether rows and columns are exchanged in the end: here the rows come first in the network.
+    """
+
+    row: tuple[Piece, ...]
+    column: tuple[Piece, ...]
+    groups: tuple[tuple[Grouping, Grouping], ...]
+    products: int
+    held_bytes: int
+    turned: bool = False
+
+    @property
+    def same_site(self) -> bool:
+        """Whether rows and columns belong to the same map."""
+        return self.row[0].use.site == self.column[0].use.site
+
+    @property
+    def streams(self) -> bool:
+        """Whether its norms can be found row by row: a block with itself, no positions coupled, in a single batch."""
+        (first, _), *others = self.groups
+        return not others and first.members == 1 and self.row[0].block is self.column[0].block
+
+    @property
+    def in_rows(self) -> bool:
+        """Whether its norms are found row by row, because the curvature as a whole would take much memory."""
+        return self.held_bytes > KEPT_BYTES and self.streams
+
+    @property
+    def norm_bytes(self) -> int:
+        """What its norms hold."""
+        if not self.in_rows:
+            return self.held_bytes
+        return streamed_bytes(self.row[0], self.groups[0][0], PARTS_HELD) + BEHIND_BYTES
+
+    @property
+    def why(self) -> str:
+        """Why it is exact, in words."""
+        together = max(first.members for first, _ in self.groups)
+        axes, groups = self.row[0].use.outputs[:-1], self.groups[0][0].groups
+        one = "a sequence" if len(axes) == 1 or groups in axes else "an example, in several sequences,"
+        how = (
+            "the loss couples no two positions of what it puts out"
+            if together == 1
+            else f"the {together} positions of {one} are taken together"
+        )
+        return f"it enters through a linear map, and {how}; {self.products} products"
+
+
+def too_many_products(needed: float, most: float, more: str = "") -> Refusal:
+    """The refusal of a block that needs more products than were offered; a higher limit would change it."""
+    worth = f"and {most:.0f} are thought worth it; method='exact' takes them"
+    return Refusal(f"it would take {needed:.0f} {more}products, {worth}", at_this_price=True)
+
+
+class LinearMapPlanner:
+    """Plans for the blocks of a problem; nothing but a forward pass is run unless the sizes allow it.
+
+    Args:
+        problem: From `hessianlens.problem`.
+        graphs: Its graphs.
+    """
+
+    def __init__(self, problem: Problem, graphs: Graphs) -> None:
+        self.problem, self._graphs = problem, graphs
+        self._plans: dict[tuple[str, str], LinearMapPlan | Refusal] = {}
+        self._groupings: dict[tuple[object, ...], tuple[Grouping, Grouping] | None] = {}
+
+    def plan(self, row: Block, column: Block, most_products: float) -> LinearMapPlan | Refusal:
+        """How to find a block with no more than so many products; a refusal if it cannot be.
+
+        Nothing but a forward pass is run unless the sizes allow it.
+
+        Args:
+            row: Block of the rows.
+            column: Block of the columns.
+            most_products: The most products that it may take.
+        """
+        known = self._plans.get((row.name, column.name))
+        if known is None:
+            try:
+                known = self._planned(row, column, most_products)
+            except OtherOrder as error:
+                known = Refusal(str(error))
+            except InputError as error:  # a step that cannot be differentiated twice; not every product needs it
+                known = Refusal(f"at what its map puts out, {error}")
+            if isinstance(known, LinearMapPlan) or not known.at_this_price:
+                self._plans[row.name, column.name] = known
+        if isinstance(known, LinearMapPlan) and known.products > most_products:
+            return too_many_products(known.products, most_products)
+        return known
+
+    def _planned(self, row: Block, column: Block, most_products: float) -> LinearMapPlan | Refusal:
+        if (
+            least := min(row.shape, default=1)
+        ) > most_products:  # a map puts out no fewer features than the block has on an axis
+            return too_many_products(least, most_products, "or more ")
+        rows, columns = self.pieces(row), self.pieces(column)
+        if isinstance(rows, Refusal):
+            return rows
+        if isinstance(columns, Refusal):
+            return columns
+        if rows[0].use.site > columns[0].use.site:
+            other = self.plan(column, row, most_products)
+            return other if isinstance(other, Refusal) else replace(other, turned=True)
+        chosen: list[tuple[Grouping, Grouping]] = []
+        for number, (first, second) in enumerate(zip(rows, columns, strict=True)):
+            sequences = max(1, sequences_of(self.problem.data[number]))
+            options = [list(groupings(piece.use.outputs, sequences)) for piece in (first, second)]
+            if not self.may_act_alone(row) or not self.may_act_alone(column):
+                options = [[one for one in side if one.members > 1 or one.groups == sequences] for side in options]
+            affordable = [one for one in options[0] if one.members * len(first.features) <= most_products]
+            if not options[0]:
+                return Refusal("what it feeds does not split into the sequences of a batch")
+            if not affordable:
+                return too_many_products(min(g.members for g in options[0]) * len(first.features), most_products)
+            found = self._grouping(number, (first, second), affordable, options[1])
+            if found is None:
+                if len(affordable) < len(options[0]):
+                    return too_many_products(options[0][-1].members * len(first.features), most_products)
+                return Refusal("the loss couples what it feeds across the sequences of a batch")
+            chosen.append(found)
+        products = max(g.members * len(p.features) for (g, _), p in zip(chosen, rows, strict=True))
+        return LinearMapPlan(tuple(rows), tuple(columns), tuple(chosen), products, self._bytes(rows, columns, chosen))
+
+    def _grouping(
+        self, number: int, pieces: tuple[Piece, Piece], rows: list[Grouping], columns: list[Grouping]
+    ) -> tuple[Grouping, Grouping] | None:
+        """The finest groups that are not coupled; the same for a weight and its bias."""
+        sides = tuple((piece.use.site, tuple(piece.features.tolist())) for piece in pieces)
+        moving = () if pieces[0].use.site == pieces[1].use.site else (pieces[1].use.parameter,)
+        key = (number, *sides, moving, tuple(rows), tuple(columns))
+        if key not in self._groupings:
+            self._groupings[key] = grouping_of(self._graphs.hooked_batch(number, pieces), *pieces, rows, columns)
+        return self._groupings[key]
+
+    def may_act_alone(self, block: Block) -> bool:
+        """Attention couples what comes before it, so that only the last layer is worth a trial."""
+        layer, attention = layer_of(block.name), [name for name in self.problem.blocks if ".attn." in name]
+        if layer is None or not attention:
+            return True
+        stack = layer.rstrip("0123456789")
+        same = [own for own in map(layer_of, attention) if own is not None and own.startswith(stack)]
+        return all(int(layer[len(stack) :]) >= int(own[len(stack) :]) for own in same)
+
+    def _bytes(
+        self, rows: Sequence[Piece], columns: Sequence[Piece], chosen: Sequence[tuple[Grouping, Grouping]]
+    ) -> int:
+        total = 0
+        for row, column, (first, second) in zip(rows, columns, chosen, strict=True):
+            pairs = first.groups * first.members * second.members
+            width = PARTS_HELD * len(column.features) + (len(column.inputs) if row.use.site != column.use.site else 0)
+            total += pairs * len(row.features) * width
+        return total * self.problem.dtype.itemsize
+
+    @cached_property
+    def records(self) -> list[ParameterUses]:
+        """How parameters enter, at each batch."""
+        return [recorded(self.problem, batch) for batch in self.problem.data]
+
+    def pieces(self, block: Block) -> list[Piece] | Refusal:
+        """A block as a piece of its map, at each batch; a refusal if it is none."""
+        pieces = []
+        for record in self.records:
+            use = record.only_use(block.parameter)
+            if isinstance(use, Refusal):
+                return use
+            if len(use.outputs) < 2:
+                return Refusal("it is used outside of any sequence")
+            piece = piece_of(block, use, self.problem.params[block.parameter])
+            if piece is None:
+                return Refusal("it joins other than some inputs with some outputs of its map")
+            pieces.append(piece)
+        return pieces
+
+    @cached_property
+    def last_site(self) -> int:
+        """The last map of the network."""
+        return max((use.site for use in self.records[0].uses if use.kind in (Kind.IN_OUT, Kind.OUT_IN)), default=-1)
