@@ -37,7 +37,7 @@ class BlockPairOperator(Operator):
     """
 
     method = "double backward"
-    why = "it was made from a problem's products"
+    why = "it was made from a problem's HVPs"
     gradients_per_product: float = 2.0
     """Cost of one product, in gradients of the loss."""
     gradients_on_tape: float = 0.8
@@ -77,8 +77,8 @@ class BlockPairOperator(Operator):
         """What a product costs, in words."""
         held = sum(at.held_bytes for at in self._kept.values())
         if held:
-            return f"about {self.gradients_on_tape:g} gradients a product at most, {readable(held)} held"
-        return f"about {self.gradients_per_product:g} gradients a product"
+            return f"about {self.gradients_on_tape:g} gradients per matvec at most, {readable(held)} held"
+        return f"about {self.gradients_per_product:g} gradients per matvec"
 
     def announce(self, products: int) -> None:
         """Say that at least so many products with vectors will follow: a tape is then made for the first of them."""

@@ -123,8 +123,8 @@ class Repeated:
     def way(self) -> str:
         """How products are made now, and why, in words; empty as long as there were too few to choose."""
         if self.taped is not None:
-            return "repeated products by tangent passes over a tape, which gives the same as autograd's graph"
-        return f"repeated products through autograd's graph: {self.refusal}" if self.refusal else ""
+            return "repeated HVPs by tangent passes over a tape, which gives the same as autograd's graph"
+        return f"repeated HVPs through autograd's graph: {self.refusal}" if self.refusal else ""
 
     def hessian(self, tangents: Tangents, names: Sequence[str]) -> dict[str, Tensor]:
         """``H v``: rows `names`, columns those of `tangents`."""

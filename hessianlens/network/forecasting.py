@@ -97,7 +97,7 @@ class Forecast(Listed):
     def __str__(self) -> str:
         closed = f", {readable(self.closed_form_bytes)} of closed forms" if self.closed_form_bytes else ""
         return (
-            f"{self.products} products, {readable(self.total_bytes)} ({readable(self.graph_bytes)} of graph for "
+            f"{self.products} HVPs, {readable(self.total_bytes)} ({readable(self.graph_bytes)} of graph for "
             f"{self.sequences} sequences at once, {readable(self.vector_bytes)} of vectors{closed}) beside "
             f"{readable(self.process_bytes)} held already; {readable(self.available)} free"
         )

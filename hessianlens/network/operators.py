@@ -48,7 +48,7 @@ def hessian(problem: Problem, rows: Pattern, cols: Pattern | None = None, *, met
     >>> hessian(problem, "layer0.attn.q").shape
     (64, 64)
     >>> hessian(problem, "layer0.mlp.in", method="products")
-    HessianOperator 128x128: [layer0.mlp.in] x [layer0.mlp.in], double backward, about 2 gradients a product
+    HessianOperator 128x128: [layer0.mlp.in] x [layer0.mlp.in], double backward, about 2 gradients per matvec
     >>> hessian(problem, "embed").why
     'it enters the network through embedding'
     """

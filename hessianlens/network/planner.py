@@ -176,7 +176,7 @@ class Planner:
         refusal = self.certificate.compare(row, column, {part: found[..., 0] for part, found in matvecs.items()})
         for part, norm in (norms or {}).items():
             if refusal is None and impossible_norm(norm, matvecs[part].flatten(0, -2)):
-                refusal = Refusal(f"its norm of the {part} part is not that of its products with random vectors")
+                refusal = Refusal(f"its norm of the {part} part is not that of its matvecs with probe vectors")
         if refusal is not None:
             self._refuse(choice, refusal)
         return refusal is None

@@ -78,7 +78,7 @@ class StructuredOperator(Operator):
     @property
     def product_cost(self) -> str:
         """The multiply-adds of a product, in words."""
-        return f"{self.multiply_adds:.2g} multiply-adds a product"
+        return f"{self.multiply_adds:.2g} multiply-adds per matvec"
 
     @property
     def cost(self) -> str:

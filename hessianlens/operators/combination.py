@@ -29,9 +29,9 @@ class LinearCombination(Operator):
     >>> H, G = (make(problem, "layer0.mlp.in", method="products") for make in (hl.hessian, hl.ggn))
     >>> op = H - G / 2
     >>> op
-    LinearCombination 12x12 float64, about 2 gradients a product + about 3 gradients a product:
-      +1 HessianOperator 12x12: [layer0.mlp.in] x [layer0.mlp.in], double backward, about 2 gradients a product
-      -0.5 GaussNewtonOperator 12x12: [layer0.mlp.in] x [layer0.mlp.in], Jacobian products, about 3 gradients a product
+    LinearCombination 12x12 float64, about 2 gradients per matvec + about 3 gradients per matvec:
+      +1 HessianOperator 12x12: [layer0.mlp.in] x [layer0.mlp.in], double backward, about 2 gradients per matvec
+      -0.5 GaussNewtonOperator 12x12: [layer0.mlp.in] x [layer0.mlp.in], Jacobian products, about 3 gradients per matvec
     >>> bool(torch.isclose(op.trace(), op.to_dense().trace()))
     True
     """
@@ -80,7 +80,7 @@ class LinearCombination(Operator):
     def product_cost(self) -> str:
         """Those of the summands."""
         return " + ".join(
-            op.product_cost if isinstance(op, Operator) else f"a product of {type(op).__name__}" for _, op in self.terms
+            op.product_cost if isinstance(op, Operator) else f"a matvec of {type(op).__name__}" for _, op in self.terms
         )
 
     def announce(self, products: int) -> None:
@@ -146,4 +146,4 @@ def _why(summands: Sequence[LinearOperator]) -> str:
     if not through:
         return "every summand is in closed form"
     first = through[0].why if isinstance(through[0], Operator) else f"{type(through[0]).__name__} has only these"
-    return f"{len(through)} of {len(summands)} summands go through products: {first}"
+    return f"{len(through)} of {len(summands)} summands go through matvecs: {first}"

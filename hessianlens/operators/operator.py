@@ -47,14 +47,14 @@ class Operator(Shown, CheckedOperator):
     >>> op.trace(), op.frobenius_norm(), (op / 2 - op).diagonal()
     (tensor(8., dtype=torch.float64), tensor(4., ...), tensor([-1., -1., -1., -1.], dtype=torch.float64))
     >>> op.exact, op.cost
-    (False, 'a multiplication a number; its norm or its entries take 4 products')
+    (False, 'a multiplication a number; its norm or its entries take 4 matvecs')
     """
 
     method: str = "products"
     """How its numbers are found, in a word or two."""
     exact: bool = False
     """Whether it is in closed form: estimators then ask it, and only rounding is the error. Else they sample."""
-    why: str = "nothing but its products is known"
+    why: str = "nothing but its matvecs is known"
     """Why it is in closed form, or why it goes through products."""
     _dense_working: float = 1.2
     """Times its own size that forming the dense matrix holds at the peak."""
@@ -67,7 +67,7 @@ class Operator(Shown, CheckedOperator):
     @property
     def cost(self) -> str:
         """What a product costs and how many of them the other methods take, in words."""
-        return f"{self.product_cost}; its norm or its entries take {min(self.shape)} products"
+        return f"{self.product_cost}; its norm or its entries take {min(self.shape)} matvecs"
 
     def announce(self, products: int) -> None:
         """Say that at least so many products with vectors will follow, be it one by one.

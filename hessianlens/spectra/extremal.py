@@ -74,7 +74,7 @@ class Eigenvalues(Listed):
         found = ", ".join(f"{float(value):.6g}" for value in self.values)
         residual = float(self.residuals.max()) if len(self.residuals) else float("nan")
         state = "" if self.converged else ", NOT all converged"
-        return f"{self.which}: {found} (residuals up to {residual:.1e}, {self.method}, {self.products} products{state})"
+        return f"{self.which}: {found} (residuals up to {residual:.1e}, {self.method}, {self.products} matvecs{state})"
 
     __repr__ = __str__
 

@@ -49,7 +49,7 @@ class LeadingEigenpair:
 
     def __str__(self) -> str:
         state = "" if self.converged else ", NOT converged"
-        return f"{self.value:.6g} (residual {self.residual:.1e}, {self.products} products{state})"
+        return f"{self.value:.6g} (residual {self.residual:.1e}, {self.products} matvecs{state})"
 
     __repr__ = __str__
 

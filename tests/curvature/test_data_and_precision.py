@@ -174,4 +174,4 @@ def test_operators_say_what_they_are() -> None:
     problem = problem_of("toy")
     text = repr(hl.ggn(problem, "layer0.attn.q", "layer0.attn.v", method="products"))
     assert text.startswith("GaussNewtonOperator 16x16: [layer0.attn.q] x [layer0.attn.v], Jacobian products")
-    assert "gradients a product" in text
+    assert "gradients per matvec" in text

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 _KEY_WORDS = {
     "asked for": ("was asked for",),
-    "too expensive": ("thought worth", "above the limit", "would hold"),
+    "too expensive": ("above the limit", "would hold"),
     "sampled through formulas of layers": ("chain",),
     "refused": (
         "does not fit",

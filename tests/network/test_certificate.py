@@ -143,7 +143,7 @@ def test_a_norm_must_be_that_of_its_products(monkeypatch: pytest.MonkeyPatch) ->
     problem = toy()
     found = hl.block_norms(problem, "layer1.mlp.in", ("full",), probes=4)
     assert not found["layer1.mlp.in", "full"].exact
-    assert "is not that of its products with random vectors" in found.why["layer1.mlp.in"]
+    assert "is not that of its matvecs with probe vectors" in found.why["layer1.mlp.in"]
 
 
 def test_what_cannot_be_certified_is_not_called_exact(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,7 +38,7 @@ def test_the_graph_grows_with_the_sequences_and_nothing_with_the_probes() -> Non
     assert few.products == many.products == 5
     more = hl.forecast(problem(2), problem(2).select("layer0.attn.q"), probes=10)
     assert (more.products, more.total_bytes) == (10, few.total_bytes)
-    assert str(more).startswith("10 products") and "2 sequences at once" in str(more)
+    assert str(more).startswith("10 HVPs") and "2 sequences at once" in str(more)
 
 
 def test_the_process_itself_is_counted() -> None:

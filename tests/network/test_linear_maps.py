@@ -198,10 +198,9 @@ def test_the_price_is_known_before_anything_is_run(monkeypatch: pytest.MonkeyPat
     early, late = problem.blocks["layer0.attn.q"], problem.blocks["layer1.attn.o"]
     monkeypatch.setattr(hooked, "HookedBatch", lambda *_: pytest.fail("a graph was made"))
     assert maps.plan(early, early, width * length - 1).reason == (
-        f"it would take {width * length} products, and {width * length - 1} are thought worth it; "
-        "method='exact' takes them"
+        f"exact needs {width * length} HVPs, above the limit of {width * length - 1}; method='exact' allows it"
     )
-    assert "it would take" in maps.plan(late, late, width - 1).reason
+    assert "exact needs" in maps.plan(late, late, width - 1).reason
     monkeypatch.undo()
     for block, products in ((early, width * length), (late, width)):
         plan = maps.plan(block, block, products)
@@ -248,7 +247,7 @@ def test_a_wide_block_is_refused_without_a_forward_pass(monkeypatch: pytest.Monk
     monkeypatch.setattr(plan, "recorded", lambda *_: pytest.fail("the model was run"))
     problem = problem_of("toy")
     said = LinearMaps(problem).plan(*[problem.blocks["layer0.mlp.in"]] * 2, 2)
-    assert said.reason == "it would take 3 or more products, and 2 are thought worth it; method='exact' takes them"
+    assert said.reason == "exact needs 3 or more HVPs, above the limit of 2; method='exact' allows it"
 
 
 def test_a_stack_without_attention_beside_one_with_it() -> None:

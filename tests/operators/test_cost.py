@@ -43,10 +43,10 @@ def test_held_bytes_count_shared_factors_once() -> None:
 def test_print_says_what_a_product_costs() -> None:
     found = operators()["a network's block"]
     assert f"float64, {found.cost}: blocks" in str(found)
-    assert "multiply-adds a product" in found.cost and "KiB held" in found.cost
+    assert "multiply-adds per matvec" in found.cost and "KiB held" in found.cost
     problem = networks.toy_problem(2)
     for op, gradients in ((hl.hessian(problem, "embed"), 2), (hl.ggn(problem, "embed"), 3)):
-        assert op.product_cost == f"about {gradients} gradients a product"
-        assert op.cost == f"{op.product_cost}; its norm or its entries take {op.shape[0]} products"
+        assert op.product_cost == f"about {gradients} gradients per matvec"
+        assert op.cost == f"{op.product_cost}; its norm or its entries take {op.shape[0]} matvecs"
         assert str(op).endswith("float64 (HVPs)")
         assert str(op.hvps).endswith(f"{op.method}, {op.product_cost}")

@@ -64,7 +64,7 @@ def told_in_words(op: Operator, dense: Tensor) -> None:
     for name in ("cost", "product_cost", "why", "method"):
         words = getattr(op, name)
         assert isinstance(words, str) and words.strip() == words and words, name
-    assert "product" in op.cost and "\n" not in op.why and not op.why.endswith(".")
+    assert "matvec" in op.cost and "\n" not in op.why and not op.why.endswith(".")
     assert type(op).__name__ in repr(op) and f"{dense.shape[0]}x{dense.shape[1]}" in repr(op)
     assert repr(op) == str(op) and " object at 0x" not in repr(op)
 

@@ -102,7 +102,7 @@ class BarWatch(Watch):
     def products(self, count: float) -> None:
         """Counts, and moves the bar."""
         self._done += count
-        made = f"{self._done:,.0f} products"
+        made = f"{self._done:,.0f} HVPs"
         if self._deadline.seconds is None:
             self.bar.update(self._task, advance=count, made=made)
         else:

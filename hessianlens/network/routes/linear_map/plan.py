@@ -78,13 +78,13 @@ class LinearMapPlan:
             if together == 1
             else f"the {together} positions of {one} are taken together"
         )
-        return f"it enters through a linear map, and {how}; {self.products} products"
+        return f"it enters through a linear map, and {how}; {self.products} HVPs"
 
 
-def too_many_products(needed: float, most: float, more: str = "") -> Refusal:
-    """The refusal of a block that needs more products than were offered; a higher limit would change it."""
-    worth = f"and {most:.0f} are thought worth it; method='exact' takes them"
-    return Refusal(f"it would take {needed:.0f} {more}products, {worth}", at_this_price=True)
+def too_many_hvps(needed: float, limit: float, more: str = "") -> Refusal:
+    """The refusal of a block that needs more HVPs than the limit; a higher one would change it."""
+    reason = f"exact needs {needed:.0f} {more}HVPs, above the limit of {limit:.0f}; method='exact' allows it"
+    return Refusal(reason, at_this_price=True)
 
 
 class LinearMapPlanner:
@@ -121,14 +121,14 @@ class LinearMapPlanner:
             if isinstance(known, LinearMapPlan) or not known.at_this_price:
                 self._plans[row.name, column.name] = known
         if isinstance(known, LinearMapPlan) and known.products > most_products:
-            return too_many_products(known.products, most_products)
+            return too_many_hvps(known.products, most_products)
         return known
 
     def _planned(self, row: Block, column: Block, most_products: float) -> LinearMapPlan | Refusal:
         if (
             least := min(row.shape, default=1)
         ) > most_products:  # a map puts out no fewer features than the block has on an axis
-            return too_many_products(least, most_products, "or more ")
+            return too_many_hvps(least, most_products, "or more ")
         rows, columns = self.pieces(row), self.pieces(column)
         if isinstance(rows, Refusal):
             return rows
@@ -147,11 +147,11 @@ class LinearMapPlanner:
             if not options[0]:
                 return Refusal("what it feeds does not split into the sequences of a batch")
             if not affordable:
-                return too_many_products(min(g.members for g in options[0]) * len(first.features), most_products)
+                return too_many_hvps(min(g.members for g in options[0]) * len(first.features), most_products)
             found = self._grouping(number, (first, second), affordable, options[1])
             if found is None:
                 if len(affordable) < len(options[0]):
-                    return too_many_products(options[0][-1].members * len(first.features), most_products)
+                    return too_many_hvps(options[0][-1].members * len(first.features), most_products)
                 return Refusal("the loss couples what it feeds across the sequences of a batch")
             chosen.append(found)
         products = max(g.members * len(p.features) for (g, _), p in zip(chosen, rows, strict=True))
