@@ -20,7 +20,7 @@ from hessianlab.claims.catalogue import all_claims, claim_topics
 from hessianlab.experiments.registry import EXPERIMENTS
 from hessianlens.inspect.toy import ToyOptions, check_toy
 from hessianlens.models.arguments import MLP_ACTIVATION_NAMES
-from hessianlens.models.mlp import MLP_ACTIVATIONS
+from hessianlens.models.block import MLP_ACTIVATIONS
 from hessianlens.notation import ACTIVATION_NAMES
 
 

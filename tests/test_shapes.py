@@ -13,7 +13,7 @@ from jaxtyping import Float, TypeCheckError, jaxtyped
 from torch import Tensor
 
 import hessianlens as hl
-from hessianlens.spectra.lengths import lengths_of
+from hessianlens.spectra.norms import lengths_of
 from tests.shapes import checked
 
 PACKAGE = Path(hl.__file__).parent

@@ -10,8 +10,7 @@ from torch import Tensor, nn
 from hessianlens.attention.layer import FactoredValueAttention
 from hessianlens.derivatives.graph import once_only
 from hessianlens.models.adapters.batches import inputs_of
-from hessianlens.models.block import TransformerBlock
-from hessianlens.models.mlp import MLP
+from hessianlens.models.block import MLP, TransformerBlock
 from hessianlens.models.transformer import Transformer
 from hessianlens.network.base.recognition import entrywise_slope
 from hessianlens.network.routes.last_attention.site import toy_heads, with_ones

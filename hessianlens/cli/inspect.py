@@ -143,7 +143,7 @@ def inspect_model(
         from hessianlens.errors import check_number
         from hessianlens.inspect.settings import Settings
         from hessianlens.inspect.writable import check_writable
-        from hessianlens.problems.selection import check_pattern
+        from hessianlens.problems.block import check_pattern
 
         with together(group):
             settings = Settings(

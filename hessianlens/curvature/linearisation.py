@@ -17,8 +17,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from hessianlens.curvature.blame import culprit
 from hessianlens.curvature.endings import ending
+from hessianlens.curvature.missing_derivatives import culprit
 from hessianlens.derivatives.graph import OnceOnly, marked, once_only, refusal, refusals_of
 from hessianlens.derivatives.potential import cannot_be_differentiated_twice
 from hessianlens.problems import Batch, Problem

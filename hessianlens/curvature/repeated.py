@@ -16,8 +16,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from hessianlens.curvature.excerpt import candidates
 from hessianlens.curvature.linearisation import Linearisation
-from hessianlens.curvature.stand_in import candidates
 from hessianlens.curvature.tape import Taped, Unrecordable
 from hessianlens.curvature.verification import verify_steps
 from hessianlens.problems import Batch, Problem, tensors

@@ -16,9 +16,9 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from hessianlens.curvature.blame import culprit
+from hessianlens.curvature.excerpt import Piece, excerpt, representative, showing
 from hessianlens.curvature.linearisation import Linearisation
-from hessianlens.curvature.stand_in import Piece, excerpt, representative, showing
+from hessianlens.curvature.missing_derivatives import culprit
 from hessianlens.derivatives import hidden
 from hessianlens.derivatives.difference import (
     VALUE,

@@ -1,16 +1,10 @@
-"""Processes of a `torch.distributed` group that share a problem.
-
-Before anything goes between them, all processes tell in a roll call what they are about to do: four numbers each. So a
-process that asks for something else than the others, that has failed, or that has ended, is met there, and all of them
-end with a sentence about it. What waits for ever is what collectives of different kinds do to each other; there are
-none, since the roll call comes first, always the same.
-"""
+"""Whether processes hold the same numbers, from a few of them."""
 
 from __future__ import annotations
 
 import time
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, NoReturn, TypeVar
@@ -18,11 +12,53 @@ from typing import Any, NoReturn, TypeVar
 import torch
 from torch import Tensor, distributed
 
-from hessianlens.distributed.alone import ALONE, Ranks
-from hessianlens.distributed.attendance import missing
-from hessianlens.distributed.checksums import checksum
+from hessianlens.distributed.ranks import ALONE, Ranks
 from hessianlens.errors import InputError, RankError, check_that
 from hessianlens.failures import line
+
+_WHOLE = {8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.int8}
+
+
+def checksum(tensors: Iterable[Tensor]) -> int:
+    """A number that depends on every bit of some tensors and on no rounding.
+
+    >>> checksum([torch.ones(2)]) == checksum([torch.ones(2)]), checksum([torch.ones(2)]) == checksum([torch.ones(3)])
+    (True, False)
+    """
+    found = 0
+    for tensor in tensors:
+        # Sums of whole numbers are the same in any order, on any device.
+        bits = tensor.detach().contiguous()
+        whole = bits if bits.dtype == torch.bool else bits.view(_WHOLE[bits.element_size()])
+        total = int(whole.sum(dtype=torch.int64)) if bits.numel() else 0
+        found = zlib.crc32(f"{found} {tuple(tensor.shape)} {tensor.dtype} {total}".encode())
+    return found
+
+
+PATIENCE = 3.0
+"""Seconds in which processes that are left say that they are there."""
+
+
+def missing(name: str, rank: int, size: int, patience: float = PATIENCE) -> Sequence[int] | None:
+    """Processes of which nothing is heard; None if that cannot be found out either.
+
+    Args:
+        name: Of this roll call, the same in all processes.
+        rank: This process.
+        size: How many there should be.
+        patience: How long the others are waited for, in seconds.
+    """
+    try:
+        store = distributed.distributed_c10d._get_default_store()
+        store.set(f"{name}/{rank}", "here")
+        left, end = list(range(size)), time.monotonic() + patience
+        while left and time.monotonic() < end:
+            left = [other for other in left if not store.check([f"{name}/{other}"])]
+            time.sleep(0.05)
+    except Exception:  # the store is kept by a process that may be the one that has ended
+        return None
+    return left
+
 
 T = TypeVar("T")
 

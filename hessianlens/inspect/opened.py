@@ -21,7 +21,7 @@ from hessianlens.inspect.settings import PROBES, Settings
 from hessianlens.inspect.sharing import share_of
 from hessianlens.models.adapters import draft_problem
 from hessianlens.models.adapters import problem as make_problem
-from hessianlens.models.adapters.dry_run import run_dry
+from hessianlens.models.adapters.first_run import run_dry
 from hessianlens.models.adapters.long_attention import LONG
 from hessianlens.network.forecasting import Forecast
 from hessianlens.problems import Batch, Block, Problem, batch_size

@@ -12,7 +12,7 @@ from hessianlens.inspect.heads import HEADS
 from hessianlens.inspect.specification import check_there, parse_specification
 from hessianlens.inspect.toy import check_toy
 from hessianlens.parts import NORM_METHODS, PARTS, check_parts
-from hessianlens.problems.selection import check_pattern
+from hessianlens.problems.block import check_pattern
 from hessianlens.sizes import parse_size, parse_time
 
 DTYPES = ("float32", "float64")

@@ -8,7 +8,7 @@ QUERY_KEY = ("dual", "single")
 """Two query-key matrices a head, or one."""
 
 MLP_ACTIVATION_NAMES = ("relu", "gelu", "gelu_tanh", "silu", "tanh", "linear")
-"""What can be named in ``mlp_activation=``; `hessianlens.models.mlp.MLP_ACTIVATIONS` has what it stands for."""
+"""What can be named in ``mlp_activation=``; `hessianlens.models.block.MLP_ACTIVATIONS` has what it stands for."""
 
 
 def check_norm(norm: object) -> None:

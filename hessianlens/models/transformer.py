@@ -16,11 +16,9 @@ from hessianlens.errors import InputError, check_flag, check_number, check_seed,
 from hessianlens.memory import ensure_fits
 from hessianlens.models.arguments import head_width
 from hessianlens.models.attention import Attention
-from hessianlens.models.block import TransformerBlock, layer_norm
-from hessianlens.models.capture import AttentionCapture
+from hessianlens.models.block import MLP, TransformerBlock, layer_norm
 from hessianlens.models.embedding import check_tokens, look_up
 from hessianlens.models.initialisation import fill_normal, generator
-from hessianlens.models.mlp import MLP
 
 if TYPE_CHECKING:
     from typing import Self
@@ -55,7 +53,7 @@ class Transformer(nn.Module):
         temperature: Divides the scores.
         causal: Token i sees tokens 0 .. i only.
         mlp: ``False`` leaves out the MLP and its skip connection.
-        mlp_activation: A name from `hessianlens.models.mlp.MLP_ACTIVATIONS` or a function of a tensor.
+        mlp_activation: A name from `hessianlens.models.block.MLP_ACTIVATIONS` or a function of a tensor.
         attention_bias: ``False`` leaves out b_Q, b_K, b_V and b_O.
         init_scale: See above.
         embedding_std: Standard deviation of both embeddings; ``None`` for that of the other matrices.
@@ -184,49 +182,14 @@ class Transformer(nn.Module):
         """X (B, L, d_model), what W_Q, W_K and W_V of block `layer` act on."""
         return self._block(layer).attention_input(self.residual(tokens, layer))
 
-    def capture(self, tokens: Int[Tensor, "*b l"], layer: int = -1) -> AttentionCapture:
-        """Residual stream, X and the heads' outputs at the attention of block `layer`."""
-        block, stream = self._block(layer), self.residual(tokens, layer)
-        X = block.attention_input(stream)
-        return AttentionCapture(stream, X, block.attention.head_outputs(X))
-
-    def head(
-        self, z: Float[Tensor, "*b v"], residual: Float[Tensor, "*b d"], layer: int = -1
-    ) -> Float[Tensor, "*b vocab"]:
-        """Logits as a function of the heads' outputs of block `layer`, the rest of the network behind its attention.
-
-        Args:
-            z: ``concat_h(A^h V^h)``, before W_O, (B, L, heads * d_head).
-            residual: The residual stream that enters the block, (B, L, d_model).
-            layer: For the last block the map acts on every token by itself and takes any leading axes, a single token
-                included: z (heads * d_head,) and residual (d_model,) give logits (vocab,). Behind an earlier block
-                tokens are coupled by the attention of later ones.
-
-        >>> model, tokens = Transformer(layers=2, d_model=8), torch.tensor([[1, 2, 3]])
-        >>> seen = model.capture(tokens, layer=0)
-        >>> torch.allclose(model.head(seen.head_outputs, seen.residual, layer=0), model(tokens))
-        True
-        """
-        own = self._block(layer)
-        self._check_width("z", z, len(own.attention.W_O))
-        self._check_width("residual", residual, own.attention.d_model)
-        expect(
-            z.shape[:-1] == residual.shape[:-1],
-            f"z and residual: got shapes {tuple(z.shape)} and {tuple(residual.shape)}, expected the same tokens.",
-        )
-        stream = own.finish(z, residual)
-        for block in self.blocks[self._index(layer) + 1 :]:
-            stream = block(stream)
-        return self.unembed(stream)
-
     def _check_width(self, name: str, given: object, width: int) -> None:
         """Vectors of a width, in the precision of the weights."""
-        hollow = self.W_U.is_meta and isinstance(given, Tensor) and given.is_meta  # neither has contents
-        vectors = cast(Tensor, given) if hollow else check_dense(name, given)
+        on_meta = self.W_U.is_meta and isinstance(given, Tensor) and given.is_meta  # neither has contents
+        vectors = cast(Tensor, given) if on_meta else check_dense(name, given)
         expect(
             vectors.shape[-1:] == (width,) and vectors.dtype == self.W_U.dtype,
             f"{name}: got {vectors.dtype} of shape {tuple(vectors.shape)}, expected {self.W_U.dtype} and {width} in "
-            "the last axis; see Transformer.capture.",
+            "the last axis.",
         )
 
     def extra_repr(self) -> str:

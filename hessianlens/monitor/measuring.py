@@ -16,7 +16,7 @@ from hessianlens.monitor.record import MODEL, Reading
 from hessianlens.network.spreads import attention_spreads
 from hessianlens.problems import Block, Problem
 from hessianlens.spectra import Estimate, LeadingEigenpair, RitzPairs, SpectralDensity, density, leading_eigenpair
-from hessianlens.spectra.lengths import norm_from_lengths
+from hessianlens.spectra.norms import norm_from_lengths
 from hessianlens.spectra.products import LinearOperator
 from hessianlens.spectra.signs import RELATIVE_ZERO, inertia_of
 

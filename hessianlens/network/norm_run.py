@@ -18,7 +18,7 @@ from hessianlens.parts import norm_method
 from hessianlens.problems import Block, Problem, layer_groups
 from hessianlens.sketching.sampler import samples_needed
 from hessianlens.spectra import Estimate
-from hessianlens.spectra.lengths import norm_from_lengths
+from hessianlens.spectra.norms import norm_from_lengths
 
 PROBES = 20
 """Random vectors a block, where nothing else is asked for."""

@@ -26,7 +26,7 @@ from hessianlens.parts import METHODS, part_name
 from hessianlens.problems import Block, Problem, check_problem
 from hessianlens.spectra import Estimate
 from hessianlens.spectra.estimate import ends_in_percent
-from hessianlens.spectra.lengths import lengths_of, norm_from_lengths
+from hessianlens.spectra.norms import lengths_of, norm_from_lengths
 from hessianlens.spectra.probes import Probes
 from hessianlens.state_guard import restores_state
 

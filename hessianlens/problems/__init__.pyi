@@ -1,11 +1,9 @@
 """The names of this package and the files they come from."""
 
 from .batch import Batch, batch_size, mapped, move, narrowed, pieces, tensors
-from .block import Block
-from .layers import layer_groups, layer_of
+from .block import Block, layer_groups, layer_of, matches
+from .logits import Classes, ClassesLoss, Logits, LogitsForward
 from .problem import BatchLoss, Forward, Problem, check_problem
-from .selection import matches
-from .unformed import Classes, ClassesLoss, Logits, LogitsForward
 from .written import CutBatches, Written, uncut_batches
 
 __all__ = [

@@ -1,13 +1,16 @@
-"""A named part of a parameter."""
+"""A named part of a parameter; blocks by layer; how they are asked for: by name, glob or regular expression."""
 
 from __future__ import annotations
 
+import fnmatch
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from hessianlens.errors import expect
+from hessianlens.errors import InputError, expect
 
 
 @dataclass(frozen=True)
@@ -101,3 +104,51 @@ class Block:
     def numel(self) -> int:
         """Number of entries."""
         return int(torch.Size(self.shape).numel())
+
+
+_LAYER = re.compile(r"(?:.*\.)?layer\d+(?=\.)")
+
+
+def layer_of(name: str) -> str | None:
+    """The layer a block belongs to.
+
+    >>> layer_of("decoder.layer3.attn.q.bias"), layer_of("embed")
+    ('decoder.layer3', None)
+    """
+    found = _LAYER.match(name)
+    return found.group() if found else None
+
+
+def layer_groups(blocks: Sequence[Block]) -> list[list[Block]]:
+    """Blocks that share a graph: those of one layer; others stand alone.
+
+    >>> import torch
+    >>> made = [Block.of(n, n, torch.zeros(1)) for n in ("embed", "layer0.attn.q", "layer0.mlp.in", "norm_final")]
+    >>> [[block.name for block in group] for group in layer_groups(made)]
+    [['embed'], ['layer0.attn.q', 'layer0.mlp.in'], ['norm_final']]
+    """
+    found: dict[str, list[Block]] = {}
+    for block in blocks:
+        found.setdefault(layer_of(block.name) or block.name, []).append(block)
+    return list(found.values())
+
+
+def matches(name: str, pattern: str) -> bool:
+    """Whether a block name matches a name, a glob or, after ``re:``, a regular expression.
+
+    >>> matches("layer0.attn.q", "layer*.attn.*"), matches("layer0.attn.q", "re:layer[0-9]+.mlp.*")
+    (True, False)
+    """
+    if pattern.startswith("re:"):
+        check_pattern(pattern)
+        return re.fullmatch(pattern[3:], name) is not None
+    return fnmatch.fnmatchcase(name, pattern)
+
+
+def check_pattern(pattern: str) -> None:
+    """What stands after ``re:`` is a regular expression."""
+    if pattern.startswith("re:"):
+        try:
+            re.compile(pattern[3:])
+        except re.error as error:
+            raise InputError(f"blocks: {pattern!r} is not a regular expression ({error}).") from error

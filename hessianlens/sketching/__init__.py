@@ -1,7 +1,6 @@
 """Norms of a layer's blocks by the cheapest of several ways: exact, from random small matrices, from random vectors."""
 
-from hessianlens.sketching.choice import Ways, measured
-from hessianlens.sketching.layer_block import block_ways
+from hessianlens.sketching.layer_block import Ways, block_ways, measured
 from hessianlens.sketching.matrices import MatrixSampler
 from hessianlens.sketching.sampler import Sampler, sampled
 from hessianlens.sketching.vectors import VectorSampler

@@ -1,17 +1,102 @@
-"""How the norm of a block of an attention layer can be had: exact, sketched, or from random vectors."""
+"""The norm of a block of an attention layer by the cheapest of several ways: exact, sketched, or from probe vectors."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+import math
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
 
 from hessianlens.errors import Refusal
 from hessianlens.layer import AttentionHessian
 from hessianlens.operators import TokenSum
 from hessianlens.operators.inner_products import squared_norm_cost
-from hessianlens.sketching.choice import Ways
 from hessianlens.sketching.matrices import MatrixSampler
-from hessianlens.sketching.sampler import Sampler, Told
+from hessianlens.sketching.sampler import LEAST, PILOT, Sampler, Told, sampled
 from hessianlens.sketching.vectors import VectorSampler
+from hessianlens.spectra import Estimate
+
+
+@dataclass(frozen=True, eq=False)
+class Ways:
+    """How the norm of a block can be had.
+
+    Attributes:
+        exact: The norm itself.
+        exact_cost: Multiply-adds that it takes.
+        sketch: From random small matrices; a refusal where there is no such way.
+        probes: From products with random vectors.
+    """
+
+    exact: Callable[[], float]
+    exact_cost: Callable[[], float]
+    sketch: Callable[[], Sampler | Refusal]
+    probes: Callable[[], Sampler] | None = None
+
+
+def measured(ways: Ways, method: str, rtol: float) -> tuple[Estimate, str]:
+    """The norm and why it was found in this way.
+
+    Args:
+        ways: How it can be had.
+        method: "auto", "exact", "sketch" or "probes".
+        rtol: Half the width of an interval, over the norm.
+    """
+    if method == "exact":
+        return Estimate.exactly(ways.exact()), "method='exact' was asked for"
+    if method == "probes" and ways.probes is not None:
+        return _without_limit(ways.probes(), rtol), "method='probes' was asked for"
+    sampler = ways.sketch()
+    if method == "sketch" and isinstance(sampler, Sampler):
+        return _trusted(ways, _without_limit(sampler, rtol), "method='sketch' was asked for")
+    if isinstance(sampler, Refusal):
+        return _without_sketch(ways, sampler, rtol)
+    price = ways.exact_cost()
+    least = sampler.left_cost + (PILOT + LEAST) * sampler.probe_cost
+    if price <= least:
+        return Estimate.exactly(ways.exact()), _exactly(price, f"a sketch {_amount(least)} at least")
+    found = sampled(sampler, rtol, price)
+    if isinstance(found, float):
+        return Estimate.exactly(ways.exact()), _exactly(
+            price, f"{rtol:.2g} by a sketch a further {_amount(found)}, by its {PILOT} pilot probes"
+        )
+    spent = sampler.left_cost + found.probes * sampler.probe_cost
+    return _trusted(ways, found, f"a sketch takes about {_amount(spent)} multiply-adds, the exact sum {_amount(price)}")
+
+
+def _without_sketch(ways: Ways, refusal: Refusal, rtol: float) -> tuple[Estimate, str]:
+    """Exact, or by random vectors where that is far cheaper."""
+    price = ways.exact_cost()
+    sampler = None if ways.probes is None else ways.probes()
+    if sampler is None or price <= (PILOT + LEAST) * sampler.probe_cost:
+        return Estimate.exactly(ways.exact()), f"there is no sketch: {refusal}"
+    found = sampled(sampler, rtol, price)
+    if isinstance(found, float):
+        return Estimate.exactly(ways.exact()), f"there is no sketch: {refusal}; " + _exactly(
+            price, f"{rtol:.2g} by probes a further {_amount(found)}"
+        )
+    return found, f"there is no sketch: {refusal}; the exact sum would take {_amount(price)} multiply-adds"
+
+
+def _without_limit(sampler: Sampler, rtol: float) -> Estimate:
+    found = sampled(sampler, rtol)
+    assert isinstance(found, Estimate)
+    return found
+
+
+def _trusted(ways: Ways, found: Estimate, why: str) -> tuple[Estimate, str]:
+    """An estimate, unless its summands cancel so far that the sum may be anything."""
+    if found.value > 0 and math.isfinite(found.value):
+        return found, why
+    return Estimate.exactly(ways.exact()), "the summands of its sketch cancel, or leave the range of numbers"
+
+
+def _exactly(price: float, other: str) -> str:
+    return f"the exact sum takes {_amount(price)} multiply-adds, {other}"
+
+
+def _amount(multiply_adds: float) -> str:
+    return f"{multiply_adds:.2g}"
+
 
 Name = Hashable
 

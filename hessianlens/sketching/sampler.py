@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from hessianlens.spectra import Estimate
-from hessianlens.spectra.lengths import norm_from_squares
+from hessianlens.spectra.norms import norm_from_squares
 
 PILOT = 8
 """Random matrices, or vectors, of the pilot."""

@@ -11,7 +11,7 @@ from hessianlens.operators import StructuredOperator
 from hessianlens.operators.columns import square_by_columns
 from hessianlens.sketching.sampler import Sampler, Told
 from hessianlens.spectra import Estimate, Probes
-from hessianlens.spectra.lengths import lengths_of
+from hessianlens.spectra.norms import lengths_of
 
 _AT_ONCE = 2**22
 """Numbers of all vectors and products that are held at once."""

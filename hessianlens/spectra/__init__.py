@@ -2,15 +2,14 @@
 
 from hessianlens.spectra.compose import heterogeneity, inertia
 from hessianlens.spectra.densities import density
-from hessianlens.spectra.diagonals import diagonal
-from hessianlens.spectra.entries import median_entry
+from hessianlens.spectra.entries import diagonal, median_entry
 from hessianlens.spectra.estimate import Estimate, VectorEstimate
 from hessianlens.spectra.extremal import Eigenvalues, eigenvalues
+from hessianlens.spectra.lanczos import RitzPairs
 from hessianlens.spectra.leading import LeadingEigenpair, leading_eigenpair
 from hessianlens.spectra.norms import frobenius
 from hessianlens.spectra.pairwise import Heterogeneity
 from hessianlens.spectra.probes import Probes
-from hessianlens.spectra.ritz import RitzPairs
 from hessianlens.spectra.signs import Inertia
 from hessianlens.spectra.spectrum import CumulativeDistribution, DensityCurve, SpectralDensity
 from hessianlens.spectra.traces import trace

@@ -6,6 +6,7 @@ import torch
 
 from hessianlens.errors import check_choice, check_flag, check_that
 from hessianlens.memory import ensure_fits
+from hessianlens.spectra.lanczos import RitzPairs, gauss_quadrature, lanczos
 from hessianlens.spectra.probes import Probes, check_count, chunk_size
 from hessianlens.spectra.products import (
     LinearOperator,
@@ -17,9 +18,7 @@ from hessianlens.spectra.products import (
     multiply,
     symmetric_dense,
 )
-from hessianlens.spectra.ritz import RitzPairs
 from hessianlens.spectra.spectrum import SpectralDensity
-from hessianlens.spectra.tridiagonal import gauss_quadrature, lanczos
 from hessianlens.state_guard import restores_state
 
 METHODS = ("auto", "lanczos", "dense")

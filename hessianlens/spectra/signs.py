@@ -21,10 +21,9 @@ from torch import Tensor
 from hessianlens.display import Listed, Picture, Share, Shares
 from hessianlens.errors import check_that, expect
 from hessianlens.spectra.canonical import shortfall_bounds
-from hessianlens.spectra.estimate import Estimate
+from hessianlens.spectra.estimate import Estimate, PowerProduct
 from hessianlens.spectra.intervals import check_level, share_of_directions
-from hessianlens.spectra.lengths import norm_from_lengths
-from hessianlens.spectra.quotients import PowerProduct
+from hessianlens.spectra.norms import norm_from_lengths
 from hessianlens.spectra.spectrum import SpectralDensity
 
 WIDE = 0.2

@@ -11,7 +11,7 @@ from torch import Tensor
 
 import hessianlens as hl
 from hessianlens.curvature.tape import Tape
-from hessianlens.curvature.tape.closed import Closed
+from hessianlens.curvature.tape.single_operation import Closed
 from tests.attention.test_scaled_dot_product import BEYOND_TORCH, CASES, TINY
 from tests.losses.test_linear_cross_entropy import CASES as HEADS
 from tests.losses.test_linear_cross_entropy import ours, plain

@@ -154,7 +154,7 @@ def test_tapes_of_many_batches_stay_within_their_bytes(eager: None, monkeypatch:
     op = hl.hessian(problem, "0.weight", method="products")
     first = op @ torch.eye(op.shape[1], dtype=DOUBLE)
     assert [at.taped is not None for at in op._kept.values()] == [True, True]
-    monkeypatch.setattr("hessianlens.curvature.pair._TAPES_BYTES", 1)
+    monkeypatch.setattr("hessianlens.curvature.operators._TAPES_BYTES", 1)
     assert_same(op @ torch.eye(op.shape[1], dtype=DOUBLE), first, "without room", 1e-12)
     assert [at.taped for at in op._kept.values()] == [None, None]
 

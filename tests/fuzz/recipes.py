@@ -298,14 +298,11 @@ def _models() -> Iterator[Recipe]:
     yield Recipe("LinearAttentionStack", lambda: hl.models.LinearAttentionStack, _given(layers=2, d_model=4, vocab=5))
     linear = _given(layers=2, width=3, vocab=5, embedding_std=1.0, seed=0)
     yield Recipe("LinearMLP", lambda: hl.models.LinearMLP, linear)
-    yield Recipe("AttentionCapture", lambda: hl.models.AttentionCapture, {}, 0.1, result=False)
     ids = _given(tokens=lambda: torch.tensor([[0, 1, 2], [3, 4, 5]]))
     yield Recipe("toy(tokens)", toy, ids)
     yield Recipe("toy.embed", lambda: toy().embed, ids)
-    for name in ("residual", "attention_input", "capture"):
+    for name in ("residual", "attention_input"):
         yield Recipe(f"toy.{name}", lambda name=name: getattr(toy(), name), {**ids, **_given(layer=0)})
-    head = _given(z=lambda: randn(2, 3, 4), residual=lambda: randn(2, 3, 4), layer=-1)
-    yield Recipe("toy.head", lambda: toy().head, head)
     yield Recipe("toy.unembed", lambda: toy().unembed, _given(residual=lambda: randn(2, 3, 4)))
     yield Recipe("toy.redraw_embeddings", lambda: toy().redraw_embeddings, _given(std=0.1, seed=0))
     yield Recipe("LinearMLP(tokens)", lambda: hl.models.LinearMLP(1, 3), ids)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from hessianlens.models.discovery import discover, register_rule, unregister_rule
-from hessianlens.models.discovery.packed import Packing, cuts
+from hessianlens.models.discovery.storage import Packing, cuts
 from tests.models.test_discovery_zoo import changed, discovery_of, hidden, model_of, outputs, tree
 
 

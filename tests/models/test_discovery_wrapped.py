@@ -12,7 +12,7 @@ from torch.func import functional_call
 
 from hessianlens.errors import InputError
 from hessianlens.models.discovery import Discovery, discover
-from hessianlens.models.discovery.wrapped import read_names
+from hessianlens.models.discovery.paths import read_names
 from tests.models.test_discovery import cover
 from tests.models.test_discovery_zoo import FAMILIES, discovery_of, model_of, tree
 

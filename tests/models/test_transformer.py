@@ -14,7 +14,7 @@ from torch.func import functional_call, hessian, vmap
 
 import hessianlens as hl
 from hessianlens.models import Transformer
-from hessianlens.models.mlp import MLP_ACTIVATIONS
+from hessianlens.models.block import MLP_ACTIVATIONS
 from tests.oracles import comparison
 from tests.variants import ALL_ACTIVATIONS, DOUBLE, randn
 
@@ -262,26 +262,14 @@ def test_attention_weights_are_distributions_over_the_past() -> None:
 
 @pytest.mark.parametrize("norm", [None, "pre", "post"])
 @pytest.mark.parametrize("layer", [0, 1, 2, -1])
-def test_input_attention_and_head_compose_to_the_model(norm: str | None, layer: int) -> None:
+def test_the_blocks_behind_a_layer_compose_to_the_model(norm: str | None, layer: int) -> None:
     model = with_random_biases(Transformer(layers=3, heads=2, norm=norm, **SMALL))
-    seen = model.capture(tokens(), layer)
-    X = model.attention_input(tokens(), layer)
-    assert torch.equal(X, seen.attention_input)
-    assert torch.equal(model.residual(tokens(), layer), seen.residual)
-    z = model.blocks[layer].attention.head_outputs(X)
-    assert z.shape == (3, 8, 6)
-    assert_same(model.head(z, seen.residual, layer), model(tokens()))
-    assert torch.equal(X, seen.residual) == (norm != "pre")
-
-
-@pytest.mark.parametrize("norm", [None, "pre", "post"])
-def test_behind_the_last_attention_every_token_is_by_itself(norm: str | None) -> None:
-    model = Transformer(layers=2, norm=norm, **SMALL)
-    seen = model.capture(tokens())
-    one = model.head(seen.head_outputs[1, 4], seen.residual[1, 4])
-    assert_same(one, model(tokens())[1, 4])
-    mapped = vmap(vmap(model.head))(seen.head_outputs, seen.residual)
-    assert_same(mapped, model(tokens()))
+    residual, X = model.residual(tokens(), layer), model.attention_input(tokens(), layer)
+    assert torch.equal(X, residual) == (norm != "pre")
+    stream = model.blocks[layer].finish(model.blocks[layer].attention.head_outputs(X), residual)
+    for block in model.blocks[layer % 3 + 1 :]:
+        stream = block(stream)
+    assert_same(model.unembed(stream), model(tokens()))
 
 
 # --- derivatives -----------------------------------------------------------------------------------------------------
@@ -378,13 +366,9 @@ def test_a_block_that_does_not_exist_is_refused(layer: object) -> None:
         Transformer(layers=2, **SMALL).attention_input(tokens(), layer)
 
 
-@pytest.mark.parametrize("name", ["z", "residual"])
-def test_a_head_names_the_part_that_does_not_fit(name: str) -> None:
-    model = Transformer(heads=2, d_head=4, **SMALL)
-    parts = {"z": torch.zeros(8, dtype=DOUBLE), "residual": torch.zeros(6, dtype=DOUBLE)}
-    assert model.head(**parts).shape == (5,)
-    with pytest.raises(hl.InputError, match=f"{name}: .*last axis"):
-        model.head(**{**parts, name: torch.zeros(7, dtype=DOUBLE)})
+def test_a_residual_stream_of_another_width_is_refused() -> None:
+    with pytest.raises(hl.InputError, match=r"residual: .*last axis"):
+        Transformer(**SMALL).unembed(torch.zeros(7, dtype=DOUBLE))
 
 
 def test_a_model_can_be_copied_and_pickled() -> None:

@@ -11,7 +11,7 @@ import hessianlens as hl
 from hessianlens.layer.sketch import Unfolding
 from hessianlens.network.base.progress import Watch
 from hessianlens.sketching import MatrixSampler, Sampler, block_ways, measured, sampled
-from hessianlens.sketching.choice import Ways
+from hessianlens.sketching.layer_block import Ways
 from hessianlens.sketching.sampler import LEAST, PILOT
 from hessianlens.spectra import Estimate
 from tests.variants import losses, rotary, self_attention, square_loss, tokens

@@ -12,9 +12,9 @@ import torch
 from scipy.stats import chi2, t
 
 from hessianlens.spectra import Estimate, Probes, frobenius
+from hessianlens.spectra.estimate import PowerProduct
 from hessianlens.spectra.intervals import squared_lengths as ends
-from hessianlens.spectra.lengths import norm_from_lengths
-from hessianlens.spectra.quotients import PowerProduct
+from hessianlens.spectra.norms import norm_from_lengths
 from tests.spectra.spectra_of_kinds import KINDS, SEEDS, squared_lengths
 from tests.variants import DOUBLE, randn
 

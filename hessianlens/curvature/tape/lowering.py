@@ -8,15 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hessianlens.curvature.tape.closed import Closed
 from hessianlens.curvature.tape.elementwise import ElementwiseStep, derivatives
-from hessianlens.curvature.tape.folding import folded
-from hessianlens.curvature.tape.local import Local
-from hessianlens.curvature.tape.products import EntrywiseProduct, MatrixProduct, Sum
+from hessianlens.curvature.tape.products import EntrywiseProduct, MatrixProduct, Sum, folded
 from hessianlens.curvature.tape.rearranging import rearranged
-from hessianlens.curvature.tape.recording import Call, Recording, Ref
+from hessianlens.curvature.tape.recording import Call, Recording, Ref, with_softmax
 from hessianlens.curvature.tape.rows import LogSoftmax, SoftmaxStep, Standardised
-from hessianlens.curvature.tape.spelled_out import with_softmax
+from hessianlens.curvature.tape.single_operation import Closed, Local
 from hessianlens.curvature.tape.step import Step
 from hessianlens.derivatives.one_operation import form_of
 

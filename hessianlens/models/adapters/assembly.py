@@ -17,21 +17,18 @@ from hessianlens.distributed import ALONE, Ranks, ranks_of
 from hessianlens.errors import InputError, check_choice, check_flag, expect
 from hessianlens.failures import explained
 from hessianlens.memory import ensure_fits
-from hessianlens.models.adapters.batches import SPANS, check_micro_batch, targets_of
+from hessianlens.models.adapters.batches import SPANS, check_ids, check_micro_batch, targets_of
 from hessianlens.models.adapters.class_loss import ClassLoss
 from hessianlens.models.adapters.comparison import ModelComparison
 from hessianlens.models.adapters.cutting import cut_problem
-from hessianlens.models.adapters.decoders import NOTE, with_decoder_inputs
-from hessianlens.models.adapters.dry_run import ensure_batches_fit, run_dry
-from hessianlens.models.adapters.first_look import Seen, ended, first_run
+from hessianlens.models.adapters.first_run import Seen, ended, ensure_batches_fit, first_run, run_dry
 from hessianlens.models.adapters.heads import decodes, head_kind, no_own_loss
 from hessianlens.models.adapters.long_attention import KERNELS, LONG
-from hessianlens.models.adapters.losses import StatedLoss, callable_loss, named_loss
+from hessianlens.models.adapters.losses import NOTE, StatedLoss, callable_loss, named_loss, with_decoder_inputs
 from hessianlens.models.adapters.outputs import as_tensor, call, wants_targets
 from hessianlens.models.adapters.precision import in_precision_of, precision_note, weights_note, widest_dtype
 from hessianlens.models.adapters.scope import attention_notes, differentiable_twice, is_compiled, stand_in
 from hessianlens.models.adapters.shares import expect_same_weights, own_batches, typical_batches
-from hessianlens.models.adapters.tokens import check_ids
 from hessianlens.models.adapters.torch_losses import derived_loss, recognised, torch_loss
 from hessianlens.models.adapters.unembedding import LOGITS
 from hessianlens.models.adapters.weights import check_weights

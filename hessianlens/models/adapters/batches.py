@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from hessianlens.errors import InputError, check_that, expect
 from hessianlens.problems import Batch, batch_size, pieces
@@ -123,3 +123,29 @@ def targets_of(batch: Batch) -> Tensor | None:
 
 def _has_spans(batch: Mapping[str, object]) -> bool:
     return all(isinstance(batch.get(key), Tensor) for key in SPANS)
+
+
+def check_ids(model: nn.Module, batch: Batch) -> None:
+    """Refuse token ids of a Hugging Face model that are no whole numbers, or a single row of them."""
+    for name, ids in _ids(model, batch):
+        expect(
+            not ids.is_floating_point() and not ids.is_complex() and ids.dtype != torch.bool,
+            f"data: {name} is {ids.dtype}, expected token ids, whole numbers; convert them with .long().",
+        )
+        expect(
+            ids.ndim > 1,
+            f"data: {name} has shape {tuple(ids.shape)}, expected (sequences, tokens); for one sequence add an axis "
+            "with ids[None].",
+        )
+        expect(ids.shape[-1] > 0, f"data: {name} has shape {tuple(ids.shape)}, expected at least one token a sequence.")
+
+
+def _ids(model: nn.Module, batch: Batch) -> Iterator[tuple[str, Tensor]]:
+    """What a model of tokens looks up; other models may take what they like."""
+    inputs = inputs_of(batch)
+    if getattr(model, "main_input_name", None) != "input_ids" or not hasattr(model, "config"):
+        return
+    if isinstance(inputs, Mapping):
+        yield from ((name, inputs[name]) for name in TOKENS if isinstance(inputs.get(name), Tensor))
+    elif isinstance(inputs, Tensor):
+        yield "input_ids", inputs

@@ -24,7 +24,7 @@ search         `discover`
 
 from hessianlens.models.discovery.heads import HeadLayout
 from hessianlens.models.discovery.result import Discovery
-from hessianlens.models.discovery.rules import Rule, register_rule, unregister_rule
 from hessianlens.models.discovery.search import discover
+from hessianlens.models.discovery.table import Rule, register_rule, unregister_rule
 
 __all__ = ["Discovery", "HeadLayout", "Rule", "discover", "register_rule", "unregister_rule"]

@@ -1,10 +1,12 @@
-"""Parameter names taken apart: wrappers, the leaf, and the numbers that count layers."""
+"""Parameter names taken apart: wrappers (compiled and distributed models, LoRA), the leaf, the numbers of layers."""
 
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass, replace
 
 from torch import nn
 
@@ -112,3 +114,111 @@ def _child(module: nn.Module, name: str) -> nn.Module | None:
         with suppress(AttributeError):
             return _child(module.get_submodule(wrapper), name)
     return None
+
+
+_ADDED = re.compile(
+    r"(?P<layer>.+?)\.(?:lora\.(?P<nested>[ABab]|down|up)|(?:lora\.)?(?P<kind>(?:lora|ia3|vera|hada|lokr|b?oft)_\w+))"
+    r"(?:\.(?!weight$|bias$)(?P<adapter>[^.]+))?(?:\.(?P<leaf>weight|bias))?"
+)
+_BARE = re.compile(r"(?P<layer>.+)\.(?P<kind>[AB])(?:\.(?P<leaf>weight|bias))?")
+_HALVES = {
+    **dict.fromkeys(("a", "down", "lora_a", "lora_down", "lora_embedding_a"), "lora_a"),
+    **dict.fromkeys(("b", "up", "lora_b", "lora_up", "lora_embedding_b"), "lora_b"),
+}
+_COPY = re.compile(r"(?P<before>.+)\.modules_to_save\.(?P<adapter>[^.]+)\.(?P<rest>.+)")
+_ORIGINAL = re.compile(r"(?P<before>.+)\.original_module\.(?P<rest>.+)")
+
+
+@dataclass(frozen=True)
+class Name:
+    """A parameter's name taken apart.
+
+    Attributes:
+        own: The name in the model without its wrappers.
+        path: The path of its layer there.
+        suffix: ``.bias``, ``.lora_a``, ``.lora_b.other.bias`` ...; nothing for a weight.
+        added: Whether an adapter added it to the layer.
+    """
+
+    own: str
+    path: str
+    suffix: str
+    added: bool = False
+
+
+def read_names(parameters: Iterable[str]) -> dict[str, Name]:
+    """Every parameter's name taken apart.
+
+    What an adapter adds is named behind the layer it is wrapped around, with the adapter's own name unless that is
+    ``default``; the layer inside counts as the layer itself. A copy that is trained in place of a layer has its name.
+
+    >>> found = read_names(["h.0.q.base_layer.weight", "h.0.q.lora_A.default.weight", "h.0.q.lora_B.other.weight"])
+    >>> [(name.path, name.suffix) for name in found.values()]
+    [('h.0.q', ''), ('h.0.q', '.lora_a'), ('h.0.q', '.lora_b.other')]
+    """
+    plain = unwrapped(parameters)
+    added = _added(plain.values())
+    inside = _inside({layer for layer, _ in added.values()}, [name for name in plain.values() if name not in added])
+    copied = {found["before"] for found in map(_COPY.fullmatch, plain.values()) if found}
+    names = {}
+    for parameter, name in plain.items():
+        if name in added:
+            names[parameter] = Name(name, *added[name], added=True)
+            continue
+        where, which = _copy(name, copied)
+        module = parent(where)
+        own = inside.get(module, module) + where.removeprefix(module)
+        path, bias = canonical(own)
+        names[parameter] = Name(own if where == name else name, path, which + bias)
+    if len({name.own for name in names.values()}) < len(names):
+        return {parameter: replace(name, own=parameter) for parameter, name in names.items()}
+    return names
+
+
+def _added(names: Iterable[str]) -> dict[str, tuple[str, str]]:
+    """Layer and suffix of what adapters add."""
+    children: dict[str, set[str]] = defaultdict(set)
+    found = {}
+    for name in names:
+        parts = name.split(".")
+        for depth in range(1, len(parts)):
+            children[".".join(parts[:depth])].add(parts[depth])
+        match = _ADDED.fullmatch(name)
+        if match is not None:
+            found[name] = match["layer"], _suffix(match["kind"] or match["nested"], match["adapter"], match["leaf"])
+    for name in names:
+        match = _BARE.fullmatch(name)
+        # Two matrices A and B are an adapter's in the company of one layer, and of nothing else.
+        if match is not None and name not in found and _pair_and_layer(children[match["layer"]]):
+            found[name] = match["layer"], _suffix(match["kind"], None, match["leaf"])
+    return found
+
+
+def _pair_and_layer(children: set[str]) -> bool:
+    return {"A", "B"} <= children and len(children - {"A", "B", "bias"}) == 1
+
+
+def _suffix(kind: str, adapter: str | None, leaf: str | None) -> str:
+    which = "" if adapter in (None, "default") else f".{adapter}"
+    return f".{_HALVES.get(kind.lower(), kind.lower())}{which}{'.bias' if leaf == 'bias' else ''}"
+
+
+def _inside(layers: set[str], names: Iterable[str]) -> dict[str, str]:
+    """Modules that an adapter is wrapped around, each the only one with parameters there, to the layer's own path."""
+    around: dict[str, set[str]] = defaultdict(set)
+    for name in names:
+        module = parent(name)
+        around[parent(module)].add(module)
+        around[module].add("")  # a layer with parameters of its own is wrapped around nothing
+    return {next(iter(around[layer])): layer for layer in layers if len(around[layer]) == 1 and "" not in around[layer]}
+
+
+def _copy(name: str, copied: set[str]) -> tuple[str, str]:
+    """The name of a layer of which a copy is trained, and what tells this one from the copy in use."""
+    copy, original = _COPY.fullmatch(name), _ORIGINAL.fullmatch(name)
+    if copy is not None:
+        which = "" if copy["adapter"] == "default" else f".modules_to_save.{copy['adapter']}"
+        return f"{copy['before']}.{copy['rest']}", which
+    if original is not None and original["before"] in copied:
+        return f"{original['before']}.{original['rest']}", ".original"
+    return name, ""

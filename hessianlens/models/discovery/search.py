@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
@@ -9,16 +10,41 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from hessianlens.errors import InputError, expect
-from hessianlens.models.discovery import notes
-from hessianlens.models.discovery.claims import read_claims
-from hessianlens.models.discovery.cutter import Cutter
-from hessianlens.models.discovery.heads import HeadLayout, split_heads
-from hessianlens.models.discovery.layouts import find_layouts
-from hessianlens.models.discovery.names import name_claims
-from hessianlens.models.discovery.pieces import DiscoveredBlock
-from hessianlens.models.discovery.result import Discovery
-from hessianlens.models.discovery.sharing import groups_of, settle
+from hessianlens.models.discovery.claims import groups_of, name_claims, read_claims, settle
+from hessianlens.models.discovery.heads import HeadLayout, layout_of, split_heads, stated_heads
+from hessianlens.models.discovery.pieces import Cutter, DiscoveredBlock
+from hessianlens.models.discovery.result import (
+    Discovery,
+    architecture_notes,
+    head_notes,
+    listed,
+    packing_notes,
+    tie_notes,
+    unknown_notes,
+)
 from hessianlens.problems import Block
+
+
+def find_layouts(model: nn.Module, pieces: Iterable[DiscoveredBlock]) -> tuple[dict[str, HeadLayout], list[str]]:
+    """The layout of every attention where one fits, and the attentions where none does."""
+    grouped: dict[str, list[DiscoveredBlock]] = defaultdict(list)
+    for piece in pieces:
+        if piece.attention and piece.extent:
+            grouped[piece.attention].append(piece)
+    layouts = {attention: _layout(model, members) for attention, members in grouped.items()}
+    known = {attention: layout for attention, layout in layouts.items() if layout is not None}
+    return known, [attention for attention in layouts if attention not in known]
+
+
+def _layout(model: nn.Module, members: list[DiscoveredBlock]) -> HeadLayout | None:
+    extents: dict[str, int] = defaultdict(int)
+    for piece in members:
+        extents[piece.role] += piece.extent
+    stated = stated_heads(model, members[0].block.parameter)[0]
+    # Heads with an axis of their own need no statement, but must agree with one.
+    own = {p.block.shape[0] for p in members if len(p.block.shape) == 3 and p.role not in ("k", "v")}
+    counts = own | ({stated} if stated else set())
+    return layout_of(extents, counts.pop()) if len(counts) == 1 else None
 
 
 def discover(model: nn.Module, heads: bool = False) -> Discovery:
@@ -43,7 +69,7 @@ def discover(model: nn.Module, heads: bool = False) -> Discovery:
     parameters: dict[str, Tensor] = dict(model.named_parameters(remove_duplicate=False))
     expect(bool(parameters), f"model: {type(model).__name__} has no parameters, expected at least one.")
     lazy = [name for name, tensor in parameters.items() if is_lazy(tensor)]
-    expect(not lazy, f"model: the parameters {notes.listed(lazy)} have no shape yet; run the model once on a batch.")
+    expect(not lazy, f"model: the parameters {listed(lazy)} have no shape yet; run the model once on a batch.")
 
     claims, groups = read_claims(model, parameters), groups_of(parameters)
     named = name_claims(model, claims)
@@ -53,11 +79,11 @@ def discover(model: nn.Module, heads: bool = False) -> Discovery:
     layouts, headless = find_layouts(model, pieces)
     aliases = cutter.aliases()
     decisions = (
-        *notes.architecture_notes(model, named.layers),
-        *notes.packing_notes(*cutter.packings()),
-        *notes.tie_notes(aliases, {piece.block.name: piece.block.parameter for piece in pieces}),
-        *notes.unknown_notes([name for name in cutter.unknown() if name not in contested], contested, named.layers),
-        *notes.head_notes(headless),
+        *architecture_notes(model, named.layers),
+        *packing_notes(*cutter.packings()),
+        *tie_notes(aliases, {piece.block.name: piece.block.parameter for piece in pieces}),
+        *unknown_notes([name for name in cutter.unknown() if name not in contested], contested, named.layers),
+        *head_notes(headless),
     )
     return Discovery(
         blocks=_blocks(pieces, layouts if heads else {}, aliases),

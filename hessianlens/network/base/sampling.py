@@ -14,7 +14,7 @@ from torch import Tensor
 
 from hessianlens.curvature import Repeated
 from hessianlens.problems import Block, Problem
-from hessianlens.spectra.lengths import lengths_of
+from hessianlens.spectra.norms import lengths_of
 from hessianlens.spectra.probes import Probes
 
 WORKSPACE = 2**28

@@ -1,4 +1,4 @@
-"""Which part of a problem is to blame where a derivative is missing: modules are tried one by one, each by itself."""
+"""Which part of a problem lacks a derivative: modules are tried one by one, each by itself."""
 
 from __future__ import annotations
 

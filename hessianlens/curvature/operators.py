@@ -1,4 +1,4 @@
-"""An operator between named blocks: what the Hessian, Gauss-Newton and functional operators share."""
+"""Matrix-free operators between named blocks: the Hessian, the Gauss-Newton matrix and the functional Hessian."""
 
 from __future__ import annotations
 
@@ -147,3 +147,38 @@ class BlockPairOperator(Operator):
             f"{type(self).__name__} {self.shape[0]}x{self.shape[1]}: [{rows}] x [{columns}], {self.method}, "
             f"{self.product_cost}"
         )
+
+
+class HessianOperator(BlockPairOperator):
+    """``H[r, c] = sum_batches d^2 loss / dr dc``, exact products by double backward."""
+
+    def product(self, at: Repeated, tangents: Tangents) -> Mapping[str, Tensor]:
+        """``H v`` of one batch."""
+        return at.hessian(tangents, self.row_parameters)
+
+
+class GaussNewtonOperator(BlockPairOperator):
+    """``G[r, c] = sum_batches J_r^T C J_c`` with C the Hessian of the loss at the outputs."""
+
+    method = "Jacobian products"
+    gradients_per_product = 3.0
+
+    def product(self, at: Repeated, tangents: Tangents) -> Mapping[str, Tensor]:
+        """``G v`` of one batch."""
+        return at.gauss_newton(tangents, self.row_parameters)
+
+
+class FunctionalOperator(BlockPairOperator):
+    """``H - G = sum_batches sum_k g_k d^2 f_k / dr dc``: computed as such, not as a difference of larger matrices."""
+
+    def product(self, at: Repeated, tangents: Tangents) -> Mapping[str, Tensor]:
+        """``(H - G) v`` of one batch."""
+        return at.functional(tangents, self.row_parameters)
+
+
+MATRIX_FREE: dict[str, type[BlockPairOperator]] = {
+    "full": HessianOperator,
+    "ggn": GaussNewtonOperator,
+    "functional": FunctionalOperator,
+}
+"""By the names of `hessianlens.parts`."""

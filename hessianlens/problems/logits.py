@@ -1,4 +1,4 @@
-"""Outputs that are a linear map of features and need not be formed where the loss is a cross-entropy of classes."""
+"""Logits that are a linear map of features and are not materialised where the loss is a cross-entropy of classes."""
 
 from __future__ import annotations
 
