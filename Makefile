@@ -47,7 +47,7 @@ lint: $(STAMP)
 test: lint  ## lint, type-check, check the import layers, then run the tests
 	@$(ONE_THREAD) $(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "not long"
 
-test-all: test  ## the same, then the long tier: the other cases, thousands of random modules, every class of transformers
+test-all: test  ## the same, then the long tier: the other cases, hundreds of random modules, a walk over transformers
 	@$(ONE_THREAD) $(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m long
 
 golden: $(STAMP)  ## compare today's numbers with the recorded ones (python -m tests.golden --record records anew)

@@ -153,6 +153,7 @@ def problem_of(name: str) -> Problem:
     return hl.problem(NETWORK[name](), pairs(2, 1), "cross_entropy")
 
 
+@pytest.mark.expensive
 @pytest.mark.parametrize(
     ("part", "method"), [("full", "products"), ("ggn", "exact"), ("functional", "exact"), ("full", "auto")]
 )
@@ -168,6 +169,7 @@ def test_operators_of_networks(part: str, method: str) -> None:
     same_elsewhere(walk, f"{part}, {method}")
 
 
+@pytest.mark.expensive
 @pytest.mark.parametrize("name", NETWORK)
 def test_norms_of_networks(name: str) -> None:
     blocks = ["layer0.attn.q", "layer0.attn.o"]
@@ -239,6 +241,7 @@ def test_estimates(name: str) -> None:
 # --- dtypes ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.expensive
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("how", ["whole", "chunked"])
 def test_results_have_the_dtype_of_the_model(dtype: torch.dtype, how: str) -> None:

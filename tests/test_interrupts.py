@@ -41,6 +41,7 @@ def test_some_hundred_lines() -> None:
     assert found.startswith("240 trials") and found.endswith(" 0 missed, 0 failures")
 
 
+@pytest.mark.long
 def test_some_lines_of_larger_models() -> None:
     models = ("problem of GPT-2", "product of GPT-2", "step of a monitor", "a step without second derivative")
     found = interrupted("--most", "12", "--only", *models)

@@ -1,7 +1,8 @@
 """Two tiers of tests: the short one before every commit, and all of them.
 
 Of a test with many cases the short tier takes some, evenly spread, the first and the last among them; the others are
-marked `long`, as tests are that take long by themselves. A test marked `every_case` keeps all of its cases.
+marked `long`, as tests are that take long by themselves. A test marked `expensive`, whose cases take a second or more,
+keeps its first and its last; one marked `every_case` keeps all.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import pytest
 
 SHORT_CASES = 5
 """Cases of a test that the short tier takes."""
+EXPENSIVE_CASES = 2
+"""Of a test whose cases take a second or more."""
 
 
 def spread(count: int, most: int) -> set[int]:
@@ -31,7 +34,8 @@ def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
         if item.get_closest_marker("every_case") is None and item.get_closest_marker("long") is None:
             cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
     for same in cases.values():
-        chosen = spread(len(same), SHORT_CASES)
+        expensive = same[0].get_closest_marker("expensive") is not None
+        chosen = spread(len(same), EXPENSIVE_CASES if expensive else SHORT_CASES)
         for number, item in enumerate(same):
             if number not in chosen:
                 item.add_marker("long")

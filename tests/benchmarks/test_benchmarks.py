@@ -267,6 +267,7 @@ def test_memory_is_measured_in_a_process_of_its_own():
     assert 0 <= found.run < 50 * 2**20
 
 
+@pytest.mark.long
 def test_list_names_every_benchmark():
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks", "--list"], cwd=ROOT, capture_output=True, text=True, check=True

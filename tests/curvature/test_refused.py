@@ -54,6 +54,7 @@ def test_the_part_to_blame_is_named_with_the_remedy(name: str, way: str) -> None
         WAYS[way](REFUSED[name].problem())
 
 
+@pytest.mark.expensive
 @pytest.mark.parametrize("name", [name for name, case in REFUSED.items() if not case.by_graph])
 def test_a_single_precision_problem_is_refused_as_well(name: str) -> None:
     with pytest.raises(hl.InputError, match=f"^{REFUSED[name].blamed}.*{REMEDY}.*verify=False"):

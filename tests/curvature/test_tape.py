@@ -96,6 +96,7 @@ def eager(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(repeated, "PATIENCE", 1)
 
 
+@pytest.mark.expensive
 @pytest.mark.parametrize("name", ["toy", "Llama, grouped queries", "MLP, bce, summed"])
 def test_operators_go_on_with_a_tape(name: str, eager: None) -> None:
     """The first column comes from the graph, the others from the tape, whatever the number of batches."""

@@ -286,8 +286,8 @@ def memory_that_differs_is_decided_alike(place: Place) -> None:
     free = 1 if place.rank else 2**40
     routes = "hessianlens.network.routes"
     with (
-        patch(f"{routes}.linear_map.available_bytes", lambda _: free),
-        patch(f"{routes}.last_attention.available_bytes", lambda _: free),
+        patch(f"{routes}.linear_map.route.available_bytes", lambda _: free),
+        patch(f"{routes}.last_attention.route.available_bytes", lambda _: free),
     ):
         op = hl.hessian(shared, "layer1.attn.v")
         assert not op.exact

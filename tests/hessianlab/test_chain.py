@@ -84,6 +84,7 @@ def chain_of(problem: Problem) -> ChainedAttention | None:
     return chained_attention(exact)
 
 
+@pytest.mark.expensive
 @pytest.mark.parametrize("name", NETWORKS)
 def test_products_are_those_of_autograd(name: str) -> None:
     problem = NETWORKS[name]()
@@ -146,6 +147,7 @@ def test_norms_are_the_same_estimates(monkeypatch: pytest.MonkeyPatch) -> None:
         assert estimate.stderr == pytest.approx(other.stderr, rel=1e-8, abs=1e-14)
 
 
+@pytest.mark.long
 def test_single_precision_gives_single_precision() -> None:
     model = scrambled(relu(), size=0.4)
     double, single = (hl.problem(model, pairs(3), "cross_entropy", dtype=t) for t in (torch.float64, torch.float32))
@@ -177,6 +179,7 @@ OTHERS: dict[str, Callable[[], hl.models.Transformer]] = {
 }
 
 
+@pytest.mark.expensive
 @pytest.mark.parametrize("name", OTHERS)
 def test_models_that_form_no_chain(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hessianlens.network.base.thresholds.EXACT_MAX_HVPS_PER_PROBE", 0)
@@ -255,6 +258,7 @@ def test_float32_tangents_around_a_float64_point(layers: int, sigma: float) -> N
     assert 0 < largest_error(published(sigma, layers)) < MIXED
 
 
+@pytest.mark.expensive
 @pytest.mark.parametrize("wrong", ["A", "e", "D", "pulled", "Z"])
 def test_a_coefficient_that_is_off_by_a_thousandth_is_found(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
     exactly = Layer.linear

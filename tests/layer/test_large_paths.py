@@ -21,6 +21,7 @@ def assert_norms_agree(layer, X, loss) -> None:
             assert_same(norm, oracle.block(part, row, column).norm(), f"{part}[{row}, {column}]", 1e-8)
 
 
+@pytest.mark.expensive
 @pytest.mark.usefixtures("as_if_large")
 @pytest.mark.parametrize("d_k", [2, 6])
 @pytest.mark.parametrize("activation", ALL_ACTIVATIONS)
@@ -31,6 +32,7 @@ def test_activations(activation: str, d_k: int) -> None:
     assert_norms_agree(layer, X, square_loss(X))
 
 
+@pytest.mark.expensive
 @pytest.mark.usefixtures("as_if_large")
 @pytest.mark.parametrize("loss", losses(tokens(None)))
 @pytest.mark.parametrize("kind", layers())

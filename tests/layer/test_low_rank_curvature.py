@@ -100,6 +100,7 @@ def assert_every_block_has(properties: tuple, kind: str, activation: str, form: 
     assert {head.scores.shape for head in H.heads} == {(2, len(SEEN), LENGTH)}
 
 
+@pytest.mark.expensive
 @pytest.mark.parametrize("form", CURVATURES)
 @pytest.mark.parametrize("activation", NOT_SYMMETRIC)
 @pytest.mark.parametrize("kind", LAYERS)

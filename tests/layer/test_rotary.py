@@ -49,6 +49,7 @@ def test_every_activation(activation: str) -> None:
     assert_witnesses_agree(rotary(activation=ALL_ACTIVATIONS[activation](), causal=True), X, square_loss(X))
 
 
+@pytest.mark.expensive
 @pytest.mark.parametrize("loss", losses(tokens(None)))
 def test_every_loss(loss: str) -> None:
     """Curvatures by number, by token, of low rank, and coupling tokens."""

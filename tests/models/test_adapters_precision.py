@@ -82,6 +82,7 @@ def dense(name: str) -> DenseHessian:
     return dense_network_hessian(model, [BATCH], aligned if name == "T5" else shifted, pieces)
 
 
+@pytest.mark.expensive
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
 @pytest.mark.parametrize("name", CASES)
 def test_products_equal_dense_derivatives_in_float64(name: str, attention: str) -> None:

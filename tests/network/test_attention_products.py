@@ -49,6 +49,7 @@ CASES: dict[str, Callable[[], Problem]] = {
 }
 
 
+@pytest.mark.expensive
 @pytest.mark.parametrize("case", CASES)
 def test_tangents_terms_and_entries_agree(case: str) -> None:
     """Whole projections and single heads, between which keys and values may be shared."""
@@ -122,6 +123,7 @@ def test_a_large_model_multiplies_before_anything_is_known_of_what_lies_behind(
     assert isinstance(op.closed, ArrangedGrid) and gap(op @ V, expected @ V) < NEAR
 
 
+@pytest.mark.expensive
 @pytest.mark.parametrize("name", ["two layers, two heads, pre-norm", "GPT-2, padded, several batches", "softmax"])
 def test_a_bar_ends_where_it_was_planned_to(name: str) -> None:
     """Weights and biases share products, and some curvature takes none: the plan is kept to, and the count honest."""

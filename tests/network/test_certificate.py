@@ -48,6 +48,7 @@ def test_construction_runs_nothing(make: Any) -> None:
     assert not runs and isinstance(operator, HybridOperator)
 
 
+@pytest.mark.expensive
 @pytest.mark.parametrize("name", BLOCKS)
 def test_every_route_is_certified_and_right(name: str) -> None:
     problem = toy()

@@ -20,6 +20,7 @@ from tests.variants import randn
 PARTS = {"full": hl.hessian, "ggn": hl.ggn, "functional": hl.functional}
 
 
+@pytest.mark.expensive
 @pytest.mark.parametrize("name", NETWORKS)
 def test_every_pair_of_blocks_equals_products(name: str) -> None:
     problem = problem_of(name)

@@ -47,6 +47,7 @@ def agreement(maps: LinearMaps, name: str, most: float = ANY) -> int:
     return pairs_seen
 
 
+@pytest.mark.expensive
 @pytest.mark.parametrize("name", [name for name in CASES if "between sequences" not in name])
 def test_every_pair_of_blocks_is_that_of_autograd(name: str) -> None:
     assert agreement(LinearMaps(problem_of(name)), name) >= 9
@@ -127,6 +128,7 @@ def test_norms_are_exact_with_a_reason() -> None:
         assert norm.exact and norm.value == pytest.approx(expected, rel=1e-9, abs=1e-12)
 
 
+@pytest.mark.expensive
 @pytest.mark.parametrize("name", ["GPT-NeoX, interleaved", "Llama, grouped queries", "BERT, masked", "ViT"])
 def test_norms_row_by_row_are_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     problem = CASES[name].problem()

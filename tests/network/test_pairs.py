@@ -21,6 +21,7 @@ from tests.spectra.registry import symmetric
 from tests.variants import randn
 
 
+@pytest.mark.expensive
 @pytest.mark.parametrize("part", ["full", "ggn", "functional"])
 @pytest.mark.parametrize("name", ["MLP, cross-entropy", "nanoGPT", "GPT-NeoX, interleaved"])
 def test_norms_at_full_order_are_exact(name: str, part: str) -> None:
@@ -105,6 +106,7 @@ def test_bad_input(message: str, options: dict[str, object]) -> None:
 # --- what all pairs of one call share --------------------------------------------------------------------------------
 
 
+@pytest.mark.expensive
 @pytest.mark.parametrize("name", ["GPT-2", "Llama, grouped queries", "BERT, masked", "ViT"])
 @pytest.mark.parametrize("room", [2**28, 1])
 def test_pairs_together_are_those_of_autograd(name: str, room: int, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -76,6 +76,7 @@ NOT_READ: dict[str, Callable[[], Problem]] = {
 }
 
 
+@pytest.mark.expensive
 @pytest.mark.parametrize("name", READ)
 def test_the_curvature_is_that_of_products(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """At every map before the last one, for every pair of blocks behind the attention."""

@@ -71,6 +71,7 @@ def test_the_map_is_the_hessian_in_the_published_order() -> None:
         assert by_name[name]["largest"] == pytest.approx(float(expected[place, place].abs().max()), rel=1e-9)
 
 
+@pytest.mark.expensive
 @pytest.mark.parametrize("attention", ["softmax", "linear", "relu_normalised"])
 def test_diagonal_blocks_are_those_of_autograd(attention: str) -> None:
     expected, places = dense(attention)

@@ -83,6 +83,7 @@ def dense_norms(name: str, parameters: dict[str, object], layer: int, weight: st
     return {part: float(getattr(dense, part).norm()) for part in ("outer", "functional", "full")}
 
 
+@pytest.mark.expensive
 @pytest.mark.parametrize("name", ["fig3a", "fig3b", "fig6", "fig7"])
 def test_norms_are_those_of_automatic_differentiation(name: str) -> None:
     """With a probe for every entry the sampled layers are exact too."""

@@ -98,6 +98,7 @@ def test_linear_mlps_have_a_panel_for_each_depth() -> None:
     assert to_svg(drawn(result)["growth"].figure, "fig8", "Linear MLPs").count("layer 5") == 1
 
 
+@pytest.mark.long
 def test_a_setting_that_changes_the_model_is_drawn_too() -> None:
     deeper = run("fig3a", layers=(1, 2), points=3)
     assert [title(a) for a in panels(deeper)][2:4] == ["Query block, layer 1 of 2", "Value block, layer 1 of 2"]

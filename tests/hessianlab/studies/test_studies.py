@@ -146,6 +146,7 @@ def test_before_training_powers_are_those_of_theory() -> None:
     assert len(ratios(result, "addition", "softmax", 0)) == 5
 
 
+@pytest.mark.long
 def test_what_is_printed_of_a_studied_design() -> None:
     result = small_result("study_design")
     table = table_of(result)
