@@ -150,7 +150,7 @@ class RankGroup(Ranks):
             everyone = [f"rank {rank}: {asked}" for rank, asked in enumerate(self._gathered(what))]
             raise _told(
                 RankError(
-                    f"processes ask for different things ({'; '.join(everyone)}); expected the same calls in the same "
+                    f"ranks ask for different things ({'; '.join(everyone)}); expected the same calls in the same "
                     "order, with the same arguments, seeds and vectors, on every rank."
                 )
             )

@@ -71,7 +71,7 @@ def attention_spreads(problem: Problem) -> Spreads:
         for number, added in met.items():
             sums[number] = sums[number] + added if number in sums else added
     if not sums:
-        return Spreads({}, ["Attention: none was met in this model."])
+        return Spreads({}, ["Attention: none was seen in this model."])
     names = attention_names(problem, len(sums))
     sound = {number: total for number, total in sums.items() if bool(total.isfinite().all())}
     left_out = [

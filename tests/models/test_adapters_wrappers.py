@@ -217,7 +217,7 @@ OBSTACLES: dict[str, Callable[[], nn.Module]] = {
     r"the parameter 3.weight is quantised \(Params4bit, torch.uint8\)": lambda: quantised("bitsandbytes"),
     r"the parameter 3.weight is quantised \(Params4bit": lambda: quantised("torchao"),
     r"GPT2LMHeadModel is quantised \(gptq\)": packed_away,
-    r"sharded over processes \(FullyShardedDataParallel\)": lambda: FullyShardedDataParallel(networks.mlp()),
+    r"sharded over ranks \(FullyShardedDataParallel\)": lambda: FullyShardedDataParallel(networks.mlp()),
     "the parameter 0.weight has no shape yet": lambda: nn.Sequential(nn.LazyLinear(3)),
 }
 

@@ -175,7 +175,7 @@ REFUSED: dict[str, tuple[Callable[[], Problem], str]] = {
     ),
     "other scores": (
         lambda: hl.problem(scrambled(Bent().double()), pairs(2), "cross_entropy"),
-        "its scores are bent in a way that is not a soft cap",
+        "its scores pass through a nonlinearity that is not a soft cap",
     ),
     "LoRA around c_attn": (
         lambda: hl.problem(hugging_face.gpt2_with_lora(), {"input_ids": tokens()}),

@@ -52,8 +52,8 @@ def typical_batches(
     if ranks.size == 1:
         return batches, ()
     counts = ranks.shared("sequences", lambda: sum(map(batch_size, batches)))
-    expect(any(counts), f"data: got no sequence at all on any of {ranks.size} processes, expected some.")
-    note = (f"{sum(counts)} sequences on {ranks.size} processes: {', '.join(map(str, counts))}",)
+    expect(any(counts), f"data: got no sequence at all on any of {ranks.size} ranks, expected some.")
+    note = (f"{sum(counts)} sequences on {ranks.size} ranks: {', '.join(map(str, counts))}",)
     if all(counts):
         return batches, note
     owner = next(rank for rank, count in enumerate(counts) if count)

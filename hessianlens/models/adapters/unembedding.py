@@ -121,7 +121,7 @@ class LastMap(_Maps):
     def found(self, model: nn.Module, outputs: Tensor) -> Unembedding | Refusal:
         """What the outputs are formed of; a refusal where that is not known."""
         if self._last is None:
-            return Refusal(f"no linear map of {type(model).__name__} with a parameter as it stands was met")
+            return Refusal(f"no linear map of {type(model).__name__} with a parameter as it stands was seen")
         (last, result), (scale, cap) = self._last, _stated(model)
         if result.shape != outputs.shape:
             return Refusal(f"outputs are not what its last linear map, with {last.parameter}, gives")

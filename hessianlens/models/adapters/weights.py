@@ -25,7 +25,7 @@ def check_weights(model: nn.Module) -> None:
     sharded = next((name for m in model.modules() if (name := _ancestor(type(m), _SHARDED))), None)
     if sharded is not None:
         raise InputError(
-            f"model: its weights are sharded over processes ({sharded}), which leaves PyTorch's gradients without a "
+            f"model: its weights are sharded over ranks ({sharded}), which leaves PyTorch's gradients without a "
             "graph: they cannot be differentiated again; gather them into a model of one process, with a full state "
             "dict, and give that one (with process_group, if the data is to be shared)."
         )
@@ -52,7 +52,7 @@ def _obstacle(tensor: Tensor) -> str | None:
         return "has no shape yet; run the model once on a batch"
     if kind == "DTensor":
         return (
-            "is a DTensor, sharded over processes, and PyTorch's second derivatives of tensor-parallel modules are "
+            "is a DTensor, sharded over ranks, and PyTorch's second derivatives of tensor-parallel modules are "
             "wrong without an error; gather it with full_tensor() into a model of one process"
         )
     if type(tensor).__module__.partition(".")[0] in _QUANTISERS or tensor.is_quantized:

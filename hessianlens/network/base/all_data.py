@@ -42,7 +42,7 @@ def _gathered(problem: Problem) -> Problem | Refusal:
     sizes = problem.ranks.shared("sizes of the data", lambda: (_bytes(problem.data), available_bytes(problem.device)))
     held, free = sum(size for size, _ in sizes), min(free for _, free in sizes)
     if held > min(MOST_BYTES, SAFE_SHARE * free):
-        return Refusal(f"a closed form needs the data of all {problem.ranks.size} processes in each, {readable(held)}")
+        return Refusal(f"a closed form needs the data of all {problem.ranks.size} ranks in each, {readable(held)}")
     here = [mapped(lambda tensor: tensor.cpu(), batch) for batch in problem.data]
     everything = [batch for share in problem.ranks.shared("data", lambda: here) for batch in share]
     return replace(problem, data=[move(batch, None, problem.device) for batch in everything], ranks=ALONE)

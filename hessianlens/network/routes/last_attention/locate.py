@@ -80,7 +80,7 @@ class _AttentionSurroundings:
     def site(self) -> AttentionSite | Refusal:
         by_head = {name: self._by_head(getattr(self.call, name)) for name in ("q", "k", "v", "raw", "output")}
         if any(tensor is None for tensor in by_head.values()):
-            return Refusal("its heads and sequences are not told apart")
+            return Refusal("its heads and sequences cannot be separated")
         q, k, v, raw, output = (tensor for tensor in by_head.values() if tensor is not None)
         if raw.shape[-1] != raw.shape[-2]:
             return Refusal("its queries and keys belong to different tokens")

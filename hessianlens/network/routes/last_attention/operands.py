@@ -246,7 +246,7 @@ def _capped(raw: Tensor, scores: Tensor, slope: Tensor, visible: Tensor) -> Scor
     squares, slopes = scores[visible].double().square(), slope[visible].double()
     design = torch.stack([torch.ones_like(squares), -squares], -1)
     scale, fall = torch.linalg.lstsq(design, slopes[:, None]).solution[:, 0].tolist()
-    unknown = Refusal("its scores are bent in a way that is not a soft cap")
+    unknown = Refusal("its scores pass through a nonlinearity that is not a soft cap")
     if scale <= 0 or fall <= 0:
         return unknown
     cap = (scale / fall) ** 0.5
