@@ -1,10 +1,10 @@
-"""Many products with one batch: by a tape that stands its test, or else through autograd's graph.
+"""Many HVPs with one batch: by a tape that passes its test, or else through autograd's graph.
 
-Where a model is large enough a tape is faster than the graph, and takes no longer to make. It must prove itself on a
-product that came from the graph, by which a model with derivatives of its own making is found out, and stays with the
-graph. An excerpt of the batch will do for that: then the tape is made before the first product. If the batch cannot be
-cut, the first products come from its graph, and are the test; unless whoever knows how many will follow says so
-(`Repeated.expect`), and they are many. A tape with steps of kinds that were not in the test is tested on the batch.
+Where a model is large enough a tape is faster than the graph, and takes no longer to make. It is tested on an HVP that
+came from the graph, by which a model with derivatives of its own making is found out, and stays with the graph. An
+excerpt of the batch is enough for that: then the tape is made before the first HVP. If the batch cannot be cut, the
+first HVPs come from its graph, and are the test; unless whoever knows how many will follow says so (`Repeated.expect`),
+and they are many. A tape with steps of kinds that were not in the test is tested on the batch.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from hessianlens.curvature.tape import Taped, Unrecordable
 from hessianlens.curvature.verification import verify_steps
 from hessianlens.problems import Batch, Problem, tensors
 
-PATIENCE = 2
+TAPE_MIN_HVPS_DONE = 2
 """Products through the graph before a tape is made, where it must be put to the test on the whole batch."""
-ENOUGH = 6
+TAPE_MIN_HVPS_EXPECTED = 6
 """Products that are known to follow, from which on a tape pays even if it is put to the test on the whole batch."""
-EXCERPT = 0.25
+EXCERPT_MAX_SHARE = 0.25
 """Share of a batch up to which a test costs little."""
-WORTHWHILE = 3e8
+TAPE_MIN_MULTIPLY_ADDS = 3e8
 """Multiply-adds of a forward pass below which the graph, with fewer calls from Python, is as fast."""
 _ROUNDING = 1e3
 """Units in the last place of the longest product by which both ways may differ."""
@@ -54,7 +54,7 @@ class _Request:
 
 
 @dataclass(frozen=True, eq=False)
-class _Witness:
+class _Reference:
     """What was asked of the graph of some sequences, its answer, and about how much work a forward pass of them is."""
 
     batch: Batch
@@ -64,16 +64,20 @@ class _Witness:
 
 
 @dataclass(frozen=True)
-class _Verdict:
-    """Why there is no tape, in words, empty if there is one; and the kinds of steps that were in its test."""
+class TapeTest:
+    """Why there is no tape, empty if there is one; and the kinds of steps that were in its test."""
 
     why: str
     kinds: frozenset[str] = frozenset()
 
 
+class TapeTests(dict[frozenset[str], TapeTest]):
+    """The tests of the tapes of a problem, by the parameters that they differentiate."""
+
+
 def may_pay(problem: Problem, batch: Batch) -> bool:
     """Whether a tape may be worthwhile, as far as that can be told before anything has run."""
-    return _numbers(batch) * _weights(problem) >= WORTHWHILE
+    return _numbers(batch) * _weights(problem) >= TAPE_MIN_MULTIPLY_ADDS
 
 
 def _weights(problem: Problem) -> int:
@@ -94,9 +98,9 @@ class Repeated:
         self.taped: Taped | None = None
         self._graph: Linearisation | None = None
         self._made = self._coming = 0
-        self._last: _Witness | None = None
+        self._last: _Reference | None = None
         self._excerpts = True  # until they turn out to say nothing
-        self._verdicts: dict[frozenset[str], _Verdict] = problem.remembered.setdefault("taped", {})
+        self._tests = problem._cached(TapeTests, TapeTests)
 
     @property
     def graph(self) -> Linearisation:
@@ -107,16 +111,16 @@ class Repeated:
         return self._graph
 
     @property
-    def _verdict(self) -> _Verdict | None:
+    def _test(self) -> TapeTest | None:
         """On these parameters, or on more, as far as a tape fits them; None if nobody has tried."""
         own = frozenset(self.names)
-        wider = (found for names, found in self._verdicts.items() if own <= names and not found.why)
-        return self._verdicts.get(own) or next(wider, None)
+        wider = (found for names, found in self._tests.items() if own <= names and not found.why)
+        return self._tests.get(own) or next(wider, None)
 
     @property
     def refusal(self) -> str | None:
         """Why there is no tape for these parameters, in words; empty if there is one; None if nobody has tried."""
-        found = self._verdict
+        found = self._test
         return None if found is None else found.why
 
     @property
@@ -169,8 +173,8 @@ class Repeated:
             return asked.of(self.taped)
         found = asked.of(self.graph)
         self._made += 1
-        if self._made == PATIENCE and self.refusal is None:
-            self._last = self._witness(self.batch, self.graph, asked, found)
+        if self._made == TAPE_MIN_HVPS_DONE and self.refusal is None:
+            self._last = self._reference(self.batch, self.graph, asked, found)
         return found
 
     @property
@@ -180,9 +184,9 @@ class Repeated:
             return self.refusal == ""
         if self.problem.device.type == "meta":  # without contents there is nothing to compare
             return False
-        if self._made >= PATIENCE:
+        if self._made >= TAPE_MIN_HVPS_DONE:
             return True
-        soon = self._coming >= ENOUGH or (self._excerpts and self._smallest <= EXCERPT)
+        soon = self._coming >= TAPE_MIN_HVPS_EXPECTED or (self._excerpts and self._smallest <= EXCERPT_MAX_SHARE)
         return may_pay(self.problem, self.batch) and soon
 
     @property
@@ -192,33 +196,33 @@ class Repeated:
 
     def _try(self, asked: _Request) -> None:
         """Make a tape and put it to the test, or remember why not."""
-        verdict = self._verdict
+        test = self._test
         try:
-            if verdict is None:
-                witness = self._last or self._testimony(asked)
-                if witness is None:
+            if test is None:
+                reference = self._last or self._reference_of_excerpt(asked)
+                if reference is None:
                     self._excerpts = False
                     return
-                verdict = self._tested(witness)
-            if not verdict.why and self.taped is None:
-                verdict = self._made_for(verdict, asked)
+                test = self._tested(reference)
+            if not test.why and self.taped is None:
+                test = self._made_for(test, asked)
         except (Unrecordable, NotImplementedError) as error:
-            verdict = _Verdict(f"a tape does not fit, {error}")
-        self._verdicts[frozenset(self.names)] = verdict
+            test = TapeTest(f"a tape does not fit, {error}")
+        self._tests[frozenset(self.names)] = test
         self._last = None
 
-    def _made_for(self, verdict: _Verdict, asked: _Request) -> _Verdict:
+    def _made_for(self, test: TapeTest, asked: _Request) -> TapeTest:
         """The tape of the batch, after a test on a piece of it; on the batch itself if it has steps of other kinds."""
         self.release_graph()  # never both at once
         taped = Taped(self.problem, self.batch, self.names)
-        if taped.kinds <= verdict.kinds:
+        if taped.kinds <= test.kinds:
             self.taped = taped
-            return verdict
+            return test
         del taped
-        found = self._tested(self._witness(self.batch, self.graph, asked, asked.of(self.graph)))
-        return found if found.why else _Verdict("", found.kinds | verdict.kinds)
+        found = self._tested(self._reference(self.batch, self.graph, asked, asked.of(self.graph)))
+        return found if found.why else TapeTest("", found.kinds | test.kinds)
 
-    def _testimony(self, asked: _Request) -> _Witness | None:
+    def _reference_of_excerpt(self, asked: _Request) -> _Reference | None:
         """The graph's answer for a piece of the batch that says something; else for the batch, if many will follow."""
         for batch in candidates(self.batch):
             if batch is self.batch:
@@ -229,31 +233,31 @@ class Repeated:
             except Exception:  # whatever a model says of a piece, the batch will say it again
                 continue
             if 0 < max(_length(part) for part in found) < math.inf:
-                return self._witness(batch, graph, asked, found)
-        if self._coming < ENOUGH:
+                return self._reference(batch, graph, asked, found)
+        if self._coming < TAPE_MIN_HVPS_EXPECTED:
             return None
-        return self._witness(self.batch, self.graph, asked, asked.of(self.graph))
+        return self._reference(self.batch, self.graph, asked, asked.of(self.graph))
 
-    def _witness(self, batch: Batch, graph: Linearisation, asked: _Request, found: Parts) -> _Witness:
+    def _reference(self, batch: Batch, graph: Linearisation, asked: _Request, found: Parts) -> _Reference:
         """Every weight meets every position of the outputs: that is the work, roughly, in multiply-adds."""
-        return _Witness(batch, asked, found, graph.end.positions * _weights(self.problem))
+        return _Reference(batch, asked, found, graph.end.positions * _weights(self.problem))
 
-    def _tested(self, witness: _Witness) -> _Verdict:
+    def _tested(self, reference: _Reference) -> TapeTest:
         """Whether a tape gives what the graph gives; if the test was with the whole batch, the tape stays."""
-        whole = witness.batch is self.batch
-        if witness.work * _numbers(self.batch) < WORTHWHILE * _numbers(witness.batch):
-            return _Verdict("its tensors are so small that a tape would be no faster")
+        whole = reference.batch is self.batch
+        if reference.work * _numbers(self.batch) < TAPE_MIN_MULTIPLY_ADDS * _numbers(reference.batch):
+            return TapeTest("its tensors are so small that a tape would be no faster")
         if whole:
             self.release_graph()  # never both at once
-        taped = Taped(self.problem, witness.batch, self.names)
-        found = witness.asked.of(taped)
-        size = max(_length(part) for part in witness.parts)
-        error = max(_length(_difference(*both)) for both in zip(found, witness.parts, strict=True))
+        taped = Taped(self.problem, reference.batch, self.names)
+        found = reference.asked.of(taped)
+        size = max(_length(part) for part in reference.parts)
+        error = max(_length(_difference(*both)) for both in zip(found, reference.parts, strict=True))
         if not error <= _ROUNDING * torch.finfo(self.problem.dtype).eps * size:
             off = f"a product differs by {error / max(size, 1e-300):.1g}"
-            return _Verdict(f"its derivatives are not those of its steps ({off})")
+            return TapeTest(f"its derivatives are not those of its steps ({off})")
         self.taped = taped if whole else None
-        return _Verdict("", taped.kinds)
+        return TapeTest("", taped.kinds)
 
 
 def _numbers(batch: Batch) -> int:

@@ -187,7 +187,7 @@ def test_an_excerpt_that_cannot_be_differentiated_accuses_nobody() -> None:
 @pytest.fixture
 def large(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every model counts as large."""
-    monkeypatch.setattr(repeated, "WORTHWHILE", 0.0)
+    monkeypatch.setattr(repeated, "TAPE_MIN_MULTIPLY_ADDS", 0.0)
 
 
 def _graph_products(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
@@ -275,7 +275,7 @@ LOOPS: dict[str, Callable[[Any], object]] = {
 @pytest.mark.parametrize("name", LOOPS)
 def test_loops_say_how_many_products_will_follow(name: str, large: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """With two sequences too short for an excerpt nothing but that makes a tape for the first product."""
-    monkeypatch.setattr(repeated, "PATIENCE", 10**6)
+    monkeypatch.setattr(repeated, "TAPE_MIN_HVPS_DONE", 10**6)
     problem = _problem(Worded(torch.tanh), _tokens(2, length=8), verify=False)
     seen = _graph_products(monkeypatch)
     op = hl.hessian(problem, "inner.weight", method="products")

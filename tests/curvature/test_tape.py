@@ -92,8 +92,8 @@ def test_a_tape_knows_every_parameter_of_a_decoder(name: str) -> None:
 @pytest.fixture
 def eager(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tapes at any size, from the second product on."""
-    monkeypatch.setattr(repeated, "WORTHWHILE", 0.0)
-    monkeypatch.setattr(repeated, "PATIENCE", 1)
+    monkeypatch.setattr(repeated, "TAPE_MIN_MULTIPLY_ADDS", 0.0)
+    monkeypatch.setattr(repeated, "TAPE_MIN_HVPS_DONE", 1)
 
 
 @pytest.mark.expensive
@@ -116,7 +116,7 @@ def test_operators_go_on_with_a_tape(name: str, eager: None) -> None:
 def test_products_that_are_announced_take_one_of_one_sequence_from_the_graph(
     eager: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(repeated, "ENOUGH", 3)
+    monkeypatch.setattr(repeated, "TAPE_MIN_HVPS_EXPECTED", 3)
     seen: list[int] = []
     product = Linearisation.hessian
 
@@ -142,7 +142,7 @@ def test_norms_say_which_way_their_probes_went(eager: None) -> None:
     norms = hl.block_norms(problem, ["layer0.attn.q", "layer1.mlp.in"], probes=6, method="products")
     by_tape = {key: norm.value for key, norm in norms.items()}
     assert all("tape" in norms.why[name] for name in ("layer0.attn.q", "layer1.mlp.in"))
-    repeated.WORTHWHILE = float("inf")
+    repeated.TAPE_MIN_MULTIPLY_ADDS = float("inf")
     small = hl.block_norms(
         CASES["GPT-2"].problem(verify=False), ["layer0.attn.q", "layer1.mlp.in"], probes=6, method="products"
     )
@@ -264,7 +264,7 @@ def test_a_wrong_derivative_is_found_out(
     mutate: Callable, announced: bool, eager: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mutate(monkeypatch)
-    monkeypatch.setattr(repeated, "ENOUGH", 1 if announced else 10)
+    monkeypatch.setattr(repeated, "TAPE_MIN_HVPS_EXPECTED", 1 if announced else 10)
     problem = CASES["GPT-2"].problem(verify=False)
     block = problem.blocks["layer0.attn.k"]
     op = hl.hessian(problem, block.name, method="products")

@@ -188,7 +188,7 @@ def a_process_without_data_takes_part(place: Place) -> None:
         data = text_data() if place.rank == 0 else empty
         problem = hl.problem(text_model(), data, "cross_entropy", process_group=place.world)
         agree(problem.total_loss(), hl.problem(text_model(), text_data(), "cross_entropy").total_loss())
-    with refusal("no sequence at all on any of 3 processes"):
+    with refusal("no sequence at all on any of 3 ranks"):
         hl.problem(text_model(), [], "cross_entropy", process_group=place.world)
 
 
@@ -298,7 +298,7 @@ def memory_that_differs_is_decided_alike(place: Place) -> None:
 @paired
 def tapes_are_a_matter_of_each_process(place: Place) -> None:
     shared, alone = both(place.pair, place.rank)
-    with patch("hessianlens.curvature.repeated.WORTHWHILE", 1e30 * place.rank):
+    with patch("hessianlens.curvature.repeated.TAPE_MIN_MULTIPLY_ADDS", 1e30 * place.rank):
         op = hl.hessian(shared, "layer0.attn.q", method="products")
         op.announce(10)
         found = [op @ vector(op.shape[1], seed) for seed in range(4)]

@@ -52,7 +52,7 @@ def _read(folder: Path, name: str, rank: int) -> tuple[str, str, str]:
 def test_command_line_of_two_processes_prints_once_what_one_process_prints(folder: Path) -> None:
     alone, shared = (json.loads(_read(folder, name, 0)[0]) for name in ("alone", "shared"))
     assert _read(folder, "shared", 0)[1:] == ("", "0") and _read(folder, "shared", 1) == ("", "", "0")
-    assert "5 sequences on 2 processes: 3, 2" in shared["notes"]
+    assert "5 sequences on 2 ranks: 3, 2" in shared["notes"]
     assert shared["loss_value"] == pytest.approx(alone["loss_value"], rel=1e-12)
     for one, other in zip(alone["blocks"], shared["blocks"], strict=True):
         assert one["block"] == other["block"]

@@ -1,12 +1,12 @@
-"""The data of all processes in each of them, for closed forms: these are no sums of what single processes know.
+"""The data of all ranks on each of them, for closed forms: these are no sums of what single ranks know.
 
-A norm of ``H_1 + H_2`` takes the inner product of the two. So every process gets all of the data, which is small
-beside what a closed form holds of it, and finds the closed forms of some blocks.
+A norm of ``H_1 + H_2`` takes the inner product of the two. So every rank gets all of the data, which is small beside
+what a closed form holds of it, and finds the closed forms of some blocks.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from hessianlens.distributed import ALONE
 from hessianlens.errors import Refusal
@@ -15,11 +15,18 @@ from hessianlens.problems import Batch, Problem, mapped, move, tensors
 from hessianlens.sizes import readable
 
 MOST_BYTES = 2**28
-"""Data of all processes up to which each of them gets all of it."""
+"""Data of all ranks up to which each of them gets all of it."""
+
+
+@dataclass(frozen=True, eq=False)
+class _AllData:
+    """A problem on the data of all ranks, or why not."""
+
+    problem: Problem | Refusal
 
 
 def on_all_data(problem: Problem) -> Problem | Refusal:
-    """A problem on the data of all processes, in this one; a refusal if that is too much.
+    """A problem on the data of all ranks, on this one; a refusal if that is too much.
 
     Args:
         problem: From `hessianlens.problem`.
@@ -32,10 +39,7 @@ def on_all_data(problem: Problem) -> Problem | Refusal:
     """
     if problem.ranks.size == 1:
         return problem
-    if "whole" not in problem.remembered:
-        problem.remembered["whole"] = _gathered(problem)
-    found: Problem | Refusal = problem.remembered["whole"]
-    return found
+    return problem._cached(_AllData, lambda: _AllData(_gathered(problem))).problem
 
 
 def _gathered(problem: Problem) -> Problem | Refusal:
