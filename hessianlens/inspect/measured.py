@@ -11,8 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hessianlens.display import Listed, Picture
-from hessianlens.display.shown import Cells
+from hessianlens.display import Cells, Listed, Picture
 from hessianlens.errors import check_number, check_path, check_seed, check_that, check_whole, expect
 from hessianlens.inspect.advice import Statement, attention_statements, table_statements, told
 from hessianlens.inspect.blockwise import within_memory

@@ -8,8 +8,7 @@ from typing import Any, overload
 
 import torch
 
-from hessianlens.display import Dots, Listed, Picture
-from hessianlens.display.shown import MOST_ROWS, Cells
+from hessianlens.display import MOST_ROWS, Cells, Dots, Listed, Picture
 from hessianlens.errors import check_number, check_seed, check_that, check_whole, expect, meant, shown
 from hessianlens.layer import AttentionHessian
 from hessianlens.memory import memory_errors_explained

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from hessianlens.display import Dots, Figure, Section, Side, Table
-from hessianlens.display.document import Part
-from hessianlens.display.scale import short
+from hessianlens.display import Dots, Figure, Part, Section, Side, Table, short
 from hessianlens.errors import InputError
 from hessianlens.inspect.comparing import Change, Comparison
 from hessianlens.inspect.measured import Measured

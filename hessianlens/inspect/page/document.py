@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from hessianlens.display import CodeBlock, Document, Section, Table
-from hessianlens.display.document import Part
+from hessianlens.display import CodeBlock, Document, Part, Section, Table
 from hessianlens.inspect.closer.look import Closer
 from hessianlens.inspect.measured import Measured
 from hessianlens.inspect.page import sections

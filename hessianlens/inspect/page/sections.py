@@ -7,9 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import combinations
 
 from hessianlens.attention.state import attention_picture
-from hessianlens.display import Dots, Figure, Grid, Point, Scatter, Section, Side, Spikes, Table
-from hessianlens.display.document import Part
-from hessianlens.display.scale import short
+from hessianlens.display import Dots, Figure, Grid, Part, Point, Scatter, Section, Side, Spikes, Table, short
 from hessianlens.inspect.closer.attention import MOST_TOKENS, LayerLook
 from hessianlens.inspect.closer.bending import Ends
 from hessianlens.inspect.closer.look import Closer

@@ -7,11 +7,9 @@ from html import escape
 from numbers import Real
 from typing import TYPE_CHECKING, Any
 
-from hessianlens.display.frames import data_frame
+from hessianlens.display.chart import Picture, short
 from hessianlens.display.markup import cell_style, html_table, tag
-from hessianlens.display.picture import Picture
-from hessianlens.display.scale import short
-from hessianlens.errors import InputError
+from hessianlens.errors import InputError, needs_extra
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -96,6 +94,18 @@ class Listed(Shown):
     def rows(self) -> list[dict[str, Any]]:
         """What is known, a row a thing, as plain numbers and texts; what `to_frame` has."""
         return self._records()
+
+
+def data_frame(rows: Sequence[Mapping[str, Any]]) -> DataFrame:
+    """A column a key, in the order in which keys first appear; what a row does not have is missing.
+
+    >>> data_frame([{"block": "q", "norm": 1.5}, {"block": "v", "norm": 2.0}])["norm"].tolist()
+    [1.5, 2.0]
+    """
+    with needs_extra("frames", "to_frame()"):
+        import pandas as pd
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    return pd.DataFrame.from_records([dict(row) for row in rows], columns=columns)
 
 
 def texts(rows: Sequence[Mapping[str, Any]]) -> Cells:
