@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from hessianlens.errors import InputError
+from hessianlens.errors import InputError, expect
 
 _BEGINS_A_FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
@@ -41,6 +41,16 @@ def check_directory(directory: Path, option: str = "out") -> None:
         raise InputError(
             f"{option}: cannot write to {directory}: no permission to write in {existing}; give another one."
         )
+
+
+def check_writable(path: Path, option: str = "csv") -> Path:
+    """A file that can be written; `option` named it."""
+    folder = path.parent
+    expect(
+        folder.is_dir() and not path.is_dir() and os.access(path if path.exists() else folder, os.W_OK),
+        f"{option}: cannot write '{path}'; expected a file in a folder that exists.",
+    )
+    return path
 
 
 def spreadsheet_text(value: object) -> object:

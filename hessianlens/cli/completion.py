@@ -35,7 +35,7 @@ def dtypes() -> list[str]:
 
 def heads() -> list[str]:
     """What a Hugging Face model can be asked to predict."""
-    from hessianlens.inspect.heads import HEADS
+    from hessianlens.inspect.model_names import HEADS
 
     return ["auto", *HEADS]
 

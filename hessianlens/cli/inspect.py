@@ -26,7 +26,7 @@ from hessianlens.cli.status_line import waiting
 from hessianlens.cli.torchrun import first_prints, is_first, joined, own_device, together
 
 if TYPE_CHECKING:
-    from hessianlens.inspect.opened import Opened, Prepared
+    from hessianlens.inspect.preparation import OpenedModel, PreparedModel
     from hessianlens.inspect.settings import Settings
 
 _EXAMPLES = """[bold]Examples[/bold]
@@ -141,8 +141,8 @@ def inspect_model(
     place = own_device(device)
     with first_prints(), clear_endings("nothing had been measured yet."), joined(place) as group:
         from hessianlens.errors import check_number
+        from hessianlens.files import check_writable
         from hessianlens.inspect.settings import Settings
-        from hessianlens.inspect.writable import check_writable
         from hessianlens.problems.selection import check_pattern
 
         with together(group):
@@ -174,9 +174,9 @@ def inspect_model(
                     check_writable(file, option)
         with waiting("Loading the libraries"):
             from hessianlens.cli.progress_lines import shown_progress
-            from hessianlens.inspect.groups import write_groups
             from hessianlens.inspect.inspection import Inspection, write_csv
-            from hessianlens.inspect.opened import prepare_model
+            from hessianlens.inspect.learning_rates import write_groups
+            from hessianlens.inspect.preparation import prepare_model
             from hessianlens.network.watch import Deadline
         with shown_progress("Loading the model"):
             prepared = prepare_model(settings, group)
@@ -228,7 +228,7 @@ def inspect_model(
             stop(f"interrupted; {done}, and shown.", INTERRUPTED)
 
 
-def _opened(prepared: Prepared) -> Opened:
+def _opened(prepared: PreparedModel) -> OpenedModel:
     """The model run and checked; what takes long is announced."""
     from hessianlens.cli.progress_lines import shown_progress
 

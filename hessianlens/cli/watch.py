@@ -80,8 +80,8 @@ def watch_checkpoints(
     """
     with clear_endings("what was measured is in the store, if one was named."):
         from hessianlens.errors import check_number
+        from hessianlens.files import check_writable
         from hessianlens.inspect.settings import Settings
-        from hessianlens.inspect.writable import check_writable
         from hessianlens.monitor.choices import check_quantities, make_effort
         from hessianlens.monitor.saved import find_checkpoints
 

@@ -1,4 +1,4 @@
-"""What is asked of a model, as texts and numbers; checked without torch, so that a typing error is answered at once."""
+"""Settings of a measurement as texts and numbers; checked without torch, so that a typing error is answered at once."""
 
 from __future__ import annotations
 
@@ -7,10 +7,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 from hessianlens.errors import check_choice, expect
-from hessianlens.inspect.data_kinds import check_amounts, check_data_file
-from hessianlens.inspect.heads import HEADS
-from hessianlens.inspect.specification import check_there, parse_specification
-from hessianlens.inspect.toy import check_toy
+from hessianlens.inspect.model_names import HEADS, check_there, check_toy, parse_specification
 from hessianlens.parts import NORM_METHODS, PARTS, check_parts
 from hessianlens.problems.selection import check_pattern
 from hessianlens.sizes import parse_size, parse_time
@@ -130,3 +127,19 @@ class Settings:
     def seconds(self) -> float | None:
         """The budget in seconds."""
         return None if self.budget is None else parse_time(self.budget)
+
+
+DATA_KINDS = (".pt", ".npy", ".jsonl", ".txt")
+"""Endings of files that can be read; see `hessianlens.inspect.data_files`."""
+
+
+def check_data_file(path: Path) -> None:
+    """A file of a kind that can be read is there."""
+    expect(path.suffix in DATA_KINDS, f"data: got '{path}', expected a file that ends in {', '.join(DATA_KINDS)}.")
+    expect(path.is_file(), f"data: there is no file '{path}'.")
+
+
+def check_amounts(sequences: int | None, length: int | None) -> None:
+    """At least one sequence, of at least one token, where they are given."""
+    for name, given in (("sequences", sequences), ("length", length)):
+        expect(given is None or given > 0, f"{name}: got {given}, expected a positive whole number.")

@@ -11,7 +11,7 @@ from typing import Any
 from torch import nn
 
 from hessianlens.errors import InputError, Refusal
-from hessianlens.inspect.opened import Opened, open_model
+from hessianlens.inspect.preparation import OpenedModel, open_model
 from hessianlens.inspect.settings import Settings
 from hessianlens.monitor.choices import Effort
 from hessianlens.monitor.edge import Edge
@@ -55,7 +55,7 @@ class CheckpointRun:
         self._measuring = Measuring(tuple(quantities), effort)
         self._lr = lr
         self._shapes: dict[str, tuple[int, ...]] | None = None
-        self.first: Opened | None = None
+        self.first: OpenedModel | None = None
 
     def run(self) -> Iterator[tuple[Checkpoint, Record | None]]:
         """Every checkpoint with its record; before it is measured without one."""
@@ -97,7 +97,9 @@ class CheckpointRun:
             source=source,
         )
 
-    def _edge(self, checkpoint: Checkpoint, opened: Opened, whole: Sequence[Block], notes: list[str]) -> Edge | None:
+    def _edge(
+        self, checkpoint: Checkpoint, opened: OpenedModel, whole: Sequence[Block], notes: list[str]
+    ) -> Edge | None:
         if "edge" not in self._measuring.quantities:
             return None
         model = opened.problem.source

@@ -17,7 +17,7 @@ import hessianlens as hl
 from hessianlens.cli import app
 from hessianlens.cli.inspect_view import _print_rows
 from hessianlens.inspect.inspection import Inspection, cell
-from hessianlens.inspect.opened import open_model
+from hessianlens.inspect.preparation import open_model
 from hessianlens.inspect.settings import Settings
 from tests.inspect.saved_models import BERT, GPT2, LLAMA, T5, VIT, saved
 from tests.network.watches import Interrupting
@@ -78,7 +78,7 @@ def test_no_number_is_cut_short_in_a_narrow_terminal(
 
 
 def test_the_table_is_shown_where_its_file_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hessianlens.inspect.writable.check_writable", lambda path, option: None)
+    monkeypatch.setattr("hessianlens.files.check_writable", lambda path, option: None)
     answer = call(TOY, *QUICK, "--blocks", "layer1.attn.q", "--csv", tmp_path / "missing" / "table.csv")
     assert answer.exit_code == 2 and "csv: cannot write" in answer.stderr and "layer1.attn.q" in answer.stdout
 
@@ -289,7 +289,7 @@ def test_ctrl_c_before_anything_is_measured(monkeypatch: pytest.MonkeyPatch) -> 
     def interrupted(settings, process_group):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("hessianlens.inspect.opened.prepare_model", interrupted)
+    monkeypatch.setattr("hessianlens.inspect.preparation.prepare_model", interrupted)
     answer = call(TOY)
     assert answer.exit_code == 130 and answer.stdout == ""
     assert answer.stderr == "hessianlens: interrupted; nothing had been measured yet.\n"
@@ -300,7 +300,7 @@ def test_ctrl_c_before_anything_is_measured(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_what_would_take_for_ever_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every vector of the basis of every block: nothing is measured before it is said."""
-    monkeypatch.setattr("hessianlens.inspect.opened.PASSES_PER_PRODUCT", 1e12)
+    monkeypatch.setattr("hessianlens.inspect.preparation.PASSES_PER_PRODUCT", 1e12)
     monkeypatch.setattr(Inspection, "run", lambda *_: pytest.fail("it was begun"))
     arguments = ["--probes", 100_000_000_000, "--blocks", "layer0.mlp.in"]
     answer = call(TOY, *arguments)
@@ -313,7 +313,7 @@ def test_what_would_take_for_ever_is_refused_at_once(monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize(("passes", "announced"), [(1e7, True), (1e-3, False)])
 def test_what_takes_long_is_announced(passes: float, announced: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hessianlens.cli.inspect_view.LONGEST_SECONDS", float("inf"))
-    monkeypatch.setattr("hessianlens.inspect.opened.PASSES_PER_PRODUCT", passes)
+    monkeypatch.setattr("hessianlens.inspect.preparation.PASSES_PER_PRODUCT", passes)
     answer = call(TOY, "--probes", 2, "--blocks", "layer0.mlp.in", "--json")
     assert answer.exit_code == 0 and json.loads(answer.stdout)["complete"] is True
     assert ("hessianlens: at most 2 products, about" in answer.stderr) is announced

@@ -19,7 +19,7 @@ import torch
 from torch import distributed
 
 import hessianlens.inspect.inspection  # before processes are forked
-import hessianlens.inspect.opened  # noqa: F401
+import hessianlens.inspect.preparation  # noqa: F401
 from hessianlens.cli import app
 from tests.distributed.cases import CASES, Place
 

@@ -15,8 +15,8 @@ import hessianlens as hl
 from hessianlens.cli import app
 from hessianlens.errors import InputError
 from hessianlens.inspect.advice import attention_statements, table_statements
-from hessianlens.inspect.groups import write_groups
-from hessianlens.inspect.measured import Measured
+from hessianlens.inspect.learning_rates import write_groups
+from hessianlens.inspect.measurement import Measured
 from hessianlens.inspect.table import CurvatureTable, Row
 from hessianlens.network.spreads import Spread, attention_spreads
 from hessianlens.problems import Problem

@@ -18,7 +18,7 @@ MOST_TOKENS = 256
 
 
 @dataclass(frozen=True)
-class HeadLook:
+class HeadSummary:
     """One head, averaged over the rows of all sequences.
 
     Attributes:
@@ -36,7 +36,7 @@ class HeadLook:
 
 
 @dataclass(frozen=True, eq=False)
-class LayerLook:
+class LayerAttention:
     """The attention of one layer.
 
     Attributes:
@@ -46,21 +46,21 @@ class LayerLook:
     """
 
     name: str
-    heads: tuple[HeadLook, ...]
+    heads: tuple[HeadSummary, ...]
     maps: Tensor | None
 
 
-def look_at_attention(problem: Problem) -> list[LayerLook]:
+def attention_summary(problem: Problem) -> list[LayerAttention]:
     """Every attention of a model on its first batch; none where it is not met.
 
     >>> import hessianlens as hl
     >>> model = hl.models.Transformer(layers=2, d_model=8, heads=2, d_mlp=16, dtype=torch.float64)
     >>> task = hl.tasks.Addition()
-    >>> layers = look_at_attention(hl.problem(model, task.batch(4, seed=0), task.cross_entropy))
+    >>> layers = attention_summary(hl.problem(model, task.batch(4, seed=0), task.cross_entropy))
     >>> [layer.name for layer in layers], layers[0].maps.shape
     (['layer0', 'layer1'], torch.Size([2, 2, 18, 18]))
     """
-    found: list[tuple[tuple[HeadLook, ...], Tensor | None]] = []
+    found: list[tuple[tuple[HeadSummary, ...], Tensor | None]] = []
 
     def see(weights: Tensor, visible: Tensor, values: Tensor) -> None:
         kept = weights[:_SEQUENCES].clone() if max(weights.shape[-2:]) <= MOST_TOKENS else None
@@ -72,17 +72,17 @@ def look_at_attention(problem: Problem) -> list[LayerLook]:
     assert batch_size(batch) > 0
     see_attention(problem, batch, see)
     names = attention_names(problem, len(found))
-    return [LayerLook(name, heads, maps) for name, (heads, maps) in zip(names, found, strict=True)]
+    return [LayerAttention(name, heads, maps) for name, (heads, maps) in zip(names, found, strict=True)]
 
 
-def _look(weights: Tensor, visible: Tensor, values: Tensor) -> list[HeadLook]:
+def _look(weights: Tensor, visible: Tensor, values: Tensor) -> list[HeadSummary]:
     sound = bool((weights >= 0).all())
     equal = visible.expand_as(weights).sum(-1).clamp(min=1).double().log().mean((0, 2))
     entropy = attention_entropy(weights).double().mean((0, 2)) if sound else None
     largest = weights.max(-1).values.double().mean((0, 2))
     moments = [_moments(weights[:, h], values[:, h % values.shape[1]]) for h in range(weights.shape[1])]
     return [
-        HeadLook(
+        HeadSummary(
             None if entropy is None else float(entropy[h]),
             None if entropy is None or not equal[h] else float(entropy[h] / equal[h]),
             float(largest[h]),

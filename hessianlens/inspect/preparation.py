@@ -12,13 +12,10 @@ import torch
 
 from hessianlens.checks import check_device
 from hessianlens.distributed import ranks_of
-from hessianlens.inspect.blockwise import choose_blocks, fitting_width, within_memory
-from hessianlens.inspect.data import Data, prepare_data
+from hessianlens.inspect.data import Data, caveats, prepare_data, share_of
 from hessianlens.inspect.loading import LoadedModel, load_model
-from hessianlens.inspect.pass_time import longest_sequence, pass_seconds
-from hessianlens.inspect.randomness import caveats
+from hessianlens.inspect.resources import choose_blocks, fitting_width, longest_sequence, pass_seconds, within_memory
 from hessianlens.inspect.settings import PROBES, Settings
-from hessianlens.inspect.sharing import share_of
 from hessianlens.models.adapters import draft_problem
 from hessianlens.models.adapters import problem as make_problem
 from hessianlens.models.adapters.dry_run import run_dry
@@ -31,7 +28,7 @@ PASSES_PER_PRODUCT = 6
 
 
 @dataclass(frozen=True, eq=False)
-class Opened:
+class OpenedModel:
     """A model on its data, ready to be measured.
 
     Attributes:
@@ -97,7 +94,7 @@ plain kernels and by the model itself, and its value."""
 
 
 @dataclass(frozen=True, eq=False)
-class Prepared:
+class PreparedModel:
     """A model and its data, before the model runs on all of it.
 
     Attributes:
@@ -114,7 +111,7 @@ class Prepared:
     loaded: LoadedModel
     data: Data
     process_group: object = None
-    draft: Opened | None = None
+    draft: OpenedModel | None = None
     pass_seconds: float | None = None
 
     @property
@@ -130,7 +127,7 @@ class Prepared:
         each = f" of {tokens:,} tokens" if tokens else ""
         return f"{LOADING_PASSES} forward passes over {sequences} {'sequence' if sequences == 1 else 'sequences'}{each}"
 
-    def open(self) -> Opened:
+    def open(self) -> OpenedModel:
         """Run the model, compare its loss, and cut its batches to the memory; every failure is an `InputError`."""
         settings, data = self.settings, self.data
         problem = make_problem(
@@ -149,10 +146,10 @@ class Prepared:
         fitted, needed = within_memory(problem, blocks, probes, len(settings.parts), settings.max_memory)
         started = time.monotonic()
         loss = float(fitted.total_loss())
-        return Opened(settings, self.loaded, data, fitted, blocks, loss, needed, time.monotonic() - started)
+        return OpenedModel(settings, self.loaded, data, fitted, blocks, loss, needed, time.monotonic() - started)
 
 
-def prepare_model(settings: Settings, process_group: object = None) -> Prepared:
+def prepare_model(settings: Settings, process_group: object = None) -> PreparedModel:
     """Load a model and its data; with long sequences, forecast time and memory before any of them runs.
 
     Memory that not even one sequence fits into is an `InputError`, as every failure is.
@@ -164,7 +161,7 @@ def prepare_model(settings: Settings, process_group: object = None) -> Prepared:
     dtype, device = getattr(torch, settings.dtype), check_device(settings.device)
     loaded = load_model(settings.model, head=settings.head, seed=settings.seed, dtype=dtype)
     data = prepare_data(loaded, settings.data, sequences=settings.sequences, length=settings.length, seed=settings.seed)
-    prepared = Prepared(settings, loaded, data, process_group)
+    prepared = PreparedModel(settings, loaded, data, process_group)
     if longest_sequence(data.batches) < LONG:
         return prepared
     ranks = ranks_of(process_group)
@@ -177,7 +174,7 @@ def prepare_model(settings: Settings, process_group: object = None) -> Prepared:
     return replace(prepared, draft=draft, pass_seconds=None if known < 0 else known)
 
 
-def _draft(prepared: Prepared, problem: Problem, seconds: float) -> Opened | None:
+def _draft(prepared: PreparedModel, problem: Problem, seconds: float) -> OpenedModel | None:
     """The forecast of a draft; None where the model cannot be run without contents."""
     settings, loaded = prepared.settings, prepared.loaded
     if run_dry(loaded.model, problem, problem.data[0], with_targets=False) is None:
@@ -185,7 +182,7 @@ def _draft(prepared: Prepared, problem: Problem, seconds: float) -> Opened | Non
     blocks = choose_blocks(problem, settings.blocks, settings.per_head)
     probes = settings.probes or PROBES
     needed, _ = fitting_width(problem, blocks, probes, len(settings.parts), settings.max_memory)
-    return Opened(settings, loaded, prepared.data, problem, blocks, math.nan, needed, seconds)
+    return OpenedModel(settings, loaded, prepared.data, problem, blocks, math.nan, needed, seconds)
 
 
 def _own_share(data: Data, process_group: object) -> list[Batch]:
@@ -194,7 +191,7 @@ def _own_share(data: Data, process_group: object) -> list[Batch]:
     return data.batches if ranks.size == 1 else share_of(data.batches, ranks.rank, ranks.size)
 
 
-def open_model(settings: Settings, process_group: object = None) -> Opened:
+def open_model(settings: Settings, process_group: object = None) -> OpenedModel:
     """Load, prepare and check; every failure is an `InputError`.
 
     Args:

@@ -1,14 +1,22 @@
-"""How a model is named on the command line: a toy, a configuration with random weights, or a saved model."""
+"""Names of models on the command line: a toy, a configuration with random weights, or a saved model; without torch."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hessianlens.errors import InputError, expect, meant
+from hessianlens.errors import InputError, check_choice, check_number, check_seed, check_whole, expect, meant
+from hessianlens.models.arguments import (
+    MLP_ACTIVATION_NAMES,
+    QUERY_KEY,
+    check_norm,
+    head_width,
+)
+from hessianlens.notation import ACTIVATION_NAMES
 
 Value = int | float | bool | str | None
 _WORDS: dict[str, Value] = {"true": True, "false": False, "none": None, "null": None}
@@ -115,3 +123,56 @@ def _value(text: str) -> Value:
         except ValueError:
             continue
     return text
+
+
+HEADS = {
+    "causal-lm": "AutoModelForCausalLM",
+    "masked-lm": "AutoModelForMaskedLM",
+    "seq2seq-lm": "AutoModelForSeq2SeqLM",
+    "sequence-classification": "AutoModelForSequenceClassification",
+    "image-classification": "AutoModelForImageClassification",
+    "encoder": "AutoModel",
+}
+"""What a model predicts, and the class that loads it."""
+
+
+def _true_or_false(name: str, value: Value) -> None:
+    expect(isinstance(value, bool), f"{name}: got {value!r}, expected true or false.")
+
+
+def _or_none(check: Callable[..., object]) -> Callable[..., object]:
+    return lambda name, value: None if value is None else check(name, value)
+
+
+TOY_CHECKS: dict[str, Callable[..., object]] = {
+    **dict.fromkeys(("layers", "d_model", "heads", "digits"), check_whole),
+    **dict.fromkeys(("d_mlp", "vocab", "context", "d_head"), _or_none(check_whole)),
+    **dict.fromkeys(("causal", "mlp", "attention_bias"), _true_or_false),
+    "attention": partial(check_choice, choices=ACTIVATION_NAMES),
+    "query_key": partial(check_choice, choices=QUERY_KEY),
+    "mlp_activation": partial(check_choice, choices=MLP_ACTIVATION_NAMES),
+    "norm": lambda _, value: check_norm(value),
+    "seed": lambda _, value: check_seed(value),
+    "residual_scale": check_number,
+    "temperature": partial(check_number, lowest=0.0, strictly=True),
+    "init_scale": partial(check_number, lowest=0.0),
+    "embedding_std": _or_none(partial(check_number, lowest=0.0)),
+}
+"""By argument of `hessianlens.models.Transformer`, and for the digits of its task, the check of a given value."""
+
+
+def check_toy(options: Mapping[str, Value]) -> None:
+    """Every option is one of the toy's, with a value that the model would take; torch is not needed to tell.
+
+    >>> check_toy({"layers": 2, "norm": "pre", "digits": 3})
+    >>> check_toy({"layer": 2})
+    Traceback (most recent call last):
+    ...
+    hessianlens.errors.InputError: model: toy has no option 'layer'; did you mean layers?
+    """
+    check_options("toy", options, TOY_CHECKS)
+    for name, value in options.items():
+        TOY_CHECKS[name](name, value)
+    width, heads = options.get("d_model", 128), options.get("heads", 1)
+    if options.get("d_head") is None and isinstance(width, int) and isinstance(heads, int):
+        head_width(width, heads)

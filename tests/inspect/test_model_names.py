@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hessianlens.errors import InputError
-from hessianlens.inspect.specification import Specification, check_options, parse_specification
+from hessianlens.inspect.model_names import Specification, check_options, parse_specification
 
 MEANING = {
     "toy": Specification("toy", ""),

@@ -8,9 +8,8 @@ from itertools import combinations
 
 from hessianlens.attention.state import attention_picture
 from hessianlens.display import Dots, Figure, Grid, Part, Point, Scatter, Section, Side, Spikes, Table, short
-from hessianlens.inspect.closer.attention import MOST_TOKENS, LayerLook
-from hessianlens.inspect.closer.bending import Ends
-from hessianlens.inspect.closer.look import Closer
+from hessianlens.inspect.attention_heads import MOST_TOKENS, LayerAttention
+from hessianlens.inspect.diagnostics import Diagnostics, SpectrumEnds
 from hessianlens.inspect.table import CurvatureTable, Row
 from hessianlens.problems import layer_of
 from hessianlens.spectra.signs import RELATIVE_ZERO, in_percent, inertia_of
@@ -88,22 +87,22 @@ def _by_kind(table: CurvatureTable) -> Iterator[Figure]:
     yield Figure(Grid(tuple(kinds), tuple(layers), values, "scale"), caption)
 
 
-def against(closer: Closer) -> Section:
+def against(diagnostics: Diagnostics) -> Section:
     """Curvature against gradient and weight norms."""
-    rows, marked = closer.table.rows, {m.name for m in closer.matters}
+    rows, marked = diagnostics.table.rows, {m.name for m in diagnostics.notable}
 
     def points(sizes: dict[str, float]) -> list[Point]:
         return [Point(r.name, sizes[r.name], r.rms, family_of(r.name), r.name in marked) for r in rows]
 
     pictures = [
-        Figure(Scatter(points(dict(closer.gradients)), "|gradient|", "rms eigenvalue")),
-        Figure(Scatter(points(dict(closer.weights)), "|weights|", "rms eigenvalue")),
+        Figure(Scatter(points(dict(diagnostics.gradients)), "|gradient|", "rms eigenvalue")),
+        Figure(Scatter(points(dict(diagnostics.weights)), "|weights|", "rms eigenvalue")),
     ]
     columns = ["block", "|gradient|", "|weights|", "rms eigenvalue", "smallest eigenvalue", "largest", "2 / largest"]
     cells = []
     for row in rows:
-        ends = closer.bending.ends.get(row.name)
-        numbers = [closer.gradients[row.name], closer.weights[row.name], row.rms]
+        ends = diagnostics.block_spectra.ends.get(row.name)
+        numbers = [diagnostics.gradients[row.name], diagnostics.weights[row.name], row.rms]
         more = [*_rounded(ends), 2 / ends.largest if ends.largest > 0 else None] if ends else [None] * 3
         cells.append([row.name, *map(short, [*numbers, *more]), "" if ends is None or ends.converged else "about"])
     told = (
@@ -114,21 +113,21 @@ def against(closer: Closer) -> Section:
     return Section("Curvature against gradients and weights", [told, Side(pictures), Table([*columns, ""], cells)])
 
 
-def _rounded(ends: Ends) -> tuple[float, float]:
+def _rounded(ends: SpectrumEnds) -> tuple[float, float]:
     """Both ends; what rounding leaves of a zero is zero."""
     least = _ROUNDING * max(abs(ends.smallest), abs(ends.largest))
     low, high = (0.0 if abs(end) < least else end for end in (ends.smallest, ends.largest))
     return low, high
 
 
-def spectra(closer: Closer) -> Section:
+def spectra(diagnostics: Diagnostics) -> Section:
     """Densities, negative shares and ends."""
     parts: list[Part] = [
         "How the eigenvalues of the chosen blocks are spread, on a logarithmic axis; what lies to the left of the "
         "dashed line is negative curvature."
     ]
     figures, cells = [], []
-    for name, found in closer.bending.densities.items():
+    for name, found in diagnostics.block_spectra.densities.items():
         picture = found._picture(asked=True)
         assert picture is not None
         signs = inertia_of(found, relative=RELATIVE_ZERO)
@@ -146,7 +145,7 @@ def spectra(closer: Closer) -> Section:
         "are 95 % intervals: of the error over the probes, and of what the steps of Lanczos leave open."
     )
     parts += [told, Table(columns, cells)] if cells else []
-    ends = closer.bending.ends
+    ends = diagnostics.block_spectra.ends
     if ends:
         values = [end.largest for end in ends.values()]
         order = sorted(range(len(values)), key=lambda k: -values[k])
@@ -158,21 +157,21 @@ def spectra(closer: Closer) -> Section:
     return Section("Spectra", parts)
 
 
-def pairs(closer: Closer) -> Iterator[Section]:
+def pairs(diagnostics: Diagnostics) -> Iterator[Section]:
     """Norms between blocks."""
-    if closer.pairs is not None:
+    if diagnostics.pairs is not None:
         told = (
             "How strongly two blocks act together: a dark cell off the diagonal is curvature that a method which "
             "treats blocks apart does not see."
         )
-        picture = closer.pairs._picture(asked=True)
+        picture = diagnostics.pairs._picture(asked=True)
         assert picture is not None
-        yield Section("Blocks that act together", [told, Figure(picture), Table(*closer.pairs._cells())])
+        yield Section("Blocks that act together", [told, Figure(picture), Table(*diagnostics.pairs._cells())])
 
 
-def differences(closer: Closer) -> Iterator[Section]:
+def differences(diagnostics: Diagnostics) -> Iterator[Section]:
     """Heterogeneity."""
-    scales = sorted(closer.table.scales.values())
+    scales = sorted(diagnostics.table.scales.values())
     if len(scales) < 2:
         return
     gaps = [math.log(larger / smaller) for smaller, larger in combinations(scales, 2)]
@@ -182,16 +181,17 @@ def differences(closer: Closer) -> Iterator[Section]:
         f"(geometric mean over all pairs); the extremes differ by a factor of {short(scales[-1] / scales[0])}. Blocks "
         "that differ are why one learning rate does not fit all."
     ]
-    if closer.spectral is not None:
+    if diagnostics.spectral is not None:
+        shapes = diagnostics.spectral
         told = (
             "Jensen-Shannon divergence of the spectra, each divided by its largest eigenvalue and smoothed over "
-            f"{short(closer.spectral.sigma)} of it: shapes alone, 0 to 0.69. Mean over pairs: {closer.spectral.mean}."
+            f"{short(shapes.sigma)} of it: shapes alone, 0 to 0.69. Mean over pairs: {shapes.mean}."
         )
-        parts.append(Figure(closer.spectral._picture(asked=True), told))
+        parts.append(Figure(shapes._picture(asked=True), told))
     yield Section("How different the blocks are", parts)
 
 
-def attention(layers: Sequence[LayerLook], table: CurvatureTable) -> Iterator[Section]:
+def attention(layers: Sequence[LayerAttention], table: CurvatureTable) -> Iterator[Section]:
     """Heads: entropy, moments, norms; and maps."""
     if not layers:
         return

@@ -12,16 +12,15 @@ import torch
 from torch import Tensor
 
 from hessianlens.display import Cells, Listed, Picture
-from hessianlens.errors import check_number, check_path, check_seed, check_that, check_whole, expect
-from hessianlens.inspect.advice import Statement, attention_statements, table_statements, told
-from hessianlens.inspect.blockwise import within_memory
-from hessianlens.inspect.closer.look import SECONDS, look_closer
-from hessianlens.inspect.comparing import Comparison, compared
-from hessianlens.inspect.groups import LIMIT, POWER, Group, learning_rate_groups, with_parameters
-from hessianlens.inspect.page.subject import subject_of
-from hessianlens.inspect.quantising import RoundingCost, rounding_costs
+from hessianlens.errors import check_number, check_path, check_seed, check_that, check_whole, expect, first_names
+from hessianlens.files import check_writable
+from hessianlens.inspect.advice import Statement, advice_text, attention_statements, table_statements
+from hessianlens.inspect.comparison import Comparison, compare_norms
+from hessianlens.inspect.diagnostics import SECONDS, diagnose
+from hessianlens.inspect.learning_rates import LIMIT, POWER, Group, learning_rate_groups, with_parameters
+from hessianlens.inspect.quantisation import RoundingCost, rounding_costs
+from hessianlens.inspect.resources import within_memory
 from hessianlens.inspect.table import CurvatureTable, Row
-from hessianlens.inspect.writable import check_writable
 from hessianlens.memory import memory_errors_explained
 from hessianlens.network.norm_run import PROBES, NormRun
 from hessianlens.network.norms import REMEDY, BlockNorms
@@ -88,7 +87,7 @@ class Measured(Listed):
         widest = "" if wide is None else f", widest interval {ends_in_percent(wide.value, *wide.interval())}"
         within = f" of {readable_time(self.budget)}" if self.budget is not None else ""
         ended = ", interrupted" if self.interrupted else ""
-        left = f"; left out: {_listed(self.left_out)}" if self.left_out else ""
+        left = f"; left out: {first_names(self.left_out)}" if self.left_out else ""
         return (
             f"{len(self.blocks) - len(self.left_out)} of {len(self.blocks)} blocks, {self.products} products in "
             f"{readable_time(self.seconds)}{within}{ended}{widest}{left}."
@@ -127,15 +126,14 @@ class Measured(Listed):
             budget: Time for the closer look, in seconds or such as "5m"; a minute by default.
             progress: Show a bar.
         """
-        from hessianlens.inspect.page.change import Before  # which ask everything of this class
-        from hessianlens.inspect.page.document import model_page
+        from hessianlens.inspect.page import Before, model_page, subject_of  # which reads all of this class
 
         check_that(before is None or isinstance(before, Measured), "before", before, "what hessianlens.measure gave")
         target = check_writable(check_path("page", path, "the name of a file to be written"), "page")
         with watching(progress) as watch:
             deadline = Deadline(SECONDS if budget is None else parse_time(budget), ranks=self.problem.ranks)
             watch.begin(None, deadline)
-            closer = look_closer(self.problem, self.table, deadline, seed=self.seed, watch=watch)
+            diagnostics = diagnose(self.problem, self.table, deadline, seed=self.seed, watch=watch)
         precision = str(self.dtype).removeprefix("torch.")
         how = f"seed {self.seed}, {precision} on {self.problem.device}"
         code = (
@@ -148,7 +146,7 @@ class Measured(Listed):
         if before is not None:
             then = subject_of(before.problem, how, "", "")
             former = Before(before, then.model, then.loss)
-        page = model_page(subject, self, closer, former)
+        page = model_page(subject, self, diagnostics, former)
         return page.write(target) if self.problem.ranks.first else target
 
     @property
@@ -165,7 +163,7 @@ class Measured(Listed):
 
     def advice(self) -> str:
         """The statements as one text."""
-        return told(self.statements())
+        return advice_text(self.statements())
 
     def param_groups(self, base_lr: float, *, power: float = POWER, limit: float = LIMIT) -> list[dict[str, Any]]:
         """Groups of parameters with learning rates from the measured curvature, ready for `torch.optim`.
@@ -204,7 +202,7 @@ class Measured(Listed):
             other: Of the same blocks at other weights, on other data or of another model, with the same seed.
         """
         check_that(isinstance(other, Measured), "other", other, "what hessianlens.measure gave")
-        return compared(self.norms, other.norms, self.lengths, other.lengths, self.seed == other.seed)
+        return compare_norms(self.norms, other.norms, self.lengths, other.lengths, self.seed == other.seed)
 
     @restores_state
     def quantisation(
@@ -331,7 +329,3 @@ def outcome(run: NormRun, deadline: Deadline, interrupted: bool) -> Measured:
         seed=run.seed,
         lengths={block.name: run.lengths(block) for block in run.blocks},
     )
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")

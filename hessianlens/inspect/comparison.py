@@ -133,7 +133,9 @@ class Comparison(Listed):
     __repr__ = __str__
 
 
-def compared(before: BlockNorms, after: BlockNorms, first: Lengths, second: Lengths, same_seed: bool) -> Comparison:
+def compare_norms(
+    before: BlockNorms, after: BlockNorms, first: Lengths, second: Lengths, same_seed: bool
+) -> Comparison:
     """Every block and part that both have.
 
     Args:

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 import hessianlens as hl
-from hessianlens.inspect.blockwise import choose_blocks, cost, within_memory
 from hessianlens.inspect.inspection import Inspection
-from hessianlens.inspect.opened import open_model
+from hessianlens.inspect.preparation import open_model
+from hessianlens.inspect.resources import choose_blocks, cost, within_memory
 from hessianlens.inspect.settings import Settings
 from hessianlens.network import forecasting
 from hessianlens.sizes import parse_size
