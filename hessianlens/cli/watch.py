@@ -82,8 +82,7 @@ def watch_checkpoints(
         from hessianlens.errors import check_number
         from hessianlens.files import check_writable
         from hessianlens.inspect.settings import Settings
-        from hessianlens.monitor.choices import check_quantities, make_effort
-        from hessianlens.monitor.saved import find_checkpoints
+        from hessianlens.monitor.arguments import check_quantities, find_checkpoints, make_effort
 
         for target, option in ((html, "html"), (csv, "csv")):
             if target is not None:
@@ -107,7 +106,7 @@ def watch_checkpoints(
         effort = make_effort(probes, steps, tol, seed=seed)
         with waiting("Loading the libraries"):
             from hessianlens.monitor.checkpoints import CheckpointRun
-            from hessianlens.monitor.store import RecordFile
+            from hessianlens.monitor.records import RecordFile
         run = CheckpointRun(found, settings, asked, effort, None if store is None else RecordFile(store), lr)
         _run(run)
         if as_json:

@@ -7,7 +7,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from hessianlens.display import Document, Figure, Line, Section, Side, Table, Timeline, short
-from hessianlens.monitor.record import MODEL, SHARES, Reading
+from hessianlens.monitor.records import MODEL, SHARES, Reading
 from hessianlens.sizes import readable_time
 from hessianlens.spectra.signs import WIDE
 

@@ -1,14 +1,16 @@
-"""What one measurement found."""
+"""Records of a training run, and the file that keeps them."""
 
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from numbers import Real
 from typing import Any, NamedTuple
 
 from hessianlens.errors import check_that
+from hessianlens.files import JsonLines
 from hessianlens.spectra import Estimate
 from hessianlens.spectra.signs import WIDE
 
@@ -144,3 +146,37 @@ def _flat(quantity: str, reading: Reading) -> dict[str, float]:
         return {quantity: reading.value}
     ends = {f"{quantity}_low": reading.low, f"{quantity}_high": reading.high}
     return ends if reading.high - reading.low > WIDE else {quantity: reading.value, **ends}
+
+
+class RecordFile:
+    """Records in a file, one line each, that survives the end of the process at any moment; see `JsonLines`.
+
+    A record at a step takes the place of those at this step and behind it: a run that goes on from an earlier
+    checkpoint writes its own history.
+
+    Args:
+        path: The file; made with the first record.
+
+    >>> import os, tempfile
+    >>> file = RecordFile(os.path.join(tempfile.mkdtemp(), "run.jsonl"))
+    >>> for step in (10, 20, 30, 20):
+    ...     file.add(Record(step, {}))
+    >>> [record.step for record in file.read()]
+    [10, 20]
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._lines = JsonLines(path, "store", {"format": "hessianlens watch, 1"}, "a watched run")
+
+    def read(self) -> list[Record]:
+        """The records that hold, in order of their steps."""
+        found: list[Record] = []
+        for line in self._lines.read()[1:]:
+            record = Record.from_dict(line["record"])
+            found = [earlier for earlier in found if earlier.step < record.step]
+            found.append(record)
+        return found
+
+    def add(self, record: Record) -> None:
+        """Write a record; it is kept when this returns."""
+        self._lines.append({"record": record.to_dict()})

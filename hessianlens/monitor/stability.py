@@ -128,7 +128,7 @@ def edge_of(optimizer: Any, model: nn.Module, blocks: Sequence[Block]) -> Edge |
     return _joined(pieces, blocks)
 
 
-def plain(optimizer: Any) -> Any:
+def unwrapped(optimizer: Any) -> Any:
     """The optimiser inside of accelerate's or Lightning's wrappers."""
     while not isinstance(optimizer, torch.optim.Optimizer) or type(optimizer).__name__.startswith("Accelerated"):
         inner = getattr(optimizer, "optimizer", None)
@@ -140,7 +140,7 @@ def plain(optimizer: Any) -> Any:
 
 def check_optimizer(optimizer: Any) -> Any:
     """The optimiser itself, wrappers apart."""
-    inner = plain(optimizer)
+    inner = unwrapped(optimizer)
     check_that(hasattr(inner, "param_groups"), "optimizer", optimizer, "an optimiser of torch.optim, or None")
     return inner
 

@@ -1,20 +1,21 @@
-"""The numbers of one measurement."""
+"""One measurement of a model in training: the weights of the moment, and the numbers."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from hessianlens.curvature import HessianOperator, Linearisation
-from hessianlens.monitor.choices import Effort
-from hessianlens.monitor.edge import Edge
-from hessianlens.monitor.record import MODEL, Reading
+from hessianlens.errors import InputError
+from hessianlens.monitor.arguments import Effort
+from hessianlens.monitor.records import MODEL, Reading
+from hessianlens.monitor.stability import Edge
 from hessianlens.network.spreads import attention_spreads
-from hessianlens.problems import Block, Problem
+from hessianlens.problems import Block, Problem, check_problem
 from hessianlens.spectra import Estimate, LeadingEigenpair, RitzPairs, SpectralDensity, density, leading_eigenpair
 from hessianlens.spectra.lengths import norm_from_lengths
 from hessianlens.spectra.products import LinearOperator
@@ -23,7 +24,7 @@ from hessianlens.spectra.signs import RELATIVE_ZERO, inertia_of
 _FROM_SPECTRUM = ("trace", "norm", "negative")
 
 
-class Counted:
+class CountingOperator:
     """An operator that counts its products."""
 
     SELF_ADJOINT = True
@@ -37,11 +38,11 @@ class Counted:
 
 
 @dataclass(eq=False)
-class Measuring:
+class Measurer:
     """Measures one model again and again; the eigenvectors that it found last are where it begins the next time.
 
     Attributes:
-        quantities: Among `hessianlens.monitor.choices.QUANTITIES`.
+        quantities: Among `hessianlens.monitor.arguments.QUANTITIES`.
         effort: How much goes into them.
         vectors: By matrix, the eigenvector found last.
         products: Products with Hessians so far.
@@ -59,7 +60,7 @@ class Measuring:
         wanted = [quantity for quantity in ("top", *_FROM_SPECTRUM) if quantity in self.quantities]
         if not wanted and edge is None:
             return {}
-        op = Counted(HessianOperator(problem, blocks, blocks))
+        op = CountingOperator(HessianOperator(problem, blocks, blocks))
         found: dict[str, Reading] = {}
         known = RitzPairs()
         if any(quantity in self.quantities for quantity in _FROM_SPECTRUM):
@@ -76,7 +77,7 @@ class Measuring:
         self.products += op.products
         return found
 
-    def _spectrum(self, op: Counted, known: RitzPairs) -> SpectralDensity:
+    def _spectrum(self, op: CountingOperator, known: RitzPairs) -> SpectralDensity:
         effort = self.effort
         return density(op, effort.probes, effort.steps, effort.seed, check_symmetry=False, keep=known)
 
@@ -143,8 +144,8 @@ class Measuring:
         }
 
 
-def everything(
-    measuring: Measuring,
+def measure_all(
+    measurer: Measurer,
     problem: Problem,
     whole: Sequence[Block],
     blocks: Sequence[Block],
@@ -154,7 +155,7 @@ def everything(
     """All numbers of a measurement by what they belong to.
 
     Args:
-        measuring: What to measure, and what it remembers.
+        measurer: What to measure, and what it remembers.
         problem: The model as it is now.
         whole: All trained parameters, or none if they are not asked for.
         blocks: Blocks that are watched one by one.
@@ -163,12 +164,12 @@ def everything(
     """
     parts: dict[str, Sequence[Block]] = {MODEL: whole} if whole else {}
     parts |= {block.name: [block] for block in blocks}
-    loss, found = measuring.sizes(problem, parts)
+    loss, found = measurer.sizes(problem, parts)
     found.setdefault(MODEL, {})["probe_loss"] = Reading.of(loss)
     for name, members in parts.items():
-        found[name] |= measuring.curvature(problem, name, members, edge if name == MODEL else None)
-    if "entropy" in measuring.quantities:
-        found |= measuring.attention(problem, notes)
+        found[name] |= measurer.curvature(problem, name, members, edge if name == MODEL else None)
+    if "entropy" in measurer.quantities:
+        found |= measurer.attention(problem, notes)
     return found
 
 
@@ -195,3 +196,48 @@ def _times(estimate: Estimate, factor: float) -> Reading:
 def _top(pair: LeadingEigenpair) -> Reading:
     """A Ritz value is never above the largest eigenvalue; there is an eigenvalue within the residual."""
     return Reading(pair.value, pair.value - pair.residual, pair.value + pair.residual)
+
+
+class LiveProblem:
+    """A problem whose weights are read anew from its model.
+
+    Args:
+        problem: From `hessianlens.problem`; what it was made from must still be there.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        source = check_problem(problem).source
+        if not isinstance(source, nn.Module):
+            raise InputError(
+                "problem: it has no model to be watched, expected one that hessianlens.problem(model, ...) made."
+            )
+        self.base, self.model = problem, source
+        # Whether a tape may take over from autograd's graph is a property of the model's steps: it is tested once.
+        self._taped: dict[frozenset[str], str] = {}
+        self._verified = False
+
+    def now(self) -> Problem:
+        """The problem with the weights and buffers that the model has now."""
+        state: dict[str, Tensor] = {**dict(self.model.named_parameters()), **dict(self.model.named_buffers())}
+        missing = [name for name in self.base.params if name not in state]
+        if missing:
+            raise InputError(
+                f"model: {missing[0]} is gone since the monitor was made, expected the same parameters; make a new one."
+            )
+        params = {name: _like(state[name], old) for name, old in self.base.params.items()}
+        fresh = replace(self.base, params=params, verify=self.base.verify and not self._verified)
+        fresh.remembered["taped"] = self._taped
+        return fresh
+
+    def verified(self) -> None:
+        """Second derivatives have been checked: they are those of the same model ever after."""
+        self._verified = True
+
+    def trained(self) -> list[Block]:
+        """Every parameter that is trained, as a block of its own."""
+        named = dict(self.model.named_parameters())
+        return [Block.of(name, name, p) for name, p in named.items() if p.requires_grad and name in self.base.params]
+
+
+def _like(tensor: Tensor, old: Tensor) -> Tensor:
+    return tensor.detach().to(device=old.device, dtype=old.dtype)
