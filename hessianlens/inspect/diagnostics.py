@@ -152,7 +152,7 @@ def _pairs(
     names = [name for name in by_scale if name in wanted]
     pace = max(block_spectra.pace.values(), default=math.inf)
     if len(names) < 2 or 3 * 2 * pace * _PROBES * len(names) > block_spectra.deadline.left:
-        left_out.append("Norms between blocks, for lack of time: ask for them with --pairs, or give more of it.")
+        left_out.append("Norms between blocks, for lack of time: ask for them with --also pairs, or give more of it.")
         return None
     block_spectra.watch.step(f"pairs of {len(names)} blocks")
     try:

@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from hessianlens.errors import InputError, RankError
-from hessianlens.files import write_whole
+from hessianlens.errors import RankError
 from hessianlens.inspect.data import advised
 from hessianlens.inspect.diagnostics import SECONDS, diagnose
 from hessianlens.inspect.measurement import Measured, outcome, run_until
@@ -258,16 +257,6 @@ def cell(estimate: Estimate) -> str:
         return f"{estimate.value:.4g}"
     few = " few" if estimate.few else ""
     return f"{estimate.value:.3g} {ends_in_percent(estimate.value, *estimate.interval())}{few}"
-
-
-def write_csv(table: CurvatureTable, path: Path) -> None:
-    """The table as a file."""
-    try:
-        write_whole(path, table.to_csv())
-    except OSError as error:
-        raise InputError(
-            f"csv: cannot write '{path}' ({error.strerror}); expected a file that can be written."
-        ) from error
 
 
 def _spectrum(ends: Eigenvalues, found: Inertia) -> dict[str, Any]:

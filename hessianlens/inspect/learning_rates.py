@@ -125,7 +125,7 @@ def write_groups(groups: Sequence[Group], path: Path) -> None:
 
 
 def load_param_groups(path: str | os.PathLike[str], model: nn.Module) -> list[dict[str, Any]]:
-    """Groups from a file that ``hessianlens inspect --groups FILE`` wrote, for a model with the same parameters.
+    """Groups from a file that ``hessianlens inspect --out groups:FILE`` wrote, for a model with the same parameters.
 
     ``torch.optim.AdamW(load_param_groups("groups.json", model))``. Every parameter that is trained is in exactly one
     group; a file that does not fit the model is refused.
@@ -134,7 +134,7 @@ def load_param_groups(path: str | os.PathLike[str], model: nn.Module) -> list[di
         path: The file.
         model: The model to be trained.
     """
-    file = check_path("path", path, "the name of a file that inspect --groups wrote")
+    file = check_path("path", path, "the name of a file that inspect --out groups:FILE wrote")
     try:
         stated = json.loads(file.read_text(encoding="utf-8"))
         fits = stated["format"] == _FORMAT
@@ -145,7 +145,7 @@ def load_param_groups(path: str | os.PathLike[str], model: nn.Module) -> list[di
         ) from error
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(
-            f"path: {str(path)!r} is no file of groups ({error}); write one with inspect --groups."
+            f"path: {str(path)!r} is no file of groups ({error}); write one with inspect --out groups:FILE."
         ) from error
     expect(fits, f"path: {str(path)!r} has another format, expected {_FORMAT!r}.")
     return with_parameters(groups, model)

@@ -239,9 +239,9 @@ def rate_sections(measured: Measured, before: Before | None) -> Iterator[Section
         return
     told = (
         "Factors of a base learning rate, (median / rms eigenvalue) ** 0.5 in powers of two, for measured.param_groups "
-        "or inspect --groups: what is sharp gets a smaller rate. They come from this batch at these weights: a place "
-        "to begin tuning from, for methods such as SGD that do not rescale by themselves. Compare a run with them "
-        "against one without."
+        "or inspect --out groups:FILE: what is sharp gets a smaller rate. They come from this batch at these weights: "
+        "a place to begin tuning from, for methods such as SGD that do not rescale by themselves. Compare a run with "
+        "them against one without."
     )
     columns = ["rate", "kind", "parameters", "why", *(["before"] if former else [])]
     rows = []

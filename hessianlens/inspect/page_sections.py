@@ -210,7 +210,7 @@ def attention(layers: Sequence[LayerAttention], table: CurvatureTable) -> Iterat
             own = [by_head.get(f"{layer.name}.attn.{kind}.head{h}") for kind in norm_kinds]
             numbers = [head.entropy, head.share, head.largest, *head.moments, *(r.norm if r else None for r in own)]
             cells.append([layer.name, str(h), *map(short, numbers)])
-    per_head = "" if by_head else " Norms of each head are measured where heads are blocks (--per-head)."
+    per_head = "" if by_head else " Norms of each head are measured where heads are blocks (--also heads)."
     told = (
         "Even attention has the share 1; a head that always looks at one token has 0, and its query and key blocks are "
         "then flat. M_1, M_2 and M_3 are mean, covariance and third moment of the values that a row sees: mean norms "

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from hessianlens.errors import check_choice, expect
+from hessianlens.errors import InputError, check_choice, check_number, check_whole, expect
 from hessianlens.inspect.model_names import HEADS, check_there, check_toy, parse_specification
 from hessianlens.parts import NORM_METHODS, PARTS, check_parts
 from hessianlens.problems.selection import check_pattern
@@ -18,6 +19,76 @@ RTOL = 0.05
 """Relative half-width of intervals that is narrow enough where there is a budget and nothing else is said."""
 PROBES = 20
 """Random vectors a block where neither their number nor a budget is given."""
+
+
+EXTRAS = ("heads", "pairs", "spectrum=", "quantise=", "groups=")
+"""What can be asked for beside the norms; behind an equals sign comes a value."""
+
+
+@dataclass(frozen=True)
+class Extras:
+    """What is asked for beside the norms of blocks.
+
+    Attributes:
+        heads: Whether heads are blocks of their own.
+        pairs: Whether the norms of all pairs of blocks are found.
+        spectra: Patterns of blocks whose extremal eigenvalues and inertia are found.
+        bits: Of rounded weights whose cost is found; None for none.
+        base_lr: Learning rate of the median parameter, for groups of them.
+    """
+
+    heads: bool = False
+    pairs: bool = False
+    spectra: tuple[str, ...] = ()
+    bits: int | None = None
+    base_lr: float = 1e-3
+
+    @classmethod
+    def parse(cls, texts: Sequence[str]) -> Extras:
+        """From words with commas between them.
+
+        >>> Extras.parse(["pairs,spectrum=layer0.attn.q", "quantise=4"])
+        Extras(heads=False, pairs=True, spectra=('layer0.attn.q',), bits=4, base_lr=0.001)
+        """
+        words: list[str] = []
+        for piece in (piece for text in texts for piece in text.split(",")):
+            known = any(piece == word or (word.endswith("=") and piece.startswith(word)) for word in EXTRAS)
+            if not known and words and words[-1].startswith("spectrum="):
+                words[-1] += f",{piece}"  # a comma of the pattern
+                continue
+            names = ", ".join(f"{word}..." if word.endswith("=") else word for word in EXTRAS)
+            expect(known, f"also: got {piece!r}, expected some of {names}.")
+            words.append(piece)
+        values: dict[str, list[str]] = {}
+        for word in words:
+            name, _, value = word.partition("=")
+            values.setdefault(name, []).append(value)
+        for pattern in values.get("spectrum", ()):
+            check_pattern(pattern)
+        bits, base_lr = (_number(name, values.get(name, [""])[-1]) for name in ("quantise", "groups"))
+        return cls(
+            heads="heads" in values,
+            pairs="pairs" in values,
+            spectra=tuple(values.get("spectrum", ())),
+            bits=None if bits is None else check_whole("quantise", int(bits) if bits.is_integer() else bits, 1, 32),
+            base_lr=cls.base_lr if base_lr is None else check_number("groups", base_lr, 0.0, strictly=True),
+        )
+
+    def words(self) -> list[str]:
+        """The options that ask for the same, but for `heads`."""
+        found = ["pairs"] if self.pairs else []
+        found += [f"spectrum={pattern}" for pattern in self.spectra]
+        found += [] if self.bits is None else [f"quantise={self.bits}"]
+        return [word for extra in found for word in ("--also", extra)]
+
+
+def _number(name: str, text: str) -> float | None:
+    if not text:
+        return None
+    try:
+        return float(text)
+    except ValueError as error:
+        raise InputError(f"also: got {name}={text}, expected a number behind {name}=.") from error
 
 
 @dataclass(frozen=True)
@@ -94,21 +165,26 @@ class Settings:
     def command(self, *more: str, other: str | None = None) -> str:
         """The command that asks for the same, and for more; with another model to be compared with.
 
-        >>> Settings("toy:d_model=8", blocks=("layer*.attn.q",), probes=4).command("--html", "page.html")
-        "hessianlens inspect toy:d_model=8 --blocks 'layer*.attn.q' --probes 4 --html page.html"
+        >>> Settings("toy:d_model=8", blocks=("layer*.attn.q",), probes=4).command("--out", "page.html")
+        "hessianlens inspect toy:d_model=8 --blocks 'layer*.attn.q' --probes 4 --out page.html"
         """
-        words = ["hessianlens", "inspect", self.model, *([] if other is None else [other])]
+        models = ["inspect", self.model] if other is None else ["compare", self.model, other]
+        words = ["hessianlens", *models]
         for name, default in ((field.name, field.default) for field in fields(self) if field.name != "model"):
             value = getattr(self, name)
             if value == default:
                 continue
             option = f"--{name.replace('_', '-')}"
-            if name == "parts":
+            if name == "per_head":
+                words += ["--also", "heads"]
+            elif name == "resume":
+                words += ["--out", f"jsonl:{value}"]
+            elif name == "parts":
                 words += [option, ",".join(value)]
             elif isinstance(value, tuple):
                 words += [word for item in value for word in (option, item)]
             else:
-                words += [option] if value is True else [option, str(value)]
+                words += [option, str(value)]
         return shlex.join([*words, *more])
 
     @property

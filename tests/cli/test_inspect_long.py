@@ -37,7 +37,7 @@ def test_what_long_sequences_cannot_do_is_refused_before_they_run(said: str, slo
 
 
 def test_a_forecast_of_long_sequences_runs_none_of_them(slow: None) -> None:
-    answer = call(LONG, *BLOCK, "--forecast", "--json", "--probes", 2)
+    answer = call(LONG, *BLOCK, "--dry-run", "--json", "--probes", 2)
     assert answer.exit_code == 0, answer.output
     found = json.loads(answer.stdout)
     assert found["loss_value"] is None and found["forecast"]["products"] == 2
