@@ -66,7 +66,8 @@ class Training:
 def overhead(size: Size, tick: Tick) -> tuple[tuple[Timing, ...], dict[str, object], list[str]]:
     """A run that is watched with all defaults: time of measurements and time of training."""
     training = Training(size)
-    monitor = hl.Monitor(training.problem(), optimizer=training.optimizer, clock=clock)
+    monitor = hl.Monitor(training.problem(), optimizer=training.optimizer)
+    monitor.pace.clock = clock
     for _ in range(size.steps):
         training.advance()
         monitor.step()
@@ -94,10 +95,13 @@ def products(size: Size, tick: Tick) -> tuple[tuple[Timing, ...], dict[str, obje
     training = Training(size)
     asked: dict[str, dict[str, Any]] = {
         WARM: {"quantities": ("top", "trace", "norm", "negative")},
-        COLD: {"quantities": "top", "warm": False},
+        COLD: {"quantities": "top"},
         ALONE: {"quantities": "top"},
     }
-    monitors = {n: hl.Monitor(training.problem(), overhead=None, clock=clock, **more) for n, more in asked.items()}
+    monitors = {n: hl.Monitor(training.problem(), overhead=None, **more) for n, more in asked.items()}
+    for monitor in monitors.values():
+        monitor.pace.clock = clock
+    monitors[COLD].warm_start = False
     counts: dict[str, list[int]] = {name: [] for name in monitors}
     for _ in range(size.searches):
         for _ in range(size.every):

@@ -44,7 +44,7 @@ def render_template(template: Path, **values: Any) -> str:
     `markupsafe.Markup`.
     """
     from hessianlab.typesetting import typeset
-    from hessianlens.display.document import page_style
+    from hessianlens.display import page_style
 
     environment = Environment(
         loader=ChoiceLoader([DictLoader({"page.css.jinja": page_style()}), FileSystemLoader(template.parent)]),

@@ -24,8 +24,8 @@ from .attention import (
     third_moment_along,
 )
 from .errors import InputError, RankError
-from .inspect.groups import load_param_groups
-from .inspect.measured import Measured, measure
+from .inspect.learning_rates import load_param_groups
+from .inspect.measurement import Measured, measure
 from .layer import (
     AttentionHessian,
     attention_hessian,

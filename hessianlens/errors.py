@@ -120,6 +120,16 @@ def meant(given: object, known: Iterable[object], most: int = 12, otherwise: str
     return f"{otherwise} {', '.join(names[:most])}{more}."
 
 
+def first_names(names: Iterable[str], most: int = 6) -> str:
+    """The first of some names, and how many more there are.
+
+    >>> first_names("abcdef", 3), first_names(["q", "k"])
+    ('a, b, c and 3 more', 'q, k')
+    """
+    found = list(names)
+    return ", ".join(found[:most]) + (f" and {len(found) - most} more" if len(found) > most else "")
+
+
 def check_flag(name: str, value: object) -> None:
     """`value` is True or False."""
     check_that(isinstance(value, bool), name, value, "True or False")

@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from hessianlab.wording import power_of_ten
-from hessianlens.display.colours import PALETTE as PALETTE
+from hessianlens.display import PALETTE as PALETTE
 
 INK, MUTED, GRID, BLUE, ORANGE, GREEN, RED, PURPLE, SKY = (light for light, _ in PALETTE.values())
 

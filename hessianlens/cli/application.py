@@ -30,7 +30,9 @@ EXAMPLES = """[bold]Examples[/bold]
 
 [cyan]hessianlens inspect toy:layers=2[/cyan]    which block of a model is badly scaled
 
-[cyan]hessianlens watch runs/checkpoint-* --data text.txt --html run.html[/cyan]    curvature along a training run
+[cyan]hessianlens compare run/checkpoint-500 run/checkpoint-1000 --data text.txt[/cyan]    before and after
+
+[cyan]hessianlens watch runs/checkpoint-* --data text.txt --out run.html[/cyan]    curvature along a training run
 
 [cyan]hessianlens layer[/cyan]    a page about one attention layer, into layer/index.html"""
 
@@ -61,5 +63,5 @@ def main(
     """The curvature laboratory for Transformers: exact Hessians, every figure of the literature, every claim tested."""
     _check_directory()
     check_started()
-    if context.invoked_subcommand != "inspect":
+    if context.invoked_subcommand not in ("inspect", "compare"):
         refuse_several(context.invoked_subcommand or "hessianlens")

@@ -19,6 +19,14 @@ def parts(incomplete: str) -> list[str]:
     return [",".join([*written, part]) for part in PARTS if part not in written]
 
 
+def extras(incomplete: str) -> list[str]:
+    """What can be measured beside the norms, behind what is written already."""
+    from hessianlens.inspect.settings import EXTRAS
+
+    written = incomplete.split(",")[:-1]
+    return [",".join([*written, extra]) for extra in EXTRAS if extra not in written]
+
+
 def methods() -> list[str]:
     """Ways to find a norm."""
     from hessianlens.parts import NORM_METHODS
@@ -35,7 +43,7 @@ def dtypes() -> list[str]:
 
 def heads() -> list[str]:
     """What a Hugging Face model can be asked to predict."""
-    from hessianlens.inspect.heads import HEADS
+    from hessianlens.inspect.model_names import HEADS
 
     return ["auto", *HEADS]
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import typer
 from typer.core import TyperGroup
+
+from hessianlens.cli.torchrun import is_first
 
 
 class CommandGroup(TyperGroup):
@@ -26,6 +29,14 @@ class CommandGroup(TyperGroup):
         """Run; typer draws errors if the group has a markup mode at this moment."""
         self._markup, self.rich_markup_mode = self.rich_markup_mode, None
         return super().main(*args, **extra)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command and its arguments; `compare` was an option of `inspect`."""
+        if args[:1] == ["inspect"] and "--compare" in args:
+            args = ["compare", *(word for word in args[1:] if word != "--compare")]
+            if not ctx.resilient_parsing and is_first():
+                typer.echo("hessianlens: inspect A B --compare is now compare A B", err=True)
+        return super().resolve_command(ctx, args)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """The help, which is drawn."""

@@ -1,4 +1,4 @@
-"""`hessianlens inspect`: one model in, one curvature table out."""
+"""`hessianlens inspect` and `hessianlens compare`: one curvature table of a model, or two of them side by side."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import time
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -21,178 +21,206 @@ from hessianlens.cli.inspect_view import (
     print_forecast,
     print_table,
 )
-from hessianlens.cli.options import AsJson, DataFile, Device, Dtype, Head, Length, MaxMemory, Sequences, listed
+from hessianlens.cli.options import (
+    Also,
+    AsJson,
+    Blocks,
+    Budget,
+    DataFile,
+    Device,
+    Dtype,
+    Head,
+    Length,
+    MaxMemory,
+    Method,
+    Out,
+    Parts,
+    Probes,
+    RenamedOptions,
+    Rtol,
+    Seed,
+    Sequences,
+    listed,
+    output_files,
+)
 from hessianlens.cli.status_line import waiting
 from hessianlens.cli.torchrun import first_prints, is_first, joined, own_device, together
 
 if TYPE_CHECKING:
-    from hessianlens.inspect.opened import Opened, Prepared
-    from hessianlens.inspect.settings import Settings
+    from hessianlens.inspect.inspection import Inspection
+    from hessianlens.inspect.preparation import OpenedModel, PreparedModel
 
+_ALL_PARTS = "full,ggn,functional"
 _EXAMPLES = """[bold]Examples[/bold]
 
 [cyan]hessianlens inspect toy:layers=2,d_model=64[/cyan]    a small Transformer on the addition task
 
-[cyan]hessianlens inspect "config:gpt2?n_layer=2&n_embd=64&n_head=4" --blocks "layer*.attn.*" --per-head[/cyan]
+[cyan]hessianlens inspect "config:gpt2?n_layer=2&n_embd=64&n_head=4" --blocks "layer*.attn.*" --also heads[/cyan]
 
-[cyan]hessianlens inspect ./my-model --data text.txt --length 64 --max-memory 2GB --csv blocks.csv[/cyan]
-
-[cyan]hessianlens inspect ./my-model --data text.txt --budget 5m --html page.html[/cyan]    a page to look at
+[cyan]hessianlens inspect ./my-model --data text.txt --budget 5m --out page.html --out blocks.csv[/cyan]
 
 [cyan]hessianlens inspect config:gpt2 --sequences 1 --length 64 --budget 5m[/cyan]    an answer in time
 
-[cyan]hessianlens inspect ./my-model --data batch.pt --blocks "layer11.*" --method exact --resume norms.jsonl[/cyan]
+[cyan]hessianlens inspect ./my-model --data batch.pt --blocks "layer11.*" --method exact --out norms.jsonl[/cyan]
 
 [cyan]hessianlens inspect ./my-model --data batch.pt --blocks "layer11.attn.*" --method sketch --rtol 0.01[/cyan]
 
-[cyan]torchrun --nproc-per-node 2 -m hessianlens inspect ./my-model --data text.txt[/cyan]    in two processes
+[cyan]torchrun --nproc-per-node 2 -m hessianlens inspect ./my-model --data text.txt[/cyan]    on two ranks
 
-[cyan]hessianlens inspect ./my-model --data batch.pt --forecast[/cyan]    what it would take, without doing it
+[cyan]hessianlens inspect ./my-model --data batch.pt --max-memory 2GB --dry-run[/cyan]    what it would take
 
-[cyan]hessianlens inspect ./my-model --data text.txt --groups groups.json --base-lr 3e-4 --quantise 4[/cyan]
+[cyan]hessianlens inspect ./my-model --data text.txt --also groups=3e-4,quantise=4 --out groups:groups.json[/cyan]
 
-[cyan]hessianlens inspect run/checkpoint-500 run/checkpoint-1000 --compare --data text.txt --html change.html[/cyan]
+[cyan]hessianlens inspect toy --blocks "layer0.attn.?" --also pairs,spectrum=layer0.attn.q --json[/cyan]"""
+_COMPARE_EXAMPLES = """[bold]Examples[/bold]
 
-[cyan]hessianlens inspect toy --blocks "layer0.attn.?" --pairs --spectrum layer0.attn.q --json[/cyan]"""
+[cyan]hessianlens compare run/checkpoint-500 run/checkpoint-1000 --data text.txt --out change.html[/cyan]"""
+
+ModelName = Annotated[
+    str,
+    typer.Argument(
+        help="A Hugging Face folder or hub name, config:TYPE?NAME=VALUE&..., toy:NAME=VALUE,...",
+        autocompletion=completion.models,
+    ),
+]
 
 
-@app.command(name="inspect", epilog=_EXAMPLES)
+@app.command(name="inspect", epilog=_EXAMPLES, cls=RenamedOptions)
 def inspect_model(
-    model: Annotated[
-        str,
-        typer.Argument(
-            help="A Hugging Face folder or hub name, config:TYPE?NAME=VALUE&..., toy:NAME=VALUE,...",
-            autocompletion=completion.models,
-        ),
-    ],
-    other: Annotated[
-        str | None,
-        typer.Argument(help="With --compare: another model, or another checkpoint.", autocompletion=completion.models),
-    ] = None,
+    model: ModelName,
     data: DataFile = None,
-    blocks: Annotated[list[str] | None, typer.Option(help="Name, glob or re: expression; may be repeated.")] = None,
-    per_head: Annotated[bool, typer.Option("--per-head", help="Every head a block of its own.")] = False,
-    parts: Annotated[
-        str, typer.Option(help="Which matrices, with commas between them.", autocompletion=completion.parts)
-    ] = "full,ggn,functional",
-    probes: Annotated[
-        int | None, typer.Option(help="Random vectors a block; with --budget the most of them.", show_default="20")
-    ] = None,
-    budget: Annotated[
-        str | None, typer.Option(help="Such as 5m: a first pass over every block, then more where it is needed most.")
-    ] = None,
-    rtol: Annotated[
-        float | None,
-        typer.Option(
-            help="Intervals within this share of their norms are narrow enough; with --budget 0.05.", show_default=False
-        ),
-    ] = None,
-    method: Annotated[
-        str,
-        typer.Option(
-            help="auto: exactly where it is worth it; exact: whatever it takes; sketch: the last attention layer from "
-            "random small matrices; probes: with random vectors.",
-            autocompletion=completion.methods,
-        ),
-    ] = "auto",
-    resume: Annotated[
-        Path | None, typer.Option(help="Exact norms go to this file as they are found, and are taken from it again.")
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Draws probes, random data and random weights.")] = 0,
+    sequences: Sequences = None,
+    length: Length = None,
+    head: Head = "auto",
+    blocks: Blocks = None,
+    parts: Parts = _ALL_PARTS,
+    also: Also = None,
+    method: Method = "auto",
+    probes: Probes = None,
+    budget: Budget = None,
+    rtol: Rtol = None,
+    seed: Seed = 0,
     dtype: Dtype = "float64",
     device: Device = "cpu",
     max_memory: MaxMemory = None,
-    head: Head = "auto",
-    sequences: Sequences = None,
-    length: Length = None,
-    forecast: Annotated[bool, typer.Option("--forecast", help="Only say what it would take.")] = False,
-    pairs: Annotated[bool, typer.Option("--pairs", help="Also the norms of every pair of blocks.")] = False,
-    spectrum: Annotated[
-        list[str] | None, typer.Option(help="Also extremal eigenvalues and inertia of this block; may be repeated.")
-    ] = None,
-    csv: Annotated[Path | None, typer.Option(help="Write the table to this file.")] = None,
-    html: Annotated[
-        Path | None,
-        typer.Option(help="Write a page to this file: the blocks that matter, spectra, heads, attention maps."),
-    ] = None,
-    compare: Annotated[
-        bool,
-        typer.Option(
-            "--compare",
-            help="Before and after: differences with intervals, from the same probes; files are of the second model.",
-        ),
-    ] = False,
-    groups: Annotated[
-        Path | None, typer.Option(help="Write learning-rate groups for torch.optim to this file, as JSON.")
-    ] = None,
-    base_lr: Annotated[float, typer.Option(help="The learning rate of the median parameter, for --groups.")] = 1e-3,
-    quantise: Annotated[
-        int | None, typer.Option(help="Also what rounding each matrix to so many bits costs.", min=1, max=32)
-    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what it would take.")] = False,
+    out: Out = None,
     as_json: AsJson = False,
 ) -> None:
     """Measure the curvature of a model, block by block.
 
-    A row a block: norms of the Hessian H, of the Gauss-Newton matrix G and
-    of the rest, and the block's scale beside the others.
+    One row per block: norms of the Hessian H, of the Gauss-Newton matrix G
+    and of the rest, and the block's scale beside the others.
     Ctrl-C keeps what is done.
     """
+    asked = dict[str, Any](
+        model=model,
+        data=data,
+        sequences=sequences,
+        length=length,
+        head=head,
+        blocks=tuple(blocks or ()),
+        parts=parts,
+        method=method,
+        probes=probes,
+        budget=budget,
+        rtol=rtol,
+        seed=seed,
+        dtype=dtype,
+        device=device,
+        max_memory=max_memory,
+    )
+    _measure(asked, None, also or [], out or [], dry_run, as_json)
+
+
+@app.command(name="compare", epilog=_COMPARE_EXAMPLES, cls=RenamedOptions)
+def compare_models(
+    before: ModelName,
+    after: ModelName,
+    data: DataFile = None,
+    sequences: Sequences = None,
+    length: Length = None,
+    head: Head = "auto",
+    blocks: Blocks = None,
+    parts: Parts = _ALL_PARTS,
+    also: Also = None,
+    method: Method = "auto",
+    probes: Probes = None,
+    budget: Budget = None,
+    rtol: Rtol = None,
+    seed: Seed = 0,
+    dtype: Dtype = "float64",
+    device: Device = "cpu",
+    max_memory: MaxMemory = None,
+    out: Out = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compare the curvature of two models or checkpoints, block by block.
+
+    Differences of norms with 95 % intervals, from the same probe vectors.
+    Files are about the second model, pages about the change. With --budget,
+    each of both models has that time.
+    """
+    asked = dict[str, Any](
+        model=before,
+        data=data,
+        sequences=sequences,
+        length=length,
+        head=head,
+        blocks=tuple(blocks or ()),
+        parts=parts,
+        method=method,
+        probes=probes,
+        budget=budget,
+        rtol=rtol,
+        seed=seed,
+        dtype=dtype,
+        device=device,
+        max_memory=max_memory,
+    )
+    _measure(asked, after, also or [], out or [], False, as_json)
+
+
+def _measure(
+    asked: dict[str, Any], other: str | None, also: list[str], out: list[str], dry_run: bool, as_json: bool
+) -> None:
+    """Measure one model, or two and their differences; print, and write files."""
     started = time.monotonic()
-    place = own_device(device)
+    place = own_device(asked["device"])
     with first_prints(), clear_endings("nothing had been measured yet."), joined(place) as group:
-        from hessianlens.errors import check_number
-        from hessianlens.inspect.settings import Settings
-        from hessianlens.inspect.writable import check_writable
-        from hessianlens.problems.block import check_pattern
+        from dataclasses import replace
+
+        from hessianlens.inspect.settings import Extras, Settings
 
         with together(group):
-            settings = Settings(
-                model=model,
-                data=data,
-                blocks=tuple(blocks or ()),
-                per_head=per_head,
-                parts=tuple(listed(parts)),
-                probes=probes,
-                budget=budget,
-                rtol=rtol,
-                seed=seed,
-                dtype=dtype,
-                device=place,
-                max_memory=max_memory,
-                head=head,
-                sequences=sequences,
-                length=length,
-                method=method,
-                resume=resume,
-            )
-            for pattern in spectrum or ():
-                check_pattern(pattern)
-            second = _second(settings, other, compare)
-            check_number("base_lr", base_lr, 0.0, strictly=True)
-            for option, file in (("csv", csv), ("html", html), ("groups", groups)):
-                if file is not None:
-                    check_writable(file, option)
+            extras, files = Extras.parse(also), output_files(out, ("html", "csv", "json", "jsonl", "groups"))
+            more = {"device": place, "per_head": extras.heads, "resume": files.get("jsonl")}
+            settings = Settings(**{**asked, **more, "parts": tuple(listed(asked["parts"]))})
+            second = None if other is None else replace(settings, model=other)
         with waiting("Loading the libraries"):
             from hessianlens.cli.progress_lines import shown_progress
-            from hessianlens.inspect.groups import write_groups
-            from hessianlens.inspect.inspection import Inspection, write_csv
-            from hessianlens.inspect.opened import prepare_model
-            from hessianlens.network.base.progress import Deadline
+            from hessianlens.inspect.inspection import Inspection
+            from hessianlens.inspect.preparation import prepare_model
+            from hessianlens.network.watch import Deadline
         with shown_progress("Loading the model"):
             prepared = prepare_model(settings, group)
-        if forecast and prepared.draft is not None and prepared.loading_seconds >= ANNOUNCED_LOADING_SECONDS:
+        if dry_run and prepared.draft is not None and prepared.loading_seconds >= ANNOUNCED_LOADING_SECONDS:
             print_forecast(prepared.draft, as_json, prepared.loading_seconds)
             return
         opened = _opened(prepared)
-        if forecast:
+        if dry_run:
             print_forecast(opened, as_json)
             return
         announce_cost(opened)
         # The budget is for the whole command, loading included; where two models are compared, for each of both.
-        asked = partial(
-            Inspection, with_pairs=pairs, spectra=tuple(spectrum or ()), with_page=html is not None, bits=quantise
+        inspection = partial(
+            Inspection,
+            with_pairs=extras.pairs,
+            spectra=extras.spectra,
+            with_page="html" in files,
+            bits=extras.bits,
         )
-        first = asked if second is None else Inspection
+        first = inspection if second is None else Inspection
         before, measurement = None, first(opened, deadline=Deadline(settings.seconds, started))
         with shown_progress("Starting") as watch:
             measurement.run(watch)
@@ -200,26 +228,20 @@ def inspect_model(
             before = measurement
             with shown_progress("Loading the other model"):
                 prepared = prepare_model(second, group)
-            measurement = asked(_opened(prepared))
+            measurement = inspection(_opened(prepared))
             with shown_progress("Starting") as watch:
                 measurement.run(watch)
             print_comparison(before, measurement, as_json)
         elif as_json:
-            typer.echo(json.dumps(measurement.to_dict(), indent=2, allow_nan=False))
+            typer.echo(_json(measurement))
         else:
             print_table(measurement)
-        if csv is not None and is_first():
-            write_csv(measurement.table, csv)
-        if groups is not None and is_first():
-            write_groups(measurement.measured.groups(base_lr), groups)
-            typer.echo(f"Groups: {groups}", err=as_json)
-        if html is not None and measurement.table.rows and not measurement.lost:
-            more = [*(["--pairs"] if pairs else []), *(w for name in spectrum or () for w in ("--spectrum", name))]
-            more = more if other is None else ["--compare", *more]
-            command = settings.command(*more, "--html", str(html), other=other)
-            with shown_progress("Looking closer") as watch:
-                measurement.page(html, watch, command, before)
-            typer.echo(f"Page: {html}", err=as_json)
+        _write_files(measurement, files, extras.base_lr, as_json)
+        if "html" in files and measurement.table.rows and not measurement.lost:
+            command = settings.command(*extras.words(), "--out", str(files["html"]), other=other)
+            with shown_progress("Diagnostics") as watch:
+                measurement.page(files["html"], watch, command, before)
+            typer.echo(f"Page: {files['html']}", err=as_json)
     if measurement.interrupted:
         done = f"{len(measurement.table.rows)} of {measurement.table.expected} blocks are measured"
         with first_prints():
@@ -228,20 +250,35 @@ def inspect_model(
             stop(f"interrupted; {done}, and shown.", INTERRUPTED)
 
 
-def _opened(prepared: Prepared) -> Opened:
+def _json(measurement: Inspection) -> str:
+    return json.dumps(measurement.to_dict(), indent=2, allow_nan=False)
+
+
+def _write_files(measurement: Inspection, files: dict[str, Path], base_lr: float, as_json: bool) -> None:
+    """All files but the page, in the first of several ranks."""
+    if not is_first():
+        return
+    from hessianlens.errors import InputError
+    from hessianlens.files import write_whole
+    from hessianlens.inspect.learning_rates import write_groups
+
+    contents = {"csv": measurement.table.to_csv, "json": lambda: _json(measurement) + "\n"}
+    for kind, content in contents.items():
+        if kind in files:
+            try:
+                write_whole(files[kind], content())
+            except OSError as error:
+                told = f"out: cannot write '{files[kind]}' ({error.strerror}); expected a file that can be written."
+                raise InputError(told) from error
+    if "groups" in files:
+        write_groups(measurement.measured.groups(base_lr), files["groups"])
+        typer.echo(f"Groups: {files['groups']}", err=as_json)
+
+
+def _opened(prepared: PreparedModel) -> OpenedModel:
     """The model run and checked; what takes long is announced."""
     from hessianlens.cli.progress_lines import shown_progress
 
     announce_loading(prepared)
     with shown_progress(f"Checking the model ({prepared.passes})"):
         return prepared.open()
-
-
-def _second(settings: Settings, other: str | None, compare: bool) -> Settings | None:
-    """What is asked of the model that is compared with; None if there is none."""
-    from dataclasses import replace
-
-    from hessianlens.errors import expect
-
-    expect(compare == (other is not None), "compare: expected two models with --compare, and one without it.")
-    return None if other is None else replace(settings, model=other)

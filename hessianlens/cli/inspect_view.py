@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from hessianlens.inspect.inspection import Inspection
-    from hessianlens.inspect.opened import Opened, Prepared
+    from hessianlens.inspect.preparation import OpenedModel, PreparedModel
     from hessianlens.inspect.settings import Settings
 
 
@@ -29,7 +29,7 @@ def print_comparison(one: Inspection, other: Inspection, as_json: bool) -> None:
     typer.echo(str(found))
 
 
-def print_forecast(opened: Opened, as_json: bool, loading_seconds: float | None = None) -> None:
+def print_forecast(opened: OpenedModel, as_json: bool, loading_seconds: float | None = None) -> None:
     """What a table would take.
 
     Args:
@@ -37,7 +37,7 @@ def print_forecast(opened: Opened, as_json: bool, loading_seconds: float | None 
         as_json: Whether a machine reads it.
         loading_seconds: Of a draft, the time until it could be measured; its products are not timed but extrapolated.
     """
-    from hessianlens.inspect.blockwise import TableCost, cost
+    from hessianlens.inspect.resources import TableCost, cost
     from hessianlens.inspect.settings import PROBES
     from hessianlens.sizes import readable, readable_time
 
@@ -77,7 +77,7 @@ ANNOUNCED_LOADING_SECONDS = 15.0
 _IN_TIME = "--budget 5m gives an answer in time"
 
 
-def announce_cost(opened: Opened) -> None:
+def announce_cost(opened: OpenedModel) -> None:
     """Say beforehand what will take long where there is no budget, and refuse what would never end."""
     seconds = opened.sampling_seconds
     if opened.settings.seconds is not None or seconds < ANNOUNCED_SECONDS:
@@ -86,7 +86,7 @@ def announce_cost(opened: Opened) -> None:
     typer.echo(f"hessianlens: at most {_products(opened)}, less where there are closed forms; {_IN_TIME}.", err=True)
 
 
-def expect_an_end(opened: Opened) -> None:
+def expect_an_end(opened: OpenedModel) -> None:
     """Refuse what would take longer than a week, where there is no budget."""
     from hessianlens.errors import expect
     from hessianlens.inspect.settings import PROBES
@@ -101,13 +101,13 @@ def expect_an_end(opened: Opened) -> None:
     )
 
 
-def _products(opened: Opened) -> str:
+def _products(opened: OpenedModel) -> str:
     from hessianlens.sizes import readable_time
 
     return f"{opened.needed.products:,} products, about {readable_time(opened.sampling_seconds)}"
 
 
-def announce_loading(prepared: Prepared) -> None:
+def announce_loading(prepared: PreparedModel) -> None:
     """Say what takes long before anything is measured; refuse what would never end, or not within its budget."""
     from hessianlens.errors import expect
     from hessianlens.sizes import readable_time

@@ -4,14 +4,25 @@ from __future__ import annotations
 
 import json
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from hessianlens.cli.application import app
 from hessianlens.cli.endings import clear_endings
-from hessianlens.cli.options import AsJson, DataFile, Device, Dtype, Head, Length, MaxMemory, Sequences, listed
+from hessianlens.cli.options import (
+    AsJson,
+    DataFile,
+    Device,
+    Dtype,
+    Head,
+    Length,
+    MaxMemory,
+    RenamedOptions,
+    Sequences,
+    listed,
+    output_files,
+)
 from hessianlens.cli.status_line import waiting
 
 if TYPE_CHECKING:
@@ -19,11 +30,11 @@ if TYPE_CHECKING:
 
 _EXAMPLES = """[bold]Examples[/bold]
 
-[cyan]hessianlens watch runs/checkpoint-* --data text.txt --html run.html[/cyan]
+[cyan]hessianlens watch runs/checkpoint-* --data text.txt --out run.html[/cyan]
 
-[cyan]hessianlens watch runs/checkpoint-* --data batch.pt --blocks "layer*.attn.q" --store run.jsonl[/cyan]
+[cyan]hessianlens watch runs/checkpoint-* --data batch.pt --blocks "layer*.attn.q" --out run.jsonl[/cyan]
 
-[cyan]hessianlens watch runs/checkpoint-* --quantities top,entropy --csv run.csv --json[/cyan]"""
+[cyan]hessianlens watch runs/checkpoint-* --quantities top,entropy --out run.csv --json[/cyan]"""
 
 _COLUMNS = {
     "probe_loss": "loss",
@@ -38,7 +49,7 @@ _COLUMNS = {
 }
 
 
-@app.command(name="watch", epilog=_EXAMPLES)
+@app.command(name="watch", epilog=_EXAMPLES, cls=RenamedOptions)
 def watch_checkpoints(
     checkpoints: Annotated[list[str], typer.Argument(help="Folders with saved models, each with its step.")],
     data: DataFile = None,
@@ -49,15 +60,17 @@ def watch_checkpoints(
     quantities: Annotated[
         str, typer.Option(help="What to measure, with commas between them.")
     ] = "top,trace,norm,negative,gradient,weight,entropy,edge",
-    store: Annotated[
-        Path | None, typer.Option(help="Every record goes to this file at once; what it holds is not measured again.")
+    out: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Write FILE.html: a page with the timelines; FILE.csv: a table; FILE.jsonl: every record at once, not "
+            "measured again. May be repeated."
+        ),
     ] = None,
-    html: Annotated[Path | None, typer.Option(help="Write a page with the timelines.")] = None,
-    csv: Annotated[Path | None, typer.Option(help="Write a table.")] = None,
-    probes: Annotated[int, typer.Option(help="Random vectors for trace, norm and negative share.")] = 4,
-    steps: Annotated[int, typer.Option(help="Steps of Lanczos from each of them.")] = 6,
+    probes: Annotated[int, typer.Option(help="Probe vectors for trace, norm and negative share.")] = 4,
+    steps: Annotated[int, typer.Option(help="Lanczos steps from each of them.")] = 6,
     tol: Annotated[float, typer.Option(help="Residual of largest eigenvalues over their size.")] = 0.05,
-    seed: Annotated[int, typer.Option(help="Draws random vectors and random data.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of probe vectors and random data.")] = 0,
     lr: Annotated[
         float | None,
         typer.Option(
@@ -74,20 +87,16 @@ def watch_checkpoints(
 ) -> None:
     """Measure the curvature of a model at every checkpoint of its training.
 
-    A row a checkpoint: the largest eigenvalue, trace and norm of the Hessian,
+    One row per checkpoint: the largest eigenvalue, trace and norm of the Hessian,
     its negative part, and the sizes of gradient and weights.
-    With --store it goes on where it stopped, even after kill -9.
+    With --out FILE.jsonl it goes on where it stopped, even after kill -9.
     """
-    with clear_endings("what was measured is in the store, if one was named."):
+    with clear_endings("what was measured is in the .jsonl file, if one was named."):
         from hessianlens.errors import check_number
         from hessianlens.inspect.settings import Settings
-        from hessianlens.inspect.writable import check_writable
-        from hessianlens.monitor.choices import check_quantities, make_effort
-        from hessianlens.monitor.saved import find_checkpoints
+        from hessianlens.monitor.arguments import check_quantities, find_checkpoints, make_effort
 
-        for target, option in ((html, "html"), (csv, "csv")):
-            if target is not None:
-                check_writable(target, option)
+        files = output_files(out or [], ("html", "csv", "jsonl"))
         found = find_checkpoints(checkpoints)
         settings = Settings(
             model=str(found[0].path),
@@ -107,18 +116,21 @@ def watch_checkpoints(
         effort = make_effort(probes, steps, tol, seed=seed)
         with waiting("Loading the libraries"):
             from hessianlens.monitor.checkpoints import CheckpointRun
-            from hessianlens.monitor.store import RecordFile
-        run = CheckpointRun(found, settings, asked, effort, None if store is None else RecordFile(store), lr)
+            from hessianlens.monitor.records import RecordFile
+        store = RecordFile(files["jsonl"]) if "jsonl" in files else None
+        run = CheckpointRun(found, settings, asked, effort, store, lr)
         _run(run)
         if as_json:
             records = [record.to_dict() for record in run.history]
             typer.echo(json.dumps({"records": records, "caveats": _caveats(run)}, indent=2, allow_nan=False))
         else:
             _print(run)
-        if csv is not None:
-            run.history.to_csv(csv)
-        if html is not None:
-            run.history.page(html, f"{found[0].path.parent.name or found[0].path.name}, checkpoint by checkpoint")
+        if "csv" in files:
+            run.history.to_csv(files["csv"])
+        if "html" in files:
+            run.history.page(
+                files["html"], f"{found[0].path.parent.name or found[0].path.name}, checkpoint by checkpoint"
+            )
 
 
 def _run(run: CheckpointRun) -> None:

@@ -1,21 +1,20 @@
-"""What can be looked at: pictures, tables, frames and pages, of anything that states its rows and its picture.
+"""Charts, tables, frames and pages of anything that states its rows and its picture.
 
-Nothing here knows the objects that are shown. An object derives from `Shown` (or `Listed`, which has ``rows()`` too)
-and states what it is; the notebook cell, the drawing, the data frame and the page all follow from that.
+Nothing here knows the objects that are displayed. An object derives from `Shown` (or `Listed`, which has ``rows()``
+too) and states its rows and its picture; the notebook cell, the plot, the data frame and the page follow from that.
 """
 
-from hessianlens.display.curve import Curve
-from hessianlens.display.document import CodeBlock, Document, Figure, Section, Side, Table
-from hessianlens.display.dots import Dot, Dots
-from hessianlens.display.entries import Entries
-from hessianlens.display.grid import Grid
-from hessianlens.display.picture import Picture
-from hessianlens.display.scatter import Point, Scatter
-from hessianlens.display.shares import Share, Shares
-from hessianlens.display.shown import Listed, Shown
-from hessianlens.display.spikes import Spikes
+from hessianlens.display.chart import Picture, short
+from hessianlens.display.charts import Curve, Dot, Dots, Line, Point, Scatter, Share, Shares, Spikes, Timeline
+from hessianlens.display.displayable import MOST_ROWS, Cells, Listed, Shown, facts, texts
+from hessianlens.display.document import CodeBlock, Document, Figure, Part, Section, Side, Table
+from hessianlens.display.heat_maps import Entries, Grid
+from hessianlens.display.markup import PALETTE, page_style
 
 __all__ = [
+    "MOST_ROWS",
+    "PALETTE",
+    "Cells",
     "CodeBlock",
     "Curve",
     "Document",
@@ -24,7 +23,9 @@ __all__ = [
     "Entries",
     "Figure",
     "Grid",
+    "Line",
     "Listed",
+    "Part",
     "Picture",
     "Point",
     "Scatter",
@@ -35,4 +36,9 @@ __all__ = [
     "Side",
     "Spikes",
     "Table",
+    "Timeline",
+    "facts",
+    "page_style",
+    "short",
+    "texts",
 ]

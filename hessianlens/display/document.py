@@ -8,9 +8,8 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from hessianlens.display.colours import variables
-from hessianlens.display.markup import html_table, tag
-from hessianlens.display.picture import Picture
+from hessianlens.display.chart import Picture
+from hessianlens.display.markup import html_table, page_style, tag
 from hessianlens.errors import InputError, check_path
 from hessianlens.files import write_whole
 
@@ -143,12 +142,3 @@ class Document:
                 f"page: cannot write {str(target)!r} ({error.strerror}); expected a file in a folder that exists."
             ) from error
         return target
-
-
-def page_style() -> str:
-    """The style sheet of every page, with the palette on light and on dark ground."""
-    rules = Path(__file__).with_name("page.css").read_text(encoding="utf-8")
-    return (
-        f":root {{ {variables(dark=False)} }}\n"
-        f"@media (prefers-color-scheme: dark) {{ :root {{ {variables(dark=True)} }} }}\n{rules}"
-    )

@@ -1,14 +1,24 @@
-"""Elements of HTML and SVG, with everything escaped; and the style of a notebook cell."""
+"""Elements of HTML and SVG with everything escaped; the palette; the styles of a notebook cell and of a page."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from html import escape
+from pathlib import Path
 
-from hessianlens.display.colours import variables
-
-LETTER = 6.9
-"""Pixels that a letter of twelve pixels takes on average, generously."""
+PALETTE = {
+    "ink": ("#1b2431", "#e7ebf0"),
+    "muted": ("#5d6875", "#9aa5b1"),
+    "grid": ("#dde2e8", "#333c47"),
+    "blue": ("#0072b2", "#4ea8de"),
+    "orange": ("#e69f00", "#f0b53a"),
+    "green": ("#009e73", "#35c79a"),
+    "red": ("#d55e00", "#ff8a47"),
+    "purple": ("#b5568c", "#e08fbd"),
+    "sky": ("#56b4e9", "#2f7fb5"),
+}
+"""Okabe and Ito's colours, which colour-blind readers can tell apart, by CSS variable: on light and on dark ground."""
+_GROUND = ("#ffffff", "#12161b")
 
 
 def tag(name: str, *children: str, **attributes: object) -> str:
@@ -31,42 +41,6 @@ def _plain(value: object) -> str:
     return f"{value:.2f}".rstrip("0").rstrip(".") if isinstance(value, float) else str(value)
 
 
-def label(x: float, y: float, text: str, anchor: str = "start", fill: str = "ink", **more: object) -> str:
-    """Words in a drawing, never smaller than twelve pixels."""
-    return tag("text", escape(text), x=x, y=y, text_anchor=anchor, fill=f"var(--{fill})", **more)
-
-
-def line(x1: float, y1: float, x2: float, y2: float, stroke: str = "grid", width: float = 1.0, **more: object) -> str:
-    """A straight line."""
-    return tag("line", x1=x1, y1=y1, x2=x2, y2=y2, stroke=f"var(--{stroke})", stroke_width=width, **more)
-
-
-def drawing(width: float, height: float, description: str, *children: str) -> str:
-    """An inline SVG element of its own size in pixels, that follows the colours around it."""
-    return tag(
-        "svg",
-        *children,
-        viewBox=f"0 0 {width:.0f} {height:.0f}",
-        width=round(width),
-        height=round(height),
-        role="img",
-        aria_label=description,
-        style="font: 12px system-ui, sans-serif; overflow: visible",
-    )
-
-
-def shortened(text: str, most: int) -> str:
-    """A name that fits, with its beginning and its end.
-
-    >>> shortened("decoder.layer11.attn.query.bias", 20)
-    'decoder.la…uery.bias'
-    """
-    if len(text) <= most:
-        return text
-    tail = (most - 1) // 2
-    return f"{text[: most - 1 - tail]}…{text[len(text) - tail :]}"
-
-
 def html_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A table of texts, the first column as headings of rows.
 
@@ -81,6 +55,16 @@ def html_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
         for row in rows
     ]
     return tag("table", tag("thead", head), tag("tbody", *body) if body else "<tbody> </tbody>")
+
+
+def variables(dark: bool) -> str:
+    """The palette as declarations of CSS variables.
+
+    >>> variables(dark=False).split("; ")[0]
+    '--paper: #ffffff'
+    """
+    named = {"paper": _GROUND, **PALETTE}
+    return "; ".join(f"--{name}: {colours[dark]}" for name, colours in named.items()) + ";"
 
 
 _DARK = ("body.vscode-dark", "body[data-jp-theme-light=false]", "html[data-theme=dark]", "html[theme=dark]")
@@ -107,4 +91,13 @@ def cell_style() -> str:
         f"{own} .words td {{ white-space: pre-line; max-width: 50em }} {own} .left {{ text-align: left }} "
         f"{own} thead th {{ border-bottom: 1.5px solid var(--muted); font-weight: 600 }} {own} tbody th "
         "{ font-weight: 500 }",
+    )
+
+
+def page_style() -> str:
+    """The style sheet of every page, with the palette on light and on dark ground."""
+    rules = Path(__file__).with_name("page.css").read_text(encoding="utf-8")
+    return (
+        f":root {{ {variables(dark=False)} }}\n"
+        f"@media (prefers-color-scheme: dark) {{ :root {{ {variables(dark=True)} }} }}\n{rules}"
     )

@@ -1,13 +1,14 @@
-"""What measured numbers say about training: statements that each carry the number they rest on."""
+"""Statements about training that each carry the number they rest on, and the blocks to look at first."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from hessianlens.inspect.table import CurvatureTable, Row, listed, times
+from hessianlens.errors import first_names
+from hessianlens.inspect.table import CurvatureTable, Row, times
 from hessianlens.network.spreads import SATURATED, Spread
 
 ALIKE = 10.0
@@ -37,7 +38,7 @@ class Statement:
     blocks: tuple[str, ...] = ()
 
 
-def told(statements: Sequence[Statement]) -> str:
+def advice_text(statements: Sequence[Statement]) -> str:
     """All statements as one text."""
     return " ".join(statement.text for statement in statements)
 
@@ -61,7 +62,7 @@ def table_statements(table: CurvatureTable) -> list[Statement]:
         found.append(_vectors(matrices, vectors))
     found += [*_dominated(curved), *_noise(table, curved)]
     if table.flat:
-        found.append(Statement("flat", f"Flat, up to rounding: {listed(table.flat)}.", 0.0, table.flat))
+        found.append(Statement("flat", f"Flat, up to rounding: {first_names(table.flat, 3)}.", 0.0, table.flat))
     return found
 
 
@@ -134,7 +135,7 @@ def _noise(table: CurvatureTable, rows: Sequence[Row]) -> list[Statement]:
     share = table.eps * largest / worst.norm
     text = (
         f"Near the floor of rounding: up to {_percent(share)} of the norm of {worst.name} may be rounding (unit "
-        f"{table.eps:.1g}, largest norm {largest:.2g}); of {listed([row.name for row in noisy])} more than "
+        f"{table.eps:.1g}, largest norm {largest:.2g}); of {first_names([row.name for row in noisy], 3)} more than "
         f"{_percent(NOISY)}. Measure in float64."
     )
     return [Statement("noise", text, share, tuple(row.name for row in noisy))]
@@ -172,3 +173,67 @@ def attention_statements(spreads: Mapping[str, Spread]) -> list[Statement]:
 
 def _percent(share: float) -> str:
     return f"{100 * share:.0f} %"
+
+
+_THREE = 3
+
+
+@dataclass(frozen=True)
+class NotableBlock:
+    """A block and what is to be said of it."""
+
+    name: str
+    why: str
+
+
+def notable_blocks(table: CurvatureTable, count: int = _THREE) -> list[NotableBlock]:
+    """At most three blocks: what limits the step, what learns slowest, what is least like Gauss-Newton, what is large.
+
+    Matrices come before biases and gains. A block that is named once is not named again.
+
+    >>> from hessianlens.spectra import Estimate
+    >>> sizes = {"q": (0.1, 0.02), "v": (4.0, 4.0), "o": (8.0, 8.0)}
+    >>> norms = {n: {"full": Estimate.exactly(h), "ggn": Estimate.exactly(g)} for n, (h, g) in sizes.items()}
+    >>> table = CurvatureTable(tuple(Row(n, (4, 4), found) for n, found in norms.items()), 3)
+    >>> [block.name for block in notable_blocks(table)]
+    ['o', 'q', 'v']
+    """
+    found: dict[str, str] = {}
+    for name, why in _reasons(table):
+        if len(found) < count:
+            found.setdefault(name, why)
+    return [NotableBlock(name, why) for name, why in found.items()]
+
+
+def _reasons(table: CurvatureTable) -> Iterator[tuple[str, str]]:
+    curved = [row for row in table.rows if row.name in table.scales]
+    rows = [row for row in curved if len(row.shape) > 1] or curved
+    if not rows:
+        return
+    middle, kind = median(row.rms for row in rows), "matrix" if len(rows[0].shape) > 1 else "block"
+    top, flattest = max(rows, key=lambda row: row.rms), min(rows, key=lambda row: row.rms)
+    yield (
+        top.name,
+        f"the sharpest: {times(top.rms / middle)} times the curvature of the median {kind} (rms eigenvalue "
+        f"{top.rms:.2g}). It limits the learning rate of whatever shares one with it.",
+    )
+    if flattest.name != top.name:
+        yield (
+            flattest.name,
+            f"the flattest: {times(flattest.rms / middle)} times the curvature of the median {kind} (rms eigenvalue "
+            f"{flattest.rms:.2g}). With one learning rate for all it learns slowest.",
+        )
+    ratios = {row.name: ratio for row in rows if (ratio := table.ratio(row)) is not None}
+    if ratios:
+        least = max(ratios, key=lambda name: ratios[name])
+        yield (
+            least,
+            f"the least like Gauss-Newton: its functional part is {ratios[least]:.2g} times its outer product. There "
+            "negative curvature is to be looked for, and a Gauss-Newton method sees least.",
+        )
+    for row in sorted(rows, key=lambda row: -row.norm):
+        yield row.name, f"among the largest: its norm is {row.norm:.3g}, {_share(row, curved):.0f} % of all, squared."
+
+
+def _share(row: Row, rows: list[Row]) -> float:
+    return 100 * row.norm**2 / sum(other.norm**2 for other in rows)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,12 +12,12 @@ from torch import Tensor
 
 from hessianlens.errors import InputError, expect
 from hessianlens.inspect.data_files import read_batches
-from hessianlens.inspect.data_kinds import check_amounts
 from hessianlens.inspect.loading import LoadedModel
+from hessianlens.inspect.settings import check_amounts
 from hessianlens.memory import ensure_fits
 from hessianlens.models.adapters.batches import as_batches, targets_of
-from hessianlens.models.adapters.first_run import output_shape
-from hessianlens.problems import Batch, batch_size
+from hessianlens.models.adapters.dry_run import output_shape
+from hessianlens.problems import Batch, batch_size, narrowed
 
 MASKED_SHARE = 0.15
 _DEFAULT_LENGTH, _DEFAULT_SEQUENCES = 32, 8
@@ -202,3 +202,62 @@ def _masked(loaded: LoadedModel, batch: Mapping[str, Tensor], source: torch.Gene
 def _random_targets(loaded: LoadedModel, batch: Mapping[str, Tensor], source: torch.Generator) -> Batch:
     shape = output_shape(loaded.model, batch)
     return {**batch, "labels": torch.randn(shape, generator=source)}
+
+
+def share_of(batches: Sequence[Batch], rank: int, size: int) -> list[Batch]:
+    """The sequences of one of several processes: stretches of equal length, the first ones longer by one if needed.
+
+    Args:
+        batches: All of the data.
+        rank: The number of the process.
+        size: How many there are.
+
+    >>> import torch
+    >>> [[batch.tolist() for batch in share_of([torch.arange(3), torch.arange(3, 5)], rank, 2)] for rank in (0, 1)]
+    [[[0, 1, 2]], [[3, 4]]]
+    """
+    total, found, before = sum(map(batch_size, batches)), [], 0
+    each, more = divmod(total, size)
+    start = rank * each + min(rank, more)
+    stop = start + each + (rank < more)
+    for batch in batches:
+        count = batch_size(batch)
+        first, last = max(start - before, 0), min(stop - before, count)
+        if first < last:
+            found.append(batch if last - first == count else narrowed(batch, first, last))
+        before += count
+    return found
+
+
+def caveats(loaded: LoadedModel, data: Data) -> tuple[str, ...]:
+    """What was drawn: weights, inputs, and what the outputs are compared with.
+
+    >>> from hessianlens.inspect.data import prepare_data
+    >>> from hessianlens.inspect.loading import load_model
+    >>> toy = load_model("toy:d_model=4")
+    >>> caveats(toy, prepare_data(toy))
+    ('random weights',)
+    """
+    found = ["random weights"] if loaded.random_weights else []
+    if data.random and loaded.task is None:
+        found.append("random pixels" if loaded.model.main_input_name == "pixel_values" else "random token ids")
+    return (*found, *([data.made_up] if data.made_up else []))
+
+
+def advised(advice: str, loaded: LoadedModel, data: Data) -> str:
+    """Advice behind what it cannot say; none at all where the loss itself was made up."""
+    drawn = caveats(loaded, data)
+    if loaded.head == "encoder" and data.made_up:
+        return (
+            f"Nothing: the loss is made up ({data.made_up}), and so are these scales. Give --data with labels, or a "
+            "--head that has a loss."
+        )
+    if not drawn:
+        return advice
+    limit = (
+        "this says how the architecture scales at initialisation, not how a trained model does"
+        if loaded.random_weights
+        else "real data may scale the blocks otherwise; give it with --data"
+    )
+    listed = " and ".join(filter(None, [", ".join(drawn[:-1]), drawn[-1]]))
+    return f"From {listed}: {limit}. {advice}"

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from hessianlens.errors import InputError, expect
-from hessianlens.inspect.data_kinds import check_data_file
+from hessianlens.inspect.settings import check_data_file
 from hessianlens.models.adapters.batches import as_batches
 from hessianlens.problems import Batch
 

@@ -7,16 +7,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from hessianlens.errors import InputError, RankError
-from hessianlens.files import write_whole
-from hessianlens.inspect.closer.look import SECONDS, look_closer
-from hessianlens.inspect.measured import Measured, outcome, run_until
-from hessianlens.inspect.opened import Opened
-from hessianlens.inspect.page.change import Before
-from hessianlens.inspect.page.document import model_page
-from hessianlens.inspect.page.subject import Subject
-from hessianlens.inspect.quantising import RoundingCost
-from hessianlens.inspect.randomness import advised
+from hessianlens.errors import RankError
+from hessianlens.inspect.data import advised
+from hessianlens.inspect.diagnostics import SECONDS, diagnose
+from hessianlens.inspect.measurement import Measured, outcome, run_until
+from hessianlens.inspect.page import Before, Subject, model_page
+from hessianlens.inspect.preparation import OpenedModel
+from hessianlens.inspect.quantisation import RoundingCost
 from hessianlens.inspect.settings import PROBES
 from hessianlens.inspect.table import CurvatureTable
 from hessianlens.memory import memory_errors_explained
@@ -53,7 +50,7 @@ class Inspection:
         with_page: Whether part of the budget is kept for the closer look of a page.
         bits: Also what rounding every matrix to so many bits costs; None for no such column.
 
-    >>> from hessianlens.inspect.opened import open_model
+    >>> from hessianlens.inspect.preparation import open_model
     >>> from hessianlens.inspect.settings import Settings
     >>> opened = open_model(Settings("toy:d_model=4", blocks=("layer0.attn.[qv]",), sequences=2))
     >>> inspection = Inspection(opened)
@@ -64,7 +61,7 @@ class Inspection:
 
     def __init__(
         self,
-        opened: Opened,
+        opened: OpenedModel,
         with_pairs: bool = False,
         spectra: tuple[str, ...] = (),
         deadline: Deadline | None = None,
@@ -179,7 +176,7 @@ class Inspection:
         watch.begin(None, deadline)
         names = [block.name for block in self.spectral_blocks]
         seed, pairs = opened.settings.seed, self._pairs
-        closer = look_closer(opened.problem, self.table, deadline, seed=seed, spectra=names, pairs=pairs, watch=watch)
+        diagnostics = diagnose(opened.problem, self.table, deadline, seed=seed, spectra=names, pairs=pairs, watch=watch)
         settings = opened.settings
         subject = Subject(
             model=self._model,
@@ -192,7 +189,7 @@ class Inspection:
             advice=self.advice(),
         )
         former = None if before is None else Before(before.measured, before._model, before._loss)
-        page = model_page(subject, self.measured, closer, former)
+        page = model_page(subject, self.measured, diagnostics, former)
         return page.write(path) if opened.problem.ranks.first else path
 
     @property
@@ -260,16 +257,6 @@ def cell(estimate: Estimate) -> str:
         return f"{estimate.value:.4g}"
     few = " few" if estimate.few else ""
     return f"{estimate.value:.3g} {ends_in_percent(estimate.value, *estimate.interval())}{few}"
-
-
-def write_csv(table: CurvatureTable, path: Path) -> None:
-    """The table as a file."""
-    try:
-        write_whole(path, table.to_csv())
-    except OSError as error:
-        raise InputError(
-            f"csv: cannot write '{path}' ({error.strerror}); expected a file that can be written."
-        ) from error
 
 
 def _spectrum(ends: Eigenvalues, found: Inertia) -> dict[str, Any]:

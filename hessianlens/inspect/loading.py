@@ -1,4 +1,4 @@
-"""From the name of a model to the model, with what it takes for data to be made for it."""
+"""From the name of a model to the model, if its weights fit in memory."""
 
 from __future__ import annotations
 
@@ -10,11 +10,9 @@ import torch
 from torch import nn
 
 from hessianlens.errors import InputError, check_choice, expect
-from hessianlens.inspect.heads import HEADS
 from hessianlens.inspect.hugging_face import config_model, saved_model, tokenizer_of
-from hessianlens.inspect.specification import Specification, parse_specification
-from hessianlens.inspect.toy import check_toy
-from hessianlens.inspect.weighing import ensure_model_fits, ensure_saved_fits
+from hessianlens.inspect.model_names import HEADS, Specification, check_toy, parse_specification
+from hessianlens.inspect.resources import ensure_model_fits, ensure_saved_fits
 from hessianlens.models import Transformer
 from hessianlens.tasks import Addition
 
@@ -25,7 +23,7 @@ class LoadedModel:
 
     Attributes:
         model: The model.
-        head: What it predicts: "toy", or one of `hessianlens.inspect.heads.HEADS`.
+        head: What it predicts: "toy", or one of `hessianlens.inspect.model_names.HEADS`.
         described: One line about it.
         task: The task of a toy.
         source: Where a tokenizer may lie; None if the weights are random.

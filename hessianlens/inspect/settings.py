@@ -1,16 +1,14 @@
-"""What is asked of a model, as texts and numbers; checked without torch, so that a typing error is answered at once."""
+"""Settings of a measurement as texts and numbers; checked without torch, so that a typing error is answered at once."""
 
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from hessianlens.errors import check_choice, expect
-from hessianlens.inspect.data_kinds import check_amounts, check_data_file
-from hessianlens.inspect.heads import HEADS
-from hessianlens.inspect.specification import check_there, parse_specification
-from hessianlens.inspect.toy import check_toy
+from hessianlens.errors import InputError, check_choice, check_number, check_whole, expect
+from hessianlens.inspect.model_names import HEADS, check_there, check_toy, parse_specification
 from hessianlens.parts import NORM_METHODS, PARTS, check_parts
 from hessianlens.problems.block import check_pattern
 from hessianlens.sizes import parse_size, parse_time
@@ -21,6 +19,76 @@ RTOL = 0.05
 """Relative half-width of intervals that is narrow enough where there is a budget and nothing else is said."""
 PROBES = 20
 """Random vectors a block where neither their number nor a budget is given."""
+
+
+EXTRAS = ("heads", "pairs", "spectrum=", "quantise=", "groups=")
+"""What can be asked for beside the norms; behind an equals sign comes a value."""
+
+
+@dataclass(frozen=True)
+class Extras:
+    """What is asked for beside the norms of blocks.
+
+    Attributes:
+        heads: Whether heads are blocks of their own.
+        pairs: Whether the norms of all pairs of blocks are found.
+        spectra: Patterns of blocks whose extremal eigenvalues and inertia are found.
+        bits: Of rounded weights whose cost is found; None for none.
+        base_lr: Learning rate of the median parameter, for groups of them.
+    """
+
+    heads: bool = False
+    pairs: bool = False
+    spectra: tuple[str, ...] = ()
+    bits: int | None = None
+    base_lr: float = 1e-3
+
+    @classmethod
+    def parse(cls, texts: Sequence[str]) -> Extras:
+        """From words with commas between them.
+
+        >>> Extras.parse(["pairs,spectrum=layer0.attn.q", "quantise=4"])
+        Extras(heads=False, pairs=True, spectra=('layer0.attn.q',), bits=4, base_lr=0.001)
+        """
+        words: list[str] = []
+        for piece in (piece for text in texts for piece in text.split(",")):
+            known = any(piece == word or (word.endswith("=") and piece.startswith(word)) for word in EXTRAS)
+            if not known and words and words[-1].startswith("spectrum="):
+                words[-1] += f",{piece}"  # a comma of the pattern
+                continue
+            names = ", ".join(f"{word}..." if word.endswith("=") else word for word in EXTRAS)
+            expect(known, f"also: got {piece!r}, expected some of {names}.")
+            words.append(piece)
+        values: dict[str, list[str]] = {}
+        for word in words:
+            name, _, value = word.partition("=")
+            values.setdefault(name, []).append(value)
+        for pattern in values.get("spectrum", ()):
+            check_pattern(pattern)
+        bits, base_lr = (_number(name, values.get(name, [""])[-1]) for name in ("quantise", "groups"))
+        return cls(
+            heads="heads" in values,
+            pairs="pairs" in values,
+            spectra=tuple(values.get("spectrum", ())),
+            bits=None if bits is None else check_whole("quantise", int(bits) if bits.is_integer() else bits, 1, 32),
+            base_lr=cls.base_lr if base_lr is None else check_number("groups", base_lr, 0.0, strictly=True),
+        )
+
+    def words(self) -> list[str]:
+        """The options that ask for the same, but for `heads`."""
+        found = ["pairs"] if self.pairs else []
+        found += [f"spectrum={pattern}" for pattern in self.spectra]
+        found += [] if self.bits is None else [f"quantise={self.bits}"]
+        return [word for extra in found for word in ("--also", extra)]
+
+
+def _number(name: str, text: str) -> float | None:
+    if not text:
+        return None
+    try:
+        return float(text)
+    except ValueError as error:
+        raise InputError(f"also: got {name}={text}, expected a number behind {name}=.") from error
 
 
 @dataclass(frozen=True)
@@ -97,21 +165,26 @@ class Settings:
     def command(self, *more: str, other: str | None = None) -> str:
         """The command that asks for the same, and for more; with another model to be compared with.
 
-        >>> Settings("toy:d_model=8", blocks=("layer*.attn.q",), probes=4).command("--html", "page.html")
-        "hessianlens inspect toy:d_model=8 --blocks 'layer*.attn.q' --probes 4 --html page.html"
+        >>> Settings("toy:d_model=8", blocks=("layer*.attn.q",), probes=4).command("--out", "page.html")
+        "hessianlens inspect toy:d_model=8 --blocks 'layer*.attn.q' --probes 4 --out page.html"
         """
-        words = ["hessianlens", "inspect", self.model, *([] if other is None else [other])]
+        models = ["inspect", self.model] if other is None else ["compare", self.model, other]
+        words = ["hessianlens", *models]
         for name, default in ((field.name, field.default) for field in fields(self) if field.name != "model"):
             value = getattr(self, name)
             if value == default:
                 continue
             option = f"--{name.replace('_', '-')}"
-            if name == "parts":
+            if name == "per_head":
+                words += ["--also", "heads"]
+            elif name == "resume":
+                words += ["--out", f"jsonl:{value}"]
+            elif name == "parts":
                 words += [option, ",".join(value)]
             elif isinstance(value, tuple):
                 words += [word for item in value for word in (option, item)]
             else:
-                words += [option] if value is True else [option, str(value)]
+                words += [option, str(value)]
         return shlex.join([*words, *more])
 
     @property
@@ -130,3 +203,19 @@ class Settings:
     def seconds(self) -> float | None:
         """The budget in seconds."""
         return None if self.budget is None else parse_time(self.budget)
+
+
+DATA_KINDS = (".pt", ".npy", ".jsonl", ".txt")
+"""Endings of files that can be read; see `hessianlens.inspect.data_files`."""
+
+
+def check_data_file(path: Path) -> None:
+    """A file of a kind that can be read is there."""
+    expect(path.suffix in DATA_KINDS, f"data: got '{path}', expected a file that ends in {', '.join(DATA_KINDS)}.")
+    expect(path.is_file(), f"data: there is no file '{path}'.")
+
+
+def check_amounts(sequences: int | None, length: int | None) -> None:
+    """At least one sequence, of at least one token, where they are given."""
+    for name, given in (("sequences", sequences), ("length", length)):
+        expect(given is None or given > 0, f"{name}: got {given}, expected a positive whole number.")

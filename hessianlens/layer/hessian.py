@@ -14,8 +14,7 @@ from torch import Tensor
 from hessianlens.attention.layer import AttentionHead, MultiHeadAttention, as_batch
 from hessianlens.attention.state import HeadState
 from hessianlens.checks import all_finite
-from hessianlens.display import Listed, Picture
-from hessianlens.display.shown import Cells
+from hessianlens.display import Cells, Listed, Picture
 from hessianlens.errors import InputError, check_choice, check_that, expect
 from hessianlens.layer.functional import score_pair_terms, value_pair_terms, value_score_terms
 from hessianlens.layer.outer import outer_terms

@@ -18,8 +18,7 @@ from torch import Tensor
 from torch.func import grad, hessian, jacrev, jvp, vjp, vmap
 
 from hessianlens.attention import SelfAttention
-from hessianlens.display import Section, Table
-from hessianlens.display.scale import short
+from hessianlens.display import Section, Table, short
 from hessianlens.errors import InputError
 from hessianlens.layer.growth import predicted_growth
 from hessianlens.layer.hessian import AttentionHessian, attention_hessian

@@ -13,9 +13,7 @@ from torch import Tensor
 
 from hessianlens.attention.moments import first_moment, second_moment
 from hessianlens.attention.state import HeadState, attention_picture
-from hessianlens.display import CodeBlock, Curve, Document, Entries, Figure, Grid, Section, Side, Table
-from hessianlens.display.document import Part
-from hessianlens.display.scale import short
+from hessianlens.display import CodeBlock, Curve, Document, Entries, Figure, Grid, Part, Section, Side, Table, short
 from hessianlens.layer.query_key import eigenvalue_pairs
 from hessianlens.operators.grid import block_name
 from hessianlens.parts import LAYER_PARTS

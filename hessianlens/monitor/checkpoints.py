@@ -1,27 +1,28 @@
-"""A run that is over, or that others run: its saved checkpoints, measured one after the other."""
+"""Saved checkpoints of a run, measured one after the other, with the optimiser saved beside each of them."""
 
 from __future__ import annotations
 
 import hashlib
+import pickle
+import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
+from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from hessianlens.errors import InputError, Refusal
-from hessianlens.inspect.opened import Opened, open_model
+from hessianlens.inspect.preparation import OpenedModel, open_model
 from hessianlens.inspect.settings import Settings
-from hessianlens.monitor.choices import Effort
-from hessianlens.monitor.edge import Edge
+from hessianlens.monitor.arguments import Checkpoint, Effort
 from hessianlens.monitor.history import History
-from hessianlens.monitor.live import LiveProblem
-from hessianlens.monitor.measuring import Measuring, everything
-from hessianlens.monitor.record import Record
-from hessianlens.monitor.saved import Checkpoint
-from hessianlens.monitor.saved_optimizers import FILE, saved_edge
-from hessianlens.monitor.store import RecordFile
+from hessianlens.monitor.measurement import LiveProblem, Measurer, measure_all
+from hessianlens.monitor.records import Record, RecordFile
+from hessianlens.monitor.stability import Edge, edge_of
 from hessianlens.problems import Block
 
 _WEIGHTS = (".safetensors", ".bin")
@@ -52,10 +53,10 @@ class CheckpointRun:
     ) -> None:
         self.checkpoints, self.settings, self.store = list(checkpoints), settings, store
         self.history = History(store.read() if store is not None else ())
-        self._measuring = Measuring(tuple(quantities), effort)
+        self._measurer = Measurer(tuple(quantities), effort)
         self._lr = lr
         self._shapes: dict[str, tuple[int, ...]] | None = None
-        self.first: Opened | None = None
+        self.first: OpenedModel | None = None
 
     def run(self) -> Iterator[tuple[Checkpoint, Record | None]]:
         """Every checkpoint with its record; before it is measured without one."""
@@ -71,7 +72,7 @@ class CheckpointRun:
             yield checkpoint, known
 
     def _measure(self, checkpoint: Checkpoint, source: str) -> Record:
-        began, before = time.perf_counter(), self._measuring.products
+        began, before = time.perf_counter(), self._measurer.products
         opened = open_model(replace(self.settings, model=str(checkpoint.path)))
         self.first = self.first or opened
         whole = LiveProblem(opened.problem).trained()
@@ -85,20 +86,22 @@ class CheckpointRun:
         blocks = opened.blocks if self.settings.blocks else ()
         notes: list[str] = []
         edge = self._edge(checkpoint, opened, whole, notes)
-        numbers = everything(self._measuring, opened.problem, whole, list(blocks), edge, notes)
+        numbers = measure_all(self._measurer, opened.problem, whole, list(blocks), edge, notes)
         told = checkpoint.lr if edge is None else edge.lr
         return Record(
             step=checkpoint.step,
             numbers=numbers,
             given={} if told is None else {"lr": told},
             cost=time.perf_counter() - began,
-            products=self._measuring.products - before,
+            products=self._measurer.products - before,
             notes=tuple(notes),
             source=source,
         )
 
-    def _edge(self, checkpoint: Checkpoint, opened: Opened, whole: Sequence[Block], notes: list[str]) -> Edge | None:
-        if "edge" not in self._measuring.quantities:
+    def _edge(
+        self, checkpoint: Checkpoint, opened: OpenedModel, whole: Sequence[Block], notes: list[str]
+    ) -> Edge | None:
+        if "edge" not in self._measurer.quantities:
             return None
         model = opened.problem.source
         assert isinstance(model, nn.Module)
@@ -112,8 +115,8 @@ class CheckpointRun:
         """The checkpoint by what it holds and how it is looked at: another model, or other data, is measured anew."""
         digest = hashlib.blake2b(digest_size=8)
         asked: Any = replace(self.settings, model="toy")
-        digest.update(repr((asked, self._measuring.quantities, self._measuring.effort, self._lr)).encode())
-        seen = [FILE] if "edge" in self._measuring.quantities and self._lr is None else []
+        digest.update(repr((asked, self._measurer.quantities, self._measurer.effort, self._lr)).encode())
+        seen = [FILE] if "edge" in self._measurer.quantities and self._lr is None else []
         files = [path for path in sorted(checkpoint.path.iterdir()) if path.suffix in _WEIGHTS or path.name in seen]
         for path in [*files, *([self.settings.data] if self.settings.data is not None else [])]:
             digest.update(path.name.encode())
@@ -121,3 +124,88 @@ class CheckpointRun:
                 while chunk := file.read(_CHUNK):
                     digest.update(chunk)
         return f"{checkpoint.path.name} {digest.hexdigest()}"
+
+
+FILE = "optimizer.pt"
+"""Where Hugging Face's Trainer saves the state of its optimiser."""
+_PLAIN = re.compile(r"bias|layernorm|rmsnorm|(?:^|\.)norm(?:$|\.)|_norm(?:$|\.)", re.IGNORECASE)
+"""Names of parameters without weight decay, which the Trainer puts into a second group beside those of LayerNorm."""
+
+
+def saved_edge(folder: Path, model: nn.Module, blocks: Sequence[Block], lr: float | None) -> Edge | Refusal:
+    """The edge at a checkpoint; a refusal where there is none.
+
+    Args:
+        folder: The checkpoint.
+        model: Its model.
+        blocks: Whole parameters, in the order of the Hessian.
+        lr: A learning rate of plain gradient descent, to be taken in place of what was saved.
+    """
+    if lr is not None:
+        return Edge(2 / lr, None, None, lr)
+    optimizer = _restored(folder / FILE, model)
+    return optimizer if isinstance(optimizer, Refusal) else edge_of(optimizer, model, blocks)
+
+
+def _restored(file: Path, model: nn.Module) -> torch.optim.Optimizer | Refusal:
+    """The optimiser with its state, on the parameters of the model."""
+    if not file.is_file():
+        return Refusal(f"there is no {FILE} in {file.parent.name}; --lr draws the line of plain gradient descent")
+    try:
+        state = torch.load(file, map_location="cpu", weights_only=True)
+        groups = state["param_groups"]
+        kind = _kind(groups[0])
+    except (OSError, RuntimeError, pickle.UnpicklingError, KeyError, IndexError, TypeError) as error:
+        return Refusal(f"{FILE} cannot be read ({type(error).__name__})")
+    if kind is None:
+        return Refusal(f"the optimiser in {FILE} is none of AdamW, Adam, SGD, RMSprop")
+    for order in _orders(model, groups):
+        if _fits(order, groups, state["state"], model):
+            named = dict(model.named_parameters())
+            made: torch.optim.Optimizer = kind([{"params": [named[name] for name in names]} for names in order], lr=1.0)
+            made.load_state_dict(state)
+            return made
+    return Refusal(f"the groups of parameters in {FILE} are not those of this model in an order known here")
+
+
+def _orders(model: nn.Module, groups: Sequence[Mapping[str, Any]]) -> Iterator[list[list[str]]]:
+    """Names of parameters by group: what was saved has numbers instead.
+
+    First as the model has them, one group after the other; then as the Trainer does, those with weight decay first.
+    """
+    names = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+    norms = [path for path, module in model.named_modules() if isinstance(module, nn.LayerNorm)]
+    gains = {f"{path}.{kind}" for path in norms for kind in ("weight", "bias")}
+    plain = [name for name in names if name in gains or _PLAIN.search(name)]
+    for order in (names, [*(name for name in names if name not in plain), *plain]):
+        rest = iter(order)
+        yield [list(islice(rest, len(group["params"]))) for group in groups]
+
+
+def _fits(
+    order: Sequence[Sequence[str]], groups: Sequence[Mapping[str, Any]], state: Mapping[int, Any], model: nn.Module
+) -> bool:
+    """Whether there is a name for every number, and every state has the shape of its parameter.
+
+    Without states nothing tells one group from another.
+    """
+    shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
+    trained = sum(parameter.requires_grad for parameter in model.parameters())
+    if sum(len(group["params"]) for group in groups) != trained:
+        return False
+    for names, group in zip(order, groups, strict=True):
+        for name, number in zip(names, group["params"], strict=True):
+            held = [t for t in state.get(number, {}).values() if isinstance(t, torch.Tensor) and t.ndim]
+            if any(tuple(tensor.shape) != shapes[name] for tensor in held) or (len(groups) > 1 and not held):
+                return False
+    return True
+
+
+def _kind(group: Mapping[str, Any]) -> type[Any] | None:
+    """The class of an optimiser, which is not saved, by settings that only this kind has."""
+    if "amsgrad" in group:
+        return torch.optim.AdamW if group.get("decoupled_weight_decay", True) else torch.optim.Adam
+    return next((kind for key, kind in _KINDS.items() if key in group), None)
+
+
+_KINDS: dict[str, type[Any]] = {"nesterov": torch.optim.SGD, "centered": torch.optim.RMSprop}

@@ -9,13 +9,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
-from hessianlens.display import Listed, Picture
-from hessianlens.display.shown import Cells, texts
+from hessianlens.display import Cells, Listed, Picture, texts
 from hessianlens.errors import InputError, check_choice, check_path, check_that, shown
 from hessianlens.files import spreadsheet_text, write_whole
 from hessianlens.monitor.page import document, timeline
-from hessianlens.monitor.record import MODEL, Reading, Record
-from hessianlens.monitor.store import RecordFile
+from hessianlens.monitor.records import MODEL, Reading, Record, RecordFile
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -1,31 +1,38 @@
-"""`Monitor`: the curvature of a model while it is trained, at a bounded price and without a trace."""
+"""`Monitor`: the curvature of a model while it is trained, at a bounded price and without side effects."""
 
 from __future__ import annotations
 
 import os
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
-from hessianlens.errors import InputError, Refusal, check_flag, check_that, check_whole, expect
+from hessianlens.errors import (
+    InputError,
+    Refusal,
+    check_flag,
+    check_function,
+    check_number,
+    check_that,
+    check_whole,
+    expect,
+)
 from hessianlens.memory.limits import lacks_memory
 from hessianlens.models.adapters import problem as make_problem
-from hessianlens.monitor.choices import QUANTITIES, check_quantities, make_effort
-from hessianlens.monitor.edge import Edge, check_optimizer, edge_of
+from hessianlens.monitor.arguments import QUANTITIES, check_quantities, make_effort
 from hessianlens.monitor.history import History
-from hessianlens.monitor.live import LiveProblem
-from hessianlens.monitor.measuring import Measuring, everything
-from hessianlens.monitor.pacing import Clock, Pace
-from hessianlens.monitor.record import Readings, Record
-from hessianlens.monitor.safekeeping import untouched
-from hessianlens.monitor.sinks import Sink, csv_sink, store_sink, tensorboard_sink, wandb_sink
-from hessianlens.monitor.store import RecordFile
+from hessianlens.monitor.integrations import OLD_LOG_NAMES, Sink, log_from_old_names, make_log
+from hessianlens.monitor.measurement import LiveProblem, Measurer, measure_all
+from hessianlens.monitor.records import Readings, Record, RecordFile
+from hessianlens.monitor.stability import Edge, check_optimizer, edge_of
 from hessianlens.problems import Block, Problem
-from hessianlens.state_guard import restores_state
+from hessianlens.state_guard import restores_state, without_side_effects
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -52,7 +59,7 @@ class Monitor:
     ``entropy``    by layer: mean entropy of attention, that of the lowest head, its share of the uniform
                    one's, and the share of rows that are ``saturated``, with 99 % on one token
     ``edge``       of the whole model: ``sharpness``, the largest eigenvalue as the optimiser sees it, and ``edge``, the
-                   most it bears: ``2 / lr`` for plain gradient descent (`hessianlens.monitor.edge` has the others)
+                   most it bears: ``2 / lr`` for plain gradient descent (`hessianlens.monitor.stability` has the others)
     =============  ==================================================================================================
 
     The probes of trace, norm and negative share are the same at every step: what moves in a curve is the model.
@@ -71,17 +78,15 @@ class Monitor:
             made at once, and paid for before the second.
         quantities: Among those above; default: all.
         whole: Whether the model as a whole is watched too.
-        probes: Random vectors for trace, norm and negative share.
-        steps: Steps of Lanczos from each of them.
+        probes: Probe vectors (Rademacher) for trace, norm and negative share.
+        steps: Lanczos steps from each of them.
         tol: Residual of largest eigenvalues over their size.
-        warm: Whether searches begin at the last eigenvector.
-        seed: Seed of the random vectors.
-        store: A file that keeps every record at once and survives `kill -9`; what it holds already is taken over.
-        csv: A file for a table.
-        tensorboard: A folder, or a `SummaryWriter`.
-        wandb: A run of Weights & Biases, or True for the one that is open.
-        sinks: Functions of a new record and the history.
-        clock: Seconds that pass, for `overhead`.
+        seed: Seed of the probe vectors.
+        log: Where records go, one or several: ``"run.jsonl"`` keeps every record at once, survives `kill -9` and is
+            gone on with; ``"run.csv"`` is a table; ``"runs/curvature"``, a folder, or a `SummaryWriter` is for
+            TensorBoard; ``wandb.run`` for Weights & Biases; a function is called with the record and the history.
+        **old: Earlier names: `store`, `csv`, `tensorboard`, `wandb` and `sinks` for `log`; `warm` and `clock` for the
+            attributes `warm_start` and ``pace.clock``.
 
     >>> import hessianlens as hl
     >>> model, task = hl.models.Transformer(d_model=8, d_mlp=16), hl.tasks.Addition(digits=2)
@@ -116,33 +121,29 @@ class Monitor:
         probes: int = 4,
         steps: int = 6,
         tol: float = 0.05,
-        warm: bool = True,
         seed: int = 0,
-        store: str | os.PathLike[str] | None = None,
-        csv: str | os.PathLike[str] | None = None,
-        tensorboard: Any = None,
-        wandb: Any = None,
-        sinks: Sequence[Sink] = (),
-        clock: Clock = time.perf_counter,
+        log: Any = (),
+        **old: Any,
     ) -> None:
-        self.pace = Pace(every, overhead, clock)
-        self._measuring = Measuring(check_quantities(quantities), make_effort(probes, steps, tol, seed=seed, warm=warm))
+        targets = [*_old_arguments(old), *(log if isinstance(log, list | tuple) else [log])]
+        self.pace = Pace(every, overhead, old.get("clock", time.perf_counter))
+        effort = make_effort(probes, steps, tol, seed=seed, warm=old.get("warm", True))
+        self._measurer = Measurer(check_quantities(quantities), effort)
         check_flag("whole", whole)
-        with untouched():
+        with without_side_effects():
             self._live = LiveProblem(_problem(problem, data, loss))
         self.blocks: list[Block] = [] if blocks is None else self._live.base.select(blocks)
         expect(whole or bool(self.blocks), "blocks: got none and whole=False, expected something to watch.")
         if optimizer is not None:
             check_optimizer(optimizer)
         self.whole, self.optimizer = whole, optimizer
-        known = isinstance(sinks, Sequence) and all(callable(sink) for sink in sinks)
-        check_that(known, "sinks", sinks, "functions of a record and the history")
-        self._sinks = [*_sinks(csv, tensorboard, wandb), *sinks]
-        self.history = History()
-        if store is not None:
-            file = RecordFile(store)
-            self.history = History(file.read())
-            self._sinks.insert(0, store_sink(file))
+        self.history, self._sinks = History(), list[Sink]()
+        for made in map(make_log, targets):
+            if isinstance(made, RecordFile):
+                self.history = History(made.read())
+                self._sinks.insert(0, lambda record, _, file=made: file.add(record))  # type: ignore[misc]
+            else:
+                self._sinks.append(made)
         self._step = self.history[-1].step if len(self.history) else 0
         self._resumed: float | None = None
 
@@ -152,14 +153,24 @@ class Monitor:
         return self._live.now()
 
     @property
+    def warm_start(self) -> bool:
+        """Whether the search for a largest eigenvalue begins at the last eigenvector."""
+        return self._measurer.effort.warm
+
+    @warm_start.setter
+    def warm_start(self, value: bool) -> None:
+        check_flag("warm_start", value)
+        self._measurer.effort = replace(self._measurer.effort, warm=value)
+
+    @property
     def products(self) -> int:
         """Products with Hessians that were made so far."""
-        return self._measuring.products
+        return self._measurer.products
 
     @property
     def search_products(self) -> int:
         """Those of them that the search for largest eigenvalues took."""
-        return self._measuring.searched
+        return self._measurer.searched
 
     @property
     def overhead(self) -> float:
@@ -186,7 +197,7 @@ class Monitor:
         optimizer = self.optimizer if optimizer is None else optimizer
         inner = None if optimizer is None else check_optimizer(optimizer)
         told = {name: check_given(name, value) for name, value in given.items()}
-        trained, before = self._earlier() + self.pace.trained, self._measuring.products
+        trained, before = self._earlier() + self.pace.trained, self._measurer.products
         with self.pace.measuring(self._step):
             numbers, notes = self._numbers(optimizer)
         if inner is not None and "lr" not in told:
@@ -197,7 +208,7 @@ class Monitor:
             given=told,
             trained=trained,
             cost=self.pace.last,
-            products=self._measuring.products - before,
+            products=self._measurer.products - before,
             notes=tuple(notes),
         )
         self.history.add(record)
@@ -215,11 +226,11 @@ class Monitor:
         """What can be measured; a run that goes wrong later is not ended by being watched."""
         notes: list[str] = []
         try:
-            with untouched():
+            with without_side_effects():
                 problem = self._live.now()
                 trained = self._live.trained() if self.whole else []
                 edge = self._edge(optimizer, trained, notes)
-                numbers = everything(self._measuring, problem, trained, self.blocks, edge, notes)
+                numbers = measure_all(self._measurer, problem, trained, self.blocks, edge, notes)
             self._live.verified()
             return numbers, notes
         except (InputError, RuntimeError, MemoryError) as error:
@@ -231,7 +242,7 @@ class Monitor:
             return {}, notes
 
     def _edge(self, optimizer: Any, trained: Sequence[Block], notes: list[str]) -> Edge | None:
-        if "edge" not in self._measuring.quantities or not trained or optimizer is None:
+        if "edge" not in self._measurer.quantities or not trained or optimizer is None:
             return None
         found = edge_of(optimizer, self._live.model, trained)
         if isinstance(found, Refusal):
@@ -267,13 +278,13 @@ class Monitor:
 
     def trainer_callback(self) -> Any:
         """A callback for the `Trainer` of Hugging Face transformers: ``Trainer(..., callbacks=[this])``."""
-        from hessianlens.monitor.hugging_face import trainer_callback
+        from hessianlens.monitor.integrations import trainer_callback
 
         return trainer_callback(self)
 
     def lightning_callback(self) -> Any:
         """A callback for Lightning's `Trainer`: ``Trainer(callbacks=[this])``."""
-        from hessianlens.monitor.lightning import lightning_callback
+        from hessianlens.monitor.integrations import lightning_callback
 
         return lightning_callback(self)
 
@@ -292,9 +303,14 @@ def _problem(given: Problem | nn.Module, data: object, loss: Any) -> Problem:
     return make_problem(given, data, loss)
 
 
-def _sinks(csv: Any, tensorboard: Any, wandb: Any) -> list[Sink]:
-    made = ((csv, csv_sink), (tensorboard, tensorboard_sink), (wandb, wandb_sink))
-    return [make(target) for target, make in made if target is not None and target is not False]
+def _old_arguments(given: Mapping[str, Any]) -> list[Any]:
+    """Targets of `log` from the arguments that it has replaced, with a warning for every one of them."""
+    for name in given:
+        if name not in (*OLD_LOG_NAMES, "warm", "clock"):
+            raise TypeError(f"Monitor() got an unexpected keyword argument {name!r}")
+        now = {"warm": "the attribute warm_start", "clock": "the attribute pace.clock"}.get(name, "log=")
+        warnings.warn(f"Monitor: {name}= is now {now}", DeprecationWarning, stacklevel=4)
+    return log_from_old_names(given)
 
 
 def check_given(name: str, value: object) -> float:
@@ -304,3 +320,72 @@ def check_given(name: str, value: object) -> float:
     check_that(isinstance(value, (int, float)) and not isinstance(value, bool), name, value, "a number")
     assert isinstance(value, (int, float))
     return float(value)
+
+
+Clock = Callable[[], float]
+
+
+class Pace:
+    """Spaces measurements out.
+
+    A measurement is made where at least `every` steps have passed since the last one, and if ``spent + last <= overhead
+    * trained``: the time that measurements have taken, with one more as long as the last, stays within a share of the
+    time of training. The first one is made at once; until the run has paid for it there is no other.
+
+    Args:
+        every: Steps between measurements, at least.
+        overhead: Time of measurements over that of training; None for no limit.
+        clock: Seconds that pass; `time.perf_counter` by default.
+
+    >>> now = 0.0
+    >>> pace = Pace(every=1, overhead=0.1, clock=lambda: now)
+    >>> due = []
+    >>> for step in range(1, 60):
+    ...     now += 1.0  # a step takes one second, a measurement two
+    ...     if pace.due(step):
+    ...         with pace.measuring(step):
+    ...             now += 2.0
+    ...         due.append(step)
+    >>> due, round(pace.share, 3)
+    ([1, 41], 0.069)
+    """
+
+    def __init__(self, every: int = 1, overhead: float | None = 0.1, clock: Clock = time.perf_counter) -> None:
+        self.every = check_whole("every", every, 1)
+        self.overhead = None if overhead is None else check_number("overhead", overhead, 0.0, strictly=True)
+        check_function("clock", clock, "a function that tells the seconds")
+        self.clock, self.spent, self.last = clock, 0.0, 0.0
+        self._start: float | None = None
+        self._measured: int | None = None
+
+    @property
+    def trained(self) -> float:
+        """Seconds since the first step that did not go into measurements."""
+        return 0.0 if self._start is None else self.clock() - self._start - self.spent
+
+    @property
+    def share(self) -> float:
+        """Time of measurements over that of training, so far."""
+        return self.spent / self.trained if self.trained > 0 else float("inf") if self.spent else 0.0
+
+    def due(self, step: int) -> bool:
+        """Whether it is time for a measurement."""
+        if self._start is None:
+            self._start = self.clock()
+        if self._measured is None:
+            return True
+        # A step before the last measured one is a run that was taken back to a checkpoint.
+        waited = step - self._measured >= self.every or step < self._measured
+        return waited and (self.overhead is None or self.spent + self.last <= self.overhead * self.trained)
+
+    @contextmanager
+    def measuring(self, step: int) -> Iterator[None]:
+        """The time that passes inside is not training."""
+        began = self.clock()
+        if self._start is None:
+            self._start = began
+        try:
+            yield
+        finally:
+            self._measured, self.last = step, self.clock() - began
+            self.spent += self.last

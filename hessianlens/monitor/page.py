@@ -6,10 +6,8 @@ from collections.abc import Sequence
 from statistics import median
 from typing import TYPE_CHECKING
 
-from hessianlens.display import Document, Figure, Section, Side, Table
-from hessianlens.display.scale import short
-from hessianlens.monitor.record import MODEL, SHARES, Reading
-from hessianlens.monitor.timelines import Line, Timeline
+from hessianlens.display import Document, Figure, Line, Section, Side, Table, Timeline, short
+from hessianlens.monitor.records import MODEL, SHARES, Reading
 from hessianlens.sizes import readable_time
 from hessianlens.spectra.signs import WIDE
 

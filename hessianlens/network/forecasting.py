@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from hessianlens.curvature.excerpt import verification_bytes
-from hessianlens.display import Listed, Picture, Share, Shares
-from hessianlens.display.shown import Cells, facts
+from hessianlens.curvature.stand_in import verification_bytes
+from hessianlens.display import Cells, Listed, Picture, Share, Shares, facts
 from hessianlens.errors import InputError, check_number, check_that, check_whole, expect
 from hessianlens.memory import SAFE_SHARE, available_bytes, process_bytes
 from hessianlens.models.adapters.cutting import cut_problem

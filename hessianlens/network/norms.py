@@ -6,8 +6,9 @@ import os
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any, overload
 
-from hessianlens.display import Dots, Listed, Picture
-from hessianlens.display.shown import MOST_ROWS, Cells
+import torch
+
+from hessianlens.display import MOST_ROWS, Cells, Dots, Listed, Picture
 from hessianlens.errors import check_number, check_seed, check_that, check_whole, expect, meant, shown
 from hessianlens.layer import AttentionHessian
 from hessianlens.memory import memory_errors_explained

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from hessianlens.curvature import MATRIX_FREE, BlockPairOperator, verify
-from hessianlens.display import Grid, Listed, Picture
-from hessianlens.display.shown import Cells
+from hessianlens.display import Cells, Grid, Listed, Picture
 from hessianlens.errors import Refusal, check_choice, check_seed, check_whole, expect, meant, shown
 from hessianlens.network.base import thresholds
 from hessianlens.network.base.question import NO_LIMITS, Limits, Question

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from hessianlens.errors import InputError, Refusal, expect
-from hessianlens.network.base.all_data import on_all_data
+from hessianlens.errors import InputError, Refusal
+from hessianlens.files import JsonLines
+from hessianlens.network.all_data import on_all_data
 from hessianlens.problems import Problem
 
 _FORMAT = "hessianlens exact norms, 1"
@@ -32,26 +31,21 @@ class SavedNorms:
     """
 
     def __init__(self, path: str | os.PathLike[str], problem: Problem) -> None:
-        expect(isinstance(path, str | os.PathLike), f"resume: got {type(path).__name__}, expected the path of a file.")
-        self.path, self._writes = Path(path), problem.ranks.first
+        self._writes = problem.ranks.first
         everything = on_all_data(problem)
         if isinstance(everything, Refusal):
             raise InputError(f"resume: exact norms cannot be had, {everything}; leave it out.")
-        self._header = {"format": _FORMAT, "problem": fingerprint(everything)}
-        if self.path.is_dir() or not self.path.absolute().parent.is_dir():
-            raise InputError(f"resume: {self.path} cannot be written; name a file in a folder that is there.")
+        header = {"format": _FORMAT, "problem": fingerprint(everything)}
+        self._file = JsonLines(path, "resume", header, "exact norms")
         self._known = problem.ranks.shared("norms of an earlier run", self._read)[0]
 
     def _read(self) -> dict[str, dict[str, Any]]:
         """What the file holds; the first of several processes looks for all of them."""
-        if not self._writes or not self.path.exists() or not self.path.stat().st_size:
-            return {}
-        lines = list(_records(self.path))
-        if not lines or lines[0].get("format") != _FORMAT:
-            raise InputError(f"resume: {self.path} is no file of exact norms; name another one, or one to be made.")
-        if lines[0] != self._header:
+        lines = self._file.read() if self._writes else []
+        if lines and lines[0] != self._file.header:
             raise InputError(
-                f"resume: {self.path} belongs to other weights, data or another loss than these; name another file."
+                f"resume: {self._file.path} belongs to other weights, data or another loss than these; name another "
+                "file."
             )
         found: dict[str, dict[str, Any]] = {}
         for line in lines[1:]:
@@ -72,34 +66,8 @@ class SavedNorms:
         """Write the norms of a block, in the first of several processes; what is not finite is not kept."""
         if not self._writes or not all(math.isfinite(norm) for norm in norms.values()):
             return
-        new = not self._known and not (self.path.exists() and self.path.stat().st_size)
-        record = {"block": block, "norms": dict(norms), "why": why}
         self._known.setdefault(block, {"norms": {}, "why": why})["norms"] |= norms
-        with self.path.open("a+", encoding="utf-8") as file:
-            if new:
-                file.write(json.dumps(self._header) + "\n")
-            elif not _ends_a_line(self.path):
-                file.write("\n")
-            file.write(json.dumps(record) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-
-
-def _records(path: Path) -> Iterator[dict[str, Any]]:
-    """Every line that is whole."""
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-        try:
-            found = json.loads(line)
-        except json.JSONDecodeError:
-            continue
-        if isinstance(found, dict):
-            yield found
-
-
-def _ends_a_line(path: Path) -> bool:
-    with path.open("rb") as file:
-        file.seek(-1, os.SEEK_END)
-        return file.read(1) == b"\n"
+        self._file.append({"block": block, "norms": dict(norms), "why": why})
 
 
 def fingerprint(problem: Problem) -> str:

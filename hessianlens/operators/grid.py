@@ -8,8 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hessianlens.display import Grid, Picture
-from hessianlens.display.shown import Cells
+from hessianlens.display import Cells, Grid, Picture
 from hessianlens.errors import InputError, check_flag, check_function, check_number, check_that, expect, meant, shown
 from hessianlens.failures import explained
 from hessianlens.operators.base import SOON, StructuredOperator, check_place, check_shape

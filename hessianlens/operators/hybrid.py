@@ -10,7 +10,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from hessianlens.display.shown import Cells, facts
+from hessianlens.display import Cells, facts
 from hessianlens.errors import Refusal, check_function, check_that
 from hessianlens.operators.base import StructuredOperator
 from hessianlens.operators.operator import Operator

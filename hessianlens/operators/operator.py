@@ -9,8 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hessianlens.display import Entries, Picture, Shown
-from hessianlens.display.shown import Cells, facts
+from hessianlens.display import Cells, Entries, Picture, Shown, facts
 from hessianlens.errors import check_number, check_that, check_whole, expect
 from hessianlens.memory import ensure_fits
 from hessianlens.operators.checked import CheckedOperator, LinearOperator

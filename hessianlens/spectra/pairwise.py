@@ -11,8 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from hessianlens.display import Grid, Listed, Picture
-from hessianlens.display.shown import Cells
+from hessianlens.display import Cells, Grid, Listed, Picture
 from hessianlens.errors import InputError, check_flag, check_that, expect, meant, shown
 from hessianlens.spectra.estimate import Estimate, PowerProduct, with_interval
 from hessianlens.spectra.intervals import squared_lengths

@@ -13,8 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from hessianlens.checks import check_dense, check_shape, check_tensor
-from hessianlens.display import Curve, Listed, Picture
-from hessianlens.display.shown import Cells, facts
+from hessianlens.display import Cells, Curve, Listed, Picture, facts
 from hessianlens.errors import InputError, check_function, check_number, check_that, expect, shown
 from hessianlens.failures import explained
 from hessianlens.spectra.canonical import share_bounds

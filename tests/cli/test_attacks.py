@@ -203,8 +203,8 @@ MODEL = ("inspect", "toy:d_model=2,d_mlp=2,digits=1", "--sequences", "1", "--pro
     "arguments",
     [
         (*MODEL, "--data", "x" * 5000 + ".txt"),
-        (*MODEL, "--csv", "x" * 5000),
-        (*MODEL, "--resume", "/dev/full"),
+        (*MODEL, "--out", "x" * 5000 + ".csv"),
+        (*MODEL, "--out", "jsonl:/dev/full"),
         ("inspect", "./" + "x" * 5000),
         ("watch", "x" * 5000),
         ("claims", "A1", "--store", "x" * 5000),

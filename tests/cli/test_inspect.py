@@ -17,7 +17,7 @@ import hessianlens as hl
 from hessianlens.cli import app
 from hessianlens.cli.inspect_view import _print_rows
 from hessianlens.inspect.inspection import Inspection, cell
-from hessianlens.inspect.opened import open_model
+from hessianlens.inspect.preparation import open_model
 from hessianlens.inspect.settings import Settings
 from tests.inspect.saved_models import BERT, GPT2, LLAMA, T5, VIT, saved
 from tests.network.watches import Interrupting
@@ -33,7 +33,7 @@ def call(*arguments: object):
 def test_help_has_examples() -> None:
     answer = call("--help")
     assert answer.exit_code == 0 and "Examples" in answer.output
-    for words in ("toy:layers=2,d_model=64", "config:gpt2", "--max-memory", "--spectrum", "--forecast"):
+    for words in ("toy:layers=2,d_model=64", "config:gpt2", "--max-memory", "--also", "--out", "--dry-run"):
         assert words in answer.output
 
 
@@ -78,15 +78,15 @@ def test_no_number_is_cut_short_in_a_narrow_terminal(
 
 
 def test_the_table_is_shown_where_its_file_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hessianlens.inspect.writable.check_writable", lambda path, option: None)
-    answer = call(TOY, *QUICK, "--blocks", "layer1.attn.q", "--csv", tmp_path / "missing" / "table.csv")
-    assert answer.exit_code == 2 and "csv: cannot write" in answer.stderr and "layer1.attn.q" in answer.stdout
+    monkeypatch.setattr("hessianlens.files.check_writable", lambda path, option: path)
+    answer = call(TOY, *QUICK, "--blocks", "layer1.attn.q", "--out", tmp_path / "missing" / "table.csv")
+    assert answer.exit_code == 2 and "out: cannot write" in answer.stderr and "layer1.attn.q" in answer.stdout
 
 
 @pytest.mark.long
 def test_json_holds_the_numbers_of_a_direct_computation() -> None:
     arguments = ["--sequences", 3, "--probes", 3, "--seed", 2, "--blocks", "layer*", "--json"]
-    answer = call(TOY, *arguments, "--pairs", "--spectrum", "layer0.attn.v")
+    answer = call(TOY, *arguments, "--also", "pairs,spectrum=layer0.attn.v")
     assert answer.exit_code == 0, answer.output
     found = json.loads(answer.stdout)
     task = hl.tasks.Addition(1)
@@ -171,8 +171,8 @@ def test_a_saved_model_on_a_text(tmp_path: Path) -> None:
 
 def test_heads_parts_and_precision(tmp_path: Path) -> None:
     path = tmp_path / "table.csv"
-    options = ["--per-head", "--parts", "full", "--dtype", "float32", "--blocks", "layer0.attn.[qk]*"]
-    answer = call("toy:d_model=4,heads=2,digits=1", *QUICK, *options, "--csv", path)
+    options = ["--also", "heads", "--parts", "full", "--dtype", "float32", "--blocks", "layer0.attn.[qk]*"]
+    answer = call("toy:d_model=4,heads=2,digits=1", *QUICK, *options, "--out", path)
     assert answer.exit_code == 0, answer.output
     assert "float32" in answer.stdout and "|G|" not in answer.stdout
     with path.open() as file:
@@ -190,7 +190,7 @@ def test_exact_norms_are_kept_and_taken_up_again(tmp_path: Path) -> None:
         "layer*.mlp.in",
         "--method",
         "exact",
-        "--resume",
+        "--out",
         tmp_path / "norms.jsonl",
     )
     first = call(*asked, "--json")
@@ -222,10 +222,10 @@ def test_the_outer_product_is_the_gauss_newton_matrix() -> None:
 
 def test_a_forecast_measures_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hessianlens.inspect.inspection.run_until", lambda *a, **k: pytest.fail("measured"))
-    answer = call(TOY, *QUICK, "--blocks", "layer0.*", "--forecast")
+    answer = call(TOY, *QUICK, "--blocks", "layer0.*", "--dry-run")
     assert answer.exit_code == 0, answer.output
     assert "12 blocks" in answer.stdout and "24 products" in answer.stdout and "free" in answer.stdout
-    found = json.loads(call(TOY, *QUICK, "--blocks", "layer0.*", "--forecast", "--json").stdout)
+    found = json.loads(call(TOY, *QUICK, "--blocks", "layer0.*", "--dry-run", "--json").stdout)
     assert found["forecast"]["products"] == 24 and found["forecast"]["bytes"] > 0
 
 
@@ -245,7 +245,7 @@ BAD = {
     "model: got '/nosuch', but there is no such folder": ["/nosuch"],
     "toy has no option 'layer'; did you mean layers": ["toy:layer=1"],
     "blocks: nothing matches 'layer9.*'": [TOY, "--blocks", "layer9.*"],
-    "blocks: nothing matches 'nosuch'": [TOY, "--blocks", "layer0.attn.q", "--spectrum", "nosuch"],
+    "blocks: nothing matches 'nosuch'": [TOY, "--blocks", "layer0.attn.q", "--also", "spectrum=nosuch"],
     "parts: got 'hessian', expected one of": [TOY, "--parts", "hessian"],
     "probes: got 0, expected at least 1": [TOY, "--probes", "0"],
     "dtype: got 'half', expected one of": [TOY, "--dtype", "half"],
@@ -254,8 +254,23 @@ BAD = {
     "data: there is no file": [TOY, "--data", "nosuch.pt"],
     "max_memory: got 'lots', expected a number of bytes or a size": [TOY, "--max-memory", "lots"],
     "max_memory: one sequence at a time needs": [TOY, "--max-memory", "1kB"],
-    "csv: cannot write": [TOY, "--csv", f"{__file__}/table.csv"],
+    "out: cannot write": [TOY, "--out", f"{__file__}/table.csv"],
+    "out: got 'table.txt'; expected a file that ends in .html, .csv": [TOY, "--out", "table.txt"],
+    "also: got 'everything', expected some of heads, pairs": [TOY, "--also", "pairs,everything"],
+    "also: got quantise=four, expected a number": [TOY, "--also", "quantise=four"],
+    "quantise: got 64, expected a whole number from 1 to 32": [TOY, "--also", "quantise=64"],
 }
+
+
+def test_earlier_spellings_still_work_and_say_the_new_one(tmp_path: Path) -> None:
+    table, found = tmp_path / "table.csv", tmp_path / "all.json"
+    answer = call(TOY, *QUICK, "--blocks", "layer1.attn.q", f"--csv={table}", "--pairs", "--out", found)
+    assert answer.exit_code == 0, answer.output
+    assert answer.stderr.splitlines() == [
+        f"hessianlens: --csv {table} is now --out {table}",
+        "hessianlens: --pairs is now --also pairs",
+    ]
+    assert table.read_text().startswith("block,") and json.loads(found.read_text())["pairs"]["blocks"]
 
 
 @pytest.mark.parametrize("said", BAD)
@@ -273,8 +288,8 @@ def test_what_is_done_is_shown_after_a_signal(
     """A real signal, after the products of two blocks."""
     watched = nullcontext(Interrupting(4, number))
     monkeypatch.setattr("hessianlens.cli.progress_lines.shown_progress", lambda title: watched)
-    options = ["--csv", tmp_path / "table.csv", *(["--json"] if as_json else [])]
-    answer = call(TOY, *QUICK, "--blocks", "layer0.mlp.*", "--pairs", *options)
+    options = ["--out", tmp_path / "table.csv", *(["--json"] if as_json else [])]
+    answer = call(TOY, *QUICK, "--blocks", "layer0.mlp.*", "--also", "pairs", *options)
     assert answer.exit_code == 130
     assert answer.stderr == "hessianlens: interrupted; 2 of 4 blocks are measured, and shown.\n"
     assert (tmp_path / "table.csv").read_text().count("\n") == 3
@@ -289,7 +304,7 @@ def test_ctrl_c_before_anything_is_measured(monkeypatch: pytest.MonkeyPatch) -> 
     def interrupted(settings, process_group):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("hessianlens.inspect.opened.prepare_model", interrupted)
+    monkeypatch.setattr("hessianlens.inspect.preparation.prepare_model", interrupted)
     answer = call(TOY)
     assert answer.exit_code == 130 and answer.stdout == ""
     assert answer.stderr == "hessianlens: interrupted; nothing had been measured yet.\n"
@@ -300,7 +315,7 @@ def test_ctrl_c_before_anything_is_measured(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_what_would_take_for_ever_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every vector of the basis of every block: nothing is measured before it is said."""
-    monkeypatch.setattr("hessianlens.inspect.opened.PASSES_PER_PRODUCT", 1e12)
+    monkeypatch.setattr("hessianlens.inspect.preparation.PASSES_PER_PRODUCT", 1e12)
     monkeypatch.setattr(Inspection, "run", lambda *_: pytest.fail("it was begun"))
     arguments = ["--probes", 100_000_000_000, "--blocks", "layer0.mlp.in"]
     answer = call(TOY, *arguments)
@@ -313,7 +328,7 @@ def test_what_would_take_for_ever_is_refused_at_once(monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize(("passes", "announced"), [(1e7, True), (1e-3, False)])
 def test_what_takes_long_is_announced(passes: float, announced: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hessianlens.cli.inspect_view.LONGEST_SECONDS", float("inf"))
-    monkeypatch.setattr("hessianlens.inspect.opened.PASSES_PER_PRODUCT", passes)
+    monkeypatch.setattr("hessianlens.inspect.preparation.PASSES_PER_PRODUCT", passes)
     answer = call(TOY, "--probes", 2, "--blocks", "layer0.mlp.in", "--json")
     assert answer.exit_code == 0 and json.loads(answer.stdout)["complete"] is True
     assert ("hessianlens: at most 2 products, about" in answer.stderr) is announced

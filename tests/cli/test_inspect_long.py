@@ -16,8 +16,8 @@ BLOCK = ["--blocks", "layer0.attn.q", "--length", 32768]
 @pytest.fixture
 def slow(monkeypatch: pytest.MonkeyPatch) -> None:
     """A forward pass takes half an hour, and must not be begun."""
-    monkeypatch.setattr("hessianlens.inspect.opened.pass_seconds", lambda problem: 1800.0)
-    monkeypatch.setattr("hessianlens.inspect.opened.make_problem", lambda *_, **__: pytest.fail("it was run"))
+    monkeypatch.setattr("hessianlens.inspect.preparation.pass_seconds", lambda problem: 1800.0)
+    monkeypatch.setattr("hessianlens.inspect.preparation.make_problem", lambda *_, **__: pytest.fail("it was run"))
 
 
 REFUSED = {
@@ -37,7 +37,7 @@ def test_what_long_sequences_cannot_do_is_refused_before_they_run(said: str, slo
 
 
 def test_a_forecast_of_long_sequences_runs_none_of_them(slow: None) -> None:
-    answer = call(LONG, *BLOCK, "--forecast", "--json", "--probes", 2)
+    answer = call(LONG, *BLOCK, "--dry-run", "--json", "--probes", 2)
     assert answer.exit_code == 0, answer.output
     found = json.loads(answer.stdout)
     assert found["loss_value"] is None and found["forecast"]["products"] == 2
@@ -46,7 +46,7 @@ def test_a_forecast_of_long_sequences_runs_none_of_them(slow: None) -> None:
 
 @pytest.mark.parametrize(("seconds", "announced"), [(10.0, True), (0.1, False)])
 def test_checks_that_take_long_are_announced(seconds: float, announced: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hessianlens.inspect.opened.pass_seconds", lambda problem: seconds)
+    monkeypatch.setattr("hessianlens.inspect.preparation.pass_seconds", lambda problem: seconds)
     answer = call(LONG, "--blocks", "layer0.attn.v", "--length", 600, "--sequences", 1, "--probes", 1, "--json")
     assert answer.exit_code == 0, answer.output
     said = "hessianlens: checks before the first number: 6 forward passes over 1 sequence of 600 tokens, about 60 s; "

@@ -15,7 +15,7 @@ from hessianlens.cli import app
 from hessianlens.cli.laboratory import import_laboratory
 from tests.cli.fresh import HEAVY, Answer, Call, answers
 
-COMMANDS = ("claims", "export", "inspect", "layer", "report", "reproduce", "softmax", "study", "watch")
+COMMANDS = ("claims", "compare", "export", "inspect", "layer", "report", "reproduce", "softmax", "study", "watch")
 
 
 @pytest.fixture(scope="module")
@@ -171,10 +171,10 @@ REFUSED = {
     "inspect toy --length 0": "length: got 0",
     "inspect toy --sequences -2": "sequences: got -2",
     "inspect toy --blocks re:(": "blocks: 're:(' is not a regular expression",
-    "inspect toy --spectrum re:[": "blocks: 're:[' is not a regular expression",
+    "inspect toy --also spectrum=re:[": "blocks: 're:[' is not a regular expression",
     "inspect toy --data nosuch.npy": "data: there is no file 'nosuch.npy'",
     "inspect toy --data nosuch.csv": "data: got 'nosuch.csv', expected a file that ends in .pt",
-    "inspect toy --csv nosuch/table.csv": "csv: cannot write 'nosuch/table.csv'",
+    "inspect toy --out nosuch/table.csv": "out: cannot write 'nosuch/table.csv'",
     "inspect toy:layer=2": "model: toy has no option 'layer'; did you mean layers?",
     "inspect toy:layers=0": "layers: got 0",
     "inspect toy:heads=3": "heads: got 3 for d_model = 128",
@@ -223,6 +223,7 @@ def test_nothing_is_left_behind(refusals: dict[str, Answer], folder: Path) -> No
 
 COMPLETED = {
     "": set(COMMANDS),
+    "co": {"compare"},
     "re": {"report", "reproduce"},
     "reproduce fig3": {"fig3a", "fig3b"},
     "reproduce fig3a fig3": {"fig3b"},
@@ -241,6 +242,7 @@ COMPLETED = {
     "inspect t": {"toy"},
     "inspect toy --dtype ": {"float32", "float64"},
     "inspect toy --head m": {"masked-lm"},
+    "inspect toy --also p": {"pairs"},
     "inspect toy --parts f": {"full", "functional"},
     "inspect toy --parts full,": {"full,ggn", "full,functional"},
     "inspect plain": set(),

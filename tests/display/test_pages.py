@@ -91,7 +91,7 @@ def test_the_command_writes_a_page(tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     model = "toy:layers=1,d_model=4,d_mlp=8,digits=1"
     found = CliRunner().invoke(
-        app, ["inspect", model, "--sequences", "2", "--probes", "2", "--blocks", "layer0.attn.?", "--html", str(page)]
+        app, ["inspect", model, "--sequences", "2", "--probes", "2", "--blocks", "layer0.attn.?", "--out", str(page)]
     )
     assert found.exit_code == 0, found.output
     assert f"Page: {page}" in found.output
@@ -100,5 +100,5 @@ def test_the_command_writes_a_page(tmp_path: Path) -> None:
 
 
 def test_the_command_refuses_a_page_it_cannot_write(tmp_path: Path) -> None:
-    found = CliRunner().invoke(app, ["inspect", "toy", "--html", str(tmp_path / "no" / "page.html")])
-    assert found.exit_code == 2 and "html: cannot write" in found.output
+    found = CliRunner().invoke(app, ["inspect", "toy", "--out", str(tmp_path / "no" / "page.html")])
+    assert found.exit_code == 2 and "out: cannot write" in found.output

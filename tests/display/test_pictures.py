@@ -9,17 +9,17 @@ import zlib
 import pytest
 
 from hessianlens.display import Curve, Dot, Dots, Entries, Grid, Point, Scatter, Spikes
-from hessianlens.display.scale import Scale
+from hessianlens.display.chart import Axis
 
 
 def test_places_grow_with_the_numbers() -> None:
     values = (0.01, 1.0, 30.0)
     svg = Dots(("a", "b", "c"), {"norm": [Dot.of(v) for v in values]}, "norm").svg()
-    places = [float(x) for x in re.findall(r'<circle cx="([\d.]+)"', svg)]
-    scale = Scale.around(values, places[0], places[-1], log=True)
-    assert places == sorted(places)
+    places = [float(x) for x in re.findall(r'<circle cx="([\d.]+)"', re.sub("<title>.*?</title>", "", svg))]
+    axis = Axis.around(values, log=True)
+    assert places == sorted(places) and len(places) == 3
     assert (places[1] - places[0]) / (places[2] - places[0]) == pytest.approx(4.605 / 8.006, abs=0.01)
-    assert scale(0.001) == places[0]
+    assert axis.share(0.001) == 0
 
 
 def test_what_is_nothing_beside_the_rest_does_not_stretch_the_axis() -> None:
@@ -29,8 +29,8 @@ def test_what_is_nothing_beside_the_rest_does_not_stretch_the_axis() -> None:
 
 
 def test_darker_is_larger_and_zero_is_blank() -> None:
-    levels = Grid(("a", "b"), ("a", "b"), [[1.0, 0.1], [0.0, None]], "norm").levels()
-    assert levels[0][0] == 1.0 and 0 <= levels[0][1] < 1 and levels[1] == [None, None]
+    cells = Grid(("a", "b"), ("a", "b"), [[1.0, 0.1], [0.0, None]], "norm").heat_map()
+    assert cells.level(1.0) == 1.0 and 0 <= cells.level(0.1) < 1 and cells.level(0.0) is cells.level(None) is None
 
 
 def test_entries_keep_their_signs() -> None:
@@ -42,7 +42,7 @@ def test_entries_keep_their_signs() -> None:
 
 def test_pairs_stand_above_each_other() -> None:
     picture = Spikes([3.0, 1.0, -1.0, -3.0], "eigenvalue", paired=True)
-    assert picture.places() == [0.0, 1.0, 1.0, 0.0]
+    assert picture.ranks() == [0, 1, 1, 0]
 
 
 def test_a_curve_that_is_one_point_is_drawn() -> None:
@@ -52,6 +52,6 @@ def test_a_curve_that_is_one_point_is_drawn() -> None:
 @pytest.mark.parametrize("values", [(0.0, 0.0), (1e-300, 1.0), (-1.0, float("inf")), (float("nan"), 1.0)])
 @pytest.mark.parametrize("log", [False, True])
 def test_every_axis_has_an_end(values: tuple[float, float], log: bool) -> None:
-    scale = Scale.around(values, 0, 100, log)
-    assert scale.low < scale.high and all(0 <= scale(v) <= 100 for v in values)
-    assert all(0 <= scale(v) <= 100 for v, _ in scale.ticks())
+    axis = Axis.around(values, log=log)
+    assert axis.low < axis.high and all(0 <= axis.share(v) <= 1 for v in values)
+    assert all(0 <= axis.share(v) <= 1 for v, _ in axis.ticks)

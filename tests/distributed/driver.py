@@ -19,7 +19,7 @@ import torch
 from torch import distributed
 
 import hessianlens.inspect.inspection  # before processes are forked
-import hessianlens.inspect.opened  # noqa: F401
+import hessianlens.inspect.preparation  # noqa: F401
 from hessianlens.cli import app
 from tests.distributed.cases import CASES, Place
 
@@ -124,7 +124,7 @@ def main(folder: Path) -> None:
     table, wrong, port, other = str(folder / "table.csv"), str(folder / "nothing.pt"), free_port(), free_port()
     blocks = ["--blocks", "layer*.attn.[qv]", "--blocks", "embed"]
     alone = command([*ASKED, *blocks], folder, "alone")
-    shared = command([*ASKED, *blocks, "--csv", table], folder, "shared")
+    shared = command([*ASKED, *blocks, "--out", table], folder, "shared")
     refused = command(["inspect", "toy", "--data", wrong], folder, "refused")
     wait_for(forked(1, lambda rank: alone(rank, "")), until)
     wait_for(forked(2, lambda rank: shared(rank, port)), until)

@@ -365,7 +365,7 @@ def interrupt(
 
 def _is_plain(place: Place) -> bool:
     """Whether a line is not in a file whose business is to change things for a while."""
-    return not (place[0] in _CHANGING or place[0].endswith(("state_guard.py", "scope.py", "safekeeping.py")))
+    return not (place[0] in _CHANGING or place[0].endswith(("state_guard.py", "scope.py")))
 
 
 def _in_processes(

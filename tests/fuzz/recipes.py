@@ -331,8 +331,8 @@ def _tasks() -> Iterator[Recipe]:
 def _watching() -> Iterator[Recipe]:
     watching = hl.monitor
     yield Recipe("Monitor", lambda: hl.Monitor, {"problem": mlp_problem, **_given(blocks="0.*", optimizer=sgd)}, 0.5)
-    paced = _given(every=2, overhead=None, quantities=("top", "edge"), whole=True, clock=lambda: lambda: 0.0)
-    effort = _given(probes=2, steps=2, tol=0.1, warm=True, seed=0, sinks=(), store=None, csv=None)
+    paced = _given(every=2, overhead=None, quantities=("top", "edge"), whole=True)
+    effort = _given(probes=2, steps=2, tol=0.1, seed=0, log=())
     yield Recipe("Monitor, told how", lambda: hl.Monitor, {"problem": mlp_problem, **paced, **effort}, 0.5)
     yield Recipe("monitor.measure", lambda: monitor().measure, _given(step=3, optimizer=sgd, loss=0.5), 0.5)
     parts = _given(optimizer=sgd, model=lambda: mlp_problem().source, blocks=lambda: mlp_problem().select("0.weight"))

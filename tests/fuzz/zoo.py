@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 import hessianlens as hl
-from hessianlens.inspect.groups import Group, write_groups
+from hessianlens.inspect.learning_rates import Group, write_groups
 
 
 def randn(*shape: int, dtype: torch.dtype = torch.float64, seed: int = 0) -> Tensor:

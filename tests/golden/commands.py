@@ -35,7 +35,7 @@ CALLS = {
     "an unknown study": ["study", "weather"],
     "an unknown claim": ["claims", "Z99"],
     "inspect": ["inspect", TINY_TOY, "--probes", "2", "--blocks", "*.attn.q"],
-    "inspect --forecast": ["inspect", TINY_TOY, "--forecast"],
+    "inspect --dry-run": ["inspect", TINY_TOY, "--dry-run"],
     "inspect a toy with an unknown option": ["inspect", "toy:colour=red"],
     "inspect what is not there": ["inspect", "./nowhere"],
     "inspect unknown blocks": ["inspect", TINY_TOY, "--blocks", "layer7.*"],

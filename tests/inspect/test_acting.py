@@ -15,8 +15,8 @@ import hessianlens as hl
 from hessianlens.cli import app
 from hessianlens.errors import InputError
 from hessianlens.inspect.advice import attention_statements, table_statements
-from hessianlens.inspect.groups import write_groups
-from hessianlens.inspect.measured import Measured
+from hessianlens.inspect.learning_rates import write_groups
+from hessianlens.inspect.measurement import Measured
 from hessianlens.inspect.table import CurvatureTable, Row
 from hessianlens.network.spreads import Spread, attention_spreads
 from hessianlens.problems import Problem
@@ -168,12 +168,10 @@ def test_the_command(tmp_path: Path) -> None:
         "inspect",
         "toy:d_model=4",
         *common,
-        "--groups",
-        str(file),
-        "--base-lr",
-        "0.5",
-        "--quantise",
-        "4",
+        "--out",
+        f"groups:{file}",
+        "--also",
+        "groups=0.5,quantise=4",
         "--json",
     ]
     result = runner.invoke(app, asked)
@@ -183,8 +181,11 @@ def test_the_command(tmp_path: Path) -> None:
     assert {"kind", "value", "blocks", "text"} == set(found["statements"][0])
     model = hl.models.Transformer(d_model=4, vocab=12, context=18)
     assert sum(len(group["params"]) for group in hl.load_param_groups(file, model)) == len(list(model.parameters()))
-    shown = runner.invoke(app, ["inspect", "toy:d_model=4", "toy:d_model=4,temperature=3", "--compare", *common])
+    models = ["toy:d_model=4", "toy:d_model=4,temperature=3"]
+    shown = runner.invoke(app, ["compare", *models, *common])
     assert shown.exit_code == 0 and "95 % interval" in shown.output
-    for bad in (["toy", "toy"], ["toy", "--compare"]):
-        refused = runner.invoke(app, ["inspect", *bad])
-        assert refused.exit_code == 2 and "two models with --compare" in refused.output
+    old = runner.invoke(app, ["inspect", *models, "--compare", *common])
+    assert old.stdout == shown.stdout and "inspect A B --compare is now compare A B" in old.stderr
+    for bad in (["inspect", "toy", "toy"], ["inspect", "toy", "--compare"], ["compare", "toy"]):
+        refused = runner.invoke(app, bad)
+        assert refused.exit_code == 2 and ("Missing argument" in refused.output or "unexpected" in refused.output)

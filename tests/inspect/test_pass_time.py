@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 
-from hessianlens.inspect import pass_time
+from hessianlens.inspect import resources
 from hessianlens.inspect.data import prepare_data
 from hessianlens.inspect.loading import load_model
-from hessianlens.inspect.opened import prepare_model
-from hessianlens.inspect.pass_time import excerpt_of, longest_sequence, pass_seconds
+from hessianlens.inspect.preparation import prepare_model
+from hessianlens.inspect.resources import excerpt_of, longest_sequence, pass_seconds
 from hessianlens.inspect.settings import Settings
 from tests.inspect.saved_models import GPT2
 
@@ -30,7 +30,7 @@ def test_a_line_and_a_parabola_are_extrapolated(monkeypatch: pytest.MonkeyPatch)
         return 1e-3 * tokens + 1e-6 * tokens**2
 
     asked: list[int] = []
-    monkeypatch.setattr(pass_time, "_seconds", seconds)
+    monkeypatch.setattr(resources, "_seconds", seconds)
     found = pass_seconds(of_length((3, 32768), (2, 16384)))
     assert found == pytest.approx(3 * (32.768 + 1073.741824) + 2 * (16.384 + 268.435456))
     assert sorted(set(asked)) == [64, 128, 256, 512]  # of which the last takes more than half a second
@@ -40,7 +40,7 @@ def test_no_time_is_known_of_a_model_that_takes_no_excerpts(monkeypatch: pytest.
     def refuse(problem: Any, batch: Any) -> float:
         raise RuntimeError("expected sequences of 4096 tokens")
 
-    monkeypatch.setattr(pass_time, "_seconds", refuse)
+    monkeypatch.setattr(resources, "_seconds", refuse)
     assert pass_seconds(of_length((1, 4096))) is None
 
 

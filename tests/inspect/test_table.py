@@ -8,7 +8,7 @@ import math
 
 import pytest
 
-from hessianlens.inspect.advice import table_statements, told
+from hessianlens.inspect.advice import advice_text, table_statements
 from hessianlens.inspect.inspection import cell
 from hessianlens.inspect.table import CurvatureTable, Row
 from hessianlens.spectra import Estimate
@@ -23,7 +23,7 @@ def table(*rows: Row, expected: int | None = None) -> CurvatureTable:
 
 
 def advice(found: CurvatureTable) -> str:
-    return told(table_statements(found))
+    return advice_text(table_statements(found))
 
 
 def test_a_scale_is_the_rms_eigenvalue_over_the_median() -> None:

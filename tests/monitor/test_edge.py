@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from hessianlens.errors import Refusal
-from hessianlens.monitor.edge import Edge, edge_of
-from hessianlens.monitor.saved_optimizers import saved_edge
+from hessianlens.monitor.checkpoints import saved_edge
+from hessianlens.monitor.stability import Edge, edge_of
 from hessianlens.problems import Block
 
 Make = Callable[[Any], torch.optim.Optimizer]

@@ -59,8 +59,8 @@ def test_saved_checkpoints_of_it_are_watched_and_not_measured_twice(resumed: Pat
 
     np.save(batch, np.arange(24).reshape(2, 12) % 15)
     store, html, csv = (resumed / name for name in ("saved.jsonl", "saved.html", "saved.csv"))
-    options = ["--data", str(batch), "--blocks", "layer0.attn.q", "--store", str(store), "--json"]
-    more = ["--html", str(html), "--csv", str(csv), "--quantities", "top,entropy,edge"]
+    options = ["--data", str(batch), "--blocks", "layer0.attn.q", "--out", str(store), "--json"]
+    more = ["--out", str(html), "--out", str(csv), "--quantities", "top,entropy,edge"]
     first = CliRunner().invoke(app, ["watch", *names[:3], *options, *more])
     assert first.exit_code == 0, first.output
     known = {record["step"]: record for record in json.loads(first.stdout)["records"]}
@@ -100,7 +100,7 @@ def test_bad_checkpoints(tmp_path: Path) -> None:
     assert "expected its step" in ends(str(nameless))
     assert "both of step 3" in ends(str(empty), str(same))
     assert "quantities: got 'hessian'" in ends(str(empty), "--quantities", "hessian")
-    assert "html: cannot write" in ends(str(empty), "--html", str(tmp_path / "no" / "page.html"))
+    assert "out: cannot write" in ends(str(empty), "--out", str(tmp_path / "no" / "page.html"))
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import warnings
 from itertools import pairwise
 from pathlib import Path
 
@@ -13,10 +14,10 @@ import torch
 import hessianlens as hl
 from hessianlens.errors import InputError
 from hessianlens.monitor import History, Monitor, Reading, Record
-from hessianlens.monitor.edge import Edge
-from hessianlens.monitor.pacing import Pace
+from hessianlens.monitor.monitor import Pace
 from hessianlens.monitor.page import document
-from hessianlens.monitor.store import RecordFile
+from hessianlens.monitor.records import RecordFile
+from hessianlens.monitor.stability import Edge
 from hessianlens.spectra import RitzPairs, density, leading_eigenpair
 
 
@@ -211,22 +212,31 @@ def test_a_run_that_goes_wrong_is_not_ended_by_being_watched() -> None:
         fresh.step()
 
 
-def test_sinks(tmp_path: Path) -> None:
+class FakeRun:
+    """What Weights & Biases would be given."""
+
+    def __init__(self) -> None:
+        self.logged: list[dict[str, float]] = []
+
+    def log(self, values: dict[str, float]) -> None:
+        self.logged.append(values)
+
+
+@pytest.mark.parametrize("old_names", [False, True])
+def test_logs(tmp_path: Path, old_names: bool, recwarn: pytest.WarningsRecorder) -> None:
     told: list[int] = []
-    logged: list[dict[str, float]] = []
-
-    class Run:
-        def log(self, values: dict[str, float]) -> None:
-            logged.append(values)
-
-    options = {
+    run = FakeRun()
+    places = {
         "store": tmp_path / "run.jsonl",
         "csv": tmp_path / "run.csv",
         "tensorboard": tmp_path / "board",
-        "wandb": Run(),
+        "wandb": run,
         "sinks": [lambda record, history: told.append(len(history))],
-        "quantities": ("top", "gradient"),
     }
+    log = [*list(places.values())[:-1], *places["sinks"]]
+    options: dict[str, object] = {"quantities": ("top", "gradient"), **(places if old_names else {"log": log})}
+    if old_names:
+        warnings.simplefilter("always", DeprecationWarning)
     monitor, _ = watched(**options)
     monitor.step(5)
     monitor.step(6)
@@ -236,8 +246,12 @@ def test_sinks(tmp_path: Path) -> None:
     assert told == [1, 2, 2]
     lines = (tmp_path / "run.csv").read_text().splitlines()
     assert len(lines) == 3 and "layer0.attn.q/top" in lines[0].split(",")
-    assert logged[0]["hessianlens/step"] == 5 and logged[0]["hessianlens/top"] == monitor.history[0].flat()["top"]
+    assert (
+        run.logged[0]["hessianlens/step"] == 5 and run.logged[0]["hessianlens/top"] == monitor.history[0].flat()["top"]
+    )
     assert any(name.startswith("events") for name in os.listdir(tmp_path / "board"))
+    said = {str(warning.message) for warning in recwarn if "Monitor:" in str(warning.message)}
+    assert said == ({f"Monitor: {name}= is now log=" for name in places} if old_names else set())
     frame = monitor.to_frame().set_index("step")
     assert frame.loc[5, "layer0.attn.v/gradient"] > 0
 
@@ -246,7 +260,8 @@ def test_a_run_that_goes_on_counts_its_time_on(tmp_path: Path) -> None:
     now = [0.0]
 
     def go(*steps: int) -> Monitor:
-        monitor, _ = watched(store=tmp_path / "run.jsonl", quantities="weight", clock=lambda: now[0])
+        monitor, _ = watched(log=tmp_path / "run.jsonl", quantities="weight")
+        monitor.pace.clock = lambda: now[0]
         for step in steps:
             now[0] += 10.0
             monitor.step(step)
@@ -263,14 +278,24 @@ def test_a_run_that_goes_on_counts_its_time_on(tmp_path: Path) -> None:
         ({"quantities": ("hessian",)}, "quantities: got 'hessian'"),
         ({"probes": 1}, "probes: got 1"),
         ({"tol": 0.0}, "tol: got 0"),
-        ({"tensorboard": 3}, "tensorboard: got 3"),
-        ({"wandb": object()}, "wandb: got"),
+        ({"log": 3}, "log: got 3"),
+        ({"log": [object()]}, "log: got"),
         ({"data": 3}, "data: got some beside a Problem"),
     ],
 )
 def test_bad_options(options: dict[str, object], words: str) -> None:
     with pytest.raises(InputError, match=words):
         watched(**options)
+
+
+def test_old_options() -> None:
+    with pytest.warns(DeprecationWarning, match="warm= is now the attribute warm_start"):
+        monitor, _ = watched(warm=False)
+    assert not monitor.warm_start
+    with pytest.warns(DeprecationWarning), pytest.raises(InputError, match="tensorboard: got 3"):
+        watched(tensorboard=3)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'stores'"):
+        watched(stores="run.jsonl")
 
 
 def test_bad_targets() -> None:

@@ -52,7 +52,7 @@ def main(folder: Path, kill_at: int | None) -> None:
         data={"input_ids": probe, "labels": probe},
         every=2,
         overhead=None,
-        store=folder / "run.jsonl",
+        log=folder / "run.jsonl",
     )
     arguments = TrainingArguments(
         output_dir=str(folder),

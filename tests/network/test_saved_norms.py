@@ -93,7 +93,7 @@ def test_what_is_no_such_file(tmp_path: Path) -> None:
     for place in (tmp_path, tmp_path / "nowhere" / "norms.jsonl"):
         with pytest.raises(hl.InputError, match=r"resume: .* cannot be written"):
             hl.block_norms(toy_problem(2), NAMES[0], resume=place)
-    with pytest.raises(hl.InputError, match=r"resume: got int, expected the path of a file"):
+    with pytest.raises(hl.InputError, match=r"resume: got 3, expected the name of a file"):
         hl.block_norms(toy_problem(2), NAMES[0], resume=3)
 
 

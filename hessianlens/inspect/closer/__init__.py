@@ -1,1 +1,0 @@
-"""A closer look at what was measured: eigenvalues, spectra, pairs, gradients and attention, within a time."""

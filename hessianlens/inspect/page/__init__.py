@@ -1,1 +1,0 @@
-"""The page about a model: what was measured, what matters, and everything that was found, in one file."""

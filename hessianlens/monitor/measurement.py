@@ -1,0 +1,243 @@
+"""One measurement of a model in training: the weights of the moment, and the numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor, nn
+
+from hessianlens.curvature import HessianOperator, Linearisation
+from hessianlens.errors import InputError
+from hessianlens.monitor.arguments import Effort
+from hessianlens.monitor.records import MODEL, Reading
+from hessianlens.monitor.stability import Edge
+from hessianlens.network.spreads import attention_spreads
+from hessianlens.problems import Block, Problem, check_problem
+from hessianlens.spectra import Estimate, LeadingEigenpair, RitzPairs, SpectralDensity, density, leading_eigenpair
+from hessianlens.spectra.norms import norm_from_lengths
+from hessianlens.spectra.products import LinearOperator
+from hessianlens.spectra.signs import RELATIVE_ZERO, inertia_of
+
+_FROM_SPECTRUM = ("trace", "norm", "negative")
+
+
+class CountingOperator:
+    """An operator that counts its products."""
+
+    SELF_ADJOINT = True
+
+    def __init__(self, op: LinearOperator) -> None:
+        self.op, self.shape, self.dtype, self.device, self.products = op, op.shape, op.dtype, op.device, 0
+
+    def __matmul__(self, X: Tensor) -> Tensor:
+        self.products += X.shape[1]
+        return self.op @ X
+
+
+@dataclass(eq=False)
+class Measurer:
+    """Measures one model again and again; the eigenvectors that it found last are where it begins the next time.
+
+    Attributes:
+        quantities: Among `hessianlens.monitor.arguments.QUANTITIES`.
+        effort: How much goes into them.
+        vectors: By matrix, the eigenvector found last.
+        products: Products with Hessians so far.
+        searched: Those of them that went into largest eigenvalues.
+    """
+
+    quantities: Sequence[str]
+    effort: Effort
+    vectors: dict[str, Tensor] = field(default_factory=dict)
+    products: int = 0
+    searched: int = 0
+
+    def curvature(self, problem: Problem, name: str, blocks: Sequence[Block], edge: Edge | None) -> dict[str, Reading]:
+        """The spectrum's numbers of one matrix, and with an edge the sharpness that the optimiser sees."""
+        wanted = [quantity for quantity in ("top", *_FROM_SPECTRUM) if quantity in self.quantities]
+        if not wanted and edge is None:
+            return {}
+        op = CountingOperator(HessianOperator(problem, blocks, blocks))
+        found: dict[str, Reading] = {}
+        known = RitzPairs()
+        if any(quantity in self.quantities for quantity in _FROM_SPECTRUM):
+            found |= self._from_spectrum(self._spectrum(op, known))
+        if "top" in self.quantities:
+            found["top"] = _top(self._leading(op, name, known))
+        if edge is not None:
+            seen = edge.seen(op)
+            same = seen is op and "top" in found
+            found["sharpness"] = (
+                found["top"] if same else _top(self._leading(seen, f"{name}, as seen", edge.seen_pairs(known)))
+            )
+            found["edge"] = Reading.of(edge.limit)
+        self.products += op.products
+        return found
+
+    def _spectrum(self, op: CountingOperator, known: RitzPairs) -> SpectralDensity:
+        effort = self.effort
+        return density(op, effort.probes, effort.steps, effort.seed, check_symmetry=False, keep=known)
+
+    def _from_spectrum(self, spectrum: SpectralDensity) -> dict[str, Reading]:
+        n, found = spectrum.dimension, {}
+        if "trace" in self.quantities:
+            found["trace"] = _times(spectrum.moment(1), n)
+        if "norm" in self.quantities:
+            lengths = (n * (spectrum.weights * spectrum.nodes.square()).sum(1)).sqrt()
+            exact = Estimate.exactly(float(lengths[0])) if spectrum.exact else None
+            found["norm"] = Reading.of(exact or norm_from_lengths(lengths, seed=spectrum.seed))
+        if "negative" in self.quantities:
+            signs = inertia_of(spectrum, relative=RELATIVE_ZERO)
+            shares = {"negative": signs.negative, "zero": signs.zero, "positive": signs.positive}
+            found |= {name: Reading.of(share) for name, share in {**shares, "negative_mass": signs.mass}.items()}
+        return found
+
+    def _leading(self, op: LinearOperator, name: str, known: RitzPairs) -> LeadingEigenpair:
+        """The largest eigenvalue, from the last eigenvector and from what the random vectors have met.
+
+        The latter see an eigenvalue that has overtaken the one that was followed.
+        """
+        effort, warm = self.effort, self.effort.warm
+        start = self.vectors.get(name) if warm else None
+        pair = leading_eigenpair(
+            op, start, tol=effort.tol, most=effort.most, seed=effort.seed, known=known if warm else None
+        )
+        self.searched += pair.products
+        self.vectors[name] = pair.vector
+        return pair
+
+    def sizes(
+        self, problem: Problem, blocks: Mapping[str, Sequence[Block]]
+    ) -> tuple[float, dict[str, dict[str, Reading]]]:
+        """The loss on the probe batch, and by name the lengths of gradients and weights."""
+        gradient: Mapping[str, Tensor] = {}
+        if "gradient" in self.quantities:
+            names = list(dict.fromkeys(block.parameter for parts in blocks.values() for block in parts))
+            loss, gradient = _gradient(problem, names)
+        else:
+            with torch.no_grad():
+                loss = float(problem.total_loss())
+        found: dict[str, dict[str, Reading]] = {name: {} for name in blocks}
+        for quantity, tensors in (("gradient", gradient), ("weight", problem.params)):
+            if quantity in self.quantities:
+                for name, parts in blocks.items():
+                    found[name][quantity] = Reading.of(
+                        _length([block.take(tensors[block.parameter]) for block in parts])
+                    )
+        return loss, found
+
+    def attention(self, problem: Problem, notes: list[str]) -> dict[str, dict[str, Reading]]:
+        """Entropies by layer; what is left out is noted."""
+        spreads = attention_spreads(problem)
+        notes.extend(spreads.left_out)
+        return {
+            f"{name}.attn": {
+                "entropy": Reading.of(spread.entropy),
+                "entropy_lowest_head": Reading.of(spread.lowest),
+                "entropy_share": Reading.of(spread.share),
+                "saturated": Reading.of(spread.saturated),
+            }
+            for name, spread in spreads.items()
+        }
+
+
+def measure_all(
+    measurer: Measurer,
+    problem: Problem,
+    whole: Sequence[Block],
+    blocks: Sequence[Block],
+    edge: Edge | None,
+    notes: list[str],
+) -> dict[str, dict[str, Reading]]:
+    """All numbers of a measurement by what they belong to.
+
+    Args:
+        measurer: What to measure, and what it remembers.
+        problem: The model as it is now.
+        whole: All trained parameters, or none if they are not asked for.
+        blocks: Blocks that are watched one by one.
+        edge: How the optimiser sees the whole; None if that is not asked for, or not known.
+        notes: Is told what was left out, and why.
+    """
+    parts: dict[str, Sequence[Block]] = {MODEL: whole} if whole else {}
+    parts |= {block.name: [block] for block in blocks}
+    loss, found = measurer.sizes(problem, parts)
+    found.setdefault(MODEL, {})["probe_loss"] = Reading.of(loss)
+    for name, members in parts.items():
+        found[name] |= measurer.curvature(problem, name, members, edge if name == MODEL else None)
+    if "entropy" in measurer.quantities:
+        found |= measurer.attention(problem, notes)
+    return found
+
+
+def _gradient(problem: Problem, names: list[str]) -> tuple[float, dict[str, Tensor]]:
+    total: dict[str, Tensor] = {}
+    loss = 0.0
+    for batch in problem.data:
+        at = Linearisation(problem, batch, names)
+        for name, slope in at.gradient(names).items():
+            total[name] = total[name] + slope if name in total else slope
+        loss += float(at.loss.detach())
+    return loss, total
+
+
+def _length(tensors: Sequence[Tensor]) -> float:
+    return math.sqrt(math.fsum(float(torch.linalg.vector_norm(t.detach(), dtype=torch.float64)) ** 2 for t in tensors))
+
+
+def _times(estimate: Estimate, factor: float) -> Reading:
+    low, high = estimate.interval()
+    return Reading(factor * estimate.value, factor * low, factor * high)
+
+
+def _top(pair: LeadingEigenpair) -> Reading:
+    """A Ritz value is never above the largest eigenvalue; there is an eigenvalue within the residual."""
+    return Reading(pair.value, pair.value - pair.residual, pair.value + pair.residual)
+
+
+class LiveProblem:
+    """A problem whose weights are read anew from its model.
+
+    Args:
+        problem: From `hessianlens.problem`; what it was made from must still be there.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        source = check_problem(problem).source
+        if not isinstance(source, nn.Module):
+            raise InputError(
+                "problem: it has no model to be watched, expected one that hessianlens.problem(model, ...) made."
+            )
+        self.base, self.model = problem, source
+        # Whether a tape may take over from autograd's graph is a property of the model's steps: it is tested once.
+        self._taped: dict[frozenset[str], str] = {}
+        self._verified = False
+
+    def now(self) -> Problem:
+        """The problem with the weights and buffers that the model has now."""
+        state: dict[str, Tensor] = {**dict(self.model.named_parameters()), **dict(self.model.named_buffers())}
+        missing = [name for name in self.base.params if name not in state]
+        if missing:
+            raise InputError(
+                f"model: {missing[0]} is gone since the monitor was made, expected the same parameters; make a new one."
+            )
+        params = {name: _like(state[name], old) for name, old in self.base.params.items()}
+        fresh = replace(self.base, params=params, verify=self.base.verify and not self._verified)
+        fresh.remembered["taped"] = self._taped
+        return fresh
+
+    def verified(self) -> None:
+        """Second derivatives have been checked: they are those of the same model ever after."""
+        self._verified = True
+
+    def trained(self) -> list[Block]:
+        """Every parameter that is trained, as a block of its own."""
+        named = dict(self.model.named_parameters())
+        return [Block.of(name, name, p) for name, p in named.items() if p.requires_grad and name in self.base.params]
+
+
+def _like(tensor: Tensor, old: Tensor) -> Tensor:
+    return tensor.detach().to(device=old.device, dtype=old.dtype)
