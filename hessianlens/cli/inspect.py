@@ -201,7 +201,7 @@ def _measure(
             from hessianlens.cli.progress_lines import shown_progress
             from hessianlens.inspect.inspection import Inspection
             from hessianlens.inspect.preparation import prepare_model
-            from hessianlens.network.watch import Deadline
+            from hessianlens.network.base.progress import Deadline
         with shown_progress("Loading the model"):
             prepared = prepare_model(settings, group)
         if dry_run and prepared.draft is not None and prepared.loading_seconds >= ANNOUNCED_LOADING_SECONDS:

@@ -8,7 +8,7 @@ from hessianlens.curvature.operators import (
     GaussNewtonOperator,
     HessianOperator,
 )
-from hessianlens.curvature.repeated import Repeated, may_pay
+from hessianlens.curvature.repeated import Repeated, TapeTests, may_pay
 from hessianlens.curvature.verification import verify
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "HessianOperator",
     "Linearisation",
     "Repeated",
+    "TapeTests",
     "may_pay",
     "verify",
 ]

@@ -100,7 +100,7 @@ class Repeated:
         self._made = self._coming = 0
         self._last: _Reference | None = None
         self._excerpts = True  # until they turn out to say nothing
-        self._tests = problem._cached(TapeTests, TapeTests)
+        self._tests = problem.cached(TapeTests, TapeTests)
 
     @property
     def graph(self) -> Linearisation:

@@ -14,10 +14,10 @@ from hessianlens.errors import InputError, first_names
 from hessianlens.inspect.advice import NotableBlock, notable_blocks
 from hessianlens.inspect.attention_heads import LayerAttention, attention_summary
 from hessianlens.inspect.table import CurvatureTable
+from hessianlens.network.base.attention_calls import AttentionUnseen
+from hessianlens.network.base.progress import Deadline, Watch
 from hessianlens.network.operators import hessian
 from hessianlens.network.pairs import PairNorms, block_pair_norms
-from hessianlens.network.sites.every import AttentionUnseen
-from hessianlens.network.watch import Deadline, Watch
 from hessianlens.problems import Problem
 from hessianlens.spectra import Heterogeneity, SpectralDensity, density, eigenvalues, heterogeneity
 

@@ -152,10 +152,7 @@ class Measured(Listed):
     @property
     def attention(self) -> Spreads:
         """How spread out attention is, by layer, and what could not be told; found when it is first asked for."""
-        if "spreads" not in self.problem.remembered:
-            self.problem.remembered["spreads"] = attention_spreads(self.problem)
-        found: Spreads = self.problem.remembered["spreads"]
-        return found
+        return self.problem.cached(Spreads, lambda: attention_spreads(self.problem))
 
     def statements(self) -> list[Statement]:
         """What the numbers say about training: each statement with the number that it rests on."""

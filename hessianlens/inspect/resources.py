@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from hessianlens.errors import InputError, expect
 from hessianlens.memory import SAFE_SHARE, available_bytes
 from hessianlens.models.adapters.cutting import cut_problem
+from hessianlens.network.base.sampling import GraphSource, Request
 from hessianlens.network.forecasting import Forecast, forecast
-from hessianlens.network.sampling import GraphSource, Request
 from hessianlens.problems import Batch, Block, Problem, batch_size, layer_groups, mapped, narrowed
 from hessianlens.sizes import parse_size, readable
 

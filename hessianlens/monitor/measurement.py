@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor, nn
 
-from hessianlens.curvature import HessianOperator, Linearisation
+from hessianlens.curvature import HessianOperator, Linearisation, TapeTests
 from hessianlens.errors import InputError
 from hessianlens.monitor.arguments import Effort
 from hessianlens.monitor.records import MODEL, Reading
@@ -213,7 +213,7 @@ class LiveProblem:
             )
         self.base, self.model = problem, source
         # Whether a tape may take over from autograd's graph is a property of the model's steps: it is tested once.
-        self._taped: dict[frozenset[str], str] = {}
+        self._tape_tests = TapeTests()
         self._verified = False
 
     def now(self) -> Problem:
@@ -226,8 +226,7 @@ class LiveProblem:
             )
         params = {name: _like(state[name], old) for name, old in self.base.params.items()}
         fresh = replace(self.base, params=params, verify=self.base.verify and not self._verified)
-        fresh.remembered["taped"] = self._taped
-        return fresh
+        return fresh.with_cached(self._tape_tests)
 
     def verified(self) -> None:
         """Second derivatives have been checked: they are those of the same model ever after."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from hessianlens.curvature.stand_in import verification_bytes
+from hessianlens.curvature.excerpt import verification_bytes
 from hessianlens.display import Cells, Listed, Picture, Share, Shares, facts
 from hessianlens.errors import InputError, check_number, check_that, check_whole, expect
 from hessianlens.memory import SAFE_SHARE, available_bytes, process_bytes

@@ -6,8 +6,6 @@ import os
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any, overload
 
-import torch
-
 from hessianlens.display import MOST_ROWS, Cells, Dots, Listed, Picture
 from hessianlens.errors import check_number, check_seed, check_that, check_whole, expect, meant, shown
 from hessianlens.layer import AttentionHessian

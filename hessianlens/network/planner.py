@@ -204,4 +204,4 @@ def planner_of(problem: Problem) -> Planner:
         everything = on_all_data(problem)
         return Planner(problem, everything) if isinstance(everything, Refusal) else Planner(everything)
 
-    return problem._cached(Planner, make)
+    return problem.cached(Planner, make)

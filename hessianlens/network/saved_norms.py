@@ -13,7 +13,7 @@ from torch import Tensor
 
 from hessianlens.errors import InputError, Refusal
 from hessianlens.files import JsonLines
-from hessianlens.network.all_data import on_all_data
+from hessianlens.network.base.all_data import on_all_data
 from hessianlens.problems import Problem
 
 _FORMAT = "hessianlens exact norms, 1"

@@ -53,7 +53,6 @@ class Problem(Listed):
         ranks: The processes that hold a share of the data each; `data` is this one's. The total loss is the sum over
             all of them, and every product is.
         written: The same as its user wrote it, where it is computed in another way; None: as it is. See `as_written`.
-        remembered: What others have found out about it, under names of their own; a changed copy starts afresh.
     """
 
     forward: Forward
@@ -70,15 +69,19 @@ class Problem(Listed):
     verify: bool = True
     ranks: Ranks = ALONE
     written: Written | None = None
-    remembered: dict[str, Any] = field(default_factory=dict, init=False)
     _cache: dict[type, Any] = field(default_factory=dict, init=False)
 
-    def _cached(self, kind: type[T], make: Callable[[], T]) -> T:
-        """The object of a class that belongs to this problem, made when it is first asked for."""
+    def cached(self, kind: type[T], make: Callable[[], T]) -> T:
+        """The object of a class that belongs to this problem, made when it is first asked for; a copy starts afresh."""
         if kind not in self._cache:
             self._cache[kind] = make()
         found: T = self._cache[kind]
         return found
+
+    def with_cached(self, known: object) -> Problem:
+        """The same problem, which answers with an object that is known already where one of its class is asked for."""
+        self._cache[type(known)] = known
+        return self
 
     def __repr__(self) -> str:
         """One line, however large the model."""

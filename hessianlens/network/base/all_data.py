@@ -39,7 +39,7 @@ def on_all_data(problem: Problem) -> Problem | Refusal:
     """
     if problem.ranks.size == 1:
         return problem
-    return problem._cached(_AllData, lambda: _AllData(_gathered(problem))).problem
+    return problem.cached(_AllData, lambda: _AllData(_gathered(problem))).problem
 
 
 def _gathered(problem: Problem) -> Problem | Refusal:
