@@ -103,7 +103,7 @@ class Problem:
         carries[:, -self._queries.shape[1] :] = 2 / self._targets.numel()
         return carries[..., None] * (self.layer(self.X) - self.Y), carries
 
-    def hessian(self) -> hl.AttentionHessian:
+    def hessian(self) -> hl.layer.AttentionHessian:
         """The library's Hessian from scratch, forward pass included."""
         if self.size.read is None:
             return hl.attention_hessian(self.layer, self.X, hl.SquareLoss(self.Y))
@@ -132,7 +132,7 @@ class ClassProblem(Problem):
         generator = torch.Generator().manual_seed(2)
         self._classes = torch.randint(size.width, self.X.shape[:2], generator=generator)
 
-    def hessian(self) -> hl.AttentionHessian:
+    def hessian(self) -> hl.layer.AttentionHessian:
         """The library's Hessian from scratch, forward pass included."""
         return hl.attention_hessian(self.layer, self.X, hl.CrossEntropyLoss(self._classes))
 

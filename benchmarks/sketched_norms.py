@@ -23,11 +23,11 @@ PROBES = 36
 GROUPS, QUICK_GROUPS = 20, 4
 
 
-def _norms(problem: Problem, seed: int) -> hl.BlockNorms:
+def _norms(problem: Problem, seed: int) -> hl.network.BlockNorms:
     return hl.block_norms(problem.hessian(), parts=("full",), rtol=RTOL, seed=seed)
 
 
-def _table(norms: hl.BlockNorms) -> Tensor:
+def _table(norms: hl.network.BlockNorms) -> Tensor:
     return torch.tensor([[norms[r, c, "full"].value for c in NAMES] for r in NAMES], dtype=torch.float64)
 
 

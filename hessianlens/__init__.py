@@ -19,12 +19,30 @@ __version__ = "0.1.0"
 # `__init__.pyi` says which name comes from where. A name is imported when it is first used, so that the command line
 # can answer --help without torch.
 _public_name, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
-_RENAMED = {"theory": "layer", "watching": "monitor"}
+_ONE_LEVEL_DOWN = {
+    "attention": "Activation FactoredValueAttention RotaryAttention activations attention_entropy first_moment "
+    "second_moment third_moment third_moment_along",
+    "errors": "RankError",
+    "inspect": "Measured load_param_groups",
+    "layer": "AttentionHessian eigenvalue_pairs predicted_growth t_outer_rank t_outer_rank_bound",
+    "losses": "CustomLoss LowRankCoupledCurvature LowRankTokenCurvature linear_cross_entropy",
+    "network": "BlockNorms Forecast PairNorms fit_memory forecast",
+    "operators": "BlockGrid Operator StructuredOperator TokenSum",
+    "spectra": "Estimate",
+}
+_EARLIER = {
+    "theory": "layer",
+    "watching": "monitor",
+    **{name: f"{module}.{name}" for module, names in _ONE_LEVEL_DOWN.items() for name in names.split()},
+}
+"""Where names of earlier versions are now."""
 
 
 def __getattr__(name: str) -> object:
-    if name in _RENAMED:
-        import warnings
+    if name not in _EARLIER:
+        return _public_name(name)
+    import warnings
 
-        warnings.warn(f"hessianlens.{name} is now hessianlens.{_RENAMED[name]}", DeprecationWarning, stacklevel=2)
-    return _public_name(_RENAMED.get(name, name))
+    warnings.warn(f"hessianlens.{name} is now hessianlens.{_EARLIER[name]}", DeprecationWarning, stacklevel=2)
+    module, _, inner = _EARLIER[name].partition(".")
+    return getattr(_public_name(module), inner) if inner else _public_name(module)

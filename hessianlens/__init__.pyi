@@ -1,136 +1,67 @@
-"""The public names: `hessianlens` imports a name from here when it is first used."""
+"""The public names: `hessianlens` imports a name from here when it is first used.
+
+Twenty-five names; everything else is one level down, in the modules that are named first.
+"""
 
 from . import attention as attention
+from . import errors as errors
+from . import inspect as inspect
 from . import layer as layer
 from . import losses as losses
 from . import models as models
 from . import monitor as monitor
+from . import network as network
 from . import operators as operators
 from . import spectra as spectra
 from . import tasks as tasks
-from .attention import (
-    Activation,
-    FactoredValueAttention,
-    MultiHeadAttention,
-    RotaryAttention,
-    SelfAttention,
-    SingleMatrixAttention,
-    activations,
-    attention_entropy,
-    first_moment,
-    scaled_dot_product_attention,
-    second_moment,
-    third_moment,
-    third_moment_along,
-)
-from .errors import InputError, RankError
-from .inspect.learning_rates import load_param_groups
-from .inspect.measurement import Measured, measure
-from .layer import (
-    AttentionHessian,
-    attention_hessian,
-    eigenvalue_pairs,
-    predicted_growth,
-    t_outer_rank,
-    t_outer_rank_bound,
-)
-from .losses import (
-    CrossEntropyLoss,
-    CustomLoss,
-    LowRankCoupledCurvature,
-    LowRankTokenCurvature,
-    SquareLoss,
-    linear_cross_entropy,
-)
+from .attention import MultiHeadAttention, SelfAttention, SingleMatrixAttention, scaled_dot_product_attention
+from .errors import InputError
+from .inspect import measure
+from .layer import attention_hessian
+from .losses import CrossEntropyLoss, SquareLoss
 from .models.adapters import problem
 from .monitor import Monitor
-from .network import (
-    BlockNorms,
-    Forecast,
-    PairNorms,
-    block_norms,
-    block_pair_norms,
-    fit_memory,
-    forecast,
-    functional,
-    ggn,
-    hessian,
-)
-from .operators import BlockGrid, Operator, StructuredOperator, TokenSum
-from .spectra import (
-    Estimate,
-    density,
-    diagonal,
-    eigenvalues,
-    frobenius,
-    heterogeneity,
-    inertia,
-    trace,
-)
+from .network import block_norms, block_pair_norms, functional, ggn, hessian
+from .problems import Block, Problem
+from .spectra import density, diagonal, eigenvalues, frobenius, heterogeneity, inertia, trace
 
 __version__: str
 
 __all__ = [
-    "Activation",
-    "AttentionHessian",
-    "BlockGrid",
-    "BlockNorms",
+    "Block",
     "CrossEntropyLoss",
-    "CustomLoss",
-    "Estimate",
-    "FactoredValueAttention",
-    "Forecast",
     "InputError",
-    "LowRankCoupledCurvature",
-    "LowRankTokenCurvature",
-    "Measured",
     "Monitor",
     "MultiHeadAttention",
-    "Operator",
-    "PairNorms",
-    "RankError",
-    "RotaryAttention",
+    "Problem",
     "SelfAttention",
     "SingleMatrixAttention",
     "SquareLoss",
-    "StructuredOperator",
-    "TokenSum",
-    "activations",
     "attention",
-    "attention_entropy",
     "attention_hessian",
     "block_norms",
     "block_pair_norms",
     "density",
     "diagonal",
-    "eigenvalue_pairs",
     "eigenvalues",
-    "first_moment",
-    "fit_memory",
-    "forecast",
+    "errors",
     "frobenius",
     "functional",
     "ggn",
     "hessian",
     "heterogeneity",
     "inertia",
+    "inspect",
     "layer",
-    "linear_cross_entropy",
-    "load_param_groups",
     "losses",
     "measure",
     "models",
     "monitor",
+    "network",
     "operators",
-    "predicted_growth",
     "problem",
     "scaled_dot_product_attention",
-    "second_moment",
     "spectra",
-    "t_outer_rank",
-    "t_outer_rank_bound",
     "tasks",
-    "third_moment",
-    "third_moment_along",
     "trace",
 ]

@@ -14,6 +14,9 @@ from difflib import get_close_matches
 from numbers import Integral, Real
 from pathlib import Path
 
+__all__ = ["InputError", "RankError"]
+"""Of interest to users; the rest is for this package."""
+
 
 class InputError(ValueError):
     """Input that cannot be used; the message names the argument, what it got and what was expected."""

@@ -38,7 +38,7 @@ ACTIVATION_NAMES = (
     "relu_normalised",
     "row_sum",
 )
-"""Attention activations by name; `hessianlens.activations.ACTIVATIONS` has what they stand for, which takes torch."""
+"""Attention activations by name; `attention.activations.ACTIVATIONS` has what they stand for, which takes torch."""
 
 CARRIES = ("none", "chains", "mixed")
 """Batches of the addition task: digits as drawn, with carry chains, or one batch of five with them."""

@@ -71,7 +71,10 @@ CASES = {
         lambda: hl.SingleMatrixAttention(W, V),
         r"W_QK: got shape \(4, 3\), expected \(4, 4\)",
     ),
-    "factored widths": (lambda: hl.FactoredValueAttention(W, W, W, V), r"W_U: got shape \(4, 4\), expected \(3, 4\)"),
+    "factored widths": (
+        lambda: hl.attention.FactoredValueAttention(W, W, W, V),
+        r"W_U: got shape \(4, 4\), expected \(3, 4\)",
+    ),
     "not a layer": (lambda: hl.attention_hessian(torch.nn.Linear(2, 2), X, hl.SquareLoss(Y)), "layer: got Linear"),
     "empty sequence": (lambda: hessian(randn(0, 4), hl.SquareLoss(Y)), r"X: got an empty tensor of shape \(0, 4\)"),
     "token width": (lambda: hessian(randn(5, 3), hl.SquareLoss(Y)), r"X: got tokens of width 3, expected 4"),
@@ -94,8 +97,11 @@ CASES = {
         lambda: hessian(loss=hl.CrossEntropyLoss(torch.full((5,), -100))),
         "at least one token with a loss",
     ),
-    "loss not scalar": (lambda: hessian(loss=hl.CustomLoss(lambda f: f)), r"function: returned \(5, 4\).*scalar"),
-    "loss not callable": (lambda: hl.CustomLoss(3), "function: got int"),
+    "loss not scalar": (
+        lambda: hessian(loss=hl.losses.CustomLoss(lambda f: f)),
+        r"function: returned \(5, 4\).*scalar",
+    ),
+    "loss not callable": (lambda: hl.losses.CustomLoss(3), "function: got int"),
     "grad shape": (lambda: hessian(grad=Y[:2], curvature=1.0), r"grad: got shape \(2, 4\).*expected \(1, 5, 4\)"),
     "grad missing": (lambda: hessian(curvature=1.0), "both grad"),
     "grad no tensor": (lambda: hessian(grad=1.0, curvature=1.0), "grad: got float"),
@@ -111,7 +117,7 @@ CASES = {
         "curvature: got torch.float32",
     ),
     "root shape": (
-        lambda: hessian(grad=Y, curvature=hl.LowRankTokenCurvature(randn(4, 4, 2))),
+        lambda: hessian(grad=Y, curvature=hl.losses.LowRankTokenCurvature(randn(4, 4, 2))),
         r"curvature root: got shape \(4, 4, 2\), expected \(5, 4, 2\)",
     ),
     "unknown part": (
@@ -122,7 +128,7 @@ CASES = {
         lambda: hessian(loss=hl.SquareLoss(Y)).full["Q", "O"],
         r"Block 'O': unknown name; this matrix has 'Q', 'K', 'V'",
     ),
-    "growth block": (lambda: hl.predicted_growth("softmax", "outer", "Q", "O"), "row and column: got 'O'"),
+    "growth block": (lambda: hl.layer.predicted_growth("softmax", "outer", "Q", "O"), "row and column: got 'O'"),
 }
 
 
@@ -161,24 +167,30 @@ CASES |= {
         lambda: hl.attention_hessian(layer(activation=broken), X, hl.SquareLoss(Y)),
         "activation broken: it failed: in the function; it was given a row of 5 scores",
     ),
-    "a loss that fails": (lambda: hessian(loss=hl.CustomLoss(broken)), "function: it failed: in the function; it was"),
-    "NaN in weights": (lambda: hl.first_moment(A * float("nan"), X), "A: got 25 non-finite of 25 entries"),
-    "NaN in tokens": (lambda: hl.second_moment(A, X * float("nan")), "X: got 20 non-finite of 20 entries"),
-    "infinite tokens of a moment": (lambda: hl.third_moment(A, X / 0), "X: got 20 non-finite"),
-    "NaN in a direction": (lambda: hl.third_moment_along(A, X, X * float("nan")), "direction: got 20 non-finite"),
+    "a loss that fails": (
+        lambda: hessian(loss=hl.losses.CustomLoss(broken)),
+        "function: it failed: in the function; it was",
+    ),
+    "NaN in weights": (lambda: hl.attention.first_moment(A * float("nan"), X), "A: got 25 non-finite of 25 entries"),
+    "NaN in tokens": (lambda: hl.attention.second_moment(A, X * float("nan")), "X: got 20 non-finite of 20 entries"),
+    "infinite tokens of a moment": (lambda: hl.attention.third_moment(A, X / 0), "X: got 20 non-finite"),
+    "NaN in a direction": (
+        lambda: hl.attention.third_moment_along(A, X, X * float("nan")),
+        "direction: got 20 non-finite",
+    ),
     "moments of other shapes": (
-        lambda: hl.first_moment(A, X[:3]),
+        lambda: hl.attention.first_moment(A, X[:3]),
         r"A and X: got shapes \(5, 5\) and \(3, 4\), expected \(\.\.\., L, L\)",
     ),
-    "moments of arrays": (lambda: hl.first_moment(A.numpy(), X), "A: got ndarray, expected a torch tensor"),
-    "moments of other kinds": (lambda: hl.first_moment(A.float(), X), "different dtype: A is torch.float32"),
+    "moments of arrays": (lambda: hl.attention.first_moment(A.numpy(), X), "A: got ndarray, expected a torch tensor"),
+    "moments of other kinds": (lambda: hl.attention.first_moment(A.float(), X), "different dtype: A is torch.float32"),
     "a direction of another shape": (
-        lambda: hl.third_moment_along(A, X, X[:2]),
+        lambda: hl.attention.third_moment_along(A, X, X[:2]),
         r"direction: got shape \(2, 4\), expected \(5, 4\) \(one for every row of A\)",
     ),
-    "entropy of NaN": (lambda: hl.attention_entropy(A * float("nan")), "A: got 25 non-finite"),
-    "entropy of an array": (lambda: hl.attention_entropy(A.numpy()), "A: got ndarray"),
-    "entropy of nothing": (lambda: hl.attention_entropy(A[:0]), r"A: got shape \(0, 5\), expected rows"),
+    "entropy of NaN": (lambda: hl.attention.attention_entropy(A * float("nan")), "A: got 25 non-finite"),
+    "entropy of an array": (lambda: hl.attention.attention_entropy(A.numpy()), "A: got ndarray"),
+    "entropy of nothing": (lambda: hl.attention.attention_entropy(A[:0]), r"A: got shape \(0, 5\), expected rows"),
     "random weights of no size": (lambda: hl.SelfAttention.random(0), "d_model: got 0, expected a whole number of at"),
     "random weights of half a size": (lambda: hl.SelfAttention.random(4, 2.5), "d_k: got 2.5, expected a whole number"),
     "random weights that do not fit": (lambda: hl.SelfAttention.random(10**9), "The weights of shape .* would need"),
@@ -190,32 +202,38 @@ CASES |= {
     "random weights, dtype": (lambda: hl.SelfAttention.random(4, dtype=torch.int64), "dtype: got torch.int64"),
     "random weights, option": (lambda: hl.SelfAttention.random(4, mask_=1), "options: got 'mask_', expected one of"),
     "a rank of negative sizes": (
-        lambda: hl.t_outer_rank(-1, 8, 4),
+        lambda: hl.layer.t_outer_rank(-1, 8, 4),
         "length: got -1, expected a whole number of at least",
     ),
-    "a rank of half a size": (lambda: hl.t_outer_rank(9, 8, 2.5), "d_k: got 2.5, expected a whole number"),
-    "a rank of a text": (lambda: hl.t_outer_rank(9, "8", 4), "d_model: got '8', expected a whole number"),
-    "a rank of True": (lambda: hl.t_outer_rank(True, 8, 4), "length: got True, expected a whole number"),
+    "a rank of half a size": (lambda: hl.layer.t_outer_rank(9, 8, 2.5), "d_k: got 2.5, expected a whole number"),
+    "a rank of a text": (lambda: hl.layer.t_outer_rank(9, "8", 4), "d_model: got '8', expected a whole number"),
+    "a rank of True": (lambda: hl.layer.t_outer_rank(True, 8, 4), "length: got True, expected a whole number"),
     "a bound of nothing": (
-        lambda: hl.t_outer_rank_bound(0, 4),
+        lambda: hl.layer.t_outer_rank_bound(0, 4),
         "d_model: got 0, expected a whole number of at least 1",
     ),
-    "growth of no tokens": (lambda: hl.predicted_growth("softmax", "outer", "Q", "Q", length=0), "length: got 0, exp"),
+    "growth of no tokens": (
+        lambda: hl.layer.predicted_growth("softmax", "outer", "Q", "Q", length=0),
+        "length: got 0, exp",
+    ),
     "growth of too many tokens": (
-        lambda: hl.predicted_growth("softmax", "outer", "Q", "Q", length=10**6),
+        lambda: hl.layer.predicted_growth("softmax", "outer", "Q", "Q", length=10**6),
         "derivatives of every row of shape .* would need",
     ),
-    "growth of a broken activation": (lambda: hl.predicted_growth(broken, "outer", "Q", "Q"), "activation broken: it"),
+    "growth of a broken activation": (
+        lambda: hl.layer.predicted_growth(broken, "outer", "Q", "Q"),
+        "activation broken: it",
+    ),
     "growth of no depth": (
         lambda: hl.layer.linear_attention_growth(10**9),
         "depth: got 1000000000, expected .* from 1",
     ),
     "pairs of nothing": (
-        lambda: hl.eigenvalue_pairs(MATRIX),
+        lambda: hl.layer.eigenvalue_pairs(MATRIX),
         "H: got Tensor of shape .*, expected an AttentionHessian",
     ),
     "pairs of no head": (
-        lambda: hl.eigenvalue_pairs(hessian(loss=hl.SquareLoss(Y)), 1),
+        lambda: hl.layer.eigenvalue_pairs(hessian(loss=hl.SquareLoss(Y)), 1),
         "head: got 1, expected a whole",
     ),
     "an array as operator": (lambda: hl.trace(ARRAY), r"op: got ndarray of shape \(3, 3\), .* torch.from_numpy"),
@@ -276,17 +294,20 @@ CASES |= {
     "norms of no problem": (lambda: hl.block_norms(3), "problem: got 3, expected a Problem"),
     "pairs of no problem": (lambda: hl.block_pair_norms(3), "problem: got 3, expected a Problem"),
     "a measure of no problem": (lambda: hl.measure(3), "problem: got 3, expected a Problem"),
-    "a forecast of no problem": (lambda: hl.forecast(3, []), "problem: got 3, expected a Problem"),
-    "memory of no problem": (lambda: hl.fit_memory(3), "problem: got 3, expected a Problem"),
+    "a forecast of no problem": (lambda: hl.network.forecast(3, []), "problem: got 3, expected a Problem"),
+    "memory of no problem": (lambda: hl.network.fit_memory(3), "problem: got 3, expected a Problem"),
     "a forecast of names": (
-        lambda: hl.forecast(problem(), ["weight"]),
+        lambda: hl.network.forecast(problem(), ["weight"]),
         "blocks: got .*, expected blocks, from problem.se",
     ),
     "a forecast of another problem's blocks": (
-        lambda: hl.forecast(problem(), [replace(problem().blocks["weight"], parameter="nosuch", name="mine")]),
+        lambda: hl.network.forecast(problem(), [replace(problem().blocks["weight"], parameter="nosuch", name="mine")]),
         "blocks: mine is not one of this problem's",
     ),
-    "a forecast of no probes": (lambda: hl.forecast(problem(), problem().select("*"), 0), "probes: got 0, expected"),
+    "a forecast of no probes": (
+        lambda: hl.network.forecast(problem(), problem().select("*"), 0),
+        "probes: got 0, expected",
+    ),
     "norms of half a probe": (
         lambda: hl.block_norms(problem(), probes=2.5),
         "probes: got 2.5, expected a whole number",
@@ -312,7 +333,10 @@ CASES |= {
         lambda: hl.measure(problem(), probes=2, budget=None, progress=False).table.ratio("weight"),
         "row: got 'weight', expected a row of this table",
     ),
-    "an estimate of a text": (lambda: hl.Estimate("1", 0.0, 1, 0, "exact"), "value: got '1', expected a number"),
+    "an estimate of a text": (
+        lambda: hl.spectra.Estimate("1", 0.0, 1, 0, "exact"),
+        "value: got '1', expected a number",
+    ),
 }
 
 
@@ -325,8 +349,8 @@ def test_message(case: str) -> None:
 
 
 def test_numbers_of_numpy_are_numbers() -> None:
-    estimate = hl.Estimate(1.0, 0.1, np.int64(3), 0, "hutchinson")
-    assert str(estimate) == str(hl.Estimate(1.0, 0.1, 3, 0, "hutchinson"))
+    estimate = hl.spectra.Estimate(1.0, 0.1, np.int64(3), 0, "hutchinson")
+    assert str(estimate) == str(hl.spectra.Estimate(1.0, 0.1, 3, 0, "hutchinson"))
 
 
 def test_a_block_that_was_not_measured() -> None:

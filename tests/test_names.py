@@ -8,7 +8,9 @@ from __future__ import annotations
 import ast
 import inspect
 from collections.abc import Iterator
+from operator import attrgetter
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -24,7 +26,7 @@ from hessianlens.notation import ACTIVATION_NAMES
 
 
 def test_activations() -> None:
-    assert tuple(hl.activations.ACTIVATIONS) == ACTIVATION_NAMES
+    assert tuple(hl.attention.activations.ACTIVATIONS) == ACTIVATION_NAMES
     assert tuple(MLP_ACTIVATIONS) == MLP_ACTIVATION_NAMES
 
 
@@ -201,7 +203,13 @@ def test_repeated_classes_and_strings_for_refusals_are_found(tmp_path: Path) -> 
     assert things_or_strings(package) == ["made_up.one.plan", "made_up.two.both"]
 
 
-@pytest.mark.parametrize(("old", "new"), [("theory", "layer"), ("watching", "monitor")])
+def test_twenty_five_public_names() -> None:
+    names = [name for name in hl.__all__ if not isinstance(getattr(hl, name), ModuleType)]
+    assert len(names) == 25, names
+
+
+@pytest.mark.every_case
+@pytest.mark.parametrize(("old", "new"), hl._EARLIER.items())
 def test_old_names_still_work(old: str, new: str) -> None:
     with pytest.warns(DeprecationWarning, match=f"hessianlens.{old} is now hessianlens.{new}"):
-        assert getattr(hl, old) is getattr(hl, new)
+        assert getattr(hl, old) is attrgetter(new)(hl)

@@ -105,8 +105,10 @@ def rotary(d_k: int = 4, length: int = LENGTH, seed: int = 1, **options) -> Rota
     return RotaryAttention(*weights, **{"cos": cos, "sin": sin, **options})
 
 
-def factored_values(**options) -> hl.FactoredValueAttention:
-    return hl.FactoredValueAttention(*(randn(*s, seed=9) for s in ((4, 3), (4, 3), (4, 2), (2, 3))), **options)
+def factored_values(**options) -> hl.attention.FactoredValueAttention:
+    return hl.attention.FactoredValueAttention(
+        *(randn(*s, seed=9) for s in ((4, 3), (4, 3), (4, 2), (2, 3))), **options
+    )
 
 
 def layers() -> dict[str, object]:
@@ -138,8 +140,8 @@ def losses(X: Tensor) -> dict[str, hl.losses.Loss]:
         "square": hl.SquareLoss(randn(*batch.shape[:2], OUTPUT, seed=6)),
         "square sum": hl.SquareLoss(randn(*batch.shape[:2], OUTPUT, seed=6), reduction="sum"),
         "cross-entropy": hl.CrossEntropyLoss(classes),
-        "by token": hl.CustomLoss(lambda f: torch.exp(f).sum() * f[0], couples="none"),
-        "coupling tokens": hl.CustomLoss(_coupling),
+        "by token": hl.losses.CustomLoss(lambda f: torch.exp(f).sum() * f[0], couples="none"),
+        "coupling tokens": hl.losses.CustomLoss(_coupling),
     }
 
 

@@ -34,7 +34,7 @@ class AttentionOptions:
     """What the layers share beside their weights.
 
     Args:
-        activation: A name from `hessianlens.activations.ACTIVATIONS`, an `Activation`, or a function of a row.
+        activation: A name from `attention.activations.ACTIVATIONS`, an `Activation`, or a function of a row.
         causal: Token i sees tokens 0 .. i only.
         mask: Boolean, (L, L) or (B, L, L), True where a token may attend.
         bias: Added to the scores, (L, L) or (B, L, L); minus infinity hides an entry.

@@ -28,7 +28,7 @@ def attention_weights(
 
     Args:
         scores: Rows of scores, of any leading shape.
-        activation: A name from `hessianlens.activations.ACTIVATIONS`, an `Activation`, or a function of a row.
+        activation: A name from `attention.activations.ACTIVATIONS`, an `Activation`, or a function of a row.
         mask: True where a row may look; fits the scores by broadcasting. What is hidden gets weight 0, and a row that
             sees nothing is 0 everywhere: there is nothing to normalise.
         temperature: t, which divides the scores.

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hessianlens.curvature.excerpt import candidates
+from hessianlens.curvature.excerpts import candidates
 from hessianlens.curvature.linearisation import Linearisation
 from hessianlens.curvature.tape import Taped, Unrecordable
 from hessianlens.curvature.verification import verify_steps

@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from hessianlens.curvature.excerpt import Piece, excerpt, representative, showing
+from hessianlens.curvature.excerpts import Piece, excerpt, representative, showing
 from hessianlens.curvature.linearisation import Linearisation
 from hessianlens.curvature.missing_derivatives import culprit
 from hessianlens.derivatives import hidden

@@ -189,7 +189,7 @@ class Measured(Listed):
         return with_parameters(self.groups(base_lr, power=power, limit=limit), self.problem.source)
 
     def groups(self, base_lr: float, *, power: float = POWER, limit: float = LIMIT) -> list[Group]:
-        """The same groups by name, for a file: see `param_groups` and `hessianlens.load_param_groups`."""
+        """The same groups by name, for a file: see `param_groups` and `hessianlens.inspect.load_param_groups`."""
         return learning_rate_groups(self.problem, self.table, base_lr, power, limit)
 
     def compare(self, other: Measured) -> Comparison:

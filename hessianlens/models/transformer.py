@@ -42,8 +42,8 @@ class Transformer(nn.Module):
         d_mlp: Width of the MLP; 4 d_model by default.
         vocab: Number of tokens.
         context: Number of learned positions, the longest sequence.
-        attention: Attention activation: a name from `hessianlens.activations.ACTIVATIONS`, an `Activation` or a
-            function of a row of scores.
+        attention: Attention activation: a name from `hessianlens.attention.activations.ACTIVATIONS`, an `Activation` or
+            a function of a row of scores.
         norm: ``None``, ``"pre"`` (LayerNorm before attention, before the MLP and before the unembedding) or ``"post"``
             (LayerNorm after each residual sum).
         residual_scale: Factor of the skip connection around attention; the one around the MLP has none.

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from hessianlens.curvature.excerpt import verification_bytes
+from hessianlens.curvature.excerpts import verification_bytes
 from hessianlens.display import Cells, Listed, Picture, Share, Shares, facts
 from hessianlens.errors import InputError, check_number, check_that, check_whole, expect
 from hessianlens.memory import SAFE_SHARE, available_bytes, process_bytes
@@ -255,7 +255,7 @@ def ensure_forecast_fits(made: Forecast) -> None:
         return
     width = made.micro_batch()
     remedy = (
-        f"hessianlens.fit_memory(problem), or micro_batch={width} in hessianlens.problem, would fit"
+        f"hessianlens.network.fit_memory(problem), or micro_batch={width} in hessianlens.problem, would fit"
         if width
         else "not even one sequence at a time would fit: choose smaller blocks, shorter sequences or float32"
     )

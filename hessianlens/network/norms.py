@@ -22,7 +22,7 @@ from hessianlens.sketching import block_ways, measured
 from hessianlens.spectra import Estimate
 from hessianlens.state_guard import restores_state
 
-REMEDY = "cut the batches with hessianlens.fit_memory(problem), shorten the sequences or use float32"
+REMEDY = "cut the batches with hessianlens.network.fit_memory(problem), shorten the sequences or use float32"
 """What helps where memory ran out."""
 
 

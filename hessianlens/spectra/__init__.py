@@ -5,7 +5,6 @@ from hessianlens.spectra.densities import density
 from hessianlens.spectra.entries import diagonal, median_entry
 from hessianlens.spectra.estimate import Estimate, VectorEstimate
 from hessianlens.spectra.extremal import Eigenvalues, eigenvalues
-from hessianlens.spectra.lanczos import RitzPairs
 from hessianlens.spectra.leading import LeadingEigenpair, leading_eigenpair
 from hessianlens.spectra.norms import frobenius
 from hessianlens.spectra.pairwise import Heterogeneity
@@ -13,6 +12,7 @@ from hessianlens.spectra.probes import Probes
 from hessianlens.spectra.signs import Inertia
 from hessianlens.spectra.spectrum import CumulativeDistribution, DensityCurve, SpectralDensity
 from hessianlens.spectra.traces import trace
+from hessianlens.spectra.tridiagonal import RitzPairs
 
 __all__ = [
     "CumulativeDistribution",

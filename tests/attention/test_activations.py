@@ -99,7 +99,7 @@ def test_sigmoid_bias() -> None:
 
 
 def test_names_classes_and_functions_become_activations() -> None:
-    assert all(isinstance(as_activation(name), hl.Activation) for name in ACTIVATIONS)
+    assert all(isinstance(as_activation(name), hl.attention.Activation) for name in ACTIVATIONS)
     assert isinstance(as_activation(ReLU), ReLU)
     assert isinstance(as_activation(torch.sigmoid), RowFunction)
     for wrong in ("sofmax", 3):

@@ -37,7 +37,9 @@ def test_single_matrix_equals_the_product_of_two() -> None:
 
 def test_factored_values_equal_their_product() -> None:
     X = randn(5, 4)
-    factored = hl.FactoredValueAttention(randn(4, 3), randn(4, 3, seed=1), randn(4, 2, seed=2), randn(2, 3, seed=3))
+    factored = hl.attention.FactoredValueAttention(
+        randn(4, 3), randn(4, 3, seed=1), randn(4, 2, seed=2), randn(2, 3, seed=3)
+    )
     plain = hl.SelfAttention(factored.W_Q, factored.W_K, factored.W_O @ factored.W_U)
     assert_same(factored(X), plain(X))
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import hessianlens as hl
-from hessianlens.curvature import Linearisation, excerpt, repeated, verify
+from hessianlens.curvature import Linearisation, excerpts, repeated, verify
 from hessianlens.curvature.tape import Taped
 from hessianlens.problems import Problem
 from tests.curvature import networks
@@ -88,7 +88,7 @@ def test_an_accusation_takes_the_whole_sequence() -> None:
 def test_an_excerpt_is_no_place_of_padding() -> None:
     tokens = _tokens(2)
     tokens[:, :24] = 0
-    first = next(excerpt.candidates({"input_ids": tokens, "attention_mask": (tokens > 0).long()}))
+    first = next(excerpts.candidates({"input_ids": tokens, "attention_mask": (tokens > 0).long()}))
     assert torch.equal(first["input_ids"], tokens[:1, 24:])
     assert first["attention_mask"].shape == (1, 16)
 
@@ -106,8 +106,8 @@ def test_an_excerpt_is_no_place_of_padding() -> None:
     ids=["short", "of two lengths", "a mask", "a matrix a sequence", "pictures", "numbers"],
 )
 def test_what_has_no_clear_positions_is_left_whole(batch: Any) -> None:
-    shapes = [[tuple(tensor.shape) for tensor in excerpt.tensors(one)] for one in excerpt.candidates(batch)]
-    given = [tuple(tensor.shape) for tensor in excerpt.tensors(batch)]
+    shapes = [[tuple(tensor.shape) for tensor in excerpts.tensors(one)] for one in excerpts.candidates(batch)]
+    given = [tuple(tensor.shape) for tensor in excerpts.tensors(batch)]
     assert shapes == [[(1, *shape[1:]) for shape in given], given]
 
 

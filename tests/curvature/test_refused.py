@@ -201,7 +201,7 @@ def test_closed_forms_around_an_activation_that_is_once_differentiable(layer: in
 
 
 def test_an_activation_of_attention_that_is_once_differentiable() -> None:
-    activation = hl.activations.ElementwiseFunction(OnceTanh.apply, "fused")
+    activation = hl.attention.activations.ElementwiseFunction(OnceTanh.apply, "fused")
     layer = hl.SelfAttention(randn(4, 3), randn(4, 3, seed=1), randn(4, 4, seed=2), activation=activation)
     with pytest.raises(hl.InputError, match=f"^activation fused .*OnceTanh.*{REMEDY}"):
         hl.attention_hessian(layer, randn(5, 4), hl.SquareLoss(randn(5, 4, seed=3))).full["Q", "Q"].frobenius_norm()

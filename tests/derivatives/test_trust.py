@@ -48,10 +48,13 @@ class Sound(Once):
 
 def norm(use: str, function: Callable[[Tensor], Tensor]) -> float:
     """Of the query block of a layer that uses a function in some place."""
-    activations = {"elementwise": hl.activations.ElementwiseFunction, "row": hl.activations.RowFunction}
+    activations = {
+        "elementwise": hl.attention.activations.ElementwiseFunction,
+        "row": hl.attention.activations.RowFunction,
+    }
     activation = activations[use](function, "cube") if use in activations else "softmax"
     layer = hl.SelfAttention(*(randn(4, 4, seed=k) for k in range(3)), activation=activation)
-    loss = hl.CustomLoss(lambda F: (function(F) if use == "loss" else F**2).sum())
+    loss = hl.losses.CustomLoss(lambda F: (function(F) if use == "loss" else F**2).sum())
     return float(hl.attention_hessian(layer, 0.3 * randn(2, 3, 4, seed=3), loss).full["Q", "Q"].frobenius_norm())
 
 

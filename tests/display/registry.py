@@ -48,9 +48,9 @@ def measured() -> Any:
 @cache
 def norms() -> Any:
     sizes = {"q": 1.0, EVIL: 20.0}
-    sampled = {name: hl.Estimate(size, 0.1 * size, 4, 0, skewed=True) for name, size in sizes.items()}
-    found = {**sampled, "k": hl.Estimate.exactly(0.0)}
-    return hl.BlockNorms({(name, part): norm for name, norm in found.items() for part in ("full", "ggn")})
+    sampled = {name: hl.spectra.Estimate(size, 0.1 * size, 4, 0, skewed=True) for name, size in sizes.items()}
+    found = {**sampled, "k": hl.spectra.Estimate.exactly(0.0)}
+    return hl.network.BlockNorms({(name, part): norm for name, norm in found.items() for part in ("full", "ggn")})
 
 
 def spectrum() -> SpectralDensity:
@@ -62,7 +62,9 @@ def spectrum() -> SpectralDensity:
 def pair_norms() -> Any:
     names = ("q", EVIL, "v")
     sizes = {(r, c): 1.0 + i * j for i, r in enumerate(names) for j, c in enumerate(names)}
-    return hl.PairNorms(names, "full", {pair: hl.Estimate.exactly(size) for pair, size in sizes.items()})
+    return hl.network.PairNorms(
+        names, "full", {pair: hl.spectra.Estimate.exactly(size) for pair, size in sizes.items()}
+    )
 
 
 def diagonal() -> VectorEstimate:
@@ -97,7 +99,9 @@ def watched() -> History:
 SHOWN: dict[str, Callable[[], Any]] = {
     "layer": layer,
     "single": lambda: hl.SingleMatrixAttention(_numbers(3, 3), _numbers(3, 2), causal=True),
-    "factored": lambda: hl.FactoredValueAttention(_numbers(4, 2), _numbers(4, 2), _numbers(4, 2), _numbers(2, 3)),
+    "factored": lambda: hl.attention.FactoredValueAttention(
+        _numbers(4, 2), _numbers(4, 2), _numbers(4, 2), _numbers(2, 3)
+    ),
     "heads": lambda: hl.MultiHeadAttention([layer(), layer()]),
     "head state": lambda: hessian().heads[0],
     "attention hessian": hessian,
@@ -112,9 +116,9 @@ SHOWN: dict[str, Callable[[], Any]] = {
     "block norms": norms,
     "parts of a block": lambda: norms()[EVIL],
     "pair norms": pair_norms,
-    "estimate": lambda: hl.Estimate(3.2, 0.04, 20, 0, skewed=True),
-    "one probe": lambda: hl.Estimate(3.2, float("inf"), 1, 0, skewed=True),
-    "exact": lambda: hl.Estimate.exactly(-0.5),
+    "estimate": lambda: hl.spectra.Estimate(3.2, 0.04, 20, 0, skewed=True),
+    "one probe": lambda: hl.spectra.Estimate(3.2, float("inf"), 1, 0, skewed=True),
+    "exact": lambda: hl.spectra.Estimate.exactly(-0.5),
     "diagonal": diagonal,
     "eigenvalues": lambda: hl.eigenvalues(torch.diag(torch.arange(-2.0, 4.0)).double(), 2, "both"),
     "density": spectrum,
@@ -122,9 +126,11 @@ SHOWN: dict[str, Callable[[], Any]] = {
     "distribution": lambda: spectrum().cdf(torch.linspace(-2, 3, 20).double()),
     "inertia": lambda: hl.inertia(spectrum()),
     "divergences": lambda: hl.heterogeneity({"q": spectrum(), EVIL: spectrum(), "v": spectrum()}),
-    "ratios": lambda: hl.heterogeneity({"q": hl.Estimate.exactly(1.0), EVIL: hl.Estimate.exactly(50.0)}, "norm"),
-    "pairs": lambda: hl.eigenvalue_pairs(hessian()),
-    "forecast": lambda: hl.Forecast(100, 2**20, 2**18, 4, 2**32, 2**28, 2**16),
+    "ratios": lambda: hl.heterogeneity(
+        {"q": hl.spectra.Estimate.exactly(1.0), EVIL: hl.spectra.Estimate.exactly(50.0)}, "norm"
+    ),
+    "pairs": lambda: hl.layer.eigenvalue_pairs(hessian()),
+    "forecast": lambda: hl.network.Forecast(100, 2**20, 2**18, 4, 2**32, 2**28, 2**16),
     "problem": problem,
     "measured": measured,
     "comparison": lambda: measured().compare(measured()),

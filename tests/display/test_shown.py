@@ -12,6 +12,7 @@ import pytest
 import hessianlens as hl
 from hessianlens.display import Listed, Shown
 from tests.display.registry import EVIL, SHOWN, norms, pair_norms, problem
+from tests.fuzz.recipes import public_names
 
 mpl = pytest.importorskip("matplotlib")
 mpl.use("agg")
@@ -63,8 +64,8 @@ def test_plots_on_axes_given_or_new(name: str) -> None:
 
 def test_every_kind_of_result_is_in_the_registry() -> None:
     shown = {type(make()) for make in SHOWN.values()}
-    kinds = [getattr(hl, name) for name in hl.__all__ if isinstance(getattr(hl, name), type)]
-    wanted = [kind for kind in kinds if issubclass(kind, Shown) and kind is not hl.RotaryAttention]
+    kinds = {kind for _, kind in public_names() if isinstance(kind, type)}
+    wanted = [kind for kind in kinds if issubclass(kind, Shown) and kind is not hl.attention.RotaryAttention]
     assert len(wanted) > 12
     assert [kind.__name__ for kind in wanted if not any(issubclass(other, kind) for other in shown)] == []
 
@@ -85,7 +86,7 @@ def test_parts_of_a_block() -> None:
 
 
 def test_keys_that_are_not_there_say_what_was_meant() -> None:
-    names = hl.BlockNorms({("layer0.attn.q", "full"): hl.Estimate.exactly(1.0)})
+    names = hl.network.BlockNorms({("layer0.attn.q", "full"): hl.spectra.Estimate.exactly(1.0)})
     with pytest.raises(KeyError, match=r"did you mean layer0\.attn\.q"):
         names["layer0.atn.q", "full"]
     with pytest.raises(KeyError, match=r"did you mean layer0\.attn\.q"):
@@ -103,7 +104,7 @@ def test_keys_that_are_not_there_say_what_was_meant() -> None:
 def test_nothing_is_computed_for_a_look() -> None:
     """A matrix-free operator is shown without a single product."""
 
-    class Refusing(hl.Operator):
+    class Refusing(hl.operators.Operator):
         import torch
 
         dtype, device, product_cost = torch.float64, torch.device("cpu"), "too much"
@@ -121,9 +122,8 @@ def test_nothing_is_computed_for_a_look() -> None:
 
 
 def test_importing_draws_nothing() -> None:
-    code = (
-        "import sys, hessianlens as hl; hl.BlockNorms, hl.measure; print({'matplotlib', 'pandas'} & set(sys.modules))"
-    )
+    use = "import sys, hessianlens as hl; hl.network.BlockNorms, hl.measure"
+    code = f"{use}; print({{'matplotlib', 'pandas'}} & set(sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "set()\n"
 
 

@@ -84,9 +84,9 @@ def _layers() -> Iterator[Recipe]:
     masks = _given(mask=lambda: torch.ones(4, 4, dtype=torch.bool), bias=lambda: torch.zeros(4, 4).double())
     yield Recipe("SelfAttention", lambda: hl.SelfAttention, {**_matrices("Q", "K", "V"), **options, **masks})
     yield Recipe("SingleMatrixAttention", lambda: hl.SingleMatrixAttention, {**_matrices("QK", "V"), **options})
-    yield Recipe("FactoredValueAttention", lambda: hl.FactoredValueAttention, _matrices("Q", "K", "O", "U"))
+    yield Recipe("FactoredValueAttention", lambda: hl.attention.FactoredValueAttention, _matrices("Q", "K", "O", "U"))
     tables = _given(cos=lambda: randn(4, 4), sin=lambda: randn(4, 4))
-    yield Recipe("RotaryAttention", lambda: hl.RotaryAttention, {**_matrices("Q", "K", "O", "U"), **tables})
+    yield Recipe("RotaryAttention", lambda: hl.attention.RotaryAttention, {**_matrices("Q", "K", "O", "U"), **tables})
     yield Recipe("MultiHeadAttention", lambda: hl.MultiHeadAttention, _given(heads=lambda: [layer(), layer()]))
     sizes = _given(d_model=3, d_k=2, d_v=3, seed=0, dtype=torch.float64)
     yield Recipe("SelfAttention.random", lambda: hl.SelfAttention.random, sizes, 2)
@@ -110,9 +110,9 @@ def _layers() -> Iterator[Recipe]:
 def _attention() -> Iterator[Recipe]:
     moments = _given(A=_A, X=_X)
     for name in ("first_moment", "second_moment", "third_moment"):
-        yield Recipe(name, lambda name=name: getattr(hl, name), moments)
-    yield Recipe("third_moment_along", lambda: hl.third_moment_along, {**moments, **_given(direction=_X)})
-    yield Recipe("attention_entropy", lambda: hl.attention_entropy, _given(A=_A))
+        yield Recipe(name, lambda name=name: getattr(hl.attention, name), moments)
+    yield Recipe("third_moment_along", lambda: hl.attention.third_moment_along, {**moments, **_given(direction=_X)})
+    yield Recipe("attention_entropy", lambda: hl.attention.attention_entropy, _given(A=_A))
     heads = {name: (lambda k=k: randn(1, 2, 3, 2, seed=k)) for k, name in enumerate(("query", "key", "value"))}
     more = _given(
         dropout_p=0.0, is_causal=True, scale=0.5, enable_gqa=False, window=2, softcap=3.0, activation="softmax"
@@ -121,7 +121,7 @@ def _attention() -> Iterator[Recipe]:
     yield Recipe(attend, lambda: hl.scaled_dot_product_attention, {**heads, **more, **_given(memory="1 MiB")})
     masked = {**heads, **_given(attn_mask=lambda: randn(3, 3))}
     yield Recipe(f"{attend}, masked", lambda: hl.scaled_dot_product_attention, masked)
-    activations = hl.activations
+    activations = hl.attention.activations
     yield Recipe("as_activation", lambda: activations.as_activation, _given(given="tanh"))
     for name in ("Softmax", "Linear", "ReLU", "Tanh", "Exp"):
         yield Recipe(name, lambda name=name: getattr(activations, name))
@@ -138,11 +138,11 @@ def _losses() -> Iterator[Recipe]:
     yield Recipe("SquareLoss", lambda: hl.SquareLoss, _given(targets=_X, reduction="mean"))
     classes = _given(targets=lambda: torch.tensor([0, 1, 2, 1]), reduction="sum", ignore_index=-100)
     yield Recipe("CrossEntropyLoss", lambda: hl.CrossEntropyLoss, classes)
-    yield Recipe("CustomLoss", lambda: hl.CustomLoss, _given(function=lambda: torch.sum, couples="none"))
+    yield Recipe("CustomLoss", lambda: hl.losses.CustomLoss, _given(function=lambda: torch.sum, couples="none"))
     head = {"input": _X, "linear_weight": lambda: randn(5, 3), "target": lambda: torch.tensor([0, 1, 2, 1])}
     more = _given(reduction="sum", ignore_index=-100, label_smoothing=0.1, scale=0.5, softcap=3.0, memory="1 MiB")
     head |= {"linear_bias": lambda: randn(5), "weight": lambda: randn(5).abs(), **more}
-    yield Recipe("linear_cross_entropy", lambda: hl.linear_cross_entropy, head)
+    yield Recipe("linear_cross_entropy", lambda: hl.losses.linear_cross_entropy, head)
     made = {"square": losses.SquareLoss(randn(4, 3)), "classes": losses.CrossEntropyLoss(torch.tensor([0, 1, 2, 1]))}
     made["custom"] = losses.CustomLoss(lambda f: (f**4).sum())
     for name, loss in made.items():
@@ -151,7 +151,7 @@ def _losses() -> Iterator[Recipe]:
             yield Recipe(f"{name}.{method}", lambda target=target: target, _given(F=lambda: randn(1, 4, 3)))
     roots = _given(root=lambda: randn(4, 3, 2))
     for name in ("LowRankTokenCurvature", "LowRankCoupledCurvature"):
-        yield Recipe(name, lambda name=name: getattr(hl, name), roots, result=False)
+        yield Recipe(name, lambda name=name: getattr(hl.losses, name), roots, result=False)
     curved = _given(given=1.0, like=lambda: randn(1, 4, 3))
     yield Recipe("as_curvature", lambda: losses.as_curvature, curved)
     both = _given(grad=_X, curvature=1.0, F=lambda: randn(1, 4, 3))
@@ -164,11 +164,11 @@ def _losses() -> Iterator[Recipe]:
 
 def _theory() -> Iterator[Recipe]:
     theory = hl.layer
-    yield Recipe("eigenvalue_pairs", lambda: hl.eigenvalue_pairs, _given(H=hessian, head=0))
-    yield Recipe("t_outer_rank", lambda: hl.t_outer_rank, _given(length=4, d_model=3, d_k=2), 2)
-    yield Recipe("t_outer_rank_bound", lambda: hl.t_outer_rank_bound, _given(d_model=3, d_k=2), 2)
+    yield Recipe("eigenvalue_pairs", lambda: hl.layer.eigenvalue_pairs, _given(H=hessian, head=0))
+    yield Recipe("t_outer_rank", lambda: hl.layer.t_outer_rank, _given(length=4, d_model=3, d_k=2), 2)
+    yield Recipe("t_outer_rank_bound", lambda: hl.layer.t_outer_rank_bound, _given(d_model=3, d_k=2), 2)
     blocks = _given(part="outer", row="Q", column="V", residual_power=0, length=4)
-    yield Recipe("predicted_growth", lambda: hl.predicted_growth, {**_given(activation="softmax"), **blocks})
+    yield Recipe("predicted_growth", lambda: hl.layer.predicted_growth, {**_given(activation="softmax"), **blocks})
     powers = _given(activation="tanh", length=4, seed=0)
     yield Recipe("activation_powers", lambda: theory.activation_powers, powers)
     for name in ("linear_attention_growth", "linear_mlp_growth"):
@@ -203,10 +203,10 @@ def _spectra() -> Iterator[Recipe]:
     yield Recipe("heterogeneity", lambda: hl.heterogeneity, {**two, **_given(sigma=0.1, normalise=True)})
     yield Recipe("heterogeneity, norms", lambda: hl.heterogeneity, {**two, **_given(score="norm")})
     estimate = _given(value=1.0, stderr=0.1, probes=10, seed=0, method="hutchinson", dof=9)
-    yield Recipe("Estimate", lambda: hl.Estimate, estimate)
-    yield Recipe("Estimate.exactly", lambda: hl.Estimate.exactly, _given(value=1.0))
+    yield Recipe("Estimate", lambda: hl.spectra.Estimate, estimate)
+    yield Recipe("Estimate.exactly", lambda: hl.spectra.Estimate.exactly, _given(value=1.0))
     samples = _given(samples=lambda: randn(4), probes=4, seed=0, method="hutchinson")
-    yield Recipe("Estimate.from_samples", lambda: hl.Estimate.from_samples, samples)
+    yield Recipe("Estimate.from_samples", lambda: hl.spectra.Estimate.from_samples, samples)
     probes = _given(dim=4, count=3, seed=0, distribution="sphere", stream=0)
     yield Recipe("Probes", lambda: hl.spectra.Probes, probes)
     search = _given(start=lambda: randn(5), tol=0.1, most=9, seed=0, basis=3)
@@ -224,16 +224,16 @@ def _spectra() -> Iterator[Recipe]:
 def _operators() -> Iterator[Recipe]:
     sums = _given(terms=_terms, out_shape=(2, 2), in_shape=(2, 2))
     kind = _given(dtype=torch.float64, device=_CPU)
-    yield Recipe("TokenSum", lambda: hl.TokenSum, {**sums, **kind})
-    yield Recipe("TokenSum.of", lambda: hl.TokenSum.of, sums)
+    yield Recipe("TokenSum", lambda: hl.operators.TokenSum, {**sums, **kind})
+    yield Recipe("TokenSum.of", lambda: hl.operators.TokenSum.of, sums)
     factor = _given(name="p", indices="na", tensor=lambda: randn(3, 2), size=0)
     yield Recipe("Factor", lambda: hl.operators.Factor, factor)
     yield Recipe("Factor.identity", lambda: hl.operators.Factor.identity, _given(indices="bd", size=2))
     factors = _given(coefficient=1.0, factors=lambda: (Factor("p", "na", randn(3, 2)),))
     yield Recipe("Term", lambda: hl.operators.Term, factors, result=False)
     grid = _given(rows=lambda: {"p": (2, 2)}, columns=lambda: {"p": (2, 2)}, symmetric=True)
-    build = _given(build=lambda: lambda row, column: hl.TokenSum.of(_terms(), (2, 2), (2, 2)))
-    yield Recipe("BlockGrid", lambda: hl.BlockGrid, {**grid, **build, **kind})
+    build = _given(build=lambda: lambda row, column: hl.operators.TokenSum.of(_terms(), (2, 2), (2, 2)))
+    yield Recipe("BlockGrid", lambda: hl.operators.BlockGrid, {**grid, **build, **kind})
     pieces = _given(rows=lambda: _halves, columns=lambda: _halves)
     cut = _given(grid=lambda: hessian().full[["Q", "K"], ["Q", "K"]], out_shape=(3, 4), in_shape=(3, 4))
     yield Recipe("ArrangedGrid", lambda: hl.operators.ArrangedGrid, {**cut, **pieces})
@@ -242,16 +242,18 @@ def _operators() -> Iterator[Recipe]:
         terms=lambda: [(2.0, hl.hessian(mlp_problem(), "0.bias")), (-1.0, hl.ggn(mlp_problem(), "0.bias"))]
     )
     yield Recipe("LinearCombination", lambda: hl.operators.LinearCombination, summands)
-    hybrid = _given(hvps=lambda: hl.TokenSum.of(_terms(), (2, 2), (2, 2)), plan=lambda: lambda: Refusal("none"))
+    hybrid = _given(
+        hvps=lambda: hl.operators.TokenSum.of(_terms(), (2, 2), (2, 2)), plan=lambda: lambda: Refusal("none")
+    )
     yield Recipe("HybridOperator", lambda: hl.operators.HybridOperator, hybrid)
-    yield Recipe("Operator", lambda: hl.Operator, {}, 0.1)
-    yield Recipe("StructuredOperator", lambda: hl.StructuredOperator, {}, 0.1)
-    yield Recipe("Activation", lambda: hl.Activation, {}, 0.1)
+    yield Recipe("Operator", lambda: hl.operators.Operator, {}, 0.1)
+    yield Recipe("StructuredOperator", lambda: hl.operators.StructuredOperator, {}, 0.1)
+    yield Recipe("Activation", lambda: hl.attention.Activation, {}, 0.1)
     yield Recipe("AttentionHead", lambda: hl.attention.AttentionHead, {}, 0.1)
     yield Recipe("Loss", lambda: hl.losses.Loss, {}, 0.1)
     for name in ("OutputCurvature", "UncoupledCurvature"):
         yield Recipe(name, lambda name=name: getattr(hl.losses, name), {}, 0.1)
-    yield Recipe("Elementwise", lambda: hl.activations.Elementwise, {}, 0.1)
+    yield Recipe("Elementwise", lambda: hl.attention.activations.Elementwise, {}, 0.1)
     for op in (lambda: hessian().full["Q", "Q"], lambda: hessian().full, lambda: hl.hessian(mlp_problem(), "0.*")):
         yield Recipe("an operator", lambda op=op: lambda: op(), {}, 4)
     yield Recipe("an attention Hessian", lambda: hessian, {}, 2)
@@ -268,8 +270,8 @@ def _networks() -> Iterator[Recipe]:
     timed = {**chosen, **_given(budget=0.05, parts=("full",), rtol=0.1, method="auto", max_memory=None, progress=False)}
     yield Recipe("measure", lambda: hl.measure, timed, 0.3)
     some = {"problem": mlp_problem, **_given(blocks=lambda: list(mlp_problem().blocks.values()), probes=2, parts=3)}
-    yield Recipe("forecast", lambda: hl.forecast, some)
-    yield Recipe("fit_memory", lambda: hl.fit_memory, {"problem": mlp_problem, **_given(max_memory="1 GiB")})
+    yield Recipe("forecast", lambda: hl.network.forecast, some)
+    yield Recipe("fit_memory", lambda: hl.network.fit_memory, {"problem": mlp_problem, **_given(max_memory="1 GiB")})
     pair = _given(model=lambda: nn.Linear(3, 2).double(), data=lambda: (randn(4, 3), torch.tensor([0, 1, 1, 0])))
     options = _given(
         loss="cross_entropy", reduction="mean", dtype=torch.float64, device="cpu", micro_batch=2, heads=True, check=True
@@ -283,10 +285,11 @@ def _networks() -> Iterator[Recipe]:
     toys = _given(model=toy, data=lambda: task().batch(2, seed=0), loss=lambda: task().cross_entropy)
     yield Recipe("problem, toy", lambda: hl.problem, toys, 0.5)
     yield Recipe("a problem", lambda: mlp_problem, {}, 2)
-    for name in ("AttentionHessian", "BlockNorms", "Forecast", "PairNorms", "Measured"):
-        yield Recipe(name, lambda name=name: getattr(hl, name), {}, 0.1, result=False)
+    results = (hl.layer.AttentionHessian, hl.network.BlockNorms, hl.network.Forecast, hl.network.PairNorms)
+    for kind in (*results, hl.inspect.Measured, hl.Problem, hl.Block):
+        yield Recipe(kind.__name__, lambda kind=kind: kind, {}, 0.1, result=False)
     yield Recipe("InputError", lambda: hl.InputError, {"0": lambda: "text"}, 0.1, result=False)
-    yield Recipe("RankError", lambda: hl.RankError, {"0": lambda: "text"}, 0.1, result=False)
+    yield Recipe("RankError", lambda: hl.errors.RankError, {"0": lambda: "text"}, 0.1, result=False)
 
 
 def _models() -> Iterator[Recipe]:
@@ -339,7 +342,7 @@ def _watching() -> Iterator[Recipe]:
     yield Recipe("edge_of", lambda: watching.edge_of, parts)
     yield Recipe("History", lambda: watching.History, _given(records=lambda: list(monitor().history)))
     yield Recipe("Reading.of", lambda: watching.Reading.of, _given(number=1.0))
-    yield Recipe("load_param_groups", lambda: hl.load_param_groups, _given(path=groups_file, model=linear), 0.5)
+    yield Recipe("load_param_groups", lambda: hl.inspect.load_param_groups, _given(path=groups_file, model=linear), 0.5)
     for name in ("Edge", "Reading", "Record"):
         yield Recipe(name, lambda name=name: getattr(watching, name), {}, 0.1, result=False)
 

@@ -65,7 +65,7 @@ ACTIONS: dict[str, Callable[[Any, Any], Any]] = {
     "to_scipy": lambda value, _: value.to_scipy(),
 }
 _SHOWING = ("str", "repr")
-_PROTOCOLS = (hl.Activation, hl.losses.Loss, hl.losses.OutputCurvature, hl.losses.LossDerivatives, HeadState)
+_PROTOCOLS = (hl.attention.Activation, hl.losses.Loss, hl.losses.OutputCurvature, hl.losses.LossDerivatives, HeadState)
 """What the library calls by itself: their methods are given what the library made."""
 
 

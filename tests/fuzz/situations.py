@@ -128,7 +128,7 @@ def _layer() -> Situation:
         return outputs.square().sum() + outputs.pow(4).sum()
 
     def ask() -> list[float]:
-        found = hl.attention_hessian(layer, X, hl.CustomLoss(loss))
+        found = hl.attention_hessian(layer, X, hl.losses.CustomLoss(loss))
         return list((found.full["Q", "K"] @ randn(6)).tolist())
 
     return Situation(None, ask, X)

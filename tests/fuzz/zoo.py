@@ -29,7 +29,7 @@ def layer() -> hl.SelfAttention:
 
 
 @cache
-def hessian() -> hl.AttentionHessian:
+def hessian() -> hl.layer.AttentionHessian:
     return hl.attention_hessian(layer(), randn(4, 3), hl.SquareLoss(randn(4, 3, seed=1)))
 
 
@@ -226,11 +226,11 @@ ZOO: dict[str, Callable[[], Any]] = {
     "matrix-free operator": lambda: hl.hessian(mlp_problem(), "0.weight"),
     "lookalike": Lookalike,
     "lookalike class": lambda: Lookalike,
-    "Estimate": lambda: hl.Estimate(1.0, 0.1, 10, 0, "hutchinson"),
-    "exact Estimate": lambda: hl.Estimate.exactly(2.0),
+    "Estimate": lambda: hl.spectra.Estimate(1.0, 0.1, 10, 0, "hutchinson"),
+    "exact Estimate": lambda: hl.spectra.Estimate.exactly(2.0),
     "density": lambda: hl.density(symmetric()),
     "loss": lambda: hl.SquareLoss(randn(4, 3)),
-    "activation": lambda: hl.activations.Softmax(),
+    "activation": lambda: hl.attention.activations.Softmax(),
     "block": lambda: next(iter(problem().blocks.values())),
 }
 """Name -> maker; a fresh value for every call, as a call might change it."""

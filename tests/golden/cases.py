@@ -52,21 +52,21 @@ def layer_norms() -> Record:
 def layer_spectrum() -> Record:
     """What is known about the query-key part."""
     X = randn(5, 4, seed=5)
-    pairs = hl.eigenvalue_pairs(hl.attention_hessian(self_attention(), X, **losses(X)["square"]))
+    pairs = hl.layer.eigenvalue_pairs(hl.attention_hessian(self_attention(), X, **losses(X)["square"]))
     sizes = [(length, d_model, d_k) for length in (2, 5, 9) for d_model in (4, 6) for d_k in (1, 3)]
     return {
         "pairs": {"multiplicity": pairs.multiplicity, "nonzero": pairs.nonzero},
-        "rank": [hl.t_outer_rank(*size) for size in sizes],
-        "bound of the rank": [hl.t_outer_rank_bound(d_model, d_k) for _, d_model, d_k in sizes],
+        "rank": [hl.layer.t_outer_rank(*size) for size in sizes],
+        "bound of the rank": [hl.layer.t_outer_rank_bound(d_model, d_k) for _, d_model, d_k in sizes],
     }
 
 
 def growth() -> Record:
     found: Record = {}
-    for activation in hl.activations.ACTIVATIONS:
+    for activation in hl.attention.activations.ACTIVATIONS:
         for part in ("outer", "functional", "full", "t_functional"):
             for row, column in ("QQ", "QK", "QV", "VV"):
-                power = hl.predicted_growth(activation, part, row, column)
+                power = hl.layer.predicted_growth(activation, part, row, column)
                 found.setdefault(activation, {}).setdefault(part, {})[row + column] = power
     return found
 
@@ -80,15 +80,15 @@ def moments() -> Record:
     (slope,) = torch.autograd.grad((out * seen).sum(), q, create_graph=True)
     (bend,) = torch.autograd.grad((slope * slope).sum(), k)
     hidden, unembed = randn(6, 4, seed=3).requires_grad_(), randn(5, 4, seed=4)
-    loss = hl.linear_cross_entropy(hidden, unembed, torch.tensor([0, 1, 2, 3, 4, -100]))
+    loss = hl.losses.linear_cross_entropy(hidden, unembed, torch.tensor([0, 1, 2, 3, 4, -100]))
     (pull,) = torch.autograd.grad(loss, hidden, create_graph=True)
     (bent,) = torch.autograd.grad((pull * pull).sum(), hidden)
     return {
         "moments": {
-            "first": [float(x) for x in hl.first_moment(weights, X).flatten()[:4]],
-            "second": [float(x) for x in hl.second_moment(weights, X).flatten()[:4]],
-            "third": [float(x) for x in hl.third_moment(weights, X).flatten()[:4]],
-            "entropy": [float(x) for x in hl.attention_entropy(weights).flatten()[:4]],
+            "first": [float(x) for x in hl.attention.first_moment(weights, X).flatten()[:4]],
+            "second": [float(x) for x in hl.attention.second_moment(weights, X).flatten()[:4]],
+            "third": [float(x) for x in hl.attention.third_moment(weights, X).flatten()[:4]],
+            "entropy": [float(x) for x in hl.attention.attention_entropy(weights).flatten()[:4]],
         },
         "attention": {
             "value": float((out * seen).sum().detach()),
@@ -204,7 +204,9 @@ def spectrum(name: str) -> Record:
         "first moment": estimate(density.moment(1)),
     }
     signs = hl.inertia(first, method="dense")
-    found["inertia"] = {name: estimate(value) for name, value in vars(signs).items() if isinstance(value, hl.Estimate)}
+    found["inertia"] = {
+        name: estimate(value) for name, value in vars(signs).items() if isinstance(value, hl.spectra.Estimate)
+    }
     pair = {"first": first, "second": second}
     for score in ("js", "norm"):
         table = hl.heterogeneity(pair, score, 3, 5, 1, method="lanczos")

@@ -29,11 +29,11 @@ def self_attention(d_k: int = 3, seed: int = 1, **options: Any) -> hl.SelfAttent
     return hl.SelfAttention(W_Q / 2, W_K / 2, W_V, **options)
 
 
-def rotary(**options: Any) -> hl.RotaryAttention:
+def rotary(**options: Any) -> hl.attention.RotaryAttention:
     frequencies = 20.0 ** (-torch.arange(0, 4, 2, dtype=DOUBLE) / 4)
     angles = torch.arange(5, dtype=DOUBLE)[:, None] * torch.cat([frequencies, frequencies])
     weights = [randn(*shape, seed=30 + k) / 2 for k, shape in enumerate(((4, 4), (4, 4), (4, 2), (2, 3)))]
-    return hl.RotaryAttention(*weights, angles.cos(), angles.sin(), **options)
+    return hl.attention.RotaryAttention(*weights, angles.cos(), angles.sin(), **options)
 
 
 def boolean_mask() -> Tensor:
@@ -62,14 +62,14 @@ def layers() -> dict[str, Callable[[], Any]]:
     factored = [(4, 3), (4, 3), (4, 2), (2, 3)]
     single = (randn(4, 4, seed=7) / 2, randn(4, 3, seed=8))
     return {
-        **{f"activation {name}": with_activation(name) for name in hl.activations.ACTIVATIONS},
+        **{f"activation {name}": with_activation(name) for name in hl.attention.activations.ACTIVATIONS},
         "activation of a user": lambda: self_attention(activation=row_function),
         "causal": lambda: self_attention(causal=True),
         "temperature": lambda: self_attention(temperature=0.6),
         "boolean mask with an empty row": lambda: self_attention(mask=boolean_mask()),
         "causal with additive bias": lambda: self_attention(bias=additive_bias(), causal=True, activation="sigmoid"),
         "single matrix": lambda: hl.SingleMatrixAttention(*single, causal=True),
-        "factored values": lambda: hl.FactoredValueAttention(*(randn(*s, seed=9) / 2 for s in factored)),
+        "factored values": lambda: hl.attention.FactoredValueAttention(*(randn(*s, seed=9) / 2 for s in factored)),
         "rotary": lambda: rotary(causal=True),
         "two heads": lambda: hl.MultiHeadAttention(
             [self_attention(2), self_attention(3, seed=2, activation="sigmoid", causal=True)]
@@ -91,15 +91,15 @@ def losses(X: Tensor) -> dict[str, Any]:
         "square": {"loss": hl.SquareLoss(randn(*places, seed=6))},
         "square sum": {"loss": hl.SquareLoss(randn(*places, seed=6), reduction="sum")},
         "cross-entropy": {"loss": hl.CrossEntropyLoss(classes)},
-        "custom, coupling tokens": {"loss": hl.CustomLoss(cubic)},
-        "custom, by token": {"loss": hl.CustomLoss(lambda f: torch.exp(f).sum() * f[0], couples="none")},
+        "custom, coupling tokens": {"loss": hl.losses.CustomLoss(cubic)},
+        "custom, by token": {"loss": hl.losses.CustomLoss(lambda f: torch.exp(f).sum() * f[0], couples="none")},
         "given, low rank": {
             "grad": randn(*places, seed=11),
-            "curvature": hl.LowRankTokenCurvature(randn(*places, 2, seed=12)),
+            "curvature": hl.losses.LowRankTokenCurvature(randn(*places, 2, seed=12)),
         },
         "given, coupled low rank": {
             "grad": randn(*places, seed=11),
-            "curvature": hl.LowRankCoupledCurvature(randn(*places, 2, seed=12)),
+            "curvature": hl.losses.LowRankCoupledCurvature(randn(*places, 2, seed=12)),
         },
     }
 

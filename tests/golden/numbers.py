@@ -38,7 +38,7 @@ def operator(op: Any, wanted: str = "product norm") -> dict[str, Any]:
     return {name: float(ways[name]()) for name in wanted.split()}
 
 
-def estimate(found: hl.Estimate) -> dict[str, Any]:
+def estimate(found: hl.spectra.Estimate) -> dict[str, Any]:
     """Its value and method; of what was sampled also the interval and the number of probes."""
     if found.exact:
         assert found.stderr == 0 and found.interval() == (found.value, found.value)
@@ -52,7 +52,7 @@ def reason(why: str) -> dict[str, str]:
     return {"why": why, "category": category(why)}
 
 
-def norms(found: hl.BlockNorms, reasons: bool = False) -> dict[str, Any]:
+def norms(found: hl.network.BlockNorms, reasons: bool = False) -> dict[str, Any]:
     """Norms by block and part, and why they are exact or sampled."""
     record: dict[str, Any] = {}
     for (block, part), norm in found.items():

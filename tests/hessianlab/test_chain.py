@@ -316,7 +316,7 @@ def test_tokens_that_no_loss_sees_are_left_out() -> None:
 def test_outside_of_the_scope_probes_go_another_way() -> None:
     problem = NETWORKS["softmax"]()
 
-    def norms() -> hl.BlockNorms:
+    def norms() -> hl.network.BlockNorms:
         return hl.block_norms(problem, "layer*.attn.q", ("full",), probes=2)
 
     assert "chain" in norms().why["layer0.attn.q"]

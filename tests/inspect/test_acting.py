@@ -102,15 +102,15 @@ def test_groups_hold_every_parameter_once(kind: type[torch.optim.Optimizer], tmp
     nn.functional.cross_entropy(model(data[0]), data[1]).backward()
     optimizer.step()
     write_groups(found.groups(0.01), tmp_path / "groups.json")
-    again = hl.load_param_groups(tmp_path / "groups.json", model)
+    again = hl.inspect.load_param_groups(tmp_path / "groups.json", model)
     assert [[id(p) for p in g["params"]] for g in again] == [[id(p) for p in g["params"]] for g in groups]
     assert [g["lr"] for g in again] == [g["lr"] for g in groups]
     with pytest.raises(InputError, match="no parameter"):
-        hl.load_param_groups(tmp_path / "groups.json", nn.Linear(2, 2))
+        hl.inspect.load_param_groups(tmp_path / "groups.json", nn.Linear(2, 2))
     bigger = Tied()
     bigger.more = nn.Linear(2, 2)
     with pytest.raises(InputError, match=r"'more.weight'\] is trained but in no group"):
-        hl.load_param_groups(tmp_path / "groups.json", bigger)
+        hl.inspect.load_param_groups(tmp_path / "groups.json", bigger)
 
 
 def test_the_sharper_a_parameter_the_smaller_its_rate() -> None:
@@ -180,7 +180,9 @@ def test_the_command(tmp_path: Path) -> None:
     assert set(found["rounding"]["blocks"]) == {f"layer0.attn.{m}" for m in "qkvo"} and found["rounding"]["bits"] == 4
     assert {"kind", "value", "blocks", "text"} == set(found["statements"][0])
     model = hl.models.Transformer(d_model=4, vocab=12, context=18)
-    assert sum(len(group["params"]) for group in hl.load_param_groups(file, model)) == len(list(model.parameters()))
+    assert sum(len(group["params"]) for group in hl.inspect.load_param_groups(file, model)) == len(
+        list(model.parameters())
+    )
     models = ["toy:d_model=4", "toy:d_model=4,temperature=3"]
     shown = runner.invoke(app, ["compare", *models, *common])
     assert shown.exit_code == 0 and "95 % interval" in shown.output

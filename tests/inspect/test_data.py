@@ -41,7 +41,7 @@ def lines(path: Path, records: list[dict[str, Any]]) -> Path:
     return path
 
 
-def runs(loaded: LoadedModel, data: Data) -> hl.Estimate:
+def runs(loaded: LoadedModel, data: Data) -> hl.spectra.Estimate:
     problem = hl.problem(loaded.model, data.batches, data.loss, dtype=torch.float64)
     return hl.block_norms(problem, "layer0.attn.v", probes=2)["layer0.attn.v", "full"]
 

@@ -75,7 +75,7 @@ def held(monkeypatch: pytest.MonkeyPatch) -> int:
 
 def needed(opened) -> tuple[int, int]:
     """Bytes of vectors, and of the graph of one sequence."""
-    made = hl.forecast(opened.problem, opened.blocks, 4, 3)
+    made = hl.network.forecast(opened.problem, opened.blocks, 4, 3)
     return made.vector_bytes, made.bytes_per_sequence
 
 

@@ -84,7 +84,7 @@ def test_linear_mlp() -> None:
 
 def test_powers_of_a_function_without_whole_power_are_refused() -> None:
     with pytest.raises(hl.InputError, match="whole number"):
-        activation_powers(hl.activations.ElementwiseFunction(lambda t: t.abs() ** 1.5, "root"))
+        activation_powers(hl.attention.activations.ElementwiseFunction(lambda t: t.abs() ** 1.5, "root"))
     for wrong in ((0,), (-1,)):
         with pytest.raises(hl.InputError, match="depth"):
             linear_attention_growth(*wrong)

@@ -26,7 +26,7 @@ def test_the_three_computations_agree_to_rounding() -> None:
 
 
 def test_a_wrong_closed_form_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = hl.AttentionHessian._functional_terms
+    right = hl.layer.AttentionHessian._functional_terms
 
     def wrong(self: Any, row: Any, column: Any) -> Any:
         terms = right(self, row, column)

@@ -33,7 +33,7 @@ CASES = [(dtype, scale) for dtype in (torch.float64, torch.float32) for scale in
 
 def hessian(
     activation: object, dtype: torch.dtype, scale: tuple[int, ...], heads: int = 1, length: int = LENGTH
-) -> hl.AttentionHessian:
+) -> hl.layer.AttentionHessian:
     """The Hessian of a layer at these scales; float32 has an eighth of the bits."""
     x, q, v, y, c = (bits if dtype == torch.float64 else bits // 8 for bits in scale)
 
@@ -72,7 +72,7 @@ def logarithm_of_norm(summands: list[tuple[Tensor, int]]) -> float:
     return math.log2(norm) + top if norm else -math.inf
 
 
-def check_norm(op: hl.Operator, expected: float, tolerance: float, what: str) -> None:
+def check_norm(op: hl.operators.Operator, expected: float, tolerance: float, what: str) -> None:
     """The norm is ``2^expected`` where that fits, and refused with its size where it does not."""
     limits = torch.finfo(op.dtype)
     if expected >= math.log2(limits.max):

@@ -97,8 +97,8 @@ def test_tokens_without_a_loss_are_dropped(coupled: bool) -> None:
     def loss(F: Tensor) -> Tensor:
         return torch.exp((F[-2] * F[-1]).sum() / 5) if coupled else (F[-2:] ** 3).sum()
 
-    assert_witnesses_agree(layer, X, hl.CustomLoss(loss))
-    H = hl.attention_hessian(layer, X, hl.CustomLoss(loss))
+    assert_witnesses_agree(layer, X, hl.losses.CustomLoss(loss))
+    H = hl.attention_hessian(layer, X, hl.losses.CustomLoss(loss))
     assert H.heads[0].scores.shape == (2, 2, LENGTH)
     assert H.heads[0].score_ports["Q"].matrices.shape == (2, 2, LENGTH, 4)
     assert H.heads[0].score_ports["K"].vectors.shape == (2, 2, LENGTH, 4)
@@ -116,7 +116,7 @@ def test_split_at_the_scores_adds_up() -> None:
 def test_tokens_turned_alike_are_attention_without_positions() -> None:
     cos, sin = (table[3:4].expand(LENGTH, -1) for table in rotary_tables(4, 4, dtype=DOUBLE))
     turned, X = rotary(cos=cos, sin=sin), tokens(2)
-    plain = hl.FactoredValueAttention(*turned.parameters.values())
+    plain = hl.attention.FactoredValueAttention(*turned.parameters.values())
     assert_same(turned(X), plain(X), "output")
     H, expected = (hl.attention_hessian(layer, X, square_loss(X)).full[:].to_dense() for layer in (turned, plain))
     assert_same(H, expected, "Hessian")

@@ -95,7 +95,7 @@ def names(part: str) -> str:
     return "QK" if part.startswith("t_") else "QKV"
 
 
-def assert_all_digits(H: hl.AttentionHessian, at: Setting, smallest: float = SMALLEST) -> None:
+def assert_all_digits(H: hl.layer.AttentionHessian, at: Setting, smallest: float = SMALLEST) -> None:
     for part in at.true:
         for row, column in itertools.product(names(part), repeat=2):
             true, op, what = at.block(part, row, column), H.part(part)[row, column], f"{part}[{row}, {column}]"
@@ -144,7 +144,7 @@ def test_every_form_of_curvature(form: str) -> None:
     c, one = 2 / (LENGTH * WIDTH), torch.eye(WIDTH, dtype=DOUBLE)
     curvature = {
         "by token": c * one.expand(LENGTH, WIDTH, WIDTH),
-        "low rank": hl.LowRankTokenCurvature(c**0.5 * one.expand(LENGTH, WIDTH, WIDTH)),
+        "low rank": hl.losses.LowRankTokenCurvature(c**0.5 * one.expand(LENGTH, WIDTH, WIDTH)),
         "coupled": c * torch.eye(LENGTH * WIDTH, dtype=DOUBLE).reshape(LENGTH, WIDTH, LENGTH, WIDTH),
     }[form]
     assert_all_digits(hl.attention_hessian(at.layer, at.X, grad=derivatives.gradient, curvature=curvature), at)

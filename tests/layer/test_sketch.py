@@ -35,7 +35,7 @@ def _all_responses(block: Unfolding) -> Points:
     return block.responses(left.repeat_interleave(block.right, 0)[:, None], right.repeat(block.left, 1)[:, None])
 
 
-def _unfolded(H: hl.AttentionHessian) -> Iterator[tuple[str, Unfolding, float]]:
+def _unfolded(H: hl.layer.AttentionHessian) -> Iterator[tuple[str, Unfolding, float]]:
     for part in PARTS:
         grid = H.part(part)
         for row in grid.rows:
@@ -45,7 +45,7 @@ def _unfolded(H: hl.AttentionHessian) -> Iterator[tuple[str, Unfolding, float]]:
                     yield f"{part} {row} {column}", block, float(grid[row, column].frobenius_norm())
 
 
-def _check(H: hl.AttentionHessian) -> int:
+def _check(H: hl.layer.AttentionHessian) -> int:
     count = 0
     for name, block, norm in _unfolded(H):
         found = _all_responses(block)
@@ -80,7 +80,7 @@ def test_every_activation_and_mask(activation: str, mask: str) -> None:
 
 def test_low_rank_curvature() -> None:
     X = tokens(2)
-    C = hl.LowRankTokenCurvature(randn(2, LENGTH, 3, 2, seed=11))
+    C = hl.losses.LowRankTokenCurvature(randn(2, LENGTH, 3, 2, seed=11))
     assert _check(hl.attention_hessian(self_attention(), X, grad=randn(2, LENGTH, 3, seed=12), curvature=C)) > 10
 
 

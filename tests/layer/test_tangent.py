@@ -37,7 +37,7 @@ def queries_and_keys_meet_as_in_large_layers(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(head_tangent, "_FEW", 0)
 
 
-def hessian_of(kind: str, loss: str = "cross-entropy") -> hl.AttentionHessian:
+def hessian_of(kind: str, loss: str = "cross-entropy") -> hl.layer.AttentionHessian:
     X = tokens(2)
     return hl.attention_hessian(LAYERS[kind], X, losses(X)[loss])
 
@@ -94,7 +94,7 @@ def test_many_vectors_are_multiplied_some_at_a_time(kind: str, loss: str, monkey
         assert_multiplies(grid, grid.to_dense(), 7)
 
 
-def _with_a_common_part(size: float) -> hl.AttentionHessian:
+def _with_a_common_part(size: float) -> hl.layer.AttentionHessian:
     """Tokens around a vector far away, which queries and keys do not see: scores are of ordinary size."""
     common = (size * randn(4, seed=21)).round()
     X = (tokens(2) * 2**20).round() / 2**20 + common
@@ -104,7 +104,7 @@ def _with_a_common_part(size: float) -> hl.AttentionHessian:
     return hl.attention_hessian(blind, X, hl.SquareLoss(blind(X) + randn(2, LENGTH, 3)))
 
 
-def _errors(H: hl.AttentionHessian) -> list[float]:
+def _errors(H: hl.layer.AttentionHessian) -> list[float]:
     """Of the products of every part with diagonal blocks, relative to the closed form."""
     found = []
     for part, name in itertools.product(PARTS[:3], H.full.rows):

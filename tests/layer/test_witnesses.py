@@ -86,12 +86,12 @@ def test_forms_of_curvature_given_directly(form: str) -> None:
         "number a token": (n := randn(B, L, seed=15), torch.diag_embed(n.repeat_interleave(f, 1))),
         "token": (S := each + each.mT, torch.stack([torch.block_diag(*S[b]) for b in range(B)])),
         "low rank": (
-            hl.LowRankTokenCurvature(root),
+            hl.losses.LowRankTokenCurvature(root),
             torch.stack([torch.block_diag(*(root[b] @ root[b].mT)) for b in range(B)]),
         ),
         "coupled": ((P := pairs + pairs.mT).reshape(B, L, f, L, f), P),
         "low rank coupled": (
-            hl.LowRankCoupledCurvature(root),
+            hl.losses.LowRankCoupledCurvature(root),
             root.reshape(B, L * f, 2) @ root.reshape(B, L * f, 2).mT,
         ),
     }
@@ -113,7 +113,7 @@ def test_forms_of_curvature_given_directly(form: str) -> None:
 def test_low_rank_curvature_stays_factored_only_where_that_is_smaller(rank: int) -> None:
     layer, X = self_attention(6), tokens(1, 9)
     root = randn(1, 9, 3, rank, seed=12)
-    H = hl.attention_hessian(layer, X, grad=randn(1, 9, 3), curvature=hl.LowRankTokenCurvature(root))
+    H = hl.attention_hessian(layer, X, grad=randn(1, 9, 3), curvature=hl.losses.LowRankTokenCurvature(root))
     names = {factor.name for term in H.outer["Q", "Q"].terms for factor in term.factors}
     assert ("R'Sk" in names) == (rank == 1)
 
@@ -154,7 +154,7 @@ def test_tokens_without_a_loss_are_dropped(kind: str, coupled: bool) -> None:
         seen = F[-2:]
         return _mixed(seen) if coupled else (seen**3).sum()
 
-    custom = hl.CustomLoss(loss)
+    custom = hl.losses.CustomLoss(loss)
     assert_witnesses_agree(layer, X, custom)
     H = hl.attention_hessian(layer, X, custom)
     assert {head.scores.shape for head in H.heads} == {(2, 2, LENGTH)}

@@ -16,7 +16,7 @@ from hessianlens.losses.fused_cross_entropy.row_parts import TokenRows
 from hessianlens.losses.fused_cross_entropy.rule import CrossEntropyRule
 from hessianlens.memory import LiveBytes
 
-loss_of = hl.linear_cross_entropy
+loss_of = hl.losses.linear_cross_entropy
 TINY = 200  # bytes: every matrix of logits below takes several chunks
 V, D, N = 7, 3, 5
 

@@ -76,9 +76,9 @@ def _curvatures() -> dict[str, OutputCurvature]:
     given = {
         "number a token": randn(2, 5, seed=31) * seen,
         "matrix a token": torch.einsum("sifr,sigr->sifg", roots, roots),
-        "low rank a token": hl.LowRankTokenCurvature(roots),
+        "low rank a token": hl.losses.LowRankTokenCurvature(roots),
         "coupled": coupled,
-        "coupled, low rank": hl.LowRankCoupledCurvature(roots),
+        "coupled, low rank": hl.losses.LowRankCoupledCurvature(roots),
     }
     return {name: as_curvature(one, F) for name, one in given.items()}
 

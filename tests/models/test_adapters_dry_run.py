@@ -55,7 +55,7 @@ def test_a_draft_runs_nothing(untouched: None) -> None:
     assert isinstance(draft.forward, UnformedCall)
     told = "\n".join(draft.notes)
     assert f"logits (8 x {LONG} x 50257" in told and "in chunks that keep no matrix of L x L" in told
-    assert hl.forecast(draft, draft.select("layer0.attn.q")).sequences == 8
+    assert hl.network.forecast(draft, draft.select("layer0.attn.q")).sequences == 8
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])

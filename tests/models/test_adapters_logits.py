@@ -27,7 +27,7 @@ from tests.network.sites.families import FAMILIES, token_ids
 from tests.oracles.comparison import assert_same
 from tests.variants import randn
 
-UNFORMED = "logits .* are not formed while differentiating"
+UNFORMED = "logits .* are not materialised while differentiating"
 
 
 def _family(name: str) -> Callable[..., Problem]:

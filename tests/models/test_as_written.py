@@ -111,8 +111,8 @@ def test_dtype_and_cut_survive_a_move(net: Net, batch: tuple[Tensor, Tensor]) ->
 
 def test_fit_memory_keeps_the_users_batches(net: Net, batch: tuple[Tensor, Tensor]) -> None:
     made = hl.problem(net, batch, "cross_entropy", micro_batch=3)
-    need = hl.forecast(made, list(made.blocks.values()), probes=1, parts=1)
-    fitted = hl.fit_memory(made, need.vector_bytes + 2 * need.bytes_per_sequence)
+    need = hl.network.forecast(made, list(made.blocks.values()), probes=1, parts=1)
+    fitted = hl.network.fit_memory(made, need.vector_bytes + 2 * need.bytes_per_sequence)
     assert [len(each[0]) for each in fitted.data] == [2, 2, 1]
     assert [len(each[0]) for each in fitted.as_written().data] == [SEQUENCES]
 

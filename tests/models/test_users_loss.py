@@ -153,7 +153,7 @@ def test_what_a_model_does_to_its_logits_is_kept(after: Callable[[Tensor, Tensor
     problem = hl.problem(model, data, loss, logits="chunked")
     assert not isinstance(problem.forward, LogitsForward)
     assert any(note.startswith("logits (") and "formed and held as a whole" in note for note in problem.notes)
-    assert not any("are not formed" in note for note in problem.notes)
+    assert not any("are not materialised" in note for note in problem.notes)
 
     def plain(by: nn.Module) -> Tensor:
         outputs = torch.cat([by(x).flatten(0, 1) for x, _ in data])
@@ -214,8 +214,8 @@ def named(sequences: int, length: int = LENGTH) -> dict[str, Tensor]:
 
 
 def _fit(problem: Problem, width: int) -> Problem:
-    made = hl.forecast(problem, list(problem.blocks.values()), probes=1, parts=1)
-    return hl.fit_memory(problem, made.vector_bytes + width * made.bytes_per_sequence)
+    made = hl.network.forecast(problem, list(problem.blocks.values()), probes=1, parts=1)
+    return hl.network.fit_memory(problem, made.vector_bytes + width * made.bytes_per_sequence)
 
 
 REFUSED: dict[str, tuple[type[Tokens], Callable[[], dict[str, Tensor]], Any]] = {

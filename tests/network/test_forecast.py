@@ -31,22 +31,22 @@ def problem(sequences: int = 6) -> Problem:
 
 
 def test_the_graph_grows_with_the_sequences_and_nothing_with_the_probes() -> None:
-    few, many = (hl.forecast(p, p.select("layer0.attn.q"), probes=5) for p in (problem(2), problem(6)))
+    few, many = (hl.network.forecast(p, p.select("layer0.attn.q"), probes=5) for p in (problem(2), problem(6)))
     assert few.bytes_per_sequence == many.bytes_per_sequence > 0
     assert (few.graph_bytes * 3, few.sequences * 3) == (many.graph_bytes, many.sequences)
     assert few.vector_bytes == many.vector_bytes > 0
     assert few.products == many.products == 5
-    more = hl.forecast(problem(2), problem(2).select("layer0.attn.q"), probes=10)
+    more = hl.network.forecast(problem(2), problem(2).select("layer0.attn.q"), probes=10)
     assert (more.products, more.total_bytes) == (10, few.total_bytes)
     assert str(more).startswith("10 HVPs") and "2 sequences at once" in str(more)
 
 
 def test_the_process_itself_is_counted() -> None:
-    made = hl.forecast(problem(2), problem(2).select("layer0.attn.q"))
+    made = hl.network.forecast(problem(2), problem(2).select("layer0.attn.q"))
     assert made.peak_bytes == made.process_bytes + made.total_bytes
     assert made.process_bytes > 2**26  # torch alone takes more
     assert replace(made, closed_form_bytes=2**40).total_bytes == made.total_bytes + 2**40
-    exactly_too = hl.forecast(problem(2), problem(2).select("layer0.attn.q"), closed_forms=True)
+    exactly_too = hl.network.forecast(problem(2), problem(2).select("layer0.attn.q"), closed_forms=True)
     assert exactly_too.total_bytes > made.total_bytes and "of closed forms" in str(exactly_too)
 
 
@@ -92,9 +92,9 @@ def test_a_closed_form_that_does_not_fit_is_refused_before_it_is_made(monkeypatc
 
 def test_a_problem_that_fits_is_left_alone_and_one_that_does_not_is_cut() -> None:
     whole = problem()
-    assert hl.fit_memory(whole) is whole
-    made = hl.forecast(whole, list(whole.blocks.values()), probes=1, parts=1)
-    cut = hl.fit_memory(whole, made.vector_bytes + 2 * made.bytes_per_sequence)
+    assert hl.network.fit_memory(whole) is whole
+    made = hl.network.forecast(whole, list(whole.blocks.values()), probes=1, parts=1)
+    cut = hl.network.fit_memory(whole, made.vector_bytes + 2 * made.bytes_per_sequence)
     assert [len(batch[0]) for batch in cut.data] == [2, 2, 2]
     assert_same(cut.total_loss(), whole.total_loss())
     same_operator(cut, whole, ["layer0.attn.q", "layer1.mlp.in"], 1e-9)
@@ -103,17 +103,17 @@ def test_a_problem_that_fits_is_left_alone_and_one_that_does_not_is_cut() -> Non
 @pytest.mark.parametrize("size", ["0.001 MB", 100])
 def test_a_limit_below_a_single_sequence(size: Any) -> None:
     with pytest.raises(hl.InputError, match=r"max_memory: a single sequence needs .* got "):
-        hl.fit_memory(problem(), size)
+        hl.network.fit_memory(problem(), size)
 
 
 @pytest.mark.parametrize("size", ["much", "2 parsecs", -1, 0])
 def test_a_limit_that_is_no_size(size: Any) -> None:
     with pytest.raises(hl.InputError, match=r"max_memory: got .*, expected"):
-        hl.fit_memory(problem(), size)
+        hl.network.fit_memory(problem(), size)
 
 
 def test_work_that_does_not_fit_is_refused_with_a_remedy() -> None:
-    made = hl.forecast(problem(), problem().select("embed"))
+    made = hl.network.forecast(problem(), problem().select("embed"))
     short = replace(made, available=int((made.vector_bytes + 2 * made.bytes_per_sequence) / 0.8) + 8)
     with pytest.raises(hl.InputError, match=r"memory: .* micro_batch=2 in hessianlens.problem, would fit"):
         ensure_forecast_fits(short)
@@ -137,13 +137,13 @@ def test_a_loss_that_changes_when_the_data_is_cut_is_not_cut() -> None:
     options = {"sum": (_sum, "sum"), "mean": (_mean, "mean"), "wrong": (_sum, "mean")}
     for name, (loss, reduction) in options.items():
         whole = networks.toy_problem(data={"tokens": tokens(6)}, loss=loss, given={"reduction": reduction})
-        made = hl.forecast(whole, list(whole.blocks.values()), probes=1, parts=1)
+        made = hl.network.forecast(whole, list(whole.blocks.values()), probes=1, parts=1)
         limit = made.vector_bytes + 2 * made.bytes_per_sequence
         if name == "wrong":
             with pytest.raises(hl.InputError, match=r"max_memory: batch 0, .* its loss is .* its pieces"):
-                hl.fit_memory(whole, limit)
+                hl.network.fit_memory(whole, limit)
         else:
-            assert_same(hl.fit_memory(whole, limit).total_loss(), whole.total_loss(), name)
+            assert_same(hl.network.fit_memory(whole, limit).total_loss(), whole.total_loss(), name)
 
 
 def test_a_loss_that_needs_its_whole_batch_can_be_forecast() -> None:
@@ -155,7 +155,7 @@ def test_a_loss_that_needs_its_whole_batch_can_be_forecast() -> None:
 
     whole = networks.toy_problem(data={"tokens": tokens(6)}, loss=loss)
     blocks = whole.select("layer0.mlp.*")
-    assert hl.forecast(whole, blocks).bytes_per_sequence > 0
+    assert hl.network.forecast(whole, blocks).bytes_per_sequence > 0
     assert hl.block_norms(whole, "layer0.mlp.in", probes=3)["layer0.mlp.in", "full"].value > 0
 
 

@@ -43,4 +43,6 @@ def test_grids_of_a_layer() -> None:
     layer = self_attention(2, 0, width=3, output=None)
     H = hl.attention_hessian(layer, randn(4, 3), hl.SquareLoss(randn(4, 3, seed=1)))
     assert H.part("ggn") is H.part("outer") is H.outer and H.part("t_outer") is H.t_outer
-    assert hl.predicted_growth("softmax", "ggn", "Q", "Q") == hl.predicted_growth("softmax", "outer", "Q", "Q")
+    assert hl.layer.predicted_growth("softmax", "ggn", "Q", "Q") == hl.layer.predicted_growth(
+        "softmax", "outer", "Q", "Q"
+    )

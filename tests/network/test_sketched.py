@@ -66,5 +66,5 @@ def test_a_tolerance_lets_the_cheaper_way_answer_and_says_which() -> None:
 def test_values_have_no_functional_part() -> None:
     problem = wide(mlp_activation="relu")
     found = hl.block_norms(problem, "layer0.attn.v", method="sketch", rtol=0.2)
-    assert found["layer0.attn.v", "functional"] == hl.Estimate.exactly(0.0)
+    assert found["layer0.attn.v", "functional"] == hl.spectra.Estimate.exactly(0.0)
     assert found["layer0.attn.v", "ggn"].method in ("sketch", "basis")

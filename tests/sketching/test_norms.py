@@ -19,7 +19,7 @@ from tests.variants import losses, rotary, self_attention, square_loss, tokens
 SEEDS = 150
 
 
-def _layer(kind: str, width: int = 12, length: int = 8) -> hl.AttentionHessian:
+def _layer(kind: str, width: int = 12, length: int = 8) -> hl.layer.AttentionHessian:
     """Normal tokens, or some as of a language model: few embeddings, positions, a common vector, unequal features."""
     generator = torch.Generator().manual_seed(1)
 
@@ -34,13 +34,13 @@ def _layer(kind: str, width: int = 12, length: int = 8) -> hl.AttentionHessian:
     return hl.attention_hessian(layer, X, hl.SquareLoss(Y))
 
 
-def _sampler(H: hl.AttentionHessian, row: str, column: str, seed: int) -> MatrixSampler:
+def _sampler(H: hl.layer.AttentionHessian, row: str, column: str, seed: int) -> MatrixSampler:
     block = H.sketch.block("full", row, column)
     assert isinstance(block, Unfolding)
     return MatrixSampler(block, f"{row} {column}", seed, lambda made: None, H.loss.gradient)
 
 
-def _relative(H: hl.AttentionHessian, row: str, column: str, rtol: float) -> tuple[list[Estimate], float]:
+def _relative(H: hl.layer.AttentionHessian, row: str, column: str, rtol: float) -> tuple[list[Estimate], float]:
     found = [sampled(_sampler(H, row, column, seed), rtol) for seed in range(SEEDS)]
     return [one for one in found if isinstance(one, Estimate)], float(H.full[row, column].frobenius_norm())
 

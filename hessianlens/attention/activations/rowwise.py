@@ -19,8 +19,8 @@ class RowFunction(Activation):
     """A user's function of one row, applied to the visible entries of each row.
 
     The function receives one row, a vector of its visible scores, and returns as many weights. Its row derivatives are
-    found by autograd, L x L a row; for a function of single scores `hessianlens.activations.ElementwiseFunction` is
-    much lighter.
+    found by autograd, L x L a row; for a function of single scores
+    `hessianlens.attention.activations.ElementwiseFunction` is much lighter.
 
     >>> rows = RowFunction(lambda t: torch.softmax(2 * t, -1), "sharp softmax")
     >>> seen = torch.tensor([[[True, False], [True, True]]])
