@@ -1,1 +1,1 @@
-"""The command: one model in, one table of its curvature out."""
+"""Curvature of every block of a model within a budget: from the name of a model to a table, advice and a page."""
