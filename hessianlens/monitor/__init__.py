@@ -1,4 +1,4 @@
-"""Watching a training run: curvature along it, at a bounded price and without a trace."""
+"""Curvature along a training run, at a bounded price and without side effects."""
 
 import lazy_loader
 
