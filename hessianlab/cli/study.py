@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from hessianlab.experiments.experiment import Experiment
     from hessianlab.results import Result
     from hessianlab.runner import Plan
-    from hessianlab.trials.sentences import StudyFindings
+    from hessianlab.studies.presentation.findings import StudyFindings
 
 _EXAMPLES = """[bold]Examples[/bold]
 
@@ -186,7 +186,7 @@ def _record(results: Sequence[Result]) -> None:
 def _findings(result: Result) -> StudyFindings:
     """How a study is read: all of them the same way."""
     from hessianlab.presentations import findings_of
-    from hessianlab.trials.sentences import StudyFindings
+    from hessianlab.studies.presentation.findings import StudyFindings
 
     found = findings_of(result)
     assert isinstance(found, StudyFindings), result.experiment

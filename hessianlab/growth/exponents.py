@@ -146,7 +146,7 @@ def agreement(slope: Slope, vanishes: bool | None, prediction: Prediction) -> bo
 def exponent_fits(result: Result) -> list[ExponentFit]:
     """Every series of a growth experiment in every range of its configuration that holds three sigma or more.
 
-    >>> from hessianlab.figures.measure.growth import FIG8
+    >>> from hessianlab.figures.growth import FIG8
     >>> result = FIG8.run(FIG8.preset("quick", {"layers": (1,), "d_model": 4, "repeats": 3}))
     >>> [(fit.range.name, fit.predicted, fit.agrees) for fit in exponent_fits(result)]
     [('all', 2, True)]

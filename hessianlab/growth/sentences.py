@@ -25,7 +25,7 @@ _LOPSIDED = 3.0
 def growth_sentences(result: Result) -> list[str]:
     """The exponents of the top layer, which predictions agree, and the ratio of the value to the query block.
 
-    >>> from hessianlab.figures.measure.growth import FIG8
+    >>> from hessianlab.figures.growth import FIG8
     >>> result = FIG8.run(FIG8.preset("quick", {"layers": (2,), "d_model": 4, "repeats": 3}))
     >>> growth_sentences(result)[1]
     'Predicted by counting powers of σ: 2 of 2 exponents agree.'

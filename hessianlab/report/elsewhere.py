@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from hessianlab.experiments.statistics import geometric_mean
-from hessianlab.figures.presentation.activation_offset import ratios
-from hessianlab.figures.presentation.depth_growth import depth_exponents
-from hessianlab.figures.presentation.query_key_spectra import negative_share
+from hessianlab.figures.presentation.activations import ratios
+from hessianlab.figures.presentation.growth import depth_exponents
+from hessianlab.figures.presentation.query_key import negative_share
 from hessianlab.growth.exponents import exponent_fits
 from hessianlab.report.figures import reader_name
 from hessianlab.results import Result

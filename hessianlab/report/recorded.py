@@ -15,7 +15,7 @@ from hessianlab.plots.single_panels import panel_svgs
 from hessianlab.report.references import linked_source
 from hessianlab.report.story.training import ANSWERING
 from hessianlab.results import Chart
-from hessianlab.trials.drawing import draw_chart
+from hessianlab.studies.presentation.drawing import draw_chart
 from hessianlab.wording import ACTIVATIONS, activation_in_words, duration
 
 _MOST = 12

@@ -39,9 +39,6 @@ _WITHOUT_NUMBERS = {
         "runner",
         "store",
         "studies/presentation",
-        "trials/drawing.py",
-        "trials/paired.py",
-        "trials/sentences.py",
         "typesetting.py",
     ),
 }

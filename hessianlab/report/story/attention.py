@@ -9,8 +9,8 @@ import numpy as np
 from hessianlab.claims.finding import Verdict
 from hessianlab.claims.ledger import Ledger
 from hessianlab.experiments.statistics import geometric_mean
-from hessianlab.figures.presentation.activation_offset import OFFSET, ZERO, a_zero_decides, kinds, ratios
-from hessianlab.figures.presentation.moment_strata import BLOCKS, curve
+from hessianlab.figures.presentation.activations import OFFSET, ZERO, a_zero_decides, kinds, ratios
+from hessianlab.figures.presentation.entropy import MOMENT_BLOCKS, curve
 from hessianlab.presentations import findings_of
 from hessianlab.report.story.chapter import Answer, Chapter, Kind, Number, Results
 from hessianlab.results.table import block_ratios, choices, numbers, select, short, span
@@ -87,8 +87,8 @@ def answer_moments(results: Results, _ledger: Ledger | None) -> Answer | None:
     if "moment_strata" not in results:
         return None
     result = results["moment_strata"]
-    gap = max(float(numbers(select(result, quantity=name), "gap").max()) for name in BLOCKS)
-    left = {name: float(np.median(curve(result, name)[:, -1] / curve(result, name)[:, 0])) for name in BLOCKS}
+    gap = max(float(numbers(select(result, quantity=name), "gap").max()) for name in MOMENT_BLOCKS)
+    left = {name: float(np.median(curve(result, name)[:, -1] / curve(result, name)[:, 0])) for name in MOMENT_BLOCKS}
     rebuilt, fades = gap < _EXACT, left["outer QQ"] < _FADED and left["functional QQ"] < _FADED
     good = rebuilt and fades
     told = (

@@ -9,7 +9,11 @@ from itertools import product
 from hessianlab.plots.picture import Presentation, ResultPicture
 from hessianlab.results import Result
 from hessianlab.results.table import choices, numbers, select
-from hessianlab.studies.measure.training import (
+from hessianlab.studies.presentation.drawing import entropy_picture, study_pictures
+from hessianlab.studies.presentation.findings import as_factor, compared, courses, study_findings
+from hessianlab.studies.presentation.paired import Interval, by_seed, difference, interval, slowdown, weighted
+from hessianlab.studies.study_design import TASKS
+from hessianlab.studies.training import (
     ACTIVATIONS,
     LEARNED,
     OTHERS,
@@ -20,10 +24,6 @@ from hessianlab.studies.measure.training import (
     TEMPERATURE,
     UNSCALED,
 )
-from hessianlab.trials.drawing import entropy_picture, study_pictures
-from hessianlab.trials.paired import Interval, by_seed, difference, interval, slowdown, weighted
-from hessianlab.trials.sentences import as_factor, compared, courses, study_findings
-from hessianlab.trials.study_design import TASKS
 
 NEAR = 1.1
 """A learning rate works if its loss is within this factor of the best of the same arm."""

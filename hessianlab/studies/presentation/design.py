@@ -14,10 +14,10 @@ from hessianlab.plots.picture import Presentation, ResultPicture
 from hessianlab.plots.style import log_axis, panel
 from hessianlab.results import Chart, Panel, Result, Scalar, Series
 from hessianlab.results.table import choices, numbers, select, short
-from hessianlab.studies.measure.design import FACTORS
-from hessianlab.trials.drawing import draw_chart, look_of
-from hessianlab.trials.paired import Interval, interval, record, weighted
-from hessianlab.trials.sentences import StudyFindings, as_factor
+from hessianlab.studies.design import FACTORS
+from hessianlab.studies.presentation.drawing import draw_chart, look_of
+from hessianlab.studies.presentation.findings import StudyFindings, as_factor
+from hessianlab.studies.presentation.paired import Interval, interval, record, weighted
 from hessianlab.wording import count
 
 Design: TypeAlias = Mapping[str, Scalar]

@@ -9,11 +9,11 @@ from itertools import product
 from hessianlab.plots.picture import Presentation, ResultPicture
 from hessianlab.results import Chart, Panel, Result, Series
 from hessianlab.results.table import choices, select, short
-from hessianlab.studies.measure.training import EXPONENTS
-from hessianlab.trials.drawing import chart_picture, study_pictures
-from hessianlab.trials.paired import Interval, interval
-from hessianlab.trials.sentences import BANDS, interval_in_words, series, study_findings
-from hessianlab.trials.study_design import TASKS
+from hessianlab.studies.presentation.drawing import chart_picture, study_pictures
+from hessianlab.studies.presentation.findings import BANDS, interval_in_words, series, study_findings
+from hessianlab.studies.presentation.paired import Interval, interval
+from hessianlab.studies.study_design import TASKS
+from hessianlab.studies.training import EXPONENTS
 from hessianlab.wording import several
 
 SERIES = (("q", "ggn"), ("q", "functional"), ("v", "ggn"))

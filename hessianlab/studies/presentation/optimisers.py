@@ -13,7 +13,11 @@ from hessianlab.plots.picture import Presentation, ResultPicture
 from hessianlab.plots.style import INK, log_axis, panels
 from hessianlab.results import Chart, Panel, Result, Series
 from hessianlab.results.table import choices, select
-from hessianlab.studies.measure.training import (
+from hessianlab.studies.presentation.drawing import chart_picture, legend_below, look_of, study_pictures
+from hessianlab.studies.presentation.findings import QUANTITIES, as_factor, interval_in_words, series, study_findings
+from hessianlab.studies.presentation.paired import Interval, by_seed, difference, interval
+from hessianlab.studies.study_design import TASKS, minus
+from hessianlab.studies.training import (
     ADAM,
     BLOCK_RATES,
     MEASURED,
@@ -25,10 +29,6 @@ from hessianlab.studies.measure.training import (
     arm_name,
     gap,
 )
-from hessianlab.trials.drawing import chart_picture, legend_below, look_of, study_pictures
-from hessianlab.trials.paired import Interval, by_seed, difference, interval
-from hessianlab.trials.sentences import QUANTITIES, as_factor, interval_in_words, series, study_findings
-from hessianlab.trials.study_design import TASKS, minus
 from hessianlab.wording import percent
 
 
