@@ -1,20 +1,55 @@
 """What an experiment is: named configurations, the cells of a configuration, and the measurement of one cell.
 
-An experiment is `measure.py` of a folder of `hessianlab.figures`. It measures and never draws; it knows nothing of
-stores, processes or pages. What a measurement needs is imported when it begins: to list experiments and to refuse a
-setting takes no torch.
+An experiment measures and never draws; it knows nothing of stores, processes or pages. What a measurement needs is
+imported when it begins: to list experiments and to refuse a setting takes no torch.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from hessianlab.results import FinishedCell, Measurement, Parameters, Result, collect
-from hessianlens.errors import InputError, check_choice, needs_extra
+from hessianlens.errors import InputError, check_choice, expect, needs_extra
+
+
+def check_config(
+    config: Any, least: Mapping[str, int] | None = None, choices: Mapping[str, Iterable[str]] | None = None
+) -> None:
+    """Every list holds something, every whole number but a seed is large enough, every name is known.
+
+    A configuration with fields `low` and `high` must have them in this order.
+
+    Args:
+        config: A dataclass.
+        least: The smallest values of fields; 1 if not given.
+        choices: The names that fields may hold.
+
+    >>> @dataclasses.dataclass(frozen=True)
+    ... class Config:
+    ...     repeats: int = 0
+    >>> check_config(Config())
+    Traceback (most recent call last):
+    ...
+    hessianlens.errors.InputError: repeats: got 0, expected at least 1.
+    """
+    for field in dataclasses.fields(config):
+        given = getattr(config, field.name)
+        values = given if isinstance(given, tuple) else (given,)
+        expect(len(values) > 0, f"{field.name}: got no value, expected one or more.")
+        for value in values:
+            if "int" in str(field.type) and "seed" not in field.name:
+                smallest = (least or {}).get(field.name, 1)
+                expect(value >= smallest, f"{field.name}: got {value}, expected at least {smallest}.")
+            if field.name in (choices or {}):
+                check_choice(field.name, value, (choices or {})[field.name])
+    if hasattr(config, "low") and hasattr(config, "high"):
+        ends = f"{config.low:g} and {config.high:g}"
+        expect(config.low < config.high, f"low, high: got {ends}, expected the lower end first.")
+
 
 Config = TypeVar("Config")
 

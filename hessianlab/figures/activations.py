@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hessianlab.experiments.checks import check_config
-from hessianlab.experiments.experiment import Experiment
+from hessianlab.experiments.experiment import Experiment, check_config
 from hessianlab.results import Measurement, Parameters, Row
 from hessianlens.notation import ACTIVATION_NAMES, CARRIES
 from hessianlens.parts import LAYER_PARTS

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from hessianlab.experiments.checks import check_config
-from hessianlab.experiments.experiment import Experiment
+from hessianlab.experiments.experiment import Experiment, check_config
 from hessianlab.growth.measure import (
     LINEAR_MLP,
     PRACTICAL,

@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, kron, nn
 
-from hessianlab.experiments.checks import check_config
-from hessianlab.experiments.experiment import Experiment
+from hessianlab.experiments.experiment import Experiment, check_config
 from hessianlab.results import Measurement, Parameters, Row
 from hessianlens.attention import SelfAttention
 from hessianlens.layer import attention_hessian

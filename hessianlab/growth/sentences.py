@@ -12,7 +12,7 @@ from hessianlab.growth.exponents import ExponentFit, exponent_fits
 from hessianlab.growth.reference import Reference
 from hessianlab.growth.series import Prediction, SeriesKey, growth_series
 from hessianlab.results import Findings, Result
-from hessianlab.results.table import short
+from hessianlab.wording import short
 from hessianlens.parts import LAYER_PARTS
 
 _MOST = 6

@@ -39,7 +39,6 @@ _WITHOUT_NUMBERS = {
         "runner",
         "store",
         "studies/presentation",
-        "typesetting.py",
     ),
 }
 """Parts of each package, as patterns, that only call, store, read or draw what a cell measures."""

@@ -12,8 +12,7 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from hessianlab.experiments.checks import check_config
-from hessianlab.experiments.experiment import Experiment
+from hessianlab.experiments.experiment import Experiment, check_config
 from hessianlab.results import Measurement, Parameters, Row
 from hessianlens.errors import InputError, expect
 from hessianlens.models.arguments import QUERY_KEY, head_width

@@ -8,8 +8,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from hessianlab.experiments.checks import check_config
-from hessianlab.experiments.experiment import Experiment
+from hessianlab.experiments.experiment import Experiment, check_config
 from hessianlab.results import Measurement, Parameters, Scalar
 from hessianlab.wording import count, several
 from hessianlens.errors import InputError, check_choice, expect

@@ -10,13 +10,12 @@ from matplotlib.axes import Axes
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
-from hessianlab.experiments.statistics import geometric_mean
+from hessianlab.experiments.statistics import block_ratios, choices, geometric_mean, numbers, select
 from hessianlab.plots.charts import draw_cell, frame_cells
 from hessianlab.plots.picture import Presentation, captioned
 from hessianlab.plots.style import BLUE, GREEN, INK, MUTED, ORANGE, PURPLE, RED, log_axis, panels
 from hessianlab.results import Findings, FinishedCell, Result
-from hessianlab.results.table import block_ratios, choices, numbers, select, short, span
-from hessianlab.wording import activation_in_words, several
+from hessianlab.wording import activation_in_words, several, short, span
 
 UNLIKE = 10.0
 """Blocks are unlike when their root mean square entries differ by more than this factor."""

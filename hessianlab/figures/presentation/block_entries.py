@@ -7,12 +7,12 @@ from math import log10
 import numpy as np
 from matplotlib.figure import Figure
 
-from hessianlab.experiments.statistics import geometric_mean
+from hessianlab.experiments.statistics import block_ratios, choices, geometric_mean, numbers, select
 from hessianlab.plots.charts import block_map, draw_histograms, log_colour_bar, log_scale
 from hessianlab.plots.picture import Presentation, captioned
 from hessianlab.plots.style import panel
 from hessianlab.results import Findings, Parameters, Result
-from hessianlab.results.table import block_ratios, choices, numbers, select, short, span
+from hessianlab.wording import short, span
 
 
 def fig1_sentences(result: Result) -> list[str]:

@@ -16,11 +16,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullLocator
 
+from hessianlab.experiments.statistics import numbers, select
 from hessianlab.plots.picture import Presentation, ResultPicture, captioned
 from hessianlab.plots.style import BLUE, GREEN, INK, ORANGE, PURPLE, RED, log_axis, panels
 from hessianlab.results import Findings, FinishedCell, Result
-from hessianlab.results.table import numbers, select, short
-from hessianlab.wording import power_of_ten
+from hessianlab.wording import power_of_ten, short
 
 MOMENT_BLOCKS = ("outer VV", "outer QQ", "functional QQ")
 

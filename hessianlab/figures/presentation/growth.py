@@ -18,8 +18,7 @@ from hessianlab.growth.series import GrowthSeries, growth_series
 from hessianlab.plots.picture import Presentation, ResultPicture
 from hessianlab.plots.style import BLUE, INK, MUTED, RED, log_axis, panels
 from hessianlab.results import Findings, Result
-from hessianlab.results.table import short
-from hessianlab.wording import raised, several
+from hessianlab.wording import raised, several, short
 from hessianlens.layer import linear_attention_growth, linear_mlp_growth
 
 

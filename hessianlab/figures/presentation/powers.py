@@ -10,13 +10,13 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
+from hessianlab.experiments.statistics import numbers, select
 from hessianlab.figures.powers import BLOCKS, PARTS, WEIGHTS
 from hessianlab.plots.charts import draw_cell, frame_cells
 from hessianlab.plots.picture import Presentation, ResultPicture, captioned
 from hessianlab.plots.style import GREEN, GRID, INK, MUTED, RED, panels
 from hessianlab.results import Findings, Result, Row, Scalar
-from hessianlab.results.table import numbers, select, short
-from hessianlab.wording import scientific, several
+from hessianlab.wording import scientific, several, short
 
 TABLE1_TOLERANCE = 1e-6
 """A power agrees with the printed one within this."""

@@ -8,11 +8,12 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from hessianlab.experiments.statistics import choices, numbers, select
 from hessianlab.plots.charts import draw_mirrored, draw_spectrum
 from hessianlab.plots.picture import Presentation, ResultPicture, captioned
 from hessianlab.plots.style import BLUE, GRID, MUTED, ORANGE, RED, log_axis, panels
 from hessianlab.results import Findings, FinishedCell, Result
-from hessianlab.results.table import choices, numbers, select, short, span
+from hessianlab.wording import short, span
 
 MATRICES = {"dual": "two matrices", "single": "one matrix"}
 

@@ -6,9 +6,9 @@ import math
 from collections.abc import Mapping
 from itertools import product
 
+from hessianlab.experiments.statistics import choices, numbers, select
 from hessianlab.plots.picture import Presentation, ResultPicture
 from hessianlab.results import Result
-from hessianlab.results.table import choices, numbers, select
 from hessianlab.studies.presentation.drawing import entropy_picture, study_pictures
 from hessianlab.studies.presentation.findings import as_factor, compared, courses, study_findings
 from hessianlab.studies.presentation.paired import Interval, by_seed, difference, interval, slowdown, weighted

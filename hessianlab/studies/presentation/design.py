@@ -9,16 +9,15 @@ from typing import Any, TypeAlias
 import numpy as np
 from matplotlib.figure import Figure
 
-from hessianlab.experiments.statistics import geometric_mean
+from hessianlab.experiments.statistics import choices, geometric_mean, numbers, select
 from hessianlab.plots.picture import Presentation, ResultPicture
 from hessianlab.plots.style import log_axis, panel
 from hessianlab.results import Chart, Panel, Result, Scalar, Series
-from hessianlab.results.table import choices, numbers, select, short
 from hessianlab.studies.design import FACTORS
 from hessianlab.studies.presentation.drawing import draw_chart, look_of
 from hessianlab.studies.presentation.findings import StudyFindings, as_factor
 from hessianlab.studies.presentation.paired import Interval, interval, record, weighted
-from hessianlab.wording import count
+from hessianlab.wording import count, short
 
 Design: TypeAlias = Mapping[str, Scalar]
 

@@ -10,10 +10,10 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from hessianlab.experiments.statistics import choices, numbers, select
 from hessianlab.plots.picture import ResultPicture
 from hessianlab.plots.style import BLUE, GREEN, INK, MUTED, ORANGE, PURPLE, RED, SKY, log_axis, panels
 from hessianlab.results import Chart, Panel, Result, Series
-from hessianlab.results.table import choices, numbers, select
 from hessianlab.studies.presentation.findings import QUANTITIES, courses
 from hessianlab.studies.presentation.paired import difference
 from hessianlab.studies.study_design import TASKS, Contrast, Study

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from hessianlab.experiments.statistics import choices, select
 from hessianlab.results import Chart, Findings, Panel, Result, Series
-from hessianlab.results.table import choices, select, short
 from hessianlab.studies.presentation.paired import (
     Interval,
     by_seed,
@@ -21,7 +21,7 @@ from hessianlab.studies.presentation.paired import (
     study_lost,
 )
 from hessianlab.studies.study_design import TASKS, Contrast, Study
-from hessianlab.wording import MINUS, count, several
+from hessianlab.wording import MINUS, count, several, short
 
 
 def signed(value: float) -> str:

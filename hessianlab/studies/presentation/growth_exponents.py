@@ -6,15 +6,15 @@ import math
 from collections.abc import Mapping
 from itertools import product
 
+from hessianlab.experiments.statistics import choices, select
 from hessianlab.plots.picture import Presentation, ResultPicture
 from hessianlab.results import Chart, Panel, Result, Series
-from hessianlab.results.table import choices, select, short
 from hessianlab.studies.presentation.drawing import chart_picture, study_pictures
 from hessianlab.studies.presentation.findings import BANDS, interval_in_words, series, study_findings
 from hessianlab.studies.presentation.paired import Interval, interval
 from hessianlab.studies.study_design import TASKS
 from hessianlab.studies.training import EXPONENTS
-from hessianlab.wording import several
+from hessianlab.wording import several, short
 
 SERIES = (("q", "ggn"), ("q", "functional"), ("v", "ggn"))
 NAMES = {("q", "ggn"): "outer query block", ("q", "functional"): "functional query block", ("v", "ggn"): "value block"}

@@ -9,10 +9,10 @@ import numpy as np
 from matplotlib.figure import Figure
 from scipy.stats import spearmanr
 
+from hessianlab.experiments.statistics import choices, select
 from hessianlab.plots.picture import Presentation, ResultPicture
 from hessianlab.plots.style import INK, log_axis, panels
 from hessianlab.results import Chart, Panel, Result, Series
-from hessianlab.results.table import choices, select
 from hessianlab.studies.presentation.drawing import chart_picture, legend_below, look_of, study_pictures
 from hessianlab.studies.presentation.findings import QUANTITIES, as_factor, interval_in_words, series, study_findings
 from hessianlab.studies.presentation.paired import Interval, by_seed, difference, interval

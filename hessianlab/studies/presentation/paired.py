@@ -9,10 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from hessianlab.experiments.statistics import detectable, mean_interval
-from hessianlab.results import Chart, Result
-from hessianlab.results.chart import rounded
-from hessianlab.results.table import choices, select
+from hessianlab.experiments.statistics import choices, detectable, mean_interval, select
+from hessianlab.results import Chart, Result, rounded
 from hessianlab.studies.study_design import Contrast, Study
 
 LEVEL = 0.95

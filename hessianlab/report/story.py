@@ -1,17 +1,20 @@
-"""What follows for training: whether the optimiser that the argument favours gains where the argument says so."""
+"""The argument of the report: its chapters in order, the last one on training, and where figures and claims belong."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
+from hessianlab.claims.definition import Claim
 from hessianlab.claims.finding import Verdict
 from hessianlab.claims.ledger import Ledger
 from hessianlab.claims.trained import Effect, Recorded
 from hessianlab.experiments.registry import STUDY
-from hessianlab.report.story.chapter import Answer, Chapter, Number, Results
+from hessianlab.report.attention import MOMENTS, QUERY_KEY, SOFTMAX, WEIGHTS
+from hessianlab.report.chapter import Answer, Chapter, Number, Results
+from hessianlab.report.network import BLOCKS, DATA, DEPTH, NORM
 from hessianlab.wording import MINUS, several
 
-PREFIX = STUDY
+TRAINING_PREFIX = STUDY
 """Experiments that train have names that begin so."""
 
 TOPIC = "training"
@@ -24,7 +27,7 @@ _NORMS = {"no norm": "without a norm", "pre-norm": "with layer norm in front"}
 """As the study calls them, and in a sentence."""
 
 
-def answer(_results: Results, ledger: Ledger | None) -> Answer | None:
+def answer_training(_results: Results, ledger: Ledger | None) -> Answer | None:
     """From the recorded study of optimisers: Adam's advantage with softmax, and with linear attention, which lacks it.
 
     If unlike blocks were why Adam helps, it would help more with softmax, whose blocks are unlike, than with linear
@@ -104,7 +107,7 @@ def _typeset(number: str) -> str:
     return number.replace("-", MINUS)
 
 
-CHAPTER = Chapter(
+TRAINING = Chapter(
     slug="training",
     title="For training",
     question="Do these differences explain how Transformers train?",
@@ -114,5 +117,58 @@ CHAPTER = Chapter(
     "and what came out is recorded with the project.",
     figures=(),
     topics=("training",),
-    answer=answer,
+    answer=answer_training,
 )
+
+
+CHAPTERS: tuple[Chapter, ...] = (
+    BLOCKS,
+    DATA,
+    MOMENTS,
+    WEIGHTS,
+    SOFTMAX,
+    DEPTH,
+    NORM,
+    QUERY_KEY,
+    TRAINING,
+)
+
+OTHERS = "others"
+"""Address of the figures that no chapter names."""
+
+
+def chapter_of_figure(name: str) -> Chapter | None:
+    """The chapter that shows an experiment; None for one that no chapter names.
+
+    >>> chapter_of_figure("fig3a").slug
+    'data'
+    """
+    if name.startswith(TRAINING_PREFIX):
+        return TRAINING
+    return next((chapter for chapter in CHAPTERS if name in chapter.figures), None)
+
+
+def chapter_of_claim(claim: Claim) -> Chapter:
+    """The chapter a claim belongs to: by its verdict if it waits for training, else its figure's, else its topic's.
+
+    >>> from hessianlab.claims.catalogue import find
+    >>> [chapter_of_claim(claim).slug for claim in find(["P25", "A12", "C19", "P41"])]
+    ['data', 'softmax', 'training', 'weights']
+    """
+    if claim.unmeasured is Verdict.NEEDS_TRAINING:
+        return TRAINING
+    shown = chapter_of_figure(claim.chapter) if claim.chapter and claim.topic != "growth exponents" else None
+    return shown or _by_topic(claim.topic)
+
+
+def _by_topic(topic: str) -> Chapter:
+    """The one with the longest beginning of the topic's name."""
+    named = [(len(start), chapter) for chapter in CHAPTERS for start in chapter.topics if topic.startswith(start)]
+    return max(named, key=lambda found: found[0])[1]
+
+
+def figures_of(chapter: Chapter, names: Iterable[str]) -> list[str]:
+    """Those of the named experiments that a chapter shows, in its order."""
+    own = [name for name in names if chapter_of_figure(name) is chapter]
+    place = {name: number for number, name in enumerate(chapter.figures)}
+    return sorted(own, key=lambda name: place.get(name, len(place)))

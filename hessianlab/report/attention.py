@@ -8,13 +8,12 @@ import numpy as np
 
 from hessianlab.claims.finding import Verdict
 from hessianlab.claims.ledger import Ledger
-from hessianlab.experiments.statistics import geometric_mean
+from hessianlab.experiments.statistics import block_ratios, choices, geometric_mean, numbers, select
 from hessianlab.figures.presentation.activations import OFFSET, ZERO, a_zero_decides, kinds, ratios
 from hessianlab.figures.presentation.entropy import MOMENT_BLOCKS, curve
 from hessianlab.presentations import findings_of
-from hessianlab.report.story.chapter import Answer, Chapter, Kind, Number, Results
-from hessianlab.results.table import block_ratios, choices, numbers, select, short, span
-from hessianlab.wording import activation_in_words, percent, several
+from hessianlab.report.chapter import Answer, Chapter, Kind, Number, Results
+from hessianlab.wording import activation_in_words, percent, several, short, span
 
 
 def answer_softmax(results: Results, _ledger: Ledger | None) -> Answer | None:

@@ -1,4 +1,4 @@
-"""Sizes of the query and value blocks of a GPT-2-like network at initialisation (Figures 1 and 4)."""
+"""Networks at initialisation: sizes of entries, powers of the embeddings, and layer norm in front."""
 
 from __future__ import annotations
 
@@ -12,14 +12,19 @@ from hessianlab.claims.networks import (
     BLOCK,
     HISTOGRAM,
     HISTOGRAM_SIGMA,
+    Network,
     entry_ratio,
+    growth,
     histogram_overlap,
+    mean_norms,
     norm_ratio,
+    norms,
     over_seeds,
     typical,
     with_attention,
 )
 from hessianlab.claims.quantities import largest, smallest
+from hessianlab.claims.samples import fixed
 from hessianlab.experiments.statistics import geometric_mean
 
 REPEATS = 5
@@ -199,3 +204,128 @@ def factors_of_hundreds() -> Finding:
         example=f"d = 16: median entries differ by {smallest(medians):.0f} to {largest(medians):.0f}, norms by "
         f"{narrow:.0f}; d = 128: norms by {wide:.0f}.",
     )
+
+
+def _part(block: str, part: str, sigma: float) -> float:
+    """Geometric mean over 3 seeds of a block's norm."""
+    return geometric_mean(over_seeds(lambda seed: norms(BLOCK, seed, sigma)[0, block, part], 3))
+
+
+@claim("A9")
+def arithmetic_of_powers() -> Finding:
+    """The powers near 0.1, and the orders between the blocks there."""
+    sigma = 0.1
+    sizes = {(b, p): _part(b, p, sigma) for b in "qv" for p in ("full", "ggn")}
+    powers = {key: math.log2(size / _part(*key, sigma / 2)) for key, size in sizes.items()}
+    apart = {p: math.log10(sizes["v", p] / sizes["q", p]) for p in ("full", "ggn")}
+
+    def as_claimed(part: str, name: str) -> tuple[Check, Check, Check]:
+        return (
+            close(f"power of sigma in the query block, {name}", powers["q", part], 6, 0.2),
+            close(f"power of sigma in the value block, {name}", powers["v", part], 2, 0.2),
+            close(f"orders between the two at sigma = 0.1, {name}", apart[part], 4, 0.5),
+        )
+
+    outer = as_claimed("ggn", "outer product")
+    return Finding(
+        checks=(*outer, *as_claimed("full", "whole block")),
+        conditional=outer,
+        support=(
+            close("power of sigma in the query block, whole block", powers["q", "full"], 5, 0.2),
+            at_most(
+                "outer product over the whole query block at sigma = 0.1", sizes["q", "ggn"] / sizes["q", "full"], 0.2
+            ),
+            at_most("orders between the whole blocks at sigma = 0.1", apart["full"], 3.5),
+        ),
+        example=f"sigma = 0.1, d = 32: query block {sizes['q', 'full']:.1e}, its outer product "
+        f"{sizes['q', 'ggn']:.1e}, value block {sizes['v', 'full']:.1e}: ratios of {10 ** apart['full']:.0f} and "
+        f"{10 ** apart['ggn']:.0f}.",
+    )
+
+
+NORM_SIGMAS = (0.01, 0.1, 1.0, 10.0)
+"""The range of Figure 3b."""
+
+SMALL = (0.01, 0.1)
+NORM_REPEATS = 3
+PLAIN = Network(d_model=16)
+QUERY, VALUE = (0, "q", "full"), (0, "v", "full")
+
+
+def exponents(attention: str, norm: str | None, sigmas: tuple[float, ...] = NORM_SIGMAS) -> tuple[float, float]:
+    """Fitted exponents of the full query and value blocks."""
+    network = replace(PLAIN, attention=attention, norm=norm)
+    return growth(network, sigmas, QUERY, NORM_REPEATS), growth(network, sigmas, VALUE, NORM_REPEATS)
+
+
+def difference(attention: str, norm: str | None, sigmas: tuple[float, ...] = NORM_SIGMAS) -> float:
+    """How far apart the two exponents are."""
+    return _apart(exponents(attention, norm, sigmas))
+
+
+def smaller_with_norm() -> tuple[Check, ...]:
+    """The exponents of the two blocks come closer with Pre-LN, over the whole range and for small embeddings."""
+    return (
+        at_least("difference of exponents without norm, sigma 0.01 to 0.1", difference("softmax", None, SMALL), 2.5),
+        at_most("difference of exponents with Pre-LN, sigma 0.01 to 0.1", difference("softmax", "pre", SMALL), 0.5),
+        at_most(
+            "difference of exponents with Pre-LN over that without, sigma 0.01 to 10",
+            difference("softmax", "pre") / difference("softmax", None),
+            0.5,
+        ),
+    )
+
+
+def _curves() -> Curves:
+    drawn = {}
+    for norm in (None, "pre"):
+        network = replace(PLAIN, norm=norm)
+        for key, name in ((QUERY, "W_Q"), (VALUE, "W_V")):
+            drawn[f"{name}, {'Pre-LN' if norm else 'no norm'}"] = (
+                NORM_SIGMAS,
+                tuple(mean_norms(network, NORM_SIGMAS, key, NORM_REPEATS)),
+            )
+    return Curves.log_log("standard deviation of the embeddings", "Frobenius norm", drawn)
+
+
+@claim("P51")
+def pre_norm_evens_growth() -> Finding:
+    """Exponents with and without the norm."""
+    return Finding(checks=smaller_with_norm(), curves=_curves())
+
+
+@claim("A29")
+def pre_norm_evens_growth_in_article() -> Finding:
+    """The same measurement as P51."""
+    return Finding(checks=smaller_with_norm(), curves=_curves())
+
+
+@claim("A30")
+def norm_against_softmax() -> Finding:
+    """A norm that only fixes the scale, and the same norm with other activations."""
+    kinds = ("softmax", "sigmoid", "linear")
+    bare, normed, scaled = ({kind: exponents(kind, norm, SMALL) for kind in kinds} for norm in (None, "pre", "scale"))
+    post = difference("softmax", "post", SMALL)
+    shown = "; ".join(f"{kind}: ({fixed(bare[kind])}) without, ({fixed(normed[kind])}) with" for kind in kinds)
+    return Finding(
+        checks=(
+            at_least("difference without norm, softmax", _apart(bare["softmax"]), 1),
+            at_most("difference with Pre-LN, softmax", _apart(normed["softmax"]), 0.5),
+            at_least("difference left by a division by the root mean square, softmax", _apart(scaled["softmax"]), 1),
+            at_most("difference without norm and without softmax, linear", _apart(bare["linear"]), 1),
+            at_most("difference without norm and without softmax, sigmoid", _apart(bare["sigmoid"]), 1),
+        ),
+        support=(
+            at_most("difference left by a division by the root mean square, softmax", _apart(scaled["softmax"]), 0.5),
+            at_least("difference without norm, sigmoid", _apart(bare["sigmoid"]), 3.5),
+            at_most("difference with Pre-LN, sigmoid", _apart(normed["sigmoid"]), 0.5),
+            at_least("powers removed from the query block, linear", bare["linear"][0] - normed["linear"][0], 5),
+            at_least("difference with Post-LN, softmax", post, 2.5),
+        ),
+        example=f"exponents of (W_Q, W_V), d = 16, sigma 0.01 to 0.1, without and with Pre-LN: {shown}; softmax with "
+        f"a division by the root mean square: ({fixed(scaled['softmax'])}).",
+    )
+
+
+def _apart(exponents: tuple[float, float]) -> float:
+    return abs(exponents[0] - exponents[1])

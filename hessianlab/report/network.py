@@ -8,10 +8,10 @@ from math import log10
 import numpy as np
 
 from hessianlab.claims.ledger import Ledger
-from hessianlab.experiments.statistics import geometric_mean
+from hessianlab.experiments.statistics import block_ratios, geometric_mean
 from hessianlab.growth.exponents import ExponentFit
 from hessianlab.growth.series import SeriesKey, growth_series
-from hessianlab.report.story.chapter import (
+from hessianlab.report.chapter import (
     Answer,
     Chapter,
     Number,
@@ -23,8 +23,7 @@ from hessianlab.report.story.chapter import (
     top_layer,
 )
 from hessianlab.results import Result
-from hessianlab.results.table import block_ratios, short, span
-from hessianlab.wording import count, several
+from hessianlab.wording import count, several, short, span
 from hessianlens.parts import LAYER_PARTS
 
 UNLIKE = 10.0
