@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hessianlab.experiments.experiment import Experiment, check_config
+from hessianlab.experiments.experiment import CheckedConfig, Experiment, grid_cells
 from hessianlab.results import Measurement, Parameters, Row
 from hessianlens.notation import ACTIVATION_NAMES, CARRIES
 from hessianlens.parts import LAYER_PARTS
@@ -23,8 +23,15 @@ TOKENS = 18
 """Of the addition task's sequences."""
 
 
+PLACES = ("transformer", "layer")
+
+
 @dataclass(frozen=True)
-class OffsetConfig:
+class OffsetConfig(
+    CheckedConfig,
+    least={"length": 2},
+    choices={"activations": ACTIVATION_NAMES, "places": PLACES, "carries": CARRIES},
+):
     """Sizes and seeds.
 
     Attributes:
@@ -35,7 +42,7 @@ class OffsetConfig:
     """
 
     activations: tuple[str, ...] = ACTIVATION_NAMES
-    places: tuple[str, ...] = ("transformer", "layer")
+    places: tuple[str, ...] = PLACES
     d_model: int = 16
     sequences: int = 64
     length: int = TOKENS
@@ -43,11 +50,6 @@ class OffsetConfig:
     seed: int = 0
     data_seed: int = 1234
     carries: str = "none"
-
-    def __post_init__(self) -> None:
-        """Refuse what cannot be measured, before the first cell."""
-        choices = {"activations": ACTIVATION_NAMES, "places": ("transformer", "layer"), "carries": CARRIES}
-        check_config(self, {"length": 2}, choices)
 
 
 def offset_cells(config: OffsetConfig) -> list[dict[str, Any]]:
@@ -96,15 +98,8 @@ def weight_at_zero(activation: str) -> float | None:
 def _transformer(asked: Any) -> Sequence[Row]:
     from hessianlab.experiments.models import diagonal_blocks, toy_problem
 
-    problem = toy_problem(
-        asked["d_model"],
-        asked["activation"],
-        asked["seed"],
-        asked["sequences"],
-        asked["data_seed"],
-        asked["carries"],
-    )
-    return diagonal_blocks(problem).rows
+    data = asked["sequences"], asked["data_seed"], asked["carries"]
+    return diagonal_blocks(toy_problem(asked["d_model"], asked["activation"], asked["seed"], *data)).rows
 
 
 def _layer(asked: Any) -> Sequence[Row]:
@@ -149,7 +144,9 @@ GROWTH_PARTS = ("outer", "functional")
 
 
 @dataclass(frozen=True)
-class ActivationGrowthConfig:
+class ActivationGrowthConfig(
+    CheckedConfig, least={"length": 3, "points": 3}, choices={"activations": ACTIVATION_NAMES}
+):
     """Sizes, seeds and the grid of scales.
 
     Attributes:
@@ -169,21 +166,6 @@ class ActivationGrowthConfig:
     largest_score: float = 0.01
     repeats: int = 20
     seed: int = 0
-
-    def __post_init__(self) -> None:
-        """Refuse what cannot be measured, before the first cell."""
-        check_config(self, {"length": 3, "points": 3}, {"activations": ACTIVATION_NAMES})
-
-
-def activation_growth_cells(config: ActivationGrowthConfig) -> list[dict[str, Any]]:
-    """One cell an activation and draw, over all scales."""
-    names = ("d_model", "d_k", "length", "low", "high", "points", "largest_score")
-    shared = {name: getattr(config, name) for name in names}
-    return [
-        {"activation": activation, "seed": seed, **shared}
-        for activation in config.activations
-        for seed in range(config.seed, config.seed + config.repeats)
-    ]
 
 
 def measure_activation_growth(parameters: Parameters) -> Measurement:
@@ -236,6 +218,9 @@ ACTIVATION_GROWTH = Experiment(
         "quick": ActivationGrowthConfig(points=15, repeats=8),
         "paper": ActivationGrowthConfig(d_model=16, d_k=8, length=18),
     },
-    cells=activation_growth_cells,
+    cells=grid_cells(
+        ("activation", "seed", "d_model", "d_k", "length", "low", "high", "points", "largest_score"),
+        {"activation": "activations"},
+    ),
     measure=measure_activation_growth,
 )

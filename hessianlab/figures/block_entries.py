@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hessianlab.experiments.experiment import Experiment, check_config
+from hessianlab.experiments.experiment import CheckedConfig, Experiment, grid_cells
 from hessianlab.results import Measurement, Parameters, Row
 from hessianlens.notation import ACTIVATION_NAMES, CARRIES
 
@@ -37,7 +37,7 @@ ATTENTION = ("W_Q", "W_K", "W_V", "W_O")
 
 
 @dataclass(frozen=True)
-class Fig1Config:
+class Fig1Config(CheckedConfig, choices={"carries": CARRIES}):
     """Sizes and seeds.
 
     Attributes:
@@ -57,10 +57,6 @@ class Fig1Config:
     data_seed: int = 1234
     carries: str = "none"
     pixels: int = 480
-
-    def __post_init__(self) -> None:
-        """Refuse what cannot be measured, before the first cell."""
-        check_config(self, choices={"carries": CARRIES})
 
 
 def fig1_cells(config: Fig1Config) -> list[dict[str, Any]]:
@@ -182,7 +178,7 @@ def pooled_map(matrix: Tensor, sizes: Sequence[int], pixels: int) -> PooledMap:
 
 
 @dataclass(frozen=True)
-class Fig4Config:
+class Fig4Config(CheckedConfig, choices={"attentions": ACTIVATION_NAMES, "carries": CARRIES}):
     """Sizes and seeds; one model a kind of attention and repeat, all on the same data."""
 
     attentions: tuple[str, ...] = ("softmax", "linear")
@@ -194,36 +190,13 @@ class Fig4Config:
     data_seed: int = 1234
     carries: str = "none"
 
-    def __post_init__(self) -> None:
-        """Refuse what cannot be measured, before the first cell."""
-        check_config(self, choices={"attentions": ACTIVATION_NAMES, "carries": CARRIES})
-
-
-def fig4_cells(config: Fig4Config) -> list[dict[str, Any]]:
-    """One cell a kind of attention and draw of the weights."""
-    shared = {"d_model": config.d_model, "batches": config.batches, "sequences": config.sequences}
-    return [
-        {"attention": attention, "seed": seed, **shared, "data_seed": config.data_seed, "carries": config.carries}
-        for attention in config.attentions
-        for seed in range(config.seed, config.seed + config.repeats)
-    ]
-
 
 def measure_fig4(parameters: Parameters) -> Measurement:
     """Sizes of the entries of the exact diagonal blocks."""
     from hessianlab.experiments.models import diagonal_blocks, toy_problem
 
     asked: Any = parameters
-    problem = toy_problem(
-        asked["d_model"],
-        asked["attention"],
-        asked["seed"],
-        asked["sequences"],
-        asked["data_seed"],
-        asked["carries"],
-        asked["batches"],
-    )
-    return diagonal_blocks(problem)
+    return diagonal_blocks(toy_problem(**asked))
 
 
 FIG4 = Experiment(
@@ -232,6 +205,8 @@ FIG4 = Experiment(
     source="The paper, Figure 4",
     question="Is it softmax that makes the entries of the query block so much smaller than those of the value block?",
     presets={"quick": Fig4Config(repeats=10), "paper": Fig4Config()},
-    cells=fig4_cells,
+    cells=grid_cells(
+        ("attention", "seed", "d_model", "batches", "sequences", "data_seed", "carries"), {"attention": "attentions"}
+    ),
     measure=measure_fig4,
 )

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hessianlab.experiments.experiment import Experiment, check_config
+from hessianlab.experiments.experiment import CheckedConfig, Experiment
 from hessianlab.results import Measurement, Parameters, Row
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ MOMENT_BLOCKS = {
 
 
 @dataclass(frozen=True)
-class StrataConfig:
+class StrataConfig(CheckedConfig, least={"length": 2, "points": 2}):
     """Sizes, seeds and the factors on the query weights, powers of ten from `low` to `high`."""
 
     d_model: int = 8
@@ -35,10 +35,6 @@ class StrataConfig:
     points: int = 25
     repeats: int = 20
     seed: int = 0
-
-    def __post_init__(self) -> None:
-        """Refuse what cannot be measured, before the first cell."""
-        check_config(self, {"length": 2, "points": 2})
 
 
 def strata_cells(config: StrataConfig) -> list[dict[str, Any]]:
@@ -126,7 +122,7 @@ PATH_BLOCKS = (("outer", "VV"), ("outer", "QQ"), ("functional", "QQ"), ("full", 
 
 
 @dataclass(frozen=True)
-class TemperatureConfig:
+class TemperatureConfig(CheckedConfig, least={"length": 2, "points": 2}):
     """Sizes, seeds and the grid of temperatures.
 
     Attributes:
@@ -143,10 +139,6 @@ class TemperatureConfig:
     points: int = 33
     repeats: int = 20
     seed: int = 0
-
-    def __post_init__(self) -> None:
-        """Refuse what cannot be measured, before the first cell."""
-        check_config(self, {"length": 2, "points": 2})
 
 
 def path_cells(config: TemperatureConfig) -> list[dict[str, Any]]:

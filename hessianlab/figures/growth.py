@@ -18,64 +18,67 @@ from hessianlab.growth.measure import (
 from hessianlab.results import Parameters
 from hessianlens.errors import expect
 
+
+def _figure(
+    number: str, title: str, question: str, quick: GrowthConfig, paper: GrowthConfig
+) -> Experiment[GrowthConfig]:
+    return Experiment(
+        name=f"fig{number}",
+        title=title,
+        source=f"The paper, Figure {number}",
+        question=question,
+        presets={"quick": quick, "paper": paper},
+        cells=growth_cells,
+        measure=measure_growth,
+    )
+
+
 FIG3A_PAPER = GrowthConfig()
 FIG3A_QUICK = GrowthConfig(d_model=32, sequences=16, points=16, repeats=8)
 
-FIG3A = Experiment(
-    name="fig3a",
-    title="Growth of the query and value blocks in one Transformer block",
-    source="The paper, Figure 3a",
-    question="Do the query and value blocks grow with the powers 6 and 5, and 2, of the embedding scale?",
-    presets={"quick": FIG3A_QUICK, "paper": FIG3A_PAPER},
-    cells=growth_cells,
-    measure=measure_growth,
+FIG3A = _figure(
+    "3a",
+    "Growth of the query and value blocks in one Transformer block",
+    "Do the query and value blocks grow with the powers 6 and 5, and 2, of the embedding scale?",
+    FIG3A_QUICK,
+    FIG3A_PAPER,
 )
-
 
 FIG3B_PAPER = GrowthConfig(norm="pre", fit_ranges=(("small", 0.0, 0.05), ("large", 3.0, 10.0), ("all", 0.0, 10.0)))
 """Small: embeddings far below the attention's output, yet above the norm's epsilon; large: far above it. All: the paper
 fits one line to the whole range."""
 FIG3B_QUICK = replace(FIG3B_PAPER, d_model=32, sequences=8, repeats=10)
 
-FIG3B = Experiment(
-    name="fig3b",
-    title="Growth with layer norm in front",
-    source="The paper, Figure 3b",
-    question="How much of the growth is left when layer norms stand before attention, MLP and unembedding?",
-    presets={"quick": FIG3B_QUICK, "paper": FIG3B_PAPER},
-    cells=growth_cells,
-    measure=measure_growth,
+FIG3B = _figure(
+    "3b",
+    "Growth with layer norm in front",
+    "How much of the growth is left when layer norms stand before attention, MLP and unembedding?",
+    FIG3B_QUICK,
+    FIG3B_PAPER,
 )
-
 
 FIG5_PAPER = GrowthConfig(sigma_low=0.1, sigma_high=(1.0, 10.0), spacing="linear")
 FIG5_QUICK = replace(FIG5_PAPER, d_model=32, sequences=16, points=16, repeats=8)
 
-FIG5 = Experiment(
-    name="fig5",
-    title="Growth of the query and value blocks on linear axes",
-    source="The paper, Figure 5",
-    question="Do the predicted powers describe the norms on linear axes, for practical and for large scales?",
-    presets={"quick": FIG5_QUICK, "paper": FIG5_PAPER},
-    cells=growth_cells,
-    measure=measure_growth,
+FIG5 = _figure(
+    "5",
+    "Growth of the query and value blocks on linear axes",
+    "Do the predicted powers describe the norms on linear axes, for practical and for large scales?",
+    FIG5_QUICK,
+    FIG5_PAPER,
 )
-
 
 FIG6_PAPER = GrowthConfig(layers=(2, 3, 4, 5), fit_ranges=(("small", 0.0, 0.1), PRACTICAL, SATURATED))
 """The residual stream grows from block to block, so that scores of the fifth leave the leading power earlier."""
 FIG6_QUICK = replace(FIG6_PAPER, layers=(2, 3), d_model=32, sequences=16, points=10, repeats=5, probes=10)
 
-FIG6 = Experiment(
-    name="fig6",
-    title="Growth at every layer of deeper Transformers",
-    source="The paper, Figure 6",
-    question="Do the blocks of every layer of a deep Transformer grow with the powers predicted for a single layer?",
-    presets={"quick": FIG6_QUICK, "paper": FIG6_PAPER},
-    cells=growth_cells,
-    measure=measure_growth,
+FIG6 = _figure(
+    "6",
+    "Growth at every layer of deeper Transformers",
+    "Do the blocks of every layer of a deep Transformer grow with the powers predicted for a single layer?",
+    FIG6_QUICK,
+    FIG6_PAPER,
 )
-
 
 FIG7_PAPER = GrowthConfig(
     layers=(1, 2, 3),
@@ -91,28 +94,23 @@ FIG7_PAPER = GrowthConfig(
 the large one; they pass the targets near 0.4. At depth three norms reach down to 1e-33."""
 FIG7_QUICK = replace(FIG7_PAPER, d_model=48, sequences=8, points=13, repeats=8, probes=10)
 
-FIG7 = Experiment(
-    name="fig7",
-    title="Growth in chains of linear attention",
-    source="The paper, Figure 7",
-    question="Do the blocks of D chained linear attention layers grow with the power 2 3^D of the embedding scale?",
-    presets={"quick": FIG7_QUICK, "paper": FIG7_PAPER},
-    cells=growth_cells,
-    measure=measure_growth,
+FIG7 = _figure(
+    "7",
+    "Growth in chains of linear attention",
+    "Do the blocks of D chained linear attention layers grow with the power 2 3^D of the embedding scale?",
+    FIG7_QUICK,
+    FIG7_PAPER,
 )
-
 
 FIG8_PAPER = GrowthConfig(model=LINEAR_MLP, layers=(1, 2, 3, 4, 5), loss="square", fit_ranges=(("all", 0.0, 10.0),))
 FIG8_QUICK = replace(FIG8_PAPER, d_model=32, sequences=16, points=16, repeats=8)
 
-FIG8 = Experiment(
-    name="fig8",
-    title="Growth in linear MLPs",
-    source="The paper, Figure 8",
-    question="Do the blocks of a linear MLP grow with the power 2 of the embedding scale at every depth?",
-    presets={"quick": FIG8_QUICK, "paper": FIG8_PAPER},
-    cells=growth_cells,
-    measure=measure_growth,
+FIG8 = _figure(
+    "8",
+    "Growth in linear MLPs",
+    "Do the blocks of a linear MLP grow with the power 2 of the embedding scale at every depth?",
+    FIG8_QUICK,
+    FIG8_PAPER,
 )
 
 

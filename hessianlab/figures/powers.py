@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, kron, nn
 
-from hessianlab.experiments.experiment import Experiment, check_config
+from hessianlab.experiments.experiment import CheckedConfig, Experiment, grid_cells
 from hessianlab.results import Measurement, Parameters, Row
 from hessianlens.attention import SelfAttention
 from hessianlens.layer import attention_hessian
@@ -143,7 +143,7 @@ MODELS = ("linear MLP", "linear attention", "softmax attention")
 
 
 @dataclass(frozen=True)
-class Table1Config:
+class Table1Config(CheckedConfig, least={"length": 2, "factors": 2}, choices={"models": MODELS}):
     """Sizes and seeds; `factors` is the number of scales from 1/4 to 4 behind each power."""
 
     models: tuple[str, ...] = MODELS
@@ -153,20 +153,6 @@ class Table1Config:
     factors: int = 5
     repeats: int = 20
     seed: int = 0
-
-    def __post_init__(self) -> None:
-        """Refuse what cannot be measured, before the first cell."""
-        check_config(self, {"length": 2, "factors": 2}, {"models": MODELS})
-
-
-def table1_cells(config: Table1Config) -> list[dict[str, Any]]:
-    """One cell a model and draw."""
-    shared = {"length": config.length, "d_model": config.d_model, "d_hidden": config.d_hidden}
-    return [
-        {"model": model, "seed": seed, **shared, "factors": config.factors}
-        for model in config.models
-        for seed in range(config.seed, config.seed + config.repeats)
-    ]
 
 
 def measure_table1(parameters: Parameters) -> Measurement:
@@ -204,6 +190,8 @@ def _powers(model: str, part: str, X: Tensor, R: Tensor, weights: list[Tensor], 
     """Powers of Sigma at fixed Omega and of Omega at fixed Sigma, block by block."""
     import numpy as np
 
+    from hessianlab.experiments.statistics import log_log_slope
+
     scales = np.geomspace(0.25, 4.0, factors)
     moved = {
         "Sigma": ([BLOCKS_OF[model](s * X, R / s, weights) for s in scales], scales**2),
@@ -214,8 +202,8 @@ def _powers(model: str, part: str, X: Tensor, R: Tensor, weights: list[Tensor], 
         printed = dict(zip(("Sigma", "Omega"), PRINTED[model, part], strict=True))[against]
         for name in (key[1] for key in found[0] if key[0] == part):
             norms = [float(blocks[part, name].norm()) for blocks in found]
-            if min(norms) > 0:
-                power = float(np.polyfit(np.log(factor), np.log(norms), 1)[0])
+            power = log_log_slope(factor, norms)
+            if power is not None:
                 asked = {"part": part, "quantity": f"power of {against}", "block": name}
                 rows.append({**asked, "value": power, "printed": printed})
     return rows
@@ -228,7 +216,7 @@ TABLE1 = Experiment(
     question="Do the Hessian blocks of a linear MLP see the data through Sigma and Omega once each, and those of "
     "linear attention through Sigma cubed and Omega times Sigma?",
     presets={"quick": Table1Config(repeats=5), "paper": Table1Config(length=24, d_model=12, d_hidden=8)},
-    cells=table1_cells,
+    cells=grid_cells(("model", "seed", "length", "d_model", "d_hidden", "factors"), {"model": "models"}),
     measure=measure_table1,
 )
 
@@ -241,7 +229,7 @@ FACTORS = {"small": (2.0**-12, 2.0**-13), "drawn": (2.0**0.01, 2.0**-0.01)}
 
 
 @dataclass(frozen=True)
-class WeightPowersConfig:
+class WeightPowersConfig(CheckedConfig, least={"length": 3}):
     """Sizes and seeds."""
 
     d_model: int = 8
@@ -249,16 +237,6 @@ class WeightPowersConfig:
     length: int = 12
     repeats: int = 20
     seed: int = 0
-
-    def __post_init__(self) -> None:
-        """Refuse what cannot be measured, before the first cell."""
-        check_config(self, {"length": 3})
-
-
-def weight_powers_cells(config: WeightPowersConfig) -> list[dict[str, Any]]:
-    """One cell a draw."""
-    shared = {"d_model": config.d_model, "d_k": config.d_k, "length": config.length}
-    return [{"seed": seed, **shared} for seed in range(config.seed, config.seed + config.repeats)]
 
 
 def counted_powers(part: str, block: str) -> dict[str, int] | None:
@@ -332,6 +310,6 @@ WEIGHT_POWERS = Experiment(
     question="With which powers of W_Q, W_K and W_V does each block of the Hessian grow: do the powers that stand "
     "in the formulas hold, and where do they no longer?",
     presets={"quick": WeightPowersConfig(repeats=8), "paper": WeightPowersConfig(d_model=16, d_k=8, length=18)},
-    cells=weight_powers_cells,
+    cells=grid_cells(("seed", "d_model", "d_k", "length")),
     measure=measure_weight_powers,
 )

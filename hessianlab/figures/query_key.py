@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hessianlab.experiments.experiment import Experiment, check_config
+from hessianlab.experiments.experiment import CheckedConfig, Experiment, grid_cells
 from hessianlab.results import Measurement, Parameters, Row
 from hessianlens.notation import ACTIVATION_NAMES
 from hessianlens.parts import LAYER_PARTS
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class ParameterisationsConfig:
+class ParameterisationsConfig(CheckedConfig, least={"length": 2}):
     """Sizes and seeds; `d_ks` are widths of queries and keys."""
 
     d_model: int = 16
@@ -29,19 +29,6 @@ class ParameterisationsConfig:
     length: int = 32
     repeats: int = 20
     seed: int = 0
-
-    def __post_init__(self) -> None:
-        """Refuse what cannot be measured, before the first cell."""
-        check_config(self, {"length": 2})
-
-
-def parameterisations_cells(config: ParameterisationsConfig) -> list[dict[str, Any]]:
-    """One cell a width and draw."""
-    return [
-        {"d_model": config.d_model, "d_k": d_k, "length": config.length, "seed": seed}
-        for d_k in config.d_ks
-        for seed in range(config.seed, config.seed + config.repeats)
-    ]
 
 
 def measure_parameterisations(parameters: Parameters) -> Measurement:
@@ -97,7 +84,7 @@ PARAMETERISATIONS = Experiment(
         "quick": ParameterisationsConfig(d_model=8, d_ks=(2, 4, 8), length=16, repeats=20),
         "paper": ParameterisationsConfig(),
     },
-    cells=parameterisations_cells,
+    cells=grid_cells(("d_model", "d_k", "length", "seed"), {"d_k": "d_ks"}),
     measure=measure_parameterisations,
 )
 
@@ -106,7 +93,7 @@ QUERY_KEY = ["Q", "K"]
 
 
 @dataclass(frozen=True)
-class SpectraConfig:
+class SpectraConfig(CheckedConfig, least={"length": 2}, choices={"activations": ACTIVATION_NAMES}):
     """Sizes and seeds."""
 
     activations: tuple[str, ...] = ("softmax", "linear")
@@ -115,20 +102,6 @@ class SpectraConfig:
     length: int = 32
     repeats: int = 20
     seed: int = 0
-
-    def __post_init__(self) -> None:
-        """Refuse what cannot be measured, before the first cell."""
-        check_config(self, {"length": 2}, {"activations": ACTIVATION_NAMES})
-
-
-def spectra_cells(config: SpectraConfig) -> list[dict[str, Any]]:
-    """One cell an activation and draw."""
-    shared = {"d_model": config.d_model, "d_k": config.d_k, "length": config.length}
-    return [
-        {"activation": activation, "seed": seed, **shared}
-        for activation in config.activations
-        for seed in range(config.seed, config.seed + config.repeats)
-    ]
 
 
 def measure_spectra(parameters: Parameters) -> Measurement:
@@ -200,13 +173,13 @@ QUERY_KEY_SPECTRA = Experiment(
         "quick": SpectraConfig(d_model=8, d_k=4, length=16, repeats=20),
         "paper": SpectraConfig(),
     },
-    cells=spectra_cells,
+    cells=grid_cells(("activation", "seed", "d_model", "d_k", "length"), {"activation": "activations"}),
     measure=measure_spectra,
 )
 
 
 @dataclass(frozen=True)
-class RankConfig:
+class RankConfig(CheckedConfig, least={"lengths": 2}):
     """Sizes and seeds.
 
     Attributes:
@@ -220,20 +193,6 @@ class RankConfig:
     lengths: tuple[int, ...] = (32, 8)
     repeats: int = 10
     seed: int = 0
-
-    def __post_init__(self) -> None:
-        """Refuse what cannot be measured, before the first cell."""
-        check_config(self, {"lengths": 2})
-
-
-def rank_cells(config: RankConfig) -> list[dict[str, Any]]:
-    """One cell a width, length and draw."""
-    return [
-        {"d_model": config.d_model, "d_k": d_k, "length": length, "seed": seed}
-        for length in config.lengths
-        for d_k in config.d_ks
-        for seed in range(config.seed, config.seed + config.repeats)
-    ]
 
 
 def measure_rank(parameters: Parameters) -> Measurement:
@@ -271,6 +230,6 @@ RANK_FRACTION = Experiment(
         "quick": RankConfig(d_model=8, d_ks=(1, 2, 3, 4, 5, 6, 7, 8, 10), lengths=(16, 4), repeats=5),
         "paper": RankConfig(),
     },
-    cells=rank_cells,
+    cells=grid_cells(("d_model", "d_k", "length", "seed"), {"length": "lengths", "d_k": "d_ks"}),
     measure=measure_rank,
 )

@@ -30,7 +30,6 @@ _WITHOUT_NUMBERS = {
         "growth/layout.py",
         "growth/panel.py",
         "growth/reference.py",
-        "growth/sentences.py",
         "growth/series.py",
         "pages.py",
         "plots",

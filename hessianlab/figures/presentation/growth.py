@@ -10,10 +10,19 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from hessianlab.growth.drawing import growth_picture
-from hessianlab.growth.exponents import FitRange, Slope, agreement, exponent_fits, fit_slope
+from hessianlab.growth.exponents import (
+    FitRange,
+    GrowthFindings,
+    Slope,
+    agreement,
+    exponent_fits,
+    fit_slope,
+    growth_sentences,
+    series_in_words,
+    slope_in_words,
+)
 from hessianlab.growth.layout import blocks_of, layers_by_depth, panel_a_depth, parts_of_blocks, unfolded_first
 from hessianlab.growth.reference import Reference
-from hessianlab.growth.sentences import GrowthFindings, growth_sentences, series_in_words, slope_in_words
 from hessianlab.growth.series import GrowthSeries, growth_series
 from hessianlab.plots.picture import Presentation, ResultPicture
 from hessianlab.plots.style import BLUE, INK, MUTED, RED, log_axis, panels
