@@ -13,7 +13,7 @@ from hessianlab.growth.comparison import SeriesComparison, compare
 from hessianlab.growth.reference import Reference
 from hessianlab.growth.series import GrowthSeries, Prediction, SeriesKey, counted, growth_series, published
 from hessianlab.results import Findings, Result, Scalar
-from hessianlab.wording import short
+from hessianlab.wording import MINUS, short
 from hessianlens.parts import LAYER_PARTS
 
 LEVEL = 0.95
@@ -39,6 +39,10 @@ class FitRange(NamedTuple):
         """Which sigma lie inside; the ends count up to rounding."""
         inside: np.ndarray = (sigma >= self.low * (1 - 1e-9)) & (sigma <= self.high * (1 + 1e-9))
         return inside
+
+    def in_words(self) -> str:
+        """Both ends; a range that begins at zero begins with the smallest measured sigma."""
+        return f"{self.low:g} to {self.high:g}" if self.low else f"up to {self.high:g}"
 
 
 class Slope(NamedTuple):
@@ -92,6 +96,18 @@ class ExponentFit:
     paper: Prediction
     agrees: bool | None
     paper_agrees: bool | None
+
+    @property
+    def power(self) -> str:
+        """The exponent in words: "zero" for norms that vanish."""
+        return "zero" if self.measured is None else f"{self.measured:.2f}".replace("-", MINUS)
+
+    @property
+    def interval(self) -> str:
+        """Both ends of the interval in words; empty if there is none."""
+        if self.low is None or self.high is None:
+            return ""
+        return f"{self.low:.2f} to {self.high:.2f}".replace("-", MINUS)
 
 
 def fit_slope(series: GrowthSeries, where: FitRange) -> Slope:
@@ -269,15 +285,9 @@ def _exponents(fits: Sequence[ExponentFit]) -> str:
     told = []
     for block in ("query", "value"):
         of = {fit.series.part: fit for fit in top if fit.series.block == block and fit.range.name == name}
-        told.append(
-            f"{block} block " + ", ".join(f"{_fit_in_words(of[part])} ({part})" for part in LAYER_PARTS if part in of)
-        )
+        told.append(f"{block} block " + ", ".join(f"{of[part].power} ({part})" for part in LAYER_PARTS if part in of))
     where = "" if depth == 1 and all(fit.series.depth == 1 for fit in fits) else f" in the top layer of depth {depth}"
     return f"Exponents at {name} σ{where}: {'; '.join(told)}."
-
-
-def _fit_in_words(fit: ExponentFit) -> str:
-    return "zero" if fit.measured is None else f"{fit.measured:.2f}".replace("-", "−")
 
 
 def _ratio(result: Result) -> str:

@@ -75,17 +75,6 @@ def block_map(
     return image
 
 
-def mark_zero_blocks(axes: Axes, logs: np.ndarray, sizes: Sequence[int]) -> None:
-    """Write "exactly zero" into every block without a non-zero entry."""
-    ends = np.cumsum(sizes)
-    centres = ends - np.array(sizes) / 2 - 0.5
-    blocks = [slice(int(end) - size, int(end)) for end, size in zip(ends, sizes, strict=True)]
-    for y, rows in zip(centres, blocks, strict=True):
-        for x, columns in zip(centres, blocks, strict=True):
-            if not np.isfinite(logs[rows, columns]).any():
-                axes.text(x, y, "exactly zero", color=MUTED, ha="center", va="center")
-
-
 def log_colour_bar(figure: Figure, axes: Axes, image: AxesImage, label: str) -> None:
     """A bar below the map, labelled at whole powers of ten."""
     bar = figure.colorbar(image, ax=axes, orientation="horizontal", pad=0.03, extend="min", aspect=30)

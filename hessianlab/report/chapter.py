@@ -10,7 +10,6 @@ from hessianlab.claims.ledger import Ledger
 from hessianlab.growth.exponents import ExponentFit
 from hessianlab.presentations import growth_of
 from hessianlab.results import Result
-from hessianlab.wording import MINUS
 
 Results: TypeAlias = Mapping[str, Result]
 """The results of a run by the name of their experiment."""
@@ -88,15 +87,6 @@ def top_layer(fits: Iterable[ExponentFit]) -> dict[tuple[str, str], ExponentFit]
     return found
 
 
-def power(fit: ExponentFit | None) -> str:
-    """An exponent, or that there is none.
-
-    >>> power(None)
-    'zero'
-    """
-    return "zero" if fit is None or fit.measured is None else f"{fit.measured:.2f}".replace("-", MINUS)
-
-
 def agreeing(fits: Iterable[ExponentFit], paper: bool = False) -> tuple[int, int]:
     """How many fits agree with the prediction (or with the paper), of those that decide."""
     decided = [fit.paper_agrees if paper else fit.agrees for fit in fits]
@@ -106,10 +96,9 @@ def agreeing(fits: Iterable[ExponentFit], paper: bool = False) -> tuple[int, int
 
 def exponent_number(fit: ExponentFit, what: str) -> Number:
     """Measured with its interval, counted, and as the paper has it."""
-    interval = f" ({fit.low:.2f} to {fit.high:.2f})" if fit.low is not None and fit.high is not None else ""
     return Number(
         what,
-        (power(fit) + interval).replace("-", MINUS),
+        f"{fit.power} ({fit.interval})" if fit.interval else fit.power,
         "" if fit.predicted is None else str(fit.predicted),
         "" if fit.paper is None else str(fit.paper),
     )

@@ -19,7 +19,6 @@ from hessianlab.report.chapter import (
     agreeing,
     exponent_number,
     fits_of,
-    power,
     top_layer,
 )
 from hessianlab.results import Result
@@ -86,7 +85,7 @@ def answer_data(results: Results, _ledger: Ledger | None) -> Answer | None:
         "yes" if differ else "no",
         "yes" if differ else "no",
         f"Multiply the tokens by a small σ (up to {query.range.high:g}): the value block shrinks as σ to the power "
-        f"{power(value)}, the query block as σ to the power {power(query)}. Small tokens drive the blocks apart.",
+        f"{value.power}, the query block as σ to the power {query.power}. Small tokens drive the blocks apart.",
         (
             *numbers,
             Number("exponents of this chapter as predicted by counting", f"{right} of {decided}"),
@@ -120,7 +119,7 @@ def answer_depth(results: Results, _ledger: Ledger | None) -> Answer | None:
     stays = bool(stacked) and right == decided
     sentence = (
         f"Chained without skip connections, linear attention grows as σ to the power {_powers(chain)} with "
-        f"{several([str(fit.series.depth) for fit in chain])} layers; a linear MLP stays at {power(mlp[-1])} with "
+        f"{several([str(fit.series.depth) for fit in chain])} layers; a linear MLP stays at {mlp[-1].power} with "
         f"{count(mlp[-1].series.depth, 'layer')}"
     )
     told = (
@@ -177,14 +176,15 @@ def answer_norm(results: Results, _ledger: Ledger | None) -> Answer | None:
     large = _of_range(fits, "large")
     without = top_layer(fits_of(results, "fig3a"))
     before = [without.get((block, "full")) for block in ("query", "value")]
-    compared = f", instead of {power(before[0])} and {power(before[1])} without it" if all(before) else ""
+    powers = [fit.power for fit in before if fit]
+    compared = f", instead of {powers[0]} and {powers[1]} without it" if all(before) else ""
     end = f"{small[0].range.high:g}"
     sentence = (
         f"With a layer norm in front of attention, MLP and unembedding, for σ up to {end} the query and value blocks "
-        f"grow as σ to the power {power(small[0])} and {power(small[1])}{compared}"
+        f"grow as σ to the power {small[0].power} and {small[1].power}{compared}"
     )
     if large:
-        sentence += f"; for σ from {large[0].range.low:g} on, as {power(large[0])} and {power(large[1])}"
+        sentence += f"; for σ from {large[0].range.low:g} on, as {large[0].power} and {large[1].power}"
     sentence += f".{_spread(results)}"
     numbers = [
         exponent_number(fit, f"{fit.series.block} block, {fit.series.part} part, {fit.range.name} σ, with layer norm")

@@ -245,9 +245,6 @@ def temperature_factors() -> Finding:
     small = sample(first_seed(), 2, 1, 1)
     ratios = {p: block_norm(_at(small, 2.0), p) / block_norm(_at(small, 1.0), p) for p in PARTS}
 
-    def farthest(values: list[float], wanted: float) -> float:
-        return max(values, key=lambda v: abs(v - wanted))
-
     return Finding(
         checks=tuple(
             close(f"{NAMES[p]} at t = 2 over t = 1, farthest of 10", free[p], 2.0**-e, 0.01 * 2.0**-e)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -11,10 +11,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from hessianlab.experiments.statistics import choices, numbers, select
-from hessianlab.plots.picture import ResultPicture
+from hessianlab.plots.picture import Presentation, ResultPicture
 from hessianlab.plots.style import BLUE, GREEN, INK, MUTED, ORANGE, PURPLE, RED, SKY, log_axis, panels
 from hessianlab.results import Chart, Panel, Result, Series
-from hessianlab.studies.presentation.findings import QUANTITIES, courses
+from hessianlab.studies.presentation.findings import QUANTITIES, StudyFindings, courses
 from hessianlab.studies.presentation.paired import difference
 from hessianlab.studies.study_design import TASKS, Contrast, Study
 
@@ -152,8 +152,23 @@ def draw_tuning(result: Result) -> Figure:
     return figure
 
 
-def study_pictures(result: Result, study: Study) -> list[ResultPicture]:
-    """What every study shows."""
+def _none(result: Result) -> list[ResultPicture]:
+    return []
+
+
+Draw = Callable[[Result], list[ResultPicture]]
+
+
+def study_presentation(findings: StudyFindings, study: Study, first: Draw = _none, last: Draw = _none) -> Presentation:
+    """Findings and pictures of a training study: what every study shows, with its own pictures before or after it."""
+
+    def draw(result: Result, _reference: object = None) -> list[ResultPicture]:
+        return [*first(result), *_study_pictures(result, study), *last(result)]
+
+    return Presentation(findings, draw)
+
+
+def _study_pictures(result: Result, study: Study) -> list[ResultPicture]:
     return [
         ResultPicture(
             "differences",
@@ -176,6 +191,6 @@ def chart_picture(name: str, chart: Chart) -> ResultPicture:
     return ResultPicture(name, draw_chart(chart), chart.caption)
 
 
-def entropy_picture(result: Result) -> ResultPicture:
+def entropy_pictures(result: Result) -> list[ResultPicture]:
     """How spread out attention is, along training."""
-    return chart_picture("entropy", courses(result, "entropy"))
+    return [chart_picture("entropy", courses(result, "entropy"))]

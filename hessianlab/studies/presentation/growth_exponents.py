@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from itertools import product
 
 from hessianlab.experiments.statistics import choices, select
-from hessianlab.plots.picture import Presentation, ResultPicture
+from hessianlab.plots.picture import ResultPicture
 from hessianlab.results import Chart, Panel, Result, Series
-from hessianlab.studies.presentation.drawing import chart_picture, study_pictures
+from hessianlab.studies.presentation.drawing import chart_picture, study_presentation
 from hessianlab.studies.presentation.findings import BANDS, interval_in_words, series, study_findings
 from hessianlab.studies.presentation.paired import Interval, interval
 from hessianlab.studies.study_design import TASKS
@@ -154,12 +154,9 @@ def ratio_chart(result: Result) -> Chart:
 FINDINGS = study_findings(EXPONENTS, sentences, intervals, power_chart)
 
 
-def draw_all(result: Result, _reference: object = None) -> list[ResultPicture]:
-    """Powers and ratios first."""
-    shown = [chart_picture("exponents", power_chart(result)), chart_picture("ratios", ratio_chart(result))]
-    return [*shown, *study_pictures(result, EXPONENTS)]
+def power_pictures(result: Result) -> list[ResultPicture]:
+    """Powers and ratios along training."""
+    return [chart_picture("exponents", power_chart(result)), chart_picture("ratios", ratio_chart(result))]
 
 
-PRESENTATIONS = {
-    "study_exponents": Presentation(FINDINGS, draw_all),
-}
+PRESENTATIONS = {"study_exponents": study_presentation(FINDINGS, EXPONENTS, first=power_pictures)}
