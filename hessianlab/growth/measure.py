@@ -64,7 +64,7 @@ class GrowthConfig:
             "none".
         tangents: Precision in which probes go through the layers of a chain, "float32" or "float64"; everything else is
             in float64.
-        fit_ranges: Ranges (name, lowest, highest sigma) in which exponents are fitted; `growth.findings.predictions`
+        fit_ranges: Ranges (name, lowest, highest sigma) in which exponents are fitted; `growth.series.counted`
             has what theory says about each name.
     """
 

@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hessianlab.claims.activations import SHAPES, drawn_samples, hessian, named
 from hessianlab.claims.definition import claim, seeds
 from hessianlab.claims.finding import Check, Curves, Finding, at_least, at_most, close, share
 from hessianlab.claims.networks import (
@@ -26,11 +25,16 @@ from hessianlab.claims.networks import (
     with_attention,
 )
 from hessianlab.claims.quantities import (
+    ACTIVATION_SHAPES,
     EXACT,
     block_norm,
+    both_signs,
+    drawn_samples,
     extremes,
     gap,
+    hessian,
     largest,
+    named,
     negative_mass,
     relative_minimum,
     smallest,
@@ -262,10 +266,7 @@ def parts_and_signs() -> Finding:
         at_least(f"smallest relative eigenvalue of H_o, {n}", _outer_minimum(n), -EXACT)
         for n in ("square loss", "cross-entropy")
     )
-    both = sum(
-        low < -SIGN and high > SIGN
-        for low, high in (extremes(s.hessian.functional[:].to_dense()) for s in many_samples()[:20])
-    )
+    both = _indefinite([s.hessian.functional[:].to_dense() for s in many_samples()[:20]])
     common = (
         at_most("largest distance of H_o + H_f from the Hessian", decomposition, EXACT),
         *convex,
@@ -288,7 +289,7 @@ def _bounded_curvature(w: float) -> float:
 
 
 def _indefinite(matrices: list[Tensor]) -> int:
-    return sum(low < -SIGN and high > SIGN for low, high in map(extremes, matrices))
+    return sum(both_signs(matrix, SIGN) for matrix in matrices)
 
 
 def _functional_query(one: Sample) -> Tensor:
@@ -328,14 +329,14 @@ def functional_blocks_indefinite() -> Finding:
 
 def _minimum(activation: str) -> list[float]:
     """Of every layer, the smallest relative eigenvalue of its diagonal blocks."""
-    layers = [hessian(activation, seed, SHAPES[0], 1.0).full for seed in seeds(COUNT)]
+    layers = [hessian(activation, seed, ACTIVATION_SHAPES[0], 1.0).full for seed in seeds(COUNT)]
     return [smallest(relative_minimum(full[n, n].to_dense()) for n in "QKV") for full in layers]
 
 
 def _hollow(activation: str) -> Check:
     sizes = []
     for seed in seeds(COUNT):
-        H = hessian(activation, seed, SHAPES[0], 1.0)
+        H = hessian(activation, seed, ACTIVATION_SHAPES[0], 1.0)
         parts = [block_norm(H, "functional", 2 * n) / block_norm(H, "outer", 2 * n) for n in "QKV"]
         sizes.append(largest(parts))
     return at_most(f"{named(activation)}: largest functional over outer diagonal block", sizes, 1e-12)

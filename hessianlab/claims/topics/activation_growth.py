@@ -7,10 +7,21 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from hessianlab.claims.activations import NOT_NORMALISED, SHAPES, exponents, frozen, layer, named
 from hessianlab.claims.definition import claim, first_seed, seeds
 from hessianlab.claims.finding import Check, Curves, Finding, at_least, at_most, equal, share
-from hessianlab.claims.quantities import block_norm, gap, largest, smallest, value_functional_checks
+from hessianlab.claims.quantities import (
+    ACTIVATION_SHAPES,
+    NOT_NORMALISED,
+    block_norm,
+    exponents,
+    frozen,
+    gap,
+    largest,
+    layer,
+    named,
+    smallest,
+    value_functional_checks,
+)
 from hessianlab.claims.samples import Sample, listed, many_samples, normal, sample
 from hessianlab.experiments.statistics import geometric_mean
 from hessianlens.attention import SelfAttention, second_moment, third_moment
@@ -58,7 +69,7 @@ def outer_powers(activation: str) -> str:
 def _entry_share(part: str, powers: dict[str, tuple[int, ...]], scales: tuple[float, float]) -> tuple[int, int]:
     """How many of the non-zero entries of all blocks have one of their block's powers, and how many there are."""
     hits = total = 0
-    for shape in SHAPES:
+    for shape in ACTIVATION_SHAPES:
         small, large = (frozen("softmax", first_seed(), shape, s).part(part) for s in scales)
         for block, allowed in powers.items():
             first, second = (grid[block[0], block[1]].to_dense().flatten() for grid in (small, large))
@@ -87,7 +98,7 @@ def powers_of_entries() -> Finding:
         )
         for s in (SMALL, LARGE)
     )
-    value = block_norm(frozen("softmax", first_seed(), SHAPES[0], 1.0), "functional", "VV")
+    value = block_norm(frozen("softmax", first_seed(), ACTIVATION_SHAPES[0], 1.0), "functional", "VV")
     hits, total = found["outer", LARGE]
     return Finding(
         checks=small + large,
@@ -110,7 +121,7 @@ def value_functional_zero() -> Finding:
 def _mixing_gap(activation: str) -> float:
     """Change of the outer blocks when the tokens are mixed by a rotation, which keeps X^T X."""
     gaps = []
-    for shape in SHAPES:
+    for shape in ACTIVATION_SHAPES:
         for seed in seeds(2):
             one, turn = sample(seed, *shape), torch.linalg.qr(normal(seed + 30, shape[0], shape[0])).Q
             before, after = (
@@ -153,7 +164,7 @@ def _curves(activations: tuple[str, ...]) -> Curves:
     drawn = {
         f"{named(a)}, {block}": (
             scales,
-            tuple(block_norm(frozen(a, first_seed(), SHAPES[0], s), "outer", block) for s in scales),
+            tuple(block_norm(frozen(a, first_seed(), ACTIVATION_SHAPES[0], s), "outer", block) for s in scales),
         )
         for a in activations
         for block in ("QQ", "VV")

@@ -8,10 +8,18 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, einsum
 
-from hessianlab.claims.activations import SHAPES, drawn_samples, layer
 from hessianlab.claims.definition import claim, first_seed, seeds
 from hessianlab.claims.finding import Check, Finding, at_least, at_most, close, equal, share, true
-from hessianlab.claims.quantities import EXACT, block_norm, gap, largest, smallest
+from hessianlab.claims.quantities import (
+    ACTIVATION_SHAPES,
+    EXACT,
+    block_norm,
+    drawn_samples,
+    gap,
+    largest,
+    layer,
+    smallest,
+)
 from hessianlab.claims.samples import (
     Sample,
     Witness,
@@ -234,7 +242,7 @@ def into_unit_interval() -> Finding:
         ),
     )
     single = float(torch.tensor([-3.7], dtype=torch.float64).softmax(-1))
-    causal = layer("softmax", first_seed(), SHAPES[0])
+    causal = layer("softmax", first_seed(), ACTIVATION_SHAPES[0])
     first = float(_causal_weights(causal.W_Q, causal.W_K)[0, 0])
     return Finding(
         checks=(*several, true("softmax of a single score is strictly inside (0, 1)", 0 < single < 1)),
@@ -257,7 +265,7 @@ def _outside_hull(activation: str) -> list[float]:
     """How far outputs leave the span of the values along random directions, in units of the span; 0 inside the hull."""
     found = []
     for seed in seeds(10):
-        for shape in SHAPES:
+        for shape in ACTIVATION_SHAPES:
             head, X = layer(activation, seed, shape), sample(seed, *shape).X
             V = X @ head.W_V
             directions = normal(seed + 40, 50, V.shape[1])
@@ -275,7 +283,7 @@ def convex_combinations() -> Finding:
         a: [
             float(s)
             for seed in seeds(10)
-            for shape in SHAPES
+            for shape in ACTIVATION_SHAPES
             for s in layer(a, seed, shape).attention(sample(seed, *shape).X).sum(-1)
         ]
         for a in ("softmax", "sigmoid")

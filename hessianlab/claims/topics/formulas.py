@@ -9,10 +9,9 @@ from torch import Tensor
 from torch.func import jacrev
 
 from hessianlab import paper
-from hessianlab.claims.activations import drawn_samples
 from hessianlab.claims.definition import claim, first_seed, seeds
 from hessianlab.claims.finding import Finding, at_most, equal
-from hessianlab.claims.quantities import EXACT, gap, largest, same
+from hessianlab.claims.quantities import EXACT, drawn_samples, gap, largest, same
 from hessianlab.claims.samples import normal, numbers, small_samples, softmax_rows
 from hessianlab.paper import block_diagonal, kron, theorem_3_1, theorem_3_2, vec
 from hessianlab.paper.printed import Block
@@ -23,8 +22,18 @@ SIZES = ((2, 3, 4, 2), (3, 2, 2, 5), (4, 3, 3, 3))
 """(n, m, p, q) of random matrices."""
 
 
-def _largest_gap(sides: Callable[[int, int, int, int, int], tuple[Tensor, Tensor]]) -> float:
-    return largest(gap(*sides(seed, *size)) for size in SIZES for seed in seeds(3))
+def _largest_gap(shapes: str, sides: Callable[..., tuple[Tensor, Tensor]]) -> float:
+    gaps = []
+    for n, m, p, q in SIZES:
+        sizes = {"n": n, "m": m, "p": p, "q": q, "N": n + 1, "1": 1, "3": 3}
+        for seed in seeds(3):
+            matrices = (normal(seed + i, *map(sizes.__getitem__, shape)) for i, shape in enumerate(shapes.split()))
+            gaps.append(gap(*sides(*matrices)))
+    return largest(gaps)
+
+
+def _derivative(function: Callable[[Tensor], Tensor], at: Tensor) -> Tensor:
+    return jacrev(function)(at).reshape(-1, at.numel())
 
 
 @claim("P2")
@@ -69,8 +78,8 @@ def kronecker_rules() -> Finding:
     """One check an equation."""
     return Finding(
         checks=tuple(
-            at_most(f"Equation {number}, largest relative difference", _largest_gap(sides), EXACT)
-            for number, sides in _RULES.items()
+            at_most(f"Equation {number}, largest relative difference", _largest_gap(*rule), EXACT)
+            for number, rule in _RULES.items()
         )
     )
 
@@ -80,80 +89,33 @@ def _both(*pairs: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
     return torch.cat([a.reshape(-1) for a, _ in pairs]), torch.cat([b.reshape(-1) for _, b in pairs])
 
 
-def _distributive(s: int, n: int, m: int, p: int, q: int) -> tuple[Tensor, Tensor]:
-    A, B, C = normal(s, n, m), normal(s + 1, p, q), normal(s + 2, p, q)
-    return _both((kron(A, B + C), kron(A, B) + kron(A, C)), (kron(B + C, A), kron(B, A) + kron(C, A)))
-
-
-def _scalars(s: int, n: int, m: int, p: int, q: int) -> tuple[Tensor, Tensor]:
-    A, B, k = normal(s, n, m), normal(s + 1, p, q), float(normal(s + 2, 1))
-    return _both((kron(k * A, B), k * kron(A, B)), (kron(A, k * B), k * kron(A, B)))
-
-
-def _associative(s: int, n: int, m: int, p: int, q: int) -> tuple[Tensor, Tensor]:
-    A, B, C = normal(s, n, m), normal(s + 1, p, q), normal(s + 2, m, n)
-    return torch.kron(torch.kron(A, B), C), torch.kron(A, torch.kron(B, C))
-
-
-def _mixed(s: int, n: int, m: int, p: int, q: int) -> tuple[Tensor, Tensor]:
-    A, B, C, D = normal(s, n, m), normal(s + 1, p, q), normal(s + 2, m, p), normal(s + 3, q, n)
-    return kron(A, B) @ kron(C, D), kron(A @ C, B @ D)
-
-
-def _transposed(s: int, n: int, m: int, p: int, q: int) -> tuple[Tensor, Tensor]:
-    A, B = normal(s, n, m), normal(s + 1, p, q)
-    return kron(A, B).T, kron(A.T, B.T)
-
-
-def _vectors(s: int, n: int, m: int, p: int, q: int) -> tuple[Tensor, Tensor]:
-    a, b = normal(s, n + 1, 1), normal(s + 1, p, 1)
-    return _both((kron(a.T, b), b @ a.T), (kron(b, a.T), b @ a.T))
-
-
-def _row_times(s: int, n: int, m: int, p: int, q: int) -> tuple[Tensor, Tensor]:
-    A, B, v = normal(s, n, m), normal(s + 1, m, p), normal(s + 2, q, 1)
-    return A @ kron(v.T, B), kron(v.T, A @ B)
-
-
-def _block_diagonal(s: int, n: int, m: int, p: int, q: int) -> tuple[Tensor, Tensor]:
-    A, B, C = normal(s, m, q, p), normal(s + 1, m, n), normal(s + 2, p, 3)
-    return block_diagonal(A) @ kron(B, C), torch.cat([kron(B[i : i + 1], A[i] @ C) for i in range(m)])
-
-
-def _matrix_product(s: int, n: int, m: int, p: int, q: int) -> tuple[Tensor, Tensor]:
-    A, X, B = normal(s, n, m), normal(s + 1, m, p), normal(s + 2, p, q)
-    return kron(A, B.T), jacrev(lambda x: A @ x @ B)(X).reshape(n * q, m * p)
-
-
-def _by_left_factor(s: int, n: int, m: int, p: int, q: int) -> tuple[Tensor, Tensor]:
-    X, Y = normal(s, n, m), normal(s + 1, p, q)
-    return paper.equation_16(X, Y), jacrev(lambda x: kron(x, Y))(X).reshape(-1, n * m)
-
-
-def _by_right_factor(s: int, n: int, m: int, p: int, q: int) -> tuple[Tensor, Tensor]:
-    X, Y = normal(s, n, m), normal(s + 1, p, q)
-    return paper.equation_17(X, Y), jacrev(lambda y: kron(X, y))(Y).reshape(-1, p * q)
-
-
-def _transposition(s: int, n: int, m: int, p: int, q: int) -> tuple[Tensor, Tensor]:
-    X = normal(s, n, q)
-    return commutation_matrix(q, n, X.dtype), jacrev(lambda x: x.T.contiguous())(X).reshape(n * q, n * q)
-
-
-_RULES = {
-    "(6)": _distributive,
-    "(7)": _scalars,
-    "(8)": _associative,
-    "(9)": _mixed,
-    "(10)": _transposed,
-    "(11)": _vectors,
-    "(12)": _row_times,
-    "(14)": _block_diagonal,
-    "(15)": _matrix_product,
-    "(16)": _by_left_factor,
-    "(17)": _by_right_factor,
-    "(18)": _transposition,
+_RULES: dict[str, tuple[str, Callable[..., tuple[Tensor, Tensor]]]] = {
+    "(6)": (
+        "nm pq pq",
+        lambda A, B, C: _both((kron(A, B + C), kron(A, B) + kron(A, C)), (kron(B + C, A), kron(B, A) + kron(C, A))),
+    ),
+    "(7)": ("nm pq 1", lambda A, B, k: _both((kron(k * A, B), k * kron(A, B)), (kron(A, k * B), k * kron(A, B)))),
+    "(8)": ("nm pq mn", lambda A, B, C: (torch.kron(torch.kron(A, B), C), torch.kron(A, torch.kron(B, C)))),
+    "(9)": ("nm pq mp qn", lambda A, B, C, D: (kron(A, B) @ kron(C, D), kron(A @ C, B @ D))),
+    "(10)": ("nm pq", lambda A, B: (kron(A, B).T, kron(A.T, B.T))),
+    "(11)": ("N1 p1", lambda a, b: _both((kron(a.T, b), b @ a.T), (kron(b, a.T), b @ a.T))),
+    "(12)": ("nm mp q1", lambda A, B, v: (A @ kron(v.T, B), kron(v.T, A @ B))),
+    "(14)": (
+        "mqp mn p3",
+        lambda A, B, C: (
+            block_diagonal(A) @ kron(B, C),
+            torch.cat([kron(B[i : i + 1], one @ C) for i, one in enumerate(A)]),
+        ),
+    ),
+    "(15)": ("nm mp pq", lambda A, X, B: (kron(A, B.T), _derivative(lambda x: A @ x @ B, X))),
+    "(16)": ("nm pq", lambda X, Y: (paper.equation_16(X, Y), _derivative(lambda x: kron(x, Y), X))),
+    "(17)": ("nm pq", lambda X, Y: (paper.equation_17(X, Y), _derivative(lambda y: kron(X, y), Y))),
+    "(18)": (
+        "nq",
+        lambda X: (commutation_matrix(X.shape[1], X.shape[0], X.dtype), _derivative(lambda x: x.T.contiguous(), X)),
+    ),
 }
+"""Shapes of the matrices that an equation is about (N is n + 1), and both of its sides."""
 
 
 @claim("P12")

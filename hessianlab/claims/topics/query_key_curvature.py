@@ -10,6 +10,7 @@ from hessianlab.claims.finding import Check, Curves, Finding, as_printed, at_lea
 from hessianlab.claims.quantities import (
     EXACT,
     ROUNDING,
+    both_signs,
     largest,
     merged,
     negatives,
@@ -213,7 +214,7 @@ def source_of_negative_curvature() -> Finding:
     """Both parts bring negative curvature."""
     without = [s.query_key("full") - s.query_key("t_functional") for s in many_samples()]
     pairs = [relative_minimum(s.query_key("t_functional")) for s in many_samples()]
-    one = first_sample((3, 2, 1), lambda s: _mixed(s.query_key("t_outer"), 0.1))
+    one = first_sample((3, 2, 1), lambda s: both_signs(s.query_key("t_outer"), 0.1))
     return Finding(
         checks=(
             at_least(
@@ -223,7 +224,7 @@ def source_of_negative_curvature() -> Finding:
             ),
         ),
         support=(
-            share("without it: layers with eigenvalues of both signs", sum(_mixed(m, 1e-10) for m in without), 50, 0.9),
+            share("without it: layers with eigenvalues of both signs", sum(map(both_signs, without)), 50, 0.9),
             share("layers whose T-functional part has a negative eigenvalue", negatives(pairs), 50),
             at_least(
                 "no softmax, without it: smallest relative eigenvalue of 50", t_outer_minima()["no softmax"], ROUNDING
@@ -232,13 +233,6 @@ def source_of_negative_curvature() -> Finding:
         example=f"{described(one)}: without the T-functional"
         f" term the eigenvalues are {numbers(torch.linalg.eigvalsh(one.query_key('t_outer')))}.",
     )
-
-
-def _mixed(matrix: torch.Tensor, share_of_largest: float) -> bool:
-    """Whether there are eigenvalues of both signs above a share of the largest."""
-    values = torch.linalg.eigvalsh(matrix)
-    limit = share_of_largest * float(values.abs().max())
-    return bool(values[0] < -limit) and bool(values[-1] > limit)
 
 
 @claim("B14")

@@ -12,7 +12,7 @@ from torch.func import grad, hessian, jacrev
 from hessianlab import paper
 from hessianlab.claims.definition import claim, first_seed, measured, seeds
 from hessianlab.claims.finding import Check, Curves, Finding, at_least, at_most, equal, share
-from hessianlab.claims.quantities import EXACT, flip_gap, gap, group_spread, largest, median, pair_gap, same
+from hessianlab.claims.quantities import EXACT, both_signs, flip_gap, gap, group_spread, largest, median, pair_gap, same
 from hessianlab.claims.samples import (
     Sample,
     Weights,
@@ -104,7 +104,7 @@ def block_hollow_matrices() -> Finding:
     flips = [flip_gap(m) for m in two]
     pairs = at_most("two blocks: spectrum minus its mirror image, largest of 50", map(_mirror, two), EXACT)
     flipped = at_most("two blocks: residual of the flipped eigenvectors, largest of 50", flips, EXACT)
-    signs = equal("two blocks: layers with both signs", sum(_both_signs(m) for m in two), 50)
+    signs = equal("two blocks: layers with both signs", sum(map(both_signs, two)), 50)
     fitted = [s.at_target.query_key("t_functional").abs().max() for s in many_samples()[:5]]
     small = torch.tensor([[0.0, 1.0, 1.0], [1.0, 0.0, 1.0], [1.0, 1.0, 0.0]], dtype=torch.float64)
     return Finding(
@@ -117,7 +117,7 @@ def block_hollow_matrices() -> Finding:
         conditional=(pairs, flipped, signs),
         support=(
             at_least("three blocks: distance from the mirror image, largest of 50", largest(map(_mirror, three)), 0.01),
-            equal("three blocks: layers with both signs", sum(_both_signs(m) for m in three), 50),
+            equal("three blocks: layers with both signs", sum(map(both_signs, three)), 50),
             at_most("zero residual: largest entry of the T-functional Hessian", float(torch.stack(fitted).max()), 0.0),
         ),
         example=f"[[0, 1, 1], [1, 0, 1], [1, 1, 0]] has zero blocks on the diagonal and eigenvalues"
@@ -127,12 +127,6 @@ def block_hollow_matrices() -> Finding:
 
 def _mirror(matrix: Tensor) -> float:
     return pair_gap(torch.linalg.eigvalsh(matrix))
-
-
-def _both_signs(matrix: Tensor) -> bool:
-    values = torch.linalg.eigvalsh(matrix)
-    limit = 1e-10 * float(values.abs().max())
-    return bool(values[0] < -limit) and bool(values[-1] > limit)
 
 
 BULK = (0.1, 0.9)

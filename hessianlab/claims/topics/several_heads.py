@@ -112,10 +112,9 @@ def between_heads() -> Finding:
     )
 
 
-def many_heads(seed: int, heads: int, scale: float) -> AttentionHessian:
-    """Heads of width d / H at d = 16, ten tokens of the given scale, square loss."""
-    d = 16
-    X, Y = scale * normal(seed + 300, 10, d), normal(seed + 301, 10, d)
+def many_heads(seed: int, heads: int, scale: float = 1.0, length: int = 10, d: int = 16) -> AttentionHessian:
+    """Heads of width d / H, tokens of the given scale, square loss."""
+    X, Y = scale * normal(seed + 300, length, d), normal(seed + 301, length, d)
     w = head_weights(seed, d, d // heads, heads)
     layers = [SelfAttention(w[f"Q{h}"], w[f"K{h}"], w[f"V{h}"]) for h in range(heads)]
     return attention_hessian(MultiHeadAttention(layers), X, SquareLoss(Y))
@@ -123,14 +122,8 @@ def many_heads(seed: int, heads: int, scale: float) -> AttentionHessian:
 
 def zero_share(heads: int, d: int = 8) -> float:
     """Share of exactly zero entries of the functional Hessian at width d."""
-    shares = []
-    for seed in seeds(2):
-        w = head_weights(seed, d, d // heads, heads)
-        layer = MultiHeadAttention([SelfAttention(w[f"Q{h}"], w[f"K{h}"], w[f"V{h}"]) for h in range(heads)])
-        X, Y = normal(seed + 300, 6, d), normal(seed + 301, 6, d)
-        matrix = attention_hessian(layer, X, SquareLoss(Y)).functional[:].to_dense()
-        shares.append(float((matrix == 0).double().mean()))
-    return smallest(shares)
+    matrices = [many_heads(seed, heads, length=6, d=d).functional[:].to_dense() for seed in seeds(2)]
+    return smallest(float((matrix == 0).double().mean()) for matrix in matrices)
 
 
 @claim("P54")

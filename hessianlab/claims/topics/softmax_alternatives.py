@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from hessianlab.claims.activations import named
 from hessianlab.claims.definition import claim, first_seed
 from hessianlab.claims.finding import Check, Curves, Finding, at_least, at_most, close, equal, share, true
+from hessianlab.claims.quantities import named
 from hessianlab.claims.samples import normal, shown
-from hessianlab.claims.score_rows import SHAPES, by_relu_sum, by_row_sum, dot_products, from_uniform, row
+from hessianlab.claims.score_rows import by_relu_sum, by_row_sum, dot_products, from_uniform, random_layers, row
 from hessianlens.attention import SelfAttention
 
 
@@ -22,15 +23,12 @@ def raw_scores() -> Finding:
     """Half of them negative; cubic growth, to the ninth power in two layers."""
     seed = first_seed()
     negative, raw, twice, soft = [], [], [], []
-    for n in range(5):
-        for length, width, d_k in SHAPES:
-            X = normal(seed + n, length, width)
-            layer = SelfAttention.random(width, d_k, seed=seed + n, dtype=torch.float64, activation="linear")
-            other = SelfAttention.random(width, d_k, seed=seed + n, dtype=torch.float64)
-            negative.append(float((layer.attention(X) < 0).double().mean()))
-            raw.append(_exponent(layer, X))
-            twice.append(_exponent(layer, X, times=2))
-            soft.append(float((other(10 * X).norm(dim=-1) / (10 * X @ other.W_V).norm(dim=-1).max()).max()))
+    for layer, X in random_layers(seed, 5, "linear"):
+        other = replace(layer, activation="softmax")
+        negative.append(float((layer.attention(X) < 0).double().mean()))
+        raw.append(_exponent(layer, X))
+        twice.append(_exponent(layer, X, times=2))
+        soft.append(float((other(10 * X).norm(dim=-1) / (10 * X @ other.W_V).norm(dim=-1).max()).max()))
     return Finding(
         checks=(
             at_least("mean share of negative weights over 15 layers", sum(negative) / 15, 0.25),
@@ -127,11 +125,7 @@ def exact_zeros() -> Finding:
     for keys in (4, 16, 64):
         weights = torch.relu(dot_products(seed + keys, 64, 1000, keys))
         checks.append(at_least(f"share of exact zeros, rows of {keys}", float((weights == 0).double().mean()), 0.25))
-    shares = []
-    for n in range(5):
-        for length, width, d_k in SHAPES:
-            layer = SelfAttention.random(width, d_k, seed=seed + n, dtype=torch.float64, activation="relu")
-            shares.append(float((layer.attention(normal(seed + n, length, width)) == 0).double().mean()))
+    shares = [float((layer.attention(X) == 0).double().mean()) for layer, X in random_layers(seed, 5, "relu")]
     return Finding(checks=(*checks, at_least("mean share of exact zeros over 15 layers", sum(shares) / 15, 0.25)))
 
 
@@ -249,15 +243,12 @@ def without_normalisation() -> Finding:
 def _excess(activation: str, seed: int) -> float:
     """The largest output over the sum of the values' norms, over score scales, shapes and seeds."""
     found = []
-    for n in range(3):
-        for length, width, d_k in SHAPES:
-            X = normal(seed + n, length, width)
-            layer = SelfAttention.random(width, d_k, seed=seed + n, dtype=torch.float64, activation=activation)
-            values = (X @ layer.W_V).norm(dim=-1).sum()
-            # exp overflows beyond a factor of ten; it is far above the bound by then.
-            for factor in (1, 10) if activation == "exp" else (1, 1e2, 1e4, 1e6):
-                out = SelfAttention(factor * layer.W_Q, layer.W_K, layer.W_V, activation=activation)(X)
-                found.append(float(out.norm(dim=-1).max() / values))
+    for layer, X in random_layers(seed, 3, activation):
+        values = (X @ layer.W_V).norm(dim=-1).sum()
+        # exp overflows beyond a factor of ten; it is far above the bound by then.
+        for factor in (1, 10) if activation == "exp" else (1, 1e2, 1e4, 1e6):
+            out = SelfAttention(factor * layer.W_Q, layer.W_K, layer.W_V, activation=activation)(X)
+            found.append(float(out.norm(dim=-1).max() / values))
     return max(found)
 
 

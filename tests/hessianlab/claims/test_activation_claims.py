@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from hessianlab.claims import activations, quantities
+from hessianlab.claims import quantities
 from hessianlab.claims.finding import Verdict
 from hessianlab.claims.topics import activation_blocks, activation_growth, activation_moments
 from hessianlens.layer import predicted_growth
@@ -20,7 +20,7 @@ STAND_INS = {
     "A12": (activation_growth, "exponents", uniform, Verdict.HOLDS),
     "A13": (activation_blocks, "orders", lambda *_, **__: 0.1, Verdict.HOLDS),
     "A14": (activation_growth, "_spread", lambda a: 0.0 if a == "sigmoid" else 4.0, Verdict.HOLDS),
-    "A18": (activation_blocks, "hessian", lambda a, *rest: activations.hessian("linear", *rest), Verdict.HOLDS),
+    "A18": (activation_blocks, "hessian", lambda a, *rest: quantities.hessian("linear", *rest), Verdict.HOLDS),
     "A19": (activation_blocks, "negative_share", lambda a, *_: 0.4 if a == "softmax" else 0.0, Verdict.HOLDS),
     "A22": (activation_moments, "third_moment_along", lambda A, X, u: X[:, :, None] * X[:, None], Verdict.FAILS),
     "A23": (activation_growth, "_peaked", lambda s, f: activation_growth.PeakedLayer(1.0, *4 * [1 / f]), Verdict.HOLDS),
@@ -75,5 +75,5 @@ def test_negative_mass_of_known_matrices():
 def test_exponents_of_a_layer_are_the_predicted_ones():
     for activation in ("softmax", "sigmoid", "linear", "relu_normalised"):
         for row, column in ("QQ", "VQ", "VV"):
-            found = activations.exponents(activation, "outer", row, column, (1e-3, 1e-2))
+            found = quantities.exponents(activation, "outer", row, column, (1e-3, 1e-2))
             assert all(abs(e - predicted_growth(activation, "outer", row, column)) < 0.05 for e in found)
