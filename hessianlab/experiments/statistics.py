@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy.special import stdtrit
@@ -149,7 +149,7 @@ def multiplicity(values: Tensor) -> int:
     return int(np.diff(np.concatenate([[-1], jumps, [len(positive) - 1]])).min())
 
 
-def select(result: Result, **wanted: Scalar) -> list[dict[str, Scalar]]:
+def select(result: Result, **wanted: Scalar) -> list[dict[str, Any]]:
     """The rows that have these values."""
     return [row for row in result.rows() if all(row.get(key) == value for key, value in wanted.items())]
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from hessianlab.experiments.experiment import Experiment, check_config
-from hessianlab.results import Measurement, Parameters, Row
+from hessianlab.results import Measurement, Parameters
 from hessianlens.errors import InputError, expect
 from hessianlens.models.arguments import QUERY_KEY, head_width
 from hessianlens.notation import ACTIVATION_NAMES
@@ -160,11 +160,11 @@ def measure_design(parameters: Parameters) -> Measurement:
     asked: Any = parameters
     model, known = _problem(asked)
     blocks = [block for block in known.blocks.values() if "attention" in block.parameter and len(block.shape) == 2]
-    rows: list[Row] = [_block(known, block) for block in blocks]
-    sizes = [float(str(row["rms"])) for row in rows if float(str(row["rms"])) > 0]
+    rows = [_block(known, block) for block in blocks]
+    sizes = [row["rms"] for row in rows if row["rms"] > 0]
     whole: dict[str, Any] = {"stage": "design", "spread": max(sizes) / min(sizes) if sizes else None}
-    whole["negative_share"] = sum(float(str(row["negative_share"])) for row in rows) / len(rows)
-    whole["rank_share"] = sum(float(str(row["rank_share"])) for row in rows) / len(rows)
+    whole["negative_share"] = sum(row["negative_share"] for row in rows) / len(rows)
+    whole["rank_share"] = sum(row["rank_share"] for row in rows) / len(rows)
     if not asked["attention"]:
         facts = attention_facts(model, known.data[0]["tokens"]).mean(0).tolist()
         whole |= dict(zip(FACTS, facts, strict=True))
@@ -202,7 +202,7 @@ def _problem(asked: Any) -> tuple[Any, Problem]:
     return model, problem(model, data, task.cross_entropy, check=own, verify=own)
 
 
-def _block(known: Problem, block: Block) -> Row:
+def _block(known: Problem, block: Block) -> dict[str, Any]:
     """Of the block's own part of the Hessian, from all its eigenvalues."""
     import torch
 

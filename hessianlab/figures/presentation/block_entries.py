@@ -34,7 +34,7 @@ def fig1_sentences(result: Result) -> list[str]:
     for row in select(result, block="attention"):
         sentences.append(
             "The attention part of the map, in closed form, and the same entries from matrix-free products differ by "
-            f"{short(float(row['gap'] or 0))} of the largest entry at most."
+            f"{short(row['gap'])} of the largest entry at most."
         )
     return sentences
 

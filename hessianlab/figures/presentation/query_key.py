@@ -146,7 +146,7 @@ def _pairs(result: Result) -> str:
     as_predicted = sum(
         row["multiplicity"] == row["predicted_multiplicity"]
         and own["rank"] == row["predicted_nonzero"]
-        and 2 * int(own["negative"] or 0) == own["rank"]
+        and 2 * own["negative"] == own["rank"]
         for row, own in zip(pairs, t_functional, strict=True)
     )
     return (

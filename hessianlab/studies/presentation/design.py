@@ -92,7 +92,7 @@ def by_draw(result: Result, factor: str, level: str, quantity: str) -> dict[int,
     """For every draw of the weights, the mean over all combinations with this choice; of the spread its logarithm."""
     rows = [row for row in select(result, stage="design") if str(row[factor]) == level and row[quantity] is not None]
     found = {}
-    for seed in sorted({int(str(row["seed"])) for row in rows}):
+    for seed in sorted({int(row["seed"]) for row in rows}):
         mine = numbers([row for row in rows if row["seed"] == seed], quantity)
         found[seed] = float((np.log(mine) if quantity == "spread" else mine).mean())
     return found

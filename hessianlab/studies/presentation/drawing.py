@@ -136,7 +136,7 @@ def draw_tuning(result: Result) -> Figure:
         for axes, task in zip(all_axes, tasks, strict=True):
             for place, arm in enumerate(arms):
                 rows = [r for r in select(result, task=task, arm=arm, stage="tuning") if r["loss"] is not None]
-                rates = sorted({float(str(row["rate"])) for row in rows})
+                rates = sorted({float(row["rate"]) for row in rows})
                 losses = [numbers([row for row in rows if row["rate"] == rate], "loss") for rate in rates]
                 colour, style = look_of(place)
                 means = [float(np.mean(found)) for found in losses]

@@ -175,7 +175,7 @@ def courses(result: Result, quantity: str = "loss", arms: Sequence[str] | None =
 
 
 def _course(result: Result, task: str, arm: str, quantity: str) -> Series:
-    steps = sorted({int(str(row["step"])) for row in select(result, task=task, arm=arm, stage="final")})
+    steps = sorted({int(row["step"]) for row in select(result, task=task, arm=arm, stage="final")})
     found = (interval(list(by_seed(result, task, arm, quantity, step).values())) for step in steps)
     return series(arm, zip(steps, found, strict=True))
 

@@ -25,7 +25,7 @@ WITHIN = 0.1
 
 def looked_at(result: Result) -> list[int]:
     """Numbers of steps at which curvature was measured."""
-    return sorted({int(str(row["step"])) for row in select(result, stage="growth")})
+    return sorted({int(row["step"]) for row in select(result, stage="growth")})
 
 
 def exponents(result: Result, task: str, arm: str, which: tuple[str, str], where: str, step: int) -> dict[int, float]:
@@ -34,7 +34,7 @@ def exponents(result: Result, task: str, arm: str, which: tuple[str, str], where
     rows = select(
         result, task=task, arm=arm, stage="growth", step=step, block=f"layer0.attn.{block}", part=part, range=where
     )
-    return {int(str(row["seed"])): float(str(row["exponent"])) for row in rows if row["exponent"] is not None}
+    return {int(row["seed"]): float(row["exponent"]) for row in rows if row["exponent"] is not None}
 
 
 def ratios(result: Result, task: str, arm: str, step: int) -> dict[int, float]:
@@ -42,7 +42,7 @@ def ratios(result: Result, task: str, arm: str, step: int) -> dict[int, float]:
     found: list[dict[int, float]] = []
     for block in ("v", "q"):
         rows = select(result, task=task, arm=arm, stage="curvature", step=step, block=f"layer0.attn.{block}")
-        found.append({int(str(row["seed"])): float(str(row["rms"])) for row in rows})
+        found.append({int(row["seed"]): float(row["rms"]) for row in rows})
     value, query = found
     return {s: math.log(value[s] / query[s]) for s in value.keys() & query.keys() if value[s] > 0 and query[s] > 0}
 

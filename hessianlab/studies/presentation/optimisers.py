@@ -38,7 +38,7 @@ def spreads(result: Result, task: str, attention: str, norm: str | None) -> list
     rows = select(result, task=task, arm=arm, stage="curvature", step=0)
     found = []
     for seed in dict.fromkeys(row["seed"] for row in rows):
-        sizes = [float(str(row["rms"])) for row in rows if row["seed"] == seed]
+        sizes = [float(row["rms"]) for row in rows if row["seed"] == seed]
         kept = [size for size in sizes if size > 0]
         if kept:
             found.append(math.log(max(kept) / min(kept)))

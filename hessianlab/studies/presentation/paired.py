@@ -71,7 +71,7 @@ def by_seed(result: Result, task: str, arm: str, quantity: str = "loss", step: i
     """A number of every reported seed that did not diverge, at a step; at the last one if none is given."""
     at = result.config["steps"] if step is None else step
     rows = select(result, task=task, arm=arm, stage="final", step=at)
-    return {int(str(row["seed"])): float(str(row[quantity])) for row in rows if row.get(quantity) is not None}
+    return {int(row["seed"]): float(row[quantity]) for row in rows if row.get(quantity) is not None}
 
 
 def difference(result: Result, task: str, comparison: Contrast, quantity: str = "loss") -> Interval:
@@ -107,7 +107,7 @@ def slowdown(result: Result, task: str, slow: str, fast: str) -> Interval:
     rows = [row for row in select(result, task=task, arm=fast, stage="final") if row.get("loss") is not None]
     found = []
     for seed, goal in goals.items():
-        course = [(int(str(r["step"])), float(str(r["loss"]))) for r in rows if r["seed"] == seed]
+        course = [(int(r["step"]), float(r["loss"])) for r in rows if r["seed"] == seed]
         reached = first_reached(course, goal)
         if course:
             found.append(math.log(steps / max(1.0, steps if reached is None else reached)))
