@@ -20,7 +20,7 @@ from benchmarks.harness import (
     summarise,
 )
 from benchmarks.results import OURS, PEER, Result
-from hessianlab.training import Adam, Ensemble, TrainingData, train, warm_up_and_decay
+from hessianlab.studies.ensemble import Adam, Ensemble, TrainingData, train, warm_up_and_decay
 from hessianlens.models import Transformer
 from hessianlens.tasks import Addition
 

@@ -6,8 +6,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from hessianlab.experiments.registry import registry_of
+from hessianlab.growth.exponents import GrowthFindings
 from hessianlab.growth.reference import Reference
-from hessianlab.growth.sentences import GrowthFindings
 from hessianlab.results import Findings, Result
 
 if TYPE_CHECKING:

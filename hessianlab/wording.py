@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
 
 MINUS = "\N{MINUS SIGN}"
 GLUE = "\N{NO-BREAK SPACE}"
@@ -152,3 +156,27 @@ def duration(seconds: float | None) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes_left = divmod(minutes, 60)
     return f"{hours} h {minutes_left} min" if hours else f"{minutes} min {rest} s"
+
+
+def span(values: Sequence[float] | np.ndarray, show: Callable[[float], str] | None = None) -> str:
+    """A range in words.
+
+    >>> span([3.0, 17.2])
+    '3 to 17.2'
+    """
+    write = show or short
+    low, high = write(float(min(values))), write(float(max(values)))
+    return low if low == high else f"{low} to {high}"
+
+
+def short(value: float) -> str:
+    r"""Three digits, in powers of ten where that is shorter.
+
+    >>> short(123.4), short(1.0), short(999.7)
+    ('123', '1', '1,000')
+    >>> short(0.000012345).replace("\N{NO-BREAK SPACE}", " ")
+    '1.23 × 10⁻⁵'
+    """
+    if value == 0 or -4 < math.floor(math.log10(abs(value))) < 6:
+        return f"{value:.3g}" if abs(value) < 999.5 else f"{value:,.0f}"
+    return number(value)

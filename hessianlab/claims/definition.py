@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import wraps
+from functools import cache, wraps
 from importlib import import_module
+from pathlib import Path
 from typing import TypeVar
 
 from hessianlab.claims.finding import Finding, Verdict
@@ -81,11 +83,11 @@ _TESTS: dict[str, Test] = {}
 
 @dataclass(frozen=True)
 class Claim:
-    """One statement. Its words stand in the text of its topic, its test in the topic's module.
+    """One statement. Its words stand in the text of its topic, its test in a module of `topics`.
 
     Attributes:
         id: Letter of the document and number, e.g. "P25".
-        topic: Name of the files that hold it.
+        topic: Name of the text that holds it.
         source: Where the document says it.
         statement: What it says, in our words.
         method: How it is tested: quantities, seeds, shapes.
@@ -148,16 +150,33 @@ def claim(id: str) -> Callable[[Test], Test]:
     return register
 
 
+TOPICS = Path(__file__).parent / "topics"
+
+_REGISTERED = re.compile(r'^@claim\("([A-Z]\d+)"\)$', re.MULTILINE)
+
+
+@cache
+def claim_files() -> dict[str, Path]:
+    """The file of `topics` that tests a claim, by id; files are read for it, and none is imported.
+
+    >>> claim_files()["C8"].name
+    'softmax_masking.py'
+    """
+    found = {file: _REGISTERED.findall(file.read_text(encoding="utf-8")) for file in sorted(TOPICS.glob("*.py"))}
+    return {id: file for file, ids in found.items() for id in ids}
+
+
 @dataclass(frozen=True)
 class TopicTest:
-    """The registered test of a claim; its topic is imported when it is called, and no other."""
+    """The registered test of a claim; the module that has it is imported when it is called, and no other."""
 
     topic: str
     id: str
 
     def __call__(self) -> Finding:
         """Run it."""
-        import_module(f"{__package__}.topics.{self.topic.replace(' ', '_')}")
+        if self.id in claim_files():
+            import_module(f"{__package__}.topics.{claim_files()[self.id].stem}")
         if self.id not in _TESTS:
             raise InputError(f'claim {self.id}: topic {self.topic!r} has no test of it; expected @claim("{self.id}").')
         return _TESTS[self.id]()

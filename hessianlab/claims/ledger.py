@@ -1,20 +1,21 @@
-"""The ledger: one entry per claim with its verdict; selections of entries, counts, and the most surprising first."""
+"""The ledger: one entry per claim with its verdict; selections, counts, an order, and the recorded verdicts."""
 
 from __future__ import annotations
 
 import dataclasses
 import difflib
+import json
 import re
 import time
 import traceback
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hessianlab.claims.catalogue import claim_topics, known_ids, order
-from hessianlab.claims.definition import DOCUMENTS, Claim
+from hessianlab.claims.definition import DOCUMENTS, Claim, claim_files
 from hessianlab.claims.finding import Finding, Verdict
 from hessianlens.errors import InputError, check_choice
 
@@ -68,10 +69,9 @@ class Entry:
     @property
     def location(self) -> str:
         """File and line of the test, or of the text of a claim without one, as ``hessianlens/.../topic.py:12``."""
-        stem = self.claim.topic.replace(" ", "_")
-        if self.claim.test is not None:
-            return _place(_FOLDER / "topics" / f"{stem}.py", f'@claim("{self.claim.id}")')
-        return _place(_FOLDER / "texts" / f"{stem}.ini", f"[{self.claim.id}]")
+        if self.claim.id in claim_files():
+            return _place(claim_files()[self.claim.id], f'@claim("{self.claim.id}")')
+        return _place(_FOLDER / "texts" / f"{self.claim.topic.replace(' ', '_')}.ini", f"[{self.claim.id}]")
 
     @property
     def figures(self) -> tuple[str, ...]:
@@ -257,3 +257,69 @@ def most_surprising_first(entries: Iterable[Entry]) -> list[Entry]:
     ['C10', 'C5', 'C8']
     """
     return sorted(entries, key=lambda entry: (-surprise(entry), order(entry.claim.id)))
+
+
+RECORDED_VERDICTS = Path(__file__).parent / "recorded.json"
+"""Verdict and figures of every claim, kept beside the code."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A verdict that is not the recorded one; None where there is no verdict."""
+
+    id: str
+    recorded: str | None
+    found: str | None
+
+    def __str__(self) -> str:
+        if self.recorded is None:
+            return f"{self.id}: {self.found}, not recorded yet"
+        return f"{self.id}: recorded as {self.recorded!r}, now {self.found or 'an error'!r}"
+
+
+def read_verdicts(path: Path) -> dict[str, Any]:
+    """What is recorded of every claim, by id; empty before the first record."""
+    if not path.exists():
+        return {}
+    try:
+        recorded = json.loads(path.read_text(encoding="utf-8"))
+    except json.JSONDecodeError as error:
+        raise InputError(f"{path}: expected JSON, got an error ({error}); write it anew with --record.") from error
+    if not isinstance(recorded, dict):
+        raise InputError(
+            f"{path}: got {type(recorded).__name__}, expected an object by id; write it anew with --record."
+        )
+    return recorded
+
+
+def changed_verdicts(entries: Iterable[Entry], recorded: Mapping[str, Any]) -> tuple[Difference, ...]:
+    """Entries whose verdict is not the recorded one. Figures may differ in their last digits between machines.
+
+    >>> from hessianlab.claims.ledger import run
+    >>> from hessianlab.claims.catalogue import find
+    >>> [str(difference) for difference in changed_verdicts(run(find(["C8"])), {"C8": {"verdict": "fails"}})]
+    ["C8: recorded as 'fails', now 'holds'"]
+    """
+    found = []
+    for entry in entries:
+        before = recorded.get(entry.claim.id, {}).get("verdict")
+        now = str(entry.verdict) if entry.verdict else None
+        if before != now:
+            found.append(Difference(entry.claim.id, before, now))
+    return tuple(found)
+
+
+def write_verdicts(entries: Iterable[Entry], known: Iterable[str], path: Path) -> None:
+    """Record these entries; others stay as they are, and ids that are not among `known` go."""
+    recorded = read_verdicts(path)
+    for entry in entries:
+        if entry.verdict is None:
+            raise InputError(
+                f"claim {entry.claim.id}: got an error ({entry.error}), expected a verdict; nothing recorded."
+            )
+        recorded[entry.claim.id] = {"verdict": str(entry.verdict), "figures": list(entry.figures)}
+    kept = {id: recorded[id] for id in known if id in recorded}
+    try:
+        path.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written ({error.strerror}); record from a checkout you own.") from error

@@ -1,19 +1,22 @@
-"""Quantities that several claims measure: differences, norms, slopes, signs, and checks built of them."""
+"""Quantities that several claims measure: differences, norms, slopes, signs; one layer under several activations."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from hessianlab.claims.definition import measured
+from hessianlab.claims.definition import measured, seeds
 from hessianlab.claims.finding import Check, at_most
-from hessianlab.claims.samples import Sample, Witness, mean_square, small_samples, softmax_rows
+from hessianlab.claims.samples import Sample, Witness, mean_square, sample, samples_of, small_samples, softmax_rows
 from hessianlab.experiments.statistics import log_log_slope
-from hessianlens.layer import AttentionHessian
+from hessianlens.attention import SelfAttention
+from hessianlens.layer import AttentionHessian, attention_hessian
+from hessianlens.losses import SquareLoss
 
 EXACT = 1e-10
 """Largest relative difference between two float64 computations of the same matrix."""
@@ -90,6 +93,16 @@ def extremes(matrix: Tensor) -> tuple[float, float]:
     values = torch.linalg.eigvalsh(matrix)
     top = float(values.abs().max())
     return (float(values[0]) / top, float(values[-1]) / top) if top > 0 else (0.0, 0.0)
+
+
+def both_signs(matrix: Tensor, least: float = 1e-10) -> bool:
+    """Whether a symmetric matrix has eigenvalues of both signs, each above a share of the largest absolute one.
+
+    >>> both_signs(torch.diag(torch.tensor([1.0, -0.5]))), both_signs(torch.diag(torch.tensor([1.0, -0.5])), 0.6)
+    (True, False)
+    """
+    low, high = extremes(matrix)
+    return low < -least and high > least
 
 
 def negative_mass(matrix: Tensor) -> float:
@@ -176,3 +189,61 @@ def flip_gap(matrix: Tensor) -> float:
     half = len(values) // 2
     flipped = torch.cat([-vectors[:half], vectors[half:]])
     return float((matrix @ flipped + flipped * values).norm() / values.abs().max())
+
+
+ACTIVATION_SHAPES = ((6, 4, 3), (5, 3, 3), (7, 3, 4))
+"""(L, d, d_K)."""
+
+NOT_NORMALISED = ("linear", "relu", "tanh", "sigmoid", "exp")
+"""Activations that act on every score by itself."""
+
+_ACTIVATION_NAMES = {
+    "relu": "ReLU",
+    "relu_normalised": "ReLU over its row sum",
+    "sigmoid_log_length": "sigmoid with bias -log L",
+}
+"""Activations whose name in the library is not how one would say it."""
+
+Shape = tuple[int, int, int]
+
+
+def named(activation: str) -> str:
+    """An activation as readers know it.
+
+    >>> named("softmax"), named("relu_normalised")
+    ('softmax', 'ReLU over its row sum')
+    """
+    return _ACTIVATION_NAMES.get(activation, activation)
+
+
+def layer(activation: str, seed: int, shape: Shape) -> SelfAttention:
+    """Weights from N(0, 1/d), the same for every activation."""
+    return SelfAttention(*sample(seed, *shape).weights.values(), activation=activation)
+
+
+@cache
+def hessian(activation: str, seed: int, shape: Shape = ACTIVATION_SHAPES[0], scale: float = 1.0) -> AttentionHessian:
+    """Square loss, target N(0, 1), tokens N(0, scale^2)."""
+    drawn = sample(seed, *shape)
+    return attention_hessian(layer(activation, seed, shape), scale * drawn.X, SquareLoss(drawn.Y))
+
+
+@cache
+def frozen(activation: str, seed: int, shape: Shape, scale: float) -> AttentionHessian:
+    """Loss gradient and curvature held fixed while the tokens shrink, as Equation (5) counts."""
+    drawn = sample(seed, *shape)
+    return attention_hessian(layer(activation, seed, shape), scale * drawn.X, grad=drawn.Y, curvature=1.0)
+
+
+def exponents(activation: str, part: str, row: str, column: str, scales: tuple[float, ...]) -> list[float]:
+    """Powers of the token scale in a block's norm, 3 shapes x 2 seeds."""
+    return [
+        slope(scales, [block_norm(frozen(activation, seed, shape, s), part, row + column) for s in scales])
+        for shape in ACTIVATION_SHAPES
+        for seed in seeds(2)
+    ]
+
+
+def drawn_samples() -> tuple[Sample, ...]:
+    """Three seeds of every shape with softmax, drawn anew at every call."""
+    return samples_of(ACTIVATION_SHAPES, 3)

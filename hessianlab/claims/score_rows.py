@@ -8,11 +8,22 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
+from hessianlab.claims.samples import normal
+from hessianlens.attention import SelfAttention
+
 MASKED = -math.inf
 """The score of a token that may not be seen."""
 
 SHAPES = ((5, 4, 3), (9, 6, 8), (17, 16, 8))
 """Layers to try: tokens, width of a token, width of queries and keys."""
+
+
+def random_layers(seed: int, count: int, activation: str = "softmax") -> Iterator[tuple[SelfAttention, Tensor]]:
+    """So many layers of every shape, and tokens for each."""
+    for n in range(seed, seed + count):
+        for length, width, d_k in SHAPES:
+            layer = SelfAttention.random(width, d_k, seed=n, dtype=torch.float64, activation=activation)
+            yield layer, normal(n, length, width)
 
 
 def row(scores: Sequence[float]) -> Tensor:

@@ -8,11 +8,10 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from hessianlab.claims.catalogue import all_claims, claim_topics, find
-from hessianlab.claims.definition import Claim
+from hessianlab.claims.definition import Claim, claim_files
 from hessianlab.claims.finding import Check, Curves, Finding
 from hessianlab.claims.ledger import Entry, Ledger
 from hessianlab.experiments.experiment import Experiment
@@ -48,13 +47,13 @@ def cells(config: ClaimsConfig) -> list[Parameters]:
 
 @functools.cache
 def topic_digest(topic: str) -> str:
-    """Of the topic's module and what is recorded beside it: with them changes what its claims find, and nothing else.
+    """Of the module that tests a topic's claims and what is recorded beside it: they decide what these claims find.
 
     The store's digest covers what all topics share. Texts are in neither: another wording measures nothing anew.
     """
-    stem = Path(__file__).parent / "topics" / topic.replace(" ", "_")
-    # a topic may read what was recorded beside it
-    files = [file for file in (stem.with_suffix(".py"), stem.with_suffix(".json")) if file.exists()]
+    tested = {claim_files()[id] for id, of in claim_topics().items() if of == topic and id in claim_files()}
+    # a module may read what was recorded beside it
+    files = [path for file in sorted(tested) for path in (file, file.with_suffix(".json")) if path.exists()]
     if not files:
         return "none"
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:16]

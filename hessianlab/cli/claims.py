@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hessianlab.cli import completion
+from hessianlab.cli import options
 from hessianlab.cli.options import Address, Backend, Jobs, StoreFile
 from hessianlab.cli.running import STORE, processes, run_with_progress
 from hessianlens.cli.application import app
@@ -41,21 +41,21 @@ def judge_claims(
     ids: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Claims to explain, such as A12 P25; none: all, as a table.", autocompletion=completion.claim_ids
+            help="Claims to explain, such as A12 P25; none: all, as a table.", autocompletion=options.complete_claim_ids
         ),
     ] = None,
     document: Annotated[
         str | None,
-        typer.Option(help="Only claims of this document: P, A, B or C.", autocompletion=completion.documents),
+        typer.Option(help="Only claims of this document: P, A, B or C.", autocompletion=options.complete_documents),
     ] = None,
     topic: Annotated[
         str | None,
-        typer.Option(help="Only claims of this topic, e.g. 'softmax masking'.", autocompletion=completion.topics),
+        typer.Option(help="Only claims of this topic, e.g. 'softmax masking'.", autocompletion=options.complete_topics),
     ] = None,
     verdict: Annotated[
         str | None,
         typer.Option(
-            help="Show only: holds, 'holds if', fails, 'needs training', ...", autocompletion=completion.verdicts
+            help="Show only: holds, 'holds if', fails, 'needs training', ...", autocompletion=options.complete_verdicts
         ),
     ] = None,
     plot: Annotated[Path | None, typer.Option(help="Directory for a PNG of every claim that has curves.")] = None,
@@ -157,11 +157,11 @@ def _draw(entries: Sequence[Entry], directory: Path) -> None:
 
 
 def _record(ledger: Ledger) -> None:
-    from hessianlab.claims import record
     from hessianlab.claims.catalogue import claim_topics
+    from hessianlab.claims.ledger import RECORDED_VERDICTS, write_verdicts
 
-    record.write(ledger, list(claim_topics()), record.RECORD)
-    typer.echo(f"Recorded {len(ledger)} verdicts in {record.RECORD}", err=True)
+    write_verdicts(ledger, list(claim_topics()), RECORDED_VERDICTS)
+    typer.echo(f"Recorded {len(ledger)} verdicts in {RECORDED_VERDICTS}", err=True)
 
 
 def _troubles(ledger: Ledger) -> list[str]:
@@ -173,9 +173,9 @@ def _troubles(ledger: Ledger) -> list[str]:
 
 def _changes(ledger: Ledger) -> list[str]:
     """One line a changed verdict, and one for all that were never recorded."""
-    from hessianlab.claims import record
+    from hessianlab.claims.ledger import RECORDED_VERDICTS, changed_verdicts, read_verdicts
 
-    found = record.differences(ledger, record.read(record.RECORD))
+    found = changed_verdicts(ledger, read_verdicts(RECORDED_VERDICTS))
     changed = [str(difference) for difference in found if difference.recorded is not None]
     new = [difference.id for difference in found if difference.recorded is None]
     if new:

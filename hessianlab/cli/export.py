@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hessianlab.cli import completion
+from hessianlab.cli import options
 from hessianlab.cli.running import STORE
 from hessianlens.cli.application import app
 from hessianlens.cli.endings import clear_endings
@@ -29,11 +29,11 @@ _EXAMPLES = """[bold]Examples[/bold]
 def export_runs(
     names: Annotated[
         list[str] | None,
-        typer.Argument(help="Experiments; all in the store if none.", autocompletion=completion.experiments),
+        typer.Argument(help="Experiments; all in the store if none.", autocompletion=options.complete_experiments),
     ] = None,
     store: Annotated[Path, typer.Option(help="The file that `hessianlens reproduce` wrote.")] = STORE,
     form: Annotated[
-        str, typer.Option("--format", help="csv, parquet or json.", autocompletion=completion.formats)
+        str, typer.Option("--format", help="csv, parquet or json.", autocompletion=options.complete_formats)
     ] = "csv",
     out: Annotated[Path, typer.Option(help="Directory for the files; made if it does not exist.")] = Path("export"),
 ) -> None:

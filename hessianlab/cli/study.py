@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hessianlab.cli import completion
+from hessianlab.cli import options
 from hessianlab.cli.options import Address, Backend, Jobs, Settings, StoreFile
 from hessianlab.cli.running import (
     STORE,
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from hessianlab.experiments.experiment import Experiment
     from hessianlab.results import Result
     from hessianlab.runner import Plan
-    from hessianlab.trials.sentences import StudyFindings
+    from hessianlab.studies.presentation.findings import StudyFindings
 
 _EXAMPLES = """[bold]Examples[/bold]
 
@@ -51,10 +51,10 @@ _EXAMPLES = """[bold]Examples[/bold]
 def run_studies(
     names: Annotated[
         list[str] | None,
-        typer.Argument(help="Studies, e.g. scaling activations.", autocompletion=completion.studies),
+        typer.Argument(help="Studies, e.g. scaling activations.", autocompletion=options.complete_studies),
     ] = None,
     preset: Annotated[
-        str, typer.Option(help="quick (minutes) or full (hours).", autocompletion=completion.study_presets)
+        str, typer.Option(help="quick (minutes) or full (hours).", autocompletion=options.complete_study_presets)
     ] = "quick",
     jobs: Jobs = None,
     store: StoreFile = STORE,
@@ -186,7 +186,7 @@ def _record(results: Sequence[Result]) -> None:
 def _findings(result: Result) -> StudyFindings:
     """How a study is read: all of them the same way."""
     from hessianlab.presentations import findings_of
-    from hessianlab.trials.sentences import StudyFindings
+    from hessianlab.studies.presentation.findings import StudyFindings
 
     found = findings_of(result)
     assert isinstance(found, StudyFindings), result.experiment

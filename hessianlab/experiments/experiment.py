@@ -1,20 +1,99 @@
 """What an experiment is: named configurations, the cells of a configuration, and the measurement of one cell.
 
-An experiment is `measure.py` of a folder of `hessianlab.figures`. It measures and never draws; it knows nothing of
-stores, processes or pages. What a measurement needs is imported when it begins: to list experiments and to refuse a
-setting takes no torch.
+An experiment measures and never draws; it knows nothing of stores, processes or pages. What a measurement needs is
+imported when it begins: to list experiments and to refuse a setting takes no torch.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from hessianlab.results import FinishedCell, Measurement, Parameters, Result, collect
-from hessianlens.errors import InputError, check_choice, needs_extra
+from hessianlens.errors import InputError, check_choice, expect, needs_extra
+
+
+def check_config(
+    config: Any, least: Mapping[str, int] | None = None, choices: Mapping[str, Iterable[str]] | None = None
+) -> None:
+    """Every list holds something, every whole number but a seed is large enough, every name is known.
+
+    A configuration with fields `low` and `high` must have them in this order.
+
+    Args:
+        config: A dataclass.
+        least: The smallest values of fields; 1 if not given.
+        choices: The names that fields may hold.
+
+    >>> @dataclasses.dataclass(frozen=True)
+    ... class Config:
+    ...     repeats: int = 0
+    >>> check_config(Config())
+    Traceback (most recent call last):
+    ...
+    hessianlens.errors.InputError: repeats: got 0, expected at least 1.
+    """
+    for field in dataclasses.fields(config):
+        given = getattr(config, field.name)
+        values = given if isinstance(given, tuple) else (given,)
+        expect(len(values) > 0, f"{field.name}: got no value, expected one or more.")
+        for value in values:
+            if "int" in str(field.type) and "seed" not in field.name:
+                smallest = (least or {}).get(field.name, 1)
+                expect(value >= smallest, f"{field.name}: got {value}, expected at least {smallest}.")
+            if field.name in (choices or {}):
+                check_choice(field.name, value, (choices or {})[field.name])
+    if hasattr(config, "low") and hasattr(config, "high"):
+        ends = f"{config.low:g} and {config.high:g}"
+        expect(config.low < config.high, f"low, high: got {ends}, expected the lower end first.")
+
+
+class CheckedConfig:
+    """A configuration that is refused when it is made, before the first cell, if `check_config` finds fault with it.
+
+    A subclass gives `least` and `choices` of `check_config` as keywords of its definition.
+    """
+
+    _limits: ClassVar[tuple[Mapping[str, int], Mapping[str, Iterable[str]]]]
+
+    def __init_subclass__(
+        cls, least: Mapping[str, int] | None = None, choices: Mapping[str, Iterable[str]] | None = None
+    ) -> None:
+        cls._limits = least or {}, choices or {}
+
+    def __post_init__(self) -> None:
+        check_config(self, *self._limits)
+
+
+def grid_cells(keys: Sequence[str], axes: Mapping[str, str] | None = None) -> Callable[[Any], list[dict[str, Any]]]:
+    """Cells of a configuration: every combination of some fields' values, each with ``repeats`` seeds from ``seed`` on.
+
+    Args:
+        keys: Parameters of a cell, in this order: "seed", those in `axes`, and fields of the configuration.
+        axes: Parameters that run over the values of a field, the outermost first, and the names of these fields.
+
+    >>> @dataclasses.dataclass(frozen=True)
+    ... class Config:
+    ...     widths: tuple[int, ...] = (3, 5)
+    ...     repeats: int = 1
+    ...     seed: int = 7
+    >>> grid_cells(("seed", "width", "repeats"), {"width": "widths"})(Config())
+    [{'seed': 7, 'width': 3, 'repeats': 1}, {'seed': 7, 'width': 5, 'repeats': 1}]
+    """
+
+    def cells(config: Any) -> list[dict[str, Any]]:
+        ranges: dict[str, Iterable[Any]] = {key: getattr(config, field) for key, field in (axes or {}).items()}
+        ranges["seed"] = range(config.seed, config.seed + config.repeats)
+        shared = {key: getattr(config, key) for key in keys if key not in ranges}
+        points = (dict(zip(ranges, values, strict=True)) for values in itertools.product(*ranges.values()))
+        return [{key: shared[key] if key in shared else point[key] for key in keys} for point in points]
+
+    return cells
+
 
 Config = TypeVar("Config")
 

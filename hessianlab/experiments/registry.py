@@ -19,7 +19,7 @@ class Registry(Mapping[str, "Experiment[Any]"]):
     """Experiments by name, in the order of lists and reports; their modules are imported on request.
 
     Args:
-        package: Has the packages `measure` and `presentation`.
+        package: Has the modules that measure, and the package `presentation`.
         modules: Experiment to the name of its module in either.
         presentations: Experiments whose module in `presentation` has another name.
     """
@@ -34,9 +34,9 @@ class Registry(Mapping[str, "Experiment[Any]"]):
         """The dotted name of the module that measures an experiment.
 
         >>> EXPERIMENTS.measuring("fig3a"), STUDIES.presenting("study_scaling")
-        ('hessianlab.figures.measure.growth', 'hessianlab.studies.presentation.attention')
+        ('hessianlab.figures.growth', 'hessianlab.studies.presentation.attention')
         """
-        return f"{self._package}.measure.{self._modules[name]}"
+        return f"{self._package}.{self._modules[name]}"
 
     def presenting(self, name: str) -> str:
         """The dotted name of the module that reads and draws its results."""
@@ -62,24 +62,24 @@ class Registry(Mapping[str, "Experiment[Any]"]):
 EXPERIMENTS = Registry(
     "hessianlab.figures",
     {
-        "fig1": "fig1",
+        "fig1": "block_entries",
         "fig3a": "growth",
         "fig3b": "growth",
-        "fig4": "fig4",
+        "fig4": "block_entries",
         "fig5": "growth",
         "fig6": "growth",
         "fig7": "growth",
         "fig8": "growth",
-        "table1": "table1",
-        "activation_growth": "activation_growth",
-        "activation_offset": "activation_offset",
-        "depth_growth": "depth_growth",
-        "moment_strata": "moment_strata",
-        "parameterisations": "parameterisations",
-        "query_key_spectra": "query_key_spectra",
-        "rank_fraction": "rank_fraction",
-        "temperature_path": "temperature_path",
-        "weight_powers": "weight_powers",
+        "table1": "powers",
+        "activation_growth": "activations",
+        "activation_offset": "activations",
+        "depth_growth": "growth",
+        "moment_strata": "entropy",
+        "parameterisations": "query_key",
+        "query_key_spectra": "query_key",
+        "rank_fraction": "query_key",
+        "temperature_path": "entropy",
+        "weight_powers": "powers",
     },
 )
 """Figures and tables: what `hessianlens reproduce` and a report take if nothing is named."""

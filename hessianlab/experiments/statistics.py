@@ -1,15 +1,15 @@
-"""Statistics that several experiments share: means and intervals, slopes, sizes of entries, facts of a spectrum."""
+"""Statistics that experiments share: means and intervals, slopes, sizes of entries, spectra; and rows of a result."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy.special import stdtrit
 
-from hessianlab.results import Scalar
+from hessianlab.results import Result, Row, Scalar
 
 if TYPE_CHECKING:  # a study states its power without torch
     from torch import Tensor
@@ -147,3 +147,24 @@ def multiplicity(values: Tensor) -> int:
     positive = values[values > least].numpy()
     jumps = np.flatnonzero(np.diff(positive) > 100 * least)
     return int(np.diff(np.concatenate([[-1], jumps, [len(positive) - 1]])).min())
+
+
+def select(result: Result, **wanted: Scalar) -> list[dict[str, Any]]:
+    """The rows that have these values."""
+    return [row for row in result.rows() if all(row.get(key) == value for key, value in wanted.items())]
+
+
+def numbers(rows: Sequence[Row], field: str) -> np.ndarray:
+    """One column as numbers; rows without it, or with None in it, are left out."""
+    return np.array([float(value) for row in rows if (value := row.get(field)) is not None])
+
+
+def choices(result: Result, field: str) -> list[str]:
+    """The different values of a column, in the order of the plan."""
+    return list(dict.fromkeys(str(row[field]) for row in result.rows() if row.get(field) is not None))
+
+
+def block_ratios(result: Result, field: str = "median", **wanted: Scalar) -> np.ndarray:
+    """Value block over query block, draw by draw, both parts full."""
+    value, query = (numbers(select(result, part="full", block=b, **wanted), field) for b in ("value", "query"))
+    return value / query

@@ -1,6 +1,6 @@
-"""Figures and tables: `measure` has the experiments, `presentation` what their numbers say and how they are drawn.
+"""Figures and tables: modules here measure, those of `presentation` have what their numbers say and how to draw them.
 
-- `measure/NAME.py`: an `Experiment`, or several of one family. It imports nothing that draws or judges.
+- `NAME.py`: the experiments of one family. It imports nothing that draws or judges.
 - `presentation/NAME.py`: `PRESENTATIONS`, by experiment: findings in sentences, and `draw_...(result, reference)`, the
   drawings, each with its caption.
 

@@ -99,7 +99,7 @@ def growth_picture(
     Args:
         name: Of the picture.
         result: Of a growth experiment.
-        rows: Its panels, from one of the arrangements of `growth.pictures.layout`.
+        rows: Its panels, from one of the arrangements of `growth.layout`.
         reference: Published means; they are shown where the result has their size and their batch.
         folded: What a page says in its place until it is asked for.
     """

@@ -7,6 +7,7 @@ everything that decides its numbers, and `measure_growth` the block norms of one
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from hessianlab.results import Measurement, Parameters, Row, Scalar
@@ -15,6 +16,9 @@ from hessianlens.notation import CARRIES
 from hessianlens.parts import LAYER_PARTS
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
+    from hessianlens.models import LinearMLP
     from hessianlens.spectra import Estimate
 
 
@@ -60,7 +64,7 @@ class GrowthConfig:
             "none".
         tangents: Precision in which probes go through the layers of a chain, "float32" or "float64"; everything else is
             in float64.
-        fit_ranges: Ranges (name, lowest, highest sigma) in which exponents are fitted; `growth.findings.predictions`
+        fit_ranges: Ranges (name, lowest, highest sigma) in which exponents are fitted; `growth.series.counted`
             has what theory says about each name.
     """
 
@@ -219,7 +223,6 @@ def _transformer(asked: Any) -> list[Row]:
 def _linear_mlp(asked: Any) -> list[Row]:
     import torch
 
-    from hessianlab.growth.linear_blocks import linear_block_norms
     from hessianlens.models import LinearMLP
     from hessianlens.spectra import Estimate
     from hessianlens.tasks import Addition
@@ -235,6 +238,32 @@ def _linear_mlp(asked: Any) -> list[Row]:
     batch = task.batch(asked["sequences"], seed=asked["data_seed"], carries=asked["carries"])
     norms = linear_block_norms(model, batch["tokens"][:, list(task.loss_positions)])
     return [_row(layer, "mlp", "full", Estimate.exactly(norm)) for layer, norm in enumerate(norms)]
+
+
+def linear_block_norms(model: LinearMLP, tokens: Tensor) -> list[float]:
+    """Frobenius norm of every layer's own Hessian block, for the loss ``sum_p |logits_p - y_p|^2`` over `tokens`.
+
+    With ``x_p`` the input of layer l and ``B`` the product of the matrices behind it, the logits are ``B W_l x_p``, so
+    the block is ``2 (B^T B) kron (sum_p x_p x_p^T)`` (row-major vec of W_l) and its norm a product of two small norms.
+    The targets do not enter: the logits are linear in W_l, and there is no functional part.
+
+    >>> import torch
+    >>> from hessianlens.models import LinearMLP
+    >>> model = LinearMLP(layers=2, width=8, dtype=torch.float64)
+    >>> [round(norm, 2) for norm in linear_block_norms(model, torch.tensor([[1, 2, 11]]))]
+    [45.53, 42.19]
+    """
+    import torch
+
+    with torch.no_grad():
+        weights = [weight.double() for weight in model.layers.parameters()]
+        x = model.token_embedding.double()[tokens.flatten()]
+        found = []
+        for layer, weight in enumerate(weights):
+            behind = reduce(lambda product, w: w @ product, weights[layer + 1 :], torch.eye(len(weight)).double())
+            found.append(2 * float((behind.T @ behind).norm() * (x.T @ x).norm()))
+            x = x @ weight.T
+    return found
 
 
 def _row(layer: int, block: str, part: str, norm: Estimate) -> Row:

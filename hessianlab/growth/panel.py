@@ -86,18 +86,13 @@ def caption(result: Result, fits: Sequence[ExponentFit], compared: Sequence[Seri
     by_series = {fit.series: [other for other in fits if other.series == fit.series] for fit in fits}
     shown = [fit for own in by_series.values() for fit in reported_fits(own) if fit.measured is not None]
     ranges = dict.fromkeys(fit.range for fit in shown)
-    spans = "; ".join(f"{where.name}, {_span(where)}" for where in ranges)
+    spans = "; ".join(f"{where.name}, {where.in_words()}" for where in ranges)
     sentences = [
         f"Width {config['d_model']}, {config['sequences']} sequences, {config['repeats']} draws.",
         f"Fitted for σ in: {spans}." if spans else "",
         *_published(compared),
     ]
     return " ".join(filter(None, sentences))
-
-
-def _span(where: FitRange) -> str:
-    """A range that begins at zero ends at its upper end, and begins where the measured points do."""
-    return f"{where.low:g} to {where.high:g}" if where.low else f"up to {where.high:g}"
 
 
 def _published(compared: Sequence[SeriesComparison]) -> list[str]:
@@ -135,12 +130,12 @@ def draw_panel(
     Dashes have the predicted slope, through the mean of the range it was fitted in (shaded). A thin line stands at
     sigma = 1. Open circles in the colour of the line are published means, crosses those that are not sound.
     """
-    shaded: set[FitRange] = set()
+    shaded: dict[FitRange, None] = {}
     for line in panel.lines:
         own = reported_fits([fit for fit in fits if fit.series == line.key])
         _draw_curve(axes, line, series[line.key], label(line.name, own, bool(series[line.key].vanishes)))
         if not series[line.key].vanishes:
-            shaded |= {fit.range for fit in own if fit.measured is not None and fit.range.name != "all"}
+            shaded |= {fit.range: None for fit in own if fit.measured is not None and fit.range.name != "all"}
     for line in panel.lines:
         if line.key in compared:
             _draw_published(axes, compared[line.key], line.colour)

@@ -99,7 +99,7 @@ class GrowthSeries:
 def growth_series(result: Result) -> dict[SeriesKey, GrowthSeries]:
     """Every series of a growth experiment, in the order of the cells.
 
-    >>> from hessianlab.figures.measure.growth import FIG8
+    >>> from hessianlab.figures.growth import FIG8
     >>> result = FIG8.run(FIG8.preset("quick", {"layers": (1,), "d_model": 4, "points": 3, "repeats": 2}))
     >>> {key.layer: series.values.shape for key, series in growth_series(result).items()}
     {0: (2, 3)}

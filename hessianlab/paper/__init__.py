@@ -43,18 +43,6 @@ from hessianlab.paper.kronecker import (
     softmax_second_derivative,
     vec,
 )
-from hessianlab.paper.linear import (
-    intra_sequence_covariance,
-    linear_output,
-    remark_4_1_functional,
-    remark_4_1_outer,
-)
-from hessianlab.paper.multi_head import (
-    PrintedMultiHead,
-    multi_head_functional,
-    multi_head_outer,
-    remark_e_1,
-)
 from hessianlab.paper.printed import PrintedAttention, score_factor
 from hessianlab.paper.query_key import (
     PrintedSingleMatrix,
@@ -75,6 +63,16 @@ from hessianlab.paper.theorems import (
     theorem_3_1,
     theorem_3_2,
     theorem_3_2_query_key,
+)
+from hessianlab.paper.variants import (
+    PrintedMultiHead,
+    intra_sequence_covariance,
+    linear_output,
+    multi_head_functional,
+    multi_head_outer,
+    remark_4_1_functional,
+    remark_4_1_outer,
+    remark_e_1,
 )
 
 __all__ = [

@@ -1,6 +1,6 @@
 """Where the printed paper and automatic differentiation disagree, and which form is right.
 
-Every row is checked in `tests/layer/test_paper.py`. The functions of this package apply the corrections.
+Every row is checked in `tests/hessianlab/test_paper.py`. The functions of this package apply the corrections.
 """
 
 from dataclasses import dataclass

@@ -15,8 +15,56 @@ from hessianlens.operators.commutation import commutation_matrix
 Block = Literal["Q", "K", "V"]
 
 
+class PrintedLayer:
+    """What the printed layers share: `F = A X W_V` under the square loss `||F - Y||^2 / (L d_V)`."""
+
+    X: Tensor
+    W_V: Tensor
+    Y: Tensor
+
+    @property
+    def A(self) -> Float[Tensor, "L L"]:
+        """The attention matrix; each row sums to one."""
+        raise NotImplementedError
+
+    @property
+    def L(self) -> int:
+        """Number of tokens."""
+        return self.X.shape[0]
+
+    @property
+    def d_V(self) -> int:
+        """Width of tokens and values."""
+        return self.X.shape[1]
+
+    @property
+    def loss_factor(self) -> float:
+        """`2 / (L d_V)`: the square loss has gradient `2/(L d_V) (F - Y)` and curvature `2/(L d_V) I`."""
+        return 2 / (self.L * self.d_V)
+
+    @property
+    def F(self) -> Float[Tensor, "L d_V"]:
+        """The output of the layer."""
+        return self.A @ self.X @ self.W_V
+
+    @property
+    def delta(self) -> Float[Tensor, "Ld_V 1"]:
+        """The residual `vec(F - Y)`, a column (erratum `residual-orientation`)."""
+        return vec(self.F - self.Y)
+
+    @property
+    def Z_1(self) -> Float[Tensor, "Ld_V d_V_squared"]:
+        """Data term of the first softmax derivative (Theorem 3.1)."""
+        return z_1(self.X, softmax_jacobian(self.A))
+
+    @property
+    def Z_2(self) -> Float[Tensor, "Ld_V_cubed d_V_squared"]:
+        """Data term of the second softmax derivative (Theorem 3.2)."""
+        return z_2(self.X, softmax_second_derivative(self.A))
+
+
 @dataclass(frozen=True, eq=False)
-class PrintedAttention:
+class PrintedAttention(PrintedLayer):
     """Softmax self-attention with square loss, in the letters of the paper (Section 2, Equation (1)).
 
     `F = A X W_V`, `A = softmax(T)` row by row, `T = X W_Q W_K^T X^T / (t sqrt(d_K))`, and the loss is
@@ -73,16 +121,6 @@ class PrintedAttention:
         return cls(X, W_Q, W_K, W_V, Y)
 
     @property
-    def L(self) -> int:
-        """Number of tokens."""
-        return self.X.shape[0]
-
-    @property
-    def d_V(self) -> int:
-        """Width of tokens and values."""
-        return self.X.shape[1]
-
-    @property
     def d_K(self) -> int:
         """Width of queries and keys."""
         return self.W_Q.shape[1]
@@ -91,11 +129,6 @@ class PrintedAttention:
     def scale(self) -> float:
         """The divisor `t sqrt(d_K)` of the scores."""
         return self.temperature * math.sqrt(self.d_K)
-
-    @property
-    def loss_factor(self) -> float:
-        """`2 / (L d_V)`: the square loss has gradient `2/(L d_V) (F - Y)` and curvature `2/(L d_V) I`."""
-        return 2 / (self.L * self.d_V)
 
     @property
     def T(self) -> Float[Tensor, "L L"]:
@@ -108,16 +141,6 @@ class PrintedAttention:
         return torch.softmax(self.T, dim=-1)
 
     @property
-    def F(self) -> Float[Tensor, "L d_V"]:
-        """The output of the layer."""
-        return self.A @ self.X @ self.W_V
-
-    @property
-    def delta(self) -> Float[Tensor, "Ld_V 1"]:
-        """The residual `vec(F - Y)`, a column (erratum `residual-orientation`)."""
-        return vec(self.F - self.Y)
-
-    @property
     def loss(self) -> Float[Tensor, ""]:
         """`||F - Y||^2 / (L d_V)`."""
         return self.delta.square().mean()
@@ -126,16 +149,6 @@ class PrintedAttention:
     def M_1(self) -> Float[Tensor, "L d_V"]:
         """First attention moment (Definition 3.1)."""
         return moment_1(self.X, self.A)
-
-    @property
-    def Z_1(self) -> Float[Tensor, "Ld_V d_V_squared"]:
-        """Data term of the first softmax derivative (Theorem 3.1)."""
-        return z_1(self.X, softmax_jacobian(self.A))
-
-    @property
-    def Z_2(self) -> Float[Tensor, "Ld_V_cubed d_V_squared"]:
-        """Data term of the second softmax derivative (Theorem 3.2)."""
-        return z_2(self.X, softmax_second_derivative(self.A))
 
 
 def score_factor(setting: PrintedAttention, block: Block) -> Float[Tensor, "d_V_squared parameters"]:

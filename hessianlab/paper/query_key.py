@@ -9,15 +9,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from hessianlab.paper.data_terms import z_1, z_2
-from hessianlab.paper.kronecker import identity, kron, softmax_jacobian, softmax_second_derivative, vec
-from hessianlab.paper.printed import PrintedAttention, require_one_dtype, require_shape, score_factor
+from hessianlab.paper.kronecker import identity, kron, softmax_jacobian
+from hessianlab.paper.printed import PrintedAttention, PrintedLayer, require_one_dtype, require_shape, score_factor
 from hessianlab.paper.theorems import score_product_matrix
 from hessianlens.layer.query_key import t_outer_rank_bound
 
 
 @dataclass(frozen=True, eq=False)
-class PrintedSingleMatrix:
+class PrintedSingleMatrix(PrintedLayer):
     """Softmax self-attention with `T = X W_QK X^T`, without scaling, and square loss (Section 4.2).
 
     Attributes:
@@ -48,34 +47,9 @@ class PrintedSingleMatrix:
         require_one_dtype(X=self.X, W_QK=self.W_QK, W_V=self.W_V, Y=self.Y)
 
     @property
-    def L(self) -> int:
-        """Number of tokens."""
-        return self.X.shape[0]
-
-    @property
-    def d_V(self) -> int:
-        """Width of tokens and values."""
-        return self.X.shape[1]
-
-    @property
-    def loss_factor(self) -> float:
-        """`2 / (L d_V)`."""
-        return 2 / (self.L * self.d_V)
-
-    @property
     def A(self) -> Float[Tensor, "L L"]:
         """The attention matrix."""
         return torch.softmax(self.X @ self.W_QK @ self.X.T, dim=-1)
-
-    @property
-    def F(self) -> Float[Tensor, "L d_V"]:
-        """The output of the layer."""
-        return self.A @ self.X @ self.W_V
-
-    @property
-    def delta(self) -> Float[Tensor, "Ld_V 1"]:
-        """The residual `vec(F - Y)`, a column."""
-        return vec(self.F - self.Y)
 
 
 def merge_query_key(setting: PrintedAttention) -> PrintedSingleMatrix:
@@ -132,7 +106,7 @@ def lemma_4_1(
 
 
 def single_matrix_summands(
-    setting: PrintedSingleMatrix | PrintedAttention,
+    setting: PrintedLayer,
 ) -> tuple[Float[Tensor, "d_V_squared d_V_squared"], Float[Tensor, "d_V_squared d_V_squared"]]:
     """The two summands of Lemma 4.1, which are those of `U` in Remark D.1, without the loss factor.
 
@@ -142,11 +116,9 @@ def single_matrix_summands(
         >>> all(torch.allclose(two, one) for two, one in pairs)
         True
     """
-    X, W_V, eye = setting.X, setting.W_V, identity(setting.L, setting.X)
-    Z_1 = z_1(X, softmax_jacobian(setting.A))
-    Z_2 = z_2(X, softmax_second_derivative(setting.A))
+    X, W_V, eye, Z_1 = setting.X, setting.W_V, identity(setting.L, setting.X), setting.Z_1
     outer = Z_1.T @ kron(eye, W_V @ W_V.T) @ Z_1
-    functional = kron(setting.delta.T @ kron(eye, W_V.T), identity(setting.d_V**2, X)) @ Z_2
+    functional = kron(setting.delta.T @ kron(eye, W_V.T), identity(setting.d_V**2, X)) @ setting.Z_2
     return outer, functional
 
 

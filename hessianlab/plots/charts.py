@@ -12,10 +12,24 @@ from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap, Normalize
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
+from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter, NullLocator
 
 from hessianlab.claims.finding import Curves
-from hessianlab.plots.style import BLUE, GREEN, INK, MUTED, ORANGE, PURPLE, RED, SKY, log_axis, panel, panels
+from hessianlab.plots.style import (
+    BLUE,
+    GREEN,
+    INK,
+    MUTED,
+    ORANGE,
+    PURPLE,
+    RED,
+    SKY,
+    log_axis,
+    panel,
+    panels,
+    readable_on,
+)
 from hessianlab.results import FinishedCell, Result
 from hessianlab.wording import power_of_ten, scientific
 
@@ -59,17 +73,6 @@ def block_map(
     axes.grid(visible=False)
     axes.spines[:].set_visible(True)
     return image
-
-
-def mark_zero_blocks(axes: Axes, logs: np.ndarray, sizes: Sequence[int]) -> None:
-    """Write "exactly zero" into every block without a non-zero entry."""
-    ends = np.cumsum(sizes)
-    centres = ends - np.array(sizes) / 2 - 0.5
-    blocks = [slice(int(end) - size, int(end)) for end, size in zip(ends, sizes, strict=True)]
-    for y, rows in zip(centres, blocks, strict=True):
-        for x, columns in zip(centres, blocks, strict=True):
-            if not np.isfinite(logs[rows, columns]).any():
-                axes.text(x, y, "exactly zero", color=MUTED, ha="center", va="center")
 
 
 def log_colour_bar(figure: Figure, axes: Axes, image: AxesImage, label: str) -> None:
@@ -147,6 +150,28 @@ def write_claim_figure(curves: Curves, title: str, path: Path) -> Path:
     """The picture as a PNG file."""
     claim_figure(curves, title).savefig(path, dpi=_DPI)
     return path
+
+
+def draw_cell(axes: Axes, at: tuple[int, int], value: float | None, text: str, scale: Normalize) -> None:
+    """One cell of a table: text on the colour of its value, or muted text where there is no value."""
+    x, y = at
+    if value is None:
+        axes.text(x, y, text, ha="center", va="center", color=MUTED)
+        return
+    colour = mpl.colormaps["cividis"](scale(value))
+    axes.add_patch(Rectangle((x - 0.47, y - 0.45), 0.94, 0.9, color=colour, linewidth=0))
+    axes.text(x, y, text, ha="center", va="center", color=readable_on(colour))
+
+
+def frame_cells(axes: Axes, columns: Sequence[str], rows: Sequence[str]) -> None:
+    """Labels of a table of cells: columns above, rows from the top down."""
+    axes.set_xlim(-0.5, len(columns) - 0.5)
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+    axes.set_xticks(range(len(columns)), columns)
+    axes.set_yticks(range(len(rows)), rows)
+    axes.tick_params(length=0, labeltop=True, labelbottom=False)
+    axes.grid(visible=False)
+    axes.spines[:].set_visible(False)
 
 
 COLOURS = {"query": BLUE, "value": RED}

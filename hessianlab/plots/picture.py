@@ -50,6 +50,17 @@ class Presentation:
     draw: Callable[[Result, Any], list[ResultPicture]]
 
 
+def captioned(
+    pictures: Mapping[str, tuple[Callable[[Result], Figure], str]],
+) -> Callable[[Result, Any], list[ResultPicture]]:
+    """What draws pictures by their names, each from the result alone and with its caption."""
+
+    def draw_all(result: Result, _reference: object = None) -> list[ResultPicture]:
+        return [ResultPicture(name, draw(result), caption) for name, (draw, caption) in pictures.items()]
+
+    return draw_all
+
+
 _DPI = 200
 _METADATA: Mapping[str, dict[str, Any]] = {
     "png": {"Software": None},

@@ -14,9 +14,11 @@ from hessianlab.claims.finding import Verdict
 from hessianlab.claims.ledger import Entry, Ledger, computed, counts, surprise
 from hessianlab.plots.charts import claim_figure
 from hessianlab.plots.single_panels import panel_svgs
-from hessianlab.report.foreword import SURPRISES
 from hessianlab.report.references import Relation, code_address, relations
 from hessianlab.report.story import CHAPTERS, chapter_of_claim
+
+SURPRISES = ("A10", "A13", "B20", "B9", "A24", "P29", "A30", "C10")
+"""Ranked by hand: what a reader of the documents would least expect."""
 
 _STYLES = {Verdict.HOLDS: "holds", Verdict.HOLDS_IF: "partly", Verdict.FAILS: "fails"}
 

@@ -125,25 +125,19 @@ def _agreeing(tally: AgreementCount) -> str:
 
 
 def _row(fit: ExponentFit, label: str, ends: Sequence[float], first: bool) -> ExponentRow:
-    interval = f"{fit.low:.2f} to {fit.high:.2f}" if fit.low is not None and fit.high is not None else ""
     return ExponentRow(
         experiment=fit.experiment,
         label=label,
         first=first,
         series=fit.series.in_words(ends),
-        range=range_in_words(fit),
-        measured="zero" if fit.measured is None else f"{fit.measured:.2f}".replace("-", MINUS),
-        interval=interval.replace("-", MINUS),
+        range=fit.range.in_words(),
+        measured=fit.power,
+        interval=fit.interval,
         counted=_predicted(fit.predicted),
         counted_verdict="" if fit.predicted is None else _VERDICTS[fit.agrees],
         paper=_predicted(fit.paper),
         paper_verdict="" if fit.paper is None else _VERDICTS[fit.paper_agrees],
     )
-
-
-def range_in_words(fit: ExponentFit) -> str:
-    """Where a fit was made; a range that begins at zero begins with the smallest measured σ."""
-    return f"{fit.range.low:g} to {fit.range.high:g}" if fit.range.low else f"up to {fit.range.high:g}"
 
 
 def _predicted(prediction: Prediction) -> str:

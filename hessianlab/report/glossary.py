@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from markupsafe import Markup, escape
 
+from hessianlab.pages import typeset
 from hessianlab.report.exponents import RULE
-from hessianlab.typesetting import typeset
 
 
 @dataclass(frozen=True)

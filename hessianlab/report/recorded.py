@@ -13,9 +13,9 @@ from hessianlab.experiments.registry import STUDIES, STUDY
 from hessianlab.plots.charts import IntervalRow, draw_intervals
 from hessianlab.plots.single_panels import panel_svgs
 from hessianlab.report.references import linked_source
-from hessianlab.report.story.training import ANSWERING
+from hessianlab.report.story import ANSWERING
 from hessianlab.results import Chart
-from hessianlab.trials.drawing import draw_chart
+from hessianlab.studies.presentation.drawing import draw_chart
 from hessianlab.wording import ACTIVATIONS, activation_in_words, duration
 
 _MOST = 12

@@ -1,8 +1,7 @@
 """The runner: experiments in parallel, on this machine or a cluster, resumed wherever they stopped."""
 
 from hessianlab.runner.local import cores
-from hessianlab.runner.plan import Plan, forecast, tasks_to_do
-from hessianlab.runner.progress import Progress, Tally, start_progress
+from hessianlab.runner.plan import Plan, Progress, Tally, forecast, start_progress, tasks_to_do
 from hessianlab.runner.running import CellsFailed, Failure, run
 from hessianlab.runner.settings import configure
 from hessianlab.runner.workers import BACKENDS, check_workers

@@ -8,8 +8,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 
 from hessianlab.results import Parameters, Provenance, Result, collect
-from hessianlab.runner.plan import Plan, Task, tasks_to_do
-from hessianlab.runner.progress import Outcome, Progress, start_progress
+from hessianlab.runner.plan import Outcome, Plan, Progress, Task, start_progress, tasks_to_do
 from hessianlab.runner.workers import CellAnswer, Order, open_workers, order
 from hessianlab.store import (
     Leases,

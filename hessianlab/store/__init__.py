@@ -4,16 +4,18 @@ from hessianlab.store.code import Code, code_of
 from hessianlab.store.database import StoreLost
 from hessianlab.store.encoding import cell_key, check_storable, question_key
 from hessianlab.store.leases import Leases, taking_part
-from hessianlab.store.other_code import Leftover, leftovers, prune
 from hessianlab.store.runs import (
+    Leftover,
     Run,
     cell_provenances,
     fail_cell,
     finish_run,
     get_run,
     last_complete_runs,
+    leftovers,
     list_runs,
     load_run,
+    prune,
     results,
     start_run,
 )

@@ -30,7 +30,6 @@ _WITHOUT_NUMBERS = {
         "growth/layout.py",
         "growth/panel.py",
         "growth/reference.py",
-        "growth/sentences.py",
         "growth/series.py",
         "pages.py",
         "plots",
@@ -39,10 +38,6 @@ _WITHOUT_NUMBERS = {
         "runner",
         "store",
         "studies/presentation",
-        "trials/drawing.py",
-        "trials/paired.py",
-        "trials/sentences.py",
-        "typesetting.py",
     ),
 }
 """Parts of each package, as patterns, that only call, store, read or draw what a cell measures."""

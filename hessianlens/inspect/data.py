@@ -16,7 +16,7 @@ from hessianlens.inspect.loading import LoadedModel
 from hessianlens.inspect.settings import check_amounts
 from hessianlens.memory import ensure_fits
 from hessianlens.models.adapters.batches import as_batches, targets_of
-from hessianlens.models.adapters.first_run import output_shape
+from hessianlens.models.adapters.trial_run import output_shape
 from hessianlens.problems import Batch, batch_size, narrowed
 
 MASKED_SHARE = 0.15

@@ -10,13 +10,13 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from hessianlab.claims import catalogue, definition, record
+from hessianlab.claims import catalogue, definition, ledger
 from hessianlab.claims.catalogue import claim_topics
 from hessianlab.claims.definition import Claim
 from hessianlab.claims.finding import Finding, at_most
 from hessianlab.claims.ledger import run
 from hessianlab.claims.stored import is_whole
-from hessianlab.claims.topics import softmax_division
+from hessianlab.claims.topics import softmax_masking
 from hessianlab.cli.claims import _plan
 from hessianlab.cli.claims_view import claims_table, counts_table, explanation
 from hessianlens.cli import app
@@ -35,7 +35,7 @@ def own_folder(tmp_path, monkeypatch):
 @pytest.fixture
 def own_record(tmp_path, monkeypatch):
     path = tmp_path / "recorded.json"
-    monkeypatch.setattr(record, "RECORD", path)
+    monkeypatch.setattr(ledger, "RECORDED_VERDICTS", path)
     return path
 
 
@@ -70,7 +70,7 @@ def test_explanation_shows_everything():
         "correction Plain division moves 0.48 of the weight",
         "wanted at least 1.4",
         "example plain: [0.37, 0.33, 0.30]",
-        "hessianlab/claims/topics/softmax_division.py:",
+        "hessianlab/claims/topics/softmax_masking.py:",
         "C23 holds if",
         "holds if rows see at least about 8 keys",
         "plot hessianlens claims C23 --plot DIR",
@@ -120,7 +120,7 @@ def test_recording_and_a_changed_verdict(own_record):
 def _tested_by(monkeypatch, id, test):
     """Another test of a claim of the topic softmax division."""
     monkeypatch.setitem(definition._TESTS, id, test)
-    assert softmax_division.claim is definition.claim
+    assert softmax_masking.claim is definition.claim
 
 
 def test_a_broken_test_is_a_finding_and_never_recorded(own_record, monkeypatch):

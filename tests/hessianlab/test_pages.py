@@ -9,9 +9,9 @@ import pytest
 import torch
 
 import hessianlens as hl
+from hessianlab import results as results
 from hessianlab.pages import FILE_NAME, write_page
 from hessianlab.results import collect
-from hessianlab.results import result as results
 from hessianlens.errors import InputError
 from hessianlens.files import check_directory
 

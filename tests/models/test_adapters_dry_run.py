@@ -11,7 +11,7 @@ from torch import Tensor, nn
 import hessianlens as hl
 from hessianlens.memory import LiveBytes
 from hessianlens.models.adapters import draft_problem
-from hessianlens.models.adapters.first_run import run_dry
+from hessianlens.models.adapters.trial_run import run_dry
 from hessianlens.models.adapters.unembedding import UnformedCall
 from tests.curvature.networks import tokens
 

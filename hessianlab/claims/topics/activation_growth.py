@@ -1,18 +1,32 @@
-"""Powers of the data in each block, for softmax and for what might replace it."""
+"""Growth of the blocks with the tokens by attention activation, and peaked attention."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, replace
 
 import torch
 
-from hessianlab.claims.activations import NOT_NORMALISED, SHAPES, exponents, frozen, layer, named
 from hessianlab.claims.definition import claim, first_seed, seeds
 from hessianlab.claims.finding import Check, Curves, Finding, at_least, at_most, equal, share
-from hessianlab.claims.quantities import block_norm, gap, largest, smallest, value_functional_checks
-from hessianlab.claims.samples import listed, normal, sample
-from hessianlens.attention import SelfAttention
+from hessianlab.claims.quantities import (
+    ACTIVATION_SHAPES,
+    NOT_NORMALISED,
+    block_norm,
+    exponents,
+    frozen,
+    gap,
+    largest,
+    layer,
+    named,
+    smallest,
+    value_functional_checks,
+)
+from hessianlab.claims.samples import Sample, listed, many_samples, normal, sample
+from hessianlab.experiments.statistics import geometric_mean
+from hessianlens.attention import SelfAttention, second_moment, third_moment
 from hessianlens.layer import attention_hessian
+from hessianlens.losses import SquareLoss
 
 SMALL = (1e-3, 1e-2)
 LARGE = (3.0, 10.0)
@@ -55,7 +69,7 @@ def outer_powers(activation: str) -> str:
 def _entry_share(part: str, powers: dict[str, tuple[int, ...]], scales: tuple[float, float]) -> tuple[int, int]:
     """How many of the non-zero entries of all blocks have one of their block's powers, and how many there are."""
     hits = total = 0
-    for shape in SHAPES:
+    for shape in ACTIVATION_SHAPES:
         small, large = (frozen("softmax", first_seed(), shape, s).part(part) for s in scales)
         for block, allowed in powers.items():
             first, second = (grid[block[0], block[1]].to_dense().flatten() for grid in (small, large))
@@ -84,7 +98,7 @@ def powers_of_entries() -> Finding:
         )
         for s in (SMALL, LARGE)
     )
-    value = block_norm(frozen("softmax", first_seed(), SHAPES[0], 1.0), "functional", "VV")
+    value = block_norm(frozen("softmax", first_seed(), ACTIVATION_SHAPES[0], 1.0), "functional", "VV")
     hits, total = found["outer", LARGE]
     return Finding(
         checks=small + large,
@@ -107,7 +121,7 @@ def value_functional_zero() -> Finding:
 def _mixing_gap(activation: str) -> float:
     """Change of the outer blocks when the tokens are mixed by a rotation, which keeps X^T X."""
     gaps = []
-    for shape in SHAPES:
+    for shape in ACTIVATION_SHAPES:
         for seed in seeds(2):
             one, turn = sample(seed, *shape), torch.linalg.qr(normal(seed + 30, shape[0], shape[0])).Q
             before, after = (
@@ -150,7 +164,7 @@ def _curves(activations: tuple[str, ...]) -> Curves:
     drawn = {
         f"{named(a)}, {block}": (
             scales,
-            tuple(block_norm(frozen(a, first_seed(), SHAPES[0], s), "outer", block) for s in scales),
+            tuple(block_norm(frozen(a, first_seed(), ACTIVATION_SHAPES[0], s), "outer", block) for s in scales),
         )
         for a in activations
         for block in ("QQ", "VV")
@@ -199,3 +213,75 @@ def _one_feature() -> tuple[str, str]:
         A = SelfAttention(one, one, one, activation="relu_normalised").attention(X)
         rows.append(", ".join(f"{a:.6g}" for a in A[0].tolist()))
     return rows[0], rows[1]
+
+
+@dataclass(frozen=True)
+class PeakedLayer:
+    """A layer with its query weights multiplied: largest weight of a row on average, sizes of M_2, M_3, blocks."""
+
+    weight: float
+    second: float
+    third: float
+    query: float
+    key: float
+
+
+def _peaked(one: Sample, factor: float) -> PeakedLayer:
+    w = {**one.weights, "Q": factor * one.weights["Q"]}
+    layer = SelfAttention(*w.values())
+    A, H = layer.attention(one.X), attention_hessian(layer, one.X, SquareLoss(one.Y))
+    moments = (float(moment(A, one.X).norm()) for moment in (second_moment, third_moment))
+    return PeakedLayer(float(A.amax(-1).mean()), *moments, *(block_norm(H, "full", 2 * n) for n in "QK"))
+
+
+@claim("A23")
+def peaked_attention() -> Finding:
+    """Growing query weights, and one-hot attention."""
+    factors = (1.0, 3.0, 10.0, 30.0)
+    runs = {f: [_peaked(s, f) for s in many_samples()] for f in factors}
+    means = {
+        f: {k: geometric_mean([getattr(p, k) for p in runs[f]]) for k in ("weight", "second", "third", "query", "key")}
+        for f in factors
+    }
+    first, last = means[1.0], means[30.0]
+    one_hot = [_one_hot_curvature(seed) for seed in seeds(5)]
+    limit = at_most("norm of the query-key part, exactly one-hot attention", one_hot, 1e-12)
+    falling = (
+        at_least("mean largest weight at W_Q times 30", last["weight"], 0.85),
+        at_most("M_2 relative to the start", last["second"] / first["second"], 0.2),
+        at_most("M_3 relative to the start", last["third"] / first["third"], 0.2),
+        at_most("query block relative to the start", last["query"] / first["query"], 0.2),
+    )
+    return Finding(
+        checks=(limit, *falling, at_most("key block relative to the start", last["key"] / first["key"], 0.2)),
+        conditional=(limit, *falling),
+        support=(
+            at_least(
+                "largest key block on the way, relative to the start",
+                largest(m["key"] for m in means.values()) / first["key"],
+                3,
+            ),
+        ),
+        example="W_Q times "
+        + "; ".join(
+            f"{f:g}: largest weight {m['weight']:.2f}, query block {m['query']:.2g}, key block {m['key']:.2g}"
+            for f, m in means.items()
+        )
+        + ".",
+        curves=Curves.log_log(
+            "factor on W_Q",
+            "norm, geometric mean of 50 layers",
+            {
+                name: (factors, tuple(means[f][key] for f in factors))
+                for name, key in (("M_2", "second"), ("M_3", "third"), ("H(Q,Q)", "query"), ("H(K,K)", "key"))
+            },
+        ),
+    )
+
+
+def _one_hot_curvature(seed: int) -> float:
+    one = sample(seed, 6, 4, 3)
+    only = torch.zeros(6, 6, dtype=torch.bool)
+    only[torch.arange(6), torch.randint(6, (6,), generator=torch.Generator().manual_seed(seed))] = True
+    H = attention_hessian(replace(one.layer, mask=only), one.X, SquareLoss(one.Y))
+    return largest(block_norm(H, "full", r + c) for r in "QK" for c in "QK")

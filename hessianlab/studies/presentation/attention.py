@@ -6,10 +6,13 @@ import math
 from collections.abc import Mapping
 from itertools import product
 
-from hessianlab.plots.picture import Presentation, ResultPicture
+from hessianlab.experiments.statistics import choices, numbers, select
 from hessianlab.results import Result
-from hessianlab.results.table import choices, numbers, select
-from hessianlab.studies.measure.training import (
+from hessianlab.studies.presentation.drawing import entropy_pictures, study_presentation
+from hessianlab.studies.presentation.findings import as_factor, compared, courses, study_findings
+from hessianlab.studies.presentation.paired import Interval, by_seed, difference, interval, slowdown, weighted
+from hessianlab.studies.study_design import TASKS
+from hessianlab.studies.training import (
     ACTIVATIONS,
     LEARNED,
     OTHERS,
@@ -20,10 +23,6 @@ from hessianlab.studies.measure.training import (
     TEMPERATURE,
     UNSCALED,
 )
-from hessianlab.trials.drawing import entropy_picture, study_pictures
-from hessianlab.trials.paired import Interval, by_seed, difference, interval, slowdown, weighted
-from hessianlab.trials.sentences import as_factor, compared, courses, study_findings
-from hessianlab.trials.study_design import TASKS
 
 NEAR = 1.1
 """A learning rate works if its loss is within this factor of the best of the same arm."""
@@ -72,11 +71,6 @@ def workable(result: Result, task: str, arm: str) -> list[float]:
 ACTIVATIONS_FINDINGS = study_findings(ACTIVATIONS, activations_sentences, activations_intervals)
 
 
-def draw_activations(result: Result, _reference: object = None) -> list[ResultPicture]:
-    """Differences, courses, tuning and entropies."""
-    return [*study_pictures(result, ACTIVATIONS), entropy_picture(result)]
-
-
 def scaling_sentences(result: Result) -> list[str]:
     """Steps, perplexity and entropy, a sentence a task."""
     sentences = []
@@ -110,11 +104,6 @@ def scaling_intervals(result: Result) -> Mapping[str, Interval]:
 SCALING_FINDINGS = study_findings(
     SCALING, scaling_sentences, scaling_intervals, lambda result: courses(result, "entropy")
 )
-
-
-def draw_scaling(result: Result, _reference: object = None) -> list[ResultPicture]:
-    """Entropies first: the question is about them."""
-    return [entropy_picture(result), *study_pictures(result, SCALING)]
 
 
 def temperatures(result: Result, task: str) -> list[dict[int, float]]:
@@ -154,22 +143,9 @@ def temperature_intervals(result: Result) -> Mapping[str, Interval]:
 TEMPERATURE_FINDINGS = study_findings(TEMPERATURE, temperature_sentences, temperature_intervals)
 
 
-def draw_temperature(result: Result, _reference: object = None) -> list[ResultPicture]:
-    """What every study shows, and entropies."""
-    return [*study_pictures(result, TEMPERATURE), entropy_picture(result)]
-
-
-QUERY_KEY_FINDINGS = study_findings(QUERY_KEY)
-
-
-def draw_query_key(result: Result, _reference: object = None) -> list[ResultPicture]:
-    """What every study shows."""
-    return study_pictures(result, QUERY_KEY)
-
-
 PRESENTATIONS = {
-    "study_activations": Presentation(ACTIVATIONS_FINDINGS, draw_activations),
-    "study_scaling": Presentation(SCALING_FINDINGS, draw_scaling),
-    "study_temperature": Presentation(TEMPERATURE_FINDINGS, draw_temperature),
-    "study_query_key": Presentation(QUERY_KEY_FINDINGS, draw_query_key),
+    "study_activations": study_presentation(ACTIVATIONS_FINDINGS, ACTIVATIONS, last=entropy_pictures),
+    "study_scaling": study_presentation(SCALING_FINDINGS, SCALING, first=entropy_pictures),
+    "study_temperature": study_presentation(TEMPERATURE_FINDINGS, TEMPERATURE, last=entropy_pictures),
+    "study_query_key": study_presentation(study_findings(QUERY_KEY), QUERY_KEY),
 }

@@ -9,16 +9,15 @@ from typing import Any, TypeAlias
 import numpy as np
 from matplotlib.figure import Figure
 
-from hessianlab.experiments.statistics import geometric_mean
+from hessianlab.experiments.statistics import choices, geometric_mean, numbers, select
 from hessianlab.plots.picture import Presentation, ResultPicture
 from hessianlab.plots.style import log_axis, panel
 from hessianlab.results import Chart, Panel, Result, Scalar, Series
-from hessianlab.results.table import choices, numbers, select, short
-from hessianlab.studies.measure.design import FACTORS
-from hessianlab.trials.drawing import draw_chart, look_of
-from hessianlab.trials.paired import Interval, interval, record, weighted
-from hessianlab.trials.sentences import StudyFindings, as_factor
-from hessianlab.wording import count
+from hessianlab.studies.design import FACTORS
+from hessianlab.studies.presentation.drawing import draw_chart, look_of
+from hessianlab.studies.presentation.findings import StudyFindings, as_factor
+from hessianlab.studies.presentation.paired import Interval, interval, record, weighted
+from hessianlab.wording import count, short
 
 Design: TypeAlias = Mapping[str, Scalar]
 
@@ -93,7 +92,7 @@ def by_draw(result: Result, factor: str, level: str, quantity: str) -> dict[int,
     """For every draw of the weights, the mean over all combinations with this choice; of the spread its logarithm."""
     rows = [row for row in select(result, stage="design") if str(row[factor]) == level and row[quantity] is not None]
     found = {}
-    for seed in sorted({int(str(row["seed"])) for row in rows}):
+    for seed in sorted({int(row["seed"]) for row in rows}):
         mine = numbers([row for row in rows if row["seed"] == seed], quantity)
         found[seed] = float((np.log(mine) if quantity == "spread" else mine).mean())
     return found

@@ -6,15 +6,15 @@ import math
 from collections.abc import Mapping
 from itertools import product
 
-from hessianlab.plots.picture import Presentation, ResultPicture
+from hessianlab.experiments.statistics import choices, select
+from hessianlab.plots.picture import ResultPicture
 from hessianlab.results import Chart, Panel, Result, Series
-from hessianlab.results.table import choices, select, short
-from hessianlab.studies.measure.training import EXPONENTS
-from hessianlab.trials.drawing import chart_picture, study_pictures
-from hessianlab.trials.paired import Interval, interval
-from hessianlab.trials.sentences import BANDS, interval_in_words, series, study_findings
-from hessianlab.trials.study_design import TASKS
-from hessianlab.wording import several
+from hessianlab.studies.presentation.drawing import chart_picture, study_presentation
+from hessianlab.studies.presentation.findings import BANDS, interval_in_words, series, study_findings
+from hessianlab.studies.presentation.paired import Interval, interval
+from hessianlab.studies.study_design import TASKS
+from hessianlab.studies.training import EXPONENTS
+from hessianlab.wording import several, short
 
 SERIES = (("q", "ggn"), ("q", "functional"), ("v", "ggn"))
 NAMES = {("q", "ggn"): "outer query block", ("q", "functional"): "functional query block", ("v", "ggn"): "value block"}
@@ -25,7 +25,7 @@ WITHIN = 0.1
 
 def looked_at(result: Result) -> list[int]:
     """Numbers of steps at which curvature was measured."""
-    return sorted({int(str(row["step"])) for row in select(result, stage="growth")})
+    return sorted({int(row["step"]) for row in select(result, stage="growth")})
 
 
 def exponents(result: Result, task: str, arm: str, which: tuple[str, str], where: str, step: int) -> dict[int, float]:
@@ -34,7 +34,7 @@ def exponents(result: Result, task: str, arm: str, which: tuple[str, str], where
     rows = select(
         result, task=task, arm=arm, stage="growth", step=step, block=f"layer0.attn.{block}", part=part, range=where
     )
-    return {int(str(row["seed"])): float(str(row["exponent"])) for row in rows if row["exponent"] is not None}
+    return {int(row["seed"]): float(row["exponent"]) for row in rows if row["exponent"] is not None}
 
 
 def ratios(result: Result, task: str, arm: str, step: int) -> dict[int, float]:
@@ -42,7 +42,7 @@ def ratios(result: Result, task: str, arm: str, step: int) -> dict[int, float]:
     found: list[dict[int, float]] = []
     for block in ("v", "q"):
         rows = select(result, task=task, arm=arm, stage="curvature", step=step, block=f"layer0.attn.{block}")
-        found.append({int(str(row["seed"])): float(str(row["rms"])) for row in rows})
+        found.append({int(row["seed"]): float(row["rms"]) for row in rows})
     value, query = found
     return {s: math.log(value[s] / query[s]) for s in value.keys() & query.keys() if value[s] > 0 and query[s] > 0}
 
@@ -154,12 +154,9 @@ def ratio_chart(result: Result) -> Chart:
 FINDINGS = study_findings(EXPONENTS, sentences, intervals, power_chart)
 
 
-def draw_all(result: Result, _reference: object = None) -> list[ResultPicture]:
-    """Powers and ratios first."""
-    shown = [chart_picture("exponents", power_chart(result)), chart_picture("ratios", ratio_chart(result))]
-    return [*shown, *study_pictures(result, EXPONENTS)]
+def power_pictures(result: Result) -> list[ResultPicture]:
+    """Powers and ratios along training."""
+    return [chart_picture("exponents", power_chart(result)), chart_picture("ratios", ratio_chart(result))]
 
 
-PRESENTATIONS = {
-    "study_exponents": Presentation(FINDINGS, draw_all),
-}
+PRESENTATIONS = {"study_exponents": study_presentation(FINDINGS, EXPONENTS, first=power_pictures)}

@@ -9,11 +9,15 @@ import numpy as np
 from matplotlib.figure import Figure
 from scipy.stats import spearmanr
 
-from hessianlab.plots.picture import Presentation, ResultPicture
+from hessianlab.experiments.statistics import choices, select
+from hessianlab.plots.picture import ResultPicture
 from hessianlab.plots.style import INK, log_axis, panels
 from hessianlab.results import Chart, Panel, Result, Series
-from hessianlab.results.table import choices, select
-from hessianlab.studies.measure.training import (
+from hessianlab.studies.presentation.drawing import chart_picture, legend_below, look_of, study_presentation
+from hessianlab.studies.presentation.findings import QUANTITIES, as_factor, interval_in_words, series, study_findings
+from hessianlab.studies.presentation.paired import Interval, by_seed, difference, interval
+from hessianlab.studies.study_design import TASKS, minus
+from hessianlab.studies.training import (
     ADAM,
     BLOCK_RATES,
     MEASURED,
@@ -25,10 +29,6 @@ from hessianlab.studies.measure.training import (
     arm_name,
     gap,
 )
-from hessianlab.trials.drawing import chart_picture, legend_below, look_of, study_pictures
-from hessianlab.trials.paired import Interval, by_seed, difference, interval
-from hessianlab.trials.sentences import QUANTITIES, as_factor, interval_in_words, series, study_findings
-from hessianlab.trials.study_design import TASKS, minus
 from hessianlab.wording import percent
 
 
@@ -38,7 +38,7 @@ def spreads(result: Result, task: str, attention: str, norm: str | None) -> list
     rows = select(result, task=task, arm=arm, stage="curvature", step=0)
     found = []
     for seed in dict.fromkeys(row["seed"] for row in rows):
-        sizes = [float(str(row["rms"])) for row in rows if row["seed"] == seed]
+        sizes = [float(row["rms"]) for row in rows if row["seed"] == seed]
         kept = [size for size in sizes if size > 0]
         if kept:
             found.append(math.log(max(kept) / min(kept)))
@@ -137,8 +137,8 @@ def draw_relation(result: Result) -> Figure:
     return figure
 
 
-def draw_optimisers(result: Result, _reference: object = None) -> list[ResultPicture]:
-    """The relation first."""
+def relation_pictures(result: Result) -> list[ResultPicture]:
+    """The gap against the unlikeness of the blocks, and losses at the end."""
     relation = ResultPicture(
         "relation",
         draw_relation(result),
@@ -146,7 +146,7 @@ def draw_optimisers(result: Result, _reference: object = None) -> list[ResultPic
         "initialisation (root mean square eigenvalue of each weight's own block). Marks are means over seeds, bars "
         "95 % intervals.",
     )
-    return [relation, chart_picture("ends", ends(result)), *study_pictures(result, OPTIMISERS)]
+    return [relation, chart_picture("ends", ends(result))]
 
 
 def block_rates_sentences(result: Result) -> list[str]:
@@ -176,15 +176,7 @@ def block_rates_sentences(result: Result) -> list[str]:
     return sentences
 
 
-BLOCK_RATES_FINDINGS = study_findings(BLOCK_RATES, block_rates_sentences)
-
-
-def draw_block_rates(result: Result, _reference: object = None) -> list[ResultPicture]:
-    """What every study shows."""
-    return study_pictures(result, BLOCK_RATES)
-
-
 PRESENTATIONS = {
-    "study_optimisers": Presentation(OPTIMISERS_FINDINGS, draw_optimisers),
-    "study_block_rates": Presentation(BLOCK_RATES_FINDINGS, draw_block_rates),
+    "study_optimisers": study_presentation(OPTIMISERS_FINDINGS, OPTIMISERS, first=relation_pictures),
+    "study_block_rates": study_presentation(study_findings(BLOCK_RATES, block_rates_sentences), BLOCK_RATES),
 }

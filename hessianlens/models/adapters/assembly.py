@@ -21,7 +21,6 @@ from hessianlens.models.adapters.batches import SPANS, check_ids, check_micro_ba
 from hessianlens.models.adapters.class_loss import ClassLoss
 from hessianlens.models.adapters.comparison import ModelComparison
 from hessianlens.models.adapters.cutting import cut_problem
-from hessianlens.models.adapters.first_run import Seen, ended, ensure_batches_fit, first_run, run_dry
 from hessianlens.models.adapters.heads import decodes, head_kind, no_own_loss
 from hessianlens.models.adapters.long_attention import KERNELS, LONG
 from hessianlens.models.adapters.losses import NOTE, StatedLoss, callable_loss, named_loss, with_decoder_inputs
@@ -30,6 +29,7 @@ from hessianlens.models.adapters.precision import in_precision_of, precision_not
 from hessianlens.models.adapters.scope import attention_notes, differentiable_twice, is_compiled, stand_in
 from hessianlens.models.adapters.shares import expect_same_weights, own_batches, typical_batches
 from hessianlens.models.adapters.torch_losses import derived_loss, recognised, torch_loss
+from hessianlens.models.adapters.trial_run import Seen, ended, ensure_batches_fit, first_run, run_dry
 from hessianlens.models.adapters.unembedding import LOGITS
 from hessianlens.models.adapters.weights import check_weights
 from hessianlens.models.adapters.wrappers import unwrapped

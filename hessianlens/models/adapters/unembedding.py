@@ -243,7 +243,7 @@ def logits_note(outputs: Tensor, found: Unembedding | Refusal) -> str:
     size = f"{' x '.join(map(str, outputs.shape))}, {readable(outputs.numel() * outputs.element_size())}"
     if isinstance(found, Unembedding):
         return (
-            f"logits ({size}) are not materialised while differentiating: hessianlens.losses.linear_cross_entropy takes "
-            f"the place of the linear map with {found.parameter} and of the loss, in chunks of tokens"
+            f"logits ({size}) are not materialised while differentiating: hessianlens.losses.linear_cross_entropy "
+            f"takes the place of the linear map with {found.parameter} and of the loss, in chunks of tokens"
         )
     return f"logits ({size}) are formed and held as a whole: {found}"

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from hessianlab.claims import record
+from hessianlab.claims import ledger
 from hessianlab.claims.catalogue import find
 from hessianlab.claims.definition import Claim, seeds
 from hessianlab.claims.finding import Curves, Finding, Verdict, at_most, true
@@ -93,33 +93,33 @@ def test_selection():
 
 def test_record_keeps_verdicts_and_names_what_changed(tmp_path):
     path = tmp_path / "recorded.json"
-    assert record.read(path) == {}
-    record.write(run([HOLDS, FAILS, SKIPPED]), ["P1", "P25", "C4"], path)
-    kept = record.read(path)
+    assert ledger.read_verdicts(path) == {}
+    ledger.write_verdicts(run([HOLDS, FAILS, SKIPPED]), ["P1", "P25", "C4"], path)
+    kept = ledger.read_verdicts(path)
     assert kept["P25"] == {"verdict": "fails", "figures": ["gap: 2 (wanted at most 1: no)"]}
-    assert list(kept) == ["P1", "P25", "C4"] and record.differences(run([HOLDS, FAILS, SKIPPED]), kept) == ()
+    assert list(kept) == ["P1", "P25", "C4"] and ledger.changed_verdicts(run([HOLDS, FAILS, SKIPPED]), kept) == ()
     turned = made("P25", HOLDS.test())
-    (difference,) = record.differences(run([HOLDS, turned]), kept)
+    (difference,) = ledger.changed_verdicts(run([HOLDS, turned]), kept)
     assert str(difference) == "P25: recorded as 'fails', now 'holds'"
-    (new,) = record.differences(run([CONDITIONAL]), kept)
+    (new,) = ledger.changed_verdicts(run([CONDITIONAL]), kept)
     assert str(new) == "A2: holds if, not recorded yet"
-    (gone,) = record.differences(run([dataclasses.replace(BROKEN, id="C4")]), kept)
+    (gone,) = ledger.changed_verdicts(run([dataclasses.replace(BROKEN, id="C4")]), kept)
     assert gone.found is None and "now 'an error'" in str(gone)
-    record.write(run([CONDITIONAL]), ["P1", "A2"], path)
-    assert list(record.read(path)) == ["P1", "A2"]
+    ledger.write_verdicts(run([CONDITIONAL]), ["P1", "A2"], path)
+    assert list(ledger.read_verdicts(path)) == ["P1", "A2"]
 
 
 def test_a_broken_record_or_entry_is_refused(tmp_path):
     path = tmp_path / "recorded.json"
     with pytest.raises(InputError, match="C5: got an error"):
-        record.write(run([BROKEN]), ["C5"], path)
+        ledger.write_verdicts(run([BROKEN]), ["C5"], path)
     assert not path.exists()
     for content in ("{", "[]"):
         path.write_text(content)
         with pytest.raises(InputError, match="--record"):
-            record.read(path)
+            ledger.read_verdicts(path)
     with pytest.raises(InputError, match="cannot be written"):
-        record.write(run([HOLDS]), ["P1"], tmp_path / "nowhere" / "recorded.json")
+        ledger.write_verdicts(run([HOLDS]), ["P1"], tmp_path / "nowhere" / "recorded.json")
 
 
 def test_counts_and_order_of_surprise():

@@ -9,17 +9,7 @@ from transformers import GPT2Config
 from hessianlab.claims import definition, networks, samples
 from hessianlab.claims.finding import Verdict
 from hessianlab.claims.networks import TASK, Network
-from hessianlab.claims.topics import (
-    depth_growth,
-    heads_blocks,
-    literature_text,
-    network_growth,
-    network_initialisation,
-    network_mlp,
-    network_powers,
-    network_setup,
-    norm_pre,
-)
+from hessianlab.claims.topics import depth, formulas, growth, initialisation, network_parts, several_heads
 from hessianlens.models import Transformer
 from hessianlens.network import ggn
 from tests.hessianlab.claims.verdicts import verdict
@@ -31,10 +21,10 @@ def scaled(function, factor=1.01):
 
 
 CORRUPTED = {
-    "P61": (network_setup, "theorem_3_2"),
-    "P65": (network_mlp, "printed_block"),
-    "P52": (heads_blocks, "remark_e_1"),
-    "A33": (literature_text, "theorem_3_1"),
+    "P61": (network_parts, "theorem_3_2"),
+    "P65": (network_parts, "printed_block"),
+    "P52": (several_heads, "remark_e_1"),
+    "A33": (formulas, "theorem_3_1"),
 }
 
 
@@ -51,34 +41,34 @@ A30_AS_CLAIMED = (("softmax", None), ("softmax", "scale"), ("softmax", "post"))
 """What would show unequal growth if only a layer norm could undo it, and only softmax caused it."""
 
 STAND_INS = {
-    "P30": (network_growth, "growth", lambda *_: 4.0, Verdict.FAILS),
-    "P31": (network_growth, "growth", lambda *_: 6.0, Verdict.FAILS),
-    "P32": (network_growth, "functional", ggn, Verdict.FAILS),
-    "P33": (network_initialisation, "entry_ratio", lambda *_: 2.0, Verdict.FAILS),
-    "P34": (network_initialisation, "entry_ratio", lambda *_: 100.0, Verdict.FAILS),
-    "A5": (network_initialisation, "norm_ratio", lambda *_: 1000.0, Verdict.FAILS),
-    "A9": (network_powers, "_part", lambda b, p, sigma: sigma ** (6 if b == "q" else 2), Verdict.HOLDS),
+    "P30": (growth, "growth", lambda *_: 4.0, Verdict.FAILS),
+    "P31": (growth, "growth", lambda *_: 6.0, Verdict.FAILS),
+    "P32": (growth, "functional", ggn, Verdict.FAILS),
+    "P33": (initialisation, "entry_ratio", lambda *_: 2.0, Verdict.FAILS),
+    "P34": (initialisation, "entry_ratio", lambda *_: 100.0, Verdict.FAILS),
+    "A5": (initialisation, "norm_ratio", lambda *_: 1000.0, Verdict.FAILS),
+    "A9": (initialisation, "_part", lambda b, p, sigma: sigma ** (6 if b == "q" else 2), Verdict.HOLDS),
     "A30": (
-        norm_pre,
+        initialisation,
         "exponents",
         lambda a, n, _: (5.0, 2.0) if (a, n) in A30_AS_CLAIMED else (0.0, 0.0),
         Verdict.HOLDS,
     ),
-    "A31": (network_initialisation, "norm_ratio", lambda *_: 50.0, Verdict.FAILS),
-    "P51": (norm_pre, "difference", lambda *_: 3.0, Verdict.FAILS),
-    "P54": (heads_blocks, "zero_share", lambda _: 0.9, Verdict.FAILS),
+    "A31": (initialisation, "norm_ratio", lambda *_: 50.0, Verdict.FAILS),
+    "P51": (initialisation, "difference", lambda *_: 3.0, Verdict.FAILS),
+    "P54": (several_heads, "zero_share", lambda _: 0.9, Verdict.FAILS),
     "P55": (
-        heads_blocks,
+        several_heads,
         "_dominance",
         lambda: {s: {h: [5.0 * h] for h in (1, 2, 4)} for s in (0.1, 1.0)},
         Verdict.HOLDS,
     ),
-    "P59": (depth_growth, "mean_norms", lambda *_: [1.0, 1.0, 1.0, 1.0], Verdict.FAILS),
+    "P59": (depth, "mean_norms", lambda *_: [1.0, 1.0, 1.0, 1.0], Verdict.FAILS),
 }
 
 
-ONLY_DRAWN = ((network_growth, "_curves"), (network_initialisation, "ratio_curve"), (norm_pre, "_curves"))
-FEWER = {(network_initialisation, "MANY"): 3, (depth_growth, "REPEATS"): 1}
+ONLY_DRAWN = ((growth, "_curves"), (initialisation, "ratio_curve"), (initialisation, "_curves"))
+FEWER = {(initialisation, "MANY"): 3, (depth, "REPEATS"): 1}
 
 
 @pytest.fixture
@@ -104,7 +94,7 @@ def test_another_measurement_gives_another_verdict(id, quick, monkeypatch):
 
 def test_the_initialisation_is_gpt2s_at_the_width_of_the_largest(monkeypatch):
     for name in ("HISTOGRAM", "PUBLISHED"):
-        monkeypatch.setattr(network_setup, name, Network(d_model=1600))
+        monkeypatch.setattr(network_parts, name, Network(d_model=1600))
     assert verdict("P62") is Verdict.HOLDS
 
 
@@ -117,8 +107,8 @@ def test_an_mlp_with_curved_activation_is_noticed(monkeypatch):
 
 def test_the_wrong_loss_factor_is_not_confirmed(monkeypatch):
     """A correction that is itself wrong must show."""
-    monkeypatch.setattr(network_mlp, "mean_square", network_mlp.half_mean)
-    monkeypatch.setattr(network_mlp, "half_mean", lambda Y: lambda F: (F - Y).square().sum())
+    monkeypatch.setattr(network_parts, "mean_square", network_parts.half_mean)
+    monkeypatch.setattr(network_parts, "half_mean", lambda Y: lambda F: (F - Y).square().sum())
     assert verdict("P65") is Verdict.FAILS
 
 
@@ -145,4 +135,4 @@ def test_histograms_overlap_with_themselves_only(monkeypatch):
 
 
 def test_gpt2_has_the_same_spread_at_every_width():
-    assert all(GPT2Config(n_embd=d).initializer_range == network_setup.GPT2_STD for d in network_setup.GPT2_WIDTHS)
+    assert all(GPT2Config(n_embd=d).initializer_range == network_parts.GPT2_STD for d in network_parts.GPT2_WIDTHS)

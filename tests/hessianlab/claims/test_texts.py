@@ -10,7 +10,7 @@ import pytest
 
 from hessianlab.claims import definition
 from hessianlab.claims.catalogue import TEXTS, all_claims, claim_topics, find, topic_claims
-from hessianlab.claims.definition import Claim, TopicTest, claim
+from hessianlab.claims.definition import Claim, TopicTest, claim, claim_files
 from hessianlab.claims.finding import Finding, Verdict
 from hessianlab.experiments.registry import EXPERIMENTS
 from hessianlens.errors import InputError
@@ -49,10 +49,15 @@ def test_texts_and_tests_are_in_step():
     modules = {file.stem for file in TOPICS.glob("*.py")} - {"__init__"}
     for stem in modules:
         import_module(f"hessianlab.claims.topics.{stem}")
-    wanted = {found.id: found.topic for found in all_claims() if found.test is not None}
+    topics = {found.id: found.topic for found in all_claims() if found.test is not None}
     given = {id: test.__module__ for id, test in definition._TESTS.items() if ".claims.topics." in test.__module__}
-    assert {id: module.rsplit(".", 1)[-1].replace("_", " ") for id, module in given.items()} == wanted
-    assert modules == {topic.replace(" ", "_") for topic in wanted.values()}
+    assert given.keys() == topics.keys() == claim_files().keys()
+    assert {id: module.rsplit(".", 1)[-1] for id, module in given.items()} == {
+        id: file.stem for id, file in claim_files().items()
+    }
+    homes = {topic: {given[id] for id, of in topics.items() if of == topic} for topic in topics.values()}
+    assert all(len(found) == 1 for found in homes.values()), "the claims of a topic are tested in one module"
+    assert {module.rsplit(".", 1)[-1] for module in given.values()} == modules
 
 
 def test_a_claim_reads_and_imports_its_own_topic_alone():
@@ -65,7 +70,7 @@ one.examine()
 print(*(name.rsplit(".", 1)[-1] for name in sys.modules if ".claims.topics." in name))
 """
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    assert done.stdout.split() == ["softmax_division"]
+    assert done.stdout.split() == ["softmax_masking"]
 
 
 def written(folder: Path, **texts: str) -> Path:

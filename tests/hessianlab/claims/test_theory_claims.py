@@ -10,14 +10,13 @@ from hessianlab import paper
 from hessianlab.claims import definition, quantities, samples
 from hessianlab.claims.finding import Verdict
 from hessianlab.claims.topics import (
-    growth_exponents,
+    blocks,
+    depth,
+    growth,
     linear_attention,
-    linear_depth,
-    moments_attention,
-    query_key_choice,
-    query_key_pair,
-    query_key_sign,
-    temperature_blocks,
+    moments,
+    query_key_curvature,
+    query_key_matrices,
 )
 from tests.hessianlab.claims.verdicts import examine, verdict
 
@@ -90,16 +89,20 @@ def softer(x):
 
 
 WORLDS = {
-    "P25": (growth_exponents, "at_scale", lambda one, sigma, at=growth_exponents.at_scale: at(one, sigma**1.1)),
-    "P39": (moments_attention, "second_moment", lambda A, X: torch.ones(2)),
+    "P25": (growth, "at_scale", lambda one, sigma, at=growth.at_scale: at(one, sigma**1.1)),
+    "P39": (moments, "second_moment", lambda A, X: torch.ones(2)),
     "P44": (linear_attention, "relative_minimum", lambda matrix: 0.0),
-    "P46": (linear_depth, "_stack", lambda X, w, depth, stack=linear_depth._stack: stack(X**2, w, depth)),
-    "P47": (linear_depth, "_unchanged", lambda x: x**2),
-    "P48": (linear_depth, "ACTIVATIONS", {**linear_depth.ACTIVATIONS, "ReLU": softer}),
-    "P49": (temperature_blocks, "holding", lambda layer, X, A: layer),
-    "B3": (query_key_pair, "merged", lambda one: one.weights["Q"] @ one.weights["K"].T * math.sqrt(one.shape[2] + 1)),
-    "B11": (query_key_pair, "t_functional_of_one_matrix", lambda: 1.0),
-    "B22": (query_key_choice, "_factors", lambda W, k: (W[:, :1].expand(-1, k), W[:, :1].expand(-1, k))),
+    "P46": (depth, "_stack", lambda X, w, depth, stack=depth._stack: stack(X**2, w, depth)),
+    "P47": (depth, "_unchanged", lambda x: x**2),
+    "P48": (depth, "ACTIVATIONS", {**depth.ACTIVATIONS, "ReLU": softer}),
+    "P49": (blocks, "holding", lambda layer, X, A: layer),
+    "B3": (
+        query_key_matrices,
+        "merged",
+        lambda one: one.weights["Q"] @ one.weights["K"].T * math.sqrt(one.shape[2] + 1),
+    ),
+    "B11": (query_key_matrices, "t_functional_of_one_matrix", lambda: 1.0),
+    "B22": (query_key_matrices, "_factors", lambda W, k: (W[:, :1].expand(-1, k), W[:, :1].expand(-1, k))),
 }
 
 
@@ -113,7 +116,7 @@ def test_the_verdict_follows_the_measurement(id, monkeypatch, afresh):
 def test_a_claim_that_fails_would_hold_at_a_perfect_fit(monkeypatch, afresh):
     """At a residual of zero the second derivative of the softmax drops out and the claim is true."""
     fitted = [one.at_target for one in samples.many_samples()]
-    monkeypatch.setattr(query_key_sign, "many_samples", lambda: fitted)
+    monkeypatch.setattr(query_key_curvature, "many_samples", lambda: fitted)
     assert verdict("B9") is Verdict.HOLDS
 
 

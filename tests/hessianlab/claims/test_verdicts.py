@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from hessianlab.claims import record
+from hessianlab.claims import ledger
 from hessianlab.claims.catalogue import all_claims
 from hessianlab.claims.finding import Verdict
 from tests.hessianlab.claims.verdicts import examine
@@ -18,7 +18,7 @@ OTHER_SEED = 700
 
 @pytest.fixture(scope="module")
 def recorded():
-    return {id: kept["verdict"] for id, kept in record.read(record.RECORD).items()}
+    return {id: kept["verdict"] for id, kept in ledger.read_verdicts(ledger.RECORDED_VERDICTS).items()}
 
 
 def check(finding, expected):

@@ -6,37 +6,25 @@ from functools import cache
 from typing import Any
 
 from hessianlab.experiments.registry import EXPERIMENTS
-from hessianlab.figures.measure import (
-    activation_growth,
-    activation_offset,
-    fig1,
-    fig4,
-    moment_strata,
-    parameterisations,
-    query_key_spectra,
-    rank_fraction,
-    table1,
-    temperature_path,
-    weight_powers,
-)
+from hessianlab.figures import activations, block_entries, entropy, powers, query_key
 from hessianlab.results import Result
 
 SMALL: dict[str, Any] = {
-    "fig1": fig1.Fig1Config(d_model=2, sequences=2, map_sequences=2, repeats=2, pixels=40),
-    "fig4": fig4.Fig4Config(d_model=2, batches=2, sequences=1, repeats=2),
-    "table1": table1.Table1Config(length=5, d_model=3, d_hidden=2, factors=3, repeats=1),
-    "activation_offset": activation_offset.OffsetConfig(
+    "fig1": block_entries.Fig1Config(d_model=2, sequences=2, map_sequences=2, repeats=2, pixels=40),
+    "fig4": block_entries.Fig4Config(d_model=2, batches=2, sequences=1, repeats=2),
+    "table1": powers.Table1Config(length=5, d_model=3, d_hidden=2, factors=3, repeats=1),
+    "activation_offset": activations.OffsetConfig(
         ("softmax", "sigmoid", "linear"), d_model=2, sequences=2, length=4, repeats=2
     ),
-    "activation_growth": activation_growth.ActivationGrowthConfig(
+    "activation_growth": activations.ActivationGrowthConfig(
         ("softmax", "linear", "tanh"), 3, 2, 4, points=9, repeats=2
     ),
-    "moment_strata": moment_strata.StrataConfig(3, 2, 5, points=4, repeats=2),
-    "query_key_spectra": query_key_spectra.SpectraConfig(d_model=3, d_k=2, length=6, repeats=2),
-    "rank_fraction": rank_fraction.RankConfig(3, (1, 2, 4), (6, 2), repeats=1),
-    "temperature_path": temperature_path.TemperatureConfig(3, 2, 4, points=5, repeats=2),
-    "weight_powers": weight_powers.WeightPowersConfig(3, 2, 4, repeats=2),
-    "parameterisations": parameterisations.ParameterisationsConfig(3, (1, 3), 6, repeats=2),
+    "moment_strata": entropy.StrataConfig(3, 2, 5, points=4, repeats=2),
+    "query_key_spectra": query_key.SpectraConfig(d_model=3, d_k=2, length=6, repeats=2),
+    "rank_fraction": query_key.RankConfig(3, (1, 2, 4), (6, 2), repeats=1),
+    "temperature_path": entropy.TemperatureConfig(3, 2, 4, points=5, repeats=2),
+    "weight_powers": powers.WeightPowersConfig(3, 2, 4, repeats=2),
+    "parameterisations": query_key.ParameterisationsConfig(3, (1, 3), 6, repeats=2),
 }
 
 

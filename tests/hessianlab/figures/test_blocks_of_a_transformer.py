@@ -8,8 +8,8 @@ import torch
 
 from hessianlab.experiments.models import diagonal_blocks, toy_problem
 from hessianlab.experiments.statistics import EDGES, entry_sizes, log_histogram
-from hessianlab.figures.measure import activation_offset, fig1, fig4
-from hessianlab.figures.measure.fig1 import pooled_map
+from hessianlab.figures import activations, block_entries
+from hessianlab.figures.block_entries import pooled_map
 from hessianlens.models import Transformer
 from hessianlens.tasks import Addition
 from tests.oracles.network import dense_network_hessian, whole
@@ -53,9 +53,9 @@ def test_the_map_is_the_hessian_in_the_published_order() -> None:
         "seed": SEED,
         "pixels": 10_000,
     }
-    found = fig1.EXPERIMENT.measure(cell)
-    assert list(fig1.ORDER) == list(NAMES)
-    whole = fig1.whole_hessian(toy_problem(D, "softmax", SEED, SEQUENCES, DATA, "none"))
+    found = block_entries.FIG1.measure(cell)
+    assert list(block_entries.ORDER) == list(NAMES)
+    whole = block_entries.whole_hessian(toy_problem(D, "softmax", SEED, SEQUENCES, DATA, "none"))
     torch.testing.assert_close(whole, expected, rtol=0, atol=1e-13)
     assert found.arrays["whole"].dtype == np.float32
     assert found.arrays["whole_sizes"].tolist() == [place.stop - place.start for place in places.values()]
@@ -87,7 +87,7 @@ def test_diagonal_blocks_are_those_of_autograd(attention: str) -> None:
 
 def test_batches_give_the_hessian_of_all_sequences_together() -> None:
     cell = {"attention": "softmax", "d_model": 4, "seed": 0, "data_seed": 3, "carries": "none"}
-    many = fig4.EXPERIMENT.measure({**cell, "batches": 3, "sequences": 2})
+    many = block_entries.FIG4.measure({**cell, "batches": 3, "sequences": 2})
     problem = toy_problem(4, "softmax", 0, 2, 3, "none", batches=3)
     tokens = torch.cat([batch["tokens"] for batch in problem.data])
     task = Addition()
@@ -100,7 +100,7 @@ def test_batches_give_the_hessian_of_all_sequences_together() -> None:
 
 def test_a_lone_layer_is_measured_by_its_three_blocks() -> None:
     cell = {"place": "layer", "activation": "sigmoid", "seed": 0, "d_model": 3, "length": 5}
-    rows = activation_offset.EXPERIMENT.measure(cell).rows
+    rows = activations.ACTIVATION_OFFSET.measure(cell).rows
     assert {(r["block"], r["part"]) for r in rows} == {
         (b, p) for b in ("query", "key", "value") for p in ("outer", "functional", "full")
     }

@@ -13,17 +13,10 @@ from torch.nn.functional import mse_loss
 
 from hessianlab.experiments.models import lone_layer
 from hessianlab.experiments.statistics import multiplicity, spectrum_facts
-from hessianlab.figures.linear_models import BLOCKS_OF
-from hessianlab.figures.measure import (
-    activation_growth,
-    moment_strata,
-    parameterisations,
-    query_key_spectra,
-    rank_fraction,
-    table1,
-)
-from hessianlab.figures.presentation import table1 as table1_findings
-from hessianlab.figures.presentation.activation_growth import agreements
+from hessianlab.figures import activations, entropy, powers, query_key
+from hessianlab.figures.powers import BLOCKS_OF
+from hessianlab.figures.presentation import powers as table1_findings
+from hessianlab.figures.presentation.activations import agreements
 from hessianlens.attention import second_moment
 from tests.oracles.autograd import Weights, dense_parts
 
@@ -37,15 +30,15 @@ def autograd(setting, names: tuple[str, ...]) -> Tensor:
 
 
 def small_table1():
-    config = table1.Table1Config(length=7, d_model=3, d_hidden=2, factors=3, repeats=2)
-    return table1.EXPERIMENT.run(config)
+    config = powers.Table1Config(length=7, d_model=3, d_hidden=2, factors=3, repeats=2)
+    return powers.TABLE1.run(config)
 
 
 def test_table1_has_the_printed_powers_and_factorisations() -> None:
     result = small_table1()
     off = table1_findings.deviations(result)
     assert len(off) == 2 * 2 * (3 + 1 + 6 + 3)
-    assert np.abs(off).max() < table1_findings.TOLERANCE
+    assert np.abs(off).max() < table1_findings.TABLE1_TOLERANCE
     gaps = [row["value"] for row in result.rows() if row["quantity"] == "factorisation gap"]
     assert len(gaps) == 8 and max(gaps) < 1e-12
     turned = {}
@@ -57,9 +50,9 @@ def test_table1_has_the_printed_powers_and_factorisations() -> None:
 
 
 def test_table1_tells_a_wrong_entry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(table1.PRINTED, ("linear attention", "outer"), (2, 0))
+    monkeypatch.setitem(powers.PRINTED, ("linear attention", "outer"), (2, 0))
     result = small_table1()
-    sentence = table1_findings.sentences(result)[0]
+    sentence = table1_findings.table1_sentences(result)[0]
     assert sentence.startswith("40 of 52 measured powers"), sentence
 
 
@@ -80,8 +73,8 @@ def test_table1_mlp_blocks_are_those_of_autograd() -> None:
 
 
 def test_growth_exponents_are_fitted_and_a_wrong_prediction_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    config = activation_growth.ActivationGrowthConfig(("softmax", "linear"), 4, 3, 5, points=10, repeats=2)
-    result = activation_growth.EXPERIMENT.run(config)
+    config = activations.ActivationGrowthConfig(("softmax", "linear"), 4, 3, 5, points=10, repeats=2)
+    result = activations.ACTIVATION_GROWTH.run(config)
     assert all(agreements(result).values())
     exponents = {(r["activation"], r["part"], r["block"]): r["exponent"] for r in result.rows()}
     assert exponents["softmax", "functional", "QQ"] == pytest.approx(5, abs=0.02)
@@ -94,13 +87,13 @@ def test_growth_exponents_are_fitted_and_a_wrong_prediction_is_told(monkeypatch:
     direct = autograd(scaled, ("V",)).norm()
     assert arrays["norms"][3, 4] == pytest.approx(float(direct), rel=1e-9)
     monkeypatch.setattr("hessianlens.layer.predicted_growth", lambda *_: 4)
-    wrong = agreements(activation_growth.EXPERIMENT.run(config))
+    wrong = agreements(activations.ACTIVATION_GROWTH.run(config))
     assert [key for key, good in wrong.items() if good] == [("softmax", "outer", "VQ")]
 
 
 def test_moments_rebuild_their_blocks_and_no_others() -> None:
     cell = {"factor": 2.0, "seed": 1, "d_model": 3, "d_k": 2, "length": 5}
-    rows = {row["quantity"]: row for row in moment_strata.EXPERIMENT.measure(cell).rows}
+    rows = {row["quantity"]: row for row in entropy.MOMENT_STRATA.measure(cell).rows}
     drawn = lone_layer(3, 2, 5, 1)
     layer = drawn.layer.with_parameters({"Q": 2.0 * drawn.layer.W_Q})
     setting = dataclasses.replace(drawn, layer=layer)
@@ -112,13 +105,13 @@ def test_moments_rebuild_their_blocks_and_no_others() -> None:
     assert max(row["gap"] for row in rows.values() if "gap" in row) < 1e-13
     M2 = second_moment(A, setting.X)
     block = setting.hessian().outer["Q", "Q"].to_dense()
-    assert (moment_strata.rebuild(setting, "M2", M2) - block).norm() < 1e-13
-    assert (moment_strata.rebuild(setting, "M2", 1.01 * M2) - block).norm() > 1e-3 * block.norm()
+    assert (entropy.rebuild(setting, "M2", M2) - block).norm() < 1e-13
+    assert (entropy.rebuild(setting, "M2", 1.01 * M2) - block).norm() > 1e-3 * block.norm()
 
 
 def test_sharp_attention_leaves_the_query_block_nothing() -> None:
-    config = moment_strata.StrataConfig(3, 3, 5, low=-2, high=4, points=2, repeats=1)
-    flat, sharp = ({r["quantity"]: r for r in c.measurement.rows} for c in moment_strata.EXPERIMENT.run(config).cells)
+    config = entropy.StrataConfig(3, 3, 5, low=-2, high=4, points=2, repeats=1)
+    flat, sharp = ({r["quantity"]: r for r in c.measurement.rows} for c in entropy.MOMENT_STRATA.run(config).cells)
     assert flat["entropy"]["share_of_uniform"] > 0.99 and sharp["entropy"]["share_of_uniform"] < 0.01
     assert sharp["outer QQ"]["value"] < 1e-3 * flat["outer QQ"]["value"]
     assert sharp["outer VV"]["value"] > flat["outer VV"]["value"]
@@ -127,7 +120,7 @@ def test_sharp_attention_leaves_the_query_block_nothing() -> None:
 @pytest.mark.parametrize("activation", ["softmax", "linear"])
 def test_query_key_spectra_are_those_of_autograd(activation: str) -> None:
     cell = {"activation": activation, "seed": 2, "d_model": 4, "d_k": 3, "length": 7}
-    found = query_key_spectra.EXPERIMENT.measure(cell)
+    found = query_key.QUERY_KEY_SPECTRA.measure(cell)
     setting = lone_layer(4, 3, 7, 2, activation=activation)
     whole = torch.linalg.eigvalsh(autograd(setting, ("Q", "K")))
     np.testing.assert_allclose(found.arrays["two full"], whole.numpy(), atol=1e-10 * float(whole.abs().max()))
@@ -156,7 +149,7 @@ def test_multiplicity_is_the_shortest_run() -> None:
 
 
 def test_ranks_meet_formula_and_bound() -> None:
-    result = rank_fraction.EXPERIMENT.run(rank_fraction.RankConfig(4, (1, 3, 5), (9, 3), repeats=1))
+    result = query_key.RANK_FRACTION.run(query_key.RankConfig(4, (1, 3, 5), (9, 3), repeats=1))
     for row in result.rows():
         assert row["rank"] == row["formula"] <= row["bound"]
         assert (row["rank"] == row["bound"]) == (row["length"] == 9)
@@ -165,7 +158,7 @@ def test_ranks_meet_formula_and_bound() -> None:
 
 def test_one_matrix_and_two_compute_the_same_but_curve_differently() -> None:
     cell = {"d_model": 4, "d_k": 2, "length": 9, "seed": 3}
-    found = parameterisations.EXPERIMENT.measure(cell)
+    found = query_key.PARAMETERISATIONS.measure(cell)
     rows = {(row["parameters"], row["part"]): row for row in found.rows}
     assert rows["dual", "full"]["output_gap"] < 1e-13
     setting = lone_layer(4, 2, 9, 3)

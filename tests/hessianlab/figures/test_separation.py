@@ -13,11 +13,12 @@ from torch import Tensor
 from torch.nn.functional import mse_loss
 
 from hessianlab.experiments.models import lone_layer
-from hessianlab.figures.measure import depth_growth, temperature_path, weight_powers
-from hessianlab.figures.presentation import activation_offset as offset
-from hessianlab.figures.presentation import depth_growth as depth
-from hessianlab.figures.presentation import temperature_path as temperature
-from hessianlab.figures.presentation import weight_powers as powers
+from hessianlab.figures import entropy, growth
+from hessianlab.figures.powers import WEIGHT_POWERS
+from hessianlab.figures.presentation import activations as offset
+from hessianlab.figures.presentation import entropy as temperature
+from hessianlab.figures.presentation import growth as depth
+from hessianlab.figures.presentation import powers
 from hessianlab.presentations import pictures_of
 from hessianlab.results import FinishedCell, Measurement, Result
 from tests.hessianlab.figures.small import small_result
@@ -57,12 +58,15 @@ def test_a_zero_is_measured() -> None:
 def test_the_verdict_on_a_zero_follows_the_numbers() -> None:
     held = offsets({"softmax": 90.0, "sigmoid": 1440.0, "linear": 1.2})
     assert offset.a_zero_decides(held, "layer")
-    first, second, _ = offset.sentences(held)
+    first, second, _ = offset.offset_sentences(held)
     assert "not softmax but a(0) ≠ 0" in first and "16 times as much as softmax" in second
     for wrong in ({"softmax": 90.0, "sigmoid": 2.0, "linear": 1.2}, {"softmax": 90.0, "sigmoid": 99.0, "linear": 50.0}):
         found = offsets(wrong)
         assert offset.a_zero_decides(found, "layer") is False
-        assert "does not decide" in offset.sentences(found)[0] and "not softmax but" not in offset.sentences(found)[0]
+        assert (
+            "does not decide" in offset.offset_sentences(found)[0]
+            and "not softmax but" not in offset.offset_sentences(found)[0]
+        )
 
 
 def test_ratios_are_grouped_in_the_picture() -> None:
@@ -81,7 +85,7 @@ def output(setting, temperature: float, weights: dict[str, Tensor]) -> Tensor:
 
 @pytest.mark.parametrize("hot", [3.0, 0.2])
 def test_the_path_of_temperatures_is_that_of_autograd(hot: float) -> None:
-    found = temperature_path.EXPERIMENT.measure({"temperature": hot, "seed": 1, "d_model": 3, "d_k": 2, "length": 4})
+    found = entropy.TEMPERATURE_PATH.measure({"temperature": hot, "seed": 1, "d_model": 3, "d_k": 2, "length": 4})
     setting = lone_layer(3, 2, 4, 1)
     dense = dense_parts(lambda w: output(setting, hot, w), lambda F: mse_loss(F, setting.Y), setting.layer.parameters)
     values = {row["quantity"]: row["value"] for row in found.rows}
@@ -118,7 +122,7 @@ def test_which_block_is_larger_follows_the_numbers() -> None:
             sizes = {"full QQ": query if middle else 0.1, "outer VV": 1.0}
             return {**row, "value": sizes.get(row["quantity"], row["value"])}
 
-        return temperature.sentences(changed(small_result("temperature_path"), change))[2]
+        return temperature.path_sentences(changed(small_result("temperature_path"), change))[2]
 
     assert "value block is the larger one at both ends, the query block in between" in told(5.0)
     assert "larger one at the hot end, the value block at the cold one" in told(0.5)
@@ -126,8 +130,8 @@ def test_which_block_is_larger_follows_the_numbers() -> None:
 
 def test_powers_hold_for_small_weights_and_not_for_others() -> None:
     result = small_result("weight_powers")
-    assert all(powers.agrees(power, "small") for power in powers.powers(result, "small"))
-    drawn = {(p.part, p.block, p.weight): p for p in powers.powers(result, "drawn")}
+    assert all(powers.agrees(power, "small") for power in powers.measured_powers(result, "small"))
+    drawn = {(p.part, p.block, p.weight): p for p in powers.measured_powers(result, "drawn")}
     assert drawn["outer", "QQ", "V"].off < 1e-9
     assert not powers.agrees(drawn["functional", "QQ", "V"], "drawn")
     assert drawn["functional", "VV", "Q"].mean is None and drawn["functional", "VV", "Q"].off == 0
@@ -135,7 +139,7 @@ def test_powers_hold_for_small_weights_and_not_for_others() -> None:
 
 def test_a_slope_is_the_derivative_of_the_norm() -> None:
     cell = {"seed": 3, "d_model": 3, "d_k": 2, "length": 4}
-    rows = weight_powers.EXPERIMENT.measure(cell).rows
+    rows = WEIGHT_POWERS.measure(cell).rows
     setting = lone_layer(3, 2, 4, 3)
 
     def norm(factor: float) -> float:
@@ -154,15 +158,15 @@ def test_a_wrong_power_is_told_and_framed() -> None:
         return {**row, "power": 1.0} if wrong else row
 
     result = changed(small_result("weight_powers"), change)
-    assert powers.sentences(result)[0].startswith("As one weight matrix goes to zero, 35 of 36")
+    assert powers.weight_powers_sentences(result)[0].startswith("As one weight matrix goes to zero, 35 of 36")
     right, wrong = (pictures_of(r)[0].figure.axes[1] for r in (small_result("weight_powers"), result))
     frames = [sum(not patch.get_fill() for patch in axes.patches) for axes in (right, wrong)]
     assert frames == [0, 1]
 
 
 def small_depth(layers: tuple[int, ...] = (1, 2)) -> Result:
-    config = depth_growth.DepthConfig(layers, d_model=6, sequences=2, points=3, repeats=3, sigma_low=0.2)
-    return depth_growth.EXPERIMENT.run(config)
+    config = growth.DepthConfig(layers, d_model=6, sequences=2, points=3, repeats=3, sigma_low=0.2)
+    return growth.DEPTH_GROWTH.run(config)
 
 
 def test_powers_by_depth_are_those_of_theory_and_a_wrong_one_is_told() -> None:
@@ -178,9 +182,9 @@ def test_powers_by_depth_are_those_of_theory_and_a_wrong_one_is_told() -> None:
     wrong = [e for e in depth.depth_exponents(changed(result, steeper)) if e.family == "linear MLP"]
     assert all(e.agrees is False and e.slope.measured == pytest.approx(11, abs=1) for e in wrong)
     decided = sum(e.agrees is not None for e in found.values())
-    sentence = depth.sentences(result)[0]
+    sentence = depth.depth_sentences(result)[0]
     assert ("too few to decide" in sentence) is (decided == 0) and "0 of 0" not in sentence
-    told = re.search(r"(\d) of (\d) agree", depth.sentences(changed(result, steeper))[0])
+    told = re.search(r"(\d) of (\d) agree", depth.depth_sentences(changed(result, steeper))[0])
     assert told and int(told[2]) - int(told[1]) == 2
     (picture,) = pictures_of(result)
     assert picture.figure.axes[1].get_xlabel() == "layers"

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from hessianlab.growth.exponents import FitRange, exponent_fits, exponent_table, fit_slope
+from hessianlab.growth.exponents import FitRange, exponent_fits, exponent_table, fit_slope, growth_sentences
 from hessianlab.growth.measure import GrowthConfig
-from hessianlab.growth.sentences import growth_sentences
 from hessianlab.growth.series import GrowthSeries, SeriesKey, growth_series
 from hessianlab.results import Result, collect
 from hessianlens.errors import InputError

@@ -11,8 +11,7 @@ import torch
 import hessianlens as hl
 from hessianlab.experiments.registry import EXPERIMENTS
 from hessianlab.growth.exponents import exponent_fits
-from hessianlab.growth.linear_blocks import linear_block_norms
-from hessianlab.growth.measure import GrowthConfig, growth_cells
+from hessianlab.growth.measure import GrowthConfig, growth_cells, linear_block_norms
 from hessianlens.errors import InputError
 from tests.oracles.network import dense_network_hessian, whole
 

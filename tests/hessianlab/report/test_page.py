@@ -12,13 +12,13 @@ from hessianlab.claims.ledger import run
 from hessianlab.experiments.registry import EXPERIMENTS
 from hessianlab.growth.exponents import exponent_fits
 from hessianlab.growth.reference import PublishedPoint, Reference, published_key
+from hessianlab.pages import typeset
 from hessianlab.presentations import findings_of
 from hessianlab.report.exponents import exponent_rows, summary
 from hessianlab.report.figures import command, page_figure
 from hessianlab.report.page import script_hash
 from hessianlab.report.references import LIST
 from hessianlab.runner import configure
-from hessianlab.typesetting import typeset
 from tests.hessianlab.figures.small import SMALL
 from tests.hessianlab.report.page_parts import Tags
 from tests.hessianlab.report.results import CLAIMS, GROWTH, NAMES, result

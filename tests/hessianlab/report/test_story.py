@@ -14,13 +14,13 @@ from hessianlab.claims.ledger import Entry, Ledger
 from hessianlab.claims.trained import Recorded, read_record
 from hessianlab.experiments.registry import EXPERIMENTS
 from hessianlab.plots.style import luminance, readable_on
-from hessianlab.report.elsewhere import notes
+from hessianlab.report.claims import SURPRISES
 from hessianlab.report.exponents import exponent_rows
-from hessianlab.report.foreword import SURPRISES, opening
+from hessianlab.report.figures import notes
 from hessianlab.report.glossary import GLOSSARY, Linker
+from hessianlab.report.page import opening
 from hessianlab.report.references import relations
-from hessianlab.report.story import CHAPTERS, chapter_of_claim
-from hessianlab.report.story.order import chapter_of_figure, figures_of
+from hessianlab.report.story import CHAPTERS, chapter_of_claim, chapter_of_figure, figures_of
 from hessianlab.results import Result
 from tests.hessianlab.report.results import result
 
@@ -168,7 +168,7 @@ def recorded(tmp_path, shift: float, monkeypatch) -> None:
         "diverged": {},
         "intervals": intervals,
     }
-    monkeypatch.setattr("hessianlab.report.story.training.Recorded", lambda name: Recorded(name, tmp_path / "r.json"))
+    monkeypatch.setattr("hessianlab.report.story.Recorded", lambda name: Recorded(name, tmp_path / "r.json"))
     (tmp_path / "r.json").write_text(json.dumps({"study_optimisers": study}), encoding="utf-8")
     read_record.cache_clear()
 

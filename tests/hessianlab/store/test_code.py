@@ -12,8 +12,8 @@ from hessianlens.attention import attention_entropy
 FILES = (
     "hessianlens/__init__.py",
     "hessianlens/attention/layer.py",
-    "hessianlab/figures/measure/fig1.py",
-    "hessianlab/figures/presentation/fig1.py",
+    "hessianlab/figures/block_entries.py",
+    "hessianlab/figures/presentation/block_entries.py",
     "hessianlab/growth/series.py",
     "hessianlab/experiments/registry.py",
     "hessianlab/plots/style.py",
@@ -36,7 +36,7 @@ def digest(root: Path) -> str:
 
 
 @pytest.mark.parametrize(
-    "name", ["hessianlens/__init__.py", "hessianlens/attention/layer.py", "hessianlab/figures/measure/fig1.py"]
+    "name", ["hessianlens/__init__.py", "hessianlens/attention/layer.py", "hessianlab/figures/block_entries.py"]
 )
 def test_a_file_that_measures_changes_the_digest(root: Path, name: str) -> None:
     before = digest(root)
@@ -52,7 +52,7 @@ def test_a_file_that_measures_changes_the_digest(root: Path, name: str) -> None:
         "hessianlens/cli/group.py",
         "hessianlens/explorer/page.py",
         "hessianlab/experiments/registry.py",
-        "hessianlab/figures/presentation/fig1.py",
+        "hessianlab/figures/presentation/block_entries.py",
         "hessianlab/growth/series.py",
     ],
 )

@@ -16,9 +16,9 @@ from hessianlab.presentations import findings_of, pictures_of
 from hessianlab.results import Chart, Result
 from hessianlab.runner import configure
 from hessianlab.store import open_store
-from hessianlab.trials.drawing import draw_chart
-from hessianlab.trials.sentences import StudyFindings
-from hessianlab.trials.study_design import Study
+from hessianlab.studies.presentation.drawing import draw_chart
+from hessianlab.studies.presentation.findings import StudyFindings
+from hessianlab.studies.study_design import Study
 from hessianlens.errors import InputError
 from tests.hessianlab.runner.test_interruptions import stored, wait_until
 

@@ -1,1 +1,0 @@
-"""What is measured: one module per experiment or family; nothing here draws or judges."""

@@ -1,1 +1,0 @@
-"""What training studies share: arms and their trials, paired comparisons, drawings."""

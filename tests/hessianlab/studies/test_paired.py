@@ -1,0 +1,107 @@
+"""Paired differences: pairing, intervals that cover, and the power that is told."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hessianlab.results import Chart, FinishedCell, Measurement, Result, collect
+from hessianlab.studies.presentation.findings import caveats, compared, level_sentences, study_findings
+from hessianlab.studies.presentation.paired import by_seed, difference, diverged, first_reached, interval, slowdown
+from hessianlab.studies.study_design import Arm, Contrast, minus, study
+from tests.hessianlab.studies.tiny import TINY
+
+STUDY = study("study_test", "t", "q?", "h", [Arm("a"), Arm("b")], [minus("a", "b")], TINY, TINY)
+FINDINGS = study_findings(STUDY)
+
+
+def made(losses: dict[str, list[float | None]], edge: bool = False) -> Result:
+    """A result with these final losses; half of the way a loss is one higher."""
+    cells = []
+    for arm, values in losses.items():
+        rows: list[dict[str, Any]] = []
+        for seed, loss in enumerate(values):
+            for step, more in ((0, 2.0), (3, 1.0), (6, 0.0)):
+                found = {} if loss is None else {"loss": loss + more, "accuracy": 0.5, "entropy": 0.4}
+                kept = {"stage": "final", "seed": seed, "step": step, "rate_at_edge": edge, "diverged": loss is None}
+                rows.append({**kept, **found})
+        cells.append(FinishedCell({"task": "addition", "arm": arm}, Measurement(tuple(rows)), 1.0))
+    config = {"steps": 6, "layers": 1, "d_model": 4, "seeds": 5, "tasks": ("addition",)}
+    return Result("study_test", "quick", config, tuple(cells), collect())
+
+
+def test_differences_are_paired_by_seed() -> None:
+    result = made({"a": [1.1, 2.1, 3.1, 4.1, 5.1], "b": [1.0, 2.0, 3.0, 4.0, 5.0]})
+    found = difference(result, "addition", minus("a", "b"))
+    assert found.mean == pytest.approx(0.1) and found.high - found.low < 1e-9 and found.decided
+    assert interval(list(by_seed(result, "addition", "a").values())).high > 4  # unpaired they could not be told apart
+
+
+def test_a_seed_that_diverged_is_left_out_and_told() -> None:
+    result = made({"a": [1.0, None, 3.0, 4.0, 5.0], "b": [1.0, 2.0, 3.0, 4.0, 5.5]})
+    assert difference(result, "addition", minus("a", "b")).seeds == 4
+    assert diverged(result, "addition", "a") == 1
+    assert "1 of 5 diverged" in level_sentences(result)[0]
+    assert any("favours a (addition)" in sentence for sentence in caveats(result))
+    assert FINDINGS.in_numbers(result)["diverged"] == {"addition: a": 1}
+
+
+def test_a_difference_of_differences() -> None:
+    result = made({"a": [4.0] * 5, "b": [1.0] * 5, "c": [2.5] * 5, "d": [1.5] * 5})
+    four = Contrast("ab minus cd", (("a", 1.0), ("b", -1.0), ("c", -1.0), ("d", 1.0)))
+    assert difference(result, "addition", four).mean == pytest.approx(2.0)
+
+
+def test_intervals_cover_and_power_is_as_told() -> None:
+    source = np.random.default_rng(0)
+    draws = source.normal(size=(4000, 6))
+    found = [interval(row) for row in draws]
+    assert 0.935 < np.mean([one.low < 0 < one.high for one in found]) < 0.965
+    reach = float(np.mean([one.detectable for one in found]))
+    power = np.mean([interval(row).decided for row in draws + reach])
+    assert 0.72 < power < 0.88
+
+
+def test_too_few_seeds_say_nothing() -> None:
+    assert math.isnan(interval([1.0]).low) and interval([]).seeds == 0
+    assert "nothing can be said" in compared(interval([1.0]), "loss", "a minus b")
+
+
+def test_what_is_found_and_what_is_not() -> None:
+    clear, unclear = interval([1.0, 1.1, 0.9, 1.0, 1.0]), interval([1.0, -1.1, 0.2, 0.4, -0.6])
+    assert compared(clear, "loss", "x").startswith("x: loss +1 [")
+    said = compared(unclear, "loss", "x")
+    assert "no difference in loss found" in said and "with probability 80 %" in said
+
+
+def test_slowdown() -> None:
+    result = made({"slow": [2.0] * 5, "fast": [1.5] * 5})  # fast: 3.5, 2.5, 1.5 at 0, 3, 6; reaches 2.0 at 4.5
+    found = slowdown(result, "addition", "slow", "fast")
+    assert found.mean == pytest.approx(math.log(6 / 4.5))
+    assert slowdown(result, "addition", "fast", "slow").mean == 0  # never reached: no slower, as far as is known
+    assert first_reached([(0, 1.0), (5, 0.5)], 1.0) == 0
+
+
+def test_rates_at_the_edge_are_confessed() -> None:
+    result = made({"a": [1.0] * 5}, edge=True)
+    assert any("edge of the tuning range for a (addition)" in sentence for sentence in caveats(result))
+    assert not any("edge" in sentence for sentence in caveats(made({"a": [1.0] * 5})))
+
+
+def test_what_is_recorded() -> None:
+    found = FINDINGS.in_numbers(made({"a": [1.0, 2.0, 3.0, 4.0, 5.0], "b": [0.0, 1.0, 2.0, 3.0, 4.5]}))
+    assert found["preset"] == "quick"
+    assert found["intervals"]["addition: loss of a"]["mean"] == 3.0
+    assert found["intervals"]["addition: loss, a minus b"]["seeds"] == 5
+    assert "addition: log slowdown, a minus b" in found["intervals"]
+    differences = [1.0, 1.0, 1.0, 1.0, 0.5]
+    effect = np.mean(differences) / np.std(differences, ddof=1)
+    assert found["intervals"]["addition: loss, a minus b"]["effect"] == pytest.approx(effect, rel=1e-4)
+    assert "effect" not in found["intervals"]["addition: loss of a"], "a level is no effect"
+    assert found["sentences"] and all(sentence.endswith(".") for sentence in found["sentences"])
+    chart = Chart.of(found["chart"])
+    assert chart.legend == ("a", "b") and chart.panels[0].series[0].x == (0, 3, 6)
+    assert chart.panels[0].series[0].mean == (5.0, 4.0, 3.0)
