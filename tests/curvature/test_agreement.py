@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import pytest
+import torch
 from torch import Tensor
 
+import hessianlens as hl
 from hessianlens.curvature import FunctionalOperator, GaussNewtonOperator, HessianOperator
+from tests.curvature import hugging_face
 from tests.curvature.agreement import AGREEMENTS, OPERATORS, whole_matrix
+from tests.curvature.networks import tokens
 from tests.curvature.registry import CASES, dense_of, problem_of
 from tests.oracles.comparison import assert_same
 from tests.variants import randn
@@ -101,6 +105,22 @@ def test_a_wrong_operator_is_found_out(part: str, name: str, wrong) -> None:
 
     with pytest.raises(AssertionError, match="relative error"):
         whole_matrix(part, name, make)
+
+
+def test_blocks_of_one_parameter_add_up() -> None:
+    """Queries and keys of GPT-2 are pieces of one tensor: a vector over both reaches both."""
+    problem = hl.problem(hugging_face.gpt2(), {"input_ids": tokens(2), "labels": tokens(2)})
+    names = ["layer0.attn.q", "layer0.attn.k"]
+    sizes = [problem.blocks[name].numel for name in names]
+    v = randn(sum(sizes), seed=4)
+    pieces = dict(zip(names, v.split(sizes), strict=True))
+
+    def row_of(row: str) -> Tensor:
+        found = [hl.hessian(problem, row, name, method="products") @ piece for name, piece in pieces.items()]
+        return torch.stack(found).sum(0)
+
+    expected = torch.cat([row_of(row) for row in names])
+    assert_same(hl.hessian(problem, names, method="products") @ v, expected, "both", 1e-9)
 
 
 def test_a_transposed_pair_is_found_out() -> None:

@@ -2,7 +2,8 @@
 
     python -m tests.families --write docs/families.json [--types gpt2 llama ...]
 
-Beside the JSON a table with one row per model type is written, as Markdown.
+Beside the JSON a table with one row per model type is written, as Markdown. Both are written after every type, and types
+that the file has already are left out: a walk that was stopped goes on where it was.
 """
 
 from __future__ import annotations
@@ -36,12 +37,13 @@ def main() -> None:
     parser.add_argument("--types", nargs="*", default=MODEL_TYPES, help="model types; default: all")
     asked = parser.parse_args()
     warnings.simplefilter("ignore")
-    rows = []
+    rows = json.loads(asked.write.read_text())["classes"] if asked.write.exists() else []
+    known = {row["family"] for row in rows}
     for number, model_type in enumerate(asked.types):
-        for place, case in enumerate(cases_of(model_type)):
-            rows.append(walked(case, brief=place > 0).row())
+        if model_type not in known:
+            rows += [walked(case, brief=place > 0).row() for place, case in enumerate(cases_of(model_type))]
+            write(asked.write, sorted(rows, key=lambda row: MODEL_TYPES.index(row["family"])))
         print(f"{number + 1} of {len(asked.types)}: {model_type}", flush=True)
-    write(asked.write, rows)
 
 
 def write(path: Path, rows: Sequence[dict[str, Any]]) -> None:

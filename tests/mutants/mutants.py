@@ -34,7 +34,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "backpropagation": ("network/test_backpropagated_curvature.py", "network/test_linear_maps.py"),
     "chain": ("hessianlab/test_chain.py",),
     "norms": ("network/test_norms.py", "network/test_sampling.py", "network/test_norm_run.py"),
-    "pairs": ("network/test_pairs.py",),
+    "pairs": ("network/test_certificate.py", "network/test_pairs.py"),
     "saved norms": ("network/test_saved_norms.py",),
     "contract": ("network/test_exact_refused.py", "network/test_contract.py"),
     "adapters": ("models/test_adapters_losses.py", "models/test_adapters_data.py", "models/test_adapters_problem.py"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -19,6 +20,8 @@ from hessianlens.network.routes import LastAttentionRoute, LinearMapRoute, Reado
 from hessianlens.operators import HybridOperator
 from hessianlens.problems import Problem
 from tests.curvature import networks
+from tests.network.sites.families import FAMILIES
+from tests.network.sites.test_families import problem_of as family_problem
 from tests.oracles.comparison import assert_same
 from tests.variants import randn
 
@@ -46,6 +49,26 @@ def test_construction_runs_nothing(make: Any) -> None:
     operator = make(problem, "layer0.attn.q", "layer1.mlp.in")
     print(operator, operator.shape, operator._repr_html_())
     assert not runs and isinstance(operator, HybridOperator)
+
+
+KEY_BIASES: dict[str, Callable[[], Problem]] = {
+    "softmax": lambda: networks.toy_problem(2),
+    "sigmoid": lambda: networks.toy_problem(2, attention="sigmoid"),
+    "rotary positions": lambda: family_problem(FAMILIES["Qwen2"]()),
+}
+
+
+@pytest.mark.every_case
+@pytest.mark.parametrize("name", KEY_BIASES)
+def test_a_key_bias_is_zero_only_where_nothing_depends_on_it(name: str) -> None:
+    """The certificate would refuse a wrong guess; here none is made."""
+    problem = KEY_BIASES[name]()
+    block = [found for found in problem.blocks if found.endswith("attn.k.bias")][-1]
+    op = hl.hessian(problem, block, method="exact")
+    products = hl.hessian(problem, block, method="products") @ torch.eye(op.shape[1], dtype=torch.float64)
+    assert float(op.frobenius_norm()) == pytest.approx(float(products.norm()), rel=1e-9, abs=1e-12)
+    assert (float(op.frobenius_norm()) == 0) == (name == "softmax")
+    assert "was not used" not in op.why
 
 
 @pytest.mark.expensive

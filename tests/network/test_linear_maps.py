@@ -274,6 +274,27 @@ def test_a_stack_without_attention_beside_one_with_it() -> None:
 # --- where parameters are met ----------------------------------------------------------------------------------------
 
 
+class MixedByBatch(nn.Module):
+    """Positions are mixed by a matrix that comes with the data."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(3, 4), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor, mixing: Tensor) -> Tensor:
+        return self.second(mixing @ self.first(x).tanh())
+
+
+def test_positions_are_coupled_in_one_batch_and_not_in_another() -> None:
+    mixings = (torch.eye(5, dtype=torch.float64).expand(2, 5, 5), randn(2, 5, 5, seed=3))
+    data = [{"x": randn(2, 5, 3, seed=k), "mixing": mixing} for k, mixing in enumerate(mixings)]
+    for batches in (data, data[::-1]):
+        problem = hl.problem(MixedByBatch().double(), batches, lambda outputs, batch: outputs.pow(4).sum())
+        exact, products = (hl.hessian(problem, "first.weight", method=method) for method in ("exact", "products"))
+        assert_same(exact.to_dense(), products @ torch.eye(12, dtype=torch.float64), "dense", 1e-9)
+        assert "was not used" not in exact.why
+
+
 class Odd(nn.Module):
     """A weight used twice, one that is looked at only, one cut in two, a gain up to a constant, a transposed weight."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -131,6 +132,20 @@ def test_chances_that_are_nearly_certain_are_left_to_products() -> None:
     op = hl.hessian(problem, "unembed", method="products")
     expected = float((op @ torch.eye(op.shape[1], dtype=DOUBLE)).norm())
     assert hl.block_norms(problem, "unembed")["unembed", "full"].value == pytest.approx(expected, rel=1e-8)
+
+
+def test_a_norm_is_accurate_or_left_to_products_however_certain_the_chances_are() -> None:
+    """Its terms cancel more and more digits as the logits grow: the norm is given up before that shows."""
+    problem = READ["toy"]()
+    found, answers = readout_of(problem, problem.data[0]), []
+    for scale in (1.0, 4.0, 8.0, 12.0, 16.0):
+        p = torch.softmax(scale * nnf.one_hot(found.chances.argmax(-1), found.chances.shape[-1]).double(), -1)
+        certain = replace(found, chances=p)
+        each = found.weights[:, None, None] * (p.diag_embed() - p[:, :, None] * p[:, None])
+        expected = float(torch.einsum("ni,nj,nkl->ikjl", found.at, found.at, each).norm())
+        answers.append(readout_norm([certain], found.use.parameter))
+        assert answers[-1] is None or answers[-1] == pytest.approx(expected, rel=1e-8), scale
+    assert answers[0] is not None and None in answers
 
 
 def test_the_vocabulary_is_cut_into_slices(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ import torch
 
 import hessianlens as hl
 from hessianlens.network import exact_norms
+from hessianlens.problems import Problem
 from tests.curvature.networks import pairs, toy, toy_problem
 
 NAMES = ["layer0.mlp.in", "layer0.mlp.out", "layer0.attn.v"]
@@ -82,6 +83,17 @@ def test_a_file_of_another_problem_is_refused(name: str, tmp_path: Path) -> None
     with pytest.raises(hl.InputError, match=r"resume: .*norms.jsonl belongs to other weights, data or another loss"):
         hl.block_norms(OTHERS[name](), NAMES[0], method="exact", resume=file)
     assert file.read_text() == before
+
+
+def test_data_that_changes_no_loss_is_other_data_all_the_same(tmp_path: Path) -> None:
+    def problem(shift: int) -> Problem:
+        ((tokens, targets),) = pairs(2)
+        return hl.problem(toy(), [(tokens, (targets + shift) % 2)], lambda outputs, batch: outputs.square().mean())
+
+    file = tmp_path / "norms.jsonl"
+    hl.block_norms(problem(0), NAMES[0], method="exact", resume=file)
+    with pytest.raises(hl.InputError, match="belongs to other weights, data or another loss"):
+        hl.block_norms(problem(1), NAMES[0], method="exact", resume=file)
 
 
 def test_what_is_no_such_file(tmp_path: Path) -> None:
