@@ -2,8 +2,8 @@
 
     python -m tests.families --write docs/families.json [--types gpt2 llama ...]
 
-Beside the JSON a table with one row per model type is written, as Markdown. Both are written after every type, and types
-that the file has already are left out: a walk that was stopped goes on where it was.
+Beside the JSON a table with one row per model type is written, as Markdown. Both are written after every type, and
+types that the file has already are left out: a walk that was stopped goes on where it was.
 """
 
 from __future__ import annotations
