@@ -62,7 +62,7 @@ def print_forecast(opened: OpenedModel, as_json: bool, loading_seconds: float | 
         return
     typer.echo(f"{opened.loaded.described}: {opened.loaded.parameters:,} parameters; data: {opened.data.described}")
     typer.echo(
-        f"{len(opened.blocks)} blocks, {memory.products} products, about {readable_time(seconds)}; "
+        f"{len(opened.blocks)} blocks, {memory.products} HVPs, about {readable_time(seconds)}; "
         f"{readable(memory.peak_bytes)} at the peak ({readable(memory.process_bytes)} held already, "
         f"{readable(memory.graph_bytes)} of graph, sequences: {memory.sequences} at once, "
         f"{readable(memory.vector_bytes)} of vectors, {readable(memory.closed_form_bytes)} of closed forms), "
@@ -104,7 +104,7 @@ def expect_an_end(opened: OpenedModel) -> None:
 def _products(opened: OpenedModel) -> str:
     from hessianlens.sizes import readable_time
 
-    return f"{opened.needed.products:,} products, about {readable_time(opened.sampling_seconds)}"
+    return f"{opened.needed.products:,} HVPs, about {readable_time(opened.sampling_seconds)}"
 
 
 def announce_loading(prepared: PreparedModel) -> None:
@@ -129,8 +129,8 @@ def announce_loading(prepared: PreparedModel) -> None:
 
 def _asked(settings: Settings) -> str:
     if settings.seconds is None:
-        return f"{settings.most_probes:.0f} a block"
-    limit = "" if settings.probes is None else f", at most {settings.probes} a block"
+        return f"{settings.most_probes:.0f} per block"
+    limit = "" if settings.probes is None else f", at most {settings.probes} per block"
     return f"as many as {settings.budget} allow{limit}"
 
 

@@ -76,7 +76,7 @@ class LineWatch(Watch):
 
     def line(self, seconds: float) -> str:
         """What there is to say after so many seconds."""
-        done = f", {self._done:,.0f}{self._planned} products" if self._done or self._planned else ""
+        done = f", {self._done:,.0f}{self._planned} HVPs" if self._done or self._planned else ""
         return f"hessianlens: {self._title}{done}, {readable_time(seconds)} so far."
 
     def report_until(self, over: threading.Event) -> None:

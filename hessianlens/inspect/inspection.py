@@ -156,7 +156,7 @@ class Inspection:
         op = hessian(self.opened.problem, block.name)
         count = min(_ENDS, max(1, block.numel // 2))
         which = "both" if block.numel > 1 else "largest"
-        ends = eigenvalues(op, count, which, seed=seed, progress=lambda made, _: say(f"{title}: {made} products"))
+        ends = eigenvalues(op, count, which, seed=seed, progress=lambda made, _: say(f"{title}: {made} HVPs"))
         return ends, inertia(op, _SHARE_PROBES, _SHARE_STEPS, seed, relative=RELATIVE_ZERO)
 
     def page(self, path: Path, watch: Watch | None = None, command: str = "", before: Inspection | None = None) -> Path:

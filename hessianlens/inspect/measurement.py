@@ -89,7 +89,7 @@ class Measured(Listed):
         ended = ", interrupted" if self.interrupted else ""
         left = f"; left out: {first_names(self.left_out)}" if self.left_out else ""
         return (
-            f"{len(self.blocks) - len(self.left_out)} of {len(self.blocks)} blocks, {self.products} products in "
+            f"{len(self.blocks) - len(self.left_out)} of {len(self.blocks)} blocks, {self.products} HVPs in "
             f"{readable_time(self.seconds)}{within}{ended}{widest}{left}."
         )
 

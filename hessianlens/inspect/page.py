@@ -176,7 +176,7 @@ def change_section(before: Before, after: Measured, model: str, loss: str) -> Se
         *_attention(before.measured, after),
     ]
     told = (
-        "Norms of both, a line a block, with intervals of 95 %. Where both come from the same random vectors, what "
+        "Norms of both, one line per block, with intervals of 95 %. Where both come from the same probes, what "
         "these have in common cancels in the difference, whose interval is then narrower than those of the two norms."
     )
     parts: list[Part] = [

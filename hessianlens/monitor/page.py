@@ -136,7 +136,7 @@ def _cost(history: History) -> Section:
     cost, trained = sum(record.cost for record in history), history[-1].trained
     share = f", {cost / trained:.1%} of the time of training" if trained > 0 else ""
     products = sum(record.products for record in history)
-    words = f"{products} products with Hessians in {readable_time(cost)}{share}."
+    words = f"{products} HVPs in {readable_time(cost)}{share}."
     vague = [NAMES[q] for q in SHARES if any(q in has for has in history.names().values()) and not _tells(history, q)]
     unseen = (
         f"Not drawn: {', '.join(vague)}. So many steps of Lanczos from so many vectors tell them to no more than "

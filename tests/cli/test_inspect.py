@@ -224,7 +224,7 @@ def test_a_forecast_measures_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hessianlens.inspect.inspection.run_until", lambda *a, **k: pytest.fail("measured"))
     answer = call(TOY, *QUICK, "--blocks", "layer0.*", "--dry-run")
     assert answer.exit_code == 0, answer.output
-    assert "12 blocks" in answer.stdout and "24 products" in answer.stdout and "free" in answer.stdout
+    assert "12 blocks" in answer.stdout and "24 HVPs" in answer.stdout and "free" in answer.stdout
     found = json.loads(call(TOY, *QUICK, "--blocks", "layer0.*", "--dry-run", "--json").stdout)
     assert found["forecast"]["products"] == 24 and found["forecast"]["bytes"] > 0
 
@@ -320,7 +320,7 @@ def test_what_would_take_for_ever_is_refused_at_once(monkeypatch: pytest.MonkeyP
     arguments = ["--probes", 100_000_000_000, "--blocks", "layer0.mlp.in"]
     answer = call(TOY, *arguments)
     assert answer.exit_code == 2 and answer.exception.__class__ is SystemExit
-    told = r"probes: got 100000000000, which are 12 products, about \S+ h; expected at most 168.0 h \(a week\)"
+    told = r"probes: got 100000000000, which are 12 HVPs, about \S+ h; expected at most 168.0 h \(a week\)"
     assert re.match(f"hessianlens: {told}", answer.stderr), answer.stderr
     assert "--budget 5m gives an answer in time" in answer.stderr
 
@@ -331,7 +331,7 @@ def test_what_takes_long_is_announced(passes: float, announced: bool, monkeypatc
     monkeypatch.setattr("hessianlens.inspect.preparation.PASSES_PER_PRODUCT", passes)
     answer = call(TOY, "--probes", 2, "--blocks", "layer0.mlp.in", "--json")
     assert answer.exit_code == 0 and json.loads(answer.stdout)["complete"] is True
-    assert ("hessianlens: at most 2 products, about" in answer.stderr) is announced
+    assert ("hessianlens: at most 2 HVPs, about" in answer.stderr) is announced
     within = call(TOY, "--probes", 2, "--blocks", "layer0.mlp.in", "--budget", "30s", "--json")
     assert within.exit_code == 0 and "at most" not in within.stderr
 

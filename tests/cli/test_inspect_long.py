@@ -21,7 +21,7 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 REFUSED = {
-    r"probes: got 300, which are 64 products, about \S+ h; expected at most 168.0 h \(a week\); --budget 5m gives an "
+    r"probes: got 300, which are 64 HVPs, about \S+ h; expected at most 168.0 h \(a week\); --budget 5m gives an "
     r"answer in time, fewer --blocks or --probes, or a shorter --length, take less.": ["--probes", 300],
     r"budget: got 5m, expected more than the checks before the first number take: 6 forward passes over 8 sequences "
     r"of 32,768 tokens, about 3.0 h; a shorter --length or fewer --sequences take less.": ["--budget", "5m"],
