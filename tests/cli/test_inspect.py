@@ -346,4 +346,4 @@ def test_progress_is_told_where_there_is_no_terminal(monkeypatch: pytest.MonkeyP
     lines = [line for line in answer.stderr.splitlines() if not line.startswith("hessianlens: at most ")]
     assert answer.exit_code == 0 and all(line.endswith(" so far.") for line in lines)
     assert lines[0].startswith("hessianlens: Loading the model, ")
-    assert any(re.match(r"hessianlens: \S+.*, \d+ of [\d,]+ products, ", line) for line in lines)
+    assert any(re.match(r"hessianlens: \S+.*, \d+ of [\d,]+ HVPs, ", line) for line in lines)

@@ -14,7 +14,7 @@ from torch.nn.functional import mse_loss
 from hessianlab.experiments.models import lone_layer
 from hessianlab.experiments.statistics import multiplicity, spectrum_facts
 from hessianlab.figures import activations, entropy, powers, query_key
-from hessianlab.figures.powers import BLOCKS_OF
+from hessianlab.figures.linear_models import BLOCKS_OF
 from hessianlab.figures.presentation import powers as table1_findings
 from hessianlab.figures.presentation.activations import agreements
 from hessianlens.attention import second_moment
