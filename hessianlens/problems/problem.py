@@ -20,8 +20,9 @@ from hessianlens.display import Dot, Dots, Listed, Picture
 from hessianlens.distributed import ALONE, Ranks
 from hessianlens.errors import InputError, check_that, meant, shown
 from hessianlens.problems.batch import Batch, move
-from hessianlens.problems.block import Block, matches
+from hessianlens.problems.block import Block
 from hessianlens.problems.logits import ClassesLoss, LogitsForward
+from hessianlens.problems.selection import matches
 from hessianlens.problems.written import CutBatches, Written, uncut_batches
 from hessianlens.state_guard import restores_state
 
