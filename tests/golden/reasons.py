@@ -8,7 +8,6 @@ from __future__ import annotations
 _KEY_WORDS = {
     "asked for": ("was asked for",),
     "too expensive": ("above the limit", "would hold"),
-    "sampled through formulas of layers": ("chain",),
     "refused": (
         "does not fit",
         "enters the network through",
