@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _CONNECT_SECONDS = 20
 
-_PATIENCE = 30.0
+_REPLY_TIMEOUT_SECONDS = 30.0
 """How long a scheduler may be silent; asked for a sign of life now and then."""
 
 _AHEAD = 2
@@ -101,7 +101,7 @@ def _outcome(client: Client, order: Order, future: Future[Any]) -> tuple[Order, 
 
     if future.status == "finished":
         return order, _result(client, future), False
-    error = future.exception(timeout=_PATIENCE) if future.status == "error" else future.status
+    error = future.exception(timeout=_REPLY_TIMEOUT_SECONDS) if future.status == "error" else future.status
     return (
         order,
         CellAnswer(order[0], None, f"the cluster gave it up ({_reason(error)})"),
@@ -112,7 +112,7 @@ def _outcome(client: Client, order: Order, future: Future[Any]) -> tuple[Order, 
 def _result(client: Client, future: Future[Any]) -> CellAnswer:
     """The answer of a cell; `InputError` if the scheduler is gone before it has handed it over."""
     try:
-        answer: CellAnswer = future.result(timeout=_PATIENCE)
+        answer: CellAnswer = future.result(timeout=_REPLY_TIMEOUT_SECONDS)
     except OSError:  # a connection that was lost, or an answer that does not come
         _ask(client)
         raise
@@ -127,7 +127,7 @@ def _next_done(client: Client, done: queue.Queue[Future[Any]]) -> Future[Any]:
         try:
             future = done.get(timeout=0.5)
         except queue.Empty:
-            if time.monotonic() - asked > _PATIENCE:
+            if time.monotonic() - asked > _REPLY_TIMEOUT_SECONDS:
                 asked = time.monotonic()
                 _ask(client)
             continue
@@ -145,7 +145,7 @@ def _ask(client: Client) -> None:
     """A sign of life from a scheduler whose connection looks open."""
     scheduler: Any = client.scheduler
     try:
-        client.sync(scheduler.identity, callback_timeout=_PATIENCE)
+        client.sync(scheduler.identity, callback_timeout=_REPLY_TIMEOUT_SECONDS)
     except Exception as error:  # of the many kinds of which each means that nobody answers
         raise _gone(client, _reason(error)) from error
 

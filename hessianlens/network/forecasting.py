@@ -20,7 +20,7 @@ from hessianlens.problems import Block, Problem, check_problem, layer_groups, la
 from hessianlens.sizes import parse_size, readable
 from hessianlens.state_guard import restores_state
 
-_SURELY = 40
+_HVP_MAX_FORWARD_PASSES = 40
 """Times the bytes that a forward pass makes, and those of the parameters asked for, that no product comes near."""
 
 
@@ -245,7 +245,7 @@ def ensure_fits_in_memory(
 def _ensure_share_fits(problem: Problem, blocks: Sequence[Block], probes: int, parts: int, together: bool) -> None:
     groups = [list(blocks)] if together else layer_groups(blocks)
     asked = max(sum(block.numel for block in group) for group in groups) * problem.dtype.itemsize
-    if _SURELY * (forward_sizes(problem).made + asked) > SAFE_SHARE * available_bytes(problem.device):
+    if _HVP_MAX_FORWARD_PASSES * (forward_sizes(problem).made + asked) > SAFE_SHARE * available_bytes(problem.device):
         ensure_forecast_fits(forecast(problem, blocks, probes, parts, together=together))
 
 

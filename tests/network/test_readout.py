@@ -81,7 +81,7 @@ NOT_READ: dict[str, Callable[[], Problem]] = {
 @pytest.mark.parametrize("name", READ)
 def test_the_curvature_is_that_of_products(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """At every map before the last one, for every pair of blocks behind the attention."""
-    monkeypatch.setattr(readout, "_WORTH", 0)
+    monkeypatch.setattr(readout, "_MIN_WORDS_PER_FEATURE", 0)
     problem = READ[name]()
     maps = LinearMaps(problem)
     last = max(name for name in problem.blocks if name.startswith("layer")).split(".")[0]

@@ -126,7 +126,7 @@ def test_a_scheduler_that_is_gone_ends_the_run(sent: signal.Signals, tmp_path: P
 
         def lose(progress: Progress) -> None:
             if progress.tallies[0].new == 3:
-                monkeypatch.setattr("hessianlab.runner.dask._PATIENCE", 2.0)
+                monkeypatch.setattr("hessianlab.runner.dask._REPLY_TIMEOUT_SECONDS", 2.0)
                 scheduler.send_signal(sent)
 
         began = time.monotonic()

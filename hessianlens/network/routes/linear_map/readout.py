@@ -29,7 +29,7 @@ from hessianlens.problems import Batch, Problem
 
 _SLICE = 2048
 """Words that are looked at together."""
-_WORTH = 16
+_MIN_WORDS_PER_FEATURE = 16
 """Words to a feature of y from which the quadratic form, which is read from memory, is cheaper than the vocabulary."""
 _LARGEST_BYTES = 2**28
 """Room for C."""
@@ -66,7 +66,7 @@ class Readout:
         """Whether the quadratic form is cheaper than the vocabulary, and fits."""
         features, words = self.weight.shape
         held = len(self.at) * features**2 * self.weight.element_size()
-        return words >= _WORTH * features and held <= _LARGEST_BYTES
+        return words >= _MIN_WORDS_PER_FEATURE * features and held <= _LARGEST_BYTES
 
     @cached_property
     def curvature(self) -> Tensor:
