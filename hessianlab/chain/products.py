@@ -26,7 +26,7 @@ from hessianlab.chain.layer import Layer, Moved, TangentCoefficients
 from hessianlab.chain.links import Link
 from hessianlab.chain.ports import Port, Vectors
 from hessianlens.losses import TokenCurvature, UncoupledCurvature
-from hessianlens.losses.curvature import FactoredTokenCurvature
+from hessianlens.losses.curvature_forms import FactoredTokenCurvature
 from hessianlens.network.routes.last_attention.positionwise import PositionDerivatives
 
 _GROUP_BYTES = 2**25

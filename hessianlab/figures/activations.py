@@ -86,7 +86,7 @@ def weight_at_zero(activation: str) -> float | None:
     import torch
 
     from hessianlens.attention.activations import as_activation
-    from hessianlens.layer.growth import activation_powers
+    from hessianlens.layer.predicted_exponents import activation_powers
 
     powers = activation_powers(activation)
     if powers.jacobian is not None and powers.jacobian < 0:

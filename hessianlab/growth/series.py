@@ -10,7 +10,7 @@ import numpy as np
 
 from hessianlab.results import Result
 from hessianlens.errors import InputError, expect
-from hessianlens.layer.growth import linear_attention_growth, linear_mlp_growth, predicted_growth
+from hessianlens.layer.predicted_exponents import linear_attention_growth, linear_mlp_growth, predicted_growth
 
 
 class SeriesKey(NamedTuple):

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from hessianlab.results import Parameters
-from hessianlab.studies.study_design import text_digest
+from hessianlab.studies.training_study import text_digest
 from hessianlens.errors import expect
 from hessianlens.models import Transformer
 from hessianlens.tasks import Addition, AssociativeRecall, Characters

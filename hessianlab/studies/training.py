@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import product
 
-from hessianlab.studies.study_design import FULL, Arm, Contrast, TrialConfig, minus, study
+from hessianlab.studies.training_study import FULL, Arm, Contrast, TrialConfig, minus, study
 
 SOFTMAX = "softmax"
 OTHERS = ("sigmoid", "sigmoid_log_length", "relu_normalised", "linear", "row_sum")

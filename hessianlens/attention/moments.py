@@ -15,7 +15,7 @@ from torch import Tensor, einsum
 from hessianlens.checks import check_dense, check_finite, check_same_kind, check_shape
 from hessianlens.errors import expect
 from hessianlens.memory import ensure_fits
-from hessianlens.peak import Peak
+from hessianlens.near_one_hot import Peak
 
 
 def first_moment(A: Float[Tensor, "*s i l"], X: Float[Tensor, "*s l d"]) -> Float[Tensor, "*s i d"]:

@@ -8,8 +8,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, einsum
 
+from hessianlens.near_one_hot import Peak
 from hessianlens.operators.ranges import shifted, size_exponents
-from hessianlens.peak import Peak
 
 
 @dataclass(frozen=True, eq=False)

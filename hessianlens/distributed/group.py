@@ -1,4 +1,10 @@
-"""Whether processes hold the same numbers, from a few of them."""
+"""Ranks of a `torch.distributed` group that share a problem: all-reduce, a handshake before it, common decisions.
+
+Before anything goes between them, all ranks say in a handshake what they are about to do: four numbers each. So a rank
+that asks for something else than the others, that has failed, or that has ended, is noticed there, and all of them end
+with a sentence about it. Collectives of different kinds would wait for each other for ever; there are none, since the
+handshake comes first, always the same.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +49,7 @@ def missing(name: str, rank: int, size: int, timeout: float = HANDSHAKE_TIMEOUT_
     """Processes of which nothing is heard; None if that cannot be found out either.
 
     Args:
-        name: Of this roll call, the same in all processes.
+        name: Of this handshake, the same in all processes.
         rank: This process.
         size: How many there should be.
         timeout: How long the others are waited for, in seconds.
@@ -72,7 +78,7 @@ class RankGroup(Ranks):
     """The processes of a group; see `Ranks`.
 
     Args:
-        group: The group. How long a process is waited for is what it says, its `timeout`. Roll calls go through gloo
+        group: The group. How long a process is waited for is what it says, its `timeout`. Handshakes go through gloo
             where it has that (``cpu:gloo,cuda:nccl``), which tells at once of a process that has ended.
     """
 
@@ -119,7 +125,7 @@ class RankGroup(Ranks):
 
     @contextmanager
     def _told(self, what: Callable[[], str]) -> Iterator[None]:
-        """A roll call behind what is done inside, successful or not."""
+        """A handshake behind what is done inside, successful or not."""
         try:
             yield
         except Exception as error:
@@ -211,7 +217,7 @@ def _numbers(given: Sequence[Tensor]) -> str:
 
 
 def _place(group: distributed.ProcessGroup) -> tuple[torch.device, timedelta]:
-    """Where roll calls are held, and how long a group waits for a process: PyTorch's default if it does not tell."""
+    """Where handshakes are held, and how long a group waits for a process: PyTorch's default if it does not tell."""
     place = torch.device("cpu" if any(device.type == "cpu" for device in group._device_types) else "cuda")
     try:
         timeout = group._get_backend(place).options._timeout

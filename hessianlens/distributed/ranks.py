@@ -21,11 +21,11 @@ class Traffic:
         sums: Sums of tensors over all processes.
         bytes: Bytes of these tensors, a process.
         seconds: Time in which they were added up, once all processes were there.
-        waits: Roll calls, one before each sum and each decision.
+        waits: Handshakes, one before each sum and each decision.
         waited: Time in them: that of the messages, and of waiting for the slowest process.
 
     >>> Traffic(sums=2, bytes=2048, seconds=0.5, waits=4, waited=0.25)
-    2 sums of 1.0 KiB in 250 ms each, 4 roll calls of 62.5 ms
+    2 sums of 1.0 KiB in 250 ms each, 4 handshakes of 62.5 ms
     """
 
     sums: int = 0
@@ -38,7 +38,7 @@ class Traffic:
         sums, waits = max(self.sums, 1), max(self.waits, 1)
         return (
             f"{self.sums} sums of {readable(self.bytes / sums)} in {_short(self.seconds / sums)} each, "
-            f"{self.waits} roll calls of {_short(self.waited / waits)}"
+            f"{self.waits} handshakes of {_short(self.waited / waits)}"
         )
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from hessianlens.errors import InputError, expect
 from hessianlens.memory import SAFE_SHARE, available_bytes
-from hessianlens.models.adapters.cutting import cut_problem
+from hessianlens.models.adapters.micro_batches import cut_problem
 from hessianlens.network.base.sampling import GraphSource, Request
 from hessianlens.network.forecasting import Forecast, forecast
 from hessianlens.problems import Batch, Block, Problem, batch_size, layer_groups, mapped, narrowed

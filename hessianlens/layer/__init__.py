@@ -1,13 +1,13 @@
 """Closed forms: the exact Hessian of an attention layer, its query-key split, rank and growth."""
 
-from hessianlens.layer.growth import (
+from hessianlens.layer.hessian import AttentionHessian, attention_hessian
+from hessianlens.layer.predicted_exponents import (
     ActivationPowers,
     activation_powers,
     linear_attention_growth,
     linear_mlp_growth,
     predicted_growth,
 )
-from hessianlens.layer.hessian import AttentionHessian, attention_hessian
 from hessianlens.layer.query_key import (
     EigenvaluePairs,
     eigenvalue_pairs,

@@ -20,8 +20,8 @@ from torch.func import grad, hessian, jacrev, jvp, vjp, vmap
 from hessianlens.attention import SelfAttention
 from hessianlens.display import Section, Table, short
 from hessianlens.errors import InputError
-from hessianlens.layer.growth import predicted_growth
 from hessianlens.layer.hessian import AttentionHessian, attention_hessian
+from hessianlens.layer.predicted_exponents import predicted_growth
 from hessianlens.losses import SquareLoss
 from hessianlens.operators import BlockGrid, StructuredOperator
 from hessianlens.parts import LAYER_PARTS

@@ -6,6 +6,8 @@ extension to any activation, any loss, batches, heads and parameterisations. Ent
 
     VV  m_ia C_ij[b,d] m_jc            QQ  x_ia (S_i' C_ij S_j)[b,d] x_jc       KK  q_ib (N_i' C_ij N_j)[a,c] q_jd
     VQ  m_ia (C_ij S_j)[b,d] x_jc      VK  m_ia (C_ij N_j)[b,c] q_jd            QK  x_ia (S_i' C_ij N_j)[b,c] q_jd
+
+Where the loss couples no two tokens, QQ, QK and KK are in `scores`, with their functional parts.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 from hessianlens.losses.base import Loss, LossDerivatives, given_derivatives
 from hessianlens.losses.cross_entropy import CrossEntropyLoss
-from hessianlens.losses.curvature import (
+from hessianlens.losses.curvature_forms import (
     CoupledCurvature,
     LowRankCoupledCurvature,
     LowRankTokenCurvature,

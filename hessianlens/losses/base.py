@@ -9,7 +9,7 @@ from torch import Tensor
 
 from hessianlens.checks import check_dense, check_finite
 from hessianlens.errors import InputError, expect
-from hessianlens.losses.curvature import OutputCurvature, as_curvature
+from hessianlens.losses.curvature_forms import OutputCurvature, as_curvature
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,8 +10,8 @@ from torch import Tensor
 from hessianlens.checks import check_dense
 from hessianlens.errors import check_choice, check_that, expect
 from hessianlens.losses.base import Loss, LossDerivatives, check_outputs
-from hessianlens.losses.curvature import TokenCurvature
-from hessianlens.peak import Peak
+from hessianlens.losses.curvature_forms import TokenCurvature
+from hessianlens.near_one_hot import Peak
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hessianlens.batching import each_hessian, each_jacobian
 from hessianlens.derivatives import expect_true_derivatives
 from hessianlens.errors import InputError, check_choice
 from hessianlens.failures import explained
 from hessianlens.losses.base import Loss, LossDerivatives, check_outputs
-from hessianlens.losses.curvature import CoupledCurvature, TokenCurvature
+from hessianlens.losses.curvature_forms import CoupledCurvature, TokenCurvature
 from hessianlens.memory import ensure_fits
+from hessianlens.per_sample import each_hessian, each_jacobian
 
 
 @dataclass(frozen=True, eq=False)

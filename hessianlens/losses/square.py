@@ -9,7 +9,7 @@ from torch import Tensor
 from hessianlens.checks import check_tensor
 from hessianlens.errors import check_choice, expect
 from hessianlens.losses.base import Loss, LossDerivatives, check_outputs
-from hessianlens.losses.curvature import ScalarCurvature
+from hessianlens.losses.curvature_forms import ScalarCurvature
 
 
 @dataclass(frozen=True, eq=False)

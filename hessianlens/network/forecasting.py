@@ -10,7 +10,7 @@ from hessianlens.curvature.excerpts import verification_bytes
 from hessianlens.display import Cells, Listed, Picture, Share, Shares, facts
 from hessianlens.errors import InputError, check_number, check_that, check_whole, expect
 from hessianlens.memory import SAFE_SHARE, available_bytes, process_bytes
-from hessianlens.models.adapters.cutting import cut_problem
+from hessianlens.models.adapters.micro_batches import cut_problem
 from hessianlens.network.base import thresholds
 from hessianlens.network.base.dry_run import DryRun, forward_sizes, sequences_of
 from hessianlens.network.base.sampling import WORKSPACE

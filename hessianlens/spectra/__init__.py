@@ -5,9 +5,9 @@ from hessianlens.spectra.densities import density
 from hessianlens.spectra.entries import diagonal, median_entry
 from hessianlens.spectra.estimate import Estimate, VectorEstimate
 from hessianlens.spectra.extremal import Eigenvalues, eigenvalues
+from hessianlens.spectra.heterogeneities import Heterogeneity
 from hessianlens.spectra.leading import LeadingEigenpair, leading_eigenpair
 from hessianlens.spectra.norms import frobenius
-from hessianlens.spectra.pairwise import Heterogeneity
 from hessianlens.spectra.probes import Probes
 from hessianlens.spectra.signs import Inertia
 from hessianlens.spectra.spectrum import CumulativeDistribution, DensityCurve, SpectralDensity

@@ -12,8 +12,8 @@ from hessianlens.errors import InputError, check_choice, expect
 from hessianlens.spectra.densities import LARGEST_DENSE, density, density_at_zero
 from hessianlens.spectra.entries import median_entry
 from hessianlens.spectra.estimate import Estimate
+from hessianlens.spectra.heterogeneities import Heterogeneity, ratio_heterogeneity, spectral_heterogeneity
 from hessianlens.spectra.norms import frobenius
-from hessianlens.spectra.pairwise import Heterogeneity, ratio_heterogeneity, spectral_heterogeneity
 from hessianlens.spectra.probes import check_count, check_seed
 from hessianlens.spectra.products import (
     AsymmetricOperator,

@@ -16,7 +16,7 @@ from hessianlab.chain import products as theory
 from hessianlab.chain.layer import Layer, TangentCoefficients
 from hessianlab.chain.links import find_chain
 from hessianlab.chain.source import ChainedAttention, chained_attention
-from hessianlens.losses.curvature import FactoredTokenCurvature
+from hessianlens.losses.curvature_forms import FactoredTokenCurvature
 from hessianlens.models.block import TransformerBlock
 from hessianlens.network.routes.last_attention.exact import exact_attention
 from hessianlens.problems import Problem

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from hessianlens.errors import Refusal
 from hessianlens.network.routes.last_attention import exact as attention
-from hessianlens.network.routes.linear_map import cached_curvature, hooked, plan
+from hessianlens.network.routes.linear_map import batch_graph, cached_curvature, plan
 from hessianlens.network.routes.linear_map import exact as maps
 from tests.hostile.cases import Attention, D, Decoder
 from tests.hostile.questions import Examiner
@@ -69,7 +69,7 @@ BREAKAGES: dict[str, Breakage] = {
     "tokens of the last attention layer": (attention, "find_site", _tokens, "attention"),
     "curvature behind the last attention layer": (cached_curvature.Curvatures, "between", _curvature, "attention"),
     "a bias that is taken for flat": (attention.ExactAttention, "is_flat", lambda _: True, "attention"),
-    "weights of the readout": (hooked, "readout_of", _readout, "classes"),
+    "weights of the readout": (batch_graph, "readout_of", _readout, "classes"),
 }
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 import hessianlens as hl
 from hessianlens.layer import expansion, scores
 from hessianlens.losses import LowRankCoupledCurvature, LowRankTokenCurvature, OutputCurvature
-from hessianlens.losses.curvature import FactoredTokenCurvature
+from hessianlens.losses.curvature_forms import FactoredTokenCurvature
 from tests.oracles.layers import assert_witnesses_agree
 from tests.oracles.properties import (
     adjoint_is_transpose,

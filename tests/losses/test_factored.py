@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from hessianlens.losses import LowRankTokenCurvature, ScalarCurvature, TokenCurvature
-from hessianlens.losses.curvature import FactoredTokenCurvature
+from hessianlens.losses.curvature_forms import FactoredTokenCurvature
 from hessianlens.operators.contraction import contract
 from tests.oracles.comparison import assert_same
 from tests.variants import DOUBLE, randn

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as nnf
 
 import hessianlens as hl
-from hessianlens.models.adapters import comparison, cutting
+from hessianlens.models.adapters import comparison, micro_batches
 from hessianlens.problems import LogitsForward, Problem
 
 VOCAB, LENGTH, WIDTH = 7, 5, 4
@@ -269,7 +269,7 @@ def test_a_variance_over_equal_sequences_shows_its_coupling_in_its_second_deriva
 
 def test_an_uncut_batch_without_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Losses known to be sums over sequences are cut with a note, functions are refused."""
-    monkeypatch.setattr(cutting, "available_bytes", lambda _: 0)
+    monkeypatch.setattr(micro_batches, "available_bytes", lambda _: 0)
     batch = {"x": ids(4), "labels": ids(4, seed=1)}
     problem = hl.problem(Named(), batch, "cross_entropy", micro_batch=2)
     assert any("too large to be run" in note for note in problem.notes) and len(problem.data) == 2

@@ -12,8 +12,8 @@ import hessianlens as hl
 from hessianlens.network.base.hooks import Hooks
 from hessianlens.network.base.uses import Kind
 from hessianlens.network.planner import planner_of
-from hessianlens.network.routes.linear_map import LinearMapPlan, LinearMaps, cached_curvature, hooked, plan
-from hessianlens.network.routes.linear_map.hooked import recorded
+from hessianlens.network.routes.linear_map import LinearMapPlan, LinearMaps, batch_graph, cached_curvature, plan
+from hessianlens.network.routes.linear_map.batch_graph import recorded
 from hessianlens.network.routes.linear_map.norms import counted_twice, elementwise_behind
 from hessianlens.operators import BlockGrid
 from hessianlens.problems import Block, Problem
@@ -198,7 +198,7 @@ def test_the_price_is_known_before_anything_is_run(monkeypatch: pytest.MonkeyPat
     maps = LinearMaps(problem)
     width, length = networks.WIDTH, networks.LENGTH
     early, late = problem.blocks["layer0.attn.q"], problem.blocks["layer1.attn.o"]
-    monkeypatch.setattr(hooked, "HookedBatch", lambda *_: pytest.fail("a graph was made"))
+    monkeypatch.setattr(batch_graph, "HookedBatch", lambda *_: pytest.fail("a graph was made"))
     assert maps.plan(early, early, width * length - 1).reason == (
         f"exact needs {width * length} HVPs, above the limit of {width * length - 1}; method='exact' allows it"
     )

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import hessianlens as hl
 from hessianlab.chain.source import chained_attention
-from hessianlens.losses.curvature import FactoredTokenCurvature
+from hessianlens.losses.curvature_forms import FactoredTokenCurvature
 from hessianlens.network.routes.last_attention.exact import exact_attention
 from hessianlens.problems import Problem
 from tests.curvature import networks

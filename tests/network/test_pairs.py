@@ -7,7 +7,7 @@ import torch
 
 import hessianlens as hl
 from hessianlens.network.planner import planner_of
-from hessianlens.network.routes.linear_map import cached_curvature, exact, hooked
+from hessianlens.network.routes.linear_map import batch_graph, cached_curvature, exact
 from hessianlens.problems import Block, Problem
 from tests.curvature import networks
 from tests.curvature.agreement import OPERATORS, identity
@@ -128,9 +128,11 @@ def test_products_of_a_row_serve_all_columns(monkeypatch: pytest.MonkeyPatch) ->
     problem = networks.toy_problem(2, layers=1, norm="pre", loss=lambda o, b: o.pow(3).mean())
     names = ["layer0.mlp.in", "layer0.mlp.out", "layer0.norm2", "norm_final", "unembed"]
     graphs, products = [], []
-    made, split = hooked.HookedBatch.__init__, hooked.HookedBatch.products_at
-    monkeypatch.setattr(hooked.HookedBatch, "__init__", lambda self, *args: graphs.append(1) or made(self, *args))
-    monkeypatch.setattr(hooked.HookedBatch, "products_at", lambda self, *args: products.append(1) or split(self, *args))
+    made, split = batch_graph.HookedBatch.__init__, batch_graph.HookedBatch.products_at
+    monkeypatch.setattr(batch_graph.HookedBatch, "__init__", lambda self, *args: graphs.append(1) or made(self, *args))
+    monkeypatch.setattr(
+        batch_graph.HookedBatch, "products_at", lambda self, *args: products.append(1) or split(self, *args)
+    )
     hl.block_pair_norms(problem, names, method="exact")
     maps = planner_of(problem).maps
     features = [len(maps.planner.pieces(problem.blocks[name])[0].features) for name in names]

@@ -11,7 +11,6 @@ from hessianlab.results import Result
 from hessianlab.studies.presentation.drawing import entropy_pictures, study_presentation
 from hessianlab.studies.presentation.findings import as_factor, compared, courses, study_findings
 from hessianlab.studies.presentation.paired import Interval, by_seed, difference, interval, slowdown, weighted
-from hessianlab.studies.study_design import TASKS
 from hessianlab.studies.training import (
     ACTIVATIONS,
     LEARNED,
@@ -23,6 +22,7 @@ from hessianlab.studies.training import (
     TEMPERATURE,
     UNSCALED,
 )
+from hessianlab.studies.training_study import TASKS
 
 NEAR = 1.1
 """A learning rate works if its loss is within this factor of the best of the same arm."""

@@ -13,7 +13,7 @@ from hessianlab.experiments.statistics import choices, geometric_mean, numbers, 
 from hessianlab.plots.picture import Presentation, ResultPicture
 from hessianlab.plots.style import log_axis, panel
 from hessianlab.results import Chart, Panel, Result, Scalar, Series
-from hessianlab.studies.design import FACTORS
+from hessianlab.studies.attention_design import FACTORS
 from hessianlab.studies.presentation.drawing import draw_chart, look_of
 from hessianlab.studies.presentation.findings import StudyFindings, as_factor
 from hessianlab.studies.presentation.paired import Interval, interval, record, weighted

@@ -16,7 +16,7 @@ from hessianlab.plots.style import BLUE, GREEN, INK, MUTED, ORANGE, PURPLE, RED,
 from hessianlab.results import Chart, Panel, Result, Series
 from hessianlab.studies.presentation.findings import QUANTITIES, StudyFindings, courses
 from hessianlab.studies.presentation.paired import difference
-from hessianlab.studies.study_design import TASKS, Contrast, Study
+from hessianlab.studies.training_study import TASKS, Contrast, Study
 
 Line: TypeAlias = str | tuple[float, tuple[float, float]]
 

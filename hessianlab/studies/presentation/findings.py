@@ -20,7 +20,7 @@ from hessianlab.studies.presentation.paired import (
     study_levels,
     study_lost,
 )
-from hessianlab.studies.study_design import TASKS, Contrast, Study
+from hessianlab.studies.training_study import TASKS, Contrast, Study
 from hessianlab.wording import MINUS, count, several, short
 
 

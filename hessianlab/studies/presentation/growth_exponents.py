@@ -12,8 +12,8 @@ from hessianlab.results import Chart, Panel, Result, Series
 from hessianlab.studies.presentation.drawing import chart_picture, study_presentation
 from hessianlab.studies.presentation.findings import BANDS, interval_in_words, series, study_findings
 from hessianlab.studies.presentation.paired import Interval, interval
-from hessianlab.studies.study_design import TASKS
 from hessianlab.studies.training import EXPONENTS
+from hessianlab.studies.training_study import TASKS
 from hessianlab.wording import several, short
 
 SERIES = (("q", "ggn"), ("q", "functional"), ("v", "ggn"))

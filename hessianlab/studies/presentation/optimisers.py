@@ -16,7 +16,6 @@ from hessianlab.results import Chart, Panel, Result, Series
 from hessianlab.studies.presentation.drawing import chart_picture, legend_below, look_of, study_presentation
 from hessianlab.studies.presentation.findings import QUANTITIES, as_factor, interval_in_words, series, study_findings
 from hessianlab.studies.presentation.paired import Interval, by_seed, difference, interval
-from hessianlab.studies.study_design import TASKS, minus
 from hessianlab.studies.training import (
     ADAM,
     BLOCK_RATES,
@@ -29,6 +28,7 @@ from hessianlab.studies.training import (
     arm_name,
     gap,
 )
+from hessianlab.studies.training_study import TASKS, minus
 from hessianlab.wording import percent
 
 

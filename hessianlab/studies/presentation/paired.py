@@ -11,7 +11,7 @@ import numpy as np
 
 from hessianlab.experiments.statistics import choices, detectable, mean_interval, select
 from hessianlab.results import Chart, Result, rounded
-from hessianlab.studies.study_design import Contrast, Study
+from hessianlab.studies.training_study import Contrast, Study
 
 LEVEL = 0.95
 

@@ -9,7 +9,7 @@ from hessianlens.attention.activations.base import Activation, Scores, Visible, 
 from hessianlens.attention.activations.elementwise import Elementwise, Linear, ReLU
 from hessianlens.attention.rows import RowMatrices, quotient_rows
 from hessianlens.errors import check_that
-from hessianlens.peak import Peak
+from hessianlens.near_one_hot import Peak
 
 
 class RowNormalised(Activation):

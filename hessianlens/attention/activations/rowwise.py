@@ -9,10 +9,10 @@ from torch import Tensor
 
 from hessianlens.attention.activations.base import Activation, Scores, Visible, function_name
 from hessianlens.attention.rows import RowMatrices
-from hessianlens.batching import each, each_hessian, each_jacobian
 from hessianlens.derivatives import expect_true_derivatives
 from hessianlens.errors import InputError, check_function
 from hessianlens.failures import explained
+from hessianlens.per_sample import each, each_hessian, each_jacobian
 
 
 class RowFunction(Activation):

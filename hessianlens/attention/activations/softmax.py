@@ -10,7 +10,7 @@ from torch import Tensor
 from hessianlens.attention.activations.base import Activation, Scores, Visible
 from hessianlens.attention.row_tangent import RowTangent
 from hessianlens.attention.rows import RowColumns, RowMatrices, quotient_rows
-from hessianlens.peak import Peak
+from hessianlens.near_one_hot import Peak
 
 
 class Softmax(Activation):

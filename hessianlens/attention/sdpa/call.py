@@ -10,7 +10,7 @@ from torch import Tensor
 
 from hessianlens.attention.activations import ActivationLike, Sigmoid, SoftCapped, Softmax, as_activation
 from hessianlens.attention.sdpa.form import AttentionForm, attention
-from hessianlens.attention.sdpa.rule import AttentionRule
+from hessianlens.attention.sdpa.settings import AttentionRule
 from hessianlens.checks import check_dense
 from hessianlens.errors import InputError, check_flag, check_number, check_that, check_whole, expect
 from hessianlens.sizes import parse_size

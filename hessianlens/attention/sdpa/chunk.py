@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hessianlens.attention.sdpa.rule import AttentionRule
+from hessianlens.attention.sdpa.settings import AttentionRule
 
 _ROWS = 128
 _TEMPORARIES = 6

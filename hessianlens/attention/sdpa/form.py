@@ -10,7 +10,7 @@ from torch import Tensor
 
 from hessianlens.attention.sdpa import passes
 from hessianlens.attention.sdpa.chunk import AttentionOperands
-from hessianlens.attention.sdpa.rule import AttentionRule
+from hessianlens.attention.sdpa.settings import AttentionRule
 from hessianlens.derivatives.closed_form import ClosedForm, Parts
 from hessianlens.derivatives.one_operation import Operation
 

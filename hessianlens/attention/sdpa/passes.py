@@ -15,7 +15,7 @@ from torch import Tensor
 from hessianlens.attention.sdpa.chunk import AttentionOperands
 from hessianlens.attention.sdpa.gathering import AttentionGradients, QueryRows
 from hessianlens.attention.sdpa.piece import ChunkPiece, ScoreChange, expect_no_capped_bias, pieces
-from hessianlens.attention.sdpa.rule import AttentionRule
+from hessianlens.attention.sdpa.settings import AttentionRule
 from hessianlens.derivatives.closed_form import Parts, own_precision
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from hessianlens.attention.sdpa.chunk import AttentionOperands, Chunk, chunks, hidden
 from hessianlens.attention.sdpa.row_rules import AttentionRows, rows_of
-from hessianlens.attention.sdpa.rule import AttentionRule
+from hessianlens.attention.sdpa.settings import AttentionRule
 from hessianlens.errors import expect
 
 

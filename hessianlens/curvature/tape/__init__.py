@@ -2,8 +2,8 @@
 
 `recording` watches a function run, `lowering` makes steps of its calls, `program` runs these forwards with tangents and
 backwards with cotangents, and `taped` puts a network and its loss together. Steps come in few kinds: `rearranging`
-(linear), `products`, `elementwise`, `rows` (softmax and norms), and `local`, which asks autograd about one call;
-`folding` spares steps that another one can do on its way.
+(linear), `products`, `elementwise`, `rows` (softmax and norms), and `single_operation`, with derivatives in
+closed form or by autograd; `step` says what every one of them can do.
 """
 
 from hessianlens.curvature.tape.program import Tape

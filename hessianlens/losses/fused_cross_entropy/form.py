@@ -23,7 +23,7 @@ from hessianlens.derivatives.closed_form import ClosedForm, Parts, own_precision
 from hessianlens.derivatives.one_operation import Operation
 from hessianlens.losses.fused_cross_entropy.gathering import CrossEntropyGradients, StackedRows
 from hessianlens.losses.fused_cross_entropy.row_parts import CrossEntropyOperands, TokenRows, rows
-from hessianlens.losses.fused_cross_entropy.rule import CrossEntropyRule
+from hessianlens.losses.fused_cross_entropy.settings import CrossEntropyRule
 
 cross_entropy = Operation(
     "linear_cross_entropy", "Tensor hidden, Tensor weight, Tensor? bias, Tensor targets, Tensor? classes"

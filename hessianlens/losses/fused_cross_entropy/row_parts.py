@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from hessianlens.derivatives.closed_form import Parts, times, written
-from hessianlens.losses.fused_cross_entropy.rule import CrossEntropyRule
+from hessianlens.losses.fused_cross_entropy.settings import CrossEntropyRule
 
 
 @dataclass(frozen=True, eq=False)

@@ -20,10 +20,10 @@ from hessianlens.memory import ensure_fits
 from hessianlens.models.adapters.batches import SPANS, check_ids, check_micro_batch, targets_of
 from hessianlens.models.adapters.class_loss import ClassLoss
 from hessianlens.models.adapters.comparison import ModelComparison
-from hessianlens.models.adapters.cutting import cut_problem
 from hessianlens.models.adapters.heads import decodes, head_kind, no_own_loss
 from hessianlens.models.adapters.long_attention import KERNELS, LONG
 from hessianlens.models.adapters.losses import NOTE, StatedLoss, callable_loss, named_loss, with_decoder_inputs
+from hessianlens.models.adapters.micro_batches import cut_problem
 from hessianlens.models.adapters.outputs import as_tensor, call, wants_targets
 from hessianlens.models.adapters.precision import in_precision_of, precision_note, weights_note, widest_dtype
 from hessianlens.models.adapters.scope import attention_notes, differentiable_twice, is_compiled, stand_in

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor, nn
 
+from hessianlens.models.discovery.name_rules import TABLE, Rule, registered
 from hessianlens.models.discovery.paths import Name, inside, layer_splits, module_at, parent, plain_splits, read_names
-from hessianlens.models.discovery.table import TABLE, Rule, registered
 
 _PROJECTIONS = {f"{kind}.{role}" for kind in ("attn", "cross") for role in ("q", "k", "v", "o", "qk", "qkv")}
 

@@ -2,7 +2,7 @@
 
 from hessianlens.network.routes.last_attention.route import LastAttentionRoute
 from hessianlens.network.routes.linear_map.route import LinearMapRoute
-from hessianlens.network.routes.readout import ReadoutRoute
+from hessianlens.network.routes.readout_route import ReadoutRoute
 from hessianlens.network.routes.zero import ZeroRoute
 
 __all__ = ["LastAttentionRoute", "LinearMapRoute", "ReadoutRoute", "ZeroRoute"]

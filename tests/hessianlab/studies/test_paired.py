@@ -11,7 +11,7 @@ import pytest
 from hessianlab.results import Chart, FinishedCell, Measurement, Result, collect
 from hessianlab.studies.presentation.findings import caveats, compared, level_sentences, study_findings
 from hessianlab.studies.presentation.paired import by_seed, difference, diverged, first_reached, interval, slowdown
-from hessianlab.studies.study_design import Arm, Contrast, minus, study
+from hessianlab.studies.training_study import Arm, Contrast, minus, study
 from tests.hessianlab.studies.tiny import TINY
 
 STUDY = study("study_test", "t", "q?", "h", [Arm("a"), Arm("b")], [minus("a", "b")], TINY, TINY)

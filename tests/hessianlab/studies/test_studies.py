@@ -18,7 +18,7 @@ from hessianlab.runner import configure
 from hessianlab.store import open_store
 from hessianlab.studies.presentation.drawing import draw_chart
 from hessianlab.studies.presentation.findings import StudyFindings
-from hessianlab.studies.study_design import Study
+from hessianlab.studies.training_study import Study
 from hessianlens.errors import InputError
 from tests.hessianlab.runner.test_interruptions import stored, wait_until
 

@@ -14,7 +14,7 @@ import hessianlens as hl
 from hessianlab.studies.curvature import GROUPS, Watcher, attention_facts, candidates, group_index, group_of
 from hessianlab.studies.ensemble import Ensemble
 from hessianlab.studies.models import Learned, WithGain, build
-from hessianlab.studies.study_design import Arm, TrialConfig, minus, study
+from hessianlab.studies.training_study import Arm, TrialConfig, minus, study
 from hessianlens.attention import attention_entropy, first_moment, second_moment
 from hessianlens.errors import InputError
 from tests.hessianlab.studies.tiny import TINY, cell

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from hessianlab.studies.study_design import Arm, TrialConfig
+from hessianlab.studies.training_study import Arm, TrialConfig
 
 TINY = TrialConfig(
     d_model=4,

@@ -22,7 +22,7 @@ from torch import Tensor
 from hessianlens.attention.layer import FactoredValueAttention, MultiHeadAttention
 from hessianlens.attention.state import HeadState
 from hessianlens.losses import TokenCurvature, UncoupledCurvature
-from hessianlens.losses.curvature import FactoredTokenCurvature
+from hessianlens.losses.curvature_forms import FactoredTokenCurvature
 from hessianlens.network.routes.last_attention.grams import (
     LARGEST_BYTES,
     each_normalised,

@@ -20,7 +20,7 @@ from hessianlens.attention.layer import FactoredValueAttention, MultiHeadAttenti
 from hessianlens.attention.state import HeadState, ScorePort, ValuePort
 from hessianlens.layer.scores import ScoreCurvature
 from hessianlens.losses import TokenCurvature, UncoupledCurvature
-from hessianlens.losses.curvature import FactoredTokenCurvature
+from hessianlens.losses.curvature_forms import FactoredTokenCurvature
 from hessianlens.network.routes.last_attention.grams import (
     LARGEST_BYTES,
     each_normalised,

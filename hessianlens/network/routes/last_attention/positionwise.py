@@ -25,7 +25,7 @@ from hessianlens.derivatives.graph import expect_twice_differentiable, refusals_
 from hessianlens.derivatives.potential import random_like
 from hessianlens.layer.hessian import AttentionHessian, hessian_at
 from hessianlens.losses import LossDerivatives, TokenCurvature, UncoupledCurvature
-from hessianlens.losses.curvature import FactoredTokenCurvature
+from hessianlens.losses.curvature_forms import FactoredTokenCurvature
 from hessianlens.operators import BlockGrid
 
 Map = Callable[[Tensor], Tensor]

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from torch import Tensor
 
 from hessianlens.network.routes.linear_map.backpropagation import BackpropagatedCurvature
+from hessianlens.network.routes.linear_map.batch_graph import Graphs
 from hessianlens.network.routes.linear_map.curvature import SiteCurvature, site_curvatures
-from hessianlens.network.routes.linear_map.hooked import Graphs
 from hessianlens.network.routes.linear_map.plan import KEPT_BYTES, LinearMapPlan
 from hessianlens.problems import Problem
 

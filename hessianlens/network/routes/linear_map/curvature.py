@@ -11,7 +11,7 @@ from torch import Tensor
 from hessianlens.derivatives.potential import random_like
 from hessianlens.network.base.coupling import Grouping
 from hessianlens.network.base.uses import Kind, Piece
-from hessianlens.network.routes.linear_map.hooked import HookedBatch
+from hessianlens.network.routes.linear_map.batch_graph import HookedBatch
 
 
 @dataclass(frozen=True, eq=False)

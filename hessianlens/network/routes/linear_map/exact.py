@@ -24,9 +24,9 @@ from hessianlens.errors import Refusal
 from hessianlens.network.base.coupling import Grouping
 from hessianlens.network.base.question import Norms, probe_vectors
 from hessianlens.network.base.uses import Kind, Piece
+from hessianlens.network.routes.linear_map.batch_graph import Graphs, HookedBatch
 from hessianlens.network.routes.linear_map.cached_curvature import Curvatures
 from hessianlens.network.routes.linear_map.curvature import SiteCurvature
-from hessianlens.network.routes.linear_map.hooked import Graphs, HookedBatch
 from hessianlens.network.routes.linear_map.norms import (
     Strip,
     elementwise_behind,

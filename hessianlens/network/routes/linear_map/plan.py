@@ -11,8 +11,8 @@ from hessianlens.network.base.coupling import Grouping, groupings
 from hessianlens.network.base.dry_run import sequences_of
 from hessianlens.network.base.hooks import OtherOrder
 from hessianlens.network.base.uses import Kind, ParameterUses, Piece, piece_of
+from hessianlens.network.routes.linear_map.batch_graph import Graphs, recorded
 from hessianlens.network.routes.linear_map.curvature import grouping_of
-from hessianlens.network.routes.linear_map.hooked import Graphs, recorded
 from hessianlens.network.routes.linear_map.norms import streamed_bytes
 from hessianlens.problems import Block, Problem, layer_of
 
