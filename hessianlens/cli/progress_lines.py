@@ -56,7 +56,7 @@ class LineWatch(Watch):
     >>> watch.step("layer0.attn.q and 7 more")
     >>> watch.products(12)
     >>> watch.line(90.0)
-    'hessianlens: layer0.attn.q and 7 more, 12 products, 90 s so far.'
+    'hessianlens: layer0.attn.q and 7 more, 12 HVPs, 90 s so far.'
     """
 
     def __init__(self, title: str) -> None:
