@@ -89,7 +89,7 @@ STUDIES = Registry(
     {
         "study_activations": "training",
         "study_block_rates": "training",
-        "study_design": "design",
+        "study_design": "attention_design",
         "study_exponents": "training",
         "study_optimisers": "training",
         "study_query_key": "training",
