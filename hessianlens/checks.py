@@ -14,8 +14,8 @@ _NARROWEST = 2
 """Bytes of a number; those of one byte only store numbers."""
 
 
-def check_dense(name: str, value: object, wanted: str = "torch tensor", hollow: bool = False) -> Tensor:
-    """A tensor that holds all of its numbers: not sparse, not quantised, not on the meta device unless `hollow`.
+def check_dense(name: str, value: object, wanted: str = "torch tensor", allow_meta: bool = False) -> Tensor:
+    """A tensor that holds all of its numbers: not sparse, not quantised, not on the meta device unless `allow_meta`.
 
     >>> check_dense("X", torch.eye(2).to_sparse())
     Traceback (most recent call last):
@@ -30,7 +30,7 @@ def check_dense(name: str, value: object, wanted: str = "torch tensor", hollow: 
         )
     if value.is_quantized:
         raise InputError(f"{name}: got quantised numbers ({value.dtype}), expected floating ones.")
-    if value.is_meta and not hollow:
+    if value.is_meta and not allow_meta:
         raise InputError(f"{name}: got a tensor on the meta device, which holds a shape and no numbers.")
     return value
 
@@ -111,7 +111,7 @@ def check_same_kind(tensors: Mapping[str, Tensor]) -> None:
             )
 
 
-def check_device(device: object, hollow: bool = False) -> torch.device:
+def check_device(device: object, allow_meta: bool = False) -> torch.device:
     """A device that numbers can be put on here; the meta device, which holds none, only if that is asked for.
 
     >>> check_device("cpu")
@@ -125,7 +125,7 @@ def check_device(device: object, hollow: bool = False) -> torch.device:
             f"device: got {shown(device)}, which cannot be used here; expected one such as cpu or cuda."
         ) from error
     expect(
-        hollow or found.type != "meta",
+        allow_meta or found.type != "meta",
         "device: got 'meta', which holds shapes and no numbers; expected one such as cpu.",
     )
     return found

@@ -49,6 +49,7 @@ from hessianlens.cli.torchrun import first_prints, is_first, joined, own_device,
 if TYPE_CHECKING:
     from hessianlens.inspect.inspection import Inspection
     from hessianlens.inspect.preparation import OpenedModel, PreparedModel
+    from hessianlens.inspect.settings import Extras, Settings
 
 _ALL_PARTS = "full,ggn,functional"
 _EXAMPLES = """[bold]Examples[/bold]
@@ -113,24 +114,7 @@ def inspect_model(
     and of the rest, and the block's scale beside the others.
     Ctrl-C keeps what is done.
     """
-    asked = dict[str, Any](
-        model=model,
-        data=data,
-        sequences=sequences,
-        length=length,
-        head=head,
-        blocks=tuple(blocks or ()),
-        parts=parts,
-        method=method,
-        probes=probes,
-        budget=budget,
-        rtol=rtol,
-        seed=seed,
-        dtype=dtype,
-        device=device,
-        max_memory=max_memory,
-    )
-    _measure(asked, None, also or [], out or [], dry_run, as_json)
+    _measure(**locals())
 
 
 @app.command(name="compare", epilog=_COMPARE_EXAMPLES, cls=RenamedOptions)
@@ -161,42 +145,28 @@ def compare_models(
     Files are about the second model, pages about the change. With --budget,
     each of both models has that time.
     """
-    asked = dict[str, Any](
-        model=before,
-        data=data,
-        sequences=sequences,
-        length=length,
-        head=head,
-        blocks=tuple(blocks or ()),
-        parts=parts,
-        method=method,
-        probes=probes,
-        budget=budget,
-        rtol=rtol,
-        seed=seed,
-        dtype=dtype,
-        device=device,
-        max_memory=max_memory,
-    )
-    _measure(asked, after, also or [], out or [], False, as_json)
+    given = locals()
+    _measure(model=given.pop("before"), other=given.pop("after"), **given)
 
 
 def _measure(
-    asked: dict[str, Any], other: str | None, also: list[str], out: list[str], dry_run: bool, as_json: bool
+    model: str,
+    also: list[str] | None,
+    out: list[str] | None,
+    as_json: bool,
+    dry_run: bool = False,
+    other: str | None = None,
+    **asked: Any,
 ) -> None:
     """Measure one model, or two and their differences; print, and write files."""
-    started = time.monotonic()
-    place = own_device(asked["device"])
+    started, place = time.monotonic(), own_device(asked["device"])
     with first_prints(), clear_endings("nothing had been measured yet."), joined(place) as group:
-        from dataclasses import replace
-
-        from hessianlens.inspect.settings import Extras, Settings
+        from hessianlens.inspect.settings import Extras
 
         with together(group):
-            extras, files = Extras.parse(also), output_files(out, ("html", "csv", "json", "jsonl", "groups"))
-            more = {"device": place, "per_head": extras.heads, "resume": files.get("jsonl")}
-            settings = Settings(**{**asked, **more, "parts": tuple(listed(asked["parts"]))})
-            second = None if other is None else replace(settings, model=other)
+            extras = Extras.parse(also or [])
+            files = output_files(out or [], ("html", "csv", "json", "jsonl", "groups"))
+            settings, second = _settings(asked, (model, other), place, extras, files.get("jsonl"))
         with waiting("Loading the libraries"):
             from hessianlens.cli.progress_lines import shown_progress
             from hessianlens.inspect.inspection import Inspection
@@ -204,50 +174,78 @@ def _measure(
             from hessianlens.network.base.progress import Deadline
         with shown_progress("Loading the model"):
             prepared = prepare_model(settings, group)
-        if dry_run and prepared.draft is not None and prepared.loading_seconds >= ANNOUNCED_LOADING_SECONDS:
-            print_forecast(prepared.draft, as_json, prepared.loading_seconds)
+        if dry_run:
+            _print_dry_run(prepared, as_json)
             return
         opened = _opened(prepared)
-        if dry_run:
-            print_forecast(opened, as_json)
-            return
         announce_cost(opened)
-        # The budget is for the whole command, loading included; where two models are compared, for each of both.
         inspection = partial(
-            Inspection,
-            with_pairs=extras.pairs,
-            spectra=extras.spectra,
-            with_page="html" in files,
-            bits=extras.bits,
+            Inspection, with_pairs=extras.pairs, spectra=extras.spectra, bits=extras.bits, with_page="html" in files
         )
         first = inspection if second is None else Inspection
-        before, measurement = None, first(opened, deadline=Deadline(settings.seconds, started))
-        with shown_progress("Starting") as watch:
-            measurement.run(watch)
+        # The budget is for the whole command, loading included; where two models are compared, for each of both.
+        before, measurement = None, _run(first(opened, deadline=Deadline(settings.seconds, started)))
         if second is not None and not measurement.interrupted:
-            before = measurement
             with shown_progress("Loading the other model"):
                 prepared = prepare_model(second, group)
-            measurement = inspection(_opened(prepared))
-            with shown_progress("Starting") as watch:
-                measurement.run(watch)
-            print_comparison(before, measurement, as_json)
-        elif as_json:
-            typer.echo(_json(measurement))
-        else:
-            print_table(measurement)
+            before, measurement = measurement, _run(inspection(_opened(prepared)))
+        _print(before, measurement, as_json)
         _write_files(measurement, files, extras.base_lr, as_json)
         if "html" in files and measurement.table.rows and not measurement.lost:
             command = settings.command(*extras.words(), "--out", str(files["html"]), other=other)
             with shown_progress("Diagnostics") as watch:
                 measurement.page(files["html"], watch, command, before)
             typer.echo(f"Page: {files['html']}", err=as_json)
-    if measurement.interrupted:
-        done = f"{len(measurement.table.rows)} of {measurement.table.expected} blocks are measured"
-        with first_prints():
-            if measurement.lost:
-                stop(f"{measurement.lost} {done}, and shown.", BAD_INPUT)
-            stop(f"interrupted; {done}, and shown.", INTERRUPTED)
+    _stop_if_interrupted(measurement)
+
+
+def _settings(
+    asked: dict[str, Any], models: tuple[str, str | None], place: str, extras: Extras, resume: Path | None
+) -> tuple[Settings, Settings | None]:
+    """What is asked for of the one model, and of the other if there is one."""
+    from dataclasses import replace
+
+    from hessianlens.inspect.settings import Settings
+
+    given = {**asked, "device": place, "blocks": tuple(asked["blocks"] or ()), "parts": tuple(listed(asked["parts"]))}
+    settings = Settings(model=models[0], per_head=extras.heads, resume=resume, **given)
+    return settings, None if models[1] is None else replace(settings, model=models[1])
+
+
+def _print_dry_run(prepared: PreparedModel, as_json: bool) -> None:
+    """What it would take; from a draft, where even the checks before the first number take long."""
+    if prepared.draft is not None and prepared.loading_seconds >= ANNOUNCED_LOADING_SECONDS:
+        print_forecast(prepared.draft, as_json, prepared.loading_seconds)
+    else:
+        print_forecast(_opened(prepared), as_json)
+
+
+def _run(measurement: Inspection) -> Inspection:
+    from hessianlens.cli.progress_lines import shown_progress
+
+    with shown_progress("Starting") as watch:
+        measurement.run(watch)
+    return measurement
+
+
+def _print(before: Inspection | None, measurement: Inspection, as_json: bool) -> None:
+    if before is not None:
+        print_comparison(before, measurement, as_json)
+    elif as_json:
+        typer.echo(_json(measurement))
+    else:
+        print_table(measurement)
+
+
+def _stop_if_interrupted(measurement: Inspection) -> None:
+    """Say what is done, if not everything is."""
+    if not measurement.interrupted:
+        return
+    done = f"{len(measurement.table.rows)} of {measurement.table.expected} blocks are measured"
+    with first_prints():
+        if measurement.lost:
+            stop(f"{measurement.lost} {done}, and shown.", BAD_INPUT)
+        stop(f"interrupted; {done}, and shown.", INTERRUPTED)
 
 
 def _json(measurement: Inspection) -> str:

@@ -12,14 +12,14 @@ from hessianlens.errors import InputError
 INTEGERS = (torch.int64, torch.int32)
 
 
-def check_tokens(tokens: object, hollow: bool = False) -> Tensor:
+def check_tokens(tokens: object, allow_meta: bool = False) -> Tensor:
     """Integer tokens of shape (L,) or (B, L); without contents only where the model has none either."""
     if not isinstance(tokens, Tensor):
         hint = "; pass the tensor inside it, e.g. batch['tokens']" if isinstance(tokens, dict) else ""
         raise InputError(
             f"tokens: got {type(tokens).__name__}, expected an integer tensor of shape (B, L) or (L,){hint}."
         )
-    if not (hollow and tokens.is_meta):
+    if not (allow_meta and tokens.is_meta):
         check_dense("tokens", tokens)
     if tokens.dtype not in INTEGERS or tokens.ndim not in (1, 2) or tokens.numel() == 0:
         raise InputError(

@@ -129,7 +129,7 @@ class Problem(Listed):
         if dtype is not None:
             check_precision("dtype", dtype)
         if device is not None:
-            check_device(device, hollow=True)
+            check_device(device, allow_meta=True)
         moved = {name: move(tensor, dtype, device) for name, tensor in self.params.items()}
         if isinstance(self.data, CutBatches):
             return replace(self, params=moved, data=self.data.moved(dtype, device))

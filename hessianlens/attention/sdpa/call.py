@@ -109,7 +109,7 @@ def _tensors(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor,
     """The three in the precision of the computation, at least float32, and the dtype of the result."""
     for name, tensor in (("query", query), ("key", key), ("value", value)):
         check_that(isinstance(tensor, Tensor), name, tensor, "a tensor")
-        check_dense(name, tensor, hollow=True)
+        check_dense(name, tensor, allow_meta=True)
         expect(
             tensor.is_floating_point() and tensor.ndim >= 2,
             f"{name}: got {tensor.dtype} of shape {tuple(tensor.shape)}, expected a floating tensor (..., L, E).",

@@ -98,7 +98,7 @@ def _tensors(input: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor
     named = {"input": input, "linear_weight": weight, **({} if bias is None else {"linear_bias": bias})}
     for name, tensor in named.items():
         check_that(isinstance(tensor, Tensor), name, tensor, "a tensor")
-        check_dense(name, tensor, hollow=True)
+        check_dense(name, tensor, allow_meta=True)
         expect(tensor.is_floating_point(), f"{name}: got {tensor.dtype}, expected a floating dtype.")
         expect(
             tensor.device == input.device and tensor.dtype == input.dtype,
@@ -126,7 +126,7 @@ def _tensors(input: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor
 def _class_weights(weight: Tensor | None, W: Tensor) -> Tensor | None:
     if weight is None:
         return None
-    check_dense("weight", weight, hollow=True)
+    check_dense("weight", weight, allow_meta=True)
     expect(
         weight.shape == W.shape[:1] and weight.is_floating_point() and weight.device == W.device,
         f"weight: got {weight.dtype} of shape {tuple(weight.shape)} on {weight.device}, expected a floating number for "
