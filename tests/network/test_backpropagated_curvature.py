@@ -15,8 +15,8 @@ from hessianlens.network.routes.linear_map import (
     LinearMapPlan,
     LinearMaps,
     backpropagation,
+    batch_graph,
     cached_curvature,
-    hooked,
     steps,
 )
 from hessianlens.network.routes.linear_map import (
@@ -115,7 +115,7 @@ def test_what_is_wrong_is_found_out_and_left_to_products(wrong: str, monkeypatch
     monkeypatch.setattr(*WRONG[wrong])
     products, error = found_and_expected(make(), block)
     assert products > 0 and error < 1e-9
-    monkeypatch.setattr(hooked.HookedBatch, "agrees", lambda *_: True)
+    monkeypatch.setattr(batch_graph.HookedBatch, "agrees", lambda *_: True)
     monkeypatch.setattr(steps, "_bends_like", lambda *_: True)
     monkeypatch.setattr(steps, "close", lambda *_: True)
     products, error = found_and_expected(make(), block)
