@@ -3,7 +3,7 @@
 import sys
 from typing import NoReturn
 
-from hessianlens.program import draw_into_files, program_streams, show_warnings
+from hessianlens.program import draw_into_files, import_torch_uninterrupted, program_streams, show_warnings
 from hessianlens.safe_path import forget_current_folder
 
 
@@ -12,6 +12,7 @@ def main() -> None:
     forget_current_folder()
     show_warnings()
     draw_into_files()
+    import_torch_uninterrupted()
     with program_streams():
         _run()
 

@@ -1,4 +1,4 @@
-"""What the program makes of the streams, warnings and settings that it is started with; the library leaves them alone.
+"""What the program makes of the streams, warnings, settings and interrupts that it gets; the library leaves them alone.
 
 Standard output replaces what its encoding cannot hold. Where it cannot be written at all the program ends: quietly with
 exit code 141 if the reader of a pipe has gone (128 + SIGPIPE), else with one line and 74 (EX_IOERR). What standard
@@ -7,12 +7,18 @@ error cannot take is dropped. A stream that is closed from the start is the null
 
 from __future__ import annotations
 
+import importlib.util
 import io
 import os
+import signal
 import sys
+import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
 from typing import IO, BinaryIO, NoReturn, cast
 
 BROKEN_PIPE, UNWRITABLE = 141, 74
@@ -122,3 +128,45 @@ def _shown(option: str) -> str:
 def draw_into_files() -> None:
     """Let matplotlib draw without a window, whatever ``MPLBACKEND`` says: the program writes pictures to files."""
     os.environ["MPLBACKEND"] = "agg"
+
+
+def import_torch_uninterrupted() -> None:
+    """Let Ctrl-C wait until torch is imported: an exception inside its C++ initialisers aborts the process."""
+    if "torch" not in sys.modules:
+        sys.meta_path.insert(0, _TorchFinder())
+
+
+class _TorchFinder(MetaPathFinder):
+    """Finds torch as the other finders do, once, and defers interrupts while its module is executed."""
+
+    def find_spec(self, fullname: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        """The module's specification; None for all other modules."""
+        if fullname != "torch":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(fullname)
+        if spec is not None and spec.loader is not None:
+            execute = spec.loader.exec_module
+
+            def exec_module(module: ModuleType) -> None:
+                with deferred_interrupt():
+                    execute(module)
+
+            setattr(spec.loader, "exec_module", exec_module)  # noqa: B010  a method, replaced on this one object
+        return spec
+
+
+@contextmanager
+def deferred_interrupt() -> Iterator[None]:
+    """A scope at whose end, and not before, a Ctrl-C is handled; threads other than the main one have none."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    arrived = list[int]()
+    handler = signal.signal(signal.SIGINT, lambda number, _: arrived.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+    if arrived:
+        signal.raise_signal(signal.SIGINT)

@@ -243,6 +243,24 @@ def test_ctrl_c_while_processes_start_shows_no_traceback(tmp_path: Path) -> None
         assert child.returncode == 130 and "Traceback" not in told, told
 
 
+IMPORTED = """
+import os, signal, sys, threading
+from hessianlens.program import import_torch_uninterrupted
+import_torch_uninterrupted()
+threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+try:
+    import torch
+except KeyboardInterrupt:
+    print("torch._C" in sys.modules, "torch.library" in sys.modules)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs signals")
+def test_ctrl_c_while_torch_is_imported_waits_for_it() -> None:
+    done = subprocess.run([sys.executable, "-c", IMPORTED], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "True True\n", "")
+
+
 # --- models ----------------------------------------------------------------------------------------------------------
 
 
