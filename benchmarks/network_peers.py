@@ -91,9 +91,9 @@ def shared_probes(
         point = outputs.detach().requires_grad_()
         (slope,) = grad(loss(point, batch), point, create_graph=True)
         u = slope.detach().requires_grad_()
-        pulled = grad(outputs, list(weights), u, create_graph=True)
+        vjp = grad(outputs, list(weights), u, create_graph=True)
         norms = []
-        for weight, own, vectors in zip(weights, pulled, probes, strict=True):
+        for weight, own, vectors in zip(weights, vjp, probes, strict=True):
             squares = torch.zeros(3, dtype=torch.float64)
             for v in vectors:
                 # what a linear layer lacks is a functional part, and nothing else can be unused here

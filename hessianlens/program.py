@@ -98,8 +98,8 @@ def _guarded(given: IO[str], required: bool) -> IO[str]:
 def _end(failure: OSError) -> NoReturn:
     if isinstance(failure, BrokenPipeError):
         sys.exit(BROKEN_PIPE)
-    told = f"standard output cannot be written ({failure.strerror or failure}); write to another disk or file"
-    print(f"hessianlens: {told}.", file=sys.stderr)
+    sentence = f"standard output cannot be written ({failure.strerror or failure}); write to another disk or file"
+    print(f"hessianlens: {sentence}.", file=sys.stderr)
     sys.exit(UNWRITABLE)
 
 

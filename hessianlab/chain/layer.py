@@ -57,9 +57,9 @@ class Layer:
     def linearise_gradient(self, g: Tensor) -> Tensor:
         """Fix the gradient g of the loss at the output, [s, i, d]; the gradient at the residual stream that enters."""
         self.g, self.D = g, self.state.curvature(g).to_dense().to(g)
-        self.e = (self.state.pulled_back(g)[:, :, None] @ self.J)[:, :, 0]
-        self.pulled = g @ self.W.T
-        at_tokens = self.state.weights.transpose(1, 2) @ self.pulled + self.e.transpose(1, 2) @ self.b
+        self.e = (self.state.vjp_to_weights(g)[:, :, None] @ self.J)[:, :, 0]
+        self.vjp = g @ self.W.T
+        at_tokens = self.state.weights.transpose(1, 2) @ self.vjp + self.e.transpose(1, 2) @ self.b
         at_queries = self.e @ self.a + self.link.residual * g
         return at_tokens + at_queries if self.kept is None else at_tokens.index_add(1, self.kept, at_queries)
 
@@ -76,7 +76,7 @@ class Layer:
             a=self.a[:, keys].to(dtype),
             b=self.b[:, queries].to(dtype),
             Z=self.state.values[:, keys].to(dtype),
-            pulled=self.pulled[:, queries].to(dtype),
+            vjp=self.vjp[:, queries].to(dtype),
             J=J,
             D=D,
             M=self.M.to(dtype),
@@ -95,7 +95,7 @@ class TangentCoefficients:
     a: Tensor
     b: Tensor
     Z: Tensor
-    pulled: Tensor
+    vjp: Tensor
     J: Tensor
     D: Tensor
     M: Tensor
@@ -127,7 +127,7 @@ class TangentCoefficients:
 
     def functional(self, u: Tensor | None, moved: Moved) -> Tensor:
         """The same with the change of the gradient under tangents; u is None where no cotangent comes from above."""
-        at_weights = c.swapped(c.each(moved.tokens, self.pulled))
+        at_weights = c.swapped(c.each(moved.tokens, self.vjp))
         if u is not None:
             at_weights = c.each(u, self.Z).add_(at_weights)
         E = c.rows(at_weights, self.J).add_(c.rows(moved.scores, self.D))
@@ -135,7 +135,7 @@ class TangentCoefficients:
         if u is not None:
             c.add_mixed(found, self.A.transpose(1, 2), c.turned(u, self.W.T))
         both = torch.cat([E, moved.weights], 1)
-        c.add_times(found, c.swapped(both), torch.cat([self.b, self.pulled], 1))
+        c.add_times(found, c.swapped(both), torch.cat([self.b, self.vjp], 1))
         at_queries = c.turned(c.mixed(self.e, moved.tokens), self.M.T)
         if u is not None:
             at_queries.add_(u, alpha=self.residual)
@@ -145,4 +145,4 @@ class TangentCoefficients:
         return found.add_(at_queries) if self.kept is None else found.index_add_(1, self.kept, at_queries)
 
 
-_BY_SEQUENCE = frozenset({"A", "e", "a", "b", "Z", "pulled", "J", "D"})
+_BY_SEQUENCE = frozenset({"A", "e", "a", "b", "Z", "vjp", "J", "D"})

@@ -31,7 +31,7 @@ class Slopes:
     W_out: Tensor
     slope: Tensor
 
-    def pulled(self, u: Tensor, chosen: slice) -> Tensor:
+    def vjp(self, u: Tensor, chosen: slice) -> Tensor:
         """Cotangents [s, L, d] of what enters some sequences, from those of what leaves them."""
         return u + ((u @ self.W_out.T) * self.slope[chosen]) @ self.W_in.T
 

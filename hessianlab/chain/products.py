@@ -122,7 +122,7 @@ class _Group:
         for n in reversed(range(len(layers))):
             g = layers[n].linearise_gradient(g)
             behind = links[self.first + n - 1].behind if n else None
-            g = g if behind is None else behind.pulled(g, chosen)
+            g = g if behind is None else behind.vjp(g, chosen)
         self.linear = [layer.linear(self.seen, chain.dtype) for layer in layers]
         self.ports = {
             n: [Port(layers[n - self.first], v, self.seen, chain.dtype) for v in chain.blocks[n]]

@@ -17,7 +17,7 @@ class Check:
     """A measured figure, the threshold stated beside it, and whether it is met.
 
     Attributes:
-        what: What was measured, over how many seeds and shapes.
+        what: The measured quantity, over how many seeds and shapes.
         measured: The figure, as text.
         wanted: The threshold or the expected value, as text.
         passed: Whether the figure is as wanted.
@@ -33,7 +33,7 @@ class Check:
 
 
 Figures: TypeAlias = float | Iterable[float]
-"""One number, or several, of which the one that decides is told."""
+"""One number, or several, of which the decisive one is displayed."""
 
 
 def at_most(what: str, value: Figures, limit: float) -> Check:
@@ -145,7 +145,7 @@ class Finding:
         conditional: The claim under its condition; it holds if ... when these pass and some of `checks` do not.
         support: Checks that what the correction says is true instead.
         example: The smallest example that shows the failure, with its numbers.
-        told: Numbers that condition and correction name, by the name they have there.
+        numbers: Numbers that condition and correction name, by the name they have there.
         undecided: Why the measurements do not decide, if they do not; the claim then still needs training.
         curves: Data for a plot, where one helps.
         condition: The condition under which the claim is true; comes from its text, by `worded`.
@@ -156,22 +156,22 @@ class Finding:
     conditional: tuple[Check, ...] = ()
     support: tuple[Check, ...] = ()
     example: str = ""
-    told: Mapping[str, str | float] = field(default_factory=dict)
+    numbers: Mapping[str, str | float] = field(default_factory=dict)
     undecided: str = ""
     curves: Curves | None = field(default=None, compare=False)
     condition: str = ""
     correction: str = ""
 
     def worded(self, condition: str, correction: str) -> Finding:
-        """The same with its words, in which ``{name}`` and ``{name:format}`` become the numbers told.
+        """The same with its words, in which ``{name}`` and ``{name:format}`` become these numbers.
 
-        >>> Finding((), told={"share": 0.347}).worded("", "It is {share:.2f}.").correction
+        >>> Finding((), numbers={"share": 0.347}).worded("", "It is {share:.2f}.").correction
         'It is 0.35.'
         """
         named = {name for text in (condition, correction) for _, name, _, _ in string.Formatter().parse(text) if name}
-        if named != set(self.told):
-            raise InputError(f"the text names the numbers {sorted(named)}, the test tells {sorted(self.told)}.")
-        return replace(self, condition=condition.format(**self.told), correction=correction.format(**self.told))
+        if named != set(self.numbers):
+            raise InputError(f"the text names the numbers {sorted(named)}, the test gives {sorted(self.numbers)}.")
+        return replace(self, condition=condition.format(**self.numbers), correction=correction.format(**self.numbers))
 
     @property
     def verdict(self) -> Verdict:
@@ -194,5 +194,5 @@ class Finding:
         supported = all(check.passed for check in self.support)
         if self.verdict in (Verdict.HOLDS, Verdict.NEEDS_TRAINING):
             return supported
-        told = bool(self.condition if self.verdict is Verdict.HOLDS_IF else self.correction)
-        return told and bool(self.example) and supported
+        explained = bool(self.condition if self.verdict is Verdict.HOLDS_IF else self.correction)
+        return explained and bool(self.example) and supported

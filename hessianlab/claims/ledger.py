@@ -84,7 +84,7 @@ class Entry:
     def to_dict(self) -> dict[str, Any]:
         """Everything a machine may want, as JSON values."""
         claim, finding = self.claim, self.finding
-        told: dict[str, Any] = {
+        entry: dict[str, Any] = {
             "id": claim.id,
             "document": claim.document,
             "topic": claim.topic,
@@ -102,12 +102,12 @@ class Entry:
             "location": self.location,
         }
         if finding is None:
-            return told
+            return entry
         parts = {
             name: [vars(check) for check in getattr(finding, name)] for name in ("checks", "conditional", "support")
         }
         words = {name: getattr(finding, name) for name in ("condition", "example", "confirmed")}
-        return {**told, **parts, **words, "curves": finding.curves and dataclasses.asdict(finding.curves)}
+        return {**entry, **parts, **words, "curves": finding.curves and dataclasses.asdict(finding.curves)}
 
 
 def _place(file: Path, wanted: str) -> str:

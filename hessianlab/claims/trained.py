@@ -50,7 +50,7 @@ class Effect:
     """A mean over seeds with its interval, and the range in which a claim says it lies.
 
     Attributes:
-        what: What was measured.
+        what: The measured quantity.
         mean: None if it was not.
         low: Lower end of the 95 % interval.
         high: Upper end.
@@ -89,8 +89,8 @@ class Effect:
         """Passes if the interval is in the range."""
         ends = [f"from {self.least:.3g}" if math.isfinite(self.least) else ""]
         ends += [f"to {self.most:.3g}" if math.isfinite(self.most) else ""]
-        told = f"{self.what}, mean and 95 % interval over {self.seeds} seeds"
-        return Check(told, self.shown, " ".join(filter(None, ends)), self.state is True)
+        what = f"{self.what}, mean and 95 % interval over {self.seeds} seeds"
+        return Check(what, self.shown, " ".join(filter(None, ends)), self.state is True)
 
 
 _FIELDS = ("mean", "low", "high", "seeds", "detectable")
@@ -130,7 +130,7 @@ class Recorded:
         """The mean alone; not a number if it is not recorded."""
         return float(self._found.get("intervals", {}).get(name, {}).get("mean", math.nan))
 
-    def told(self, name: str, factor: float = 1.0) -> str:
+    def formatted(self, name: str, factor: float = 1.0) -> str:
         """The mean for a sentence."""
         return number_or_missing(factor * self.mean(name))
 
@@ -176,7 +176,7 @@ def number_or_missing(value: float) -> str:
 
 
 def decided(
-    recorded: Recorded, effects: Sequence[Effect], told: Mapping[str, str | float], needed: int | None = None
+    recorded: Recorded, effects: Sequence[Effect], numbers: Mapping[str, str | float], needed: int | None = None
 ) -> Finding:
     """The finding of a claim about trained models from its effects.
 
@@ -186,7 +186,7 @@ def decided(
     Args:
         recorded: The study.
         effects: What the claim says, one by one.
-        told: Numbers that the text names.
+        numbers: Numbers that the text names.
         needed: How many of them must be so; all if not given.
     """
     wanted = len(effects) if needed is None else needed
@@ -202,7 +202,7 @@ def decided(
         ),
         conditional=tuple(effect.check() for effect in effects if inside < wanted or effect.state is True),
         example="; ".join(f"{effect.what}: {effect.shown}" for effect in effects),
-        told=told,
+        numbers=numbers,
         undecided=reasons if possible and inside < wanted else "",
     )
 

@@ -152,8 +152,8 @@ def _draw(entries: Sequence[Entry], directory: Path) -> None:
         if entry.finding is not None and entry.finding.curves is not None:
             path = directory / f"{entry.claim.id}.png"
             written.append(write_claim_figure(entry.finding.curves, f"{entry.claim.id}: {entry.verdict}", path))
-    told = ", ".join(map(str, written)) or "none; no claim shown has curves"
-    typer.echo(f"Pictures: {told}", err=True)
+    text = ", ".join(map(str, written)) or "none; no claim shown has curves"
+    typer.echo(f"Pictures: {text}", err=True)
 
 
 def _record(ledger: Ledger) -> None:

@@ -119,8 +119,8 @@ def _facts(entry: Entry) -> Iterator[tuple[str, RenderableType]]:
             yield "plot", Text(f"hessianlens claims {claim.id} --plot DIR")
     if claim.chapter:
         yield "more", Text(f"hessianlens report {claim.chapter}")
-    told = f"{entry.location}  ({entry.seconds:.1f} s)" if claim.test else entry.location
-    yield "code", Text(told, overflow="fold")
+    sentence = f"{entry.location}  ({entry.seconds:.1f} s)" if claim.test else entry.location
+    yield "code", Text(sentence, overflow="fold")
 
 
 def _checks(checks: Sequence[Check]) -> Table:

@@ -132,6 +132,6 @@ def _summarise(results: Sequence[Result], ledger: Ledger | None, page: Path) -> 
     from hessianlab.report.claims import ledger_summary
     from hessianlab.report.figures import short_name
 
-    told = {short_name(result.experiment): findings_of(result).sentences(result)[:1] for result in results}
-    print_findings(told | ({"Claims": [ledger_summary(ledger)]} if ledger is not None else {}))
+    sentences = {short_name(result.experiment): findings_of(result).sentences(result)[:1] for result in results}
+    print_findings(sentences | ({"Claims": [ledger_summary(ledger)]} if ledger is not None else {}))
     typer.echo(f"\nPage: {page}")

@@ -138,10 +138,10 @@ def _print_results(results: Sequence[Result]) -> None:
     """What was found, at the end, where it is read."""
     from hessianlab.presentations import findings_of
 
-    told = {result.experiment: findings_of(result).sentences(result) for result in results}
-    if any(told.values()):
+    findings = {result.experiment: findings_of(result).sentences(result) for result in results}
+    if any(findings.values()):
         typer.echo("\nWhat was found")
-        print_findings(told)
+        print_findings(findings)
 
 
 def _exponents(results: Sequence[Result]) -> list[dict[str, Any]]:

@@ -83,7 +83,7 @@ def _logged_progress() -> Callable[[Progress], None]:
 
 
 def print_outcome(progress: Progress, exponents: Sequence[dict[str, Any]], pictures: Mapping[str, list[str]]) -> None:
-    """What was measured, what came from the store, and the processor time that took in all workers together."""
+    """Cells that were measured, those that came from the store, and the processor time that took in all workers together."""
     headings = ["experiment", "preset", "cells", "new", "from store", "failed", "processor time"]
     rows = [
         [t.experiment, t.preset, t.planned, t.new, t.stored, t.failed, duration(t.seconds)] for t in progress.tallies
@@ -149,9 +149,9 @@ def print_catalogue(entries: Sequence[dict[str, Any]], path: Path) -> None:
     console = Console(highlight=False)
     for entry in entries:
         sizes = [(name, entry["presets"][name]) for name in entry["presets"]]
-        told = "; ".join(f"{name}: {size['cells']} cells, {duration(size['seconds'])}" for name, size in sizes)
+        description = "; ".join(f"{name}: {size['cells']} cells, {duration(size['seconds'])}" for name, size in sizes)
         console.print(Text.assemble((entry["experiment"], "bold"), f" - {entry['source']}"))
-        for words in (entry["question"], told):
+        for words in (entry["question"], description):
             console.print(Padding(Text(words), (0, 0, 0, 4)))
     console.print(
         Text(
@@ -161,7 +161,7 @@ def print_catalogue(entries: Sequence[dict[str, Any]], path: Path) -> None:
     )
 
 
-def print_findings(told: Mapping[str, Sequence[str]]) -> None:
+def print_findings(findings: Mapping[str, Sequence[str]]) -> None:
     """What was found, by the name of a figure."""
     from rich.console import Console
     from rich.markup import escape
@@ -170,10 +170,10 @@ def print_findings(told: Mapping[str, Sequence[str]]) -> None:
     table = Table.grid(padding=(0, 2))
     table.add_column(style="cyan", no_wrap=True)
     table.add_column()
-    for name, sentences in told.items():
+    for name, sentences in findings.items():
         for number, sentence in enumerate(sentences):
             table.add_row(escape(name) if number == 0 else "", escape(sentence))
-    if told:
+    if findings:
         Console(highlight=False).print(table)
 
 
@@ -291,7 +291,7 @@ def run_with_progress(
 
     with waiting("Loading the libraries"):
         import torch  # noqa: F401  every cell needs it, and the time until the first one is to be explained
-    state, told = Progress([]), list[int]()
+    state, announced = Progress([]), list[int]()
     try:
         with progress_display() as show:
 
@@ -301,8 +301,8 @@ def run_with_progress(
                     state = progress
                     for note in progress.notes:
                         typer.echo(f"hessianlens: {note}.", err=True)
-                if progress.elsewhere and not told:
-                    told.append(progress.elsewhere)
+                if progress.elsewhere and not announced:
+                    announced.append(progress.elsewhere)
                     typer.echo("hessianlens: another run on this store is measuring some of the cells.", err=True)
                 show(progress)
 

@@ -68,12 +68,12 @@ def _draw_points(axes: Axes, line: SeriesStyle, points: Sequence[ComparedPoint],
 
 def _write_ratios(axes: Axes, lines: Sequence[tuple[SeriesStyle, SeriesComparison]]) -> None:
     """Above the strip, in the colours of the lines, from the bottom up."""
-    told = [
+    labels = [
         (f"{line.name} {_comparison_in_words(found)}", line.colour) for line, found in lines if np.isfinite(found.ratio)
     ]
     across = 3 if all(len(line.name) <= _LONG_NAME for line, _ in lines) else 2
-    rows = -(-len(told) // across)
-    for number, (text, colour) in enumerate(told):
+    rows = -(-len(labels) // across)
+    for number, (text, colour) in enumerate(labels):
         row, column = divmod(number, across)
         place = (column / across, 1.03 + 0.13 * (rows - 1 - row))
         axes.text(*place, text, color=colour, transform=axes.transAxes, va="bottom", size=7.5)

@@ -231,7 +231,7 @@ def growth_sentences(result: Result) -> list[str]:
         _agreement("Predicted by counting powers of σ", fits, lambda fit: (fit.predicted, fit.agrees)),
         _agreement("Drawn or stated in the paper", fits, lambda fit: (fit.paper, fit.paper_agrees)),
         _ratio(result) if attention else "",
-        _carried_by_one_draw(result),
+        _due_to_one_seed(result),
     ]
     return [sentence for sentence in found if sentence]
 
@@ -254,12 +254,12 @@ def _agreement(
         text += f", {len(unclear)} cannot be decided"
     if not wrong:
         return f"{text}."
-    told = "; ".join(
+    message = "; ".join(
         f"{series_in_words(fit)} for {fit.range.name} σ: {slope_in_words(fit)}, not {predicted}"
         for fit, predicted, _ in wrong[:_MOST]
     )
     more = f"; and {len(wrong) - _MOST} more" if len(wrong) > _MOST else ""
-    return f"{text}, {len(wrong)} {'differs' if len(wrong) == 1 else 'differ'} ({told}{more})."
+    return f"{text}, {len(wrong)} {'differs' if len(wrong) == 1 else 'differ'} ({message}{more})."
 
 
 def series_in_words(fit: ExponentFit) -> str:
@@ -282,12 +282,12 @@ def _exponents(fits: Sequence[ExponentFit]) -> str:
     depth = min(fit.series.depth for fit in fits)
     top = [fit for fit in fits if fit.series.depth == depth and fit.series.last and fit.series.grid == 0]
     name = top[0].range.name
-    told = []
+    powers = []
     for block in ("query", "value"):
         of = {fit.series.part: fit for fit in top if fit.series.block == block and fit.range.name == name}
-        told.append(f"{block} block " + ", ".join(f"{of[part].power} ({part})" for part in LAYER_PARTS if part in of))
+        powers.append(f"{block} block " + ", ".join(f"{of[part].power} ({part})" for part in LAYER_PARTS if part in of))
     where = "" if depth == 1 and all(fit.series.depth == 1 for fit in fits) else f" in the top layer of depth {depth}"
-    return f"Exponents at {name} σ{where}: {'; '.join(told)}."
+    return f"Exponents at {name} σ{where}: {'; '.join(powers)}."
 
 
 def _ratio(result: Result) -> str:
@@ -302,7 +302,7 @@ def _ratio(result: Result) -> str:
     return f"The norm of the value block is {low} and {high} that of the query block."
 
 
-def _carried_by_one_draw(result: Result) -> str:
+def _due_to_one_seed(result: Result) -> str:
     """Where the mean over draws is far above their median, and by how much at most."""
     worst = (1.0, "", 0.0)
     for key, series in growth_series(result).items():

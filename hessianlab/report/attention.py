@@ -59,8 +59,8 @@ def _published(results: Results) -> tuple[Number, ...]:
 
 
 def _ratios_in_words(found: Mapping[str, float]) -> str:
-    told = several([f"{short(ratio)} with {activation_in_words(name)}" for name, ratio in found.items()])
-    return f"The entries of the value block over those of the query block: {told}."
+    text = several([f"{short(ratio)} with {activation_in_words(name)}" for name, ratio in found.items()])
+    return f"The entries of the value block over those of the query block: {text}."
 
 
 SOFTMAX = Chapter(
@@ -90,7 +90,7 @@ def answer_moments(results: Results, _ledger: Ledger | None) -> Answer | None:
     left = {name: float(np.median(curve(result, name)[:, -1] / curve(result, name)[:, 0])) for name in MOMENT_BLOCKS}
     rebuilt, fades = gap < _EXACT, left["outer QQ"] < _FADED and left["functional QQ"] < _FADED
     good = rebuilt and fades
-    told = (
+    text = (
         f"each block can be rebuilt from one moment of the attention rows, up to rounding ({short(gap)} of the norm "
         f"of the whole Hessian); when attention settles on a "
         f"single token, {short(left['outer QQ'])} of the query block's outer part is left, while the value block is "
@@ -99,7 +99,7 @@ def answer_moments(results: Results, _ledger: Ledger | None) -> Answer | None:
     return Answer(
         "yes" if good else "no",
         "yes" if good else "not in this run",
-        told[0].upper() + told[1:],
+        text[0].upper() + text[1:],
         (
             Number("largest gap of a rebuilt block, over the norm of the whole Hessian", short(gap), "0"),
             *(Number(f"{name}, one-hot over uniform", short(value)) for name, value in left.items()),
@@ -194,15 +194,15 @@ _KINDS: dict[Verdict | None, Kind] = {Verdict.HOLDS: "yes", Verdict.HOLDS_IF: "i
 def answer_weights(results: Results, ledger: Ledger | None) -> Answer | None:
     """What the measured powers say, with the verdict of the claim that states them."""
     stated = next((entry for entry in ledger or () if entry.claim.id == _CLAIM), None)
-    told = (
+    text = (
         findings_of(results["weight_powers"]).sentences(results["weight_powers"]) if "weight_powers" in results else []
     )
     if stated is None or stated.finding is None or stated.verdict not in _KINDS:
-        return Answer("open", "measured", told[0]) if told else None
+        return Answer("open", "measured", text[0]) if text else None
     kind = _KINDS[stated.verdict]
     verdict = f"only if {stated.finding.condition.split(',')[0]}" if kind == "if" else kind
     passed = [check.passed for check in stated.finding.checks]
-    sentence = " ".join(told[:2]) if told else f"The powers that the paper states hold if {stated.finding.condition}."
+    sentence = " ".join(text[:2]) if text else f"The powers that the paper states hold if {stated.finding.condition}."
     return Answer(
         kind, verdict, sentence, (Number(f"checks of claim {_CLAIM} as written", f"{sum(passed)} of {len(passed)}"),)
     )

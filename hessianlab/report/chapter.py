@@ -90,8 +90,8 @@ def top_layer(fits: Iterable[ExponentFit]) -> dict[tuple[str, str], ExponentFit]
 def agreeing(fits: Iterable[ExponentFit], paper: bool = False) -> tuple[int, int]:
     """How many fits agree with the prediction (or with the paper), of those that decide."""
     decided = [fit.paper_agrees if paper else fit.agrees for fit in fits]
-    told = [agrees for agrees in decided if agrees is not None]
-    return sum(told), len(told)
+    answers = [agrees for agrees in decided if agrees is not None]
+    return sum(answers), len(answers)
 
 
 def exponent_number(fit: ExponentFit, what: str) -> Number:

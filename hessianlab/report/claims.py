@@ -134,12 +134,12 @@ def _count_rows(ledger: Ledger) -> list[CountRow]:
 
 def _entry_fields(entry: Entry, related: Sequence[Relation]) -> dict[str, Any]:
     curves = entry.finding.curves if entry.finding else None
-    told = {"checks": [], "conditional": [], "support": [], "condition": "", "correction": "", "example": ""}
+    empty = {"checks": [], "conditional": [], "support": [], "condition": "", "correction": "", "example": ""}
     name = f"curves-{entry.claim.id}"
     svgs = panel_svgs(claim_figure(curves, ""), name, f"curves of claim {entry.claim.id}") if curves else []
     chapter = chapter_of_claim(entry.claim)
     return {
-        **told,
+        **empty,
         **entry.to_dict(),
         "verdict": verdict_of(entry),
         "style": style_of(entry),

@@ -90,11 +90,11 @@ def _tally(verdicts: Sequence[str]) -> AgreementCount:
 
 def summary(rows: Sequence[ExponentRow]) -> str:
     """How many agree, and why the two counts differ."""
-    told = (
+    text = (
         f"Of the exponents predicted by counting powers of σ, {_agreeing(by_counting(rows))}; of those the paper draws "
         f"or states, {_agreeing(by_the_paper(rows))}."
     )
-    return " ".join(filter(None, (told, why_they_differ(rows))))
+    return " ".join(filter(None, (text, why_they_differ(rows))))
 
 
 def why_they_differ(rows: Sequence[ExponentRow]) -> str:
@@ -105,7 +105,7 @@ def why_they_differ(rows: Sequence[ExponentRow]) -> str:
     places: dict[str, Counter[str]] = {}
     for row in wrong:
         places.setdefault(row.label, Counter())[row.range] += 1
-    told = several(
+    text = several(
         [
             f"{ranges.total()} in {label} ({', '.join(f'{n} for σ {where}' for where, n in ranges.items())})"
             for label, ranges in places.items()
@@ -114,14 +114,14 @@ def why_they_differ(rows: Sequence[ExponentRow]) -> str:
     silent = sum(not row.counted for row in wrong)
     which = f"none of these {len(wrong)}" if silent == len(wrong) else f"{len(wrong) - silent} of these {len(wrong)}"
     return (
-        f"Those of the paper that differ: {told}. Counting gives the leading power only where one power leads, and "
+        f"Those of the paper that differ: {text}. Counting gives the leading power only where one power leads, and "
         f"predicts {which}."
     )
 
 
 def _agreeing(tally: AgreementCount) -> str:
-    told = f"{tally.agree} of {tally.decided} agree with the measured ones"
-    return told + (f" and {tally.open} {be(tally.open)} left open by the data" if tally.open else "")
+    text = f"{tally.agree} of {tally.decided} agree with the measured ones"
+    return text + (f" and {tally.open} {be(tally.open)} left open by the data" if tally.open else "")
 
 
 def _row(fit: ExponentFit, label: str, ends: Sequence[float], first: bool) -> ExponentRow:

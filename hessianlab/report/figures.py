@@ -307,7 +307,7 @@ def notes(results: Mapping[str, Result]) -> dict[str, tuple[str, ...]]:
                     found.setdefault(name, []).append(
                         f"{quantity.name}: {values[name]} here, {values[other]} in {reader_name(other)}, which {why}."
                     )
-    return {name: tuple(told) for name, told in found.items()}
+    return {name: tuple(text) for name, text in found.items()}
 
 
 def _apart(here: Result, there: Result) -> str:

@@ -122,7 +122,7 @@ def answer_depth(results: Results, _ledger: Ledger | None) -> Answer | None:
         f"{several([str(fit.series.depth) for fit in chain])} layers; a linear MLP stays at {mlp[-1].power} with "
         f"{count(mlp[-1].series.depth, 'layer')}"
     )
-    told = (
+    text = (
         f", and {right} of {decided} powers of deep Transformers at small σ are those of one layer." if stacked else "."
     )
     numbers = (
@@ -131,9 +131,9 @@ def answer_depth(results: Results, _ledger: Ledger | None) -> Answer | None:
         *((Number("deep Transformers at small σ, as one layer", f"{right} of {decided}"),) if stacked else ()),
     )
     if not explodes:
-        return Answer("no", "no", sentence + told, numbers)
+        return Answer("no", "no", sentence + text, numbers)
     verdict = "only if layers are chained without skips, or σ is large" if stays else "yes"
-    return Answer("if" if stays else "yes", verdict, sentence + told, numbers)
+    return Answer("if" if stays else "yes", verdict, sentence + text, numbers)
 
 
 def _by_depth(fits: Sequence[ExponentFit], block: str, part: str) -> list[ExponentFit]:
@@ -215,12 +215,12 @@ def _alike(pair: tuple[ExponentFit, ExponentFit]) -> bool:
 
 def _spread(results: Results) -> str:
     """By how much the ratio of the blocks changes over all scales, with the norm and without."""
-    told = [
+    ratios = [
         f"{short(_change(results[name]))}-fold {words}"
         for name, words in (("fig3b", "with layer norm"), ("fig3a", "without"))
         if name in results
     ]
-    return f" Over all σ measured the ratio of the two blocks changes {', '.join(told)}."
+    return f" Over all σ measured the ratio of the two blocks changes {', '.join(ratios)}."
 
 
 def _change(result: Result) -> float:

@@ -61,20 +61,22 @@ def opening(
 
 
 def _held(ledger: Ledger | None, exponents: Sequence[ExponentRow]) -> str:
-    told = []
+    counts = []
     ours, theirs = by_counting(exponents), by_the_paper(exponents)
     if ours.decided:
-        told.append(
+        counts.append(
             "Multiply the data by a small number and every block shrinks as a power of it. Of these powers "
             f"{ours.agree} of {ours.decided} that counting factors predicts were found"
         )
     if theirs.decided:
-        told.append(f"{theirs.agree} of {theirs.decided} that the paper draws or states" + ("" if told else " agree"))
+        counts.append(
+            f"{theirs.agree} of {theirs.decided} that the paper draws or states" + ("" if counts else " agree")
+        )
     claims = ""
     if ledger:
         holding = sum(entry.verdict is Verdict.HOLDS for entry in ledger)
         claims = f"{holding} of {len(ledger)} claims hold as written."
-    growth = f"{', and '.join(told)}." if told else ""
+    growth = f"{', and '.join(counts)}." if counts else ""
     return " ".join(filter(None, (growth, claims)))
 
 
@@ -83,18 +85,18 @@ def _ended(answers: Sequence[tuple[Chapter, Answer | None]], ledger: Ledger | No
         [f"{chapter.title.lower()} ({_brief(answer)})" for chapter, answer in answers if answer and answer.kind == kind]
         for kind in ("if", "open")
     )
-    told = []
+    sentences = []
     if ledger:
         of = Counter(entry.verdict for entry in ledger)
         conditional, failing = of[Verdict.HOLDS_IF], of[Verdict.FAILS]
         verbs = ("holds" if conditional == 1 else "hold", "fails" if failing == 1 else "fail")
-        told.append(f"{count(conditional, 'claim')} {verbs[0]} only under a condition and {failing} {verbs[1]}.")
+        sentences.append(f"{count(conditional, 'claim')} {verbs[0]} only under a condition and {failing} {verbs[1]}.")
     if limited:
         begins = "comes" if len(limited) == 1 else "come"
-        told.append(f"{count(len(limited), 'answer')} below {begins} with a condition: {'; '.join(limited)}.")
+        sentences.append(f"{count(len(limited), 'answer')} below {begins} with a condition: {'; '.join(limited)}.")
     if undecided:
-        told.append(f"Left open: {'; '.join(undecided)}.")
-    return " ".join(told)
+        sentences.append(f"Left open: {'; '.join(undecided)}.")
+    return " ".join(sentences)
 
 
 def _answered(chapter: Chapter, answer: Answer | None) -> str:
@@ -153,7 +155,7 @@ def render(
         Path(__file__).with_name("report.html.jinja"),
         opening=opening(answers, ledger, exponents),
         hero=_hero(figures),
-        chapters=[told for told in chapters if told.answer or told.figures or told.tiles],
+        chapters=[story for story in chapters if story.answer or story.figures or story.tiles],
         others=[figure for name, figure in figures.items() if chapter_of_figure(name) is None],
         others_slug=OTHERS,
         exponents=exponents,

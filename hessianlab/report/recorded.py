@@ -87,8 +87,8 @@ def _recorded_study(name: str, found: Mapping[str, Any]) -> RecordedStudy:
 
 def _first(sentences: Sequence[str]) -> tuple[str, ...]:
     """The first two that are no long lists, which the picture has, nor the sizes, which the page says anyway."""
-    told = [sentence for sentence in sentences if len(sentence) <= _LONGEST and not sentence.startswith("Models of")]
-    return tuple(_named(sentence) for sentence in told[:2])
+    brief = [sentence for sentence in sentences if len(sentence) <= _LONGEST and not sentence.startswith("Models of")]
+    return tuple(_named(sentence) for sentence in brief[:2])
 
 
 def _named(sentence: str) -> str:

@@ -152,8 +152,8 @@ def relations(ledger: Ledger) -> dict[str, tuple[Relation, ...]]:
     verdicts = {entry.claim.id: entry.verdict for entry in ledger}
     found: dict[str, list[Relation]] = {}
     for pair, why in _WHY.items():
-        told = [verdicts.get(id) for id in pair]
-        if all(told) and told[0] is not told[1]:
+        both = [verdicts.get(id) for id in pair]
+        if all(both) and both[0] is not both[1]:
             for own, other in (pair, pair[::-1]):
                 found.setdefault(own, []).append(Relation(other, str(verdicts[other]), why))
     return {id: tuple(own) for id, own in found.items()}

@@ -79,9 +79,9 @@ def _compared(larger: Sequence[str], smaller: Sequence[str]) -> str:
     if len(smaller) == len(_NORMS):
         return "the gap is smaller, against the argument"
     if larger or smaller:
-        told = [f"larger {_norms(larger)}"] if larger else []
-        told += [f"smaller {_norms(smaller)}"] if smaller else []
-        return f"the gap is {' and '.join(told)}"
+        changes = [f"larger {_norms(larger)}"] if larger else []
+        changes += [f"smaller {_norms(smaller)}"] if smaller else []
+        return f"the gap is {' and '.join(changes)}"
     return "a larger gap, as the argument has it, cannot be told from chance"
 
 

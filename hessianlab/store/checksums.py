@@ -95,8 +95,8 @@ def _runs(store: Store, condition: str, values: tuple[Any, ...]) -> list[tuple[A
 
 
 def _run_checksum(row: tuple[Any, ...]) -> str:
-    *told, listed, _ = row
-    return checksum(*told, *(part for entry in listed for part in entry))
+    *fields, listed, _ = row
+    return checksum(*fields, *(part for entry in listed for part in entry))
 
 
 def add_to_seal(store: Store, table: str, added: str, removed: str | None = None) -> None:

@@ -90,8 +90,8 @@ class Leases:
         if time.monotonic() - self._swept < 0.5:
             return
         self._swept = time.monotonic()
-        for owner, *told in self._store.query("SELECT id, host, pid, born, seen FROM owners"):
-            if owner != self.owner and not _goes_on(*told):
+        for owner, *fields in self._store.query("SELECT id, host, pid, born, seen FROM owners"):
+            if owner != self.owner and not _goes_on(*fields):
                 self._store.query("DELETE FROM owners WHERE id = ?", (owner,))
 
 

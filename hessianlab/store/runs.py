@@ -47,10 +47,10 @@ class Run:
 def start_run(store: Store, experiment: str, preset: str, config: Any, code: Code, provenance: Provenance) -> int:
     """Note that a run begins; returns its number."""
     with store.transaction():
-        told = (experiment, preset, canonical_json(dataclasses.asdict(config)))
+        fields = (experiment, preset, canonical_json(dataclasses.asdict(config)))
         ids = store.code_id(code), store.provenance_id(provenance)
         columns = "experiment, preset, config, code, provenance, started, checksum"
-        store.query(f"INSERT INTO runs ({columns}) VALUES (?, ?, ?, ?, ?, ?, '0')", (*told, *ids, now()))
+        store.query(f"INSERT INTO runs ({columns}) VALUES (?, ?, ?, ?, ?, ?, '0')", (*fields, *ids, now()))
         number = int(store.query("SELECT last_insert_rowid()")[0][0])
         add_to_seal(store, "runs", write_checksum(store, number))
         return number
@@ -72,10 +72,10 @@ def finish_run(store: Store, run: int, experiment: str, cells: Sequence[Paramete
 def fail_cell(store: Store, run: int, parameters: Parameters, message: str) -> None:
     """Note that a cell could not be measured; the next run tries it again."""
     with store.transaction():
-        told = (run, canonical_json(dict(parameters)), message, now())
-        written = checksum(*told)
+        fields = (run, canonical_json(dict(parameters)), message, now())
+        written = checksum(*fields)
         columns = "run, parameters, message, failed, checksum"
-        store.query(f"INSERT INTO failures ({columns}) VALUES (?, ?, ?, ?, ?)", (*told, written))
+        store.query(f"INSERT INTO failures ({columns}) VALUES (?, ?, ?, ?, ?)", (*fields, written))
         add_to_seal(store, "failures", written)
 
 

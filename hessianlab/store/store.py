@@ -96,8 +96,8 @@ class Store:
         rows, arrays = encode_rows(cell.measurement.rows), encode_arrays(cell.measurement.arrays)
         key, question = cell_key(experiment, cell.parameters, code), question_key(experiment, cell.parameters)
         seconds, finished, content = float(cell.seconds), now(), _content(provenance)
-        told = (code.digest, code.libraries, content)
-        written = checksum(key, question, experiment, parameters, *told, rows, arrays, seconds, finished)
+        fields = (code.digest, code.libraries, content)
+        written = checksum(key, question, experiment, parameters, *fields, rows, arrays, seconds, finished)
         with self.transaction():
             # Two runs at once may measure the same cell; by construction they measure the same numbers.
             if not self.query("SELECT 1 FROM cells WHERE key = ?", (key,)):

@@ -32,11 +32,11 @@ class RowTangent:
         """A change of scores without what J and D do not see; the other two methods are given it in this form."""
         return change
 
-    def pushed(self, change: Changes) -> Changes:
+    def jvp(self, change: Changes) -> Changes:
         """``J t``, the change of the weights."""
         return self._jacobian().apply_rows(change)
 
-    def pulled(self, weights: Changes | None, change: Changes | None) -> Changes:
+    def vjp(self, weights: Changes | None, change: Changes | None) -> Changes:
         """``J^T w + D(w_0) t``, with at least one of the two."""
         first = None if weights is None else self._jacobian().transpose().apply_rows(weights)
         if change is None:

@@ -251,16 +251,16 @@ class HeadState(Listed):
         turned = any(port.key_turn is not None for port in self.score_ports.values())
         return self.activation.shift_invariant and not turned
 
-    def tangent(self, gradient: Float[Tensor, "s i f"], pulled: Float[Tensor, "s i l"]) -> RowTangent:
+    def tangent(self, gradient: Float[Tensor, "s i f"], vjp: Float[Tensor, "s i l"]) -> RowTangent:
         """Products with ``J_i`` and ``D_i(w_i)``, for a gradient and the w that it is pulled back to."""
-        own = self.activation.tangent(self.weights, pulled)
+        own = self.activation.tangent(self.weights, vjp)
         return RowTangent(lambda: self.jacobian, lambda: self.curvature(gradient)) if own is None else own
 
     def curvature(self, gradient: Float[Tensor, "s i f"]) -> RowMatrices:
         """``D_i(w_i)`` with ``w_ij = g_i . v_j``: the activation's second derivative as the loss sees it."""
-        return self.activation.curvature(self.scores, self.visible, self.pulled_back(gradient))
+        return self.activation.curvature(self.scores, self.visible, self.vjp_to_weights(gradient))
 
-    def pulled_back(self, gradient: Float[Tensor, "s i f"]) -> Float[Tensor, "s i l"]:
+    def vjp_to_weights(self, gradient: Float[Tensor, "s i f"]) -> Float[Tensor, "s i l"]:
         """``w_ij = g_i . v_j``, the gradient of the loss with respect to A."""
         return gradient @ self.values.transpose(-1, -2)
 

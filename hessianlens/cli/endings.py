@@ -38,8 +38,8 @@ def clear_endings(kept: str) -> Iterator[None]:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in _EXTRA:
             raise
-        told = f"this command needs {error.name}, which is not installed; install it with"
-        stop(f"{told}: pip install 'hessianlens[lab]'.", BAD_INPUT)
+        text = f"this command needs {error.name}, which is not installed; install it with"
+        stop(f"{text}: pip install 'hessianlens[lab]'.", BAD_INPUT)
     except OSError as error:
         if error.filename is None and error.errno not in _OF_A_DISK:
             raise

@@ -266,8 +266,8 @@ def _write_files(measurement: Inspection, files: dict[str, Path], base_lr: float
             try:
                 write_whole(files[kind], content())
             except OSError as error:
-                told = f"out: cannot write '{files[kind]}' ({error.strerror}); expected a file that can be written."
-                raise InputError(told) from error
+                text = f"out: cannot write '{files[kind]}' ({error.strerror}); expected a file that can be written."
+                raise InputError(text) from error
     if "groups" in files:
         write_groups(measurement.measured.groups(base_lr), files["groups"])
         typer.echo(f"Groups: {files['groups']}", err=as_json)

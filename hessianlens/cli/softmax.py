@@ -58,7 +58,7 @@ def show_softmax(
             print_row(row, hidden, temperature, facts, formats)
             return
         logs = [None if math.isinf(value) else value for value in log_weights(row, hidden, temperature)]
-        told = {
+        answer = {
             "scores": row,
             "temperature": temperature,
             "hidden": hidden,
@@ -66,7 +66,7 @@ def show_softmax(
             "log_softmax": logs,
             "precisions": [dataclasses.asdict(one) for one in formats],
         }
-        typer.echo(json.dumps(told, indent=2, allow_nan=False))
+        typer.echo(json.dumps(answer, indent=2, allow_nan=False))
 
 
 def _numbers(texts: list[str]) -> list[float]:

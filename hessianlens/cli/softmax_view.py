@@ -41,9 +41,9 @@ def print_row(
     for one in facts:
         if one.remark:
             console.print(f"{one.activation}: {escape(one.remark)}", highlight=False)
-    told = "" if temperature == 1 else f" of the scores over {temperature:g}"
+    text = "" if temperature == 1 else f" of the scores over {temperature:g}"
     console.print(
-        f"\nSoftmax{told} by its definition, exp(t) / sum exp(t), and with the largest score taken off first:"
+        f"\nSoftmax{text} by its definition, exp(t) / sum exp(t), and with the largest score taken off first:"
     )
     console.print(_limits(formats))
 

@@ -18,7 +18,7 @@ _MOST = 2**31 - 1
 
 def check_started() -> None:
     """What `torchrun` says of the processes can be true; a command ends with a sentence otherwise."""
-    if not _told():
+    if not _started_by_torchrun():
         return
     from hessianlens.cli.endings import BAD_INPUT, stop
 
@@ -31,13 +31,13 @@ def check_started() -> None:
             stop(f"{name}: got {text!r}, {expected}; unset it, or let torchrun set it.", BAD_INPUT)
 
 
-def _told() -> bool:
+def _started_by_torchrun() -> bool:
     return all(name in os.environ for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"))
 
 
 def started() -> int:
     """How many processes `torchrun` has started for this command; 1 without it."""
-    return int(os.environ["WORLD_SIZE"]) if _told() else 1
+    return int(os.environ["WORLD_SIZE"]) if _started_by_torchrun() else 1
 
 
 def is_first() -> bool:

@@ -174,7 +174,7 @@ def _print(run: CheckpointRun) -> None:
             cells.append(f"{shares[lowest]:.0%} {lowest.removesuffix('.attn')}" if lowest else "")
         table.add_row(str(record.step), *cells)
     console.print(table)
-    told = (
+    text = (
         "narrowest attention: entropy over that of equal weights, in the layer where it is lowest." if attention else ""
     )
     seen = "sharpness: the largest eigenvalue as the optimiser sees it; beyond the edge its steps grow."
@@ -182,7 +182,7 @@ def _print(run: CheckpointRun) -> None:
     missing = dict.fromkeys(note for record in run.history for note in record.notes)
     drawn = _caveats(run)
     limit = f"From {' and '.join(drawn)}: give --data for numbers that mean something." if drawn else ""
-    for line in filter(None, (told, edge, *missing, limit)):
+    for line in filter(None, (text, edge, *missing, limit)):
         console.print(line, style="dim", soft_wrap=True)
 
 

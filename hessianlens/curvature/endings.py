@@ -124,14 +124,14 @@ class InFrontOfLogits(Ending):
             change[k] = tangent.reshape(-1, tangent.shape[-1]) if k == 0 else tangent
         form, tensors, g = self._closed
         with torch.no_grad():
-            found = form.bent(*tensors, g=g, change=tuple(change), wanted=self._wanted(form), pushing=False, part=part)
+            found = form.hvp(*tensors, g=g, change=tuple(change), wanted=self._wanted(form), pushing=False, part=part)
         return self._shaped(found)
 
     def slope(self) -> list[Tensor]:
         """The gradient of l."""
         form, tensors, g = self._closed
         with torch.no_grad():
-            return self._shaped(form.pulled(*tensors, g=g, wanted=self._wanted(form)))
+            return self._shaped(form.vjp(*tensors, g=g, wanted=self._wanted(form)))
 
     def _wanted(self, form: CrossEntropyForm) -> list[bool]:
         return [k in self._moving for k in range(form.inputs)]

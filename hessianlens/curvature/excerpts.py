@@ -38,7 +38,7 @@ def excerpt(problem: Problem, names: Sequence[str]) -> Piece | None:
     at = None if short is None else _in_precision(replace(problem, data=[short]), names)
     if at is None:
         return None
-    gradient = at.pulled_gradient()
+    gradient = at.vjp_gradient()
     plays = all(bool(part.any()) and bool(part.isfinite().all()) for part in gradient.values())
     return (at, gradient) if plays else None
 
@@ -57,7 +57,7 @@ def representative(problem: Problem, names: Sequence[str], cut: bool = True) -> 
     for batch in (one for one in (_single(problem.data[0]) if cut else None, problem.data[0]) if one is not None):
         at = _in_precision(replace(problem, data=[batch]), names)
         if at is not None:
-            found = at, at.pulled_gradient()
+            found = at, at.vjp_gradient()
             if any(bool(gradient.any()) for gradient in found[1].values()):
                 break
     return found

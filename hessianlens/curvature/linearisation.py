@@ -66,7 +66,7 @@ class Linearisation:
     def _slopes(self) -> list[Tensor]:
         value = self._loss(self._points)
         self._expect_twice(once_only(value), self._points, self._points)
-        return self._pulled_back([value], self._points, [torch.ones_like(value)], graph=True)
+        return self._grad([value], self._points, [torch.ones_like(value)], graph=True)
 
     @cached_property
     def _dummies(self) -> list[Tensor]:
@@ -81,9 +81,9 @@ class Linearisation:
         return once_only(self.loss)
 
     @cached_property
-    def _pulled(self) -> dict[str, Tensor]:
+    def _transposed_graph(self) -> dict[str, Tensor]:
         """``s(u) = J^T u`` with its graph, for all parameters in one pass: one is no cheaper where others follow."""
-        found = self._pulled_back(self.end.tensors, list(self.leaves.values()), self._dummies, graph=True)
+        found = self._grad(self.end.tensors, list(self.leaves.values()), self._dummies, graph=True)
         return dict(zip(self.leaves, found, strict=True))
 
     def _leaves(self, names: Sequence[str]) -> list[Tensor]:
@@ -91,22 +91,22 @@ class Linearisation:
 
     def gradient(self, names: Sequence[str]) -> dict[str, Tensor]:
         """The gradient of this batch's loss."""
-        found = self._pulled_back([self.loss], self._leaves(names), [torch.ones_like(self.loss)], graph=False)
+        found = self._grad([self.loss], self._leaves(names), [torch.ones_like(self.loss)], graph=False)
         return dict(zip(names, found, strict=True))
 
-    def pulled_gradient(self) -> dict[str, Tensor]:
+    def vjp_gradient(self) -> dict[str, Tensor]:
         """The gradient with respect to all parameters, from the graph that `split` keeps for its products."""
-        return {name: pulled.detach() for name, pulled in self._pulled.items()}
+        return {name: vjp.detach() for name, vjp in self._transposed_graph.items()}
 
     def transposed(self, cotangents: Sequence[Tensor], names: Sequence[str]) -> dict[str, Tensor]:
         """``J^T u``."""
-        found = self._pulled_back(self.end.tensors, self._leaves(names), cotangents, graph=False)
+        found = self._grad(self.end.tensors, self._leaves(names), cotangents, graph=False)
         return dict(zip(names, found, strict=True))
 
     def loss_curvature(self, tangents: Sequence[Tensor]) -> list[Tensor]:
         """``C u``: the Gauss-Newton part of the loss where the network ends, times a vector."""
         found = self.end.outer(tangents)
-        return self._pulled_back(self._slopes, self._points, tangents, graph=False) if found is None else found
+        return self._grad(self._slopes, self._points, tangents, graph=False) if found is None else found
 
     def hessian(self, tangents: Mapping[str, Tensor], names: Sequence[str]) -> dict[str, Tensor]:
         """``H v``: rows `names`, columns those of `tangents`, by double backward through the loss."""
@@ -114,8 +114,8 @@ class Linearisation:
         self._expect_twice(self._once_in_loss, self._leaves(columns), rows)
         if columns not in self._gradients:
             ones = torch.ones_like(self.loss)
-            self._gradients[columns] = self._pulled_back([self.loss], self._leaves(columns), [ones], graph=True)
-        found = self._pulled_back(self._gradients[columns], rows, list(tangents.values()), graph=False)
+            self._gradients[columns] = self._grad([self.loss], self._leaves(columns), [ones], graph=True)
+        found = self._grad(self._gradients[columns], rows, list(tangents.values()), graph=False)
         return dict(zip(names, found, strict=True))
 
     def gauss_newton(self, tangents: Mapping[str, Tensor], names: Sequence[str]) -> dict[str, Tensor]:
@@ -140,8 +140,8 @@ class Linearisation:
         columns, rows = tuple(tangents), self._leaves(names)
         # The Jacobian's product with a tangent takes a second derivative too, whatever the rows.
         self._expect_twice(self._once_in_outputs, self._leaves(columns), self._leaves(columns))
-        pulled = [self._pulled[name] for name in columns]
-        found = self._pulled_back(pulled, [*rows, *self._dummies], list(tangents.values()), graph=False)
+        vjp = [self._transposed_graph[name] for name in columns]
+        found = self._grad(vjp, [*rows, *self._dummies], list(tangents.values()), graph=False)
         functional, ends = dict(zip(names, found, strict=False)), found[len(rows) :]
         behind = self.end.inner(ends)
         if behind is not None:
@@ -149,7 +149,7 @@ class Linearisation:
             functional = {name: part + more[name] for name, part in functional.items()}
         return functional, ends
 
-    def _pulled_back(
+    def _grad(
         self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], weights: Sequence[Tensor], graph: bool
     ) -> list[Tensor]:
         """Vector-Jacobian product; zero where an input plays no part. The graph stays for further products."""

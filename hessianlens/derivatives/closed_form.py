@@ -45,15 +45,15 @@ class ClosedForm(ABC):
         """Y."""
 
     @abstractmethod
-    def pushed(self, *tensors: Any, change: Parts) -> Tensor:
+    def jvp(self, *tensors: Any, change: Parts) -> Tensor:
         """``dy``: how the value changes with its inputs."""
 
     @abstractmethod
-    def pulled(self, *tensors: Any, g: Tensor, wanted: Sequence[bool]) -> Parts:
+    def vjp(self, *tensors: Any, g: Tensor, wanted: Sequence[bool]) -> Parts:
         """The gradient of ``<g, y>`` with respect to the inputs that are wanted."""
 
     @abstractmethod
-    def bent(
+    def hvp(
         self,
         *tensors: Any,
         g: Tensor,
@@ -65,7 +65,7 @@ class ClosedForm(ABC):
         """How that gradient changes with the inputs, and with g if that changes; behind it, with `pushing`, ``dy``."""
 
     @abstractmethod
-    def pushed_twice(self, *tensors: Any, first: Parts, second: Parts) -> Tensor:
+    def second_jvp(self, *tensors: Any, first: Parts, second: Parts) -> Tensor:
         """The second derivative of y along two changes of the inputs."""
 
     @property
@@ -201,7 +201,7 @@ class _Pushed(_Twice):
     def forward(*args: Any) -> Tensor:
         *given, frame = args
         tensors, change = given[: frame.tensors], given[frame.tensors :]
-        return frame.form.pushed(*tensors, change=tuple(change))
+        return frame.form.jvp(*tensors, change=tuple(change))
 
     @staticmethod
     def backward(ctx: Any, g: Tensor | None) -> Any:
@@ -235,7 +235,7 @@ class _Pulled(_Twice):
     @staticmethod
     def forward(*args: Any) -> Any:
         *tensors, g, frame = args
-        return frame.form.pulled(*tensors, g=g, wanted=frame.wanted)
+        return frame.form.vjp(*tensors, g=g, wanted=frame.wanted)
 
     @staticmethod
     def backward(ctx: Any, *change: Any) -> Any:
@@ -267,7 +267,7 @@ class _Bent(_Twice):
         *given, frame = args
         tensors, g, change = given[: frame.tensors], given[frame.tensors], given[frame.tensors + 1 :]
         *wanted, pushing = frame.wanted
-        return frame.form.bent(*tensors, g=g, change=tuple(change), wanted=wanted, pushing=pushing)
+        return frame.form.hvp(*tensors, g=g, change=tuple(change), wanted=wanted, pushing=pushing)
 
     @staticmethod
     def backward(ctx: Any, *above: Any) -> Any:
@@ -302,7 +302,7 @@ class _PushedTwice(_Twice):
         *given, frame = args
         tensors, changes = given[: frame.tensors], given[frame.tensors :]
         first, second = tuple(changes[: frame.inputs]), tuple(changes[frame.inputs :])
-        return frame.form.pushed_twice(*tensors, first=first, second=second)
+        return frame.form.second_jvp(*tensors, first=first, second=second)
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> Any:

@@ -125,8 +125,8 @@ def facts(row: Mapping[str, Any]) -> Cells:
     >>> facts({"rows": 12, "why": "it is small", "note": ""})
     (['', ''], [['rows', '12'], ['why', 'it is small']])
     """
-    told = ((name, _text(value)) for name, value in row.items())
-    return ["", ""], [[name, text] for name, text in told if text]
+    cells = ((name, _text(value)) for name, value in row.items())
+    return ["", ""], [[name, text] for name, text in cells if text]
 
 
 def _text(value: object) -> str:

@@ -94,7 +94,7 @@ class RankGroup(Ranks):
     ) -> Sequence[Tensor]:
         """Tensors of every process, added up."""
         found: Sequence[Tensor] = ()
-        with self._told(lambda: f"{what}, {[(tuple(t.shape), t.dtype) for t in found]}, {_numbers(given)}"):
+        with self._matched(lambda: f"{what}, {[(tuple(t.shape), t.dtype) for t in found]}, {_numbers(given)}"):
             found = [tensor.detach().contiguous() for tensor in compute()]
         start = time.perf_counter()
         with self._alive("a sum"):
@@ -107,40 +107,40 @@ class RankGroup(Ranks):
 
     def shared(self, what: str, compute: Callable[[], T]) -> list[T]:
         """What every process finds, in the order of the processes."""
-        with self._told(lambda: what):
+        with self._matched(lambda: what):
             found = compute()
         return self._gathered(found)
 
     @contextmanager
     def jointly(self, what: str) -> Iterator[None]:
         """What is raised inside by one process is raised by all of them."""
-        with self._told(lambda: what):
+        with self._matched(lambda: what):
             yield
 
     def agreed(self, number: float) -> float:
         """The first process's number."""
-        return self._roll_call("a number of the first process", _FINE, number)
+        return self._handshake("a number of the first process", _FINE, number)
 
     # --- how it is done ----------------------------------------------------------------------------------------------
 
     @contextmanager
-    def _told(self, what: Callable[[], str]) -> Iterator[None]:
+    def _matched(self, what: Callable[[], str]) -> Iterator[None]:
         """A handshake behind what is done inside, successful or not."""
         try:
             yield
         except Exception as error:
-            if not _is_told(error):
-                self._roll_call("", _FAILED, error=_told(error))
+            if not _is_announced(error):
+                self._handshake("", _FAILED, error=_announced(error))
             raise
-        self._roll_call(what(), _FINE)
+        self._handshake(what(), _FINE)
 
-    def _roll_call(self, what: str, state: float, number: float = 0.0, error: Exception | None = None) -> float:
+    def _handshake(self, what: str, state: float, number: float = 0.0, error: Exception | None = None) -> float:
         """Make sure that all processes are about to do the same; gives the first one's number."""
         if self._broken:
-            raise _told(RankError(self._broken))
+            raise _announced(RankError(self._broken))
         self._calls += 1
-        told = float(zlib.crc32(f"{self._calls} {what}".encode()))
-        said = [told, -told, state, number if self.first else -torch.inf]
+        checksum = float(zlib.crc32(f"{self._calls} {what}".encode()))
+        said = [checksum, -checksum, state, number if self.first else -torch.inf]
         heard = torch.tensor(said, dtype=torch.float64, device=self._place)
         start = time.perf_counter()
         with self._alive(what.partition(", [")[0] or "a failure"):
@@ -154,7 +154,7 @@ class RankGroup(Ranks):
             return agreed
         if highest != -lowest:
             everyone = [f"rank {rank}: {asked}" for rank, asked in enumerate(self._gathered(what))]
-            raise _told(
+            raise _announced(
                 RankError(
                     f"ranks ask for different things ({'; '.join(everyone)}); expected the same calls in the same "
                     "order, with the same arguments, seeds and vectors, on every rank."
@@ -170,7 +170,7 @@ class RankGroup(Ranks):
         if own is not None:
             return
         rank, (message, of_input) = next((rank, found) for rank, found in enumerate(everyone) if found is not None)
-        raise _told((InputError if of_input else RankError)(f"rank {rank}: {message}"))
+        raise _announced((InputError if of_input else RankError)(f"rank {rank}: {message}"))
 
     def _gathered(self, value: T) -> list[T]:
         found: list[Any] = [None] * self.size
@@ -196,16 +196,16 @@ class RankGroup(Ranks):
             "all of them again. Every rank must make the same calls."
         )
         _groups.pop(self._group, None)
-        raise _told(RankError(self._broken)) from error
+        raise _announced(RankError(self._broken)) from error
 
 
-def _told(error: Exception) -> Exception:
+def _announced(error: Exception) -> Exception:
     """An error that all processes know of."""
     setattr(error, _TOLD, True)
     return error
 
 
-def _is_told(error: BaseException | None) -> bool:
+def _is_announced(error: BaseException | None) -> bool:
     """Whether all processes know of an error, or of the one that it comes from."""
     while error is not None and not getattr(error, _TOLD, False):
         error = error.__cause__ or error.__context__

@@ -37,7 +37,7 @@ class Diagnostics:
         gradients: Norms of the gradient in each block.
         block_spectra: Eigenvalues and densities.
         pairs: Norms between blocks; None if there was no time.
-        attention: What the heads look at; empty if attention was not met.
+        attention: Attention heads; empty if attention was not met.
         spectral: Divergences between the densities; None if there are fewer than two.
         left_out: What was not looked at, and why.
     """
@@ -66,13 +66,13 @@ def diagnose(
     """Gradients and attention first, then the blocks that matter, then the rest by its scale until time is up.
 
     Args:
-        problem: What was measured.
+        problem: The measured problem.
         table: Its norms.
         deadline: When to stop.
         seed: Of start vectors and probes.
         spectra: Further blocks whose densities are asked for.
         pairs: Norms of pairs, if they are there already.
-        watch: Is told what comes next.
+        watch: Progress callback: the next step.
 
     >>> import hessianlens as hl
     >>> model = hl.models.Transformer(layers=1, d_model=4, d_mlp=8, dtype=torch.float64)
@@ -189,7 +189,7 @@ class BlockSpectra:
         problem: The problem.
         deadline: When to stop.
         seed: Of start vectors and probes.
-        watch: Is told what comes next.
+        watch: Progress callback: the next step.
         ends: By block.
         densities: By block.
         refused: By block, why nothing is known of it.

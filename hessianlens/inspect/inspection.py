@@ -107,7 +107,7 @@ class Inspection:
         """Measure; an interruption, or the end of another process, ends the run and leaves what is done.
 
         Args:
-            watch: Is told what comes next and how many products are done.
+            watch: Progress callback: the next step and the HVPs done.
         """
         try:
             self._run(watch or Watch())
@@ -166,7 +166,7 @@ class Inspection:
 
         Args:
             path: The file.
-            watch: Is told what comes next.
+            watch: Progress callback: the next step.
             command: What gives the same page again.
             before: Another measurement, to be compared with.
         """

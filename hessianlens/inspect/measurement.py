@@ -51,7 +51,7 @@ class Measured(Listed):
         budget: Time that it was given; None if it was given probes.
         interrupted: Whether it was ended from outside.
         dtype: Precision of the numbers.
-        problem: What was measured.
+        problem: The measured problem.
         seed: Seed of the probes.
         lengths: By block and part, the lengths of the products with the random vectors that the norms come from.
     """

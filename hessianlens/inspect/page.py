@@ -35,7 +35,7 @@ def model_page(
         *rate_sections(measured, before),
         *sections.attention(diagnostics.attention, table),
         _limits(subject, measured, diagnostics),
-        Section("How to repeat it", [CodeBlock(subject.repeat)]),
+        Section("How to reproduce", [CodeBlock(subject.repeat)]),
     ]
     lead = f"{subject.model}, measured on {subject.data}."
     if before is None:
@@ -57,11 +57,11 @@ def _short(subject: Subject, diagnostics: Diagnostics) -> list[tuple[str, str]]:
 def _negative(signs: Mapping[str, Inertia]) -> str:
     """Of the block with the most negative curvature for certain, what its intervals say."""
     name, worst = max(signs.items(), key=lambda item: item[1].mass.interval()[0])
-    told = f"{in_percent(worst.mass)} of the curvature of {name} is negative"
+    text = f"{in_percent(worst.mass)} of the curvature of {name} is negative"
     if not worst.negative.width > WIDE:
-        told += f", in {in_percent(worst.negative)} of its eigenvalues"
+        text += f", in {in_percent(worst.negative)} of its eigenvalues"
     most = sum(other.mass.interval()[1] > worst.mass.interval()[0] for other in signs.values()) == 1
-    return f"{told}{', the most among the blocks looked at' if most and len(signs) > 1 else ''}."
+    return f"{text}{', the most among the blocks looked at' if most and len(signs) > 1 else ''}."
 
 
 def _what(subject: Subject, measured: Measured) -> Section:
@@ -73,11 +73,11 @@ def _what(subject: Subject, measured: Measured) -> Section:
         ["Done", measured.summary],
         *(["Note", note] for note in subject.notes),
     ]
-    return Section("What was measured", [Table(["", ""], facts)])
+    return Section("Measurement", [Table(["", ""], facts)])
 
 
 def _limits(subject: Subject, measured: Measured, diagnostics: Diagnostics) -> Section:
-    """Warnings, and what was left out."""
+    """Limitations."""
     norms = [(name, norm) for (name, _), norm in measured.norms.items() if norm.value]
     wide = list(dict.fromkeys(name for name, norm in norms if norm.relative_width() > _WIDE))
     few = list(dict.fromkeys(name for name, norm in norms if norm.few))
@@ -91,17 +91,17 @@ def _limits(subject: Subject, measured: Measured, diagnostics: Diagnostics) -> S
     warnings += [f"Flat up to rounding: {first_names(diagnostics.table.flat)}."] if diagnostics.table.flat else []
     left = [f"Norms: {first_names(measured.left_out)}."] if measured.left_out else []
     left += list(diagnostics.left_out)
-    told = warnings or ["Nothing limits what these numbers say but their intervals."]
+    text = warnings or ["Nothing limits what these numbers say but their intervals."]
     parts: list[Part] = [
-        *told,
+        *text,
         *([Table(["left out"], [[line] for line in left])] if left else ["Nothing was left out."]),
     ]
-    return Section("Warnings, and what was left out", parts)
+    return Section("Limitations", parts)
 
 
 @dataclass(frozen=True)
 class Subject:
-    """What was measured on what.
+    """Measurement on what.
 
     Attributes:
         model: The model, in words.
@@ -175,13 +175,13 @@ def change_section(before: Before, after: Measured, model: str, loss: str) -> Se
         ["Matrices", _scaling(before.measured.table), _scaling(after.table)],
         *_attention(before.measured, after),
     ]
-    told = (
+    text = (
         "Norms of both, one line per block, with intervals of 95 %. Where both come from the same probes, what "
         "these have in common cancels in the difference, whose interval is then narrower than those of the two norms."
     )
     parts: list[Part] = [
         Table(["", "before", "after"], facts),
-        f"{found.summary} {told}",
+        f"{found.summary} {text}",
         Side([Figure(picture, title=title) for title, picture in _pictures(found)]),
         Table(
             ["block", "before", "after", "factor", "difference", "95 % interval", ""],
@@ -237,7 +237,7 @@ def rate_sections(measured: Measured, before: Before | None) -> Iterator[Section
         former = {} if before is None else _rates(before.measured)
     except InputError:
         return
-    told = (
+    text = (
         "Factors of a base learning rate, (median / rms eigenvalue) ** 0.5 in powers of two, for measured.param_groups "
         "or inspect --out groups:FILE: what is sharp gets a smaller rate. They come from this batch at these weights: "
         "a place to begin tuning from, for methods such as SGD that do not rescale by themselves. Compare a run with "
@@ -250,7 +250,7 @@ def rate_sections(measured: Measured, before: Before | None) -> Iterator[Section
         names = f"{len(group.parameters)}: {first_names(group.parameters, 3)}" if several else group.parameters[0]
         then = [_then(former, group.parameters)] if former else []
         rows.append([f"{group.lr:g}x", group.kind, names, group.why, *then])
-    yield Section("Learning rates that the curvature speaks for", [told, Table(columns, rows)])
+    yield Section("Suggested learning rates", [text, Table(columns, rows)])
 
 
 def _rates(measured: Measured) -> dict[str, float]:

@@ -52,7 +52,7 @@ def norms(table: CurvatureTable) -> Section:
             row
         )
     figures = [Figure(_dots(rows, parts), title=title) for title, rows in groups.items()]
-    told = (
+    text = (
         "The Frobenius norm of the Hessian H of each block, of its Gauss-Newton part G and of the rest, with intervals "
         "of 95 % where it was sampled; without one it is exact. An open dot at the left edge is zero, or nothing "
         "beside the others."
@@ -60,7 +60,7 @@ def norms(table: CurvatureTable) -> Section:
     columns = ["block", "parameters", *(_HEADINGS[part] for part in parts), "rest / G", "scale"]
     cells = [_cells(table, row, parts) for row in table.rows]
     grid = list(_by_kind(table))
-    return Section("Norms, by layer and kind", [told, *grid, Side(figures), Table(columns, cells, folded="In numbers")])
+    return Section("Block norms", [text, *grid, Side(figures), Table(columns, cells, folded="In numbers")])
 
 
 def _dots(rows: Sequence[Row], parts: Sequence[str]) -> Dots:
@@ -72,8 +72,8 @@ def _dots(rows: Sequence[Row], parts: Sequence[str]) -> Dots:
 
 def _cells(table: CurvatureTable, row: Row, parts: Sequence[str]) -> list[str]:
     ratio, scale = table.ratio(row), table.scales.get(row.name)
-    told = [str(row.norms[part].dot()) for part in parts]
-    return [row.name, f"{row.parameters:,}", *told, short(ratio, 2), "flat" if scale is None else short(scale, 2)]
+    norms = [str(row.norms[part].dot()) for part in parts]
+    return [row.name, f"{row.parameters:,}", *norms, short(ratio, 2), "flat" if scale is None else short(scale, 2)]
 
 
 def _by_kind(table: CurvatureTable) -> Iterator[Figure]:
@@ -105,12 +105,12 @@ def against(diagnostics: Diagnostics) -> Section:
         numbers = [diagnostics.gradients[row.name], diagnostics.weights[row.name], row.rms]
         more = [*_rounded(ends), 2 / ends.largest if ends.largest > 0 else None] if ends else [None] * 3
         cells.append([row.name, *map(short, [*numbers, *more]), "" if ends is None or ends.converged else "about"])
-    told = (
+    text = (
         "A block with much curvature and little gradient is sharp and nearly settled; one with much gradient and "
         "little curvature can be moved far. Plain gradient descent on a block alone is stable below 2 / its largest "
         "eigenvalue. A dash: not found in the time given, or no gradient reaches it."
     )
-    return Section("Curvature against gradients and weights", [told, Side(pictures), Table([*columns, ""], cells)])
+    return Section("Curvature against gradients and weights", [text, Side(pictures), Table([*columns, ""], cells)])
 
 
 def _rounded(ends: SpectrumEnds) -> tuple[float, float]:
@@ -140,33 +140,33 @@ def spectra(diagnostics: Diagnostics) -> Section:
         parts = ["There was no time for densities; more of it helps, or fewer blocks."]
     parts += [Side(figures)] if figures else []
     columns = ["block", "negative", "zero", "positive", "negative curvature", "mean eigenvalue"]
-    told = (
+    text = (
         f"Zero: up to {RELATIVE_ZERO:g} of the largest eigenvalue in size. Where eigenvalues were not counted, shares "
         "are 95 % intervals: of the error over the probes, and of what the steps of Lanczos leave open."
     )
-    parts += [told, Table(columns, cells)] if cells else []
+    parts += [text, Table(columns, cells)] if cells else []
     ends = diagnostics.block_spectra.ends
     if ends:
         values = [end.largest for end in ends.values()]
         order = sorted(range(len(values)), key=lambda k: -values[k])
         names = list(ends)
-        told = ", ".join(f"{names[k]} {short(values[k])}" for k in order[:5])
+        text = ", ".join(f"{names[k]} {short(values[k])}" for k in order[:5])
         spikes = Spikes([values[k] for k in order], "largest eigenvalue of every block, by size")
         low = Spikes(sorted(end.smallest for end in ends.values()), "smallest eigenvalue of every block")
-        parts.append(Side([Figure(spikes, f"The largest: {told}."), Figure(low, "Below zero: the loss bends down.")]))
+        parts.append(Side([Figure(spikes, f"The largest: {text}."), Figure(low, "Below zero: the loss bends down.")]))
     return Section("Spectra", parts)
 
 
 def pairs(diagnostics: Diagnostics) -> Iterator[Section]:
     """Norms between blocks."""
     if diagnostics.pairs is not None:
-        told = (
+        text = (
             "How strongly two blocks act together: a dark cell off the diagonal is curvature that a method which "
             "treats blocks apart does not see."
         )
         picture = diagnostics.pairs._picture(asked=True)
         assert picture is not None
-        yield Section("Blocks that act together", [told, Figure(picture), Table(*diagnostics.pairs._cells())])
+        yield Section("Block pairs", [text, Figure(picture), Table(*diagnostics.pairs._cells())])
 
 
 def differences(diagnostics: Diagnostics) -> Iterator[Section]:
@@ -183,12 +183,12 @@ def differences(diagnostics: Diagnostics) -> Iterator[Section]:
     ]
     if diagnostics.spectral is not None:
         shapes = diagnostics.spectral
-        told = (
+        text = (
             "Jensen-Shannon divergence of the spectra, each divided by its largest eigenvalue and smoothed over "
             f"{short(shapes.sigma)} of it: shapes alone, 0 to 0.69. Mean over pairs: {shapes.mean}."
         )
-        parts.append(Figure(shapes._picture(asked=True), told))
-    yield Section("How different the blocks are", parts)
+        parts.append(Figure(shapes._picture(asked=True), text))
+    yield Section("Block heterogeneity", parts)
 
 
 def attention(layers: Sequence[LayerAttention], table: CurvatureTable) -> Iterator[Section]:
@@ -211,7 +211,7 @@ def attention(layers: Sequence[LayerAttention], table: CurvatureTable) -> Iterat
             numbers = [head.entropy, head.share, head.largest, *head.moments, *(r.norm if r else None for r in own)]
             cells.append([layer.name, str(h), *map(short, numbers)])
     per_head = "" if by_head else " Norms of each head are measured where heads are blocks (--also heads)."
-    told = (
+    text = (
         "Even attention has the share 1; a head that always looks at one token has 0, and its query and key blocks are "
         "then flat. M_1, M_2 and M_3 are mean, covariance and third moment of the values that a row sees: mean norms "
         f"over all rows of the first batch, the latter two for up to {MOST_TOKENS} tokens.{per_head}"
@@ -226,4 +226,4 @@ def attention(layers: Sequence[LayerAttention], table: CurvatureTable) -> Iterat
     ][:_MAPS]
     caption = "Rows look at columns, darker where more; the first and the last layer, on the first sequences."
     drawn: list[Part] = [Side(maps, small=True), caption] if maps else []
-    yield Section("What the heads look at", [told, Figure(picture), table_of, *drawn])
+    yield Section("Attention heads", [text, Figure(picture), table_of, *drawn])

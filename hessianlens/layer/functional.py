@@ -23,8 +23,8 @@ from hessianlens.operators.ranges import shifted, size_exponents, taken_out
 def value_score_terms(head: HeadState, value: str, score: str, gradient: Tensor) -> list[Term]:
     """The block of a value parameter (rows) and a score parameter (columns) of one head."""
     left, right = head.value_ports[value], head.score_ports[score]
-    pulled = gradient if left.readout is None else gradient @ left.readout.T
-    g = Factor("g" if left.readout is None else f"g{left.readout_name}", "si" + ROW_LETTERS.axes[1], pulled)
+    vjp = gradient if left.readout is None else gradient @ left.readout.T
+    g = Factor("g" if left.readout is None else f"g{left.readout_name}", "si" + ROW_LETTERS.axes[1], vjp)
     content = (left.content_name, left.content, ROW_LETTERS.axes[0])
     between = response_terms(head, right, content, COLUMN_LETTERS_UNCOUPLED)
     vector = vector_factor(right, COLUMN_LETTERS_UNCOUPLED)
@@ -59,9 +59,9 @@ def _score_pair(head: HeadState, gradient: Tensor) -> tuple[Tensor, int]:
     tensors = (gradient, head.values, head.queries, head.tokens)
     sizes = [*size_exponents(tensors), head.jacobian.size_exponent()]
     g, v, x, y, j = taken_out(sizes, gradient.dtype)
-    pulled = head.jacobian.shifted(-j).transpose().apply_rows(head.pulled_back(shifted(gradient, -g - v))[None])[0]
+    vjp = head.jacobian.shifted(-j).transpose().apply_rows(head.vjp_to_weights(shifted(gradient, -g - v))[None])[0]
     queries, tokens = shifted(head.queries, -x), shifted(head.tokens, -y)
-    return torch.tensordot(queries, pulled @ tokens, dims=([0, 1], [0, 1])) / head.scale, g + v + x + y + j
+    return torch.tensordot(queries, vjp @ tokens, dims=([0, 1], [0, 1])) / head.scale, g + v + x + y + j
 
 
 def score_pair_terms(head: HeadState, gradient: Tensor) -> list[Term]:
@@ -86,7 +86,7 @@ def score_pair_terms(head: HeadState, gradient: Tensor) -> list[Term]:
 
 def _score_gradient(head: HeadState, gradient: Tensor) -> Tensor:
     """``J_i^T w_i``, the gradient of the loss with respect to the scores."""
-    return head.jacobian.transpose().apply_rows(head.pulled_back(gradient)[None])[0]
+    return head.jacobian.transpose().apply_rows(head.vjp_to_weights(gradient)[None])[0]
 
 
 def _turns(head: HeadState) -> tuple[Rotation, Rotation] | None:

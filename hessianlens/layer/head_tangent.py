@@ -62,7 +62,7 @@ class HeadChange:
         scores: Change of the scores, as far as the weights see it.
         weights: ``dA``.
         output: ``dF`` of this head.
-        pulled: ``u V'``, where it is known without u.
+        vjp: ``u V'``, where it is known without u.
     """
 
     vectors: int
@@ -70,7 +70,7 @@ class HeadChange:
     scores: Tensor | None = None
     weights: Tensor | None = None
     output: Tensor | None = None
-    pulled: Tensor | None = None
+    vjp: Tensor | None = None
 
     def spread(self, kept: Tensor) -> Tensor:
         """Numbers of all sequences, for the sequences of every vector."""
@@ -104,16 +104,16 @@ class HeadTangent:
     @cached_property
     def rows(self) -> RowTangent:
         """J and D."""
-        return self.head.tangent(self._gradient, self._pulled_back)
+        return self.head.tangent(self._gradient, self._vjp_to_weights)
 
     @cached_property
     def _score_gradient(self) -> Tensor:
         """``E / s``."""
-        return self.rows.pulled(self._pulled_back.clone()[None], None)[0].div_(self.head.scale)
+        return self.rows.vjp(self._vjp_to_weights.clone()[None], None)[0].div_(self.head.scale)
 
     @cached_property
-    def _pulled_back(self) -> Tensor:
-        return self.head.pulled_back(self._gradient)
+    def _vjp_to_weights(self) -> Tensor:
+        return self.head.vjp_to_weights(self._gradient)
 
     def _other(self, name: str) -> Tensor:
         """What a score parameter meets in the scores, over s: keys for queries and queries for keys."""
@@ -195,12 +195,12 @@ class HeadTangent:
         if scores is not None:
             by_vector = scores.view(vectors, *self.head.weights.shape)
             seen = self.rows.seen(by_vector)
-            found.scores, found.weights = seen, self.rows.pushed(seen).flatten(0, 1)
+            found.scores, found.weights = seen, self.rows.jvp(seen).flatten(0, 1)
         if parts.outer and alone is None:
             found.output = self._output(found, projected)
         elif parts.outer and alone is not None and found.weights is not None:
             met = torch.bmm(found.weights, found.spread(self._gram)).view(vectors, *self.head.weights.shape)
-            found.pulled = met.mul_(alone[..., None]).flatten(0, 1)
+            found.vjp = met.mul_(alone[..., None]).flatten(0, 1)
         return found
 
     def _turned(self, name: str, each: Tensor, back: bool = False) -> Tensor:
@@ -266,26 +266,26 @@ class HeadTangent:
         for name in names:
             port = self.value_ports.get(name)
             if port is not None:
-                g, pulled = (self._read_gradient, read) if self._before_readout(port) else (self._gradient, u)
-                gradient = self._value_rows(change, g if parts.functional else None, pulled)
+                g, vjp = (self._read_gradient, read) if self._before_readout(port) else (self._gradient, u)
+                gradient = self._value_rows(change, g if parts.functional else None, vjp)
                 if gradient is not None:
-                    found[name] = gradient, pulled
+                    found[name] = gradient, vjp
         return found
 
     def _changed_score_gradient(self, change: HeadChange, read: Tensor | None, parts: Summands) -> Tensor | None:
         """``dE = J' (u V' + g dV') + D dT``."""
-        pulled = change.pulled if read is None else torch.bmm(read, change.spread(self._values).mT)
+        vjp = change.vjp if read is None else torch.bmm(read, change.spread(self._values).mT)
         if parts.functional:
             for name, port in self.value_ports.items():
                 moved = change.inputs.get(name)
                 if moved is not None:
                     g = self._read_gradient if self._before_readout(port) else self._gradient
-                    pulled = _plus(pulled, change.spread(g), moved.mT)
+                    vjp = _plus(vjp, change.spread(g), moved.mT)
         scores = change.scores if parts.functional else None
-        if pulled is None and scores is None:
+        if vjp is None and scores is None:
             return None
-        by_vector = None if pulled is None else pulled.view(change.vectors, *self.head.weights.shape)
-        return self.rows.pulled(by_vector, scores).flatten(0, 1)
+        by_vector = None if vjp is None else vjp.view(change.vectors, *self.head.weights.shape)
+        return self.rows.vjp(by_vector, scores).flatten(0, 1)
 
     def _score_rows(self, name: str, change: HeadChange, dE: Tensor | None, parts: Summands) -> Tensor | None:
         """``(dE K + E dK) / s`` for queries, ``(dE' Q + E' dQ) / s`` for keys."""
@@ -301,16 +301,16 @@ class HeadTangent:
                 total = _plus(total, E.mT if keys else E, moved)
         return total
 
-    def _value_rows(self, change: HeadChange, g: Tensor | None, pulled: Tensor | None) -> Tensor | None:
+    def _value_rows(self, change: HeadChange, g: Tensor | None, vjp: Tensor | None) -> Tensor | None:
         """``dA' g + A' u``."""
         total: Tensor | None = None
         if g is not None and change.weights is not None:
             total = torch.bmm(change.weights.mT, change.spread(g))
-        return total if pulled is None else _plus(total, change.spread(self.head.weights).mT, pulled)
+        return total if vjp is None else _plus(total, change.spread(self.head.weights).mT, vjp)
 
-    def total(self, pulled: Tensor, vectors: int) -> Tensor:
+    def total(self, vjp: Tensor, vectors: int) -> Tensor:
         """``sum_l (A' u)_l``, ``[z, 1, f]``; where inputs may shift, the sum of ``dA' g`` is zero."""
-        return self._row_sums @ pulled.reshape(vectors, -1, pulled.shape[2])
+        return self._row_sums @ vjp.reshape(vectors, -1, vjp.shape[2])
 
 
 def _plus(total: Tensor | None, left: Tensor, right: Tensor) -> Tensor:

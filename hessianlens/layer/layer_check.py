@@ -168,8 +168,8 @@ class LayerCheck:
     def _matvec(self, part: str, vector: Tensor) -> Tensor:
         if part == "outer":
             change = jvp(self._output, (self._weights,), (vector,))[1]
-            pulled: Tensor = vjp(self._output, self._weights)[1](self._loss_curvature(change))[0]
-            return pulled.detach()
+            found: Tensor = vjp(self._output, self._weights)[1](self._loss_curvature(change))[0]
+            return found.detach()
         weights = self._weights.detach().clone().requires_grad_()
         (slope,) = torch.autograd.grad(self._function(part)(weights), weights, create_graph=True)
         return torch.autograd.grad(slope @ vector, weights)[0]

@@ -174,7 +174,7 @@ def _blocks(H: AttentionHessian, rows: Sequence[dict[str, Any]]) -> Section:
         entries = Entries(H.full.to_dense().tolist(), "entries of the Hessian", borders, borders)
         caption = "Every entry: blue where positive, red where negative, darker where larger, over four powers of ten."
         parts.append(Figure(entries, caption))
-    return Section("Where the curvature sits", [*parts, Table(columns, cells, folded="Norms in numbers")])
+    return Section("Curvature by block", [*parts, Table(columns, cells, folded="Norms in numbers")])
 
 
 def _map(H: AttentionHessian, part: str) -> Grid:
@@ -221,11 +221,11 @@ def _bending(spectra: Sequence[Spectrum]) -> Section:
     ]
     full = [s for s in spectra if s.part == "full"]
     drawn = [Figure(s.picture()) for s in (*full[: min(len(full) - 1, 3)], full[-1])]
-    told = (
+    text = (
         "A negative eigenvalue is a direction along which the loss bends downwards; its size limits no step. The outer "
         "product of a convex loss has none."
     )
-    return Section("How it bends", [told, Table(columns, cells), Side(drawn)])
+    return Section("Spectrum", [text, Table(columns, cells), Side(drawn)])
 
 
 def _pairs(H: AttentionHessian) -> Iterator[Section]:
@@ -235,11 +235,11 @@ def _pairs(H: AttentionHessian) -> Iterator[Section]:
         return
     found = {h: eigenvalue_pairs(H, h) for h in heads}
     pictures = [Figure(pairs._picture(asked=True), f"head {h}: {pairs!r}") for h, pairs in found.items()]
-    told = (
+    text = (
         "Queries and keys meet only as a product. This gives the Hessian a part whose eigenvalues come in pairs, one "
         "up and one down: it bends the loss downwards along as many directions as upwards, whatever the data."
     )
-    yield Section("Pairs of queries and keys", [told, Side(pictures)])
+    yield Section("Query-key pairs", [text, Side(pictures)])
 
 
 def _attention(heads: Sequence[HeadState]) -> Section:
@@ -254,12 +254,12 @@ def _attention(heads: Sequence[HeadState]) -> Section:
             cells.append([str(h), str(s), *map(short, numbers)])
             if len(maps) < _MOST_MAPS:
                 maps.append(Figure(attention_picture(head.weights[s].detach(), f"head {h}, sequence {s}")))
-    told = (
+    text = (
         "Each row is a token that looks, each column one that it looks at. M_1 is the mean token a row sees and M_2 "
         "the covariance of what it sees, of which the query and key blocks are made: where attention settles on one "
         "token, M_2 vanishes and they with it. Norms are means over the rows, the entropy is in nats."
     )
-    return Section("What attention looks at", [told, Side(maps, small=True), Table(columns, cells)])
+    return Section("Attention maps", [text, Side(maps, small=True), Table(columns, cells)])
 
 
 def _moments(head: HeadState) -> list[tuple[float | None, float | None]]:
@@ -276,13 +276,13 @@ def _algebra(H: AttentionHessian) -> Section:
     names = list(H.full.rows)
     shown = [(r, c) for k, r in enumerate(names) for c in names[k:]][:12]
     lines = [f"[{r!r}, {c!r}] = {H.full[r, c].algebra()}" for r, c in shown]
-    told = (
+    text = (
         "No block is kept as a matrix: each is a sum over sequences s and tokens i of small factors. a, b are row and "
         "column of the weight that the rows belong to, c, d those of the other."
     )
-    return Section("The algebra of each block", [told, CodeBlock("\n".join(lines))])
+    return Section("Closed forms", [text, CodeBlock("\n".join(lines))])
 
 
 def _repeating() -> Section:
     code = 'H = hessianlens.attention_hessian(layer, X, loss)\nH.page("layer.html")\nH.to_frame()'
-    return Section("How to repeat it", ["Nothing on this page was drawn at random.", CodeBlock(code)])
+    return Section("How to reproduce", ["Nothing on this page was drawn at random.", CodeBlock(code)])

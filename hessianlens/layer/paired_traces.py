@@ -64,7 +64,7 @@ def outer_traces(
                 torch.mm(jacobian.diagonal[s, at], pairs.flatten(1), out=S.flatten(1))
             for number, values, tokens in met:
                 S.addcmul_(values[s, at, :, None], tokens[s, at, None], value=number)
-            bent = own.at(at).times(S[None])[0].flatten(1)
-            keys[s, at] = vecdot(bent, S.flatten(1))
-            queries[s, at] = vecdot(bent, (S @ merged).flatten(1))
+            hvp = own.at(at).times(S[None])[0].flatten(1)
+            keys[s, at] = vecdot(hvp, S.flatten(1))
+            queries[s, at] = vecdot(hvp, (S @ merged).flatten(1))
     return queries, keys

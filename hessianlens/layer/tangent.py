@@ -244,9 +244,9 @@ class PartTangent(ProductSource):
         for h, names in route.asked.items():
             head, change = layer.heads[h], changes[h]
             parts = self._without_pairs if h in route.paired else self._parts
-            for own, (gradient, pulled) in head.gradients(change, u, list(names), parts).items():
+            for own, (gradient, vjp) in head.gradients(change, u, list(names), parts).items():
                 at = layer.entrances[names[own]]
-                total = head.total(pulled, change.vectors) if at.relative and pulled is not None else None
+                total = head.total(vjp, change.vectors) if at.relative and vjp is not None else None
                 found[names[own]] = at.input.back(gradient, at.relative, total)
         for h, own_names in route.merged_rows.items():
             merged = found.pop((MERGED, h), None)

@@ -21,8 +21,8 @@ class LossDerivatives:
 
     def carrying(self) -> Tensor:
         """Positions at which any sequence carries a loss; at least one, so that an empty loss is a zero Hessian."""
-        carried = ((self.gradient != 0).any(-1) | self.curvature.carried()).any(0)
-        found = carried.nonzero()[:, 0]
+        has_curvature = ((self.gradient != 0).any(-1) | self.curvature.has_curvature()).any(0)
+        found = has_curvature.nonzero()[:, 0]
         return found if len(found) else found.new_zeros(1)
 
     def at(self, kept: Tensor) -> LossDerivatives:

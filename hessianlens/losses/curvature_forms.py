@@ -29,7 +29,7 @@ class OutputCurvature(ABC):
     """Whether two different tokens of a sequence are coupled."""
 
     @abstractmethod
-    def carried(self) -> Tensor:
+    def has_curvature(self) -> Tensor:
         """``[s, i]``: whether a token has any curvature at all."""
 
     @abstractmethod
@@ -85,7 +85,7 @@ class ScalarCurvature(UncoupledCurvature):
     values: Tensor
     width: int
 
-    def carried(self) -> Tensor:
+    def has_curvature(self) -> Tensor:
         """Whether a token has any curvature at all."""
         return self.values != 0
 
@@ -116,7 +116,7 @@ class TokenCurvature(UncoupledCurvature):
 
     matrices: Tensor
 
-    def carried(self) -> Tensor:
+    def has_curvature(self) -> Tensor:
         """Whether a token has any curvature at all."""
         return self.matrices.flatten(2).any(-1)
 
@@ -155,7 +155,7 @@ class LowRankTokenCurvature(UncoupledCurvature):
 
     root: Tensor
 
-    def carried(self) -> Tensor:
+    def has_curvature(self) -> Tensor:
         """Whether a token has any curvature at all."""
         return (self.root != 0).any(-1).any(-1)
 
@@ -199,7 +199,7 @@ class FactoredTokenCurvature(UncoupledCurvature):
     left: Tensor
     right: Tensor
 
-    def carried(self) -> Tensor:
+    def has_curvature(self) -> Tensor:
         """Whether a token has any curvature at all."""
         return ((self.left != 0) & (self.right != 0).any(-2, keepdim=True)).any(-1).any(-1)
 
@@ -229,7 +229,7 @@ class CoupledCurvature(OutputCurvature):
     matrices: Tensor
     coupled = True
 
-    def carried(self) -> Tensor:
+    def has_curvature(self) -> Tensor:
         """Whether a token has any curvature at all."""
         return (self.matrices != 0).flatten(2).any(-1)
 
@@ -257,7 +257,7 @@ class LowRankCoupledCurvature(OutputCurvature):
     root: Tensor
     coupled = True
 
-    def carried(self) -> Tensor:
+    def has_curvature(self) -> Tensor:
         """Whether a token has any curvature at all."""
         return (self.root != 0).any(-1).any(-1)
 

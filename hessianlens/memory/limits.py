@@ -110,5 +110,5 @@ def memory_errors_explained(instead: str) -> Iterator[None]:
         if not lacks_memory(error):
             raise
         said = " ".join(str(error).split())
-        told = f" ({said[:200]})" if said else ""
-        raise InputError(f"memory: an allocation failed{told}; {instead}.") from error
+        text = f" ({said[:200]})" if said else ""
+        raise InputError(f"memory: an allocation failed{text}; {instead}.") from error

@@ -98,9 +98,9 @@ def _checkpoint(path: Path) -> Checkpoint:
     state = path / "trainer_state.json"
     if state.is_file():
         try:
-            told = json.loads(state.read_text(encoding="utf-8"))
-            rates = [entry["learning_rate"] for entry in told.get("log_history", ()) if "learning_rate" in entry]
-            return Checkpoint(path, int(told["global_step"]), float(rates[-1]) if rates else None)
+            text = json.loads(state.read_text(encoding="utf-8"))
+            rates = [entry["learning_rate"] for entry in text.get("log_history", ()) if "learning_rate" in entry]
+            return Checkpoint(path, int(text["global_step"]), float(rates[-1]) if rates else None)
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             pass  # written halfway, or by something else: the name may know
     numbers = re.findall(r"\d+", path.name)

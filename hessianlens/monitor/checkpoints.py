@@ -87,11 +87,11 @@ class CheckpointRun:
         notes: list[str] = []
         edge = self._edge(checkpoint, opened, whole, notes)
         numbers = measure_all(self._measurer, opened.problem, whole, list(blocks), edge, notes)
-        told = checkpoint.lr if edge is None else edge.lr
+        text = checkpoint.lr if edge is None else edge.lr
         return Record(
             step=checkpoint.step,
             numbers=numbers,
-            given={} if told is None else {"lr": told},
+            given={} if text is None else {"lr": text},
             cost=time.perf_counter() - began,
             products=self._measurer.products - before,
             notes=tuple(notes),

@@ -22,7 +22,7 @@ Series = tuple[list[int], list[Reading]]
 
 
 class History(Listed, Sequence[Record]):
-    """What was measured along a run.
+    """Measurements along a run.
 
     ``history[-1]`` is the last record; ``history["layer0.attn.q", "top"]`` the steps and readings of one quantity, and
     ``history["top"]`` those of the whole model.
@@ -94,7 +94,7 @@ class History(Listed, Sequence[Record]):
         return iter(self._kept)
 
     def names(self) -> dict[str, list[str]]:
-        """What was measured: quantities by what they belong to."""
+        """Measured quantities, by what they belong to."""
         found: dict[str, dict[str, None]] = {}
         for record in self._kept:
             for owner, readings in record.numbers.items():
@@ -148,7 +148,7 @@ class History(Listed, Sequence[Record]):
         return repr(self)
 
     def _cells(self) -> Cells:
-        """The numbers of the whole model; those of blocks are in `rows` and `to_frame`."""
+        """Numbers of the whole model; those of blocks are in `rows` and `to_frame`."""
         return texts([{name: value for name, value in row.items() if "/" not in name} for row in self._records()])
 
     def page(self, path: str | os.PathLike[str], title: str = "A training run") -> Path:

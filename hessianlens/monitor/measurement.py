@@ -160,7 +160,7 @@ def measure_all(
         whole: All trained parameters, or none if they are not asked for.
         blocks: Blocks that are watched one by one.
         edge: How the optimiser sees the whole; None if that is not asked for, or not known.
-        notes: Is told what was left out, and why.
+        notes: Called with what was left out, and why.
     """
     parts: dict[str, Sequence[Block]] = {MODEL: whole} if whole else {}
     parts |= {block.name: [block] for block in blocks}

@@ -196,16 +196,16 @@ class Monitor:
         self._step = self._step if step is None else check_whole("step", step, 0)
         optimizer = self.optimizer if optimizer is None else optimizer
         inner = None if optimizer is None else check_optimizer(optimizer)
-        told = {name: check_given(name, value) for name, value in given.items()}
+        values = {name: check_given(name, value) for name, value in given.items()}
         trained, before = self._earlier() + self.pace.trained, self._measurer.products
         with self.pace.measuring(self._step):
             numbers, notes = self._numbers(optimizer)
-        if inner is not None and "lr" not in told:
-            told = {"lr": max(float(group["lr"]) for group in inner.param_groups), **told}
+        if inner is not None and "lr" not in values:
+            values = {"lr": max(float(group["lr"]) for group in inner.param_groups), **values}
         record = Record(
             step=self._step,
             numbers=numbers,
-            given=told,
+            given=values,
             trained=trained,
             cost=self.pace.last,
             products=self._measurer.products - before,

@@ -108,7 +108,7 @@ def _short(history: History) -> list[tuple[str, str]]:
     for quantity in ("probe_loss", "top", "negative_mass", "gradient"):
         if quantity in history.names().get(MODEL, []):
             _, readings = history[quantity]
-            first, last = (_told(quantity, reading) for reading in (readings[0], readings[-1]))
+            first, last = (_reading_text(quantity, reading) for reading in (readings[0], readings[-1]))
             found.append((NAMES[quantity], f"{first} at first, {last} at last"))
     if "sharpness" in history.names().get(MODEL, []):
         share = history["sharpness"][1][-1].value / history["edge"][1][-1].value
@@ -125,7 +125,7 @@ def _short(history: History) -> list[tuple[str, str]]:
     return found
 
 
-def _told(quantity: str, reading: Reading) -> str:
+def _reading_text(quantity: str, reading: Reading) -> str:
     """A number; of a share the ends of its interval."""
     if quantity not in SHARES or reading.low == reading.high:
         return short(reading.value)
@@ -142,7 +142,7 @@ def _cost(history: History) -> Section:
         f"Not drawn: {', '.join(vague)}. So many steps of Lanczos from so many vectors tell them to no more than "
         f"{WIDE:.0%} of all; more of both (steps=40, probes=10) tell more."
     )
-    return Section("What it cost, and what was left out", [words, *([unseen] if vague else []), *_notes(history)])
+    return Section("Cost and limitations", [words, *([unseen] if vague else []), *_notes(history)])
 
 
 def _notes(history: History) -> list[str]:
@@ -164,7 +164,7 @@ def _numbers(history: History) -> Section:
     vague = {f"{q}{end}" for q in SHARES for end in ("", "_low", "_high") if not _tells(history, q)}
     columns = [name for name in names if "/" not in name and name not in vague]
     cells = [[short(row.get(name)) if name != "step" else str(row[name]) for name in columns] for row in rows]
-    return Section("The numbers of the whole model", [Table(columns, cells, folded="Show the table")])
+    return Section("Whole model", [Table(columns, cells, folded="Show the table")])
 
 
 def _owner(name: str) -> str:

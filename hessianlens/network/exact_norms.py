@@ -25,7 +25,7 @@ class Planned:
     none; so what was planned for an answer and was not needed is told when the answer is there.
 
     Args:
-        watch: Is told.
+        watch: Progress callback.
         answers: What will be found.
         batches: Over how many batches a product goes; each is told of.
     """
@@ -87,7 +87,7 @@ class ExactNorms:
         method: "auto", "exact" or "sketch".
         rtol: Half the width of an interval, over its norm, that is narrow enough; None for exact norms.
         seed: Seed of sketches.
-        watch: Is told what comes next and how many products are done.
+        watch: Progress callback: the next step and the HVPs done.
         saved: Where norms are written as they become known, and read from before anything is done.
 
     Attributes:
@@ -136,8 +136,10 @@ class ExactNorms:
         ranks, everything = self.problem.ranks, [pair for answers in groups for pair in answers]
         places = assigned([answer for _, answer in everything], ranks.size)
         own = [pair for pair, place in zip(everything, places, strict=True) if place == ranks.rank]
-        told = [answer for _, answer in own]
-        planned = Planned(self.watch, told, len(self._planner.problem.data)) if self.forced and told else None
+        own_answers = [answer for _, answer in own]
+        planned = (
+            Planned(self.watch, own_answers, len(self._planner.problem.data)) if self.forced and own_answers else None
+        )
         with self._planner.maps.watched(None if planned is None else planned.product):
             for answers in groups:
                 self._verify([block for block, _ in answers])

@@ -79,8 +79,8 @@ class Forecast(Listed):
         return [{**asdict(self), **totals}]
 
     def _cells(self) -> Cells:
-        told = {"products": self.products, "sequences at once": self.sequences, "fits": self.fits}
-        return facts({**told, "at the peak": readable(self.peak_bytes), "free": readable(self.available)})
+        counts = {"products": self.products, "sequences at once": self.sequences, "fits": self.fits}
+        return facts({**counts, "at the peak": readable(self.peak_bytes), "free": readable(self.available)})
 
     def _picture(self, asked: bool) -> Picture:
         """What is held and what is left."""

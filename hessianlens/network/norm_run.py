@@ -39,7 +39,7 @@ class NormRun:
         method: "auto", "exact", "sketch" or "probes", as for `hessianlens.block_norms`.
         rtol: Half the width of an interval, over its norm, that is narrow enough; None for exact norms where these are
             worth it, and a given number of probes elsewhere.
-        watch: Is told what comes next and how many products are done.
+        watch: Progress callback: the next step and the HVPs done.
         saved: Where exact norms are written as they become known, and read from before anything is done.
     """
 

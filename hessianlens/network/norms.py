@@ -56,7 +56,7 @@ class BlockNorms(Mapping[tuple[Any, str], Estimate], Listed):
         parts = {part: norm for (name, part), norm in self._found.items() if name == key}
         if not parts:
             raise KeyError(self._unknown(key))
-        return PartNorms(told_block(key), parts)
+        return PartNorms(block_text(key), parts)
 
     def _unknown(self, key: object) -> str:
         """What is wrong with a key: its block, its part, or its form."""
@@ -85,7 +85,7 @@ class BlockNorms(Mapping[tuple[Any, str], Estimate], Listed):
 
     def _records(self) -> list[dict[str, Any]]:
         return [
-            {"block": told_block(name), "part": part, **norm.row(), "why": self.why.get(name, "")}
+            {"block": block_text(name), "part": part, **norm.row(), "why": self.why.get(name, "")}
             for (name, part), norm in self._found.items()
         ]
 
@@ -93,7 +93,7 @@ class BlockNorms(Mapping[tuple[Any, str], Estimate], Listed):
         return f"BlockNorms of {len(self._names)} blocks: {', '.join(self._parts)}"
 
     def _cells(self) -> Cells:
-        found = [[told_block(name), *(str(self._found[name, p]) for p in self._parts)] for name in self._names]
+        found = [[block_text(name), *(str(self._found[name, p]) for p in self._parts)] for name in self._names]
         return ["block", *self._parts], found
 
     def _picture(self, asked: bool) -> Picture | None:
@@ -102,7 +102,7 @@ class BlockNorms(Mapping[tuple[Any, str], Estimate], Listed):
         if not names:
             return None
         series = {part: [self._found[name, part].dot() for name in names] for part in self._parts}
-        return Dots(tuple(map(told_block, names)), series, "Frobenius norm, 95 % intervals")
+        return Dots(tuple(map(block_text, names)), series, "Frobenius norm, 95 % intervals")
 
     def __str__(self) -> str:
         columns, cells = self._cells()
@@ -166,7 +166,7 @@ def _own_key(key: Any) -> Any:
     return (key[0], part_name(key[1])) if named else key
 
 
-def told_block(block: object) -> str:
+def block_text(block: object) -> str:
     """The name of a block as a text.
 
     >>> told_block("layer0.attn.q"), told_block(("Q", "K"))
@@ -279,7 +279,7 @@ def layer_block_norms(
         method: "auto", "exact", "sketch" or "probes".
         rtol: Half the width of an interval, over its norm.
         seed: Seed of the probes.
-        watch: Is told what comes next and how many probes are made.
+        watch: Progress callback: the next step and the probes made.
     """
     found: dict[tuple[Pair, str], Estimate] = {}
     why: dict[Pair, str] = {}
@@ -294,8 +294,8 @@ def layer_block_norms(
             ways = block_ways(H, part, row, column, seed, watch.products)
             found[(row, column), part], reasons[part] = measured(ways, method, rtol)
         same = len(set(reasons.values())) == 1
-        told = [reasons[parts[0]]] if same else [f"{part}: {reason}" for part, reason in reasons.items()]
-        why[row, column] = "; ".join(told)
+        texts = [reasons[parts[0]]] if same else [f"{part}: {reason}" for part, reason in reasons.items()]
+        why[row, column] = "; ".join(texts)
     return found, why
 
 

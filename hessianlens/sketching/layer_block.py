@@ -11,7 +11,7 @@ from hessianlens.layer import AttentionHessian
 from hessianlens.operators import TokenSum
 from hessianlens.operators.inner_products import squared_norm_cost
 from hessianlens.sketching.matrices import MatrixSampler
-from hessianlens.sketching.sampler import LEAST, PILOT, Sampler, Told, sampled
+from hessianlens.sketching.sampler import LEAST, PILOT, OnProbes, Sampler, sampled
 from hessianlens.sketching.vectors import VectorSampler
 from hessianlens.spectra import Estimate
 
@@ -101,7 +101,7 @@ def _amount(multiply_adds: float) -> str:
 Name = Hashable
 
 
-def block_ways(H: AttentionHessian, part: str, row: Name, column: Name, seed: int, told: Told) -> Ways:
+def block_ways(H: AttentionHessian, part: str, row: Name, column: Name, seed: int, on_probes: OnProbes) -> Ways:
     """How the norm of one block can be had.
 
     Args:
@@ -110,14 +110,14 @@ def block_ways(H: AttentionHessian, part: str, row: Name, column: Name, seed: in
         row: Parameter of the rows.
         column: Parameter of the columns.
         seed: Seed of the probes.
-        told: Is told how many probes are made.
+        on_probes: Called with the number of probes made.
     """
     part = "outer" if part == "ggn" else part
     grid, name = H.part(part), f"{row!r} {column!r}"
 
     def sketch() -> Sampler | Refusal:
         block = H.sketch.block(part, row, column)
-        return block if isinstance(block, Refusal) else MatrixSampler(block, name, seed, told, H.loss.gradient)
+        return block if isinstance(block, Refusal) else MatrixSampler(block, name, seed, on_probes, H.loss.gradient)
 
     def exact_cost() -> float:
         counted, block = H.sketch.exact_cost(part, row, column), grid[row, column]
@@ -128,5 +128,5 @@ def block_ways(H: AttentionHessian, part: str, row: Name, column: Name, seed: in
         exact=lambda: float(grid[row, column].frobenius_norm()),
         exact_cost=exact_cost,
         sketch=sketch,
-        probes=lambda: VectorSampler(grid[row, column], name, seed, told),
+        probes=lambda: VectorSampler(grid[row, column], name, seed, on_probes),
     )

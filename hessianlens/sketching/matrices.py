@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from hessianlens.layer.sketch import RANK, Points, Unfolding
-from hessianlens.sketching.sampler import LEAST, PILOT, Sampler, Told, samples_needed
+from hessianlens.sketching.sampler import LEAST, PILOT, OnProbes, Sampler, samples_needed
 from hessianlens.spectra import Estimate, Probes
 
 _AT_ONCE = 2**22
@@ -29,13 +29,13 @@ class MatrixSampler(Sampler):
         block: The block, unfolded.
         name: Of the block: another one has other probes.
         seed: Seed of the probes.
-        told: Is told how many probes are made.
+        on_probes: Called with the number of probes made.
     """
 
     name = "sketch"
 
-    def __init__(self, block: Unfolding, name: str, seed: int, told: Told, like: Tensor) -> None:
-        super().__init__(seed, told)
+    def __init__(self, block: Unfolding, name: str, seed: int, on_probes: OnProbes, like: Tensor) -> None:
+        super().__init__(seed, on_probes)
         self._block, self._like, self._next = block, like, 0
         signs, stream = PILOT * RANK * (block.left + block.right), zlib.crc32(name.encode())
         self._signs = Probes(signs, 2**62, seed, dtype=like.dtype, device=like.device, stream=stream)
@@ -89,7 +89,7 @@ class MatrixSampler(Sampler):
         for left, right in self._matrices(count):
             points = self._block.responses(left, right)
             self._largest = max(self._largest, float(points.squares().max()))
-            self._told(len(points))
+            self._on_probes(len(points))
             yield self._rest(points)
 
     def _matrices(self, count: int) -> Iterator[tuple[Tensor, Tensor]]:
@@ -126,7 +126,7 @@ class MatrixSampler(Sampler):
         for some in torch.arange(self.complete, device=self._like.device).split(self._at_once):
             b, d = some // self._block.right, some % self._block.right
             total += float(self._block.responses(left[b][:, None], right[d][:, None]).squares().sum())
-            self._told(len(some))
+            self._on_probes(len(some))
         return Estimate.exactly(self.unit * math.sqrt(max(total, 0.0)), self.complete, "basis")
 
     @property

@@ -21,8 +21,8 @@ MOST = 10**7
 _SURE = 4 * PILOT
 """Samples up to which a pilot is believed that was made before its own directions were taken out."""
 
-Told = Callable[[int], None]
-"""Is told of every so many probes that are made."""
+OnProbes = Callable[[int], None]
+"""Called with the number of probes made."""
 
 
 class Sampler(ABC):
@@ -45,8 +45,8 @@ class Sampler(ABC):
     unit: float = 1.0
     known: float = 0.0
 
-    def __init__(self, seed: int, told: Told) -> None:
-        self.seed, self.drawn, self._told = seed, 0, told
+    def __init__(self, seed: int, on_probes: OnProbes) -> None:
+        self.seed, self.drawn, self._on_probes = seed, 0, on_probes
         self.squares = torch.zeros(0, dtype=torch.float64, device="cpu")
 
     def draw(self, count: int) -> None:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from hessianlens.operators import StructuredOperator
 from hessianlens.operators.columns import square_by_columns
-from hessianlens.sketching.sampler import Sampler, Told
+from hessianlens.sketching.sampler import OnProbes, Sampler
 from hessianlens.spectra import Estimate, Probes
 from hessianlens.spectra.norms import lengths_of
 
@@ -24,13 +24,13 @@ class VectorSampler(Sampler):
         op: The block.
         name: Of the block: another one has other probes.
         seed: Seed of the probes.
-        told: Is told how many probes are made.
+        on_probes: Called with the number of probes made.
     """
 
     name = "hutchinson"
 
-    def __init__(self, op: StructuredOperator, name: str, seed: int, told: Told) -> None:
-        super().__init__(seed, told)
+    def __init__(self, op: StructuredOperator, name: str, seed: int, on_probes: OnProbes) -> None:
+        super().__init__(seed, on_probes)
         self._op, self.complete, self.probe_cost = op, op.shape[1], op.multiply_adds
         stream = zlib.crc32(name.encode())
         self._probes = Probes(op.shape[1], 2**62, seed, dtype=op.dtype, device=op.device, stream=stream)
@@ -44,7 +44,7 @@ class VectorSampler(Sampler):
             product = self._op @ self._probes.matrix(start, stop)
             assert isinstance(product, Tensor)
             found.append(lengths_of(product))
-            self._told(stop - start)
+            self._on_probes(stop - start)
         lengths = torch.cat(found)
         if not self._scale:  # squares in units of the first lengths neither overflow nor vanish
             self._scale = self.unit = float(lengths.max()) or 1.0

@@ -66,19 +66,19 @@ class AssociativeRecall(NextTokenTask):
         return self.keys * self.values + self.keys + self.values if self.joined else self.keys + self.values
 
     @property
-    def _told(self) -> int:
+    def _tokens_of_pairs(self) -> int:
         """Tokens in front of the queries."""
         return self.pairs if self.joined else 2 * self.pairs
 
     @property
     def context(self) -> int:
         """Length L of a sequence."""
-        return self._told + 2 * self.queries
+        return self._tokens_of_pairs + 2 * self.queries
 
     @property
     def loss_positions(self) -> Sequence[int]:
         """Where queries stand."""
-        return range(self._told, self.context, 2)
+        return range(self._tokens_of_pairs, self.context, 2)
 
     def batch(self, size: int, seed: int) -> Batch:
         """The first batch of a seed."""
@@ -108,9 +108,9 @@ class AssociativeRecall(NextTokenTask):
         asked = torch.rand(size, self.pairs, generator=source).argsort(-1)[:, : self.queries]
         queries, answers = keys.gather(1, asked), values.gather(1, asked)
         shift = self.keys * self.values if self.joined else 0
-        told = keys * self.values + values if self.joined else _between(keys, values + self.keys)
+        pairs = keys * self.values + values if self.joined else _between(keys, values + self.keys)
         asked_for = _between(queries + shift, answers + shift + self.keys)
-        return {"tokens": torch.cat([told, asked_for], -1)}
+        return {"tokens": torch.cat([pairs, asked_for], -1)}
 
 
 def _between(left: Tensor, right: Tensor) -> Tensor:

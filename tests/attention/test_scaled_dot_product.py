@@ -173,9 +173,9 @@ def test_a_gauss_newton_product_by_two_reverse_passes_may_be_differentiated_agai
     q, k, v = (x.requires_grad_() for x in operands((1,), 1, 1, 3, 3, 2, 2))
     out = attend(q, k, v)
     g = torch.zeros_like(out, requires_grad=True)
-    (pulled,) = torch.autograd.grad(out, q, g, create_graph=True)
-    (pushed,) = torch.autograd.grad(pulled, g, drawn(1, 1, 3, 2), create_graph=True)
-    (ours,) = torch.autograd.grad(pushed.square().sum(), k)
+    (vjp,) = torch.autograd.grad(out, q, g, create_graph=True)
+    (jvp,) = torch.autograd.grad(vjp, g, drawn(1, 1, 3, 2), create_graph=True)
+    (ours,) = torch.autograd.grad(jvp.square().sum(), k)
     expected = torch.func.grad(
         lambda k: torch.func.jvp(lambda q: plain_attention(q, k, v), (q,), (drawn(1, 1, 3, 2),))[1].square().sum()
     )(k.detach())

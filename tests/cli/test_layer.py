@@ -40,7 +40,7 @@ def test_page_is_written_and_summarised(tmp_path):
     assert answer.exit_code == 0, answer.output
     page = (tmp_path / "deep" / "report" / "index.html").read_text(encoding="utf-8")
     assert page.startswith("<!DOCTYPE html>") and page.rstrip().endswith("</html>")
-    assert "Agreement with autograd" in page and "Growth with the tokens" in page and "How it bends" in page
+    assert "Agreement with autograd" in page and "Growth with the tokens" in page and "Spectrum" in page
     assert "agree on every part" in answer.stdout and "index.html" in answer.stdout
 
 

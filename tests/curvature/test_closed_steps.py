@@ -61,12 +61,12 @@ def test_both_derivatives(name: str) -> None:
     tape.keep(g)
     moves = tape.forward(v)
 
-    def pulled(at: dict[str, Tensor], g: Tensor) -> dict[str, Tensor]:
+    def vjp(at: dict[str, Tensor], g: Tensor) -> dict[str, Tensor]:
         found: dict[str, Tensor] = torch.func.vjp(expected, at)[1](g)[0]
         return found
 
-    change = torch.func.jvp(lambda at: pulled(at, g), (leaves,), (v,))[1]
-    first, tangent = pulled(leaves, u), torch.func.jvp(expected, (leaves,), (v,))[1]
+    change = torch.func.jvp(lambda at: vjp(at, g), (leaves,), (v,))[1]
+    first, tangent = vjp(leaves, u), torch.func.jvp(expected, (leaves,), (v,))[1]
     result = tape.result(moves)
     assert result is not None
     assert_same(result, tangent, f"{name}, tangent", 1e-9)
@@ -81,7 +81,7 @@ def test_both_derivatives(name: str) -> None:
 def test_a_cotangent_that_is_left_out_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     from hessianlens.attention.sdpa.form import AttentionForm
 
-    right = AttentionForm.bent
-    monkeypatch.setattr(AttentionForm, "bent", lambda *args, of_g=None, **how: right(*args, **how))
+    right = AttentionForm.hvp
+    monkeypatch.setattr(AttentionForm, "hvp", lambda *args, of_g=None, **how: right(*args, **how))
     with pytest.raises(AssertionError):
         test_both_derivatives("attention, causal")

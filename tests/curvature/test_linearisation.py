@@ -39,11 +39,11 @@ def test_jacobian_products_are_transposes_of_each_other() -> None:
     def outputs(chosen):
         return functional_call(model, {**weights, **chosen}, (inputs,))
 
-    value, pushed = torch.func.jvp(outputs, ({n: weights[n] for n in NAMES},), (tangents,))
+    value, jvp = torch.func.jvp(outputs, ({n: weights[n] for n in NAMES},), (tangents,))
     assert_same(at.outputs.detach(), value, "outputs")
     u = randn(*value.shape, seed=5)
-    pulled = at.transposed([u], NAMES)
-    assert_same(sum((pulled[n] * tangents[n]).sum() for n in NAMES), (u * pushed).sum(), "<J^T u, v>")
+    vjp = at.transposed([u], NAMES)
+    assert_same(sum((vjp[n] * tangents[n]).sum() for n in NAMES), (u * jvp).sum(), "<J^T u, v>")
 
 
 def test_loss_curvature_is_the_hessian_at_the_outputs() -> None:

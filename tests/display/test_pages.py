@@ -58,16 +58,16 @@ def test_in_a_browser(pages: dict[str, Path], page, name: str, width: int, dark:
 def test_the_model_page_says_everything(pages: dict[str, Path]) -> None:
     text = pages["model"].read_text(encoding="utf-8")
     for heading in (
-        "What was measured",
+        "Measurement",
         "Before and after",
-        "Learning rates that the curvature speaks for",
-        "Norms, by layer and kind",
+        "Suggested learning rates",
+        "Block norms",
         "Curvature against gradients and weights",
         "Spectra",
-        "How different the blocks are",
-        "What the heads look at",
-        "Warnings, and what was left out",
-        "How to repeat it",
+        "Block heterogeneity",
+        "Attention heads",
+        "Limitations",
+        "How to reproduce",
     ):
         assert heading in text
     assert "the sharpest" in text.lower() and "the flattest" in text.lower()
@@ -76,7 +76,7 @@ def test_the_model_page_says_everything(pages: dict[str, Path]) -> None:
 
 def test_the_layer_page_has_pairs_and_attention(pages: dict[str, Path]) -> None:
     text = pages["layer"].read_text(encoding="utf-8")
-    assert "Pairs of queries and keys" in text and "What attention looks at" in text and "<image" in text
+    assert "Query-key pairs" in text and "Attention maps" in text and "<image" in text
 
 
 def test_a_page_that_cannot_be_written(tmp_path: Path) -> None:

@@ -60,13 +60,13 @@ class Oracle:
         gradient = self.gradient[parameter]
         if not gradient.requires_grad:
             return {name: vectors.new_zeros(len(vectors), *self.leaves[name].shape) for name in columns}
-        return dict(zip(columns, _pulled(gradient, inputs, vectors), strict=True))
+        return dict(zip(columns, _vjp(gradient, inputs, vectors), strict=True))
 
     def jacobian(self, columns: Sequence[str]) -> dict[str, Tensor]:
         """Derivatives of all logits by parameters, one row per logit."""
         eye = torch.eye(self.logits.numel(), dtype=self.logits.dtype).reshape(-1, *self.logits.shape)
         inputs = [self.leaves[name] for name in columns]
-        return dict(zip(columns, _pulled(self.logits, inputs, eye), strict=True))
+        return dict(zip(columns, _vjp(self.logits, inputs, eye), strict=True))
 
     def curvature(self) -> Tensor:
         """Second derivatives of the loss by all logits."""
@@ -78,7 +78,7 @@ class Oracle:
         return torch.autograd.functional.hessian(loss, self.logits.detach().flatten())
 
 
-def _pulled(output: Tensor, inputs: Sequence[Tensor], vectors: Tensor) -> list[Tensor]:
+def _vjp(output: Tensor, inputs: Sequence[Tensor], vectors: Tensor) -> list[Tensor]:
     """Vector-Jacobian products of many vectors; one by one where an operation cannot take them together."""
     options: dict[str, Any] = {"retain_graph": True, "allow_unused": True}
     try:

@@ -82,7 +82,7 @@ def moments() -> Record:
     hidden, unembed = randn(6, 4, seed=3).requires_grad_(), randn(5, 4, seed=4)
     loss = hl.losses.linear_cross_entropy(hidden, unembed, torch.tensor([0, 1, 2, 3, 4, -100]))
     (pull,) = torch.autograd.grad(loss, hidden, create_graph=True)
-    (bent,) = torch.autograd.grad((pull * pull).sum(), hidden)
+    (hvp,) = torch.autograd.grad((pull * pull).sum(), hidden)
     return {
         "moments": {
             "first": [float(x) for x in hl.attention.first_moment(weights, X).flatten()[:4]],
@@ -98,7 +98,7 @@ def moments() -> Record:
         "cross-entropy": {
             "value": float(loss.detach()),
             "first": float(pull.detach().norm()),
-            "second": float(bent.norm()),
+            "second": float(hvp.norm()),
         },
     }
 

@@ -31,7 +31,7 @@ def test_a_token_without_curvature_is_seen() -> None:
     thin, _ = _pair()
     thin.left[0, 1], thin.right[1, 2] = 0, 0
     expected = [[True, False, True], [True, True, False]]
-    assert thin.carried().tolist() == expected
+    assert thin.has_curvature().tolist() == expected
 
 
 @pytest.mark.parametrize("form", ["number", "matrix", "root", "factors"])

@@ -172,7 +172,7 @@ def test_the_two_parts_of_a_second_derivative_add_up(name: str) -> None:
     full = torch.func.jvp(torch.func.grad(lambda *x: total(logits(*x)), indices), point, change)[1]
     asked = {"g": g, "change": padded, "wanted": (True, True, b is not None), "pushing": False}
     found = {
-        part: CrossEntropyForm(rule).bent(h, W, b, y, how.get("weight"), **asked, part=part)[: len(point)]
+        part: CrossEntropyForm(rule).hvp(h, W, b, y, how.get("weight"), **asked, part=part)[: len(point)]
         for part in Part
     }
     for k in indices:

@@ -87,6 +87,6 @@ def _curvatures() -> dict[str, OutputCurvature]:
 def test_curvature_at_the_tokens_that_carry_it(name: str) -> None:
     curvature, kept = _curvatures()[name], torch.tensor([1, 2, 4])
     change = randn(4, 2, 5, 3, seed=32)
-    assert curvature.carried().any(0).tolist() == [False, True, True, False, True]
+    assert curvature.has_curvature().any(0).tolist() == [False, True, True, False, True]
     expected = curvature.apply(change.clone())[:, :, kept]
     assert_same(curvature.at(kept).apply(change[:, :, kept].clone()), expected)

@@ -156,8 +156,8 @@ MUTANTS = (
     Mutant(
         "a product leaves out what the change of the values does to the scores' gradient",
         "layer",
-        "pulled = _plus(pulled, change.spread(g), moved.mT)",
-        "pulled = pulled",
+        "vjp = _plus(vjp, change.spread(g), moved.mT)",
+        "vjp = vjp",
     ),
     Mutant(
         "a rotation turns back the wrong way",
@@ -261,8 +261,8 @@ MUTANTS = (
     Mutant(
         "gradients are remembered without their columns",
         "products",
-        "found = self._pulled_back(self._gradients[columns], rows,",
-        "found = self._pulled_back(next(iter(self._gradients.values())), rows,",
+        "found = self._grad(self._gradients[columns], rows,",
+        "found = self._grad(next(iter(self._gradients.values())), rows,",
     ),
     Mutant(
         "a function that hands out constants for derivatives passes",
@@ -425,8 +425,8 @@ MUTANTS = (
     Mutant(
         "the functional curvature of a gated MLP is not symmetrised",
         "backpropagation",
-        "bent = _sum(bent, found if p == q else found + found.mT)",
-        "bent = _sum(bent, found)",
+        "hvp = _sum(hvp, found if p == q else found + found.mT)",
+        "hvp = _sum(hvp, found)",
     ),
     Mutant(
         "cross terms of one map are not symmetrised",

@@ -89,8 +89,8 @@ def test_it_is_the_curvature_of_products_and_takes_none(name: str, monkeypatch: 
 
 
 WRONG = {
-    "a norm that is not bent": (steps.Norm, "bent", lambda self, g, chosen: g.new_zeros(*g.shape, g.shape[1])),
-    "a norm seen as straight": (steps.Norm, "pulled", lambda self, A, chosen: A * self.scale[chosen, :, None]),
+    "a norm that is not bent": (steps.Norm, "hvp", lambda self, g, chosen: g.new_zeros(*g.shape, g.shape[1])),
+    "a norm seen as straight": (steps.Norm, "vjp", lambda self, A, chosen: A * self.scale[chosen, :, None]),
     "an activation that is not bent": (
         backpropagation._Backpropagation,
         "_through",
@@ -105,8 +105,8 @@ WRONG = {
 
 
 def replace_second(found: tuple) -> tuple:
-    J, bent, g = found
-    return J, None if bent is None else 0 * bent, g
+    J, hvp, g = found
+    return J, None if hvp is None else 0 * hvp, g
 
 
 @pytest.mark.parametrize("wrong", WRONG)

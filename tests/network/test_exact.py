@@ -79,11 +79,11 @@ def test_parts_add_up() -> None:
 
 def test_the_head_behind_the_attention_has_curvature_only_if_it_bends() -> None:
     """Behind ReLU and no norm the outputs are locally linear in the attention output: v and o have no own curvature."""
-    straight, bent = (
+    straight, hvp = (
         hl.functional(problem_of(n), f"layer{k}.attn.v", method="exact")
         for n, k in (("ReLU, no norm", 0), ("two layers, two heads, pre-norm", 1))
     )
-    assert float(straight.frobenius_norm()) == 0 < float(bent.frobenius_norm())
+    assert float(straight.frobenius_norm()) == 0 < float(hvp.frobenius_norm())
 
 
 def test_single_precision() -> None:

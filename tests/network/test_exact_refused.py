@@ -81,16 +81,16 @@ class SharedKeysAttention(networks.NanoAttention):
 
 
 class SharperAttention(networks.NanoAttention):
-    bent = staticmethod(torch.tanh)
+    hvp = staticmethod(torch.tanh)
 
     def forward(self, x: Tensor) -> Tensor:
         q, k, v = (z.unflatten(-1, (self.n_head, -1)).transpose(1, 2) for z in self.c_attn(x).chunk(3, -1))
-        scores = self.bent(q @ k.transpose(-1, -2)).masked_fill(torch.ones(LENGTH, LENGTH).triu(1) > 0, -torch.inf)
+        scores = self.hvp(q @ k.transpose(-1, -2)).masked_fill(torch.ones(LENGTH, LENGTH).triu(1) > 0, -torch.inf)
         return self.c_proj((scores.softmax(-1) @ v).transpose(1, 2).flatten(2))
 
 
 class BentAttention(SharperAttention):
-    bent = staticmethod(torch.sin)
+    hvp = staticmethod(torch.sin)
 
 
 def _coupled(loss) -> Problem:

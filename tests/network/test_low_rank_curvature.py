@@ -28,7 +28,7 @@ ROLES = ("q", "k", "v", "o", "q.bias", "v.bias")
 TOKENS = networks.tokens(2) % 2
 
 
-def _bent(out: Tensor, batch: object = None) -> Tensor:
+def _hvp(out: Tensor, batch: object = None) -> Tensor:
     """Of both signs of curvature, and none of its directions an output."""
     return (out.sin() * out.roll(1, -1).exp()).sum()
 
@@ -38,10 +38,10 @@ def made(attention: str, mlp: str, layers: int) -> tuple[Problem, DenseHessian]:
     """Two outputs of six features: the curvature behind the last attention stays factored."""
     options = {"vocab": 2, "d_model": 6, "layers": layers, "attention": ATTENTIONS[attention], "mlp_activation": mlp}
     model: nn.Module = networks.toy(**options)
-    problem = hl.problem(model, {"tokens": TOKENS}, _bent)
+    problem = hl.problem(model, {"tokens": TOKENS}, _hvp)
     blocks = [problem.blocks[f"layer0.attn.{role}"] for role in ROLES]
     pieces = {block.name: (block.parameter, block.index) for block in blocks}
-    dense = dense_network_hessian(model, [TOKENS], lambda outputs, _: _bent(outputs[0]), pieces)
+    dense = dense_network_hessian(model, [TOKENS], lambda outputs, _: _hvp(outputs[0]), pieces)
     (found,) = exact_attention(problem).derivatives
     assert isinstance(found.ggn, FactoredTokenCurvature) and (found.head is None) == (mlp == "relu")
     return problem, dense

@@ -209,8 +209,8 @@ def _split(
     at = outer(unknowns(values, 0, len(flat)).reshape(inner.shape))
     total = next(len(jet.gradient) for jet in flat if jet.gradient is not None)
     zero = np.array([[mp.mpf(0)] * total] * total, dtype=object)
-    bent = [jet.hessian * g for jet, g in zip(flat, at.gradient, strict=True) if jet.hessian is not None]
-    functional = sum(bent, zero)
+    hvp = [jet.hessian * g for jet, g in zip(flat, at.gradient, strict=True) if jet.hessian is not None]
+    functional = sum(hvp, zero)
     if slope_only:
         return zero, functional
     none = zero[0]

@@ -302,7 +302,7 @@ def query_follows_the_fifth_power() -> Finding:
         example=f"d = {nets[0][0].d_model}, seed {nets[0][1]}: |H_o| = {found[0][0, 'q', 'ggn'] / sigma**6:.3g} "
         f"sigma^6 and |H_f| = {found[0][0, 'q', 'functional'] / sigma**5:.3g} sigma^5; at sigma = 0.01 their ratio is "
         f"{ratios[0]:.2g}, of which {prefactors[0]:.2g} is non-data and 0.01 is sigma.",
-        told={"low": 1 / largest(prefactors), "high": 1 / smallest(prefactors)},
+        numbers={"low": 1 / largest(prefactors), "high": 1 / smallest(prefactors)},
     )
 
 

@@ -181,7 +181,7 @@ def absolute_sizes() -> Finding:
         ),
         example=f"d = 16, 64 sequences, {MANY} seeds: median entries {value:.2g} (value) and {query:.2g} (query), "
         f"ratio {value / query:.0f}; at most {overlap:.0%} of the histograms overlap.",
-        told={"value_factor": 0.001 / value, "query_factor": 1e-05 / query, "terms": terms},
+        numbers={"value_factor": 0.001 / value, "query_factor": 1e-05 / query, "terms": terms},
     )
 
 

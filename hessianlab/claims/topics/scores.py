@@ -41,7 +41,7 @@ def magnitudes() -> Finding:
         ),
         example=f"d_K = 64: root mean square {rms[64]:.2f}, mean magnitude {mean[64]:.2f}, sqrt(2 x 64/pi) = "
         f"{math.sqrt(128 / math.pi):.2f}.",
-        told={"narrow": mean[64], "wide": mean[512], "widest": mean[2048]},
+        numbers={"narrow": mean[64], "wide": mean[512], "widest": mean[2048]},
     )
 
 

@@ -75,7 +75,7 @@ def look_alike() -> Finding:
         ),
         example=f"plain: {shown(divided(NEAR))} and {shown(divided(FAR))}; softmax: {shown(softmax(NEAR))} and "
         f"{shown(softmax(FAR))}.",
-        told={"plain": plain, "soft": soft},
+        numbers={"plain": plain, "soft": soft},
     )
 
 
@@ -140,7 +140,7 @@ def masked_example() -> Finding:
             equal("weights of the masked tokens", weights[2:], [0.0, 0.0]),
         ),
         example=f"1/(1 + exp(-(2.8 - 1.2))) = {weights[0]:.4f}, which rounds to 0.83.",
-        told={"row": shown(weights[:2])},
+        numbers={"row": shown(weights[:2])},
     )
 
 
@@ -274,7 +274,7 @@ def fatal_flaw() -> Finding:
             true("the lower score, -2, gets the larger weight", weights[1] > weights[0]),
         ),
         example=f"-1/(-1 - 2) = {weights[0]:.2f}; for the flaw meant, take 1, -2: weights {shown(divided([1, -2]))}.",
-        told={"row": shown(weights[:2])},
+        numbers={"row": shown(weights[:2])},
     )
 
 

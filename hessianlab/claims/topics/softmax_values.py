@@ -40,7 +40,7 @@ def cat_sentence() -> Finding:
         example=f"exp of the scores: {fixed(map(math.exp, CAT), 2)}; their sum is "
         f"{sum(map(math.exp, CAT)):.2f}, so 'the' gets {math.exp(CAT[3]):.2f}/{sum(map(math.exp, CAT)):.2f} = "
         f"{true_row[3]:.2f}, not 0.38.",
-        told={"row": shown(true_row), "low": low, "high": high},
+        numbers={"row": shown(true_row), "low": low, "high": high},
     )
 
 
@@ -67,7 +67,7 @@ def cat_shares() -> Finding:
         ),
         support=(at_most("largest distance of a softmax row's sum from 1", worst, 1e-14),),
         example=f"0.28 + 0.06 + 0.03 + 0.38 = 0.75; {' + '.join(f'{p:.2f}' for p in softmax(CAT))} = 1.00.",
-        told={"the": the, "cat": cat},
+        numbers={"the": the, "cat": cat},
     )
 
 
@@ -86,7 +86,7 @@ def steps_of_one() -> Finding:
         ),
         example=f"exp(0) = 1, exp(-1) = {math.exp(-1):.3f}, exp(-2) = {math.exp(-2):.3f}; "
         f"1/{1 + math.exp(-1) + math.exp(-2):.3f} = {weights[0]:.3f}, not 0.47.",
-        told={"row": shown(weights)},
+        numbers={"row": shown(weights)},
     )
 
 
@@ -123,7 +123,7 @@ def scaled_scores() -> Finding:
             as_printed("45, 40, 35 over the square root of 2048", properly, ["0.99", "0.88", "0.77"]),
         ),
         example=f"1/(1 + exp(-0.6) + exp(-1.1)) = {weights[0]:.4f}, which rounds to 0.53.",
-        told={"row": shown(weights), "even": shown(even)},
+        numbers={"row": shown(weights), "even": shown(even)},
     )
 
 
@@ -289,7 +289,7 @@ def sharp() -> Finding:
             at_most("highest temperature that gives the printed row", max(found, default=1.0), 0.58),
         ),
         example=f"1/(1 + exp(-2) + exp(-4)) = {weights[0]:.4f}, which rounds to 0.87.",
-        told={"row": shown(weights), "low": min(found), "high": max(found)},
+        numbers={"row": shown(weights), "low": min(found), "high": max(found)},
     )
 
 
@@ -304,7 +304,7 @@ def soft() -> Finding:
             equal("temperatures that give the printed row", len(_temperatures(printed)), 0),
         ),
         example=f"1/(1 + exp(-0.5) + exp(-1)) = {weights[0]:.4f}, which rounds to 0.51.",
-        told={"row": shown(weights)},
+        numbers={"row": shown(weights)},
     )
 
 

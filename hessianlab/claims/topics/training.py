@@ -58,9 +58,9 @@ def peaked_without_scaling() -> Finding:
         most=math.log(0.5),
     )
     arms = ("unscaled", "scaled")
-    told = {arm: found.told(f"{TEXT}: entropy of {arm}") for arm in arms}
-    sums = {f"{arm}_sums": found.told(f"{SUMS}: entropy of {arm}") for arm in arms}
-    return decided(found, [peaked], {**told, **sums, "models": found.models})
+    numbers = {arm: found.formatted(f"{TEXT}: entropy of {arm}") for arm in arms}
+    sums = {f"{arm}_sums": found.formatted(f"{SUMS}: entropy of {arm}") for arm in arms}
+    return decided(found, [peaked], {**numbers, **sums, "models": found.models})
 
 
 @claim("C13")
@@ -76,9 +76,9 @@ def without_the_exponential() -> Finding:
                 f"{TEXT}: entropy, {name} minus softmax", f"{name}: entropy of attention minus softmax's", least=0.0
             )
         )
-    told = {name: found.told(f"{TEXT}: relative loss, {name} over softmax", 100) for name in names}
-    flat = {f"{name}_flat": found.told(f"{TEXT}: entropy, {name} minus softmax") for name in names}
-    return decided(found, effects, {**told, **flat, "models": found.models})
+    numbers = {name: found.formatted(f"{TEXT}: relative loss, {name} over softmax", 100) for name in names}
+    flat = {f"{name}_flat": found.formatted(f"{TEXT}: entropy, {name} minus softmax") for name in names}
+    return decided(found, effects, {**numbers, **flat, "models": found.models})
 
 
 @claim("C25")
@@ -87,13 +87,13 @@ def raw_dot_products() -> Finding:
     found = Recorded(ACTIVATIONS)
     unigram = Characters.generated().unigram_entropy
     loss = found.effect(f"{TEXT}: loss of linear", "loss with raw dot products, in nats", least=unigram)
-    told = {
-        "loss": found.told(f"{TEXT}: loss of linear"),
-        "softmax": found.told(f"{TEXT}: loss of softmax"),
+    numbers = {
+        "loss": found.formatted(f"{TEXT}: loss of linear"),
+        "softmax": found.formatted(f"{TEXT}: loss of softmax"),
         "unigram": f"{unigram:.3g}",
         "models": found.models,
     }
-    return decided(found, [loss], told)
+    return decided(found, [loss], numbers)
 
 
 @claim("C31")
@@ -107,8 +107,10 @@ def relu_attention() -> Finding:
         )
         for task in tasks
     ]
-    told = {task: found.told(f"{task}: relative accuracy, relu_normalised over softmax", -100) for task in tasks}
-    return decided(found, effects, {**told, "models": found.models}, needed=2)
+    numbers = {
+        task: found.formatted(f"{task}: relative accuracy, relu_normalised over softmax", -100) for task in tasks
+    }
+    return decided(found, effects, {**numbers, "models": found.models}, needed=2)
 
 
 @claim("C42")
@@ -117,7 +119,7 @@ def temperatures_by_layer() -> Finding:
     found = Recorded(TEMPERATURE)
     name = f"{TEXT}: log temperature, first layer minus last"
     apart = found.effect(name, "logarithm of the learned temperature, first layer minus last", least=0.0)
-    return decided(found, [apart], {"apart": found.told(name), "models": found.models})
+    return decided(found, [apart], {"apart": found.formatted(name), "models": found.models})
 
 
 def _gap(found: Recorded, sgd: str, adam: str, share: float, what: str) -> tuple[str, Effect]:
@@ -130,14 +132,14 @@ def _softmax_gaps(share: float) -> Finding:
     """SGD against Adam for softmax attention, with and without a norm."""
     found = Recorded(OPTIMISERS)
     effects: list[Effect] = []
-    told: dict[str, str | float] = {}
+    numbers: dict[str, str | float] = {}
     for norm, short in _NORMS:
         sgd, adam = (f"softmax, {norm}, {optimiser}" for optimiser in ("SGD", "Adam"))
         name, effect = _gap(found, sgd, adam, share, f"{norm}: loss of SGD minus loss of Adam, in nats")
         effects.append(effect)
-        told[short] = found.told(name)
-        told[f"{short}_adam"] = found.told(f"{TEXT}: loss of {adam}")
-    return decided(found, effects, {**told, "models": found.models})
+        numbers[short] = found.formatted(name)
+        numbers[f"{short}_adam"] = found.formatted(f"{TEXT}: loss of {adam}")
+    return decided(found, effects, {**numbers, "models": found.models})
 
 
 @claim("A26")
@@ -161,8 +163,8 @@ def sigmoid_needs_adam_less() -> Finding:
         found.effect(names[short], f"{norm}: gap of softmax minus gap of sigmoid, in nats", least=0.0)
         for norm, short in _NORMS
     ]
-    told = {short: found.told(name) for short, name in names.items()}
-    return decided(found, effects, {**told, "models": found.models})
+    numbers = {short: found.formatted(name) for short, name in names.items()}
+    return decided(found, effects, {**numbers, "models": found.models})
 
 
 @claim("B23")
@@ -170,9 +172,9 @@ def sgd_and_two_matrices() -> Finding:
     """SGD against Adam with two matrices and with one."""
     found = Recorded(QUERY_KEY)
     effects: list[Effect] = []
-    told: dict[str, str | float] = {}
+    numbers: dict[str, str | float] = {}
     for kind, short in (("two matrices", "two"), ("one matrix", "one")):
         name, effect = _gap(found, f"{kind}, SGD", f"{kind}, Adam", BEHIND, f"{kind}: loss of SGD minus loss of Adam")
         effects.append(effect)
-        told[short] = found.told(name)
-    return decided(found, effects, {**told, "models": found.models})
+        numbers[short] = found.formatted(name)
+    return decided(found, effects, {**numbers, "models": found.models})

@@ -75,10 +75,10 @@ def _verdict(result: Result, place: str) -> str:
         return several([f"{activation_in_words(name)} ({short(found[name])})" for name in found if kind[name] == which])
 
     decides = a_zero_decides(result, place)
-    told = [f"with {which}: {listed(which)}" for which in (OFFSET, ZERO, NONE) if which in kind.values()]
+    groups = [f"with {which}: {listed(which)}" for which in (OFFSET, ZERO, NONE) if which in kind.values()]
     start = f"{PLACES[place]} the entries of the value block over those of the query block (root mean squares), "
     if decides is None:
-        return f"{start}{'; '.join(told)}: one kind alone decides nothing."
+        return f"{start}{'; '.join(groups)}: one kind alone decides nothing."
     verdict = (
         f"what separates the blocks (more than {UNLIKE:g}-fold) is not softmax but a(0) ≠ 0"
         if decides
@@ -88,7 +88,7 @@ def _verdict(result: Result, place: str) -> str:
         activation_in_words(name) for name in found if kind[name] == NONE and not 1 / UNLIKE <= found[name] <= UNLIKE
     ]
     rest = f"; without a value at zero scores they are apart too: {several(apart)}" if apart else ""
-    return f"{start}{'; '.join(told)}: {verdict}{rest}."
+    return f"{start}{'; '.join(groups)}: {verdict}{rest}."
 
 
 def _sigmoid(result: Result, place: str) -> str:

@@ -91,7 +91,7 @@ def depth_sentences(result: Result) -> list[str]:
     """The exponents, what a further layer does to them, and what that means for a block's size."""
     every = depth_exponents(result)
     by_family = {family: [e for e in every if e.family == family] for family in FAMILIES}
-    told = "; ".join(
+    text = "; ".join(
         f"{family}, depth {several([str(e.depth) for e in own])}: {several([_measured(e) for e in own])} "
         f"(predicted {several([str(e.predicted) for e in own])})"
         for family, own in by_family.items()
@@ -103,7 +103,7 @@ def depth_sentences(result: Result) -> list[str]:
         else "These draws are too few to decide whether they agree"
     )
     left = f", {len(every) - len(decided)} cannot be decided" if 0 < len(decided) < len(every) else ""
-    sentences = [f"Power of the data's scale in the block of the last layer. {told}. {verdict}{left}."]
+    sentences = [f"Power of the data's scale in the block of the last layer. {text}. {verdict}{left}."]
     for family, own in by_family.items():
         steps = [
             float(later.slope.measured or 0) / earlier.slope.measured

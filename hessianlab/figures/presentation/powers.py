@@ -179,13 +179,13 @@ def weight_powers_sentences(result: Result) -> list[str]:
     ]
     moved = sorted((p for p in drawn if not agrees(p, "drawn")), key=lambda p: -p.off)[:3]
     if moved:
-        told = "; ".join(
+        sentence = "; ".join(
             f"{_NAMES[p.weight]} in {p.part} {p.block} (counted {p.counted}, measured "
             f"{'none' if p.mean is None else format(p.mean, '.2f').replace('-', '−')})"
             for p in moved
         )
         sentences.append(
-            f"Farthest from the counted power there: {told}. A weight that is not small also moves the attention "
+            f"Farthest from the counted power there: {sentence}. A weight that is not small also moves the attention "
             "matrix or the residual, which no factor in front of a block shows."
         )
     return sentences

@@ -121,7 +121,7 @@ def negative_share(result: Result, activation: str, matrices: str, part: str) ->
 
 
 def _shares(result: Result) -> str:
-    told = []
+    sentences = []
     for activation in choices(result, "activation"):
         found = {
             count: {part: negative_share(result, activation, count, part) for part in PART_NAMES}
@@ -131,14 +131,14 @@ def _shares(result: Result) -> str:
             f"{name} {100 * found['two'][part]:.0f} % with two matrices, {100 * found['one'][part]:.0f} % with one"
             for part, name in PART_NAMES.items()
         )
-        told.append(f"With {activation}: {by_part}")
+        sentences.append(f"With {activation}: {by_part}")
     outer = numbers(select(result, part="outer"), "negative")
     verdict = (
         "no negative eigenvalue comes from G, all of them from H − G"
         if outer.max() == 0
         else f"G itself has up to {outer.max():.0f} negative eigenvalues"
     )
-    return f"Share of negative eigenvalues in the sum of all absolute ones. {'. '.join(told)}. So {verdict}."
+    return f"Share of negative eigenvalues in the sum of all absolute ones. {'. '.join(sentences)}. So {verdict}."
 
 
 def _pairs(result: Result) -> str:
@@ -158,7 +158,7 @@ def _pairs(result: Result) -> str:
 
 
 def _rest(result: Result) -> str:
-    told = []
+    sentences = []
     for activation in choices(result, "activation"):
         negative = numbers(select(result, part="t_outer", activation=activation), "negative")
         size = int(numbers(select(result, part="t_outer", activation=activation), "size")[0])
@@ -167,8 +167,8 @@ def _rest(result: Result) -> str:
             if negative.max() == 0
             else f"not positive semi-definite ({span(negative)} of {size} eigenvalues are negative)"
         )
-        told.append(f"With {activation} what is left without them, the T-outer-product part, is {left}.")
-    return " ".join(told)
+        sentences.append(f"With {activation} what is left without them, the T-outer-product part, is {left}.")
+    return " ".join(sentences)
 
 
 PAIRS = "t_functional"

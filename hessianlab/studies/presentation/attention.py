@@ -39,8 +39,8 @@ def activations_sentences(result: Result) -> list[str]:
                 "cannot be told from softmax" if not found.decided else "ends worse" if found.low > 0 else "ends better"
             )
             groups[place].append(comparison.arms[0].replace("_", " "))
-        told = "; ".join(f"{place}: {', '.join(names)}" for place, names in groups.items() if names)
-        sentences.append(f"On {TASKS[task]}, against softmax at its own tuned rate: {told}.")
+        text = "; ".join(f"{place}: {', '.join(names)}" for place, names in groups.items() if names)
+        sentences.append(f"On {TASKS[task]}, against softmax at its own tuned rate: {text}.")
     return sentences
 
 
@@ -122,10 +122,10 @@ def temperature_sentences(result: Result) -> list[str]:
     sentences = []
     for task in choices(result, "task"):
         means = [interval(list(found.values())) for found in temperatures(result, task)]
-        told = ", ".join(f"layer {n}: {as_factor(one)}" for n, one in enumerate(means) if one.seeds)
+        text = ", ".join(f"layer {n}: {as_factor(one)}" for n, one in enumerate(means) if one.seeds)
         apart = compared(lower_minus_upper(result, task), "log temperature", "first layer minus last")
         sentences.append(
-            f"On {TASKS[task]}, learned temperatures end at (geometric means and 95 % intervals, from 1) {told}; "
+            f"On {TASKS[task]}, learned temperatures end at (geometric means and 95 % intervals, from 1) {text}; "
             f"{apart}. Since a temperature can be taken into W_Q, its value says something only together with the size "
             "of W_Q."
         )

@@ -107,10 +107,10 @@ def _varied(result: Result) -> dict[str, list[str]]:
 def level_intervals(result: Result) -> dict[str, Interval]:
     """Logarithm of the spread, and share of negative curvature, by choice; over draws of the weights."""
     return {
-        f"{told}, {factor} {level}": interval(list(by_draw(result, factor, level, quantity).values()))
+        f"{text}, {factor} {level}": interval(list(by_draw(result, factor, level, quantity).values()))
         for factor, levels in _varied(result).items()
         for level in levels
-        for quantity, told in (("spread", "log block spread"), ("negative_share", "negative share"))
+        for quantity, text in (("spread", "log block spread"), ("negative_share", "negative share"))
     }
 
 
@@ -136,10 +136,10 @@ def sentences(result: Result) -> list[str]:
     ]
     levels = level_intervals(result)
     for factor, names in _varied(result).items():
-        told = [f"{level} {as_factor(levels[f'log block spread, {factor} {level}'])}" for level in names]
+        factors = [f"{level} {as_factor(levels[f'log block spread, {factor} {level}'])}" for level in names]
         signs = [f"{level} {_percent(levels[f'negative share, {factor} {level}'])}" for level in names]
         sentences.append(
-            f"By {factor}, over all other choices: largest over smallest block {', '.join(told)}; negative share of "
+            f"By {factor}, over all other choices: largest over smallest block {', '.join(factors)}; negative share of "
             f"curvature {', '.join(signs)}."
         )
     return sentences

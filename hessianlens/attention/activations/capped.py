@@ -50,10 +50,10 @@ class SoftCapped(Activation):
     def curvature(self, scores: Scores, visible: Visible, weights: Scores) -> RowMatrices:
         """``diag(e') D(w) diag(e') + diag(e'' J^T w)``."""
         e, first, second = self._capped(scores)
-        bent = _scaled(self._softmax.curvature(e, visible, weights), first, first)
-        pulled = self._softmax.jacobian(e, visible).transpose().apply_rows(weights[None])[0]
-        own = second * pulled if bent.diagonal is None else bent.diagonal + second * pulled
-        return RowMatrices(bent.shape, own, bent.left, bent.right, bent.dense)
+        hvp = _scaled(self._softmax.curvature(e, visible, weights), first, first)
+        vjp = self._softmax.jacobian(e, visible).transpose().apply_rows(weights[None])[0]
+        own = second * vjp if hvp.diagonal is None else hvp.diagonal + second * vjp
+        return RowMatrices(hvp.shape, own, hvp.left, hvp.right, hvp.dense)
 
 
 def _scaled(rows: RowMatrices, left: Tensor | None, right: Tensor) -> RowMatrices:

@@ -67,11 +67,11 @@ class SoftmaxTangent(RowTangent):
         """A common change of all scores of a row leaves the weights as they are."""
         return self._peak.centre_(change)
 
-    def pushed(self, change: Tensor) -> Tensor:
+    def jvp(self, change: Tensor) -> Tensor:
         """``J t``."""
         return self._value * change
 
-    def pulled(self, weights: Tensor | None, change: Tensor | None) -> Tensor:
+    def vjp(self, weights: Tensor | None, change: Tensor | None) -> Tensor:
         """``J (w + c(w_0) t)``."""
         if change is not None:
             weights = self._centred * change if weights is None else weights.addcmul_(self._centred, change)

@@ -41,15 +41,15 @@ class AttentionForm(ClosedForm):
         """O."""
         return passes.value(self._operands(tensors), self.rule)
 
-    def pushed(self, *tensors: Any, change: Parts) -> Tensor:
+    def jvp(self, *tensors: Any, change: Parts) -> Tensor:
         """``dO``."""
-        return passes.pushed(self._operands(tensors), self.rule, change)
+        return passes.jvp(self._operands(tensors), self.rule, change)
 
-    def pulled(self, *tensors: Any, g: Tensor, wanted: Sequence[bool]) -> Parts:
+    def vjp(self, *tensors: Any, g: Tensor, wanted: Sequence[bool]) -> Parts:
         """The gradient of ``<g, O>``."""
-        return passes.pulled(self._operands(tensors), self.rule, g, wanted)
+        return passes.vjp(self._operands(tensors), self.rule, g, wanted)
 
-    def bent(
+    def hvp(
         self,
         *tensors: Any,
         g: Tensor,
@@ -59,8 +59,8 @@ class AttentionForm(ClosedForm):
         of_g: Tensor | None = None,
     ) -> Parts:
         """How that gradient changes, and how O does."""
-        return passes.bent(self._operands(tensors), self.rule, g, change, wanted, pushing, of_g)
+        return passes.hvp(self._operands(tensors), self.rule, g, change, wanted, pushing, of_g)
 
-    def pushed_twice(self, *tensors: Any, first: Parts, second: Parts) -> Tensor:
+    def second_jvp(self, *tensors: Any, first: Parts, second: Parts) -> Tensor:
         """The second derivative of O."""
-        return passes.pushed_twice(self._operands(tensors), self.rule, first, second)
+        return passes.second_jvp(self._operands(tensors), self.rule, first, second)

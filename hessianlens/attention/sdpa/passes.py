@@ -34,17 +34,17 @@ def value(x: AttentionOperands, rule: AttentionRule) -> Tensor:
 
 
 @own_precision
-def pushed(x: AttentionOperands, rule: AttentionRule, change: Parts) -> Tensor:
+def jvp(x: AttentionOperands, rule: AttentionRule, change: Parts) -> Tensor:
     """``dO = (M o J U) V + (M o A) dv``: how the value changes with its inputs."""
     out, score_change = QueryRows(x), _score_change(x, rule, change)
     for piece in pieces(x, rule):
         u = score_change.at(piece.chunk)
-        out.add(piece.chunk, _moved(piece, None if u is None else piece.rows.pushed(u), change[2]))
+        out.add(piece.chunk, _moved(piece, None if u is None else piece.rows.jvp(u), change[2]))
     return out.whole()
 
 
 @own_precision
-def pulled(x: AttentionOperands, rule: AttentionRule, g: Tensor, wanted: Sequence[bool]) -> Parts:
+def vjp(x: AttentionOperands, rule: AttentionRule, g: Tensor, wanted: Sequence[bool]) -> Parts:
     """The gradient of ``<g, O>``: ``s E K``, ``s E^T Q``, ``(M o A)^T g`` and E, with ``E = J^T W``."""
     expect_no_capped_bias(rule, wanted[3])
     found = AttentionGradients(x, wanted)
@@ -53,7 +53,7 @@ def pulled(x: AttentionOperands, rule: AttentionRule, g: Tensor, wanted: Sequenc
         if wanted[2]:
             found.values.add(piece.chunk, piece.dropped(piece.rows.weights).mT @ above)
         if found.needs_scores:
-            e = piece.rows.pulled(piece.dropped(above @ piece.v.mT))
+            e = piece.rows.vjp(piece.dropped(above @ piece.v.mT))
             found.add_scores(piece.chunk, e, rule.scale * (e @ piece.k) if wanted[0] else None)
             if wanted[1]:
                 found.keys.add(piece.chunk, rule.scale * (e.mT @ piece.q))
@@ -61,7 +61,7 @@ def pulled(x: AttentionOperands, rule: AttentionRule, g: Tensor, wanted: Sequenc
 
 
 @own_precision
-def bent(
+def hvp(
     x: AttentionOperands,
     rule: AttentionRule,
     g: Tensor,
@@ -100,7 +100,7 @@ def _turned(
     """``J U``, E and E', the last two only where gradients with respect to scores are asked for."""
     rows = piece.rows
     if not scores:
-        return torch.zeros_like(rows.weights) if u is None else rows.pushed(u), None, None
+        return torch.zeros_like(rows.weights) if u is None else rows.jvp(u), None, None
     w = piece.dropped(above @ piece.v.mT)
     dw = None if dv is None else above @ piece.chunk.of_keys(dv).mT
     if more is not None:
@@ -109,7 +109,7 @@ def _turned(
     if u is not None:
         return rows.turned(w, dw, u)
     none = torch.zeros_like(rows.weights)
-    return none, None, none if dw is None else rows.pulled(dw)
+    return none, None, none if dw is None else rows.vjp(dw)
 
 
 def _gather_turned(
@@ -131,22 +131,22 @@ def _gather_turned(
 
 
 @own_precision
-def pushed_twice(x: AttentionOperands, rule: AttentionRule, first: Parts, second: Parts) -> Tensor:
+def second_jvp(x: AttentionOperands, rule: AttentionRule, first: Parts, second: Parts) -> Tensor:
     """The second derivative of the value along two changes of its inputs."""
     out = QueryRows(x)
     changes = [_score_change(x, rule, change) for change in (first, second)]
     for piece in pieces(x, rule):
         chunk, rows = piece.chunk, piece.rows
         u, t = (change.at(chunk) for change in changes)
-        bend = None if u is None or t is None else rows.pushed_twice(u, t)
+        bend = None if u is None or t is None else rows.second_jvp(u, t)
         for dq, dk in ((first[0], second[1]), (second[0], first[1])):
             if dq is not None and dk is not None:
-                through = rows.pushed(rule.scale * (chunk.of_queries(dq) @ chunk.of_keys(dk).mT))
+                through = rows.jvp(rule.scale * (chunk.of_queries(dq) @ chunk.of_keys(dk).mT))
                 bend = through if bend is None else bend + through
         total = _moved(piece, bend, None)
         for moved, dv in ((u, second[2]), (t, first[2])):
             if moved is not None and dv is not None:
-                total = total + piece.dropped(rows.pushed(moved)) @ chunk.of_keys(dv)
+                total = total + piece.dropped(rows.jvp(moved)) @ chunk.of_keys(dv)
         out.add(chunk, total)
     return out.whole()
 

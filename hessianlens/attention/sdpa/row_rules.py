@@ -22,25 +22,25 @@ class AttentionRows(ABC):
     weights: Tensor
 
     @abstractmethod
-    def pushed(self, change: Tensor) -> Tensor:
+    def jvp(self, change: Tensor) -> Tensor:
         """``J u``: how the weights change with the scores."""
 
     @abstractmethod
-    def pulled(self, cotangent: Tensor) -> Tensor:
+    def vjp(self, cotangent: Tensor) -> Tensor:
         """``J^T w``: the gradient with respect to scores."""
 
     @abstractmethod
-    def bent(self, cotangent: Tensor, change: Tensor) -> Tensor:
+    def hvp(self, cotangent: Tensor, change: Tensor) -> Tensor:
         """``D(w) u``: how that gradient changes with the scores."""
 
     def turned(self, cotangent: Tensor, its_change: Tensor | None, change: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """``J u``, ``J^T w`` and ``J^T dw + D(w) u`` at once."""
-        bent = self.bent(cotangent, change)
-        last = bent if its_change is None else bent + self.pulled(its_change)
-        return self.pushed(change), self.pulled(cotangent), last
+        hvp = self.hvp(cotangent, change)
+        last = hvp if its_change is None else hvp + self.vjp(its_change)
+        return self.jvp(change), self.vjp(cotangent), last
 
     @abstractmethod
-    def pushed_twice(self, first: Tensor, second: Tensor) -> Tensor:
+    def second_jvp(self, first: Tensor, second: Tensor) -> Tensor:
         """The second derivative of the weights along two changes of the scores."""
 
 
@@ -58,28 +58,28 @@ class SoftmaxRows(AttentionRows):
     def _centred(self, x: Tensor) -> Tensor:
         return x - (self.weights * x).sum(-1, keepdim=True)
 
-    def pushed(self, change: Tensor) -> Tensor:
+    def jvp(self, change: Tensor) -> Tensor:
         """``A c(u)``."""
         return times(self._centred(change), self.weights)
 
-    def pulled(self, cotangent: Tensor) -> Tensor:
+    def vjp(self, cotangent: Tensor) -> Tensor:
         """The same: J is symmetric."""
-        return self.pushed(cotangent)
+        return self.jvp(cotangent)
 
-    def bent(self, cotangent: Tensor, change: Tensor) -> Tensor:
+    def hvp(self, cotangent: Tensor, change: Tensor) -> Tensor:
         """``A c(c(w) c(u))``."""
-        return self.pushed(times(self._centred(cotangent), self._centred(change)))
+        return self.jvp(times(self._centred(cotangent), self._centred(change)))
 
     def turned(self, cotangent: Tensor, its_change: Tensor | None, change: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """``A c(u)``, ``A c(w)`` and ``A c(dw + c(w) c(u))``."""
         w, u = self._centred(cotangent), self._centred(change)
         both = w * u if its_change is None else torch.addcmul(its_change, w, u)
-        last = self.pushed(both)
+        last = self.jvp(both)
         return times(u, self.weights), times(w, self.weights), last
 
-    def pushed_twice(self, first: Tensor, second: Tensor) -> Tensor:
+    def second_jvp(self, first: Tensor, second: Tensor) -> Tensor:
         """``A c(c(u) c(t))``: the third moment is symmetric in its three arguments."""
-        return self.bent(first, second)
+        return self.hvp(first, second)
 
 
 class ActivationRows(AttentionRows):
@@ -92,24 +92,24 @@ class ActivationRows(AttentionRows):
         self._scores = scores.masked_fill(~visible, 0)
         self.weights = activation.value(self._scores, visible)
 
-    def pushed(self, change: Tensor) -> Tensor:
+    def jvp(self, change: Tensor) -> Tensor:
         """``J u``."""
         return self._activation.jacobian(self._scores, self._visible).apply_rows(self._seen(change)[None])[0]
 
-    def pulled(self, cotangent: Tensor) -> Tensor:
+    def vjp(self, cotangent: Tensor) -> Tensor:
         """``J^T w``."""
         transposed = self._activation.jacobian(self._scores, self._visible).transpose()
         return self._seen(transposed.apply_rows(cotangent[None])[0])
 
-    def bent(self, cotangent: Tensor, change: Tensor) -> Tensor:
+    def hvp(self, cotangent: Tensor, change: Tensor) -> Tensor:
         """``D(w) u``."""
         rows = self._activation.curvature(self._scores, self._visible, self._seen(cotangent))
         return self._seen(rows.apply_rows(self._seen(change)[None])[0])
 
-    def pushed_twice(self, first: Tensor, second: Tensor) -> Tensor:
+    def second_jvp(self, first: Tensor, second: Tensor) -> Tensor:
         """``a'' u t`` for what acts entry by entry."""
         if isinstance(self._activation, Elementwise):
-            return self.bent(first, second)
+            return self.hvp(first, second)
         raise InputError(
             f"activation {self._activation.name}: got forward mode over forward mode, expected reverse mode in one "
             "of the two; use torch.func.hessian, jacfwd(jacrev) or jacrev(jacrev)."
@@ -127,23 +127,23 @@ class CappedRows(AttentionRows):
         self._first = 1 - ratio.square()
         self._second = self._first * ratio * (-2 / cap)
 
-    def pushed(self, change: Tensor) -> Tensor:
+    def jvp(self, change: Tensor) -> Tensor:
         """``J (e' u)``."""
-        return self._inner.pushed(self._first * change)
+        return self._inner.jvp(self._first * change)
 
-    def pulled(self, cotangent: Tensor) -> Tensor:
+    def vjp(self, cotangent: Tensor) -> Tensor:
         """``e' (J^T w)``."""
-        return self._first * self._inner.pulled(cotangent)
+        return self._first * self._inner.vjp(cotangent)
 
-    def bent(self, cotangent: Tensor, change: Tensor) -> Tensor:
+    def hvp(self, cotangent: Tensor, change: Tensor) -> Tensor:
         """``e' D(w) (e' u) + e'' (J^T w) u``."""
-        through = self._first * self._inner.bent(cotangent, self._first * change)
-        return through + self._second * self._inner.pulled(cotangent) * change
+        through = self._first * self._inner.hvp(cotangent, self._first * change)
+        return through + self._second * self._inner.vjp(cotangent) * change
 
-    def pushed_twice(self, first: Tensor, second: Tensor) -> Tensor:
+    def second_jvp(self, first: Tensor, second: Tensor) -> Tensor:
         """``A''[e' u, e' t] + J (e'' u t)``."""
-        through = self._inner.pushed_twice(self._first * first, self._first * second)
-        return through + self._inner.pushed(self._second * first * second)
+        through = self._inner.second_jvp(self._first * first, self._first * second)
+        return through + self._inner.jvp(self._second * first * second)
 
 
 def rows_of(

@@ -64,7 +64,7 @@ class LogSoftmax(Step):
     def __init__(self, inputs: Sequence[int], output: int, logarithms: Tensor, axis: int) -> None:
         super().__init__(inputs, output)
         self.chances, self.axis = logarithms.exp(), axis
-        self.bent = self.chances
+        self.hvp = self.chances
 
     def forward(self, moved: Moved) -> Tensor:
         """``dt - <p, dt>``."""
@@ -74,7 +74,7 @@ class LogSoftmax(Step):
 
     def keep(self, g: Tensor) -> None:
         """``sum(g) p``."""
-        self.bent = self.chances * g.sum(self.axis, keepdim=True)
+        self.hvp = self.chances * g.sum(self.axis, keepdim=True)
 
     def backward(
         self, u: Tensor | None, moved: Moved, result: Tensor | None, wanted: Sequence[bool]
@@ -84,7 +84,7 @@ class LogSoftmax(Step):
         if u is not None:
             found = torch.addcmul(u, self.chances, u.sum(self.axis, keepdim=True), value=-1)
         if result is not None:
-            found = -self.bent * result if found is None else found.addcmul_(self.bent, result, value=-1)
+            found = -self.hvp * result if found is None else found.addcmul_(self.hvp, result, value=-1)
         return [found]
 
 
@@ -114,7 +114,7 @@ class Standardised(Step):
         self.y, self.scale = standardised, scale
         self._axes = tuple(range(-axes, 0))
         self.g = self.xbar = standardised
-        self.pulled = scale
+        self.vjp = scale
 
     def _mean(self, tensor: Tensor) -> Tensor:
         return tensor.mean(self._axes, keepdim=True)
@@ -132,8 +132,8 @@ class Standardised(Step):
 
     def keep(self, g: Tensor) -> None:
         """g, ``mean(y g)`` and xbar."""
-        self.g, self.pulled = g, self._mean(self.y * g)
-        self.xbar = self._projected(g, self.pulled)
+        self.g, self.vjp = g, self._mean(self.y * g)
+        self.xbar = self._projected(g, self.vjp)
 
     def backward(
         self, u: Tensor | None, moved: Moved, result: Tensor | None, wanted: Sequence[bool]
@@ -145,5 +145,5 @@ class Standardised(Step):
         found = self.y * (-self.scale * self._mean(result * self.g))
         if u is not None:
             found.add_(self._projected(u, self._mean(self.y * u)))
-        found.addcmul_(result, self.scale * self.pulled, value=-1)
+        found.addcmul_(result, self.scale * self.vjp, value=-1)
         return [found.addcmul_(self.xbar, self.scale * self._mean(self.y * dx), value=-1)]

@@ -41,22 +41,22 @@ class Local(Step):
             if once_only(self._y):
                 raise Unrecordable(f"its {name} has no second derivative")
             self._cotangent = torch.zeros_like(self._y, requires_grad=True)
-            self._pulled = self._vjp(self._y, self._leaves, self._cotangent, graph=True)
-        self._bent: list[Tensor] = []
+            self._gradients = self._vjp(self._y, self._leaves, self._cotangent, graph=True)
+        self._second_gradients: list[Tensor] = []
 
     def forward(self, moved: Moved) -> Tensor:
         """The derivative, with respect to a cotangent, of the pull-back's product with the tangents."""
-        pairs = [(p, dx) for p, dx in zip(self._pulled, moved, strict=True) if dx is not None and p.requires_grad]
+        pairs = [(p, dx) for p, dx in zip(self._gradients, moved, strict=True) if dx is not None and p.requires_grad]
         if not pairs:
             return torch.zeros_like(self._y, requires_grad=False)
-        pulled, tangents = zip(*pairs, strict=True)
-        found = torch.autograd.grad(pulled, self._cotangent, tangents, retain_graph=True, allow_unused=True)[0]
+        vjp, tangents = zip(*pairs, strict=True)
+        found = torch.autograd.grad(vjp, self._cotangent, tangents, retain_graph=True, allow_unused=True)[0]
         return torch.zeros_like(self._cotangent, requires_grad=False) if found is None else found
 
     def keep(self, g: Tensor) -> None:
         """The pull-back of g, on a graph."""
         with torch.enable_grad():
-            self._bent = self._vjp(self._y, self._leaves, g, graph=True)
+            self._second_gradients = self._vjp(self._y, self._leaves, g, graph=True)
 
     def backward(
         self, u: Tensor | None, moved: Moved, result: Tensor | None, wanted: Sequence[bool]
@@ -65,16 +65,18 @@ class Local(Step):
         found: list[Tensor | None] = [None for _ in self._leaves]
         if u is not None:
             found = list(self._vjp(self._y, self._leaves, u, graph=False))
-        pairs = [(b, dx) for b, dx in zip(self._bent, moved, strict=False) if dx is not None and b.requires_grad]
+        pairs = [
+            (b, dx) for b, dx in zip(self._second_gradients, moved, strict=False) if dx is not None and b.requires_grad
+        ]
         if pairs:
-            bent, tangents = zip(*pairs, strict=True)
-            changes = torch.autograd.grad(bent, self._leaves, tangents, retain_graph=True, allow_unused=True)
+            hvp, tangents = zip(*pairs, strict=True)
+            changes = torch.autograd.grad(hvp, self._leaves, tangents, retain_graph=True, allow_unused=True)
             found = [c if f is None else f if c is None else f + c for f, c in zip(found, changes, strict=True)]
         return list(found)
 
     def tensors(self) -> Iterator[Tensor]:
         """Those that go in and come out; what the graph between holds is not counted."""
-        return iter([*self._leaves, self._y, *self._pulled, *self._bent])
+        return iter([*self._leaves, self._y, *self._gradients, *self._second_gradients])
 
     def _vjp(self, y: Tensor, leaves: Sequence[Tensor], u: Tensor, graph: bool) -> list[Tensor]:
         if not y.requires_grad:
@@ -110,7 +112,7 @@ class Closed(Step):
 
     def forward(self, moved: Moved) -> Tensor:
         """``dy``."""
-        return self._form.pushed(*self._tensors, change=self._spread(moved))
+        return self._form.jvp(*self._tensors, change=self._spread(moved))
 
     def keep(self, g: Tensor) -> None:
         """What the second derivative is taken around."""
@@ -127,9 +129,9 @@ class Closed(Step):
         if any(dx is not None for dx in moved):
             assert self._g is not None
             change = self._spread(moved)
-            found = self._form.bent(*self._tensors, g=self._g, change=change, wanted=asked, pushing=False, of_g=u)
+            found = self._form.hvp(*self._tensors, g=self._g, change=change, wanted=asked, pushing=False, of_g=u)
         elif u is not None:
-            found = self._form.pulled(*self._tensors, g=u, wanted=asked)
+            found = self._form.vjp(*self._tensors, g=u, wanted=asked)
         return [found[place] for place in self._places]
 
     def _spread(self, moved: Moved) -> Parts:

@@ -45,8 +45,8 @@ class ValueBlock(Unfolding):
     def _weights(self, E: Tensor, G: Tensor) -> Tensor:
         k, r, f = E.shape
         changes = G.reshape(k * r, 1, 1, -1).expand(-1, *self._shape, -1)
-        bent = self._curvature.apply(changes.clone())
-        return vecdot(bent, E.reshape(k * r, 1, 1, f)).flatten(1).unflatten(0, (k, r)).sum(1)
+        hvp = self._curvature.apply(changes.clone())
+        return vecdot(hvp, E.reshape(k * r, 1, 1, f)).flatten(1).unflatten(0, (k, r)).sum(1)
 
     def mean(self) -> Points:
         """All tokens alike."""
@@ -69,8 +69,8 @@ class ValueBlock(Unfolding):
         step = max(1, _WORKSPACE_BYTES // (len(like) * self._features * like.element_size()))
         rows = []
         for some in eye.split(step):
-            bent = self._curvature.apply(some[:, None, None].expand(-1, *self._shape, -1).clone())
-            rows.append((bent * along[..., None]).sum((1, 2)))
+            hvp = self._curvature.apply(some[:, None, None].expand(-1, *self._shape, -1).clone())
+            rows.append((hvp * along[..., None]).sum((1, 2)))
         return torch.cat(rows)
 
     @property

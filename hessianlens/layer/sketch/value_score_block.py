@@ -68,8 +68,8 @@ class ValueScoreBlock(Unfolding):
         T = self._m.new_zeros(self._m.shape[0], len(left), *self._m.shape[1:])
         if self._functional:
             seen = _seen(E, self._gradient).mT @ PB  # [s, k, n, l]
-            pushed = self._head.jacobian.apply_rows(seen.transpose(0, 1)).transpose(0, 1)
-            T = (pushed.flatten(1, 2) @ self._Z).view(T.shape)
+            jvp = self._head.jacobian.apply_rows(seen.transpose(0, 1)).transpose(0, 1)
+            T = (jvp.flatten(1, 2) @ self._Z).view(T.shape)
         if self._outer:
             T += self._gammas(E, PB)[..., None] * self._m[:, None]
         rows = T.permute(1, 3, 0, 2).reshape(len(left) * T.shape[-1], -1)  # [(k a), (s n)]
@@ -101,9 +101,9 @@ class ValueScoreBlock(Unfolding):
         step = max(1, _WORKSPACE_BYTES // (s * k * r * max(length, V.shape[-1]) * PB.element_size()))
         for start in range(0, J.shape[1], step):
             stop = min(start + step, J.shape[1])
-            pushed = V.mT[:, None] @ J.tokens(start, stop).apply(columns)  # [s, n, f, (k r)]
-            bent = self._curvature.at(slice(start, stop)).apply(each.expand(-1, s, stop - start, -1).clone())
-            found = vecdot(bent, pushed.permute(3, 0, 1, 2)).unflatten(0, (k, r)).sum(1)
+            jvp = V.mT[:, None] @ J.tokens(start, stop).apply(columns)  # [s, n, f, (k r)]
+            hvp = self._curvature.at(slice(start, stop)).apply(each.expand(-1, s, stop - start, -1).clone())
+            found = vecdot(hvp, jvp.permute(3, 0, 1, 2)).unflatten(0, (k, r)).sum(1)
             total[..., start:stop] = found.transpose(0, 1)
         return total
 
@@ -122,8 +122,8 @@ class ValueScoreBlock(Unfolding):
             total += self._outer_small(vecdot(self._m @ Y[:, None], self._v))
         if self._functional:
             seen = (self._v @ Y.mT[:, None]) @ self._Z.mT  # [k, s, n, l]
-            pulled = self._head.jacobian.transpose().apply_rows(seen)
-            total += (self._gradient.mT @ (pulled @ self._P)).sum(1)
+            vjp = self._head.jacobian.transpose().apply_rows(seen)
+            total += (self._gradient.mT @ (vjp @ self._P)).sum(1)
         return (total if self._R is None else self._R @ total).double()
 
     def _outer_small(self, along: Tensor) -> Tensor:
@@ -136,10 +136,10 @@ class ValueScoreBlock(Unfolding):
         for start in range(0, J.shape[1], step):
             stop = min(start + step, J.shape[1])
             rows = V.permute(1, 0, 2)[:, :, None].expand(-1, -1, stop - start, -1)
-            bent = self._curvature.at(slice(start, stop)).apply(rows.clone())  # [l, s, n, f]: (V C_n)_l
-            pulled = J.tokens(start, stop).transpose().apply(bent.permute(1, 2, 0, 3))  # [s, n, m, f]
+            hvp = self._curvature.at(slice(start, stop)).apply(rows.clone())  # [l, s, n, f]: (V C_n)_l
+            vjp = J.tokens(start, stop).transpose().apply(hvp.permute(1, 2, 0, 3))  # [s, n, m, f]
             some = along[..., start:stop].transpose(0, 1)
-            summed = (some @ pulled.flatten(2)).unflatten(2, pulled.shape[2:])  # [s, k, m, f]
+            summed = (some @ vjp.flatten(2)).unflatten(2, vjp.shape[2:])  # [s, k, m, f]
             total += (summed.mT @ self._P[:, None]).sum(0)
         return total
 

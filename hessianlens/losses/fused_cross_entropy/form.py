@@ -56,15 +56,15 @@ class CrossEntropyForm(ClosedForm):
         """L."""
         return _value(CrossEntropyOperands(*tensors), self.rule)
 
-    def pushed(self, *tensors: Any, change: Parts) -> Tensor:
+    def jvp(self, *tensors: Any, change: Parts) -> Tensor:
         """``dl = <m p - t, cap' u>``."""
-        return _pushed(CrossEntropyOperands(*tensors), self.rule, change)
+        return _jvp(CrossEntropyOperands(*tensors), self.rule, change)
 
-    def pulled(self, *tensors: Any, g: Tensor, wanted: Sequence[bool]) -> Parts:
+    def vjp(self, *tensors: Any, g: Tensor, wanted: Sequence[bool]) -> Parts:
         """``s r W``, ``s r^T H`` and ``s sum_i r_i``."""
-        return _pulled(CrossEntropyOperands(*tensors), self.rule, g, wanted)
+        return _vjp(CrossEntropyOperands(*tensors), self.rule, g, wanted)
 
-    def bent(
+    def hvp(
         self,
         *tensors: Any,
         g: Tensor,
@@ -75,11 +75,11 @@ class CrossEntropyForm(ClosedForm):
         part: Part = Part.FULL,
     ) -> Parts:
         """With r' how r changes: ``s (r' W + r dW)``, ``s (r'^T H + r^T dH)``, ``s sum_i r'_i``; and ``dl``."""
-        return _bent(CrossEntropyOperands(*tensors), self.rule, g, change, wanted, pushing, of_g, part)
+        return _hvp(CrossEntropyOperands(*tensors), self.rule, g, change, wanted, pushing, of_g, part)
 
-    def pushed_twice(self, *tensors: Any, first: Parts, second: Parts) -> Tensor:
+    def second_jvp(self, *tensors: Any, first: Parts, second: Parts) -> Tensor:
         """The second derivative of l, token by token."""
-        return _pushed_twice(CrossEntropyOperands(*tensors), self.rule, first, second)
+        return _second_jvp(CrossEntropyOperands(*tensors), self.rule, first, second)
 
 
 @own_precision
@@ -91,16 +91,16 @@ def _value(x: CrossEntropyOperands, rule: CrossEntropyRule) -> Tensor:
 
 
 @own_precision
-def _pushed(x: CrossEntropyOperands, rule: CrossEntropyRule, change: Parts) -> Tensor:
+def _jvp(x: CrossEntropyOperands, rule: CrossEntropyRule, change: Parts) -> Tensor:
     found = StackedRows(x)
     for piece in rows(x, rule):
         u = piece.change(change)
-        found.add(x.h.new_zeros(len(piece.h)) if u is None else piece.pushed(piece.capped(u)))
+        found.add(x.h.new_zeros(len(piece.h)) if u is None else piece.jvp(piece.capped(u)))
     return found.whole()
 
 
 @own_precision
-def _pulled(x: CrossEntropyOperands, rule: CrossEntropyRule, g: Tensor, wanted: Sequence[bool]) -> Parts:
+def _vjp(x: CrossEntropyOperands, rule: CrossEntropyRule, g: Tensor, wanted: Sequence[bool]) -> Parts:
     found = CrossEntropyGradients(x, rule.scale, wanted)
     for piece in rows(x, rule):
         found.add(piece, piece.slope(g[piece.chunk]))
@@ -108,7 +108,7 @@ def _pulled(x: CrossEntropyOperands, rule: CrossEntropyRule, g: Tensor, wanted: 
 
 
 @own_precision
-def _bent(
+def _hvp(
     x: CrossEntropyOperands,
     rule: CrossEntropyRule,
     g: Tensor,
@@ -123,7 +123,7 @@ def _bent(
         above, u = g[piece.chunk], piece.change(change)
         v = None if u is None else piece.capped(u)
         if pushing:
-            moved.add(x.h.new_zeros(len(piece.h)) if v is None else piece.pushed(v))
+            moved.add(x.h.new_zeros(len(piece.h)) if v is None else piece.jvp(v))
         crosses = (change[1] is not None and wanted[0]) or (change[0] is not None and wanted[1])
         crossed = piece.slope(above) if crosses and part is not Part.OUTER else None
         turned = None if u is None or v is None else _turned(piece, rule, above, u, v, part)
@@ -144,15 +144,15 @@ def _turned(piece: TokenRows, rule: CrossEntropyRule, g: Tensor, u: Tensor, v: T
 
 
 @own_precision
-def _pushed_twice(x: CrossEntropyOperands, rule: CrossEntropyRule, first: Parts, second: Parts) -> Tensor:
+def _second_jvp(x: CrossEntropyOperands, rule: CrossEntropyRule, first: Parts, second: Parts) -> Tensor:
     found = StackedRows(x)
     for piece in rows(x, rule):
         total = x.h.new_zeros(len(piece.h))
         ones = torch.ones_like(total)
         u, t = piece.change(first), piece.change(second)
         if u is not None and t is not None:
-            bent = piece.turned(ones, piece.capped(u).clone())
-            total = total + (bent * piece.capped(t)).sum(-1)
+            hvp = piece.turned(ones, piece.capped(u).clone())
+            total = total + (hvp * piece.capped(t)).sum(-1)
             if rule.softcap is not None:
                 total = total + (piece.curved(piece.slope(ones, linear=False), u) * t).sum(-1)
         crossed = piece.crossed(first, second)

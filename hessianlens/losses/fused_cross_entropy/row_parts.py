@@ -156,7 +156,7 @@ class TokenRows:
         """``sum_k p_k v_k``, token by token."""
         return _dot(self.chances, change)
 
-    def pushed(self, change: Tensor) -> Tensor:
+    def jvp(self, change: Tensor) -> Tensor:
         """The change of l, token by token, that a change of logits makes."""
         return self._against(change, self.mean(change))
 

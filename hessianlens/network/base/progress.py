@@ -58,7 +58,7 @@ class Deadline:
 
 
 class Watch:
-    """Is told what comes next and how much is done; this one keeps it to itself.
+    """Progress callback that displays nothing.
 
     >>> Watch().step("layer0")
     """

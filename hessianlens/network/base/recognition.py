@@ -45,10 +45,10 @@ def entrywise_slope(value: Tensor, at: Tensor, graph: bool = False) -> Tensor | 
     (tensor([3., 3.]), True)
     """
     drawn = random_like(value)
-    found, pulled = (
+    found, vjp = (
         torch.autograd.grad(value, at, cotangent, retain_graph=True, create_graph=graph, allow_unused=True)[0]
         for cotangent in (torch.ones_like(value), drawn)
     )
-    if found is None or pulled is None:
+    if found is None or vjp is None:
         return torch.zeros_like(at)
-    return found if close(pulled.detach(), (drawn.reshape(at.shape) * found).detach()) else None
+    return found if close(vjp.detach(), (drawn.reshape(at.shape) * found).detach()) else None

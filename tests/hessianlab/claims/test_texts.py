@@ -137,7 +137,7 @@ def test_a_missing_test_says_what_is_expected(monkeypatch):
 
 
 def test_numbers_in_the_words_are_those_the_test_tells():
-    finding = Finding((), told={"share": 0.347, "row": "[1, 2]"})
+    finding = Finding((), numbers={"share": 0.347, "row": "[1, 2]"})
     made = Claim("P1", "made up", "here", "Something.", condition="{row}", correction="It is {share:.0%}.")
     worded = made.worded(finding)
     assert worded.condition == "[1, 2]" and worded.correction == "It is 35%."

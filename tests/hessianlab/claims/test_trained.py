@@ -60,7 +60,7 @@ def test_what_is_not_recorded_decides_nothing(tmp_path: Path) -> None:
     assert missing.state is None and missing.shown == "not measured"
     finding = decided(recorded, [missing], {})
     assert finding.verdict is Verdict.NEEDS_TRAINING and "was not measured" in finding.undecided
-    assert recorded.told("x") == "(not measured)"
+    assert recorded.formatted("x") == "(not measured)"
 
 
 def test_runs_that_all_diverge_are_infinitely_behind(tmp_path: Path) -> None:

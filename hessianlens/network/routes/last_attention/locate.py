@@ -297,8 +297,8 @@ def acts_alone(value: Tensor, at: Tensor) -> bool:
     u = random_like(value).flatten(0, 1)
     positions = torch.arange(len(u), device=u.device)
 
-    def pulled(cotangent: Tensor) -> list[Tensor]:
+    def vjp(cotangent: Tensor) -> list[Tensor]:
         (found,) = torch.autograd.grad(value, at, cotangent.reshape(value.shape), retain_graph=True)
         return [found.flatten(0, 1)]
 
-    return couples_no_groups(pulled, u, positions, positions)
+    return couples_no_groups(vjp, u, positions, positions)

@@ -73,7 +73,7 @@ def operand_of(taken: Tensor, site: int, leaf: Tensor) -> Operand | Refusal:
     return Operand(site, pieces, heads, grouping, maps)
 
 
-def _pulled(taken: Tensor, leaf: Tensor, cotangent: Tensor) -> Tensor:
+def _vjp(taken: Tensor, leaf: Tensor, cotangent: Tensor) -> Tensor:
     """``[position, feature]``."""
     (found,) = torch.autograd.grad(taken, leaf, cotangent, retain_graph=True)
     return found.reshape(-1, leaf.shape[-1])
@@ -85,7 +85,7 @@ def _features(taken: Tensor, leaf: Tensor) -> tuple[Tensor, int] | Refusal:
     for head in range(taken.shape[1]):
         cotangent = torch.zeros_like(drawn)
         cotangent[:, head] = drawn[:, head]
-        found.append(tuple((_pulled(taken, leaf, cotangent) != 0).any(0).nonzero()[:, 0].tolist()))
+        found.append(tuple((_vjp(taken, leaf, cotangent) != 0).any(0).nonzero()[:, 0].tolist()))
     pieces = list(dict.fromkeys(found))
     share, rest = divmod(len(found), len(pieces))
     if any(len(piece) != taken.shape[-1] for piece in pieces):
@@ -100,7 +100,7 @@ def _grouping(taken: Tensor, leaf: Tensor) -> Grouping | None:
     sequences, _, length, _ = taken.shape
     drawn = random_like(taken)
     numbers = 1 + torch.arange(sequences * length, device=taken.device).reshape(sequences, 1, length, 1)
-    alone, numbered = (_pulled(taken, leaf, cotangent) for cotangent in (drawn, numbers * drawn))
+    alone, numbered = (_vjp(taken, leaf, cotangent) for cotangent in (drawn, numbers * drawn))
     for grouping in groupings(tuple(leaf.shape), sequences):
         if grouping.groups == sequences and grouping.members == length:
             expected = grouping.flatten(numbers[:, 0]) * alone
@@ -115,7 +115,7 @@ def _maps(taken: Tensor, leaf: Tensor, features: Tensor) -> Tensor:
     for e in range(taken.shape[-1]):
         cotangent = torch.zeros_like(taken)
         cotangent[:, 0, :, e] = 1
-        rows.append(_pulled(taken, leaf, cotangent)[:, features.to(leaf.device)])
+        rows.append(_vjp(taken, leaf, cotangent)[:, features.to(leaf.device)])
     return torch.stack(rows, 1)
 
 

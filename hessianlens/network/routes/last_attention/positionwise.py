@@ -90,7 +90,7 @@ def position_derivatives(
         J = _position_jacobian(found, point)
         with refusals_of(lambda: "model: what stands behind the attention layer"):
             head = _head_curvature(gradient, point)
-    return PositionDerivatives(gradient.detach(), _pulled_back(Lambda, J), head, positions)
+    return PositionDerivatives(gradient.detach(), _ggn_at_positions(Lambda, J), head, positions)
 
 
 def position_curvature(gradient: Tensor, ggn: Tensor, head: Tensor) -> PositionDerivatives:
@@ -107,7 +107,7 @@ def position_curvature(gradient: Tensor, ggn: Tensor, head: Tensor) -> PositionD
     return PositionDerivatives(gradient[:, positions], TokenCurvature(ggn[:, positions]), kept, positions)
 
 
-def _pulled_back(Lambda: Tensor, J: Tensor) -> UncoupledCurvature:
+def _ggn_at_positions(Lambda: Tensor, J: Tensor) -> UncoupledCurvature:
     """``J^T Lambda J``, factored where there are few outputs."""
     left, right = J.transpose(-1, -2), (Lambda @ J).transpose(-1, -2)
     if 2 * J.shape[-2] < J.shape[-1]:
@@ -160,8 +160,8 @@ def _head_curvature(gradient: Tensor, point: Tensor) -> Tensor | None:
     return torch.stack(columns, -1)
 
 
-def _second(pulled: Tensor, point: Tensor, tangent: Tensor) -> Tensor:
-    (found,) = torch.autograd.grad(pulled, point, tangent, retain_graph=True, allow_unused=True)
+def _second(vjp: Tensor, point: Tensor, tangent: Tensor) -> Tensor:
+    (found,) = torch.autograd.grad(vjp, point, tangent, retain_graph=True, allow_unused=True)
     return torch.zeros_like(point) if found is None else found
 
 

@@ -17,7 +17,7 @@ from hessianlens.sketching import MatrixSampler, Sampler, Ways, measured
 from hessianlens.spectra import Estimate
 
 Found = dict[str, Estimate]
-Told = Callable[[int], None]
+OnProbes = Callable[[int], None]
 
 
 class SketchedAttention:
@@ -26,11 +26,11 @@ class SketchedAttention:
     Args:
         source: The closed form of the layer.
         seed: Seed of the probes.
-        told: Is told how many probes are made.
+        on_probes: Called with the number of probes made.
     """
 
-    def __init__(self, source: ExactAttention, seed: int, told: Told) -> None:
-        self._source, self._seed, self._told = source, seed, told
+    def __init__(self, source: ExactAttention, seed: int, on_probes: OnProbes) -> None:
+        self._source, self._seed, self._on_probes = source, seed, on_probes
 
     def norms(self, block: Block, parts: Sequence[str], method: str, rtol: float) -> tuple[Found, str]:
         """Norms of parts of a diagonal block, and why they were found in this way.
@@ -73,7 +73,7 @@ class SketchedAttention:
             unfolded = self._unfolded(block, part)
             if isinstance(unfolded, Refusal):
                 return unfolded
-            return MatrixSampler(unfolded, name, self._seed, self._told, self._source.sites[0].tokens)
+            return MatrixSampler(unfolded, name, self._seed, self._on_probes, self._source.sites[0].tokens)
 
         return Ways(exact, lambda: self._exact_cost(block) / parts, sketch)
 

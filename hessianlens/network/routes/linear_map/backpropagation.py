@@ -126,15 +126,15 @@ class _Backpropagation:
         g = self.gradient.pop(step.site)
         others = {k: self.hessian.pop((step.site, k)) for k in list(self.gradient) if (step.site, k) in self.hessian}
         if (wide := _wide(self.steps, step)) is None:
-            W, form, bent = step.weight, step.form, None
+            W, form, hvp = step.weight, step.form, None
             g = W * g if step.gain else g @ W.T
         else:
-            W, bent, g = self._through(step, wide, g)
+            W, hvp, g = self._through(step, wide, g)
             form = wide[0].form
         turn = Parts.scaled if step.gain else Parts.left
         turned = turn(turn(own, W).T, W)  # H is symmetric, and so is this
-        if bent is not None:
-            turned = turned.plus(bent)
+        if hvp is not None:
+            turned = turned.plus(hvp)
         self._pass(form, turned, {k: turn(part, W) for k, part in others.items()}, g)
 
     def _through(self, step: MapStep, wide: Sequence[MapStep], g: Tensor) -> tuple[Tensor, Tensor | None, Tensor]:
@@ -144,7 +144,7 @@ class _Backpropagation:
         g = g @ step.weight.T
         J: Tensor | None = None
         gradient: Tensor | None = None
-        bent: Tensor | None = None
+        hvp: Tensor | None = None
         for one in wide:
             slope = form.first[one.site]
             # [position, input, output]: the weight of the first map, scaled, times that of the second
@@ -154,19 +154,19 @@ class _Backpropagation:
         weights = {one.site: one.weight for one in wide}
         for (p, q), second in form.second.items():
             found = (weights[p] * (second[self.chosen] * g)[:, None]) @ weights[q].T
-            bent = _sum(bent, found if p == q else found + found.mT)
+            hvp = _sum(hvp, found if p == q else found + found.mT)
         assert J is not None and gradient is not None
-        return J, bent, gradient
+        return J, hvp, gradient
 
     def _pass(self, form: Form, own: Parts, others: dict[int, Parts], g: Tensor) -> None:
         """From the inputs of a map to its sources."""
         if isinstance(form, EntryByEntry):
             slopes = {p: None if s is None else s[self.chosen] for p, s in form.first.items()}
             for p, q in combinations_with_replacement(form.sources, 2):
-                pulled = own.scaled(slopes[p]).T.scaled(slopes[q]).T
+                vjp = own.scaled(slopes[p]).T.scaled(slopes[q]).T
                 for pair in {(p, q), (q, p)} & set(form.second):
-                    pulled = pulled.plus(torch.diag_embed(form.second[pair][self.chosen] * g))
-                self._add(p, q, pulled)
+                    vjp = vjp.plus(torch.diag_embed(form.second[pair][self.chosen] * g))
+                self._add(p, q, vjp)
             for p, slope in slopes.items():
                 self.gradient[p] = _sum(self.gradient.get(p), g if slope is None else g * slope)
                 for k, part in others.items():
@@ -174,10 +174,10 @@ class _Backpropagation:
             return
 
         def pull(parts: Parts) -> Parts:
-            return parts.each(lambda part: form.pulled(part, self.chosen))
+            return parts.each(lambda part: form.vjp(part, self.chosen))
 
-        both = pull(pull(own).T).plus(form.bent(g, self.chosen))
-        slope = form.pulled(g[..., None], self.chosen)[..., 0]
+        both = pull(pull(own).T).plus(form.hvp(g, self.chosen))
+        slope = form.vjp(g[..., None], self.chosen)[..., 0]
         crossed = {k: pull(part) for k, part in others.items()}
         for p, q in combinations_with_replacement(form.sources, 2):
             self._add(p, q, both)

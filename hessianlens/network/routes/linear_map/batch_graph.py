@@ -67,7 +67,7 @@ class HookedBatch:
 
     @cached_property
     def _slopes(self) -> dict[str, Tensor]:
-        return self.at.pulled_gradient()
+        return self.at.vjp_gradient()
 
     def positions(self, site: int) -> int:
         """Positions at which a map puts something out."""
@@ -100,23 +100,23 @@ class HookedBatch:
                 tangent[:, member, feature] = 1
                 yield member, place, grouping.flatten(tangent)
 
-    def pushed(self, site: int, tangent: Tensor, value: Tensor) -> Tensor | None:
+    def jvp(self, site: int, tangent: Tensor, value: Tensor) -> Tensor | None:
         """``dx u`` for something on the way behind a site, such as what goes into a later map; None if it is not."""
         leaf = self.at.leaves[str(site)]
         if not value.requires_grad:
             return None
-        if id(value) not in self._pulled:
+        if id(value) not in self._vjp:
             dummy = torch.zeros_like(value, requires_grad=True)
-            pulled = torch.autograd.grad(value, leaf, dummy, create_graph=True, retain_graph=True, allow_unused=True)
-            self._pulled[id(value)] = (value, dummy, pulled[0])
-        _, dummy, back = self._pulled[id(value)]
+            vjp = torch.autograd.grad(value, leaf, dummy, create_graph=True, retain_graph=True, allow_unused=True)
+            self._vjp[id(value)] = (value, dummy, vjp[0])
+        _, dummy, back = self._vjp[id(value)]
         if back is None or not back.requires_grad:
             return None
         moved = torch.autograd.grad(back, dummy, tangent.reshape(leaf.shape), retain_graph=True, allow_unused=True)
         return moved[0]
 
     @cached_property
-    def _pulled(self) -> dict[int, tuple[Tensor, Tensor, Tensor | None]]:
+    def _vjp(self) -> dict[int, tuple[Tensor, Tensor, Tensor | None]]:
         return {}
 
     def couples_no_groups(

@@ -76,7 +76,7 @@ class _Columns:
         for target, found in zip(self._parts, products, strict=True):
             target[:, member, place] = self._columns.arrange(found)[..., self.column.features]
         if self._moved is not None and self._inputs is not None:
-            change = self._hooked.pushed(self._site, tangent, self._inputs)
+            change = self._hooked.jvp(self._site, tangent, self._inputs)
             if change is not None:
                 self._moved[:, member, place] = self._columns.arrange(change)[..., self._kept]
                 self._moves = True
@@ -118,7 +118,7 @@ def _moves_no_groups(hooked: HookedBatch, row: Piece, rows: Grouping, column: Pi
     u = random_like(like)
     weights = 1 + rows.numbers(like.device)[:, None].to(like)
     behind = 1 + columns.numbers(like.device)[:, None].to(like)
-    alone, weighted = (hooked.pushed(row.use.site, tangent, inputs) for tangent in (u, weights * u))
+    alone, weighted = (hooked.jvp(row.use.site, tangent, inputs) for tangent in (u, weights * u))
     if alone is None or weighted is None:
         return True
     allowed = 100 * torch.finfo(like.dtype).eps * float((behind * alone).abs().max())

@@ -129,9 +129,9 @@ class _Matvecs:
         """``[*block, vector]``."""
         found = self._products.get(part)
         found = torch.zeros_like(self._tangents) if found is None else found
-        return torch.stack([self._piece.join(self._pulled(one)) for one in found.unbind(-1)], -1)
+        return torch.stack([self._piece.join(self._vjp(one)) for one in found.unbind(-1)], -1)
 
-    def _pulled(self, found: Tensor) -> Tensor:
+    def _vjp(self, found: Tensor) -> Tensor:
         if self._inputs is None:
             return found.sum(0, keepdim=True)
         return self._inputs.T @ found if self._piece.weighs else (self._inputs * found).sum(0, keepdim=True)

@@ -59,7 +59,7 @@ class Norm:
     scale: Tensor
     centred: bool
 
-    def pulled(self, matrices: Tensor, chosen: slice) -> Tensor:
+    def vjp(self, matrices: Tensor, chosen: slice) -> Tensor:
         """``J^T A`` of every position, ``[position, feature, .]``: J is symmetric, ``(P - a a^T / d) / sigma``."""
         a, scale = self.outputs[chosen, :, None], self.scale[chosen, :, None]
         along = (a.transpose(1, 2) / a.shape[1]) @ matrices
@@ -68,7 +68,7 @@ class Norm:
             found -= found.mean(1, keepdim=True)
         return found.mul_(scale)
 
-    def bent(self, gradient: Tensor, chosen: slice) -> Tensor:
+    def hvp(self, gradient: Tensor, chosen: slice) -> Tensor:
         """``sum_k g_k d^2 a_k / dt^2`` of every position.
 
         ``-(P g a^T + a (P g)^T + (g . a) (P - 3 a a^T / d)) / (d sigma^2)``
@@ -201,35 +201,35 @@ def _entry_by_entry(value: Tensor, sources: Mapping[int, Tensor]) -> EntryByEntr
     second = {}
     for one, other in combinations_with_replacement(sources, 2):
         if slopes[one].requires_grad:
-            bent = entrywise_slope(slopes[one], sources[other])
-            if bent is None:
+            hvp = entrywise_slope(slopes[one], sources[other])
+            if hvp is None:
                 return None
-            if bool(bent.any()):
-                second[one, other] = bent.detach().flatten(0, -2)
+            if bool(hvp.any()):
+                second[one, other] = hvp.detach().flatten(0, -2)
     first = {site: slope.detach().flatten(0, -2) for site, slope in slopes.items()}
     return EntryByEntry({site: None if bool((slope == 1).all()) else slope for site, slope in first.items()}, second)
 
 
 def _norm(value: Tensor, sources: Mapping[int, Tensor]) -> Norm | None:
     leaves, drawn = list(sources.values()), random_like(value)
-    pulled = torch.autograd.grad(value, leaves, drawn, retain_graph=True, create_graph=True)
-    flat = [one.flatten(0, -2) for one in pulled]
+    vjp = torch.autograd.grad(value, leaves, drawn, retain_graph=True, create_graph=True)
+    flat = [one.flatten(0, -2) for one in vjp]
     if any(not torch.equal(one, flat[0]) for one in flat[1:]) or not flat[0].requires_grad:
         return None
-    outputs, c, r = (tensor.detach().flatten(0, -2) for tensor in (value, drawn, pulled[0]))
+    outputs, c, r = (tensor.detach().flatten(0, -2) for tensor in (value, drawn, vjp[0]))
     for centred in (True, False):
         unit = Norm(tuple(sources), outputs, torch.ones_like(outputs[:, :1]), centred)
-        expected = unit.pulled(c[..., None], slice(None))[..., 0]
+        expected = unit.vjp(c[..., None], slice(None))[..., 0]
         scale = (r * expected).sum(1, keepdim=True) / expected.square().sum(1, keepdim=True)
         found = Norm(tuple(sources), outputs, scale, centred)
-        if close(scale * expected, r) and _bends_like(found, pulled[0], leaves, c):
+        if close(scale * expected, r) and _curves_like(found, vjp[0], leaves, c):
             return found
     return None
 
 
-def _bends_like(norm: Norm, pulled: Tensor, leaves: Sequence[Tensor], cotangent: Tensor) -> bool:
+def _curves_like(norm: Norm, vjp: Tensor, leaves: Sequence[Tensor], cotangent: Tensor) -> bool:
     """Whether its second derivative is that of the network, between any two sources."""
-    u = random_like(pulled, seed=1)
-    bent = torch.autograd.grad(pulled, list(leaves), u, retain_graph=True, allow_unused=True)
-    expected = (norm.bent(cotangent, slice(None)) @ u.flatten(0, -2)[..., None])[..., 0]
-    return all(one is not None and close(one.flatten(0, -2), expected) for one in bent)
+    u = random_like(vjp, seed=1)
+    hvp = torch.autograd.grad(vjp, list(leaves), u, retain_graph=True, allow_unused=True)
+    expected = (norm.hvp(cotangent, slice(None)) @ u.flatten(0, -2)[..., None])[..., 0]
+    return all(one is not None and close(one.flatten(0, -2), expected) for one in hvp)
