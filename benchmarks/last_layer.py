@@ -26,8 +26,8 @@ def last_layer_problem(tiny: bool, trained: bool) -> tuple[Problem, list[str]]:
     tokens = text(vocabulary, sequences, length, seed=1)
     problem = hl.problem(model, {"input_ids": tokens, "labels": tokens}, check=False)
     last = f"layer{layers - 1}."
-    behind = [n for n in problem.blocks if n.startswith((last, "norm_final", "unembed")) and ".norm1" not in n]
-    return problem, behind
+    downstream = [n for n in problem.blocks if n.startswith((last, "norm_final", "unembed")) and ".norm1" not in n]
+    return problem, downstream
 
 
 @cache

@@ -145,7 +145,7 @@ def _quartiles(values: list[float]) -> tuple[float, float]:
     return low, high
 
 
-Measured = tuple[tuple[Timing, ...], dict[str, object], list[str]]
+BlockMeasurements = tuple[tuple[Timing, ...], dict[str, object], list[str]]
 
 
 @dataclass(frozen=True)
@@ -156,7 +156,7 @@ class WatchBenchmark:
     title: str
     target: float
     against: str
-    measure: Callable[[Size, Tick], Measured]
+    measure: Callable[[Size, Tick], BlockMeasurements]
 
     def steps(self, options: Options) -> int:
         """How often a run ticks."""

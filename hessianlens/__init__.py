@@ -23,7 +23,7 @@ _ONE_LEVEL_DOWN = {
     "attention": "Activation FactoredValueAttention RotaryAttention activations attention_entropy first_moment "
     "second_moment third_moment third_moment_along",
     "errors": "RankError",
-    "inspect": "Measured load_param_groups",
+    "inspect": "load_param_groups",
     "layer": "AttentionHessian eigenvalue_pairs predicted_growth t_outer_rank t_outer_rank_bound",
     "losses": "CustomLoss LowRankCoupledCurvature LowRankTokenCurvature linear_cross_entropy",
     "network": "BlockNorms Forecast PairNorms fit_memory forecast",
@@ -31,6 +31,7 @@ _ONE_LEVEL_DOWN = {
     "spectra": "Estimate",
 }
 _EARLIER = {
+    "Measured": "inspect.BlockMeasurements",
     "theory": "layer",
     "watching": "monitor",
     **{name: f"{module}.{name}" for module, names in _ONE_LEVEL_DOWN.items() for name in names.split()},

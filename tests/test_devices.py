@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 import hessianlens as hl
 from hessianlens.curvature import Linearisation
-from hessianlens.curvature.tape import Taped
+from hessianlens.curvature.tape import TapedLinearisation
 from hessianlens.problems import Problem
 from tests.attention.test_scaled_dot_product import BEYOND_TORCH, CASES, differentiated
 from tests.curvature import networks
@@ -106,7 +106,7 @@ def test_tapes_and_graphs(make: Callable[[], nn.Module]) -> None:
     v = {names[0]: randn(*problem.params[names[0]].shape)}
 
     def walk() -> Answers:
-        sources = [kind(problem, problem.data[0], names) for kind in (Linearisation, Taped)]
+        sources = [kind(problem, problem.data[0], names) for kind in (Linearisation, TapedLinearisation)]
         return [part[names[0]] for source in sources for part in source.split(v, names)]
 
     same_elsewhere(walk, "products")

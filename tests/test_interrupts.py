@@ -80,7 +80,7 @@ def test_public_functions_restore_the_state() -> None:
     assert {name for name in functions if not is_guarded(known[name])} == functions & PURE
     for method in ("__matmul__", "to_dense", "trace", "diagonal", "frobenius_norm"):
         assert is_guarded(getattr(hl.operators.Operator, method))
-    assert is_guarded(hl.Monitor.measure) and is_guarded(hl.inspect.Measured.page)
+    assert is_guarded(hl.Monitor.measure) and is_guarded(hl.inspect.BlockMeasurements.page)
 
 
 def is_guarded(function: object) -> bool:

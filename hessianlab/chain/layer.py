@@ -26,7 +26,7 @@ from hessianlens.attention.state import HeadState
 
 
 @dataclass(frozen=True, eq=False)
-class Moved:
+class LayerTangents:
     """Tangents at a layer: of its tokens [s, l, p, d], of those that are queries, of scores and of weights."""
 
     tokens: Tensor
@@ -110,13 +110,13 @@ class TangentCoefficients:
             **{name: value[chosen] if name in _BY_SEQUENCE else value for name, value in values.items()}
         )
 
-    def forward(self, dX: Tensor) -> tuple[Tensor, Moved]:
+    def forward(self, dX: Tensor) -> tuple[Tensor, LayerTangents]:
         """Tangents of what leaves the layer, its skip connection included, [s, i, p, d]."""
         queries = dX if self.kept is None else dX.index_select(1, self.kept)
         dT = c.each(queries, self.a).add_(c.swapped(c.each(dX, self.b)))
         dA = c.rows(dT, self.J.transpose(-1, -2))
         dy = c.add_turned(queries * self.residual, c.mixed(self.A, dX), self.W)
-        return c.add_times(dy, dA, self.Z), Moved(dX, queries, dT, dA)
+        return c.add_times(dy, dA, self.Z), LayerTangents(dX, queries, dT, dA)
 
     def outer(self, u: Tensor) -> Tensor:
         """Cotangents of the tokens from those of what leaves the layer, under fixed derivatives."""
@@ -125,7 +125,7 @@ class TangentCoefficients:
         c.add_times(found, c.swapped(E), self.b)
         return self._with_queries(found, c.add_times(u * self.residual, E, self.a))
 
-    def functional(self, u: Tensor | None, moved: Moved) -> Tensor:
+    def functional(self, u: Tensor | None, moved: LayerTangents) -> Tensor:
         """The same with the change of the gradient under tangents; u is None where no cotangent comes from above."""
         at_weights = c.swapped(c.each(moved.tokens, self.vjp))
         if u is not None:

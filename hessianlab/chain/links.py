@@ -60,13 +60,13 @@ class Link:
         head: Its head; W_O is the model's value and W_U its output matrix, biases are a last row.
         tokens: What enters, (B, L, d), with a last column of ones if there are biases.
         residual: rho, factor of the skip connection around the attention.
-        behind: The map between this layer and the next; None for the identity.
+        downstream: The map between this layer and the next; None for the identity.
     """
 
     head: FactoredValueAttention
     tokens: Tensor
     residual: float
-    behind: Slopes | None
+    downstream: Slopes | None
 
 
 def find_chain(model: nn.Module, batch: Batch) -> tuple[Link, ...] | None:
@@ -110,8 +110,8 @@ def _link(block: TransformerBlock, stream: Tensor, last: bool) -> tuple[Link | N
     slope = _slope(block.mlp, y)
     if slope is None:
         return None, y
-    behind = Slopes(block.mlp.W_in, block.mlp.W_out, slope)
-    return Link(head, tokens, block.residual_scale, behind), y + block.mlp(y)
+    downstream = Slopes(block.mlp.W_in, block.mlp.W_out, slope)
+    return Link(head, tokens, block.residual_scale, downstream), y + block.mlp(y)
 
 
 def _slope(mlp: MLP, y: Tensor) -> Tensor | None:

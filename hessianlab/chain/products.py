@@ -22,7 +22,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from hessianlab.chain.layer import Layer, Moved, TangentCoefficients
+from hessianlab.chain.layer import Layer, LayerTangents, TangentCoefficients
 from hessianlab.chain.links import Link
 from hessianlab.chain.ports import Port, Vectors
 from hessianlens.losses import TokenCurvature, UncoupledCurvature
@@ -121,8 +121,8 @@ class _Group:
         g = found.gradient[chosen]
         for n in reversed(range(len(layers))):
             g = layers[n].linearise_gradient(g)
-            behind = links[self.first + n - 1].behind if n else None
-            g = g if behind is None else behind.vjp(g, chosen)
+            downstream = links[self.first + n - 1].downstream if n else None
+            g = g if downstream is None else downstream.vjp(g, chosen)
         self.linear = [layer.linear(self.seen, chain.dtype) for layer in layers]
         self.ports = {
             n: [Port(layers[n - self.first], v, self.seen, chain.dtype) for v in chain.blocks[n]]
@@ -152,7 +152,7 @@ class _Group:
         step: slice,
         linear: Sequence[TangentCoefficients],
         ways: Sequence[Tensor | None],
-        moves: Sequence[Moved],
+        moves: Sequence[LayerTangents],
         entered: Mapping[int, Sequence[tuple[Tensor, Tensor | None]]],
         ggn: Tensor,
         functional: Tensor | None,
@@ -171,10 +171,10 @@ class _Group:
 
     def _way(self, n: int, step: slice) -> Tensor | None:
         """The Jacobians of the map behind a layer, [s, l, d, d]."""
-        behind, start = self.chain.links[n].behind, self.chosen.start
-        if behind is None:
+        downstream, start = self.chain.links[n].downstream, self.chosen.start
+        if downstream is None:
             return None
-        return behind.matrices(slice(start + step.start, start + step.stop), self.seen, self.chain.dtype)
+        return downstream.matrices(slice(start + step.start, start + step.stop), self.seen, self.chain.dtype)
 
 
 def _seen(visible: Sequence[Tensor], positions: Tensor) -> Tensor:

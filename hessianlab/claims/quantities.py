@@ -12,7 +12,15 @@ from torch import Tensor
 
 from hessianlab.claims.definition import measured, seeds
 from hessianlab.claims.finding import Check, at_most
-from hessianlab.claims.samples import Sample, Witness, mean_square, sample, samples_of, small_samples, softmax_rows
+from hessianlab.claims.samples import (
+    DenseHessians,
+    Sample,
+    mean_square,
+    sample,
+    samples_of,
+    small_samples,
+    softmax_rows,
+)
 from hessianlab.experiments.statistics import log_log_slope
 from hessianlens.attention import SelfAttention
 from hessianlens.layer import AttentionHessian, attention_hessian
@@ -146,17 +154,17 @@ def merged(one: Sample) -> Tensor:
     return w["Q"] @ w["K"].T / math.sqrt(one.shape[2])
 
 
-def single_witness(one: Sample, loss: Callable[[Tensor], Callable[[Tensor], Tensor]] = mean_square) -> Witness:
+def single_witness(one: Sample, loss: Callable[[Tensor], Callable[[Tensor], Tensor]] = mean_square) -> DenseHessians:
     """Automatic differentiation of the layer with one matrix."""
 
     def output(w: dict[str, Tensor]) -> Tensor:
         return softmax_rows(one.X @ w["QK"] @ one.X.T) @ one.X @ w["V"]
 
-    return Witness(output, {"QK": merged(one), "V": one.weights["V"]}, loss(one.Y))
+    return DenseHessians(output, {"QK": merged(one), "V": one.weights["V"]}, loss(one.Y))
 
 
 @measured
-def single_witnesses() -> tuple[Witness, ...]:
+def single_witnesses() -> tuple[DenseHessians, ...]:
     """Automatic differentiation of every small sample with one matrix."""
     return tuple(single_witness(s) for s in small_samples())
 

@@ -61,7 +61,7 @@ def listed(values: list[float]) -> str:
 Weights = dict[str, Tensor]
 
 
-class Witness:
+class DenseHessians:
     """Jacobian, outer-product, functional and full Hessian of ``loss(output(weights))``, dense.
 
     Only forward passes are written down; torch differentiates them. The outer product is ``J^T C J`` with the loss
@@ -72,7 +72,7 @@ class Witness:
         weights: The weights by name; the order of the blocks.
         loss: A number from F.
 
-    >>> scale = Witness(lambda w: w["a"] * w["b"], {"a": torch.ones(1, 1), "b": torch.ones(1, 1)}, torch.sum)
+    >>> scale = DenseHessians(lambda w: w["a"] * w["b"], {"a": torch.ones(1, 1), "b": torch.ones(1, 1)}, torch.sum)
     >>> scale.block("full", "a", "b").item(), scale.block("outer", "a", "a").item()
     (1.0, 0.0)
     """
@@ -213,10 +213,10 @@ class Sample:
         return attention_hessian(self.layer, self.X, SquareLoss(self.Y))
 
     @cached_property
-    def witness(self) -> Witness:
+    def witness(self) -> DenseHessians:
         """Automatic differentiation of the same loss."""
         activation = softmax_rows if self.activation == "softmax" else _unchanged
-        return Witness(lambda w: attention_output(self.X, w, activation), self.weights, mean_square(self.Y))
+        return DenseHessians(lambda w: attention_output(self.X, w, activation), self.weights, mean_square(self.Y))
 
     @cached_property
     def linear(self) -> Sample:

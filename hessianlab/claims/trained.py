@@ -96,10 +96,10 @@ class Effect:
 _FIELDS = ("mean", "low", "high", "seeds", "detectable")
 
 
-class Recorded:
+class StudyRecord:
     """What is recorded of one study.
 
-    >>> scaling = Recorded("study_scaling")
+    >>> scaling = StudyRecord("study_scaling")
     >>> scaling.sentences[0].startswith("On a character language model"), scaling.chart.x_label
     (True, 'steps')
     """
@@ -176,7 +176,7 @@ def number_or_missing(value: float) -> str:
 
 
 def decided(
-    recorded: Recorded, effects: Sequence[Effect], numbers: Mapping[str, str | float], needed: int | None = None
+    recorded: StudyRecord, effects: Sequence[Effect], numbers: Mapping[str, str | float], needed: int | None = None
 ) -> Finding:
     """The finding of a claim about trained models from its effects.
 

@@ -83,7 +83,7 @@ def _logged_progress() -> Callable[[Progress], None]:
 
 
 def print_outcome(progress: Progress, exponents: Sequence[dict[str, Any]], pictures: Mapping[str, list[str]]) -> None:
-    """Cells that were measured, those that came from the store, and the processor time that took in all workers together."""
+    """Cells that were measured, those from the store, and the processor time of all workers together."""
     headings = ["experiment", "preset", "cells", "new", "from store", "failed", "processor time"]
     rows = [
         [t.experiment, t.preset, t.planned, t.new, t.stored, t.failed, duration(t.seconds)] for t in progress.tallies

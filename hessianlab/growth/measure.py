@@ -260,8 +260,8 @@ def linear_block_norms(model: LinearMLP, tokens: Tensor) -> list[float]:
         x = model.token_embedding.double()[tokens.flatten()]
         found = []
         for layer, weight in enumerate(weights):
-            behind = reduce(lambda product, w: w @ product, weights[layer + 1 :], torch.eye(len(weight)).double())
-            found.append(2 * float((behind.T @ behind).norm() * (x.T @ x).norm()))
+            downstream = reduce(lambda product, w: w @ product, weights[layer + 1 :], torch.eye(len(weight)).double())
+            found.append(2 * float((downstream.T @ downstream).norm() * (x.T @ x).norm()))
             x = x @ weight.T
     return found
 

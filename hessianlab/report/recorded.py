@@ -8,7 +8,7 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
-from hessianlab.claims.trained import Recorded, read_record
+from hessianlab.claims.trained import StudyRecord, read_record
 from hessianlab.experiments.registry import STUDIES, STUDY
 from hessianlab.plots.charts import IntervalRow, draw_intervals
 from hessianlab.plots.single_panels import panel_svgs
@@ -75,7 +75,7 @@ def _recorded_study(name: str, found: Mapping[str, Any]) -> RecordedStudy:
         title=study.title,
         source=linked_source(study.source),
         question=study.question,
-        models=Recorded(name).models if rows else "",
+        models=StudyRecord(name).models if rows else "",
         sentences=_first(found["sentences"]),
         svgs=tuple(map(Markup, panel_svgs(drawn, f"recorded-{name}", words))),
         caption=caption,

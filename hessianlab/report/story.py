@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from hessianlab.claims.definition import Claim
 from hessianlab.claims.finding import Verdict
 from hessianlab.claims.ledger import Ledger
-from hessianlab.claims.trained import Effect, Recorded
+from hessianlab.claims.trained import Effect, StudyRecord
 from hessianlab.experiments.registry import STUDY
 from hessianlab.report.attention import MOMENTS, QUERY_KEY, SOFTMAX, WEIGHTS
 from hessianlab.report.chapter import Answer, Chapter, Number, Results
@@ -34,7 +34,7 @@ def answer_training(_results: Results, ledger: Ledger | None) -> Answer | None:
     attention, whose blocks are alike.
     """
     asked = [entry for entry in ledger or () if entry.claim.topic == TOPIC]
-    found = Recorded(ANSWERING)
+    found = StudyRecord(ANSWERING)
     gains = {kind: [_gain(found, kind, norm) for norm in _NORMS] for kind in ("softmax", "linear", "sigmoid")}
     more = [
         found.effect(
@@ -67,7 +67,7 @@ def answer_training(_results: Results, ledger: Ledger | None) -> Answer | None:
     return Answer("open", "not shown: Adam helps, but not measurably more where blocks are unlike", sentence, numbers)
 
 
-def _gain(found: Recorded, kind: str, norm: str) -> Effect:
+def _gain(found: StudyRecord, kind: str, norm: str) -> Effect:
     """The loss of SGD minus that of Adam."""
     name = f"{_TASK}: loss, {kind}, {norm}, SGD minus {kind}, {norm}, Adam"
     return found.effect(name, f"loss of SGD minus that of Adam, {kind}, {norm}", least=0.0)

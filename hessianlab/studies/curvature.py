@@ -20,7 +20,7 @@ from torch.func import functional_call
 from hessianlab.experiments.statistics import log_log_slope
 from hessianlab.results import Parameters, Row
 from hessianlab.studies.ensemble import Ensemble
-from hessianlab.studies.models import Learned, WithGain
+from hessianlab.studies.models import TaskData, WithGain
 from hessianlens.attention import attention_entropy, first_moment
 from hessianlens.models import Transformer
 from hessianlens.models.adapters import problem
@@ -97,7 +97,7 @@ class Watcher:
         attention: Whether to look at attention too.
     """
 
-    def __init__(self, learned: Learned, attention: bool = True) -> None:
+    def __init__(self, learned: TaskData, attention: bool = True) -> None:
         self._learned, self._attention = learned, attention
 
     def note(self, ensemble: Ensemble) -> dict[str, Tensor]:
@@ -187,17 +187,17 @@ SCALES = {"small": (1e-5, 10**-4.5, 1e-4), "here": (0.5, 1.0, 2.0)}
 _PROBES = 8
 
 
-def curvature_problem(model: nn.Module, learned: Learned) -> Problem:
+def curvature_problem(model: nn.Module, learned: TaskData) -> Problem:
     """The task's loss on a few sequences, in double precision; the model itself is left alone."""
     data = {"tokens": learned.validation[:SEQUENCES]}
     # the model is the library's own: what is checked of a user's is known of it
     return problem(copy.deepcopy(model).double(), data, learned.task.cross_entropy, check=False, verify=False)
 
 
-class Watched:
+class MonitoredModels:
     """The models of the reported seeds, each with the monitor that users get, which looks at them along training."""
 
-    def __init__(self, models: Mapping[int, nn.Module], learned: Learned) -> None:
+    def __init__(self, models: Mapping[int, nn.Module], learned: TaskData) -> None:
         self._models = {seed: copy.deepcopy(model).double() for seed, model in models.items()}
         data = {"tokens": learned.validation[:SEQUENCES]}
         self._monitors = {}
@@ -254,7 +254,7 @@ def _scaled(known: Problem, scale: float) -> Problem:
     return replace(known, params={**known.params, **tables})
 
 
-def mean_curvature(model: nn.Module, learned: Learned) -> dict[str, float]:
+def mean_curvature(model: nn.Module, learned: TaskData) -> dict[str, float]:
     """Root mean square eigenvalue of each group of blocks; what couples two matrices of a group is left out."""
     known = curvature_problem(model, learned)
     blocks = _matrices(known)

@@ -21,7 +21,7 @@ VALIDATION_SEED = 77_777_777
 """Far from the seeds of trainings."""
 
 
-class Learned:
+class TaskData:
     """A task as trials use it: training data by seed, one validation batch, the loss, and what counts as right."""
 
     def __init__(self, parameters: Parameters) -> None:
@@ -62,7 +62,7 @@ def _task(asked: Any) -> Task:
     return Characters.from_file(asked["text"], asked["length"])
 
 
-def build(parameters: Parameters, learned: Learned, seed: int) -> nn.Module:
+def build(parameters: Parameters, learned: TaskData, seed: int) -> nn.Module:
     """The model; arms that only differ in how it is written begin as the same function."""
     asked: Any = parameters
     dual = _transformer(asked, learned, seed, "dual")
@@ -71,7 +71,7 @@ def build(parameters: Parameters, learned: Learned, seed: int) -> nn.Module:
     return dual if asked["redundant"] == "none" else WithGain(dual, asked["redundant"])
 
 
-def _transformer(asked: Any, learned: Learned, seed: int, query_key: str) -> Transformer:
+def _transformer(asked: Any, learned: TaskData, seed: int, query_key: str) -> Transformer:
     width = asked["d_model"] // asked["heads"]
     unscaled = 1.0 if asked["scaled"] else 1 / math.sqrt(width)
     return Transformer(

@@ -13,7 +13,7 @@ from torch import Tensor
 from hessianlab.results import Measurement, Parameters, Row
 from hessianlab.studies.curvature import (
     FACTS,
-    Watched,
+    MonitoredModels,
     Watcher,
     candidates,
     curvature_problem,
@@ -23,7 +23,7 @@ from hessianlab.studies.curvature import (
     rates_by_curvature,
 )
 from hessianlab.studies.ensemble import OPTIMISERS, Course, Ensemble, TrainingData, train
-from hessianlab.studies.models import Learned, build
+from hessianlab.studies.models import TaskData, build
 
 TUNING_OFFSET = 1000
 """Seeds that tune lie so far behind those that are reported."""
@@ -35,7 +35,7 @@ Notes = dict[int, dict[str, Tensor]]
 def measure_trial(parameters: Parameters) -> Measurement:
     """Rows of stages: ``tuning`` (a rate and seed each), ``final`` (a seed and step), ``curvature`` and ``growth``."""
     asked: Any = parameters
-    learned = Learned(parameters)
+    learned = TaskData(parameters)
     tried = candidates(parameters)
     if asked["block_rates"] == "measured":
         tried = tried * _measured_factors(parameters, learned)
@@ -46,7 +46,7 @@ def measure_trial(parameters: Parameters) -> Measurement:
     return Measurement(tuple(rows))
 
 
-def _tune(parameters: Parameters, learned: Learned, tried: np.ndarray, seeds: Sequence[int]) -> tuple[list[Row], int]:
+def _tune(parameters: Parameters, learned: TaskData, tried: np.ndarray, seeds: Sequence[int]) -> tuple[list[Row], int]:
     """All rates and seeds at once; the place of the best rate. A training that diverged counts as infinitely bad."""
     members = [(number, seed) for number in range(len(tried)) for seed in seeds]
     rates = tried[[number for number, _ in members]]
@@ -68,7 +68,7 @@ def _tune(parameters: Parameters, learned: Learned, tried: np.ndarray, seeds: Se
 
 
 def _report(
-    parameters: Parameters, learned: Learned, rates: np.ndarray, at_edge: bool, seeds: Sequence[int]
+    parameters: Parameters, learned: TaskData, rates: np.ndarray, at_edge: bool, seeds: Sequence[int]
 ) -> list[Row]:
     """The reported seeds at the chosen rate, checkpoint by checkpoint."""
     asked: Any = parameters
@@ -77,7 +77,9 @@ def _report(
     looked = sorted({round(steps * k / max(1, asked["curvatures"] - 1)) for k in range(asked["curvatures"])})
     rows: list[Row] = []
 
-    watched_models = Watched({seed: build(parameters, learned, seed) for seed in seeds}, learned) if looked else None
+    watched_models = (
+        MonitoredModels({seed: build(parameters, learned, seed) for seed in seeds}, learned) if looked else None
+    )
 
     def look(step: int, ensemble: Ensemble) -> None:
         if watched_models is not None:
@@ -103,7 +105,7 @@ def _report(
 
 def _train(
     parameters: Parameters,
-    learned: Learned,
+    learned: TaskData,
     seeds: Sequence[int],
     rates: np.ndarray,
     watched: Sequence[int],
@@ -167,7 +169,7 @@ def _of_member(noted: dict[str, Tensor], member: int) -> dict[str, Any]:
     return {name: value if math.isfinite(value) else None for name, value in found.items()}
 
 
-def _measured_factors(parameters: Parameters, learned: Learned) -> np.ndarray:
+def _measured_factors(parameters: Parameters, learned: TaskData) -> np.ndarray:
     """From the curvature of one model at initialisation, of a seed that neither tunes nor is reported."""
     asked: Any = parameters
     model = build(parameters, learned, asked["seed"] + 2 * TUNING_OFFSET)

@@ -16,7 +16,7 @@ from hessianlens.attention.activations import Activation, ActivationLike, as_act
 from hessianlens.attention.masks import Masking
 from hessianlens.attention.state import HeadState, ScorePort, ValuePort
 from hessianlens.checks import check_dense, check_dtype, check_same_kind, check_shape, check_tensor
-from hessianlens.display import Entries, Grid, Listed, Picture
+from hessianlens.display import DisplayableRows, Entries, Grid, Picture
 from hessianlens.errors import InputError, check_choice, check_flag, check_seed, check_that, check_whole, expect
 from hessianlens.memory import ensure_fits
 
@@ -57,7 +57,7 @@ class AttentionOptions:
         object.__setattr__(self, "_activation", as_activation(self.activation))
 
 
-class AttentionHead(Listed, AttentionOptions, ABC):
+class AttentionHead(DisplayableRows, AttentionOptions, ABC):
     """A single head with named matrix parameters."""
 
     names: tuple[str, ...] = ()
@@ -317,7 +317,7 @@ class SingleMatrixAttention(AttentionHead):
         return {"V": ValuePort(X, "x", A, "m", self.d_v)}, None
 
 
-class MultiHeadAttention(Listed):
+class MultiHeadAttention(DisplayableRows):
     """``F = sum_h F^h(X)``; the blocks of head h are named ``("Q", h)``, ``("K", h)``, ``("V", h)``.
 
     Heads may be of any kind, with their own activations and masks, as long as they share the input and output widths.

@@ -14,7 +14,7 @@ from hessianlens.attention.activations import Activation
 from hessianlens.attention.entropy import attention_entropy
 from hessianlens.attention.row_tangent import RowTangent
 from hessianlens.attention.rows import RowMatrices
-from hessianlens.display import Entries, Grid, Listed, Picture
+from hessianlens.display import DisplayableRows, Entries, Grid, Picture
 
 
 def rotate_half(vectors: Float[Tensor, "*n k"]) -> Float[Tensor, "*n k"]:
@@ -138,7 +138,7 @@ class ValuePort:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class HeadState(Listed):
+class HeadState(DisplayableRows):
     """One head evaluated at a batch X of shape (s, L, d).
 
     Attributes:

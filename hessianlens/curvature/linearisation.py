@@ -143,9 +143,9 @@ class Linearisation:
         vjp = [self._transposed_graph[name] for name in columns]
         found = self._grad(vjp, [*rows, *self._dummies], list(tangents.values()), graph=False)
         functional, ends = dict(zip(names, found, strict=False)), found[len(rows) :]
-        behind = self.end.inner(ends)
-        if behind is not None:
-            more = self.transposed(behind, names)
+        downstream = self.end.inner(ends)
+        if downstream is not None:
+            more = self.transposed(downstream, names)
             functional = {name: part + more[name] for name, part in functional.items()}
         return functional, ends
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from hessianlens.curvature.excerpts import candidates
 from hessianlens.curvature.linearisation import Linearisation
-from hessianlens.curvature.tape import Taped, Unrecordable
+from hessianlens.curvature.tape import TapedLinearisation, Unrecordable
 from hessianlens.curvature.verification import verify_steps
 from hessianlens.problems import Batch, Problem, tensors
 
@@ -45,7 +45,7 @@ class _Request:
     tangents: Tangents
     names: tuple[str, ...]
 
-    def of(self, source: Linearisation | Taped) -> Parts:
+    def of(self, source: Linearisation | TapedLinearisation) -> Parts:
         """The answer of a graph or a tape."""
         if self.kind == "split":
             return source.split(self.tangents, self.names)
@@ -95,7 +95,7 @@ class Repeated:
 
     def __init__(self, problem: Problem, batch: Batch, names: Sequence[str]) -> None:
         self.problem, self.batch, self.names = problem, batch, tuple(names)
-        self.taped: Taped | None = None
+        self.taped: TapedLinearisation | None = None
         self._graph: Linearisation | None = None
         self._made = self._coming = 0
         self._last: _Reference | None = None
@@ -214,7 +214,7 @@ class Repeated:
     def _made_for(self, test: TapeTest, asked: _Request) -> TapeTest:
         """The tape of the batch, after a test on a piece of it; on the batch itself if it has steps of other kinds."""
         self.release_graph()  # never both at once
-        taped = Taped(self.problem, self.batch, self.names)
+        taped = TapedLinearisation(self.problem, self.batch, self.names)
         if taped.kinds <= test.kinds:
             self.taped = taped
             return test
@@ -249,7 +249,7 @@ class Repeated:
             return TapeTest("its tensors are so small that a tape would be no faster")
         if whole:
             self.release_graph()  # never both at once
-        taped = Taped(self.problem, reference.batch, self.names)
+        taped = TapedLinearisation(self.problem, reference.batch, self.names)
         found = reference.asked.of(taped)
         size = max(_length(part) for part in reference.parts)
         error = max(_length(_difference(*both)) for both in zip(found, reference.parts, strict=True))

@@ -1,12 +1,12 @@
 """Charts, tables, frames and pages of anything that states its rows and its picture.
 
-Nothing here knows the objects that are displayed. An object derives from `Shown` (or `Listed`, which has ``rows()``
-too) and states its rows and its picture; the notebook cell, the plot, the data frame and the page follow from that.
+Nothing here knows the objects that are displayed. An object derives from `Displayable` (or `DisplayableRows`, which has
+``rows()`` too) and states its rows and its picture; the notebook cell, the plot, the data frame and the page follow from that.
 """
 
 from hessianlens.display.chart import Picture, short
 from hessianlens.display.charts import Curve, Dot, Dots, Line, Point, Scatter, Share, Shares, Spikes, Timeline
-from hessianlens.display.displayable import MOST_ROWS, Cells, Listed, Shown, facts, texts
+from hessianlens.display.displayable import MOST_ROWS, Cells, Displayable, DisplayableRows, facts, texts
 from hessianlens.display.document import CodeBlock, Document, Figure, Part, Section, Side, Table
 from hessianlens.display.heat_maps import Entries, Grid
 from hessianlens.display.markup import PALETTE, page_style
@@ -17,6 +17,8 @@ __all__ = [
     "Cells",
     "CodeBlock",
     "Curve",
+    "Displayable",
+    "DisplayableRows",
     "Document",
     "Dot",
     "Dots",
@@ -24,7 +26,6 @@ __all__ = [
     "Figure",
     "Grid",
     "Line",
-    "Listed",
     "Part",
     "Picture",
     "Point",
@@ -32,7 +33,6 @@ __all__ = [
     "Section",
     "Share",
     "Shares",
-    "Shown",
     "Side",
     "Spikes",
     "Table",

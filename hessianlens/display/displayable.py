@@ -22,13 +22,13 @@ Cells = tuple[Sequence[str], Sequence[Sequence[str]]]
 """Headings of columns, and rows of texts."""
 
 
-class Shown:
+class Displayable:
     """Something that can be looked at: in a notebook by itself, with ``plot()``, and as a frame with ``to_frame()``.
 
     A kind of object states `_records`, and where it has one `_picture`; `_heading` and `_cells` where the first line of
     its text and its rows are not what a reader should see.
 
-    >>> class Pair(Shown):
+    >>> class Pair(Displayable):
     ...     def _records(self):
     ...         return [{"name": "<a>", "value": 1.0}]
     >>> "&lt;a&gt;" in Pair()._repr_html_(), Pair().to_frame().columns.tolist()
@@ -86,7 +86,7 @@ class Shown:
         )
 
 
-class Listed(Shown):
+class DisplayableRows(Displayable):
     """Something that can be looked at, and whose rows have a name of their own."""
 
     __slots__ = ()

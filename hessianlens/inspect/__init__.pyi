@@ -1,6 +1,6 @@
 """The public names of this package."""
 
 from .learning_rates import load_param_groups
-from .measurement import Measured, measure
+from .measurement import BlockMeasurements, measure
 
-__all__ = ["Measured", "load_param_groups", "measure"]
+__all__ = ["BlockMeasurements", "load_param_groups", "measure"]

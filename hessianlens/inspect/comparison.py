@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hessianlens.display import Dots, Listed, Picture
+from hessianlens.display import DisplayableRows, Dots, Picture
 from hessianlens.errors import expect
 from hessianlens.network.norms import BlockNorms
 from hessianlens.spectra import Estimate
@@ -56,7 +56,7 @@ class Change:
         return self.after.value / self.before.value if self.before.value else math.inf
 
 
-class Comparison(Listed):
+class Comparison(DisplayableRows):
     """The blocks that two measurements share, and what became of them.
 
     Args:

@@ -10,7 +10,7 @@ from typing import Any
 from hessianlens.errors import RankError
 from hessianlens.inspect.data import advised
 from hessianlens.inspect.diagnostics import SECONDS, diagnose
-from hessianlens.inspect.measurement import Measured, outcome, run_until
+from hessianlens.inspect.measurement import BlockMeasurements, outcome, run_until
 from hessianlens.inspect.page import Before, Subject, model_page
 from hessianlens.inspect.preparation import OpenedModel
 from hessianlens.inspect.quantisation import RoundingCost
@@ -90,7 +90,7 @@ class Inspection:
         self.rounding: dict[str, RoundingCost] = {}
 
     @property
-    def measured(self) -> Measured:
+    def measured(self) -> BlockMeasurements:
         """The norms that are known so far."""
         return outcome(self._norms, self.deadline, self.interrupted)
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hessianlens.display import Cells, Listed, Picture
+from hessianlens.display import Cells, DisplayableRows, Picture
 from hessianlens.errors import check_number, check_path, check_seed, check_that, check_whole, expect, first_names
 from hessianlens.files import check_writable
 from hessianlens.inspect.advice import Statement, advice_text, attention_statements, table_statements
@@ -39,7 +39,7 @@ BUDGET, RTOL = 300.0, 0.05
 
 
 @dataclass(frozen=True, eq=False)
-class Measured(Listed):
+class BlockMeasurements(DisplayableRows):
     """What is known about the blocks of a problem.
 
     Attributes:
@@ -111,7 +111,7 @@ class Measured(Listed):
         self,
         path: str | os.PathLike[str],
         *,
-        before: Measured | None = None,
+        before: BlockMeasurements | None = None,
         budget: str | float | None = None,
         progress: bool | Watch = True,
     ) -> Path:
@@ -128,7 +128,9 @@ class Measured(Listed):
         """
         from hessianlens.inspect.page import Before, model_page, subject_of  # which reads all of this class
 
-        check_that(before is None or isinstance(before, Measured), "before", before, "what hessianlens.measure gave")
+        check_that(
+            before is None or isinstance(before, BlockMeasurements), "before", before, "what hessianlens.measure gave"
+        )
         target = check_writable(check_path("page", path, "the name of a file to be written"), "page")
         with watching(progress) as watch:
             deadline = Deadline(SECONDS if budget is None else parse_time(budget), ranks=self.problem.ranks)
@@ -192,13 +194,13 @@ class Measured(Listed):
         """The same groups by name, for a file: see `param_groups` and `hessianlens.inspect.load_param_groups`."""
         return learning_rate_groups(self.problem, self.table, base_lr, power, limit)
 
-    def compare(self, other: Measured) -> Comparison:
+    def compare(self, other: BlockMeasurements) -> Comparison:
         """This and another measurement side by side; differences of norms from the same probes are paired.
 
         Args:
             other: Of the same blocks at other weights, on other data or of another model, with the same seed.
         """
-        check_that(isinstance(other, Measured), "other", other, "what hessianlens.measure gave")
+        check_that(isinstance(other, BlockMeasurements), "other", other, "what hessianlens.measure gave")
         return compare_norms(self.norms, other.norms, self.lengths, other.lengths, self.seed == other.seed)
 
     @restores_state
@@ -236,7 +238,7 @@ def measure(
     max_memory: str | float | None = None,
     progress: bool | Watch = True,
     resume: str | os.PathLike[str] | None = None,
-) -> Measured:
+) -> BlockMeasurements:
     """Norms of every block within a time budget; what `hessianlens inspect` does.
 
     What has a closed form is answered first. Then a pass with one random vector a block gives every block a first, wide
@@ -311,9 +313,9 @@ def _run_until(run: NormRun, deadline: Deadline, probes: int | None, rtol: float
             run.refine(deadline, rtol, probes)
 
 
-def outcome(run: NormRun, deadline: Deadline, interrupted: bool) -> Measured:
+def outcome(run: NormRun, deadline: Deadline, interrupted: bool) -> BlockMeasurements:
     """What is known after a run."""
-    return Measured(
+    return BlockMeasurements(
         norms=BlockNorms(run.found, run.why),
         blocks=run.blocks,
         left_out=run.left_out,

@@ -10,7 +10,7 @@ from hessianlens.errors import InputError, first_names
 from hessianlens.inspect import page_sections as sections
 from hessianlens.inspect.comparison import Change, Comparison
 from hessianlens.inspect.diagnostics import Diagnostics
-from hessianlens.inspect.measurement import Measured
+from hessianlens.inspect.measurement import BlockMeasurements
 from hessianlens.inspect.table import CurvatureTable, times
 from hessianlens.problems import Problem, batch_size, layer_of
 from hessianlens.spectra.signs import RELATIVE_ZERO, WIDE, Inertia, in_percent, inertia_of
@@ -20,7 +20,7 @@ _WIDE = 0.5
 
 
 def model_page(
-    subject: Subject, measured: Measured, diagnostics: Diagnostics, before: Before | None = None
+    subject: Subject, measured: BlockMeasurements, diagnostics: Diagnostics, before: Before | None = None
 ) -> Document:
     """Everything that is known, what matters first; what has changed, if there is something to compare with."""
     table = diagnostics.table
@@ -64,7 +64,7 @@ def _negative(signs: Mapping[str, Inertia]) -> str:
     return f"{text}{', the most among the blocks looked at' if most and len(signs) > 1 else ''}."
 
 
-def _what(subject: Subject, measured: Measured) -> Section:
+def _what(subject: Subject, measured: BlockMeasurements) -> Section:
     facts = [
         ["Model", subject.model],
         ["Data", subject.data],
@@ -76,7 +76,7 @@ def _what(subject: Subject, measured: Measured) -> Section:
     return Section("Measurement", [Table(["", ""], facts)])
 
 
-def _limits(subject: Subject, measured: Measured, diagnostics: Diagnostics) -> Section:
+def _limits(subject: Subject, measured: BlockMeasurements, diagnostics: Diagnostics) -> Section:
     """Limitations."""
     norms = [(name, norm) for (name, _), norm in measured.norms.items() if norm.value]
     wide = list(dict.fromkeys(name for name, norm in norms if norm.relative_width() > _WIDE))
@@ -161,12 +161,12 @@ class Before:
         loss: The loss then, in words.
     """
 
-    measured: Measured
+    measured: BlockMeasurements
     model: str
     loss: str
 
 
-def change_section(before: Before, after: Measured, model: str, loss: str) -> Section:
+def change_section(before: Before, after: BlockMeasurements, model: str, loss: str) -> Section:
     """Both models side by side."""
     found = before.measured.compare(after)
     facts = [
@@ -202,7 +202,7 @@ def _scaling(table: CurvatureTable) -> str:
     return f"{times(max(sizes) / min(sizes))} times from the flattest to the sharpest (rms eigenvalues)"
 
 
-def _attention(before: Measured, after: Measured) -> Iterator[list[str]]:
+def _attention(before: BlockMeasurements, after: BlockMeasurements) -> Iterator[list[str]]:
     shares = [{name: spread.share for name, spread in found.attention.items()} for found in (before, after)]
     if all(shares):
         lowest = [min(found, key=lambda name: found[name]) for found in shares]
@@ -230,7 +230,7 @@ def _cells(change: Change) -> list[str]:
     return [change.block, *numbers, ends, "" if change.sure else "may be none"]
 
 
-def rate_sections(measured: Measured, before: Before | None) -> Iterator[Section]:
+def rate_sections(measured: BlockMeasurements, before: Before | None) -> Iterator[Section]:
     """Learning-rate groups that the curvature speaks for; nothing where there is no model to make them for."""
     try:
         groups = measured.groups(1.0)
@@ -253,7 +253,7 @@ def rate_sections(measured: Measured, before: Before | None) -> Iterator[Section
     yield Section("Suggested learning rates", [text, Table(columns, rows)])
 
 
-def _rates(measured: Measured) -> dict[str, float]:
+def _rates(measured: BlockMeasurements) -> dict[str, float]:
     return {name: group.lr for group in measured.groups(1.0) for name in group.parameters}
 
 

@@ -139,12 +139,12 @@ class LayerEntries:
     def _rest(self, score: Place, value: Place, parts: Summands) -> list[list[Tensor]]:
         """What meets the vectors of a score parameter, as outer products of ``[n, p, c]`` and ``[n, p, d]``."""
         own, other = self._heads[score[0]], self._heads[value[0]]
-        at, behind = own.columns(score[1]), other.head.value_ports[value[1]]
+        at, downstream = own.columns(score[1]), other.head.value_ports[value[1]]
         found = []
         if parts.outer:
-            found.append([behind.vector.flatten(0, 1)[:, None], own.curved(behind.readout)[:, at]])
+            found.append([downstream.vector.flatten(0, 1)[:, None], own.curved(downstream.readout)[:, at]])
         if parts.functional and own is other:
-            g = own.gradient if behind.readout is None else own.gradient @ behind.readout.T
+            g = own.gradient if downstream.readout is None else own.gradient @ downstream.readout.T
             found.append([own.functional_response(value[1])[:, at], g[:, None]])
         return found
 

@@ -225,19 +225,19 @@ class HeadTangent:
     def _output(self, change: HeadChange, projected: Mapping[str, Projected]) -> Tensor | None:
         """``dF = dA V + A dV``; where values are centred, A also averages what they have in common."""
         inner: Tensor | None = None
-        behind: Tensor | None = None
+        downstream: Tensor | None = None
         for name, port in self.value_ports.items():
             moved = change.inputs.get(name)
             if moved is not None:
                 found, common = torch.bmm(change.spread(self.head.weights), moved), projected[name].common
                 if common is not None:
                     found.view(change.vectors, -1, found.shape[2]).addcmul_(self._row_sums[..., None], common)
-                inner, behind = (found, behind) if self._before_readout(port) else (inner, found)
+                inner, downstream = (found, downstream) if self._before_readout(port) else (inner, found)
         if change.weights is not None:
             inner = _plus(inner, change.weights, change.spread(self._values))
         if inner is not None and self._readout is not None:
             inner = inner @ self._readout
-        return inner if behind is None else behind if inner is None else inner + behind
+        return inner if downstream is None else downstream if inner is None else inner + downstream
 
     def _before_readout(self, port: ValuePort) -> bool:
         return self._readout is None or port.readout is not None

@@ -14,7 +14,7 @@ from torch import Tensor
 from hessianlens.attention.layer import AttentionHead, MultiHeadAttention, as_batch
 from hessianlens.attention.state import HeadState
 from hessianlens.checks import all_finite
-from hessianlens.display import Cells, Listed, Picture
+from hessianlens.display import Cells, DisplayableRows, Picture
 from hessianlens.errors import InputError, check_choice, check_that, expect
 from hessianlens.layer.functional import score_pair_terms, value_pair_terms, value_score_terms
 from hessianlens.layer.outer import outer_terms
@@ -40,7 +40,7 @@ Place = tuple[int, str]
 Layer = AttentionHead | MultiHeadAttention
 
 
-class AttentionHessian(Listed):
+class AttentionHessian(DisplayableRows):
     """Every block of the Hessian of ``loss(layer(X))`` with respect to the layer's weights.
 
     ``H = H_o + H_f`` (Equation 2 of the paper): `outer`, `functional` and `full` are block grids, so that

@@ -11,14 +11,14 @@ from torch import Tensor
 
 from hessianlens.attention.layer import SelfAttention
 from hessianlens.checks import check_precision, check_tensor
-from hessianlens.display import Listed, Picture, Spikes
+from hessianlens.display import DisplayableRows, Picture, Spikes
 from hessianlens.errors import InputError, check_number, check_whole, shown
 from hessianlens.layer.functional import score_pair_matrix
 from hessianlens.layer.hessian import AttentionHessian
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class EigenvaluePairs(Listed):
+class EigenvaluePairs(DisplayableRows):
     """The spectrum of the T-functional Hessian ``[[0, B], [B^T, 0]] (x) I``, in closed form.
 
     Its non-zero eigenvalues are plus and minus each non-zero singular value of B, each `multiplicity` (= d_K) times;

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
-from hessianlens.display import Cells, Listed, Picture, texts
+from hessianlens.display import Cells, DisplayableRows, Picture, texts
 from hessianlens.errors import InputError, check_choice, check_path, check_that, shown
 from hessianlens.files import spreadsheet_text, write_whole
 from hessianlens.monitor.page import document, timeline
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 Series = tuple[list[int], list[Reading]]
 
 
-class History(Listed, Sequence[Record]):
+class History(DisplayableRows, Sequence[Record]):
     """Measurements along a run.
 
     ``history[-1]`` is the last record; ``history["layer0.attn.q", "top"]`` the steps and readings of one quantity, and

@@ -18,7 +18,7 @@ from hessianlens.problems import Block, Problem, layer_groups
 from hessianlens.spectra import Estimate
 
 
-class Planned:
+class ExactProgress:
     """Tells a watch how far a number of exact answers has come.
 
     Answers that share their products need them once, and curvature that can be carried through simple steps needs
@@ -138,7 +138,9 @@ class ExactNorms:
         own = [pair for pair, place in zip(everything, places, strict=True) if place == ranks.rank]
         own_answers = [answer for _, answer in own]
         planned = (
-            Planned(self.watch, own_answers, len(self._planner.problem.data)) if self.forced and own_answers else None
+            ExactProgress(self.watch, own_answers, len(self._planner.problem.data))
+            if self.forced and own_answers
+            else None
         )
         with self._planner.maps.watched(None if planned is None else planned.product):
             for answers in groups:
@@ -172,7 +174,7 @@ class ExactNorms:
             self.why = {**refused, **self.why}
         return [[(block, answer) for block, answer in group if block.name not in self.why] for group in own]
 
-    def _solve_among(self, own: Choices, planned: Planned | None) -> None:
+    def _solve_among(self, own: Choices, planned: ExactProgress | None) -> None:
         """Every rank computes some blocks, those that share their HVPs in one of them, and sends them to the others."""
 
         def solve() -> dict[str, tuple[dict[str, Estimate], str]]:
@@ -225,7 +227,7 @@ class ExactNorms:
                 answers.append((block, found))
         return answers
 
-    def _solve(self, block: Block, choice: Choice, planned: Planned | None) -> None:
+    def _solve(self, block: Block, choice: Choice, planned: ExactProgress | None) -> None:
         sketched = not self.forced and (self.method == "sketch" or self.rtol is not None)
         route = choice.route
         if sketched and isinstance(route, LastAttentionRoute) and self._planner.certified(choice, self.parts):

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from hessianlens.curvature.excerpts import verification_bytes
-from hessianlens.display import Cells, Listed, Picture, Share, Shares, facts
+from hessianlens.display import Cells, DisplayableRows, Picture, Share, Shares, facts
 from hessianlens.errors import InputError, check_number, check_that, check_whole, expect
 from hessianlens.memory import SAFE_SHARE, available_bytes, process_bytes
 from hessianlens.models.adapters.micro_batches import cut_problem
@@ -25,7 +25,7 @@ _HVP_MAX_FORWARD_PASSES = 40
 
 
 @dataclass(frozen=True, repr=False)
-class Forecast(Listed):
+class Forecast(DisplayableRows):
     """Memory and products of a piece of work on a problem.
 
     Attributes:

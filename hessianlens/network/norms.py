@@ -6,7 +6,7 @@ import os
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any, overload
 
-from hessianlens.display import MOST_ROWS, Cells, Dots, Listed, Picture
+from hessianlens.display import MOST_ROWS, Cells, DisplayableRows, Dots, Picture
 from hessianlens.errors import check_number, check_seed, check_that, check_whole, expect, meant, shown
 from hessianlens.layer import AttentionHessian
 from hessianlens.memory import memory_errors_explained
@@ -26,7 +26,7 @@ REMEDY = "cut the batches with hessianlens.network.fit_memory(problem), shorten 
 """What helps where memory ran out."""
 
 
-class BlockNorms(Mapping[tuple[Any, str], Estimate], Listed):
+class BlockNorms(Mapping[tuple[Any, str], Estimate], DisplayableRows):
     """Frobenius norms by (block, part), each an `Estimate`; prints as a table.
 
     Blocks of a model are named by a text. Those of a single layer are named by two, rows and columns, and
@@ -113,7 +113,7 @@ class BlockNorms(Mapping[tuple[Any, str], Estimate], Listed):
     __repr__ = __str__
 
 
-class PartNorms(Mapping[str, Estimate], Listed):
+class PartNorms(Mapping[str, Estimate], DisplayableRows):
     """The norms of one block, by part: "full", "ggn" (or "outer"), "functional".
 
     Attributes:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from hessianlens.curvature import MATRIX_FREE, BlockPairOperator, verify
-from hessianlens.display import Cells, Grid, Listed, Picture
+from hessianlens.display import Cells, DisplayableRows, Grid, Picture
 from hessianlens.errors import Refusal, check_choice, check_seed, check_whole, expect, meant, shown
 from hessianlens.network.base import thresholds
 from hessianlens.network.base.question import NO_LIMITS, Limits, Question
@@ -34,7 +34,7 @@ _TOLD = 5
 
 
 @dataclass(frozen=True, repr=False)
-class PairNorms(Listed):
+class PairNorms(DisplayableRows):
     """Frobenius norms of every pair of blocks.
 
     Attributes:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hessianlens.display import Cells, Entries, Picture, Shown, facts
+from hessianlens.display import Cells, Displayable, Entries, Picture, facts
 from hessianlens.errors import check_number, check_that, check_whole, expect
 from hessianlens.memory import ensure_fits
 from hessianlens.operators.checked import CheckedOperator, LinearOperator
@@ -21,7 +21,7 @@ _ITERATIONS = 20
 """Products that an iterative solver makes at least, such as ARPACK's smallest basis."""
 
 
-class Operator(Shown, CheckedOperator):
+class Operator(Displayable, CheckedOperator):
     """A matrix between parameters, vectorised row-major, with one set of methods whatever stands behind it.
 
     ``@`` (with vectors, matrices and tensor lists), ``adjoint()``, ``to_dense()``, ``trace()``, ``diagonal()``,

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from hessianlens.checks import check_device, check_precision
-from hessianlens.display import Dot, Dots, Listed, Picture
+from hessianlens.display import DisplayableRows, Dot, Dots, Picture
 from hessianlens.distributed import ALONE, Ranks
 from hessianlens.errors import InputError, check_that, meant, shown
 from hessianlens.problems.batch import Batch, move
@@ -35,7 +35,7 @@ _FIRST = 20
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Problem(Listed):
+class Problem(DisplayableRows):
     """A loss as a function of named blocks of parameters, over a fixed data set.
 
     Attributes:

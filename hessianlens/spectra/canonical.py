@@ -139,8 +139,8 @@ def shortfall_bounds(
         found = means(angles)
         high = torch.maximum(high, found.amax(1))
         best = found.argmax(1, keepdim=True)
-        before, behind = (angles.gather(1, (best + k).clamp(0, angles.shape[1] - 1)) for k in (-1, 1))
-        angles = before + (behind - before) * torch.linspace(
+        before, downstream = (angles.gather(1, (best + k).clamp(0, angles.shape[1] - 1)) for k in (-1, 1))
+        angles = before + (downstream - before) * torch.linspace(
             0, 1, _GRID_POINTS, dtype=torch.float64, device=nodes.device
         )
     return low.clamp_min(0), high + _GRID_SLACK * (high - low)

@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from hessianlens.checks import check_dense
-from hessianlens.display import Curve, Dot, Dots, Listed, Picture
+from hessianlens.display import Curve, DisplayableRows, Dot, Dots, Picture
 from hessianlens.errors import check_that, check_whole, expect, shown
 from hessianlens.spectra.intervals import check_level, squared_lengths, student
 
@@ -28,7 +28,7 @@ FEW = 10
 
 
 @dataclass(frozen=True, repr=False)
-class Estimate(Listed):
+class Estimate(DisplayableRows):
     """A value with its standard error and its interval, which is printed at 95 %.
 
     A norm's interval is made for the skewed law of squared lengths: of 95 % it covers 93 to 98 % with three probes or
@@ -174,7 +174,7 @@ class Estimate(Listed):
 
 
 @dataclass(frozen=True, eq=False)
-class VectorEstimate(Listed):
+class VectorEstimate(DisplayableRows):
     """An `Estimate` of every entry of a vector, from the same probes."""
 
     value: Float[Tensor, "n"]

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from hessianlens.display import Listed, Picture, Spikes
+from hessianlens.display import DisplayableRows, Picture, Spikes
 from hessianlens.errors import check_choice, check_flag, check_number, expect
 from hessianlens.spectra.probes import Probes, check_count, chunk_size
 from hessianlens.spectra.products import (
@@ -36,7 +36,7 @@ _BASIS = 20
 
 
 @dataclass(frozen=True, eq=False)
-class Eigenvalues(Listed):
+class Eigenvalues(DisplayableRows):
     """Eigenvalues with a bound on their error.
 
     Attributes:

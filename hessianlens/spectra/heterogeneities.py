@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from hessianlens.display import Cells, Grid, Listed, Picture
+from hessianlens.display import Cells, DisplayableRows, Grid, Picture
 from hessianlens.errors import InputError, check_flag, check_that, expect, meant, shown
 from hessianlens.spectra.estimate import Estimate, PowerProduct, with_interval
 from hessianlens.spectra.intervals import squared_lengths
@@ -39,7 +39,7 @@ class Divergence(Estimate):
 
 
 @dataclass(frozen=True, eq=False)
-class Heterogeneity(Listed):
+class Heterogeneity(DisplayableRows):
     """A score for every pair of blocks.
 
     Attributes:

@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from hessianlens.display import Listed, Picture, Share, Shares
+from hessianlens.display import DisplayableRows, Picture, Share, Shares
 from hessianlens.errors import check_that, expect
 from hessianlens.spectra.canonical import shortfall_bounds
 from hessianlens.spectra.estimate import Estimate, PowerProduct
@@ -115,7 +115,7 @@ def _share_of_ratio(ratio: float) -> float:
 
 
 @dataclass(frozen=True, repr=False)
-class Inertia(Listed):
+class Inertia(DisplayableRows):
     """Shares of negative, zero and positive eigenvalues, and the mass of negative curvature.
 
     Attributes:

@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from hessianlens.checks import check_dense, check_shape, check_tensor
-from hessianlens.display import Cells, Curve, Listed, Picture, facts
+from hessianlens.display import Cells, Curve, DisplayableRows, Picture, facts
 from hessianlens.errors import InputError, check_function, check_number, check_that, expect, shown
 from hessianlens.failures import explained
 from hessianlens.spectra.canonical import share_bounds
@@ -28,7 +28,7 @@ _LEVEL = 0.95
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class DensityCurve(Listed):
+class DensityCurve(DisplayableRows):
     """A smoothed density on a grid, with 95 % intervals.
 
     Attributes:
@@ -67,7 +67,7 @@ class DensityCurve(Listed):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class CumulativeDistribution(Listed):
+class CumulativeDistribution(DisplayableRows):
     """The share of eigenvalues at or below every ``x``.
 
     Attributes:
@@ -103,7 +103,7 @@ class CumulativeDistribution(Listed):
 
 
 @dataclass(frozen=True, eq=False)
-class SpectralDensity(Listed):
+class SpectralDensity(DisplayableRows):
     """``mu = 1/n sum_i delta(lambda - lambda_i)``, as the mean over probes of ``sum_j w_kj delta(lambda - theta_kj)``.
 
     The quadrature of a probe is exact for polynomials of degree below ``2 steps`` only. What else the probe's

@@ -14,12 +14,12 @@ from hessianlens.errors import check_that, check_whole
 Multiply = Callable[[Tensor], Tensor]
 
 
-Seen = Callable[[Tensor, Tensor, Tensor, Tensor], None]
+TrialRun = Callable[[Tensor, Tensor, Tensor, Tensor], None]
 """Is given the basis Q ``[c, m, n]``, ``alpha``, ``beta`` and what the last product leaves outside of Q, ``[c, n]``."""
 
 
 def lanczos(
-    multiply: Multiply, start: Float[Tensor, "n c"], steps: int, seen: Seen | None = None
+    multiply: Multiply, start: Float[Tensor, "n c"], steps: int, seen: TrialRun | None = None
 ) -> tuple[Float[Tensor, "c m"], Float[Tensor, "c m"]]:
     """Tridiagonal matrices ``T = Q^T A Q`` of a symmetric A on the Krylov spaces of several vectors at once.
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 import hessianlens as hl
 from hessianlens.curvature.tape import Tape
-from hessianlens.curvature.tape.single_operation import Closed
+from hessianlens.curvature.tape.single_operation import ClosedFormStep
 from tests.attention.test_scaled_dot_product import BEYOND_TORCH, CASES, TINY
 from tests.losses.test_linear_cross_entropy import CASES as HEADS
 from tests.losses.test_linear_cross_entropy import ours, plain
@@ -55,7 +55,7 @@ def test_both_derivatives(name: str) -> None:
     make, case = STEPS[name]
     function, expected, leaves = make(case)
     tape = Tape(function, leaves)
-    assert any(isinstance(step, Closed) for step in tape.steps)
+    assert any(isinstance(step, ClosedFormStep) for step in tape.steps)
     v = {key: randn(*x.shape, seed=20 + k) for k, (key, x) in enumerate(leaves.items())}
     g, u = (randn(*tape.output.shape, seed=k) for k in (7, 8))
     tape.keep(g)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import hessianlens as hl
 from hessianlens.curvature import Linearisation, excerpts, repeated, verify
-from hessianlens.curvature.tape import Taped
+from hessianlens.curvature.tape import TapedLinearisation
 from hessianlens.problems import Problem
 from tests.curvature import networks
 from tests.curvature.networks import VOCAB, WIDTH, scrambled
@@ -239,12 +239,12 @@ def test_where_a_dependence_ends_is_a_kind_of_step() -> None:
             return x * (x.detach() if bool((tokens == RARE).any()) else x)
 
     kinds = [
-        Taped(problem, problem.data[0], ["inner.weight"]).kinds
+        TapedLinearisation(problem, problem.data[0], ["inner.weight"]).kinds
         for problem in (_problem(Ending(torch.tanh), _tokens(3, rare=rare)) for rare in (False, True))
     ]
     assert "cut" not in kinds[0] and kinds[1] - kinds[0] == {"cut"}
     small = _problem(Ending(torch.tanh), _tokens(1, 16))
-    assert Taped(small, small.data[0], ["inner.weight"]).kinds == kinds[0]
+    assert TapedLinearisation(small, small.data[0], ["inner.weight"]).kinds == kinds[0]
 
 
 def test_one_test_serves_fewer_parameters_too(large: None, monkeypatch: pytest.MonkeyPatch) -> None:

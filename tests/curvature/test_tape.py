@@ -13,7 +13,7 @@ from torch.nn import functional as nnf
 
 import hessianlens as hl
 from hessianlens.curvature import Linearisation, repeated
-from hessianlens.curvature.tape import Tape, Taped, Unrecordable, lowering, rows
+from hessianlens.curvature.tape import Tape, TapedLinearisation, Unrecordable, lowering, rows
 from hessianlens.problems import Problem
 from tests.curvature import hugging_face, networks
 from tests.curvature.networks import VOCAB, scrambled
@@ -55,7 +55,7 @@ def _same_products(problem: Problem, names: list[str], relative: float) -> None:
     first, middle, last = ([names[k]] for k in (0, len(names) // 2, -1))
     asked = [(names, names), (first, last), (last, first), (middle, middle)]
     for batch in problem.data:
-        tape, graph = Taped(problem, batch, names), Linearisation(problem, batch, names)
+        tape, graph = TapedLinearisation(problem, batch, names), Linearisation(problem, batch, names)
         size: dict[str, float] = {}
         for columns, rows_ in asked:
             v = {name: randn(*problem.params[name].shape, seed=k) for k, name in enumerate(columns)}
@@ -390,7 +390,8 @@ def test_nothing_below_a_block_is_on_the_tape() -> None:
     """Blocks of the last layer take fewer steps than those of the first."""
     problem = problem_of("GPT-2")
     sizes = [
-        len(Taped(problem, problem.data[0], [f"transformer.h.{n}.attn.c_attn.weight"]).network.steps) for n in (0, 1)
+        len(TapedLinearisation(problem, problem.data[0], [f"transformer.h.{n}.attn.c_attn.weight"]).network.steps)
+        for n in (0, 1)
     ]
     assert sizes[1] < 0.6 * sizes[0]
 

@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 import pytest
 
 import hessianlens as hl
-from hessianlens.display import Listed, Shown
+from hessianlens.display import Displayable, DisplayableRows
 from tests.display.registry import EVIL, SHOWN, norms, pair_norms, problem
 from tests.fuzz.recipes import public_names
 
@@ -21,7 +21,7 @@ mpl.use("agg")
 @pytest.mark.parametrize("name", SHOWN)
 def test_shows_itself(name: str) -> None:
     thing = SHOWN[name]()
-    assert isinstance(thing, Shown)
+    assert isinstance(thing, Displayable)
     assert " object at 0x" not in repr(thing) and "tensor(" not in repr(thing)
     page = thing._repr_html_()
     tree = ElementTree.fromstring(page)
@@ -36,7 +36,7 @@ def test_shows_itself(name: str) -> None:
 def test_rows_are_the_frame(name: str) -> None:
     pytest.importorskip("pandas")
     thing = SHOWN[name]()
-    rows = thing.rows() if isinstance(thing, Listed) else thing._records()
+    rows = thing.rows() if isinstance(thing, DisplayableRows) else thing._records()
     frame = thing.to_frame()
     assert len(frame) == len(rows) > 0
     assert list(frame.columns) == list(dict.fromkeys(key for row in rows for key in row))
@@ -66,7 +66,7 @@ def test_every_kind_of_result_is_in_the_registry() -> None:
     shown = {type(make()) for make in SHOWN.values()}
     kinds = {kind for _, kind in public_names() if isinstance(kind, type)}
     alike = (hl.attention.RotaryAttention, hl.operators.ArrangedGrid)  # displayed as their bases are
-    wanted = [kind for kind in kinds if issubclass(kind, Shown) and kind not in alike]
+    wanted = [kind for kind in kinds if issubclass(kind, Displayable) and kind not in alike]
     assert len(wanted) > 12
     assert [kind.__name__ for kind in wanted if not any(issubclass(other, kind) for other in shown)] == []
 

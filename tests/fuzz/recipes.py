@@ -286,7 +286,7 @@ def _networks() -> Iterator[Recipe]:
     yield Recipe("problem, toy", lambda: hl.problem, toys, 0.5)
     yield Recipe("a problem", lambda: mlp_problem, {}, 2)
     results = (hl.layer.AttentionHessian, hl.network.BlockNorms, hl.network.Forecast, hl.network.PairNorms)
-    for kind in (*results, hl.inspect.Measured, hl.Problem, hl.Block):
+    for kind in (*results, hl.inspect.BlockMeasurements, hl.Problem, hl.Block):
         yield Recipe(kind.__name__, lambda kind=kind: kind, {}, 0.1, result=False)
     yield Recipe("InputError", lambda: hl.InputError, {"0": lambda: "text"}, 0.1, result=False)
     yield Recipe("RankError", lambda: hl.errors.RankError, {"0": lambda: "text"}, 0.1, result=False)

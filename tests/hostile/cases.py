@@ -289,11 +289,11 @@ def weight_in_a_stack() -> Specimen:
 
 @case
 def weight_in_an_einsum_with_a_list() -> Specimen:
-    class Listed(Maps):
+    class DisplayableRows(Maps):
         def extra(self, x: Tensor) -> Tensor:
             return torch.sin(torch.einsum("bld,de,ef->blf", [x, self.first.weight, self.second.weight]))
 
-    return regression(Listed())
+    return regression(DisplayableRows())
 
 
 @case

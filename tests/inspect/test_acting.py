@@ -16,7 +16,7 @@ from hessianlens.cli import app
 from hessianlens.errors import InputError
 from hessianlens.inspect.advice import attention_statements, table_statements
 from hessianlens.inspect.learning_rates import write_groups
-from hessianlens.inspect.measurement import Measured
+from hessianlens.inspect.measurement import BlockMeasurements
 from hessianlens.inspect.table import CurvatureTable, Row
 from hessianlens.network.spreads import Spread, attention_spreads
 from hessianlens.problems import Problem
@@ -70,7 +70,7 @@ def test_saturated_attention_is_seen() -> None:
     assert sharp.share < 0.1 and sharp.saturated > 0.8
 
 
-def measured(problem: Problem, probes: int = 12, **more: object) -> Measured:
+def measured(problem: Problem, probes: int = 12, **more: object) -> BlockMeasurements:
     return hl.measure(problem, probes=probes, budget=None, progress=False, method="probes", **more)  # type: ignore[arg-type]
 
 

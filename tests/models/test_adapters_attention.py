@@ -13,7 +13,7 @@ from torch.nn import functional as nnf
 
 import hessianlens as hl
 from hessianlens.curvature import Linearisation
-from hessianlens.curvature.tape import Taped
+from hessianlens.curvature.tape import TapedLinearisation
 from hessianlens.curvature.tape.recording import recorded
 from hessianlens.models.adapters import long_attention
 from hessianlens.models.adapters.long_attention import LongAttention
@@ -177,7 +177,7 @@ def test_a_tape_sees_one_operation_and_gives_what_the_graph_gives(model: Callabl
     layers = sum("attn.q" in name and "bias" not in name for name in problem.blocks)
     assert [call.name for call in recording.calls].count("attention") == layers
     v = {name: randn(*problem.params[name].shape, seed=k) for k, name in enumerate(names)}
-    found = [source(problem, batch, names).split(v, names) for source in (Taped, Linearisation)]
+    found = [source(problem, batch, names).split(v, names) for source in (TapedLinearisation, Linearisation)]
     for tape, graph in zip(*found, strict=True):
         assert_same(torch.cat([t.flatten() for t in tape.values()]), torch.cat([t.flatten() for t in graph.values()]))
 

@@ -15,7 +15,7 @@ from torch.nn import functional as nnf
 
 import hessianlens as hl
 from hessianlens.curvature import Linearisation, endings
-from hessianlens.curvature.tape import Taped, Unrecordable
+from hessianlens.curvature.tape import TapedLinearisation, Unrecordable
 from hessianlens.losses.fused_cross_entropy import Part
 from hessianlens.models.adapters import unembedding
 from hessianlens.network.base.dry_run import DryRun
@@ -89,9 +89,9 @@ def test_a_wrong_part_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_tape_ends_in_front_of_the_logits_and_gives_the_same(name: str) -> None:
     whole, chunked = (MODELS[name](logits=how, verify=False) for how in ("whole", "chunked"))
     names = [n for n in _parameters(whole) if "norm" in n or "ln_" in n or "mlp" in n][:3]
-    taped = Taped(chunked, chunked.data[0], names)
+    taped = TapedLinearisation(chunked, chunked.data[0], names)
     assert "linear_cross_entropy" in taped.kinds and "_log_softmax" not in taped.kinds
-    found, expected = _products(chunked, Taped, names), _products(whole, Linearisation, names)
+    found, expected = _products(chunked, TapedLinearisation, names), _products(whole, Linearisation, names)
     for one, other in zip(found, expected, strict=True):
         assert_same(one, other, name, 1e-9)
     v = {n: randn(*whole.params[n].shape) for n in names}
@@ -103,7 +103,7 @@ def test_a_tape_ends_in_front_of_the_logits_and_gives_the_same(name: str) -> Non
 def test_a_tape_leaves_the_last_map_to_the_graph() -> None:
     problem = MODELS["GPT-2"](logits="chunked", verify=False)
     with pytest.raises(Unrecordable, match="the last linear map"):
-        Taped(problem, problem.data[0], ["transformer.wte.weight", "transformer.h.0.ln_1.weight"])
+        TapedLinearisation(problem, problem.data[0], ["transformer.wte.weight", "transformer.h.0.ln_1.weight"])
 
 
 # --- when, and what is said ------------------------------------------------------------------------------------------

@@ -293,9 +293,9 @@ def test_double_backward_agrees_with_differences_of_gradients(options: dict) -> 
     at, g = gradient(0.0, graph=True)
     along = sum((g[name] * direction[name]).sum() for name in g)
     product = torch.autograd.grad(along, list(at.values()))
-    (_, ahead), (_, behind) = gradient(1e-5), gradient(-1e-5)
+    (_, ahead), (_, downstream) = gradient(1e-5), gradient(-1e-5)
     for name, found in zip(at, product, strict=True):
-        assert_same(found, (ahead[name] - behind[name]) / 2e-5, name, relative=1e-6)
+        assert_same(found, (ahead[name] - downstream[name]) / 2e-5, name, relative=1e-6)
 
 
 @pytest.mark.parametrize("name", ["softmax", "linear", "relu_normalised", "user row function"])

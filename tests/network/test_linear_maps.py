@@ -14,7 +14,7 @@ from hessianlens.network.base.uses import Kind
 from hessianlens.network.planner import planner_of
 from hessianlens.network.routes.linear_map import LinearMapPlan, LinearMaps, batch_graph, cached_curvature, plan
 from hessianlens.network.routes.linear_map.batch_graph import recorded
-from hessianlens.network.routes.linear_map.norms import counted_twice, elementwise_behind
+from hessianlens.network.routes.linear_map.norms import counted_twice, downstream_elementwise
 from hessianlens.operators import BlockGrid
 from hessianlens.problems import Block, Problem
 from tests.curvature import networks
@@ -158,9 +158,9 @@ def test_the_curvature_before_an_elementwise_function_follows_from_that_behind(n
     first = [block for block in problem.blocks.values() if block.name in ("layer0.mlp.in", "layer0.mlp.gate")]
     for block in first:
         plan = maps.plan(block, block, ANY)
-        following = elementwise_behind(problem, problem.data[0], plan.row[0].use.site)
-        behind = Block.of("next", following.use.parameter, problem.params[following.use.parameter])
-        next_plan = maps.plan(behind, behind, ANY)
+        following = downstream_elementwise(problem, problem.data[0], plan.row[0].use.site)
+        downstream = Block.of("next", following.use.parameter, problem.params[following.use.parameter])
+        next_plan = maps.plan(downstream, downstream, ANY)
         curvature, slope = maps.curvature(next_plan, 0), maps.slope(next_plan, 0)
         expected = maps.curvature(plan, 0)
         features = plan.row[0].features
@@ -179,7 +179,7 @@ def test_what_reaches_more_than_the_next_map_has_no_such_form() -> None:
     for name in ("layer0.attn.q", "layer0.mlp.out", "unembed"):
         block = problem.blocks[name]
         plan = maps.plan(block, block, ANY)
-        assert elementwise_behind(problem, problem.data[0], plan.row[0].use.site) is None, name
+        assert downstream_elementwise(problem, problem.data[0], plan.row[0].use.site) is None, name
 
 
 def test_single_precision() -> None:

@@ -130,7 +130,7 @@ LEVEL = 0.99
 """Of the intervals: four comparisons, none of which is to come out by chance."""
 
 
-class Paired(NamedTuple):
+class NegativeShares(NamedTuple):
     """Shares of negative curvature with either activation on the same weights, mean over seeds.
 
     Attributes:
@@ -146,13 +146,13 @@ class Paired(NamedTuple):
     high: float
 
 
-def paired(sigma: float) -> Paired:
+def paired(sigma: float) -> NegativeShares:
     """The same seeds with both, so that what a draw does to either cancels."""
     softmax, sigmoid = (
         np.array([negative_share(attention, seed, sigma) for seed in seeds(PAIRS)])
         for attention in ("softmax", "sigmoid")
     )
-    return Paired(float(softmax.mean()), float(sigmoid.mean()), *mean_interval(sigmoid - softmax, LEVEL))
+    return NegativeShares(float(softmax.mean()), float(sigmoid.mean()), *mean_interval(sigmoid - softmax, LEVEL))
 
 
 @claim("A19")
@@ -190,7 +190,7 @@ _DIFFERENCE = (
 )
 
 
-def _ratio(pair: Paired) -> float:
+def _ratio(pair: NegativeShares) -> float:
     return pair.sigmoid / pair.softmax
 
 

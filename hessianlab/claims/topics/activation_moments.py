@@ -21,8 +21,8 @@ from hessianlab.claims.quantities import (
     smallest,
 )
 from hessianlab.claims.samples import (
+    DenseHessians,
     Sample,
-    Witness,
     attention_output,
     listed,
     mean_square,
@@ -129,7 +129,7 @@ def _raw_moments(one: Sample, activation: str) -> tuple[float, float]:
     T = one.setting.T
     value, slope, bend = a.derivatives(T)
     assert bend is not None
-    witness = Witness(
+    witness = DenseHessians(
         lambda w: attention_output(one.X, w, lambda t: a.derivatives(t)[0]), one.weights, mean_square(one.Y)
     )
     F = value @ one.X @ one.weights["V"]

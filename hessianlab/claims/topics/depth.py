@@ -14,7 +14,7 @@ from hessianlab.claims.definition import claim, first_seed, measured, seeds
 from hessianlab.claims.finding import Check, Curves, Finding, at_least, at_most, close, share
 from hessianlab.claims.networks import BLOCK, Network, growth, mean_norms, norms
 from hessianlab.claims.quantities import largest, smallest
-from hessianlab.claims.samples import Weights, Witness, fixed, mean_square, normal
+from hessianlab.claims.samples import DenseHessians, Weights, fixed, mean_square, normal
 
 SMALL = (0.01, 0.03, 0.1)
 PRACTICAL = (0.1, 0.3, 1.0)
@@ -223,9 +223,9 @@ def _stack(X: Tensor, w: Weights, depth: int) -> Tensor:
     return X
 
 
-def _attention_witness(seed: int, depth: int, sigma: float, target: float) -> Witness:
+def _attention_witness(seed: int, depth: int, sigma: float, target: float) -> DenseHessians:
     X, Y = normal(seed + 70, L, WIDTH), target * normal(seed + 80, L, WIDTH)
-    return Witness(lambda w: _stack(sigma * X, w, depth), _stack_weights(seed, depth), mean_square(Y))
+    return DenseHessians(lambda w: _stack(sigma * X, w, depth), _stack_weights(seed, depth), mean_square(Y))
 
 
 def _degrees(depth: int, part: str, target: float, scale: float) -> dict[str, list[float]]:
@@ -291,10 +291,10 @@ def _mlp(X: Tensor, w: Weights, activation: Callable[[Tensor], Tensor]) -> Tenso
     return X
 
 
-def _mlp_witness(seed: int, depth: int, activation: Callable[[Tensor], Tensor], sigma: float = 1.0) -> Witness:
+def _mlp_witness(seed: int, depth: int, activation: Callable[[Tensor], Tensor], sigma: float = 1.0) -> DenseHessians:
     X, Y = normal(seed + 70, 5, 3), normal(seed + 80, 5, 3)
     weights = {str(i): normal(100 * seed + i, 3, 3) for i in range(depth)}
-    return Witness(lambda w: _mlp(sigma * X, w, activation), weights, mean_square(Y))
+    return DenseHessians(lambda w: _mlp(sigma * X, w, activation), weights, mean_square(Y))
 
 
 def _unchanged(x: Tensor) -> Tensor:
@@ -355,5 +355,7 @@ def hollow_mlps() -> Finding:
 
 def _scalar_example() -> float:
     one = torch.ones(1, 1, dtype=torch.float64)
-    witness = Witness(lambda w: torch.relu(one @ w["1"]) ** 2 @ w["2"], {"1": one, "2": one}, mean_square(0 * one))
+    witness = DenseHessians(
+        lambda w: torch.relu(one @ w["1"]) ** 2 @ w["2"], {"1": one, "2": one}, mean_square(0 * one)
+    )
     return float(witness.block("functional", "1", "1"))

@@ -20,8 +20,8 @@ from hessianlab.claims.quantities import (
     same,
 )
 from hessianlab.claims.samples import (
+    DenseHessians,
     Sample,
-    Witness,
     described,
     first_sample,
     many_samples,
@@ -135,7 +135,7 @@ def _mlp_gaps(one: Sample) -> dict[str, float]:
     """``F = X W_1 W_2``: H_o(1,1) = c L Sigma kron W_2 W_2^T, and Omega between the two layers."""
     L, d, k = one.shape
     first, second = one.weights["Q"], one.weights["K"].T.contiguous()
-    witness = Witness(lambda w: one.X @ w["1"] @ w["2"], {"1": first, "2": second}, mean_square(one.Y))
+    witness = DenseHessians(lambda w: one.X @ w["1"] @ w["2"], {"1": first, "2": second}, mean_square(one.Y))
     Sigma, c, eye = one.X.T @ one.X / L, 2 / (L * d), torch.eye(k, dtype=one.X.dtype)
     Omega = one.X.T @ (witness.value - one.Y) / L
     mixed = torch.einsum("ac,be->abec", c * L * Omega, eye).reshape(d * k, k * d)

@@ -14,7 +14,15 @@ from hessianlab.claims.definition import claim, measured, seeds
 from hessianlab.claims.finding import Finding, at_least, at_most, close, equal, share
 from hessianlab.claims.networks import HISTOGRAM, PUBLISHED, TASK
 from hessianlab.claims.quantities import EXACT, gap, largest, relative_minimum, smallest
-from hessianlab.claims.samples import Weights, Witness, attention_output, mean_square, normal, sample, softmax_rows
+from hessianlab.claims.samples import (
+    DenseHessians,
+    Weights,
+    attention_output,
+    mean_square,
+    normal,
+    sample,
+    softmax_rows,
+)
 from hessianlab.paper import PrintedAttention, theorem_3_1, theorem_3_2
 from hessianlab.paper.printed import Block
 from hessianlens.layer import numerical_rank
@@ -43,7 +51,7 @@ def last_layer() -> Finding:
         for seed in seeds(3):
             top, first = sample(seed, *shape), sample(seed + 50, *shape)
             weights = dict(top.weights) | {f"{n}1": w for n, w in first.weights.items()}
-            network = Witness(partial(_second_layer, top.X), weights, mean_square(top.Y))
+            network = DenseHessians(partial(_second_layer, top.X), weights, mean_square(top.Y))
             hidden = attention_output(top.X, first.weights, softmax_rows)
             setting = PrintedAttention(hidden, top.weights["Q"], top.weights["K"], top.weights["V"], top.Y)
             for row, col in PAIRS:
@@ -178,13 +186,13 @@ def half_mean(Y: Tensor) -> Callable[[Tensor], Tensor]:
 def printed_block(X: Tensor, w: Weights, layer: int) -> Tensor:
     """The outer-product block of a layer as Section 2 prints it."""
     matrices = list(w.values())
-    behind = torch.eye(matrices[layer].shape[0], dtype=X.dtype)
+    downstream = torch.eye(matrices[layer].shape[0], dtype=X.dtype)
     for later in matrices[layer + 1 :]:
-        behind = later @ behind
+        downstream = later @ downstream
     before = X
     for earlier in matrices[:layer]:
         before = before @ earlier.T
-    return torch.kron(behind.T @ behind, before.T @ before / len(X))
+    return torch.kron(downstream.T @ downstream, before.T @ before / len(X))
 
 
 def _block_gaps(loss: Callable[[Tensor], Callable[[Tensor], Tensor]], factor: Callable[[int], float]) -> float:
@@ -192,7 +200,7 @@ def _block_gaps(loss: Callable[[Tensor], Callable[[Tensor], Tensor]], factor: Ca
     for widths in WIDTHS:
         for seed in seeds(3):
             (X, Y), w = data(seed, widths), weights(seed, widths)
-            witness = Witness(partial(mlp, X, linear), w, loss(Y))
+            witness = DenseHessians(partial(mlp, X, linear), w, loss(Y))
             for i, name in enumerate(w):
                 gaps.append(gap(factor(widths[-1]) * printed_block(X, w, i), witness.block("outer", name, name)))
     return largest(gaps)
@@ -207,7 +215,7 @@ def _functional_gap() -> float:
             X, delta = data(seed, widths)
             turn = torch.linalg.qr(normal(seed + 77, TOKENS, TOKENS)).Q
             found = [
-                Witness(partial(mlp, X_, linear), w, partial(_along, d_)).functional
+                DenseHessians(partial(mlp, X_, linear), w, partial(_along, d_)).functional
                 for X_, d_ in ((X, delta), (turn @ X, turn @ delta))
             ]
             gaps.append(gap(found[1], found[0]))
@@ -240,12 +248,12 @@ def mlp_block() -> Finding:
 
 
 @measured
-def _relu_mlps() -> list[Witness]:
+def _relu_mlps() -> list[DenseHessians]:
     found = []
     for widths in WIDTHS:
         for seed in seeds(10):
             X, Y = data(seed, widths)
-            found.append(Witness(partial(mlp, X, torch.relu), weights(seed, widths), mean_square(Y)))
+            found.append(DenseHessians(partial(mlp, X, torch.relu), weights(seed, widths), mean_square(Y)))
     return found
 
 
@@ -278,7 +286,7 @@ def eigenvalues_everywhere() -> Finding:
     """The whole Hessian, and its smallest case."""
     _, blocks, whole = relu_signs()
     one = torch.ones(1, 1, dtype=torch.float64)
-    tiny = Witness(partial(mlp, one, torch.relu), {"W1": one / 2, "W2": one / 2}, mean_square(one)).full
+    tiny = DenseHessians(partial(mlp, one, torch.relu), {"W1": one / 2, "W2": one / 2}, mean_square(one)).full
     values = torch.linalg.eigvalsh(tiny)
     by_block = at_least("smallest relative eigenvalue of a diagonal block", blocks, -ZERO)
     negative = sum(v < -1e-6 for v in whole)

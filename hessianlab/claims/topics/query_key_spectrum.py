@@ -14,9 +14,9 @@ from hessianlab.claims.definition import claim, first_seed, measured, seeds
 from hessianlab.claims.finding import Check, Curves, Finding, at_least, at_most, equal, share
 from hessianlab.claims.quantities import EXACT, both_signs, flip_gap, gap, group_spread, largest, median, pair_gap, same
 from hessianlab.claims.samples import (
+    DenseHessians,
     Sample,
     Weights,
-    Witness,
     described,
     half_square,
     many_samples,
@@ -44,7 +44,7 @@ def _mlp_spectra(relu: bool) -> list[tuple[Tensor, int]]:
                 hidden = X @ w["1"]
                 return (torch.relu(hidden) if relu else hidden) @ w["2"]
 
-            found.append((torch.linalg.eigvalsh(Witness(output, weights, mean_square(Y)).functional), width))
+            found.append((torch.linalg.eigvalsh(DenseHessians(output, weights, mean_square(Y)).functional), width))
     return found
 
 
@@ -86,7 +86,7 @@ def _small_relu_spectrum() -> Tensor:
     X = torch.tensor([[1.0], [-1.0]], dtype=torch.float64)
     weights = {"1": torch.tensor([[1.0, -1.0]], dtype=torch.float64), "2": torch.ones(2, 1, dtype=torch.float64)}
     target = torch.tensor([[0.0], [-1.0]], dtype=torch.float64)
-    witness = Witness(lambda w: torch.relu(X @ w["1"]) @ w["2"], weights, mean_square(target))
+    witness = DenseHessians(lambda w: torch.relu(X @ w["1"]) @ w["2"], weights, mean_square(target))
     return torch.linalg.eigvalsh(witness.functional)
 
 

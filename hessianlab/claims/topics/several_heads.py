@@ -12,7 +12,7 @@ from torch import Tensor
 from hessianlab.claims.definition import claim, measured, seeds
 from hessianlab.claims.finding import Check, Curves, Finding, at_least, at_most, close, true
 from hessianlab.claims.quantities import EXACT, block_norm, gap, largest, slope, smallest
-from hessianlab.claims.samples import Weights, Witness, attention_output, mean_square, normal, softmax_rows
+from hessianlab.claims.samples import DenseHessians, Weights, attention_output, mean_square, normal, softmax_rows
 from hessianlab.experiments.statistics import geometric_mean
 from hessianlab.paper import PrintedMultiHead, remark_e_1
 from hessianlens.attention import MultiHeadAttention, SelfAttention
@@ -60,12 +60,12 @@ def _jacobian_gaps() -> tuple[list[float], list[float], list[float]]:
             X, Y = normal(seed + 900, length, d_v), normal(seed + 901, length, d_v)
             weights = head_weights(seed, d_v, d_k, heads)
             run = partial(output, X, heads)
-            base = Witness(run, weights, mean_square(Y))
+            base = DenseHessians(run, weights, mean_square(Y))
             Q, K, V = (torch.stack([weights[f"{n}{h}"] for h in range(heads)]) for n in "QKV")
             setting = PrintedMultiHead(X, Q, K, V, Y)
             for name in ("Q", "K", "V"):
                 before = base.jacobian[:, base.place(f"{name}0")]
-                after = [Witness(run, _redrawn(weights, seed + 7, h), mean_square(Y)) for h in (1, 0)]
+                after = [DenseHessians(run, _redrawn(weights, seed + 7, h), mean_square(Y)) for h in (1, 0)]
                 changes = [gap(w.jacobian[:, w.place(f"{name}0")], before) for w in after]
                 other.append(changes[0])
                 own.append(changes[1])
@@ -97,7 +97,7 @@ def between_heads() -> Finding:
             targets = torch.arange(length) % d_v
             for name, loss in (("square loss", mean_square(Y)), ("cross-entropy", partial(cross_entropy, targets))):
                 weights = head_weights(seed, d_v, d_k, heads)
-                witness = Witness(partial(output, X, heads), weights, loss)
+                witness = DenseHessians(partial(output, X, heads), weights, loss)
                 pairs = [(r, c) for r in weights for c in weights if r[1] != c[1]]
                 outer.append(smallest(float(witness.block("outer", *pair).norm()) for pair in pairs))
                 size = float(witness.functional.norm())
@@ -210,14 +210,14 @@ class Factored:
         """A, which W_O and W_U do not enter."""
         return softmax_rows(self.X @ self.Q @ self.K.T @ self.X.T / self.Q.shape[1] ** 0.5)
 
-    def witness(self) -> Witness:
+    def witness(self) -> DenseHessians:
         """Automatic differentiation of the attention layer."""
-        return Witness(lambda w: self.attention @ self.X @ w["O"] @ w["U"], self.values, mean_square(self.Y))
+        return DenseHessians(lambda w: self.attention @ self.X @ w["O"] @ w["U"], self.values, mean_square(self.Y))
 
-    def as_mlp(self, scale: float = 1.0, target: float = 1.0) -> Witness:
+    def as_mlp(self, scale: float = 1.0, target: float = 1.0) -> DenseHessians:
         """Automatic differentiation of a linear two-layer MLP with input `scale` times M_1."""
         M_1 = scale * (self.attention @ self.X)
-        return Witness(lambda w: M_1 @ w["O"] @ w["U"], self.values, mean_square(target * self.Y))
+        return DenseHessians(lambda w: M_1 @ w["O"] @ w["U"], self.values, mean_square(target * self.Y))
 
 
 def factored(seed: int, length: int, d: int, rank: int) -> Factored:
@@ -305,7 +305,7 @@ def _outer_at(head: Factored, scale: float) -> float:
 def _one_number(moment: float = 0.1) -> tuple[float, float]:
     """The functional block of one token with one feature, by automatic differentiation and by the formula."""
     one = torch.ones(1, 1, dtype=torch.float64)
-    head = Witness(lambda w: moment * w["O"] @ w["U"], {"O": one, "U": one}, mean_square(one))
+    head = DenseHessians(lambda w: moment * w["O"] @ w["U"], {"O": one, "U": one}, mean_square(one))
     return float(head.block("functional", "O", "U")), 2 * moment * (moment - 1)
 
 

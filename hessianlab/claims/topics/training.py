@@ -6,7 +6,7 @@ import math
 
 from hessianlab.claims.definition import claim
 from hessianlab.claims.finding import Finding
-from hessianlab.claims.trained import Effect, Recorded, decided, number_or_missing
+from hessianlab.claims.trained import Effect, StudyRecord, decided, number_or_missing
 from hessianlens.tasks import Characters
 
 SCALING, ACTIVATIONS = "study_scaling", "study_activations"
@@ -25,9 +25,9 @@ SUMS = "addition"
 """Told beside the text: there the factor matters more."""
 
 
-def _factor(name: str, what: str, least: float, most: float) -> tuple[Recorded, Effect, list[float]]:
+def _factor(name: str, what: str, least: float, most: float) -> tuple[StudyRecord, Effect, list[float]]:
     """An effect that is a logarithm, claimed as a range of factors; and its means as such, on text and on addition."""
-    found = Recorded(SCALING)
+    found = StudyRecord(SCALING)
     effect = found.effect(f"{TEXT}: {name}, {UNSCALED}", f"logarithm of {what}", math.log(least), math.log(most))
     return found, effect, [math.exp(found.mean(f"{task}: {name}, {UNSCALED}")) for task in (TEXT, SUMS)]
 
@@ -51,7 +51,7 @@ def perplexity_without_scaling() -> Finding:
 @claim("C21")
 def peaked_without_scaling() -> Finding:
     """By the entropy of attention after training: less than half of that of the scaled model."""
-    found = Recorded(SCALING)
+    found = StudyRecord(SCALING)
     peaked = found.effect(
         f"{TEXT}: log ratio of entropies, unscaled over scaled",
         "logarithm of the quotient of the entropies of attention after training",
@@ -66,7 +66,7 @@ def peaked_without_scaling() -> Finding:
 @claim("C13")
 def without_the_exponential() -> Finding:
     """Behind softmax, and flatter: both, for each of three."""
-    found = Recorded(ACTIVATIONS)
+    found = StudyRecord(ACTIVATIONS)
     names = ("row_sum", "relu_normalised", "linear")
     effects = []
     for name in names:
@@ -84,7 +84,7 @@ def without_the_exponential() -> Finding:
 @claim("C25")
 def raw_dot_products() -> Finding:
     """They do not work if a model with them knows no more than the frequencies of characters."""
-    found = Recorded(ACTIVATIONS)
+    found = StudyRecord(ACTIVATIONS)
     unigram = Characters.generated().unigram_entropy
     loss = found.effect(f"{TEXT}: loss of linear", "loss with raw dot products, in nats", least=unigram)
     numbers = {
@@ -99,7 +99,7 @@ def raw_dot_products() -> Finding:
 @claim("C31")
 def relu_attention() -> Finding:
     """5 to 15 % behind on two of three tasks, by what is right: a quotient of losses has no meaning near zero."""
-    found = Recorded(ACTIVATIONS)
+    found = StudyRecord(ACTIVATIONS)
     tasks = ("addition", TEXT, "recall")
     effects = [
         found.relative(
@@ -116,13 +116,13 @@ def relu_attention() -> Finding:
 @claim("C42")
 def temperatures_by_layer() -> Finding:
     """First layer against last."""
-    found = Recorded(TEMPERATURE)
+    found = StudyRecord(TEMPERATURE)
     name = f"{TEXT}: log temperature, first layer minus last"
     apart = found.effect(name, "logarithm of the learned temperature, first layer minus last", least=0.0)
     return decided(found, [apart], {"apart": found.formatted(name), "models": found.models})
 
 
-def _gap(found: Recorded, sgd: str, adam: str, share: float, what: str) -> tuple[str, Effect]:
+def _gap(found: StudyRecord, sgd: str, adam: str, share: float, what: str) -> tuple[str, Effect]:
     """The gap of SGD, which has to be at least a share of Adam's loss."""
     name = f"{TEXT}: loss, {sgd} minus {adam}"
     return name, found.effect(name, what, least=share * found.mean(f"{TEXT}: loss of {adam}"))
@@ -130,7 +130,7 @@ def _gap(found: Recorded, sgd: str, adam: str, share: float, what: str) -> tuple
 
 def _softmax_gaps(share: float) -> Finding:
     """SGD against Adam for softmax attention, with and without a norm."""
-    found = Recorded(OPTIMISERS)
+    found = StudyRecord(OPTIMISERS)
     effects: list[Effect] = []
     numbers: dict[str, str | float] = {}
     for norm, short in _NORMS:
@@ -157,7 +157,7 @@ def adaptive_necessary() -> Finding:
 @claim("A27")
 def sigmoid_needs_adam_less() -> Finding:
     """The gap of softmax minus the gap of sigmoid."""
-    found = Recorded(OPTIMISERS)
+    found = StudyRecord(OPTIMISERS)
     names = {short: f"{TEXT}: loss, gap of softmax minus gap of sigmoid, {norm}" for norm, short in _NORMS}
     effects = [
         found.effect(names[short], f"{norm}: gap of softmax minus gap of sigmoid, in nats", least=0.0)
@@ -170,7 +170,7 @@ def sigmoid_needs_adam_less() -> Finding:
 @claim("B23")
 def sgd_and_two_matrices() -> Finding:
     """SGD against Adam with two matrices and with one."""
-    found = Recorded(QUERY_KEY)
+    found = StudyRecord(QUERY_KEY)
     effects: list[Effect] = []
     numbers: dict[str, str | float] = {}
     for kind, short in (("two matrices", "two"), ("one matrix", "one")):

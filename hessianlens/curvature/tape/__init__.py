@@ -8,6 +8,6 @@ closed form or by autograd; `step` says what every one of them can do.
 
 from hessianlens.curvature.tape.program import Tape
 from hessianlens.curvature.tape.recording import Unrecordable
-from hessianlens.curvature.tape.taped import Taped
+from hessianlens.curvature.tape.taped import TapedLinearisation
 
-__all__ = ["Tape", "Taped", "Unrecordable"]
+__all__ = ["Tape", "TapedLinearisation", "Unrecordable"]

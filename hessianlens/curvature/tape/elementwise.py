@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from hessianlens.curvature.tape.step import Cotangent, Moved, Step
+from hessianlens.curvature.tape.step import Cotangent, Step, Tangents
 
 
 class ElementwiseStep(Step):
@@ -25,7 +25,7 @@ class ElementwiseStep(Step):
         self.slope, self.bend = slope, bend
         self.reads_moved = bend is not None
 
-    def forward(self, moved: Moved) -> Tensor:
+    def forward(self, moved: Tangents) -> Tensor:
         """``f' dx``."""
         (dx,) = moved
         assert dx is not None
@@ -36,7 +36,7 @@ class ElementwiseStep(Step):
         self.bend = None if self.bend is None else self.bend * g
 
     def backward(
-        self, u: Tensor | None, moved: Moved, result: Tensor | None, wanted: Sequence[bool]
+        self, u: Tensor | None, moved: Tangents, result: Tensor | None, wanted: Sequence[bool]
     ) -> list[Cotangent]:
         """``f' u + (f'' g) dx``."""
         dx = moved[0] if moved and self.bend is not None else None

@@ -13,7 +13,7 @@ from hessianlens.curvature.tape.products import EntrywiseProduct, MatrixProduct,
 from hessianlens.curvature.tape.rearranging import rearranged
 from hessianlens.curvature.tape.recording import Call, Recording, Ref, with_softmax
 from hessianlens.curvature.tape.rows import LogSoftmax, SoftmaxStep, Standardised
-from hessianlens.curvature.tape.single_operation import Closed, Local
+from hessianlens.curvature.tape.single_operation import ClosedFormStep, Local
 from hessianlens.curvature.tape.step import Step
 from hessianlens.derivatives.one_operation import form_of
 
@@ -266,7 +266,7 @@ def _closed(at: _Lowering, call: Call) -> list[Step] | None:
     places = [k for k, tensor in enumerate(tensors) if isinstance(tensor, Ref)]
     if max(places) >= form.inputs:
         return None
-    return [Closed(call.refs, _output(call), form, [at.value(tensor) for tensor in tensors], places)]
+    return [ClosedFormStep(call.refs, _output(call), form, [at.value(tensor) for tensor in tensors], places)]
 
 
 MATRIX_PRODUCTS = frozenset({"mm", "bmm", "addmm", "baddbmm"})

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from hessianlens.curvature.tape.elementwise import ElementwiseStep
-from hessianlens.curvature.tape.step import Cotangent, LinearStep, Moved, Step, plus
+from hessianlens.curvature.tape.step import Cotangent, LinearStep, Step, Tangents, plus
 
 
 def folded(steps: Sequence[Step]) -> list[Step]:
@@ -81,7 +81,7 @@ class _Bilinear(Step):
 class EntrywiseProduct(_Bilinear):
     """``y = a b`` entry by entry, with broadcasting: ``dy = da b + a db``."""
 
-    def forward(self, moved: Moved) -> Tensor:
+    def forward(self, moved: Tangents) -> Tensor:
         """``da b + a db``."""
         da, db = self._both(moved, None)
         found = None if da is None else da * self.right
@@ -91,7 +91,7 @@ class EntrywiseProduct(_Bilinear):
         return self.left * db if found is None else _multiplied_in(found, self.left, db)
 
     def backward(
-        self, u: Tensor | None, moved: Moved, result: Tensor | None, wanted: Sequence[bool]
+        self, u: Tensor | None, moved: Tangents, result: Tensor | None, wanted: Sequence[bool]
     ) -> list[Cotangent]:
         """``u b + g db`` and ``u a + g da``, summed where an operand was repeated."""
         da, db = self._both(moved, None) if moved else (None, None)
@@ -132,7 +132,7 @@ class MatrixProduct(_Bilinear):
         """``c g``."""
         super().keep(g if self._factor == 1 else g * self._factor)
 
-    def forward(self, moved: Moved) -> Tensor:
+    def forward(self, moved: Tangents) -> Tensor:
         """``c (da b + a db)``."""
         da, db = self._both(moved, None)
         found = None if da is None else da @ self.right
@@ -142,7 +142,7 @@ class MatrixProduct(_Bilinear):
         return _added(found, self.left, db)
 
     def backward(
-        self, u: Tensor | None, moved: Moved, result: Tensor | None, wanted: Sequence[bool]
+        self, u: Tensor | None, moved: Tangents, result: Tensor | None, wanted: Sequence[bool]
     ) -> list[Cotangent]:
         """``c (u b^T + g db^T)`` and ``c (a^T u + da^T g)``."""
         da, db = self._both(moved, None) if moved else (None, None)
@@ -200,7 +200,7 @@ class Sum(Step):
         super().__init__(inputs, output)
         self._factors, self._shapes, self._shape = tuple(factors), tuple(shapes), shape
 
-    def forward(self, moved: Moved) -> Tensor:
+    def forward(self, moved: Tangents) -> Tensor:
         """``sum_k c_k dx_k``."""
         found: Tensor | None = None
         for dx, factor in zip(moved, self._factors, strict=True):
@@ -210,7 +210,7 @@ class Sum(Step):
         return found.expand(self._shape)
 
     def backward(
-        self, u: Tensor | None, moved: Moved, result: Tensor | None, wanted: Sequence[bool]
+        self, u: Tensor | None, moved: Tangents, result: Tensor | None, wanted: Sequence[bool]
     ) -> list[Cotangent]:
         """``c_k u``, summed where an x was repeated."""
         if u is None:

@@ -10,7 +10,7 @@ from torch import Tensor
 from hessianlens.curvature.tape.lowering import MATRIX_PRODUCTS, lowered
 from hessianlens.curvature.tape.rearranging import REARRANGING
 from hessianlens.curvature.tape.recording import Unrecordable, recorded
-from hessianlens.curvature.tape.step import Cotangent, Placed, Step
+from hessianlens.curvature.tape.step import Cotangent, PartialCotangent, Step
 
 
 class Tape:
@@ -148,9 +148,9 @@ class _Sums:
             if want and cotangent is not None:
                 self._add(node, cotangent, shapes)
 
-    def _add(self, node: int, cotangent: Tensor | Placed, shapes: Mapping[int, torch.Size]) -> None:
+    def _add(self, node: int, cotangent: Tensor | PartialCotangent, shapes: Mapping[int, torch.Size]) -> None:
         before = self._found.get(node)
-        if isinstance(cotangent, Placed):
+        if isinstance(cotangent, PartialCotangent):
             if node not in self._own:
                 whole = cotangent.part.new_zeros(shapes[node]) if before is None else before.clone()
                 self._found[node] = whole

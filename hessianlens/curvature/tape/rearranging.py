@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from hessianlens.curvature.tape.recording import Call, Ref
-from hessianlens.curvature.tape.step import Cotangent, LinearStep, Moved, Placed, Step
+from hessianlens.curvature.tape.step import Cotangent, LinearStep, PartialCotangent, Step, Tangents
 
 
-class Joined(Step):
+class ConcatStep(Step):
     """Tensors side by side along an axis.
 
     Args:
@@ -30,7 +30,7 @@ class Joined(Step):
         super().__init__(inputs, output)
         self._places, self._axis, self._shape = tuple(places), axis, shape
 
-    def forward(self, moved: Moved) -> Tensor:
+    def forward(self, moved: Tangents) -> Tensor:
         """The tangents side by side, zeros where there is none."""
         covered = sum(length for (_, length), dx in zip(self._places, moved, strict=True) if dx is not None)
         if covered == self._shape[self._axis]:
@@ -43,7 +43,7 @@ class Joined(Step):
         return whole
 
     def backward(
-        self, u: Tensor | None, moved: Moved, result: Tensor | None, wanted: Sequence[bool]
+        self, u: Tensor | None, moved: Tangents, result: Tensor | None, wanted: Sequence[bool]
     ) -> list[Cotangent]:
         """The cotangent, cut."""
         if u is None:
@@ -87,7 +87,7 @@ def _joined(call: Call, values: Values) -> Step:
             inputs.append(tensor.node)
             places.append((start, size.shape[axis]))
         start += size.shape[axis]
-    return Joined(inputs, output, places, axis, whole)
+    return ConcatStep(inputs, output, places, axis, whole)
 
 
 Pair = tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Cotangent]]
@@ -127,7 +127,7 @@ def _cut(call: Call, x: Tensor, number: int) -> Pair:
         found = call.replay(lambda _: tensor)
         return found if isinstance(found, Tensor) else found[number]
 
-    return part, (lambda u: Placed(u, part))
+    return part, (lambda u: PartialCotangent(u, part))
 
 
 def _summed(call: Call, x: Tensor, number: int) -> Pair:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from hessianlens.curvature.tape.step import Cotangent, Moved, Step
+from hessianlens.curvature.tape.step import Cotangent, Step, Tangents
 
 
 class SoftmaxStep(Step):
@@ -26,7 +26,7 @@ class SoftmaxStep(Step):
         super().__init__(inputs, output)
         self.weights, self.axis, self.centred = weights, axis, weights
 
-    def forward(self, moved: Moved) -> Tensor:
+    def forward(self, moved: Tangents) -> Tensor:
         """``a (dt - <a, dt>)``."""
         (dt,) = moved
         assert dt is not None
@@ -38,7 +38,7 @@ class SoftmaxStep(Step):
         self.centred = g - (self.weights * g).sum(self.axis, keepdim=True)
 
     def backward(
-        self, u: Tensor | None, moved: Moved, result: Tensor | None, wanted: Sequence[bool]
+        self, u: Tensor | None, moved: Tangents, result: Tensor | None, wanted: Sequence[bool]
     ) -> list[Cotangent]:
         """``e - a sum(e)``."""
         e = None if u is None else self.weights * u
@@ -66,7 +66,7 @@ class LogSoftmax(Step):
         self.chances, self.axis = logarithms.exp(), axis
         self.hvp = self.chances
 
-    def forward(self, moved: Moved) -> Tensor:
+    def forward(self, moved: Tangents) -> Tensor:
         """``dt - <p, dt>``."""
         (dt,) = moved
         assert dt is not None
@@ -77,7 +77,7 @@ class LogSoftmax(Step):
         self.hvp = self.chances * g.sum(self.axis, keepdim=True)
 
     def backward(
-        self, u: Tensor | None, moved: Moved, result: Tensor | None, wanted: Sequence[bool]
+        self, u: Tensor | None, moved: Tangents, result: Tensor | None, wanted: Sequence[bool]
     ) -> list[Cotangent]:
         """``u - p sum(u) - sum(g) p dy``."""
         found = None
@@ -124,7 +124,7 @@ class Standardised(Step):
         found = tensor - self._mean(tensor)
         return found.addcmul_(self.y, along, value=-1).mul_(self.scale)
 
-    def forward(self, moved: Moved) -> Tensor:
+    def forward(self, moved: Tangents) -> Tensor:
         """``r (dx - mean(dx) - y mean(y dx))``."""
         (dx,) = moved
         assert dx is not None
@@ -136,7 +136,7 @@ class Standardised(Step):
         self.xbar = self._projected(g, self.vjp)
 
     def backward(
-        self, u: Tensor | None, moved: Moved, result: Tensor | None, wanted: Sequence[bool]
+        self, u: Tensor | None, moved: Tangents, result: Tensor | None, wanted: Sequence[bool]
     ) -> list[Cotangent]:
         """As above."""
         dx = moved[0] if moved else None

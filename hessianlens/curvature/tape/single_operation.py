@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from hessianlens.curvature.tape.recording import Unrecordable
-from hessianlens.curvature.tape.step import Cotangent, Moved, Step
+from hessianlens.curvature.tape.step import Cotangent, Step, Tangents
 from hessianlens.derivatives.closed_form import ClosedForm, Parts
 from hessianlens.derivatives.graph import once_only
 
@@ -44,7 +44,7 @@ class Local(Step):
             self._gradients = self._vjp(self._y, self._leaves, self._cotangent, graph=True)
         self._second_gradients: list[Tensor] = []
 
-    def forward(self, moved: Moved) -> Tensor:
+    def forward(self, moved: Tangents) -> Tensor:
         """The derivative, with respect to a cotangent, of the pull-back's product with the tangents."""
         pairs = [(p, dx) for p, dx in zip(self._gradients, moved, strict=True) if dx is not None and p.requires_grad]
         if not pairs:
@@ -59,7 +59,7 @@ class Local(Step):
             self._second_gradients = self._vjp(self._y, self._leaves, g, graph=True)
 
     def backward(
-        self, u: Tensor | None, moved: Moved, result: Tensor | None, wanted: Sequence[bool]
+        self, u: Tensor | None, moved: Tangents, result: Tensor | None, wanted: Sequence[bool]
     ) -> list[Cotangent]:
         """Both parts by autograd."""
         found: list[Tensor | None] = [None for _ in self._leaves]
@@ -85,7 +85,7 @@ class Local(Step):
         return [torch.zeros_like(x) if d is None else d for x, d in zip(leaves, found, strict=True)]
 
 
-class Closed(Step):
+class ClosedFormStep(Step):
     """``y(x_1, ..., x_n)``, some of whose inputs depend on the leaves.
 
     Args:
@@ -110,7 +110,7 @@ class Closed(Step):
         self._form, self._tensors, self._places = form, tuple(tensors), tuple(places)
         self._g: Tensor | None = None
 
-    def forward(self, moved: Moved) -> Tensor:
+    def forward(self, moved: Tangents) -> Tensor:
         """``dy``."""
         return self._form.jvp(*self._tensors, change=self._spread(moved))
 
@@ -119,7 +119,7 @@ class Closed(Step):
         self._g = g
 
     def backward(
-        self, u: Tensor | None, moved: Moved, result: Tensor | None, wanted: Sequence[bool]
+        self, u: Tensor | None, moved: Tangents, result: Tensor | None, wanted: Sequence[bool]
     ) -> list[Cotangent]:
         """The gradient of ``<u, y>``, and how that of ``<g, y>`` changes."""
         asked = [False] * self._form.inputs
@@ -134,7 +134,7 @@ class Closed(Step):
             found = self._form.vjp(*self._tensors, g=u, wanted=asked)
         return [found[place] for place in self._places]
 
-    def _spread(self, moved: Moved) -> Parts:
+    def _spread(self, moved: Tangents) -> Parts:
         change: list[Tensor | None] = [None] * self._form.inputs
         for place, dx in zip(self._places, moved, strict=True):
             change[place] = dx

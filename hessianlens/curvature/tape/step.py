@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 @dataclass(frozen=True, eq=False)
-class Placed:
+class PartialCotangent:
     """A cotangent that is zero but for one part.
 
     Attributes:
@@ -22,8 +22,8 @@ class Placed:
     place: Callable[[Tensor], Tensor]
 
 
-Cotangent = Tensor | Placed | None
-Moved = Sequence[Tensor | None]
+Cotangent = Tensor | PartialCotangent | None
+Tangents = Sequence[Tensor | None]
 
 
 class Step(ABC):
@@ -43,7 +43,7 @@ class Step(ABC):
         self.inputs, self.output = tuple(inputs), output
 
     @abstractmethod
-    def forward(self, moved: Moved) -> Tensor:
+    def forward(self, moved: Tangents) -> Tensor:
         """``dy = sum_k J_k dx_k``; None stands for a zero, and one at least is given."""
 
     def keep(self, g: Tensor) -> None:
@@ -52,7 +52,7 @@ class Step(ABC):
 
     @abstractmethod
     def backward(
-        self, u: Tensor | None, moved: Moved, result: Tensor | None, wanted: Sequence[bool]
+        self, u: Tensor | None, moved: Tangents, result: Tensor | None, wanted: Sequence[bool]
     ) -> list[Cotangent]:
         """``J_k^T u + (d J_k^T) g`` for every x that is wanted, with d the change under the tangents of the x.
 
@@ -88,14 +88,14 @@ class LinearStep(Step):
         super().__init__(inputs, output)
         self._apply, self._transpose = apply, transpose
 
-    def forward(self, moved: Moved) -> Tensor:
+    def forward(self, moved: Tangents) -> Tensor:
         """The function of the tangent."""
         (dx,) = moved
         assert dx is not None
         return self._apply(dx)
 
     def backward(
-        self, u: Tensor | None, moved: Moved, result: Tensor | None, wanted: Sequence[bool]
+        self, u: Tensor | None, moved: Tangents, result: Tensor | None, wanted: Sequence[bool]
     ) -> list[Cotangent]:
         """The transpose."""
         return [None if u is None else self._transpose(u)]

@@ -97,7 +97,7 @@ class UnformedLogits(Behind):
 Tensors = Mapping[str, Tensor]
 
 
-class Taped:
+class TapedLinearisation:
     """The products of `hessianlens.curvature.Linearisation`, from tapes of the network and of its loss.
 
     Each is a tangent forwards and the tangent of the backward pass: for ``H v`` once, for ``G v`` and ``(H - G) v``
@@ -113,38 +113,38 @@ class Taped:
         leaves = {name: problem.params[name] for name in names}
         self._params = {tensor.untyped_storage().data_ptr() for tensor in problem.params.values()}
         with problem.scope():
-            self.network, self.behind = _made(problem, batch, leaves)
-        self.network.keep(self.behind.slope)
+            self.network, self.downstream = _made(problem, batch, leaves)
+        self.network.keep(self.downstream.slope)
 
     @property
     def kinds(self) -> frozenset[str]:
         """The operations that both tapes are made of, but for those that rearrange numbers or multiply matrices."""
-        return self.network.kinds | self.behind.kinds
+        return self.network.kinds | self.downstream.kinds
 
     @property
     def held_bytes(self) -> int:
         """Memory that both tapes hold beside the parameters."""
-        return self.network.held_bytes(self._params) + self.behind.held_bytes(self._params)
+        return self.network.held_bytes(self._params) + self.downstream.held_bytes(self._params)
 
     def hessian(self, tangents: Tensors, names: Sequence[str]) -> dict[str, Tensor]:
         """``H v``: rows `names`, columns those of `tangents`."""
         moves = self.network.forward(tangents)
-        return self.network.backward(self._curved(moves, self.behind.full), moves, names)
+        return self.network.backward(self._curved(moves, self.downstream.full), moves, names)
 
     def gauss_newton(self, tangents: Tensors, names: Sequence[str]) -> dict[str, Tensor]:
         """``G v``."""
-        return self.network.backward(self._curved(self.network.forward(tangents), self.behind.outer), None, names)
+        return self.network.backward(self._curved(self.network.forward(tangents), self.downstream.outer), None, names)
 
     def functional(self, tangents: Tensors, names: Sequence[str]) -> dict[str, Tensor]:
         """``(H - G) v``, which is no difference."""
         moves = self.network.forward(tangents)
-        return self.network.backward(self._curved(moves, self.behind.inner), moves, names)
+        return self.network.backward(self._curved(moves, self.downstream.inner), moves, names)
 
     def split(self, tangents: Tensors, names: Sequence[str]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """``G v`` and ``(H - G) v`` from the same tangents."""
         moves = self.network.forward(tangents)
-        gauss_newton = self.network.backward(self._curved(moves, self.behind.outer), None, names)
-        return gauss_newton, self.network.backward(self._curved(moves, self.behind.inner), moves, names)
+        gauss_newton = self.network.backward(self._curved(moves, self.downstream.outer), None, names)
+        return gauss_newton, self.network.backward(self._curved(moves, self.downstream.inner), moves, names)
 
     def _curved(self, moves: Mapping[int, Tensor], product: Callable[[Tensor], Tensor | None]) -> Tensor | None:
         """``C J v``; None if it is zero."""

@@ -72,10 +72,10 @@ class ScoreBlock(Unfolding):
         """``2 <sum_n, B (x) I> + |B|^2 tr I``, over the squared unit."""
         if self._B is None:
             return 0.0
-        met = 0.0 if self._M.vanish else self._met()
+        met = 0.0 if self._M.vanish else self._inner()
         return 2 * met + float((self._B / self.unit).double().square().sum()) * self.left
 
-    def _met(self) -> float:
+    def _inner(self) -> float:
         """``sum_n (P q_n)^T M_n (P' B^T x_n)``: what the sum over tokens and ``B (x) I`` have in common."""
         assert self._B is not None
         B, total = (self._B / self.unit).to(self._P), 0.0

@@ -119,9 +119,9 @@ def _thin(J: RowMatrices, K: RowMatrices, W: Tensor, numbers: Tensor) -> Tensor:
     left, right = [], []
     if J.left is not None and J.right is not None:
         left.append(J.right[0] * numbers[:, None, None])
-        right.append(d[..., None] * _met(J.left[0], W))
+        right.append(d[..., None] * _inner(J.left[0], W))
     if K.left is not None and K.right is not None:
-        met = _met(K.left[0], W.T)
+        met = _inner(K.left[0], W.T)
         left.append(b[..., None] * met)
         right.append(K.right[0])
         if J.left is not None:
@@ -131,7 +131,7 @@ def _thin(J: RowMatrices, K: RowMatrices, W: Tensor, numbers: Tensor) -> Tensor:
     return total
 
 
-def _met(columns: Tensor, W: Tensor) -> Tensor:
+def _inner(columns: Tensor, W: Tensor) -> Tensor:
     """``W^T l`` of every token and column, one product a column."""
     return torch.stack([column @ W for column in columns.unbind(-1)], -1)
 

@@ -29,7 +29,7 @@ from hessianlens.models.adapters.precision import in_precision_of, precision_not
 from hessianlens.models.adapters.scope import attention_notes, differentiable_twice, is_compiled, stand_in
 from hessianlens.models.adapters.shares import expect_same_weights, own_batches, typical_batches
 from hessianlens.models.adapters.torch_losses import derived_loss, recognised, torch_loss
-from hessianlens.models.adapters.trial_run import Seen, ended, ensure_batches_fit, first_run, run_dry
+from hessianlens.models.adapters.trial_run import TrialRun, ended, ensure_batches_fit, first_run, run_dry
 from hessianlens.models.adapters.unembedding import LOGITS
 from hessianlens.models.adapters.weights import check_weights
 from hessianlens.models.adapters.wrappers import unwrapped
@@ -202,7 +202,7 @@ def _assembled(model: nn.Module, data: object, loss: LossLike, asked: _ProblemOp
     return _checked(model, made, loss, seen, with_targets, kernel, asked)
 
 
-def _first_look(model: nn.Module, made: Problem, with_targets: bool, asked: _ProblemOptions) -> Seen | None:
+def _first_look(model: nn.Module, made: Problem, with_targets: bool, asked: _ProblemOptions) -> TrialRun | None:
     """A first run, for a draft a dry one; None if nothing asks for it. Data that does not fit is refused before."""
     if asked.dry:
         found = run_dry(model, made, made.data[0], with_targets)
@@ -215,7 +215,13 @@ def _first_look(model: nn.Module, made: Problem, with_targets: bool, asked: _Pro
 
 
 def _checked(
-    model: nn.Module, made: Problem, loss: LossLike, seen: Seen, with_targets: bool, kernel: str, asked: _ProblemOptions
+    model: nn.Module,
+    made: Problem,
+    loss: LossLike,
+    seen: TrialRun,
+    with_targets: bool,
+    kernel: str,
+    asked: _ProblemOptions,
 ) -> Problem:
     """The problem, with every batch's loss compared with that of the model itself and that of the uncut batch."""
     if _is_own(loss):

@@ -25,7 +25,7 @@ _ANY = frozenset({torch.float16})
 
 
 @dataclass(frozen=True, eq=False)
-class Seen:
+class TrialRun:
     """What a first run showed: its outputs, narrower dtypes that were asked for, attention, and the last linear map."""
 
     outputs: Tensor
@@ -34,7 +34,7 @@ class Seen:
     last: Unembedding | Refusal
 
 
-def first_run(model: nn.Module, made: Problem, with_targets: bool, check: bool) -> Seen:
+def first_run(model: nn.Module, made: Problem, with_targets: bool, check: bool) -> TrialRun:
     """The first batch; with `check` twice, to see that two runs agree and are finite."""
     batch = made.data[0]
     with made.scope() as met, torch.no_grad():
@@ -47,7 +47,7 @@ def first_run(model: nn.Module, made: Problem, with_targets: bool, check: bool) 
         _expect_same(first, again)
         value = made.loss(first, batch)
         expect(bool(torch.isfinite(value)), f"loss: got {float(value)} on the first batch, expected a finite number.")
-    return Seen(first, asked, met, last)
+    return TrialRun(first, asked, met, last)
 
 
 def _expect_same(first: Tensor, again: Tensor) -> None:
@@ -62,7 +62,7 @@ def _expect_same(first: Tensor, again: Tensor) -> None:
         )
 
 
-def ended(made: Problem, seen: Seen, logits: str, with_targets: bool) -> tuple[Forward, tuple[str, ...]]:
+def ended(made: Problem, seen: TrialRun, logits: str, with_targets: bool) -> tuple[Forward, tuple[str, ...]]:
     """The forward pass, which may end in front of its last linear map, and what is said of that."""
     model, halves = made.source, any(map(is_half, seen.asked))
     assert isinstance(model, nn.Module)
@@ -89,7 +89,7 @@ class ForwardDryRun:
         peak_bytes: The most memory that its tensors would hold at once, beside parameters and data.
     """
 
-    seen: Seen
+    seen: TrialRun
     peak_bytes: int
 
 
@@ -112,7 +112,7 @@ def run_dry(model: nn.Module, made: Problem, batch: Batch, with_targets: bool) -
     except Exception:  # whatever a model makes of tensors without contents, with contents it may run
         return None
     assert isinstance(attention, LongAttention)
-    return ForwardDryRun(Seen(outputs, asked, attention, last), live.peak)
+    return ForwardDryRun(TrialRun(outputs, asked, attention, last), live.peak)
 
 
 def ensure_batches_fit(model: nn.Module, made: Problem, with_targets: bool) -> None:

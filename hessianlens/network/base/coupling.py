@@ -42,10 +42,10 @@ def couples_no_groups(
         return False
     alone = product(u)
     while bool((groups_in > 0).any() | (groups_out > 0).any()):
-        before, behind = (torch.exp2((numbers % _WEIGHTS).to(u)) for numbers in (groups_in, groups_out))
+        before, downstream = (torch.exp2((numbers % _WEIGHTS).to(u)) for numbers in (groups_in, groups_out))
         weighted = product(_spread(before, u) * u)
         for found, expected in zip(weighted, alone, strict=True):
-            weights = _spread(behind, expected)
+            weights = _spread(downstream, expected)
             if not bool(((found - weights * expected).abs() <= smallest * weights).all()):
                 return False
         groups_in, groups_out = groups_in // _WEIGHTS, groups_out // _WEIGHTS

@@ -13,7 +13,7 @@ from hessianlab.claims import trained
 from hessianlab.claims.catalogue import all_claims
 from hessianlab.claims.finding import Finding, Verdict
 from hessianlab.claims.stored import topic_digest
-from hessianlab.claims.trained import Effect, Recorded, decided, read_record, write_record
+from hessianlab.claims.trained import Effect, StudyRecord, decided, read_record, write_record
 from hessianlab.experiments.registry import STUDIES
 
 
@@ -23,7 +23,7 @@ def effect(low: float, high: float, least: float = 3.0, most: float = 5.0) -> Ef
 
 def found(*effects: Effect, width: int = 16, needed: int | None = None, path: Path) -> Finding:
     write_record("study", {"config": {"d_model": width, "layers": 1, "steps": 9}, "preset": "quick"}, path)
-    recorded = Recorded("study", path)
+    recorded = StudyRecord("study", path)
     finding = decided(recorded, effects, {"models": recorded.models}, needed)
     return finding.worded("as small as {models}", "In {models} it is so.")
 
@@ -55,7 +55,7 @@ def test_most_of_several(tmp_path: Path) -> None:
 
 
 def test_what_is_not_recorded_decides_nothing(tmp_path: Path) -> None:
-    recorded = Recorded("nosuch", tmp_path / "record.json")
+    recorded = StudyRecord("nosuch", tmp_path / "record.json")
     missing = recorded.effect("x", "it", least=1.0)
     assert missing.state is None and missing.shown == "not measured"
     finding = decided(recorded, [missing], {})
@@ -66,7 +66,7 @@ def test_what_is_not_recorded_decides_nothing(tmp_path: Path) -> None:
 def test_runs_that_all_diverge_are_infinitely_behind(tmp_path: Path) -> None:
     path = tmp_path / "record.json"
     write_record("study", {"config": {"seeds": 6}, "diverged": {"characters: row_sum": 6}, "intervals": {}}, path)
-    recorded = Recorded("study", path)
+    recorded = StudyRecord("study", path)
     lost = recorded.relative("loss", "characters", "row_sum", "loss", 0.05)
     assert lost.state is True and lost.mean == math.inf and "6 of 6 runs diverged" in lost.what
     assert recorded.relative("accuracy", "characters", "row_sum", "right", -0.15, -0.05).state is False
@@ -82,7 +82,7 @@ def test_records_of_other_studies_stay(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", STUDIES)
 def test_every_study_is_recorded_whole(name: str) -> None:
-    recorded = Recorded(name)
+    recorded = StudyRecord(name)
     assert "of width" in recorded.models and "preset" in recorded.models
     assert recorded.sentences and all(sentence.endswith(".") for sentence in recorded.sentences)
     assert recorded.chart is not None and recorded.chart.panels and recorded.chart.caption.endswith(".")

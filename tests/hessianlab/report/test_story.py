@@ -11,7 +11,7 @@ import pytest
 from hessianlab.claims.catalogue import all_claims, find
 from hessianlab.claims.finding import Check, Finding
 from hessianlab.claims.ledger import Entry, Ledger
-from hessianlab.claims.trained import Recorded, read_record
+from hessianlab.claims.trained import StudyRecord, read_record
 from hessianlab.experiments.registry import EXPERIMENTS
 from hessianlab.plots.style import luminance, readable_on
 from hessianlab.report.claims import SURPRISES
@@ -168,7 +168,7 @@ def recorded(tmp_path, shift: float, monkeypatch) -> None:
         "diverged": {},
         "intervals": intervals,
     }
-    monkeypatch.setattr("hessianlab.report.story.Recorded", lambda name: Recorded(name, tmp_path / "r.json"))
+    monkeypatch.setattr("hessianlab.report.story.Recorded", lambda name: StudyRecord(name, tmp_path / "r.json"))
     (tmp_path / "r.json").write_text(json.dumps({"study_optimisers": study}), encoding="utf-8")
     read_record.cache_clear()
 

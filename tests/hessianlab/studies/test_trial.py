@@ -13,7 +13,7 @@ import torch
 import hessianlens as hl
 from hessianlab.studies.curvature import GROUPS, Watcher, attention_facts, candidates, group_index, group_of
 from hessianlab.studies.ensemble import Ensemble
-from hessianlab.studies.models import Learned, WithGain, build
+from hessianlab.studies.models import TaskData, WithGain, build
 from hessianlab.studies.training_study import Arm, TrialConfig, minus, study
 from hessianlens.attention import attention_entropy, first_moment, second_moment
 from hessianlens.errors import InputError
@@ -74,14 +74,14 @@ SAME = [
 def test_arms_begin_as_the_same_function(arm: Arm) -> None:
     plain = cell(replace(arm, query_key="dual", redundant="none"), heads=2)
     other = cell(arm, heads=2)
-    learned = Learned(plain)
+    learned = TaskData(plain)
     logits = [build(asked, learned, 3)(learned.validation) for asked in (plain, other)]
     torch.testing.assert_close(*logits)
 
 
 def test_a_learned_temperature_is_a_temperature() -> None:
     asked = cell(Arm("a", redundant="temperature"))
-    learned = Learned(asked)
+    learned = TaskData(asked)
     model = build(asked, learned, 0)
     assert isinstance(model, WithGain)
     with torch.no_grad():
@@ -93,7 +93,7 @@ def test_a_learned_temperature_is_a_temperature() -> None:
 
 
 def test_unscaled_scores_are_larger() -> None:
-    learned = Learned(cell(Arm("a")))
+    learned = TaskData(cell(Arm("a")))
     X = torch.randn(1, 5, TINY.d_model, generator=torch.Generator().manual_seed(0))
     scaled, unscaled = (
         build(cell(Arm("a", scaled=s)), learned, 0).blocks[0].attention.scores(X) for s in (True, False)
@@ -103,7 +103,7 @@ def test_unscaled_scores_are_larger() -> None:
 
 def test_facts_of_attention_are_those_of_the_library() -> None:
     asked = cell(Arm("a"), layers=2)
-    learned = Learned(asked)
+    learned = TaskData(asked)
     model: Any = build(asked, learned, 1).double()
     tokens = learned.validation
     X = model.attention_input(tokens, 1)
@@ -116,7 +116,7 @@ def test_facts_of_attention_are_those_of_the_library() -> None:
 
 def test_entropies_along_training_are_those_of_the_monitor_for_users() -> None:
     asked = cell(Arm("a"), layers=2, heads=2)
-    learned = Learned(asked)
+    learned = TaskData(asked)
     model: Any = build(asked, learned, 1).double()
     known = hl.problem(model, {"tokens": learned.validation}, learned.task.cross_entropy)
     found = hl.Monitor(known, quantities=("entropy",), overhead=None).measure(0).numbers
@@ -126,7 +126,7 @@ def test_entropies_along_training_are_those_of_the_monitor_for_users() -> None:
 
 def test_members_are_watched_together_and_a_lost_one_harms_none() -> None:
     asked = cell(Arm("a"))
-    learned = Learned(asked)
+    learned = TaskData(asked)
     ensemble = Ensemble([build(asked, learned, seed) for seed in range(3)])
     ensemble.weights[1] = torch.inf
     found = Watcher(learned).note(ensemble)["attention"]
@@ -141,7 +141,7 @@ def test_members_are_watched_together_and_a_lost_one_harms_none() -> None:
 
 def test_every_weight_has_a_block() -> None:
     asked = cell(Arm("a"), layers=2)
-    ensemble = Ensemble([build(asked, Learned(asked), 0)])
+    ensemble = Ensemble([build(asked, TaskData(asked), 0)])
     assert set(group_index(ensemble).tolist()) == set(range(len(GROUPS)))
     assert {GROUPS[group_of(f"blocks.0.attention.W_{n}")] for n in ("Q", "K", "QK")} == {"query and key"}
     assert GROUPS[group_of("W_U")] == "unembedding" and GROUPS[group_of("blocks.1.mlp.W_in")] == "mlp"
@@ -192,10 +192,10 @@ def test_a_text_of_the_users_is_known_by_its_contents(tmp_path: Any) -> None:
     file.write_text("hello world. " * 50, encoding="utf-8")
     config = replace(TINY, tasks=("characters",), text=str(file))
     (asked,) = study_of(Arm("a")).cells(config)
-    assert Learned(asked).task.vocab == len(set("hello world. "))
+    assert TaskData(asked).task.vocab == len(set("hello world. "))
     file.write_text("other words. " * 50, encoding="utf-8")
     with pytest.raises(InputError, match="changed since the run began"):
-        Learned(asked)
+        TaskData(asked)
     assert replace(config).parameters()["text_digest"] != asked["text_digest"]
 
 

@@ -20,8 +20,8 @@ def test_the_network_at_some_positions_is_the_network_there() -> None:
     site = find_site(problem, problem.data[0], frozen_copy(problem))
     kept = torch.tensor([2, 0])
     moved = site.output + 0.3 * randn(*site.output.shape)
-    assert_same(site.narrowed(kept)(moved[:, kept]), site.behind(moved)[:, kept], "outputs")
-    assert_same(site.network_output, site.behind(site.output), "outputs at the point itself")
+    assert_same(site.narrowed(kept)(moved[:, kept]), site.downstream(moved)[:, kept], "outputs")
+    assert_same(site.network_output, site.downstream(site.output), "outputs at the point itself")
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, DOUBLE])

@@ -239,7 +239,7 @@ def test_other_models_are_not_copied() -> None:
 def test_a_loss_of_one_position_is_a_loss_of_each_position_alone() -> None:
     problem = hl.problem(networks.toy(), {"tokens": tokens()}, lambda out, _: out[:, :1].pow(3).sum())
     site = site_of(problem)
-    assert isinstance(site, AttentionSite) and site.behind(site.output).shape == (2, LENGTH, VOCAB)
+    assert isinstance(site, AttentionSite) and site.downstream(site.output).shape == (2, LENGTH, VOCAB)
 
 
 @pytest.mark.parametrize("reach", [1, 2, 3])

@@ -109,7 +109,7 @@ class ExactAttention:
     def _through_outputs(self) -> bool:
         """Whether the curvature behind the layer is found by way of the outputs."""
         site = self.sites[0]
-        if site.behind is None:
+        if site.downstream is None:
             return False
         few = _few_outputs(site.network_output.shape[-1], site.output.shape[-1])
         return few or isinstance(output_plan(self.maps, site), Refusal)

@@ -30,8 +30,8 @@ from hessianlens.network.base.recognition import close
 from hessianlens.network.base.uses import Kind, Use
 from hessianlens.network.routes.last_attention.operands import (
     Operand,
+    RotatedFactor,
     ScoreRule,
-    Turned,
     operand_of,
     pairs_of,
     plain,
@@ -234,7 +234,7 @@ def _turning(operands: Mapping[str, Operand]) -> _Turning | Refusal:
     return _Turning({"q": of_queries.order, "k": of_keys.order, "v": value.order}, factor, (cos, sin))
 
 
-def _by_sequence(operand: Operand, found: Turned) -> Tensor:
+def _by_sequence(operand: Operand, found: RotatedFactor) -> Tensor:
     """Cosines and sines, ``[2, sequence, position, e]``."""
     assert found.sin is not None
     return torch.stack([operand.grouping.arrange(table) for table in (found.cos, found.sin)])
@@ -280,10 +280,10 @@ def find_site(problem: Problem, batch: Batch, own: Transformer | None) -> Attent
 
 def _position_wise(problem: Problem, site: AttentionSite, batch: Batch) -> bool:
     """Whether no position reaches another, in the Jacobian behind the layer and in the Hessian of the loss."""
-    assert site.behind is not None
+    assert site.downstream is not None
     with torch.enable_grad():
         F = site.output.detach().requires_grad_()
-        outputs = site.behind(F)
+        outputs = site.downstream(F)
         point = outputs.detach().requires_grad_()
         value = problem.loss(point, batch)
         expect_twice_differentiable("loss", value)

@@ -120,7 +120,7 @@ def _maps(taken: Tensor, leaf: Tensor, features: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, eq=False)
-class Turned:
+class RotatedFactor:
     """The maps of an operand as a factor, or as rotations of pairs of features, in an order of the features.
 
     Attributes:
@@ -153,7 +153,7 @@ def pairs_of(maps: Tensor) -> list[tuple[int, int]] | None:
     return sorted(found)
 
 
-def turned(maps: Tensor, rows: Sequence[int]) -> Turned | None:
+def turned(maps: Tensor, rows: Sequence[int]) -> RotatedFactor | None:
     """The maps with their rows in some order, the partners of the first half in the second; None if they do not fit.
 
     Args:
@@ -177,10 +177,10 @@ def turned(maps: Tensor, rows: Sequence[int]) -> Turned | None:
     sign = torch.where(each < half, -1, 1).to(arranged)
     cos, sin = arranged[:, each, each], sign * arranged[:, each, partner]
     rebuilt = Rotation(cos[None], sin[None]).matrices()[0]
-    return Turned(own, cos, sin) if torch.equal(rebuilt, arranged) else None
+    return RotatedFactor(own, cos, sin) if torch.equal(rebuilt, arranged) else None
 
 
-def plain(maps: Tensor) -> Turned | None:
+def plain(maps: Tensor) -> RotatedFactor | None:
     """The maps as one factor, if they are no more than that."""
     sizes = maps.abs().amax(0)
     order = sizes.argmax(-1)
@@ -188,7 +188,7 @@ def plain(maps: Tensor) -> Turned | None:
     expected = torch.zeros_like(maps[0])
     expected[torch.arange(len(order), device=order.device), order] = factor
     fits = len(set(order.tolist())) == len(order) and bool((maps == expected).all())
-    return Turned(order, factor.expand(maps.shape[:2]), None) if fits else None
+    return RotatedFactor(order, factor.expand(maps.shape[:2]), None) if fits else None
 
 
 @dataclass(frozen=True, eq=False)

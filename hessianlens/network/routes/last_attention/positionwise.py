@@ -62,7 +62,7 @@ class PositionDerivatives:
 
 
 def position_derivatives(
-    F: Tensor, outputs: Tensor, behind_at: Callable[[Tensor], Map], loss: Map
+    F: Tensor, outputs: Tensor, downstream_at: Callable[[Tensor], Map], loss: Map
 ) -> PositionDerivatives:
     """Gradient and curvature of ``loss(behind(F))`` at every position, for a network that acts on each position alone.
 
@@ -72,7 +72,7 @@ def position_derivatives(
     Args:
         F: Attention output, (B, L, d).
         outputs: The network's outputs there, (B, L, v).
-        behind_at: From some positions to the rest of the network at those, F to outputs.
+        downstream_at: From some positions to the rest of the network at those, F to outputs.
         loss: Outputs at all positions to the loss.
     """
     with torch.enable_grad():
@@ -84,7 +84,7 @@ def position_derivatives(
         positions = _carrying(slope.detach(), Lambda)
         Lambda = Lambda[:, positions]
         point = F[:, positions].detach().requires_grad_()
-        found = behind_at(positions)(point)
+        found = downstream_at(positions)(point)
         expect_twice_differentiable("model: what stands behind the attention layer", found)
         (gradient,) = torch.autograd.grad(found, point, slope.detach()[:, positions], create_graph=True)
         J = _position_jacobian(found, point)

@@ -103,7 +103,7 @@ class AttentionSite:
         tokens: What enters, (B, L, d), with a last column of ones if there are biases.
         projections: q, k, v and o.
         grouping: Which positions of what o puts out are those of a sequence.
-        behind: The rest of the network, F (without output bias) to the model's outputs, where it can be called.
+        downstream: The rest of the network, F (without output bias) to the model's outputs, where it can be called.
         narrowed: From some positions to the rest of the network at those alone, where it can be called.
     """
 
@@ -111,7 +111,7 @@ class AttentionSite:
     tokens: Tensor
     projections: Mapping[str, HeadProjection]
     grouping: Grouping
-    behind: Behind | None = None
+    downstream: Behind | None = None
     narrowed: Callable[[Tensor], Behind] | None = None
 
     @property
@@ -128,9 +128,9 @@ class AttentionSite:
     @cached_property
     def network_output(self) -> Tensor:
         """The model's outputs, (B, L, v)."""
-        assert self.behind is not None
+        assert self.downstream is not None
         with torch.no_grad():
-            return self.behind(self.output)
+            return self.downstream(self.output)
 
 
 def heads_of(

@@ -22,7 +22,7 @@ from torch import Tensor
 from hessianlens.memory import available_bytes
 from hessianlens.network.base.uses import Use
 from hessianlens.network.routes.linear_map.readout import Readout
-from hessianlens.network.routes.linear_map.steps import EntryByEntry, FollowingSteps, Form, MapStep, steps_behind
+from hessianlens.network.routes.linear_map.steps import EntryByEntry, FollowingSteps, Form, MapStep, downstream_steps
 from hessianlens.problems import Problem
 
 _CHUNK_BYTES = 2**22
@@ -257,7 +257,7 @@ class BackpropagatedCurvature:
         return self._known[key]
 
     def _found(self, number: int, use: Use, readout: Readout) -> Curvature | None:
-        steps = steps_behind(self.problem, self.problem.data[number], use, readout.use)
+        steps = downstream_steps(self.problem, self.problem.data[number], use, readout.use)
         if steps is None:
             return None
         self._before |= {(number, parameter): site for parameter, site in steps.shifted.items()}

@@ -117,9 +117,9 @@ def _moves_no_groups(hooked: HookedBatch, row: Piece, rows: Grouping, column: Pi
     like = hooked.slope(row.use.site)
     u = random_like(like)
     weights = 1 + rows.numbers(like.device)[:, None].to(like)
-    behind = 1 + columns.numbers(like.device)[:, None].to(like)
+    downstream = 1 + columns.numbers(like.device)[:, None].to(like)
     alone, weighted = (hooked.jvp(row.use.site, tangent, inputs) for tangent in (u, weights * u))
     if alone is None or weighted is None:
         return True
-    allowed = 100 * torch.finfo(like.dtype).eps * float((behind * alone).abs().max())
-    return bool(((weighted - behind * alone).abs() <= allowed).all())
+    allowed = 100 * torch.finfo(like.dtype).eps * float((downstream * alone).abs().max())
+    return bool(((weighted - downstream * alone).abs() <= allowed).all())

@@ -29,7 +29,7 @@ from hessianlens.network.routes.linear_map.cached_curvature import Curvatures
 from hessianlens.network.routes.linear_map.curvature import SiteCurvature
 from hessianlens.network.routes.linear_map.norms import (
     Strip,
-    elementwise_behind,
+    downstream_elementwise,
     held_strips,
     rows_at_once,
     streamed_norms,
@@ -259,13 +259,13 @@ class LinearMaps:
         size = rows_at_once(piece, grouping, self.problem.dtype.itemsize)
         if not plan.in_rows:
             return held_strips(self._curvatures.between(plan, 0), size)
-        found = self._strips_from_behind(piece, size)
+        found = self._strips_backwards(piece, size)
         hooked = self.graphs.hooked_batch(0, (piece,), 0 if found else plan.products)
         return found or strips_by_products(hooked, piece, grouping, size, self.tick)
 
-    def _strips_from_behind(self, piece: Piece, size: int) -> Iterator[Strip] | None:
+    def _strips_backwards(self, piece: Piece, size: int) -> Iterator[Strip] | None:
         """The curvature at a map's outputs from that at the next map's, where that has fewer; None if it cannot be."""
-        if (following := elementwise_behind(self.problem, self.problem.data[0], piece.use.site)) is None:
+        if (following := downstream_elementwise(self.problem, self.problem.data[0], piece.use.site)) is None:
             return None
         parameter = following.use.parameter
         block = Block.of(f"all of {parameter}", parameter, self.problem.params[parameter])

@@ -259,18 +259,18 @@ class FollowingMap:
     first: Tensor
     second: Tensor
 
-    def strips(self, behind: SiteCurvature, slope: Tensor, features: Tensor, size: int) -> Iterator[Strip]:
+    def strips(self, downstream: SiteCurvature, slope: Tensor, features: Tensor, size: int) -> Iterator[Strip]:
         """Both parts of ``C_s``.
 
         Args:
-            behind: ``C_t``, every position by itself.
+            downstream: ``C_t``, every position by itself.
             slope: ``g_t``, ``[position, output]``.
             features: Rows and columns that are asked for.
             size: Rows of a strip.
         """
         W, first = self.weight[features], self.first[:, features]
         own = self.second[:, features] * (slope @ W.T)
-        parts = [part.squeeze(3).squeeze(1) for part in (behind.ggn, behind.functional)]
+        parts = [part.squeeze(3).squeeze(1) for part in (downstream.ggn, downstream.functional)]
         room = [C.new_empty(len(C) * min(size, len(W)) * len(W)) for C in parts]
         for start in range(0, len(features), size):
             cut = slice(start, start + size)
@@ -289,7 +289,7 @@ class FollowingMap:
         return found.view(*left.shape[:2], -1).mul_(columns[:, None])
 
 
-def elementwise_behind(problem: Problem, batch: Batch, site: int) -> FollowingMap | None:
+def downstream_elementwise(problem: Problem, batch: Batch, site: int) -> FollowingMap | None:
     """What follows a map, if it is an elementwise function and the next map alone; None if not.
 
     Args:

@@ -169,8 +169,8 @@ def readout_of(problem: Problem, batch: Batch) -> Readout | None:
     weight = use.matrix(problem.params[use.parameter].detach())
     assert use.inputs is not None
     y, flat = use.inputs.flatten(0, -2), outputs.flatten(0, -2)
-    behind = [one for one in hooks.record.uses if one.site >= use.site and one.kind is Kind.SHIFT]
-    bias = sum((one.matrix(problem.params[one.parameter].detach()) for one in behind), weight.new_zeros(()))
+    downstream = [one for one in hooks.record.uses if one.site >= use.site and one.kind is Kind.SHIFT]
+    bias = sum((one.matrix(problem.params[one.parameter].detach()) for one in downstream), weight.new_zeros(()))
     if not close(y @ weight + bias, flat):
         return None
     chances = flat.softmax(-1)
@@ -178,7 +178,7 @@ def readout_of(problem: Problem, batch: Batch) -> Readout | None:
     if found is None:
         return None
     weights, slope = found
-    shift = behind[0].parameter if len(behind) == 1 else None
+    shift = downstream[0].parameter if len(downstream) == 1 else None
     return Readout(use, shift, weight, y, chances, weights, slope)
 
 

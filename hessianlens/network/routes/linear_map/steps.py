@@ -128,7 +128,7 @@ class FollowingSteps:
     shifted: dict[str, int]
 
 
-def steps_behind(problem: Problem, batch: Batch, first: Use, last: Use) -> FollowingSteps | None:
+def downstream_steps(problem: Problem, batch: Batch, first: Use, last: Use) -> FollowingSteps | None:
     """What follows a map; None where something of it has no simple form.
 
     Args:
