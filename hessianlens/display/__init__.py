@@ -1,7 +1,8 @@
 """Charts, tables, frames and pages of anything that states its rows and its picture.
 
 Nothing here knows the objects that are displayed. An object derives from `Displayable` (or `DisplayableRows`, which has
-``rows()`` too) and states its rows and its picture; the notebook cell, the plot, the data frame and the page follow from that.
+``rows()`` too) and states its rows and its picture; the notebook cell, the plot, the data frame and the page
+follow from that.
 """
 
 from hessianlens.display.chart import Picture, short
