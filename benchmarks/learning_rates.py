@@ -1,9 +1,8 @@
 """Do learning rates from measured curvature help? ``python -m benchmarks.learning_rates``
 
-A small Transformer learns to add, with one learning rate for all and with groups from
-`BlockMeasurements.param_groups`, measured on one batch before training. Every choice is
-given the same steps, batches and base learning rates to choose from, and is judged by the loss on held-out sums at its best base rate, over several seeds of
-weights and batches.
+A small Transformer learns to add, with one learning rate for all and with groups from `BlockMeasurements.param_groups`,
+measured on one batch before training. Every choice is given the same steps, batches and base learning rates to choose
+from, and is judged by the loss on held-out sums at its best base rate, over several seeds of weights and batches.
 """
 
 from __future__ import annotations
