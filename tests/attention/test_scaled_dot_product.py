@@ -156,6 +156,7 @@ def test_vmap_and_jvp():
         close(moved, torch.func.jvp(lambda q: plain_attention(q, k, v, is_causal=True), (q,), (change,))[1])
 
 
+@pytest.mark.expensive
 @every_case
 def test_numerical_differences_agree(name):
     inputs, how = {**CASES, **BEYOND_TORCH}[name]

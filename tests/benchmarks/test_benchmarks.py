@@ -164,6 +164,7 @@ def test_disagreement_stops_a_benchmark():
         block_norms.check({"exact": torch.ones(3, 3), "a": torch.ones(3, 3), "b": 1.1 * torch.ones(3, 3)})
 
 
+@pytest.mark.long
 def test_rounds_are_interleaved_and_shuffled():
     called: list[str] = []
     runs = {name: (lambda name=name: called.append(name)) for name in "abcd"}

@@ -46,16 +46,19 @@ def test_costs_are_relative_to_the_gradient(result):
         assert set(found["slopes"]) == {*scaling.KINDS, scaling.GRADIENT}
 
 
+@pytest.mark.long
 def test_a_sum_over_tokens_counts_in_proportion_to_the_batch(result):
     operations = result.details["sweeps"][TINY[1].name]["costs"]["trace"]["operations"]
     assert operations[2] / operations[0] == pytest.approx(3, rel=0.1)
 
 
+@pytest.mark.long
 def test_products_count_in_proportion_to_the_layers(result):
     operations = result.details["sweeps"]["layers"]["costs"]["product"]["operations"]
     assert operations[2] - operations[1] == pytest.approx(operations[1] - operations[0], rel=0.01)
 
 
+@pytest.mark.long
 def test_figure_and_text_are_written(result, tmp_path):
     for path in (*scaling_plot.save(result, tmp_path), scaling_text.save(TINY, result, tmp_path)):
         assert path.stat().st_size > 1000

@@ -103,6 +103,7 @@ def without(missing: tuple[str, ...], code: str, folder: Path) -> subprocess.Com
     return subprocess.run([sys.executable, "-c", source], cwd=folder, capture_output=True, text=True, timeout=300)
 
 
+@pytest.mark.long
 def test_the_library_needs_nothing_of_the_laboratory(tmp_path: Path) -> None:
     code = """
 import torch, hessianlens as hl
@@ -116,6 +117,7 @@ print(hl.measure(problem, ["layer0.attn.q"], probes=2, budget=None).table.rows[0
     assert done.returncode == 0 and done.stdout == "layer0.attn.q\n", done.stderr
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("missing", "arguments"),
     [("typer", ["--version"]), ("matplotlib", ["report"]), ("jinja2", ["report"])],

@@ -125,6 +125,7 @@ ADVICE = {
 }
 
 
+@pytest.mark.expensive
 @pytest.mark.parametrize("name", ADVICE, ids=["toy", "gpt2", "vit", "t5"])
 def test_advice_says_what_it_is_made_from(name: str) -> None:
     options = [*QUICK, "--blocks", "*layer0.attn.[qv]", *([] if name == TOY else ["--length", 6])]
@@ -325,6 +326,7 @@ def test_what_would_take_for_ever_is_refused_at_once(monkeypatch: pytest.MonkeyP
     assert "--budget 5m gives an answer in time" in answer.stderr
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("passes", "announced"), [(1e7, True), (1e-3, False)])
 def test_what_takes_long_is_announced(passes: float, announced: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hessianlens.cli.inspect_view.LONGEST_SECONDS", float("inf"))
@@ -336,6 +338,7 @@ def test_what_takes_long_is_announced(passes: float, announced: bool, monkeypatc
     assert within.exit_code == 0 and "at most" not in within.stderr
 
 
+@pytest.mark.long
 def test_progress_is_told_where_there_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     from hessianlens.cli import progress_lines
 

@@ -44,6 +44,7 @@ def test_a_forecast_of_long_sequences_runs_none_of_them(slow: None) -> None:
     assert found["forecast"]["seconds"] == 6 * 1800 + 2 * 6 * 1800
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("seconds", "announced"), [(10.0, True), (0.1, False)])
 def test_checks_that_take_long_are_announced(seconds: float, announced: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hessianlens.inspect.preparation.pass_seconds", lambda problem: seconds)

@@ -69,6 +69,7 @@ def test_names_that_are_no_text_are_shown(tmp_path: Path) -> None:
     assert done.returncode == 2 and "Traceback" not in done.stderr and done.stderr.startswith("hessianlens: ")
 
 
+@pytest.mark.long
 def test_closed_streams(tmp_path: Path) -> None:
     """A file must not get the number of a stream that the shell has closed: what is printed would go into it."""
     script = f"exec {sys.executable} -m hessianlens softmax 1 2 <&- >&- 2>&-"

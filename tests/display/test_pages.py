@@ -12,6 +12,7 @@ from hessianlens.cli import app
 from tests.display.registry import SHOWN, hessian, measured, watched
 
 
+@pytest.mark.long
 def test_the_page_of_a_run_says_everything(pages: dict[str, Path]) -> None:
     text = pages["run"].read_text(encoding="utf-8")
     for words in (

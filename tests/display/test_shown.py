@@ -122,6 +122,7 @@ def test_nothing_is_computed_for_a_look() -> None:
         op.plot()
 
 
+@pytest.mark.long
 def test_importing_draws_nothing() -> None:
     use = "import sys, hessianlens as hl; hl.network.BlockNorms, hl.measure"
     code = f"{use}; print({{'matplotlib', 'pandas'}} & set(sys.modules))"

@@ -12,6 +12,8 @@ import pytest
 
 from tests.distributed.cases import CASES
 
+pytestmark = pytest.mark.long
+
 _LAST = "a_process_that_ends_is_named"
 
 

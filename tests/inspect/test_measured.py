@@ -25,6 +25,7 @@ def problem() -> Problem:
     return networks.toy_problem(3, layers=2)
 
 
+@pytest.mark.long
 def test_every_block_is_measured_to_the_tolerance_where_time_allows() -> None:
     measured = hl.measure(problem(), budget="10m", rtol=0.1, progress=False)
     assert measured.left_out == () and not measured.interrupted and measured.budget == 600
@@ -34,6 +35,7 @@ def test_every_block_is_measured_to_the_tolerance_where_time_allows() -> None:
     assert measured.summary in str(measured)
 
 
+@pytest.mark.long
 def test_probes_instead_of_a_budget() -> None:
     made = problem()
     measured = hl.measure(made, "layer0.mlp.*", budget=None, probes=4, progress=False)
@@ -68,6 +70,7 @@ def test_bad_input(said: str) -> None:
         hl.measure(problem(), progress=False, **BAD[said])
 
 
+@pytest.mark.long
 def test_the_command_ends_within_its_budget_and_says_what_it_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a clock that every product moves by a second: far too little time for all blocks."""
     now, draw = [1000.0], GraphSource.draw
@@ -90,6 +93,7 @@ def test_the_command_ends_within_its_budget_and_says_what_it_left_out(monkeypatc
     assert len(measured) > 1 and not measured & set(found["left_out"])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_process_that_is_told_to_end_prints_what_it_has(number: int) -> None:
     model = "config:gpt2?n_layer=4&n_embd=64&n_head=4&vocab_size=200"

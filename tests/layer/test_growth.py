@@ -22,6 +22,7 @@ def _norm(layer, sigma: float, part: str, row: str, column: str) -> float:
     return float(H.part(part)[row, column].to_dense().norm())
 
 
+@pytest.mark.expensive
 @pytest.mark.parametrize("activation", ALL_ACTIVATIONS)
 def test_slopes_at_small_scale(activation: str) -> None:
     make = ALL_ACTIVATIONS[activation]

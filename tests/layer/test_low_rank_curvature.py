@@ -108,6 +108,7 @@ def test_every_block(kind: str, activation: str, form: str) -> None:
     assert_every_block_has((*ENTRIES, frobenius_norm), kind, activation, form)
 
 
+@pytest.mark.expensive
 @pytest.mark.parametrize("form", CURVATURES)
 @pytest.mark.parametrize("kind", LAYERS)
 def test_every_block_with_nothing_formed_because_it_is_small(

@@ -35,6 +35,7 @@ def assert_witnesses_agree(layer, X: Tensor, loss) -> None:
     layers.assert_witnesses_agree(layer, X, loss, (dense_form, frobenius_norm, trace_and_diagonal))
 
 
+@pytest.mark.expensive
 @pytest.mark.parametrize("batch", [None, 2])
 @pytest.mark.parametrize("d_k", [2, 6])
 @pytest.mark.parametrize("mask", MASKS)

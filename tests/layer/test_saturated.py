@@ -120,7 +120,7 @@ def test_every_part_of_every_block(case: str) -> None:
     assert_all_digits(hl.attention_hessian(at.layer, at.X, at.loss), at)
 
 
-@pytest.mark.expensive
+@pytest.mark.long
 @pytest.mark.usefixtures("as_if_large")
 @pytest.mark.parametrize("case", CASES)
 def test_the_paths_of_large_sizes(case: str) -> None:
@@ -128,6 +128,7 @@ def test_the_paths_of_large_sizes(case: str) -> None:
     assert_all_digits(hl.attention_hessian(at.layer, at.X, at.loss), at)
 
 
+@pytest.mark.expensive
 @pytest.mark.parametrize("case", TINY)
 def test_there_is_something_to_lose(case: str) -> None:
     """Some block is far smaller than the rounding of the largest one, and yet no zero."""
@@ -150,7 +151,7 @@ def test_every_form_of_curvature(form: str) -> None:
     assert_all_digits(hl.attention_hessian(at.layer, at.X, grad=derivatives.gradient, curvature=curvature), at)
 
 
-@pytest.mark.expensive
+@pytest.mark.long
 @pytest.mark.parametrize("activation, seed", [("softmax", 1), ("softmax", 2), ("sigmoid", 0), ("tanh", 2)])
 def test_single_precision(activation: str, seed: int) -> None:
     """In float32 the same holds with its own eps and range."""

@@ -275,6 +275,7 @@ def test_a_model_that_casts_to_half_is_not_rounded(how: str, kind: str, dtype: t
     assert len(narrow) == 1 and kind in narrow[0] and f"they run in {name} while differentiating" in narrow[0]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16])
 def test_weights_in_half_precision_are_computed_with_in_single(kind: torch.dtype) -> None:
     model = hl.models.Transformer(layers=1, d_model=12, d_mlp=16, vocab=12, context=8, seed=0).to(kind)

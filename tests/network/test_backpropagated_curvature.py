@@ -109,6 +109,7 @@ def replace_second(found: tuple) -> tuple:
     return J, None if hvp is None else 0 * hvp, g
 
 
+@pytest.mark.expensive
 @pytest.mark.parametrize("wrong", WRONG)
 def test_what_is_wrong_is_found_out_and_left_to_products(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
     make, (block, *_) = CARRIED["GPT-2, wide, two batches"]
@@ -153,6 +154,7 @@ def test_other_networks_and_losses_are_left_to_products(name: str) -> None:
     assert products > 0 and error < 1e-9
 
 
+@pytest.mark.long
 def test_what_was_met_on_the_way_is_carried_once(monkeypatch: pytest.MonkeyPatch) -> None:
     passages = []
     right = backpropagation.backpropagate_curvature

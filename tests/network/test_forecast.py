@@ -132,6 +132,7 @@ def _mean(outputs: Tensor, batch: Any) -> Tensor:
     return outputs.pow(2).mean()
 
 
+@pytest.mark.long
 def test_a_loss_that_changes_when_the_data_is_cut_is_not_cut() -> None:
     """A function that sums, told to be averaged over batches by size, is another loss for smaller batches."""
     options = {"sum": (_sum, "sum"), "mean": (_mean, "mean"), "wrong": (_sum, "mean")}

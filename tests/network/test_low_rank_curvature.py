@@ -47,6 +47,7 @@ def made(attention: str, mlp: str, layers: int) -> tuple[Problem, DenseHessian]:
     return problem, dense
 
 
+@pytest.mark.expensive
 @pytest.mark.parametrize("role", ROLES)
 @pytest.mark.parametrize("mlp", MLPS)
 @pytest.mark.parametrize("attention", ATTENTIONS)
@@ -58,6 +59,7 @@ def test_shared_norms(attention: str, mlp: str, role: str) -> None:
     assert found == pytest.approx(expected, rel=1e-10, abs=1e-14)
 
 
+@pytest.mark.expensive
 @pytest.mark.parametrize("part", PARTS)
 @pytest.mark.parametrize("mlp", MLPS)
 @pytest.mark.parametrize("attention", ATTENTIONS)
@@ -79,6 +81,7 @@ def test_blocks(attention: str, mlp: str, part: str) -> None:
             trace_and_diagonal(op, expected)
 
 
+@pytest.mark.expensive
 @pytest.mark.parametrize("role", ROLES)
 @pytest.mark.parametrize("attention", ATTENTIONS)
 def test_products_below_the_last_layer(attention: str, role: str) -> None:

@@ -83,6 +83,7 @@ def test_what_was_not_reached_is_left_out(monkeypatch: pytest.MonkeyPatch) -> No
     assert len(run.left_out) > 0
 
 
+@pytest.mark.long
 def test_more_probes_go_to_the_widest_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
     run = run_of(problem(), Clock(monkeypatch))
     run.refine(Deadline(2000), rtol=0.2)
@@ -98,6 +99,7 @@ def test_probes_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {run.drawn(block) for block in run.blocks if block.numel > 20} == {5}
 
 
+@pytest.mark.long
 def test_enough_time_makes_everything_exact(monkeypatch: pytest.MonkeyPatch) -> None:
     made = problem()
     run = run_of(made, Clock(monkeypatch), ["layer0.attn.[qv]", "layer1.mlp.in"])

@@ -26,6 +26,7 @@ def direct(problem: Problem, block: str, part: str) -> float:
     return float((op @ identity(op)).norm())
 
 
+@pytest.mark.expensive
 @pytest.mark.parametrize(
     "name",
     [
@@ -50,6 +51,7 @@ def test_norms_at_full_order_are_exact(name: str) -> None:
             assert abs(estimate.value - direct(problem, block, part)) < 6 * estimate.stderr
 
 
+@pytest.mark.long
 def test_the_closed_form_answers_without_probes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hessianlens.network.base.thresholds.EXACT_MAX_HVPS_PER_PROBE", 2)
     problem = networks.toy_problem(2, 1, layers=2, heads=2, norm="pre")
@@ -170,6 +172,7 @@ def wide_problem() -> Problem:
     return hl.problem(model, [(randn(9, 5, seed=s), randn(9, 5, seed=9 + s)) for s in range(2)], "square")
 
 
+@pytest.mark.long
 def test_error_bars_cover_the_truth_at_the_stated_rate() -> None:
     problem = wide_problem()
     runs = [hl.block_norms(problem, "0.weight", probes=10, seed=seed, method="products") for seed in range(200)]

@@ -39,6 +39,7 @@ def test_lengths_are_those_of_products_with_the_operators() -> None:
             assert found[block.name, part] == pytest.approx(products.norm(dim=0).tolist(), rel=1e-9)
 
 
+@pytest.mark.expensive
 @pytest.mark.parametrize("workspace", [1, 1500, 2**28])
 @pytest.mark.parametrize("micro_batch", [1, 4])
 def test_batches_and_chunks_change_nothing(micro_batch: int, workspace: int) -> None:
@@ -58,6 +59,7 @@ def test_later_probes_go_on_where_earlier_ones_ended() -> None:
     assert len(set(together)) == 5
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("micro_batch", [None, 2])
 def test_more_probes_hold_no_more_memory(micro_batch: int | None) -> None:
     whole = problem(micro_batch)

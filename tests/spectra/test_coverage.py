@@ -116,6 +116,7 @@ def test_divergence_of_spectra(shared_probes: bool) -> None:
     assert_covers_at_least([f["flat", "shifted"] for f in found], exact["flat", "shifted"].value)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("score", ["norm", "trace"])
 def test_ratio_of_sizes(score: str) -> None:
     blocks = {"a": OPERATORS["shifted"], "b": 3 * OPERATORS["shifted"], "c": OPERATORS["decaying"]}

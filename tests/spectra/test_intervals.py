@@ -106,7 +106,7 @@ def test_two_probes_and_one() -> None:
     assert (low, high) == pytest.approx((1 / chi2.ppf(0.95, 1), 1 / chi2.ppf(0.05, 1)))
 
 
-@pytest.mark.expensive
+@pytest.mark.long
 @pytest.mark.parametrize("level", [0.68, 0.9, 0.99])
 def test_other_levels(level: float) -> None:
     """Within a quarter of what is left to 1, or on the safe side."""

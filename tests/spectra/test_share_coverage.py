@@ -47,7 +47,7 @@ def assert_shares_hold(A: Tensor, probes: int, steps: int, seeds: Sequence[int],
         assert hits >= least, f"{name} {share:.3f}: {hits} of {len(seeds)} with {probes} probes of {steps} steps"
 
 
-@pytest.mark.expensive
+@pytest.mark.long
 @pytest.mark.parametrize("probes", PROBES)
 @pytest.mark.parametrize("block", BLOCKS)
 def test_shares_of_eigenvalues_with_few_steps(block: str, probes: int) -> None:
@@ -60,6 +60,7 @@ def test_shares_of_eigenvalues_of_a_larger_network(block: str, probes: int, step
     assert_shares_hold(toy_block(block, 12), probes, steps, range(SEEDS), relative)
 
 
+@pytest.mark.expensive
 @pytest.mark.parametrize("relative", [1e-12, 1e-4, 1e-2])
 @pytest.mark.parametrize("steps", [1, 2, 5, 12, 30])
 @pytest.mark.parametrize("block", BLOCKS)

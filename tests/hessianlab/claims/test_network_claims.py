@@ -80,11 +80,13 @@ def quick(monkeypatch):
         monkeypatch.setattr(*place, seeds)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("id", ["P33", "P59"])
 def test_fewer_seeds_alone_change_no_verdict(id, quick):
     assert verdict(id) is Verdict.HOLDS
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("id", STAND_INS)
 def test_another_measurement_gives_another_verdict(id, quick, monkeypatch):
     module, name, stand_in, becomes = STAND_INS[id]

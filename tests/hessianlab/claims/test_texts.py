@@ -60,6 +60,7 @@ def test_texts_and_tests_are_in_step():
     assert {module.rsplit(".", 1)[-1] for module in given.values()} == modules
 
 
+@pytest.mark.long
 def test_a_claim_reads_and_imports_its_own_topic_alone():
     code = """
 import sys

@@ -106,6 +106,7 @@ WORLDS = {
 }
 
 
+@pytest.mark.expensive
 @pytest.mark.parametrize("id", WORLDS)
 def test_the_verdict_follows_the_measurement(id, monkeypatch, afresh):
     module, name, other = WORLDS[id]

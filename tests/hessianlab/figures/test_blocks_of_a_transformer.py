@@ -42,6 +42,7 @@ def dense(attention: str = "softmax") -> tuple[torch.Tensor, dict[str, slice]]:
     return found.full, found.ranges
 
 
+@pytest.mark.long
 def test_the_map_is_the_hessian_in_the_published_order() -> None:
     expected, places = dense()
     cell = {
@@ -71,7 +72,7 @@ def test_the_map_is_the_hessian_in_the_published_order() -> None:
         assert by_name[name]["largest"] == pytest.approx(float(expected[place, place].abs().max()), rel=1e-9)
 
 
-@pytest.mark.expensive
+@pytest.mark.long
 @pytest.mark.parametrize("attention", ["softmax", "linear", "relu_normalised"])
 def test_diagonal_blocks_are_those_of_autograd(attention: str) -> None:
     expected, places = dense(attention)

@@ -49,6 +49,7 @@ def test_table1_has_the_printed_powers_and_factorisations() -> None:
     assert min(turned["softmax attention"]) > 1e-2
 
 
+@pytest.mark.long
 def test_table1_tells_a_wrong_entry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(powers.PRINTED, ("linear attention", "outer"), (2, 0))
     result = small_table1()
@@ -72,6 +73,7 @@ def test_table1_mlp_blocks_are_those_of_autograd() -> None:
         torch.testing.assert_close(found["outer", name] + found["functional", name], dense.block("full", *name))
 
 
+@pytest.mark.long
 def test_growth_exponents_are_fitted_and_a_wrong_prediction_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     config = activations.ActivationGrowthConfig(("softmax", "linear"), 4, 3, 5, points=10, repeats=2)
     result = activations.ACTIVATION_GROWTH.run(config)

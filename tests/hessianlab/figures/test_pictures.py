@@ -61,6 +61,7 @@ def test_ranks_are_drawn_as_shares_of_the_parameters() -> None:
     np.testing.assert_allclose(line.get_ydata(), [row["rank"] / row["parameters"] for row in rows])
 
 
+@pytest.mark.long
 def test_saved_files_are_the_same_bytes_every_time(tmp_path: Path) -> None:
     def files(folder: str) -> list[bytes]:
         figure = drawn("fig4")["histogram"]

@@ -169,6 +169,7 @@ def small_depth(layers: tuple[int, ...] = (1, 2)) -> Result:
     return growth.DEPTH_GROWTH.run(config)
 
 
+@pytest.mark.long
 def test_powers_by_depth_are_those_of_theory_and_a_wrong_one_is_told() -> None:
     result = small_depth()
     found = {(e.family, e.depth): e for e in depth.depth_exponents(result)}

@@ -115,6 +115,7 @@ def test_linear_blocks_are_those_of_automatic_differentiation(layers: int) -> No
         assert float((dense.full - 2 * J.T @ J).norm()) < 1e-12 * norm
 
 
+@pytest.mark.long
 def test_tangents_in_single_precision_change_norms_far_less_than_probes_do() -> None:
     """At every scale, also where the loss saturates: activations and gradients stay in double precision."""
     assert EXPERIMENTS["fig6"].presets["paper"].tangents == "float32"

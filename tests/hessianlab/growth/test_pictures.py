@@ -49,6 +49,7 @@ def dashed(axes: Axes) -> list[np.ndarray]:
     return [np.array(line.get_xydata()) for line in axes.lines if line.is_dashed() and len(line.get_xdata()) > 100]
 
 
+@pytest.mark.long
 def test_single_layer_has_two_panels_with_exponents_and_guides() -> None:
     result = run("fig3a", points=7)
     query, value = panels(result)
@@ -92,6 +93,7 @@ def test_stacks_have_a_row_for_each_depth_and_a_line_for_each_layer() -> None:
     assert second.startswith("layer 2: ") and second.count("(") == 1 and second.endswith("(18)")
 
 
+@pytest.mark.long
 def test_linear_mlps_have_a_panel_for_each_depth() -> None:
     result = run("fig8", points=4)
     assert [len(legend(axes)) for axes in panels(result)] == [1, 2, 3, 4, 5]

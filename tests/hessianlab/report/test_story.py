@@ -126,6 +126,7 @@ def flattened(found: Result, end: float) -> Result:
     return dataclasses.replace(found, cells=tuple(map(changed, found.cells)))
 
 
+@pytest.mark.long
 def test_layer_norm_is_answered_for_the_range_that_was_fitted() -> None:
     norm = next(chapter for chapter in CHAPTERS if chapter.slug == "norm")
     ranges = (("small", 0.0, 0.2), ("large", 1.0, 10.0))

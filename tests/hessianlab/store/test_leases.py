@@ -64,6 +64,7 @@ def test_a_run_elsewhere_that_still_speaks_is_left_alone(store: Store) -> None:
         assert leases.take(["a"]).key is None
 
 
+@pytest.mark.long
 def test_two_runs_do_everything_once(tmp_path: Path) -> None:
     path, config = tmp_path / "cells.sqlite", Config(60)
     states: list[tuple[int, int]] = []
@@ -83,6 +84,7 @@ def test_two_runs_do_everything_once(tmp_path: Path) -> None:
             assert stored > 0
 
 
+@pytest.mark.long
 def test_what_a_killed_run_had_in_hand_is_done_at_once(tmp_path: Path) -> None:
     path = tmp_path / "cells.sqlite"
     config = Config(400)

@@ -86,6 +86,7 @@ def test_every_pair_of_blocks_behind_and_in_the_last_attention(family: str) -> N
                 assert error <= 1e-9 * size, f"{part} {row} x {column}: {error / size:.1e}"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("family", FAMILIES)
 def test_keys_and_values_are_known_at_the_price_of_the_curvature_behind(family: str) -> None:
     """Whole and by head: never position by position."""
