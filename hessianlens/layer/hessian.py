@@ -264,12 +264,12 @@ def _no_curvature(head: HeadState) -> UncoupledCurvature:
 
 @restores_state
 def attention_hessian(
-    layer: object,
-    X: object,
-    loss: object = None,
+    layer: AttentionHead | MultiHeadAttention,
+    X: Tensor,
+    loss: Loss | None = None,
     *,
-    grad: object = None,
-    curvature: object = None,
+    grad: Tensor | None = None,
+    curvature: float | Tensor | OutputCurvature | None = None,
 ) -> AttentionHessian:
     """The exact Hessian of a loss of an attention layer, with respect to its weights.
 
@@ -362,7 +362,9 @@ def _expect_finite(what: str, found: Tensor) -> None:
     )
 
 
-def _derivatives(loss: object, grad: object, curvature: object, F: Tensor) -> LossDerivatives:
+def _derivatives(
+    loss: Loss | None, grad: Tensor | None, curvature: float | Tensor | OutputCurvature | None, F: Tensor
+) -> LossDerivatives:
     if loss is not None:
         expect(grad is None and curvature is None, "loss: give either a loss or grad and curvature, not both.")
         if not isinstance(loss, Loss):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -25,13 +25,14 @@ from hessianlens.errors import (
 )
 from hessianlens.memory.limits import lacks_memory
 from hessianlens.models.adapters import problem as make_problem
+from hessianlens.models.adapters.assembly import LossLike
 from hessianlens.monitor.arguments import QUANTITIES, check_quantities, make_effort
 from hessianlens.monitor.history import History
 from hessianlens.monitor.integrations import OLD_LOG_NAMES, Sink, log_from_old_names, make_log
 from hessianlens.monitor.measurement import LiveProblem, Measurer, measure_all
 from hessianlens.monitor.records import Readings, Record, RecordFile
 from hessianlens.monitor.stability import Edge, check_optimizer, edge_of
-from hessianlens.problems import Block, Problem
+from hessianlens.problems import Batch, Block, Problem
 from hessianlens.state_guard import restores_state, without_side_effects
 
 if TYPE_CHECKING:
@@ -111,8 +112,8 @@ class Monitor:
         problem: Problem | nn.Module,
         blocks: str | Sequence[str] | None = None,
         *,
-        data: object = None,
-        loss: Any = None,
+        data: Batch | Iterable[Batch] | None = None,
+        loss: LossLike = None,
         optimizer: Any = None,
         every: int = 50,
         overhead: float | None = 0.1,

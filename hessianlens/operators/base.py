@@ -96,7 +96,7 @@ class StructuredOperator(Operator):
     def _diagonal(self) -> Tensor: ...
 
     @restores_state
-    def frobenius_inner(self, other: object) -> Tensor:
+    def frobenius_inner(self, other: StructuredOperator) -> Tensor:
         """The exact Frobenius inner product: the sum of the products of all entries of two matrices."""
         return self._frobenius_inner(self._comparable(other)).number(self.dtype, "frobenius_inner")
 
@@ -121,7 +121,7 @@ class StructuredOperator(Operator):
     def _frobenius_square(self) -> Scaled: ...
 
     @restores_state
-    def frobenius_distance(self, other: object) -> Tensor:
+    def frobenius_distance(self, other: StructuredOperator) -> Tensor:
         """The Frobenius norm of the difference.
 
         Exact up to rounding; between two different factorings of nearly the same matrix, rounding leaves about the

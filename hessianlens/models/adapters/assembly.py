@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -37,13 +38,16 @@ from hessianlens.models.discovery import discover
 from hessianlens.problems import Batch, ClassesLoss, CutBatches, Problem, Written, move, tensors
 from hessianlens.state_guard import restores_state
 
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
 LossLike = str | Callable[[Tensor, Batch], Tensor] | None
 
 
 @restores_state
 def problem(
     model: nn.Module,
-    data: object,
+    data: Batch | Iterable[Batch],
     loss: LossLike = None,
     *,
     reduction: str = "mean",
@@ -55,7 +59,7 @@ def problem(
     logits: str = "auto",
     check: bool = True,
     verify: bool = True,
-    process_group: object = None,
+    process_group: ProcessGroup | None = None,
 ) -> Problem:
     """The loss of a model on data, as a function of its named blocks.
 
