@@ -110,7 +110,7 @@ class PreparedModel:
     settings: Settings
     loaded: LoadedModel
     data: Data
-    process_group: object = None
+    process_group: Any = None
     draft: OpenedModel | None = None
     pass_seconds: float | None = None
 
@@ -149,7 +149,7 @@ class PreparedModel:
         return OpenedModel(settings, self.loaded, data, fitted, blocks, loss, needed, time.monotonic() - started)
 
 
-def prepare_model(settings: Settings, process_group: object = None) -> PreparedModel:
+def prepare_model(settings: Settings, process_group: Any = None) -> PreparedModel:
     """Load a model and its data; with long sequences, forecast time and memory before any of them runs.
 
     Memory that not even one sequence fits into is an `InputError`, as every failure is.
@@ -185,13 +185,13 @@ def _draft(prepared: PreparedModel, problem: Problem, seconds: float) -> OpenedM
     return OpenedModel(settings, loaded, prepared.data, problem, blocks, math.nan, needed, seconds)
 
 
-def _own_share(data: Data, process_group: object) -> list[Batch]:
+def _own_share(data: Data, process_group: Any) -> list[Batch]:
     """The batches of this process."""
     ranks = ranks_of(process_group)
     return data.batches if ranks.size == 1 else share_of(data.batches, ranks.rank, ranks.size)
 
 
-def open_model(settings: Settings, process_group: object = None) -> OpenedModel:
+def open_model(settings: Settings, process_group: Any = None) -> OpenedModel:
     """Load, prepare and check; every failure is an `InputError`.
 
     Args:
