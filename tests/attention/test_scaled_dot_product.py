@@ -7,7 +7,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import hessianlens as hl
 from hessianlens.attention.activations import as_activation
-from hessianlens.attention.sdpa import passes
+from hessianlens.attention.sdpa import derivatives
 from hessianlens.memory import LiveBytes
 from tests.oracles.plain_attention import plain_attention
 
@@ -113,9 +113,9 @@ def test_the_same_as_torch(name):
 
 
 def test_a_wrong_second_derivative_is_seen(monkeypatch):
-    right = passes._gather_turned
+    right = derivatives._gather_turned
     monkeypatch.setattr(
-        passes, "_gather_turned", lambda found, piece, turned, e, dq, dk: right(found, piece, turned, e, dq, None)
+        derivatives, "_gather_turned", lambda found, piece, turned, e, dq, dk: right(found, piece, turned, e, dq, None)
     )
     with pytest.raises(AssertionError):
         test_value_gradient_and_second_derivative("causal")

@@ -8,8 +8,8 @@ from typing import Any
 
 from torch import Tensor
 
-from hessianlens.attention.sdpa import passes
-from hessianlens.attention.sdpa.chunk import AttentionOperands
+from hessianlens.attention.sdpa import derivatives
+from hessianlens.attention.sdpa.chunking import AttentionOperands
 from hessianlens.attention.sdpa.settings import AttentionRule
 from hessianlens.derivatives.closed_form import ClosedForm, Parts
 from hessianlens.derivatives.one_operation import Operation
@@ -39,15 +39,15 @@ class AttentionForm(ClosedForm):
 
     def value(self, *tensors: Any) -> Tensor:
         """O."""
-        return passes.value(self._operands(tensors), self.rule)
+        return derivatives.value(self._operands(tensors), self.rule)
 
     def jvp(self, *tensors: Any, change: Parts) -> Tensor:
         """``dO``."""
-        return passes.jvp(self._operands(tensors), self.rule, change)
+        return derivatives.jvp(self._operands(tensors), self.rule, change)
 
     def vjp(self, *tensors: Any, g: Tensor, wanted: Sequence[bool]) -> Parts:
         """The gradient of ``<g, O>``."""
-        return passes.vjp(self._operands(tensors), self.rule, g, wanted)
+        return derivatives.vjp(self._operands(tensors), self.rule, g, wanted)
 
     def hvp(
         self,
@@ -59,8 +59,8 @@ class AttentionForm(ClosedForm):
         of_g: Tensor | None = None,
     ) -> Parts:
         """How that gradient changes, and how O does."""
-        return passes.hvp(self._operands(tensors), self.rule, g, change, wanted, pushing, of_g)
+        return derivatives.hvp(self._operands(tensors), self.rule, g, change, wanted, pushing, of_g)
 
     def second_jvp(self, *tensors: Any, first: Parts, second: Parts) -> Tensor:
         """The second derivative of O."""
-        return passes.second_jvp(self._operands(tensors), self.rule, first, second)
+        return derivatives.second_jvp(self._operands(tensors), self.rule, first, second)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from hessianlens.attention.sdpa.chunk import AttentionOperands, Chunk
+from hessianlens.attention.sdpa.chunking import AttentionOperands, Chunk
 
 
 class QueryRows:

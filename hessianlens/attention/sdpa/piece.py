@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hessianlens.attention.sdpa.chunk import AttentionOperands, Chunk, chunks, hidden
+from hessianlens.attention.sdpa.chunking import AttentionOperands, Chunk, chunks, hidden
 from hessianlens.attention.sdpa.row_rules import AttentionRows, rows_of
 from hessianlens.attention.sdpa.settings import AttentionRule
 from hessianlens.errors import expect

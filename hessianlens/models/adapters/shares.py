@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from hessianlens.distributed import Ranks
-from hessianlens.distributed.group import checksum
+from hessianlens.distributed.all_reduce import checksum
 from hessianlens.errors import InputError, expect
 from hessianlens.models.adapters.batches import as_batches, is_batch
 from hessianlens.problems import Batch, batch_size, mapped, move, pieces

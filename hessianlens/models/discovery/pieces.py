@@ -7,7 +7,7 @@ from functools import cached_property
 
 from torch import Tensor, nn
 
-from hessianlens.models.discovery.claims import ParameterClaim
+from hessianlens.models.discovery.block_names import ParameterClaim
 from hessianlens.models.discovery.heads import stated_heads
 from hessianlens.models.discovery.storage import (
     Packing,

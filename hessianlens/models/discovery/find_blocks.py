@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from hessianlens.errors import InputError, expect
-from hessianlens.models.discovery.claims import groups_of, name_claims, read_claims, settle
+from hessianlens.models.discovery.block_names import groups_of, name_claims, read_claims, settle
 from hessianlens.models.discovery.heads import HeadLayout, layout_of, split_heads, stated_heads
 from hessianlens.models.discovery.pieces import Cutter, DiscoveredBlock
 from hessianlens.models.discovery.result import (

@@ -8,8 +8,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from torch import Tensor
 
 from hessianlens.curvature.endings import InFrontOfLogits
-from hessianlens.curvature.tape.program import Tape
 from hessianlens.curvature.tape.recording import Unrecordable
+from hessianlens.curvature.tape.tape import Tape
 from hessianlens.losses.fused_cross_entropy import Part
 from hessianlens.problems import Batch, ClassesLoss, Logits, LogitsForward, Problem
 
