@@ -117,7 +117,7 @@ def test_what_is_wrong_is_found_out_and_left_to_products(wrong: str, monkeypatch
     products, error = found_and_expected(make(), block)
     assert products > 0 and error < 1e-9
     monkeypatch.setattr(batch_graph.HookedBatch, "agrees", lambda *_: True)
-    monkeypatch.setattr(steps, "_bends_like", lambda *_: True)
+    monkeypatch.setattr(steps, "_curves_like", lambda *_: True)
     monkeypatch.setattr(steps, "close", lambda *_: True)
     products, error = found_and_expected(make(), block)
     assert products == 0 and error > 1e-6

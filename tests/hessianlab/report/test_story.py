@@ -169,7 +169,7 @@ def recorded(tmp_path, shift: float, monkeypatch) -> None:
         "diverged": {},
         "intervals": intervals,
     }
-    monkeypatch.setattr("hessianlab.report.story.Recorded", lambda name: StudyRecord(name, tmp_path / "r.json"))
+    monkeypatch.setattr("hessianlab.report.story.StudyRecord", lambda name: StudyRecord(name, tmp_path / "r.json"))
     (tmp_path / "r.json").write_text(json.dumps({"study_optimisers": study}), encoding="utf-8")
     read_record.cache_clear()
 
