@@ -169,7 +169,7 @@ def _own_key(key: Any) -> Any:
 def block_text(block: object) -> str:
     """The name of a block as a text.
 
-    >>> told_block("layer0.attn.q"), told_block(("Q", "K"))
+    >>> block_text("layer0.attn.q"), block_text(("Q", "K"))
     ('layer0.attn.q', 'Q, K')
     """
     return ", ".join(map(str, block)) if isinstance(block, tuple) else str(block)
