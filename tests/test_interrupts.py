@@ -31,15 +31,15 @@ def interrupted(*options: str) -> str:
     return run.stdout.splitlines()[-1]
 
 
-def test_some_hundred_lines() -> None:
+def test_a_hundred_lines() -> None:
     cheap = (
         "problem of an MLP",
         "problem with a loss of PyTorch's",
         "product of an MLP",
         "Hessian of an attention layer",
     )
-    found = interrupted("--most", "60", "--only", *cheap)
-    assert found.startswith("240 trials") and found.endswith(" 0 missed, 0 failures")
+    found = interrupted("--most", "25", "--only", *cheap)
+    assert found.startswith("100 trials") and found.endswith(" 0 missed, 0 failures")
 
 
 @pytest.mark.long

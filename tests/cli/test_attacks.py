@@ -225,6 +225,7 @@ def test_a_page_under_a_name_that_is_no_text(tmp_path: Path) -> None:
     assert page.read_text().endswith("?.html")
 
 
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform == "win32", reason="needs process groups")
 def test_ctrl_c_while_processes_start_shows_no_traceback(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "hessianlens", "reproduce", "fig3a", "--jobs", "2"]

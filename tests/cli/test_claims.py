@@ -204,6 +204,7 @@ def test_no_process_at_all_is_bad_input():
     assert answer.exit_code == 2 and "jobs: got 0" in answer.stderr
 
 
+@pytest.mark.expensive
 @pytest.mark.parametrize("width", [40, 69, 70, 100, 160])
 def test_nothing_is_cut_off_at_any_width(width):
     entries = run(catalogue.find(["C1", "C13", "C23", "C32"])).entries

@@ -109,6 +109,7 @@ def test_json_holds_the_numbers_of_a_direct_computation() -> None:
     assert found["spectra"]["layer0.attn.v"]["eigenvalues"] == pytest.approx(ends.values.tolist(), abs=1e-12)
 
 
+@pytest.mark.expensive
 @pytest.mark.parametrize("name", [GPT2, BERT, LLAMA, VIT], ids=["gpt2", "bert", "llama", "vit"])
 def test_random_data_is_said_to_be_random(name: str) -> None:
     answer = call(name, *QUICK, "--blocks", "layer0.attn.v", "--length", 6)

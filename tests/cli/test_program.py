@@ -30,6 +30,7 @@ def program(arguments: list[str], folder: Path, *, options: tuple[str, ...] = ()
 # --- streams ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.expensive
 @pytest.mark.parametrize("arguments", [*LIGHT, SOFTMAX], ids=" ".join)
 def test_a_full_disk_is_one_line(arguments: list[str], tmp_path: Path) -> None:
     with open("/dev/full", "w") as full:
@@ -40,6 +41,7 @@ def test_a_full_disk_is_one_line(arguments: list[str], tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.expensive
 @pytest.mark.parametrize("arguments", [*LIGHT, SOFTMAX], ids=" ".join)
 def test_a_broken_pipe_ends_quietly(arguments: list[str], tmp_path: Path) -> None:
     reader, writer = os.pipe()

@@ -195,6 +195,7 @@ def refusals(folder: Path) -> dict[str, Answer]:
     return dict(zip(given, found, strict=True))
 
 
+@pytest.mark.expensive
 @pytest.mark.parametrize("text", [*PARSED, *REFUSED])
 def test_bad_arguments_are_refused_before_anything_is_loaded(text: str, refusals: dict[str, Answer]) -> None:
     answer, said = refusals[text], {**PARSED, **REFUSED}[text]

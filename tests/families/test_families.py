@@ -44,6 +44,7 @@ def _expect_right(found: Walked) -> None:
     assert found.compared > len(found.routes) > 0, f"{found.name}: only {found.compared} comparisons"
 
 
+@pytest.mark.expensive
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("model_type", SAMPLE)
 def test_a_sample_of_types_is_right(model_type: str) -> None:

@@ -127,6 +127,7 @@ def test_the_sharper_a_parameter_the_smaller_its_rate() -> None:
         assert rates[ordered[0]] / rates[ordered[-1]] == pytest.approx(spread, rel=1)
 
 
+@pytest.mark.long
 def test_differences_are_paired_and_cover() -> None:
     model, problem = toy()
     name, exact = "layer0.mlp.in", []
@@ -161,6 +162,7 @@ def test_rounding_costs_what_random_rounding_does() -> None:
     assert low - slack <= float(rises.mean()) <= high + slack
 
 
+@pytest.mark.long
 def test_the_command(tmp_path: Path) -> None:
     runner, file = CliRunner(), tmp_path / "groups.json"
     common = ["--blocks", "layer0.attn.?", "--sequences", "2", "--probes", "4"]

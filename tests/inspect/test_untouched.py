@@ -68,6 +68,7 @@ def assert_untouched(model: nn.Module, before: dict[str, Any]) -> None:
     assert [key for key in before if after[key] != before[key]] == []
 
 
+@pytest.mark.expensive
 @pytest.mark.parametrize("name", MODELS)
 def test_everything_that_can_be_asked(name: str) -> None:
     make, data, loss, block = MODELS[name]

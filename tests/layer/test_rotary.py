@@ -44,6 +44,7 @@ def test_every_block(mask: str, d_k: int, batch: int | None) -> None:
     assert_witnesses_agree(rotary(d_k, **MASKS[mask](LENGTH)), X, square_loss(X))
 
 
+@pytest.mark.expensive
 @pytest.mark.parametrize("activation", [name for name in ALL_ACTIVATIONS if name != "softmax"])
 def test_every_activation(activation: str) -> None:
     X = tokens(None)

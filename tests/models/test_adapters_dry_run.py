@@ -58,6 +58,7 @@ def test_a_draft_runs_nothing(untouched: None) -> None:
     assert hl.network.forecast(draft, draft.select("layer0.attn.q")).sequences == 8
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 def test_a_draft_says_what_the_problem_says(attention: str) -> None:
     model, data = gpt2(attention, 512, 40000), {"input_ids": tokens(1, 512)}

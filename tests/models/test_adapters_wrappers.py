@@ -92,6 +92,7 @@ WRAPPERS: dict[str, tuple[Callable[[nn.Module], nn.Module], list[str]]] = {
 }
 
 
+@pytest.mark.expensive
 @pytest.mark.parametrize("name", WRAPPERS)
 def test_the_model_inside_is_differentiated(name: str, process_group: None) -> None:
     wrap, kinds = WRAPPERS[name]
@@ -105,6 +106,7 @@ def test_the_model_inside_is_differentiated(name: str, process_group: None) -> N
     same_operator(problem, plain, BLOCKS, 1e-10)
 
 
+@pytest.mark.expensive
 @pytest.mark.parametrize("name", WRAPPERS)
 def test_the_closed_form_looks_inside_too(name: str, process_group: None) -> None:
     problem, plain = (hl.problem(model, IDS) for model in (WRAPPERS[name][0](hugging_face.gpt2()), hugging_face.gpt2()))

@@ -76,6 +76,7 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
         History.read(tmp_path / "none.jsonl")
 
 
+@pytest.mark.expensive
 @pytest.mark.parametrize("basis", [None, 4])
 @pytest.mark.parametrize("kind", ["indefinite", "negative", "outlier"])
 def test_the_leading_eigenpair_is_that_of_the_dense_matrix(kind: str, basis: int | None) -> None:

@@ -106,6 +106,7 @@ def test_many_vectors_are_multiplied_some_at_a_time(monkeypatch: pytest.MonkeyPa
     assert gap(op @ torch.eye(op.shape[1], dtype=op.dtype), from_terms(op).to_dense()) < NEAR
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("part", PARTS)
 def test_a_large_model_multiplies_before_anything_is_known_of_what_lies_behind(
     part: str, monkeypatch: pytest.MonkeyPatch

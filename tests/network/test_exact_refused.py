@@ -199,6 +199,7 @@ REFUSED: dict[str, tuple[Callable[[], Problem], str]] = {
 }
 
 
+@pytest.mark.expensive
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_the_closed_form_of_attention_does_not_know_is_met_at_its_linear_maps(name: str) -> None:
     problem, reason = REFUSED[name][0](), REFUSED[name][1]

@@ -45,6 +45,7 @@ def _relative(H: hl.layer.AttentionHessian, row: str, column: str, rtol: float) 
     return [one for one in found if isinstance(one, Estimate)], float(H.full[row, column].frobenius_norm())
 
 
+@pytest.mark.expensive
 @pytest.mark.parametrize("kind", ["normal", "embeddings"])
 @pytest.mark.parametrize("pair", ["QQ", "QK", "VK"])
 def test_intervals_cover_and_squares_are_unbiased(kind: str, pair: str) -> None:

@@ -45,6 +45,7 @@ def test_frobenius(kind: str, distribution: str) -> None:
     assert_covers(estimates, float(A.norm()))
 
 
+@pytest.mark.expensive
 @pytest.mark.parametrize("method", ["hutchinson", "hutch++"])
 @pytest.mark.parametrize("kind", OPERATORS)
 def test_trace(kind: str, method: str) -> None:

@@ -33,6 +33,7 @@ STAND_INS = {
 }
 
 
+@pytest.mark.expensive
 @pytest.mark.parametrize("id", STAND_INS)
 def test_another_measurement_gives_another_verdict(id, monkeypatch):
     module, name, stand_in, becomes = STAND_INS[id]

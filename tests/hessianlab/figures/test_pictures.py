@@ -24,6 +24,7 @@ def texts(figure: Figure) -> str:
     return " ".join(text.get_text() for text in figure.findobj(match=lambda a: hasattr(a, "get_text")))
 
 
+@pytest.mark.expensive
 @pytest.mark.parametrize("name", SMALL)
 def test_every_picture_is_drawn_and_labelled(name: str) -> None:
     pictures = drawn(name)

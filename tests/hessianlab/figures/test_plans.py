@@ -30,6 +30,7 @@ def test_presets_plan_different_cells_that_hold_everything(name: str) -> None:
         assert dataclasses.is_dataclass(config)
 
 
+@pytest.mark.expensive
 @pytest.mark.parametrize("name", SMALL)
 def test_a_cell_is_the_same_every_time_and_leaves_the_global_generator_alone(name: str) -> None:
     experiment, cell = EXPERIMENTS[name], small_result(name).cells[-1]

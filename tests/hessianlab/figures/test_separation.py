@@ -98,6 +98,7 @@ def test_the_path_of_temperatures_is_that_of_autograd(hot: float) -> None:
     assert values["derivative"] == pytest.approx(float(slopes.norm(dim=(1, 2)).mean()), rel=1e-10)
 
 
+@pytest.mark.long
 def test_frames_share_their_axes_and_say_where_they_are() -> None:
     whole, *frames = pictures_of(small_result("temperature_path"))
     assert whole.frame == "" and len(frames) == 5 and len({frame.caption for frame in frames}) == 1

@@ -44,6 +44,7 @@ OVER = {
 }
 
 
+@pytest.mark.expensive
 @pytest.mark.parametrize("changed", OVER.values(), ids=OVER)
 def test_the_cells_of_a_run_that_is_over_are_taken_over(store: Store, changed: dict) -> None:
     with open_store(store.path) as second, taking_part(second) as gone, taking_part(store) as leases:

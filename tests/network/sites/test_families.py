@@ -148,6 +148,7 @@ def test_the_model_is_left_as_it_was() -> None:
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
 
 
+@pytest.mark.expensive
 @pytest.mark.parametrize("family", ["GPT-2", "Llama", "BERT"])
 def test_padding_and_several_batches(family: str) -> None:
     ids = token_ids(3)
