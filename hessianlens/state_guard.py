@@ -282,8 +282,7 @@ class TorchState:
         if self.nesting != eager_transforms.JVP_NESTING:
             eager_transforms.JVP_NESTING = self.nesting
         torch._C._functorch.set_single_level_autograd_function_allowed(self.single_level)
-        while forward_ad._current_level > self.dual:
-            forward_ad.exit_dual_level(level=forward_ad._current_level)
+        self._restore_dual_level()
         if torch._C._is_fwd_grad_enabled() != self.forward:
             torch._C._set_fwd_grad_enabled(self.forward)
         if torch.is_inference_mode_enabled() != self.inference:
@@ -296,6 +295,18 @@ class TorchState:
         for hooks in _MODULE_HOOKS:
             for key in [key for key in hooks if key not in self.module_hooks and _is_tracking_hook(hooks[key])]:
                 del hooks[key]
+
+    def _restore_dual_level(self) -> None:
+        """Leave a level of forward mode, of which there is at most one, that was entered since.
+
+        An interruption may come between the two lines that tell PyTorch's C++ and its Python of a level, on the way in
+        or out: only the first of them is asked.
+        """
+        if self.dual >= 0 or (forward_ad._current_level < 0 and sys.exc_info()[1] is None):
+            return
+        with contextlib.suppress(RuntimeError):  # there is no level
+            torch._C._exit_dual_level(level=0)
+        forward_ad._current_level = self.dual
 
     def _restore_dispatch(self) -> None:
         now = _dispatch_modes()

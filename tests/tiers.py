@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import pytest
 
-SHORT_CASES = 4
+SHORT_CASES = 3
 """Cases of a test that the short tier takes."""
 EXPENSIVE_CASES = 2
 """Of a test whose cases take a second or more."""
