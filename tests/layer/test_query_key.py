@@ -51,6 +51,7 @@ def test_pairs_of_a_chosen_head() -> None:
         eigenvalue_pairs(single)
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize(("length", "d", "d_k"), SHAPES)
 def test_rank_formula_and_bound(length: int, d: int, d_k: int) -> None:
     _, H = _case(length, d, d_k)

@@ -83,6 +83,7 @@ def _curvatures() -> dict[str, OutputCurvature]:
     return {name: as_curvature(one, F) for name, one in given.items()}
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize("name", _curvatures())
 def test_curvature_at_the_tokens_that_carry_it(name: str) -> None:
     curvature, kept = _curvatures()[name], torch.tensor([1, 2, 4])
