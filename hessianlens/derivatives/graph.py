@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from hessianlens.errors import InputError
+from hessianlens.errors import InputError, RankError
 
 _MARKED = getattr(once_differentiable(lambda _: None), "__code__", None)
 """The code that ``@once_differentiable`` puts around every backward."""
@@ -148,7 +148,7 @@ def kinked(result: Tensor) -> bool:
 
 @contextmanager
 def refusals_of(where: Callable[[], str]) -> Iterator[None]:
-    """A scope in which errors of PyTorch's that say that a derivative is missing become `refusal`; others stay.
+    """A scope in which a missing derivative becomes `refusal`: PyTorch says so, or a backward in Python raises.
 
     Args:
         where: Finds out what it is that cannot be differentiated, once something cannot.
@@ -160,6 +160,11 @@ def refusals_of(where: Callable[[], str]) -> Iterator[None]:
             raise
         said = str(error).strip().splitlines()[0].partition(". ")[0].rstrip(".")
         raise refusal(where(), f"PyTorch says '{said}'") from error
+    except (InputError, RankError, MemoryError):
+        raise
+    except Exception as error:  # PyTorch itself raises none but the above
+        said = " ".join(f"{type(error).__name__}: {error}".split())[:200].rstrip(".")
+        raise refusal(where(), f"a backward of its own raised '{said}'") from error
 
 
 def is_refusal(error: RuntimeError) -> bool:

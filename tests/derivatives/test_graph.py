@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -17,6 +19,7 @@ from hessianlens.derivatives.graph import (
     once_only,
     padding,
 )
+from hessianlens.errors import InputError
 from tests.curvature.refused import DetachedTanh, OnceTanh, TwiceTanh
 from tests.variants import randn
 
@@ -90,3 +93,29 @@ def test_rows_that_stand_for_padding_also_of_weights_that_are_computed() -> None
     result = nn.functional.embedding(torch.tensor([0, 2]), 3 * weight, padding_idx=2)
     assert [(leaf is weight, row) for leaf, row in padding(result)] == [(True, 2)]
     assert padding(nn.functional.embedding(torch.tensor([0, 2]), weight)) == []
+
+
+class Moody(Function):
+    """Its backward runs in training alone, as reversible layers do."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        raise AssertionError("use model.train()")
+
+
+def test_a_backward_that_raises_is_a_refusal() -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.map = nn.Linear(2, 1).double()
+
+        def forward(self, x: Tensor) -> Tensor:
+            return Moody.apply(self.map(x))
+
+    data = torch.ones(3, 2, dtype=torch.float64), torch.zeros(3, 1, dtype=torch.float64)
+    with pytest.raises(InputError, match=r"a backward of its own raised 'AssertionError: use model\.train\(\)'"):
+        hl.block_norms(hl.problem(Model(), data, "square"), probes=2)
