@@ -51,6 +51,14 @@ def test_a_sample_of_types_is_right(model_type: str) -> None:
     _expect_right(walked(cases_of(model_type)[0], brief=True))
 
 
+@pytest.mark.expensive
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("model_type", REFUSED)
+def test_a_type_that_is_refused(model_type: str) -> None:
+    found = walked(cases_of(model_type)[0], brief=True)
+    assert re.search(REFUSED[model_type], found.refused), f"{found.refused}; wrong: {found.wrong}"
+
+
 @pytest.mark.long
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("model_type", MODEL_TYPES[::8])

@@ -336,15 +336,17 @@ def _expect_own_loss(model: nn.Module, made: Problem, number: int, batch: Batch)
     """The loss that the model itself gives on a batch has the value of the one that stands for it."""
     if not isinstance(batch, Mapping) or not ("labels" in batch or all(key in batch for key in SPANS)):
         return
-    # The model makes what goes into its decoder by itself, unless it was given that.
-    asked = {key: value for key, value in batch.items() if NOTE not in made.notes or key != "decoder_input_ids"}
+    # The model makes what goes into its decoder by itself, unless it was given that; it may make something else.
+    from_labels = NOTE in made.notes
+    asked = {key: value for key, value in batch.items() if not from_labels or key != "decoder_input_ids"}
     with made.scope(), torch.no_grad():
         result = _own_result(model, made.params, asked)
         found = getattr(result, "loss", None)
         if not isinstance(found, Tensor) or found.numel() != 1 or not bool(torch.isfinite(found)):
             return
         stated = _stated_loss(model, batch, [batch], None, "mean")
-        own, here = float(found), float(stated.function(as_tensor(result), batch))
+        outputs = made.forward(made.params, batch) if from_labels else as_tensor(result)
+        own, here = float(found), float(stated.function(outputs, batch))
     expect(
         abs(own - here) <= max(1e-3, 16 * torch.finfo(made.dtype).eps) * max(abs(own), abs(here)),
         f"loss: {type(model).__name__}'s own is {own:.6g} on batch {number}, expected {here:.6g}, the "
