@@ -64,7 +64,9 @@ def table(walk: dict[str, Any]) -> str:
         "",
         f"Every text class of the auto-mappings of transformers {walk['transformers']}, built small and compared with",
         "a plain double backward in float64, to a relative error of 1e-8.",
-        "`python -m tests.families --write docs/families.json` writes this table.",
+        f"{sum(row['compared'] for row in rows):,} comparisons, {sum(len(row['wrong']) for row in rows)} wrong. "
+        "What is not named here is answered by HVPs.",
+        "`python -m tests.families --write docs/families.json` walks all classes and writes this table.",
         "",
         f"{len(types)} model types, {len(rows)} classes: {len(built) - len(refused)} compared, {len(refused)} refused, "
         f"{len(rows) - len(built)} not built.",
@@ -85,6 +87,9 @@ def _line(model_type: str, rows: Sequence[dict[str, Any]]) -> str:
         kind = "refused" if any(row["refused"] for row in rows) else "not built"
         return f"| {model_type} | {len(rows)} | {kind}: {_short(reason)} |{' |' * (len(COLUMNS) - 1)}"
     cells = [_ways(walked_rows[0]["routes"], pattern) for pattern in COLUMNS.values()]
+    if not any(cells):
+        ways = ", ".join(dict.fromkeys(route["way"] for route in walked_rows[0]["routes"]))
+        cells[0] = f"blocks under the parameters' own names: {ways}"
     return f"| {model_type} | {len(rows)} | {' | '.join(cells)} |"
 
 
@@ -101,7 +106,8 @@ def _ways(routes: Iterable[dict[str, str]], pattern: str) -> str:
 
 
 def _short(reason: str) -> str:
-    return reason.replace("|", "/")[:120]
+    words = reason.replace("|", "/")
+    return words if len(words) <= 120 else f"{words[:120].rpartition(' ')[0]} ..."
 
 
 if __name__ == "__main__":
