@@ -211,6 +211,14 @@ def packed_away() -> nn.Module:
     return model
 
 
+def test_what_a_gguf_file_held_is_ordinary_weights() -> None:
+    """Transformers makes floating-point parameters of them, and goes on to call the model quantised."""
+    model = hugging_face.gpt2()
+    expected = hl.problem(model, {"input_ids": torch.tensor([[1, 2, 3]])}).total_loss()
+    model.is_quantized, model.quantization_method = True, "gguf"
+    assert hl.problem(model, {"input_ids": torch.tensor([[1, 2, 3]])}).total_loss() == expected
+
+
 OBSTACLES: dict[str, Callable[[], nn.Module]] = {
     "the parameter 3.weight is sparse": lambda: with_weight(randn(3, 4).to_sparse()),
     "the parameter 0.weight is on the meta device": lambda: networks.mlp().to("meta"),

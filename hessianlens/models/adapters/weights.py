@@ -10,6 +10,8 @@ from hessianlens.errors import InputError, expect
 _SHARDED = ("FullyShardedDataParallel", "FSDPModule")
 _QUANTISERS = ("bitsandbytes", "torchao")
 """Packages whose parameters are quantised numbers."""
+_DEQUANTISED = ("gguf",)
+"""Formats of files that transformers makes ordinary parameters of."""
 
 
 def check_weights(model: nn.Module) -> None:
@@ -73,4 +75,5 @@ def _quantised(model: nn.Module) -> str | None:
     if not getattr(model, "is_quantized", False):
         return None
     method = getattr(model, "quantization_method", None)
-    return str(getattr(method, "value", method) or "by its configuration")
+    name = str(getattr(method, "value", method) or "by its configuration")
+    return None if name in _DEQUANTISED else name
