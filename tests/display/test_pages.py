@@ -19,7 +19,7 @@ def test_the_page_of_a_run_says_everything(pages: dict[str, Path]) -> None:
         "The edge of stability",
         "Curvature",
         "Attention",
-        "What it cost",
+        "Cost and limitations",
         "below the edge",
         "20 measurements",
     ):

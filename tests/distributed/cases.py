@@ -248,10 +248,10 @@ def closed_forms_of_much_data_are_refused_and_say_so(place: Place) -> None:
     with patch.object(all_data, "MOST_BYTES", 10):
         shared, alone = both(place.pair, place.rank)
         norms = hl.block_norms(shared, "layer1.attn.v", probes=3)
-    assert not norms["layer1.attn.v", "full"].exact and "the data of all 2 processes" in norms.why["layer1.attn.v"]
+    assert not norms["layer1.attn.v", "full"].exact and "the data of all 2 ranks" in norms.why["layer1.attn.v"]
     expected = hl.block_norms(alone, "layer1.attn.v", probes=3, method="probes")
     agree(norms["layer1.attn.v", "full"].value, expected["layer1.attn.v", "full"].value)
-    with refusal("the data of all 2 processes"):
+    with refusal("the data of all 2 ranks"):
         hl.hessian(shared, "layer1.attn.v", method="exact")
 
 
