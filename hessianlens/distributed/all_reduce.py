@@ -69,7 +69,7 @@ def missing(name: str, rank: int, size: int, timeout: float = HANDSHAKE_TIMEOUT_
 T = TypeVar("T")
 
 _FINE, _FAILED = 0.0, 1.0
-_TOLD = "_told_to_all_processes"
+_ANNOUNCED = "_announced_to_all_ranks"
 """The mark of an error that every process raises by itself."""
 _groups: dict[object, RankGroup] = {}
 
@@ -201,13 +201,13 @@ class RankGroup(Ranks):
 
 def _announced(error: Exception) -> Exception:
     """An error that all processes know of."""
-    setattr(error, _TOLD, True)
+    setattr(error, _ANNOUNCED, True)
     return error
 
 
 def _is_announced(error: BaseException | None) -> bool:
     """Whether all processes know of an error, or of the one that it comes from."""
-    while error is not None and not getattr(error, _TOLD, False):
+    while error is not None and not getattr(error, _ANNOUNCED, False):
         error = error.__cause__ or error.__context__
     return error is not None
 

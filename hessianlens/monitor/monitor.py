@@ -295,7 +295,7 @@ def _problem(given: Problem | nn.Module, data: object, loss: Any) -> Problem:
         expect(data is None and loss is None, "data: got some beside a Problem, which has its own; give one of both.")
         expect(
             given.ranks.size == 1,
-            f"problem: got one of {given.ranks.size} processes, whose clocks would differ in when to measure; expected "
+            f"problem: got one of {given.ranks.size} ranks, whose clocks would differ in when to measure; expected "
             "one of a single process: watch in one of them, or call hessianlens.measure in all of them.",
         )
         return given
