@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import re
 import sys
@@ -55,9 +56,12 @@ def posed(name: str) -> tuple[Any, list[str]]:
     return hl.problem(toy, (ids, ids), "cross_entropy"), ["layer0.attn.q"]
 
 
-def high_water() -> int:
-    """The most memory that this program held; the system's ``ru_maxrss`` may be that of the process that started it."""
-    found = re.search(r"^VmHWM:\s*(\d+) kB$", Path("/proc/self/status").read_text(), re.MULTILINE)
+def status(name: str) -> int:
+    """Bytes of this program by Linux: ``VmHWM``, the most that it held, or ``VmRSS``, what it holds now.
+
+    (The system's ``ru_maxrss`` may be that of the process that started it.)
+    """
+    found = re.search(rf"^{name}:\s*(\d+) kB$", Path("/proc/self/status").read_text(), re.MULTILINE)
     assert found is not None
     return 1024 * int(found.group(1))
 
@@ -67,9 +71,10 @@ def main(name: str) -> None:
     torch.set_num_threads(1)
     problem, patterns = posed(name)
     made = forecast(problem, problem.select(patterns), probes=2)
-    held = high_water()
+    ctypes.CDLL(None).malloc_trim(0)  # what was freed is not held
+    held = status("VmRSS")
     hl.block_norms(problem, patterns, probes=2, method="products")
-    print(json.dumps({"forecast": made.peak_bytes, "extra": made.total_bytes, "held": held, "peak": high_water()}))
+    print(json.dumps({"forecast": made.peak_bytes, "extra": made.total_bytes, "held": held, "peak": status("VmHWM")}))
 
 
 if __name__ == "__main__":
