@@ -168,5 +168,5 @@ def deferred_interrupt() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, handler)
-    if arrived:
-        signal.raise_signal(signal.SIGINT)
+        if arrived:
+            signal.raise_signal(signal.SIGINT)

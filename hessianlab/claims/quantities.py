@@ -125,7 +125,7 @@ def negative_mass(matrix: Tensor) -> float:
 def value_functional_entries() -> dict[str, float]:
     """Largest entry of H_f(V, V), by autograd and by the library."""
     routes = {
-        "autograd": [s.witness.block("functional", "V", "V") for s in small_samples()],
+        "autograd": [s.by_autograd.block("functional", "V", "V") for s in small_samples()],
         "the library": [s.hessian.functional["V", "V"].to_dense() for s in small_samples()],
     }
     return {route: largest(float(block.abs().max()) for block in blocks) for route, blocks in routes.items()}
@@ -154,7 +154,9 @@ def merged(one: Sample) -> Tensor:
     return w["Q"] @ w["K"].T / math.sqrt(one.shape[2])
 
 
-def single_witness(one: Sample, loss: Callable[[Tensor], Callable[[Tensor], Tensor]] = mean_square) -> DenseHessians:
+def single_matrix_by_autograd(
+    one: Sample, loss: Callable[[Tensor], Callable[[Tensor], Tensor]] = mean_square
+) -> DenseHessians:
     """Automatic differentiation of the layer with one matrix."""
 
     def output(w: dict[str, Tensor]) -> Tensor:
@@ -164,9 +166,9 @@ def single_witness(one: Sample, loss: Callable[[Tensor], Callable[[Tensor], Tens
 
 
 @measured
-def single_witnesses() -> tuple[DenseHessians, ...]:
+def single_matrices_by_autograd() -> tuple[DenseHessians, ...]:
     """Automatic differentiation of every small sample with one matrix."""
-    return tuple(single_witness(s) for s in small_samples())
+    return tuple(single_matrix_by_autograd(s) for s in small_samples())
 
 
 def t_functional_of_one_matrix() -> float:

@@ -213,7 +213,7 @@ class Sample:
         return attention_hessian(self.layer, self.X, SquareLoss(self.Y))
 
     @cached_property
-    def witness(self) -> DenseHessians:
+    def by_autograd(self) -> DenseHessians:
         """Automatic differentiation of the same loss."""
         activation = softmax_rows if self.activation == "softmax" else _unchanged
         return DenseHessians(lambda w: attention_output(self.X, w, activation), self.weights, mean_square(self.Y))

@@ -81,7 +81,7 @@ class HeadEntries:
         return _each(self.tangent.rows.jvp(self._seen), self._left)
 
     @cached_property
-    def _hvp(self) -> Tensor:
+    def _curved_response(self) -> Tensor:
         """``C_i S_i``, ``[p, s, i, f]``."""
         S = self._response[..., -self.head.values.shape[2] :]
         return self._loss.curvature.apply(S.clone(memory_format=torch.contiguous_format))
@@ -92,7 +92,7 @@ class HeadEntries:
 
     def curved(self, readout: Tensor | None) -> Tensor:
         """``C_i S_i`` as the weight in front of a readout sees it, ``[n, p, .]``."""
-        return _by_token(self._hvp if readout is None else self._hvp @ readout.T)
+        return _by_token(self._curved_response if readout is None else self._curved_response @ readout.T)
 
     def functional_response(self, value: str) -> Tensor:
         """``Phi_i`` of a value parameter, ``[n, p, content]``."""
@@ -101,7 +101,7 @@ class HeadEntries:
     def between(self, other: HeadEntries, parts: Summands) -> Tensor:
         """``G_i`` between the scores of this head and another one, ``[n, p, column of the other's P]``."""
         if (other, parts) not in self._between:
-            vjp = _each(self._hvp, other.head.values.mT) if parts.outer else None
+            vjp = _each(self._curved_response, other.head.values.mT) if parts.outer else None
             scores = self._seen if parts.functional and other is self else None
             found = _each(other.tangent.rows.vjp(vjp, scores), other._P)
             self._between[other, parts] = _by_token(found)

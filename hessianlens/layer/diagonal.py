@@ -190,7 +190,7 @@ class HeadDiagonals:
                 S = (J.diagonal @ (some[..., None] * V[:, :, None]).flatten(2)).view(shape)
             for number, left, right in J.pairs:
                 S.addcmul_(self._sum(left, V)[:, :, None], self._sum(right, P)[..., at, None], value=number)
-            found[..., at] = _hvp_squares(S, curvature)
+            found[..., at] = _curvature_squares(S, curvature)
         return found
 
     def _outer_traces(self, P: Tensor) -> Tensor:
@@ -246,10 +246,10 @@ class HeadDiagonals:
         V = self._head.values
         if isinstance(curvature, ScalarCurvature) and V.shape[1] < V.shape[2]:
             return curvature.values[..., None] * (JP * (self._gram[:, None] @ JP)).sum(2)
-        return _hvp_squares((V.mT[:, None] @ JP).mT, curvature)
+        return _curvature_squares((V.mT[:, None] @ JP).mT, curvature)
 
 
-def _hvp_squares(S: Tensor, curvature: UncoupledCurvature) -> Tensor:
+def _curvature_squares(S: Tensor, curvature: UncoupledCurvature) -> Tensor:
     """``S_ib' C_i S_ib`` of rows ``[s, i, b, f]``."""
     if isinstance(curvature, ScalarCurvature):
         return vecdot(S, S) * curvature.values[..., None]

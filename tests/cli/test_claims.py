@@ -134,8 +134,8 @@ def test_a_broken_test_is_a_finding_and_never_recorded(own_record, monkeypatch):
 
 
 def test_an_unsupported_correction_is_a_finding(own_record, monkeypatch):
-    told = {"plain": 1.0, "soft": 2.0}
-    finding = Finding((at_most("gap", 2, 1),), support=(at_most("other", 2, 1),), numbers=told, example="none")
+    numbers = {"plain": 1.0, "soft": 2.0}
+    finding = Finding((at_most("gap", 2, 1),), support=(at_most("other", 2, 1),), numbers=numbers, example="none")
     _tested_by(monkeypatch, "C10", lambda: finding)
     answer = call("C10", "--record")
     assert answer.exit_code == 1 and "did not pass its own checks" in answer.stderr and not own_record.exists()

@@ -108,8 +108,8 @@ def test_matrices_that_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_wrong_summand_shows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the thin part of J the matrices are wrong, and the check above says so."""
-    thin = score_matrices._inner
-    monkeypatch.setattr(score_matrices, "_inner", lambda columns, W: 1.01 * thin(columns, W))
+    thin = score_matrices._transposed_times
+    monkeypatch.setattr(score_matrices, "_transposed_times", lambda columns, W: 1.01 * thin(columns, W))
     X = tokens(2)
     with pytest.raises(AssertionError):
         _check(hl.attention_hessian(self_attention(), X, square_loss(X)))

@@ -425,8 +425,8 @@ MUTANTS = (
     Mutant(
         "the functional curvature of a gated MLP is not symmetrised",
         "backpropagation",
-        "hvp = _sum(hvp, found if p == q else found + found.mT)",
-        "hvp = _sum(hvp, found)",
+        "second_derivative = _sum(second_derivative, found if p == q else found + found.mT)",
+        "second_derivative = _sum(second_derivative, found)",
     ),
     Mutant(
         "cross terms of one map are not symmetrised",

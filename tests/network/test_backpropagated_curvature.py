@@ -89,7 +89,11 @@ def test_it_is_the_curvature_of_products_and_takes_none(name: str, monkeypatch: 
 
 
 WRONG = {
-    "a norm that is not bent": (steps.Norm, "hvp", lambda self, g, chosen: g.new_zeros(*g.shape, g.shape[1])),
+    "a norm that is not bent": (
+        steps.Norm,
+        "second_derivative",
+        lambda self, g, chosen: g.new_zeros(*g.shape, g.shape[1]),
+    ),
     "a norm seen as straight": (steps.Norm, "vjp", lambda self, A, chosen: A * self.scale[chosen, :, None]),
     "an activation that is not bent": (
         backpropagation._Backpropagation,

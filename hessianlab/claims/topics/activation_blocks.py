@@ -261,7 +261,9 @@ def _loss(name: str, Y: Tensor) -> Loss:
 @claim("A4")
 def parts_and_signs() -> Finding:
     """The sum, and the outer product under three losses."""
-    decomposition = largest(gap(s.witness.outer + s.witness.functional, s.witness.full) for s in drawn_samples())
+    decomposition = largest(
+        gap(s.by_autograd.outer + s.by_autograd.functional, s.by_autograd.full) for s in drawn_samples()
+    )
     convex = tuple(
         at_least(f"smallest relative eigenvalue of H_o, {n}", _outer_minimum(n), -EXACT)
         for n in ("square loss", "cross-entropy")

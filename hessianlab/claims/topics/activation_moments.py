@@ -71,7 +71,7 @@ def first_moment_is_the_context() -> Finding:
     for s in small_samples():
         M_1 = s.setting.A @ s.X
         outputs.append(gap(M_1 @ s.weights["V"], s.layer(s.X)))
-        blocks.append(gap(value_from(s, M_1), s.witness.block("full", "V", "V")))
+        blocks.append(gap(value_from(s, M_1), s.by_autograd.block("full", "V", "V")))
     return Finding(
         checks=(
             at_most("largest distance of M_1 W_V from the output", outputs, EXACT),
@@ -92,10 +92,10 @@ def stratified() -> Finding:
     firsts, seconds, thirds = [], [], []
     for s in drawn_samples():
         A = s.setting.A
-        firsts.append(gap(value_from(s, A @ s.X), s.witness.block("outer", "V", "V")))
-        seconds.append(gap(outer_from(s, second_moment(A, s.X)), s.witness.block("outer", "Q", "Q")))
+        firsts.append(gap(value_from(s, A @ s.X), s.by_autograd.block("outer", "V", "V")))
+        seconds.append(gap(outer_from(s, second_moment(A, s.X)), s.by_autograd.block("outer", "Q", "Q")))
         along = third_moment_along(A, s.X, direction(s, s.layer(s.X)))
-        thirds.append(gap(functional_from(s, along), s.witness.block("functional", "Q", "Q")))
+        thirds.append(gap(functional_from(s, along), s.by_autograd.block("functional", "Q", "Q")))
     pairs = [_uniform_pair(seed) for seed in seeds(5)]
     third = largest(float(third_moment(p.setting.A, p.X).norm()) for p in pairs)
     diagonal = largest(block_norm(p.hessian, "functional", "QQ") for p in pairs)
@@ -129,14 +129,14 @@ def _raw_moments(one: Sample, activation: str) -> tuple[float, float]:
     T = one.setting.T
     value, slope, bend = a.derivatives(T)
     assert bend is not None
-    witness = DenseHessians(
+    by_autograd = DenseHessians(
         lambda w: attention_output(one.X, w, lambda t: a.derivatives(t)[0]), one.weights, mean_square(one.Y)
     )
     F = value @ one.X @ one.weights["V"]
     second = einsum("il,la,lb->iab", slope, one.X, one.X)
     third = einsum("il,il,la,lb->iab", bend, direction(one, F) @ one.X.T, one.X, one.X)
-    outer = gap(outer_from(one, second), witness.block("outer", "Q", "Q"))
-    return outer, gap(functional_from(one, third), witness.block("functional", "Q", "Q"))
+    outer = gap(outer_from(one, second), by_autograd.block("outer", "Q", "Q"))
+    return outer, gap(functional_from(one, third), by_autograd.block("functional", "Q", "Q"))
 
 
 @claim("A24")

@@ -38,7 +38,10 @@ def printed(part: str, one: Sample, row: str, column: str) -> Tensor:
 def block_checks(part: str, pairs: tuple[str, ...]) -> tuple[Check, ...]:
     """The theorem's blocks against automatic differentiation, one check a block."""
     return tuple(
-        same(f"{part} block {pair}", ((printed(part, s, *pair), s.witness.block(part, *pair)) for s in small_samples()))
+        same(
+            f"{part} block {pair}",
+            ((printed(part, s, *pair), s.by_autograd.block(part, *pair)) for s in small_samples()),
+        )
         for pair in pairs
     )
 
@@ -49,9 +52,9 @@ def gauss_newton_decomposition() -> Finding:
     gaps, asymmetries, sizes = [], [], []
     for one in small_samples():
         stacked, rows = _stacked_second_derivative(one)
-        weighted = torch.kron(one.witness.gradient.reshape(1, -1), torch.eye(rows, dtype=one.X.dtype)) @ stacked
-        gaps.append(gap(one.witness.outer + weighted, one.witness.full))
-        asymmetries += [gap(part, part.T) for part in (one.witness.outer, weighted)]
+        weighted = torch.kron(one.by_autograd.gradient.reshape(1, -1), torch.eye(rows, dtype=one.X.dtype)) @ stacked
+        gaps.append(gap(one.by_autograd.outer + weighted, one.by_autograd.full))
+        asymmetries += [gap(part, part.T) for part in (one.by_autograd.outer, weighted)]
         sizes.append(stacked.shape[0] == one.Y.numel() * rows)
     return Finding(
         checks=(
@@ -63,9 +66,9 @@ def gauss_newton_decomposition() -> Finding:
 
 
 def _stacked_second_derivative(one: Sample) -> tuple[Tensor, int]:
-    witness = one.witness
+    by_autograd = one.by_autograd
     flat = torch.cat([w.reshape(-1) for w in one.weights.values()])
-    first = torch.func.jacrev(lambda w: witness.output(w).reshape(-1))
+    first = torch.func.jacrev(lambda w: by_autograd.output(w).reshape(-1))
     second: Tensor = torch.func.jacrev(lambda w: first(w).reshape(-1))(flat)
     return second, len(flat)
 
@@ -90,8 +93,8 @@ def key_blocks() -> Finding:
                 0.1,
             ),
         ),
-        example=f"{described(one)}: H_o(K,K) = {numbers(one.witness.block('outer', 'K', 'K'))}, and H_o(Q,Q) with W_Q"
-        f" and W_K exchanged = {numbers(_exchanged(one).witness.block('outer', 'Q', 'Q'))}.",
+        example=f"{described(one)}: H_o(K,K) = {numbers(one.by_autograd.block('outer', 'K', 'K'))}, and H_o(Q,Q) "
+        f"with W_Q and W_K exchanged = {numbers(_exchanged(one).by_autograd.block('outer', 'Q', 'Q'))}.",
     )
 
 
@@ -101,8 +104,8 @@ def _exchanged(one: Sample) -> Sample:
 
 
 def _exchange_ratio(one: Sample) -> float:
-    other = _exchanged(one).witness.block("outer", "Q", "Q")
-    return float(one.witness.block("outer", "K", "K").norm() / other.norm())
+    other = _exchanged(one).by_autograd.block("outer", "Q", "Q")
+    return float(one.by_autograd.block("outer", "K", "K").norm() / other.norm())
 
 
 @claim("P5")

@@ -223,7 +223,7 @@ def _stack(X: Tensor, w: Weights, depth: int) -> Tensor:
     return X
 
 
-def _attention_witness(seed: int, depth: int, sigma: float, target: float) -> DenseHessians:
+def _attention_by_autograd(seed: int, depth: int, sigma: float, target: float) -> DenseHessians:
     X, Y = normal(seed + 70, L, WIDTH), target * normal(seed + 80, L, WIDTH)
     return DenseHessians(lambda w: _stack(sigma * X, w, depth), _stack_weights(seed, depth), mean_square(Y))
 
@@ -232,7 +232,7 @@ def _degrees(depth: int, part: str, target: float, scale: float) -> dict[str, li
     """log2 of what doubling the tokens does to the diagonal blocks, by weight, over seeds."""
     found: dict[str, list[float]] = {}
     for seed in seeds(3):
-        low, high = (_attention_witness(seed, depth, s, target) for s in (scale, 2 * scale))
+        low, high = (_attention_by_autograd(seed, depth, s, target) for s in (scale, 2 * scale))
         for name in low.weights:
             ratio = high.block(part, name, name).norm() / low.block(part, name, name).norm()
             found.setdefault(name, []).append(float(torch.log2(ratio)))
@@ -272,7 +272,7 @@ def degree_of_stacked_attention() -> Finding:
 
 def _linear_stack_curves() -> Curves:
     scales = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
-    found = [_attention_witness(first_seed(), 2, scale, 1.0) for scale in scales]
+    found = [_attention_by_autograd(first_seed(), 2, scale, 1.0) for scale in scales]
     drawn = {
         f"layer {layer + 1}, {name}": (
             scales,
@@ -291,7 +291,9 @@ def _mlp(X: Tensor, w: Weights, activation: Callable[[Tensor], Tensor]) -> Tenso
     return X
 
 
-def _mlp_witness(seed: int, depth: int, activation: Callable[[Tensor], Tensor], sigma: float = 1.0) -> DenseHessians:
+def _mlp_by_autograd(
+    seed: int, depth: int, activation: Callable[[Tensor], Tensor], sigma: float = 1.0
+) -> DenseHessians:
     X, Y = normal(seed + 70, 5, 3), normal(seed + 80, 5, 3)
     weights = {str(i): normal(100 * seed + i, 3, 3) for i in range(depth)}
     return DenseHessians(lambda w: _mlp(sigma * X, w, activation), weights, mean_square(Y))
@@ -308,7 +310,7 @@ def degree_of_linear_mlps() -> Finding:
     for depth in range(1, 6):
         found = []
         for seed in seeds(3):
-            low, high = (_mlp_witness(seed, depth, _unchanged, s) for s in (1.0, 2.0))
+            low, high = (_mlp_by_autograd(seed, depth, _unchanged, s) for s in (1.0, 2.0))
             found += [
                 float(torch.log2(high.block("full", n, n).norm() / low.block("full", n, n).norm())) for n in low.weights
             ]
@@ -331,7 +333,7 @@ def _hollow_sizes() -> dict[str, float]:
     return {
         name: largest(
             float(w.block("functional", n, n).norm() / w.functional.norm())
-            for w in (_mlp_witness(seed, 3, activation) for seed in seeds(5))
+            for w in (_mlp_by_autograd(seed, 3, activation) for seed in seeds(5))
             for n in w.weights
         )
         for name, activation in ACTIVATIONS.items()
@@ -355,7 +357,7 @@ def hollow_mlps() -> Finding:
 
 def _scalar_example() -> float:
     one = torch.ones(1, 1, dtype=torch.float64)
-    witness = DenseHessians(
+    by_autograd = DenseHessians(
         lambda w: torch.relu(one @ w["1"]) ** 2 @ w["2"], {"1": one, "2": one}, mean_square(0 * one)
     )
-    return float(witness.block("functional", "1", "1"))
+    return float(by_autograd.block("functional", "1", "1"))

@@ -42,7 +42,10 @@ def jacobians() -> Finding:
     checks = [
         same(
             f"dF/dW_{name}",
-            ((paper.lemma_b_1(s.setting, name), s.witness.jacobian[:, s.witness.place(name)]) for s in small_samples()),
+            (
+                (paper.lemma_b_1(s.setting, name), s.by_autograd.jacobian[:, s.by_autograd.place(name)])
+                for s in small_samples()
+            ),
         )
         for name in ("V", "Q", "K")
     ]
@@ -203,9 +206,9 @@ def _gaps(pairs: tuple[Pair, ...]) -> float:
     found = []
     for s in drawn_samples():
         for row, col in pairs:
-            found.append(gap(theorem_3_1(s.setting, row, col), s.witness.block("outer", row, col)))
+            found.append(gap(theorem_3_1(s.setting, row, col), s.by_autograd.block("outer", row, col)))
             if (row, col) != ("V", "V"):
-                found.append(gap(theorem_3_2(s.setting, row, col), s.witness.block("functional", row, col)))
+                found.append(gap(theorem_3_2(s.setting, row, col), s.by_autograd.block("functional", row, col)))
     return largest(found)
 
 

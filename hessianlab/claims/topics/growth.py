@@ -124,7 +124,7 @@ def _softmax_part(H: AttentionHessian) -> float:
 def functional_value_block_order() -> Finding:
     """The block is zero, so that any order is an upper bound."""
     entries = [
-        float(replace(one, X=sigma * one.X).witness.block("functional", "V", "V").abs().max())
+        float(replace(one, X=sigma * one.X).by_autograd.block("functional", "V", "V").abs().max())
         for one in growth_samples()
         for sigma in WIDE
     ]
@@ -157,8 +157,8 @@ def jacobian_exponents() -> Finding:
 
 
 def _jacobian_norms(one: Sample, sigma: float) -> dict[str, float]:
-    witness = Sample(sigma * one.X, one.Y, one.weights).witness
-    return {n: float(witness.jacobian[:, witness.place(n)].norm()) for n in one.weights}
+    by_autograd = Sample(sigma * one.X, one.Y, one.weights).by_autograd
+    return {n: float(by_autograd.jacobian[:, by_autograd.place(n)].norm()) for n in one.weights}
 
 
 def _jacobian_constants(one: Sample) -> dict[str, float]:

@@ -40,7 +40,7 @@ def _remark_checks(part: str, pairs: tuple[str, ...]) -> tuple[Check, ...]:
         same(
             f"{part} {pair}",
             (
-                (printed(s.setting, pair[0], pair[1]), s.linear.witness.block(part, *pair))  # type: ignore[arg-type]
+                (printed(s.setting, pair[0], pair[1]), s.linear.by_autograd.block(part, *pair))  # type: ignore[arg-type]
                 for s in small_samples()
             ),
         )
@@ -58,7 +58,7 @@ def linear_outer_blocks() -> Finding:
 def linear_functional_blocks() -> Finding:
     """Two printed blocks, zeros on the diagonal and nothing else zero."""
     sizes = {
-        pair: [float(s.linear.witness.block("functional", *pair).abs().max()) for s in small_samples()]
+        pair: [float(s.linear.by_autograd.block("functional", *pair).abs().max()) for s in small_samples()]
         for pair in BLOCKS
     }
     return Finding(
@@ -135,32 +135,32 @@ def _mlp_gaps(one: Sample) -> dict[str, float]:
     """``F = X W_1 W_2``: H_o(1,1) = c L Sigma kron W_2 W_2^T, and Omega between the two layers."""
     L, d, k = one.shape
     first, second = one.weights["Q"], one.weights["K"].T.contiguous()
-    witness = DenseHessians(lambda w: one.X @ w["1"] @ w["2"], {"1": first, "2": second}, mean_square(one.Y))
+    by_autograd = DenseHessians(lambda w: one.X @ w["1"] @ w["2"], {"1": first, "2": second}, mean_square(one.Y))
     Sigma, c, eye = one.X.T @ one.X / L, 2 / (L * d), torch.eye(k, dtype=one.X.dtype)
-    Omega = one.X.T @ (witness.value - one.Y) / L
+    Omega = one.X.T @ (by_autograd.value - one.Y) / L
     mixed = torch.einsum("ac,be->abec", c * L * Omega, eye).reshape(d * k, k * d)
     return {
-        "MLP outer from Sigma": gap(c * L * kron(Sigma, second @ second.T), witness.block("outer", "1", "1")),
-        "MLP functional from Omega": gap(mixed, witness.block("functional", "1", "2")),
+        "MLP outer from Sigma": gap(c * L * kron(Sigma, second @ second.T), by_autograd.block("outer", "1", "1")),
+        "MLP functional from Omega": gap(mixed, by_autograd.block("functional", "1", "2")),
     }
 
 
 def _attention_gaps(one: Sample) -> dict[str, float]:
     L, d, k = one.shape
-    s, w, witness = one.setting, one.weights, one.linear.witness
+    s, w, by_autograd = one.setting, one.weights, one.linear.by_autograd
     Sigma, eye = one.X.T @ one.X / L, torch.eye(k, dtype=one.X.dtype)
-    Omega = one.X.T @ (witness.value - one.Y) / L
+    Omega = one.X.T @ (by_autograd.value - one.Y) / L
     factor = 2 / (L * d) * L**2 / s.scale
     value_query = torch.einsum("ae,cb->abce", Sigma @ w["K"], Omega)
     query_key = torch.einsum("ac,be->abce", Omega @ w["V"].T @ Sigma, eye)
-    outer = [gap(paper.remark_4_1_outer(s, p[0], p[1]), witness.block("outer", *p)) for p in BLOCKS]  # type: ignore[arg-type]
+    outer = [gap(paper.remark_4_1_outer(s, p[0], p[1]), by_autograd.block("outer", *p)) for p in BLOCKS]  # type: ignore[arg-type]
     return {
         "attention outer from Sigma, six blocks": largest(outer),
         "attention functional VQ from Omega and Sigma": gap(
-            factor * value_query.reshape(d * d, d * k), witness.block("functional", "V", "Q")
+            factor * value_query.reshape(d * d, d * k), by_autograd.block("functional", "V", "Q")
         ),
         "attention functional QK from Omega and Sigma": gap(
-            factor * query_key.reshape(d * k, d * k), witness.block("functional", "Q", "K")
+            factor * query_key.reshape(d * k, d * k), by_autograd.block("functional", "Q", "K")
         ),
     }
 
@@ -177,7 +177,7 @@ def softmax_makes_blocks_indefinite() -> Finding:
     found = {b: diagonal_minima("softmax", b) for b in "QKV"}
     linear = {b: diagonal_minima("linear", b) for b in "QK"}
     fitted = [relative_minimum(s.at_target.hessian.full["Q", "Q"].to_dense()) for s in many_samples()]
-    one = first_sample((2, 1, 1), lambda s: float(s.witness.block("full", "Q", "Q")) < 0)
+    one = first_sample((2, 1, 1), lambda s: float(s.by_autograd.block("full", "Q", "Q")) < 0)
     counted = {b: share(f"{b}{b} blocks with a negative eigenvalue", negatives(v), 50, 0.9) for b, v in found.items()}
     return Finding(
         checks=tuple(counted.values()),
@@ -194,10 +194,10 @@ def softmax_makes_blocks_indefinite() -> Finding:
             at_least("softmax at zero residual, QQ: smallest relative eigenvalue of 50", fitted, ROUNDING),
         ),
         example=f"{described(one)}: H(V,V) ="
-        f" {numbers(one.witness.block('full', 'V', 'V')[0, 0])}, H(Q,Q) ="
-        f" {numbers(one.witness.block('full', 'Q', 'Q')[0, 0])} = outer"
-        f" {numbers(one.witness.block('outer', 'Q', 'Q')[0, 0])} + functional"
-        f" {numbers(one.witness.block('functional', 'Q', 'Q')[0, 0])}.",
+        f" {numbers(one.by_autograd.block('full', 'V', 'V')[0, 0])}, H(Q,Q) ="
+        f" {numbers(one.by_autograd.block('full', 'Q', 'Q')[0, 0])} = outer"
+        f" {numbers(one.by_autograd.block('outer', 'Q', 'Q')[0, 0])} + functional"
+        f" {numbers(one.by_autograd.block('functional', 'Q', 'Q')[0, 0])}.",
     )
 
 

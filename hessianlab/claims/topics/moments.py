@@ -145,11 +145,11 @@ def _rebuilt(one: Sample) -> dict[str, float]:
     )
     M_1 = paper.moment_1(one.X, s.A)
     return {
-        "outer VV from M_1": gap(s.loss_factor * kron(M_1.T @ M_1, eye), one.witness.block("outer", "V", "V")),
-        "outer QQ from M_2": gap(Q.T @ middle @ Q, one.witness.block("outer", "Q", "Q")),
-        "outer QK from M_2": gap(Q.T @ middle @ K, one.witness.block("outer", "Q", "K")),
+        "outer VV from M_1": gap(s.loss_factor * kron(M_1.T @ M_1, eye), one.by_autograd.block("outer", "V", "V")),
+        "outer QQ from M_2": gap(Q.T @ middle @ Q, one.by_autograd.block("outer", "Q", "Q")),
+        "outer QK from M_2": gap(Q.T @ middle @ K, one.by_autograd.block("outer", "Q", "K")),
         "functional QQ from M_3": gap(
-            s.loss_factor / s.scale**2 * Q.T @ weighted @ Z_2 @ Q, one.witness.block("functional", "Q", "Q")
+            s.loss_factor / s.scale**2 * Q.T @ weighted @ Z_2 @ Q, one.by_autograd.block("functional", "Q", "Q")
         ),
     }
 

@@ -200,9 +200,9 @@ def _block_gaps(loss: Callable[[Tensor], Callable[[Tensor], Tensor]], factor: Ca
     for widths in WIDTHS:
         for seed in seeds(3):
             (X, Y), w = data(seed, widths), weights(seed, widths)
-            witness = DenseHessians(partial(mlp, X, linear), w, loss(Y))
+            by_autograd = DenseHessians(partial(mlp, X, linear), w, loss(Y))
             for i, name in enumerate(w):
-                gaps.append(gap(factor(widths[-1]) * printed_block(X, w, i), witness.block("outer", name, name)))
+                gaps.append(gap(factor(widths[-1]) * printed_block(X, w, i), by_autograd.block("outer", name, name)))
     return largest(gaps)
 
 

@@ -18,8 +18,8 @@ from hessianlab.claims.quantities import (
     negatives,
     relative_minimum,
     same,
-    single_witness,
-    single_witnesses,
+    single_matrices_by_autograd,
+    single_matrix_by_autograd,
     smallest,
     t_functional_of_one_matrix,
 )
@@ -150,8 +150,8 @@ def identical_predictions() -> Finding:
 def gradients() -> Finding:
     """The same gradient by the chain rule, not the same step."""
     steps, along, rules = [], [], []
-    for one, w in zip(small_samples(), single_witnesses(), strict=True):
-        G, two, k = w.weight_gradient["QK"], one.witness.weight_gradient, math.sqrt(one.shape[2])
+    for one, w in zip(small_samples(), single_matrices_by_autograd(), strict=True):
+        G, two, k = w.weight_gradient["QK"], one.by_autograd.weight_gradient, math.sqrt(one.shape[2])
         q, key = one.weights["Q"], one.weights["K"]
         steps.append(gap((two["Q"] @ key.T + q @ two["K"].T) / k, G))
         dQ, dK = (normal(first_seed() + n, *q.shape) for n in (1, 2))
@@ -159,7 +159,7 @@ def gradients() -> Finding:
         along.append(abs(float((two["Q"] * dQ + two["K"] * dK).sum() / (G * change).sum()) - 1))
         rules += [gap(G @ key / k, two["Q"]), gap(G.T @ q / k, two["K"])]
     one = sample(first_seed(), 2, 1, 1)
-    G, two = single_witness(one).weight_gradient["QK"], one.witness.weight_gradient
+    G, two = single_matrix_by_autograd(one).weight_gradient["QK"], one.by_autograd.weight_gradient
     q, key = one.weights["Q"], one.weights["K"]
     return Finding(
         checks=(at_most("change of the product by a gradient step, largest relative difference", steps, 0.01),),
@@ -180,12 +180,12 @@ def gradients() -> Finding:
 def hessians_differ() -> Finding:
     """They differ by the T-functional Hessian, and in size."""
     differences, explained, sizes = [], [], []
-    for one, w in zip(small_samples(), single_witnesses(), strict=True):
+    for one, w in zip(small_samples(), single_matrices_by_autograd(), strict=True):
         q, key, k = one.weights["Q"], one.weights["K"], math.sqrt(one.shape[2])
         dQ, dK = (normal(first_seed() + n, *q.shape) for n in (1, 2))
         both = torch.cat([dQ.reshape(-1), dK.reshape(-1)])
         change = ((dQ @ key.T + q @ dK.T) / k).reshape(-1)
-        two = both @ one.witness.full[: len(both), : len(both)] @ both
+        two = both @ one.by_autograd.full[: len(both), : len(both)] @ both
         single = change @ w.block("full", "QK", "QK") @ change
         differences.append(abs(float((two - single) / single)))
         explained.append(gap(two - single, both @ one.query_key("t_functional") @ both))
@@ -225,18 +225,18 @@ def single_matrix_lemma() -> Finding:
         "Equation (22)",
         (
             (paper.equation_22(m), w.jacobian[:, w.place("QK")])
-            for m, w in zip(singles, single_witnesses(), strict=True)
+            for m, w in zip(singles, single_matrices_by_autograd(), strict=True)
         ),
     )
-    halves = [single_witness(s, half_square).block("full", "QK", "QK") for s in small_samples()]
+    halves = [single_matrix_by_autograd(s, half_square).block("full", "QK", "QK") for s in small_samples()]
     one = sample(first_seed(), 3, 1, 1)
-    tiny, exact = paper.merge_query_key(one.setting), single_witness(one).block("full", "QK", "QK")
+    tiny, exact = paper.merge_query_key(one.setting), single_matrix_by_autograd(one).block("full", "QK", "QK")
     return Finding(
         checks=(
             jacobian,
             same(
                 "Lemma 4.1 as printed, mean square error",
-                ((p, w.block("full", "QK", "QK")) for p, w in zip(printed, single_witnesses(), strict=True)),
+                ((p, w.block("full", "QK", "QK")) for p, w in zip(printed, single_matrices_by_autograd(), strict=True)),
             ),
         ),
         conditional=(jacobian, same("Lemma 4.1 as printed, loss |F - Y|^2 / 2", zip(printed, halves, strict=True))),
@@ -245,7 +245,7 @@ def single_matrix_lemma() -> Finding:
                 "2/(L d_V) times the printed form, mean square error",
                 (
                     (paper.lemma_4_1(m), w.block("full", "QK", "QK"))
-                    for m, w in zip(singles, single_witnesses(), strict=True)
+                    for m, w in zip(singles, single_matrices_by_autograd(), strict=True)
                 ),
             ),
         ),
@@ -258,7 +258,7 @@ def single_matrix_lemma() -> Finding:
 @claim("P18")
 def single_matrix_is_u() -> Finding:
     """The scores are linear in one matrix, so that only U is left."""
-    pairs = list(zip(small_samples(), single_witnesses(), strict=True))
+    pairs = list(zip(small_samples(), single_matrices_by_autograd(), strict=True))
     return Finding(
         checks=(
             same(
@@ -293,7 +293,7 @@ def two_terms() -> Finding:
 
 def _two_terms_check() -> Check:
     gaps = []
-    for one, w in zip(small_samples(), single_witnesses(), strict=True):
+    for one, w in zip(small_samples(), single_matrices_by_autograd(), strict=True):
         single = paper.merge_query_key(one.setting)
         terms = paper.lemma_4_1(single, "outer") + paper.lemma_4_1(single, "functional")
         gaps.append(gap(terms, w.block("full", "QK", "QK")))
@@ -316,7 +316,7 @@ def single_matrix_sign() -> Finding:
     """Nothing is added to the two terms; the second of them is indefinite, with one matrix as with two."""
     second, whole = _minima("functional"), _minima("full")
     one = first_sample((2, 1, 1), lambda s: float(_scalar(s)) < 0)
-    outer = single_witness(one).block("outer", "QK", "QK")
+    outer = single_matrix_by_autograd(one).block("outer", "QK", "QK")
     return Finding(
         checks=(
             _two_terms_check(),
@@ -334,4 +334,4 @@ def single_matrix_sign() -> Finding:
 
 
 def _scalar(one: Sample) -> Tensor:
-    return single_witness(one).block("full", "QK", "QK")
+    return single_matrix_by_autograd(one).block("full", "QK", "QK")

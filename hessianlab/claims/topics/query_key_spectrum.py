@@ -86,8 +86,8 @@ def _small_relu_spectrum() -> Tensor:
     X = torch.tensor([[1.0], [-1.0]], dtype=torch.float64)
     weights = {"1": torch.tensor([[1.0, -1.0]], dtype=torch.float64), "2": torch.ones(2, 1, dtype=torch.float64)}
     target = torch.tensor([[0.0], [-1.0]], dtype=torch.float64)
-    witness = DenseHessians(lambda w: torch.relu(X @ w["1"]) @ w["2"], weights, mean_square(target))
-    return torch.linalg.eigvalsh(witness.functional)
+    by_autograd = DenseHessians(lambda w: torch.relu(X @ w["1"]) @ w["2"], weights, mean_square(target))
+    return torch.linalg.eigvalsh(by_autograd.functional)
 
 
 @claim("B15")
@@ -292,7 +292,7 @@ def what_is_decomposed() -> Finding:
 
 def _query_key(one: Sample, part: str) -> Tensor:
     size = 2 * one.weights["Q"].numel()
-    matrix: Tensor = getattr(one.witness, part)
+    matrix: Tensor = getattr(one.by_autograd, part)
     return matrix[:size, :size]
 
 

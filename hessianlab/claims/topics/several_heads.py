@@ -97,12 +97,12 @@ def between_heads() -> Finding:
             targets = torch.arange(length) % d_v
             for name, loss in (("square loss", mean_square(Y)), ("cross-entropy", partial(cross_entropy, targets))):
                 weights = head_weights(seed, d_v, d_k, heads)
-                witness = DenseHessians(partial(output, X, heads), weights, loss)
+                by_autograd = DenseHessians(partial(output, X, heads), weights, loss)
                 pairs = [(r, c) for r in weights for c in weights if r[1] != c[1]]
-                outer.append(smallest(float(witness.block("outer", *pair).norm()) for pair in pairs))
-                size = float(witness.functional.norm())
+                outer.append(smallest(float(by_autograd.block("outer", *pair).norm()) for pair in pairs))
+                size = float(by_autograd.functional.norm())
                 across[name].append(
-                    largest(float(witness.block("functional", *pair).abs().max()) / size for pair in pairs)
+                    largest(float(by_autograd.block("functional", *pair).abs().max()) / size for pair in pairs)
                 )
     return Finding(
         checks=(
@@ -210,7 +210,7 @@ class Factored:
         """A, which W_O and W_U do not enter."""
         return softmax_rows(self.X @ self.Q @ self.K.T @ self.X.T / self.Q.shape[1] ** 0.5)
 
-    def witness(self) -> DenseHessians:
+    def by_autograd(self) -> DenseHessians:
         """Automatic differentiation of the attention layer."""
         return DenseHessians(lambda w: self.attention @ self.X @ w["O"] @ w["U"], self.values, mean_square(self.Y))
 
@@ -237,7 +237,7 @@ def heads() -> tuple[Factored, ...]:
 @claim("P56")
 def factored_values_are_an_mlp() -> Finding:
     """The layer against the MLP."""
-    pairs = [(head.witness(), head.as_mlp()) for head in heads()]
+    pairs = [(head.by_autograd(), head.as_mlp()) for head in heads()]
     outer_alone = [gap(w.block("full", n, n), w.block("outer", n, n)) for w, _ in pairs for n in "OU"]
     hollow = [
         float(w.block("functional", n, n).abs().max()) / float(w.block("functional", "O", "U").norm())

@@ -50,10 +50,10 @@ class SoftCapped(Activation):
     def curvature(self, scores: Scores, visible: Visible, weights: Scores) -> RowMatrices:
         """``diag(e') D(w) diag(e') + diag(e'' J^T w)``."""
         e, first, second = self._capped(scores)
-        hvp = _scaled(self._softmax.curvature(e, visible, weights), first, first)
+        curvature = _scaled(self._softmax.curvature(e, visible, weights), first, first)
         vjp = self._softmax.jacobian(e, visible).transpose().apply_rows(weights[None])[0]
-        own = second * vjp if hvp.diagonal is None else hvp.diagonal + second * vjp
-        return RowMatrices(hvp.shape, own, hvp.left, hvp.right, hvp.dense)
+        own = second * vjp if curvature.diagonal is None else curvature.diagonal + second * vjp
+        return RowMatrices(curvature.shape, own, curvature.left, curvature.right, curvature.dense)
 
 
 def _scaled(rows: RowMatrices, left: Tensor | None, right: Tensor) -> RowMatrices:

@@ -72,8 +72,8 @@ class ScoreBlock(Unfolding):
         """``2 <sum_n, B (x) I> + |B|^2 tr I``, over the squared unit."""
         if self._B is None:
             return 0.0
-        met = 0.0 if self._M.vanish else self._inner()
-        return 2 * met + float((self._B / self.unit).double().square().sum()) * self.left
+        inner = 0.0 if self._M.vanish else self._inner()
+        return 2 * inner + float((self._B / self.unit).double().square().sum()) * self.left
 
     def _inner(self) -> float:
         """``sum_n (P q_n)^T M_n (P' B^T x_n)``: what the sum over tokens and ``B (x) I`` have in common."""

@@ -119,20 +119,20 @@ def _thin(J: RowMatrices, K: RowMatrices, W: Tensor, numbers: Tensor) -> Tensor:
     left, right = [], []
     if J.left is not None and J.right is not None:
         left.append(J.right[0] * numbers[:, None, None])
-        right.append(d[..., None] * _inner(J.left[0], W))
+        right.append(d[..., None] * _transposed_times(J.left[0], W))
     if K.left is not None and K.right is not None:
-        met = _inner(K.left[0], W.T)
-        left.append(b[..., None] * met)
+        projected = _transposed_times(K.left[0], W.T)
+        left.append(b[..., None] * projected)
         right.append(K.right[0])
         if J.left is not None:
-            left[-1] = left[-1] + left[0] @ (J.left[0].mT @ met)
+            left[-1] = left[-1] + left[0] @ (J.left[0].mT @ projected)
     if left:
         total.baddbmm_(torch.cat(left, -1), torch.cat(right, -1).mT)
     return total
 
 
-def _inner(columns: Tensor, W: Tensor) -> Tensor:
-    """``W^T l`` of every token and column, one product a column."""
+def _transposed_times(columns: Tensor, W: Tensor) -> Tensor:
+    """``W^T l`` of every token and column, one product per column."""
     return torch.stack([column @ W for column in columns.unbind(-1)], -1)
 
 

@@ -86,8 +86,8 @@ class ValueScoreBlock(Unfolding):
             total += (VE * PB).sum(2) @ J.diagonal.mT
         if J.left is not None and J.right is not None:
             for left, right in zip(J.left.unbind(-1), J.right.unbind(-1), strict=True):
-                met = (VE.flatten(1, 2) @ left.mT) * (PB.flatten(1, 2) @ right.mT)
-                total += met.view(*PB.shape[:3], -1).sum(2)
+                inner = (VE.flatten(1, 2) @ left.mT) * (PB.flatten(1, 2) @ right.mT)
+                total += inner.view(*PB.shape[:3], -1).sum(2)
         if J.dense is not None:
             total += (VE.mT @ PB).flatten(2) @ J.dense.flatten(2).mT
         return self._curvature.values[:, None] * total

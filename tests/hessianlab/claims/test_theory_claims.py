@@ -141,9 +141,9 @@ def test_holding_keeps_the_attention_matrix():
 def test_witness_agrees_with_the_library():
     for one in (samples.sample(1, 4, 3, 2), samples.sample(2, 4, 3, 2).linear):
         for part in ("outer", "functional", "full"):
-            torch.testing.assert_close(getattr(one.witness, part), one.hessian.part(part)[:].to_dense())
+            torch.testing.assert_close(getattr(one.by_autograd, part), one.hessian.part(part)[:].to_dense())
         with pytest.raises(KeyError):
-            one.witness.place("O")
+            one.by_autograd.place("O")
 
 
 def test_gap_of_different_sizes_is_infinite():

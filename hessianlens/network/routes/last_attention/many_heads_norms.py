@@ -121,24 +121,24 @@ class HeadNorms:
     def _score_matrices(self, h: int, other: int) -> Tensor:
         """``M_n`` of a pair of heads, ``[sequence, part, i, l, m]``; kept for keys and biases."""
         if (h, other) not in self._scores:
-            found = self._vjp_to_scores(h, other)
+            found = self._curvature_at_scores(h, other)
             if (len(self._scores) + 1) * found.numel() * found.element_size() > LARGEST_BYTES:
                 return found
             self._scores[h, other] = found
         return self._scores[h, other]
 
-    def _vjp_to_scores(self, h: int, other: int) -> Tensor:
+    def _curvature_at_scores(self, h: int, other: int) -> Tensor:
         mine, theirs = self._heads[h], self._heads[other]
         V, U = (head.value_ports["U"].content[:, None] for head in (mine, theirs))
         left, right = mine.jacobian.transpose(), theirs.jacobian.transpose()
         ggn, rest = self._curvature
 
-        def vjp(D: Tensor) -> Tensor:
+        def at_scores(D: Tensor) -> Tensor:
             half = left.apply(V @ D @ U.transpose(-1, -2))
             return right.apply(half.transpose(-1, -2)).transpose(-1, -2)
 
-        outer = vjp(ggn.block(h, other))
-        functional = torch.zeros_like(outer) if rest is None else vjp(rest.block(h, other))
+        outer = at_scores(ggn.block(h, other))
+        functional = torch.zeros_like(outer) if rest is None else at_scores(rest.block(h, other))
         if h == other:
             functional = functional + mine.curvature(self.derivatives.gradient).to_dense().to(functional)
         return torch.stack([outer, functional], 1) / (mine.scale * theirs.scale)

@@ -126,15 +126,15 @@ class _Backpropagation:
         g = self.gradient.pop(step.site)
         others = {k: self.hessian.pop((step.site, k)) for k in list(self.gradient) if (step.site, k) in self.hessian}
         if (wide := _wide(self.steps, step)) is None:
-            W, form, hvp = step.weight, step.form, None
+            W, form, second_derivative = step.weight, step.form, None
             g = W * g if step.gain else g @ W.T
         else:
-            W, hvp, g = self._through(step, wide, g)
+            W, second_derivative, g = self._through(step, wide, g)
             form = wide[0].form
         turn = Parts.scaled if step.gain else Parts.left
         turned = turn(turn(own, W).T, W)  # H is symmetric, and so is this
-        if hvp is not None:
-            turned = turned.plus(hvp)
+        if second_derivative is not None:
+            turned = turned.plus(second_derivative)
         self._pass(form, turned, {k: turn(part, W) for k, part in others.items()}, g)
 
     def _through(self, step: MapStep, wide: Sequence[MapStep], g: Tensor) -> tuple[Tensor, Tensor | None, Tensor]:
@@ -144,7 +144,7 @@ class _Backpropagation:
         g = g @ step.weight.T
         J: Tensor | None = None
         gradient: Tensor | None = None
-        hvp: Tensor | None = None
+        second_derivative: Tensor | None = None
         for one in wide:
             slope = form.first[one.site]
             # [position, input, output]: the weight of the first map, scaled, times that of the second
@@ -154,9 +154,9 @@ class _Backpropagation:
         weights = {one.site: one.weight for one in wide}
         for (p, q), second in form.second.items():
             found = (weights[p] * (second[self.chosen] * g)[:, None]) @ weights[q].T
-            hvp = _sum(hvp, found if p == q else found + found.mT)
+            second_derivative = _sum(second_derivative, found if p == q else found + found.mT)
         assert J is not None and gradient is not None
-        return J, hvp, gradient
+        return J, second_derivative, gradient
 
     def _pass(self, form: Form, own: Parts, others: dict[int, Parts], g: Tensor) -> None:
         """From the inputs of a map to its sources."""
@@ -176,7 +176,7 @@ class _Backpropagation:
         def pull(parts: Parts) -> Parts:
             return parts.each(lambda part: form.vjp(part, self.chosen))
 
-        both = pull(pull(own).T).plus(form.hvp(g, self.chosen))
+        both = pull(pull(own).T).plus(form.second_derivative(g, self.chosen))
         slope = form.vjp(g[..., None], self.chosen)[..., 0]
         crossed = {k: pull(part) for k, part in others.items()}
         for p, q in combinations_with_replacement(form.sources, 2):

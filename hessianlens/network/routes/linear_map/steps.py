@@ -68,7 +68,7 @@ class Norm:
             found -= found.mean(1, keepdim=True)
         return found.mul_(scale)
 
-    def hvp(self, gradient: Tensor, chosen: slice) -> Tensor:
+    def second_derivative(self, gradient: Tensor, chosen: slice) -> Tensor:
         """``sum_k g_k d^2 a_k / dt^2`` of every position.
 
         ``-(P g a^T + a (P g)^T + (g . a) (P - 3 a a^T / d)) / (d sigma^2)``
@@ -201,11 +201,11 @@ def _entry_by_entry(value: Tensor, sources: Mapping[int, Tensor]) -> EntryByEntr
     second = {}
     for one, other in combinations_with_replacement(sources, 2):
         if slopes[one].requires_grad:
-            hvp = entrywise_slope(slopes[one], sources[other])
-            if hvp is None:
+            second_slope = entrywise_slope(slopes[one], sources[other])
+            if second_slope is None:
                 return None
-            if bool(hvp.any()):
-                second[one, other] = hvp.detach().flatten(0, -2)
+            if bool(second_slope.any()):
+                second[one, other] = second_slope.detach().flatten(0, -2)
     first = {site: slope.detach().flatten(0, -2) for site, slope in slopes.items()}
     return EntryByEntry({site: None if bool((slope == 1).all()) else slope for site, slope in first.items()}, second)
 
@@ -231,5 +231,5 @@ def _curves_like(norm: Norm, vjp: Tensor, leaves: Sequence[Tensor], cotangent: T
     """Whether its second derivative is that of the network, between any two sources."""
     u = random_like(vjp, seed=1)
     hvp = torch.autograd.grad(vjp, list(leaves), u, retain_graph=True, allow_unused=True)
-    expected = (norm.hvp(cotangent, slice(None)) @ u.flatten(0, -2)[..., None])[..., 0]
+    expected = (norm.second_derivative(cotangent, slice(None)) @ u.flatten(0, -2)[..., None])[..., 0]
     return all(one is not None and close(one.flatten(0, -2), expected) for one in hvp)
