@@ -59,23 +59,24 @@ def _count(client: Client, address: str) -> int:
 def _answers(client: Client, orders: Iterable[Order], most: int) -> Generator[CellAnswer, None, None]:
     """Dask gives the cells of a worker that vanished to another one, a few times.
 
-    It blames every cell which that worker had been given, also those that only waited there for their turn. So the
-    cells it gives up are asked for once more at the end, one at a time: then only the guilty one can be blamed.
+    It blames every cell which that worker had been given, also those that only waited there for their turn; and an
+    answer may vanish with its worker before it is fetched. So such cells are asked for once more at the end, one at a
+    time: then only the guilty one can be blamed.
     """
-    blamed: list[Order] = []
-    for order, answer, killed in _outcomes(client, orders, most):
-        if killed:
-            blamed.append(order)
+    again: list[Order] = []
+    for order, answer, vanished in _outcomes(client, orders, most):
+        if vanished:
+            again.append(order)
         else:
             yield answer
-    for order in blamed:
+    for order in again:
         yield from (answer for _, answer, _ in _outcomes(client, [order], 1))
 
 
 def _outcomes(
     client: Client, orders: Iterable[Order], most: int
 ) -> Generator[tuple[Order, CellAnswer, bool], None, None]:
-    """Every order with its answer, and whether the scheduler gave it up because workers vanished."""
+    """Every order with its answer, and whether it is missing because workers vanished."""
     waiting, more = iter(orders), True
     given: dict[Future[Any], Order] = {}
     done: queue.Queue[Future[Any]] = queue.Queue()
@@ -100,7 +101,8 @@ def _outcome(client: Client, order: Order, future: Future[Any]) -> tuple[Order, 
     from distributed import KilledWorker
 
     if future.status == "finished":
-        return order, _result(client, future), False
+        answer = _result(client, future)
+        return order, answer or CellAnswer(order[0], None, "its answer was lost with its worker"), answer is None
     error = future.exception(timeout=_REPLY_TIMEOUT_SECONDS) if future.status == "error" else future.status
     return (
         order,
@@ -109,13 +111,13 @@ def _outcome(client: Client, order: Order, future: Future[Any]) -> tuple[Order, 
     )
 
 
-def _result(client: Client, future: Future[Any]) -> CellAnswer:
-    """The answer of a cell; `InputError` if the scheduler is gone before it has handed it over."""
+def _result(client: Client, future: Future[Any]) -> CellAnswer | None:
+    """The answer of a cell; none if it cannot be fetched from a worker, `InputError` if the scheduler is gone."""
     try:
         answer: CellAnswer = future.result(timeout=_REPLY_TIMEOUT_SECONDS)
     except OSError:  # a connection that was lost, or an answer that does not come
         _ask(client)
-        raise
+        return None
     return answer
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import dask
 import pytest
-from distributed import Client, LocalCluster
+from distributed import Client, Future, LocalCluster
 
 from hessianlab.runner import CellsFailed, Plan, Progress, run
 from hessianlab.store import open_store
@@ -46,9 +46,17 @@ def cluster(workers: int, allowed_failures: int) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def address():
-    with cluster(workers=2, allowed_failures=1) as scheduler:
-        yield scheduler
+def scheduler() -> Iterator[str]:
+    with cluster(workers=2, allowed_failures=1) as address:
+        yield address
+
+
+@pytest.fixture
+def address(scheduler: str) -> str:
+    """Of a cluster whose workers are all there again, whatever an earlier test did to them."""
+    with Client(scheduler, set_as_default=False) as client:
+        client.wait_for_workers(2, timeout=60)
+    return scheduler
 
 
 def test_a_cluster_gives_the_numbers_of_a_serial_run_although_a_worker_dies(address: str, tmp_path: Path) -> None:
@@ -66,6 +74,24 @@ def test_a_cell_that_ends_every_worker_is_given_up_and_the_others_go_on(address:
         (failure,) = caught.value.failures
         assert failure.parameters["repeat"] == 1 and "KilledWorker" in failure.message
         assert store.query("SELECT count(*) FROM cells") == [(3,)]
+
+
+def test_an_answer_that_is_lost_with_its_worker_is_measured_again(
+    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fetch, lost = Future.result, []
+
+    def fetch_or_lose(future: Future, timeout: float | None = None) -> object:
+        if not lost:
+            lost.append(future.key)
+            raise TimeoutError("the worker is gone")
+        return fetch(future, timeout=timeout)
+
+    monkeypatch.setattr(Future, "result", fetch_or_lose)
+    config = ToyConfig(sizes=(20,), repeats=4)
+    with open_store(tmp_path / "cells.sqlite") as store:
+        (result,) = run([Plan(SPECTRUM, config)], store, backend="dask", address=address)
+    assert lost and fingerprint(result) == fingerprint(SPECTRUM.run(config))
 
 
 def test_cells_that_waited_on_a_worker_which_ended_are_not_given_up(tmp_path: Path) -> None:
