@@ -27,7 +27,7 @@ def test_every_peer_gives_our_products() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("benchmark", NETWORKS[::3], ids=lambda b: b.name)
+@pytest.mark.parametrize("benchmark", NETWORKS[::6], ids=lambda b: b.name)
 def test_memory_of_every_competitor_is_measured(benchmark) -> None:
     before = torch.get_num_threads()
     name = next(iter(benchmark.setting(True)[0]))

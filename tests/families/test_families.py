@@ -64,11 +64,11 @@ def test_a_type_that_is_refused(model_type: str) -> None:
 
 @pytest.mark.long
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("model_type", MODEL_TYPES[::24])
+@pytest.mark.parametrize("model_type", MODEL_TYPES[::48])
 def test_every_class_of_a_type_is_right(model_type: str) -> None:
     """The first class in depth; those that share its body by some blocks of the last layer.
 
-    Of every 24th type; `python -m tests.families` walks all of them, in half an hour.
+    Of every 48th type; `python -m tests.families` walks all of them, in half an hour.
     """
     for number, case in enumerate(cases_of(model_type)):
         _expect_right(walked(case, brief=number > 0))

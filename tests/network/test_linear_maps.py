@@ -48,7 +48,7 @@ def agreement(maps: LinearMaps, name: str, most: float = ANY) -> int:
 
 
 @pytest.mark.expensive
-@pytest.mark.parametrize("name", [name for name in CASES if "between sequences" not in name])
+@pytest.mark.parametrize("name", [name for name in CASES if "between sequences" not in name][::2])
 def test_every_pair_of_blocks_is_that_of_autograd(name: str) -> None:
     assert agreement(LinearMaps(problem_of(name)), name) >= 9
 
