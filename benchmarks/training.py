@@ -20,7 +20,7 @@ from benchmarks.harness import (
     summarise,
 )
 from benchmarks.results import OURS, PEER, Result
-from hessianlab.studies.ensemble import Adam, Ensemble, TrainingData, train, warm_up_and_decay
+from hessianlab.studies.ensemble import Adam, Ensemble, Schedule, TrainingData, train
 from hessianlens.models import Transformer
 from hessianlens.tasks import Addition
 
@@ -74,7 +74,7 @@ def at_once(setting: Setting) -> Run:
         ensemble = Ensemble(setting.models())
         data = TrainingData(setting.draw, list(range(setting.members)), setting.batch)
         rates = torch.full((setting.members, 1), RATE, dtype=setting.dtype)
-        train(ensemble, data, setting.loss, Adam(), rates, setting.steps)
+        train(ensemble, data, setting.loss, Adam(), rates, Schedule(setting.steps))
         return ensemble.weights
 
     return run
@@ -89,7 +89,7 @@ def one_by_one(setting: Setting) -> Run:
             data = TrainingData(setting.draw, [seed], setting.batch)
             optimiser = torch.optim.Adam(model.parameters(), lr=RATE)
             for step in range(setting.steps):
-                optimiser.param_groups[0]["lr"] = RATE * warm_up_and_decay(step, setting.steps)
+                optimiser.param_groups[0]["lr"] = RATE * Schedule(setting.steps).factor(step)
                 optimiser.zero_grad()
                 setting.loss(model, data.at(step)[0]).backward()
                 optimiser.step()

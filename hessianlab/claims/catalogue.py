@@ -20,7 +20,7 @@ from hessianlens.errors import InputError, expect
 TEXTS = Path(__file__).parent / "texts"
 
 _WORDS = ("source", "statement", "method", "condition", "correction", "reason", "chapter")
-_KNOWN = (*_WORDS, "central", "verdict", "shared")
+_KNOWN = (*_WORDS, "central", "misprint", "verdict", "shared")
 
 
 @functools.cache
@@ -57,6 +57,7 @@ def _claim(id: str, topic: str, fields: dict[str, str]) -> Claim:
         topic=topic,
         **words,
         central=fields.get("central") == "yes",
+        misprint=fields.get("misprint") == "yes",
         unmeasured=Verdict(typed) if typed else None,
         test=None if typed else TopicTest(topic, id),
     )

@@ -93,6 +93,7 @@ class Claim:
         method: How it is tested: quantities, seeds, shapes.
         condition: Under which it is true, for "holds if"; ``{name}`` stands for a number that the test tells.
         correction: What was claimed, what is true instead; a remark if the claim holds. With numbers, too.
+        misprint: Whether it is a slip of the pen, if it fails.
         unmeasured: The verdict of a claim that no measurement here can settle.
         reason: Why it has no test, and what its verdict rests on.
         central: Whether it carries the argument of its document, in contrast to worked numbers, asides and citations.
@@ -107,6 +108,7 @@ class Claim:
     method: str = ""
     condition: str = ""
     correction: str = ""
+    misprint: bool = False
     unmeasured: Verdict | None = None
     reason: str = ""
     central: bool = False
@@ -127,7 +129,7 @@ class Claim:
 
     def worded(self, finding: Finding) -> Finding:
         """The finding with this claim's condition and correction."""
-        return finding.worded(self.condition, self.correction)
+        return finding.worded(self.condition, self.correction, self.misprint)
 
 
 def claim(id: str) -> Callable[[Test], Test]:

@@ -99,13 +99,20 @@ def as_printed(what: str, values: Sequence[float], printed: Sequence[str]) -> Ch
 
 
 class Verdict(StrEnum):
-    """The five possible verdicts."""
+    """The six possible verdicts; docs/claims.md has the rules.
+
+    ``holds``: in everything that was tried. ``holds if``: in some of it, and the condition that separates was found.
+    ``fails``: a counterexample to what is said without a condition. ``misprint``: a slip of the pen whose correction is
+    beyond doubt. ``not seen at this size``: a statement about models in use of which small ones show nothing, in no
+    condition that was tried. ``open``: measurements that do not decide, or nothing to measure.
+    """
 
     HOLDS = "holds"
     HOLDS_IF = "holds if"
     FAILS = "fails"
-    NEEDS_TRAINING = "needs training"
-    NOT_CHECKABLE = "not checkable here"
+    MISPRINT = "misprint"
+    NOT_SEEN = "not seen at this size"
+    OPEN = "open"
 
 
 Points: TypeAlias = Mapping[str, tuple[tuple[float, ...], tuple[float, ...]]]
@@ -146,7 +153,9 @@ class Finding:
         support: Checks that what the correction says is true instead.
         example: The smallest example that shows the failure, with its numbers.
         numbers: Numbers that condition and correction name, by the name they have there.
-        undecided: Why the measurements do not decide, if they do not; the claim then still needs training.
+        undecided: Why the measurements do not decide, if they do not; the claim is then open.
+        not_seen: Whether a claim about larger models that does not hold here is merely not seen at this size.
+        misprint: Whether a claim that fails is a slip of the pen; comes from its text, by `worded`.
         curves: Data for a plot, where one helps.
         condition: The condition under which the claim is true; comes from its text, by `worded`.
         correction: What is true instead; comes from its text, by `worded`.
@@ -158,11 +167,13 @@ class Finding:
     example: str = ""
     numbers: Mapping[str, str | float] = field(default_factory=dict)
     undecided: str = ""
+    not_seen: bool = False
+    misprint: bool = False
     curves: Curves | None = field(default=None, compare=False)
     condition: str = ""
     correction: str = ""
 
-    def worded(self, condition: str, correction: str) -> Finding:
+    def worded(self, condition: str, correction: str, misprint: bool = False) -> Finding:
         """The same with its words, in which ``{name}`` and ``{name:format}`` become these numbers.
 
         >>> Finding((), numbers={"share": 0.347}).worded("", "It is {share:.2f}.").correction
@@ -171,18 +182,21 @@ class Finding:
         named = {name for text in (condition, correction) for _, name, _, _ in string.Formatter().parse(text) if name}
         if named != set(self.numbers):
             raise InputError(f"the text names the numbers {sorted(named)}, the test gives {sorted(self.numbers)}.")
-        return replace(self, condition=condition.format(**self.numbers), correction=correction.format(**self.numbers))
+        condition, correction = (text.format(**self.numbers) for text in (condition, correction))
+        return replace(self, condition=condition, correction=correction, misprint=misprint)
 
     @property
     def verdict(self) -> Verdict:
         """Computed from the checks."""
         if self.undecided:
-            return Verdict.NEEDS_TRAINING
+            return Verdict.OPEN
         if self.checks and all(check.passed for check in self.checks):
             return Verdict.HOLDS
         if self.conditional and all(check.passed for check in self.conditional):
             return Verdict.HOLDS_IF
-        return Verdict.FAILS
+        if self.misprint:
+            return Verdict.MISPRINT
+        return Verdict.NOT_SEEN if self.not_seen else Verdict.FAILS
 
     @property
     def confirmed(self) -> bool:
@@ -192,7 +206,7 @@ class Finding:
         a correction.
         """
         supported = all(check.passed for check in self.support)
-        if self.verdict in (Verdict.HOLDS, Verdict.NEEDS_TRAINING):
+        if self.verdict in (Verdict.HOLDS, Verdict.OPEN):
             return supported
         explained = bool(self.condition if self.verdict is Verdict.HOLDS_IF else self.correction)
         return explained and bool(self.example) and supported

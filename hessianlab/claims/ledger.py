@@ -213,7 +213,14 @@ def _check_topic(name: str, topics: Iterable[str]) -> None:
         raise InputError(f"topic: got {name!r}, expected one such as {', '.join(map(repr, near))}.")
 
 
-_WEIGHT = {Verdict.FAILS: 4, Verdict.HOLDS_IF: 3, Verdict.HOLDS: 1, Verdict.NEEDS_TRAINING: 0, Verdict.NOT_CHECKABLE: 0}
+_WEIGHT = {
+    Verdict.FAILS: 4,
+    Verdict.HOLDS_IF: 3,
+    Verdict.NOT_SEEN: 2,
+    Verdict.MISPRINT: 1,
+    Verdict.HOLDS: 1,
+    Verdict.OPEN: 0,
+}
 
 
 def counts(entries: Iterable[Entry]) -> dict[str, Counter[Verdict | None]]:
@@ -238,7 +245,7 @@ def computed(entries: Iterable[Entry]) -> list[Entry]:
     >>> [entry.claim.id for entry in computed(run(find(["C8", "C32"])))]
     ['C8']
     """
-    return [entry for entry in entries if entry.finding is not None and entry.verdict is not Verdict.NEEDS_TRAINING]
+    return [entry for entry in entries if entry.finding is not None and entry.verdict is not Verdict.OPEN]
 
 
 def surprise(entry: Entry) -> int:

@@ -5,20 +5,22 @@ from __future__ import annotations
 import functools
 import json
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from hessianlab.claims.finding import Check, Finding, at_least
+from hessianlab.claims.finding import Check, Finding
 from hessianlab.results import Chart
+from hessianlab.wording import several
 from hessianlens.errors import InputError
 
 RECORD = Path(__file__).parent / "topics" / "training.json"
 """Results of studies by name, written by ``hessianlens study NAME --record``: intervals, sentences, a chart each."""
 
-PRACTICE = 512
-"""Width of the smallest model in use that the documents have in mind: the first Transformer's."""
+_NUMBERS = re.compile(r"\[[-+\d.eE,\s]*(?:null|NaN|Infinity)?[-+\d.eE,\s]*\]")
+"""A list of numbers, which takes one line of a file."""
 
 
 @functools.cache
@@ -38,7 +40,7 @@ def write_record(study: str, numbers: Mapping[str, Any], path: Path = RECORD) ->
     kept = {**read_record(path), study: numbers}
     text = json.dumps({name: kept[name] for name in sorted(kept)}, indent=1, ensure_ascii=False)
     try:
-        path.write_text(text + "\n", encoding="utf-8")
+        path.write_text(_NUMBERS.sub(lambda row: " ".join(row[0].split()), text) + "\n", encoding="utf-8")
     except OSError as error:
         raise InputError(f"{path}: cannot be written ({error.strerror}); record from a checkout you own.") from error
     read_record.cache_clear()
@@ -93,30 +95,55 @@ class Effect:
         return Check(what, self.shown, " ".join(filter(None, ends)), self.state is True)
 
 
-_FIELDS = ("mean", "low", "high", "seeds", "detectable")
+TASK_NAMES = {"characters": "text", "addition": "addition", "recall": "associative recall"}
+
+FIELDS = ("mean", "low", "high", "seeds", "detectable")
+"""Columns of a recorded interval; a sixth is the effect size of a comparison."""
+
+Numbers = Mapping[str, str | float]
+"""Numbers that the text of a claim names."""
 
 
 class StudyRecord:
-    """What is recorded of one study.
+    """What is recorded of one study, under one of its conditions.
+
+    Args:
+        study: Its name.
+        path: The file.
+        condition: One of `conditions`; empty for the study's own settings.
 
     >>> scaling = StudyRecord("study_scaling")
     >>> scaling.sentences[0].startswith("On a character language model"), scaling.chart.x_label
     (True, 'steps')
     """
 
-    def __init__(self, study: str, path: Path = RECORD) -> None:
-        self.study = study
-        self._found: Mapping[str, Any] = read_record(path).get(study, {})
+    def __init__(self, study: str, path: Path = RECORD, condition: str = "") -> None:
+        self.study, self.condition, self._path = study, condition, path
+        self._whole: Mapping[str, Any] = read_record(path).get(study, {})
+        self._found = self._whole.get("conditions", {}).get(condition, {}) if condition else self._whole
+
+    def conditions(self) -> Iterator[StudyRecord]:
+        """The study's own settings, and then every condition that was tried beside them."""
+        for name in ("", *self._whole.get("conditions", ())):
+            yield StudyRecord(self.study, self._path, name)
+
+    def where(self, task: str) -> str:
+        """Task and condition, for a list.
+
+        >>> StudyRecord("study_scaling").where("characters")
+        'on text'
+        """
+        return f"on {TASK_NAMES[task]}{f' with {self.condition}' if self.condition else ''}"
 
     @property
     def sentences(self) -> tuple[str, ...]:
         """What was found, the most important first; none if the study is not recorded."""
-        return tuple(self._found.get("sentences", ()))
+        return tuple(self._whole.get("sentences", ()))
 
     @property
     def chart(self) -> Chart | None:
         """What the study asks about, in numbers."""
-        kept = self._found.get("chart")
+        kept = self._whole.get("chart")
         return Chart.of(kept) if kept else None
 
     def effect(self, name: str, what: str, least: float = -math.inf, most: float = math.inf) -> Effect:
@@ -124,11 +151,11 @@ class StudyRecord:
         found = self._found.get("intervals", {}).get(name)
         if found is None:
             return Effect(what, None, math.nan, math.nan, 0, math.nan, least, most)
-        return Effect(what, **{field: found[field] for field in _FIELDS}, least=least, most=most)
+        return Effect(what, **dict(zip(FIELDS, found, strict=False)), least=least, most=most)
 
     def mean(self, name: str) -> float:
         """The mean alone; not a number if it is not recorded."""
-        return float(self._found.get("intervals", {}).get(name, {}).get("mean", math.nan))
+        return float(self._found.get("intervals", {}).get(name, (math.nan,))[0])
 
     def formatted(self, name: str, factor: float = 1.0) -> str:
         """The mean for a sentence."""
@@ -147,23 +174,18 @@ class StudyRecord:
 
     @property
     def _seeds(self) -> int:
-        return int(self._found.get("config", {}).get("seeds", 0))
-
-    @property
-    def width(self) -> int:
-        """Of the models that were trained."""
-        return int(self._found.get("config", {}).get("d_model", 0))
+        return int(self._whole.get("config", {}).get("seeds", 0))
 
     @property
     def models(self) -> str:
         """What was trained, in words."""
-        if not self._found:
+        if not self._whole:
             return f"nothing yet: {self.study} is not recorded"
-        config = self._found["config"]
+        config = self._whole["config"]
         layers = config.get("layers", 1)
         blocks = "1 block" if layers == 1 else f"{layers} blocks"
         taken = f"{config['steps']} steps" if "steps" in config else "before training"
-        return f"{blocks} of width {config['d_model']}, {taken}, preset {self._found['preset']}"
+        return f"{blocks} of width {config['d_model']}, {taken}, preset {self._whole['preset']}"
 
 
 def number_or_missing(value: float) -> str:
@@ -175,36 +197,97 @@ def number_or_missing(value: float) -> str:
     return "(not measured)" if math.isnan(value) else f"{value:.3g}"
 
 
-def decided(
-    recorded: StudyRecord, effects: Sequence[Effect], numbers: Mapping[str, str | float], needed: int | None = None
-) -> Finding:
-    """The finding of a claim about trained models from its effects.
+@dataclass(frozen=True)
+class ConditionOutcome:
+    """What a claim's effects say under one condition.
 
-    It fails if so many effects lie outside the claimed ranges that it cannot be true; it holds, for models as small as
-    those that were trained, if enough of them lie inside; otherwise the seeds do not decide.
-
-    Args:
-        recorded: The study.
-        effects: What the claim says, one by one.
-        numbers: Numbers that the text names.
-        needed: How many of them must be so; all if not given.
+    Attributes:
+        where: The condition.
+        effects: The measured effects.
+        state: True if enough of them lie inside the ranges that the claim states, False if so many lie outside that it
+            cannot be true, None if the seeds do not decide.
     """
+
+    where: str
+    effects: tuple[Effect, ...]
+    state: bool | None
+
+    @property
+    def shown(self) -> str:
+        """The effects with their intervals."""
+        return "; ".join(f"{effect.what} {effect.shown}" for effect in self.effects)
+
+
+def outcome_of(where: str, effects: Sequence[Effect], needed: int | None = None) -> ConditionOutcome:
+    """Of the effects under one condition; `needed` of them, all if not given, must be as the claim says."""
     wanted = len(effects) if needed is None else needed
     inside = sum(effect.state is True for effect in effects)
     outside = sum(effect.state is False for effect in effects)
-    possible = len(effects) - outside >= wanted
-    missing = [effect for effect in effects if effect.state is None]
-    reasons = "; ".join(_reason(effect) for effect in missing)
+    state = True if inside >= wanted else None if len(effects) - outside >= wanted else False
+    return ConditionOutcome(where, tuple(effects), state)
+
+
+def decided(
+    record: StudyRecord,
+    effects: Callable[[StudyRecord, str], Sequence[Effect]],
+    numbers: Numbers,
+    tasks: Sequence[str] = ("characters",),
+    needed: int | None = None,
+    universal: bool = False,
+) -> Finding:
+    """The finding of a claim about trained models from its effects under every condition that was tried.
+
+    It holds if it is borne out under the study's own settings and contradicted nowhere; it holds if a condition is met
+    where it is borne out under some conditions and contradicted under others, and the text lists both; where it is
+    contradicted and never borne out, a statement without a condition fails, and one about models in use is not seen at
+    this size. Otherwise the seeds do not decide.
+
+    Args:
+        record: The study.
+        effects: What the claim says, one by one, under a condition and on a task.
+        numbers: Numbers that the text names, beside ``models`` and ``where``, which it always does.
+        tasks: Those that the claim speaks of, the first one first.
+        needed: How many of them must be so; all if not given.
+        universal: Whether it is said of all models, so that one that contradicts it is a counterexample.
+    """
+    outcomes: list[ConditionOutcome] = []
+    for one in record.conditions():
+        for task in tasks:
+            found = effects(one, task)
+            if not outcomes or any(effect.mean is not None for effect in found):
+                outcomes.append(outcome_of(one.where(task), found, needed))
+    own = outcomes[0]
+    states = [outcome.state for outcome in outcomes]
+    supported, contradicted = True in states, False in states
+    undecided = (not supported and not contradicted) or (supported is not contradicted and own.state is None)
     return Finding(
-        checks=(
-            *(effect.check() for effect in effects),
-            at_least("width of the models that were trained", recorded.width, PRACTICE),
-        ),
-        conditional=tuple(effect.check() for effect in effects if inside < wanted or effect.state is True),
-        example="; ".join(f"{effect.what}: {effect.shown}" for effect in effects),
-        numbers=numbers,
-        undecided=reasons if possible and inside < wanted else "",
+        checks=tuple(check for outcome in outcomes for check in _checks(outcome) if outcome.state is not None),
+        conditional=tuple(check for outcome in outcomes for check in _checks(outcome) if outcome.state is True),
+        example=f"{own.where}: {own.shown}",
+        numbers={**numbers, "models": record.models, "where": where_it_holds(outcomes)},
+        undecided="; ".join(_reason(effect) for effect in own.effects if effect.state is None) if undecided else "",
+        not_seen=not universal,
     )
+
+
+def where_it_holds(outcomes: Sequence[ConditionOutcome]) -> str:
+    """The conditions by what they say.
+
+    >>> yes, no = (ConditionOutcome(name, (), state) for name, state in (("on text", True), ("on addition", False)))
+    >>> where_it_holds([yes, no])
+    'borne out on text; contradicted on addition'
+    """
+    words = {True: "borne out", False: "contradicted", None: "undecided"}
+    listed = {state: [one.where for one in outcomes if one.state is state] for state in words}
+    return "; ".join(f"{words[state]} {several(names)}" for state, names in listed.items() if names)
+
+
+def _checks(outcome: ConditionOutcome) -> list[Check]:
+    checks = [effect.check() for effect in outcome.effects]
+    passed = [replace(check, what=f"{outcome.where}: {check.what}") for check in checks]
+    if outcome.state is True:  # enough of them are as the claim says
+        return [check for check in passed if check.passed]
+    return passed
 
 
 def _reason(effect: Effect) -> str:
@@ -212,5 +295,5 @@ def _reason(effect: Effect) -> str:
         return f"{effect.what} was not measured"
     return (
         f"{effect.what}: the interval {effect.shown} reaches across the claimed range; {effect.seeds} seeds would have "
-        f"told an effect of {effect.detectable:.2g} from none with probability 80 %"
+        f"distinguished an effect of {effect.detectable:.2g} from none with probability 80 %"
     )

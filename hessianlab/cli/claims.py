@@ -55,7 +55,7 @@ def judge_claims(
     verdict: Annotated[
         str | None,
         typer.Option(
-            help="Show only: holds, 'holds if', fails, 'needs training', ...", autocompletion=options.complete_verdicts
+            help="Show only: holds, 'holds if', fails, misprint, open, ...", autocompletion=options.complete_verdicts
         ),
     ] = None,
     plot: Annotated[Path | None, typer.Option(help="Directory for a PNG of every claim that has curves.")] = None,

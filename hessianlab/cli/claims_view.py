@@ -17,8 +17,9 @@ STYLES = {
     Verdict.HOLDS: "green",
     Verdict.HOLDS_IF: "yellow",
     Verdict.FAILS: "bold red",
-    Verdict.NEEDS_TRAINING: "blue",
-    Verdict.NOT_CHECKABLE: "bright_black",
+    Verdict.MISPRINT: "red",
+    Verdict.NOT_SEEN: "blue",
+    Verdict.OPEN: "bright_black",
     None: "bold white on red",
 }
 
@@ -45,7 +46,7 @@ def _rows(entries: Sequence[Entry], width: int) -> Table:
     table = Table.grid(padding=(0, 2))
     table.add_column(style="cyan", no_wrap=True, min_width=4)
     if width >= _NARROW:
-        table.add_column(no_wrap=True, min_width=len(Verdict.NOT_CHECKABLE))
+        table.add_column(no_wrap=True, min_width=len(Verdict.NOT_SEEN))
     table.add_column(ratio=1)
     for entry in entries:
         verdict, statement = verdict_text(entry.verdict), Text(entry.claim.statement)
@@ -106,7 +107,7 @@ def _facts(entry: Entry) -> Iterator[tuple[str, RenderableType]]:
             further = [check for check in finding.conditional if check not in finding.checks]
             yield "then", _checks(further) if further else Text("those checks above that fall under the condition pass")
     if entry.correction:
-        label = "remark" if entry.verdict in (Verdict.HOLDS, Verdict.NEEDS_TRAINING) else "correction"
+        label = "remark" if entry.verdict in (Verdict.HOLDS, Verdict.OPEN) else "correction"
         yield label, Text(entry.correction, style="yellow")
     if finding is not None:
         if finding.support:

@@ -169,7 +169,7 @@ def _in_json(result: Result, pictures: dict[str, list[str]]) -> dict[str, Any]:
         "preset": result.preset,
         "config": dict(result.config),
         "findings": findings.sentences(result),
-        "numbers": findings.in_numbers(result),
+        "numbers": findings.in_record(result),
         "table": findings.table(result) or None,
         "figures": pictures.get(result.experiment, []),
     }
@@ -179,7 +179,7 @@ def _record(results: Sequence[Result]) -> None:
     from hessianlab.claims.trained import write_record
 
     for result in results:
-        path = write_record(result.experiment, _findings(result).in_numbers(result))
+        path = write_record(result.experiment, _findings(result).in_record(result))
         typer.echo(f"hessianlens: recorded in {path}.", err=True)
 
 

@@ -20,7 +20,13 @@ from hessianlab.report.story import CHAPTERS, chapter_of_claim
 SURPRISES = ("A10", "A13", "B20", "B9", "A24", "P29", "A30", "C10")
 """Ranked by hand: what a reader of the documents would least expect."""
 
-_STYLES = {Verdict.HOLDS: "holds", Verdict.HOLDS_IF: "partly", Verdict.FAILS: "fails"}
+_STYLES = {
+    Verdict.HOLDS: "holds",
+    Verdict.HOLDS_IF: "partly",
+    Verdict.FAILS: "fails",
+    Verdict.MISPRINT: "fails",
+    Verdict.NOT_SEEN: "open",
+}
 
 
 @dataclass(frozen=True)
@@ -100,8 +106,8 @@ def ledger_summary(ledger: Ledger) -> str:
         f"Of {len(ledger)} claims {of[Verdict.HOLDS]} hold as written, {of[Verdict.HOLDS_IF]} hold under a condition "
         f"and {of[Verdict.FAILS]} fail"
         + (f" ({read} of them by reading alone, the others by computation)" if read else "")
-        + f"; {of[Verdict.NEEDS_TRAINING]} need training runs, "
-        f"{of[Verdict.NOT_CHECKABLE]} cannot be checked by computation."
+        + f"; {of[Verdict.MISPRINT]} are misprints, {of[Verdict.NOT_SEEN]} are not seen in models of this size, and "
+        f"{of[Verdict.OPEN]} are open."
     )
 
 

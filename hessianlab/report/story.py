@@ -91,12 +91,18 @@ def _norms(names: Sequence[str]) -> str:
 
 def _claims(asked: Sequence[object]) -> str:
     verdicts = [getattr(entry, "verdict", None) for entry in asked]
-    waiting, failed = verdicts.count(Verdict.NEEDS_TRAINING), verdicts.count(Verdict.FAILS)
-    held = len(verdicts) - waiting - failed
-    return (
-        f" Of {len(verdicts)} claims about trained models the recorded studies bear out {held}, contradict {failed} "
-        f"and leave {waiting} open."
-    )
+    words = [
+        f"{verdicts.count(verdict)} {text}"
+        for verdict, text in (
+            (Verdict.HOLDS, "hold"),
+            (Verdict.HOLDS_IF, "hold under conditions that were found"),
+            (Verdict.FAILS, "fail"),
+            (Verdict.NOT_SEEN, "are not seen in models of this size"),
+            (Verdict.OPEN, "are open"),
+        )
+        if verdict in verdicts
+    ]
+    return f" Of {len(verdicts)} claims about trained models {several(words)}."
 
 
 def _both(effects: Sequence[Effect]) -> str:
@@ -149,14 +155,12 @@ def chapter_of_figure(name: str) -> Chapter | None:
 
 
 def chapter_of_claim(claim: Claim) -> Chapter:
-    """The chapter a claim belongs to: by its verdict if it waits for training, else its figure's, else its topic's.
+    """The chapter a claim belongs to: its figure's, or its topic's.
 
     >>> from hessianlab.claims.catalogue import find
     >>> [chapter_of_claim(claim).slug for claim in find(["P25", "A12", "C19", "P41"])]
     ['data', 'softmax', 'training', 'weights']
     """
-    if claim.unmeasured is Verdict.NEEDS_TRAINING:
-        return TRAINING
     shown = chapter_of_figure(claim.chapter) if claim.chapter and claim.topic != "growth exponents" else None
     return shown or _by_topic(claim.topic)
 

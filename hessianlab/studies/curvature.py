@@ -61,7 +61,7 @@ def group_index(ensemble: Ensemble) -> Tensor:
 
 
 def candidates(parameters: Parameters) -> np.ndarray:
-    """Rates of the blocks, (candidates, blocks): all blocks alike, or drawn around a rate each (a random search).
+    """Rates of the blocks, (candidates, blocks): all the same, searched around a rate each, or queries and keys apart.
 
     A search has as many candidates as a grid of rates: the same budget. Its first is the middle of the grid with equal
     rates, so that it can also find that blocks do not need their own.
@@ -74,7 +74,9 @@ def candidates(parameters: Parameters) -> np.ndarray:
         drawn = np.random.default_rng(_SEARCH_SEED).uniform(-_WIDTH, _WIDTH, powers.shape)
         drawn[len(grid) // 2] = 0.0
         powers = powers + drawn
-    found: np.ndarray = 10.0**powers
+    apart = np.arange(asked["query_key_rates"]) - asked["query_key_rates"] // 2
+    shifts = apart[:, None] * (np.array(GROUPS) == "query and key")
+    found: np.ndarray = 10.0 ** (powers[:, None] + shifts).reshape(-1, len(GROUPS))
     return found
 
 

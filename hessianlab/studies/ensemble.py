@@ -143,20 +143,33 @@ class TrainingData:
         return self._chunk[1][:, place][self._place]
 
 
-WARM_UP = 0.1
-"""Share of the steps in which the rate rises from 0."""
+@dataclass(frozen=True)
+class Schedule:
+    """Factors of the learning rate: a linear rise, then half a cosine down to 0, or a constant.
 
+    Attributes:
+        steps: Of the whole training.
+        warm_up: Share of them in which the rate rises from 0.
+        decay: Whether it falls again.
 
-def warm_up_and_decay(step: int, steps: int) -> float:
-    """The factor of the learning rate at a step, counted from 0: a linear rise, then half a cosine down to 0.
-
-    >>> [round(warm_up_and_decay(step, 20), 2) for step in (0, 1, 2, 11, 19)]
+    >>> [round(Schedule(20).factor(step), 2) for step in (0, 1, 2, 11, 19)]
     [0.5, 1.0, 1.0, 0.5, 0.01]
+    >>> [Schedule(20, warm_up=0.0, decay=False).factor(step) for step in (0, 19)]
+    [1.0, 1.0]
     """
-    rise = max(1, round(WARM_UP * steps))
-    if step < rise:
-        return (step + 1) / rise
-    return 0.5 * (1 + math.cos(math.pi * (step - rise) / max(1, steps - rise)))
+
+    steps: int
+    warm_up: float = 0.1
+    decay: bool = True
+
+    def factor(self, step: int) -> float:
+        """At a step, counted from 0."""
+        rise = round(self.warm_up * self.steps)
+        if self.warm_up and step < max(1, rise):
+            return (step + 1) / max(1, rise)
+        if not self.decay:
+            return 1.0
+        return 0.5 * (1 + math.cos(math.pi * (step - rise) / max(1, self.steps - rise)))
 
 
 Weights = Float[Tensor, "m p"]
@@ -219,8 +232,9 @@ class Adam:
         weights.sub_(first.div(size).mul_(rates / (1 - b1**self._steps)))
 
 
-OPTIMISERS: dict[str, Callable[[], Optimiser]] = {"sgd": SGDMomentum, "adam": Adam}
-"""SGD with momentum 0.9, and Adam with its usual constants."""
+def make_optimiser(name: str, momentum: float = 0.9) -> Optimiser:
+    """SGD with this momentum, or Adam with its usual constants."""
+    return SGDMomentum(momentum) if name == "sgd" else Adam()
 
 
 RUNAWAY = 3.0
@@ -247,19 +261,19 @@ def train(
     loss: Callable[[nn.Module, Tensor], Tensor],
     optimiser: Optimiser,
     rates: Float[Tensor, "m n"],
-    steps: int,
+    schedule: Schedule,
     watch: Callable[[int], None] = lambda step: None,
     watched: Collection[int] = (),
 ) -> Course:
-    """Take so many steps with every member, in place.
+    """Take the steps of a schedule with every member, in place.
 
     Args:
         ensemble: What learns; its `weights` are moved.
         data: What it learns from.
         loss: Of one model at tokens (B, L).
         optimiser: A new one.
-        rates: Learning rates, one a member (m, 1) or one a weight (m, p), before warm-up and decay.
-        steps: How many.
+        rates: Learning rates, one per member (m, 1) or one per weight (m, p), before warm-up and decay.
+        schedule: How many steps, and the factors of the rates along them.
         watch: Called with the number of steps taken, before the first step with 0.
         watched: The numbers of steps at which to call it.
     """
@@ -267,7 +281,7 @@ def train(
     course = Course(torch.full((len(ensemble),), -1))
     moving = torch.ones(len(ensemble), 1, dtype=ensemble.weights.dtype)
     first: Tensor | None = None
-    for step in range(steps):
+    for step in range(schedule.steps):
         if step in watched:
             watch(step)
         weights = ensemble.weights.requires_grad_()
@@ -283,7 +297,7 @@ def train(
             gradient = torch.where(moving > 0, gradient, 0)
         if step in watched:
             course.losses[step] = found
-        optimiser.step(ensemble.weights, gradient, rates * moving * warm_up_and_decay(step, steps))
-    if steps in watched:
-        watch(steps)
+        optimiser.step(ensemble.weights, gradient, rates * moving * schedule.factor(step))
+    if schedule.steps in watched:
+        watch(schedule.steps)
     return course

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any, TypeAlias, cast
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from hessianlab.results import Parameters
-from hessianlab.studies.training_study import text_digest
+from hessianlab.studies.training_study import DOCUMENTATION, text_digest
 from hessianlens.errors import expect
 from hessianlens.models import Transformer
 from hessianlens.tasks import Addition, AssociativeRecall, Characters
@@ -58,6 +59,8 @@ def _task(asked: Any) -> Task:
         return AssociativeRecall(pairs=pairs, queries=max(1, pairs // 2), keys=pairs + 2, values=pairs + 2)
     if not asked["text"]:
         return Characters.generated(length=asked["length"])
+    if asked["text"] == DOCUMENTATION:
+        return Characters.from_file(Path(__file__).parent / "documentation.txt", asked["length"])
     expect(text_digest(asked["text"]) == asked["text_digest"], "text: the file has changed since the run began.")
     return Characters.from_file(asked["text"], asked["length"])
 
@@ -65,15 +68,28 @@ def _task(asked: Any) -> Task:
 def build(parameters: Parameters, learned: TaskData, seed: int) -> nn.Module:
     """The model; arms that only differ in how it is written begin as the same function."""
     asked: Any = parameters
-    dual = _transformer(asked, learned, seed, "dual")
+    dual = _rescaled(_transformer(asked, learned, seed, "dual"), asked["query_key_scale"], asked["embedding_scale"])
     if asked["query_key"] == "single":
         return multiplied(dual, _transformer(asked, learned, seed, "single"))
     return dual if asked["redundant"] == "none" else WithGain(dual, asked["redundant"])
 
 
+def _rescaled(model: Transformer, query_key: float, embedding: float) -> Transformer:
+    """The same draw of weights with W_Q and W_K, and the embeddings, times a factor each."""
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith(("W_Q", "W_K")):
+                parameter.mul_(query_key)
+            elif "embedding" in name:
+                parameter.mul_(embedding)
+    return model
+
+
 def _transformer(asked: Any, learned: TaskData, seed: int, query_key: str) -> Transformer:
     width = asked["d_model"] // asked["heads"]
     unscaled = 1.0 if asked["scaled"] else 1 / math.sqrt(width)
+    if asked["temperature"] == "length":
+        unscaled *= learned.task.context
     return Transformer(
         asked["layers"],
         asked["d_model"],

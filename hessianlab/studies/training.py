@@ -5,10 +5,35 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import product
 
-from hessianlab.studies.training_study import FULL, Arm, Contrast, TrialConfig, minus, study
+from hessianlab.studies.training_study import (
+    DOCUMENTATION,
+    FULL,
+    Arm,
+    Condition,
+    Contrast,
+    TrialConfig,
+    minus,
+    study,
+    under,
+)
+
+TEXT = ("characters",)
+CONSTANT = under("a constant rate without warm-up", warm_up=0.0, decay=False)
+NO_NORM = under("no norm", norm=None)
+NATURAL = under("natural text", TEXT, text=DOCUMENTATION)
+WIDE = under("width 128, 500 steps", TEXT, d_model=128, steps=500)
+SMALL_EMBEDDINGS = under("embeddings a tenth as large", embedding_scale=0.1)
+NO_MOMENTUM = under("no momentum", momentum=0.0, sgd_low=-1.0, sgd_high=1.5)
+"""Conditions that several studies try; others are those of one study."""
+
+
+def _steps(*numbers: int) -> tuple[Condition, ...]:
+    return tuple(under(f"{number} steps", steps=number) for number in numbers)
+
 
 SOFTMAX = "softmax"
-OTHERS = ("sigmoid", "sigmoid_log_length", "relu_normalised", "linear", "row_sum")
+RELU_LENGTH = "relu_length"
+OTHERS = ("sigmoid", "sigmoid_log_length", "relu_normalised", RELU_LENGTH, "linear", "row_sum")
 
 ACTIVATIONS = study(
     name="study_activations",
@@ -18,10 +43,14 @@ ACTIVATIONS = study(
     "learning rate?",
     hypothesis="Softmax ends with the lowest loss on every task; sigmoid with the bias minus log L comes close; "
     "weights by row sum, whose denominator can vanish, are worst or diverge.",
-    arms=tuple(Arm(name, attention=name) for name in (SOFTMAX, *OTHERS)),
+    arms=tuple(
+        Arm(name, attention="relu", temperature="length") if name == RELU_LENGTH else Arm(name, attention=name)
+        for name in (SOFTMAX, *OTHERS)
+    ),
     comparisons=tuple(minus(name, SOFTMAX) for name in OTHERS),
     quick=TrialConfig(tasks=("addition", "characters", "recall"), checkpoints=6),
-    full=replace(FULL, tasks=("addition", "characters", "recall"), steps=2000),
+    full=replace(FULL, tasks=("addition", "characters", "recall"), steps=2000, conditions=("all",)),
+    conditions=(*_steps(500), CONSTANT, NO_NORM, NATURAL, WIDE),
 )
 
 
@@ -37,7 +66,17 @@ SCALING = study(
     arms=(Arm(SCALED), Arm(UNSCALED, scaled=False)),
     comparisons=(minus(UNSCALED, SCALED),),
     quick=TrialConfig(tasks=("characters", "addition"), d_model=32, checkpoints=20),
-    full=replace(FULL, tasks=("characters", "addition"), heads=1, steps=1500, batch=32),
+    full=replace(FULL, tasks=("characters", "addition"), heads=1, steps=1500, batch=32, conditions=("all",)),
+    conditions=(
+        *_steps(300, 700, 3000),
+        CONSTANT,
+        NO_NORM,
+        under("W_Q and W_K twice as large", query_key_scale=2.0),
+        under("W_Q and W_K half as large", query_key_scale=0.5),
+        under("rates of W_Q and W_K tuned apart", query_key_rates=3),
+        NATURAL,
+        WIDE,
+    ),
 )
 
 
@@ -54,7 +93,8 @@ TEMPERATURE = study(
     arms=(Arm(FIXED), Arm(LEARNED, redundant="temperature"), Arm(CONTROL, redundant="value gain")),
     comparisons=(minus(LEARNED, FIXED), minus(CONTROL, FIXED), minus(LEARNED, CONTROL)),
     quick=TrialConfig(tasks=("characters",), layers=2, heads=2, checkpoints=8),
-    full=replace(FULL, tasks=("characters",), layers=2),
+    full=replace(FULL, tasks=("characters",), layers=2, conditions=("all",)),
+    conditions=(*_steps(3000), CONSTANT, NATURAL),
 )
 
 
@@ -81,7 +121,15 @@ QUERY_KEY = study(
         minus(ARMS[3].name, ARMS[1].name),
     ),
     quick=TrialConfig(tasks=("characters", "recall"), checkpoints=8),
-    full=replace(FULL, tasks=("characters",), heads=1),
+    full=replace(FULL, tasks=("characters",), heads=1, conditions=("all",)),
+    conditions=(
+        *_steps(300, 3000),
+        CONSTANT,
+        NO_NORM,
+        under("no norm, embeddings a tenth as large", norm=None, embedding_scale=0.1),
+        NO_MOMENTUM,
+        NATURAL,
+    ),
 )
 
 
@@ -125,7 +173,8 @@ OPTIMISERS = study(
         *(gap_of_gaps(attention, norm) for attention, norm in product(ATTENTIONS[1:], NORMS)),
     ),
     quick=TrialConfig(tasks=("characters",), curvatures=1, checkpoints=6),
-    full=replace(FULL, tasks=("characters",), curvatures=1),
+    full=replace(FULL, tasks=("characters",), curvatures=1, conditions=("all",)),
+    conditions=(*_steps(300, 3000), CONSTANT, SMALL_EMBEDDINGS, NO_MOMENTUM, NATURAL, WIDE),
 )
 
 

@@ -46,8 +46,17 @@ class TrialConfig:
         validation: Sequences that losses and accuracies are measured on.
         digits: Of the numbers that are added.
         length: Characters of a window of text.
-        text: A file to learn the characters of; a generated text if empty.
+        text: A file to learn the characters of; "documentation" for the text that comes with the package, a generated
+            text if empty.
         pairs: Pairs to recall from.
+        warm_up: Share of the steps in which the learning rate rises from 0.
+        decay: Whether it then falls to 0 along half a cosine; it stays if not.
+        momentum: Of SGD.
+        query_key_scale: Factor of the initial W_Q and W_K.
+        embedding_scale: Factor of the initial embeddings.
+        query_key_rates: Rates of W_Q and W_K that are tried beside every rate of the other weights, a factor of ten
+            apart and around it; 1: the same rate.
+        conditions: Which of the study's conditions are tried beside the settings above; "all", or their names.
         seed: The first seed.
     """
 
@@ -72,6 +81,13 @@ class TrialConfig:
     length: int = 16
     text: str = ""
     pairs: int = 4
+    warm_up: float = 0.1
+    decay: bool = True
+    momentum: float = 0.9
+    query_key_scale: float = 1.0
+    embedding_scale: float = 1.0
+    query_key_rates: int = 1
+    conditions: tuple[str, ...] = ("none",)
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -83,6 +99,11 @@ class TrialConfig:
             low, high = getattr(self, f"{name}_low"), getattr(self, f"{name}_high")
             expect(low < high, f"{name}_low, {name}_high: got {low:g} and {high:g}, expected the lower one first.")
         expect(self.checkpoints <= self.steps, f"checkpoints: got {self.checkpoints}, expected at most steps.")
+        for name in ("query_key_scale", "embedding_scale"):
+            expect(getattr(self, name) > 0, f"{name}: got {getattr(self, name):g}, expected a positive number.")
+        for name in ("warm_up", "momentum"):
+            expect(0 <= getattr(self, name) < 1, f"{name}: got {getattr(self, name):g}, expected from 0 to below 1.")
+        expect(self.query_key_rates % 2 == 1, f"query_key_rates: got {self.query_key_rates}, expected an odd number.")
         head_width(self.d_model, self.heads)
         text_digest(self.text)
 
@@ -93,13 +114,18 @@ class TrialConfig:
 
     def parameters(self) -> dict[str, Scalar]:
         """As part of a cell's parameters; a text is known by its digest too."""
-        shared = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "tasks"}
+        left_out = ("tasks", "conditions")
+        shared = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in left_out}
         return {**shared, "text_digest": text_digest(self.text)}
+
+
+DOCUMENTATION = "documentation"
+"""Name of the natural text that comes with the package: this project's documentation, in English."""
 
 
 def text_digest(path: str) -> str:
     """Of a user's text; empty where there is none."""
-    if not path:
+    if path in ("", DOCUMENTATION):
         return ""
     try:
         return hashlib.sha256(Path(path).read_bytes()).hexdigest()[:16]
@@ -112,7 +138,7 @@ FULL = TrialConfig(d_model=32, heads=4, steps=1000, seeds=10, checkpoints=20)
 
 
 OPTIMISER_NAMES = ("sgd", "adam")
-"""What `hessianlab.studies.ensemble.OPTIMISERS` has; without torch."""
+"""Those that `hessianlab.studies.ensemble.make_optimiser` makes."""
 
 REDUNDANT = ("none", "temperature", "value gain")
 """A parameter more a head that adds no function: a temperature of the scores, or a factor of the values."""
@@ -132,6 +158,7 @@ class Arm:
         optimiser: "sgd" (momentum 0.9) or "adam".
         query_key: "dual", or "single" for one matrix that begins as the product of the two.
         scaled: Whether scores are divided by the square root of the head's width.
+        temperature: Divides the scores; "length" stands for the number of tokens of a sequence.
         redundant: A parameter more a head, see `REDUNDANT`.
         block_rates: See `BLOCK_RATES`.
     """
@@ -142,6 +169,7 @@ class Arm:
     optimiser: str = "adam"
     query_key: str = "dual"
     scaled: bool = True
+    temperature: str = ""
     redundant: str = "none"
     block_rates: str = "one"
 
@@ -151,6 +179,7 @@ class Arm:
         check_norm(self.norm)
         check_choice("optimiser", self.optimiser, OPTIMISER_NAMES)
         check_choice("query_key", self.query_key, QUERY_KEY)
+        check_choice("temperature", self.temperature, ("", "length"))
         check_choice("redundant", self.redundant, REDUNDANT)
         check_choice("block_rates", self.block_rates, BLOCK_RATES)
 
@@ -184,6 +213,33 @@ def minus(arm: str, against: str) -> Contrast:
 
 
 @dataclass(frozen=True)
+class Condition:
+    """Settings that all arms share and on which the answer may depend; everything is tuned and trained anew.
+
+    Attributes:
+        name: For readers, behind "with" or "on": "300 steps"; empty for the study's own settings.
+        changes: Parameters of its cells that differ from the study's own.
+        tasks: On which of the study's tasks it is tried; on all if empty.
+
+    >>> under("300 steps", steps=300).changes
+    (('steps', 300),)
+    """
+
+    name: str = ""
+    changes: tuple[tuple[str, Scalar], ...] = ()
+    tasks: tuple[str, ...] = ()
+
+    def on(self, task: str) -> bool:
+        """Whether it is tried on a task."""
+        return not self.tasks or task in self.tasks
+
+
+def under(name: str, tasks: tuple[str, ...] = (), **changes: Scalar) -> Condition:
+    """A condition by its changes."""
+    return Condition(name, tuple(changes.items()), tasks)
+
+
+@dataclass(frozen=True)
 class Study(Experiment[TrialConfig]):
     """An experiment that trains.
 
@@ -191,11 +247,13 @@ class Study(Experiment[TrialConfig]):
         hypothesis: What is expected, before it is measured.
         arms: What is compared.
         comparisons: Which of them with which; decided before the first run, too.
+        conditions: Other settings under which everything is compared again.
     """
 
     hypothesis: str = ""
     arms: tuple[Arm, ...] = ()
     comparisons: tuple[Contrast, ...] = ()
+    conditions: tuple[Condition, ...] = ()
 
     def __post_init__(self) -> None:
         """Arms have different names, and comparisons know them."""
@@ -203,6 +261,8 @@ class Study(Experiment[TrialConfig]):
         expect(len(set(names)) == len(names), f"arms: got {names}, expected different names.")
         for comparison in self.comparisons:
             expect(set(comparison.arms) <= set(names), f"comparison: {comparison.name} names an arm that is none.")
+        for preset in self.presets.values():
+            chosen_conditions(preset, self.conditions)
 
     def statement(self, config: TrialConfig) -> list[str]:
         """What is said before the first run: hypothesis, arms, budget, tuning range and stopping rule."""
@@ -212,6 +272,7 @@ class Study(Experiment[TrialConfig]):
         ranges = {"adam": (config.adam_low, config.adam_high), "sgd": (config.sgd_low, config.sgd_high)}
         reach = detectable(config.seeds)
         used = [name for name in ranges if any(arm.optimiser == name for arm in self.arms)]
+        others = chosen_conditions(config, self.conditions)[1:]
         tuned = several([f"{_OPTIMISERS[n]} 10^{ranges[n][0]:g} to 10^{ranges[n][1]:g}" for n in used])
         return [
             f"Hypothesis: {self.hypothesis}",
@@ -222,16 +283,36 @@ class Study(Experiment[TrialConfig]):
             f"{count(config.tuning_seeds, 'seed')}; the rate with the smallest mean loss on validation data is taken.",
             f"Reported: {config.seeds} other seeds at that rate, paired between arms: one seed is one draw of the "
             "weights and one stream of data in all of them.",
+            f"Schedule: {_schedule(config)}. SGD has momentum {config.momentum:g}, Adam betas 0.9 and 0.999; no "
+            "weight decay, no dropout.",
             f"Stopping rule: {config.steps} steps, always; a training diverges if its loss is not finite or exceeds "
             "three times its first.",
             f"Power: {config.seeds} seeds tell a difference of {reach:.2g} standard deviations (of the paired "
             "differences) from none with probability 80 %, by a two-sided test at 5 %.",
-            f"Budget: {config.trainings} trainings an arm and task, "
-            f"{config.trainings * len(self.arms) * len(config.tasks)} together.",
+            *([f"Conditions tried beside these: {'; '.join(one.name for one in others)}."] if others else []),
+            f"Budget: {config.trainings} trainings per arm, task and condition, "
+            f"{config.trainings * len(self.cells(config))} together.",
         ]
 
 
 _OPTIMISERS = {"adam": "Adam", "sgd": "SGD"}
+
+
+def _schedule(config: TrialConfig) -> str:
+    rise = f"the rate rises linearly over the first {config.warm_up:.0%} of the steps" if config.warm_up else ""
+    fall = "falls to 0 along half a cosine" if config.decay else "stays"
+    return f"{rise}, then {fall}" if rise else f"no warm-up; the rate {fall}"
+
+
+def chosen_conditions(config: TrialConfig, known: Sequence[Condition]) -> list[Condition]:
+    """The study's own settings, and those of its conditions that a configuration asks for."""
+    names = {condition.name: condition for condition in known}
+    if config.conditions == ("none",):
+        return [Condition()]
+    wanted = tuple(names) if config.conditions == ("all",) else config.conditions
+    for name in wanted:
+        check_choice("conditions", name, ("none", "all", *names))
+    return [Condition(), *(names[name] for name in wanted)]
 
 
 def study(
@@ -244,13 +325,20 @@ def study(
     quick: TrialConfig,
     full: TrialConfig,
     source: str = "Suggested by the documents; measured here",
+    conditions: Sequence[Condition] = (),
 ) -> Study:
-    """A study whose cells are trials: one a task and arm, all rates and seeds of it at once."""
+    """A study whose cells are trials: one per task, condition and arm, all rates and seeds of it at once."""
     chosen = tuple(arms)
 
     def cells(config: TrialConfig) -> list[dict[str, Any]]:
         shared = config.parameters()
-        return [{"task": task, **arm.parameters(), **shared} for task in config.tasks for arm in chosen]
+        return [
+            {"task": task, "condition": condition.name, **arm.parameters(), **shared, **dict(condition.changes)}
+            for task in config.tasks
+            for condition in chosen_conditions(config, conditions)
+            if condition.on(task)
+            for arm in chosen
+        ]
 
     return Study(
         name=name,
@@ -263,6 +351,7 @@ def study(
         hypothesis=hypothesis,
         arms=chosen,
         comparisons=tuple(comparisons),
+        conditions=tuple(conditions),
     )
 
 

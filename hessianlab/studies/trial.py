@@ -22,7 +22,7 @@ from hessianlab.studies.curvature import (
     mean_curvature,
     rates_by_curvature,
 )
-from hessianlab.studies.ensemble import OPTIMISERS, Course, Ensemble, TrainingData, train
+from hessianlab.studies.ensemble import Course, Ensemble, Schedule, TrainingData, make_optimiser, train
 from hessianlab.studies.models import TaskData, build
 
 TUNING_OFFSET = 1000
@@ -42,7 +42,8 @@ def measure_trial(parameters: Parameters) -> Measurement:
     tuning = [asked["seed"] + TUNING_OFFSET + k for k in range(asked["tuning_seeds"])]
     rows, best = _tune(parameters, learned, tried, tuning)
     final = [asked["seed"] + k for k in range(asked["seeds"])]
-    rows += _report(parameters, learned, tried[best], best in (0, len(tried) - 1), final)
+    at_edge = best // asked["query_key_rates"] in (0, asked["rates"] - 1)
+    rows += _report(parameters, learned, tried[best], at_edge, final)
     return Measurement(tuple(rows))
 
 
@@ -131,9 +132,9 @@ def _train(
         ensemble,
         TrainingData(learned.draw, seeds, asked["batch"]),
         learned.loss,
-        OPTIMISERS[asked["optimiser"]](),
+        make_optimiser(asked["optimiser"], asked["momentum"]),
         each[:, :1] if one else each[:, group_index(ensemble)],
-        asked["steps"],
+        Schedule(asked["steps"], asked["warm_up"], asked["decay"]),
         watch,
         {*watched, *looked},
     )

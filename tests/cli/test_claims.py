@@ -186,7 +186,7 @@ def test_the_whole_ledger_is_one_run_and_a_selection_another():
         (["C99"], "expected an id such as"),
         (["--document", "X"], "expected one of 'P', 'A', 'B', 'C'"),
         (["--topic", "softmax_mask"], "'softmax masking'"),
-        (["--verdict", "maybe", "C8"], "'needs training'"),
+        (["--verdict", "maybe", "C8"], "'misprint'"),
         (["C8", "--topic", "training"], "leave none"),
         (["C8", "--seed", "-1"], "seed: got -1"),
         (["C8", "--seed", "1", "--record"], "--record: got the draws of --seed 1"),

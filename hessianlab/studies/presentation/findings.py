@@ -14,13 +14,16 @@ from hessianlab.studies.presentation.paired import (
     by_seed,
     difference,
     diverged,
+    in_numbers,
     interval,
+    of_condition,
     record,
     study_comparisons,
     study_levels,
     study_lost,
+    tried,
 )
-from hessianlab.studies.training_study import TASKS, Contrast, Study
+from hessianlab.studies.training_study import TASKS, Condition, Contrast, Study
 from hessianlab.wording import MINUS, count, several, short
 
 
@@ -144,6 +147,43 @@ def study_sentences(result: Result, study: Study, extra: Sequence[str] = ()) -> 
     ]
 
 
+def condition_sentences(result: Result, study: Study) -> list[str]:
+    """Every comparison of losses under every condition, a sentence per task and comparison."""
+    found = []
+    for task in choices(result, "task"):
+        there = [one for one in tried(result, study) if one.on(task)]
+        for comparison in study.comparisons if there else ():
+            parts = [
+                f"{interval_in_words(difference(of_condition(result, one), task, comparison))} with {one.name}"
+                for one in there
+            ]
+            own = interval_in_words(difference(of_condition(result), task, comparison))
+            found.append(
+                f"On {TASKS[task]}, loss, {comparison.name}: {own} with the settings above; {'; '.join(parts)}."
+            )
+    return found
+
+
+def condition_chart(result: Result, study: Study) -> Chart:
+    """Every comparison of losses by condition, a panel per task."""
+    conditions = [Condition(), *tried(result, study)]
+
+    def line(task: str, comparison: Contrast) -> Series:
+        found = (difference(of_condition(result, one), task, comparison) for one in conditions)
+        return series(comparison.name, enumerate(found))
+
+    tasks = choices(result, "task")
+    return Chart(
+        "Differences in validation loss at the end of training, paired over seeds, by condition; every arm is tuned "
+        "and trained anew under each. Marks are means, bars 95 % intervals.",
+        "",
+        "difference in loss (nats)",
+        tuple(Panel(TASKS[task], tuple(line(task, one) for one in study.comparisons)) for task in tasks),
+        columns=1,
+        names=tuple(condition.name or "as stated" for condition in conditions),
+    )
+
+
 BANDS = "Means over seeds; bands are 95 % intervals."
 
 QUANTITIES = {
@@ -185,12 +225,12 @@ class StudyFindings(Findings):
     """Sentences, the numbers behind them as they are recorded, and the chart that shows the answer.
 
     Attributes:
-        in_numbers: What is recorded of a result.
+        in_record: What is recorded of a result.
         chart: What the study asks about, in numbers.
         table: Lines of a table, by heading; none where sentences say it all.
     """
 
-    in_numbers: Callable[[Result], dict[str, Any]]
+    in_record: Callable[[Result], dict[str, Any]]
     chart: Callable[[Result], Chart]
     table: Callable[[Result], list[dict[str, str]]] = lambda result: []
 
@@ -203,12 +243,27 @@ def study_findings(
 ) -> StudyFindings:
     """The findings of a study: what all of them tell, and what is special of this one."""
 
-    def sentences(result: Result) -> list[str]:
-        return study_sentences(result, study, extra(result))
-
-    def in_numbers(result: Result) -> dict[str, Any]:
+    def numbers(result: Result) -> tuple[dict[str, Interval], dict[str, Interval], dict[str, int]]:
         levels = {**study_levels(result), **extra_intervals(result)}
-        compared = study_comparisons(result, study)
-        return record(result, levels, compared, sentences(result), chart(result), study_lost(result))
+        return levels, study_comparisons(result, study), study_lost(result)
 
-    return StudyFindings(sentences, in_numbers, chart)
+    def sentences(result: Result) -> list[str]:
+        own = of_condition(result)
+        return [*study_sentences(own, study, extra(own)), *condition_sentences(result, study)]
+
+    def picture(result: Result) -> Chart:
+        return condition_chart(result, study) if tried(result, study) else chart(of_condition(result))
+
+    def in_record(result: Result) -> dict[str, Any]:
+        own = of_condition(result)
+        levels, compared, lost = numbers(own)
+        others = {
+            condition.name: {
+                "changes": dict(condition.changes),
+                **in_numbers(*numbers(of_condition(result, condition))),
+            }
+            for condition in tried(result, study)
+        }
+        return record(own, levels, compared, sentences(result), picture(result), lost, others)
+
+    return StudyFindings(sentences, in_record, picture)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import astuple, dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from hessianlab.experiments.statistics import choices, detectable, mean_interval, select
 from hessianlab.results import Chart, Result, rounded
-from hessianlab.studies.training_study import Contrast, Study
+from hessianlab.studies.training_study import Condition, Contrast, Study
 
 LEVEL = 0.95
 
@@ -65,6 +65,18 @@ def interval(values: Sequence[float]) -> Interval:
         return Interval(mean, math.nan, math.nan, n, math.nan)
     low, high = mean_interval(values, LEVEL)
     return Interval(float(np.mean(values)), low, high, n, detectable(n, LEVEL) * float(np.std(values, ddof=1)))
+
+
+def of_condition(result: Result, condition: Condition = Condition()) -> Result:  # noqa: B008  frozen
+    """The cells of one condition, and the configuration that they had."""
+    cells = tuple(cell for cell in result.cells if cell.parameters.get("condition", "") == condition.name)
+    return replace(result, config={**result.config, **dict(condition.changes)}, cells=cells)
+
+
+def tried(result: Result, study: Study) -> list[Condition]:
+    """The conditions that a result has, but for the study's own settings."""
+    names = {cell.parameters.get("condition", "") for cell in result.cells}
+    return [condition for condition in study.conditions if condition.name in names]
 
 
 def by_seed(result: Result, task: str, arm: str, quantity: str = "loss", step: int | None = None) -> dict[int, float]:
@@ -140,21 +152,29 @@ def record(
     sentences: Sequence[str],
     chart: Chart,
     lost: Mapping[str, int] | None = None,
+    conditions: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> dict[str, Any]:
     """Plain data: where the result comes from, intervals by name (comparisons with their effect size), words, chart."""
-    found = {name: _plain(value) for name, value in levels.items() if value.seeds > 1}
-    found |= {name: {**_plain(v), "effect": _finite(v.effect)} for name, v in comparisons.items() if v.seeds > 1}
     return {
         "preset": result.preset,
         "config": {name: list(v) if isinstance(v, tuple) else v for name, v in result.config.items()},
         "created": result.provenance.created,
         "commit": result.provenance.commit,
         "seconds": round(result.seconds),
-        "diverged": {name: number for name, number in (lost or {}).items() if number},
         "sentences": list(sentences),
         "chart": chart.plain(),
-        "intervals": found,
+        **in_numbers(levels, comparisons, lost or {}),
+        "conditions": dict(conditions or {}),
     }
+
+
+def in_numbers(
+    levels: Mapping[str, Interval], comparisons: Mapping[str, Interval], lost: Mapping[str, int]
+) -> dict[str, Any]:
+    """Intervals as rows of numbers (mean, low, high, seeds, detectable, effect size), and how many runs diverged."""
+    found = {name: _row(value) for name, value in levels.items() if value.seeds > 1}
+    found |= {name: [*_row(v), _finite(v.effect)] for name, v in comparisons.items() if v.seeds > 1}
+    return {"diverged": {name: number for name, number in lost.items() if number}, "intervals": found}
 
 
 def study_levels(result: Result) -> dict[str, Interval]:
@@ -189,8 +209,8 @@ def study_lost(result: Result) -> dict[str, int]:
     }
 
 
-def _plain(found: Interval) -> dict[str, float | None]:
-    return {name: v if name == "seeds" else rounded(v) for name, v in asdict(found).items()}
+def _row(found: Interval) -> list[float | None]:
+    return [v if isinstance(v, int) else _finite(v) for v in astuple(found)]
 
 
 def _finite(value: float) -> float | None:

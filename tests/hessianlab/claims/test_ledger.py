@@ -22,7 +22,7 @@ HOLDS = made("P1", Finding((at_most("gap", 0.0, 1.0),)))
 FAILS = made("P25", Finding((at_most("gap", 2.0, 1.0),), example="2 > 1"), correction="It is 2. Not 1.", central=True)
 CONDITIONAL = made("A2", Finding((true("all", False),), (true("some", True),), example="one"), condition="few")
 BARE = made("B3", Finding((true("all", False),)))
-SKIPPED = Claim("C4", "training", "here", "Trained.", unmeasured=Verdict.NEEDS_TRAINING, reason="It is. So it goes.")
+SKIPPED = Claim("C4", "training", "here", "Trained.", unmeasured=Verdict.OPEN, reason="It is. So it goes.")
 
 
 def broken():
@@ -35,7 +35,7 @@ BROKEN = Claim("C5", "made up", "here", "Something.", "somehow", test=broken)
 def test_verdicts_follow_the_checks():
     ledger = run([HOLDS, FAILS, CONDITIONAL, BARE, SKIPPED])
     found = [entry.verdict for entry in ledger]
-    assert found == [Verdict.HOLDS, Verdict.FAILS, Verdict.HOLDS_IF, Verdict.FAILS, Verdict.NEEDS_TRAINING]
+    assert found == [Verdict.HOLDS, Verdict.FAILS, Verdict.HOLDS_IF, Verdict.FAILS, Verdict.OPEN]
     assert [entry.claim.id for entry in ledger.unsupported] == ["B3"] and not ledger.errors
     assert ledger["A2"].finding == CONDITIONAL.examine() and len(ledger) == 5
 
@@ -125,7 +125,7 @@ def test_a_broken_record_or_entry_is_refused(tmp_path):
 def test_counts_and_order_of_surprise():
     entries = run([HOLDS, FAILS, CONDITIONAL, BARE, SKIPPED, BROKEN]).entries
     found = counts(entries)
-    assert found["P"] == {Verdict.HOLDS: 1, Verdict.FAILS: 1} and found["C"] == {Verdict.NEEDS_TRAINING: 1, None: 1}
+    assert found["P"] == {Verdict.HOLDS: 1, Verdict.FAILS: 1} and found["C"] == {Verdict.OPEN: 1, None: 1}
     assert [entry.claim.id for entry in most_surprising_first(entries)] == ["C5", "P25", "B3", "A2", "P1", "C4"]
     assert surprise(entries[1]) > surprise(entries[3])
 

@@ -21,25 +21,50 @@ def effect(low: float, high: float, least: float = 3.0, most: float = 5.0) -> Ef
     return Effect("slower", (low + high) / 2, low, high, 6, 0.5, least, most)
 
 
-def found(*effects: Effect, width: int = 16, needed: int | None = None, path: Path) -> Finding:
-    write_record("study", {"config": {"d_model": width, "layers": 1, "steps": 9}, "preset": "quick"}, path)
-    recorded = StudyRecord("study", path)
-    finding = decided(recorded, effects, {"models": recorded.models}, needed)
-    return finding.worded("as small as {models}", "In {models} it is so.")
+def found(
+    *effects: Effect, needed: int | None = None, universal: bool = False, path: Path, **others: Effect
+) -> Finding:
+    """With these effects under the study's own settings, and one effect under every other condition."""
+    conditions = {name: {"intervals": {}} for name in others}
+    config = {"d_model": 16, "layers": 1, "steps": 9}
+    write_record("study", {"config": config, "preset": "quick", "conditions": conditions}, path)
+    finding = decided(
+        StudyRecord("study", path),
+        lambda record, task: [others[record.condition]] if record.condition else effects,
+        {},
+        needed=needed,
+        universal=universal,
+    )
+    return finding.worded("{where}", "In {models} it is so: {where}.")
 
 
 def test_inside_outside_and_across(tmp_path: Path) -> None:
     path = tmp_path / "record.json"
     inside, outside, across = effect(3.5, 4.5), effect(1.0, 2.0), effect(2.0, 4.0)
     assert (inside.state, outside.state, across.state) == (True, False, None)
-    assert found(inside, path=path).verdict is Verdict.HOLDS_IF
-    assert found(inside, width=768, path=path).verdict is Verdict.HOLDS
-    assert found(outside, path=path).verdict is Verdict.FAILS
+    assert found(inside, path=path).verdict is Verdict.HOLDS
+    assert found(outside, path=path).verdict is Verdict.NOT_SEEN
+    assert found(outside, path=path, universal=True).verdict is Verdict.FAILS
     undecided = found(across, path=path)
-    assert undecided.verdict is Verdict.NEEDS_TRAINING and "reaches across" in undecided.undecided
-    assert found(outside, across, path=path).verdict is Verdict.FAILS  # one is enough against it
-    assert found(inside, across, path=path).verdict is Verdict.NEEDS_TRAINING
+    assert undecided.verdict is Verdict.OPEN and "reaches across" in undecided.undecided
+    assert found(outside, across, path=path).verdict is Verdict.NOT_SEEN  # one is enough against it
+    assert found(inside, across, path=path).verdict is Verdict.OPEN
     assert all(found(one, path=path).confirmed for one in (inside, outside, across))
+
+
+def test_conditions_decide_symmetrically(tmp_path: Path) -> None:
+    path = tmp_path / "record.json"
+    inside, outside, across = effect(3.5, 4.5), effect(1.0, 2.0), effect(2.0, 4.0)
+    mixed = found(inside, short=outside, wide=across, path=path)
+    assert mixed.verdict is Verdict.HOLDS_IF and mixed.confirmed
+    assert mixed.condition == "borne out on text; contradicted on text with short; undecided on text with wide"
+    assert found(outside, short=inside, path=path).verdict is Verdict.HOLDS_IF
+    assert found(inside, short=inside, wide=across, path=path).verdict is Verdict.HOLDS
+    assert found(outside, short=outside, wide=across, path=path).verdict is Verdict.NOT_SEEN
+    assert found(outside, short=outside, path=path, universal=True).verdict is Verdict.FAILS
+    assert found(across, short=inside, path=path).verdict is Verdict.OPEN
+    assert found(across, short=outside, path=path).verdict is Verdict.OPEN
+    assert found(across, short=inside, wide=outside, path=path).verdict is Verdict.HOLDS_IF
 
 
 def test_most_of_several(tmp_path: Path) -> None:
@@ -49,17 +74,17 @@ def test_most_of_several(tmp_path: Path) -> None:
     def verdict(*effects: Effect) -> Verdict:
         return found(*effects, needed=2, path=path).verdict
 
-    assert verdict(inside, inside, outside) is Verdict.HOLDS_IF
-    assert verdict(inside, outside, outside) is Verdict.FAILS
-    assert verdict(inside, across, outside) is Verdict.NEEDS_TRAINING
+    assert verdict(inside, inside, outside) is Verdict.HOLDS
+    assert verdict(inside, outside, outside) is Verdict.NOT_SEEN
+    assert verdict(inside, across, outside) is Verdict.OPEN
 
 
 def test_what_is_not_recorded_decides_nothing(tmp_path: Path) -> None:
     recorded = StudyRecord("nosuch", tmp_path / "record.json")
     missing = recorded.effect("x", "it", least=1.0)
     assert missing.state is None and missing.shown == "not measured"
-    finding = decided(recorded, [missing], {})
-    assert finding.verdict is Verdict.NEEDS_TRAINING and "was not measured" in finding.undecided
+    finding = decided(recorded, lambda record, task: [missing], {})
+    assert finding.verdict is Verdict.OPEN and "was not measured" in finding.undecided
     assert recorded.formatted("x") == "(not measured)"
 
 
@@ -86,21 +111,31 @@ def test_every_study_is_recorded_whole(name: str) -> None:
     assert "of width" in recorded.models and "preset" in recorded.models
     assert recorded.sentences and all(sentence.endswith(".") for sentence in recorded.sentences)
     assert recorded.chart is not None and recorded.chart.panels and recorded.chart.caption.endswith(".")
-    assert any("effect" in one for one in read_record()[name]["intervals"].values())
+    assert any(len(one) == 6 for one in read_record()[name]["intervals"].values()), "with effect sizes"
 
 
-def made_up(low: float, high: float) -> dict[str, Any]:
-    return {"mean": (low + high) / 2, "low": low, "high": high, "seeds": 6, "detectable": 0.1}
+def made_up(low: float, high: float) -> list[float]:
+    return [(low + high) / 2, low, high, 6, 0.1]
 
 
 @pytest.mark.parametrize(
     ("id", "study", "intervals", "wanted"),
     [
-        ("C19", "study_scaling", {"characters: log slowdown, unscaled minus scaled": (1.2, 1.5)}, "holds if"),
-        ("C19", "study_scaling", {"characters: log slowdown, unscaled minus scaled": (0.0, 0.5)}, "fails"),
-        ("C20", "study_scaling", {"characters: loss, unscaled minus scaled": (0.1, 0.18)}, "holds if"),
-        ("C20", "study_scaling", {"characters: loss, unscaled minus scaled": (-0.1, 0.18)}, "needs training"),
-        ("C42", "study_temperature", {"characters: log temperature, first layer minus last": (-0.3, -0.1)}, "fails"),
+        ("C19", "study_scaling", {"characters: log slowdown, unscaled minus scaled": (1.2, 1.5)}, "holds"),
+        (
+            "C19",
+            "study_scaling",
+            {"characters: log slowdown, unscaled minus scaled": (0.0, 0.5)},
+            "not seen at this size",
+        ),
+        ("C20", "study_scaling", {"characters: loss, unscaled minus scaled": (0.1, 0.18)}, "holds"),
+        ("C20", "study_scaling", {"characters: loss, unscaled minus scaled": (-0.1, 0.18)}, "open"),
+        (
+            "C42",
+            "study_temperature",
+            {"characters: log temperature, first layer minus last": (-0.3, -0.1)},
+            "not seen at this size",
+        ),
     ],
 )
 def test_a_claim_follows_the_record(

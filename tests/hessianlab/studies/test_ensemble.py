@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from hessianlab.studies.ensemble import OPTIMISERS, Adam, Ensemble, TrainingData, train, warm_up_and_decay
+from hessianlab.studies.ensemble import Adam, Ensemble, Schedule, TrainingData, make_optimiser, train
 from hessianlens.errors import InputError
 from hessianlens.models import Transformer
 from hessianlens.tasks import Addition, AssociativeRecall, Characters
@@ -43,14 +43,14 @@ def by_hand(seed: int, rate: float, optimiser: str, **changes: Any) -> Tensor:
     own, data = model(seed, **changes), TrainingData(draw, [seed], 3)
     moving = TORCH[optimiser](own.parameters(), rate)
     for step in range(STEPS):
-        moving.param_groups[0]["lr"] = rate * warm_up_and_decay(step, STEPS)
+        moving.param_groups[0]["lr"] = rate * Schedule(STEPS).factor(step)
         moving.zero_grad()
         loss(own, data.at(step)[0]).backward()
         moving.step()
     return flat(own)
 
 
-@pytest.mark.parametrize("optimiser", OPTIMISERS)
+@pytest.mark.parametrize("optimiser", TORCH)
 @pytest.mark.parametrize("changes", [{}, {"attention": "sigmoid", "norm": "pre"}, {"query_key": "single", "heads": 2}])
 def test_at_once_and_one_by_one_are_the_same(optimiser: str, changes: dict[str, Any]) -> None:
     seeds, rates = [0, 1, 0], [0.01, 0.02, 0.05]
@@ -60,9 +60,9 @@ def test_at_once_and_one_by_one_are_the_same(optimiser: str, changes: dict[str, 
         ensemble,
         TrainingData(draw, seeds, 3),
         loss,
-        OPTIMISERS[optimiser](),
+        make_optimiser(optimiser),
         torch.tensor(rates, dtype=torch.float64)[:, None],
-        STEPS,
+        Schedule(STEPS),
     )
     wanted = torch.stack([by_hand(s, r, optimiser, **changes) for s, r in zip(seeds, rates, strict=True)])
     torch.testing.assert_close(ensemble.weights, wanted, rtol=1e-8, atol=1e-9)
@@ -76,13 +76,13 @@ def test_a_member_that_diverges_stops_and_leaves_the_others_alone() -> None:
         calm,
         TrainingData(draw, [0], 3),
         loss,
-        OPTIMISERS["sgd"](),
+        make_optimiser("sgd"),
         torch.full((1, 1), 0.01, dtype=torch.float64),
-        STEPS,
+        Schedule(STEPS),
     )
     both = Ensemble([model(0), model(1)])
     rates = torch.tensor([[0.01], [1e4]], dtype=torch.float64)
-    course = train(both, TrainingData(draw, [0, 1], 3), loss, OPTIMISERS["sgd"](), rates, STEPS)
+    course = train(both, TrainingData(draw, [0, 1], 3), loss, make_optimiser("sgd"), rates, Schedule(STEPS))
     assert course.diverged[0] == -1 and 0 < int(course.diverged[1]) < STEPS
     torch.testing.assert_close(both.weights[0], calm.weights[0], rtol=1e-9, atol=1e-11)
 
@@ -93,7 +93,7 @@ def test_rates_of_single_weights() -> None:
     rates = torch.zeros_like(before)
     columns = ensemble.columns()["blocks.0.attention.W_V"]
     rates[:, columns] = 0.1
-    train(ensemble, TrainingData(draw, [0], 3), loss, Adam(), rates, 2)
+    train(ensemble, TrainingData(draw, [0], 3), loss, Adam(), rates, Schedule(2))
     moved = (ensemble.weights != before)[0]
     assert bool(moved[columns].all()) and int(moved.sum()) == columns.stop - columns.start
 
@@ -106,7 +106,7 @@ def test_watching_sees_the_beginning_and_the_end() -> None:
         loss,
         Adam(),
         torch.full((1, 1), 0.01, dtype=torch.float64),
-        STEPS,
+        Schedule(STEPS),
         lambda step: seen.update({step: ensemble.weights.clone()}),
         (0, 3, STEPS),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 from hessianlab.results import Chart, FinishedCell, Measurement, Result, collect
 from hessianlab.studies.presentation.findings import caveats, compared, level_sentences, study_findings
 from hessianlab.studies.presentation.paired import by_seed, difference, diverged, first_reached, interval, slowdown
-from hessianlab.studies.training_study import Arm, Contrast, minus, study
+from hessianlab.studies.training_study import Arm, Contrast, minus, study, under
 from tests.hessianlab.studies.tiny import TINY
 
 STUDY = study("study_test", "t", "q?", "h", [Arm("a"), Arm("b")], [minus("a", "b")], TINY, TINY)
@@ -33,6 +34,23 @@ def made(losses: dict[str, list[float | None]], edge: bool = False) -> Result:
     return Result("study_test", "quick", config, tuple(cells), collect())
 
 
+def test_conditions_are_compared_apart() -> None:
+    short = under("3 steps", steps=3)
+    tried = study("study_test", "t", "q?", "h", [Arm("a"), Arm("b")], [minus("a", "b")], TINY, TINY, conditions=[short])
+    own = made({"a": [1.1, 2.1, 3.0, 4.1, 5.1], "b": [1.0, 2.0, 3.0, 4.0, 5.0]})
+    other = made({"a": [3.1, 4.0, 5.1, 6.1, 7.1], "b": [1.0, 2.0, 3.0, 4.0, 5.0]})
+    cells = [replace(cell, parameters={**cell.parameters, "condition": short.name}) for cell in other.cells]
+    result = replace(own, cells=(*own.cells, *cells))
+    found = study_findings(tried).in_record(result)
+    assert found["intervals"]["addition: loss, a minus b"][0] == pytest.approx(0.08)
+    under_short = found["conditions"]["3 steps"]
+    assert under_short["changes"] == {"steps": 3}
+    assert under_short["intervals"]["addition: loss, a minus b"][0] == pytest.approx(2.08), "at its own last step"
+    assert any("with 3 steps" in sentence for sentence in found["sentences"])
+    chart = Chart.of(found["chart"])
+    assert chart.names == ("as stated", "3 steps") and chart.panels[0].series[0].mean == pytest.approx((0.08, 2.08))
+
+
 def test_differences_are_paired_by_seed() -> None:
     result = made({"a": [1.1, 2.1, 3.1, 4.1, 5.1], "b": [1.0, 2.0, 3.0, 4.0, 5.0]})
     found = difference(result, "addition", minus("a", "b"))
@@ -46,7 +64,7 @@ def test_a_seed_that_diverged_is_left_out_and_told() -> None:
     assert diverged(result, "addition", "a") == 1
     assert "1 of 5 diverged" in level_sentences(result)[0]
     assert any("favours a (addition)" in sentence for sentence in caveats(result))
-    assert FINDINGS.in_numbers(result)["diverged"] == {"addition: a": 1}
+    assert FINDINGS.in_record(result)["diverged"] == {"addition: a": 1}
 
 
 def test_a_difference_of_differences() -> None:
@@ -92,15 +110,15 @@ def test_rates_at_the_edge_are_confessed() -> None:
 
 
 def test_what_is_recorded() -> None:
-    found = FINDINGS.in_numbers(made({"a": [1.0, 2.0, 3.0, 4.0, 5.0], "b": [0.0, 1.0, 2.0, 3.0, 4.5]}))
+    found = FINDINGS.in_record(made({"a": [1.0, 2.0, 3.0, 4.0, 5.0], "b": [0.0, 1.0, 2.0, 3.0, 4.5]}))
     assert found["preset"] == "quick"
-    assert found["intervals"]["addition: loss of a"]["mean"] == 3.0
-    assert found["intervals"]["addition: loss, a minus b"]["seeds"] == 5
+    assert found["intervals"]["addition: loss of a"][0] == 3.0
+    assert found["intervals"]["addition: loss, a minus b"][3] == 5
     assert "addition: log slowdown, a minus b" in found["intervals"]
     differences = [1.0, 1.0, 1.0, 1.0, 0.5]
     effect = np.mean(differences) / np.std(differences, ddof=1)
-    assert found["intervals"]["addition: loss, a minus b"]["effect"] == pytest.approx(effect, rel=1e-4)
-    assert "effect" not in found["intervals"]["addition: loss of a"], "a level is no effect"
+    assert found["intervals"]["addition: loss, a minus b"][5] == pytest.approx(effect, rel=1e-4)
+    assert len(found["intervals"]["addition: loss of a"]) == 5, "a level is no effect"
     assert found["sentences"] and all(sentence.endswith(".") for sentence in found["sentences"])
     chart = Chart.of(found["chart"])
     assert chart.legend == ("a", "b") and chart.panels[0].series[0].x == (0, 3, 6)

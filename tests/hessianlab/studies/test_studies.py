@@ -18,7 +18,7 @@ from hessianlab.runner import configure
 from hessianlab.store import open_store
 from hessianlab.studies.presentation.drawing import draw_chart
 from hessianlab.studies.presentation.findings import StudyFindings
-from hessianlab.studies.training_study import Study
+from hessianlab.studies.training_study import Study, chosen_conditions
 from hessianlens.errors import InputError
 from tests.hessianlab.runner.test_interruptions import stored, wait_until
 
@@ -109,8 +109,13 @@ def test_every_arm_gets_the_same_and_is_compared(name: str) -> None:
         assert config.seeds >= 5
         assert any("Stopping rule" in line for line in experiment.statement(config))
         own = {"task", "arm", *experiment.arms[0].parameters()}
-        shared = [{k: v for k, v in cell.items() if k not in own} for cell in experiment.cells(config)]
-        assert all(one == shared[0] for one in shared)
+        for condition in chosen_conditions(config, experiment.conditions):
+            cells = [cell for cell in experiment.cells(config) if cell["condition"] == condition.name]
+            shared = [
+                {k: v for k, v in cell.items() if k not in own | dict(condition.changes).keys()} for cell in cells
+            ]
+            assert cells and all(one == shared[0] for one in shared)
+            assert all(cell[name] == value for cell in cells for name, value in condition.changes)
 
 
 @pytest.mark.long
@@ -125,7 +130,7 @@ def test_words_and_pictures(name: str) -> None:
     assert all(picture.caption.endswith(".") for picture in pictures)
     assert len(table_of(result)) == (2 if name == "study_design" else 0)
     assert isinstance(findings, StudyFindings)
-    numbers = json.loads(json.dumps(findings.in_numbers(result)))
+    numbers = json.loads(json.dumps(findings.in_record(result)))
     assert numbers["preset"] == "custom" and numbers["sentences"] == sentences
     assert all({"mean", "low", "high", "seeds", "detectable"} <= set(one) for one in numbers["intervals"].values())
     assert any("effect" in one for one in numbers["intervals"].values())

@@ -92,6 +92,36 @@ def test_a_learned_temperature_is_a_temperature() -> None:
     torch.testing.assert_close(attention_facts(model, learned.validation), attention_facts(warm, learned.validation))
 
 
+def test_relu_over_the_length() -> None:
+    learned = TaskData(cell(Arm("a")))
+    X = torch.randn(1, 5, TINY.d_model, generator=torch.Generator().manual_seed(0))
+    plain, divided = (
+        build(cell(Arm("a", attention="relu", temperature=given)), learned, 0).blocks[0].attention.weights(X)
+        for given in ("", "length")
+    )
+    torch.testing.assert_close(divided, plain / learned.task.context)
+
+
+def test_initial_scales_change_the_draw_by_a_factor_alone() -> None:
+    learned = TaskData(cell(Arm("a")))
+    plain, larger = (
+        dict(build(cell(Arm("a"), **changes), learned, 0).named_parameters())
+        for changes in ({}, {"query_key_scale": 2.0, "embedding_scale": 0.1})
+    )
+    factors = {name: 2.0 if name.endswith(("W_Q", "W_K")) else 0.1 if "embedding" in name else 1.0 for name in plain}
+    for name, factor in factors.items():
+        torch.testing.assert_close(larger[name], factor * plain[name])
+    assert set(factors.values()) == {2.0, 0.1, 1.0}
+
+
+def test_rates_of_queries_and_keys_apart() -> None:
+    tied, apart = (candidates(cell(Arm("a"), query_key_rates=count)) for count in (1, 3))
+    assert len(apart) == 3 * len(tied)
+    own = GROUPS.index("query and key")
+    ratios = np.log10(apart[:, own] / apart[:, 0]).round(6)
+    assert sorted(ratios[:3]) == [-1, 0, 1] and np.allclose(np.delete(apart[1], own), np.delete(tied[0], own))
+
+
 def test_unscaled_scores_are_larger() -> None:
     learned = TaskData(cell(Arm("a")))
     X = torch.randn(1, 5, TINY.d_model, generator=torch.Generator().manual_seed(0))
