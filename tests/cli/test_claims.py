@@ -55,7 +55,7 @@ def test_table_with_counts():
     assert answer.exit_code == 0, answer.stderr
     lines = answer.stdout.splitlines()
     assert any(line.startswith("C10") and " fails " in line for line in lines)
-    assert lines[-2].split()[-6:] == ["3", "1", "1", ".", ".", "5"]
+    assert lines[-2].split()[-7:] == ["3", "1", "1", ".", ".", ".", "5"]
     shown = call("--topic", "softmax_division", "--verdict", "fails").stdout
     assert "C10" in shown and "C9" not in shown
 
@@ -76,7 +76,7 @@ def test_explanation_shows_everything():
         "plot hessianlens claims C23 --plot DIR",
         "C13 ",
         "study_activations, on text",
-        "width of the models that were trained",
+        "on text: row_sum: loss over softmax's",
     ):
         assert part in text, part
 
@@ -222,10 +222,10 @@ def test_counts_by_document_and_in_all():
     )
     entries = run([*catalogue.find(["C1", "C23", "C32", "C8"]), open_one]).entries
     one, *_ = (line for line in printed(counts_table(entries)).splitlines() if line.startswith(" C  "))
-    assert one.split()[-6:] == ["1", "1", "1", "1", "1", "5"]
+    assert one.split()[-7:] == ["1", "1", ".", "1", ".", "2", "5"]
     other = Claim("P1", "made up", "here", "Something.", "somehow", test=lambda: 1 / 0)
     *_, total = (line for line in printed(counts_table([*entries, *run([other])])).splitlines() if line.strip())
-    assert total.split() == ["all", "1", "1", "1", "1", "1", "1", "6"]
+    assert total.split() == ["all", "1", "1", ".", "1", ".", "2", "1", "6"]
 
 
 def test_ledger_is_not_imported_for_help():

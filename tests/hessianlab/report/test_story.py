@@ -156,10 +156,7 @@ def recorded(tmp_path, shift: float, monkeypatch) -> None:
         for norm in ("no norm", "pre-norm")
     }
     found |= {f"characters: loss, gap of softmax minus gap of linear, {n}": shift for n in ("no norm", "pre-norm")}
-    intervals = {
-        name: {"mean": mean, "low": mean - 0.05, "high": mean + 0.05, "seeds": 6, "detectable": 0.06}
-        for name, mean in found.items()
-    }
+    intervals = {name: [mean, mean - 0.05, mean + 0.05, 6, 0.06] for name, mean in found.items()}
     config = {"seeds": 6, "layers": 1, "d_model": 16, "steps": 300}
     study = {
         "preset": "quick",
