@@ -222,13 +222,13 @@ def _norms(known: Problem, names: list[str], probes: int, seed: int) -> list[Row
 
 
 def _spectrum(known: Problem, name: str, steps: int, seed: int) -> Row:
-    """Ends of the spectrum, trace and share of negative curvature, from one Lanczos run."""
+    """Ends of the spectrum, trace and share of negative curvature, from two Lanczos runs."""
     from hessianlens.network import hessian
     from hessianlens.spectra import density
     from hessianlens.spectra.signs import inertia_of
 
-    found = density(hessian(known, name), probes=1, steps=steps, seed=seed)
-    values, shares = found.nodes[0], found.weights[0]
+    found = density(hessian(known, name), probes=2, steps=steps, seed=seed)
+    values, shares = found.nodes.flatten(), found.weights.flatten() / len(found.nodes)
     low, high = inertia_of(found).mass.interval()
     return {
         "stage": "spectrum",
