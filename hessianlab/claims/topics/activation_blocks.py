@@ -357,8 +357,7 @@ def removing_softmax() -> Finding:
     negative = sum(v < -SIGN for v in lows["sigmoid"])
     return Finding(
         checks=(*kept, hollow["sigmoid"], signs["sigmoid"]),
-        conditional=kept,
-        support=(share("sigmoid: layers with an indefinite diagonal block", negative, COUNT, 0.8),),
+        support=(*kept, share("sigmoid: layers with an indefinite diagonal block", negative, COUNT, 0.8)),
         example=f"{COUNT} random layers: a diagonal block has a negative eigenvalue in {negative} with sigmoid, in "
         f"{sum(v < -SIGN for v in lows['linear'])} with linear attention; smallest with sigmoid: "
         f"{smallest(lows['sigmoid']):.2f} of the largest.",

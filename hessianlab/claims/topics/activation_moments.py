@@ -107,7 +107,8 @@ def stratified() -> Finding:
         at_most("functional QQ where M_3 = 0", diagonal, 1e-12),
     )
     return Finding(
-        checks=rebuilt,
+        checks=(*rebuilt, at_most("functional QK where M_3 = 0", mixed, 1e-12)),
+        conditional=rebuilt,
         support=(
             at_most("norm of M_3 in these cases", third, 1e-12),
             at_least(

@@ -69,15 +69,25 @@ def last_layer() -> Finding:
     )
 
 
+def drawn_at(width: int) -> float:
+    """Standard deviation of the weights that are drawn at a width."""
+    weights = Transformer(d_model=width).parameters()
+    return float(torch.cat([w.detach().flatten() for w in weights if w.ndim == 2]).std())
+
+
 @claim("P62")
 def same_as_gpt2() -> Finding:
     """The rule at several widths."""
     used = (HISTOGRAM.d_model, PUBLISHED.d_model)
     rule = {d: 0.8 / math.sqrt(d) for d in (*used, *GPT2_WIDTHS)}
-    drawn = float(torch.cat([w.detach().flatten() for w in Transformer(d_model=16).parameters() if w.ndim == 2]).std())
+    drawn = drawn_at(16)
     return Finding(
         checks=tuple(
             close(f"standard deviation at d_V = {d}, against GPT-2's", rule[d], GPT2_STD, 0.0005) for d in used
+        ),
+        conditional=tuple(
+            close(f"standard deviation at d_V = {d}, against 0.8 / sqrt(d_V)", drawn_at(d), rule[d], 0.02 * rule[d])
+            for d in used
         ),
         support=(
             close("standard deviation at d_V = 1600, the largest GPT-2", rule[1600], GPT2_STD, 1e-9),

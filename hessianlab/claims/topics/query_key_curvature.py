@@ -36,6 +36,16 @@ def rank(one: Sample, part: str) -> int:
     return numerical_rank(one.query_key(part), TOLERANCE)
 
 
+CURVED = 0.01
+"""Share of the largest eigenvalue from which an optimiser may call a direction curved: ours, no document names one."""
+
+
+def effective_share(one: Sample, part: str) -> float:
+    """Share of the query-key directions whose eigenvalue is at least a hundredth of the largest in size."""
+    sizes = torch.linalg.eigvalsh(one.query_key(part)).abs()
+    return float((sizes >= CURVED * sizes.max()).double().mean())
+
+
 @measured
 def bound_cases() -> tuple[tuple[tuple[int, int, int], int], ...]:
     """Shape and rank of the T-outer-product Hessian, 10 shapes x 10 seeds."""
@@ -120,6 +130,7 @@ def share_of_flat_directions() -> Finding:
     }
     flat = [round((1 - share) * 2 * s[1] * s[2]) == s[2] ** 2 for s, shares in found.items() for share in shares]
     short = [rank(sample(seed, 3, 8, 2), "t_outer") / 32 for seed in seeds(5)]
+    effective = [effective_share(sample(seed, *shape), "t_outer") for shape in LONG for seed in seeds(5)]
     limit = {H: paper.lemma_d_2(64 * H, 64) / (2 * 64 * H * 64) for H in HEADS}
     return Finding(
         checks=tuple(
@@ -136,6 +147,7 @@ def share_of_flat_directions() -> Finding:
             ),
             at_most("three tokens, d_V = 8, d_K = 2: share of curved directions, largest", short, 0.5),
         ),
+        numbers={"low": min(effective), "high": max(effective)},
         example=f"d_V = 8, H = 4 (d_K = 2), 9 tokens: {rank(sample(first_seed(), 9, 8, 2), 't_outer')} of {2 * 8 * 2}"
         " directions are curved; the article compares with d_V^2 = 64.",
         curves=Curves(
@@ -159,6 +171,7 @@ def sparse_curvature() -> Finding:
     found = {shape: [rank(sample(seed, *shape), "full") for seed in seeds(5)] for shape in LONG}
     sizes = {shape: 2 * shape[1] * shape[2] for shape in LONG}
     outer = rank(sample(first_seed(), 9, 8, 4), "t_outer")
+    shares = [effective_share(sample(seed, *shape), "full") for shape in LONG for seed in seeds(5)]
     return Finding(
         checks=tuple(
             at_most(
@@ -168,10 +181,14 @@ def sparse_curvature() -> Finding:
             )
             for s, v in found.items()
         ),
-        support=tuple(
-            equal(f"rank at L = {s[0]}, d_V = {s[1]}, d_K = {s[2]}, smallest of 5", min(v), sizes[s])
-            for s, v in found.items()
+        support=(
+            *(
+                equal(f"rank at L = {s[0]}, d_V = {s[1]}, d_K = {s[2]}, smallest of 5", min(v), sizes[s])
+                for s, v in found.items()
+            ),
+            at_least("share of directions above 1 % of the largest eigenvalue, mean", sum(shares) / len(shares), 0.5),
         ),
+        numbers={"low": min(shares), "high": max(shares)},
         example=f"L = 9, d_V = 8, d_K = 4: the T-outer-product part has rank {outer}, the query-key Hessian"
         f" {found[9, 8, 4][0]}, of {sizes[9, 8, 4]} directions.",
     )
@@ -238,7 +255,22 @@ def source_of_negative_curvature() -> Finding:
 @claim("B14")
 def without_softmax() -> Finding:
     """Pairs without a softmax."""
-    return Finding(checks=_linear_pair_checks())
+    pairs = _linear_pair_checks()
+    return Finding(checks=(*pairs, _at_a_fit("t_functional")), conditional=pairs, example=FITTED)
+
+
+FITTED = "one token x = 1, all weights 1, target 1: F = 1, the residual is 0, and so is the T-functional Hessian."
+
+
+def _at_a_fit(part: str) -> Check:
+    """A statement without a condition is also about a residual of zero."""
+    lows = [relative_minimum(s.linear.at_target.query_key(part)) for s in many_samples()[:10]]
+    return share(
+        f"linear attention, zero residual: {_PARTS[part]} with a negative eigenvalue", negatives(lows), len(lows)
+    )
+
+
+_PARTS = {"t_functional": "T-functional Hessians", "full": "query-key Hessians"}
 
 
 def _linear_pair_checks() -> tuple[Check, ...]:
@@ -259,13 +291,12 @@ def belongs_to_the_parameterization() -> Finding:
     """Without softmax, two matrices are indefinite and one is not."""
     two = [relative_minimum(s.linear.query_key("full")) for s in many_samples()]
     one = [relative_minimum(_linear_single(s)) for s in many_samples()]
-    return Finding(
-        checks=(
-            *_linear_pair_checks(),
-            share("linear attention, two matrices: Hessians with a negative eigenvalue", negatives(two), 50),
-            equal("linear attention, one matrix: Hessians with a negative eigenvalue", negatives(one), 0),
-        )
+    found = (
+        *_linear_pair_checks(),
+        share("linear attention, two matrices: Hessians with a negative eigenvalue", negatives(two), 50),
+        equal("linear attention, one matrix: Hessians with a negative eigenvalue", negatives(one), 0),
     )
+    return Finding(checks=(*found, _at_a_fit("full")), conditional=found, example=FITTED)
 
 
 def _linear_single(one: Sample) -> torch.Tensor:

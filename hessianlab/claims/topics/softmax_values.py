@@ -14,6 +14,7 @@ from hessianlab.claims.definition import claim, first_seed
 from hessianlab.claims.finding import Check, Curves, Finding, as_printed, at_least, at_most, close, equal, share, true
 from hessianlab.claims.samples import fixed, normal, shown
 from hessianlab.claims.score_rows import apart, divided, row, softmax
+from hessianlab.claims.trained import StudyRecord
 from hessianlens.attention import SelfAttention, attention_entropy
 from hessianlens.attention.activations import ACTIVATIONS
 
@@ -358,9 +359,20 @@ def learned_temperature() -> Finding:
         entropies = [float(attention_entropy(head.attention(X)).mean()) for head in heads.values()]
         rises += [later - earlier for earlier, later in pairwise(entropies)]
         gap = max(gap, *(_without(head, X) for head in heads.values()))
+    study = StudyRecord("study_temperature")
+    loss = study.mean("characters: loss of fixed")
+    gain = study.effect(
+        "characters: loss, learned temperature minus fixed",
+        "loss with learned temperatures minus that without, on text",
+        -0.03 * loss,
+        -0.01 * loss,
+    )
+    sharper = at_least("smallest rise of a head's mean entropy with its temperature (nats)", min(rises), 0.05)
     return Finding(
-        checks=(at_least("smallest rise of a head's mean entropy with its temperature (nats)", min(rises), 0.05),),
+        checks=(sharper, gain.check()),
+        conditional=(sharper,),
         support=(at_most("gap between a temperature t and W_Q / t", gap, 1e-14),),
+        numbers={"gain": gain.shown, "low": 0.01 * loss, "high": 0.03 * loss},
         example=f"one query 2 and keys 1, 0 at temperature 2: scores 2/2, 0: {shown(softmax([2, 0], 2.0))}; query "
         f"2/2 at temperature 1: {shown(softmax([1, 0]))}.",
     )

@@ -21,13 +21,13 @@ BEHIND, FAR_BEHIND = 0.05, 0.1
 """Shares of the loss by which a model is behind another, and far behind: ours, where a document gives no number."""
 
 
-def _factor(name: str, what: str, least: float, most: float) -> Finding:
-    """An effect that is a logarithm, claimed as a range of factors; the text names its means as factors."""
+def _factor(name: str, what: str, least: float) -> Finding:
+    """An effect that is a logarithm, claimed as a factor of at least so much; the text names its means as factors."""
     found = StudyRecord(SCALING)
 
     def effects(record: StudyRecord, task: str) -> Sequence[Effect]:
         logarithm = f"{task}: {name}, {UNSCALED}"
-        return [record.effect(logarithm, f"logarithm of {what}", math.log(least), math.log(most))]
+        return [record.effect(logarithm, f"logarithm of {what}", math.log(least))]
 
     means = {t: number_or_missing(math.exp(found.mean(f"{t}: {name}, {UNSCALED}"))) for t in (TEXT, SUMS)}
     return decided(found, effects, {TASK_NAMES[task]: mean for task, mean in means.items()}, (TEXT, SUMS))
@@ -36,13 +36,13 @@ def _factor(name: str, what: str, least: float, most: float) -> Finding:
 @claim("C19")
 def slower_without_scaling() -> Finding:
     """By the steps that the scaled model takes to the same loss."""
-    return _factor("log slowdown", "the quotient of steps", 3, 5)
+    return _factor("log slowdown", "the quotient of steps", 3)
 
 
 @claim("C20")
 def perplexity_without_scaling() -> Finding:
     """By the difference of losses, which is the logarithm of the quotient of perplexities."""
-    return _factor("loss", "the quotient of perplexities", 1.1, 1.2)
+    return _factor("loss", "the quotient of perplexities", 1.1)
 
 
 @claim("C21")
