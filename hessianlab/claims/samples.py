@@ -84,6 +84,10 @@ class DenseHessians:
         self._output, self._loss = output, loss
         self._flat = torch.cat([w.reshape(-1) for w in self.weights.values()])
 
+    def loss_at(self, weights: Mapping[str, Tensor]) -> Tensor:
+        """The loss at other weights, differentiable."""
+        return self._loss(self._output(dict(weights)))
+
     def output(self, flat: Tensor) -> Tensor:
         """F as a function of all weights in one vector."""
         parts = flat.split([w.numel() for w in self.weights.values()])

@@ -309,3 +309,23 @@ def _ratio(one: Sample, temperature: float) -> float:
 
 def _mean_slope(ratios: list[list[float]]) -> float:
     return sum(slope(TEMPERATURES[-2:], r[-2:]) for r in ratios) / len(ratios)
+
+
+@claim("P68")
+def batches() -> Finding:
+    """Block by block, for a mean loss."""
+    gaps: dict[str, list[float]] = {"outer": [], "functional": []}
+    for seed in seeds(3):
+        drawn = [sample(seed + 100 * n, 5, 4, 3) for n in range(3)]
+        X, Y = (torch.stack([getattr(one, name) for one in drawn]) for name in ("X", "Y"))
+        whole = attention_hessian(drawn[0].layer, X, SquareLoss(Y))
+        single = [attention_hessian(drawn[0].layer, one.X, SquareLoss(one.Y)) for one in drawn]
+        for part, found in gaps.items():
+            for row, column in (("V", "V"), ("Q", "Q"), ("V", "Q"), ("Q", "K")):
+                mean = sum(H.part(part)[row, column].to_dense() for H in single) / len(single)
+                found.append(gap(whole.part(part)[row, column].to_dense(), mean))
+    return Finding(
+        checks=tuple(
+            at_most(f"{part} blocks of three sequences minus their mean, largest", v, EXACT) for part, v in gaps.items()
+        )
+    )

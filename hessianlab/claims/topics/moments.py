@@ -352,3 +352,43 @@ def _gain(seed: int, scale: float) -> float:
 def _held(one: Sample, A: Tensor) -> AttentionHessian:
     """The Hessian at an attention matrix, with the residual Y, so that only attention and tokens differ."""
     return one.held(holding(one.layer, one.X, A))
+
+
+@claim("A38")
+def diffuse_attention() -> Finding:
+    """Uniform attention over normal tokens: the covariance stays, the third moment averages out."""
+    lengths = (8, 32, 128, 512)
+    seconds: list[list[float]] = [[] for _ in lengths]
+    thirds: list[list[float]] = [[] for _ in lengths]
+    for seed in seeds(5):
+        for n, length in enumerate(lengths):
+            X = normal(1000 * seed + length, length, 4)
+            A = torch.full((1, length), 1 / length, dtype=X.dtype)
+            seconds[n].append(float(second_moment(A, X).norm()))
+            thirds[n].append(float(third_moment(A, X).norm()))
+    powers = [slope(lengths, [row[k] for row in thirds]) for k in range(5)]
+    skewed = [_skewed_third(seed) for seed in seeds(5)]
+    substantial = at_least("uniform attention: norm of M_2, smallest", (v for row in seconds for v in row), 1.0)
+    return Finding(
+        checks=(substantial, at_least("uniform attention: norm of M_3, 512 tokens, smallest", thirds[-1], 1.0)),
+        conditional=(substantial, at_least("the same with skewed tokens, 512 of them, smallest", skewed, 1.0)),
+        support=(
+            close("power of the number of tokens with which M_3 falls, mean", sum(powers) / len(powers), -0.5, 0.1),
+        ),
+        example="normal tokens of scale 1, uniform attention: "
+        f"|M_2| = {seconds[0][0]:.2f} and |M_3| = {thirds[0][0]:.2f} over 8 of them, "
+        f"{seconds[-1][0]:.2f} and {thirds[-1][0]:.2f} over 512.",
+        curves=Curves.log_log(
+            "tokens",
+            "norm under uniform attention",
+            {
+                "M_2": (tuple(map(float, lengths)), tuple(row[0] for row in seconds)),
+                "M_3": (tuple(map(float, lengths)), tuple(row[0] for row in thirds)),
+            },
+        ),
+    )
+
+
+def _skewed_third(seed: int) -> float:
+    X = normal(1000 * seed, 512, 4).square()
+    return float(third_moment(torch.full((1, 512), 1 / 512, dtype=X.dtype), X).norm())

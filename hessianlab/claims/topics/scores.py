@@ -284,3 +284,25 @@ def _below(entropies: Tensor, threshold: float = 1.0) -> float:
 
 def _relative(entropies: Tensor, keys: int) -> float:
     return float(entropies.mean()) / math.log(keys)
+
+
+@claim("C48")
+def negative_scores() -> Finding:
+    """By symmetry half of the scores are negative; whole rows are where the first tokens are."""
+    seed = first_seed()
+    singles, rows = [], []
+    for n in range(20):
+        X = normal(seed + n, 16, 8)
+        head = SelfAttention.random(8, 4, seed=seed + n, dtype=torch.float64)
+        scores = (X @ head.W_Q) @ (X @ head.W_K).T
+        visible = torch.ones(16, 16, dtype=torch.bool).tril()
+        singles.append(float((scores < 0)[visible].double().mean()))
+        rows += [(scores[i, : i + 1] < 0).all().item() for i in range(16)]
+    share_of_rows = sum(rows) / len(rows)
+    return Finding(
+        checks=(
+            at_least("share of visible scores that are negative, mean", sum(singles) / len(singles), 0.4),
+            at_least("share of causal rows all of whose scores are negative", share_of_rows, 0.02),
+        ),
+        numbers={"rows": share_of_rows},
+    )

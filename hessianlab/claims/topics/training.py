@@ -200,3 +200,15 @@ def sgd_and_two_matrices() -> Finding:
 
     numbers = {short: found.formatted(f"{TEXT}: loss, {kind}, SGD minus {kind}, Adam") for kind, short in kinds.items()}
     return decided(found, effects, numbers, universal=True)
+
+
+@claim("B27")
+def two_matrices_are_harder() -> Finding:
+    """By what SGD loses with two matrices against one."""
+    found = StudyRecord(QUERY_KEY)
+    name = "loss, one matrix, SGD minus two matrices, SGD"
+
+    def effects(record: StudyRecord, task: str) -> Sequence[Effect]:
+        return [record.effect(f"{task}: {name}", "SGD: loss with one matrix minus loss with two", most=0.0)]
+
+    return decided(found, effects, {"apart": found.formatted(f"{TEXT}: {name}")}, universal=True)
