@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
@@ -86,38 +86,6 @@ def log_colour_bar(figure: Figure, axes: Axes, image: AxesImage, label: str) -> 
 
 _LINE = 0.44
 """Inches of a row: its name, and its interval below."""
-
-
-class IntervalRow(NamedTuple):
-    """A row: its name, its mean and the ends of its interval."""
-
-    name: str
-    mean: float
-    low: float
-    high: float
-
-
-def draw_intervals(rows: Sequence[IntervalRow], title: str, label: str) -> Figure:
-    """Rows from the top down: above zero, below zero and across it in three colours.
-
-    >>> figure = draw_intervals([IntervalRow("a minus b", 0.2, 0.1, 0.3)], "Losses", "difference")
-    >>> [text.get_text() for text in figure.axes[0].texts]
-    ['a minus b']
-    """
-    with panels(1, width=4.6, height=_LINE * len(rows) + 1.2) as (figure, (axes,)):
-        for y, row in enumerate(rows):
-            colour, marker = (RED, "s") if row.low > 0 else (BLUE, "o") if row.high < 0 else (ORANGE, "D")
-            axes.plot([row.low, row.high], [y, y], color=colour, linewidth=1.8)
-            axes.plot([row.mean], [y], marker, color=colour, markersize=6)
-            axes.text(0.0, y - 0.22, row.name, transform=axes.get_yaxis_transform(), va="bottom", size=9)
-        axes.axvline(0, color=MUTED, linewidth=1, zorder=0)
-        axes.set_yticks([])
-        axes.set_ylim(len(rows) - 0.5, -0.9)
-        axes.spines["left"].set_visible(False)
-        axes.grid(visible=False, axis="y")
-        axes.set_title(title)
-        axes.set_xlabel(label)
-    return figure
 
 
 _COLOURS = (BLUE, ORANGE, GREEN, RED, PURPLE, SKY)

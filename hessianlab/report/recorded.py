@@ -10,28 +10,18 @@ from markupsafe import Markup, escape
 
 from hessianlab.claims.trained import StudyRecord, read_record
 from hessianlab.experiments.registry import STUDIES, STUDY
-from hessianlab.plots.charts import IntervalRow, draw_intervals
 from hessianlab.plots.single_panels import panel_svgs
 from hessianlab.report.references import linked_source
 from hessianlab.report.story import ANSWERING
 from hessianlab.results import Chart
 from hessianlab.studies.presentation.drawing import draw_chart
-from hessianlab.wording import ACTIVATIONS, activation_in_words, duration
-
-_MOST = 12
-"""Rows of a picture; a study that compares more shows its first."""
-
+from hessianlab.wording import ACTIVATIONS, duration
 
 _PANELS = 2
 """Of a chart: the first ones say what the study is about."""
 
 _LONGEST = 640
 """Letters of a sentence; longer ones list every comparison."""
-
-_CAPTION = (
-    "Differences of the loss after training, paired over {seeds} seeds: means with 95 % intervals. Red squares lie "
-    "above zero, blue dots below, and yellow diamonds decide nothing."
-)
 
 
 @dataclass(frozen=True)
@@ -46,6 +36,7 @@ class RecordedStudy:
     sentences: tuple[str, ...]
     svgs: tuple[Markup, ...]
     caption: str
+    protocol: tuple[str, ...]
     command: str
     created: str
     seconds: str
@@ -62,23 +53,18 @@ def recorded_studies() -> list[RecordedStudy]:
 
 
 def _recorded_study(name: str, found: Mapping[str, Any]) -> RecordedStudy:
-    study, task, rows = STUDIES[name], *_differences(found)
-    words = str(escape(study.title))
-    if rows:
-        drawn = draw_intervals(rows, f"Validation loss: {task}", "difference of the loss (nats)")
-        caption = _CAPTION.format(seeds=found["config"]["seeds"])
-    else:
-        chart = Chart.of(found["chart"])
-        drawn, caption = draw_chart(replace(chart, panels=chart.panels[:_PANELS])), chart.caption
+    study, chart = STUDIES[name], Chart.of(found["chart"])
+    drawn = draw_chart(replace(chart, panels=chart.panels[:_PANELS]))
     return RecordedStudy(
         name=name,
         title=study.title,
         source=linked_source(study.source),
         question=study.question,
-        models=StudyRecord(name).models if rows else "",
+        models=StudyRecord(name).models if "steps" in found["config"] else "",
         sentences=_first(found["sentences"]),
-        svgs=tuple(map(Markup, panel_svgs(drawn, f"recorded-{name}", words))),
-        caption=caption,
+        svgs=tuple(map(Markup, panel_svgs(drawn, f"recorded-{name}", str(escape(study.title))))),
+        caption=chart.caption,
+        protocol=tuple(found.get("protocol", ())),
         command=f"hessianlens study {name.removeprefix(STUDY)} --preset {found['preset']} --record",
         created=found["created"],
         seconds=duration(found["seconds"]),
@@ -96,30 +82,3 @@ def _named(sentence: str) -> str:
     for name, words in ACTIVATIONS.items():
         sentence = sentence.replace(name.replace("_", " "), words)
     return sentence
-
-
-def _differences(found: Mapping[str, Any]) -> tuple[str, list[IntervalRow]]:
-    """The compared losses of the first task: ``task: loss, comparison``."""
-    marked = [key.partition(": loss, ") for key in found["intervals"] if ": loss, " in key]
-    task = next((before for before, _, _ in marked), "")
-    rows = []
-    for before, sign, comparison in marked:
-        if before == task:
-            value = found["intervals"][f"{before}{sign}{comparison}"]
-            rows.append(IntervalRow(_worded(comparison), value["mean"], value["low"], value["high"]))
-    return task, rows[:_MOST]
-
-
-def _worded(comparison: str) -> str:
-    """The name of a comparison; what both sides share is said once.
-
-    >>> _worded("softmax, no norm, SGD minus softmax, no norm, Adam"), _worded("row_sum minus softmax")
-    ('SGD minus Adam: softmax, no norm', 'linear / sum minus softmax')
-    """
-    left, sign, right = comparison.partition(" minus ")
-    ours, theirs = ([activation_in_words(word) for word in side.split(", ")] for side in (left, right))
-    shared = [word for word in ours if word in theirs]
-    if not sign or not shared or len(shared) in (len(ours), len(theirs)):
-        return f"{', '.join(ours)}{sign}{', '.join(theirs)}"
-    apart = (", ".join(word for word in side if word not in shared) for side in (ours, theirs))
-    return f"{sign.join(apart)}: {', '.join(shared)}"

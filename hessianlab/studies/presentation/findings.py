@@ -23,7 +23,7 @@ from hessianlab.studies.presentation.paired import (
     study_lost,
     tried,
 )
-from hessianlab.studies.training_study import TASKS, Condition, Contrast, Study
+from hessianlab.studies.training_study import TASKS, Condition, Contrast, Study, TrialConfig
 from hessianlab.wording import MINUS, count, several, short
 
 
@@ -264,6 +264,7 @@ def study_findings(
             }
             for condition in tried(result, study)
         }
-        return record(own, levels, compared, sentences(result), picture(result), lost, others)
+        protocol = study.statement(TrialConfig(**result.config))
+        return record(own, levels, compared, sentences(result), picture(result), lost, others, protocol)
 
     return StudyFindings(sentences, in_record, picture)

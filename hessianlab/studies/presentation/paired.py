@@ -153,6 +153,7 @@ def record(
     chart: Chart,
     lost: Mapping[str, int] | None = None,
     conditions: Mapping[str, Mapping[str, Any]] | None = None,
+    protocol: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Plain data: where the result comes from, intervals by name (comparisons with their effect size), words, chart."""
     return {
@@ -161,6 +162,7 @@ def record(
         "created": result.provenance.created,
         "commit": result.provenance.commit,
         "seconds": round(result.seconds),
+        "protocol": list(protocol),
         "sentences": list(sentences),
         "chart": chart.plain(),
         **in_numbers(levels, comparisons, lost or {}),

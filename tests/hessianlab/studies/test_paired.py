@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -30,7 +30,7 @@ def made(losses: dict[str, list[float | None]], edge: bool = False) -> Result:
                 kept = {"stage": "final", "seed": seed, "step": step, "rate_at_edge": edge, "diverged": loss is None}
                 rows.append({**kept, **found})
         cells.append(FinishedCell({"task": "addition", "arm": arm}, Measurement(tuple(rows)), 1.0))
-    config = {"steps": 6, "layers": 1, "d_model": 4, "seeds": 5, "tasks": ("addition",)}
+    config = asdict(TINY)
     return Result("study_test", "quick", config, tuple(cells), collect())
 
 
