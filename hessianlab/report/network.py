@@ -166,6 +166,9 @@ DEPTH = Chapter(
 _ALIKE = 0.5
 """Powers that differ by less are called the same."""
 
+_EVEN = 1e-2
+"""Share of the change of a ratio of blocks that is left where a norm evens them out: ours, no document names one."""
+
 
 def answer_norm(results: Results, _ledger: Ledger | None) -> Answer | None:
     """The exponents of both blocks with the norm, at small and at large scales, beside those without."""
@@ -191,6 +194,10 @@ def answer_norm(results: Results, _ledger: Ledger | None) -> Answer | None:
         for fit in fits
         if fit.series.last and fit.range.name in ("small", "large")
     ]
+    folds = _folds(results)
+    if len(folds) == 2 and folds["with layer norm"] < _EVEN * folds["without"]:
+        words = " instead of ".join(f"{short(fold)}-fold" for fold in folds.values())
+        return Answer("yes", f"yes: {words}, and the same power up to σ = {end}", sentence, tuple(numbers))
     if not _alike(small):
         return Answer("no", "no", sentence, tuple(numbers))
     if large and _alike(large):
@@ -215,12 +222,13 @@ def _alike(pair: tuple[ExponentFit, ExponentFit]) -> bool:
 
 def _spread(results: Results) -> str:
     """By how much the ratio of the blocks changes over all scales, with the norm and without."""
-    ratios = [
-        f"{short(_change(results[name]))}-fold {words}"
-        for name, words in (("fig3b", "with layer norm"), ("fig3a", "without"))
-        if name in results
-    ]
-    return f" Over all σ measured the ratio of the two blocks changes {', '.join(ratios)}."
+    ratios = [f"{short(fold)}-fold {words}" for words, fold in _folds(results).items()]
+    return f" Over all σ measured the ratio of the two blocks changes {', '.join(ratios)} (P51, A29)."
+
+
+def _folds(results: Results) -> dict[str, float]:
+    named = {"with layer norm": "fig3b", "without": "fig3a"}
+    return {words: _change(results[name]) for words, name in named.items() if name in results}
 
 
 def _change(result: Result) -> float:

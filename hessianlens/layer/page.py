@@ -254,10 +254,20 @@ def _attention(heads: Sequence[HeadState]) -> Section:
             cells.append([str(h), str(s), *map(short, numbers)])
             if len(maps) < _MOST_MAPS:
                 maps.append(Figure(attention_picture(head.weights[s].detach(), f"head {h}, sequence {s}")))
+    sums = torch.cat([head.weights.detach().sum(-1).flatten() for head in heads])
+    if torch.allclose(sums, torch.ones_like(sums)):
+        moments_text = (
+            "M_1 is the mean token a row sees and M_2 the covariance of what it sees, of which the query and key "
+            "blocks are made: where attention settles on one token, M_2 vanishes and they with it."
+        )
+    else:
+        moments_text = (
+            f"The weights of a row do not sum to one (here to {short(float(sums.min()))} up to "
+            f"{short(float(sums.max()))}): M_1 is the weighted sum of the tokens, not their mean, and M_2 no covariance."
+        )
     text = (
-        "Each row is a token that looks, each column one that it looks at. M_1 is the mean token a row sees and M_2 "
-        "the covariance of what it sees, of which the query and key blocks are made: where attention settles on one "
-        "token, M_2 vanishes and they with it. Norms are means over the rows, the entropy is in nats."
+        f"Each row is a token that looks, each column one that it looks at. {moments_text} Norms are means over the "
+        "rows, the entropy is in nats."
     )
     return Section("Attention maps", [text, Side(maps, small=True), Table(columns, cells)])
 
