@@ -94,8 +94,8 @@ def answer_moments(results: Results, _ledger: Ledger | None) -> Answer | None:
         "the outer value block follows from the first moment of the attention rows, the outer query block from the "
         f"second and the functional query block from the third, up to rounding ({short(gap)} of the norm of the whole "
         "Hessian); the mixed block of queries and keys contains the second as well (A22). When attention settles on a "
-        f"single token, {short(left['outer QQ'])} of the query block's outer part is left (median over draws), while the "
-        f"value block is multiplied by {short(left['outer VV'])}."
+        f"single token, {short(left['outer QQ'])} of the query block's outer part is left (median over seeds), while "
+        f"the value block is multiplied by {short(left['outer VV'])}."
     )
     return Answer(
         "yes" if good else "no",

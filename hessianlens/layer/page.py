@@ -262,8 +262,8 @@ def _attention(heads: Sequence[HeadState]) -> Section:
         )
     else:
         moments_text = (
-            f"The weights of a row do not sum to one (here to {short(float(sums.min()))} up to "
-            f"{short(float(sums.max()))}): M_1 is the weighted sum of the tokens, not their mean, and M_2 no covariance."
+            f"The weights of a row do not sum to one ({short(float(sums.min()))} to "
+            f"{short(float(sums.max()))} here): M_1 is the weighted sum of the tokens, not their mean, and M_2 no covariance."
         )
     text = (
         f"Each row is a token that looks, each column one that it looks at. {moments_text} Norms are means over the "
