@@ -261,9 +261,10 @@ def _attention(heads: Sequence[HeadState]) -> Section:
             "blocks are made: where attention settles on one token, M_2 vanishes and they with it."
         )
     else:
+        ends = f"{short(float(sums.min()))} to {short(float(sums.max()))} here"
         moments_text = (
-            f"The weights of a row do not sum to one ({short(float(sums.min()))} to "
-            f"{short(float(sums.max()))} here): M_1 is the weighted sum of the tokens, not their mean, and M_2 no covariance."
+            f"The weights of a row do not sum to one ({ends}): M_1 is the weighted sum of the tokens, not their mean, "
+            "and M_2 no covariance."
         )
     text = (
         f"Each row is a token that looks, each column one that it looks at. {moments_text} Norms are means over the "
