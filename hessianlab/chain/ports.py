@@ -29,7 +29,7 @@ class Vectors:
 class Port:
     """The vectors of a block at a group of sequences.
 
-    Every one is a matrix dW that meets a row a token: ``x dW`` for queries and keys, which goes on to the scores, and
+    Every one is a matrix dW that meets a row per token: ``x dW`` for queries and keys, which goes on to the scores, and
     ``(A X) dW`` for values and outputs, which goes on to the layer's output. These, and the sums over tokens on the way
     back, are one product each for all sequences of the group.
 

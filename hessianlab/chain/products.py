@@ -193,7 +193,7 @@ def _slices(count: int, step: int) -> Iterator[slice]:
 
 
 def _cast(curvature: UncoupledCurvature, chosen: slice, dtype: torch.dtype) -> tuple[Tensor, ...]:
-    """The factors of ``C_i`` at some sequences, the product of one or two matrices a token."""
+    """The factors of ``C_i`` at some sequences, the product of one or two matrices per token."""
     if isinstance(curvature, FactoredTokenCurvature):
         return curvature.right[chosen].to(dtype), curvature.left[chosen].transpose(-1, -2).to(dtype)
     assert isinstance(curvature, TokenCurvature)

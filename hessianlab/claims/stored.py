@@ -1,4 +1,4 @@
-"""The ledger as an experiment: one cell a claim, so that runner and store do with it what they do with a figure."""
+"""The ledger as an experiment: one cell per claim, so that runner and store do with it what they do with a figure."""
 
 from __future__ import annotations
 

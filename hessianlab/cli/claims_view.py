@@ -33,7 +33,7 @@ def verdict_text(verdict: Verdict | None) -> Text:
 
 
 def claims_table(entries: Sequence[Entry], width: int) -> RenderableType:
-    """One row a claim, by document."""
+    """One row per claim, by document."""
     parts: list[RenderableType] = []
     for letter, name in DOCUMENTS.items():
         own = [entry for entry in entries if entry.claim.document == letter]

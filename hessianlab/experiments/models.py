@@ -85,7 +85,7 @@ def toy_problem(
 
 
 def diagonal_blocks(problem: Problem) -> Measurement:
-    """One row a block and part, and the histogram of each full block under its own name, bins under ``edges``."""
+    """One row per block and part, and the histogram of each full block under its own name, bins under ``edges``."""
     exact = exact_attention(problem)
     if isinstance(exact, Refusal):
         raise InputError(

@@ -171,7 +171,7 @@ class ActivationGrowthConfig(
 def measure_activation_growth(parameters: Parameters) -> Measurement:
     """Norms of sigma X with weights, loss gradient and loss curvature held, and the slope in the fitted range.
 
-    Arrays: ``sigmas``; ``norms``, one line a row of the table; ``fitted``, whether a scale lies in the fitted range.
+    Arrays: ``sigmas``; ``norms``, one line per row of the table; ``fitted``, whether a scale lies in the fitted range.
     """
     import numpy as np
     import torch

@@ -123,7 +123,7 @@ class DepthConfig:
         sigma_low: Smallest scale of the embeddings.
         sigma_high: Largest.
         points: Scales in between, evenly spaced in the logarithm.
-        probes: Random vectors a block in attention layers below the last, which is exact.
+        probes: Probe vectors per block in attention layers below the last, which is exact.
     """
 
     layers: tuple[int, ...] = (1, 2, 3)

@@ -57,7 +57,7 @@ class GrowthConfig:
         points: Values of sigma a grid.
         spacing: "log" or "linear".
         repeats: Draws of the weights.
-        probes: Random vectors a block where there is no closed form.
+        probes: Probe vectors per block where there is no closed form.
         seed: First seed of the weights.
         data_seed: Seed of the batch.
         carries: Kind of the batch, "none", "chains" or "mixed" as in `hessianlens.tasks.Addition`; published:

@@ -62,7 +62,7 @@ def columns(rows: list[dict[str, Scalar]]) -> list[str]:
 
 
 def csv_text(rows: list[dict[str, Scalar]]) -> str:
-    """A header and a line a row; None is an empty field, and no text is one that a spreadsheet would run."""
+    """A header and a line per row; None is an empty field, and no text is one that a spreadsheet would run."""
     buffer = io.StringIO()
     names = columns(rows)
     writer = csv.writer(buffer, lineterminator="\n")

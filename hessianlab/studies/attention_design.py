@@ -135,7 +135,7 @@ class DesignConfig:
 
 
 def design_cells(config: DesignConfig) -> list[dict[str, Any]]:
-    """One cell a combination and draw of the weights."""
+    """One cell per combination and draw of the weights."""
     names = ("d_model", "sequences", "digits", "embedding_std", "data_seed")
     shared = {name: getattr(config, name) for name in names}
     chosen = [
@@ -154,7 +154,7 @@ def design_cells(config: DesignConfig) -> list[dict[str, Any]]:
 
 
 def measure_design(parameters: Parameters) -> Measurement:
-    """A row ``stage="design"`` with what is known of the whole, and a row a block: size, signs, rank and powers."""
+    """A row ``stage="design"`` with what is known of the whole, and a row per block: size, signs, rank and powers."""
     from hessianlab.studies.curvature import FACTS, attention_facts, growth_exponents
 
     asked: Any = parameters

@@ -121,7 +121,7 @@ def multiplied(dual: Transformer, single: Transformer) -> Transformer:
 
 
 class WithGain(nn.Module):
-    """A Transformer with a learned factor a head and layer that adds no function: it could be taken into a weight.
+    """A Transformer with a learned factor per head and layer that adds no function: it could be taken into a weight.
 
     ``"temperature"``: scores of head h over ``exp(g_h)``, that is W_Q times ``exp(-g_h)``. ``"value gain"``: values
     times ``exp(-g_h)``. Both begin at g = 0. The second is the control of the first: as many parameters more, as

@@ -278,7 +278,7 @@ class Study(Experiment[TrialConfig]):
             f"Hypothesis: {self.hypothesis}",
             f"Arms: {', '.join(arm.name for arm in self.arms)}; on {tasks}.",
             f"Model: {count(config.layers, 'block')}, width {config.d_model}, {count(config.heads, 'head')}; "
-            f"{config.batch} sequences a step.",
+            f"{config.batch} sequences per step.",
             f"Tuning, the same for every arm: {config.rates} learning rates ({tuned}), each with "
             f"{count(config.tuning_seeds, 'seed')}; the rate with the smallest mean loss on validation data is taken.",
             f"Reported: {config.seeds} other seeds at that rate, paired between arms: one seed is one draw of the "

@@ -159,7 +159,7 @@ def _rate(rates: np.ndarray) -> float:
 
 
 def _of_member(noted: dict[str, Tensor], member: int) -> dict[str, Any]:
-    """Numbers of one member; a number a layer, and head, has its place in its name."""
+    """Numbers of one member; a number per layer, and head, has its place in its name."""
     found: dict[str, Any] = {name: float(noted[name][member]) for name in ("loss", "accuracy")}
     facts = noted["attention"][member]
     found |= dict(zip(FACTS, facts.mean(0).tolist(), strict=True))

@@ -369,7 +369,7 @@ class MultiHeadAttention(DisplayableRows):
         ]
 
     def _picture(self, asked: bool) -> Picture:
-        """The norms of the weights, a line a head."""
+        """The norms of the weights, a line per head."""
         names = list(dict.fromkeys(name for head in self.heads for name in head.names))
         found = [head.parameters for head in self.heads]
         norms = [[float(own[n].detach().norm()) if n in own else None for n in names] for own in found]

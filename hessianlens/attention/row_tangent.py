@@ -1,4 +1,4 @@
-"""Products with the row derivatives of an activation, for some vectors a row, which may be overwritten."""
+"""Products with the row derivatives of an activation, for some vectors per row, which may be overwritten."""
 
 from __future__ import annotations
 

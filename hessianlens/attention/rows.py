@@ -105,7 +105,7 @@ class RowMatrices:
         return matrix.new_zeros(self.shape[0], self.shape[1], self.shape[2], matrix.shape[-1])
 
     def apply_rows(self, vectors: Float[Tensor, "z s i l"]) -> Float[Tensor, "z s i l"]:
-        """``R_i v_zi`` for some vectors a token."""
+        """``R_i v_zi`` for some vectors per token."""
         parts = []
         if self.diagonal is not None:
             parts.append(self.diagonal * vectors)

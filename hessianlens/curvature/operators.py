@@ -23,7 +23,7 @@ _TAPES_BYTES = 2**30
 class BlockPairOperator(Operator):
     """A curvature matrix with rows and columns in named blocks, known through exact products.
 
-    Its trace, diagonal, norm and entries are exact as well, at the price of one product a column (or a row, if there
+    Its trace, diagonal, norm and entries are exact as well, at the price of one matvec per column (or a row, if there
     are fewer of them). Products go over the data batch by batch; the graph of a batch serves every vector of a product,
     and stays for later products if it is the only one (or if `keep_graphs` says so). Where many are made of a large
     model, a tape takes over from the graph (`hessianlens.curvature.repeated`), and ``why`` says so. Where processes

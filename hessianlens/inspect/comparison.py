@@ -107,11 +107,11 @@ class Comparison(DisplayableRows):
         )
 
     def of_first_part(self) -> list[Change]:
-        """The changes of the first part that was measured, the Hessian where it was: one a block."""
+        """The changes of the first part that was measured, the Hessian where it was: one per block."""
         return [change for change in self.changes if change.part == self.changes[0].part]
 
     def _picture(self, asked: bool) -> Picture | None:
-        """Norms before and after, a line a block."""
+        """Norms before and after, a line per block."""
         changes = self.of_first_part()
         series = {"before": [c.before.dot() for c in changes], "after": [c.after.dot() for c in changes]}
         return Dots(tuple(c.block for c in changes), series, f"Frobenius norm, {PART_NAMES[changes[0].part]}")

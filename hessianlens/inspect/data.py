@@ -162,7 +162,7 @@ def _check_tokens(loaded: LoadedModel, batch: Mapping[str, Tensor], most: int | 
         return
     expect(
         not ids.is_floating_point() and ids.ndim == 2,
-        f"data: got {ids.dtype} of shape {tuple(ids.shape)}, expected whole token ids, one row a sequence.",
+        f"data: got {ids.dtype} of shape {tuple(ids.shape)}, expected whole token ids, one row per sequence.",
     )
     known, largest = _vocabulary(loaded), int(ids.max())
     expect(

@@ -25,7 +25,7 @@ Tokenizer = Callable[[], Any]
 def read_batches(path: Path, length: int, tokenizer: Tokenizer) -> list[Batch]:
     """The batches of a file, by its ending.
 
-    ``.pt`` holds a batch or a list of batches, ``.npy`` token ids (one stream or one row a sequence) or pixels,
+    ``.pt`` holds a batch or a list of batches, ``.npy`` token ids (one stream or one row per sequence) or pixels,
     ``.jsonl`` one example a line with ``input_ids`` or ``text`` (and ``labels``), ``.txt`` text.
 
     Args:
@@ -77,7 +77,7 @@ def _array(path: Path, length: int) -> Batch:
     expect(
         np.issubdtype(found.dtype, np.integer) and found.ndim in (1, 2),
         f"data: '{path}' holds {found.dtype} of shape {found.shape}, expected token ids: whole numbers, a stream or "
-        "one row a sequence.",
+        "one row per sequence.",
     )
     tokens = torch.from_numpy(found.astype(np.int64))
     return windows(tokens, length) if tokens.ndim == 1 else tokens[:, :length]

@@ -70,7 +70,7 @@ class BlockMeasurements(DisplayableRows):
 
     @property
     def table(self) -> CurvatureTable:
-        """A row a block that was measured, with scales and advice."""
+        """A row per block that was measured, with scales and advice."""
         parts = list(dict.fromkeys(part for _, part in self.norms))
         rows = [
             Row.of(block, {part: self.norms[block.name, part] for part in parts})
@@ -241,15 +241,15 @@ def measure(
 ) -> BlockMeasurements:
     """Norms of every block within a time budget; what `hessianlens inspect` does.
 
-    What has a closed form is answered first. Then a pass with one random vector a block gives every block a first, wide
-    interval, and more vectors go where the interval is widest relative to its norm, until time is up or every interval
-    is narrower than `rtol`. Ctrl-C and SIGTERM end it and keep what is done.
+    What has a closed form is answered first. Then one probe vector per block gives every block a first, wide interval,
+    and more vectors go where the interval is widest relative to its norm, until time is up or every interval is
+    narrower than `rtol`. Ctrl-C and SIGTERM end it and keep what is done.
 
     Args:
         problem: From `hessianlens.problem`.
         blocks: Names, globs or ``re:`` expressions; default: all.
-        budget: Seconds, or a time such as "5m"; None to take `probes` vectors a block, however long that takes.
-        probes: The most random vectors a block; without a budget their number.
+        budget: Seconds, or a time such as "5m"; None to take `probes` vectors per block, however long that takes.
+        probes: The most probe vectors per block; without a budget their number.
         parts: Among "full", "ggn" (or "outer") and "functional".
         rtol: Half-width of an interval, relative to its norm, that is narrow enough.
         seed: Seed of the probes.

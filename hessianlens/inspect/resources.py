@@ -74,7 +74,7 @@ def within_memory(
     Args:
         problem: From `hessianlens.problem`.
         blocks: What will be measured.
-        probes: Random vectors a block.
+        probes: Probe vectors per block.
         parts: Number of parts.
         max_memory: Such as "2GB", for the whole process; None for most of what is free.
 
@@ -97,7 +97,7 @@ def fitting_width(
     Args:
         problem: From `hessianlens.problem`, or a draft of it.
         blocks: What will be measured.
-        probes: Random vectors a block.
+        probes: Probe vectors per block.
         parts: Number of parts.
         max_memory: As for `within_memory`.
     """

@@ -18,7 +18,7 @@ DTYPES = ("float32", "float64")
 RTOL = 0.05
 """Relative half-width of intervals that is narrow enough where there is a budget and nothing else is said."""
 PROBES = 20
-"""Random vectors a block where neither their number nor a budget is given."""
+"""Probe vectors per block where neither their number nor a budget is given."""
 
 
 EXTRAS = ("heads", "pairs", "spectrum=", "quantise=", "groups=")
@@ -101,7 +101,7 @@ class Settings:
         blocks: Patterns; all blocks if empty.
         per_head: Whether heads are blocks of their own.
         parts: Among "full", "ggn" (or "outer") and "functional".
-        probes: Random vectors a block; with a budget the most of them. Default: 20, with a budget no limit.
+        probes: Probe vectors per block; with a budget the most of them. Default: 20, with a budget no limit.
         budget: Such as "5m": time for everything; None for as long as the probes take.
         rtol: The relative half-width of intervals that is narrow enough: with a budget 0.05 by default; without one it
             lets sketches answer where they are cheaper, and probes are as many as it takes.
@@ -189,7 +189,7 @@ class Settings:
 
     @property
     def most_probes(self) -> float:
-        """Random vectors a block at most."""
+        """Probe vectors per block at most."""
         if self.probes is not None:
             return self.probes
         return PROBES if self.budget is None else float("inf")

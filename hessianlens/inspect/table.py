@@ -1,4 +1,4 @@
-"""The curvature table of a model: a row a block, and their scales against each other."""
+"""The curvature table of a model: a row per block, and their scales against each other."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class CurvatureTable:
     """Rows with their scales.
 
     Attributes:
-        rows: A row a block, in the order of the model.
+        rows: A row per block, in the order of the model.
         expected: How many there would be had the work not been interrupted.
         eps: Rounding unit of the numbers.
 
@@ -134,7 +134,7 @@ class CurvatureTable:
         return {**found, "functional_over_outer": self.ratio(row), "rms_eigenvalue": row.rms, "scale": scale}
 
     def to_csv(self) -> str:
-        """A line a block, a column a number."""
+        """A line per block, a column a number."""
         parts = list(dict.fromkeys(part for row in self.rows for part in row.norms))
         ends = ("", "_stderr", "_low", "_high", "_method")
         head = ["block", "parameters", *(f"{part}{end}" for part in parts for end in ends)]

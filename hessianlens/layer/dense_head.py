@@ -1,7 +1,7 @@
 """What entries of a small head's blocks are made of: small matrices of every token, for all of its parameters at once.
 
 With P the matrices of a head's score parameters side by side, over s, and the contents of its value parameters and V
-side by side, two products a head,
+side by side, two products per head,
 
     J_i P -> [X V]' J_i P = [Phi_i, S_i]          and          G_i = (J_i' V C_i S_i + D_i P)' P,
 
@@ -118,7 +118,7 @@ def _ranges(tensors: Mapping[str, Tensor]) -> dict[str, slice]:
 
 
 def _each(rows: Tensor, matrices: Tensor) -> Tensor:
-    """``[p, s, i, .]`` times a matrix ``[s, ., .]`` of every sequence: one product a sequence."""
+    """``[p, s, i, .]`` times a matrix ``[s, ., .]`` of every sequence: one product per sequence."""
     p, s, i, _ = rows.shape
     found = torch.bmm(rows.transpose(0, 1).reshape(s, p * i, -1), matrices)
     return found.view(s, p, i, -1).transpose(0, 1)

@@ -1,4 +1,4 @@
-"""Diagonals of a layer's diagonal blocks, and their traces, without a matrix a token.
+"""Diagonals of a layer's diagonal blocks, and their traces, without a matrix per token.
 
 The block ``sum_i p_i p_i' (x) P' M_i P / s^2`` of a score parameter with vector p and matrix P has the diagonal
 ``sum_i p_ia^2 (P' M_i P)_bb / s^2`` and the trace ``sum_i |p_i|^2 tr(P' M_i P) / s^2``. With ``M = J' V C V' J + D``,

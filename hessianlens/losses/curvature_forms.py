@@ -94,7 +94,7 @@ class ScalarCurvature(UncoupledCurvature):
         return ScalarCurvature(self.values[:, kept], self.width)
 
     def factors(self, row: tuple[str, str], column: tuple[str, str]) -> tuple[Factor, ...]:
-        """A number a token and an identity on the features."""
+        """A number per token and an identity on the features."""
         return Factor("c", "s" + row[0], self.values), Factor.identity(row[1] + column[1], self.width)
 
     def apply(self, change: Tensor) -> Tensor:
@@ -125,7 +125,7 @@ class TokenCurvature(UncoupledCurvature):
         return TokenCurvature(self.matrices[:, kept])
 
     def factors(self, row: tuple[str, str], column: tuple[str, str]) -> tuple[Factor, ...]:
-        """One matrix a token."""
+        """One matrix per token."""
         return (Factor("C", "s" + row[0] + row[1] + column[1], self.matrices),)
 
     def apply(self, change: Tensor) -> Tensor:
@@ -137,7 +137,7 @@ class TokenCurvature(UncoupledCurvature):
         return left[:, None] @ self.matrices @ right[:, None].transpose(-1, -2)
 
     def times(self, matrices: Tensor) -> Tensor:
-        """A product a token."""
+        """A product per token."""
         return self.matrices @ matrices
 
     def diagonals(self, like: Tensor) -> Tensor:
@@ -170,7 +170,7 @@ class LowRankTokenCurvature(UncoupledCurvature):
         )
 
     def apply(self, change: Tensor) -> Tensor:
-        """Two thin products a token."""
+        """Two thin products per token."""
         return torch.einsum("sifr,zsir->zsif", self.root, torch.einsum("sigr,zsig->zsir", self.root, change))
 
     def between(self, left: Tensor, right: Tensor) -> Tensor:
@@ -214,7 +214,7 @@ class FactoredTokenCurvature(UncoupledCurvature):
         )
 
     def apply(self, change: Tensor) -> Tensor:
-        """Two thin products a token."""
+        """Two thin products per token."""
         return torch.einsum("sifr,zsir->zsif", self.left, torch.einsum("sigr,zsig->zsir", self.right, change))
 
     def between(self, left: Tensor, right: Tensor) -> Tensor:
@@ -272,7 +272,7 @@ class LowRankCoupledCurvature(OutputCurvature):
         )
 
     def apply(self, change: Tensor) -> Tensor:
-        """Two thin products a sequence."""
+        """Two thin products per sequence."""
         return torch.einsum("sifr,zsr->zsif", self.root, torch.einsum("sjgr,zsjg->zsr", self.root, change))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hessianlens.errors import InputError, check_choice
 
 QUERY_KEY = ("dual", "single")
-"""Two query-key matrices a head, or one."""
+"""Two query-key matrices per head, or one."""
 
 MLP_ACTIVATION_NAMES = ("relu", "gelu", "gelu_tanh", "silu", "tanh", "linear")
 """What can be named in ``mlp_activation=``; `hessianlens.models.block.MLP_ACTIVATIONS` has what it stands for."""

@@ -1,4 +1,4 @@
-"""Multi-head attention as a module: any activation, one or two query-key matrices a head."""
+"""Multi-head attention as a module: any activation, one or two query-key matrices per head."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ class Record:
     source: str = ""
 
     def flat(self) -> dict[str, float]:
-        """One number a name: ``top`` of the model, ``layer0.attn.q/top`` of a block.
+        """One number per name: ``top`` of the model, ``layer0.attn.q/top`` of a block.
 
         Shares that were not counted come as the ends of their intervals, ``negative_low`` and ``negative_high``; with a
         number between them only where these are close.

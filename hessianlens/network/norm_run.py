@@ -21,7 +21,7 @@ from hessianlens.spectra import Estimate
 from hessianlens.spectra.norms import norm_from_lengths
 
 PROBES = 20
-"""Random vectors a block, where nothing else is asked for."""
+"""Probe vectors per block, where nothing else is asked for."""
 _BASIS_UP_TO = 20
 """Entries of a block up to which every basis vector is used in the first pass of a run with a budget."""
 _MOST_AT_ONCE = 16
@@ -173,12 +173,12 @@ class NormRun:
         return max(found, default=0)
 
     def refine(self, deadline: Deadline, rtol: float, probes: int | None = None) -> None:
-        """A first pass with one probe a block, then more where the interval is widest, until time is up.
+        """A first pass with one probe per block, then more where the interval is widest, until time is up.
 
         Args:
             deadline: When to stop; a product that would not end in time is not begun.
             rtol: Blocks whose intervals are no wider than this, relative to their norms, are left as they are.
-            probes: The most probes a block.
+            probes: The most probes per block.
         """
         most = math.inf if probes is None else probes
         pace = DeadlinePace(deadline)

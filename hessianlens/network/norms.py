@@ -97,7 +97,7 @@ class BlockNorms(Mapping[tuple[Any, str], Estimate], DisplayableRows):
         return ["block", *self._parts], found
 
     def _picture(self, asked: bool) -> Picture | None:
-        """The norms with their intervals, a line a block; the first blocks if nobody has asked for all."""
+        """The norms with their intervals, a line per block; the first blocks if nobody has asked for all."""
         names = self._names[: None if asked else MOST_ROWS]
         if not names:
             return None
@@ -148,7 +148,7 @@ class PartNorms(Mapping[str, Estimate], DisplayableRows):
         return ["part", "norm"], [[part, str(norm)] for part, norm in self._found.items()]
 
     def _picture(self, asked: bool) -> Picture:
-        """A line a part."""
+        """A line per part."""
         norms = [norm.dot() for norm in self._found.values()]
         return Dots(tuple(self._found), {"norm": norms}, f"Frobenius norm of {self.block}")
 
@@ -204,7 +204,7 @@ def block_norms(
         problem: From `hessianlens.problem`; or a layer's Hessian, from `hessianlens.attention_hessian`.
         blocks: Names, globs or ``re:`` expressions; of a layer's Hessian pairs of names, by default all.
         parts: Among "full", "ggn" (or "outer") and "functional".
-        probes: Random vectors a block; a block with no more entries than that is answered exactly.
+        probes: Probe vectors per block; a block with no more entries than that is answered exactly.
         seed: Seed of the probes.
         method: "exact"; "sketch", from random small matrices where there is such a way; "probes" (or "products"), from
             products with random vectors alone; or "auto", the cheapest of them.

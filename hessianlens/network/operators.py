@@ -30,7 +30,7 @@ def hessian(problem: Problem, rows: Pattern, cols: Pattern | None = None, *, met
     """The Hessian between named blocks, as an operator.
 
     It has the methods of every `Operator`, and all of them give exact numbers: from the closed form where there is one
-    (``op.exact``), else by products, one a column. ``op.why`` says which and why, ``op.cost`` what it takes.
+    (``op.exact``), else by products, one per column. ``op.why`` says which and why, ``op.cost`` what it takes.
 
     Args:
         problem: From `hessianlens.problem`.

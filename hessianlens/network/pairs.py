@@ -129,7 +129,7 @@ def block_pair_norms(
         problem: From `hessianlens.problem`.
         blocks: Names, globs or ``re:`` expressions.
         part: "full", "ggn" (or "outer") or "functional".
-        probes: Random vectors a column block; a block with no more entries than that is answered exactly.
+        probes: Probe vectors per column block; a block with no more entries than that is answered exactly.
         seed: Seed of the probes.
         method: "auto" (exact where that takes few products, as in `block_norms`), "exact" or "products".
 

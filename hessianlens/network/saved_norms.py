@@ -1,4 +1,4 @@
-"""Exact norms in a file, one line a block, so that long work goes on where it stopped."""
+"""Exact norms in a file, one line per block, so that long work goes on where it stopped."""
 
 from __future__ import annotations
 

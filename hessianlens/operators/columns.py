@@ -1,6 +1,6 @@
-"""The entries of a matrix that is known through its products: one product a column, some columns at a time.
+"""The entries of a matrix that is known through its products: one matvec per column, some columns at a time.
 
-A matrix with fewer rows than columns goes through its adjoint, and so takes one product a row.
+A matrix with fewer rows than columns goes through its adjoint, and so takes one matvec per row.
 """
 
 from __future__ import annotations

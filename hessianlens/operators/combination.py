@@ -17,7 +17,7 @@ from hessianlens.operators.operator import Operator
 class LinearCombination(Operator):
     """``sum_k c_k A_k``, of any operators between the same parameters.
 
-    Products, traces and diagonals are those of the summands; its norm and entries take one product a column. It is
+    Products, traces and diagonals are those of the summands; its norm and entries take one matvec per column. It is
     exact if all of its summands are.
 
     Args:

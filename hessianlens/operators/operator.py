@@ -26,7 +26,7 @@ class Operator(Displayable, CheckedOperator):
 
     ``@`` (with vectors, matrices and tensor lists), ``adjoint()``, ``to_dense()``, ``trace()``, ``diagonal()``,
     ``frobenius_norm()``, ``to_scipy()``, ``+ - * /``; and in words ``cost``, ``why`` and ``print(op)``. Every method
-    gives the number itself, never a sample. Here they take one product a column (or a row, if there are fewer), some
+    gives the number itself, never a sample. Here they take one matvec per column (or a row, if there are fewer), some
     columns at a time; operators in closed form answer them from their factors. For estimates from few products there
     are `hessianlens.frobenius`, `hessianlens.trace` and `hessianlens.diagonal`.
 

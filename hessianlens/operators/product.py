@@ -17,7 +17,7 @@ class ProductSource(ABC):
 
     @abstractmethod
     def times(self, rows: Names, columns: Names, X: list[Tensor]) -> list[Tensor]:
-        """The product of the chosen rows and columns with tensors ``[*parameter, vectors]``, one a column."""
+        """The product of the chosen rows and columns with tensors ``[*parameter, vectors]``, one per column."""
 
     @abstractmethod
     def multiply_adds(self, rows: Names, columns: Names) -> float:

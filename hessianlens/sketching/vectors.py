@@ -51,6 +51,6 @@ class VectorSampler(Sampler):
         return (lengths / self._scale).square()
 
     def basis(self) -> Estimate:
-        """One product a column."""
+        """One matvec per column."""
         norm = square_by_columns(self._op).root().number(torch.float64, "norm")
         return Estimate.exactly(float(norm), self.complete, "basis")

@@ -136,7 +136,7 @@ class RitzPairs:
 
     @property
     def vectors(self) -> Float[Tensor, "k n"]:
-        """A vector a row; not orthogonal to those of other Krylov spaces."""
+        """A vector per row; not orthogonal to those of other Krylov spaces."""
         return torch.stack(self._vectors)
 
     @property

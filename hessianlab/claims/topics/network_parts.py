@@ -179,7 +179,7 @@ def linear(x: Tensor) -> Tensor:
 
 
 def weights(seed: int, widths: tuple[int, ...]) -> Weights:
-    """One matrix a layer, out x in, N(0, 1/in)."""
+    """One matrix per layer, out x in, N(0, 1/in)."""
     return {f"W{i + 1}": normal(100 * seed + i, b, a) / a**0.5 for i, (a, b) in enumerate(pairwise(widths))}
 
 

@@ -1,4 +1,4 @@
-"""What the sizes of blocks mean for a step: how large one a block bears, and what Adam makes of it."""
+"""What the sizes of blocks mean for a step: how large one per block bears, and what Adam makes of it."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ _LINE = 0.1
 
 
 def draw_table1(result: Result) -> Figure:
-    """Printed and measured powers of Sigma and Omega: a panel a model, its parts below each other."""
+    """Printed and measured powers of Sigma and Omega: a panel per model, its parts below each other."""
     models = list(dict.fromkeys(str(row["model"]) for row in result.rows() if row.get("printed") is not None))
     with panels(len(models), width=4.2, height=3.2) as (figure, all_axes):
         for axes, model in zip(all_axes, models, strict=True):
@@ -234,7 +234,7 @@ WEIGHT_CAPTION = (
 
 
 def draw_all_weight_powers(result: Result, _reference: object = None) -> list[ResultPicture]:
-    """One picture a part."""
+    """One picture per part."""
     return [
         ResultPicture(part, draw_weight_powers(result, part), WEIGHT_CAPTION.format(part=_words(part)))
         for part in PARTS

@@ -72,7 +72,7 @@ ACTIVATIONS_FINDINGS = study_findings(ACTIVATIONS, activations_sentences, activa
 
 
 def scaling_sentences(result: Result) -> list[str]:
-    """Steps, perplexity and entropy, a sentence a task."""
+    """Steps, perplexity and entropy, a sentence per task."""
     sentences = []
     for task in choices(result, "task"):
         slow = slowdown(result, task, UNSCALED, SCALED)

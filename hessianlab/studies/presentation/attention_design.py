@@ -70,7 +70,7 @@ def named(design: Design) -> str:
 
 
 def table(result: Result) -> list[dict[str, str]]:
-    """A line a combination, ranked: mean over draws, and half the range of them behind a ±."""
+    """A line per combination, ranked: mean over draws, and half the range of them behind a ±."""
     lines = []
     for rank, design in enumerate(designs(result), 1):
         line = {"": str(rank), **{name: str(value) for name, value in design.items()}}
@@ -154,7 +154,7 @@ def _percent(found: Interval) -> str:
 
 
 def multiples(result: Result) -> Chart:
-    """A panel a quantity: activations along, a series a norm."""
+    """A panel per quantity: activations along, a series per norm."""
     names = choices(result, "activation")
 
     def of_norm(norm: str, quantity: str) -> Series:

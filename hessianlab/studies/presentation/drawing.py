@@ -104,7 +104,7 @@ def _name_in_lines(name: str) -> str:
 
 
 def draw_differences(result: Result, comparisons: Sequence[Contrast], quantity: str = "loss") -> Figure:
-    """Every comparison with its interval, a panel a task; filled marks leave out zero."""
+    """Every comparison with its interval, a panel per task; filled marks leave out zero."""
     tasks = choices(result, "task")
     height = 1.3 + 0.34 * len(comparisons)
     with panels(len(tasks), width=5.6 if len(tasks) == 1 else 4.2, height=height, sharey=True) as (figure, all_axes):

@@ -80,7 +80,7 @@ def compared(found: Interval, what: str, name: str) -> str:
 
 
 def level_sentences(result: Result) -> list[str]:
-    """The losses and accuracies of all arms, a sentence a task, and what diverged."""
+    """The losses and accuracies of all arms, a sentence per task, and what diverged."""
     sentences = []
     for task in choices(result, "task"):
         levels = []
@@ -208,7 +208,7 @@ def series(name: str, points: Iterable[tuple[float, Interval]]) -> Series:
 
 
 def courses(result: Result, quantity: str = "loss", arms: Sequence[str] | None = None) -> Chart:
-    """A quantity along training, a panel a task and a series an arm."""
+    """A quantity along training, a panel per task and a series per arm."""
     tasks, shown = choices(result, "task"), list(arms or choices(result, "arm"))
     panels = tuple(Panel(TASKS[t], tuple(_course(result, t, arm, quantity) for arm in shown)) for t in tasks)
     return Chart(f"{_ABOUT[quantity]} {BANDS}", "steps", QUANTITIES[quantity], panels, columns=len(tasks))

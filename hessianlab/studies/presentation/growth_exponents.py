@@ -132,7 +132,7 @@ def power_chart(result: Result) -> Chart:
 
 
 def ratio_chart(result: Result) -> Chart:
-    """The value block over the query block along training, a panel a task."""
+    """The value block over the query block along training, a panel per task."""
     tasks, steps = choices(result, "task"), looked_at(result)
 
     def course(task: str, arm: str) -> Series:

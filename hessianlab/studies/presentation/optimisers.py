@@ -89,7 +89,7 @@ def optimisers_intervals(result: Result) -> Mapping[str, Interval]:
 
 
 def ends(result: Result) -> Chart:
-    """Losses at the end of training by setting, a series an optimiser."""
+    """Losses at the end of training by setting, a series per optimiser."""
     tasks, optimisers = choices(result, "task"), {"sgd": "SGD", "adam": "Adam"}
 
     def of_one(task: str, optimiser: str) -> Series:
@@ -111,7 +111,7 @@ OPTIMISERS_FINDINGS = study_findings(OPTIMISERS, optimisers_sentences, optimiser
 
 
 def draw_relation(result: Result) -> Figure:
-    """A mark a setting, with intervals both ways."""
+    """A mark per setting, with intervals both ways."""
     tasks = choices(result, "task")
     with panels(len(tasks), width=4.8, height=4.2) as (figure, all_axes):
         for axes, task in zip(all_axes, tasks, strict=True):

@@ -35,7 +35,7 @@ class ScoreBlock(Unfolding):
         self.unit = p * r * a * b / (matrices.row.scale * matrices.column.scale)
 
     def responses(self, left: Tensor, right: Tensor) -> Points:
-        """``<M_n, P Omega P'^T>`` of every token, one product a sequence."""
+        """``<M_n, P Omega P'^T>`` of every token, one product per sequence."""
         sequences, queries, length = self._M.row.scores.shape
         weights = left.new_zeros(len(left), sequences, queries, dtype=torch.float64)
         if self._M.vanish:

@@ -4,7 +4,7 @@ Where ``C_i = c_i I`` and row derivatives are diagonal plus low rank, ``J_i = di
 
     J^T W J' = (b b'^T) o W + r (b' o W^T l)^T + (b o W l' + r (l^T W l')) r'^T
 
-(primes: of the column's head), which is elementwise work and one thin product a token.
+(primes: of the column's head), which is elementwise work and one thin product per token.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def _thin(J: RowMatrices, K: RowMatrices, W: Tensor, numbers: Tensor) -> Tensor:
 
 
 def _transposed_times(columns: Tensor, W: Tensor) -> Tensor:
-    """``W^T l`` of every token and column, one product per column."""
+    """``W^T l`` of every token and column, one matvec per column."""
     return torch.stack([column @ W for column in columns.unbind(-1)], -1)
 
 

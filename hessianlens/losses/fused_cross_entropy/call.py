@@ -32,7 +32,7 @@ def linear_cross_entropy(
 ) -> Tensor:
     """``cross_entropy(H W^T + b, y)``, twice differentiable, without a matrix of tokens by classes.
 
-    A head of a language model holds its logits, tens of thousands of numbers a token, several times over: for the
+    A head of a language model holds its logits, tens of thousands of numbers per token, several times over: for the
     value, the gradient, and twice more for a second derivative. Here value, gradient and what differentiates them once
     more are closed forms over chunks of tokens; every pass computes the logits of a chunk anew and keeps the inputs
     alone. Features, weight and bias can all be differentiated, so that a weight that is tied to an embedding is right

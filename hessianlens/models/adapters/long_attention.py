@@ -1,7 +1,7 @@
 """Long attention in chunks: `hessianlens.scaled_dot_product_attention` in place of PyTorch's, while a model runs.
 
-Fused attention has no second derivative, and the plain kernel keeps matrices of L x L numbers a head for it. Whatever a
-model calls, `F.scaled_dot_product_attention` by itself, through Hugging Face's implementation ``sdpa`` or inside
+Fused attention has no second derivative, and the plain kernel keeps matrices of L x L numbers per head for it. Whatever
+a model calls, `F.scaled_dot_product_attention` by itself, through Hugging Face's implementation ``sdpa`` or inside
 `nn.MultiheadAttention`, passes here; where the matrices would be large, the call goes through chunks instead.
 """
 

@@ -169,7 +169,7 @@ def _like(out: Tensor, batch: Batch) -> Tensor:
 
 
 def targets_like(out: Tensor, targets: Tensor) -> Tensor:
-    """Targets in the shape and dtype of the outputs; one number a sequence serves a single output."""
+    """Targets in the shape and dtype of the outputs; one number per sequence serves a single output."""
     if out.shape == (*targets.shape, 1):
         targets = targets[..., None]
     expect(

@@ -107,7 +107,7 @@ def _value_products(port: ValuePort, found: PositionDerivatives, rows: slice) ->
 
 
 def _sides(curvature: UncoupledCurvature, readout: Tensor | None) -> tuple[Tensor, Tensor, float]:
-    """``W C_n W^T`` as the product of two matrices a token, ``[n, b, r]`` each and of largest entry 1, and a factor."""
+    """``W C_n W^T`` as the product of two matrices per token, ``[n, b, r]``, of largest entry 1, and a factor."""
     if isinstance(curvature, FactoredTokenCurvature):
         left, one = _read_out(curvature.left.flatten(0, 1), readout)
         right, other = _read_out(curvature.right.flatten(0, 1), readout)

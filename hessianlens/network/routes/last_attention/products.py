@@ -26,7 +26,7 @@ class PiecePlace:
     """Where a piece of a block lies in the layer.
 
     Attributes:
-        heads: Names of the weights that are this piece, one a head that uses it.
+        heads: Names of the weights that are this piece, one per head that uses it.
         rows: Its rows in each of them.
         shape: Their shape.
     """

@@ -184,7 +184,7 @@ def frozen_copy(problem: Problem) -> Transformer | None:
 
 
 def toy_site(model: Transformer, batch: Batch) -> AttentionSite | Refusal:
-    """The site, for two query-key matrices a head; a refusal where there is none."""
+    """The site, for two query-key matrices per head; a refusal where there is none."""
     if len(model.blocks) == 0:
         return Refusal("it has no attention")
     last, block = len(model.blocks) - 1, model.blocks[-1]

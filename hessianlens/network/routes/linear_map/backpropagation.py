@@ -26,7 +26,7 @@ from hessianlens.network.routes.linear_map.steps import EntryByEntry, FollowingS
 from hessianlens.problems import Problem
 
 _CHUNK_BYTES = 2**22
-"""Room for one matrix a position; some ten of them are held at once."""
+"""Room for one matrix per position; some ten of them are held at once."""
 
 
 @dataclass(frozen=True, eq=False)

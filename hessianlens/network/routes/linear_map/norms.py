@@ -222,7 +222,7 @@ def held_strips(found: SiteCurvature, size: int) -> Iterator[Strip]:
 def strips_by_products(
     hooked: HookedBatch, piece: Piece, grouping: Grouping, size: int, tick: Callable[[], None]
 ) -> Iterator[Strip]:
-    """One product a row.
+    """One matvec per row.
 
     Args:
         hooked: A batch, with a delta at the map's outputs.
