@@ -64,6 +64,9 @@ def reproduce_figures(
     reference: PublishedMeans = None,
     listed: Annotated[bool, typer.Option("--list", help="Show the experiments and run nothing.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be measured, and run nothing.")] = False,
+    record: Annotated[
+        bool, typer.Option("--record", help="Write down how growth figures agree with the published means.")
+    ] = False,
     prune: Annotated[bool, typer.Option("--prune", help="First delete what other code has measured of these.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -97,6 +100,8 @@ def reproduce_figures(
         pictures = {result.experiment: draw(result, figures, published) for result in results} if figures else {}
         exponents = _exponents(results)
         compared = _compared(results, published)
+        if record and not failures:
+            _record(results, compared)
     if as_json:
         outcome = _outcome(progress, results, failures, pictures, exponents, compared, store)
         typer.echo(json.dumps({**outcome, "reference": None if published is None else str(published.path)}, indent=2))
@@ -108,6 +113,16 @@ def reproduce_figures(
     if failures:
         print_failures(failures)
         stop(f"{len(failures)} cells failed; all others are kept in {store}.", FINDING)
+
+
+def _record(results: Sequence[Result], compared: Mapping[str, Sequence[SeriesComparison]]) -> None:
+    """Growth figures alone have published means."""
+    from hessianlab.growth.agreements import agreement_of, write_agreement
+
+    for result in results:
+        if result.experiment in compared:
+            path = write_agreement(agreement_of(result, compared[result.experiment]))
+            typer.echo(f"hessianlens: {result.experiment} recorded in {path}.", err=True)
 
 
 def _prune(store: Store, plans: Sequence[Plan]) -> None:

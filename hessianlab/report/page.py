@@ -14,6 +14,8 @@ from markupsafe import Markup
 
 from hessianlab.claims.finding import Verdict
 from hessianlab.claims.ledger import Ledger
+from hessianlab.experiments.registry import EXPERIMENTS
+from hessianlab.growth.agreements import read_agreements
 from hessianlab.growth.reference import Reference
 from hessianlab.pages import render_template
 from hessianlab.report.chapter import Answer, Chapter
@@ -33,7 +35,7 @@ from hessianlab.report.recorded import RecordedStudy, recorded_studies
 from hessianlab.report.references import LIST, PAPER
 from hessianlab.report.story import CHAPTERS, OTHERS, TRAINING, chapter_of_claim, chapter_of_figure, figures_of
 from hessianlab.results import Result, collect
-from hessianlab.wording import count, duration
+from hessianlab.wording import count, duration, percent
 
 
 @dataclass(frozen=True)
@@ -155,6 +157,7 @@ def render(
         Path(__file__).with_name("report.html.jinja"),
         opening=opening(answers, ledger, exponents),
         hero=_hero(figures),
+        agreements=_agreements(),
         chapters=[story for story in chapters if story.answer or story.figures or story.tiles],
         others=[figure for name, figure in figures.items() if chapter_of_figure(name) is None],
         others_slug=OTHERS,
@@ -182,6 +185,22 @@ def render(
 def script_hash(script: str) -> str:
     """What a content-security policy allows a script by; it counts every character between the tags."""
     return "sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+
+
+def _agreements() -> list[dict[str, str]]:
+    """Recorded runs of published size against the published means, in words."""
+    return [
+        {
+            "name": EXPERIMENTS[one.experiment].title,
+            "ratio": f"{one.ratio:.3f} ± {one.ratio_error:.3f}",
+            "within_2": percent(one.within_2),
+            "within_3": percent(one.within_3),
+            "points": str(one.points),
+            "created": one.created,
+        }
+        for one in read_agreements()
+        if one.experiment in EXPERIMENTS
+    ]
 
 
 def _chapter_content(
