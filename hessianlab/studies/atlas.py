@@ -61,7 +61,9 @@ class AtlasConfig:
         """Refuse what cannot be measured, before the first cell."""
         for name in ("layers", "spectra"):  # which may be empty
             expect(all(layer >= 0 for layer in getattr(self, name)), f"{name}: expected numbers from 0.")
-        check_config(_AtlasSizes(self.weights, self.lengths, self.tokens, self.probes, self.steps), {}, {"weights": WEIGHTS})
+        check_config(
+            _AtlasSizes(self.weights, self.lengths, self.tokens, self.probes, self.steps), {}, {"weights": WEIGHTS}
+        )
         expect(
             all(self.tokens % length == 0 for length in self.lengths),
             f"tokens: got {self.tokens}, expected a multiple of every length, {self.lengths}.",
