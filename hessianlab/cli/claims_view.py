@@ -65,7 +65,7 @@ def counts_table(entries: Iterable[Entry]) -> Table:
     table.add_column(Text("document"), footer=Text("all"), ratio=1)
     for verdict in verdicts:
         total = sum(found[verdict] for found in by_document.values())
-        heading = Text(str(verdict or "error").replace(" ", "\n", 1), style=STYLES[verdict], justify="right")
+        heading = Text(str(verdict or "error").replace(" ", "\n"), style=STYLES[verdict], justify="right")
         table.add_column(heading, footer=Text(str(total)), justify="right", no_wrap=True)
     table.add_column("total", footer=Text(str(sum(map(_total, by_document.values())))), justify="right", style="bold")
     for letter, found in by_document.items():

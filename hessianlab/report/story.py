@@ -122,7 +122,7 @@ TRAINING = Chapter(
     "they are alike. That is a statement about runs, not about a point in the landscape; so small models were trained, "
     "and what came out is recorded with the project.",
     figures=(),
-    topics=("training",),
+    topics=("training", "step sizes"),
     answer=answer_training,
 )
 

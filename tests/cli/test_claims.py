@@ -225,7 +225,7 @@ def test_counts_by_document_and_in_all():
     assert one.split()[-7:] == ["1", "1", ".", "1", ".", "2", "5"]
     other = Claim("P1", "made up", "here", "Something.", "somehow", test=lambda: 1 / 0)
     *_, total = (line for line in printed(counts_table([*entries, *run([other])])).splitlines() if line.strip())
-    assert total.split() == ["all", "1", "1", ".", "1", ".", "2", "1", "6"]
+    assert total.split() == ["all", "1", "1", "0", "1", "0", "2", "1", "6"]
 
 
 def test_ledger_is_not_imported_for_help():

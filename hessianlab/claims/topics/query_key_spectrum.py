@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -352,4 +353,25 @@ def number_of_pairs() -> Finding:
                 1,
             ),
         )
+    )
+
+
+@claim("B26")
+def independent_of_the_outputs() -> Finding:
+    """The T-functional term is the gradient of the merged matrix, and so the residual, spread over two matrices."""
+    distances, halves = [], []
+    for one in many_samples()[:10]:
+        other = replace(one, Y=one.Y + 1.0)
+        half = replace(one, Y=(one.Y + one.layer(one.X)) / 2)
+        here = one.query_key("t_functional")
+        distances.append(float((other.query_key("t_functional") - here).norm() / here.norm()))
+        halves.append(float((half.query_key("t_functional") - here / 2).norm() / here.norm()))
+    return Finding(
+        checks=(at_most("change of the T-functional Hessian with the targets, relative, largest", distances, EXACT),),
+        support=(
+            at_least("the same, smallest", distances, 0.05),
+            at_most("half the residual against half of the T-functional Hessian, largest", halves, EXACT),
+        ),
+        example="the T-functional Hessian is [0, B; B^T, 0] with B the gradient of the loss with respect to W_Q W_K^T: "
+        "half the residual is half of it, and at a perfect fit it is gone.",
     )

@@ -81,7 +81,17 @@ def table_of(result: Result) -> list[dict[str, str]]:
 
 
 def test_names() -> None:
-    wanted = ("activations", "block_rates", "design", "exponents", "optimisers", "query_key", "scaling", "temperature")
+    wanted = (
+        "activations",
+        "atlas",
+        "block_rates",
+        "design",
+        "exponents",
+        "optimisers",
+        "query_key",
+        "scaling",
+        "temperature",
+    )
     assert tuple(STUDIES) == tuple(STUDY + name for name in wanted)
     assert not set(STUDIES) & set(EXPERIMENTS)
     assert all(STUDIES[name].name == name and registry_of(name) is STUDIES for name in STUDIES)
