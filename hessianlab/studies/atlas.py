@@ -38,10 +38,10 @@ class AtlasConfig:
     Attributes:
         model: "smollm2", the folder of a saved model, or config:TYPE.
         weights: "trained", "fresh" (drawn by the model's own rule of initialisation).
-        lengths: Tokens of a sequence.
+        lengths: Tokens of a sequence; those after the first only in the layers of ``in_detail``, if any are named.
         tokens: Tokens in all; as many sequences as they make.
         layers: Which layers; none named: all.
-        spectra: Layers whose blocks also get a spectral density.
+        in_detail: Layers whose blocks also get a spectral density and the norms of all their pairs.
         probes: Probe vectors per block.
         steps: Lanczos steps of a density.
         seed: Of probes, and of fresh weights.
@@ -52,14 +52,14 @@ class AtlasConfig:
     lengths: tuple[int, ...] = (32,)
     tokens: int = 64
     layers: tuple[int, ...] = ()
-    spectra: tuple[int, ...] = ()
+    in_detail: tuple[int, ...] = ()
     probes: int = 4
     steps: int = 16
     seed: int = 0
 
     def __post_init__(self) -> None:
         """Refuse what cannot be measured, before the first cell."""
-        for name in ("layers", "spectra"):  # which may be empty
+        for name in ("layers", "in_detail"):  # which may be empty
             expect(all(layer >= 0 for layer in getattr(self, name)), f"{name}: expected numbers from 0.")
         check_config(
             _AtlasSizes(self.weights, self.lengths, self.tokens, self.probes, self.steps), {}, {"weights": WEIGHTS}
@@ -80,8 +80,9 @@ class _AtlasSizes:
 
 
 def atlas_cells(config: AtlasConfig) -> list[dict[str, Any]]:
-    """One per weights, length and layer, and one for what belongs to no layer."""
+    """One per weights, length and layer, and at the first length one for what belongs to no layer."""
     layers = config.layers or tuple(range(layer_count(config.model)))
+    close = [layer for layer in layers if layer in config.in_detail]
     shared = {"model": config.model, "tokens": config.tokens, "probes": config.probes, "seed": config.seed}
     return [
         {
@@ -89,11 +90,11 @@ def atlas_cells(config: AtlasConfig) -> list[dict[str, Any]]:
             "weights": weights,
             "length": length,
             "layer": layer,
-            "steps": config.steps if layer in config.spectra else 0,
+            "steps": config.steps if layer in close and length == config.lengths[0] else 0,
         }
         for length in config.lengths
         for weights in config.weights
-        for layer in (ENDS, *layers)
+        for layer in ((ENDS, *layers) if length == config.lengths[0] else close or layers)
     ]
 
 
@@ -180,7 +181,7 @@ def text_tokens(model: str, sequences: int, length: int, vocabulary: int) -> Ten
 
 
 def measure_atlas(parameters: Parameters) -> Measurement:
-    """Rows of stages ``norm`` (block and part), ``spectrum`` (block), ``attention`` (head) and ``loss``."""
+    """Rows of stages ``norm`` (block, part), ``spectrum``, ``pair`` (row, column), ``attention`` (head) and ``loss``."""
     import torch
 
     from hessianlens.models.adapters import problem
@@ -194,6 +195,7 @@ def measure_atlas(parameters: Parameters) -> Measurement:
     rows: list[Row] = [*_norms(known, names, asked["probes"], asked["seed"])]
     if asked["steps"]:
         rows += [_spectrum(known, name, asked["steps"], asked["seed"]) for name in names]
+        rows += _pairs(known, names, asked["probes"], asked["seed"])
     if asked["layer"] == ENDS:
         rows.append({"stage": "loss", "value": float(known.total_loss())})
     else:
@@ -243,6 +245,15 @@ def _spectrum(known: Problem, name: str, steps: int, seed: int) -> Row:
     }
 
 
+def _pairs(known: Problem, names: list[str], probes: int, seed: int) -> list[Row]:
+    """Norms of the blocks between any two of a layer, and of each with itself; every pair once."""
+    from hessianlens.network import block_pair_norms
+
+    found = block_pair_norms(known, names, probes=probes, seed=seed, method="products")
+    pairs = [(row, column) for i, row in enumerate(names) for column in names[i:]]
+    return [{"stage": "pair", "row": r, "column": c, "value": found[r, c].value} for r, c in pairs]
+
+
 def _attention(model: nn.Module, tokens: Tensor, layer: int) -> list[Row]:
     """Entropy of every head over that of equal weights, and the weight of the first token."""
     import torch
@@ -268,7 +279,7 @@ STUDY_ATLAS = Experiment(
     "is largest, and how much of the curvature is negative?",
     presets={
         "quick": AtlasConfig(layers=(0, 15, 29), probes=2),
-        "full": AtlasConfig(spectra=(0, 15, 29), lengths=(32,)),
+        "full": AtlasConfig(lengths=(32, 16, 64), in_detail=(0, 15, 29)),
     },
     cells=atlas_cells,
     measure=measure_atlas,

@@ -80,7 +80,7 @@ def adam_and_curvature() -> dict[str, list[float]]:
 
 def _gradient_size(one: Sample, block: str) -> float:
     weights = {name: weight.clone().requires_grad_() for name, weight in one.weights.items()}
-    loss = one.witness.loss_at(weights)
+    loss = one.by_autograd.loss_at(weights)
     (gradient,) = torch.autograd.grad(loss, weights[block])
     return float(gradient.square().mean().sqrt())
 

@@ -20,7 +20,7 @@ MODEL = (
     "config:llama?num_hidden_layers=2&hidden_size=8&intermediate_size=12&num_attention_heads=2&num_key_value_heads=1"
     "&vocab_size=64"
 )
-TINY = AtlasConfig(model=MODEL, weights=("fresh",), lengths=(6,), tokens=12, probes=2, steps=4, spectra=(1,))
+TINY = AtlasConfig(model=MODEL, weights=("fresh",), lengths=(6,), tokens=12, probes=2, steps=4, in_detail=(1,))
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +31,8 @@ def result() -> Result:
 def test_cells() -> None:
     cells = atlas_cells(TINY)
     assert [(cell["layer"], cell["steps"]) for cell in cells] == [(ENDS, 0), (0, 0), (1, 4)]
-    assert len(atlas_cells(replace(TINY, weights=("trained", "fresh"), lengths=(6, 12)))) == 12
+    longer = replace(TINY, weights=("trained", "fresh"), lengths=(6, 12))
+    assert len(atlas_cells(longer)) == 2 * 3 + 2 and len(atlas_cells(replace(longer, in_detail=()))) == 2 * 3 + 2 * 2
     assert len(atlas_cells(AtlasConfig(layers=(0,)))) == 4, "known without the weights"
 
 
@@ -53,6 +54,11 @@ def test_rows_are_those_of_the_library(result: Result) -> None:
     spectra = [row for row in rows if row["stage"] == "spectrum"]
     assert {row["layer"] for row in spectra} == {1}
     assert all(float(str(row["smallest"])) <= float(str(row["largest"])) for row in spectra)
+    (pair,) = (
+        r for r in rows if r["stage"] == "pair" and (r["row"], r["column"]) == ("layer1.attn.q", "layer1.attn.v")
+    )
+    norms = hl.block_pair_norms(known, "layer1.*", probes=2, method="products")
+    assert float(str(pair["value"])) == pytest.approx(norms["layer1.attn.q", "layer1.attn.v"].value, rel=1e-4)
 
 
 def test_sentences_and_picture(result: Result) -> None:
