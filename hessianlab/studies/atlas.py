@@ -105,7 +105,7 @@ def layer_count(model: str) -> int:
     import transformers
 
     if model.startswith("config:"):
-        return _from_configuration(model).config.num_hidden_layers  # type: ignore[no-any-return]
+        return int(_from_configuration(model).config.num_hidden_layers)
     return int(transformers.AutoConfig.from_pretrained(model, local_files_only=True).num_hidden_layers)
 
 
@@ -122,15 +122,14 @@ def gguf_file() -> Path:
     return files[0]
 
 
-def _from_configuration(model: str) -> nn.Module:
+def _from_configuration(model: str) -> Any:
     from hessianlens.inspect.hugging_face import config_model
     from hessianlens.inspect.model_names import parse_specification
 
-    found: nn.Module = config_model(parse_specification(model), "auto", 0)[0]
-    return found
+    return config_model(parse_specification(model), "auto", 0)[0]
 
 
-def load_atlas_model(model: str, weights: str, seed: int) -> nn.Module:
+def load_atlas_model(model: str, weights: str, seed: int) -> Any:
     """A model in float32 with its trained weights, or drawn anew from a seed by its own rule."""
     import torch
     import transformers
@@ -138,9 +137,9 @@ def load_atlas_model(model: str, weights: str, seed: int) -> nn.Module:
     options: dict[str, Any] = {"dtype": torch.float32, "attn_implementation": "eager"}
     if model.startswith("config:"):
         expect(weights == "fresh", "weights: a configuration has fresh weights only; set weights=fresh.")
-        made: Any = _from_configuration(model).float()
+        made = _from_configuration(model).float()
         made.set_attn_implementation("eager")  # the only one that gives its weights
-        return made  # type: ignore[no-any-return]
+        return made
     if model == SMOLLM2:
         file = gguf_file()
         source, options = str(file.parent), {**options, "gguf_file": file.name}
@@ -148,13 +147,13 @@ def load_atlas_model(model: str, weights: str, seed: int) -> nn.Module:
         source, options = model, {**options, "local_files_only": True}
     found = transformers.AutoModelForCausalLM.from_pretrained(source, **options)
     if weights == "trained":
-        return found  # type: ignore[no-any-return]
+        return found
     config = found.config
     for name in ("quantization_config", "_pre_quantization_dtype"):
         config.__dict__.pop(name, None)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").float()  # type: ignore[no-any-return]
+        return transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").float()
 
 
 def text_tokens(model: str, sequences: int, length: int, vocabulary: int) -> Tensor:
@@ -181,7 +180,7 @@ def text_tokens(model: str, sequences: int, length: int, vocabulary: int) -> Ten
 
 
 def measure_atlas(parameters: Parameters) -> Measurement:
-    """Rows of stages ``norm`` (block, part), ``spectrum``, ``pair`` (row, column), ``attention`` (head) and ``loss``."""
+    """Rows of stages ``norm`` (block, part), ``spectrum``, ``pair`` (row, column), ``attention`` (head), ``loss``."""
     import torch
 
     from hessianlens.models.adapters import problem
@@ -189,7 +188,7 @@ def measure_atlas(parameters: Parameters) -> Measurement:
     asked: Any = parameters
     model = load_atlas_model(asked["model"], asked["weights"], asked["seed"])
     length = asked["length"]
-    tokens = text_tokens(asked["model"], asked["tokens"] // length, length, model.config.vocab_size)  # type: ignore[union-attr]
+    tokens = text_tokens(asked["model"], asked["tokens"] // length, length, model.config.vocab_size)
     known = problem(model, {"input_ids": tokens, "labels": tokens}, dtype=torch.float32)
     names = _blocks(known, asked["layer"])
     rows: list[Row] = [*_norms(known, names, asked["probes"], asked["seed"])]

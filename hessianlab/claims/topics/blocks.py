@@ -322,7 +322,7 @@ def batches() -> Finding:
         single = [attention_hessian(drawn[0].layer, one.X, SquareLoss(one.Y)) for one in drawn]
         for part, found in gaps.items():
             for row, column in (("V", "V"), ("Q", "Q"), ("V", "Q"), ("Q", "K")):
-                mean = sum(H.part(part)[row, column].to_dense() for H in single) / len(single)
+                mean = torch.stack([H.part(part)[row, column].to_dense() for H in single]).mean(0)
                 found.append(gap(whole.part(part)[row, column].to_dense(), mean))
     return Finding(
         checks=tuple(
