@@ -41,6 +41,7 @@ class AtlasConfig:
         lengths: Tokens of a sequence; those after the first only in the layers of ``in_detail``, if any are named.
         tokens: Tokens in all; as many sequences as they make.
         layers: Which layers; none named: all.
+        fresh_every: Of freshly initialised weights every so many of them and the last: neighbours differ little there.
         in_detail: Layers whose blocks also get a spectral density and the norms of all their pairs.
         probes: Probe vectors per block.
         steps: Lanczos steps of a density.
@@ -52,9 +53,10 @@ class AtlasConfig:
     lengths: tuple[int, ...] = (32,)
     tokens: int = 64
     layers: tuple[int, ...] = ()
+    fresh_every: int = 1
     in_detail: tuple[int, ...] = ()
     probes: int = 4
-    steps: int = 16
+    steps: int = 12
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -62,7 +64,9 @@ class AtlasConfig:
         for name in ("layers", "in_detail"):  # which may be empty
             expect(all(layer >= 0 for layer in getattr(self, name)), f"{name}: expected numbers from 0.")
         check_config(
-            _AtlasSizes(self.weights, self.lengths, self.tokens, self.probes, self.steps), {}, {"weights": WEIGHTS}
+            _AtlasSizes(self.weights, self.lengths, self.tokens, self.fresh_every, self.probes, self.steps),
+            {},
+            {"weights": WEIGHTS},
         )
         expect(
             all(self.tokens % length == 0 for length in self.lengths),
@@ -75,6 +79,7 @@ class _AtlasSizes:
     weights: tuple[str, ...]
     lengths: tuple[int, ...]
     tokens: int
+    fresh_every: int
     probes: int
     steps: int
 
@@ -82,7 +87,7 @@ class _AtlasSizes:
 def atlas_cells(config: AtlasConfig) -> list[dict[str, Any]]:
     """One per weights, length and layer, and at the first length one for what belongs to no layer."""
     layers = config.layers or tuple(range(layer_count(config.model)))
-    close = [layer for layer in layers if layer in config.in_detail]
+    chosen = {"trained": layers, "fresh": tuple(dict.fromkeys((*layers[:: config.fresh_every], layers[-1])))}
     shared = {"model": config.model, "tokens": config.tokens, "probes": config.probes, "seed": config.seed}
     return [
         {
@@ -90,11 +95,12 @@ def atlas_cells(config: AtlasConfig) -> list[dict[str, Any]]:
             "weights": weights,
             "length": length,
             "layer": layer,
-            "steps": config.steps if layer in close and length == config.lengths[0] else 0,
+            "steps": config.steps if layer in config.in_detail and length == config.lengths[0] else 0,
         }
         for length in config.lengths
         for weights in config.weights
-        for layer in ((ENDS, *layers) if length == config.lengths[0] else close or layers)
+        for layer in (ENDS, *chosen[weights])
+        if length == config.lengths[0] or layer in (config.in_detail or layers)
     ]
 
 
@@ -157,11 +163,11 @@ def load_atlas_model(model: str, weights: str, seed: int) -> Any:
 
 
 def text_tokens(model: str, sequences: int, length: int, vocabulary: int) -> Tensor:
-    """Sequences of consecutive tokens of this project's documentation; characters where a model has no tokenizer."""
+    """Sequences of consecutive tokens of English prose; characters where a model has no tokenizer."""
     import torch
     import transformers
 
-    text = (Path(__file__).parent / "documentation.txt").read_text(encoding="utf-8")
+    text = (Path(__file__).parent / "prose.txt").read_text(encoding="utf-8")
     if model.startswith("config:"):
         ids = [ord(character) % vocabulary for character in text[: sequences * length]]
     else:
@@ -278,7 +284,7 @@ STUDY_ATLAS = Experiment(
     "is largest, and how much of the curvature is negative?",
     presets={
         "quick": AtlasConfig(layers=(0, 15, 29), probes=2),
-        "full": AtlasConfig(lengths=(32, 16, 64), in_detail=(0, 15, 29)),
+        "full": AtlasConfig(lengths=(32, 16, 64), fresh_every=3, in_detail=(0, 15, 29)),
     },
     cells=atlas_cells,
     measure=measure_atlas,

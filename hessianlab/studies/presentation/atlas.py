@@ -154,7 +154,7 @@ def _negative(result: Result) -> list[str]:
 def _setting(result: Result) -> str:
     config = result.config
     return (
-        f"Model {config['model']}; {config['tokens']} tokens of this project's documentation, {config['probes']} probe "
+        f"Model {config['model']}; {config['tokens']} tokens of plain English prose, {config['probes']} probe "
         "vectors per block, float32; intervals of single norms are 95 % intervals over probes, and none covers another "
         "text."
     )
