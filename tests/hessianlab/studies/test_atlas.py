@@ -13,7 +13,7 @@ import hessianlens as hl
 from hessianlab.results import Result
 from hessianlab.studies import atlas
 from hessianlab.studies.atlas import ENDS, STUDY_ATLAS, AtlasConfig, atlas_cells, load_atlas_model, text_tokens
-from hessianlab.studies.presentation.atlas import FINDINGS, draw_atlas, ratios, sentences, sizes
+from hessianlab.studies.presentation.atlas import FINDINGS, diagonal_shares, draw_atlas, ratios, sentences, sizes
 from hessianlens.errors import InputError
 
 MODEL = (
@@ -64,10 +64,17 @@ def test_rows_are_those_of_the_library(result: Result) -> None:
 def test_sentences_and_picture(result: Result) -> None:
     assert len(ratios(result, ("fresh", 6), "attn.v", "attn.q")) == 2
     text = " ".join(sentences(result))
-    for part in ("values over that of queries", "the largest first", "heads with more than half", "2 probe vectors"):
+    for part in (
+        "values over that of queries",
+        "the largest first",
+        "heads with more than half",
+        "diagonal blocks",
+        "2 probe vectors",
+    ):
         assert part in text
-    (picture,) = draw_atlas(result)
-    assert picture.caption.endswith(".")
+    assert [picture.name for picture in draw_atlas(result)] == ["depth", "pairs"]
+    shares = diagonal_shares(result, ("fresh", 6))
+    assert set(shares) == {1} and 0 < shares[1] < 1
     recorded = FINDINGS.in_record(result)
     assert recorded["intervals"]["fresh, 6 tokens: log values over queries"][3] == 2
 
