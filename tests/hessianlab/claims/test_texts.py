@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from hessianlab.claims import definition
-from hessianlab.claims.catalogue import TEXTS, all_claims, claim_topics, find, topic_claims
+from hessianlab.claims.catalogue import TEXTS, all_claims, check_repeats, claim_topics, find, topic_claims
 from hessianlab.claims.definition import Claim, TopicTest, claim, claim_files
 from hessianlab.claims.finding import Finding, Verdict
+from hessianlab.claims.ledger import RECORDED_VERDICTS, read_verdicts
 from hessianlab.experiments.registry import EXPERIMENTS
 from hessianlens.errors import InputError
 
@@ -34,6 +35,25 @@ def test_claims_without_a_test_say_why():
     assert {found.id for found in all_claims() if found.unmeasured is Verdict.OPEN} == NOTHING_TO_MEASURE
     (read,) = (found for found in all_claims() if found.unmeasured is Verdict.FAILS)
     assert read.id == "C46" and read.reason.startswith("Read, not computed") and read.correction
+
+
+def test_a_repeat_has_the_verdict_of_the_claim_it_repeats():
+    recorded = read_verdicts(RECORDED_VERDICTS)
+    repeats = {found.id: found.repeats for found in all_claims() if found.repeats}
+    assert len(repeats) == 9
+    for id, first in repeats.items():
+        assert recorded[id]["verdict"] == recorded[first]["verdict"], id
+
+
+def test_repeats_of_unknown_claims_and_of_repeats_are_refused():
+    first, second, third = (Claim(id, "made up", "here", "S.", repeats=of) for id, of in MADE_REPEATS)
+    check_repeats([first, second])
+    for claims in ([second], [first, second, third]):
+        with pytest.raises(InputError, match="expected a claim of the ledger that repeats none itself"):
+            check_repeats(claims)
+
+
+MADE_REPEATS = (("P1", ""), ("A1", "P1"), ("B1", "A1"))
 
 
 def test_every_claim_says_where_what_and_how():
@@ -97,6 +117,8 @@ def test_fields_go_over_lines_and_share_words(tmp_path):
         (WHOLE.replace("source = here\n", ""), r"claim P1: got (no source|the)"),
         ("[P1]\nsource = here\nstatement = S.\n", "got no method"),
         ("[P1]\nsource = here\nstatement = S.\nverdict = fails\n", "got no reason"),
+        (WHOLE + "repeats = P1\n", "claim P1: repeats 'P1'"),
+        (WHOLE + "repeats = there\n", "claim P1: repeats 'there'"),
         (WHOLE, "shared"),
         ("source = here\n", "expected sections"),
         ("[P1]\nsource = a\nsource = b\n", "expected sections"),
