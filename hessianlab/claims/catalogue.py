@@ -19,7 +19,7 @@ from hessianlens.errors import InputError, expect
 
 TEXTS = Path(__file__).parent / "texts"
 
-_WORDS = ("source", "statement", "method", "condition", "correction", "reason", "chapter")
+_WORDS = ("source", "statement", "method", "condition", "correction", "reason", "chapter", "repeats")
 _KNOWN = (*_WORDS, "central", "misprint", "verdict", "shared")
 
 
@@ -52,6 +52,11 @@ def _claim(id: str, topic: str, fields: dict[str, str]) -> Claim:
     needed = ("source", "statement", "reason" if typed else "method")
     missing = ", ".join(name for name in needed if not words[name])
     expect(not missing, f"claim {id}: got no {missing}, expected it in the text of {topic!r}.")
+    other = words["repeats"]
+    expect(
+        not other or (_ID.fullmatch(other) is not None and other != id),
+        f"claim {id}: repeats {other!r}, expected the id of another claim, such as P25.",
+    )
     return Claim(
         id=id,
         topic=topic,
@@ -63,6 +68,7 @@ def _claim(id: str, topic: str, fields: dict[str, str]) -> Claim:
     )
 
 
+_ID = re.compile(r"[A-Z]\d+")
 _HEADING = re.compile(r"^\[([A-Z]\d+)\]$", re.MULTILINE)
 
 
@@ -117,7 +123,19 @@ def all_claims() -> tuple[Claim, ...]:
     >>> [claim.id for claim in all_claims() if claim.document == "C"][:3]
     ['C1', 'C2', 'C3']
     """
-    return find(list(claim_topics()))
+    found = find(list(claim_topics()))
+    check_repeats(found)
+    return found
+
+
+def check_repeats(claims: Sequence[Claim]) -> None:
+    """Refuse a claim that repeats an unknown one, or one that is itself a repeat; `claims` are all there are."""
+    first = {claim.id for claim in claims if not claim.repeats}
+    for claim in claims:
+        expect(
+            not claim.repeats or claim.repeats in first,
+            f"claim {claim.id}: repeats {claim.repeats}, expected a claim of the ledger that repeats none itself.",
+        )
 
 
 def find(ids: Sequence[str]) -> tuple[Claim, ...]:

@@ -98,6 +98,7 @@ class Claim:
         reason: Why it has no test, and what its verdict rests on.
         central: Whether it carries the argument of its document, in contrast to worked numbers, asides and citations.
         chapter: The experiment that shows what it is about, e.g. "fig3a"; empty if there is none.
+        repeats: Id of the claim that states the same fact first; empty for a fact of its own.
         test: Measures; absent for a claim with a verdict of its own.
     """
 
@@ -113,6 +114,7 @@ class Claim:
     reason: str = ""
     central: bool = False
     chapter: str = ""
+    repeats: str = ""
     test: Test | None = None
 
     @property

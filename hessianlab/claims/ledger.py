@@ -89,6 +89,7 @@ class Entry:
             "document": claim.document,
             "topic": claim.topic,
             "chapter": claim.chapter or None,
+            "repeats": claim.repeats or None,
             "central": claim.central,
             "source": claim.source,
             "statement": claim.statement,
@@ -235,6 +236,19 @@ def counts(entries: Iterable[Entry]) -> dict[str, Counter[Verdict | None]]:
     for entry in entries:
         by_document[entry.claim.document][entry.verdict] += 1
     return by_document
+
+
+def distinct(entries: Iterable[Entry]) -> list[Entry]:
+    """One entry per fact: without those that repeat another entry among them.
+
+    >>> from hessianlab.claims.ledger import run
+    >>> from hessianlab.claims.catalogue import find
+    >>> [entry.claim.id for entry in distinct(run(find(["P5", "A8", "B16"])))]
+    ['P5', 'B16']
+    """
+    kept = list(entries)
+    present = {entry.claim.id for entry in kept}
+    return [entry for entry in kept if entry.claim.repeats not in present]
 
 
 def computed(entries: Iterable[Entry]) -> list[Entry]:

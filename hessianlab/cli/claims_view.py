@@ -11,7 +11,7 @@ from rich.text import Text
 
 from hessianlab.claims.definition import DOCUMENTS
 from hessianlab.claims.finding import Check, Verdict
-from hessianlab.claims.ledger import Entry, counts
+from hessianlab.claims.ledger import Entry, counts, distinct
 
 STYLES = {
     Verdict.HOLDS: "green",
@@ -76,6 +76,12 @@ def counts_table(entries: Iterable[Entry]) -> Table:
     return table
 
 
+def repeats_note(entries: Sequence[Entry]) -> str:
+    """How many facts the entries state, if some of them repeat others; empty otherwise."""
+    facts = len(distinct(entries))
+    return f"Distinct facts: {facts} of {len(entries)} entries." if facts < len(entries) else ""
+
+
 def _total(found: dict[Verdict | None, int]) -> int:
     return sum(found.values())
 
@@ -95,6 +101,8 @@ def explanation(entry: Entry) -> RenderableType:
 def _facts(entry: Entry) -> Iterator[tuple[str, RenderableType]]:
     claim, finding = entry.claim, entry.finding
     yield "document", Text(f"{DOCUMENTS[claim.document]}: {claim.source}")
+    if claim.repeats:
+        yield "repeats", Text(claim.repeats)
     if entry.reason:
         yield "why", Text(entry.reason)
     if entry.error:
@@ -146,3 +154,5 @@ def show(console: Console, entries: Sequence[Entry], explain: bool) -> None:
     else:
         console.print(claims_table(entries, console.width))
         console.print(counts_table(entries))
+        if note := repeats_note(entries):
+            console.print(Text(note))

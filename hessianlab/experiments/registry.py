@@ -63,6 +63,7 @@ EXPERIMENTS = Registry(
     "hessianlab.figures",
     {
         "fig1": "block_entries",
+        "fig2": "second_derivative",
         "fig3a": "growth",
         "fig3b": "growth",
         "fig4": "block_entries",

@@ -59,7 +59,7 @@ BLOCKS = Chapter(
     "entries. H splits in two: the outer part, or Gauss-Newton part, is the curvature of the loss seen through first "
     "derivatives of the network; the functional part is the network's own second derivative, weighted by what is "
     "still wrong with its output. If blocks differ in size, one learning rate cannot suit all of them.",
-    figures=("fig1",),
+    figures=("fig1", "fig2"),
     topics=("hessian blocks", "formula", "network", "literature", "heads"),
     answer=answer_blocks,
 )

@@ -11,14 +11,14 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from hessianlab.claims import catalogue, definition, ledger
-from hessianlab.claims.catalogue import claim_topics
+from hessianlab.claims.catalogue import claim_topics, find
 from hessianlab.claims.definition import Claim
 from hessianlab.claims.finding import Finding, at_most
 from hessianlab.claims.ledger import run
 from hessianlab.claims.stored import is_whole
 from hessianlab.claims.topics import softmax_masking
 from hessianlab.cli.claims import _plan
-from hessianlab.cli.claims_view import claims_table, counts_table, explanation
+from hessianlab.cli.claims_view import claims_table, counts_table, explanation, repeats_note
 from hessianlens.cli import app
 
 
@@ -79,6 +79,13 @@ def test_explanation_shows_everything():
         "on text: row_sum: loss over softmax's",
     ):
         assert part in text, part
+
+
+def test_repeats_are_counted_once():
+    answer = call("P5", "A8")
+    assert "repeats P5" in " ".join(answer.stdout.split())
+    assert repeats_note(run(find(["P5", "A8"])).entries) == "Distinct facts: 1 of 2 entries."
+    assert not repeats_note(run(find(["C8", "C9"])).entries)
 
 
 def test_json_is_the_whole_entry():

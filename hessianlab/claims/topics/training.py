@@ -11,6 +11,7 @@ from hessianlab.claims.trained import TASK_NAMES, Effect, StudyRecord, decided, 
 
 SCALING, ACTIVATIONS = "study_scaling", "study_activations"
 OPTIMISERS, QUERY_KEY, TEMPERATURE = "study_optimisers", "study_query_key", "study_temperature"
+BLOCK_RATES = "study_block_rates"
 
 TEXT, SUMS, RECALL = "characters", "addition", "recall"
 """Tasks; a text is nearest to what the documents speak of, a language model."""
@@ -212,3 +213,15 @@ def two_matrices_are_harder() -> Finding:
         return [record.effect(f"{task}: {name}", "SGD: loss with one matrix minus loss with two", most=0.0)]
 
     return decided(found, effects, {"apart": found.formatted(f"{TEXT}: {name}")}, universal=True)
+
+
+@claim("P75")
+def rates_by_block() -> Finding:
+    """By what rates inverse to the curvature of each block gain over one rate."""
+    found, name = StudyRecord(BLOCK_RATES), "loss, SGD, rates by curvature minus SGD"
+
+    def effects(record: StudyRecord, task: str) -> Sequence[Effect]:
+        return [record.effect(f"{task}: {name}", "SGD: loss with rates by curvature minus loss with one", most=0.0)]
+
+    numbers = {"apart": found.formatted(f"{TEXT}: {name}"), "gap": found.formatted(f"{TEXT}: loss, SGD minus Adam")}
+    return decided(found, effects, numbers)

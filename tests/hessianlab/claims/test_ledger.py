@@ -9,7 +9,16 @@ from hessianlab.claims import ledger
 from hessianlab.claims.catalogue import find
 from hessianlab.claims.definition import Claim, seeds
 from hessianlab.claims.finding import Curves, Finding, Verdict, at_most, true
-from hessianlab.claims.ledger import Entry, counts, most_surprising_first, run, selected_ids, surprise, with_verdict
+from hessianlab.claims.ledger import (
+    Entry,
+    counts,
+    distinct,
+    most_surprising_first,
+    run,
+    selected_ids,
+    surprise,
+    with_verdict,
+)
 from hessianlab.store.code import LABORATORY
 from hessianlens.errors import InputError
 
@@ -128,6 +137,13 @@ def test_counts_and_order_of_surprise():
     assert found["P"] == {Verdict.HOLDS: 1, Verdict.FAILS: 1} and found["C"] == {Verdict.OPEN: 1, None: 1}
     assert [entry.claim.id for entry in most_surprising_first(entries)] == ["C5", "P25", "B3", "A2", "P1", "C4"]
     assert surprise(entries[1]) > surprise(entries[3])
+
+
+def test_a_repeat_counts_only_where_its_fact_is_missing():
+    again = dataclasses.replace(CONDITIONAL, repeats="P1")
+    assert [entry.claim.id for entry in distinct(run([again, HOLDS, FAILS]))] == ["P1", "P25"]
+    (alone,) = distinct(run([again]))
+    assert alone.to_dict()["repeats"] == "P1"
 
 
 def test_json_holds_every_part():

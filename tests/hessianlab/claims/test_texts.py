@@ -9,15 +9,16 @@ from pathlib import Path
 import pytest
 
 from hessianlab.claims import definition
-from hessianlab.claims.catalogue import TEXTS, all_claims, claim_topics, find, topic_claims
+from hessianlab.claims.catalogue import TEXTS, all_claims, check_repeats, claim_topics, find, topic_claims
 from hessianlab.claims.definition import Claim, TopicTest, claim, claim_files
 from hessianlab.claims.finding import Finding, Verdict
+from hessianlab.claims.ledger import RECORDED_VERDICTS, read_verdicts
 from hessianlab.experiments.registry import EXPERIMENTS
 from hessianlens.errors import InputError
 
 TOPICS = TEXTS.parent / "topics"
-NUMBERS = {"P": 68, "A": 38, "B": 27, "C": 48}
-TRAINED = {"A26", "A27", "A35", "B23", "B27", "C13", "C19", "C20", "C21", "C25", "C31", "C42"}
+NUMBERS = {"P": 75, "A": 38, "B": 27, "C": 48}
+TRAINED = {"P75", "A26", "A27", "A35", "B23", "B27", "C13", "C19", "C20", "C21", "C25", "C31", "C42"}
 """Decided by recorded studies."""
 
 NOTHING_TO_MEASURE = {"P66", "P67", "A32", "A34", "B25", "C32", "C47"}
@@ -26,7 +27,7 @@ NOTHING_TO_MEASURE = {"P66", "P67", "A32", "A34", "B25", "C32", "C47"}
 def test_every_claim_of_a_document_is_there_once_and_in_order():
     ids = [found.id for found in all_claims()]
     assert ids == [f"{letter}{n + 1}" for letter, last in NUMBERS.items() for n in range(last)]
-    assert len(ids) == 181 and sum(found.test is not None for found in all_claims()) == 173
+    assert len(ids) == 188 and sum(found.test is not None for found in all_claims()) == 180
 
 
 def test_claims_without_a_test_say_why():
@@ -34,6 +35,25 @@ def test_claims_without_a_test_say_why():
     assert {found.id for found in all_claims() if found.unmeasured is Verdict.OPEN} == NOTHING_TO_MEASURE
     (read,) = (found for found in all_claims() if found.unmeasured is Verdict.FAILS)
     assert read.id == "C46" and read.reason.startswith("Read, not computed") and read.correction
+
+
+def test_a_repeat_has_the_verdict_of_the_claim_it_repeats():
+    recorded = read_verdicts(RECORDED_VERDICTS)
+    repeats = {found.id: found.repeats for found in all_claims() if found.repeats}
+    assert len(repeats) == 9
+    for id, first in repeats.items():
+        assert recorded[id]["verdict"] == recorded[first]["verdict"], id
+
+
+def test_repeats_of_unknown_claims_and_of_repeats_are_refused():
+    first, second, third = (Claim(id, "made up", "here", "S.", repeats=of) for id, of in MADE_REPEATS)
+    check_repeats([first, second])
+    for claims in ([second], [first, second, third]):
+        with pytest.raises(InputError, match="expected a claim of the ledger that repeats none itself"):
+            check_repeats(claims)
+
+
+MADE_REPEATS = (("P1", ""), ("A1", "P1"), ("B1", "A1"))
 
 
 def test_every_claim_says_where_what_and_how():
@@ -97,6 +117,8 @@ def test_fields_go_over_lines_and_share_words(tmp_path):
         (WHOLE.replace("source = here\n", ""), r"claim P1: got (no source|the)"),
         ("[P1]\nsource = here\nstatement = S.\n", "got no method"),
         ("[P1]\nsource = here\nstatement = S.\nverdict = fails\n", "got no reason"),
+        (WHOLE + "repeats = P1\n", "claim P1: repeats 'P1'"),
+        (WHOLE + "repeats = there\n", "claim P1: repeats 'there'"),
         (WHOLE, "shared"),
         ("source = here\n", "expected sections"),
         ("[P1]\nsource = a\nsource = b\n", "expected sections"),

@@ -6,11 +6,12 @@ from functools import cache
 from typing import Any
 
 from hessianlab.experiments.registry import EXPERIMENTS
-from hessianlab.figures import activations, block_entries, entropy, powers, query_key
+from hessianlab.figures import activations, block_entries, entropy, powers, query_key, second_derivative
 from hessianlab.results import Result
 
 SMALL: dict[str, Any] = {
     "fig1": block_entries.Fig1Config(d_model=2, sequences=2, map_sequences=2, repeats=2, pixels=40),
+    "fig2": second_derivative.Fig2Config(repeats=2),
     "fig4": block_entries.Fig4Config(d_model=2, batches=2, sequences=1, repeats=2),
     "table1": powers.Table1Config(length=5, d_model=3, d_hidden=2, factors=3, repeats=1),
     "activation_offset": activations.OffsetConfig(

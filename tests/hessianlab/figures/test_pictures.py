@@ -54,6 +54,19 @@ def test_a_map_shows_the_stored_numbers() -> None:
     assert [label.get_text() for label in axes.get_xticklabels()] == ["Q", "K", "V", "O"]
 
 
+def test_the_stack_is_drawn_twice_and_its_powers_are_counted() -> None:
+    result = small_result("fig2")
+    stack = result.cells[0].measurement.arrays["stack"]
+    left, right = (axes.images[0].get_array() for axes in drawn("fig2")["stack"].axes[:2])
+    L, d, p, _ = stack.shape
+    assert left.shape == (L * p, d * p) and right.shape == (L * d * p, p)
+    np.testing.assert_allclose(10.0 ** left[p : 2 * p, :p].filled(-np.inf), np.abs(stack[1, 0]))
+    np.testing.assert_allclose(10.0 ** right[p : 2 * p].filled(-np.inf), np.abs(stack[0, 1]))
+    sentences = findings_of(result).sentences(result)
+    assert "The block VV is zero" in sentences[2] and "40 of 40 measured powers" in sentences[2]
+    assert max(row["gap"] for row in result.rows() if row["block"] == "all") < 1e-13
+
+
 def test_ranks_are_drawn_as_shares_of_the_parameters() -> None:
     result = small_result("rank_fraction")
     axes = drawn("rank_fraction")["ranks"].axes[0]

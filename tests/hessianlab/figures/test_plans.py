@@ -56,6 +56,7 @@ def test_another_seed_gives_other_numbers(name: str) -> None:
 
 IMPOSSIBLE = [
     ("fig1", "d_model=0"),
+    ("fig2", "length=2"),
     ("fig4", "attentions=softmax,hardmax"),
     ("table1", "d_hidden=-1"),
     ("table1", "models=linear"),
