@@ -7,6 +7,7 @@ from math import log10
 
 import numpy as np
 
+from hessianlab.claims.finding import Verdict
 from hessianlab.claims.ledger import Ledger
 from hessianlab.experiments.statistics import block_ratios, geometric_mean
 from hessianlab.growth.exponents import ExponentFit
@@ -21,6 +22,7 @@ from hessianlab.report.chapter import (
     fits_of,
     top_layer,
 )
+from hessianlab.report.quotation import QuotedClaim, answers_yes
 from hessianlab.results import Result
 from hessianlab.wording import count, several, short, span
 from hessianlens.parts import LAYER_PARTS
@@ -62,6 +64,7 @@ BLOCKS = Chapter(
     figures=("fig1",),
     topics=("hessian blocks", "formula", "network", "literature", "heads"),
     answer=answer_blocks,
+    quoted=answers_yes("P33", "A5"),
 )
 
 
@@ -104,6 +107,7 @@ DATA = Chapter(
     figures=("table1", "fig3a", "fig5"),
     topics=("growth exponents", "linear attention"),
     answer=answer_data,
+    quoted=answers_yes("P25"),
 )
 
 
@@ -160,6 +164,11 @@ DEPTH = Chapter(
     figures=("depth_growth", "fig7", "fig8", "fig6"),
     topics=("depth", "linear depth"),
     answer=answer_depth,
+    quoted=(
+        *answers_yes("A28"),
+        QuotedClaim("P58", {"if": Verdict.HOLDS_IF}),
+        QuotedClaim("P60", {"if": Verdict.HOLDS_IF}),
+    ),
 )
 
 
@@ -223,7 +232,7 @@ def _alike(pair: tuple[ExponentFit, ExponentFit]) -> bool:
 def _spread(results: Results) -> str:
     """By how much the ratio of the blocks changes over all scales, with the norm and without."""
     ratios = [f"{short(fold)}-fold {words}" for words, fold in _folds(results).items()]
-    return f" Over all σ measured the ratio of the two blocks changes {', '.join(ratios)} (P51, A29)."
+    return f" Over all σ measured the ratio of the two blocks changes {', '.join(ratios)}."
 
 
 def _folds(results: Results) -> dict[str, float]:
@@ -249,4 +258,5 @@ NORM = Chapter(
     figures=("fig3b",),
     topics=("norm",),
     answer=answer_norm,
+    quoted=(*answers_yes("P51", "A29"), QuotedClaim("A30", {"yes": Verdict.FAILS})),
 )

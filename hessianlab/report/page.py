@@ -31,6 +31,7 @@ from hessianlab.report.exponents import (
 )
 from hessianlab.report.figures import PageFigure, PagePicture, Readings, notes, page_figure
 from hessianlab.report.glossary import GLOSSARY, Linker
+from hessianlab.report.quotation import ShownQuotation, shown_quotations
 from hessianlab.report.recorded import RecordedStudy, recorded_studies
 from hessianlab.report.references import LIST, PAPER
 from hessianlab.report.story import CHAPTERS, OTHERS, TRAINING, chapter_of_claim, chapter_of_figure, figures_of
@@ -121,10 +122,11 @@ _SCRIPT = Path(__file__).with_name("report.js")
 
 @dataclass(frozen=True)
 class ChapterContent:
-    """A chapter with its answer, its figures and its claims."""
+    """A chapter with its answer, the claims that it rests on, its figures and its claims."""
 
     chapter: Chapter
     answer: Answer | None
+    quoted: tuple[ShownQuotation, ...]
     figures: tuple[PageFigure, ...]
     studies: tuple[RecordedStudy, ...]
     tiles: tuple[Tile, ...]
@@ -214,6 +216,7 @@ def _chapter_content(
     return ChapterContent(
         chapter=chapter,
         answer=answer,
+        quoted=shown_quotations(chapter.quoted, answer.kind, ledger) if answer else (),
         figures=tuple(figures[name] for name in figures_of(chapter, figures)),
         studies=tuple(recorded_studies()) if chapter is TRAINING and own else (),
         tiles=tiles(own),

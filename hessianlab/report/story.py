@@ -12,6 +12,7 @@ from hessianlab.experiments.registry import STUDY
 from hessianlab.report.attention import MOMENTS, QUERY_KEY, SOFTMAX, WEIGHTS
 from hessianlab.report.chapter import Answer, Chapter, Number, Results
 from hessianlab.report.network import BLOCKS, DATA, DEPTH, NORM
+from hessianlab.report.quotation import named_only
 from hessianlab.wording import MINUS, several
 
 TRAINING_PREFIX = STUDY
@@ -124,6 +125,7 @@ TRAINING = Chapter(
     figures=(),
     topics=("training", "step sizes"),
     answer=answer_training,
+    quoted=named_only("A26", "A27", "A35"),
 )
 
 
