@@ -14,8 +14,10 @@ from hessianlab.claims.finding import Verdict
 from hessianlab.claims.ledger import Entry, Ledger, computed, counts, surprise
 from hessianlab.plots.charts import claim_figure
 from hessianlab.plots.single_panels import panel_svgs
+from hessianlab.report.quotation import counted_verdicts
 from hessianlab.report.references import Relation, code_address, relations
 from hessianlab.report.story import CHAPTERS, chapter_of_claim
+from hessianlab.wording import count
 
 SURPRISES = ("A10", "A13", "B20", "B9", "A24", "P29", "A30", "C10")
 """Ranked by hand: what a reader of the documents would least expect."""
@@ -100,14 +102,12 @@ def tiles(entries: Sequence[Entry]) -> tuple[Tile, ...]:
 
 def ledger_summary(ledger: Ledger) -> str:
     """The counts in one sentence."""
-    of = Counter(entry.verdict for entry in ledger)
-    read = of[Verdict.FAILS] - sum(entry.verdict is Verdict.FAILS for entry in computed(ledger))
-    return (
-        f"Of {len(ledger)} claims {of[Verdict.HOLDS]} hold as written, {of[Verdict.HOLDS_IF]} hold under a condition "
-        f"and {of[Verdict.FAILS]} fail"
-        + (f" ({read} of them by reading alone, the others by computation)" if read else "")
-        + f"; {of[Verdict.MISPRINT]} are misprints, {of[Verdict.NOT_SEEN]} are not seen in models of this size, and "
-        f"{of[Verdict.OPEN]} are open."
+    verdicts = [entry.verdict for entry in ledger]
+    read = verdicts.count(Verdict.FAILS) - sum(entry.verdict is Verdict.FAILS for entry in computed(ledger))
+    return f"Of {count(len(verdicts), 'claim')} {counted_verdicts(verdicts)}." + (
+        f" Of those that fail, {read} {'does' if read == 1 else 'do'} so by reading alone, the others by computation."
+        if read
+        else ""
     )
 
 

@@ -22,6 +22,7 @@ from hessianlab.report.chapter import Answer, Chapter
 from hessianlab.report.claims import Tile, ledger_chapter, style_of, tiles
 from hessianlab.report.exponents import (
     COLUMNS,
+    AgreementCount,
     ExponentRow,
     by_counting,
     by_the_paper,
@@ -31,7 +32,7 @@ from hessianlab.report.exponents import (
 )
 from hessianlab.report.figures import PageFigure, PagePicture, Readings, notes, page_figure
 from hessianlab.report.glossary import GLOSSARY, Linker
-from hessianlab.report.quotation import ShownQuotation, shown_quotations
+from hessianlab.report.quotation import ShownQuotation, counted_verdicts, shown_quotations
 from hessianlab.report.recorded import RecordedStudy, recorded_studies
 from hessianlab.report.references import LIST, PAPER
 from hessianlab.report.story import CHAPTERS, OTHERS, TRAINING, chapter_of_claim, chapter_of_figure, figures_of
@@ -67,20 +68,28 @@ def _held(ledger: Ledger | None, exponents: Sequence[ExponentRow]) -> str:
     counts = []
     ours, theirs = by_counting(exponents), by_the_paper(exponents)
     if ours.decided:
-        counts.append(
-            "Multiply the data by a small number and every block shrinks as a power of it. Of these powers "
-            f"{ours.agree} of {ours.decided} that counting factors predicts were found"
-        )
+        counts.append(f"{ours.agree} of {ours.decided} that counting factors predicts were found{_besides(ours)}")
     if theirs.decided:
-        counts.append(
-            f"{theirs.agree} of {theirs.decided} that the paper draws or states" + ("" if counts else " agree")
+        found = "" if counts else " were found"
+        counts.append(f"{theirs.agree} of {theirs.decided} that the paper draws or states{found}{_besides(theirs)}")
+    growth = ""
+    if counts:
+        growth = (
+            "Multiply the data by a small number and every block shrinks as a power of it. Of these powers, one "
+            f"per block, part, layer and range in the figures, {', and '.join(counts)}."
         )
     claims = ""
     if ledger:
         holding = sum(entry.verdict is Verdict.HOLDS for entry in ledger)
         claims = f"{holding} of {len(ledger)} claims hold as written."
-    growth = f"{', and '.join(counts)}." if counts else ""
     return " ".join(filter(None, (growth, claims)))
+
+
+def _besides(tally: AgreementCount) -> str:
+    """What the two numbers count: blocks that are zero as predicted among them, what the data leave open not."""
+    zero = f"{tally.zero} of them a block that is zero, as predicted" if tally.zero else ""
+    left = f"{tally.open} more left open by the data" if tally.open else ""
+    return f" ({', '.join(filter(None, (zero, left)))})" if zero or left else ""
 
 
 def _ended(answers: Sequence[tuple[Chapter, Answer | None]], ledger: Ledger | None) -> str:
@@ -90,10 +99,9 @@ def _ended(answers: Sequence[tuple[Chapter, Answer | None]], ledger: Ledger | No
     )
     sentences = []
     if ledger:
-        of = Counter(entry.verdict for entry in ledger)
-        conditional, failing = of[Verdict.HOLDS_IF], of[Verdict.FAILS]
-        verbs = ("holds" if conditional == 1 else "hold", "fails" if failing == 1 else "fail")
-        sentences.append(f"{count(conditional, 'claim')} {verbs[0]} only under a condition and {failing} {verbs[1]}.")
+        others = [entry.verdict for entry in ledger if entry.verdict is not Verdict.HOLDS]
+        if others:
+            sentences.append(f"Of the other {count(len(others), 'claim')} {counted_verdicts(others)}.")
     if limited:
         begins = "comes" if len(limited) == 1 else "come"
         sentences.append(f"{count(len(limited), 'answer')} below {begins} with a condition: {'; '.join(limited)}.")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from hessianlab.claims.finding import Verdict
 from hessianlab.claims.ledger import Ledger
+from hessianlab.wording import several
 
 Kind: TypeAlias = Literal["yes", "no", "if", "open"]
 """Which of the four colours an answer has."""
@@ -94,3 +96,26 @@ def agreeing_kinds(quoted: Iterable[QuotedClaim], verdicts: Mapping[str, Verdict
     kinds: tuple[Kind, ...] = ("yes", "no", "if", "open")
     claims = tuple(quoted)
     return {kind for kind in kinds if all(one.agrees(kind, verdicts.get(one.id)) for one in claims)}
+
+
+_COUNTED = {
+    Verdict.HOLDS: ("holds as written", "hold as written"),
+    Verdict.HOLDS_IF: ("holds under a condition", "hold under a condition"),
+    Verdict.FAILS: ("fails", "fail"),
+    Verdict.MISPRINT: ("is a misprint", "are misprints"),
+    Verdict.NOT_SEEN: ("is not seen at this size", "are not seen at this size"),
+    Verdict.OPEN: ("is open", "are open"),
+}
+"""A verdict with its verb, of one claim and of several."""
+
+
+def counted_verdicts(verdicts: Sequence[Verdict | None]) -> str:
+    """How many claims have each verdict, every claim counted once; a test that raised has no verdict.
+
+    >>> counted_verdicts([Verdict.HOLDS, Verdict.FAILS, Verdict.HOLDS])
+    '2 hold as written and 1 fails'
+    """
+    of = Counter(verdicts)
+    words = [f"{of[v]} {one if of[v] == 1 else many}" for v, (one, many) in _COUNTED.items() if of[v]]
+    errors = [f"{of[None]} could not be tested"] if of[None] else []
+    return several([*words, *errors])

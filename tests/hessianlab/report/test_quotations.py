@@ -197,8 +197,13 @@ PAGE_FIGURES = ("fig1", "activation_offset", "moment_strata", "parameterisations
 
 
 @pytest.fixture(scope="module")
-def quoting_page() -> str:
-    return render([result(name) for name in PAGE_FIGURES], recorded_ledger())
+def quoting_page() -> Iterator[str]:
+    """A page of words alone: no picture is drawn."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module in ("figures", "recorded", "claims"):
+            patch.setattr(f"hessianlab.report.{module}.panel_svgs", lambda *_: [])
+        patch.setattr("hessianlab.report.recorded.draw_chart", lambda *_: None)
+        yield render([result(name) for name in PAGE_FIGURES], recorded_ledger())
 
 
 def test_no_sentence_of_the_page_says_another_verdict(quoting_page: str) -> None:
