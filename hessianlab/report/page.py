@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,7 +18,7 @@ from hessianlab.growth.agreements import read_agreements
 from hessianlab.growth.reference import Reference
 from hessianlab.pages import render_template
 from hessianlab.report.chapter import Answer, Chapter
-from hessianlab.report.claims import Tile, ledger_chapter, style_of, tiles
+from hessianlab.report.claims import Tile, VerdictCount, ledger_chapter, tiles, verdict_counts
 from hessianlab.report.exponents import (
     COLUMNS,
     AgreementCount,
@@ -138,7 +137,7 @@ class ChapterContent:
     figures: tuple[PageFigure, ...]
     studies: tuple[RecordedStudy, ...]
     tiles: tuple[Tile, ...]
-    counts: tuple[tuple[str, int], ...]
+    counts: tuple[VerdictCount, ...]
     link: Linker
 
 
@@ -175,7 +174,7 @@ def render(
         exponent_summary=summary(exponents),
         columns=COLUMNS,
         documents=LIST,
-        left_open=tiles([entry for entry in ledger or () if style_of(entry) == "open"]),
+        left_open=tiles([entry for entry in ledger or () if entry.verdict is Verdict.OPEN]),
         ledger=ledger_chapter(ledger) if ledger else None,
         glossary=GLOSSARY,
         Linker=Linker,
@@ -220,7 +219,6 @@ def _chapter_content(
     ledger: Ledger | None,
 ) -> ChapterContent:
     own = [entry for entry in ledger or () if chapter_of_claim(entry.claim) is chapter]
-    of = Counter(map(style_of, own))
     return ChapterContent(
         chapter=chapter,
         answer=answer,
@@ -228,7 +226,7 @@ def _chapter_content(
         figures=tuple(figures[name] for name in figures_of(chapter, figures)),
         studies=tuple(recorded_studies()) if chapter is TRAINING and own else (),
         tiles=tiles(own),
-        counts=tuple((style, of[style]) for style in ("holds", "partly", "fails", "open") if of[style]),
+        counts=verdict_counts(own),
         link=Linker(),
     )
 
