@@ -87,8 +87,8 @@ def by_the_paper(rows: Sequence[ExponentRow]) -> AgreementCount:
 
 def _tally(predictions: Sequence[tuple[str, str]]) -> AgreementCount:
     verdicts = [verdict for verdict, _ in predictions]
-    zero = predictions.count((_VERDICTS[True], "zero"))
-    return AgreementCount(*(verdicts.count(verdict) for verdict in _VERDICTS.values()), zero)
+    agree, differ, left = (verdicts.count(_VERDICTS[state]) for state in (True, False, None))
+    return AgreementCount(agree, differ, left, predictions.count((_VERDICTS[True], "zero")))
 
 
 def summary(rows: Sequence[ExponentRow]) -> str:
