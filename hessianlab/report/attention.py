@@ -37,12 +37,12 @@ def answer_softmax(results: Results, _ledger: Ledger | None) -> Answer | None:
     strongest = max(offset, key=lambda name: offset[name])
     sentence = (
         f"Softmax separates the blocks {short(found['softmax'])}-fold (root mean square entries), and so does every "
-        f"activation (what turns scores into weights) that is not zero at a score of zero, "
+        f"activation tried (what turns scores into weights) that is not zero at a score of zero, "
         f"{activation_in_words(strongest)} most ({short(offset[strongest])}-fold, "
         f"{short(offset[strongest] / found['softmax'])} times as much); with those that are zero there "
         f"({several([activation_in_words(name) for name in without])}) the blocks are alike."
     )
-    return Answer("no", "no: any activation with a(0) ≠ 0 does", sentence, numbers)
+    return Answer("no", "no: every activation tried with a(0) ≠ 0 does", sentence, numbers)
 
 
 def _published(results: Results) -> tuple[Number, ...]:

@@ -45,7 +45,8 @@ GLOSSARY: tuple[Word, ...] = (
     Word("power", "Power, exponent", r"exponents?|powers? of", "A norm that goes as σ to the power 5 is multiplied by "
          "32 when σ doubles. The exponent is the slope on logarithmic axes."),
     Word("moment", "Moment", r"moments?", "Of an attention row: the mean of the tokens under its weights (first), "
-         "their covariance (second), their skewness (third)."),
+         "their covariance (second), their skewness (third). Weights that do not sum to one, as sigmoid's, give sums "
+         "instead of means."),
     Word("activation", "Activation, a(0)", r"activations?|a\(0\)", "The function that turns scores into attention "
          "weights; softmax is the usual one. a(0) is its value at a score of zero. “linear” takes the scores as they "
          "are; “relu / sum” and “linear / sum” divide relu(t), or the scores t themselves, by the sum of their row, "

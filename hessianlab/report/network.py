@@ -60,7 +60,7 @@ BLOCKS = Chapter(
     "of an attention layer, or to a pair of them; its size is its Frobenius norm, the root of the sum of its squared "
     "entries. H splits in two: the outer part, or Gauss-Newton part, is the curvature of the loss seen through first "
     "derivatives of the network; the functional part is the network's own second derivative, weighted by what is "
-    "still wrong with its output. If blocks differ in size, one learning rate cannot suit all of them.",
+    "still wrong with its output. Blocks that differ in size bear steps that differ in size.",
     figures=("fig1",),
     topics=("hessian blocks", "formula", "network", "literature", "heads"),
     answer=answer_blocks,
@@ -206,7 +206,8 @@ def answer_norm(results: Results, _ledger: Ledger | None) -> Answer | None:
     folds = _folds(results)
     if len(folds) == 2 and folds["with layer norm"] < _EVEN * folds["without"]:
         words = " instead of ".join(f"{short(fold)}-fold" for fold in folds.values())
-        return Answer("yes", f"yes: {words}, and the same power up to σ = {end}", sentence, tuple(numbers))
+        same = f", and the same power up to σ = {end}" if _alike(small) else ""
+        return Answer("yes", f"yes: {words}{same}", sentence, tuple(numbers))
     if not _alike(small):
         return Answer("no", "no", sentence, tuple(numbers))
     if large and _alike(large):
