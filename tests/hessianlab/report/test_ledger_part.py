@@ -17,7 +17,7 @@ ONE_OF_EACH = {
     "C3": Verdict.HOLDS_IF,
     "C10": Verdict.FAILS,
     "C1": Verdict.MISPRINT,
-    "C9": Verdict.NOT_SEEN,
+    "C22": Verdict.NOT_SEEN,
     "C40": Verdict.OPEN,
 }
 LEDGER = Ledger(tuple(entry_with(id, verdict) for id, verdict in ONE_OF_EACH.items()))
@@ -90,3 +90,7 @@ def test_every_verdict_filters(page, ledger_file):
         assert page.run(SHOWN) == [id]
         page.run(TYPE, box, False)
     assert set(page.run(SHOWN)) == set(ONE_OF_EACH)
+    page.run(TYPE, "select[name=topic]", "moments")
+    assert page.run(SHOWN) == ["C22"]
+    page.run(TYPE, "input[name=verdict][value=fails]", True)
+    assert page.run(SHOWN) == [], "both filters at once"
