@@ -12,7 +12,8 @@ from hessianlab.experiments.statistics import block_ratios, choices, geometric_m
 from hessianlab.figures.presentation.activations import OFFSET, ZERO, a_zero_decides, kinds, ratios
 from hessianlab.figures.presentation.entropy import MOMENT_BLOCKS, curve
 from hessianlab.presentations import findings_of
-from hessianlab.report.chapter import Answer, Chapter, Kind, Number, Results
+from hessianlab.report.chapter import Answer, Chapter, Number, Results
+from hessianlab.report.quotation import Kind, QuotedClaim, answers_yes
 from hessianlab.wording import activation_in_words, percent, several, short, span
 
 
@@ -36,12 +37,12 @@ def answer_softmax(results: Results, _ledger: Ledger | None) -> Answer | None:
     strongest = max(offset, key=lambda name: offset[name])
     sentence = (
         f"Softmax separates the blocks {short(found['softmax'])}-fold (root mean square entries), and so does every "
-        f"activation (what turns scores into weights) that is not zero at a score of zero, "
+        f"activation tried (what turns scores into weights) that is not zero at a score of zero, "
         f"{activation_in_words(strongest)} most ({short(offset[strongest])}-fold, "
         f"{short(offset[strongest] / found['softmax'])} times as much); with those that are zero there "
         f"({several([activation_in_words(name) for name in without])}) the blocks are alike."
     )
-    return Answer("no", "no: any activation with a(0) ≠ 0 does", sentence, numbers)
+    return Answer("no", "no: every activation tried with a(0) ≠ 0 does", sentence, numbers)
 
 
 def _published(results: Results) -> tuple[Number, ...]:
@@ -74,6 +75,11 @@ SOFTMAX = Chapter(
     figures=("activation_offset", "fig4", "activation_growth", "temperature_path"),
     topics=("activation", "softmax", "temperature"),
     answer=answer_softmax,
+    quoted=(
+        *answers_yes("A10", "A14"),
+        QuotedClaim("A12", {"no": Verdict.FAILS}),
+        QuotedClaim("A13", {"no": Verdict.FAILS}),
+    ),
 )
 
 
@@ -93,7 +99,7 @@ def answer_moments(results: Results, _ledger: Ledger | None) -> Answer | None:
     text = (
         "the outer value block follows from the first moment of the attention rows, the outer query block from the "
         f"second and the functional query block from the third, up to rounding ({short(gap)} of the norm of the whole "
-        "Hessian); the mixed block of queries and keys contains the second as well (A22). When attention settles on a "
+        "Hessian); the mixed block of queries and keys contains the second as well. When attention settles on a "
         f"single token, {short(left['outer QQ'])} of the query block's outer part is left (median over seeds), while "
         f"the value block is multiplied by {short(left['outer VV'])}."
     )
@@ -118,6 +124,7 @@ MOMENTS = Chapter(
     figures=("moment_strata",),
     topics=("moments", "activation moments", "activation peaked", "scores"),
     answer=answer_moments,
+    quoted=(*answers_yes("P36", "P39"), QuotedClaim("A22", {"yes": Verdict.HOLDS_IF, "no": Verdict.FAILS})),
 )
 
 
@@ -183,6 +190,10 @@ QUERY_KEY = Chapter(
     figures=("parameterisations", "query_key_spectra", "rank_fraction"),
     topics=("query key",),
     answer=answer_query_key,
+    quoted=(
+        QuotedClaim("B24", {"yes": Verdict.HOLDS_IF, "if": Verdict.HOLDS_IF, "no": Verdict.FAILS}),
+        QuotedClaim("B21", {"yes": Verdict.HOLDS, "if": Verdict.FAILS, "no": Verdict.FAILS}),
+    ),
 )
 
 
@@ -205,7 +216,10 @@ def answer_weights(results: Results, ledger: Ledger | None) -> Answer | None:
     passed = [check.passed for check in stated.finding.checks]
     sentence = " ".join(text[:2]) if text else f"The powers that the paper states hold if {stated.finding.condition}."
     return Answer(
-        kind, verdict, sentence, (Number(f"checks of claim {_CLAIM} as written", f"{sum(passed)} of {len(passed)}"),)
+        kind,
+        verdict,
+        sentence,
+        (Number("checks of the claim that states them, as written", f"{sum(passed)} of {len(passed)}"),),
     )
 
 
@@ -219,4 +233,5 @@ WEIGHTS = Chapter(
     figures=("weight_powers",),
     topics=("hessian weights",),
     answer=answer_weights,
+    quoted=answers_yes(_CLAIM),
 )

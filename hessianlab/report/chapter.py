@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 from hessianlab.claims.ledger import Ledger
 from hessianlab.growth.exponents import ExponentFit
 from hessianlab.presentations import growth_of
+from hessianlab.report.quotation import Kind, QuotedClaim
 from hessianlab.results import Result
 
 Results: TypeAlias = Mapping[str, Result]
 """The results of a run by the name of their experiment."""
-
-Kind: TypeAlias = Literal["yes", "no", "if", "open"]
-"""Which of the four colours a verdict has."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +55,8 @@ class Chapter:
         figures: Experiments shown, in this order, as far as the run has them.
         topics: First words of the topics of claims that belong here and name no figure.
         answer: Computed from the run; None if the run lacks what it needs.
+        quoted: Claims that the answer rests on, with the verdict that each kind of answer implies. No sentence of a
+            chapter names a claim in words: the page shows these, with the verdict of the ledger.
     """
 
     slug: str
@@ -66,6 +66,7 @@ class Chapter:
     figures: tuple[str, ...]
     topics: tuple[str, ...]
     answer: Callable[[Results, Ledger | None], Answer | None]
+    quoted: tuple[QuotedClaim, ...] = ()
 
 
 def fits_of(results: Results, *names: str) -> list[ExponentFit]:

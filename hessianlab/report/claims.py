@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,24 +14,61 @@ from hessianlab.claims.finding import Verdict
 from hessianlab.claims.ledger import Entry, Ledger, computed, counts, surprise
 from hessianlab.plots.charts import claim_figure
 from hessianlab.plots.single_panels import panel_svgs
+from hessianlab.report.quotation import counted_verdicts
 from hessianlab.report.references import Relation, code_address, relations
 from hessianlab.report.story import CHAPTERS, chapter_of_claim
+from hessianlab.wording import count
 
 SURPRISES = ("A10", "A13", "B20", "B9", "A24", "P29", "A30", "C10")
 """Ranked by hand: what a reader of the documents would least expect."""
 
-_STYLES = {
+ERROR = "error"
+"""In place of the verdict of a claim whose test raised an exception."""
+
+STYLES: dict[str, str] = {
     Verdict.HOLDS: "holds",
     Verdict.HOLDS_IF: "partly",
     Verdict.FAILS: "fails",
-    Verdict.MISPRINT: "fails",
-    Verdict.NOT_SEEN: "open",
+    Verdict.MISPRINT: "misprint",
+    Verdict.NOT_SEEN: "unseen",
+    Verdict.OPEN: "open",
+    ERROR: "error",
 }
+"""The colour of every verdict, no two alike."""
+
+MEANINGS: dict[str, str] = {
+    Verdict.HOLDS: "every check of the claim as it is written passes",
+    Verdict.HOLDS_IF: "some checks do not pass, but all do under the condition that the entry states",
+    Verdict.FAILS: "a counterexample to what is said without a condition; the entry says what is true instead",
+    Verdict.MISPRINT: "a slip of the pen, such as a wrong digit or size, whose correction is beyond doubt",
+    Verdict.NOT_SEEN: "a statement about models in use that the small models trained here do not show",
+    Verdict.OPEN: "the measurements do not decide, or there is nothing to measure; the entry says why",
+    ERROR: "the test raised an exception",
+}
+"""The legend: what every verdict means."""
+
+
+@dataclass(frozen=True)
+class VerdictCount:
+    """A verdict with its colour, its meaning and how many claims have it."""
+
+    verdict: str
+    style: str
+    count: int
+    meaning: str
+
+
+def verdict_counts(entries: Iterable[Entry]) -> tuple[VerdictCount, ...]:
+    """Of the verdicts that some entry has, in the order of the legend."""
+    of = Counter(verdict_of(entry) for entry in entries)
+    return tuple(
+        VerdictCount(str(name), STYLES[name], of[str(name)], MEANINGS[name]) for name in STYLES if of[str(name)]
+    )
 
 
 @dataclass(frozen=True)
 class CountRow:
-    """How many claims of a document have each verdict."""
+    """How many claims of a document have each of the verdicts that occur."""
 
     document: str
     numbers: tuple[int, ...]
@@ -63,8 +100,9 @@ class LedgerChapter:
     """What the page shows of a ledger."""
 
     total: int
+    computed: int
     summary: str
-    verdicts: tuple[tuple[str, str, int], ...]
+    verdicts: tuple[VerdictCount, ...]
     topics: tuple[tuple[str, str, int], ...]
     counts: tuple[CountRow, ...]
     surprises: tuple[dict[str, Any], ...]
@@ -79,13 +117,11 @@ def ledger_chapter(ledger: Ledger) -> LedgerChapter:
     for letter, title in DOCUMENTS.items():
         own = [entry for entry in ledger if entry.claim.document == letter]
         groups.append(ClaimGroup(letter, title, tiles(own), tuple(shown[entry.claim.id] for entry in own)))
-    of = Counter(verdict_of(entry) for entry in ledger)
-    styles = {verdict_of(entry): style_of(entry) for entry in ledger}
-    names = [*map(str, Verdict), *(name for name in of if name not in set(map(str, Verdict)))]
     return LedgerChapter(
         total=len(ledger),
+        computed=sum(entry.finding is not None for entry in ledger),
         summary=ledger_summary(ledger),
-        verdicts=tuple((name, styles[name], of[name]) for name in names if of[name]),
+        verdicts=verdict_counts(ledger),
         topics=_topics(ledger),
         counts=tuple(_count_rows(ledger)),
         surprises=tuple(shown[id] for id in SURPRISES if id in shown),
@@ -100,25 +136,23 @@ def tiles(entries: Sequence[Entry]) -> tuple[Tile, ...]:
 
 def ledger_summary(ledger: Ledger) -> str:
     """The counts in one sentence."""
-    of = Counter(entry.verdict for entry in ledger)
-    read = of[Verdict.FAILS] - sum(entry.verdict is Verdict.FAILS for entry in computed(ledger))
-    return (
-        f"Of {len(ledger)} claims {of[Verdict.HOLDS]} hold as written, {of[Verdict.HOLDS_IF]} hold under a condition "
-        f"and {of[Verdict.FAILS]} fail"
-        + (f" ({read} of them by reading alone, the others by computation)" if read else "")
-        + f"; {of[Verdict.MISPRINT]} are misprints, {of[Verdict.NOT_SEEN]} are not seen in models of this size, and "
-        f"{of[Verdict.OPEN]} are open."
+    verdicts = [entry.verdict for entry in ledger]
+    read = verdicts.count(Verdict.FAILS) - sum(entry.verdict is Verdict.FAILS for entry in computed(ledger))
+    return f"Of {count(len(verdicts), 'claim')} {counted_verdicts(verdicts)}." + (
+        f" Of those that fail, {read} {'does' if read == 1 else 'do'} so by reading alone, the others by computation."
+        if read
+        else ""
     )
 
 
 def verdict_of(entry: Entry) -> str:
     """The verdict in words; a test that raised has none."""
-    return str(entry.verdict) if entry.verdict else "error"
+    return str(entry.verdict) if entry.verdict else ERROR
 
 
 def style_of(entry: Entry) -> str:
     """The colour of a verdict."""
-    return _STYLES.get(entry.verdict, "open") if entry.verdict else "fails"
+    return STYLES[verdict_of(entry)]
 
 
 def _topics(ledger: Ledger) -> tuple[tuple[str, str, int], ...]:
@@ -129,8 +163,9 @@ def _topics(ledger: Ledger) -> tuple[tuple[str, str, int], ...]:
 
 def _count_rows(ledger: Ledger) -> list[CountRow]:
     found = counts(ledger)
+    columns = [None if one.verdict == ERROR else Verdict(one.verdict) for one in verdict_counts(ledger)]
     rows = [
-        CountRow(DOCUMENTS[letter], tuple(of[verdict] for verdict in Verdict), of.total())
+        CountRow(DOCUMENTS[letter], tuple(of[verdict] for verdict in columns), of.total())
         for letter, of in found.items()
         if of.total()
     ]

@@ -49,11 +49,12 @@ class ExponentRow:
 
 
 class AgreementCount(NamedTuple):
-    """How many predictions agree and differ, and how many the data leave open."""
+    """How many predictions agree and differ, how many the data leave open, and how many agree on a block of zeros."""
 
     agree: int
     differ: int
     open: int
+    zero: int = 0
 
     @property
     def decided(self) -> int:
@@ -76,16 +77,18 @@ def exponent_rows(results: Sequence[Result]) -> list[ExponentRow]:
 
 def by_counting(rows: Sequence[ExponentRow]) -> AgreementCount:
     """Of what counting powers predicts."""
-    return _tally([row.counted_verdict for row in rows])
+    return _tally([(row.counted_verdict, row.counted) for row in rows])
 
 
 def by_the_paper(rows: Sequence[ExponentRow]) -> AgreementCount:
     """Of what the paper draws or states."""
-    return _tally([row.paper_verdict for row in rows])
+    return _tally([(row.paper_verdict, row.paper) for row in rows])
 
 
-def _tally(verdicts: Sequence[str]) -> AgreementCount:
-    return AgreementCount(*(verdicts.count(verdict) for verdict in _VERDICTS.values()))
+def _tally(predictions: Sequence[tuple[str, str]]) -> AgreementCount:
+    verdicts = [verdict for verdict, _ in predictions]
+    agree, differ, left = (verdicts.count(_VERDICTS[state]) for state in (True, False, None))
+    return AgreementCount(agree, differ, left, predictions.count((_VERDICTS[True], "zero")))
 
 
 def summary(rows: Sequence[ExponentRow]) -> str:
@@ -120,7 +123,8 @@ def why_they_differ(rows: Sequence[ExponentRow]) -> str:
 
 
 def _agreeing(tally: AgreementCount) -> str:
-    text = f"{tally.agree} of {tally.decided} agree with the measured ones"
+    zero = f" ({tally.zero} of them on a block that is exactly zero)" if tally.zero else ""
+    text = f"{tally.agree} of {tally.decided} agree with the measured ones{zero}"
     return text + (f" and {tally.open} {be(tally.open)} left open by the data" if tally.open else "")
 
 

@@ -25,8 +25,8 @@ class Word:
 GLOSSARY: tuple[Word, ...] = (
     Word("hessian", "Hessian", r"Hessians?", "The table of all second derivatives of the loss: how the slope in one "
          "direction changes along another."),
-    Word("block", "Block", r"[Bb]locks?", "The part of the Hessian that belongs to one weight matrix (a diagonal "
-         "block) or to a pair of them: QQ belongs to the queries, VV to the values, QK to queries and keys."),
+    Word("block", "Block", r"[Bb]locks?(?! of width)", "The part of the Hessian that belongs to one weight matrix (a "
+         "diagonal block) or to a pair of them: QQ belongs to the queries, VV to the values, QK to queries and keys."),
     Word("query", "Query, key, value", r"query-key|quer(?:y|ies)|keys?|values? block", "The three weight matrices of "
          "an attention layer: queries and keys decide where a token looks, values what it takes from there."),
     Word("norm", "Norm of a block", r"Frobenius norms?|norms? of", "The root of the sum of the squared entries, one "
@@ -45,7 +45,8 @@ GLOSSARY: tuple[Word, ...] = (
     Word("power", "Power, exponent", r"exponents?|powers? of", "A norm that goes as σ to the power 5 is multiplied by "
          "32 when σ doubles. The exponent is the slope on logarithmic axes."),
     Word("moment", "Moment", r"moments?", "Of an attention row: the mean of the tokens under its weights (first), "
-         "their covariance (second), their skewness (third)."),
+         "their covariance (second), their skewness (third). Weights that do not sum to one, as sigmoid's, give sums "
+         "instead of means."),
     Word("activation", "Activation, a(0)", r"activations?|a\(0\)", "The function that turns scores into attention "
          "weights; softmax is the usual one. a(0) is its value at a score of zero. “linear” takes the scores as they "
          "are; “relu / sum” and “linear / sum” divide relu(t), or the scores t themselves, by the sum of their row, "
@@ -60,8 +61,8 @@ GLOSSARY: tuple[Word, ...] = (
          "directions in which a Hessian acts by itself; all of them are its spectrum. Negative ones bend down."),
     Word("indefinite", "Indefinite", r"indefinite|positive semi-definite", "A matrix with eigenvalues of both signs is "
          "indefinite; one without negative ones is positive semi-definite."),
-    Word("rank", "Rank and rank bound", r"rank(?: bound)?|ranks|bound of Lemma D\.2", "The number of directions that "
-         "are not flat. The rank bound is the most that a formula allows, whatever the data."),
+    Word("rank", "Rank and rank bound", r"rank(?! correlation)(?: bound)?|ranks|bound of Lemma D\.2", "The number of "
+         "directions that are not flat. The rank bound is the most that a formula allows, whatever the data."),
     Word("residual", "Residual, F − Y", r"[Rr]esiduals?|F - Y", "Output F minus target Y: what is still wrong."),
     Word("layer-norm", "Layer norm, Pre-LN", r"[Ll]ayer norms?|Pre-LN", "Rescales every token to the same length; "
          "Pre-LN puts it in front of each layer."),

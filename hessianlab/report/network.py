@@ -7,6 +7,7 @@ from math import log10
 
 import numpy as np
 
+from hessianlab.claims.finding import Verdict
 from hessianlab.claims.ledger import Ledger
 from hessianlab.experiments.statistics import block_ratios, geometric_mean
 from hessianlab.growth.exponents import ExponentFit
@@ -21,6 +22,7 @@ from hessianlab.report.chapter import (
     fits_of,
     top_layer,
 )
+from hessianlab.report.quotation import QuotedClaim, answers_yes
 from hessianlab.results import Result
 from hessianlab.wording import count, several, short, span
 from hessianlens.parts import LAYER_PARTS
@@ -58,10 +60,11 @@ BLOCKS = Chapter(
     "of an attention layer, or to a pair of them; its size is its Frobenius norm, the root of the sum of its squared "
     "entries. H splits in two: the outer part, or Gauss-Newton part, is the curvature of the loss seen through first "
     "derivatives of the network; the functional part is the network's own second derivative, weighted by what is "
-    "still wrong with its output. If blocks differ in size, one learning rate cannot suit all of them.",
+    "still wrong with its output. Blocks that differ in size bear steps that differ in size.",
     figures=("fig1", "fig2"),
     topics=("hessian blocks", "formula", "network", "literature", "heads"),
     answer=answer_blocks,
+    quoted=answers_yes("P33", "A5"),
 )
 
 
@@ -104,6 +107,7 @@ DATA = Chapter(
     figures=("table1", "fig3a", "fig5"),
     topics=("growth exponents", "linear attention"),
     answer=answer_data,
+    quoted=answers_yes("P25"),
 )
 
 
@@ -160,6 +164,11 @@ DEPTH = Chapter(
     figures=("depth_growth", "fig7", "fig8", "fig6"),
     topics=("depth", "linear depth"),
     answer=answer_depth,
+    quoted=(
+        *answers_yes("A28"),
+        QuotedClaim("P58", {"if": Verdict.HOLDS_IF}),
+        QuotedClaim("P60", {"if": Verdict.HOLDS_IF}),
+    ),
 )
 
 
@@ -197,7 +206,8 @@ def answer_norm(results: Results, _ledger: Ledger | None) -> Answer | None:
     folds = _folds(results)
     if len(folds) == 2 and folds["with layer norm"] < _EVEN * folds["without"]:
         words = " instead of ".join(f"{short(fold)}-fold" for fold in folds.values())
-        return Answer("yes", f"yes: {words}, and the same power up to σ = {end}", sentence, tuple(numbers))
+        same = f", and the same power up to σ = {end}" if _alike(small) else ""
+        return Answer("yes", f"yes: {words}{same}", sentence, tuple(numbers))
     if not _alike(small):
         return Answer("no", "no", sentence, tuple(numbers))
     if large and _alike(large):
@@ -223,7 +233,7 @@ def _alike(pair: tuple[ExponentFit, ExponentFit]) -> bool:
 def _spread(results: Results) -> str:
     """By how much the ratio of the blocks changes over all scales, with the norm and without."""
     ratios = [f"{short(fold)}-fold {words}" for words, fold in _folds(results).items()]
-    return f" Over all σ measured the ratio of the two blocks changes {', '.join(ratios)} (P51, A29)."
+    return f" Over all σ measured the ratio of the two blocks changes {', '.join(ratios)}."
 
 
 def _folds(results: Results) -> dict[str, float]:
@@ -249,4 +259,5 @@ NORM = Chapter(
     figures=("fig3b",),
     topics=("norm",),
     answer=answer_norm,
+    quoted=(*answers_yes("P51", "A29"), QuotedClaim("A30", {"yes": Verdict.FAILS})),
 )

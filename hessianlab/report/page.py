@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,9 +18,10 @@ from hessianlab.growth.agreements import read_agreements
 from hessianlab.growth.reference import Reference
 from hessianlab.pages import render_template
 from hessianlab.report.chapter import Answer, Chapter
-from hessianlab.report.claims import Tile, ledger_chapter, style_of, tiles
+from hessianlab.report.claims import Tile, VerdictCount, ledger_chapter, tiles, verdict_counts
 from hessianlab.report.exponents import (
     COLUMNS,
+    AgreementCount,
     ExponentRow,
     by_counting,
     by_the_paper,
@@ -31,6 +31,7 @@ from hessianlab.report.exponents import (
 )
 from hessianlab.report.figures import PageFigure, PagePicture, Readings, notes, page_figure
 from hessianlab.report.glossary import GLOSSARY, Linker
+from hessianlab.report.quotation import ShownQuotation, counted_verdicts, shown_quotations
 from hessianlab.report.recorded import RecordedStudy, recorded_studies
 from hessianlab.report.references import LIST, PAPER
 from hessianlab.report.story import CHAPTERS, OTHERS, TRAINING, chapter_of_claim, chapter_of_figure, figures_of
@@ -66,20 +67,28 @@ def _held(ledger: Ledger | None, exponents: Sequence[ExponentRow]) -> str:
     counts = []
     ours, theirs = by_counting(exponents), by_the_paper(exponents)
     if ours.decided:
-        counts.append(
-            "Multiply the data by a small number and every block shrinks as a power of it. Of these powers "
-            f"{ours.agree} of {ours.decided} that counting factors predicts were found"
-        )
+        counts.append(f"{ours.agree} of {ours.decided} that counting factors predicts were found{_besides(ours)}")
     if theirs.decided:
-        counts.append(
-            f"{theirs.agree} of {theirs.decided} that the paper draws or states" + ("" if counts else " agree")
+        found = "" if counts else " were found"
+        counts.append(f"{theirs.agree} of {theirs.decided} that the paper draws or states{found}{_besides(theirs)}")
+    growth = ""
+    if counts:
+        growth = (
+            "Multiply the data by a small number and every block shrinks as a power of it. Of these powers, one "
+            f"per block, part, layer and range in the figures, {', and '.join(counts)}."
         )
     claims = ""
     if ledger:
         holding = sum(entry.verdict is Verdict.HOLDS for entry in ledger)
         claims = f"{holding} of {len(ledger)} claims hold as written."
-    growth = f"{', and '.join(counts)}." if counts else ""
     return " ".join(filter(None, (growth, claims)))
+
+
+def _besides(tally: AgreementCount) -> str:
+    """What the two numbers count: blocks that are zero as predicted among them, what the data leave open not."""
+    zero = f"{tally.zero} of them a block that is zero, as predicted" if tally.zero else ""
+    left = f"{tally.open} more left open by the data" if tally.open else ""
+    return f" ({', '.join(filter(None, (zero, left)))})" if zero or left else ""
 
 
 def _ended(answers: Sequence[tuple[Chapter, Answer | None]], ledger: Ledger | None) -> str:
@@ -89,10 +98,9 @@ def _ended(answers: Sequence[tuple[Chapter, Answer | None]], ledger: Ledger | No
     )
     sentences = []
     if ledger:
-        of = Counter(entry.verdict for entry in ledger)
-        conditional, failing = of[Verdict.HOLDS_IF], of[Verdict.FAILS]
-        verbs = ("holds" if conditional == 1 else "hold", "fails" if failing == 1 else "fail")
-        sentences.append(f"{count(conditional, 'claim')} {verbs[0]} only under a condition and {failing} {verbs[1]}.")
+        others = [entry.verdict for entry in ledger if entry.verdict is not Verdict.HOLDS]
+        if others:
+            sentences.append(f"Of the other {count(len(others), 'claim')} {counted_verdicts(others)}.")
     if limited:
         begins = "comes" if len(limited) == 1 else "come"
         sentences.append(f"{count(len(limited), 'answer')} below {begins} with a condition: {'; '.join(limited)}.")
@@ -121,14 +129,15 @@ _SCRIPT = Path(__file__).with_name("report.js")
 
 @dataclass(frozen=True)
 class ChapterContent:
-    """A chapter with its answer, its figures and its claims."""
+    """A chapter with its answer, the claims that it rests on, its figures and its claims."""
 
     chapter: Chapter
     answer: Answer | None
+    quoted: tuple[ShownQuotation, ...]
     figures: tuple[PageFigure, ...]
     studies: tuple[RecordedStudy, ...]
     tiles: tuple[Tile, ...]
-    counts: tuple[tuple[str, int], ...]
+    counts: tuple[VerdictCount, ...]
     link: Linker
 
 
@@ -165,7 +174,7 @@ def render(
         exponent_summary=summary(exponents),
         columns=COLUMNS,
         documents=LIST,
-        left_open=tiles([entry for entry in ledger or () if style_of(entry) == "open"]),
+        left_open=tiles([entry for entry in ledger or () if entry.verdict is Verdict.OPEN]),
         ledger=ledger_chapter(ledger) if ledger else None,
         glossary=GLOSSARY,
         Linker=Linker,
@@ -210,14 +219,14 @@ def _chapter_content(
     ledger: Ledger | None,
 ) -> ChapterContent:
     own = [entry for entry in ledger or () if chapter_of_claim(entry.claim) is chapter]
-    of = Counter(map(style_of, own))
     return ChapterContent(
         chapter=chapter,
         answer=answer,
+        quoted=shown_quotations(chapter.quoted, answer.kind, ledger) if answer else (),
         figures=tuple(figures[name] for name in figures_of(chapter, figures)),
         studies=tuple(recorded_studies()) if chapter is TRAINING and own else (),
         tiles=tiles(own),
-        counts=tuple((style, of[style]) for style in ("holds", "partly", "fails", "open") if of[style]),
+        counts=verdict_counts(own),
         link=Linker(),
     )
 

@@ -17,7 +17,7 @@ from hessianlab.results import Chart
 from hessianlab.studies.presentation.drawing import draw_chart
 from hessianlab.wording import ACTIVATIONS, duration
 
-_PANELS = 2
+SHOWN_PANELS = 4
 """Of a chart: the first ones say what the study is about."""
 
 _LONGEST = 640
@@ -36,6 +36,8 @@ class RecordedStudy:
     sentences: tuple[str, ...]
     svgs: tuple[Markup, ...]
     caption: str
+    condition_svgs: tuple[Markup, ...]
+    condition_caption: str
     protocol: tuple[str, ...]
     command: str
     created: str
@@ -54,7 +56,7 @@ def recorded_studies() -> list[RecordedStudy]:
 
 def _recorded_study(name: str, found: Mapping[str, Any]) -> RecordedStudy:
     study, chart = STUDIES[name], Chart.of(found["chart"])
-    drawn = draw_chart(replace(chart, panels=chart.panels[:_PANELS]))
+    by_condition = Chart.of(found["condition_chart"]) if "condition_chart" in found else None
     return RecordedStudy(
         name=name,
         title=study.title,
@@ -62,13 +64,20 @@ def _recorded_study(name: str, found: Mapping[str, Any]) -> RecordedStudy:
         question=study.question,
         models=StudyRecord(name).models if "steps" in found["config"] else "",
         sentences=_first(found["sentences"]),
-        svgs=tuple(map(Markup, panel_svgs(drawn, f"recorded-{name}", str(escape(study.title))))),
+        svgs=_drawn(chart, f"recorded-{name}", study.title),
         caption=chart.caption,
+        condition_svgs=_drawn(by_condition, f"conditions-{name}", study.title) if by_condition else (),
+        condition_caption=by_condition.caption if by_condition else "",
         protocol=tuple(found.get("protocol", ())),
         command=f"hessianlens study {name.removeprefix(STUDY)} --preset {found['preset']} --record",
         created=found["created"],
         seconds=duration(found["seconds"]),
     )
+
+
+def _drawn(chart: Chart, name: str, title: str) -> tuple[Markup, ...]:
+    figure = draw_chart(replace(chart, panels=chart.panels[:SHOWN_PANELS]))
+    return tuple(map(Markup, panel_svgs(figure, name, str(escape(title)))))
 
 
 def _first(sentences: Sequence[str]) -> tuple[str, ...]:

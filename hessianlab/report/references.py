@@ -9,6 +9,7 @@ from importlib.metadata import PackageNotFoundError, metadata
 from markupsafe import Markup, escape
 
 from hessianlab.claims.ledger import Ledger
+from hessianlab.report.quotation import Quotation
 
 PAPER = "https://openreview.net/forum?id=3ddi7Uss2A"
 
@@ -102,40 +103,59 @@ def _root() -> str:
 
 
 _WHY = {
-    ("P33", "A6"): "Both look at the same entries. P33 states the ratio of the two blocks, which is a property of the "
-    "network; A6 states their absolute sizes, which depend on how the loss is averaged.",
-    ("A5", "A6"): "A5 states the ratio of the two blocks, A6 their absolute sizes.",
-    ("P33", "A31"): "P33 counts orders of magnitude and is right to within half of one; A31 asks for a factor of "
-    "hundreds, which only smaller embeddings give.",
-    (
-        "P34",
-        "A10",
-    ): "P34 says what is seen when softmax is left out; A10 takes that as proof that softmax is the cause. "
-    "Other activations, which are not softmax and separate the blocks as well, show that it is none.",
-    ("P35", "A10"): "P35 says which block softmax changes, at one size of the embeddings; A10 says that softmax is the "
-    "cause.",
-    ("A11", "A12"): "A11 speaks of linear attention alone; A12 extends it to every activation without normalised rows.",
-    (
-        "P51",
-        "A30",
-    ): "P51 states what layer norm does to the growth of the blocks; A30 gives a reason, that it counteracts "
-    "softmax, and layer norm does the same without softmax.",
-    ("A29", "A30"): "A29 states what is seen with softmax; A30 gives a reason for it.",
-    ("P46", "A28"): "P46 names the layers and scales at which the powers appear; A28 states them for every block.",
-    (
-        "P24",
-        "B20",
-    ): "P24 bounds the rank of one part, and is right; B20 concludes that few directions are curved, which "
-    "the other part prevents.",
-    ("B18", "B19"): "B18 compares the bound with the size of a merged matrix; B19 speaks of the directions of the "
-    "parameters, of which there are fewer.",
-    ("B6", "B9"): "B6 speaks of the Gauss-Newton part of a single matrix; B9 of the T-outer part of two, which also "
-    "contains softmax's second derivative.",
-    ("B24", "B21"): "B24 says that one source of mixed signs belongs to the two matrices; B21 that it is the only one.",
-    ("P25", "P29"): "P25 counts powers, which decide for small data; P29 draws a conclusion for large data, where "
-    "attention itself changes.",
+    ("P33 holds", "A6 fails"): (
+        "Both look at the same entries. P33 states the ratio of the two blocks, which is a property of the "
+        "network; A6 states their absolute sizes, which depend on how the loss is averaged."
+    ),
+    ("A5 holds", "A6 fails"): ("A5 states the ratio of the two blocks, A6 their absolute sizes."),
+    ("P33 holds", "A31 holds if"): (
+        "P33 counts orders of magnitude, to within half of one; A31 asks for a factor of hundreds, which only "
+        "smaller embeddings give."
+    ),
+    ("P34 holds", "A10 fails"): (
+        "P34 says what is seen when softmax is left out; A10 takes that as proof that softmax is the cause. Other "
+        "activations, which are not softmax and separate the blocks as well, show that it is none."
+    ),
+    ("P35 holds if", "A10 fails"): (
+        "P35 says which block softmax changes, at one size of the embeddings; A10 says that softmax is the cause."
+    ),
+    ("A11 holds", "A12 fails"): (
+        "A11 speaks of linear attention alone; A12 extends it to every activation without normalised rows."
+    ),
+    ("P51 holds", "A30 fails"): (
+        "P51 states what layer norm does to the growth of the blocks; A30 gives a reason, that it counteracts "
+        "softmax, and layer norm does the same without softmax."
+    ),
+    ("A29 holds", "A30 fails"): ("A29 states what is seen with softmax; A30 gives a reason for it."),
+    ("P46 holds", "A28 holds if"): (
+        "P46 names the layers and scales at which the powers appear; A28 states them for every block."
+    ),
+    ("P24 holds", "B20 fails"): (
+        "P24 bounds the rank of one part, and is right; B20 concludes that few directions are curved, which the "
+        "other part prevents."
+    ),
+    ("B18 holds", "B19 fails"): (
+        "B18 compares the bound with the size of a merged matrix; B19 speaks of the directions of the parameters, "
+        "of which there are fewer."
+    ),
+    ("B6 holds", "B9 fails"): (
+        "B6 speaks of the Gauss-Newton part of a single matrix; B9 of the T-outer part of two, which also contains "
+        "softmax's second derivative."
+    ),
+    ("B24 holds if", "B21 fails"): (
+        "B24 says that one source of mixed signs belongs to the two matrices; B21 that it is the only one."
+    ),
+    ("P25 holds", "P29 holds if"): (
+        "P25 counts powers, which decide for small data; P29 draws a conclusion for large data, where attention "
+        "itself changes."
+    ),
 }
-"""By hand and without numbers; shown where both claims are tested and their verdicts differ."""
+"""By hand and without numbers; each is true of the two verdicts that it names, and shown where the ledger has these."""
+
+
+def explanations() -> dict[tuple[Quotation, Quotation], str]:
+    """Why two claims on the same matter have different verdicts."""
+    return {(Quotation.of(first), Quotation.of(second)): why for (first, second), why in _WHY.items()}
 
 
 @dataclass(frozen=True)
@@ -148,12 +168,11 @@ class Relation:
 
 
 def relations(ledger: Ledger) -> dict[str, tuple[Relation, ...]]:
-    """For every claim those on the same matter whose verdict differs."""
+    """For every claim those on the same matter whose verdict differs, where the ledger has the verdicts explained."""
     verdicts = {entry.claim.id: entry.verdict for entry in ledger}
     found: dict[str, list[Relation]] = {}
-    for pair, why in _WHY.items():
-        both = [verdicts.get(id) for id in pair]
-        if all(both) and both[0] is not both[1]:
-            for own, other in (pair, pair[::-1]):
-                found.setdefault(own, []).append(Relation(other, str(verdicts[other]), why))
+    for (first, second), why in explanations().items():
+        if all(verdicts.get(one.id) is one.says for one in (first, second)):
+            for own, other in ((first, second), (second, first)):
+                found.setdefault(own.id, []).append(Relation(other.id, str(other.says), why))
     return {id: tuple(own) for id, own in found.items()}

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
+from scipy.stats import spearmanr
+
 from hessianlab.claims.definition import Claim
-from hessianlab.claims.finding import Verdict
 from hessianlab.claims.ledger import Ledger
 from hessianlab.claims.trained import Effect, StudyRecord
 from hessianlab.experiments.registry import STUDY
 from hessianlab.report.attention import MOMENTS, QUERY_KEY, SOFTMAX, WEIGHTS
 from hessianlab.report.chapter import Answer, Chapter, Number, Results
 from hessianlab.report.network import BLOCKS, DATA, DEPTH, NORM
-from hessianlab.wording import MINUS, several
+from hessianlab.report.quotation import counted_verdicts, named_only
+from hessianlab.wording import MINUS, count, several
 
 TRAINING_PREFIX = STUDY
 """Experiments that train have names that begin so."""
@@ -23,86 +26,129 @@ TOPIC = "training"
 ANSWERING, _TASK = "study_optimisers", "characters"
 """The study that answers the question, and the task nearest to a language model."""
 
+INTERVENING = "study_block_rates"
+"""The study that changes what is said to be the cause: learning rates that even out the curvature of the blocks."""
+
 _NORMS = {"no norm": "without a norm", "pre-norm": "with layer norm in front"}
 """As the study calls them, and in a sentence."""
 
+_KINDS = ("softmax", "linear", "sigmoid")
+
 
 def answer_training(_results: Results, ledger: Ledger | None) -> Answer | None:
-    """From the recorded study of optimisers: Adam's advantage with softmax, and with linear attention, which lacks it.
+    """From two recorded studies: whether Adam's advantage goes with unlike blocks, and whether evening them out helps.
 
-    If unlike blocks were why Adam helps, it would help more with softmax, whose blocks are unlike, than with linear
-    attention, whose blocks are alike.
+    A correlation over few settings shows no cause, and has a wide interval; so the answer is yes only if the interval
+    lies above zero and rates by curvature bring SGD nearer to Adam, and no only if neither is so and the data decide.
     """
     asked = [entry for entry in ledger or () if entry.claim.topic == TOPIC]
     found = StudyRecord(ANSWERING)
-    gains = {kind: [_gain(found, kind, norm) for norm in _NORMS] for kind in ("softmax", "linear", "sigmoid")}
-    more = [
-        found.effect(
-            f"{_TASK}: loss, gap of softmax minus gap of linear, {norm}",
-            f"gap of softmax minus that of linear, {norm}",
-            least=0.0,
-        )
-        for norm in _NORMS
-    ]
-    if not asked or any(effect.mean is None for effect in (*(e for own in gains.values() for e in own), *more)):
+    gaps = {(kind, norm): _gap(found, kind, norm) for kind in _KINDS for norm in _NORMS}
+    related = rank_correlation_interval(found)
+    if not asked or related is None or any(effect.mean is None for effect in gaps.values()):
         return None
-    helps = [norm for norm, effect in zip(_NORMS, gains["softmax"], strict=True) if effect.state]
-    larger = [norm for norm, effect in zip(_NORMS, more, strict=True) if effect.state]
-    smaller = [norm for norm, effect in zip(_NORMS, more, strict=True) if effect.state is False]
-    numbers = tuple(
-        Number(effect.what, _typeset(effect.shown)) for effect in (*(e for own in gains.values() for e in own), *more)
+    intervention = StudyRecord(INTERVENING)
+    changed = intervention.effect(
+        f"{_TASK}: loss, SGD, rates by curvature minus SGD",
+        "loss of SGD, rates by curvature minus equal rates",
+        most=0.0,
     )
+    softmax, linear, sigmoid = (_both([gaps[kind, norm] for norm in _NORMS]) for kind in _KINDS)
     sentence = (
-        f"In the study of optimisers ({found.models}) SGD ends above Adam by {_both(gains['softmax'])} nats with "
-        f"softmax (without a norm, and with layer norm in front), by {_both(gains['linear'])} with linear attention, "
-        f"whose query and value blocks are alike, and by {_both(gains['sigmoid'])} with sigmoid, whose blocks are more "
-        f"unlike. With softmax, against linear attention, {_compared(larger, smaller)}.{_claims(asked)}"
+        f"In the study of optimisers ({found.models}) the loss of SGD minus that of Adam is {softmax} nats with "
+        f"softmax (without a norm, and with layer norm in front), {linear} with linear attention and {sigmoid} with "
+        "sigmoid. "
+        f"{_related(related)} {_intervened(changed, intervention)}{_claims(asked)}"
     )
-    if helps and len(larger) == len(_NORMS):
-        return Answer("yes", "yes, in the small models trained here", sentence, numbers)
-    if not helps or len(smaller) == len(_NORMS):
+    numbers = (
+        *(Number(effect.what, _typeset(effect.shown)) for effect in gaps.values()),
+        *(
+            Number(f"rank correlation of gap and block ratio, {one.where(_TASK)}", _typeset(own.shown))
+            for one in found.conditions()
+            if (own := rank_correlation_interval(one)) is not None
+        ),
+        *([Number(changed.what, _typeset(changed.shown))] if changed.mean is not None else []),
+    )
+    helps = any(gaps["softmax", norm].state for norm in _NORMS)
+    if not helps or (related.state is False and changed.state is False):
         return Answer("no", "no, not in the small models trained here", sentence, numbers)
-    if larger:
-        return Answer("if", f"only {_norms(larger)}, in the small models trained here", sentence, numbers)
-    return Answer("open", "not shown: Adam helps, but not measurably more where blocks are unlike", sentence, numbers)
+    if related.state and changed.state:
+        return Answer("yes", "yes, in the small models trained here", sentence, numbers)
+    return Answer("open", f"not shown: {_missing(related, changed)}", sentence, numbers)
 
 
-def _gain(found: StudyRecord, kind: str, norm: str) -> Effect:
+def _gap(found: StudyRecord, kind: str, norm: str) -> Effect:
     """The loss of SGD minus that of Adam."""
     name = f"{_TASK}: loss, {kind}, {norm}, SGD minus {kind}, {norm}, Adam"
     return found.effect(name, f"loss of SGD minus that of Adam, {kind}, {norm}", least=0.0)
 
 
-def _compared(larger: Sequence[str], smaller: Sequence[str]) -> str:
-    if len(larger) == len(_NORMS):
-        return "the gap is larger, as the argument says"
-    if len(smaller) == len(_NORMS):
-        return "the gap is smaller, against the argument"
-    if larger or smaller:
-        changes = [f"larger {_norms(larger)}"] if larger else []
-        changes += [f"smaller {_norms(smaller)}"] if smaller else []
-        return f"the gap is {' and '.join(changes)}"
-    return "a larger gap, as the argument has it, cannot be told from chance"
+def rank_correlation_interval(found: StudyRecord) -> Effect | None:
+    """Spearman's correlation over settings of Adam's advantage with the largest over the smallest block curvature.
+
+    Its 95 % interval is Fisher's, with the variance of Bonett and Wright, (1 + r^2 / 2) / (n - 3); None for fewer than
+    four settings.
+    """
+    points = [
+        (found.mean(f"{_TASK}: log block spread, {kind}, {norm}"), _gap(found, kind, norm).mean)
+        for kind in _KINDS
+        for norm in _NORMS
+    ]
+    kept = [(x, y) for x, y in points if y is not None and not math.isnan(x)]
+    if len(kept) < 4:
+        return None
+    r = float(spearmanr([x for x, _ in kept], [y for _, y in kept]).statistic)
+    half = 1.96 * math.sqrt((1 + r * r / 2) / (len(kept) - 3))
+    centre = math.atanh(min(max(r, -1 + 1e-9), 1 - 1e-9))
+    ends = (math.tanh(centre - half), math.tanh(centre + half))
+    return Effect("rank correlation of gap and block ratio", r, *ends, len(kept), math.nan, least=0.0)
 
 
-def _norms(names: Sequence[str]) -> str:
-    return several([_NORMS[name] for name in names])
+def _related(found: Effect) -> str:
+    says = {
+        True: "so the gap is larger where blocks are less alike",
+        False: "so the gap is smaller where blocks are less alike",
+        None: "which does not decide whether the two go together",
+    }[found.state]
+    return _typeset(
+        f"Over {found.seeds} settings this gap and the ratio of the largest to the smallest block curvature have the "
+        f"rank correlation {found.mean:.2f} (95 % interval {found.low:.2f} to {found.high:.2f}), {says}."
+    )
+
+
+def _intervened(changed: Effect, study: StudyRecord) -> str:
+    if changed.mean is None:
+        return "No intervention on the curvature of the blocks is recorded."
+    says = {
+        True: "SGD comes nearer to Adam",
+        False: "SGD ends worse, and none of its gap to Adam is closed",
+        None: "no change was found",
+    }[changed.state]
+    return (
+        f"The one intervention, a learning rate per block set by its measured curvature ({study.models}), changes the "
+        f"loss of SGD by {_typeset(changed.shown)} nats: {says}."
+    )
+
+
+_OBSERVED = {
+    True: "the gap goes with the block ratio",
+    False: "the gap goes against the block ratio",
+    None: "the correlation does not decide",
+}
+_TRIED = {
+    True: "rates by curvature help SGD",
+    False: "rates by curvature make SGD worse",
+    None: "rates by curvature change nothing that was found",
+}
+
+
+def _missing(related: Effect, changed: Effect) -> str:
+    return f"{_OBSERVED[related.state]}, and {_TRIED[changed.state]}"
 
 
 def _claims(asked: Sequence[object]) -> str:
     verdicts = [getattr(entry, "verdict", None) for entry in asked]
-    words = [
-        f"{verdicts.count(verdict)} {text}"
-        for verdict, text in (
-            (Verdict.HOLDS, "hold"),
-            (Verdict.HOLDS_IF, "hold under conditions that were found"),
-            (Verdict.FAILS, "fail"),
-            (Verdict.NOT_SEEN, "are not seen in models of this size"),
-            (Verdict.OPEN, "are open"),
-        )
-        if verdict in verdicts
-    ]
-    return f" Of {len(verdicts)} claims about trained models {several(words)}."
+    return f" Of {count(len(verdicts), 'claim')} about trained models {counted_verdicts(verdicts)}."
 
 
 def _both(effects: Sequence[Effect]) -> str:
@@ -124,6 +170,7 @@ TRAINING = Chapter(
     figures=(),
     topics=("training", "step sizes"),
     answer=answer_training,
+    quoted=named_only("A26", "A27", "A35"),
 )
 
 

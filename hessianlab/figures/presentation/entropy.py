@@ -36,7 +36,8 @@ def curve(result: Result, quantity: str, field: str = "value", along: str = "fac
 def strata_sentences(result: Result) -> list[str]:
     """How well moments rebuild blocks, and what is left of each block near one-hot attention."""
     gaps = max(numbers(select(result, quantity=name), "gap").max() for name in MOMENT_BLOCKS)
-    share = curve(result, "entropy", "share_of_uniform").mean(0)
+    shares = curve(result, "entropy", "share_of_uniform")
+    share, typical = shares.mean(0), np.median(shares, axis=0)
     sharpest = {name: curve(result, name)[:, -1] / curve(result, name)[:, 0] for name in MOMENT_BLOCKS}
     outer, functional = curve(result, "outer QQ").mean(0), curve(result, "functional QQ").mean(0)
     peak = int(functional.argmax())
@@ -44,8 +45,8 @@ def strata_sentences(result: Result) -> list[str]:
         "Rebuilt from one attention moment each, the outer value block (M1), the outer query block (M2) and the "
         f"functional query block (M3) differ from the exact ones by {short(float(gaps))} of the norm of the whole "
         "Hessian at most: no more than rounding.",
-        f"From the flattest attention (entropy {short(float(share[0]))} of uniform) to the sharpest "
-        f"({short(float(share[-1]))}) the norm of the value block is multiplied by "
+        f"From the flattest attention (entropy {short(float(typical[0]))} of uniform) to the sharpest "
+        f"({short(float(typical[-1]))}) the norm of the value block is multiplied by "
         f"{short(float(np.median(sharpest['outer VV'])))}, that of the outer query block by "
         f"{short(float(np.median(sharpest['outer QQ'])))} and that of the functional query block by "
         f"{short(float(np.median(sharpest['functional QQ'])))} (medians over draws).",

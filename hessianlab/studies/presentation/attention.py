@@ -7,9 +7,16 @@ from collections.abc import Mapping
 from itertools import product
 
 from hessianlab.experiments.statistics import choices, numbers, select
-from hessianlab.results import Result
+from hessianlab.results import Chart, Result
 from hessianlab.studies.presentation.drawing import entropy_pictures, study_presentation
-from hessianlab.studies.presentation.findings import as_factor, compared, courses, study_findings
+from hessianlab.studies.presentation.findings import (
+    BANDS,
+    as_factor,
+    compared,
+    gain_panel,
+    quantity_panel,
+    study_findings,
+)
 from hessianlab.studies.presentation.paired import Interval, by_seed, difference, interval, slowdown, weighted
 from hessianlab.studies.training import (
     ACTIVATIONS,
@@ -101,9 +108,18 @@ def scaling_intervals(result: Result) -> Mapping[str, Interval]:
     return found
 
 
-SCALING_FINDINGS = study_findings(
-    SCALING, scaling_sentences, scaling_intervals, lambda result: courses(result, "entropy")
-)
+def scaling_chart(result: Result) -> Chart:
+    """Loss and entropy of attention along training, a row per task."""
+    quantities = ("loss", "entropy")
+    panels = tuple(quantity_panel(result, task, one) for task in choices(result, "task") for one in quantities)
+    about = (
+        "Validation loss along training at the tuned learning rate, and the entropy of the rows of attention over that "
+        "of equal weights: 1 is uniform, 0 is one-hot."
+    )
+    return Chart(f"{about} {BANDS}", "steps", "", panels, columns=len(quantities))
+
+
+SCALING_FINDINGS = study_findings(SCALING, scaling_sentences, scaling_intervals, scaling_chart)
 
 
 def temperatures(result: Result, task: str) -> list[dict[int, float]]:
@@ -140,7 +156,25 @@ def temperature_intervals(result: Result) -> Mapping[str, Interval]:
     }
 
 
-TEMPERATURE_FINDINGS = study_findings(TEMPERATURE, temperature_sentences, temperature_intervals)
+def temperature_chart(result: Result) -> Chart:
+    """Loss of every arm, and the learned temperatures by layer, along training."""
+    gains = [f"log_gain{layer}" for layer in range(result.config["layers"])]
+    panels = tuple(
+        panel
+        for task in choices(result, "task")
+        for panel in (
+            quantity_panel(result, task, "loss"),
+            gain_panel(result, task, LEARNED, gains, "logarithm of the learned temperature"),
+        )
+    )
+    about = (
+        "Validation loss along training at the tuned learning rate, and the logarithm of the learned temperature, mean "
+        "over heads, which begins at 0."
+    )
+    return Chart(f"{about} {BANDS}", "steps", "", panels, columns=2)
+
+
+TEMPERATURE_FINDINGS = study_findings(TEMPERATURE, temperature_sentences, temperature_intervals, temperature_chart)
 
 
 PRESENTATIONS = {

@@ -15,7 +15,7 @@ from hessianlab.plots.picture import Presentation, ResultPicture
 from hessianlab.plots.style import BLUE, GREEN, INK, MUTED, ORANGE, PURPLE, RED, SKY, log_axis, panels
 from hessianlab.results import Chart, Panel, Result, Series
 from hessianlab.studies.presentation.findings import QUANTITIES, StudyFindings, courses
-from hessianlab.studies.presentation.paired import difference, of_condition, tried
+from hessianlab.studies.presentation.paired import difference, of_condition
 from hessianlab.studies.training_study import TASKS, Contrast, Study
 
 Line: TypeAlias = str | tuple[float, tuple[float, float]]
@@ -164,8 +164,9 @@ def study_presentation(findings: StudyFindings, study: Study, first: Draw = _non
 
     def draw(result: Result, _reference: object = None) -> list[ResultPicture]:
         own = of_condition(result)
-        conditions = [chart_picture("conditions", findings.chart(result))] if tried(result, study) else []
-        return [*conditions, *first(own), *_study_pictures(own, study), *last(own)]
+        by_condition = findings.conditions(result)
+        conditions = [chart_picture("conditions", by_condition)] if by_condition else []
+        return [*first(own), *conditions, *_study_pictures(own, study), *last(own)]
 
     return Presentation(findings, draw)
 

@@ -214,10 +214,22 @@ def courses(result: Result, quantity: str = "loss", arms: Sequence[str] | None =
     return Chart(f"{_ABOUT[quantity]} {BANDS}", "steps", QUANTITIES[quantity], panels, columns=len(tasks))
 
 
-def _course(result: Result, task: str, arm: str, quantity: str) -> Series:
+def _course(result: Result, task: str, arm: str, quantity: str, name: str = "") -> Series:
     steps = sorted({int(row["step"]) for row in select(result, task=task, arm=arm, stage="final")})
     found = (interval(list(by_seed(result, task, arm, quantity, step).values())) for step in steps)
-    return series(arm, zip(steps, found, strict=True))
+    return series(name or arm, zip(steps, found, strict=True))
+
+
+def quantity_panel(result: Result, task: str, quantity: str) -> Panel:
+    """A quantity along training on one task, which the title names, a series per arm."""
+    arms = choices(result, "arm")
+    return Panel(f"{QUANTITIES[quantity]}, {TASKS[task]}", tuple(_course(result, task, arm, quantity) for arm in arms))
+
+
+def gain_panel(result: Result, task: str, arm: str, quantities: Sequence[str], title: str) -> Panel:
+    """Several quantities of one arm along training, a series per layer."""
+    lines = (_course(result, task, arm, name, f"layer {n}") for n, name in enumerate(quantities))
+    return Panel(f"{title}, {TASKS[task]}", tuple(lines))
 
 
 @dataclass(frozen=True)
@@ -226,13 +238,15 @@ class StudyFindings(Findings):
 
     Attributes:
         in_record: What is recorded of a result.
-        chart: What the study asks about, in numbers.
+        chart: What the study asks about, in numbers, under its own settings.
         table: Lines of a table, by heading; none where sentences say it all.
+        conditions: The differences in loss by condition; None if no other condition was tried.
     """
 
     in_record: Callable[[Result], dict[str, Any]]
     chart: Callable[[Result], Chart]
     table: Callable[[Result], list[dict[str, str]]] = lambda result: []
+    conditions: Callable[[Result], Chart | None] = lambda result: None
 
 
 def study_findings(
@@ -252,7 +266,10 @@ def study_findings(
         return [*study_sentences(own, study, extra(own)), *condition_sentences(result, study)]
 
     def picture(result: Result) -> Chart:
-        return condition_chart(result, study) if tried(result, study) else chart(of_condition(result))
+        return chart(of_condition(result))
+
+    def by_condition(result: Result) -> Chart | None:
+        return condition_chart(result, study) if tried(result, study) else None
 
     def in_record(result: Result) -> dict[str, Any]:
         own = of_condition(result)
@@ -265,6 +282,7 @@ def study_findings(
             for condition in tried(result, study)
         }
         protocol = study.statement(TrialConfig(**result.config))
-        return record(own, levels, compared, sentences(result), picture(result), lost, others, protocol)
+        words, conditions = sentences(result), by_condition(result)
+        return record(own, levels, compared, words, picture(result), lost, others, protocol, conditions)
 
-    return StudyFindings(sentences, in_record, picture)
+    return StudyFindings(sentences, in_record, picture, conditions=by_condition)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from itertools import product
 
 from hessianlab.experiments.statistics import choices, select
@@ -151,7 +152,16 @@ def ratio_chart(result: Result) -> Chart:
     )
 
 
-FINDINGS = study_findings(EXPONENTS, sentences, intervals, power_chart)
+def survival_chart(result: Result) -> Chart:
+    """What is asked to survive training: powers of the first arm, the ratio of the blocks, powers of the other arms."""
+    powers, ratio = power_chart(result), ratio_chart(result)
+    named = tuple(replace(panel, title=f"value block over query block, {panel.title}") for panel in ratio.panels[:1])
+    powers_named = tuple(replace(panel, title=f"power, {panel.title}") for panel in powers.panels)
+    panels = (*powers_named[: powers.columns], *named, *powers_named[powers.columns :])
+    return Chart(f"{powers.caption} {ratio.caption}", powers.x_label, "", panels, columns=powers.columns)
+
+
+FINDINGS = study_findings(EXPONENTS, sentences, intervals, survival_chart)
 
 
 def power_pictures(result: Result) -> list[ResultPicture]:

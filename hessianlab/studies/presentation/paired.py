@@ -154,8 +154,12 @@ def record(
     lost: Mapping[str, int] | None = None,
     conditions: Mapping[str, Mapping[str, Any]] | None = None,
     protocol: Sequence[str] = (),
+    by_condition: Chart | None = None,
 ) -> dict[str, Any]:
-    """Plain data: where the result comes from, intervals by name (comparisons with their effect size), words, chart."""
+    """Plain data: where the result comes from, intervals by name (comparisons with their effect size), words, charts.
+
+    `chart` shows what the study asks about, `by_condition` differences in loss, where other conditions were tried.
+    """
     return {
         "preset": result.preset,
         "config": {name: list(v) if isinstance(v, tuple) else v for name, v in result.config.items()},
@@ -165,6 +169,7 @@ def record(
         "protocol": list(protocol),
         "sentences": list(sentences),
         "chart": chart.plain(),
+        **({"condition_chart": by_condition.plain()} if by_condition else {}),
         **in_numbers(levels, comparisons, lost or {}),
         "conditions": dict(conditions or {}),
     }

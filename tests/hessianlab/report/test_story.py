@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import re
+from collections.abc import Sequence
 
 import matplotlib as mpl
 import numpy as np
@@ -147,36 +148,46 @@ def test_layer_norm_is_answered_for_the_range_that_was_fitted() -> None:
     assert half and half.kind == "if" and half.verdict == "only for small σ, up to 0.2"
 
 
-def recorded(tmp_path, shift: float, monkeypatch) -> None:
-    """A record in which Adam's advantage with softmax is larger than with linear attention by `shift`."""
-    gaps = {"softmax": 0.2 + shift, "linear": 0.2, "sigmoid": 0.3}
-    found = {
-        f"characters: loss, {kind}, {norm}, SGD minus {kind}, {norm}, Adam": gaps[kind]
-        for kind in gaps
-        for norm in ("no norm", "pre-norm")
-    }
-    found |= {f"characters: loss, gap of softmax minus gap of linear, {n}": shift for n in ("no norm", "pre-norm")}
-    intervals = {name: [mean, mean - 0.05, mean + 0.05, 6, 0.06] for name, mean in found.items()}
-    config = {"seeds": 6, "layers": 1, "d_model": 16, "steps": 300}
-    study = {
-        "preset": "quick",
-        "config": config,
-        "created": "then",
-        "seconds": 3,
-        "diverged": {},
-        "intervals": intervals,
-    }
+SPREADS = {("linear", "pre-norm"): 1, ("softmax", "pre-norm"): 2, ("sigmoid", "pre-norm"): 3}
+SPREADS |= {("linear", "no norm"): 4, ("softmax", "no norm"): 5, ("sigmoid", "no norm"): 6}
+
+
+def recorded(tmp_path, monkeypatch, gaps: Sequence[float], change: float) -> None:
+    """A record of SGD's gaps to Adam, by rising block ratio, and of the change of its loss by rates from curvature."""
+    intervals = {}
+    for ((kind, norm), spread), gap in zip(SPREADS.items(), gaps, strict=True):
+        name = f"characters: loss, {kind}, {norm}, SGD minus {kind}, {norm}, Adam"
+        intervals[name] = [gap, gap - 0.05, gap + 0.05, 6, 0.06]
+        intervals[f"characters: log block spread, {kind}, {norm}"] = [spread, spread - 0.5, spread + 0.5, 6, 0.1]
+    rates = {"characters: loss, SGD, rates by curvature minus SGD": [change, change - 0.05, change + 0.05, 6, 0.06]}
+    common = {"preset": "quick", "created": "then", "seconds": 3, "diverged": {}}
+    common["config"] = {"seeds": 6, "layers": 1, "d_model": 16, "steps": 300}
+    studies = {"study_optimisers": intervals, "study_block_rates": rates}
+    record = {name: {**common, "intervals": found} for name, found in studies.items()}
     monkeypatch.setattr("hessianlab.report.story.StudyRecord", lambda name: StudyRecord(name, tmp_path / "r.json"))
-    (tmp_path / "r.json").write_text(json.dumps({"study_optimisers": study}), encoding="utf-8")
+    (tmp_path / "r.json").write_text(json.dumps(record), encoding="utf-8")
     read_record.cache_clear()
 
 
-@pytest.mark.parametrize(("shift", "kind"), [(0.3, "yes"), (0.0, "open"), (-0.15, "no")])
-def test_training_is_answered_by_the_recorded_study(tmp_path, monkeypatch, shift, kind) -> None:
-    recorded(tmp_path, shift, monkeypatch)
+RISING, UNSURE, FALLING = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6), (0.2, 0.1, 0.4, 0.5, 0.3, 0.6), (0.6, 0.5, 0.4, 0.3, 0.2, 0.1)
+
+
+@pytest.mark.parametrize(
+    ("gaps", "change", "kind", "words"),
+    [
+        (RISING, -0.2, "yes", "SGD comes nearer to Adam"),
+        (RISING, 0.2, "open", "SGD ends worse"),
+        (UNSURE, 0.2, "open", "does not decide whether the two go together"),
+        (UNSURE, 0.0, "open", "no change was found"),
+        (FALLING, 0.2, "no", "the gap is smaller where blocks are less alike"),
+    ],
+)
+def test_training_is_answered_by_the_recorded_studies(tmp_path, monkeypatch, gaps, change, kind, words) -> None:
+    recorded(tmp_path, monkeypatch, gaps, change)
     training = next(chapter for chapter in CHAPTERS if chapter.slug == "training")
     told = training.answer({}, Ledger((with_verdict("A26", True),)))
-    assert told and told.kind == kind and f"{0.2 + shift:.2g}" in told.sentence and "width 16" in told.sentence
+    assert told and told.kind == kind and words in told.sentence and "width 16" in told.sentence
+    assert "95 % interval" in told.sentence and "The one intervention" in told.sentence
 
 
 def test_the_first_screen_tells_both_counts_and_why_they_differ() -> None:

@@ -47,7 +47,8 @@ def test_conditions_are_compared_apart() -> None:
     assert under_short["changes"] == {"steps": 3}
     assert under_short["intervals"]["addition: loss, a minus b"][0] == pytest.approx(2.08), "at its own last step"
     assert any("with 3 steps" in sentence for sentence in found["sentences"])
-    chart = Chart.of(found["chart"])
+    assert Chart.of(found["chart"]).y_label == "validation loss (nats)", "what the study asks about, as without them"
+    chart = Chart.of(found["condition_chart"])
     assert chart.names == ("as stated", "3 steps") and chart.panels[0].series[0].mean == pytest.approx((0.08, 2.08))
 
 

@@ -13,6 +13,7 @@ import pytest
 
 from hessianlab.experiments.registry import EXPERIMENTS, STUDIES, STUDY, registry_of
 from hessianlab.presentations import findings_of, pictures_of
+from hessianlab.report.recorded import SHOWN_PANELS
 from hessianlab.results import Chart, Result
 from hessianlab.runner import configure
 from hessianlab.store import open_store
@@ -55,6 +56,18 @@ LEFT_OUT = {
         if (attention, norm) not in (("softmax", "no norm"), ("sigmoid", "no norm"))
     ),
 }
+ASKED = {
+    "study_activations": ("loss",),
+    "study_scaling": ("loss", "entropy of attention"),
+    "study_temperature": ("loss", "temperature"),
+    "study_query_key": ("loss",),
+    "study_optimisers": ("loss of SGD minus loss of Adam", "largest over smallest block"),
+    "study_block_rates": ("loss",),
+    "study_exponents": ("power", "value block over query block"),
+    "study_design": ("largest / smallest block", "negative share"),
+}
+"""Quantities that the question of a study asks for, and that its chart must show among the first panels."""
+
 TRAINED = [name for name in STUDIES if name != "study_design"]
 
 
@@ -142,11 +155,16 @@ def test_words_and_pictures(name: str) -> None:
     assert isinstance(findings, StudyFindings)
     numbers = json.loads(json.dumps(findings.in_record(result)))
     assert numbers["preset"] == "custom" and numbers["sentences"] == sentences
-    assert all({"mean", "low", "high", "seeds", "detectable"} <= set(one) for one in numbers["intervals"].values())
-    assert any("effect" in one for one in numbers["intervals"].values())
+    assert {len(row) for row in numbers["intervals"].values()} <= {5, 6}, "as FIELDS has it, and an effect size"
+    assert any(len(row) == 6 for row in numbers["intervals"].values())
     chart = Chart.of(numbers["chart"])
     assert chart.caption.endswith(".") and all(panel.series for panel in chart.panels)
     assert len(draw_chart(chart).axes) >= len(chart.panels)
+    shown = [
+        f"{panel.title} {chart.y_label}" for panel in chart.panels[:SHOWN_PANELS] if any(s.x for s in panel.series)
+    ]
+    for quantity in ASKED.get(name, ()):
+        assert any(quantity in text for text in shown), f"{name} asks for {quantity}, and its chart shows {shown}"
 
 
 @pytest.mark.long
