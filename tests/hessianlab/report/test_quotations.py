@@ -98,6 +98,7 @@ CITED: dict[tuple[str, str], str] = {
     ("P66", "P33"): NAMED,
     ("P66", "P44"): NAMED,
     ("P66", "P51"): NAMED,
+    ("P74", "P51"): NAMED,
     ("A5", "P33"): NAMED,
     ("A16", "A15"): NAMED,
     ("A20", "P47"): "holds",
