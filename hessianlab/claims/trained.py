@@ -176,6 +176,15 @@ class StudyRecord:
     def _seeds(self) -> int:
         return int(self._whole.get("config", {}).get("seeds", 0))
 
+    def names(self) -> tuple[str, ...]:
+        """Names of all intervals."""
+        return tuple(self._found.get("intervals", ()))
+
+    @property
+    def model(self) -> str:
+        """What a study of one model looked at."""
+        return str(self._whole.get("config", {}).get("model", "(not recorded)"))
+
     @property
     def models(self) -> str:
         """What was trained, in words."""

@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from scipy.stats import spearmanr
-
 from hessianlab.claims.definition import Claim
 from hessianlab.claims.ledger import Ledger
 from hessianlab.claims.trained import Effect, StudyRecord
 from hessianlab.experiments.registry import STUDY
+from hessianlab.experiments.statistics import rank_correlation
 from hessianlab.report.attention import MOMENTS, QUERY_KEY, SOFTMAX, WEIGHTS
 from hessianlab.report.chapter import Answer, Chapter, Number, Results
 from hessianlab.report.network import BLOCKS, DATA, DEPTH, NORM
@@ -86,8 +85,7 @@ def _gap(found: StudyRecord, kind: str, norm: str) -> Effect:
 def rank_correlation_interval(found: StudyRecord) -> Effect | None:
     """Spearman's correlation over settings of Adam's advantage with the largest over the smallest block curvature.
 
-    Its 95 % interval is Fisher's, with the variance of Bonett and Wright, (1 + r^2 / 2) / (n - 3); None for fewer than
-    four settings.
+    None for fewer than four settings.
     """
     points = [
         (found.mean(f"{_TASK}: log block spread, {kind}, {norm}"), _gap(found, kind, norm).mean)
@@ -97,11 +95,8 @@ def rank_correlation_interval(found: StudyRecord) -> Effect | None:
     kept = [(x, y) for x, y in points if y is not None and not math.isnan(x)]
     if len(kept) < 4:
         return None
-    r = float(spearmanr([x for x, _ in kept], [y for _, y in kept]).statistic)
-    half = 1.96 * math.sqrt((1 + r * r / 2) / (len(kept) - 3))
-    centre = math.atanh(min(max(r, -1 + 1e-9), 1 - 1e-9))
-    ends = (math.tanh(centre - half), math.tanh(centre + half))
-    return Effect("rank correlation of gap and block ratio", r, *ends, len(kept), math.nan, least=0.0)
+    found_interval = rank_correlation([x for x, _ in kept], [y for _, y in kept])
+    return Effect("rank correlation of gap and block ratio", *found_interval, len(kept), math.nan, least=0.0)
 
 
 def _related(found: Effect) -> str:
@@ -168,7 +163,7 @@ TRAINING = Chapter(
     "they are alike. That is a statement about runs, not about a point in the landscape; so small models were trained, "
     "and what came out is recorded with the project.",
     figures=(),
-    topics=("training", "step sizes"),
+    topics=("training", "step sizes", "trained model"),
     answer=answer_training,
     quoted=named_only("A26", "A27", "A35"),
 )

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from hessianlab.experiments.statistics import geometric_mean, numbers, select
+from hessianlab.experiments.statistics import geometric_mean, numbers, rank_correlation, select
 from hessianlab.plots.picture import Presentation, ResultPicture
 from hessianlab.plots.style import panels
 from hessianlab.results import Chart, Panel, Result, Series
@@ -190,7 +190,14 @@ def _attention(result: Result, keys: list[Key]) -> str:
                 f"{key[0]}: entropy {short(sum(entropy) / len(entropy))} of the largest possible, {sinks} of "
                 f"{len(first)} heads with more than half of their weight on the first token"
             )
-    return f"Attention with {keys[0][1]} tokens, {'; '.join(parts)}." if parts else ""
+    related = entropy_and_queries(result, keys[0])
+    flat = (
+        f" Over the layers with {keys[0][0]} weights the entropy and the queries' eigenvalues have the rank "
+        f"correlation {related.mean:.2f} [{related.low:.2f}, {related.high:.2f}]."
+        if related
+        else ""
+    )
+    return f"Attention with {keys[0][1]} tokens, {'; '.join(parts)}.{flat}" if parts else ""
 
 
 def _functional(result: Result, keys: list[Key]) -> str:
@@ -277,9 +284,26 @@ def _line(name: str, found: dict[int, tuple[float, float, float]]) -> Series:
     return Series(name, tuple(float(layer) for layer, _ in rows), *ends)
 
 
+def entropy_and_queries(result: Result, key: Key) -> Interval | None:
+    """Rank correlation over layers of the mean entropy of attention with the queries' root mean square eigenvalue."""
+    means = {n: sum(values) / len(values) for n, values in heads(result, key, "entropy").items()}
+    queries = sizes(result, key, "attn.q")
+    layers = sorted(means.keys() & queries.keys())
+    if len(layers) < 4:
+        return None
+    return Interval(*rank_correlation([means[n] for n in layers], [queries[n][0] for n in layers]), len(layers), 0.0)
+
+
+def layer_gap(result: Result, key: Key, layer: int) -> Interval:
+    """Logarithm of values over queries in one layer; the interval over probes joins the ends of the two."""
+    above, below = (sizes(result, key, kind)[layer] for kind in ("attn.v", "attn.q"))
+    mean, low, high = (math.log(a / b) for a, b in zip(above, (below[0], below[2], below[1]), strict=True))
+    return Interval(mean, low, high, int(str(result.config["probes"])), 0.0)
+
+
 def level_intervals(result: Result) -> dict[str, Interval]:
     """Over layers, not over texts or trainings."""
-    found = {}
+    found: dict[str, Interval] = {}
     for weights, length in settings(result):
         key, name = (weights, length), f"{weights}, {length} tokens"
         values = {"values over queries": ("attn.v", "attn.q"), "queries over keys": ("attn.q", "attn.k")}
@@ -291,6 +315,10 @@ def level_intervals(result: Result) -> dict[str, Interval]:
             if shares := functional_share(result, key, kind):
                 logs = [math.log(share) for share in shares.values()]
                 found[f"{name}: log functional over Gauss-Newton, {block}"] = interval(logs)
+        for layer in sorted(ratios(result, key, "attn.v", "attn.q")):
+            found[f"{name}: log values over queries, layer {layer}"] = layer_gap(result, key, layer)
+        if (related := entropy_and_queries(result, key)) is not None:
+            found[f"{name}: rank correlation of entropy and queries over layers"] = related
         if diagonal := diagonal_shares(result, key):
             found[f"{name}: share in diagonal blocks"] = interval(list(diagonal.values()))
     return found

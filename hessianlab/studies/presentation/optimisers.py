@@ -7,9 +7,8 @@ from collections.abc import Mapping
 
 import numpy as np
 from matplotlib.figure import Figure
-from scipy.stats import spearmanr
 
-from hessianlab.experiments.statistics import choices, select
+from hessianlab.experiments.statistics import choices, rank_correlation, select
 from hessianlab.plots.picture import ResultPicture
 from hessianlab.plots.style import INK, log_axis, panels
 from hessianlab.results import Chart, Panel, Result, Series
@@ -45,15 +44,6 @@ def spreads(result: Result, task: str, attention: str, norm: str | None) -> list
     return found
 
 
-def rank_correlation(x: list[float], y: list[float]) -> float:
-    """Spearman's.
-
-    >>> rank_correlation([1.0, 2.0, 3.0], [2.0, 5.0, 9.0]), rank_correlation([1.0, 2.0, 3.0], [3.0, 2.0, 1.0])
-    (1.0, -1.0)
-    """
-    return float(round(spearmanr(x, y).statistic, 12))
-
-
 def optimisers_sentences(result: Result) -> list[str]:
     """Heterogeneity beside the gap, and their rank correlation, which six settings cannot decide."""
     sentences = []
@@ -73,7 +63,7 @@ def optimisers_sentences(result: Result) -> list[str]:
         sentences.append(
             f"On {TASKS[task]}, the largest block curvature over the smallest at initialisation is, by setting, "
             f"{'; '.join(by_setting)} (95 % intervals). Its rank correlation with the gap between SGD and Adam is "
-            f"{rank_correlation(heterogeneity, gaps):.2f} over {len(gaps)} settings; with six, only one beyond 0.89 "
+            f"{rank_correlation(heterogeneity, gaps)[0]:.2f} over {len(gaps)} settings; with six, only one beyond 0.89 "
             "would be more than chance at 5 %."
         )
     return sentences

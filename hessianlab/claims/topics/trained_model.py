@@ -1,0 +1,78 @@
+"""Statements about Transformers that have been trained, decided by the recorded atlas of a language model."""
+
+from __future__ import annotations
+
+import math
+
+from hessianlab.claims.definition import claim
+from hessianlab.claims.finding import Finding
+from hessianlab.claims.trained import Effect, StudyRecord
+
+ATLAS = "study_atlas"
+GAP = "log values over queries"
+TWO_ORDERS, ONE_ORDER = math.log(100), math.log(10)
+
+
+def _setting(weights: str) -> str:
+    return f"{weights}, 32 tokens"
+
+
+def _gap(record: StudyRecord, weights: str, layer: int | None = None, least: float = TWO_ORDERS) -> Effect:
+    """Logarithm of the root mean square eigenvalue of values over that of queries, over layers or in one of them."""
+    where = "mean over layers" if layer is None else f"layer {layer}"
+    name = f"{_setting(weights)}: {GAP}" + ("" if layer is None else f", layer {layer}")
+    return record.effect(name, f"{weights} weights, {where}: logarithm of values over queries", least)
+
+
+def _layers(record: StudyRecord, weights: str) -> list[int]:
+    start = f"{_setting(weights)}: {GAP}, layer "
+    return sorted(int(name.removeprefix(start)) for name in record.names() if name.startswith(start))
+
+
+def _factor(effect: Effect) -> str:
+    return "(not measured)" if effect.mean is None else f"{math.exp(effect.mean):.3g}"
+
+
+@claim("A39")
+def gap_in_a_trained_model() -> Finding:
+    """Two orders of magnitude on average over layers; under its condition, in the first layer."""
+    found = StudyRecord(ATLAS)
+    layers = _layers(found, "trained")
+    by_layer = {layer: _gap(found, "trained", layer) for layer in layers}
+    means = {layer: effect.mean for layer, effect in by_layer.items() if effect.mean is not None}
+    small = [layer for layer, mean in means.items() if mean < ONE_ORDER]
+    return Finding(
+        checks=(_gap(found, "trained").check(),),
+        conditional=(_gap(found, "trained", layers[0]).check(),) if layers else (),
+        support=(_gap(found, "fresh", least=-math.inf).check(),),
+        numbers={
+            "model": found.model,
+            "mean": _factor(_gap(found, "trained")),
+            "first": _factor(by_layer[layers[0]]) if layers else "(not measured)",
+            "last": _factor(by_layer[layers[-1]]) if layers else "(not measured)",
+            "fresh": _factor(_gap(found, "fresh")),
+            "small": len(small),
+            "layers": len(layers),
+        },
+        undecided="" if layers else "the atlas is not recorded",
+    )
+
+
+@claim("A40")
+def diffuse_attention_and_queries() -> Finding:
+    """By the rank correlation, over the layers of a trained model, of entropy and the queries' eigenvalues."""
+    found, name = StudyRecord(ATLAS), "rank correlation of entropy and queries over layers"
+    effect = found.effect(
+        f"{_setting('trained')}: {name}", "rank correlation over layers of entropy and the queries' eigenvalues", 0.0
+    )
+    return Finding(
+        checks=(effect.check(),),
+        numbers={
+            "model": found.model,
+            "correlation": effect.shown,
+            "entropy": found.formatted(f"{_setting('trained')}: entropy of heads"),
+            "first_token": found.formatted(f"{_setting('trained')}: weight of the first token"),
+        },
+        undecided=f"the interval {effect.shown} holds 0" if effect.state is None else "",
+        not_seen=True,
+    )
