@@ -133,7 +133,7 @@ class StudyRecord:
         >>> StudyRecord("study_scaling").where("characters")
         'on text'
         """
-        return f"on {TASK_NAMES[task]}{f' with {self.condition}' if self.condition else ''}"
+        return _where(task, self.condition)
 
     @property
     def sentences(self) -> tuple[str, ...]:
@@ -206,20 +206,35 @@ def number_or_missing(value: float) -> str:
     return "(not measured)" if math.isnan(value) else f"{value:.3g}"
 
 
+def _where(task: str, condition: str) -> str:
+    return f"on {TASK_NAMES[task]}{f' with {condition}' if condition else ''}"
+
+
 @dataclass(frozen=True)
 class ConditionOutcome:
-    """What a claim's effects say under one condition.
+    """What a claim's effects say of one task under one condition.
 
     Attributes:
-        where: The condition.
+        task: What was learned.
+        condition: Empty for the study's own settings.
         effects: The measured effects.
         state: True if enough of them lie inside the ranges that the claim states, False if so many lie outside that it
             cannot be true, None if the seeds do not decide.
     """
 
-    where: str
+    task: str
+    condition: str
     effects: tuple[Effect, ...]
     state: bool | None
+
+    @property
+    def where(self) -> str:
+        """Task and condition, for a list.
+
+        >>> ConditionOutcome("characters", "no norm", (), None).where
+        'on text with no norm'
+        """
+        return _where(self.task, self.condition)
 
     @property
     def shown(self) -> str:
@@ -227,13 +242,13 @@ class ConditionOutcome:
         return "; ".join(f"{effect.what} {effect.shown}" for effect in self.effects)
 
 
-def outcome_of(where: str, effects: Sequence[Effect], needed: int | None = None) -> ConditionOutcome:
+def outcome_of(task: str, condition: str, effects: Sequence[Effect], needed: int | None = None) -> ConditionOutcome:
     """Of the effects under one condition; `needed` of them, all if not given, must be as the claim says."""
     wanted = len(effects) if needed is None else needed
     inside = sum(effect.state is True for effect in effects)
     outside = sum(effect.state is False for effect in effects)
     state = True if inside >= wanted else None if len(effects) - outside >= wanted else False
-    return ConditionOutcome(where, tuple(effects), state)
+    return ConditionOutcome(task, condition, tuple(effects), state)
 
 
 def decided(
@@ -264,7 +279,7 @@ def decided(
         for task in tasks:
             found = effects(one, task)
             if not outcomes or any(effect.mean is not None for effect in found):
-                outcomes.append(outcome_of(one.where(task), found, needed))
+                outcomes.append(outcome_of(task, one.condition, found, needed))
     own = outcomes[0]
     states = [outcome.state for outcome in outcomes]
     supported, contradicted = True in states, False in states
@@ -280,14 +295,22 @@ def decided(
 
 
 def where_it_holds(outcomes: Sequence[ConditionOutcome]) -> str:
-    """The conditions by what they say.
+    """The conditions by what they say, task by task.
 
-    >>> yes, no = (ConditionOutcome(name, (), state) for name, state in (("on text", True), ("on addition", False)))
-    >>> where_it_holds([yes, no])
-    'borne out on text; contradicted on addition'
+    >>> tried = (("characters", "", False), ("characters", "300 steps", True), ("addition", "", True))
+    >>> where_it_holds([ConditionOutcome(task, condition, (), state) for task, condition, state in tried])
+    'borne out on text (300 steps) and on addition (as set); contradicted on text (as set)'
     """
     words = {True: "borne out", False: "contradicted", None: "undecided"}
-    listed = {state: [one.where for one in outcomes if one.state is state] for state in words}
+    tasks = dict.fromkeys(one.task for one in outcomes)
+    listed = {
+        state: [
+            f"on {TASK_NAMES[task]} ({', '.join(found)})"
+            for task in tasks
+            if (found := [one.condition or "as set" for one in outcomes if (one.task, one.state) == (task, state)])
+        ]
+        for state in words
+    }
     return "; ".join(f"{words[state]} {several(names)}" for state, names in listed.items() if names)
 
 

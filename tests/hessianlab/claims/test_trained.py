@@ -57,7 +57,7 @@ def test_conditions_decide_symmetrically(tmp_path: Path) -> None:
     inside, outside, across = effect(3.5, 4.5), effect(1.0, 2.0), effect(2.0, 4.0)
     mixed = found(inside, short=outside, wide=across, path=path)
     assert mixed.verdict is Verdict.HOLDS_IF and mixed.confirmed
-    assert mixed.condition == "borne out on text; contradicted on text with short; undecided on text with wide"
+    assert mixed.condition == "borne out on text (as set); contradicted on text (short); undecided on text (wide)"
     assert found(outside, short=inside, path=path).verdict is Verdict.HOLDS_IF
     assert found(inside, short=inside, wide=across, path=path).verdict is Verdict.HOLDS
     assert found(outside, short=outside, wide=across, path=path).verdict is Verdict.NOT_SEEN
