@@ -13,6 +13,7 @@ from markupsafe import Markup
 
 from hessianlab.claims.finding import Verdict
 from hessianlab.claims.ledger import Ledger
+from hessianlab.claims.trained import StudyRecord
 from hessianlab.experiments.registry import EXPERIMENTS
 from hessianlab.growth.agreements import read_agreements
 from hessianlab.growth.reference import Reference
@@ -41,18 +42,19 @@ from hessianlab.wording import count, duration, percent
 
 @dataclass(frozen=True)
 class Opening:
-    """What held, what ended where, what is new; and why the numbers that held are two."""
+    """What held, what ended where, what is new, what a trained model shows; and why the numbers that held are two."""
 
     held: str
     why: str
     ended: str
     new: str
+    trained: str
 
 
 def opening(
     answers: Sequence[tuple[Chapter, Answer | None]], ledger: Ledger | None, exponents: Sequence[ExponentRow]
 ) -> Opening:
-    """Three sentences; one for which the run has nothing is empty.
+    """Four sentences; one for which the run has nothing is empty.
 
     Args:
         answers: Of every chapter.
@@ -60,7 +62,8 @@ def opening(
         exponents: Every exponent that something was predicted for.
     """
     new = next((_answered(*found) for found in answers if found[0].slug == "softmax"), "")
-    return Opening(_held(ledger, exponents), why_they_differ(exponents), _ended(answers, ledger), new)
+    trained = next(iter(StudyRecord("study_atlas").sentences), "")
+    return Opening(_held(ledger, exponents), why_they_differ(exponents), _ended(answers, ledger), new, trained)
 
 
 def _held(ledger: Ledger | None, exponents: Sequence[ExponentRow]) -> str:

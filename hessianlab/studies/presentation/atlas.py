@@ -41,6 +41,9 @@ GROUPS = {
 }
 """Groups in the order in which the literature on sharpness has them, the flattest first."""
 
+_NAMES = {"smollm2": "SmolLM2-135M-Instruct"}
+"""Models by the names under which people know them."""
+
 Key = tuple[str, int]
 """Weights and length."""
 
@@ -125,8 +128,9 @@ def _separation(result: Result, keys: list[Key]) -> str:
             fewer = f", below 1 in {below} of {len(found)} layers" if below else ""
             parts.append(f"{_factor(found)} with {key[0]} weights{fewer}")
     return (
-        f"With {keys[0][1]} tokens per sequence, the root mean square eigenvalue of values over that of queries is "
-        f"{several(parts)}; geometric means over layers."
+        f"In {_NAMES.get(str(result.config['model']), str(result.config['model']))} the root mean square eigenvalue of "
+        f"values is that of queries times {several(parts)}; {keys[0][1]} tokens per sequence, geometric means over "
+        "layers."
         if parts
         else ""
     )

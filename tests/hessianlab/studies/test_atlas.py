@@ -65,7 +65,7 @@ def test_sentences_and_picture(result: Result) -> None:
     assert len(ratios(result, ("fresh", 6), "attn.v", "attn.q")) == 2
     text = " ".join(sentences(result))
     for part in (
-        "values over that of queries",
+        "values is that of queries times",
         "the largest first",
         "heads with more than half",
         "diagonal blocks",
