@@ -123,11 +123,9 @@ def test_variables_of_torchrun_that_cannot_be_true(
     ("options", "environment"),
     [
         (("-W", "error"), {}),
-        (("-We",), {}),
         ((), {"PYTHONWARNINGS": "error"}),
         ((), {"MPLBACKEND": "nosuch"}),
         ((), {"HOME": "/nonexistent", "TMPDIR": "/nonexistent", "MPLCONFIGDIR": "/nonexistent/matplotlib"}),
-        ((), {"COLUMNS": "1", "TERM": "dumb", "NO_COLOR": "1", "LC_ALL": "C"}),
         ((), {"COLUMNS": "abc", "LINES": "-1", "LC_ALL": "nosuch.encoding"}),
     ],
     ids=str,

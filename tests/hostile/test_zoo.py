@@ -6,7 +6,7 @@ import pytest
 
 from tests.hostile.examination import examine
 
-SHORT, LONG, CHUNK = 200, 600, 50
+SHORT, LONG, CHUNK = 200, 200, 50
 """Modules of the two tiers, and of one test; `python -m tests.hostile FIRST LAST` examines any others."""
 
 

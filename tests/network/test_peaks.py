@@ -20,7 +20,7 @@ MODELS = [
 
 @pytest.mark.long
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the most memory held is read from /proc")
-@pytest.mark.parametrize("name", MODELS[::2])
+@pytest.mark.parametrize("name", MODELS[::3])
 def test_the_forecast_is_within_a_factor_of_one_and_a_half(name: str) -> None:
     command = [sys.executable, "-m", "tests.network.peak_child", name]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
