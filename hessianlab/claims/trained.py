@@ -56,10 +56,11 @@ class Effect:
         mean: None if it was not.
         low: Lower end of the 95 % interval.
         high: Upper end.
-        seeds: Number of seeds.
+        seeds: Number of seeds, or of what else the interval is over.
         detectable: The smallest effect that would have been found four times out of five.
         least: The claim's range begins here.
         most: It ends here.
+        over: What the interval is over.
     """
 
     what: str
@@ -70,6 +71,7 @@ class Effect:
     detectable: float
     least: float = -math.inf
     most: float = math.inf
+    over: str = "seeds"
 
     @property
     def state(self) -> bool | None:
@@ -91,7 +93,7 @@ class Effect:
         """Passes if the interval is in the range."""
         ends = [f"from {self.least:.3g}" if math.isfinite(self.least) else ""]
         ends += [f"to {self.most:.3g}" if math.isfinite(self.most) else ""]
-        what = f"{self.what}, mean and 95 % interval over {self.seeds} seeds"
+        what = f"{self.what}, mean and 95 % interval over {self.seeds} {self.over}"
         return Check(what, self.shown, " ".join(filter(None, ends)), self.state is True)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from hessianlab.claims.definition import claim
 from hessianlab.claims.finding import Finding
@@ -21,7 +22,8 @@ def _gap(record: StudyRecord, weights: str, layer: int | None = None, least: flo
     """Logarithm of the root mean square eigenvalue of values over that of queries, over layers or in one of them."""
     where = "mean over layers" if layer is None else f"layer {layer}"
     name = f"{_setting(weights)}: {GAP}" + ("" if layer is None else f", layer {layer}")
-    return record.effect(name, f"{weights} weights, {where}: logarithm of values over queries", least)
+    effect = record.effect(name, f"{weights} weights, {where}: logarithm of values over queries", least)
+    return replace(effect, over="layers" if layer is None else "probe vectors")
 
 
 def _layers(record: StudyRecord, weights: str) -> list[int]:
@@ -44,7 +46,10 @@ def gap_in_a_trained_model() -> Finding:
     return Finding(
         checks=(_gap(found, "trained").check(),),
         conditional=(_gap(found, "trained", layers[0]).check(),) if layers else (),
-        support=(_gap(found, "fresh", least=-math.inf).check(),),
+        support=(_gap(found, "fresh", least=ONE_ORDER).check(),),
+        example="; ".join(
+            f"{effect.what} {effect.shown}" for effect in (by_layer[n] for n in layers[:: len(layers) - 1 or 1])
+        ),
         numbers={
             "model": found.model,
             "mean": _factor(_gap(found, "trained")),
@@ -62,9 +67,8 @@ def gap_in_a_trained_model() -> Finding:
 def diffuse_attention_and_queries() -> Finding:
     """By the rank correlation, over the layers of a trained model, of entropy and the queries' eigenvalues."""
     found, name = StudyRecord(ATLAS), "rank correlation of entropy and queries over layers"
-    effect = found.effect(
-        f"{_setting('trained')}: {name}", "rank correlation over layers of entropy and the queries' eigenvalues", 0.0
-    )
+    what = "rank correlation over layers of entropy and the queries' eigenvalues"
+    effect = replace(found.effect(f"{_setting('trained')}: {name}", what, 0.0), over="layers")
     return Finding(
         checks=(effect.check(),),
         numbers={
@@ -73,6 +77,7 @@ def diffuse_attention_and_queries() -> Finding:
             "entropy": found.formatted(f"{_setting('trained')}: entropy of heads"),
             "first_token": found.formatted(f"{_setting('trained')}: weight of the first token"),
         },
+        example=f"{what}: {effect.shown}",
         undecided=f"the interval {effect.shown} holds 0" if effect.state is None else "",
         not_seen=True,
     )

@@ -44,6 +44,8 @@ GROUPS = {
 _NAMES = {"smollm2": "SmolLM2-135M-Instruct"}
 """Models by the names under which people know them."""
 
+_NOTES = {"smollm2": " Its embedding is also its unembedding."}
+
 Key = tuple[str, int]
 """Weights and length."""
 
@@ -236,7 +238,7 @@ def _setting(result: Result) -> str:
     return (
         f"Model {config['model']}; {config['tokens']} tokens of plain English prose, {config['probes']} probe vectors "
         f"per block, float32; loss in nats: {several(losses)}. Intervals of single norms are 95 % intervals over "
-        "probes, and none covers another text."
+        f"probes, and none covers another text.{_NOTES.get(str(config['model']), '')}"
         if losses
         else ""
     )
@@ -346,7 +348,7 @@ def draw_atlas(result: Result, _reference: object = None) -> list[ResultPicture]
 
 def _pair_picture(result: Result, shown: list[tuple[str, int]]) -> ResultPicture:
     """Norms of all pairs of blocks of a layer, relative to the geometric mean of the two diagonal ones."""
-    with panels(min(3, len(shown)), -(-len(shown) // 3), width=3.6, height=3.6) as (figure, all_axes):
+    with panels(min(2, len(shown)), -(-len(shown) // 2), width=4.2, height=3.8) as (figure, all_axes):
         for axes, (weights, layer) in zip(all_axes, shown, strict=False):
             rows = select(result, stage="pair", weights=weights, layer=layer)
             names = list(dict.fromkeys(str(row["row"]).split(".", 1)[1] for row in rows))
@@ -355,7 +357,8 @@ def _pair_picture(result: Result, shown: list[tuple[str, int]]) -> ResultPicture
             norms = np.maximum(norms, norms.T)
             own = np.sqrt(np.diag(norms))
             with np.errstate(invalid="ignore", divide="ignore"):
-                image = axes.imshow(np.log10(norms / np.outer(own, own)), cmap="viridis", vmin=-2, vmax=0)
+                image = axes.imshow(np.log10(norms / np.outer(own, own)), cmap="RdBu_r", vmin=-1.5, vmax=1.5)
+            axes.grid(visible=False)
             axes.set_xticks(range(len(names)), names, rotation=90, fontsize=7)
             axes.set_yticks(range(len(names)), names, fontsize=7)
             axes.set_title(f"{weights}, layer {layer}")
@@ -366,7 +369,7 @@ def _pair_picture(result: Result, shown: list[tuple[str, int]]) -> ResultPicture
         "pairs",
         figure,
         "Frobenius norm of the Hessian between any two blocks of a layer, over the geometric mean of the two diagonal "
-        "blocks: 0 is as large as they, -2 a hundredth.",
+        "blocks: 0 is as large as they, 1 ten times as large, -1 a tenth.",
     )
 
 
