@@ -193,6 +193,8 @@ class StudyRecord:
         if not self._whole:
             return f"nothing yet: {self.study} is not recorded"
         config = self._whole["config"]
+        if "model" in config:
+            return f"{config['model']}, {several(config['weights'])} weights, preset {self._whole['preset']}"
         layers = config.get("layers", 1)
         blocks = "1 block" if layers == 1 else f"{layers} blocks"
         taken = f"{config['steps']} steps" if "steps" in config else "before training"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from markupsafe import Markup, escape
@@ -69,10 +69,24 @@ def _recorded_study(name: str, found: Mapping[str, Any]) -> RecordedStudy:
         condition_svgs=_drawn(by_condition, f"conditions-{name}", study.title) if by_condition else (),
         condition_caption=by_condition.caption if by_condition else "",
         protocol=tuple(found.get("protocol", ())),
-        command=f"hessianlens study {name.removeprefix(STUDY)} --preset {found['preset']} --record",
+        command=_command(name, found["preset"], found["config"]),
         created=found["created"],
         seconds=duration(found["seconds"]),
     )
+
+
+def _command(name: str, preset: str, config: Mapping[str, Any]) -> str:
+    """What records it anew; settings of its own are told by how they differ from the full size."""
+    own = ""
+    if preset not in STUDIES[name].presets:
+        preset, full = "full", asdict(STUDIES[name].presets["full"])
+        listed = {key: tuple(value) if isinstance(value, list) else value for key, value in config.items()}
+        own = "".join(f" --set {key}={_plain(value)}" for key, value in listed.items() if value != full.get(key))
+    return f"hessianlens study {name.removeprefix(STUDY)} --preset {preset}{own} --record"
+
+
+def _plain(value: object) -> str:
+    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 def _drawn(chart: Chart, name: str, title: str) -> tuple[Markup, ...]:
