@@ -60,7 +60,7 @@ BLOCKS = Chapter(
     "of an attention layer, or to a pair of them; its size is its Frobenius norm, the root of the sum of its squared "
     "entries. H splits in two: the outer part, or Gauss-Newton part, is the curvature of the loss seen through first "
     "derivatives of the network; the functional part is the network's own second derivative, weighted by what is "
-    "still wrong with its output. Blocks that differ in size bear steps that differ in size.",
+    "still wrong with its output. Blocks that differ in size allow steps that differ in size.",
     figures=("fig1", "fig2"),
     topics=("hessian blocks", "formula", "network", "literature", "heads"),
     answer=answer_blocks,

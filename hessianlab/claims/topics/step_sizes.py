@@ -1,4 +1,4 @@
-"""What the sizes of blocks mean for a step: how large one per block bears, and what Adam makes of it."""
+"""What the sizes of blocks mean for a step: how large one per block may be, and what Adam makes of it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def step_ratios() -> dict[float, list[float]]:
 
 @claim("A36")
 def steps_of_values_for_queries() -> Finding:
-    """The smaller curvature bears the larger step."""
+    """The smaller curvature allows the larger step."""
     found = step_ratios()
     return Finding(
         checks=tuple(
