@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -56,13 +57,18 @@ def lanczos(
             break
         w = _orthogonalise(w, basis[:, : j + 1])
         size = torch.linalg.vector_norm(w, dim=1, dtype=torch.float64)
-        beta[:, j] = torch.where(size > 10 * torch.finfo(storage).eps * scale, size, 0) if j + 1 < n else 0
+        beta[:, j] = torch.where(size > _rounding(n, storage) * scale, size, 0) if j + 1 < n else 0
         if j + 1 == steps:
             break
         basis[:, j + 1] = torch.where((beta[:, j] > 0)[:, None], w / size[:, None], 0)
     if seen is not None:
         seen(basis, alpha, beta[:, : steps - 1], w)
     return alpha, beta
+
+
+def _rounding(n: int, dtype: torch.dtype) -> float:
+    """What a product and two orthogonalisations leave of nothing, relative to the product: sums of n terms in pairs."""
+    return 10 * (1 + math.log2(n)) * torch.finfo(dtype).eps
 
 
 def _orthogonalise(w: Float[Tensor, "c n"], basis: Float[Tensor, "c j n"]) -> Float[Tensor, "c n"]:
