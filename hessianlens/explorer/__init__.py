@@ -1,0 +1,10 @@
+"""The exact Hessian of a small attention layer as something to move: interactive scenes, one ES module, four places.
+
+The module has a numerical part, the closed form in JavaScript, and a drawing part, the scenes. It stands in the report,
+in the documentation, in a page of its own (`page`, ``hessianlens explore``) and in notebooks (``hl.explore``).
+"""
+
+from hessianlens.explorer.module import module_source
+from hessianlens.explorer.page import SCENES, page
+
+__all__ = ["SCENES", "module_source", "page"]

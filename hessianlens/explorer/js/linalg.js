@@ -1,0 +1,238 @@
+/**
+ * Small dense linear algebra. A matrix is {rows, cols, data}, row by row in a Float64Array, so that it can be sent to a
+ * worker as it is.
+ */
+
+export function zeros(rows, cols) {
+  return { rows, cols, data: new Float64Array(rows * cols) };
+}
+
+/** A matrix from an array of rows. */
+export function matrix(rows) {
+  const M = zeros(rows.length, rows.length ? rows[0].length : 0);
+  rows.forEach((row, i) => M.data.set(row, i * M.cols));
+  return M;
+}
+
+export function toRows(M) {
+  return Array.from({ length: M.rows }, (_, i) => Array.from(M.data.subarray(i * M.cols, (i + 1) * M.cols)));
+}
+
+export function map(M, f) {
+  return { rows: M.rows, cols: M.cols, data: M.data.map(f) };
+}
+
+export function scaled(M, factor) {
+  return map(M, (x) => factor * x);
+}
+
+/** `A + factor B`. */
+export function plus(A, B, factor = 1) {
+  return map(A, (x, k) => x + factor * B.data[k]);
+}
+
+export function transpose(M) {
+  const N = zeros(M.cols, M.rows);
+  for (let i = 0; i < M.rows; i++) for (let j = 0; j < M.cols; j++) N.data[j * M.rows + i] = M.data[i * M.cols + j];
+  return N;
+}
+
+/** `A B`. */
+export function matmul(A, B) {
+  const C = zeros(A.rows, B.cols);
+  for (let i = 0; i < A.rows; i++) {
+    const row = C.data.subarray(i * C.cols, (i + 1) * C.cols);
+    for (let k = 0; k < A.cols; k++) {
+      const a = A.data[i * A.cols + k];
+      if (a === 0) continue;
+      for (let j = 0, at = k * B.cols; j < B.cols; j++) row[j] += a * B.data[at + j];
+    }
+  }
+  return C;
+}
+
+export function dot(u, v) {
+  let sum = 0;
+  for (let k = 0; k < u.length; k++) sum += u[k] * v[k];
+  return sum;
+}
+
+/** Euclidean norm of a vector, Frobenius norm of a matrix; safe from overflow and underflow of squares. */
+export function norm(given) {
+  const data = given.data ?? given;
+  let top = 0;
+  for (const x of data) top = Math.max(top, Math.abs(x));
+  if (top === 0 || !Number.isFinite(top)) return top;
+  let sum = 0;
+  for (const x of data) sum += (x / top) ** 2;
+  return top * Math.sqrt(sum);
+}
+
+/** Rows `top` to `top + rows` and columns `left` to `left + cols`. */
+export function slice(M, top, left, rows, cols) {
+  const part = zeros(rows, cols);
+  for (let i = 0; i < rows; i++) {
+    const from = (top + i) * M.cols + left;
+    part.data.set(M.data.subarray(from, from + cols), i * cols);
+  }
+  return part;
+}
+
+/** `v^T M v`. */
+export function quadratic(M, v) {
+  let sum = 0;
+  for (let i = 0; i < M.rows; i++) sum += v[i] * dot(M.data.subarray(i * M.cols, (i + 1) * M.cols), v);
+  return sum;
+}
+
+/**
+ * Eigenvalues of a symmetric matrix, smallest first; with `vectors` also its eigenvectors, the rows of `vectors`.
+ * Householder reflections make it tridiagonal, implicit QL steps diagonal.
+ */
+export function symmetricEigen(M, { vectors = false } = {}) {
+  const { diagonal, beside, basis } = tridiagonal(M, vectors);
+  diagonalise(diagonal, beside, basis);
+  const order = Array.from(diagonal.keys()).sort((i, j) => diagonal[i] - diagonal[j]);
+  const values = Float64Array.from(order, (k) => diagonal[k]);
+  return { values, vectors: basis && matrix(order.map((k) => basis[k])) };
+}
+
+/** `Q^T M Q` tridiagonal; `basis` has the columns of Q. */
+function tridiagonal(M, wanted) {
+  const n = M.rows;
+  const a = toRows(M).map((row) => Float64Array.from(row));
+  const basis = wanted ? Array.from({ length: n }, (_, i) => Float64Array.from({ length: n }, (_, j) => +(i === j))) : null;
+  for (let k = 0; k < n - 2; k++) {
+    const v = reflector(a, k);
+    if (!v) continue;
+    reflect(a, v, k + 1);
+    if (basis) reflectBasis(basis, v, k + 1);
+  }
+  const diagonal = Float64Array.from(a, (row, i) => row[i]);
+  const beside = Float64Array.from(a, (row, i) => (i + 1 < n ? row[i + 1] : 0));
+  return { diagonal, beside, basis };
+}
+
+/** The unit vector v for which `I - 2 v v^T` clears column k below the first place under the diagonal. */
+function reflector(a, k) {
+  const v = Float64Array.from({ length: a.length - k - 1 }, (_, i) => a[k + 1 + i][k]);
+  const length = norm(v);
+  if (length === 0 || length === Math.abs(v[0])) return null;
+  v[0] += v[0] < 0 ? -length : length;
+  const own = norm(v);
+  return v.map((x) => x / own);
+}
+
+/** `a <- (I - 2 v v^T) a (I - 2 v v^T)` where v starts at `from`; rows and columns before `from - 1` are done. */
+function reflect(a, v, from) {
+  const n = a.length;
+  for (let i = from - 1; i < n; i++) {
+    const row = a[i];
+    let along = 0;
+    for (let j = from; j < n; j++) along += row[j] * v[j - from];
+    for (let j = from; j < n; j++) row[j] -= 2 * along * v[j - from];
+  }
+  const sums = new Float64Array(n);
+  for (let i = from; i < n; i++) for (let j = from - 1; j < n; j++) sums[j] += v[i - from] * a[i][j];
+  for (let i = from; i < n; i++) for (let j = from - 1; j < n; j++) a[i][j] -= 2 * v[i - from] * sums[j];
+}
+
+function reflectBasis(basis, v, from) {
+  const sums = new Float64Array(basis.length);
+  for (let i = 0; i < v.length; i++) basis[from + i].forEach((x, j) => (sums[j] += v[i] * x));
+  for (let i = 0; i < v.length; i++) for (let j = 0; j < sums.length; j++) basis[from + i][j] -= 2 * v[i] * sums[j];
+}
+
+/** QL steps with Wilkinson's shift until the entries beside the diagonal are rounding. */
+function diagonalise(diagonal, beside, basis) {
+  const n = diagonal.length;
+  for (let low = 0; low < n; low++) {
+    for (let step = 0; step < 60; step++) {
+      let high = low;
+      while (high < n - 1 && !negligible(diagonal, beside, high)) high++;
+      if (high === low) break;
+      qlStep(diagonal, beside, low, high, basis);
+    }
+  }
+}
+
+function negligible(diagonal, beside, k) {
+  const size = Math.abs(diagonal[k]) + Math.abs(diagonal[k + 1]);
+  return size + Math.abs(beside[k]) === size;
+}
+
+function qlStep(d, e, low, high, basis) {
+  const half = (d[low + 1] - d[low]) / (2 * e[low]);
+  const root = Math.hypot(half, 1);
+  let g = d[high] - d[low] + e[low] / (half + (half < 0 ? -root : root));
+  let [sine, cosine, p] = [1, 1, 0];
+  for (let i = high - 1; i >= low; i--) {
+    const f = sine * e[i];
+    const b = cosine * e[i];
+    const r = Math.hypot(f, g);
+    e[i + 1] = r;
+    if (r === 0) {
+      d[i + 1] -= p;
+      e[high] = 0;
+      return;
+    }
+    [sine, cosine] = [f / r, g / r];
+    g = d[i + 1] - p;
+    const t = (d[i] - g) * sine + 2 * cosine * b;
+    p = sine * t;
+    d[i + 1] = g + p;
+    g = cosine * t - b;
+    if (basis) rotate(basis, i, sine, cosine);
+  }
+  d[low] -= p;
+  e[low] = g;
+  e[high] = 0;
+}
+
+function rotate(basis, i, sine, cosine) {
+  const [u, v] = [basis[i], basis[i + 1]];
+  for (let k = 0; k < u.length; k++) {
+    const x = v[k];
+    v[k] = sine * u[k] + cosine * x;
+    u[k] = cosine * u[k] - sine * x;
+  }
+}
+
+/** Singular values, largest first: the eigenvalues of `[[0, B], [B^T, 0]]` that are not negative. */
+export function singularValues(B) {
+  const n = B.rows + B.cols;
+  const both = zeros(n, n);
+  for (let i = 0; i < B.rows; i++) {
+    for (let j = 0; j < B.cols; j++) {
+      const value = B.data[i * B.cols + j];
+      both.data[i * n + B.rows + j] = value;
+      both.data[(B.rows + j) * n + i] = value;
+    }
+  }
+  return symmetricEigen(both).values.reverse().slice(0, Math.min(B.rows, B.cols)).map(Math.abs);
+}
+
+/** How many eigenvalues exceed the rounding of the largest, and the signs of these. */
+export function inertia(values, tolerance = 1e-10) {
+  const least = tolerance * Math.max(...values.map(Math.abs), 0);
+  const positive = values.filter((x) => x > least).length;
+  const negative = values.filter((x) => x < -least).length;
+  return { positive, negative, rank: positive + negative };
+}
+
+/** A generator of standard normal numbers: mulberry32, then Box and Muller. The same seed, the same numbers. */
+export function normals(seed) {
+  let state = seed >>> 0;
+  const uniform = () => {
+    state = (state + 0x6d2b79f5) | 0;
+    let t = Math.imul(state ^ (state >>> 15), 1 | state);
+    t = (t + Math.imul(t ^ (t >>> 7), 61 | t)) ^ t;
+    return ((t ^ (t >>> 14)) >>> 0) / 4294967296;
+  };
+  return () => Math.sqrt(-2 * Math.log(1 - uniform())) * Math.cos(2 * Math.PI * uniform());
+}
+
+/** A matrix of independent normal numbers of this standard deviation. */
+export function randomMatrix(rows, cols, draw, deviation = 1) {
+  return map(zeros(rows, cols), () => deviation * draw());
+}
