@@ -1,15 +1,153 @@
-/** Where a scene stands: an element, its state, and who is told when a reader has moved something. */
+/** Scenes in a page: `mount` one in an element, `mountAll` in every `<div data-scene="NAME">`; their state in the address. */
 
-/** Scenes by name: each a function (element, {state, onState}) that draws into the element. */
-export const scenes = new Map();
+import { control, term } from "./controls.js";
+import { drawing } from "./stage.js";
+import { el, patch, typeset } from "./elements.js";
+import { activationScene } from "./activation.js";
+import { rowScene } from "./row.js";
 
-/** Draw a scene into an element. */
-export function mount(element, { scene, state = {}, onState = () => {} }) {
-  if (!scenes.has(scene)) throw new Error(`scene: got ${scene}; expected one of ${[...scenes.keys()].join(", ")}.`);
-  return scenes.get(scene)(element, { state, onState });
+/** The scenes by name, in the order of the story. */
+export function scenes() {
+  return Object.fromEntries([rowScene(), activationScene()].map((scene) => [scene.name, scene]));
 }
 
-/** Draw the scene of every `<div data-scene="NAME">` under a root. */
-export function mountAll(root = document) {
-  for (const element of root.querySelectorAll("[data-scene]")) mount(element, { scene: element.dataset.scene });
+let mounted = 0;
+
+/**
+ * Put a scene into an element.
+ *
+ * @param options.scene its name; `state` what differs from its first state; `onState` is called with every new state;
+ *   `base` is the page of the claims; `address` false leaves the page's address alone; `example` another layer.
+ * @returns {get, set, ms, remove}: the state, a change of it, the time of the last drawing, and the end.
+ */
+export function mount(element, { scene: name, state = {}, onState, base = "labbook.html", address = true, example } = {}) {
+  const scene = scenes()[name];
+  if (!scene) throw new Error(`scene: got ${name}; expected one of ${Object.keys(scenes()).join(", ")}.`);
+  const start = { ...scene.start, two: false, ...doubled(scene.second) };
+  const view = { scene, start, element, base, example, group: `scene-${name}-${(mounted += 1)}`, code: false, frame: 0 };
+  view.state = checked(view, { ...start, ...state, ...(address ? decoded(fromAddress(name), start) : {}) });
+  view.update = (changes) => {
+    view.state = checked(view, { ...view.state, ...changes });
+    if (address) toAddress(name, encoded(view.state, start));
+    onState?.(view.state);
+    view.frame ||= requestAnimationFrame(() => draw(view));
+  };
+  element.classList.add("scene");
+  const watch = new ResizeObserver(() => element.clientWidth !== view.width && draw(view));
+  watch.observe(element);
+  draw(view);
+  const remove = () => [watch.disconnect(), cancelAnimationFrame(view.frame), patch(element, [])];
+  return { get: () => ({ ...view.state }), set: view.update, ms: () => view.ms, remove };
+}
+
+export function mountAll(root = document, options = {}) {
+  return Array.from(root.querySelectorAll("[data-scene]")).filter(({ dataset }) => dataset.scene in scenes()).map((element) =>
+    mount(element, { scene: element.dataset.scene, base: element.dataset.base, ...options }));
+}
+
+/** The design of the second drawing, under names of its own. */
+function doubled(design = {}) {
+  return Object.fromEntries(Object.entries(design).map(([key, value]) => [`${key}2`, value]));
+}
+
+/** A state with nothing in it but numbers in range, known options and lists of numbers, whatever was in the address. */
+function checked({ scene, start }, state) {
+  const kept = {};
+  for (const [key, first] of Object.entries(start)) {
+    const value = state[key];
+    const numbers = Array.isArray(first) && Array.isArray(value) && value.length > 0 && value.length <= 12 && value.every(Number.isFinite);
+    const plain = !Array.isArray(first) && typeof value === typeof first && (typeof value !== "number" || Number.isFinite(value));
+    kept[key] = numbers || plain ? value : first;
+  }
+  for (const one of scene.controls(kept)) {
+    for (const key of [one.key, `${one.key}2`]) {
+      if (!(key in kept)) continue;
+      if (one.kind === "slider") kept[key] = Math.min(Math.max(kept[key], one.min), one.max);
+      if (one.kind === "choice" && !one.options.some(([value]) => value === kept[key])) kept[key] = start[key];
+    }
+  }
+  return kept;
+}
+
+/** What differs from the first state, as `key:value~key:1,2,3`. */
+function encoded(state, start) {
+  const changed = Object.keys(start).filter((key) => String(state[key]) !== String(start[key]));
+  return changed.map((key) => `${key}:${typeof state[key] === "boolean" ? Number(state[key]) : state[key]}`).join("~");
+}
+
+function decoded(text, start) {
+  const read = (key, own) => {
+    if (Array.isArray(start[key])) return own.split(",").map(Number);
+    return { number: Number, boolean: (x) => x === "1", string: String }[typeof start[key]](own);
+  };
+  const pairs = text.split("~").map((part) => part.split(":")).filter(([key, own]) => own !== undefined && Object.hasOwn(start, key));
+  return Object.fromEntries(pairs.map(([key, own]) => [key, read(key, own)]));
+}
+
+function fromAddress(name) {
+  return new URLSearchParams(location.search).get(name) ?? "";
+}
+
+function toAddress(name, text) {
+  const query = new URLSearchParams(location.search);
+  if (text) query.set(name, text);
+  else query.delete(name);
+  const written = query.toString().replace(/%3A/g, ":").replace(/%7E/g, "~").replace(/%2C/g, ",");
+  history.replaceState(history.state, "", `${location.pathname}${written && `?${written}`}${location.hash}`);
+}
+
+/** The states that are drawn: one, or two designs under the other controls. */
+function designs(view) {
+  const { state, scene } = view;
+  if (!state.two || !scene.second) return [state];
+  return [state, { ...state, ...Object.fromEntries(Object.keys(scene.second).map((key) => [key, state[`${key}2`]])) }];
+}
+
+function draw(view) {
+  const { scene, element, state } = view;
+  view.frame = 0;
+  const began = performance.now();
+  view.width = element.clientWidth;
+  const shown = designs(view);
+  const side = shown.length === 2 && view.width >= 760;
+  const width = side ? (view.width - 32) / 2 : view.width;
+  const numbers = shown.map((one) => scene.compute(one, view.example));
+  const own = (one) => scene.second && state.two && Object.hasOwn(scene.second, one.key);
+  const wanted = scene.controls(state);
+  patch(element, [
+    el("h3", { class: "ask" }, typeset(scene.ask)), el("p", { class: "hint" }, typeset(scene.hint)),
+    el("div", { class: side ? "panels side" : "panels" }, shown.map((one, k) => panel(view, one, numbers[k], k, width, wanted.filter(own)))),
+    el("div", { class: "controls" }, wanted.filter((one) => !own(one)).map((one) => control(one, state, view.update, view.group))),
+    foot(view, shown[0], numbers[0]),
+  ]);
+  view.ms = performance.now() - began;
+}
+
+function panel(view, state, numbers, k, width, controls) {
+  const { scene, group } = view;
+  const write = (changes) => view.update(k ? doubledWhere(scene.second, changes) : changes);
+  const sentence = scene.says(numbers, state);
+  return el("figure", null,
+    controls.map((one) => control(one, state, write, `${group}-${k}`)),
+    drawing(width, scene.height(width, state), sentence, scene.draw(numbers, state, { width, update: write })),
+    el("figcaption", { class: "says", "aria-live": "polite" }, typeset(sentence)));
+}
+
+function doubledWhere(design, changes) {
+  return Object.fromEntries(Object.entries(changes).map(([key, value]) => [Object.hasOwn(design, key) ? `${key}2` : key, value]));
+}
+
+function foot(view, state, numbers) {
+  const { scene, base, update } = view;
+  const flip = () => { view.code = !view.code; draw(view); };
+  return el("div", { class: "foot" },
+    el("p", { class: "equation" }, typeset(scene.equation(state))),
+    el("p", { class: "claims" }, "Decides ", Object.entries(scene.claims).map(([id, text], k) => [k ? ", " : "", el("a", { href: `${base}#claim-${id}` }, `${id} (${text})`)]),
+      Object.entries(scene.terms ?? {}).map(([word, meaning], k) => [k ? ", " : ". In words: ", term(`${view.group}-term${k}`, word, meaning)])),
+    el("p", { class: "buttons" },
+      el("button", { type: "button", class: "code", "aria-expanded": String(view.code), onclick: flip }, view.code ? "Hide the Python lines" : "The same in Python"),
+      scene.second && el("button", { type: "button", class: "two", "aria-pressed": String(state.two), onclick: () => update({ two: !state.two }) }, state.two ? "One drawing" : "Compare two"),
+      el("button", { type: "button", class: "reset", onclick: () => update(view.start) }, "Start again")),
+    view.code && el("div", { class: "python" }, el("pre", { class: "lines", tabindex: 0 }, scene.python(state, numbers, view.example)),
+      el("pre", { class: "prints", tabindex: 0 }, scene.prints(numbers, state).map(([name, value]) => `${name} ${Number(value.toPrecision(10))}`).join("\n"))));
 }

@@ -1,0 +1,46 @@
+/** The running example: the five words of "The cat sat on the", in the plane, and a layer of 12 weights. */
+
+import { matrix } from "../linalg.js";
+
+export const WORDS = ["The", "cat", "sat", "on", "the"];
+
+/** The given example, or that of the story. */
+export function theExample(given) {
+  return given ?? {
+    X: [[0.3, -1], [1.2, 0.5], [-0.2, 1.1], [-1.2, -0.2], [0.8, -0.9]],
+    W_Q: [[-1.7, 1.2], [-0.4, -0.5]], W_K: [[-0.4, 0.6], [0.9, 0.3]], W_V: [[0.3, -0.5], [-0.3, 1.9]],
+    Y: [[-2.3, -0.5], [0.6, -0.6], [0.7, 0.9], [-1, -0.8], [1.7, 1.1]],
+  };
+}
+
+/** A layer with the weights of an example; `family` is the sigmoid moved so that a(0) is `start`. */
+export function headOf({ W_Q, W_K, W_V }, kind = "softmax", start = 0, more = {}) {
+  const activation = kind === "family" ? { name: "sigmoid", offset: start - 0.5 } : { name: kind };
+  return { activation, weights: { Q: matrix(W_Q), K: matrix(W_K), V: matrix(W_V) }, ...more };
+}
+
+export function targetsOf({ Y }) {
+  return { targets: matrix(Y) };
+}
+
+export const IMPORTS = "import torch, hessianlens as hl\n\n";
+
+/** Matrices as lines of Python. */
+export function tensors(named) {
+  return Object.entries(named).map(([name, rows]) => `${name} = torch.tensor(${JSON.stringify(rows)}, dtype=torch.float64)`).join("\n");
+}
+
+/** An example and its layer as lines of Python. */
+export function pythonHead(given, kind = "softmax", start = 0, more = "") {
+  const chosen = { softmax: "", family: `, activation=lambda row: torch.sigmoid(row) - 0.5 + ${start}` }[kind] ?? `, activation="${kind}"`;
+  return `${tensors(given)}\nlayer = hl.SelfAttention(W_Q, W_K, W_V${chosen}${more})`;
+}
+
+/** Names of activations as they are shown. */
+export const KINDS = {
+  softmax: "softmax", sigmoid: "sigmoid", exp: "exp", tanh: "tanh", linear: "linear", relu: "ReLU", relu_normalised: "ReLU / row sum", row_sum: "scores / row sum",
+};
+
+export function kindOptions(...names) {
+  return names.map((name) => [name, KINDS[name]]);
+}

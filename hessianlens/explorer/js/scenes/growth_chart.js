@@ -1,0 +1,37 @@
+/** Norms of blocks over the scale of the tokens, both logarithmic: powers are straight lines. */
+
+import { el, label, short, spoken } from "./elements.js";
+import { axisX, axisY, curve, handle, scaleOf } from "./stage.js";
+
+export const SIGMAS = Array.from({ length: 19 }, (_, k) => 10 ** (-2 + k / 7.2));
+
+/** The exponent of sigma between the first two points of a line. */
+export function slopeAt(points, k = 0) {
+  const [[x, y], [u, v]] = [points[k], points[k + 1]];
+  return Math.log(v / y) / Math.log(u / x);
+}
+
+/**
+ * The chart: `lines` are {name, cls, points, side, from, lit, on}, their names "above" the line or "below" it, at the
+ * point `from`; `move` is given a new sigma.
+ */
+export function growthChart({ left, top, right, bottom, lines, sigma, move, low = 1e-12 }) {
+  const sx = scaleOf(SIGMAS[0], SIGMAS.at(-1), left, right, true);
+  const most = Math.max(...lines.flatMap(({ points }) => points.map(([, y]) => y)));
+  const sy = scaleOf(low, 10 ** Math.ceil(Math.log10(most)), bottom, top, true);
+  return { sx, sy, marks: [
+    axisX(sx, bottom, top, "scale σ of the tokens", { ticks: [0.01, 0.1, 1], write: String }),
+    axisY(sy, left, right, "size of the block (Frobenius norm)"),
+    lines.map((line) => drawnLine(line, line.points.filter(([, y]) => y > low), sx, sy)),
+    el("path", { d: `M${sx(sigma)} ${bottom}V${top}`, class: "cursor" }),
+    handle({ sx, x: sigma, py: bottom, step: 0.05, name: "scale of the tokens", says: `σ = ${short(sigma)}`, move: (x) => move(Number(x.toPrecision(3))) }),
+  ] };
+}
+
+function drawnLine({ name, cls, side, from, lit, on = {} }, points, sx, sy) {
+  const [x, y] = points[Math.min(from, points.length - 1)];
+  const covered = points.filter(([u]) => u >= x && sx(u) < sx(x) + 7.5 * spoken(name).length);
+  const place = side === "below" ? [sx(x) + 14, sy(y) + 16] : [sx(x), Math.min(...covered.map(([, v]) => sy(v))) - 9];
+  return el("g", { class: `line ${cls} ${lit === false ? "faint" : ""}`, ...on },
+    curve(points, sx, sy, cls), on.tabindex === 0 && curve(points, sx, sy, "touch"), label(...place, name, { cls: "fill" }));
+}
