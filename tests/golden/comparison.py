@@ -2,7 +2,8 @@
 
 A record is a tree of dicts. Numbers that stand together in one dict or list are compared relative to the largest of
 them. The parts of one matrix, ``{"full": ..., "ggn": ..., "functional": ...}``, are sums of each other and are rounded
-together: what is far below the largest number of all parts counts as zero.
+together: what is far below the largest number of all parts counts as zero. So does what is below the precision of the
+largest number of a whole case: the rounding of a block that is zero is another on another processor.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from tests.golden.reasons import category
 
 ROUNDING = {1e-9: 1e-13, 1e-4: 1e-6}
 """By relative tolerance, the share of the largest number of all parts of a matrix that rounding may take."""
+PRECISION = {1e-9: 2**-52, 1e-4: 2**-23}
+"""By relative tolerance, the precision in which a case was computed."""
 
 Tree = Any
 
@@ -29,12 +32,14 @@ def differences(recorded: Tree, found: Tree, rtol: float, path: str = "", floor:
         path: Where in the record this is.
         floor: A difference that is rounding in any case.
     """
+    if not floor:
+        floor = PRECISION[rtol] * max((abs(x) for x in _numbers(recorded)), default=0.0)
     if isinstance(recorded, Mapping) and isinstance(found, Mapping):
         if "why" in recorded:
             yield from _reason(recorded, found, path)
             return
         if "full" in recorded:
-            floor = ROUNDING[rtol] * max((abs(x) for x in _numbers(recorded)), default=0.0)
+            floor = max(floor, ROUNDING[rtol] * max((abs(x) for x in _numbers(recorded)), default=0.0))
         places: list[Any] = sorted({*recorded, *found}, key=str)
     elif isinstance(recorded, Sequence) and isinstance(found, Sequence) and not isinstance(recorded, str):
         if len(recorded) != len(found):

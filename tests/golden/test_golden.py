@@ -37,6 +37,7 @@ def test_the_file_holds_every_case_and_is_small() -> None:
         ([1.0, 2.0], [1.0], "2 entries recorded"),
         ([1.0, 2.0], [1.0, 2.00001], "1: recorded 2"),
         ({"full": {"norm": 1.0}, "ggn": {"norm": 1e-6}}, {"full": {"norm": 1.0}, "ggn": {"norm": 1.01e-6}}, "ggn"),
+        ({"q": {"norm": 1.0}, "k": {"norm": 1e-14}}, {"q": {"norm": 1.0}, "k": {"norm": 2e-14}}, "k / norm"),
         ({"why": "by a linear map", "category": "linear map"}, {"why": "", "category": "none"}, "linear map"),
     ],
 )
@@ -51,6 +52,10 @@ def test_a_difference_is_seen(recorded: Any, found: Any, said: str) -> None:
         ({"norm": 1.0}, {"norm": 1.0 + 1e-10}),
         ({"norm": 1.0, "trace": 0.0}, {"norm": 1.0, "trace": 1e-12}),
         ({"full": {"norm": 1.0}, "functional": {"norm": 0.0}}, {"full": {"norm": 1.0}, "functional": {"norm": 1e-16}}),
+        (
+            {"q": {"full": {"norm": 1.0}}, "k.bias": {"full": {"norm": 0.0}}},
+            {"q": {"full": {"norm": 1.0}}, "k.bias": {"full": {"norm": 1e-17}}},
+        ),
         ({"norm": float("nan")}, {"norm": float("nan")}),
         ({"why": "by a linear map", "category": "linear map"}, {"why": "through a linear map", "category": ""}),
     ],
