@@ -3,7 +3,7 @@
  * as it is or divided by the sum of its row; softmax is exp divided by its row sum. Options, beside the name: `bias`
  * (sigmoid), `cap` (softmax: t becomes cap tanh(t / cap)), `offset` (added to an elementwise a, so that it moves a(0)).
  */
-import { zeros } from "./linalg.js";
+import { addScaled, rowOf, zeros } from "./linalg.js";
 
 const logistic = (t) => (t < 0 ? Math.exp(t) / (1 + Math.exp(t)) : 1 / (1 + Math.exp(-t)));
 
@@ -120,55 +120,30 @@ export function jacobian(row) {
   return J;
 }
 
-/**
- * `U^T D(w) V` for the columns of U and V (L rows each), where `D(w) = sum_j w_j d^2 A_j / dT dT`.
- */
-export function curvatureBetween(row, w, U, V) {
+/** `dA_i = J_i dT_i` of row i: tangents of the scores, [i L + l], to those of the weights. */
+export function jacobianTimes({ normalised, A, s }, dT, dA, i) {
+  const L = A.length;
+  const common = new Float64Array(dT.cols);
+  if (normalised) for (let l = 0; l < L; l++) addScaled(common, s[l], rowOf(dT, i * L + l));
+  for (let j = 0; j < L; j++) {
+    addScaled(rowOf(dA, i * L + j), s[j], rowOf(dT, i * L + j));
+    addScaled(rowOf(dA, i * L + j), -A[j], common);
+  }
+}
+
+/** Half of `dT_i^T D(w) dT_i` of row i, as lists of vectors u_k and v_k: it is the sum of `u_k v_k^T` and its transpose. */
+export function curvatureTerms(row, w, dT, i) {
+  const L = w.length;
   const c = row.normalised ? centred(row, w) : w;
-  const found = zeros(U.cols, V.cols);
-  const weight = row.r.map((r, l) => r * c[l]);
-  addWeighted(found, weight, U, V);
-  if (!row.normalised) return found;
-  const slope = row.s.map((s, l) => s * c[l]);
-  const [us, uc, vs, vc] = [along(U, row.s), along(U, slope), along(V, row.s), along(V, slope)];
-  for (let a = 0; a < U.cols; a++) {
-    for (let b = 0; b < V.cols; b++) found.data[a * V.cols + b] -= us[a] * vc[b] + uc[a] * vs[b];
-  }
-  return found;
-}
-
-/** `found += U^T diag(weight) V`. */
-function addWeighted(found, weight, U, V) {
-  for (let l = 0; l < U.rows; l++) {
-    if (weight[l] === 0) continue;
-    for (let a = 0; a < U.cols; a++) {
-      const u = weight[l] * U.data[l * U.cols + a];
-      for (let b = 0; b < V.cols; b++) found.data[a * V.cols + b] += u * V.data[l * V.cols + b];
-    }
-  }
-}
-
-/** `U^T w`. */
-function along(U, w) {
-  const sums = new Float64Array(U.cols);
-  for (let l = 0; l < U.rows; l++) for (let a = 0; a < U.cols; a++) sums[a] += w[l] * U.data[l * U.cols + a];
-  return sums;
-}
-
-/** `U^T J V`: for rows that sum to one `sum_l s_l c_l(u) v_l`. */
-export function jacobianBetween(row, U, V) {
-  const found = zeros(U.cols, V.cols);
-  addWeighted(found, row.s, row.normalised ? centredColumns(row, U) : U, V);
-  return found;
-}
-
-function centredColumns(row, U) {
-  const C = zeros(U.rows, U.cols);
-  for (let a = 0; a < U.cols; a++) {
-    const column = Float64Array.from({ length: U.rows }, (_, l) => U.data[l * U.cols + a]);
-    centred(row, column).forEach((x, l) => (C.data[l * U.cols + a] = x));
-  }
-  return C;
+  const rows = Array.from({ length: L }, (_, l) => rowOf(dT, i * L + l));
+  const [us, vs] = [rows.map((t, l) => t.map((x) => (x * row.r[l] * c[l]) / 2)), rows];
+  if (!row.normalised) return [us, vs];
+  const [along, weighted] = [new Float64Array(dT.cols), new Float64Array(dT.cols)];
+  rows.forEach((t, l) => {
+    addScaled(along, row.s[l], t);
+    addScaled(weighted, -row.s[l] * c[l], t);
+  });
+  return [[...us, along], [...vs, weighted]];
 }
 
 /** Rows relative to that of the largest weight, where adding a constant to all scores changes nothing. */

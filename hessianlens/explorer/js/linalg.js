@@ -68,6 +68,33 @@ export function norm(given) {
   return top * Math.sqrt(sum);
 }
 
+/** Row i, not copied. */
+export function rowOf(M, i) {
+  return M.data.subarray(i * M.cols, (i + 1) * M.cols);
+}
+
+export function allRows(M) {
+  return Array.from({ length: M.rows }, (_, i) => rowOf(M, i));
+}
+
+/** `u += factor v`, in place. */
+export function addScaled(u, factor, v) {
+  if (factor !== 0) for (let k = 0; k < u.length; k++) u[k] += factor * v[k];
+}
+
+/** `W += sum_k u_k v_k^T` for two lists of vectors, in place; entries of u that are zero take no time. */
+export function addOuters(W, us, vs) {
+  for (let p = 0; p < W.rows; p++) {
+    const row = rowOf(W, p);
+    for (let k = 0; k < us.length; k++) addScaled(row, us[k][p], vs[k]);
+  }
+}
+
+/** `W + W^T`. */
+export function symmetrised(W) {
+  return plus(W, transpose(W));
+}
+
 /** Rows `top` to `top + rows` and columns `left` to `left + cols`. */
 export function slice(M, top, left, rows, cols) {
   const part = zeros(rows, cols);
