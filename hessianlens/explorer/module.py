@@ -1,7 +1,8 @@
 """The ES module of the explorer, put together from the files in ``js/``.
 
-Every file becomes a function that returns what it exports, called once, each behind the files that it imports from. What a file does not export stays its own. The numerical files together become a function of their own,
-``numbers``, whose text the Web Worker runs too.
+Every file becomes a function that returns what it exports, called once, each behind the files that it imports from.
+What a file does not export stays its own. The numerical files together become a function of their own, ``numbers``,
+whose text the Web Worker runs too. Comments and blank lines stay in the files.
 """
 
 from __future__ import annotations
@@ -16,7 +17,11 @@ SOURCES = Path(__file__).with_name("js")
 NUMBERS = "numbers.js"
 """What the other files import from as if it were a file: the function ``numbers`` made of the numerical ones."""
 
+_HEADER = (
+    "// hessianlens: the exact Hessian of attention layers. The sources, with the equations: hessianlens/explorer/js\n"
+)
 _IMPORT = re.compile(r"^import \{([^}]*)\} from \"([^\"]+)\";\n", re.MULTILINE)
+_COMMENT = re.compile(r"^ *(?:/\*\*.*?\*/|//[^\n]*)\n", re.MULTILINE | re.DOTALL)
 _EXPORT = re.compile(r"^export (?=((?:async )?function\*?|const|class) (\w+))", re.MULTILINE)
 
 
@@ -28,7 +33,7 @@ class SourceFile:
         path: Where it is, relative to ``js/``.
         imports: The files it imports from, in the same way.
         exports: Names it exports.
-        body: Its text without imports and without the word export.
+        body: Its text without imports, without the word export, and without lines of comments.
     """
 
     path: str
@@ -51,7 +56,7 @@ def read_source(path: str, text: str) -> SourceFile:
     """
     folder = PurePosixPath(path).parent
     imports = tuple(_resolved(folder, found) for _, found in _IMPORT.findall(text))
-    body = _EXPORT.sub("", _IMPORT.sub("", text))
+    body = re.sub(r"\n{2,}", "\n", _COMMENT.sub("", _EXPORT.sub("", _IMPORT.sub("", text))))
     left = re.search(r"^(import|export)\b.*", body, re.MULTILINE)
     if left:
         raise ValueError(f"{path}: got {left[0]!r}; expected named imports and exported functions, constants, classes.")
@@ -107,7 +112,7 @@ def assembled(files: Sequence[SourceFile]) -> str:
     inner = "".join(file.definition() for file in numerical)
     head = f"function numbers() {{\n{inner}return {{ {numbers} }};\n}}\nconst {{ {numbers} }} = numbers();\n"
     rest = "".join(file.definition() for file in drawing)
-    return f"{head}{rest}export {{ {', '.join(names)} }};\n"
+    return f"{_HEADER}{head}{rest}export {{ {', '.join(names)} }};\n"
 
 
 @cache

@@ -105,13 +105,6 @@ export function slice(M, top, left, rows, cols) {
   return part;
 }
 
-/** `v^T M v`. */
-export function quadratic(M, v) {
-  let sum = 0;
-  for (let i = 0; i < M.rows; i++) sum += v[i] * dot(M.data.subarray(i * M.cols, (i + 1) * M.cols), v);
-  return sum;
-}
-
 /**
  * Eigenvalues of a symmetric matrix, smallest first; with `vectors` also its eigenvectors, the rows of `vectors`.
  * Householder reflections make it tridiagonal, implicit QL steps diagonal.
@@ -127,47 +120,38 @@ export function symmetricEigen(M, { vectors = false } = {}) {
 /** `Q^T M Q` tridiagonal; `basis` has the columns of Q. */
 function tridiagonal(M, wanted) {
   const n = M.rows;
-  const a = toRows(M).map((row) => Float64Array.from(row));
-  const basis = wanted ? Array.from({ length: n }, (_, i) => Float64Array.from({ length: n }, (_, j) => +(i === j))) : null;
-  for (let k = 0; k < n - 2; k++) {
-    const v = reflector(a, k);
-    if (!v) continue;
-    reflect(a, v, k + 1);
-    if (basis) reflectBasis(basis, v, k + 1);
-  }
-  const diagonal = Float64Array.from(a, (row, i) => row[i]);
-  const beside = Float64Array.from(a, (row, i) => (i + 1 < n ? row[i + 1] : 0));
-  return { diagonal, beside, basis };
+  const a = allRows(map(M, (x) => x));
+  const basis = wanted ? a.map((_, i) => Float64Array.from(a, (_, j) => +(i === j))) : null;
+  const beside = new Float64Array(n);
+  for (let k = 0; k < n - 1; k++) beside[k] = reflect(a, k, basis);
+  return { diagonal: Float64Array.from(a, (row, i) => row[i]), beside, basis };
 }
 
-/** The unit vector v for which `I - 2 v v^T` clears column k below the first place under the diagonal. */
-function reflector(a, k) {
-  const v = Float64Array.from({ length: a.length - k - 1 }, (_, i) => a[k + 1 + i][k]);
+/**
+ * `a <- P a P` with the reflection `P = I - 2 v v^T` that clears column k below the first place under the diagonal, whose
+ * entry is returned: `P a P = a - v w^T - w v^T` with `w = 2 (a v - (v . a v) v)`.
+ */
+function reflect(a, k, basis) {
+  const v = Float64Array.from(a, (row, i) => (i > k ? row[k] : 0));
   const length = norm(v);
-  if (length === 0 || length === Math.abs(v[0])) return null;
-  v[0] += v[0] < 0 ? -length : length;
+  const entry = v[k + 1] < 0 ? length : -length;
+  if (length === Math.abs(v[k + 1])) return v[k + 1];
+  v[k + 1] -= entry;
   const own = norm(v);
-  return v.map((x) => x / own);
+  v.forEach((x, i) => (v[i] = x / own));
+  const product = Float64Array.from(a, (row) => dot(row, v));
+  const along = dot(v, product);
+  const w = product.map((x, i) => 2 * (x - along * v[i]));
+  for (let i = k + 1; i < a.length; i++) for (let j = k + 1; j < a.length; j++) a[i][j] -= v[i] * w[j] + w[i] * v[j];
+  if (basis) reflectRows(basis, v);
+  return entry;
 }
 
-/** `a <- (I - 2 v v^T) a (I - 2 v v^T)` where v starts at `from`; rows and columns before `from - 1` are done. */
-function reflect(a, v, from) {
-  const n = a.length;
-  for (let i = from - 1; i < n; i++) {
-    const row = a[i];
-    let along = 0;
-    for (let j = from; j < n; j++) along += row[j] * v[j - from];
-    for (let j = from; j < n; j++) row[j] -= 2 * along * v[j - from];
-  }
-  const sums = new Float64Array(n);
-  for (let i = from; i < n; i++) for (let j = from - 1; j < n; j++) sums[j] += v[i - from] * a[i][j];
-  for (let i = from; i < n; i++) for (let j = from - 1; j < n; j++) a[i][j] -= 2 * v[i - from] * sums[j];
-}
-
-function reflectBasis(basis, v, from) {
-  const sums = new Float64Array(basis.length);
-  for (let i = 0; i < v.length; i++) basis[from + i].forEach((x, j) => (sums[j] += v[i] * x));
-  for (let i = 0; i < v.length; i++) for (let j = 0; j < sums.length; j++) basis[from + i][j] -= 2 * v[i] * sums[j];
+/** `basis <- basis - 2 v (v^T basis)`. */
+function reflectRows(basis, v) {
+  const sums = new Float64Array(v.length);
+  basis.forEach((row, i) => addScaled(sums, 2 * v[i], row));
+  basis.forEach((row, i) => addScaled(row, -v[i], sums));
 }
 
 /** QL steps with Wilkinson's shift until the entries beside the diagonal are rounding. */
@@ -223,20 +207,6 @@ function rotate(basis, i, sine, cosine) {
     v[k] = sine * u[k] + cosine * x;
     u[k] = cosine * u[k] - sine * x;
   }
-}
-
-/** Singular values, largest first: the eigenvalues of `[[0, B], [B^T, 0]]` that are not negative. */
-export function singularValues(B) {
-  const n = B.rows + B.cols;
-  const both = zeros(n, n);
-  for (let i = 0; i < B.rows; i++) {
-    for (let j = 0; j < B.cols; j++) {
-      const value = B.data[i * B.cols + j];
-      both.data[i * n + B.rows + j] = value;
-      both.data[(B.rows + j) * n + i] = value;
-    }
-  }
-  return symmetricEigen(both).values.reverse().slice(0, Math.min(B.rows, B.cols)).map(Math.abs);
 }
 
 /** How many eigenvalues exceed the rounding of the largest, and the signs of these. */

@@ -95,7 +95,7 @@ export function forward(network, X) {
   for (const layer of layersOf(network)) {
     const normed = place === "pre" ? normRows(X) : null;
     const heads = headsOf(layer).map((head) => attend(head, normed ? normed.rows : X));
-    const sum = heads.reduce((y, head) => plus(y, head.F), scaled(heads[0].F, 0));
+    const sum = heads.map((head) => head.F).reduce((total, F) => plus(total, F));
     const y = skip ? plus(sum, X, skip) : sum;
     const after = place === "post" ? normRows(y) : null;
     X = after ? after.rows : y;
