@@ -4,11 +4,14 @@ import { control, term } from "./controls.js";
 import { drawing } from "./stage.js";
 import { el, patch, typeset } from "./elements.js";
 import { activationScene } from "./activation.js";
+import { curvatureScene } from "./curvature.js";
+import { factorsScene } from "./factors.js";
 import { rowScene } from "./row.js";
+import { tokensScene } from "./tokens.js";
 
 /** The scenes by name, in the order of the story. */
 export function scenes() {
-  return Object.fromEntries([rowScene(), activationScene()].map((scene) => [scene.name, scene]));
+  return Object.fromEntries([rowScene(), tokensScene(), curvatureScene(), factorsScene(), activationScene()].map((scene) => [scene.name, scene]));
 }
 
 let mounted = 0;
@@ -130,7 +133,7 @@ function panel(view, state, numbers, k, width, controls) {
   return el("figure", null,
     controls.map((one) => control(one, state, write, `${group}-${k}`)),
     drawing(width, scene.height(width, state), sentence, scene.draw(numbers, state, { width, update: write })),
-    el("figcaption", { class: "says", "aria-live": "polite" }, typeset(sentence)));
+    el("figcaption", { class: "says", "aria-live": "polite" }, typeset(sentence)), scene.below?.(numbers, state, write));
 }
 
 function doubledWhere(design, changes) {

@@ -1,0 +1,120 @@
+/** Tokens in the plane: the mean, the covariance and the skew that one query sees, and the blocks that follow them. */
+
+import { attend, block, hessian, moments } from "../attention.js";
+import { entropy } from "../activations.js";
+import { matrix, norm, symmetricEigen, zeros } from "../linalg.js";
+import { el, label, short } from "./elements.js";
+import { axisX, drawing, handle, scaleOf } from "./stage.js";
+import { headOf, IMPORTS, pythonHead, theExample, WORDS } from "./example.js";
+
+export const BLOCKS = [["value", "v", "full", "V", "M_1"], ["query, Gauss–Newton", "q", "outer", "Q", "M_2"], ["query, functional", "q open", "functional", "Q", "M_3"], ["key", "k", "full", "K", "M_2, M_3"]];
+
+export function tokensScene() {
+  return {
+    name: "tokens", ask: "What does a word's curvature see of the others?",
+    hint: "Drag the words, then sharpen the attention: what dies first?",
+    start: { X: theExample().X.flat(), query: "4", sharp: 1 }, second: { sharp: 8 },
+    controls: () => [
+      { kind: "choice", key: "query", name: "the word that looks", options: WORDS.map((word, k) => [String(k), word]) },
+      { kind: "slider", key: "sharp", name: "sharpness 1/*T*", min: 0.1, max: 30, log: true, says: (x) => short(x) },
+    ],
+    compute: computeTokens, height: (w) => (w > 640 ? 440 : w + 270), draw: drawTokens, says: tokensSays,
+    equation: () => "*M*_1 = Σ_j *A*_ij *x*_j,   *M*_2 = Σ_j *A*_ij (*x*_j − *M*_1)(*x*_j − *M*_1)^⊤,   *M*_3 likewise with three factors",
+    claims: { P36: "M_1 in VV, M_2 and M_3 in QK", A22: "three layers of moments", A23: "peaked attention, no query curvature", P39: "one-hot attention" },
+    python: tokensPython, prints: (n) => BLOCKS.map(([name], k) => [name, n.sizes[k]]),
+  };
+}
+
+function computeTokens(s) {
+  const given = theExample();
+  const X = { rows: 5, cols: 2, data: Float64Array.from(s.X) };
+  const layer = headOf(given, "softmax", 0, { temperature: 1 / s.sharp });
+  const query = Number(s.query);
+  const state = attend(layer, X);
+  const H = hessian(layer, X, lossOfOne(state.F, matrix(given.Y), query));
+  const A = state.rows[query].A;
+  return { query, A, read: Math.exp(entropy(A)), ...moments(state, query), sizes: BLOCKS.map(([, , part, name]) => norm(block(H, part, name, name))) };
+}
+
+/** The mean squared error of one word's output: gradient and curvature are zero at the others. */
+function lossOfOne(F, Y, query) {
+  const gradient = zeros(F.rows, F.cols);
+  const curvature = Array.from({ length: F.rows }, () => zeros(F.cols, F.cols));
+  for (let f = 0; f < F.cols; f++) {
+    const at = query * F.cols + f;
+    gradient.data[at] = (2 / F.cols) * (F.data[at] - Y.data[at]);
+    curvature[query].data[f * F.cols + f] = 2 / F.cols;
+  }
+  return { gradient, curvature };
+}
+
+function drawTokens(n, s, { width, update }) {
+  const wide = width > 640;
+  const side = wide ? Math.min(420, width * 0.48) : width - 8;
+  const [sx, sy] = [scaleOf(-2.2, 2.2, 4, side), scaleOf(-2.2, 2.2, side, 4)];
+  const at = (k) => [s.X[2 * k], s.X[2 * k + 1]];
+  const [qx, qy] = at(n.query);
+  return [
+    el("rect", { x: 4, y: 4, width: side - 4, height: side - 4, class: "cell" }),
+    el("path", { d: `M4 ${sy(0)}H${side}M${sx(0)} 4V${side}`, class: "grid" }),
+    WORDS.map((_, k) => el("line", { x1: sx(qx), y1: sy(qy), x2: sx(at(k)[0]), y2: sy(at(k)[1]), class: "a look", "stroke-width": 9 * n.A[k] })),
+    WORDS.map((_, k) => el("circle", { cx: sx(at(k)[0]), cy: sy(at(k)[1]), r: 34 * Math.sqrt(n.A[k]), class: "a disc" })),
+    drawMoments(n, sx, sy),
+    WORDS.map((word, k) => handle({
+      sx, sy, x: at(k)[0], y: at(k)[1], step: 0.05, name: `the word ${word}`, says: `${word} at ${at(k).join(", ")}, weight ${short(n.A[k])}`, cls: k === n.query ? "looking" : "",
+      move: (x, y) => update({ X: s.X.map((old, j) => (j === 2 * k ? Number(x.toFixed(2)) : j === 2 * k + 1 ? Number(y.toFixed(2)) : old)) }),
+      shape: el("g", null, el("circle", { r: 6, class: "knob" }), label(0, -14, word, { anchor: "middle", cls: "word" }), label(0, 22, `${Math.round(100 * n.A[k])} %`, { anchor: "middle", cls: "name" })),
+    })),
+    blockBars(n.sizes, wide ? { left: side + 60, right: width - 60, top: 40 } : { left: 12, right: width - 60, top: side + 44 }),
+  ];
+}
+
+/** Mean as a cross, covariance as an ellipse of one standard deviation, skew as an arrow towards the long tail. */
+function drawMoments({ mean, covariance, third }, sx, sy) {
+  const unit = sx(1) - sx(0);
+  const { values, vectors } = symmetricEigen(matrix(covariance), { vectors: true });
+  const [rx, ry] = [values[1], values[0]].map((x) => unit * Math.sqrt(Math.max(x, 0)));
+  const turn = (-180 / Math.PI) * Math.atan2(vectors.data[3], vectors.data[2]);
+  const skew = [0, 1].map((a) => third[a][0][0] + third[a][1][1]);
+  const size = Math.hypot(...skew);
+  const [dx, dy] = skew.map((x) => (size ? (unit * x) / size ** (2 / 3) : 0));
+  const [x, y] = [sx(mean[0]), sy(mean[1])];
+  return el("g", { class: "a" },
+    el("ellipse", { rx, ry, transform: `translate(${x} ${y}) rotate(${turn})`, class: "ellipse" }),
+    el("path", { d: `M${x - 6} ${y - 6}l12 12m0 -12l-12 12`, class: "cross" }),
+    el("path", { d: `M${x} ${y}l${dx} ${-dy}`, class: "skew" }), Math.hypot(dx, dy) > 12 && el("circle", { cx: x + dx, cy: y - dy, r: 4, class: "fill" }),
+    label(x + 10, y + 4, "M_1", { cls: "fill" }), ry > 14 && label(x, y - Math.hypot(rx, ry) * 0.75 - 6, "M_2", { cls: "fill", anchor: "middle" }),
+    Math.hypot(dx, dy) > 24 && label(x + dx + 6, y - dy + 4, "M_3", { cls: "fill" }));
+}
+
+/** Sizes of blocks on a logarithmic scale, with the moment that each needs. */
+function blockBars(sizes, { left, right, top }) {
+  const scale = scaleOf(1e-8, 100, left, right, true);
+  const y = (k) => top + 34 + 62 * k;
+  return el("g", null,
+    label(left, top, "size of the block (Frobenius norm)", { cls: "name" }), axisX(scale, top + 265, top + 12, "", { ticks: [1e-8, 1e-6, 1e-4, 0.01, 1, 100] }),
+    BLOCKS.map(([name, cls, , , moment], k) => el("g", { class: cls.slice(0, 1) },
+      label(left + 4, y(k) - 8, `${name}: needs ${moment}`, { cls: "fill" }),
+      el("rect", { x: left, y: y(k), height: 18, width: Math.max(scale(Math.max(sizes[k], 1e-8)) - left, 1), class: cls.includes("open") ? "bar open" : "bar" }),
+      label(scale(Math.max(sizes[k], 1e-8)) + 6, y(k) + 14, short(sizes[k]), { cls: "number" }))));
+}
+
+function tokensSays(n) {
+  const word = `“${WORDS[n.query]}”`;
+  const top = n.A.indexOf(Math.max(...n.A));
+  const [V, Q, F] = n.sizes;
+  if (n.A[top] > 0.97) return `${word} reads almost only “${WORDS[top]}”. The ellipse is a point and the query block dies with it: ${short(Math.max(Q, F))}, while the value block, which needs no more than the mean, keeps ${short(V)}.`;
+  return `${word} reads as many as ${short(n.read, 2)} words alike. The value block needs only their mean and is ${short(V)}; the query block needs the ellipse (Gauss–Newton, ${short(Q)}) and the skew (functional, ${short(F)}).`;
+}
+
+function tokensPython(s, n) {
+  const X = [0, 1, 2, 3, 4].map((k) => s.X.slice(2 * k, 2 * k + 2));
+  return `${IMPORTS}${pythonHead({ ...theExample(), X }, "softmax", 0, `, temperature=${1 / s.sharp}`)}
+error, reads = torch.zeros_like(Y), torch.zeros(5, dtype=torch.float64)
+error[${n.query}], reads[${n.query}] = (layer(X) - Y)[${n.query}], 1.0    # the loss reads this word alone
+H = hl.attention_hessian(layer, X, grad=error, curvature=reads)
+print("value", float(H.full["V", "V"].frobenius_norm()))
+print("query, Gauss–Newton", float(H.outer["Q", "Q"].frobenius_norm()))
+print("query, functional", float(H.functional["Q", "Q"].frobenius_norm()))
+print("key", float(H.full["K", "K"].frobenius_norm()))`;
+}
