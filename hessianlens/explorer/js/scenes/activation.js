@@ -1,12 +1,12 @@
 /** Bend the activation: what it gives a score of zero decides how far value and query curvature lie apart. */
 
-import { attend, growth } from "../attention.js";
+import { growth } from "../network.js";
 import { activationRow } from "../activations.js";
 import { matrix } from "../linalg.js";
 import { el, label, short } from "./elements.js";
 import { axisX, axisY, curve, handle, scaleOf } from "./stage.js";
 import { growthChart, SIGMAS, slopeAt } from "./growth_chart.js";
-import { headOf, IMPORTS, KINDS, kindOptions, pythonHead, targetsOf, theExample } from "./example.js";
+import { headOf, IMPORTS, KINDS, kindOptions, pythonHead, remember, targetsOf, theExample } from "./example.js";
 
 export function activationScene() {
   return {
@@ -19,7 +19,7 @@ export function activationScene() {
       { kind: "slider", key: "sigma", name: "scale σ of the tokens", min: 0.01, max: 3, log: true, says: (x) => short(x) },
     ].filter(Boolean),
     compute: computeActivation, height: (w) => (w > 640 ? 420 : 720), draw: drawActivation, says: activationSays,
-    equation: (s) => (s.kind === "family" ? `*a*(*t*) = *a*(0) + sigmoid(*t*) − ½: only *a*(0) moves, *a*′ and *a*″ stay` : "*H*(V,V) = Σ_i *m*_i*m*_i^⊤ ⊗ *C*,   *m*_i = Σ_j *a*(*t*_ij) *x*_j"),
+    equation: (s) => (s.kind === "family" ? `*a*(*t*) = *a*(0) + sigmoid(*t*) − ½: only *a*(0) moves, *a*′ and *a*″ stay` : "*H*(V,V) = Σ_i *m*_i*m*_i^⊤ ⊗ *C*,   *m*_i = Σ_j *a*(*t*_{ij}) *x*_j"),
     claims: { A10: "softmax is the cause", A12: "without softmax all blocks grow alike", A13: "no spread with sigmoid", A14: "the row normalisation separates" },
     python: (s, n, own) => `${IMPORTS}${pythonHead(theExample(own), s.kind, s.a0)}
 H = hl.attention_hessian(layer, ${s.sigma} * X, loss=hl.SquareLoss(Y))
@@ -34,9 +34,10 @@ print("value / query", value / query)`,
 function computeActivation(s, own) {
   const given = theExample(own);
   const layer = headOf(given, s.kind, s.a0);
-  const found = growth(layer, matrix(given.X), targetsOf(given), [...SIGMAS, s.sigma]);
-  const line = (name) => found.slice(0, -1).map(({ sigma, norms }) => [sigma, norms[name].full]);
-  const { V, Q } = found.at(-1).norms;
+  const sizes = (sigmas) => growth(layer, matrix(given.X), targetsOf(given), sigmas);
+  const found = remember(["activation", given, layer.activation], () => sizes(SIGMAS));
+  const line = (name) => found.map(({ sigma, norms }) => [sigma, norms[name].full]);
+  const { V, Q } = sizes([s.sigma])[0].norms;
   const [values, queries] = [line("V"), line("Q")];
   const bend = s.kind === "relu_normalised" ? null : (t) => activationRow(layer.activation, [t, 0, 0, 0, 0], [1, 1, 1, 1, 1]).A[0];
   return { value: V.full, query: Q.full, ratio: V.full / Q.full, values, queries, slopes: [slopeAt(values), slopeAt(queries)], bend, start: bend ? bend(0) : NaN };

@@ -1,9 +1,9 @@
 /** Sliders, choices and buttons, as descriptions of elements; every one changes numbers of the state by name. */
 
-import { el, spoken, typeset } from "./elements.js";
+import { el, label, spoken, typeset } from "./elements.js";
 
 /** A slider of the number `key`; with `log` it moves in powers of ten. */
-export function slider({ key, name, min, max, step, log, says = String, marks = [] }, state, update) {
+export function slider({ key, name, min, max, step, log, says = String, marks = [], plays }, state, update) {
   const [to, from] = log ? [Math.log10, (x) => 10 ** x] : [(x) => x, (x) => x];
   const said = says(state[key]);
   const rounded = (x) => Number(from(Number(x)).toPrecision(4));
@@ -14,8 +14,22 @@ export function slider({ key, name, min, max, step, log, says = String, marks = 
       type: "range", name: key, min: to(min), max: to(max), step: step ?? (log ? 0.02 : 0.01), value: to(state[key]),
       "aria-valuetext": spoken(said), oninput: (e) => update({ [key]: rounded(e.target.value) }),
     }),
+    plays && el("button", { type: "button", class: "play", onclick: (e) => play(e.currentTarget, key, max, update) }, "▶ Play"),
     marks.length > 0 && el("svg", { class: "marks", width: "100%", height: 18 },
-      marks.map(([x, text]) => share(x) >= 0 && share(x) <= 1 && el("text", { x: `${2 + 96 * share(x)}%`, y: 14, "text-anchor": share(x) > 0.7 ? "end" : share(x) < 0.3 ? "start" : "middle" }, text))));
+      marks.map(([x, text]) => share(x) >= 0 && share(x) <= 1 && label(`${3 + 94 * share(x)}%`, 12, `▲ ${text}`, { anchor: share(x) > 0.6 ? "end" : "start" }))));
+}
+
+/** Run a slider from its first step to its last in four seconds; at once for those who want no motion. */
+function play(button, key, max, update) {
+  if (matchMedia("(prefers-reduced-motion: reduce)").matches) return update({ [key]: max });
+  const began = performance.now();
+  const advance = (now) => {
+    if (!button.isConnected) return;
+    const share = Math.min((now - began) / 4000, 1);
+    update({ [key]: Math.max(1, Math.round(share * max)) });
+    if (share < 1) requestAnimationFrame(advance);
+  };
+  requestAnimationFrame(advance);
 }
 
 /** One of several options, [value, text] each. */

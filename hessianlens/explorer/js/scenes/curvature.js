@@ -1,10 +1,11 @@
 /** What curvature is: the loss along a direction of weights, and the parabolas of the Hessian and of its parts. */
 
-import { hessian, lossAlong } from "../attention.js";
-import { dot, matrix, norm, quadratic, symmetricEigen } from "../linalg.js";
+import { hessian, lossAlong } from "../network.js";
+import { dot, matrix, norm, symmetricEigen } from "../linalg.js";
 import { el, label, short } from "./elements.js";
 import { axisX, axisY, clamp, curve, handle, scaleOf } from "./stage.js";
-import { headOf, IMPORTS, pythonHead, targetsOf, theExample } from "./example.js";
+import { apart } from "./growth_chart.js";
+import { headOf, IMPORTS, pythonHead, quadratic, targetsOf, theExample } from "./example.js";
 
 const DIRECTIONS = [["Q", "a query weight"], ["V", "a value weight"], ["steep", "steepest"], ["most", "most curved"], ["least", "most negative"]];
 
@@ -54,17 +55,16 @@ function directionOf(H, along) {
 function drawCurvature(n, s, { width, update }) {
   const [low, high] = [Math.min(...n.losses), Math.max(...n.losses)];
   const room = Math.max(high - low, 1e-9);
-  const sx = scaleOf(-s.reach, s.reach, 46, width - 10);
+  const sx = scaleOf(-s.reach, s.reach, 46, width - 108);
   const sy = scaleOf(low - 0.5 * room, high + 0.25 * room, 320, 34);
   const cls = { Q: "q", V: "v" }[s.along] ?? "";
   const points = (f) => n.steps.map((a) => [a, f(a)]).filter(([, y]) => y >= sy.low && y <= sy.high);
   const lines = [["full", "Hessian"], ["outer", "Gauss–Newton"], ["functional", "functional"]];
   const drawn = lines.map(([part, name]) => ({ part, name, points: points(n.parabola(n[part])) }));
   return [
-    axisX(sx, 320, 34, "step *a* along the direction *u*"), axisY(sy, 46, width - 10, "loss"),
+    axisX(sx, 320, 34, "step *a* along the direction *u*"), axisY(sy, 46, width - 108, "loss"),
     curve(n.steps.map((a, k) => [a, n.losses[k]]), sx, sy, "truth"),
     el("g", { class: cls }, drawn.map(({ part, points: own }) => curve(own, sx, sy, part)), endLabels(drawn, n, sx, sy)),
-    label(sx(n.steps[6]), sy(n.losses[6]) + 26, "the loss itself", { cls: "muted" }),
     el("path", { d: `M${sx(s.step)} 320V${sy(n.there)}`, class: "cursor" }), el("circle", { cx: sx(s.step), cy: sy(n.there), r: 5, class: "dot" }),
     handle({ sx, x: clamp(s.step, -s.reach, s.reach), py: 320, step: s.reach / 50, name: "step along the direction", says: `step ${short(s.step)}, loss ${short(n.there)}`, move: (a) => update({ step: Number(a.toPrecision(3)) }) }),
   ];
@@ -73,13 +73,14 @@ function drawCurvature(n, s, { width, update }) {
 /** Names at the right ends of the parabolas; those that coincide share one. */
 function endLabels(drawn, n, sx, sy) {
   const groups = [];
-  for (const line of drawn) {
-    const twin = groups.find(({ bend }) => Math.abs(bend - n[line.part]) < 1e-9 * Math.abs(n.full) + 1e-15);
-    if (twin) twin.name += ` = ${line.name}`;
-    else groups.push({ name: line.name, bend: n[line.part], end: line.points.at(-1) });
+  for (const { part, name } of drawn) {
+    const twin = groups.find(({ bend }) => Math.abs(bend - n[part]) < 1e-9 * Math.abs(n.full));
+    if (twin) twin.names.push(name);
+    else groups.push({ names: [name], bend: n[part] });
   }
-  groups.sort((a, b) => b.bend - a.bend);
-  return groups.map(({ name, end }, k) => end && label(sx(end[0]) - 8, clamp(sy(end[1]) + [-10, 4, 22][groups.length === 1 ? 0 : k], 30, 312), name, { anchor: "end", cls: "fill" }));
+  groups.push({ names: ["the loss"], cls: "muted" });
+  const ends = groups.map(({ bend }) => clamp(sy(bend === undefined ? n.losses[80] : n.parabola(bend)(sx.high)), 44, 300) + 4);
+  return apart(ends, 18).map((y, k) => groups[k].names.map((name, j) => label(sx(sx.high) + 8, y + 17 * j, `${j ? "= " : ""}${name}`, { cls: groups[k].cls ?? "fill" })));
 }
 
 function curvatureSays(n, s) {

@@ -1,6 +1,6 @@
 /** The running example: the five words of "The cat sat on the", in the plane, and a layer of 12 weights. */
 
-import { matrix } from "../linalg.js";
+import { dot, matrix } from "../linalg.js";
 
 export const WORDS = ["The", "cat", "sat", "on", "the"];
 
@@ -43,4 +43,26 @@ export const KINDS = {
 
 export function kindOptions(...names) {
   return names.map((name) => [name, KINDS[name]]);
+}
+
+/** `u^T M u`. */
+export function quadratic(M, u) {
+  return u.reduce((sum, x, k) => sum + x * dot(M.data.subarray(k * M.cols, (k + 1) * M.cols), u), 0);
+}
+
+const remembered = new Map();
+
+/** What was made for this key before, or else is made now; the last two dozen are kept. */
+export function remember(key, make) {
+  const name = JSON.stringify(key);
+  if (!remembered.has(name)) {
+    if (remembered.size > 24) remembered.clear();
+    remembered.set(name, make());
+  }
+  return remembered.get(name);
+}
+
+/** Rows of normal numbers with one digit, for lines of Python that can be read. */
+export function randomRows(draw, count, width, deviation = 1) {
+  return Array.from({ length: count }, () => Array.from({ length: width }, () => Number((deviation * draw()).toFixed(1))));
 }

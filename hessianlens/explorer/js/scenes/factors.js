@@ -1,10 +1,10 @@
 /** Count the X's: every token in the formula of a block is a power of the scale of the tokens. */
 
-import { block, hessian } from "../attention.js";
+import { block, hessian } from "../network.js";
 import { matrix, norm, scaled } from "../linalg.js";
 import { el, short, typeset } from "./elements.js";
 import { growthChart, SIGMAS, slopeAt } from "./growth_chart.js";
-import { headOf, IMPORTS, pythonHead, targetsOf, theExample } from "./example.js";
+import { headOf, IMPORTS, pythonHead, remember, targetsOf, theExample } from "./example.js";
 
 /** Blocks: [name, colour and line, part, row, column, factors of X, formula with every X marked]. */
 const FORMULAS = [
@@ -38,7 +38,7 @@ function computeFactors(s, own) {
     const H = hessian(layer, scaled(X, sigma), loss);
     return FORMULAS.map(([, , part, row, column]) => norm(block(H, part, row, column)));
   };
-  const found = SIGMAS.map(sizes);
+  const found = remember(["factors", given], () => SIGMAS.map(sizes));
   const lines = FORMULAS.map((_, k) => SIGMAS.map((sigma, j) => [sigma, found[j][k]]));
   const [now, near] = [sizes(s.sigma), sizes(s.sigma * 1.01)];
   return { lines, now, slopes: now.map((y, k) => slopeAt([[s.sigma, y], [s.sigma * 1.01, near[k]]])) };
@@ -52,7 +52,7 @@ function lighting(name, update) {
 function drawFactors(n, s, { width, update }) {
   const chart = growthChart({
     left: 42, right: width - 12, top: 34, bottom: 350, sigma: s.sigma, move: (sigma) => update({ sigma }),
-    lines: FORMULAS.map(([name, cls], k) => ({ name: `${name}: ${n.slopes[k].toFixed(1)}`, cls, points: n.lines[k], lit: !s.lit || s.lit === name, side: k < 2 ? "above" : "below", from: [1, 1, 4, 8][k], on: lighting(name, update) })),
+    lines: FORMULAS.map(([name, cls], k) => ({ name: `${width > 560 ? `${name}, slope` : ["VV", "QV", "QQ functional", "QQ GN"][k]} ${slopeAt(n.lines[k], n.lines[k].findIndex(([, y]) => y > 1e-12)).toFixed(1)}`, cls, points: n.lines[k], lit: !s.lit || s.lit === name, side: k < 2 ? "above" : "below", from: width > 560 ? [1, 1, 2, 8][k] : [3, 0, 1, 9][k], on: lighting(name, update) })),
   });
   return [chart.marks, FORMULAS.map(([, cls], k) => n.now[k] > 1e-12 && el("circle", { cx: chart.sx(s.sigma), cy: chart.sy(n.now[k]), r: 6, class: `${cls.split(" ")[0]} dot` }))];
 }

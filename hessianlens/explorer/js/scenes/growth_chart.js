@@ -15,10 +15,10 @@ export function slopeAt(points, k = 0) {
  * The chart: `lines` are {name, cls, points, side, from, lit, on}, their names "above" the line or "below" it, at the
  * point `from`; `move` is given a new sigma.
  */
-export function growthChart({ left, top, right, bottom, lines, sigma, move, low = 1e-12 }) {
+export function growthChart({ left, top, right, bottom, lines, sigma, move, low = 1e-12, high }) {
   const sx = scaleOf(SIGMAS[0], SIGMAS.at(-1), left, right, true);
   const most = Math.max(...lines.flatMap(({ points }) => points.map(([, y]) => y)));
-  const sy = scaleOf(low, 10 ** Math.ceil(Math.log10(most)), bottom, top, true);
+  const sy = scaleOf(low, high ?? 10 ** Math.ceil(Math.log10(most)), bottom, top, true);
   return { sx, sy, marks: [
     axisX(sx, bottom, top, "scale σ of the tokens", { ticks: [0.01, 0.1, 1], write: String }),
     axisY(sy, left, right, "size of the block (Frobenius norm)"),
@@ -34,4 +34,12 @@ function drawnLine({ name, cls, side, from, lit, on = {} }, points, sx, sy) {
   const place = side === "below" ? [sx(x) + 14, sy(y) + 16] : [sx(x), Math.min(...covered.map(([, v]) => sy(v))) - 9];
   return el("g", { class: `line ${cls} ${lit === false ? "faint" : ""}`, ...on },
     curve(points, sx, sy, cls), on.tabindex === 0 && curve(points, sx, sy, "touch"), label(...place, name, { cls: "fill" }));
+}
+
+/** Heights moved apart so that neighbours are at least `gap` away from each other. */
+export function apart(heights, gap) {
+  const order = heights.map((_, k) => k).sort((a, b) => heights[a] - heights[b]);
+  const moved = [...heights];
+  order.forEach((k, place) => { if (place) moved[k] = Math.max(moved[k], moved[order[place - 1]] + gap); });
+  return moved;
 }

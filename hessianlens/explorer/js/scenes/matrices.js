@@ -1,8 +1,7 @@
 /** One matrix or two: the same function of the tokens, and two spectra. */
 
-import { scoreGradient } from "../attention.js";
-import { block, forward, hessian, lossAt, merged } from "../network.js";
-import { inertia, matrix, normals, plus, scaled, singularValues, slice, symmetricEigen } from "../linalg.js";
+import { block, hessian, merged } from "../network.js";
+import { inertia, matrix, normals, plus, scaled, slice, symmetricEigen } from "../linalg.js";
 import { el, label, short } from "./elements.js";
 import { axisX, scaleOf, signMark } from "./stage.js";
 import { headOf, IMPORTS, KINDS, kindOptions, pythonHead, randomRows } from "./example.js";
@@ -15,13 +14,13 @@ export function matricesScene() {
     hint: "Merge the two matrices, shrink *d*_K, then let what is still wrong go to zero.",
     start: { design: "two", kind: "softmax", dk: 2, wrong: 1 }, second: { design: "one" },
     controls: () => [
-      { kind: "choice", key: "design", name: "queries and keys", options: [["two", "two matrices *W*_Q, *W*_K"], ["one", "one matrix *W*_QK"]] },
+      { kind: "choice", key: "design", name: "queries and keys", options: [["two", "two matrices *W*_Q, *W*_K"], ["one", "one matrix *W*_{QK}"]] },
       { kind: "choice", key: "kind", name: "activation", options: kindOptions("softmax", "linear") },
       { kind: "slider", key: "dk", name: "*d*_K", min: 1, max: WIDTH, step: 1 },
       { kind: "slider", key: "wrong", name: "residual, what is still wrong", min: 0, max: 1, step: 0.02, says: (x) => short(x) },
     ],
-    compute: computeMatrices, height: (_, s) => (s.design === "two" ? 360 : 150), draw: drawMatrices, says: matricesSays,
-    equation: () => "*H*_QK = T-outer + T-functional,   T-functional = [0 *B*; *B*^⊤ 0] ⊗ *I*: eigenvalues ±λ, each *d*_K times".replace(/[[\]]/g, (c) => (c === "[" ? "(" : ")")),
+    compute: computeMatrices, height: (_, s) => (s.design === "two" ? 425 : 175), draw: drawMatrices, says: matricesSays,
+    equation: () => "*H*_{QK} = T-outer + T-functional,   T-functional = [0 *B*; *B*^⊤ 0] ⊗ *I*: eigenvalues ±λ, each *d*_K times".replace(/[[\]]/g, (c) => (c === "[" ? "(" : ")")),
     claims: { B5: "the Hessians differ", B9: "T-outer is never negative", B12: "hollow blocks, pairs ±λ", B13: "how many are not zero", B14: "linear attention too", B16: "the rank is bounded", B21: "mixed signs need T-functional" },
     terms: { "T-functional": "What the product *W*_Q*W*_K^⊤ adds to the curvature, because each matrix multiplies the other. One matrix has no such part.", "T-outer": "All other curvature of queries and keys: that of the one matrix, seen through two." },
     python: matricesPython, prints: (n) => n.rows.flatMap(({ name, values, signs }) => [[`${name}: negative`, signs.negative], [`${name}: rank`, signs.rank], [`${name}: smallest`, values[0]]]),
@@ -47,18 +46,18 @@ function computeMatrices(s) {
   const H = hessian(layer, X, loss);
   const count = 2 * WIDTH * s.dk;
   const [full, between] = [H.full, H.tFunctional].map((M) => slice(M, 0, 0, count, count));
-  const { heads, F } = forward(layer, X);
-  const pairs = Array.from(singularValues(scoreGradient(heads[0], lossAt(loss, F).gradient))).filter((x) => x > 1e-12);
-  return { rows: [row("T-functional", between), row("T-outer", plus(full, between, -1)), row("query-key", full)], pairs, bound: 2 * s.dk * WIDTH - s.dk ** 2 };
+  const hollow = row("T-functional", between);
+  const pairs = Array.from(hollow.values).filter((x, k) => x > 1e-12 && k % s.dk === 0);
+  return { rows: [hollow, row("T-outer", plus(full, between, -1)), row("query-key", full)], pairs, bound: 2 * s.dk * WIDTH - s.dk ** 2 };
 }
 
 function drawMatrices(n, s, { width }) {
   const largest = Math.max(0.02, ...n.rows.flatMap(({ values }) => [Math.abs(values[0]), Math.abs(values.at(-1))]));
-  const reach = 10 ** Math.ceil(Math.log10(largest) * 2 - 0.01) ** 1 ? largest * 1.15 : 1;
+  const reach = 1.15 * largest;
   const root = scaleOf(-Math.cbrt(reach), Math.cbrt(reach), 12, width - 12);
   const at = Object.assign((value) => root(Math.cbrt(value)), { low: -reach, high: reach, from: 12, to: width - 12 });
-  const bottom = 105 * n.rows.length + 5;
-  const powers = [1, 0.1, 0.01].map((p) => p * 10 ** Math.floor(Math.log10(reach)));
+  const bottom = 125 * n.rows.length + 10;
+  const powers = (width > 560 ? [1, 0.1, 0.01] : [1, 0.1]).map((p) => p * 10 ** Math.floor(Math.log10(reach)));
   return [
     axisX(at, bottom, 20, "eigenvalue (cube-root scale)", { ticks: [...powers.map((p) => -p), 0, ...powers.reverse()] }),
     n.rows.map((row, k) => strip(row, k, n, s, at, width)),
@@ -67,16 +66,15 @@ function drawMatrices(n, s, { width }) {
 
 /** One spectrum: its marks, its counts, and arcs between those of a pair. */
 function strip({ name, values, signs }, k, n, s, at, width) {
-  const y = 105 * k + 80;
+  const y = 125 * k + 92;
   const pairs = name === "T-functional" ? n.pairs : [];
   const none = values.length - signs.rank;
   return el("g", { class: "spectrum" },
-    label(12, y - 58, name, { cls: "word" }),
-    label(width - 12, y - 58, `${signs.negative} negative, ${signs.positive} positive, ${none} zero`, { anchor: "end", cls: "name" }),
+    label(12, y - 72, name, { cls: "word" }),
+    label(12, y - 54, `${signs.negative} negative, ${none} zero${pairs.length ? `; ${pairs.length} pairs ±λ${s.dk > 1 ? `, each ${s.dk} times` : ""}` : ""}`, { cls: "name" }),
     el("path", { d: `M12 ${y}H${width - 12}`, class: "zero" }),
-    pairs.map((value) => [el("path", { d: `M${at(-value)} ${y}A${at(value) - at(0)} 40 0 0 1 ${at(value)} ${y}`, class: "pair" })]),
-    pairs.length > 0 && label(at(pairs[0]) - 4, y - 36, `± pairs${s.dk > 1 ? `, each ${s.dk} times` : ""}`, { cls: "name", anchor: "end" }),
-    Array.from(values).filter((x) => Math.abs(x) > 1e-12).map((value) => signMark(at(value), y, value, 5, value < 0 ? "v" : "q")));
+    pairs.map((value, j) => el("path", { d: `M${at(-value)} ${y}A${at(value) - at(0)} ${16 + 8 * j} 0 0 1 ${at(value)} ${y}`, class: "pair" })),
+    Array.from(values, (value, j) => Math.abs(value) > 1e-12 && signMark(at(value), y + (pairs.length ? 12 * (j % s.dk) : 0), value, 4.5)));
 }
 
 function matricesSays(n, s) {
@@ -84,7 +82,7 @@ function matricesSays(n, s) {
   const count = `${total.signs.negative} of ${total.values.length} eigenvalues are negative`;
   if (s.design === "one") return `One matrix: ${count}. There is no product of two matrices, so there are no ± pairs${total.signs.negative ? `; what is negative comes from the second derivative of ${KINDS[s.kind]}` : ""}.`;
   if (!s.wrong) return `At a perfect fit the pairs are gone and nothing is negative. The rank of T-outer is ${n.rows[1].signs.rank}, its bound 2*d*_K*d* − *d*_K^2 = ${n.bound}, of ${total.values.length} directions.`;
-  return `Two matrices: ${count}. ${n.rows[0].signs.negative} of the T-functional part are, one for each ±λ, whatever the activation; T-outer has ${n.rows[1].signs.negative} more, and rank ${n.rows[1].signs.rank} with the bound ${n.bound}.`;
+  return `Two matrices: ${count}. The product *W*_Q*W*_K^⊤ by itself would make ${n.rows[0].signs.negative} negative, one for every ±λ; the rest, T-outer, has ${n.rows[1].signs.negative} and the rank ${n.rows[1].signs.rank}, with ${n.bound} as its bound.`;
 }
 
 function matricesPython(s) {

@@ -4,14 +4,17 @@ import { control, term } from "./controls.js";
 import { drawing } from "./stage.js";
 import { el, patch, typeset } from "./elements.js";
 import { activationScene } from "./activation.js";
+import { depthScene } from "./depth.js";
 import { curvatureScene } from "./curvature.js";
 import { factorsScene } from "./factors.js";
+import { matricesScene } from "./matrices.js";
+import { ratesScene } from "./rates.js";
 import { rowScene } from "./row.js";
 import { tokensScene } from "./tokens.js";
 
 /** The scenes by name, in the order of the story. */
 export function scenes() {
-  return Object.fromEntries([rowScene(), tokensScene(), curvatureScene(), factorsScene(), activationScene()].map((scene) => [scene.name, scene]));
+  return Object.fromEntries([rowScene(), tokensScene(), curvatureScene(), factorsScene(), activationScene(), matricesScene(), depthScene(), ratesScene()].map((scene) => [scene.name, scene]));
 }
 
 let mounted = 0;
@@ -145,7 +148,7 @@ function foot(view, state, numbers) {
   const flip = () => { view.code = !view.code; draw(view); };
   return el("div", { class: "foot" },
     el("p", { class: "equation" }, typeset(scene.equation(state))),
-    el("p", { class: "claims" }, "Decides ", Object.entries(scene.claims).map(([id, text], k) => [k ? ", " : "", el("a", { href: `${base}#claim-${id}` }, `${id} (${text})`)]),
+    el("p", { class: "claims" }, "Decides ", Object.entries(scene.claims).map(([id, text], k) => [k ? ", " : "", el("a", { href: `${base}#claim-${id}` }, typeset(`${id} (${text})`))]),
       Object.entries(scene.terms ?? {}).map(([word, meaning], k) => [k ? ", " : ". In words: ", term(`${view.group}-term${k}`, word, meaning)])),
     el("p", { class: "buttons" },
       el("button", { type: "button", class: "code", "aria-expanded": String(view.code), onclick: flip }, view.code ? "Hide the Python lines" : "The same in Python"),

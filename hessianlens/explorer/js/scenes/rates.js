@@ -1,12 +1,12 @@
 /** Two learning rates: gradient descent, momentum and Adam race on a slice of the real loss. */
 
-import { forward, hessian, lossAndGradient, parametersOf, withParameters } from "../network.js";
-import { dot, matrix, norm, quadratic, scaled } from "../linalg.js";
+import { forward, hessian, lossAndGradient, lossAt, parametersOf, withParameters } from "../network.js";
+import { dot, matrix, norm, scaled } from "../linalg.js";
 import { el, label, short } from "./elements.js";
 import { axisX, axisY, clamp, curve, handle, scaleOf } from "./stage.js";
 import { apart } from "./growth_chart.js";
 import { contours } from "./contours.js";
-import { headOf, IMPORTS, KINDS, kindOptions, pythonHead, theExample } from "./example.js";
+import { headOf, IMPORTS, KINDS, kindOptions, pythonHead, quadratic, remember, theExample } from "./example.js";
 
 const MOST = 200;
 const RACERS = [["SGD", 0, "M-5 0a5 5 0 1 0 10 0a5 5 0 1 0 -10 0z"], ["momentum", 0.9, "M-5 -5h10v10h-10z"], ["Adam", null, "M0 -6l6 11h-12z"]];
@@ -36,12 +36,12 @@ function ratesControls(s) {
   ];
 }
 
-let last = {};
-
 /** The slice through the weights W_Q and W_V at every length; its best point is where they are those of the example. */
 function sliceOf({ kind, sigma }) {
-  const key = `${kind} ${sigma}`;
-  if (last.key === key) return last;
+  return remember(["slice", kind, sigma], () => makeSlice(kind, sigma));
+}
+
+function makeSlice(kind, sigma) {
   const given = theExample();
   const layer = headOf(given, kind);
   const X = scaled(matrix(given.X), sigma);
@@ -52,20 +52,23 @@ function sliceOf({ kind, sigma }) {
     return own.map((w) => w / norm(own));
   });
   const best = units.map((u) => dot(u, theta));
+  const moved = ([q, v]) => withParameters(layer, theta.map((w, k) => w + (q - best[0]) * units[0][k] + (v - best[1]) * units[1][k]));
   const at = (p) => {
-    const moved = theta.map((w, k) => w + (p[0] - best[0]) * units[0][k] + (p[1] - best[1]) * units[1][k]);
-    const found = lossAndGradient(withParameters(layer, moved), X, loss);
+    const found = lossAndGradient(moved(p), X, loss);
     return { loss: found.loss, gradient: units.map((u) => dot(found.gradient, u)) };
   };
+  const height = (q, v) => lossAt(loss, forward(moved([q, v]), X).F).value;
   const H = hessian(layer, X, loss);
-  last = { key, best, at, limits: units.map((u) => 2 / quadratic(H.full, u)), lines: contours((x, y) => at([x, y]).loss, 4, 30) };
-  return last;
+  return { best, at, limits: units.map((u) => 2 / quadratic(H.full, u)), lines: contours(height, 4, 24) };
 }
 
 function computeRates(s) {
   const slice = sliceOf(s);
   const rates = [s.same ? s.rateV : s.rateQ, s.rateV];
-  return { ...slice, rates, races: RACERS.map(([, momentum]) => race(slice.at, momentum === null ? adam(s.adam) : descent(rates, momentum))) };
+  return { ...slice, rates, races: RACERS.map(([, momentum]) => {
+    const own = momentum === null ? s.adam : rates;
+    return remember(["race", s.kind, s.sigma, momentum, own], () => race(slice.at, momentum === null ? adam(own) : descent(own, momentum)));
+  }) };
 }
 
 /** Points and losses of every step from the same start; it ends where the numbers do. */

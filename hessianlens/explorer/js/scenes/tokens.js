@@ -1,6 +1,7 @@
 /** Tokens in the plane: the mean, the covariance and the skew that one query sees, and the blocks that follow them. */
 
-import { attend, block, hessian, moments } from "../attention.js";
+import { attend, moments } from "../attention.js";
+import { block, hessian } from "../network.js";
 import { entropy } from "../activations.js";
 import { matrix, norm, symmetricEigen, zeros } from "../linalg.js";
 import { el, label, short } from "./elements.js";
@@ -18,8 +19,8 @@ export function tokensScene() {
       { kind: "choice", key: "query", name: "the word that looks", options: WORDS.map((word, k) => [String(k), word]) },
       { kind: "slider", key: "sharp", name: "sharpness 1/*T*", min: 0.1, max: 30, log: true, says: (x) => short(x) },
     ],
-    compute: computeTokens, height: (w) => (w > 640 ? 440 : w + 270), draw: drawTokens, says: tokensSays,
-    equation: () => "*M*_1 = Σ_j *A*_ij *x*_j,   *M*_2 = Σ_j *A*_ij (*x*_j − *M*_1)(*x*_j − *M*_1)^⊤,   *M*_3 likewise with three factors",
+    compute: computeTokens, height: (w) => (w > 640 ? 440 : w + 335), draw: drawTokens, says: tokensSays,
+    equation: () => "*M*_1 = Σ_j *A*_{ij} *x*_j,   *M*_2 = Σ_j *A*_{ij} (*x*_j − *M*_1)(*x*_j − *M*_1)^⊤,   *M*_3 likewise with three factors",
     claims: { P36: "M_1 in VV, M_2 and M_3 in QK", A22: "three layers of moments", A23: "peaked attention, no query curvature", P39: "one-hot attention" },
     python: tokensPython, prints: (n) => BLOCKS.map(([name], k) => [name, n.sizes[k]]),
   };
