@@ -175,7 +175,7 @@ class Planner:
         row, column = choice.question.row, choice.question.column
         refusal = self.certificate.compare(row, column, {part: found[..., 0] for part, found in matvecs.items()})
         for part, norm in (norms or {}).items():
-            if refusal is None and impossible_norm(norm, matvecs[part].flatten(0, -2)):
+            if refusal is None and impossible_norm(norm, matvecs[part].reshape(-1, matvecs[part].shape[-1])):
                 refusal = Refusal(f"its norm of the {part} part is not that of its matvecs with probe vectors")
         if refusal is not None:
             self._refuse(choice, refusal)

@@ -104,6 +104,7 @@ def user_state(situation: Situation) -> dict[str, Any]:
         "attention kernels": [getattr(torch._C, f"_get_{name}_sdp_enabled")() for name in _KERNELS],
         "kernel order": list(torch._C._get_sdp_priority_order()),
         "encoder shortcut": torch.backends.mha.get_fastpath_enabled(),
+        "activation checkpoints": [getattr(torch.utils.checkpoint, name) for name in _CHECKPOINTS],
         "functions of torch": [getattr(nnf, name) for name in _PATCHED],
         "default dtype": torch.get_default_dtype(),
         "default device": str(torch.get_default_device()),
@@ -127,6 +128,7 @@ def user_state(situation: Situation) -> dict[str, Any]:
 
 _KERNELS = ("flash", "mem_efficient", "math", "cudnn", "overrideable")
 _PATCHED = ("linear", "has_torch_function", "scaled_dot_product_attention", "multi_head_attention_forward", "softmax")
+_CHECKPOINTS = ("CheckpointFunction", "_checkpoint_without_reentrant_generator")
 _HOOKS = (
     "_forward_hooks",
     "_forward_hooks_with_kwargs",

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as nnf
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.overrides import TorchFunctionMode
 
 from tests.hostile.specimen import Batch, Loss, Specimen
 
@@ -158,20 +159,42 @@ def uses_of(params: dict[str, nn.Parameter], value: Tensor) -> dict[str, int]:
     return {name: steps(by_identity[id(p)]) if id(p) in by_identity else 0 for name, p in params.items()}
 
 
+class _LookedUp(TorchFunctionMode):
+    """Turns what embeddings give for ids into leaves, in the order of the lookups."""
+
+    def __init__(self, sequences: int) -> None:
+        super().__init__()
+        self.sequences, self.leaves = sequences, list[Tensor]()
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        if func is nnf.embedding and found.ndim == 3 and len(found) == self.sequences:
+            self.leaves.append(found := found.detach().requires_grad_())
+        return found
+
+
 def couples_sequences(specimen: Specimen) -> bool:
-    """Whether the loss has second derivatives between the inputs of two sequences, or what is looked up for them."""
+    """Whether the loss has second derivatives between the inputs of two sequences, or what is looked up for them.
+
+    Where nothing is looked up for ids, nobody knows: then it may have.
+    """
     for x, y in specimen.data:
-        if not x.is_floating_point() or len(x) < 2:
+        if len(x) < 2:
             continue
-        leaf = x.detach().clone().requires_grad_()
-        with sdpa_kernel(SDPBackend.MATH), torch.enable_grad():
-            outputs = specimen.model(leaf)
+        with sdpa_kernel(SDPBackend.MATH), torch.enable_grad(), _LookedUp(len(x)) as lookups:
+            leaves = [x.detach().clone().requires_grad_()] if x.is_floating_point() else lookups.leaves
+            outputs = specimen.model(leaves[0] if leaves else x)
             outputs = outputs[0] if isinstance(outputs, tuple) else outputs
-            H = second_derivatives(share(specimen.loss, outputs, (leaf, y), specimen.data), [leaf])
-        H = H.reshape(len(x), x[0].numel(), len(x), -1).transpose(1, 2).clone()
-        own = torch.arange(len(x))
+            value = share(specimen.loss, outputs, (leaves[0] if x.is_floating_point() else x, y), specimen.data)
+        if not leaves:
+            return True
+        H, number = second_derivatives(value, leaves), torch.cat([_sequences(leaf) for leaf in leaves])
         size = float(H.abs().max())
-        H[own, own] = 0
-        if float(H.abs().max()) > 1e-12 * size:
+        if float(H[number[:, None] != number].abs().max()) > 1e-12 * size:
             return True
     return False
+
+
+def _sequences(leaf: Tensor) -> Tensor:
+    """The sequence of every entry."""
+    return torch.arange(len(leaf)).repeat_interleave(leaf[0].numel())

@@ -212,8 +212,9 @@ class Examiner:
         uses = self.truth.uses
         for block in self.blocks:
             why = self.found.fallback.get(block.name, "")
+            own = why.partition("its output projection has none")[0]  # what follows is said of another block
             untrue = (
-                ("it is used in several places" in why and uses[block.parameter] < 2)
+                ("it is used in several places" in own and uses[block.parameter] < 2)
                 or ("was not seen in use" in why and uses[block.parameter] > 0)
                 # A product of two parameters, as of low-rank factors, feeds all sequences.
                 or ("across the sequences" in why and "lora" not in block.name and not couples_sequences(self.specimen))

@@ -31,6 +31,8 @@ _NOISE_EPS = 100
 """Units in the last place by which outputs are moved to see how much of a loss is rounding."""
 _NOISE_FACTOR = 10
 """Times the change of the loss by that noise which still counts as rounding."""
+_STATE_CHANGE = 0.02
+"""Share of their mean size by which parameters are moved to see whether a loss reads what a model left behind."""
 
 
 def same_value(one: float, other: float, eps: float, loss: Callable[[Tensor], Tensor], outputs: Tensor | None) -> bool:
@@ -95,6 +97,7 @@ class ModelComparison:
                 readings.setdefault(self._share.classes_last(outputs, batch), self._share.reading(outputs, batch))
             if number == 0:
                 self._expect_no_parameters(outputs, batch)
+                self._expect_no_state(outputs, batch)
             del outputs  # they may be large, and those of the model itself are about to be made
             notes |= dict.fromkeys(self._against_own(number, batch, here))
         expect(
@@ -200,6 +203,41 @@ class ModelComparison:
             f"loss: the given function depends on {', '.join(names[:3])}{more} beside the outputs; expected a function "
             "of outputs and batch, since this part of its curvature would be lost. Leave a penalty on weights out, and "
             "add its own Hessian to the operators.",
+        )
+
+    def _expect_no_state(self, outputs: Tensor, batch: Batch) -> None:
+        """A user's function reads nothing that the model has left behind on its last run, as an auxiliary loss.
+
+        The loss of the same outputs is taken once more, after a run of the model with other parameters.
+        """
+        if not callable(self.loss) or isinstance(self._share, TorchShare):
+            return
+        made = self.problem
+        generator = torch.Generator(made.device).manual_seed(0)
+
+        def moved(tensor: Tensor) -> Tensor:
+            drawn = torch.randn(tensor.shape, generator=generator, dtype=tensor.dtype, device=tensor.device)
+            return tensor + _STATE_CHANGE * (tensor.abs().mean() + _STATE_CHANGE) * drawn
+
+        names = {name for name, _ in self.model.named_parameters()}
+        with made.scope(), torch.no_grad():
+            values = [float(self._share(outputs, batch)) for _ in range(2)]
+            elsewhere = {
+                name: moved(t) if name in names and t.is_floating_point() else t for name, t in made.params.items()
+            }
+            made.forward(elsewhere, batch)
+            values.append(float(self._share(outputs, batch)))
+        first, again, after = values
+        expect(
+            first == again or math.isnan(first),
+            f"loss: the given function gives {first:.6g} and {again:.6g} for the same outputs; expected a function of "
+            "outputs and batch that draws and counts nothing.",
+        )
+        expect(
+            abs(after - first) <= _NOISE_EPS * torch.finfo(made.dtype).eps * abs(first) or math.isnan(first),
+            f"loss: the given function changes by {after - first:.2g} for the same outputs after a run of the model "
+            "with other parameters; expected a function of outputs and batch, since the curvature of what it reads "
+            "from the model would be lost. Let the model return that with its outputs, or leave it out.",
         )
 
     def _own_result(self, batch: Batch) -> object | None:

@@ -12,7 +12,7 @@ from torch.func import functional_call
 from torch.nn import functional as nnf
 
 from hessianlens.derivatives.operation_mode import OperationMode
-from hessianlens.errors import InputError
+from hessianlens.errors import InputError, expect
 from hessianlens.failures import explained
 from hessianlens.models.adapters.batches import TOKENS, inputs_of, named_tensors, targets_of
 from hessianlens.models.adapters.precision import in_precision_of
@@ -61,6 +61,8 @@ class Lookups(OperationMode):
         )
 
 
+_NO_GRAPH = "does not require grad and does not have a grad_fn"
+"""What autograd says of a derivative of something that it has not followed."""
 _FIELDS = ("logits", "prediction_logits", "last_hidden_state", "pooler_output")
 _ENDS = ("start_logits", "end_logits")
 
@@ -103,6 +105,14 @@ def counted_call(
         except IndexError:
             with Lookups(params, inputs), torch.no_grad():
                 run()
+            raise
+        except RuntimeError as error:
+            expect(
+                _NO_GRAPH not in str(error),
+                f"model: {type(model).__name__} takes a derivative with respect to its own parameters by autograd "
+                "while it runs; expected a forward pass that also runs with detached parameters under torch.no_grad(). "
+                "Take that derivative by torch.func.grad, vjp or jvp.",
+            )
             raise
     return as_tensor(result), frozenset(() if seen is None else seen.asked)
 

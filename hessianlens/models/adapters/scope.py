@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 from torch import nn
+from torch.utils import checkpoint as activation_checkpoints
 
 from hessianlens.models.adapters.long_attention import LONG, LongAttention
 from hessianlens.state_guard import Restore, StateChange, function_modes, restore_function_modes, tensors_of
@@ -20,11 +21,12 @@ def differentiable_twice(
     """Evaluation mode without dropout, as it is written, with attention through kernels that have a second derivative.
 
     Fused attention kernels have no second derivative on any device. Inside this scope PyTorch's scaled dot-product
-    attention uses its plain kernel, or chunks where that would hold large matrices, the encoder's inference shortcut is
-    off, a Hugging Face model that insists on a fused implementation of its own runs another one, its experts run one
-    after the other, and none fills a cache of keys and values. What torch.compile made of it or of its parts is left
-    aside, since that has no second derivative either, and so is accelerate's mixed precision. On leaving, every module
-    is in the mode it was in and has the parameters and buffers that it had, and every configuration says what it said.
+    attention uses its plain kernel, or chunks where that would hold large matrices, the encoder's inference
+    shortcut is off, a Hugging Face model that insists on a fused implementation of its own runs another one, its
+    experts run one after the other, and none fills a cache of keys and values. Activations are not checkpointed.
+    What torch.compile made of it or of its parts is left aside, since that has no second derivative either, and so
+    is accelerate's mixed precision. On leaving, every module is in the mode it was in and has the parameters and
+    buffers that it had, and every configuration says what it said.
 
     Args:
         model: The model.
@@ -66,6 +68,7 @@ class _Evaluated(StateChange[Any]):
     def record(self) -> Restore:
         """Everything of the model and of PyTorch's kernels that is changed here or by a call with other parameters."""
         model_state, modes, compiler = _ModelState(self.model), function_modes(), _compiler()
+        checkpoints = {name: getattr(activation_checkpoints, name) for name in _UNCHECKPOINTED}
         kernels, shortcut = _kernels(), torch.backends.mha.get_fastpath_enabled()
         stance = None if compiler is None else compiler._stance
 
@@ -73,6 +76,8 @@ class _Evaluated(StateChange[Any]):
             restore_function_modes(modes)
             if compiler is not None and compiler._stance is not stance:
                 compiler._set_stance(stance)
+            for name, value in checkpoints.items():
+                setattr(activation_checkpoints, name, value)
             torch.backends.mha.set_fastpath_enabled(shortcut)
             _set_kernels(kernels)
             model_state.restore()
@@ -83,6 +88,8 @@ class _Evaluated(StateChange[Any]):
         """What is random or compiled is off."""
         model = self.model
         torch.backends.mha.set_fastpath_enabled(False)
+        for name, instead in _UNCHECKPOINTED.items():
+            setattr(activation_checkpoints, name, instead)
         if _compiler() is not None:
             torch.compiler.set_stance("force_eager")
         switch: Any = getattr(model, "set_attn_implementation", None)
@@ -94,6 +101,32 @@ class _Evaluated(StateChange[Any]):
         if "forward" in model.__dict__ and "_original_forward" in model.__dict__:  # accelerate's autocast around it
             model.__dict__["forward"] = model.__dict__["_original_forward"]
         model.eval()
+
+
+class _CalledOnce:
+    """Reentrant checkpointing without the checkpoint."""
+
+    @staticmethod
+    def apply(function: Callable[..., Any], preserve_random_state: bool, *args: Any) -> Any:
+        """What the function gives, on the graph of its caller."""
+        return function(*args)
+
+
+def _without_recomputation(*_: object, **__: object) -> Iterator[None]:
+    """What checkpointing does before and after a function is called: nothing."""
+    yield
+
+
+_UNCHECKPOINTED = {
+    name: instead
+    for name, instead in (
+        ("CheckpointFunction", _CalledOnce),
+        ("_checkpoint_without_reentrant_generator", _without_recomputation),
+    )
+    if hasattr(activation_checkpoints, name)
+}
+"""In place of activation checkpoints. These run a part of the model again in the backward pass, when it has its own
+parameters once more and not those that it was differentiated with: that part would count as a constant."""
 
 
 class _DifferentiableTwice(_Evaluated):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from torch import Tensor
@@ -238,7 +238,11 @@ def exact_attention(problem: Problem, maps: LinearMaps | None = None) -> ExactAt
             sites.append(site)
     known = LinearMaps(problem) if maps is None else maps
     if own is None and isinstance(plan := output_plan(known, sites[0]), Refusal):
-        return _folded(problem, sites[0]) if plan == _MIXES else plan
+        return (
+            _folded(problem, sites[0])
+            if plan == _MIXES
+            else replace(plan, reason=f"its output projection has none: {plan}")
+        )
     return ExactAttention(problem, tuple(sites), own, known, _prefix(problem, sites[0]))
 
 
@@ -276,7 +280,7 @@ def closed_form_cost(problem: Problem, blocks: Sequence[Block]) -> ClosedFormCos
     *positions, outputs = forward_sizes(problem).outputs
     length = positions[-1] if positions else 1
     tokens = length * sum(map(sequences_of, problem.data))
-    width = max(max(block.shape) for block in blocks)
+    width = max(max(block.shape, default=1) for block in blocks)
     small = 3 * width**2 + 2 * length**2
     if _few_outputs(outputs, width):
         first = 2 * tokens * outputs**2 + tokens * outputs * width

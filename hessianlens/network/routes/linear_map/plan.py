@@ -152,6 +152,8 @@ class LinearMapPlanner:
             if found is None:
                 if len(affordable) < len(options[0]):
                     return too_many_hvps(options[0][-1].members * len(first.features), most_products)
+                if all(one.groups != sequences for one in options[0]):
+                    return Refusal("the loss couples the rows of what it feeds, which are no sequences of a batch")
                 return Refusal("the loss couples what it feeds across the sequences of a batch")
             chosen.append(found)
         products = max(g.members * len(p.features) for (g, _), p in zip(chosen, rows, strict=True))
