@@ -29,7 +29,8 @@ export function blocksOf(network) {
   let start = 0;
   layers.forEach((one, layer) =>
     headsOf(one).forEach(({ weights }, head, { length }) => {
-      for (const [key, { rows, cols }] of Object.entries(weights)) {
+      for (const key of ["QK", "Q", "K", "V"].filter((one) => weights[one])) {
+        const { rows, cols } = weights[key];
         const name = (layers.length > 1 ? `layer${layer}.` : "") + key + (length > 1 ? head : "");
         blocks.push({ name, layer, head, key, rows, cols, start });
         start += rows * cols;
