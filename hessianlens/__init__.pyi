@@ -1,6 +1,6 @@
 """The public names: `hessianlens` imports a name from here when it is first used.
 
-Twenty-five names; everything else is one level down, in the modules that are named first.
+Twenty-seven names; everything else is one level down, in the modules that are named first.
 """
 
 from . import attention as attention
@@ -24,6 +24,7 @@ from .monitor import Monitor
 from .network import block_norms, block_pair_norms, functional, ggn, hessian
 from .problems import Block, Problem
 from .spectra import density, diagonal, eigenvalues, frobenius, heterogeneity, inertia, trace
+from .updates import directional, optimizer_update
 
 __version__: str
 
@@ -43,6 +44,7 @@ __all__ = [
     "block_pair_norms",
     "density",
     "diagonal",
+    "directional",
     "eigenvalues",
     "errors",
     "frobenius",
@@ -59,6 +61,7 @@ __all__ = [
     "monitor",
     "network",
     "operators",
+    "optimizer_update",
     "problem",
     "scaled_dot_product_attention",
     "spectra",

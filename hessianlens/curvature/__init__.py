@@ -1,6 +1,6 @@
 """Matrix-free curvature of named blocks: exact products with the Hessian, Gauss-Newton and functional matrix."""
 
-from hessianlens.curvature.linearisation import Linearisation
+from hessianlens.curvature.linearisation import Linearisation, loss_gradient
 from hessianlens.curvature.operators import (
     MATRIX_FREE,
     BlockPairOperator,
@@ -20,6 +20,7 @@ __all__ = [
     "Linearisation",
     "Repeated",
     "TapeTests",
+    "loss_gradient",
     "may_pay",
     "verify",
 ]

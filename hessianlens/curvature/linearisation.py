@@ -176,3 +176,20 @@ class Linearisation:
     def _culprit(self) -> str:
         found = culprit(self.problem, self.batch, list(self.leaves), cannot_be_differentiated_twice)
         return found or "model: a step outside of its modules"
+
+
+def loss_gradient(problem: Problem, names: Sequence[str]) -> tuple[float, dict[str, Tensor]]:
+    """The loss on all data, and its gradient by name of parameter."""
+
+    def share() -> list[Tensor]:
+        loss = torch.zeros((), dtype=torch.float64)
+        total = {name: torch.zeros_like(problem.params[name]) for name in names}
+        for batch in problem.data:
+            at = Linearisation(problem, batch, names)
+            loss += at.loss.detach().double().cpu()
+            for name, slope in at.gradient(names).items():
+                total[name] += slope
+        return [loss, *total.values()]
+
+    loss, *gradient = problem.ranks.summed("the gradient of the loss", share)
+    return float(loss), dict(zip(names, gradient, strict=True))

@@ -29,6 +29,7 @@ class Grid(Picture):
         values: One row per name; None or NaN where there is nothing.
         label: What the numbers are.
         log: Whether darkness goes with the logarithm; a zero then stays blank.
+        signed: Whether negative numbers are red.
 
     >>> Grid(("Q", "K"), ("Q", "K"), [[1.0, 0.5], [0.5, 0.0]], "norm").svg().count("<rect")
     4
@@ -39,6 +40,7 @@ class Grid(Picture):
     values: Sequence[Sequence[float | None]]
     label: str
     log: bool = True
+    signed: bool = False
 
     def chart(self) -> ChartModel:
         """Numbers in the cells where there are few; names of columns by their number where they are long."""
@@ -67,7 +69,7 @@ class Grid(Picture):
             [f"{self._name(self.rows, i)}, {self._name(self.columns, j)}: {short(v, 4)}" for j, v in enumerate(row)]
             for i, row in enumerate(self.values)
         ]
-        return HeatMap(self.values, least, top, self.log, titles=titles, written=written)
+        return HeatMap(self.values, least, top, self.log, self.signed, titles=titles, written=written)
 
     @staticmethod
     def _name(names: Sequence[str], place: int) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor, nn
 
-from hessianlens.curvature import HessianOperator, Linearisation, TapeTests
+from hessianlens.curvature import HessianOperator, TapeTests, loss_gradient
 from hessianlens.errors import InputError
 from hessianlens.monitor.arguments import Effort
 from hessianlens.monitor.records import MODEL, Reading
@@ -116,7 +116,7 @@ class Measurer:
         gradient: Mapping[str, Tensor] = {}
         if "gradient" in self.quantities:
             names = list(dict.fromkeys(block.parameter for parts in blocks.values() for block in parts))
-            loss, gradient = _gradient(problem, names)
+            loss, gradient = loss_gradient(problem, names)
         else:
             with torch.no_grad():
                 loss = float(problem.total_loss())
@@ -171,17 +171,6 @@ def measure_all(
     if "entropy" in measurer.quantities:
         found |= measurer.attention(problem, notes)
     return found
-
-
-def _gradient(problem: Problem, names: list[str]) -> tuple[float, dict[str, Tensor]]:
-    total: dict[str, Tensor] = {}
-    loss = 0.0
-    for batch in problem.data:
-        at = Linearisation(problem, batch, names)
-        for name, slope in at.gradient(names).items():
-            total[name] = total[name] + slope if name in total else slope
-        loss += float(at.loss.detach())
-    return loss, total
 
 
 def _length(tensors: Sequence[Tensor]) -> float:

@@ -40,6 +40,7 @@ from hessianlens.errors import Refusal, check_that, expect
 from hessianlens.problems import Block
 from hessianlens.spectra import RitzPairs
 from hessianlens.spectra.products import LinearOperator
+from hessianlens.updates.optimizers import check_optimizer
 
 _ALIKE = 1.02
 """Limits within this factor are taken as one, the lowest: decoupled weight decay moves them by half of lr * decay."""
@@ -126,23 +127,6 @@ def edge_of(optimizer: Any, model: nn.Module, blocks: Sequence[Block]) -> Edge |
             return Refusal(f"{block.parameter}: {found}")
         pieces.append(found)
     return _joined(pieces, blocks)
-
-
-def unwrapped(optimizer: Any) -> Any:
-    """The optimiser inside of accelerate's or Lightning's wrappers."""
-    while not isinstance(optimizer, torch.optim.Optimizer) or type(optimizer).__name__.startswith("Accelerated"):
-        inner = getattr(optimizer, "optimizer", None)
-        if inner is None or inner is optimizer:
-            break
-        optimizer = inner
-    return optimizer
-
-
-def check_optimizer(optimizer: Any) -> Any:
-    """The optimiser itself, wrappers apart."""
-    inner = unwrapped(optimizer)
-    check_that(hasattr(inner, "param_groups"), "optimizer", optimizer, "an optimiser of torch.optim, or None")
-    return inner
 
 
 @dataclass(frozen=True, eq=False)
