@@ -31,9 +31,10 @@ from hessianlens.monitor.history import History
 from hessianlens.monitor.integrations import OLD_LOG_NAMES, Sink, log_from_old_names, make_log
 from hessianlens.monitor.measurement import LiveProblem, Measurer, measure_all
 from hessianlens.monitor.records import Readings, Record, RecordFile
-from hessianlens.monitor.stability import Edge, check_optimizer, edge_of
+from hessianlens.monitor.stability import Edge, edge_of
 from hessianlens.problems import Batch, Block, Problem
 from hessianlens.state_guard import restores_state, without_side_effects
+from hessianlens.updates.optimizers import check_optimizer
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -277,7 +277,8 @@ class UpdateCurvature(DisplayableRows):
         ]
         if self.notes:
             sections.append(Section("Notes", list(self.notes)))
-        lead = f"What one update of the weights does to the loss, by {len(self.groups)} groups; |d| = {short(self.length)}."
+        size = f"{len(self.groups)} groups; |d| = {short(self.length)}"
+        lead = f"What one update of the weights does to the loss, by {size}."
         return Document(title, lead, self._short(), sections)
 
     def _largest(self) -> Table:
