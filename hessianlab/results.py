@@ -94,7 +94,7 @@ def _version(library: str) -> str | None:
 
 
 def _cpu() -> str:
-    """The processor's name, as far as the system tells it."""
+    """The processor's name, as far as the system knows it."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:

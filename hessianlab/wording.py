@@ -159,7 +159,7 @@ def duration(seconds: float | None) -> str:
 
 
 def span(values: Sequence[float] | np.ndarray, show: Callable[[float], str] | None = None) -> str:
-    """A range in words.
+    """A range as text.
 
     >>> span([3.0, 17.2])
     '3 to 17.2'

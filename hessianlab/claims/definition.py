@@ -91,7 +91,7 @@ class Claim:
         source: Where the document says it.
         statement: What it says, in our words.
         method: How it is tested: quantities, seeds, shapes.
-        condition: Under which it is true, for "holds if"; ``{name}`` stands for a number that the test tells.
+        condition: Under which it is true, for "holds if"; ``{name}`` stands for a number that the test returns.
         correction: What was claimed, what is true instead; a remark if the claim holds. With numbers, too.
         misprint: Whether it is a slip of the pen, if it fails.
         unmeasured: The verdict of a claim that no measurement here can settle.

@@ -75,7 +75,7 @@ class Entry:
 
     @property
     def figures(self) -> tuple[str, ...]:
-        """Every check as one line; one that serves twice is told once."""
+        """Every check as one line; one that serves twice is listed once."""
         if self.finding is None:
             return ()
         checks = (*self.finding.checks, *self.finding.conditional, *self.finding.support)

@@ -189,7 +189,7 @@ class StudyRecord:
 
     @property
     def models(self) -> str:
-        """What was trained, in words."""
+        """What was trained, as text."""
         if not self._whole:
             return f"nothing yet: {self.study} is not recorded"
         config = self._whole["config"]

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _EXAMPLES = """[bold]Examples[/bold]
 
-[cyan]hessianlens claims[/cyan]    test every claim, show the verdicts and their counts; once more to continue
+[cyan]hessianlens claims[/cyan]    test every claim, show the verdicts and their counts; run again to continue
 
 [cyan]hessianlens claims A12 P25[/cyan]    explain two of them: checks, thresholds, condition or correction, example
 

@@ -26,7 +26,7 @@ _EXAMPLES = """[bold]Examples[/bold]
 
 [cyan]hessianlens report[/cyan]    everything in laptop size, into report/index.html
 
-[cyan]hessianlens report --preset paper --jobs 8[/cyan]    the published sizes; once more to continue
+[cyan]hessianlens report --preset paper --jobs 8[/cyan]    the published sizes; run again to continue
 
 [cyan]hessianlens report fig3a fig7 --set repeats=5 --no-claims[/cyan]
 
@@ -72,7 +72,7 @@ def write_report(
         page = write_page(out, render(experiments, ledger, published, _command(names or [], preset, settings or [])))
     _summarise(experiments, ledger, page)
     if failed:
-        stop(f"{failed} cells failed; the page tells what is complete.", FINDING)
+        stop(f"{failed} cells failed; the page says what is complete.", FINDING)
 
 
 def _claims_plan(preset: str) -> list[Plan]:
@@ -105,7 +105,7 @@ def _stored(plans: Sequence[Plan], store: Store) -> list[Result]:
 
 
 def _stored_studies(store: Store) -> list[Result]:
-    """Studies that the store has, of whatever size: they are told on the page, and never run for it."""
+    """Studies that the store has, of whatever size: they are shown on the page, and never run for it."""
     from hessianlab.experiments.registry import STUDIES
     from hessianlab.store import list_runs, load_run
 

@@ -42,7 +42,7 @@ _EXAMPLES = """[bold]Examples[/bold]
 
 [cyan]hessianlens reproduce --list[/cyan]    what there is, and how long it takes
 
-[cyan]hessianlens reproduce[/cyan]    everything in laptop size; once more to continue after an interruption
+[cyan]hessianlens reproduce[/cyan]    everything in laptop size; run again to continue after an interruption
 
 [cyan]hessianlens reproduce fig3a fig6 --preset paper --jobs 8 --figures figures[/cyan]
 

@@ -286,7 +286,7 @@ def processes(jobs: int | None) -> int:
 def run_with_progress(
     plans: Sequence[Plan], store: Store, jobs: int, backend: str = "local", address: str | None = None
 ) -> tuple[Sequence[Result], Progress, Sequence[Failure]]:
-    """The results, the last state of the run, and what failed. Ctrl-C ends the command and tells what is kept."""
+    """The results, the last state of the run, and what failed. Ctrl-C ends the command and says what is saved."""
     from hessianlab.runner import CellsFailed, Progress, run
 
     with waiting("Loading the libraries"):

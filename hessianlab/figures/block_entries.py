@@ -133,8 +133,8 @@ FIG1 = Experiment(
     name="fig1",
     title="The Hessian of a one-block Transformer at initialisation",
     source="The paper, Figure 1",
-    question="How unlike are the blocks of a Transformer's Hessian at initialisation, and are the entries of the query "
-    "block two orders of magnitude below those of the value block?",
+    question="How different in scale are a Transformer's blocks at initialisation, and are the entries of the "
+    "query block two orders of magnitude below those of the value block?",
     presets={"quick": Fig1Config(map_sequences=32, repeats=10), "paper": Fig1Config()},
     cells=fig1_cells,
     measure=measure_fig1,

@@ -66,7 +66,7 @@ def measure_strata(parameters: Parameters) -> Measurement:
         "M2": second_moment(A, setting.X),
         "M3": third_moment_along(A, setting.X, g @ layer.W_V.T),
     }
-    # The query blocks vanish in one-hot attention, so gaps are told against the whole matrix.
+    # The query blocks vanish in one-hot attention, so gaps are relative to the whole matrix.
     whole = H.full[:].frobenius_norm()
     entropy = float(attention_entropy(A).mean())
     rows: list[Row] = [
@@ -158,7 +158,7 @@ def measure_path(parameters: Parameters) -> Measurement:
     """Entropy, the norm of the softmax derivative and of the blocks; softmax rows in the mean over rows.
 
     The derivative of row i of the attention matrix A = softmax(T / t) by its scores before division is
-    ``(diag(A_i) - A_i A_i^T) / t``; told is the norm of ``diag(A_i) - A_i A_i^T``, without the factor.
+    ``(diag(A_i) - A_i A_i^T) / t``; measured is the norm of ``diag(A_i) - A_i A_i^T``, without the factor.
 
     Arrays: ``attention``, the matrix A; ``derivative``, that of its first row, without the factor 1 / t.
     """

@@ -1,4 +1,4 @@
-"""Exponents of growth: fitted in every repeat, with an interval over the repeats, against predictions, and in words."""
+"""Exponents of growth: fitted in every repeat, with an interval over the repeats, against predictions, and as text."""
 
 from __future__ import annotations
 
@@ -99,12 +99,12 @@ class ExponentFit:
 
     @property
     def power(self) -> str:
-        """The exponent in words: "zero" for norms that vanish."""
+        """The exponent as text: "zero" for norms that vanish."""
         return "zero" if self.measured is None else f"{self.measured:.2f}".replace("-", MINUS)
 
     @property
     def interval(self) -> str:
-        """Both ends of the interval in words; empty if there is none."""
+        """Both ends of the interval as text; empty if there is none."""
         if self.low is None or self.high is None:
             return ""
         return f"{self.low:.2f} to {self.high:.2f}".replace("-", MINUS)
@@ -210,10 +210,10 @@ def _row(fit: ExponentFit) -> dict[str, Scalar]:
 
 
 _MOST = 6
-"""Disagreements told one by one; more are counted."""
+"""Disagreements listed one by one; more are counted."""
 
 _LOPSIDED = 3.0
-"""From this ratio of mean to median on it is told."""
+"""From this ratio of mean to median on it is reported."""
 
 
 def growth_sentences(result: Result) -> list[str]:
@@ -317,7 +317,7 @@ def _due_to_one_seed(result: Result) -> str:
         return ""
     return (
         f"Means over draws are up to {short(factor)} times the median ({name}, σ = {short(sigma)}): there a few draws "
-        "carry the mean, and the median tells what is typical."
+        "carry the mean, and the median shows what is typical."
     )
 
 

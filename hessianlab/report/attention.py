@@ -67,7 +67,7 @@ def _ratios_in_words(found: Mapping[str, float]) -> str:
 SOFTMAX = Chapter(
     slug="softmax",
     title="Softmax's role",
-    question="Is it softmax that makes the blocks unlike?",
+    question="Is it softmax that separates the scales of the blocks?",
     introduction="Taking softmax away and keeping the raw scores makes the blocks alike, which looks like proof. But "
     "raw scores differ from softmax in more than one respect. Putting other functions in its place shows which respect "
     "matters: the value a(0) of the activation at a score of zero. Where it is not zero, values pass even if scores "
@@ -129,7 +129,7 @@ MOMENTS = Chapter(
 
 
 _SOME = 0.01
-"""A share of negative curvature above this is told as some."""
+"""A share of negative curvature above this is reported as some."""
 
 
 def answer_query_key(results: Results, _ledger: Ledger | None) -> Answer | None:

@@ -146,7 +146,7 @@ def ledger_summary(ledger: Ledger) -> str:
 
 
 def verdict_of(entry: Entry) -> str:
-    """The verdict in words; a test that raised has none."""
+    """The verdict as text; a test that raised has none."""
     return str(entry.verdict) if entry.verdict else ERROR
 
 

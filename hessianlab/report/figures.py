@@ -78,7 +78,7 @@ def _changes(before: Mapping[str, Any], after: Mapping[str, Any], inside: str = 
 
 
 def settings(result: Result) -> dict[str, str]:
-    """Every field of the configuration in words."""
+    """Every field of the configuration as text."""
     return {name.replace("_", " "): _text(value) for name, value in result.config.items()}
 
 

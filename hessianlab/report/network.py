@@ -27,8 +27,8 @@ from hessianlab.results import Result
 from hessianlab.wording import count, several, short, span
 from hessianlens.parts import LAYER_PARTS
 
-UNLIKE = 10.0
-"""Blocks are unlike if their typical entries differ by more than this factor."""
+SEPARATION_FACTOR = 10.0
+"""Blocks differ in scale if their typical entries differ by more than this factor."""
 
 
 def answer_blocks(results: Results, _ledger: Ledger | None) -> Answer | None:
@@ -38,7 +38,7 @@ def answer_blocks(results: Results, _ledger: Ledger | None) -> Answer | None:
     ratios = block_ratios(results["fig1"], kind="blocks")
     rms = block_ratios(results["fig1"], "rms", kind="blocks")
     typical = geometric_mean(ratios)
-    unlike = typical > UNLIKE
+    unlike = typical > SEPARATION_FACTOR
     return Answer(
         "yes" if unlike else "no",
         "yes" if unlike else "no",
@@ -172,7 +172,7 @@ DEPTH = Chapter(
 )
 
 
-_ALIKE = 0.5
+_COMPARABLE_EXPONENTS = 0.5
 """Powers that differ by less are called the same."""
 
 _EVEN = 1e-2
@@ -227,7 +227,7 @@ def _of_range(fits: list[ExponentFit], name: str) -> tuple[ExponentFit, Exponent
 def _alike(pair: tuple[ExponentFit, ExponentFit]) -> bool:
     query, value = pair
     assert query.measured is not None and value.measured is not None
-    return abs(query.measured - value.measured) < _ALIKE
+    return abs(query.measured - value.measured) < _COMPARABLE_EXPONENTS
 
 
 def _spread(results: Results) -> str:

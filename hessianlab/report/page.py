@@ -200,7 +200,7 @@ def script_hash(script: str) -> str:
 
 
 def _agreements() -> list[dict[str, str]]:
-    """Recorded runs of published size against the published means, in words."""
+    """Recorded runs of published size against the published means, as text."""
     return [
         {
             "name": EXPERIMENTS[one.experiment].title,
@@ -235,7 +235,7 @@ def _chapter_content(
 
 
 def _hero(figures: Mapping[str, PageFigure]) -> PagePicture | None:
-    """The first picture of the figure that shows what is new, once more; ids are unique on a page."""
+    """The first picture of the figure that shows what is new, a second time; ids are unique on a page."""
     if _HERO not in figures or not figures[_HERO].pictures:
         return None
     first = figures[_HERO].pictures[0]

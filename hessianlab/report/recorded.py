@@ -76,7 +76,7 @@ def _recorded_study(name: str, found: Mapping[str, Any]) -> RecordedStudy:
 
 
 def _command(name: str, preset: str, config: Mapping[str, Any]) -> str:
-    """What records it anew; settings of its own are told by how they differ from the full size."""
+    """What records it anew; settings of its own are described by how they differ from the full size."""
     own = ""
     if preset not in STUDIES[name].presets:
         preset, full = "full", asdict(STUDIES[name].presets["full"])

@@ -35,7 +35,7 @@ _KINDS = ("softmax", "linear", "sigmoid")
 
 
 def answer_training(_results: Results, ledger: Ledger | None) -> Answer | None:
-    """From two recorded studies: whether Adam's advantage goes with unlike blocks, and whether evening them out helps.
+    """From two recorded studies: does Adam's advantage go with blocks of different scale, does evening them out help?
 
     A correlation over few settings shows no cause, and has a wide interval; so the answer is yes only if the interval
     lies above zero and rates by curvature bring SGD nearer to Adam, and no only if neither is so and the data decide.
@@ -159,9 +159,9 @@ TRAINING = Chapter(
     title="For training",
     question="Do these differences explain how Transformers train?",
     introduction="If blocks are curved so differently, an optimiser that scales every weight by itself, such as Adam, "
-    "should have an advantage over plain gradient descent (SGD), and a larger one where blocks are unlike than where "
-    "they are alike. That is a statement about runs, not about a point in the landscape; so small models were trained, "
-    "and what came out is recorded with the project.",
+    "should have an advantage over plain gradient descent (SGD), and a larger one where blocks differ in scale than "
+    "where they are alike. That is a statement about runs, not about a point in the landscape; so small models were "
+    "trained, and what came out is recorded with the project.",
     figures=(),
     topics=("training", "step sizes", "trained model"),
     answer=answer_training,

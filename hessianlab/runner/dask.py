@@ -60,7 +60,7 @@ def _answers(client: Client, orders: Iterable[Order], most: int) -> Generator[Ce
     """Dask gives the cells of a worker that vanished to another one, a few times.
 
     It blames every cell which that worker had been given, also those that only waited there for their turn; and an
-    answer may vanish with its worker before it is fetched. So such cells are asked for once more at the end, one at a
+    answer may vanish with its worker before it is fetched. So such cells are asked for again at the end, one at a
     time: then only the guilty one can be blamed.
     """
     again: list[Order] = []

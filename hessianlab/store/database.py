@@ -126,7 +126,7 @@ Identity = tuple[int, int]
 
 
 def identity(path: Path) -> Identity | None:
-    """What tells one file from another at the same path; None if there is none."""
+    """What distinguishes one file from another at the same path; None if there is none."""
     try:
         found = os.stat(path)
     except OSError:

@@ -96,7 +96,7 @@ class Leases:
 
 
 def _goes_on(host: object, pid: object, born: object, seen: object) -> bool:
-    """Whether a run is still there; on this machine the system knows, elsewhere only its last word tells."""
+    """Whether a run is still there; on this machine the system knows, elsewhere only its last sign of life."""
     if not (isinstance(pid, int) and isinstance(born, float) and isinstance(seen, float)):
         return False
     if abs(time.time() - seen) > SILENCE_SECONDS:

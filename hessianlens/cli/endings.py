@@ -25,7 +25,7 @@ def clear_endings(kept: str) -> Iterator[None]:
     """Turn `InputError` and what the system says of a file into exit code 2, and Ctrl-C into 130.
 
     Args:
-        kept: Tells an interrupted user what they still have.
+        kept: What an interrupted user still has, as text.
     """
     from hessianlens.errors import InputError, RankError
 

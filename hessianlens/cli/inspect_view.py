@@ -71,7 +71,7 @@ def print_forecast(opened: OpenedModel, as_json: bool, loading_seconds: float | 
 
 
 ANNOUNCED_SECONDS, LONGEST_SECONDS = 60.0, 7 * 24 * 3600.0
-"""Forecasts that are told before the work, and that are refused: nobody waits for more than a week."""
+"""Forecasts that are shown before the work, and that are refused: nobody waits for more than a week."""
 ANNOUNCED_LOADING_SECONDS = 15.0
 """The same for the checks of a model while it is loaded, about which there is nothing else to show."""
 _IN_TIME = "--budget 5m gives an answer in time"

@@ -8,7 +8,7 @@ from hessianlens.curvature.operators import (
     GaussNewtonOperator,
     HessianOperator,
 )
-from hessianlens.curvature.repeated import Repeated, TapeTests, may_pay
+from hessianlens.curvature.repeated import Repeated, TapeTests, tape_can_pay_off
 from hessianlens.curvature.verification import verify
 
 __all__ = [
@@ -21,6 +21,6 @@ __all__ = [
     "Repeated",
     "TapeTests",
     "loss_gradient",
-    "may_pay",
+    "tape_can_pay_off",
     "verify",
 ]

@@ -1,9 +1,9 @@
 """A piece of the data that stands for a problem where its derivatives are checked.
 
 What is checked is the code of a model, and an excerpt of one sequence runs through it as the batch does: enough to
-acquit; to accuse takes a whole sequence. Whether the batch takes steps of kinds that the piece does not (a branch for
-other words, a kernel for long sequences) can be seen once its graph or its tape is there; then pieces are looked for
-that take them too.
+pass the check; a failure is confirmed on a whole sequence. Whether the batch takes steps of kinds that the piece does
+not (a branch for other words, a kernel for long sequences) can be seen once its graph or its tape is there; then pieces
+are looked for that take them too.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ def representative(problem: Problem, names: Sequence[str], cut: bool = True) -> 
 def _in_precision(problem: Problem, names: Sequence[str]) -> Linearisation | None:
     """In float64; in its own precision where the model has other steps there, or cannot run in float64.
 
-    In float32 differences are so coarse that kinks cannot be told from bends: smooth networks only, and only if a step
-    without a formula of PyTorch's own gives reason to look.
+    In float32 differences are so coarse that kinks cannot be distinguished from curvature: smooth networks only, and
+    only if a step without a formula of PyTorch's own gives reason to look.
     """
     wide = _running(problem, torch.float64, names) if _fits(problem, names) else None
     if wide is not None and in_half_precision(wide.loss):

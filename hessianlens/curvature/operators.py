@@ -74,7 +74,7 @@ class BlockPairOperator(Operator):
 
     @property
     def product_cost(self) -> str:
-        """What a product costs, in words."""
+        """What a product costs, as text."""
         held = sum(at.held_bytes for at in self._kept.values())
         if held:
             return f"about {self.gradients_on_tape:g} gradients per matvec at most, {readable(held)} held"

@@ -75,8 +75,8 @@ class TapeTests(dict[frozenset[str], TapeTest]):
     """The tests of the tapes of a problem, by the parameters that they differentiate."""
 
 
-def may_pay(problem: Problem, batch: Batch) -> bool:
-    """Whether a tape may be worthwhile, as far as that can be told before anything has run."""
+def tape_can_pay_off(problem: Problem, batch: Batch) -> bool:
+    """Whether a tape may be worthwhile, as far as that can be known before anything has run."""
     return _numbers(batch) * _weights(problem) >= TAPE_MIN_MULTIPLY_ADDS
 
 
@@ -119,13 +119,13 @@ class Repeated:
 
     @property
     def refusal(self) -> str | None:
-        """Why there is no tape for these parameters, in words; empty if there is one; None if nobody has tried."""
+        """Why there is no tape for these parameters, as text; empty if there is one; None if nobody has tried."""
         found = self._test
         return None if found is None else found.why
 
     @property
     def way(self) -> str:
-        """How products are made now, and why, in words; empty as long as there were too few to choose."""
+        """How products are made now, and the reason; empty as long as there were too few to choose."""
         if self.taped is not None:
             return "repeated HVPs by tangent passes over a tape, which gives the same as autograd's graph"
         return f"repeated HVPs through autograd's graph: {self.refusal}" if self.refusal else ""
@@ -187,7 +187,7 @@ class Repeated:
         if self._made >= TAPE_MIN_HVPS_DONE:
             return True
         soon = self._coming >= TAPE_MIN_HVPS_EXPECTED or (self._excerpts and self._smallest <= EXCERPT_MAX_SHARE)
-        return may_pay(self.problem, self.batch) and soon
+        return tape_can_pay_off(self.problem, self.batch) and soon
 
     @property
     def _smallest(self) -> float:

@@ -122,14 +122,14 @@ def _known_to_all(problem: Problem, asked: Asked) -> _Known:
 def _examined(problem: Problem, asked: Asked) -> _Known:
     """What is known of the second derivatives between some parameters."""
     try:
-        seen = _acquitted(problem, asked)
+        seen = _checked_on_excerpt(problem, asked)
     except Exception:  # whatever a model says of an excerpt, the whole sequence will say it again
         seen = None
     return _thoroughly(problem, asked) if seen is None else _Known("", seen)
 
 
-def _acquitted(problem: Problem, asked: Asked) -> frozenset[str] | None:
-    """The kinds of steps of an excerpt in which all is right; None if it is not, or cannot be told."""
+def _checked_on_excerpt(problem: Problem, asked: Asked) -> frozenset[str] | None:
+    """The kinds of steps of an excerpt in which all is right; None if it is not, or cannot be decided."""
     rows, columns = _ordered(problem, asked)
     short = excerpt(problem, list(dict.fromkeys([*rows, *columns])))
     if short is None:

@@ -32,7 +32,7 @@ class ClosedForm(ABC):
         inputs: n.
         fixed: How many tensors follow them.
         name: What a user called.
-        instead: What has higher derivatives, in words.
+        instead: What has higher derivatives, as text.
     """
 
     inputs: ClassVar[int]

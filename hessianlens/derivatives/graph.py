@@ -1,7 +1,7 @@
 """The graph between a result and its leaves: what lies on the way, and what of it cannot be differentiated twice.
 
 Autograd answers None, or a constant, both where a leaf plays no part and behind a `torch.autograd.Function` whose
-backward is marked ``@once_differentiable``. The graph tells the two apart.
+backward is marked ``@once_differentiable``. The graph distinguishes the two.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from typing import Any, NoReturn, TypeVar
 import torch
 from torch import Tensor, distributed
 
-from hessianlens.distributed.ranks import ALONE, Ranks
+from hessianlens.distributed.ranks import SINGLE_RANK, Ranks
 from hessianlens.errors import InputError, RankError, check_that
 from hessianlens.failures import line
 
@@ -79,7 +79,7 @@ class RankGroup(Ranks):
 
     Args:
         group: The group. How long a process is waited for is what it says, its `timeout`. Handshakes go through gloo
-            where it has that (``cpu:gloo,cuda:nccl``), which tells at once of a process that has ended.
+            where it has that (``cpu:gloo,cuda:nccl``), which reports at once a process that has ended.
     """
 
     def __init__(self, group: distributed.ProcessGroup) -> None:
@@ -221,7 +221,7 @@ def _place(group: distributed.ProcessGroup) -> tuple[torch.device, timedelta]:
     place = torch.device("cpu" if any(device.type == "cpu" for device in group._device_types) else "cuda")
     try:
         timeout = group._get_backend(place).options._timeout
-    except (AttributeError, RuntimeError):  # not every backend tells
+    except (AttributeError, RuntimeError):  # not every backend says
         timeout = None
     return place, timeout if isinstance(timeout, timedelta) else distributed.default_pg_timeout
 
@@ -232,7 +232,7 @@ def ranks_of(group: object) -> Ranks:
     Args:
         group: ``torch.distributed.group.WORLD`` or another group that this process belongs to; None for no group.
 
-    >>> ranks_of(None) is ALONE
+    >>> ranks_of(None) is SINGLE_RANK
     True
     >>> ranks_of(2)
     Traceback (most recent call last):
@@ -240,13 +240,13 @@ def ranks_of(group: object) -> Ranks:
     after init_process_group, or None.
     """
     if group is None:
-        return ALONE
+        return SINGLE_RANK
     wanted = "a process group, such as torch.distributed.group.WORLD after init_process_group, or None"
     usable = distributed.is_available() and isinstance(group, distributed.ProcessGroup)
     check_that(usable, "process_group", group, wanted)
     assert isinstance(group, distributed.ProcessGroup)
     if distributed.get_world_size(group) == 1:
-        return ALONE
+        return SINGLE_RANK
     if group not in _groups:
         _groups[group] = RankGroup(group)
     return _groups[group]

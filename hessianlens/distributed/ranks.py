@@ -60,7 +60,7 @@ class Ranks:
         size: How many there are.
         traffic: What went between them.
 
-    >>> ALONE.rank, ALONE.size, ALONE.agreed(2.0), ALONE.shared("a number", lambda: 3)
+    >>> SINGLE_RANK.rank, SINGLE_RANK.size, SINGLE_RANK.agreed(2.0), SINGLE_RANK.shared("a number", lambda: 3)
     (0, 1, 2.0, [3])
     """
 
@@ -78,7 +78,7 @@ class Ranks:
         """Tensors of every process, added up; all processes get the same numbers.
 
         Args:
-            what: What is summed, in words.
+            what: What is summed, as text.
             compute: This process's summands, which may be overwritten. What it raises is raised by all processes.
             given: Vectors that it works on, which must be the same everywhere.
         """
@@ -89,7 +89,7 @@ class Ranks:
         """What every process finds, in the order of the processes.
 
         Args:
-            what: What is looked for, in words.
+            what: What is looked for, as text.
             compute: Finds this process's part. What it raises is raised by all processes.
         """
         return [compute()]
@@ -99,7 +99,7 @@ class Ranks:
         """What is raised inside by one process is raised by all of them.
 
         Args:
-            what: What is done, in words.
+            what: What is done, as text.
         """
         yield
 
@@ -108,5 +108,5 @@ class Ranks:
         return number
 
 
-ALONE = Ranks()
+SINGLE_RANK = Ranks()
 """A process that shares its problem with nobody."""

@@ -11,7 +11,7 @@ from hessianlens.errors import first_names
 from hessianlens.inspect.table import CurvatureTable, Row, times
 from hessianlens.network.spreads import SATURATED, Spread
 
-ALIKE = 10.0
+COMPARABLE_FACTOR = 10.0
 """Blocks whose scales differ by less than this factor can share a learning rate."""
 DOMINATED = 0.5
 """A block with more than this share of all squared norms dominates."""
@@ -72,14 +72,14 @@ def _scale(table: CurvatureTable, rows: Sequence[Row]) -> Statement:
     top, bottom = max(rows, key=lambda row: row.rms), min(rows, key=lambda row: row.rms)
     factor = top.rms / bottom.rms
     matrices = " matrices" if len(rows[0].shape) > 1 and any(len(row.shape) < 2 for row in table.rows) else " blocks"
-    if factor < ALIKE:
+    if factor < COMPARABLE_FACTOR:
         text = f"Well scaled: all{matrices} within a factor of {times(factor)}; one learning rate can serve them."
         return Statement("scale", text, factor, (top.name, bottom.name))
     middle = median(row.rms for row in rows)
     scales = {row.name: row.rms / middle for row in rows}
     far = [
-        _outliers(scales, "larger", lambda scale: scale <= 1 / math.sqrt(ALIKE), 1),
-        _outliers(scales, "smaller", lambda scale: scale >= math.sqrt(ALIKE), -1),
+        _outliers(scales, "larger", lambda scale: scale <= 1 / math.sqrt(COMPARABLE_FACTOR), 1),
+        _outliers(scales, "smaller", lambda scale: scale >= math.sqrt(COMPARABLE_FACTOR), -1),
     ]
     give = ", and ".join(filter(None, far))
     text = (

@@ -252,7 +252,7 @@ def _address() -> tuple[str, int]:
 
 
 def _answers(address: tuple[str, int]) -> bool:
-    """In a thread: to look up a name may take far longer than to be told that there is no network."""
+    """In a thread: to look up a name may take far longer than to learn that there is no network."""
     found = threading.Event()
 
     def knock() -> None:

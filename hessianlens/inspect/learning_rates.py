@@ -32,7 +32,7 @@ class Group:
         lr: The learning rate.
         kind: "matrix", or "vector" for biases and gains, which usually have no weight decay.
         parameters: Their names, as in ``named_parameters``.
-        why: The number that the rate comes from, in words.
+        why: The number that the rate comes from, as text.
     """
 
     lr: float

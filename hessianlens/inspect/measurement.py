@@ -153,7 +153,7 @@ class BlockMeasurements(DisplayableRows):
 
     @property
     def attention(self) -> Spreads:
-        """How spread out attention is, by layer, and what could not be told; found when it is first asked for."""
+        """How spread out attention is, by layer, and what could not be measured; found when it is first asked for."""
         return self.problem.cached(Spreads, lambda: attention_spreads(self.problem))
 
     def statements(self) -> list[Statement]:
@@ -256,7 +256,7 @@ def measure(
         method: "auto", "exact", "sketch" or "probes", as for `hessianlens.block_norms`.
         max_memory: What the process may hold, such as "2GB": batches are cut to stay within it. Default: most of what
             is free.
-        progress: Show a bar that counts products and tells the time left.
+        progress: Show a bar that counts products and estimates the time left.
         resume: A file that exact norms are written to and taken from, as for `hessianlens.block_norms`.
 
     >>> import hessianlens as hl
@@ -289,7 +289,7 @@ def measure(
 
 
 def run_until(run: NormRun, deadline: Deadline, probes: int | None, rtol: float) -> bool:
-    """Measure until time is up or everything is known well enough; tells whether it was interrupted."""
+    """Measure until time is up or everything is known well enough; whether it was interrupted."""
     try:
         _run_until(run, deadline, probes, rtol)
     except KeyboardInterrupt:

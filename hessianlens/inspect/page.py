@@ -104,14 +104,14 @@ class Subject:
     """Measurement on what.
 
     Attributes:
-        model: The model, in words.
+        model: The model, as text.
         data: The data.
         loss: The loss and its value.
         how: Probes, seed and precision.
         notes: What was decided on the way.
         warnings: What limits what the numbers say.
         repeat: A program or a command that gives the same numbers.
-        advice: What to do, in words.
+        advice: What to do, as text.
     """
 
     model: str
@@ -157,8 +157,8 @@ class Before:
 
     Attributes:
         measured: The measurement before.
-        model: Its model, in words.
-        loss: The loss then, in words.
+        model: Its model, as text.
+        loss: The loss then, as text.
     """
 
     measured: BlockMeasurements

@@ -228,7 +228,7 @@ def ensure_model_fits(
 
 
 def _size(model: nn.Module, dtype: torch.dtype) -> int:
-    """Bytes of the weights, in their own dtype and once more in that of the derivatives where it is another."""
+    """Bytes of the weights, in their own dtype and a second time in that of the derivatives where it is another."""
     weights = {p.data_ptr() if not p.is_meta else id(p): p for p in (*model.parameters(), *model.buffers())}.values()
     held = sum(p.numel() * (p.element_size() + (dtype.itemsize if p.dtype != dtype else 0)) for p in weights)
     return held + _BYTES_PER_MODULE * sum(1 for _ in model.modules())

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from hessianlens.attention.row_tangent import RowTangent
 from hessianlens.attention.state import HeadState, ValuePort
-from hessianlens.layer.pairs import GAIN, MERGED, MergedScores
+from hessianlens.layer.pairs import MERGED, MERGED_MAX_COST_SHARE, MergedScores
 from hessianlens.layer.projection import Projected
 
 _FEW = 2**10
@@ -132,7 +132,11 @@ class HeadTangent:
     def score_pair_pays(self) -> bool:
         """Whether B, ``[d, d]``, is smaller than all E that it is the sum of, and these are worth its further calls."""
         several = self.head.weights.numel()
-        return self.merged is not None and several >= _FEW and self.head.tokens.shape[2] ** 2 < GAIN * several
+        return (
+            self.merged is not None
+            and several >= _FEW
+            and self.head.tokens.shape[2] ** 2 < MERGED_MAX_COST_SHARE * several
+        )
 
     @cached_property
     def _readout(self) -> Tensor | None:

@@ -304,7 +304,7 @@ def attention_hessian(
         _expect_finite("output", F)
         derivatives = _derivatives(loss, grad, curvature, F)
         _expect_finite("loss gradient", derivatives.gradient)
-        kept = derivatives.carrying()
+        kept = derivatives.with_loss()
         if len(kept) < F.shape[1]:
             heads, derivatives = [head.at(kept) for head in heads], derivatives.at(kept)
     return _assembled(layer, heads, derivatives)

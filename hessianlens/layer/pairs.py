@@ -19,7 +19,7 @@ from hessianlens.attention.state import HeadState, ScorePort
 
 MERGED = "Q K'"
 """What the merged matrix is called among the weights of its head."""
-GAIN = 0.9
+MERGED_MAX_COST_SHARE = 0.9
 """Share of the work below which another way is worth its further calls."""
 
 
@@ -48,7 +48,7 @@ class MergedScores:
         tokens = {self._queries: sequences * rows, self._keys: sequences * length}
         apart = sum(inner * (width * tokens[name] + sequences * rows * length) for name in names)
         forming = sum(width * width * inner for _ in names)
-        return forming + width * (width * sequences * rows + sequences * rows * length) < GAIN * apart
+        return forming + width * (width * sequences * rows + sequences * rows * length) < MERGED_MAX_COST_SHARE * apart
 
     @property
     def weights(self) -> list[Tensor]:

@@ -19,7 +19,7 @@ class LossDerivatives:
     gradient: Tensor
     curvature: OutputCurvature
 
-    def carrying(self) -> Tensor:
+    def with_loss(self) -> Tensor:
         """Positions at which any sequence carries a loss; at least one, so that an empty loss is a zero Hessian."""
         has_curvature = ((self.gradient != 0).any(-1) | self.curvature.has_curvature()).any(0)
         found = has_curvature.nonzero()[:, 0]

@@ -1,4 +1,4 @@
-"""Arguments of a watched run and of its saved checkpoints; checked without torch, so that errors are told at once."""
+"""Arguments of a watched run and of its saved checkpoints; checked without torch, so that errors appear at once."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Checkpoint:
     Attributes:
         path: The folder.
         step: Steps of the optimiser until then.
-        lr: The learning rate that the Trainer told last; None if it did not.
+        lr: The learning rate that the Trainer reported last; None if it did not.
     """
 
     path: Path

@@ -39,7 +39,7 @@ class CheckpointRun:
         effort: How much goes into it.
         store: A file that keeps every record as soon as it is there.
         lr: Learning rate of plain gradient descent, for the edge of stability; by default the optimiser that was saved
-            with a checkpoint tells.
+            with a checkpoint says.
     """
 
     def __init__(
@@ -187,7 +187,7 @@ def _fits(
 ) -> bool:
     """Whether there is a name for every number, and every state has the shape of its parameter.
 
-    Without states nothing tells one group from another.
+    Without states nothing distinguishes one group from another.
     """
     shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
     trained = sum(parameter.requires_grad for parameter in model.parameters())

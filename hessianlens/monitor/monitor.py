@@ -60,8 +60,8 @@ class Monitor:
     ``weight``     the length of the weights
     ``entropy``    by layer: mean entropy of attention, that of the lowest head, its share of the uniform
                    one's, and the share of rows that are ``saturated``, with 99 % on one token
-    ``edge``       of the whole model: ``sharpness``, the largest eigenvalue as the optimiser sees it, and ``edge``, the
-                   most it bears: ``2 / lr`` for plain gradient descent (`hessianlens.monitor.stability` has the others)
+    ``edge``       of the whole model: ``sharpness``, the largest eigenvalue as the optimiser sees it, and ``edge``, its
+                   stability threshold: ``2 / lr`` for plain gradient descent (others: `hessianlens.monitor.stability`)
     =============  ==================================================================================================
 
     The probes of trace, norm and negative share are the same at every step: what moves in a curve is the model.
@@ -316,7 +316,7 @@ def _old_arguments(given: Mapping[str, Any]) -> list[Any]:
 
 
 def check_given(name: str, value: object) -> float:
-    """A number that the loop tells, perhaps as a tensor of one entry."""
+    """A number that the loop passes, perhaps as a tensor of one entry."""
     if isinstance(value, torch.Tensor) and value.numel() == 1:
         value = value.detach().item()
     check_that(isinstance(value, (int, float)) and not isinstance(value, bool), name, value, "a number")
@@ -355,7 +355,7 @@ class Pace:
     def __init__(self, every: int = 1, overhead: float | None = 0.1, clock: Clock = time.perf_counter) -> None:
         self.every = check_whole("every", every, 1)
         self.overhead = None if overhead is None else check_number("overhead", overhead, 0.0, strictly=True)
-        check_function("clock", clock, "a function that tells the seconds")
+        check_function("clock", clock, "a function that returns seconds")
         self.clock, self.spent, self.last = clock, 0.0, 0.0
         self._start: float | None = None
         self._measured: int | None = None

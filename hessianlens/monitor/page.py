@@ -113,7 +113,7 @@ def _short(history: History) -> list[tuple[str, str]]:
     if "sharpness" in history.names().get(MODEL, []):
         share = history["sharpness"][1][-1].value / history["edge"][1][-1].value
         state = "beyond the edge" if share > 1 else "at the edge" if share > 0.9 else "below the edge"
-        found.append(("stability", f"{state}: {share:.0%} of the curvature that the optimiser bears"))
+        found.append(("stability", f"{state}: {share:.0%} of the optimiser's stability threshold"))
     shares = {
         owner: history[owner, "entropy_share"][1][-1].value
         for owner, quantities in history.names().items()

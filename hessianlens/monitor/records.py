@@ -50,7 +50,7 @@ class Record:
     Attributes:
         step: Steps of the optimiser so far.
         numbers: By what they belong to (``"model"``, a block, a layer's attention) and by quantity.
-        given: What the loop told, such as ``lr`` and ``loss``.
+        given: What the loop passed, such as ``lr`` and ``loss``.
         trained: Seconds of training so far, without measurements.
         cost: Seconds that the measurement took.
         products: Products with Hessians that it took.

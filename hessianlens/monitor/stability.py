@@ -42,13 +42,13 @@ from hessianlens.spectra import RitzPairs
 from hessianlens.spectra.products import LinearOperator
 from hessianlens.updates.optimizers import check_optimizer
 
-_ALIKE = 1.02
+_COMPARABLE_FACTOR = 1.02
 """Limits within this factor are taken as one, the lowest: decoupled weight decay moves them by half of lr * decay."""
 
 
 @dataclass(frozen=True, eq=False)
 class Edge:
-    """How an optimiser sees curvature, and the most it bears.
+    """How an optimiser sees curvature, and its stability threshold.
 
     Attributes:
         limit: What the largest eigenvalue of ``P^(-1/2) (H + W) P^(-1/2)`` must stay below.
@@ -144,7 +144,7 @@ def _joined(pieces: Sequence[_Piece], blocks: Sequence[Block]) -> Edge | Refusal
     if lr <= 0 or min(piece.lr for piece in pieces) <= 0:
         return Refusal("a learning rate is zero")
     limits = sorted({piece.limit for piece in pieces})
-    if limits[-1] > _ALIKE * limits[0]:
+    if limits[-1] > _COMPARABLE_FACTOR * limits[0]:
         return Refusal(f"groups have momentum of their own (limits from {limits[0]:.3g} / lr to {limits[-1]:.3g} / lr)")
     scale = None
     if any(piece.preconditioner is not None or piece.lr != lr for piece in pieces):

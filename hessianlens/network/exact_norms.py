@@ -19,15 +19,15 @@ from hessianlens.spectra import Estimate
 
 
 class ExactProgress:
-    """Tells a watch how far a number of exact answers has come.
+    """Reports to a watch how far a number of exact answers has come.
 
     Answers that share their products need them once, and curvature that can be carried through simple steps needs
-    none; so what was planned for an answer and was not needed is told when the answer is there.
+    none; so what was planned for an answer and was not needed is reported when the answer is there.
 
     Args:
         watch: Progress callback.
         answers: What will be found.
-        batches: Over how many batches a product goes; each is told of.
+        batches: Over how many batches a product goes; each is reported.
     """
 
     def __init__(self, watch: Watch, answers: Sequence[Choice], batches: int) -> None:

@@ -211,7 +211,7 @@ def block_norms(
         rtol: Half the width of the interval of 95 %, over the norm, that is narrow enough: sketches and probes are as
             many as that takes, judged by a pilot. Default: exact norms where these are worth it and `probes` vectors
             elsewhere; 0.01 for sketches and for a layer's Hessian.
-        progress: Show a bar that counts products and tells the time left.
+        progress: Show a bar that counts products and estimates the time left.
         resume: A file to which exact norms are written as they become known, and from which those of an earlier run are
             taken; it must belong to the same weights, data and loss.
 

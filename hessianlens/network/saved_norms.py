@@ -59,7 +59,7 @@ class SavedNorms:
         return {part: found[part] for part in parts} if all(part in found for part in parts) else None
 
     def why(self, block: str) -> str:
-        """Why they are exact, in words."""
+        """The reason why they are exact."""
         return str(self._known[block]["why"])
 
     def add(self, block: str, norms: Mapping[str, float], why: str) -> None:

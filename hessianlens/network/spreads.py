@@ -38,7 +38,7 @@ class Spread:
 
 
 class Spreads(dict[str, Spread]):
-    """How spread out attention is, by layer, and what could not be told.
+    """How spread out attention is, by layer, and what could not be measured.
 
     Attributes:
         left_out: What is missing, and why.

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _FEW_ENTRIES = 2**14
 """Entries of a matrix that is shown without being asked for."""
-SOON = 3e8
+IMMEDIATE_MAX_MULTIPLY_ADDS = 3e8
 """Multiply-adds that take no time worth waiting for."""
 
 
@@ -77,12 +77,12 @@ class StructuredOperator(Operator):
 
     @property
     def product_cost(self) -> str:
-        """The multiply-adds of a product, in words."""
+        """The multiply-adds of a product, as text."""
         return f"{self.multiply_adds:.2g} multiply-adds per matvec"
 
     @property
     def cost(self) -> str:
-        """What a product costs and what is held, in words."""
+        """What a product costs and what is held, as text."""
         return f"{self.product_cost}, {readable(self.held_bytes)} held"
 
     @abstractmethod
@@ -150,7 +150,7 @@ class StructuredOperator(Operator):
 
     def _seen_at_once(self) -> bool:
         small = self.shape[0] * self.shape[1] <= _FEW_ENTRIES
-        return small and min(self.shape) * self.multiply_adds <= SOON
+        return small and min(self.shape) * self.multiply_adds <= IMMEDIATE_MAX_MULTIPLY_ADDS
 
     def __str__(self) -> str:
         rows, columns = self.shape

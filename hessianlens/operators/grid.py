@@ -11,7 +11,7 @@ from torch import Tensor
 from hessianlens.display import Cells, Grid, Picture
 from hessianlens.errors import InputError, check_flag, check_function, check_number, check_that, expect, meant, shown
 from hessianlens.failures import explained
-from hessianlens.operators.base import SOON, StructuredOperator, check_place, check_shape
+from hessianlens.operators.base import IMMEDIATE_MAX_MULTIPLY_ADDS, StructuredOperator, check_place, check_shape
 from hessianlens.operators.mirrored import write_transposed
 from hessianlens.operators.operator import Operator
 from hessianlens.operators.product import Product
@@ -261,7 +261,7 @@ class BlockGrid(StructuredOperator):
 
     def _seen_at_once(self) -> bool:
         few = self.shape[0] * self.shape[1] <= _FEW_ENTRIES
-        return few and min(self.shape) * self.multiply_adds <= SOON
+        return few and min(self.shape) * self.multiply_adds <= IMMEDIATE_MAX_MULTIPLY_ADDS
 
     def _picture(self, asked: bool) -> Picture | None:
         """The norm of every block."""

@@ -25,7 +25,7 @@ class Operator(Displayable, CheckedOperator):
     """A matrix between parameters, vectorised row-major, with one set of methods whatever stands behind it.
 
     ``@`` (with vectors, matrices and tensor lists), ``adjoint()``, ``to_dense()``, ``trace()``, ``diagonal()``,
-    ``frobenius_norm()``, ``to_scipy()``, ``+ - * /``; and in words ``cost``, ``why`` and ``print(op)``. Every method
+    ``frobenius_norm()``, ``to_scipy()``, ``+ - * /``; and as text ``cost``, ``why`` and ``print(op)``. Every method
     gives the number itself, never a sample. Here they take one matvec per column (or a row, if there are fewer), some
     columns at a time; operators in closed form answer them from their factors. For estimates from few products there
     are `hessianlens.frobenius`, `hessianlens.trace` and `hessianlens.diagonal`.
@@ -60,12 +60,12 @@ class Operator(Displayable, CheckedOperator):
 
     @property
     def product_cost(self) -> str:
-        """What a product costs, in words."""
+        """What a product costs, as text."""
         raise NotImplementedError
 
     @property
     def cost(self) -> str:
-        """What a product costs and how many of them the other methods take, in words."""
+        """What a product costs and how many of them the other methods take, as text."""
         return f"{self.product_cost}; its norm or its entries take {min(self.shape)} matvecs"
 
     def announce(self, products: int) -> None:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from hessianlens.checks import check_device, check_precision
 from hessianlens.display import DisplayableRows, Dot, Dots, Picture
-from hessianlens.distributed import ALONE, Ranks
+from hessianlens.distributed import SINGLE_RANK, Ranks
 from hessianlens.errors import InputError, check_that, meant, shown
 from hessianlens.problems.batch import Batch, move
 from hessianlens.problems.block import Block
@@ -44,7 +44,7 @@ class Problem(DisplayableRows):
         params: Every parameter by its name in the model, detached.
         blocks: Named blocks, in the order of the model.
         data: The batches.
-        reduction: How the total loss reduces over tokens and sequences, in words.
+        reduction: How the total loss reduces over tokens and sequences, as text.
         notes: What was decided on the way, a line each.
         scope: Context in which `forward` must run (evaluation mode, attention that can be differentiated twice).
         source: The model it was made from, for closed forms that look inside.
@@ -68,7 +68,7 @@ class Problem(DisplayableRows):
     aliases: Mapping[str, str] = field(default_factory=dict)
     parts: Mapping[str, Sequence[Block]] = field(default_factory=dict)
     verify: bool = True
-    ranks: Ranks = ALONE
+    ranks: Ranks = SINGLE_RANK
     written: Written | None = None
     _cache: dict[type, Any] = field(default_factory=dict, init=False)
 
@@ -197,7 +197,7 @@ class Problem(DisplayableRows):
 
     def alone(self) -> Problem:
         """This process's share of the problem, without the others: what is found of it is found here only."""
-        return self if self.ranks.size == 1 else replace(self, ranks=ALONE)
+        return self if self.ranks.size == 1 else replace(self, ranks=SINGLE_RANK)
 
     @restores_state
     def total_loss(self, params: Mapping[str, Tensor] | None = None) -> Tensor:

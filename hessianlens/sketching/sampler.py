@@ -1,4 +1,4 @@
-"""Samples of a squared norm, drawn in two stages: a pilot tells how many it takes."""
+"""Samples of a squared norm, drawn in two stages: a pilot estimates how many it takes."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def leading_eigenpair(
     squared residual over the gap to the next eigenvalue: a tolerance of 5 % gives most values to well below 1 %.
 
     A search that begins at an eigenvector may see nothing but this one, though another has overtaken it. What a few
-    steps of Lanczos from random vectors have met, ``density(op, ..., keep=known)``, tells: it takes no more products,
+    steps of Lanczos from random vectors have reached, ``density(op, ..., keep=known)``, costs no more products,
     and the search begins with all of it.
 
     Args:
@@ -172,7 +172,7 @@ class _Search:
         self.residual = _length(self._rest)
 
     def grow(self) -> bool:
-        """One more direction; tells whether there was one."""
+        """One more direction; whether there was one."""
         if self.residual == 0 or (self.count == self.width == self.V.shape[1]):
             return False
         before = self.products

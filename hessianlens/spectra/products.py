@@ -69,7 +69,7 @@ def in_closed_form(op: object) -> TypeGuard[Operator]:
 
 
 def check_progress(progress: Progress | None) -> None:
-    """Something to be told how far the work is, or nothing."""
+    """What follows how far the work is, or nothing."""
     if progress is not None:
         check_function("progress", progress, "a function of the vectors done and their total, or None")
 

@@ -174,7 +174,7 @@ class Inertia(DisplayableRows):
 
 
 def in_percent(share: ShareEstimate) -> str:
-    """A share as a reader is told it: the number where it is exact, else the ends of its interval.
+    """A share as it is displayed: the number where it is exact, else the ends of its interval.
 
     >>> in_percent(EigenvalueShare(0.3, 0.01, 10, 0, "lanczos", lower=0.2, upper=0.4, dimension=500))
     '18.5 to 41.9 %'

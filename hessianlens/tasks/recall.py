@@ -92,7 +92,7 @@ class AssociativeRecall(NextTokenTask):
         return BatchStream(int(count), check_seed(seed), partial(self._draw, int(size)))
 
     def describe(self, seed: int) -> str:
-        """One sequence in words."""
+        """One sequence as text."""
         return " ".join(self._symbol(token) for token in self.batch(1, seed)["tokens"][0].tolist())
 
     def _symbol(self, token: int) -> str:

@@ -190,7 +190,7 @@ def because_of_normalisation() -> Finding:
         checks=(
             agrees,
             *(at_least(f"{a}: distance from the central moment", plain[a], 0.01) for a in ("sigmoid", "linear", "exp")),
-            *(_enough(a, distances) for a, distances in normalised.items()),
+            *(_enough_matrices(a, distances) for a, distances in normalised.items()),
         ),
         support=(
             agrees,
@@ -208,7 +208,7 @@ def because_of_normalisation() -> Finding:
     )
 
 
-def _enough(name: str, distances: list[float]) -> Check:
+def _enough_matrices(name: str, distances: list[float]) -> Check:
     return at_most(f"{name} over its row sum (normalised): distance from the central moment", distances, EXACT)
 
 

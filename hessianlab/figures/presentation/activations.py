@@ -17,8 +17,8 @@ from hessianlab.plots.style import BLUE, GREEN, INK, MUTED, ORANGE, PURPLE, RED,
 from hessianlab.results import Findings, FinishedCell, Result
 from hessianlab.wording import activation_in_words, several, short, span
 
-UNLIKE = 10.0
-"""Blocks are unlike when their root mean square entries differ by more than this factor."""
+SEPARATION_FACTOR = 10.0
+"""Blocks differ in scale when their root mean square entries differ by more than this factor."""
 
 OFFSET, ZERO, NONE = "a(0) ≠ 0", "a(0) = 0", "no a(0)"
 """Kinds of activations: with a weight at zero scores, without, and those whose weights have no limit there."""
@@ -51,12 +51,14 @@ def kinds(result: Result) -> dict[str, str]:
 
 
 def a_zero_decides(result: Result, place: str) -> bool | None:
-    """Whether exactly the activations with a(0) != 0 make the blocks unlike; None if only one kind was measured."""
+    """Whether exactly the activations with a(0) != 0 separate the blocks; None if only one kind was measured."""
     found, kind = ratios(result, place), kinds(result)
     groups = {which: [found[name] for name in found if kind[name] == which] for which in (OFFSET, ZERO)}
     if not all(groups.values()):
         return None
-    return min(groups[OFFSET]) > UNLIKE and all(1 / UNLIKE <= ratio <= UNLIKE for ratio in groups[ZERO])
+    return min(groups[OFFSET]) > SEPARATION_FACTOR and all(
+        1 / SEPARATION_FACTOR <= ratio <= SEPARATION_FACTOR for ratio in groups[ZERO]
+    )
 
 
 def offset_sentences(result: Result) -> list[str]:
@@ -80,12 +82,14 @@ def _verdict(result: Result, place: str) -> str:
     if decides is None:
         return f"{start}{'; '.join(groups)}: one kind alone decides nothing."
     verdict = (
-        f"what separates the blocks (more than {UNLIKE:g}-fold) is not softmax but a(0) ≠ 0"
+        f"what separates the blocks (more than {SEPARATION_FACTOR:g}-fold) is not softmax but a(0) ≠ 0"
         if decides
-        else f"whether a(0) is zero does not decide here whether blocks differ more than {UNLIKE:g}-fold"
+        else f"whether a(0) is zero does not decide here whether blocks differ more than {SEPARATION_FACTOR:g}-fold"
     )
     apart = [
-        activation_in_words(name) for name in found if kind[name] == NONE and not 1 / UNLIKE <= found[name] <= UNLIKE
+        activation_in_words(name)
+        for name in found
+        if kind[name] == NONE and not 1 / SEPARATION_FACTOR <= found[name] <= SEPARATION_FACTOR
     ]
     rest = f"; without a value at zero scores they are apart too: {several(apart)}" if apart else ""
     return f"{start}{'; '.join(groups)}: {verdict}{rest}."

@@ -182,7 +182,7 @@ def _places(ratio: np.ndarray) -> dict[str, int]:
 
 
 _IMMENSE = 1e12
-"""Larger ratios are told as a bound."""
+"""Larger ratios are reported as a bound."""
 
 
 PATH_BLOCKS: dict[str, tuple[str, str, Any]] = {

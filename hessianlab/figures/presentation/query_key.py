@@ -275,7 +275,7 @@ def draw_ranks(result: Result) -> Figure:
 
 
 def _share_axes(axes: Axes) -> None:
-    """Logarithmic both ways: shares that fall as one over the width are straight, and small ones can be told apart."""
+    """Logarithmic both ways: shares that fall as one over the width are straight, and small ones stay distinct."""
     for which, ticks in (("x", _WIDTHS), ("y", _SHARES)):
         log_axis(axes, which)
         low, high = getattr(axes.dataLim, f"interval{which}")

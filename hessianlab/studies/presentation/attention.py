@@ -36,14 +36,18 @@ NEAR = 1.1
 
 
 def activations_sentences(result: Result) -> list[str]:
-    """Who is worse, who is better, who cannot be told apart."""
+    """Who is worse, who is better, who cannot be distinguished."""
     sentences = []
     for task in choices(result, "task"):
-        groups: dict[str, list[str]] = {"ends worse": [], "ends better": [], "cannot be told from softmax": []}
+        groups: dict[str, list[str]] = {"ends worse": [], "ends better": [], "cannot be distinguished from softmax": []}
         for comparison in ACTIVATIONS.comparisons:
             found = difference(result, task, comparison)
             place = (
-                "cannot be told from softmax" if not found.decided else "ends worse" if found.low > 0 else "ends better"
+                "cannot be distinguished from softmax"
+                if not found.decided
+                else "ends worse"
+                if found.low > 0
+                else "ends better"
             )
             groups[place].append(comparison.arms[0].replace("_", " "))
         text = "; ".join(f"{place}: {', '.join(names)}" for place, names in groups.items() if names)

@@ -32,7 +32,7 @@ COLUMNS = {
 """Numbers of a combination, and their headings."""
 
 POWERS = {"q": ("q", "qk"), "v": ("v",)}
-"""Blocks whose powers are told, by the ends of their names."""
+"""Blocks whose powers are reported, by the ends of their names."""
 
 _LOGARITHMIC = ("spread", "moment1", "moment2")
 
@@ -64,7 +64,7 @@ def _middle(result: Result, design: Design, quantity: str) -> float:
 
 
 def named(design: Design) -> str:
-    """A combination in words."""
+    """A combination as text."""
     first = f"{design['activation']}, {design['norm']}, {design['qk']}"
     return f"{first}, t {float(str(design['temperature'])):g}, {count(int(str(design['heads'])), 'head')}"
 
@@ -132,7 +132,7 @@ def sentences(result: Result) -> list[str]:
     sentences = [
         f"Of {len(ranked)} combinations, attention's blocks are most alike with {named(first)} (largest over smallest "
         f"root mean square eigenvalue {_spread(result, first)}, geometric mean and 95 % interval over "
-        f"{result.config['repeats']} draws) and most unlike with {named(last)} ({_spread(result, last)})."
+        f"{result.config['repeats']} draws) and most different in scale with {named(last)} ({_spread(result, last)})."
     ]
     levels = level_intervals(result)
     for factor, names in _varied(result).items():
@@ -221,8 +221,8 @@ def draw_all(result: Result, _reference: object = None) -> list[ResultPicture]:
         ResultPicture(
             "ranking",
             draw_ranking(result),
-            "Combinations ranked by how unlike attention's blocks are; colours are norms as above, marks geometric "
-            f"means over draws, bars reach from the smallest to the largest draw.{middle}",
+            "Combinations ranked by how much attention's blocks differ in scale; colours are norms as above, marks "
+            f"geometric means over draws, bars reach from the smallest to the largest draw.{middle}",
         ),
     ]
 

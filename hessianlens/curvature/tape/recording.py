@@ -122,7 +122,7 @@ def recorded(function: Callable[[Mapping[str, Tensor]], Tensor], leaves: Mapping
     """
     points = {name: tensor.detach() for name, tensor in leaves.items()}
     recorder = _Recorder(list(points.values()))
-    # With gradients enabled, steps that a model takes without them are told apart; no graph is made, as no leaf asks.
+    # With gradients enabled, steps that a model takes without them can be seen; no graph is made, as no leaf asks.
     with torch.enable_grad(), as_one_operation(), recorder:
         output = function(points)
     recorder.expect_complete(output)
@@ -143,7 +143,7 @@ class _Recorder(TorchDispatchMode):
         self._alive: list[Tensor] = []  # an object that is gone could lend its identity to another
         self._constants: dict[int, tuple[Tensor, int]] = {}
         self._stale: set[int] = set()
-        self._trouble = ""  # told at the end: an error here would look like one of the function
+        self._trouble = ""  # raised at the end: an error here would look like one of the function
         for leaf in leaves:
             self._add(leaf)
 

@@ -14,7 +14,7 @@ from torch.func import functional_call
 from torch.nn.modules.loss import _Loss
 
 from hessianlens.checks import check_device, check_precision
-from hessianlens.distributed import ALONE, Ranks, ranks_of
+from hessianlens.distributed import SINGLE_RANK, Ranks, ranks_of
 from hessianlens.errors import InputError, check_choice, check_flag, expect
 from hessianlens.failures import explained
 from hessianlens.memory import ensure_fits
@@ -132,7 +132,11 @@ def draft_problem(
     Problem(8 parameters in 2 blocks, batches: 1, float32 on cpu, loss: square, mean over all 8 entries)
     """
     return _assembled(
-        model, data, loss, _ProblemOptions("mean", dtype, device, None, heads, "auto", "auto", False, True, True), ALONE
+        model,
+        data,
+        loss,
+        _ProblemOptions("mean", dtype, device, None, heads, "auto", "auto", False, True, True),
+        SINGLE_RANK,
     )
 
 
@@ -283,7 +287,7 @@ def _parameters(
 
 
 def _stated_loss(
-    model: nn.Module, typical: Batch, data: Sequence[Batch], loss: LossLike, reduction: str, ranks: Ranks = ALONE
+    model: nn.Module, typical: Batch, data: Sequence[Batch], loss: LossLike, reduction: str, ranks: Ranks = SINGLE_RANK
 ) -> StatedLoss:
     targets = targets_of(typical)
     kind = head_kind(model, targets)

@@ -39,7 +39,7 @@ class LongAttention(OperationMode):
 
     Attributes:
         in_chunks: Whether some attention did.
-        whole: Why some that should have did not, in words.
+        whole: Why some that should have did not, as text.
 
     >>> q = torch.randn(1, 2, 4, 3)
     >>> with LongAttention("chunked") as met:

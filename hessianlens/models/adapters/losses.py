@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as nnf
 
-from hessianlens.distributed import ALONE, Ranks
+from hessianlens.distributed import SINGLE_RANK, Ranks
 from hessianlens.errors import InputError, check_choice, expect
 from hessianlens.failures import explained
 from hessianlens.models.adapters.batches import inputs_of, targets_of
@@ -23,7 +23,7 @@ IGNORED = -100
 
 @dataclass(frozen=True)
 class StatedLoss:
-    """A batch's share of the total loss, and in words how the total reduces.
+    """A batch's share of the total loss, and, as text, how the total reduces.
 
     Attributes:
         function: The share.
@@ -42,7 +42,7 @@ def named_loss(
     reduction: str,
     shift: bool,
     ignore_index: int = IGNORED,
-    ranks: Ranks = ALONE,
+    ranks: Ranks = SINGLE_RANK,
 ) -> StatedLoss:
     """A loss by name: "cross_entropy", "square" or "bce".
 
@@ -80,7 +80,7 @@ def named_loss(
 
 
 def callable_loss(
-    function: Callable[[Tensor, Batch], Tensor], data: Sequence[Batch], reduction: str, ranks: Ranks = ALONE
+    function: Callable[[Tensor, Batch], Tensor], data: Sequence[Batch], reduction: str, ranks: Ranks = SINGLE_RANK
 ) -> StatedLoss:
     """A user's function of outputs and batch, averaged over batches in proportion to their sizes, or summed."""
     check_choice("reduction", reduction, ("mean", "sum"))

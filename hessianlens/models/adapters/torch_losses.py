@@ -18,7 +18,7 @@ from torch.nn import functional as nnf
 from torch.nn._reduction import legacy_get_string
 from torch.nn.modules.loss import _Loss
 
-from hessianlens.distributed import ALONE, Ranks
+from hessianlens.distributed import SINGLE_RANK, Ranks
 from hessianlens.errors import InputError, expect
 from hessianlens.failures import explained
 from hessianlens.models.adapters.class_loss import ClassLoss, next_ones
@@ -201,7 +201,7 @@ def _numbers(found: TorchLoss, out: Tensor, targets: Tensor) -> Tensor:
 
 
 def torch_loss(
-    found: TorchLoss, data: Sequence[Batch], reduction: str, shift: bool, ranks: Ranks = ALONE
+    found: TorchLoss, data: Sequence[Batch], reduction: str, shift: bool, ranks: Ranks = SINGLE_RANK
 ) -> StatedLoss:
     """A batch's share of one of PyTorch's losses over all of the data, reduced as the loss itself says.
 

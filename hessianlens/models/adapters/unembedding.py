@@ -239,7 +239,7 @@ def are_large(outputs: Tensor) -> bool:
 
 
 def logits_note(outputs: Tensor, found: Unembedding | Refusal) -> str:
-    """How logits are dealt with while differentiating, in words."""
+    """How logits are dealt with while differentiating, as text."""
     size = f"{' x '.join(map(str, outputs.shape))}, {readable(outputs.numel() * outputs.element_size())}"
     if isinstance(found, Unembedding):
         return (

@@ -1,4 +1,4 @@
-"""Weights that cannot be differentiated, told by name and with the reason."""
+"""Weights that cannot be differentiated, by name and with the reason."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ _INSIDE = {
 def unwrapped(model: nn.Module) -> tuple[nn.Module, tuple[str, ...]]:
     """The model inside any number of wrappers, and a note for each of these, the outermost first.
 
-    Classes are told by the names of their ancestors, so that none of their packages has to be there.
+    Classes are recognised by the names of their ancestors, so that none of their packages has to be there.
 
     >>> inner, notes = unwrapped(nn.DataParallel(nn.Linear(2, 2)))
     >>> inner, notes

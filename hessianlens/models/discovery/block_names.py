@@ -172,7 +172,7 @@ def _counts_layers_only(model: nn.Module, stack: str) -> bool:
 
 
 def stack_roots(stacks: Iterable[str]) -> dict[str, tuple[str, str]]:
-    """A label that tells each stack from the others, and the path at which it begins; both empty for a single stack.
+    """A label that distinguishes each stack from the others, and the path of its beginning; both empty for one stack.
 
     >>> stack_roots(["model.encoder.layers.*", "model.decoder.layers.*"])["model.decoder.layers.*"]
     ('decoder', 'model.decoder')

@@ -214,7 +214,7 @@ def _inside(layers: set[str], names: Iterable[str]) -> dict[str, str]:
 
 
 def _copy(name: str, copied: set[str]) -> tuple[str, str]:
-    """The name of a layer of which a copy is trained, and what tells this one from the copy in use."""
+    """The name of a layer of which a copy is trained, and what distinguishes this one from the copy in use."""
     copy, original = _COPY.fullmatch(name), _ORIGINAL.fullmatch(name)
     if copy is not None:
         which = "" if copy["adapter"] == "default" else f".modules_to_save.{copy['adapter']}"

@@ -79,7 +79,7 @@ def whole_piece(model: nn.Module, claim: ParameterClaim, name: str, parameter: s
 def packed_pieces(
     model: nn.Module, claim: ParameterClaim, names: tuple[str, ...], parameter: str, tensor: Tensor, sizes: Sizes
 ) -> list[DiscoveredBlock]:
-    """A parameter that holds several blocks; one piece if its parts cannot be told apart."""
+    """A parameter that holds several blocks; one piece if its parts cannot be distinguished."""
     suffix, added = claim.name.suffix, claim.name.added
     axis: int | None = output_axis(model, parameter, tensor)
     if added:

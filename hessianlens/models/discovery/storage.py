@@ -162,7 +162,7 @@ def cut_blocks(parts: list[Cut], parameter: str, tensor: Tensor, axis: int, suff
 
 
 def uncut_name(names: tuple[str, ...]) -> str:
-    """One name for several parts that cannot be told apart.
+    """One name for several parts that cannot be distinguished.
 
     >>> uncut_name(("layer0.attn.q", "layer0.attn.k", "layer0.attn.v")), uncut_name(("mlp.gate", "mlp.in"))
     ('layer0.attn.qkv', 'mlp.gate_in')

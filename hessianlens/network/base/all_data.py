@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from hessianlens.distributed import ALONE
+from hessianlens.distributed import SINGLE_RANK
 from hessianlens.errors import Refusal
 from hessianlens.memory import SAFE_SHARE, available_bytes
 from hessianlens.problems import Batch, Problem, mapped, move, tensors
@@ -49,7 +49,7 @@ def _gathered(problem: Problem) -> Problem | Refusal:
         return Refusal(f"a closed form needs the data of all {problem.ranks.size} ranks in each, {readable(held)}")
     here = [mapped(lambda tensor: tensor.cpu(), batch) for batch in problem.data]
     everything = [batch for share in problem.ranks.shared("data", lambda: here) for batch in share]
-    return replace(problem, data=[move(batch, None, problem.device) for batch in everything], ranks=ALONE)
+    return replace(problem, data=[move(batch, None, problem.device) for batch in everything], ranks=SINGLE_RANK)
 
 
 def _bytes(data: Batch) -> int:

@@ -100,7 +100,7 @@ class AttentionCalls(OperationMode):
         scale: float | None = None,
         **named: Any,
     ) -> Tensor:
-        """The fused call; its scores are made once more."""
+        """The fused call; its scores are computed again."""
         output = nnf.scaled_dot_product_attention(
             query, key, value, attn_mask, dropout_p, is_causal, scale=scale, **named
         )

@@ -1,4 +1,4 @@
-"""What long work tells while it runs, and how long it may take."""
+"""What long work displays while it runs, and how long it may take."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from hessianlens.distributed import ALONE, Ranks
+from hessianlens.distributed import SINGLE_RANK, Ranks
 from hessianlens.errors import check_that, needs_extra
 from hessianlens.state_guard import Restore, StateChange
 
@@ -30,7 +30,7 @@ class Deadline:
     (True, False, True)
     """
 
-    def __init__(self, seconds: float | None = None, start: float | None = None, ranks: Ranks = ALONE) -> None:
+    def __init__(self, seconds: float | None = None, start: float | None = None, ranks: Ranks = SINGLE_RANK) -> None:
         self.seconds, self.ranks = seconds, ranks
         self._start = time.monotonic() if start is None else start
 

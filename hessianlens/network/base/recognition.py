@@ -1,4 +1,4 @@
-"""What a network does is told from its numbers: random vectors, equality up to rounding, slopes entry by entry."""
+"""What a network does is recognised by its numbers: random vectors, equality up to rounding, slopes entry by entry."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ class GraphSource:
         workspace: Bytes of products held at once, where there are several batches.
 
     Attributes:
-        way: How the last products were made, and why, in words; empty as long as there were too few to choose.
+        way: How the last products were made, and the reason; empty as long as there were too few to choose.
     """
 
     def __init__(self, problem: Problem, parts: Sequence[str], seed: int, workspace: int = WORKSPACE) -> None:

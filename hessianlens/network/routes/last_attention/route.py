@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 
-from hessianlens.curvature import may_pay
+from hessianlens.curvature import tape_can_pay_off
 from hessianlens.errors import Refusal
 from hessianlens.memory import SAFE_SHARE, available_bytes
 from hessianlens.network.base import thresholds
@@ -72,7 +72,7 @@ class LastAttentionRoute:
             reason=f"what lies behind {found.prefix}, the last attention layer, acts on every position alone",
             upfront_hvps=upfront,
             shared=self.name,
-            fast_matvecs=found.known or not any(may_pay(self.problem, batch) for batch in self.problem.data),
+            fast_matvecs=found.known or not any(tape_can_pay_off(self.problem, batch) for batch in self.problem.data),
         )
 
     def _cheaper_as_linear_map(self, found: ExactAttention, question: Question) -> bool:

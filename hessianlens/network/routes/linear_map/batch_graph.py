@@ -45,7 +45,7 @@ class HookedBatch:
             str(site): torch.zeros(shape, dtype=problem.dtype, device=problem.device)
             for site, shape in self._shapes.items()
         }
-        # Modules that are called by themselves, as when one is to blame, would be counted as further sites.
+        # Modules that are called by themselves, as when the cause is looked for, would be counted as further sites.
         loss = problem.loss if readout is None else readout.loss
         seen = replace(problem, forward=self._forward, loss=loss, params=deltas, blocks={}, data=[batch], source=None)
         self.at = Linearisation(seen, batch, list(deltas))

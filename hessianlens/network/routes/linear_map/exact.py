@@ -155,7 +155,7 @@ class LinearMaps:
 
     @contextmanager
     def watched(self, tick: Callable[[], None] | None) -> Iterator[None]:
-        """A scope in which every product is told; graphs are released behind it."""
+        """A scope in which every product is reported; graphs are released behind it."""
         before, self.tick = self.tick, tick or self.tick
         try:
             yield

@@ -69,7 +69,7 @@ class LinearMapPlan:
 
     @property
     def why(self) -> str:
-        """Why it is exact, in words."""
+        """The reason why it is exact."""
         together = max(first.members for first, _ in self.groups)
         axes, groups = self.row[0].use.outputs[:-1], self.groups[0][0].groups
         one = "a sequence" if len(axes) == 1 or groups in axes else "an example, in several sequences,"

@@ -187,7 +187,7 @@ def _loss_weights(problem: Problem, batch: Batch, outputs: Tensor, chances: Tens
     with problem.scope(), torch.enable_grad():
         point = outputs.detach().requires_grad_()
         value = problem.loss(point, batch)
-        if not value.requires_grad or once_only(value):  # who asks for a block is told what is wrong with it
+        if not value.requires_grad or once_only(value):  # who asks for a block gets the reason
             return None
         (slope,) = torch.autograd.grad(value, point, create_graph=True)
         if not slope.requires_grad:
