@@ -55,14 +55,14 @@ function directionOf(H, along) {
 function drawCurvature(n, s, { width, update }) {
   const [low, high] = [Math.min(...n.losses), Math.max(...n.losses)];
   const room = Math.max(high - low, 1e-9);
-  const sx = scaleOf(-s.reach, s.reach, 46, width - 108);
+  const sx = scaleOf(-s.reach, s.reach, 46, width - 122);
   const sy = scaleOf(low - 0.5 * room, high + 0.25 * room, 320, 34);
   const cls = { Q: "q", V: "v" }[s.along] ?? "";
   const points = (f) => n.steps.map((a) => [a, f(a)]).filter(([, y]) => y >= sy.low && y <= sy.high);
   const lines = [["full", "Hessian"], ["outer", "Gauss–Newton"], ["functional", "functional"]];
   const drawn = lines.map(([part, name]) => ({ part, name, points: points(n.parabola(n[part])) }));
   return [
-    axisX(sx, 320, 34, "step *a* along the direction *u*"), axisY(sy, 46, width - 108, "loss"),
+    axisX(sx, 320, 34, "step *a* along the direction *u*"), axisY(sy, 46, width - 122, "loss"),
     curve(n.steps.map((a, k) => [a, n.losses[k]]), sx, sy, "truth"),
     el("g", { class: cls }, drawn.map(({ part, points: own }) => curve(own, sx, sy, part)), endLabels(drawn, n, sx, sy)),
     el("path", { d: `M${sx(s.step)} 320V${sy(n.there)}`, class: "cursor" }), el("circle", { cx: sx(s.step), cy: sy(n.there), r: 5, class: "dot" }),
@@ -70,17 +70,13 @@ function drawCurvature(n, s, { width, update }) {
   ];
 }
 
-/** Names at the right ends of the parabolas; those that coincide share one. */
+/** Names at the right ends. */
 function endLabels(drawn, n, sx, sy) {
-  const groups = [];
-  for (const { part, name } of drawn) {
-    const twin = groups.find(({ bend }) => Math.abs(bend - n[part]) < 1e-9 * Math.abs(n.full));
-    if (twin) twin.names.push(name);
-    else groups.push({ names: [name], bend: n[part] });
-  }
-  groups.push({ names: ["the loss"], cls: "muted" });
-  const ends = groups.map(({ bend }) => clamp(sy(bend === undefined ? n.losses[80] : n.parabola(bend)(sx.high)), 44, 300) + 4);
-  return apart(ends, 18).map((y, k) => groups[k].names.map((name, j) => label(sx(sx.high) + 8, y + 17 * j, `${j ? "= " : ""}${name}`, { cls: groups[k].cls ?? "fill" })));
+  const twin = (part, k) => drawn.slice(0, k).some((other) => Math.abs(n[other.part] - n[part]) < 1e-9 * Math.abs(n.full));
+  const entries = drawn.map(({ part, name }, k) => [n.parabola(n[part])(sx.high), `${twin(part, k) ? "= " : ""}${name}`, "fill"]);
+  entries.push([n.losses[80], "the loss", "muted"]);
+  const heights = apart(entries.map(([y]) => clamp(sy(y), 44, 270) + 4), 18);
+  return entries.map(([, name, cls], k) => label(sx(sx.high) + 8, heights[k], name, { cls }));
 }
 
 function curvatureSays(n, s) {

@@ -52,7 +52,7 @@ function drawDepth(n, s, { width, update }) {
   const ends = s.kind === "linear" && !s.skip && !s.norm ? { low: 1e-110, high: 1e30 } : { low: 10 ** Math.floor(Math.log10(least) - 1) };
   return growthChart({
     left: 46, right: width - 12, top: 34, bottom: 350, sigma: s.sigma, move: (sigma) => update({ sigma }), ...ends,
-    lines: BLOCKS_SHOWN.map(([name, , cls], k) => ({ name: `${name}, slope ${n.slopes[k].toFixed(1)}`, cls, points: n.lines[k], side: k ? "below" : "above", from: [1, 6, 3][k] })),
+    lines: BLOCKS_SHOWN.map(([name, , cls], k) => ({ name: `${name}, slope ${n.slopes[k].toFixed(1)}`, cls, points: n.lines[k], side: k === 2 ? "below" : "above", from: [1, 5, 2][k] })),
   }).marks;
 }
 

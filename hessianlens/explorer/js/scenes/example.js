@@ -14,9 +14,9 @@ export function theExample(given) {
 }
 
 /** A layer with the weights of an example; `family` is the sigmoid moved so that a(0) is `start`. */
-export function headOf({ W_Q, W_K, W_V }, kind = "softmax", start = 0, more = {}) {
+export function headOf({ W_Q, W_K, W_V }, kind = "softmax", start = 0) {
   const activation = kind === "family" ? { name: "sigmoid", offset: start - 0.5 } : { name: kind };
-  return { activation, weights: { Q: matrix(W_Q), K: matrix(W_K), V: matrix(W_V) }, ...more };
+  return { activation, weights: { Q: matrix(W_Q), K: matrix(W_K), V: matrix(W_V) } };
 }
 
 export function targetsOf({ Y }) {
@@ -25,15 +25,20 @@ export function targetsOf({ Y }) {
 
 export const IMPORTS = "import torch, hessianlens as hl\n\n";
 
+/** Rows of numbers times a number. */
+export function stretched(rows, factor) {
+  return rows.map((row) => row.map((x) => Number((factor * x).toPrecision(12))));
+}
+
 /** Matrices as lines of Python. */
 export function tensors(named) {
   return Object.entries(named).map(([name, rows]) => `${name} = torch.tensor(${JSON.stringify(rows)}, dtype=torch.float64)`).join("\n");
 }
 
 /** An example and its layer as lines of Python. */
-export function pythonHead(given, kind = "softmax", start = 0, more = "") {
+export function pythonHead(given, kind = "softmax", start = 0) {
   const chosen = { softmax: "", family: `, activation=lambda row: torch.sigmoid(row) - 0.5 + ${start}` }[kind] ?? `, activation="${kind}"`;
-  return `${tensors(given)}\nlayer = hl.SelfAttention(W_Q, W_K, W_V${chosen}${more})`;
+  return `${tensors(given)}\nlayer = hl.SelfAttention(W_Q, W_K, W_V${chosen})`;
 }
 
 /** Names of activations as they are shown. */

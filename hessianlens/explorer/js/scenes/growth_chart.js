@@ -22,7 +22,7 @@ export function growthChart({ left, top, right, bottom, lines, sigma, move, low 
   return { sx, sy, marks: [
     axisX(sx, bottom, top, "scale σ of the tokens", { ticks: [0.01, 0.1, 1], write: String }),
     axisY(sy, left, right, "size of the block (Frobenius norm)"),
-    lines.map((line) => drawnLine(line, line.points.filter(([, y]) => y > low), sx, sy)),
+    lines.map((line) => drawnLine(line, line.points.filter(([, y]) => y > low && y <= sy.high), sx, sy)),
     el("path", { d: `M${sx(sigma)} ${bottom}V${top}`, class: "cursor" }),
     handle({ sx, x: sigma, py: bottom, step: 0.05, name: "scale of the tokens", says: `σ = ${short(sigma)}`, move: (x) => move(Number(x.toPrecision(3))) }),
   ] };

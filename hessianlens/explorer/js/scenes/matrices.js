@@ -4,7 +4,7 @@ import { block, hessian, merged } from "../network.js";
 import { inertia, matrix, normals, plus, scaled, slice, symmetricEigen } from "../linalg.js";
 import { el, label, short } from "./elements.js";
 import { axisX, scaleOf, signMark } from "./stage.js";
-import { headOf, IMPORTS, KINDS, kindOptions, pythonHead, randomRows } from "./example.js";
+import { headOf, IMPORTS, KINDS, kindOptions, pythonHead, randomRows, remember } from "./example.js";
 
 const WIDTH = 4;
 
@@ -12,10 +12,10 @@ export function matricesScene() {
   return {
     name: "matrices", ask: "Same function, same loss. Same curvature?",
     hint: "Merge the two matrices, shrink *d*_K, then let what is still wrong go to zero.",
-    start: { design: "two", kind: "softmax", dk: 2, wrong: 1 }, second: { design: "one" },
+    start: { design: "two", kind: "linear", dk: 2, wrong: 1 }, second: { design: "one" },
     controls: () => [
       { kind: "choice", key: "design", name: "queries and keys", options: [["two", "two matrices *W*_Q, *W*_K"], ["one", "one matrix *W*_{QK}"]] },
-      { kind: "choice", key: "kind", name: "activation", options: kindOptions("softmax", "linear") },
+      { kind: "choice", key: "kind", name: "activation", options: kindOptions("linear", "softmax") },
       { kind: "slider", key: "dk", name: "*d*_K", min: 1, max: WIDTH, step: 1 },
       { kind: "slider", key: "wrong", name: "residual, what is still wrong", min: 0, max: 1, step: 0.02, says: (x) => short(x) },
     ],
@@ -35,7 +35,13 @@ function matricesExample(dk) {
   return { X, W_Q: W_Q.map((row) => row.slice(0, dk)), W_K: W_K.map((row) => row.slice(0, dk)), W_V, R };
 }
 
+/** The spectra, and the largest eigenvalue of either design, so that the axis stays where it is. */
 function computeMatrices(s) {
+  const ends = (design) => spectra({ ...s, design, wrong: 1 }).rows.flatMap(({ values }) => [-values[0], values.at(-1)]);
+  return { ...spectra(s), reach: 1.1 * remember(["reach", s.kind, s.dk], () => Math.max(...ends("two"), ...ends("one"))) };
+}
+
+function spectra(s) {
   const given = matricesExample(s.dk);
   const [layer, X, loss] = [headOf(given, s.kind), matrix(given.X), { residual: scaled(matrix(given.R), s.wrong) }];
   const row = (name, M) => {
@@ -52,8 +58,7 @@ function computeMatrices(s) {
 }
 
 function drawMatrices(n, s, { width }) {
-  const largest = Math.max(0.02, ...n.rows.flatMap(({ values }) => [Math.abs(values[0]), Math.abs(values.at(-1))]));
-  const reach = 1.15 * largest;
+  const { reach } = n;
   const root = scaleOf(-Math.cbrt(reach), Math.cbrt(reach), 12, width - 12);
   const at = Object.assign((value) => root(Math.cbrt(value)), { low: -reach, high: reach, from: 12, to: width - 12 });
   const bottom = 125 * n.rows.length + 10;
@@ -81,8 +86,9 @@ function matricesSays(n, s) {
   const total = n.rows.at(-1);
   const count = `${total.signs.negative} of ${total.values.length} eigenvalues are negative`;
   if (s.design === "one") return `One matrix: ${count}. There is no product of two matrices, so there are no ± pairs${total.signs.negative ? `; what is negative comes from the second derivative of ${KINDS[s.kind]}` : ""}.`;
-  if (!s.wrong) return `At a perfect fit the pairs are gone and nothing is negative. The rank of T-outer is ${n.rows[1].signs.rank}, its bound 2*d*_K*d* − *d*_K^2 = ${n.bound}, of ${total.values.length} directions.`;
-  return `Two matrices: ${count}. The product *W*_Q*W*_K^⊤ by itself would make ${n.rows[0].signs.negative} negative, one for every ±λ; the rest, T-outer, has ${n.rows[1].signs.negative} and the rank ${n.rows[1].signs.rank}, with ${n.bound} as its bound.`;
+  const bound = `T-outer has ${n.rows[1].signs.negative} negative ones and the rank ${n.rows[1].signs.rank}, which its bound 2*d*_K*d* − *d*_K^2 = ${n.bound} allows`;
+  if (!s.wrong) return `At a perfect fit the pairs are gone and nothing is negative; ${bound}.`;
+  return `Two matrices: ${count}. The product *W*_Q*W*_K^⊤ brings ${n.pairs.length * s.dk} pairs ±λ, half of them negative, and every residual makes them; ${bound}.`;
 }
 
 function matricesPython(s) {

@@ -6,7 +6,7 @@ import { entropy } from "../activations.js";
 import { matrix, norm, symmetricEigen, zeros } from "../linalg.js";
 import { el, label, short } from "./elements.js";
 import { axisX, drawing, handle, scaleOf } from "./stage.js";
-import { headOf, IMPORTS, pythonHead, theExample, WORDS } from "./example.js";
+import { headOf, IMPORTS, pythonHead, stretched, theExample, WORDS } from "./example.js";
 
 export const BLOCKS = [["value", "v", "full", "V", "M_1"], ["query, Gauss–Newton", "q", "outer", "Q", "M_2"], ["query, functional", "q open", "functional", "Q", "M_3"], ["key", "k", "full", "K", "M_2, M_3"]];
 
@@ -14,10 +14,10 @@ export function tokensScene() {
   return {
     name: "tokens", ask: "What does a word's curvature see of the others?",
     hint: "Drag the words, then sharpen the attention: what dies first?",
-    start: { X: theExample().X.flat(), query: "4", sharp: 1 }, second: { sharp: 8 },
+    start: { X: theExample().X.flat(), query: "4", sharp: 1 }, second: { sharp: 20 },
     controls: () => [
       { kind: "choice", key: "query", name: "the word that looks", options: WORDS.map((word, k) => [String(k), word]) },
-      { kind: "slider", key: "sharp", name: "sharpness 1/*T*", min: 0.1, max: 30, log: true, says: (x) => short(x) },
+      { kind: "slider", key: "sharp", name: "sharpness: *W*_Q is multiplied by", min: 0.1, max: 100, log: true, says: (x) => short(x) },
     ],
     compute: computeTokens, height: (w) => (w > 640 ? 440 : w + 335), draw: drawTokens, says: tokensSays,
     equation: () => "*M*_1 = Σ_j *A*_{ij} *x*_j,   *M*_2 = Σ_j *A*_{ij} (*x*_j − *M*_1)(*x*_j − *M*_1)^⊤,   *M*_3 likewise with three factors",
@@ -29,7 +29,7 @@ export function tokensScene() {
 function computeTokens(s) {
   const given = theExample();
   const X = { rows: 5, cols: 2, data: Float64Array.from(s.X) };
-  const layer = headOf(given, "softmax", 0, { temperature: 1 / s.sharp });
+  const layer = headOf({ ...given, W_Q: stretched(given.W_Q, s.sharp) });
   const query = Number(s.query);
   const state = attend(layer, X);
   const H = hessian(layer, X, lossOfOne(state.F, matrix(given.Y), query));
@@ -109,8 +109,9 @@ function tokensSays(n) {
 }
 
 function tokensPython(s, n) {
+  const given = theExample();
   const X = [0, 1, 2, 3, 4].map((k) => s.X.slice(2 * k, 2 * k + 2));
-  return `${IMPORTS}${pythonHead({ ...theExample(), X }, "softmax", 0, `, temperature=${1 / s.sharp}`)}
+  return `${IMPORTS}${pythonHead({ ...given, X, W_Q: stretched(given.W_Q, s.sharp) })}
 error, reads = torch.zeros_like(Y), torch.zeros(5, dtype=torch.float64)
 error[${n.query}], reads[${n.query}] = (layer(X) - Y)[${n.query}], 1.0    # the loss reads this word alone
 H = hl.attention_hessian(layer, X, grad=error, curvature=reads)
