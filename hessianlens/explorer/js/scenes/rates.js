@@ -170,5 +170,5 @@ for name in ("SGD", "momentum", "Adam"):
         optimiser.zero_grad()
         loss(q, v).backward()
         optimiser.step()
-    print(name, float(loss(q, v)))`;
+    print(name, loss(q, v).item())`;
 }
