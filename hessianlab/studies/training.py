@@ -24,6 +24,7 @@ NATURAL = under("natural text", TEXT, text=DOCUMENTATION)
 WIDE = under("width 128, 500 steps", TEXT, d_model=128, steps=500)
 SMALL_EMBEDDINGS = under("embeddings a tenth as large", embedding_scale=0.1)
 NO_MOMENTUM = under("no momentum", momentum=0.0, sgd_low=-1.0, sgd_high=1.5)
+WIDER = under("width 128, 300 steps", TEXT, d_model=128, steps=300)
 """Conditions that several studies try; others are those of one study."""
 
 
@@ -34,6 +35,8 @@ def _steps(*numbers: int) -> tuple[Condition, ...]:
 SOFTMAX = "softmax"
 RELU_LENGTH = "relu_length"
 OTHERS = ("sigmoid", "sigmoid_log_length", "relu_normalised", RELU_LENGTH, "linear", "row_sum")
+DOUBTED = (SOFTMAX, "relu_normalised", RELU_LENGTH, "linear", "row_sum")
+"""Softmax, and the alternatives of which an article says that they do not work, or work worse."""
 
 ACTIVATIONS = study(
     name="study_activations",
@@ -50,7 +53,10 @@ ACTIVATIONS = study(
     comparisons=tuple(minus(name, SOFTMAX) for name in OTHERS),
     quick=TrialConfig(tasks=("addition", "characters", "recall"), checkpoints=6),
     full=replace(FULL, tasks=("addition", "characters", "recall"), steps=2000, conditions=("all",)),
-    conditions=(*_steps(500), CONSTANT, NO_NORM, NATURAL, WIDE),
+    conditions=tuple(
+        replace(condition, arms=DOUBTED)
+        for condition in (*_steps(500), NATURAL, NO_NORM, replace(CONSTANT, tasks=("characters", "addition")), WIDER)
+    ),
 )
 
 
@@ -156,6 +162,12 @@ def gap_of_gaps(attention: str, norm: str | None) -> Contrast:
 
 SETTINGS = tuple(product(ATTENTIONS, NORMS))
 
+NOT_LINEAR, OF_SOFTMAX = (
+    tuple(arm_name(*setting, optimiser) for *setting, optimiser in product(kinds, NORMS, ("sgd", "adam")))
+    for kinds in (("softmax", "sigmoid"), ("softmax",))
+)
+"""Arms that the conditions try: those of softmax and sigmoid, and where trainings are long or wide those of softmax."""
+
 OPTIMISERS = study(
     name="study_optimisers",
     title="SGD with momentum against Adam, by attention and norm",
@@ -174,7 +186,16 @@ OPTIMISERS = study(
     ),
     quick=TrialConfig(tasks=("characters",), curvatures=1, checkpoints=6),
     full=replace(FULL, tasks=("characters",), curvatures=1, conditions=("all",)),
-    conditions=(*_steps(300, 3000), CONSTANT, SMALL_EMBEDDINGS, NO_MOMENTUM, NATURAL, WIDE),
+    conditions=tuple(
+        replace(condition, arms=arms, changes=(*condition.changes, ("curvatures", 0)))
+        for condition, arms in (
+            *(
+                (condition, NOT_LINEAR)
+                for condition in (*_steps(300), SMALL_EMBEDDINGS, NO_MOMENTUM, CONSTANT, NATURAL)
+            ),
+            *((condition, OF_SOFTMAX) for condition in (*_steps(3000), WIDER)),
+        )
+    ),
 )
 
 
@@ -196,7 +217,17 @@ BLOCK_RATES = study(
     ),
     comparisons=(minus(SGD, ADAM), minus(MEASURED, SGD), minus(MEASURED, ADAM), minus(MEASURED, SEARCHED)),
     quick=TrialConfig(tasks=("characters",), rates=7, checkpoints=8),
-    full=replace(FULL, tasks=("characters",), rates=9),
+    full=replace(FULL, tasks=("characters",), rates=9, conditions=("all",)),
+    conditions=tuple(
+        replace(condition, arms=(SGD, ADAM, MEASURED))
+        for condition in (
+            *_steps(300),
+            NO_NORM,
+            under("no norm, embeddings a tenth as large", norm=None, embedding_scale=0.1),
+            NO_MOMENTUM,
+            NATURAL,
+        )
+    ),
 )
 
 

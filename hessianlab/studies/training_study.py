@@ -220,6 +220,7 @@ class Condition:
         name: For readers, behind "with" or "on": "300 steps"; empty for the study's own settings.
         changes: Parameters of its cells that differ from the study's own.
         tasks: On which of the study's tasks it is tried; on all if empty.
+        arms: Which of the study's arms are trained; all if empty.
 
     >>> under("300 steps", steps=300).changes
     (('steps', 300),)
@@ -228,15 +229,26 @@ class Condition:
     name: str = ""
     changes: tuple[tuple[str, Scalar], ...] = ()
     tasks: tuple[str, ...] = ()
+    arms: tuple[str, ...] = ()
 
     def on(self, task: str) -> bool:
         """Whether it is tried on a task."""
         return not self.tasks or task in self.tasks
 
+    def of(self, arm: str) -> bool:
+        """Whether an arm is trained under it."""
+        return not self.arms or arm in self.arms
 
-def under(name: str, tasks: tuple[str, ...] = (), **changes: Scalar) -> Condition:
+    def __str__(self) -> str:
+        """Its name, with the tasks and the number of arms where those are not all."""
+        limits = [f"on {several([TASKS[task] for task in self.tasks])}"] if self.tasks else []
+        limits += [f"{len(self.arms)} of the arms"] if self.arms else []
+        return f"{self.name} ({', '.join(limits)})" if limits else self.name
+
+
+def under(name: str, tasks: tuple[str, ...] = (), arms: tuple[str, ...] = (), **changes: Scalar) -> Condition:
     """A condition by its changes."""
-    return Condition(name, tuple(changes.items()), tasks)
+    return Condition(name, tuple(changes.items()), tasks, arms)
 
 
 @dataclass(frozen=True)
@@ -263,6 +275,9 @@ class Study(Experiment[TrialConfig]):
             expect(set(comparison.arms) <= set(names), f"comparison: {comparison.name} names an arm that is none.")
         for preset in self.presets.values():
             chosen_conditions(preset, self.conditions)
+        for condition in self.conditions:
+            unknown = set(condition.arms) - set(names)
+            expect(not unknown, f"condition: {condition.name} names {sorted(unknown)}, expected arms of the study.")
 
     def statement(self, config: TrialConfig) -> list[str]:
         """What is said before the first run: hypothesis, arms, budget, tuning range and stopping rule."""
@@ -276,9 +291,10 @@ class Study(Experiment[TrialConfig]):
         tuned = several([f"{_OPTIMISERS[n]} 10^{ranges[n][0]:g} to 10^{ranges[n][1]:g}" for n in used])
         return [
             f"Hypothesis: {self.hypothesis}",
-            f"Arms: {', '.join(arm.name for arm in self.arms)}; on {tasks}.",
-            f"Model: {count(config.layers, 'block')}, width {config.d_model}, {count(config.heads, 'head')}; "
-            f"{config.batch} sequences per step.",
+            f"Arms: {'; '.join(arm.name for arm in self.arms)}. Each on {tasks}.",
+            f"Model: {count(config.layers, 'block')}, width {config.d_model}, {count(config.heads, 'head')}, "
+            f"{_norms(self.arms, config)}; {config.batch} sequences per step.",
+            *(f"Data: {_described(task, config)}." for task in config.tasks),
             f"Tuning, the same for every arm: {config.rates} learning rates ({tuned}), each with "
             f"{count(config.tuning_seeds, 'seed')}; the rate with the smallest mean loss on validation data is taken.",
             f"Reported: {config.seeds} other seeds at that rate, paired between arms: one seed is one draw of the "
@@ -289,13 +305,36 @@ class Study(Experiment[TrialConfig]):
             "three times its first.",
             f"Power: {config.seeds} seeds tell a difference of {reach:.2g} standard deviations (of the paired "
             "differences) from none with probability 80 %, by a two-sided test at 5 %.",
-            *([f"Conditions tried beside these: {'; '.join(one.name for one in others)}."] if others else []),
+            *([f"Conditions tried beside these: {'; '.join(map(str, others))}."] if others else []),
             f"Budget: {config.trainings} trainings per arm, task and condition, "
             f"{config.trainings * len(self.cells(config))} together.",
         ]
 
 
 _OPTIMISERS = {"adam": "Adam", "sgd": "SGD"}
+_NORMS = {None: "no norm", "pre": "pre-norm", "post": "post-norm"}
+
+
+def _norms(arms: Sequence[Arm], config: TrialConfig) -> str:
+    """The norm of all arms, or that it is a part of what is compared."""
+    norms = list(dict.fromkeys(arm.norm for arm in arms))
+    if len(norms) == 1:
+        return _NORMS[norms[0]]
+    return f"{several([_NORMS[norm] for norm in norms])} as the arms say"
+
+
+def _described(task: str, config: TrialConfig) -> str:
+    """Of what a task consists: sizes, and for a text what it is."""
+    if task == "addition":
+        return f"addition of two numbers of {config.digits} digits, digit by digit"
+    if task == "recall":
+        return f"associative recall of values that came with {config.pairs} keys"
+    window = f"windows of {config.length} characters"
+    if not config.text:
+        return f"a generated text of 60 made-up words and 20 different characters, {window}"
+    if config.text == DOCUMENTATION:
+        return f"a natural text in English, this project's documentation, {window}"
+    return f"the text of {config.text}, {window}"
 
 
 def _schedule(config: TrialConfig) -> str:
@@ -338,6 +377,7 @@ def study(
             for condition in chosen_conditions(config, conditions)
             if condition.on(task)
             for arm in chosen
+            if condition.of(arm.name)
         ]
 
     return Study(

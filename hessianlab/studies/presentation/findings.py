@@ -153,10 +153,10 @@ def condition_sentences(result: Result, study: Study) -> list[str]:
     for task in choices(result, "task"):
         there = [one for one in tried(result, study) if one.on(task)]
         for comparison in study.comparisons if there else ():
-            parts = [
-                f"{interval_in_words(difference(of_condition(result, one), task, comparison))} with {one.name}"
-                for one in there
-            ]
+            measured = [(one, difference(of_condition(result, one), task, comparison)) for one in there]
+            parts = [f"{interval_in_words(value)} with {one.name}" for one, value in measured if value.seeds]
+            if not parts:
+                continue
             own = interval_in_words(difference(of_condition(result), task, comparison))
             found.append(
                 f"On {TASKS[task]}, loss, {comparison.name}: {own} with the settings above; {'; '.join(parts)}."

@@ -14,9 +14,10 @@ import hessianlens as hl
 from hessianlab.studies.curvature import GROUPS, Watcher, attention_facts, candidates, group_index, group_of
 from hessianlab.studies.ensemble import Ensemble
 from hessianlab.studies.models import TaskData, WithGain, build
-from hessianlab.studies.training_study import Arm, TrialConfig, minus, study
+from hessianlab.studies.training_study import DOCUMENTATION, Arm, TrialConfig, minus, study, under
 from hessianlens.attention import attention_entropy, first_moment, second_moment
 from hessianlens.errors import InputError
+from hessianlens.tasks import Characters
 from tests.hessianlab.studies.tiny import TINY, cell
 
 
@@ -229,12 +230,36 @@ def test_a_text_of_the_users_is_known_by_its_contents(tmp_path: Any) -> None:
     assert replace(config).parameters()["text_digest"] != asked["text_digest"]
 
 
+def test_a_condition_trains_some_of_the_arms_on_some_of_the_tasks() -> None:
+    conditions = (under("few", ("recall",), ("a",), steps=3), under("all of them", steps=5))
+    config = replace(TINY, tasks=("addition", "recall"), conditions=("all",))
+    made = study("study_test", "t", "q?", "h", [Arm("a"), Arm("b")], [], TINY, config, conditions=conditions)
+    tried = [(cell["condition"], cell["task"], cell["arm"], cell["steps"]) for cell in made.cells(config)]
+    assert [cell for cell in tried if cell[0] == "few"] == [("few", "recall", "a", 3)]
+    assert sum(cell[0] == "all of them" for cell in tried) == 4
+    assert "few (on associative recall, 1 of the arms); all of them." in " ".join(made.statement(config))
+    with pytest.raises(InputError, match="condition: few names"):
+        study("study_test", "t", "q?", "h", [Arm("b")], [], TINY, config, conditions=conditions)
+
+
+def test_the_statement_says_what_a_text_is() -> None:
+    text = Characters.generated()
+    config = TrialConfig(tasks=("characters",))
+    both = study_of(Arm("a"), Arm("b", norm=None))
+    assert 55 <= len(set(text.text.replace(".", "").split())) <= 61  # the last word may be cut
+    assert f"60 made-up words and {text.vocab} different characters, windows of 16" in " ".join(both.statement(config))
+    assert "this project's documentation" in " ".join(both.statement(replace(config, text=DOCUMENTATION)))
+    assert "pre-norm and no norm as the arms say" in " ".join(both.statement(config))
+
+
 def test_the_statement_says_everything_beforehand() -> None:
     config = TrialConfig(tasks=("addition", "recall"))
     said = " ".join(study_of(Arm("a"), Arm("b", optimiser="sgd")).statement(config))
     for part in (
         "Hypothesis: h",
-        "Arms: a, b",
+        "Arms: a; b. Each on addition of two numbers and associative recall.",
+        "1 head, pre-norm; 16 sequences",
+        "addition of two numbers of 2 digits",
         "Stopping rule: 300 steps",
         "5 learning rates",
         "10^-3 to 10^-1",
