@@ -221,7 +221,29 @@ def _block(known: Problem, block: Block) -> dict[str, Any]:
     }
 
 
-STUDY_DESIGN = Experiment(
+@dataclass(frozen=True)
+class DesignStudy(Experiment[DesignConfig]):
+    """An experiment on every combination of some choices, before training."""
+
+    def statement(self, config: DesignConfig) -> list[str]:
+        """What is said before the first cell: the combinations, the model, and what is measured of it."""
+        varied = {factor: getattr(config, factor) for factor in FACTORS}
+        chosen = [f"{factor} {', '.join(map(str, levels))}" for factor, levels in varied.items()]
+        combinations = len(self.cells(config)) // config.repeats
+        embeddings = "the weights'" if config.embedding_std is None else f"{config.embedding_std:g}"
+        return [
+            f"Combinations: all {combinations} of {'; '.join(chosen)}"
+            f"{f'; and {config.attention} in place of attention' if config.attention else ''}.",
+            f"Model: 1 block of width {config.d_model} before training, standard deviation of the embeddings "
+            f"{embeddings}; {config.sequences} sequences of addition of numbers of {config.digits} digits, and the "
+            "cross-entropy of its answers.",
+            "Measured, of the own block of every matrix of attention: all eigenvalues, and the powers of its norm when "
+            "the embeddings are scaled. The spread is the largest over the smallest root mean square eigenvalue.",
+            f"Draws: {config.repeats} of the weights, the same for all combinations; differences are paired over them.",
+        ]
+
+
+STUDY_DESIGN = DesignStudy(
     name="study_design",
     title="What attention's design does to the Hessian at initialisation",
     source="All four documents",
@@ -230,10 +252,9 @@ STUDY_DESIGN = Experiment(
     presets={
         "quick": DesignConfig(),
         "full": DesignConfig(
-            activation=ACTIVATION_NAMES,
+            activation=("softmax", "sigmoid", "relu_normalised", "linear"),
             norm=NORMS,
-            temperature=(0.5, 1.0, 2.0),
-            heads=(1, 2, 4),
+            heads=(1, 4),
             d_model=16,
             digits=5,
             repeats=10,

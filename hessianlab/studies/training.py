@@ -55,7 +55,7 @@ ACTIVATIONS = study(
     full=replace(FULL, tasks=("addition", "characters", "recall"), steps=2000, conditions=("all",)),
     conditions=tuple(
         replace(condition, arms=DOUBTED)
-        for condition in (*_steps(500), NATURAL, NO_NORM, replace(CONSTANT, tasks=("characters", "addition")), WIDER)
+        for condition in (*_steps(500), NATURAL, WIDER, replace(NO_NORM, tasks=("characters", "addition")))
     ),
 )
 
@@ -100,7 +100,7 @@ TEMPERATURE = study(
     comparisons=(minus(LEARNED, FIXED), minus(CONTROL, FIXED), minus(LEARNED, CONTROL)),
     quick=TrialConfig(tasks=("characters",), layers=2, heads=2, checkpoints=8),
     full=replace(FULL, tasks=("characters",), layers=2, conditions=("all",)),
-    conditions=(*_steps(3000), CONSTANT, NATURAL),
+    conditions=(*_steps(300), CONSTANT, NATURAL),
 )
 
 
@@ -163,7 +163,7 @@ def gap_of_gaps(attention: str, norm: str | None) -> Contrast:
 SETTINGS = tuple(product(ATTENTIONS, NORMS))
 
 NOT_LINEAR, OF_SOFTMAX = (
-    tuple(arm_name(*setting, optimiser) for *setting, optimiser in product(kinds, NORMS, ("sgd", "adam")))
+    tuple(arm_name(kind, norm, optimiser) for kind, norm, optimiser in product(kinds, NORMS, ("sgd", "adam")))
     for kinds in (("softmax", "sigmoid"), ("softmax",))
 )
 """Arms that the conditions try: those of softmax and sigmoid, and where trainings are long or wide those of softmax."""

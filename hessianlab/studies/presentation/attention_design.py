@@ -13,7 +13,7 @@ from hessianlab.experiments.statistics import choices, geometric_mean, numbers, 
 from hessianlab.plots.picture import Presentation, ResultPicture
 from hessianlab.plots.style import log_axis, panel
 from hessianlab.results import Chart, Panel, Result, Scalar, Series
-from hessianlab.studies.attention_design import FACTORS
+from hessianlab.studies.attention_design import FACTORS, STUDY_DESIGN, DesignConfig
 from hessianlab.studies.presentation.drawing import draw_chart, look_of
 from hessianlab.studies.presentation.findings import StudyFindings, as_factor
 from hessianlab.studies.presentation.paired import Interval, interval, record, weighted
@@ -182,7 +182,9 @@ def multiples(result: Result) -> Chart:
 
 def in_numbers(result: Result) -> dict[str, Any]:
     """What is recorded."""
-    return record(result, level_intervals(result), contrasts(result), sentences(result), multiples(result))
+    protocol = STUDY_DESIGN.statement(DesignConfig(**result.config))
+    levels, differences = level_intervals(result), contrasts(result)
+    return record(result, levels, differences, sentences(result), multiples(result), protocol=protocol)
 
 
 FINDINGS = StudyFindings(sentences, in_numbers, multiples, table)
