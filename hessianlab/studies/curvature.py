@@ -21,6 +21,7 @@ from hessianlab.experiments.statistics import log_log_slope
 from hessianlab.results import Parameters, Row
 from hessianlab.studies.ensemble import Ensemble
 from hessianlab.studies.models import TaskData, WithGain
+from hessianlab.studies.training_study import OPTIMISER_FAMILY
 from hessianlens.attention import attention_entropy, first_moment
 from hessianlens.models import Transformer
 from hessianlens.models.adapters import problem
@@ -67,7 +68,8 @@ def candidates(parameters: Parameters) -> np.ndarray:
     rates, so that it can also find that blocks do not need their own.
     """
     asked: Any = parameters
-    low, high = asked[f"{asked['optimiser']}_low"], asked[f"{asked['optimiser']}_high"]
+    family = OPTIMISER_FAMILY[asked["optimiser"]]
+    low, high = asked[f"{family}_low"], asked[f"{family}_high"]
     grid = np.linspace(low, high, asked["rates"])
     powers = np.repeat(grid[:, None], len(GROUPS), 1)
     if asked["block_rates"] == "searched":

@@ -7,7 +7,7 @@ data. A member never meets another: what one computes, and whether it diverges, 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -209,32 +209,58 @@ class SGDMomentum:
 class Adam:
     """``w <- w - rate m_hat / (sqrt(v_hat) + eps)``: `torch.optim.Adam`, for all members at once.
 
+    Args:
+        betas: Of the first and the second moment.
+        eps: Added to the root.
+        blocks: The block of every weight; weights of a block share one second moment, the mean of their squared
+            gradients (one adaptive rate per block, as in Adam-mini). Every weight has its own if None.
+
     >>> weights = torch.zeros(2, 1)
     >>> Adam().step(weights, torch.tensor([[3.0], [-0.01]]), torch.tensor([[0.1]]))
     >>> weights[:, 0]
     tensor([-0.1000,  0.1000])
+    >>> weights = torch.zeros(1, 3)
+    >>> Adam(blocks=torch.tensor([0, 0, 1])).step(weights, torch.tensor([[1.0, 7.0, 9.0]]), torch.tensor([[0.5]]))
+    >>> weights[0]
+    tensor([-0.1000, -0.7000, -0.5000])
     """
 
-    def __init__(self, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8) -> None:
-        self.betas, self.eps = betas, eps
+    def __init__(
+        self, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8, blocks: Tensor | None = None
+    ) -> None:
+        self.betas, self.eps, self._blocks = betas, eps, blocks
         self._moments: tuple[Tensor, Tensor] | None = None
         self._steps = 0
 
     def step(self, weights: Weights, gradient: Weights, rates: Tensor) -> None:
         """One step."""
         if self._moments is None:
-            self._moments = torch.zeros_like(gradient), torch.zeros_like(gradient)
+            self._moments = torch.zeros_like(gradient), torch.zeros_like(self._of_blocks(gradient))
         (first, second), (b1, b2) = self._moments, self.betas
         self._steps += 1
         first.lerp_(gradient, 1 - b1)
-        second.mul_(b2).addcmul_(gradient, gradient, value=1 - b2)
+        if self._blocks is None:
+            second.mul_(b2).addcmul_(gradient, gradient, value=1 - b2)
+        else:
+            second.mul_(b2).add_(self._of_blocks(gradient.square()), alpha=1 - b2)
         size = second.sqrt().div_((1 - b2**self._steps) ** 0.5).add_(self.eps)
+        size = size if self._blocks is None else size[:, self._blocks]
         weights.sub_(first.div(size).mul_(rates / (1 - b1**self._steps)))
 
+    def _of_blocks(self, values: Weights) -> Tensor:
+        """Their means over every block, (m, blocks); the values themselves if every weight is its own."""
+        if self._blocks is None:
+            return values
+        sizes = torch.bincount(self._blocks)
+        return values.new_zeros(len(values), len(sizes)).index_add_(1, self._blocks, values) / sizes
 
-def make_optimiser(name: str, momentum: float = 0.9) -> Optimiser:
-    """SGD with this momentum, or Adam with its usual constants."""
-    return SGDMomentum(momentum) if name == "sgd" else Adam()
+
+def make_optimiser(name: str, columns: Mapping[str, slice], momentum: float = 0.9) -> Optimiser:
+    """SGD with this momentum, or Adam with its usual constants; one second moment per parameter with "adam_blocks"."""
+    if name == "sgd":
+        return SGDMomentum(momentum)
+    sizes = torch.tensor([piece.stop - piece.start for piece in columns.values()])
+    return Adam(blocks=torch.arange(len(sizes)).repeat_interleave(sizes) if name == "adam_blocks" else None)
 
 
 RUNAWAY = 3.0

@@ -55,7 +55,12 @@ ACTIVATIONS = study(
     full=replace(FULL, tasks=("addition", "characters", "recall"), steps=2000, conditions=("all",)),
     conditions=tuple(
         replace(condition, arms=DOUBTED)
-        for condition in (*_steps(500), NATURAL, WIDER, replace(NO_NORM, tasks=("characters", "addition")))
+        for condition in (
+            under("500 steps, each rate with ten seeds", steps=500, tuning_seeds=10),
+            NATURAL,
+            WIDER,
+            replace(NO_NORM, tasks=("characters", "addition")),
+        )
     ),
 )
 
@@ -200,6 +205,7 @@ OPTIMISERS = study(
 
 
 SGD, ADAM, MEASURED, SEARCHED = "SGD", "Adam", "SGD, rates by curvature", "SGD, rates searched"
+ADAM_BLOCKS = "Adam, one second moment per block"
 
 BLOCK_RATES = study(
     name="study_block_rates",
@@ -208,18 +214,26 @@ BLOCK_RATES = study(
     question="Can learning rates for the blocks of weights, set inversely to their measured curvature, take the place "
     "of Adam's second moment?",
     hypothesis="Rates inverse to the curvature of each block at initialisation close a part of the gap between SGD and "
-    "Adam, about as much as rates found by a search with the same budget.",
+    "Adam, about as much as rates found by a search with the same budget; Adam with one second moment per block, in "
+    "place of one per weight, ends where Adam does.",
     arms=(
         Arm(SGD, optimiser="sgd"),
         Arm(ADAM),
         Arm(MEASURED, optimiser="sgd", block_rates="measured"),
         Arm(SEARCHED, optimiser="sgd", block_rates="searched"),
+        Arm(ADAM_BLOCKS, optimiser="adam_blocks"),
     ),
-    comparisons=(minus(SGD, ADAM), minus(MEASURED, SGD), minus(MEASURED, ADAM), minus(MEASURED, SEARCHED)),
+    comparisons=(
+        minus(SGD, ADAM),
+        minus(MEASURED, SGD),
+        minus(MEASURED, ADAM),
+        minus(MEASURED, SEARCHED),
+        minus(ADAM_BLOCKS, ADAM),
+    ),
     quick=TrialConfig(tasks=("characters",), rates=7, checkpoints=8),
     full=replace(FULL, tasks=("characters",), rates=9, conditions=("all",)),
     conditions=tuple(
-        replace(condition, arms=(SGD, ADAM, MEASURED))
+        replace(condition, arms=(SGD, ADAM, MEASURED, ADAM_BLOCKS))
         for condition in (
             *_steps(300),
             NO_NORM,

@@ -137,8 +137,8 @@ FULL = TrialConfig(d_model=32, heads=4, steps=1000, seeds=10, checkpoints=20)
 """What presets called "full" begin with: large enough that two numbers of two digits are added, in some more steps."""
 
 
-OPTIMISER_NAMES = ("sgd", "adam")
-"""Those that `hessianlab.studies.ensemble.make_optimiser` makes."""
+OPTIMISER_FAMILY = {"sgd": "sgd", "adam": "adam", "adam_blocks": "adam"}
+"""Those that `make_optimiser` of `studies.ensemble` makes, and in whose range of learning rates they are tuned."""
 
 REDUNDANT = ("none", "temperature", "value gain")
 """A parameter more a head that adds no function: a temperature of the scores, or a factor of the values."""
@@ -155,7 +155,7 @@ class Arm:
         name: For readers, unique within a study.
         attention: Attention activation.
         norm: None, "pre" or "post".
-        optimiser: "sgd" (momentum 0.9) or "adam".
+        optimiser: "sgd", "adam", or "adam_blocks": Adam with one second moment per matrix, bias or gain.
         query_key: "dual", or "single" for one matrix that begins as the product of the two.
         scaled: Whether scores are divided by the square root of the head's width.
         temperature: Divides the scores; "length" stands for the number of tokens of a sequence.
@@ -177,7 +177,7 @@ class Arm:
         """Names that are known."""
         check_choice("attention", self.attention, ACTIVATION_NAMES)
         check_norm(self.norm)
-        check_choice("optimiser", self.optimiser, OPTIMISER_NAMES)
+        check_choice("optimiser", self.optimiser, tuple(OPTIMISER_FAMILY))
         check_choice("query_key", self.query_key, QUERY_KEY)
         check_choice("temperature", self.temperature, ("", "length"))
         check_choice("redundant", self.redundant, REDUNDANT)
@@ -286,7 +286,7 @@ class Study(Experiment[TrialConfig]):
         tasks = several([TASKS[task] for task in config.tasks])
         ranges = {"adam": (config.adam_low, config.adam_high), "sgd": (config.sgd_low, config.sgd_high)}
         reach = detectable(config.seeds)
-        used = [name for name in ranges if any(arm.optimiser == name for arm in self.arms)]
+        used = [name for name in ranges if any(OPTIMISER_FAMILY[arm.optimiser] == name for arm in self.arms)]
         others = chosen_conditions(config, self.conditions)[1:]
         tuned = several([f"{_OPTIMISERS[n]} 10^{ranges[n][0]:g} to 10^{ranges[n][1]:g}" for n in used])
         return [

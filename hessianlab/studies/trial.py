@@ -132,7 +132,7 @@ def _train(
         ensemble,
         TrainingData(learned.draw, seeds, asked["batch"]),
         learned.loss,
-        make_optimiser(asked["optimiser"], asked["momentum"]),
+        make_optimiser(asked["optimiser"], ensemble.columns(), asked["momentum"]),
         each[:, :1] if one else each[:, group_index(ensemble)],
         Schedule(asked["steps"], asked["warm_up"], asked["decay"]),
         watch,

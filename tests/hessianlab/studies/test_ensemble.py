@@ -60,7 +60,7 @@ def test_at_once_and_one_by_one_are_the_same(optimiser: str, changes: dict[str, 
         ensemble,
         TrainingData(draw, seeds, 3),
         loss,
-        make_optimiser(optimiser),
+        make_optimiser(optimiser, ensemble.columns()),
         torch.tensor(rates, dtype=torch.float64)[:, None],
         Schedule(STEPS),
     )
@@ -76,15 +76,38 @@ def test_a_member_that_diverges_stops_and_leaves_the_others_alone() -> None:
         calm,
         TrainingData(draw, [0], 3),
         loss,
-        make_optimiser("sgd"),
+        make_optimiser("sgd", calm.columns()),
         torch.full((1, 1), 0.01, dtype=torch.float64),
         Schedule(STEPS),
     )
     both = Ensemble([model(0), model(1)])
     rates = torch.tensor([[0.01], [1e4]], dtype=torch.float64)
-    course = train(both, TrainingData(draw, [0, 1], 3), loss, make_optimiser("sgd"), rates, Schedule(STEPS))
+    course = train(
+        both, TrainingData(draw, [0, 1], 3), loss, make_optimiser("sgd", both.columns()), rates, Schedule(STEPS)
+    )
     assert course.diverged[0] == -1 and 0 < int(course.diverged[1]) < STEPS
     torch.testing.assert_close(both.weights[0], calm.weights[0], rtol=1e-9, atol=1e-11)
+
+
+def test_one_second_moment_per_matrix() -> None:
+    ensemble, own, data = Ensemble([model(0), model(1)]), model(1), TrainingData(draw, [0, 1], 3)
+    rate = torch.full((2, 1), 0.01, dtype=torch.float64)
+    chosen = make_optimiser("adam_blocks", ensemble.columns())
+    train(ensemble, data, loss, chosen, rate, Schedule(STEPS))
+    first = {name: torch.zeros_like(p) for name, p in own.named_parameters()}
+    second = dict.fromkeys(first, torch.zeros((), dtype=torch.float64))
+    for step in range(STEPS):
+        own.zero_grad()
+        loss(own, data.at(step)[1]).backward()
+        for name, parameter in own.named_parameters():
+            gradient = parameter.grad
+            assert gradient is not None
+            first[name] = 0.9 * first[name] + 0.1 * gradient
+            second[name] = 0.999 * second[name] + 0.001 * gradient.square().mean()
+            size = (second[name] / (1 - 0.999 ** (step + 1))).sqrt() + 1e-8
+            with torch.no_grad():
+                parameter.sub_(0.01 * Schedule(STEPS).factor(step) * first[name] / (1 - 0.9 ** (step + 1)) / size)
+    torch.testing.assert_close(ensemble.weights[1], flat(own), rtol=1e-8, atol=1e-9)
 
 
 def test_rates_of_single_weights() -> None:
