@@ -210,35 +210,38 @@ def number_or_missing(value: float) -> str:
     return "(not measured)" if math.isnan(value) else f"{value:.3g}"
 
 
-def _where(task: str, condition: str) -> str:
-    return f"on {TASK_NAMES[task]}{f' with {condition}' if condition else ''}"
+def _where(task: str, condition: str, case: str = "") -> str:
+    details = ", ".join(filter(None, (case, condition)))
+    return f"on {TASK_NAMES[task]}{f' with {details}' if details else ''}"
 
 
 @dataclass(frozen=True)
 class ConditionOutcome:
-    """What a claim's effects say of one task under one condition.
+    """What a claim's effects say of one task and one case under one condition.
 
     Attributes:
         task: What was learned.
         condition: Empty for the study's own settings.
         effects: The measured effects.
-        state: True if enough of them lie inside the ranges that the claim states, False if so many lie outside that it
-            cannot be true, None if the seeds do not decide.
+        state: True if all of them lie inside the ranges that the claim states, False if one lies outside, None if the
+            seeds do not decide.
+        case: Which of several arms that the claim speaks of; empty if it speaks of one.
     """
 
     task: str
     condition: str
     effects: tuple[Effect, ...]
     state: bool | None
+    case: str = ""
 
     @property
     def where(self) -> str:
-        """Task and condition, for a list.
+        """Task, case and condition, for a list.
 
-        >>> ConditionOutcome("characters", "no norm", (), None).where
-        'on text with no norm'
+        >>> ConditionOutcome("characters", "300 steps", (), None, "no norm").where
+        'on text with no norm, 300 steps'
         """
-        return _where(self.task, self.condition)
+        return _where(self.task, self.condition, self.case)
 
     @property
     def shown(self) -> str:
@@ -246,84 +249,98 @@ class ConditionOutcome:
         return "; ".join(f"{effect.what} {effect.shown}" for effect in self.effects)
 
 
-def outcome_of(task: str, condition: str, effects: Sequence[Effect], needed: int | None = None) -> ConditionOutcome:
-    """Of the effects under one condition; `needed` of them, all if not given, must be as the claim says."""
-    wanted = len(effects) if needed is None else needed
-    inside = sum(effect.state is True for effect in effects)
-    outside = sum(effect.state is False for effect in effects)
-    state = True if inside >= wanted else None if len(effects) - outside >= wanted else False
-    return ConditionOutcome(task, condition, tuple(effects), state)
+def outcome_of(task: str, condition: str, effects: Sequence[Effect], case: str = "") -> ConditionOutcome:
+    """Of the effects under one condition, all of which must be as the claim says."""
+    states = [effect.state for effect in effects]
+    state = False if False in states else None if None in states else True
+    return ConditionOutcome(task, condition, tuple(effects), state, case)
+
+
+Cases = Mapping[str, Sequence[Effect]]
+"""Effects by the case that they are of; the only case of a claim is called ""."""
 
 
 def decided(
     record: StudyRecord,
-    effects: Callable[[StudyRecord, str], Sequence[Effect]],
+    effects: Callable[[StudyRecord, str], Cases],
     numbers: Numbers,
     tasks: Sequence[str] = ("characters",),
-    needed: int | None = None,
     universal: bool = False,
 ) -> Finding:
     """The finding of a claim about trained models from its effects under every condition that was tried.
 
     It holds if it is borne out under the study's own settings and contradicted nowhere; it holds if a condition is met
-    where it is borne out under some conditions and contradicted under others, and the text lists both; where it is
-    contradicted and never borne out, a statement without a condition fails, and one about models in use is not seen at
-    this size. Otherwise the seeds do not decide.
+    where it is borne out under some conditions, or in some cases, and contradicted in others, and the text lists both;
+    where it is contradicted and never borne out, a statement without a condition fails, and one about models in use is
+    not seen at this size. Otherwise the seeds do not decide.
 
     Args:
         record: The study.
-        effects: What the claim says, one by one, under a condition and on a task.
+        effects: What the claim says, one by one, under a condition and on a task, by case.
         numbers: Numbers that the text names, beside ``models`` and ``where``, which it always does.
         tasks: Those that the claim speaks of, the first one first.
-        needed: How many of them must be so; all if not given.
         universal: Whether it is said of all models, so that one that contradicts it is a counterexample.
     """
-    outcomes: list[ConditionOutcome] = []
-    for one in record.conditions():
-        for task in tasks:
-            found = effects(one, task)
-            if not outcomes or any(effect.mean is not None for effect in found):
-                outcomes.append(outcome_of(task, one.condition, found, needed))
-    own = outcomes[0]
+    outcomes = _outcomes(record, effects, tasks)
+    own = [one for one in outcomes if (one.task, one.condition) == (tasks[0], record.condition)]
     states = [outcome.state for outcome in outcomes]
     supported, contradicted = True in states, False in states
-    undecided = (not supported and not contradicted) or (supported is not contradicted and own.state is None)
+    silent = all(outcome.state is None for outcome in own)
+    undecided = (not supported and not contradicted) or (supported is not contradicted and silent)
+    reasons = dict.fromkeys(_reason(effect) for one in own for effect in one.effects if effect.state is None)
     return Finding(
         checks=tuple(check for outcome in outcomes for check in _checks(outcome) if outcome.state is not None),
         conditional=tuple(check for outcome in outcomes for check in _checks(outcome) if outcome.state is True),
-        example=f"{own.where}: {own.shown}",
+        example="; ".join(f"{one.where}: {one.shown}" for one in own),
         numbers={**numbers, "models": record.models, "where": where_it_holds(outcomes)},
-        undecided="; ".join(_reason(effect) for effect in own.effects if effect.state is None) if undecided else "",
+        undecided="; ".join(reasons) if undecided else "",
         not_seen=not universal,
     )
 
 
+def _outcomes(
+    record: StudyRecord, effects: Callable[[StudyRecord, str], Cases], tasks: Sequence[str]
+) -> list[ConditionOutcome]:
+    """By condition, task and case; those without a measurement are left out, but for the study's own settings."""
+    found = [
+        outcome_of(task, one.condition, of_case, case)
+        for one in record.conditions()
+        for task in tasks
+        for case, of_case in effects(one, task).items()
+    ]
+    measured = [one for one in found if any(effect.mean is not None for effect in one.effects)]
+    return measured if any(one.condition == "" for one in measured) else [found[0], *measured]
+
+
 def where_it_holds(outcomes: Sequence[ConditionOutcome]) -> str:
-    """The conditions by what they say, task by task.
+    """The conditions by what they say, task by task and case by case.
 
     >>> tried = (("characters", "", False), ("characters", "300 steps", True), ("addition", "", True))
     >>> where_it_holds([ConditionOutcome(task, condition, (), state) for task, condition, state in tried])
     'borne out on text (300 steps) and on addition (as set); contradicted on text (as set)'
     """
     words = {True: "borne out", False: "contradicted", None: "undecided"}
-    tasks = dict.fromkeys(one.task for one in outcomes)
-    listed = {
-        state: [
-            f"on {TASK_NAMES[task]} ({', '.join(found)})"
-            for task in tasks
-            if (found := [one.condition or "as set" for one in outcomes if (one.task, one.state) == (task, state)])
+    places = dict.fromkeys((one.task, one.case) for one in outcomes)
+
+    def listed(state: bool | None) -> list[str]:
+        by_place = {
+            place: [
+                one.condition or "as set" for one in outcomes if (one.task, one.case) == place and one.state is state
+            ]
+            for place in places
+        }
+        return [
+            f"{_where(task, '', case)} ({', '.join(by_place[task, case])})"
+            for task, case in places
+            if by_place[task, case]
         ]
-        for state in words
-    }
-    return "; ".join(f"{words[state]} {several(names)}" for state, names in listed.items() if names)
+
+    return "; ".join(f"{word} {several(found)}" for state, word in words.items() if (found := listed(state)))
 
 
 def _checks(outcome: ConditionOutcome) -> list[Check]:
     checks = [effect.check() for effect in outcome.effects]
-    passed = [replace(check, what=f"{outcome.where}: {check.what}") for check in checks]
-    if outcome.state is True:  # enough of them are as the claim says
-        return [check for check in passed if check.passed]
-    return passed
+    return [replace(check, what=f"{outcome.where}: {check.what}") for check in checks]
 
 
 def _reason(effect: Effect) -> str:

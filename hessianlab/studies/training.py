@@ -58,7 +58,6 @@ ACTIVATIONS = study(
         for condition in (
             under("500 steps, each rate with ten seeds", steps=500, tuning_seeds=10),
             NATURAL,
-            WIDER,
             replace(NO_NORM, tasks=("characters", "addition")),
         )
     ),

@@ -147,7 +147,7 @@ def share_of_flat_directions() -> Finding:
             ),
             at_most("three tokens, d_V = 8, d_K = 2: share of curved directions, largest", short, 0.5),
         ),
-        numbers={"low": min(effective), "high": max(effective)},
+        numbers={"low": min(effective), "high": max(effective), "mean": sum(effective) / len(effective)},
         example=f"d_V = 8, H = 4 (d_K = 2), 9 tokens: {rank(sample(first_seed(), 9, 8, 2), 't_outer')} of {2 * 8 * 2}"
         " directions are curved; the article compares with d_V^2 = 64.",
         curves=Curves(
@@ -188,7 +188,7 @@ def sparse_curvature() -> Finding:
             ),
             at_least("share of directions above 1 % of the largest eigenvalue, mean", sum(shares) / len(shares), 0.5),
         ),
-        numbers={"low": min(shares), "high": max(shares)},
+        numbers={"low": min(shares), "high": max(shares), "mean": sum(shares) / len(shares)},
         example=f"L = 9, d_V = 8, d_K = 4: the T-outer-product part has rank {outer}, the query-key Hessian"
         f" {found[9, 8, 4][0]}, of {sizes[9, 8, 4]} directions.",
     )

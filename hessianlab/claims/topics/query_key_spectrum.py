@@ -343,6 +343,7 @@ def number_of_pairs() -> Finding:
         half, k = len(values) // 2, one.shape[2]
         B = f[:half, half:][::k, ::k]
         counts.append((int((values > limit).sum()), int((values < -limit).sum()), int(torch.linalg.matrix_rank(B)) * k))
+    fitted = [float(one.at_target.query_key("t_functional").abs().max()) for one in many_samples()[:5]]
     return Finding(
         checks=(
             equal("samples with rank(B) d_K positive eigenvalues", sum(p == r for p, _, r in counts), len(counts)),
@@ -352,7 +353,8 @@ def number_of_pairs() -> Finding:
                 sum(r < s.shape[1] * s.shape[2] for (_, _, r), s in zip(counts, small_samples(), strict=True)),
                 1,
             ),
-        )
+        ),
+        support=(at_most("zero residual: largest entry of the T-functional Hessian, and so of B", fitted, 0.0),),
     )
 
 

@@ -29,10 +29,11 @@ from hessianlab.studies.training import (
     TEMPERATURE,
     UNSCALED,
 )
-from hessianlab.studies.training_study import TASKS
+from hessianlab.studies.training_study import LEAST_SEEDS, TASKS
 
-NEAR = 1.1
-"""A learning rate works if its loss is within this factor of the best of the same arm."""
+NEAR, NEAR_NATS = 0.1, 0.05
+"""A learning rate works if its loss is above the best of the same arm and seed by no more than this share of it, or by
+no more than so many nats: a share of a loss near zero says nothing."""
 
 
 def activations_sentences(result: Result) -> list[str]:
@@ -56,7 +57,7 @@ def activations_sentences(result: Result) -> list[str]:
 
 
 def activations_intervals(result: Result) -> Mapping[str, Interval]:
-    """Loss and share right over those of softmax, minus 1; and the share of rates that work."""
+    """Loss and share right over those of softmax, minus 1; and the share of rates that work, and minus softmax's."""
     found = {}
     for task in choices(result, "task"):
         for quantity, name in product(("loss", "accuracy"), OTHERS):
@@ -64,18 +65,24 @@ def activations_intervals(result: Result) -> Mapping[str, Interval]:
             relative = [other[s] / base[s] - 1 for s in sorted(other.keys() & base.keys()) if base[s] > 0]
             found[f"{task}: relative {quantity}, {name} over softmax"] = interval(relative)
         for name in (SOFTMAX, *OTHERS):
-            found[f"{task}: share of rates that work, {name}"] = interval(workable(result, task, name))
+            shares = {arm: workable(result, task, arm) for arm in (name, SOFTMAX)}
+            found[f"{task}: share of rates that work, {name}"] = interval(list(shares[name].values()))
+            apart = weighted(shares, {name: 1.0, SOFTMAX: -1.0}) if name != SOFTMAX else []
+            # two seeds that agree by chance have an interval of no width
+            if len(apart) >= LEAST_SEEDS:
+                found[f"{task}: share of rates that work, {name} minus softmax"] = interval(apart)
     return found
 
 
-def workable(result: Result, task: str, arm: str) -> list[float]:
+def workable(result: Result, task: str, arm: str) -> dict[int, float]:
     """For every seed that tunes, the share of the learning rates whose loss is near the best of that seed."""
     rows = select(result, task=task, arm=arm, stage="tuning")
-    shares = []
-    for seed in dict.fromkeys(row["seed"] for row in rows):
+    shares = {}
+    for seed in sorted({int(row["seed"]) for row in rows}):
         mine = [row for row in rows if row["seed"] == seed]
         losses = numbers(mine, "loss")
-        shares.append(float((losses <= NEAR * losses.min()).sum()) / len(mine) if len(losses) else 0.0)
+        near = losses - losses.min() <= max(NEAR * losses.min(), NEAR_NATS) if len(losses) else losses > 0
+        shares[seed] = float(near.sum()) / len(mine)
     return shares
 
 

@@ -18,7 +18,21 @@ from hessianlens.errors import InputError
 
 TOPICS = TEXTS.parent / "topics"
 NUMBERS = {"P": 75, "A": 40, "B": 27, "C": 48}
-TRAINED = {"P75", "A26", "A27", "A35", "B23", "B27", "C13", "C19", "C20", "C21", "C25", "C31", "C42"}
+TRAINED = {
+    "P75",
+    "A26",
+    "A27",
+    "A35",
+    "B23",
+    "B27",
+    "C13",
+    "C19",
+    "C20",
+    "C21",
+    "C25",
+    "C31",
+    "C42",
+}
 """Decided by recorded studies."""
 
 NOTHING_TO_MEASURE = {"P66", "P67", "A32", "A34", "B25", "C32", "C47"}

@@ -21,18 +21,15 @@ def effect(low: float, high: float, least: float = 3.0, most: float = 5.0) -> Ef
     return Effect("slower", (low + high) / 2, low, high, 6, 0.5, least, most)
 
 
-def found(
-    *effects: Effect, needed: int | None = None, universal: bool = False, path: Path, **others: Effect
-) -> Finding:
+def found(*effects: Effect, universal: bool = False, path: Path, **others: Effect) -> Finding:
     """With these effects under the study's own settings, and one effect under every other condition."""
     conditions = {name: {"intervals": {}} for name in others}
     config = {"d_model": 16, "layers": 1, "steps": 9}
     write_record("study", {"config": config, "preset": "quick", "conditions": conditions}, path)
     finding = decided(
         StudyRecord("study", path),
-        lambda record, task: [others[record.condition]] if record.condition else effects,
+        lambda record, task: {"": [others[record.condition]] if record.condition else effects},
         {},
-        needed=needed,
         universal=universal,
     )
     return finding.worded("{where}", "In {models} it is so: {where}.")
@@ -67,23 +64,31 @@ def test_conditions_decide_symmetrically(tmp_path: Path) -> None:
     assert found(across, short=inside, wide=outside, path=path).verdict is Verdict.HOLDS_IF
 
 
-def test_most_of_several(tmp_path: Path) -> None:
+def test_cases_are_decided_apart(tmp_path: Path) -> None:
     path = tmp_path / "record.json"
     inside, outside, across = effect(3.5, 4.5), effect(1.0, 2.0), effect(2.0, 4.0)
+    write_record("study", {"config": {"d_model": 16, "layers": 1, "steps": 9}, "preset": "quick"}, path)
 
-    def verdict(*effects: Effect) -> Verdict:
-        return found(*effects, needed=2, path=path).verdict
+    def of(**cases: Effect) -> Finding:
+        effects = {name: [one] for name, one in cases.items()}
+        return decided(StudyRecord("study", path), lambda record, task: effects, {}).worded(
+            "{where}", "{models}{where}"
+        )
 
-    assert verdict(inside, inside, outside) is Verdict.HOLDS
-    assert verdict(inside, outside, outside) is Verdict.NOT_SEEN
-    assert verdict(inside, across, outside) is Verdict.OPEN
+    both = of(plain=inside, normed=outside)
+    assert both.verdict is Verdict.HOLDS_IF and both.confirmed
+    assert both.condition == "borne out on text with plain (as set); contradicted on text with normed (as set)"
+    assert of(plain=inside, normed=across).verdict is Verdict.HOLDS
+    assert of(plain=across, normed=outside).verdict is Verdict.NOT_SEEN
+    assert of(plain=across, normed=across).verdict is Verdict.OPEN
+    assert "on text with plain: slower" in both.checks[0].what
 
 
 def test_what_is_not_recorded_decides_nothing(tmp_path: Path) -> None:
     recorded = StudyRecord("nosuch", tmp_path / "record.json")
     missing = recorded.effect("x", "it", least=1.0)
     assert missing.state is None and missing.shown == "not measured"
-    finding = decided(recorded, lambda record, task: [missing], {})
+    finding = decided(recorded, lambda record, task: {"": [missing]}, {})
     assert finding.verdict is Verdict.OPEN and "was not measured" in finding.undecided
     assert recorded.formatted("x") == "(not measured)"
 
