@@ -105,6 +105,12 @@ def rotary(d_k: int = 4, length: int = LENGTH, seed: int = 1, **options) -> Rota
     return RotaryAttention(*weights, **{"cos": cos, "sin": sin, **options})
 
 
+def query_key_norm(width: int, kind: str, seed: int, shift: bool = False) -> hl.attention.QueryKeyNorm:
+    """A norm with a gain, and perhaps a shift, of its own."""
+    gain, added = 1 + randn(width, seed=seed) / 3, randn(width, seed=seed + 40) / 3
+    return hl.attention.QueryKeyNorm(kind, gain=gain, shift=added if shift else None, eps=1e-3)
+
+
 def factored_values(**options) -> hl.attention.FactoredValueAttention:
     return hl.attention.FactoredValueAttention(
         *(randn(*s, seed=9) for s in ((4, 3), (4, 3), (4, 2), (2, 3))), **options

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from hessianlab.experiments.models import LoneLayer
-    from hessianlens.attention.layer import AttentionHead
+    from hessianlens.attention.head import AttentionHead
     from hessianlens.layer import AttentionHessian
 
 

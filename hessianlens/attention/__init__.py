@@ -2,14 +2,15 @@
 
 from hessianlens.attention.activations import Activation
 from hessianlens.attention.entropy import attention_entropy
+from hessianlens.attention.head import AttentionHead
 from hessianlens.attention.layer import (
-    AttentionHead,
     FactoredValueAttention,
     MultiHeadAttention,
     SelfAttention,
     SingleMatrixAttention,
 )
 from hessianlens.attention.moments import first_moment, second_moment, third_moment, third_moment_along
+from hessianlens.attention.query_key_norm import QueryKeyNorm
 from hessianlens.attention.rotary import RotaryAttention, rotary_tables
 from hessianlens.attention.sdpa import scaled_dot_product_attention
 
@@ -18,6 +19,7 @@ __all__ = [
     "AttentionHead",
     "FactoredValueAttention",
     "MultiHeadAttention",
+    "QueryKeyNorm",
     "RotaryAttention",
     "SelfAttention",
     "SingleMatrixAttention",

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
+from hessianlens.attention.head import KeyTokens, RawScores
 from hessianlens.attention.layer import FactoredValueAttention
-from hessianlens.attention.state import Rotation, ScorePort
+from hessianlens.attention.token_maps import Rotation
 from hessianlens.checks import check_dtype, check_same_kind, check_shape, check_tensor
 from hessianlens.errors import check_number, check_whole, expect
 from hessianlens.memory import ensure_fits
@@ -50,7 +50,9 @@ class RotaryAttention(FactoredValueAttention):
         W_U: Second value factor, r x d_V.
         cos: ``[n, k]`` for the positions of a sequence, (L, d_K), or by sequence, (B, L, d_K).
         sin: The same.
-        activation: See `AttentionOptions`, as are `causal`, `mask`, `bias` and `temperature`.
+        norm_behind_rotation: Whether norms of queries and keys act behind the rotation; with gains that matters.
+        activation: See `AttentionOptions`, as are `causal`, `mask`, `bias`, `temperature` and `sink`.
+        query_norm: See `SelfAttention`, as is `key_norm`.
 
     >>> W_Q, W_K, W_O, W_U = torch.randn(4, 6, 6, dtype=torch.float64)
     >>> cos, sin = rotary_tables(5, 6, dtype=torch.float64)
@@ -61,6 +63,7 @@ class RotaryAttention(FactoredValueAttention):
 
     cos: Tensor
     sin: Tensor
+    norm_behind_rotation: bool = field(default=False, kw_only=True)
 
     def _check_shapes(self) -> None:
         super()._check_shapes()
@@ -81,11 +84,9 @@ class RotaryAttention(FactoredValueAttention):
         )
         return Rotation(cos, sin)
 
-    def _raw_scores(self, X: Tensor) -> tuple[Tensor, float, dict[str, ScorePort], tuple[str, str] | None]:
+    def _raw_scores(self, X: Tensor, keys: KeyTokens) -> RawScores:
         R = self._rotation(X)
-        Q, K = R.turn(X @ self.W_Q), R.turn(X @ self.W_K)
-        ports = {
-            "Q": ScorePort(X, "x", 0, K, "k", query_turn=R),
-            "K": ScorePort(Q, "q", 1, X, "x", key_turn=R),
-        }
-        return Q @ K.transpose(-1, -2), self.temperature * math.sqrt(self.W_Q.shape[1]), ports, ("Q", "K")
+        more = keys.rows.shape[1] - X.shape[1]  # a sink, a row of zeros that is not turned
+        tables = ((R.cos, 1.0), (R.sin, 0.0))
+        padded = (torch.nn.functional.pad(table, (0, 0, 0, more), value=own) for table, own in tables)
+        return self._dual_scores(X, keys, (R, Rotation(*padded) if more else R), self.norm_behind_rotation)

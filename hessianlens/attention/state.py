@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
@@ -14,54 +13,9 @@ from hessianlens.attention.activations import Activation
 from hessianlens.attention.entropy import attention_entropy
 from hessianlens.attention.row_tangent import RowTangent
 from hessianlens.attention.rows import RowMatrices
+from hessianlens.attention.sides import Bend, Side
+from hessianlens.attention.token_maps import TokenMap
 from hessianlens.display import DisplayableRows, Entries, Grid, Picture
-
-
-def rotate_half(vectors: Float[Tensor, "*n k"]) -> Float[Tensor, "*n k"]:
-    """``(-second half, first half)`` of the last axis: a quarter turn in every plane of two paired entries.
-
-    >>> import torch
-    >>> rotate_half(torch.tensor([1.0, 2.0, 3.0, 4.0])).tolist()
-    [-3.0, -4.0, 1.0, 2.0]
-    """
-    first, second = vectors.chunk(2, -1)
-    return torch.cat([-second, first], -1)
-
-
-@dataclass(frozen=True, eq=False)
-class Rotation:
-    """A linear map for every token, ``R_n q = cos_n * q + sin_n * rotate_half(q)``.
-
-    Attributes:
-        cos: ``[s, n, k]``; a single sequence serves all of them.
-        sin: The same.
-    """
-
-    cos: Float[Tensor, "#s n k"]
-    sin: Float[Tensor, "#s n k"]
-
-    def turn(self, vectors: Float[Tensor, "*z s n k"]) -> Float[Tensor, "*z s n k"]:
-        """``R_n v_n``."""
-        return self.cos * vectors + self.sin * rotate_half(vectors)
-
-    def turn_own_back(self, vectors: Float[Tensor, "*z s n k"]) -> Float[Tensor, "*z s n k"]:
-        """``R_n^T v_n``."""
-        return self.cos * vectors - rotate_half(self.sin * vectors)
-
-    def turn_back(self, vectors: Float[Tensor, "s m k"]) -> Float[Tensor, "s n m k"]:
-        """``R_n^T v_m`` for every pair of tokens."""
-        cos, sin, each = self.cos[:, :, None], self.sin[:, :, None], vectors[:, None]
-        return cos * each - rotate_half(sin * each)
-
-    def matrices(self) -> Float[Tensor, "#s n k k"]:
-        """``R_n`` in full, ``[s, n, e, b]``."""
-        width = self.cos.shape[-1]
-        quarter = rotate_half(torch.eye(width, dtype=self.cos.dtype, device=self.cos.device)).T
-        return torch.diag_embed(self.cos) + self.sin[..., None] * quarter
-
-    def at(self, kept: Int[Tensor, " n"]) -> Rotation:
-        """The maps of some tokens only."""
-        return Rotation(self.cos[:, kept], self.sin[:, kept])
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,15 +23,15 @@ class ScorePort:
     """How a matrix parameter W enters the scores: ``dT_i = matrix (dW . vector_i) / scale``.
 
     The vector of token i contracts one axis of W; the matrix carries the other axis to the key tokens. With rotary
-    positions one of the two depends on both tokens: ``R_i^T matrix_l`` for queries, ``R_l^T vector_i`` for keys.
-    These are formed when first asked for, as `matrices` and `vectors`.
+    positions or a norm one of the two depends on both tokens: ``M_i^T matrix_l`` for queries, ``M_l^T vector_i`` for
+    keys. These are formed when first asked for, as `matrices` and `vectors`.
 
     Attributes:
         vector: ``[s, i, .]``, with the name it prints under.
         vector_axis: The axis of W (0 or 1) that the vector contracts.
         matrix: ``[s, l, .]``, on the other axis.
-        query_turn: Maps ``R_i`` of the query tokens, whose transposes act on the matrix.
-        key_turn: Maps ``R_l`` of the key tokens, whose transposes act on the vector.
+        query_turn: Maps ``M_i`` of the query tokens, whose transposes act on the matrix.
+        key_turn: Maps ``M_l`` of the key tokens, whose transposes act on the vector.
         other: The weight that the scores multiply W with, if they are ``X W_Q W_K^T X^T`` and no more.
     """
 
@@ -86,9 +40,24 @@ class ScorePort:
     vector_axis: int
     matrix: Float[Tensor, "s l q"]
     matrix_name: str
-    query_turn: Rotation | None = None
-    key_turn: Rotation | None = None
+    query_turn: TokenMap | None = None
+    key_turn: TokenMap | None = None
     other: Float[Tensor, "d k"] | None = None
+
+    @property
+    def turn(self) -> TokenMap | None:
+        """The maps of either kind of token."""
+        return self.query_turn or self.key_turn
+
+    @property
+    def inputs(self) -> Float[Tensor, "s n p"]:
+        """What the parameter is multiplied with: the vector of queries, the matrix of keys."""
+        return self.vector if self.vector_axis == 0 else self.matrix
+
+    @property
+    def matrix_width(self) -> int:
+        """Entries of `matrices` for a pair of tokens."""
+        return self.matrix.shape[-1] if self.query_turn is None else self.query_turn.width
 
     @cached_property
     def vectors(self) -> Float[Tensor, "s i *p"]:
@@ -104,10 +73,10 @@ class ScorePort:
         """The matrix of a range of query tokens; one for all of them where they share it."""
         return self.matrix[:, None] if self.query_turn is None else self.matrices[:, start:stop]
 
-    def at(self, kept: Int[Tensor, " n"]) -> ScorePort:
-        """The same port at some query tokens only."""
+    def at(self, kept: Int[Tensor, " n"], vector: Tensor) -> ScorePort:
+        """The same port at some query tokens only, with the vectors of these."""
         turn = None if self.query_turn is None else self.query_turn.at(kept)
-        return replace(self, vector=self.vector[:, kept], query_turn=turn)
+        return replace(self, vector=vector, query_turn=turn)
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,6 +121,10 @@ class HeadState(DisplayableRows):
         score_ports: Parameters that enter through the scores.
         value_ports: Parameters that enter through the values.
         score_pair: Two parameters whose product forms the scores, if there are two.
+        query_names: Parameters of the queries.
+        key_names: Parameters of the keys.
+        query_bend: Second derivatives of the queries; None where they are linear in their parameters.
+        key_bend: Those of the keys.
         value_pair: Two parameters whose product forms the values, if there are two.
     """
 
@@ -167,6 +140,10 @@ class HeadState(DisplayableRows):
     value_ports: dict[str, ValuePort]
     score_pair: tuple[str, str] | None = None
     value_pair: tuple[str, str] | None = None
+    query_names: tuple[str, ...] = ()
+    key_names: tuple[str, ...] = ()
+    query_bend: Bend | None = None
+    key_bend: Bend | None = None
 
     @cached_property
     def output(self) -> Float[Tensor, "s i f"]:
@@ -201,19 +178,27 @@ class HeadState(DisplayableRows):
         """``J_i = dA_i/dT_i`` for every query token."""
         return self.activation.jacobian(self.scores, self.visible)
 
+    def with_sides(self, queries: Side, keys: Side) -> HeadState:
+        """The same head, with how its queries and keys are made of their parameters."""
+        names, bends = (tuple(queries.inputs), tuple(keys.inputs)), (queries.bend, keys.bend)
+        return replace(self, query_names=names[0], key_names=names[1], query_bend=bends[0], key_bend=bends[1])
+
     def at(self, kept: Int[Tensor, " n"]) -> HeadState:
         """The same head at some of its query tokens only; every token stays a key."""
-        score_ports = {name: port.at(kept) for name, port in self.score_ports.items()}
+        cut = {id(port.vector): port.vector[:, kept] for port in self.score_ports.values()}  # shared ones once
+        cut[id(self.queries)] = self.queries[:, kept]
+        score_ports = {name: port.at(kept, cut[id(port.vector)]) for name, port in self.score_ports.items()}
         weights = self.weights[:, kept]
         value_ports = {name: replace(port, weights=weights) for name, port in self.value_ports.items()}
         return replace(
             self,
-            queries=self.queries[:, kept],
+            queries=cut[id(self.queries)],
             scores=self.scores[:, kept],
             visible=self.visible[:, kept],
             weights=weights,
             score_ports=score_ports,
             value_ports=value_ports,
+            query_bend=None if self.query_bend is None else self.query_bend.at(kept),
         )
 
     def apart(self) -> HeadState:
@@ -237,19 +222,35 @@ class HeadState(DisplayableRows):
                 found[id(rows)] = _shifted(rows)
             return found[id(rows)]
 
-        if self.keys_may_shift:
-            score_ports = {n: replace(p, matrix=shifted(p.matrix)) for n, p in score_ports.items()}
+        moving = {n: p for n, p in score_ports.items() if self.may_shift(p)}
+        if moving:
+            score_ports = score_ports | {n: replace(p, matrix=shifted(p.matrix)) for n, p in moving.items()}
+        if len(moving) == len(score_ports):
             tokens = shifted(tokens)
         if self.activation.fixed_sum:
             value_ports = {n: replace(p, content=shifted(p.content), whole=p.content) for n, p in value_ports.items()}
             values = shifted(values)
         return replace(self, tokens=tokens, values=values, score_ports=score_ports, value_ports=value_ports)
 
-    @property
-    def keys_may_shift(self) -> bool:
-        """Whether the same vector added to all keys leaves the weights as they are; turned keys are not alike."""
-        turned = any(port.key_turn is not None for port in self.score_ports.values())
-        return self.activation.shift_invariant and not turned
+    def bending(self, score_gradient: Float[Tensor, "s i l"]) -> dict[tuple[str, str], Float[Tensor, "s n p r"]]:
+        """Second derivatives of queries and of keys along the gradient of the loss, by two parameters of one side.
+
+        Args:
+            score_gradient: ``E / s``, the gradient of the loss with respect to the scores, over the scale.
+        """
+        found: dict[tuple[str, str], Tensor] = {}
+        if self.query_bend is not None:
+            found |= self.query_bend.along(score_gradient @ self.score_ports[self.query_names[0]].matrix)
+        if self.key_bend is not None:
+            found |= self.key_bend.along(score_gradient.mT @ self.score_ports[self.key_names[0]].vector)
+        return found
+
+    def may_shift(self, port: ScorePort) -> bool:
+        """Whether the same vector added to all keys, or to what a key weight takes, leaves the weights as they are.
+
+        Keys that pass maps of their own tokens are not alike.
+        """
+        return self.activation.shift_invariant and port.key_turn is None
 
     def tangent(self, gradient: Float[Tensor, "s i f"], vjp: Float[Tensor, "s i l"]) -> RowTangent:
         """Products with ``J_i`` and ``D_i(w_i)``, for a gradient and the w that it is pulled back to."""

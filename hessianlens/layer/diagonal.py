@@ -45,7 +45,10 @@ class HeadDiagonals:
         self._sums: dict[tuple[int, int], tuple[Tensor, Tensor, Tensor]] = {}
 
     def trace(self, name: str, parts: Summands) -> Tensor | None:
-        """The trace of a parameter's block; None where it takes the block. The T-functional summand has none."""
+        """The trace of a parameter's block; None where it takes the block.
+
+        The T-functional summand has none where queries and keys are linear in their tokens, up to positions.
+        """
         port = self._head.score_ports.get(name)
         if port is not None and self._in_columns(port):
             outer = self._outer_trace(name, port) if parts.outer else port.vector.new_zeros(port.vector.shape[:2])
@@ -85,6 +88,9 @@ class HeadDiagonals:
             return None
         squares = self._score_squares(port, curvature, parts).flatten(0, 1)
         found = port.vector.flatten(0, 1).square().T @ squares / self._head.scale**2
+        bend = self._tangent.bend(name) if parts.t_functional and port.turn is not None else None
+        if bend is not None:
+            found += port.vector.flatten(0, 1).square().T @ bend.diagonal(dim1=-2, dim2=-1).flatten(0, 1)
         return found if port.vector_axis == 0 else found.T
 
     def _value_diagonal(self, port: ValuePort, curvature: UncoupledCurvature, parts: Summands) -> Tensor:
@@ -109,7 +115,7 @@ class HeadDiagonals:
     def _score_squares(self, port: ScorePort, curvature: UncoupledCurvature, parts: Summands) -> Tensor:
         """``(P' M_i P)_bb``, ``[s, i, b]``."""
         V, P = self._head.values, port.matrix
-        found = P.new_zeros(*self._head.weights.shape[:2], P.shape[2])
+        found = P.new_zeros(*self._head.weights.shape[:2], port.matrix_width)
         if not self._in_columns(port):
             return self._add_by_token(found, port, curvature, parts)
         if parts.functional:
@@ -123,8 +129,7 @@ class HeadDiagonals:
     # --- from columns ------------------------------------------------------------------------------------------------
 
     def _in_columns(self, port: ScorePort) -> bool:
-        turned = port.query_turn is not None or port.key_turn is not None
-        return not turned and self._jacobian is not None and self._curvature is not None
+        return port.turn is None and self._jacobian is not None and self._curvature is not None
 
     @cached_property
     def _jacobian(self) -> RowColumns | None:

@@ -6,6 +6,8 @@ take part, and the T-functional summand of the query-key block:
 
     VV  0        VQ  (X' J_i K)[a,d] g_ib x_ic / s        VK  (X' J_i X)[a,c] g_ib q_id / s
     QK  (T-functional)  delta_bd sum_i x_ia (X' J_i' w_i)[c] / s
+
+Where queries or keys are a nonlinear function of their tokens, as behind a norm, that summand has blocks QQ and KK too.
 """
 
 from __future__ import annotations
@@ -13,7 +15,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from hessianlens.attention.state import HeadState, Rotation
+from hessianlens.attention.state import HeadState, ScorePort
+from hessianlens.attention.token_maps import TokenMap
 from hessianlens.errors import expect
 from hessianlens.layer.expansion import COLUMN_LETTERS_UNCOUPLED, ROW_LETTERS, response_terms, vector_factor
 from hessianlens.operators import Factor, Term
@@ -43,12 +46,13 @@ def value_pair_terms(head: HeadState, gradient: Tensor) -> list[Term]:
 def score_pair_matrix(head: HeadState, gradient: Tensor) -> Tensor:
     """``B = sum_i x_i (X^T J_i^T w_i)^T / s``, which carries the whole T-functional Hessian.
 
-    It is the gradient of the loss with respect to a merged query-key matrix, over s. Rotary positions leave no merged
-    matrix, so heads with them are refused.
+    It is the gradient of the loss with respect to a merged query-key matrix, over s. Rotary positions and norms of
+    queries or keys leave no merged matrix, so heads with them are refused.
     """
     expect(
-        _turns(head) is None,
-        "head: it has rotary positions, so its T-functional Hessian is no product B (x) I; use H.t_functional.",
+        all(port.turn is None for port in head.score_ports.values()),
+        "head: it has rotary positions or a norm of queries or keys, so its T-functional Hessian is no product "
+        "B (x) I; use H.t_functional.",
     )
     B, exponent = _score_pair(head, gradient)
     return shifted(B, exponent)
@@ -64,24 +68,57 @@ def _score_pair(head: HeadState, gradient: Tensor) -> tuple[Tensor, int]:
     return torch.tensordot(queries, vjp @ tokens, dims=([0, 1], [0, 1])) / head.scale, g + v + x + y + j
 
 
-def score_pair_terms(head: HeadState, gradient: Tensor) -> list[Term]:
-    """The T-functional summand ``B (x) I`` of the block of W_Q (rows) and W_K (columns).
+def score_pair_terms(head: HeadState, row: str, column: str, gradient: Tensor) -> list[Term] | None:
+    """The T-functional block of two score parameters; None where that of (column, row) is the one that is known.
 
-    With rotary positions it is ``sum_il (J_i^T w_i)_l x_ia x_lc (R_i^T R_l)[b,d] / s``.
+    Of W_Q (rows) and W_K (columns) it is ``B (x) I``; where queries or keys pass maps M of their own token, as rotary
+    positions or the Jacobian of a norm, ``sum_il (J_i^T w_i)_l u_ia u_lc (M_i^T M_l)[b,d] / s``. Two parameters of
+    queries, or of keys, share the second derivative of these: ``sum_n u_na u_nc D_n[b,d]``.
     """
+    sides = head.query_names, head.key_names
+    if row in sides[1] and column in sides[0]:
+        return None
+    if row in sides[0] and column in sides[1]:
+        ports = head.score_ports[row], head.score_ports[column]
+        plain = (row, column) == head.score_pair and all(port.turn is None for port in ports)
+        return [_merged_term(head, gradient)] if plain else [_met_term(head, *ports, gradient)]
+    if not any(row in side and column in side for side in sides):
+        return []
+    bends = head.bending(_score_gradient(head, gradient) / head.scale)
+    if (row, column) in bends:
+        return [_bent_term(head.score_ports[row], head.score_ports[column], bends[row, column])]
+    return None if (column, row) in bends else []
+
+
+def _merged_term(head: HeadState, gradient: Tensor) -> Term:
     assert head.score_pair is not None
-    turns = _turns(head)
-    if turns is None:
-        width = head.score_ports[head.score_pair[0]].matrix.shape[-1]
-        return [Term(1.0, (Factor("B", "ac", score_pair_matrix(head, gradient)), Factor.identity("bd", width)))]
+    width = head.score_ports[head.score_pair[0]].matrix.shape[-1]
+    return Term(1.0, (Factor("B", "ac", score_pair_matrix(head, gradient)), Factor.identity("bd", width)))
+
+
+def _met_term(head: HeadState, query: ScorePort, key: ScorePort, gradient: Tensor) -> Term:
+    """A parameter of the queries and one of the keys."""
+    first, second = query.query_turn, key.key_turn
+    between: list[Factor] = []
+    if first is None and second is None:
+        between = [Factor.identity("bd", query.matrix.shape[-1])]
+    if first is not None:
+        between.append(_turn_factor(first, "ieb" if second is not None else "idb"))
+    if second is not None:
+        between.append(_turn_factor(second, "led" if first is not None else "lbd"))
     factors = (
         Factor("J'w", "sil", _score_gradient(head, gradient)),
-        Factor("x", "sia", head.queries),
-        Factor("x", "slc", head.tokens),
-        _turn_factor(turns[0], "ieb"),
-        _turn_factor(turns[1], "led"),
+        Factor(query.vector_name, "sia", query.inputs),
+        Factor(key.matrix_name, "slc", key.inputs),
+        *between,
     )
-    return [Term(1 / head.scale, factors)]
+    return Term(1 / head.scale, factors)
+
+
+def _bent_term(row: ScorePort, column: ScorePort, matrices: Tensor) -> Term:
+    """Two parameters of one side."""
+    factors = (Factor("u", "sia", row.inputs), Factor("u", "sic", column.inputs), Factor("D", "sibd", matrices))
+    return Term(1.0, factors)
 
 
 def _score_gradient(head: HeadState, gradient: Tensor) -> Tensor:
@@ -89,14 +126,7 @@ def _score_gradient(head: HeadState, gradient: Tensor) -> Tensor:
     return head.jacobian.transpose().apply_rows(head.vjp_to_weights(gradient)[None])[0]
 
 
-def _turns(head: HeadState) -> tuple[Rotation, Rotation] | None:
-    """Rotary maps of the query and of the key tokens, if the head has them."""
-    queries = [port.query_turn for port in head.score_ports.values() if port.query_turn is not None]
-    keys = [port.key_turn for port in head.score_ports.values() if port.key_turn is not None]
-    return (queries[0], keys[0]) if queries and keys else None
-
-
-def _turn_factor(turn: Rotation, letters: str) -> Factor:
-    """``R_n[e, .]``, by sequence only where sequences have positions of their own."""
+def _turn_factor(turn: TokenMap, letters: str) -> Factor:
+    """``M_n[e, .]``, by sequence only where sequences have maps of their own."""
     matrices = turn.matrices()
     return Factor("R", letters, matrices[0]) if len(matrices) == 1 else Factor("R", "s" + letters, matrices)

@@ -6,6 +6,8 @@ With changes dQ, dK, dV of queries, keys and values, A = a(T), E the gradient of
     dT = (dQ K' + Q dK') / s              dA = J dT              dF = dA V + A dV
     dE = J' (u V' + g dV') + D dT         Q: (dE K + E dK) / s   K: (dE' Q + E' dQ) / s   V: dA' g + A' u
 
+Where queries or keys pass a map of their token, dQ and dK are what comes out of it, and gradients go back through its
+transpose; where that map is the Jacobian of a norm, its own second derivative along ``E K / s`` is added to them.
 Terms with u are the outer part, all others the functional one; those with E are its T-functional summand. Several
 vectors z are multiplied at once as if each had sequences of its own: every tensor is ``[(z s), ., .]``.
 """
@@ -58,7 +60,8 @@ class HeadChange:
 
     Attributes:
         vectors: How many changes there are.
-        inputs: Changes of what the weights put out, by name, turned where positions are.
+        inputs: Changes of what the weights put out, by name, turned where positions or norms are.
+        untouched: The same in front of these, where second derivatives of queries or keys need it.
         scores: Change of the scores, as far as the weights see it.
         weights: ``dA``.
         output: ``dF`` of this head.
@@ -67,6 +70,7 @@ class HeadChange:
 
     vectors: int
     inputs: dict[str, Tensor]
+    untouched: dict[str, Tensor]
     scores: Tensor | None = None
     weights: Tensor | None = None
     output: Tensor | None = None
@@ -91,13 +95,13 @@ class HeadTangent:
         self.merged = MergedScores(head) if MergedScores.exist(head) else None
         self.score_ports = head.score_ports | ({} if self.merged is None else {MERGED: self.merged.port})
         self._others: dict[str, Tensor] = {}
-        self._keys_may_shift, self._fixed_sum = head.keys_may_shift, head.activation.fixed_sum
+        self._fixed_sum = head.activation.fixed_sum
 
     def may_shift(self, name: str) -> bool:
         """Whether the common part of what enters a weight cancels, in the scores or before them."""
         if name in self.value_ports:
             return self._fixed_sum
-        return self._keys_may_shift and self.score_ports[name].vector_axis == 1
+        return self.score_ports[name].vector_axis == 1 and self.head.may_shift(self.score_ports[name])
 
     # --- kept from product to product --------------------------------------------------------------------------------
 
@@ -110,6 +114,27 @@ class HeadTangent:
     def _score_gradient(self) -> Tensor:
         """``E / s``."""
         return self.rows.vjp(self._vjp_to_weights.clone()[None], None)[0].div_(self.head.scale)
+
+    @cached_property
+    def _bending(self) -> set[str]:
+        """Parameters of queries or keys that these are not linear in."""
+        head = self.head
+        sides = ((head.query_bend, head.query_names), (head.key_bend, head.key_names))
+        return {name for bend, names in sides if bend is not None for name in names}
+
+    @cached_property
+    def _bends(self) -> dict[str, dict[str, Tensor]]:
+        """Second derivatives of queries and keys along the gradient of the loss, in either order of two parameters."""
+        found: dict[str, dict[str, Tensor]] = {}
+        if self._bending:
+            for (row, column), matrices in self.head.bending(self._score_gradient).items():
+                found.setdefault(row, {})[column] = matrices
+                found.setdefault(column, {})[row] = matrices if row == column else matrices.mT
+        return found
+
+    def bend(self, name: str) -> Tensor | None:
+        """That of a parameter with itself; None if there is none."""
+        return self._bends.get(name, {}).get(name)
 
     @cached_property
     def _vjp_to_weights(self) -> Tensor:
@@ -177,9 +202,10 @@ class HeadTangent:
         found += [self._other(name) for name in names if name in self.score_ports]
         if functional:
             found += [*self.rows.kept(), self._gradient]
-        if self.head.score_pair is not None and set(self.head.score_pair) <= set(names):
+        if any(set(self._opposite(name)) & set(names) for name in names):
             found.append(self._score_gradient)
-        return found
+        asked = self._bending & set(names) if functional else set()
+        return found + [self._bends[a][b] for a in asked for b in asked if b in self._bends.get(a, {}) and a <= b]
 
     # --- forward -----------------------------------------------------------------------------------------------------
 
@@ -194,7 +220,8 @@ class HeadTangent:
             parts: The summands for which this is needed.
             alone: ``c_i`` if ``C_i = c_i I`` and nothing but scores of this head is changed and asked for.
         """
-        found = HeadChange(vectors, {name: self._turned(name, each.each) for name, each in projected.items()})
+        moved = {name: self._turned(name, each.each) for name, each in projected.items()}
+        found = HeadChange(vectors, moved, {name: projected[name].each for name in projected if name in self._bending})
         scores = self._scores(found) if parts.outer or parts.functional else None
         if scores is not None:
             by_vector = scores.view(vectors, *self.head.weights.shape)
@@ -209,7 +236,7 @@ class HeadTangent:
 
     def _turned(self, name: str, each: Tensor, back: bool = False) -> Tensor:
         port = self.score_ports.get(name)
-        turn = None if port is None else port.query_turn or port.key_turn
+        turn = None if port is None else port.turn
         if turn is None:
             return each
         by_vector = each.unflatten(0, (-1, self.head.weights.shape[0]))
@@ -265,8 +292,10 @@ class HeadTangent:
         found: dict[str, tuple[Tensor, Tensor | None]] = {}
         for name in asked:
             gradient = self._score_rows(name, change, dE, parts)
+            gradient = None if gradient is None else self._turned(name, gradient, back=True)
+            gradient = self._with_bends(name, change, gradient) if parts.t_functional else gradient
             if gradient is not None:
-                found[name] = self._turned(name, gradient, back=True), None
+                found[name] = gradient, None
         for name in names:
             port = self.value_ports.get(name)
             if port is not None:
@@ -297,13 +326,28 @@ class HeadTangent:
         total: Tensor | None = None
         if dE is not None:
             total = torch.bmm(dE.mT if keys else dE, change.spread(self._other(name)))
-        pair = self.head.score_pair
-        if parts.t_functional and pair is not None and name in pair:
-            moved = change.inputs.get(pair[1 - pair.index(name)])
-            if moved is not None:
-                E = change.spread(self._score_gradient)
-                total = _plus(total, E.mT if keys else E, moved)
+        if parts.t_functional:
+            for other in self._opposite(name):
+                moved = change.inputs.get(other)
+                if moved is not None:
+                    E = change.spread(self._score_gradient)
+                    total = _plus(total, E.mT if keys else E, moved)
         return total
+
+    def _opposite(self, name: str) -> tuple[str, ...]:
+        """Parameters of the keys for one of the queries, and the other way round."""
+        queries, keys = self.head.query_names, self.head.key_names
+        return keys if name in queries else queries if name in keys else ()
+
+    def _with_bends(self, name: str, change: HeadChange, gradient: Tensor | None) -> Tensor | None:
+        """A gradient with what second derivatives of queries or keys add to it."""
+        for other, matrices in self._bends.get(name, {}).items():
+            moved = change.untouched.get(other)
+            if moved is not None:
+                by_vector = moved.unflatten(0, (change.vectors, -1))
+                found = torch.einsum("snpq,zsnq->zsnp", matrices, by_vector).flatten(0, 1)
+                gradient = found if gradient is None else gradient + found
+        return gradient
 
     def _value_rows(self, change: HeadChange, g: Tensor | None, vjp: Tensor | None) -> Tensor | None:
         """``dA' g + A' u``."""

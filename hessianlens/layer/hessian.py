@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hessianlens.attention.layer import AttentionHead, MultiHeadAttention, as_batch
+from hessianlens.attention.head import AttentionHead, as_batch
+from hessianlens.attention.layer import MultiHeadAttention
 from hessianlens.attention.state import HeadState
 from hessianlens.checks import all_finite
 from hessianlens.display import Cells, DisplayableRows, Picture
@@ -109,7 +110,7 @@ class AttentionHessian(DisplayableRows):
 
     @cached_property
     def t_functional(self) -> BlockGrid:
-        """The T-functional Hessian of the query-key part: ``[[0, B], [B^T, 0]] (x) I`` without rotary positions."""
+        """The T-functional Hessian of the query-key part: ``[[0, B], [B^T, 0]] (x) I`` without positions or norms."""
         return self._grid("t_functional", self._score_names())
 
     def part(self, name: str) -> BlockGrid:
@@ -168,9 +169,10 @@ class AttentionHessian(DisplayableRows):
             terms = terms + alone.terms(head.score_ports[own], head.score_ports[other], "functional")
         return terms
 
-    def _is_pair(self, row: Place, column: Place, pair: str) -> bool:
+    def _are_values(self, row: Place, column: Place) -> bool:
+        """Whether two parameters are the factors of a head's values."""
         (h, own), (k, other) = row, column
-        return h == k and getattr(self._centred[h], pair) == (own, other)
+        return h == k and self._centred[h].value_pair == (own, other)
 
     def _outer_terms(self, row: Place, column: Place) -> list[Term] | None:
         (h, own), (k, other) = row, column
@@ -186,20 +188,17 @@ class AttentionHessian(DisplayableRows):
         if own in head.value_ports:
             if other in head.score_ports:
                 return value_score_terms(head, own, other, gradient)
-            if self._is_pair(row, column, "value_pair"):
+            if self._are_values(row, column):
                 return value_pair_terms(head, gradient)
-            return None if self._is_pair(column, row, "value_pair") else []
-        if other in head.value_ports or self._is_pair(column, row, "score_pair"):
-            return None
-        terms = self._score_score(row, column, "functional") or []
-        return terms + (self._t_functional_terms(row, column) or [])
+            return None if self._are_values(column, row) else []
+        split = None if other in head.value_ports else self._t_functional_terms(row, column)
+        return None if split is None else (self._score_score(row, column, "functional") or []) + split
 
     def _full_terms(self, row: Place, column: Place) -> list[Term] | None:
         (h, own), (k, other) = row, column
         if own in self._centred[h].score_ports and other in self._centred[k].score_ports:
-            if self._is_pair(column, row, "score_pair"):
-                return None
-            return (self._score_score(row, column, "full") or []) + (self._t_functional_terms(row, column) or [])
+            split = self._t_functional_terms(row, column)
+            return None if split is None else (self._score_score(row, column, "full") or []) + split
         functional = self._functional_terms(row, column)
         outer = self._outer_terms(row, column)
         return None if functional is None or outer is None else outer + functional
@@ -208,9 +207,8 @@ class AttentionHessian(DisplayableRows):
         return self._score_score(row, column, "full")
 
     def _t_functional_terms(self, row: Place, column: Place) -> list[Term] | None:
-        if self._is_pair(row, column, "score_pair"):
-            return score_pair_terms(self._centred[row[0]], self.loss.gradient)
-        return None if self._is_pair(column, row, "score_pair") else []
+        (h, own), (k, other) = row, column
+        return [] if h != k else score_pair_terms(self._centred[h], own, other, self.loss.gradient)
 
     def _records(self) -> list[dict[str, Any]]:
         norms = {part: self.part(part).norms() for part in LAYER_PARTS}

@@ -230,7 +230,7 @@ def _bending(spectra: Sequence[Spectrum]) -> Section:
 
 def _pairs(H: AttentionHessian) -> Iterator[Section]:
     heads = [h for h, head in enumerate(H.heads) if head.score_pair is not None][:_MOST_HEADS]
-    turned = any(port.query_turn or port.key_turn for head in H.heads for port in head.score_ports.values())
+    turned = any(port.turn is not None for head in H.heads for port in head.score_ports.values())
     if not heads or turned:
         return
     found = {h: eigenvalue_pairs(H, h) for h in heads}

@@ -5,10 +5,10 @@ For uncoupled tokens everything that two score parameters share is one small sym
     M_i = d^2 l / dT_i dT_i = J_i^T V C_i V^T J_i  +  D_i(w_i)        (outer-product part + functional part),
 
 and each block is ``sum_i  vector_i vector'_i^T (x) P^T M_i P' / (s s')`` with the vector and the matrix P of each
-parameter: (x, K) for W_Q, (q, X) for W_K, (x, X) for a single query-key matrix. With rotary positions they are
-``(x_i, R_i^T k_l)`` and ``(R_l^T q_i, x_l)``, with k and q already turned: a vector that depends on both tokens stays
-beside M. M may leave the range of the numbers where the block does not: powers of two are then taken out of what it is
-made of, and given back to all factors of the term.
+parameter: (x, K) for W_Q, (q, X) for W_K, (x, X) for a single query-key matrix. With rotary positions or norms they
+are ``(x_i, R_i^T k_l)`` and ``(R_l^T q_i, x_l)``, R from what the weight puts out to the query or key: a vector that
+depends on both tokens stays beside M. M may leave the range of the numbers where the block does not: powers of two are
+then taken out of what it is made of, and given back to all factors of the term.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ class ScoreCurvature:
             return self._functional_terms(row, column)
         if _by_pair(row, column):
             return self._score_form(row, column, part)
-        widths = row.matrix.shape[-1], column.matrix.shape[-1]
+        widths = row.matrix_width, column.matrix_width
         length = self.row.tokens.shape[1]
         cheapest = min(length * length, widths[0] * widths[1])
         if isinstance(self.curvature, LowRankTokenCurvature) and self.curvature.root.shape[-1] * sum(widths) < cheapest:
@@ -184,7 +184,7 @@ class ScoreCurvature:
     def _parameter_form(self, row: ScorePort, column: ScorePort, part: str) -> list[Term]:
         """``G_i = P^T M_i P'`` a token, formed a few tokens at a time so that no large M is ever held."""
         (sequences, queries, _), length = self.row.queries.shape, self.row.tokens.shape[1]
-        widths = row.matrix.shape[-1], column.matrix.shape[-1]
+        widths = row.matrix_width, column.matrix_width
         G = row.matrix.new_empty(sequences, queries, *widths)
         per_token = 4 * sequences * length * max(length, *widths) * G.element_size()
         step = max(1, _CHUNK_BYTES // per_token)

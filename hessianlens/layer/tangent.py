@@ -114,14 +114,19 @@ class LayerTangent:
         """Where every parameter enters, merged ones included."""
         first, tokens = self._states[0], self._tokens
         queries = tokens if first.queries is first.tokens else Projection(first.queries)
+        known: dict[tuple[str, int], Projection] = {("tokens", first.tokens.shape[1]): tokens}
         found: dict[Name, Entrance] = {}
+
+        def projection(state: HeadState, rows: Tensor) -> Projection:
+            """That of all heads for their tokens, of which a head with a sink has one more."""
+            if rows is state.queries:
+                return queries
+            key = ("tokens", rows.shape[1]) if rows is state.tokens else ("", id(rows))
+            return known.setdefault(key, Projection(rows))
+
         for name, (h, own) in self._places.items():
-            state = self._states[h]
-            if own in state.score_ports:
-                rows = queries if state.score_ports[own].vector_axis == 0 else tokens
-            else:
-                content = state.value_ports[own].content
-                rows = tokens if content is state.tokens else Projection(content)
+            state, value = self._states[h], self._states[h].value_ports.get(own)
+            rows = projection(state, state.score_ports[own].inputs if value is None else value.content)
             found[name] = Entrance(h, own, rows, self.heads[h].may_shift(own) and rows.lopsided)
         found.update({(MERGED, h): Entrance(h, MERGED, queries, relative=False) for h in self.merged})
         return found

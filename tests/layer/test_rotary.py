@@ -8,7 +8,7 @@ from torch import Tensor
 
 import hessianlens as hl
 from hessianlens.attention.rotary import rotary_tables
-from hessianlens.attention.state import Rotation
+from hessianlens.attention.token_maps import Rotation
 from hessianlens.errors import InputError
 from hessianlens.layer import expansion
 from hessianlens.layer.query_key import eigenvalue_pairs

@@ -126,8 +126,8 @@ MUTANTS = (
     Mutant(
         "the T-functional part has the wrong sign",
         "layer",
-        'return [Term(1.0, (Factor("B", "ac", score_pair_matrix(head, gradient))',
-        'return [Term(-1.0, (Factor("B", "ac", score_pair_matrix(head, gradient))',
+        'return Term(1.0, (Factor("B", "ac", score_pair_matrix(head, gradient))',
+        'return Term(-1.0, (Factor("B", "ac", score_pair_matrix(head, gradient))',
     ),
     Mutant(
         "two score parameters share one scale",

@@ -19,7 +19,7 @@ def score_norm_cost(heads: tuple[HeadState, HeadState], ports: tuple[ScorePort, 
         pair: Whether there is a T-functional summand.
     """
     sequences, queries, length = heads[0].scores.shape
-    widths, carried = [port.matrix.shape[-1] for port in ports], [port.vector.shape[-1] for port in ports]
+    widths, carried = [port.matrix_width for port in ports], [port.vector.shape[-1] for port in ports]
     tokens, turned = sequences * queries, any(port.key_turn is not None for port in ports)
 
     def factor(indices: str, *shape: int) -> Factor:

@@ -58,8 +58,8 @@ class LayerSketch:
             return self.block(part, column, row, (rows[1], rows[0]))
         score = _cut_score(second.score_ports[other], rows[1])
         ports = [score] if own in head.value_ports else [score, head.score_ports[own]]
-        if any(port.query_turn is not None or port.key_turn is not None for port in ports):
-            return Refusal("rotary positions turn every pair of tokens in a way of its own")
+        if any(port.turn is not None for port in ports):
+            return Refusal("rotary positions or a norm change queries or keys token by token")
         if own in head.value_ports:
             value = _cut_value(head.value_ports[own], rows[0])
             return ValueScoreBlock(head, value, second, score, self._loss, SUMMANDS[part])

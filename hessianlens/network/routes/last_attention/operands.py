@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hessianlens.attention.state import Rotation
+from hessianlens.attention.token_maps import Rotation
 from hessianlens.derivatives.potential import random_like
 from hessianlens.errors import Refusal
 from hessianlens.network.base.coupling import Grouping, groupings

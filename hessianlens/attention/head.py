@@ -1,0 +1,373 @@
+"""One attention head: its options, its parameters, and how it is evaluated."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Container, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from hessianlens.attention.activations import Activation, ActivationLike, as_activation
+from hessianlens.attention.masks import Masking
+from hessianlens.attention.query_key_norm import QueryKeyNorm
+from hessianlens.attention.sides import Side, normed_side, plain_side
+from hessianlens.attention.state import HeadState, ScorePort, ValuePort
+from hessianlens.attention.token_maps import Rotation
+from hessianlens.checks import check_dense, check_same_kind, check_tensor
+from hessianlens.display import DisplayableRows, Entries, Picture
+from hessianlens.errors import (
+    InputError,
+    check_flag,
+    check_number,
+    check_that,
+    expect,
+)
+
+if TYPE_CHECKING:
+    from typing import Self
+
+    from matplotlib.axes import Axes
+
+_SMALL = 2**15
+"""Weights that are shown one by one."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
+class AttentionOptions:
+    """What the layers share beside their weights.
+
+    Args:
+        activation: A name from `attention.activations.ACTIVATIONS`, an `Activation`, or a function of a row.
+        causal: Token i sees tokens 0 .. i only.
+        mask: Boolean, (L, L) or (B, L, L), True where a token may attend.
+        bias: Added to the scores, (L, L) or (B, L, L); minus infinity hides an entry.
+        temperature: Divides the scores.
+        sink: Logit of one more column of scores, which takes weight and has no value; any activation whose weights sum
+            to one. A number is a constant (0 is softmax off by one, ``exp(T_ij) / (1 + sum_l exp(T_il))``); a tensor
+            with one entry is a parameter, block ``sink``.
+    """
+
+    activation: ActivationLike = "softmax"
+    causal: bool = False
+    mask: Tensor | None = None
+    bias: Tensor | None = None
+    temperature: float = 1.0
+    sink: float | Tensor | None = None
+    _masking: Masking = field(init=False, repr=False)
+    _activation: Activation = field(init=False, repr=False)
+
+    def _prepare(self) -> None:
+        positive = isinstance(self.temperature, (int, float)) and 1e-100 <= self.temperature <= 1e100
+        check_that(positive, "temperature", self.temperature, "a positive number between 1e-100 and 1e100")
+        check_flag("causal", self.causal)
+        object.__setattr__(self, "_masking", Masking(self.causal, self.mask, self.bias))
+        object.__setattr__(self, "_activation", as_activation(self.activation))
+        expect(
+            self.sink is None or self._activation.fixed_sum,
+            f"sink: got one beside {self._activation.name}, expected an activation whose weights sum to one: of the "
+            "others no weight depends on a further column.",
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class KeyTokens:
+    """Tokens that are looked at; a sink is one more, a row of zeros.
+
+    Attributes:
+        rows: ``[s, l, d]``.
+        ones: One for every token, zero for a sink, ``[s, l, 1]``.
+    """
+
+    rows: Tensor
+    ones: Tensor
+
+    @classmethod
+    def of(cls, X: Tensor, sink: bool) -> KeyTokens:
+        """The tokens X, with a row of zeros behind them if there is a sink."""
+        ones = X.new_ones(*X.shape[:2], 1)
+        if not sink:
+            return cls(X, ones)
+        below = (0, 0, 0, 1)
+        return cls(torch.nn.functional.pad(X, below), torch.nn.functional.pad(ones, below))
+
+
+@dataclass(frozen=True, eq=False)
+class RawScores:
+    """Products of queries and keys, and how parameters enter them.
+
+    Attributes:
+        raw: ``q_i . k_l``, ``[s, i, l]``.
+        scale: What they are divided by.
+        ports: The parameters.
+        pair: The weights of queries and keys, if there are two.
+        query_side: The queries; None where queries and keys are one matrix.
+        key_side: The keys.
+    """
+
+    raw: Tensor
+    scale: float
+    ports: dict[str, ScorePort]
+    pair: tuple[str, str] | None = None
+    query_side: Side | None = None
+    key_side: Side | None = None
+
+
+class AttentionHead(DisplayableRows, AttentionOptions, ABC):
+    """A single head with named matrix parameters."""
+
+    names: tuple[str, ...] = ()
+    """Names of the parameters, in the order of the Hessian's blocks."""
+
+    def __post_init__(self) -> None:
+        """Weights are finite matrices of one kind with matching shapes."""
+        self._check_options()
+        weights = {f"W_{name}": w for name, w in self.parameters.items()}
+        check_same_kind({name: w for name, w in weights.items() if isinstance(w, Tensor)})
+        for name, weight in weights.items():
+            check_tensor(name, weight, (2,))
+        self._check_shapes()
+        self._prepare()
+
+    @property
+    def parameters(self) -> dict[str, Tensor]:
+        """The parameters by name, in block order; gains, shifts and a sink are rows."""
+        found = {name: getattr(self, f"W_{name}") for name in self.names}
+        for name, norm in self._norms.items():
+            found |= {f"{own}_{name}": vector[None] for own, vector in norm.parameters.items()}
+        return found | ({"sink": self.sink.reshape(1, 1)} if isinstance(self.sink, Tensor) else {})
+
+    @property
+    def _norms(self) -> dict[str, QueryKeyNorm]:
+        """Norms of queries and keys, by the weight in front of them."""
+        return {}
+
+    def with_parameters(self, parameters: Mapping[str, Tensor]) -> Self:
+        """The same layer with other parameters."""
+        check_names(parameters, self.parameters, f"this layer has {', '.join(self.parameters)}")
+        changes: dict[str, Any] = {f"W_{name}": parameters[name] for name in self.names if name in parameters}
+        for name, norm in self._norms.items():
+            found = {own: parameters[f"{own}_{name}"] for own in norm.parameters if f"{own}_{name}" in parameters}
+            changes[_NORMS[name]] = norm.with_parameters({own: row.reshape(-1) for own, row in found.items()})
+        if "sink" in parameters:
+            changes["sink"] = parameters["sink"].reshape(())
+        return replace(self, **changes)
+
+    @property
+    def d_model(self) -> int:
+        """Width of the input tokens."""
+        return self.parameters[self.names[0]].shape[0]
+
+    @property
+    @abstractmethod
+    def d_v(self) -> int:
+        """Width of the output."""
+
+    def _check_options(self) -> None:
+        """Options that are parameters are what they have to be."""
+        if isinstance(self.sink, Tensor):
+            expect(self.sink.numel() == 1, f"sink: got shape {tuple(self.sink.shape)}, expected one entry.")
+        elif self.sink is not None:
+            check_number("sink", self.sink)
+
+    @abstractmethod
+    def _check_shapes(self) -> None: ...
+
+    @abstractmethod
+    def _raw_scores(self, X: Tensor, keys: KeyTokens) -> RawScores:
+        """Scores before scaling, and how the parameters enter them."""
+
+    @abstractmethod
+    def _value_map(self, X: Tensor) -> Tensor:
+        """``V``, the rows that attention averages."""
+
+    @abstractmethod
+    def _value_ports(self, X: Tensor, A: Tensor) -> tuple[dict[str, ValuePort], tuple[str, str] | None]:
+        """The value ports and the pair of factors."""
+
+    def attend(self, X: Float[Tensor, "s l d"]) -> HeadState:
+        """Evaluate the head at a batch and describe how each parameter enters."""
+        check_dense("X", X, "3-dimensional torch tensor")
+        expect(X.ndim == 3, f"X: got shape {tuple(X.shape)}, expected a batch of sequences, (B, L, d).")
+        check_same_kind({"X": X, f"W_{self.names[0]}": self.parameters[self.names[0]]})
+        expect(
+            X.shape[-1] == self.d_model,
+            f"X: got tokens of width {X.shape[-1]}, expected {self.d_model} (the rows of W_{self.names[0]}).",
+        )
+        keys = KeyTokens.of(X, self.sink is not None)
+        met = self._raw_scores(X, keys)
+        ports, T, visible = self._with_sink(met, *self._masked(met.raw / met.scale, X))
+        A = self._activation.value(T, visible)
+        value_ports, value_pair = self._value_ports(keys.rows, A)
+        V = self._value_map(keys.rows)
+        state = HeadState(
+            *(X, keys.rows, T, visible, A, V, met.scale, self._activation), ports, value_ports, met.pair, value_pair
+        )
+        if met.query_side is None or met.key_side is None:
+            return state
+        return state.with_sides(met.query_side, met.key_side)
+
+    def _masked(self, T: Tensor, X: Tensor) -> tuple[Tensor, Tensor]:
+        """Scores with the bias, and which of them take part; a sink always does."""
+        visible, bias = self._masking.resolve(X.shape[0], X.shape[1], X.dtype, X.device)
+        if self.sink is not None:
+            visible = torch.nn.functional.pad(visible, (0, 1), value=True)
+            bias = None if bias is None else torch.nn.functional.pad(bias, (0, 1))
+        return T if bias is None else T + bias, visible
+
+    def _with_sink(self, met: RawScores, T: Tensor, visible: Tensor) -> tuple[dict[str, ScorePort], Tensor, Tensor]:
+        """The scores with the logit of the sink, a score port for it if it is a parameter, and what is visible."""
+        if self.sink is None:
+            return met.ports, T, visible
+        last = T.new_zeros(T.shape[-1])
+        last[-1] = 1
+        if not isinstance(self.sink, Tensor):
+            return met.ports, T + float(self.sink) * last, visible
+        ones = T.new_ones(*T.shape[:2], 1)
+        column = (met.scale * last)[None, :, None].expand(len(T), -1, -1)
+        port = ScorePort(ones, "1", 0, column, "e")
+        return {**met.ports, "sink": port}, T + self.sink.reshape(()) * last, visible
+
+    def attention(self, X: Float[Tensor, "*s l d"]) -> Float[Tensor, "*s l l"]:
+        """The attention weights ``A``, for `attention_entropy`, the moments and plots; without that of a sink."""
+        weights = self.attend(as_batch(X)).weights[..., : X.shape[-2]]
+        return weights[0] if X.ndim == 2 else weights
+
+    def __repr__(self) -> str:
+        sizes = ", ".join(f"{name} {w.shape[0]}x{w.shape[1]}" for name, w in self.parameters.items())
+        own = [str(self._activation)]
+        own += ["causal"] if self.causal else []
+        own += [f"{name} {tuple(t.shape)}" for name, t in (("mask", self.mask), ("bias", self.bias)) if t is not None]
+        own += [f"temperature {self.temperature:g}"] if self.temperature != 1 else []
+        own += [f"{norm} of {_NORMED[name]}" for name, norm in self._norms.items()]
+        own += [] if self.sink is None else [f"sink {float(self.sink):g}"]
+        dtype = str(self.parameters[self.names[0]].dtype).removeprefix("torch.")
+        return f"{type(self).__name__} {sizes}; {', '.join(own)}, {dtype}"
+
+    def _records(self) -> list[dict[str, Any]]:
+        return [weight_row(name, weight) for name, weight in self.parameters.items()]
+
+    def _picture(self, asked: bool) -> Picture | None:
+        """The weights side by side, those with most rows first to set the height."""
+        weights = [self.parameters[name].detach() for name in self.names]
+        if not asked and sum(w.numel() for w in weights) > _SMALL:
+            return None
+        height = max(len(w) for w in weights)
+        padded = [torch.nn.functional.pad(w, (0, 0, 0, height - len(w))) for w in weights]
+        sides = tuple((f"W_{name}", self.parameters[name].shape[1]) for name in self.names)
+        return Entries(torch.cat(padded, 1).tolist(), "weights", columns=sides)
+
+    def plot(self, ax: Axes | None = None, X: Tensor | None = None) -> Axes:
+        """Draw the weights, or with tokens the attention between them.
+
+        Args:
+            ax: Matplotlib's axes; those of a new figure if omitted.
+            X: Tokens, (L, d) or a batch (B, L, d), of which the first sequence is drawn.
+        """
+        return super().plot(ax) if X is None else self.attend(as_batch(X)).plot(ax)
+
+    def __call__(self, X: Float[Tensor, "*s l d"]) -> Float[Tensor, "*s l f"]:
+        """``F = A X W_V``, differentiable by autograd."""
+        batched = as_batch(X)
+        out = self.attend(batched).output
+        return out[0] if X.ndim == 2 else out
+
+
+_NORMS = {"Q": "query_norm", "K": "key_norm"}
+_NORMED = {"Q": "queries", "K": "keys"}
+
+
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
+class DualAttentionHead(AttentionHead):
+    """A head with a matrix for queries and one for keys, each perhaps with a norm behind it.
+
+    Args:
+        query_norm: Norm of the queries, a `QueryKeyNorm` or its kind.
+        key_norm: Norm of the keys.
+    """
+
+    query_norm: QueryKeyNorm | str | None = None
+    key_norm: QueryKeyNorm | str | None = None
+
+    @property
+    def _norms(self) -> dict[str, QueryKeyNorm]:
+        found = {name: getattr(self, option) for name, option in _NORMS.items()}
+        return {name: norm for name, norm in found.items() if norm is not None}
+
+    def _check_options(self) -> None:
+        super()._check_options()
+        for option in _NORMS.values():
+            norm = getattr(self, option)
+            if isinstance(norm, str):
+                object.__setattr__(self, option, QueryKeyNorm(norm))
+            else:
+                check_that(
+                    norm is None or isinstance(norm, QueryKeyNorm), option, norm, "a QueryKeyNorm, its kind or None"
+                )
+
+    def _prepare(self) -> None:
+        super()._prepare()
+        for name, norm in self._norms.items():
+            norm.check_width(_NORMS[name], self.parameters["Q"].shape[1])
+
+    def _side(self, name: str, keys: KeyTokens, rotation: Rotation | None, rotated_first: bool) -> Side:
+        norm, W = self._norms.get(name), self.parameters[name]
+        if norm is None:
+            return plain_side(name, keys.rows, W, rotation)
+        return normed_side(name, keys.rows, W, norm, keys.ones, rotation, rotated_first)
+
+    def _dual_scores(
+        self,
+        X: Tensor,
+        keys: KeyTokens,
+        rotations: tuple[Rotation | None, Rotation | None] = (None, None),
+        rotated_first: bool = False,
+    ) -> RawScores:
+        """Scores of a query and a key matrix, and how the two enter."""
+        W_Q, W_K = (self.parameters[name] for name in "QK")
+        q = self._side("Q", KeyTokens.of(X, sink=False), rotations[0], rotated_first)
+        k = self._side("K", keys, rotations[1], rotated_first)
+        others = {} if any(turn is not None for turn in (*q.maps.values(), *k.maps.values())) else {"Q": W_K, "K": W_Q}
+        queries = {
+            name: ScorePort(u, u_name(name), 0, k.rows, "k", query_turn=q.maps[name], other=others.get(name))
+            for name, u in q.inputs.items()
+        }
+        ports = queries | {
+            name: ScorePort(q.rows, "q", 1, u, u_name(name), key_turn=k.maps[name], other=others.get(name))
+            for name, u in k.inputs.items()
+        }
+        scale = self.temperature * math.sqrt(W_Q.shape[1])
+        return RawScores(q.rows @ k.rows.transpose(-1, -2), scale, ports, ("Q", "K"), q, k)
+
+
+def u_name(name: str) -> str:
+    """What a parameter is multiplied with, in print: tokens, or ones for gains and shifts."""
+    return "x" if name in _NORMS else "1"
+
+
+def weight_row(name: str, weight: Tensor) -> dict[str, Any]:
+    """A weight in a table."""
+    return {
+        "weight": f"W_{name}",
+        "rows": weight.shape[0],
+        "columns": weight.shape[1],
+        "norm": float(weight.detach().norm()),
+    }
+
+
+def check_names(given: object, known: Container[object], hint: str) -> None:
+    """Weights by name, all of them known."""
+    if not isinstance(given, Mapping):
+        raise InputError(f"parameters: got {type(given).__name__}, expected a mapping from names to tensors; {hint}.")
+    for name in given:
+        expect(name in known, f"parameters: unknown name {name!r}; {hint}.")
+
+
+def as_batch(X: object) -> Float[Tensor, "s l d"]:
+    """A checked batch of sequences, from (L, d) or (B, L, d)."""
+    checked = check_tensor("X", X, (2, 3))
+    return checked if checked.ndim == 3 else checked[None]
