@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Iterable, Mapping
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from typing import ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
 
 from hessianlens.errors import InputError, expect, shown
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 _NARROWEST = 2
 """Bytes of a number; those of one byte only store numbers."""
@@ -136,3 +142,29 @@ def check_dtype(dtype: object) -> torch.dtype:
     if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point or dtype.itemsize < _NARROWEST:
         raise InputError(f"dtype: got {shown(dtype)}, expected a floating dtype such as torch.float64.")
     return dtype
+
+
+def renamed_arguments(**new: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """A decorator: earlier names of keyword arguments, by the present ones, are taken with a DeprecationWarning.
+
+    >>> @renamed_arguments(tol="rtol")
+    ... def accuracy(rtol=0.1):
+    ...     return rtol
+    >>> with warnings.catch_warnings(action="ignore"):
+    ...     accuracy(tol=0.2), accuracy(rtol=0.3)
+    (0.2, 0.3)
+    """
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        @functools.wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            for old in new.keys() & kwargs.keys():
+                name = new[old]
+                expect(name not in kwargs, f"{old}: got both {old} and {name}, its present name; expected one.")
+                warnings.warn(f"{function.__name__}: {old}= is now {name}=", DeprecationWarning, stacklevel=2)
+                kwargs[name] = kwargs.pop(old)
+            return function(*args, **kwargs)
+
+        return call
+
+    return decorate

@@ -19,25 +19,23 @@ NORM_METHODS = ("auto", "exact", "sketch", "probes", "products")
 """How a norm may be found; its products are those with random probes, so that the last two are the same."""
 
 
-def part_name(part: object, argument: str = "part") -> str:
+def part_name(part: str, argument: str = "part") -> str:
     """The part that is meant, as one of `PARTS`.
 
     >>> part_name("outer"), part_name("ggn"), part_name("full")
     ('ggn', 'ggn', 'full')
     """
     check_choice(argument, part, PART_NAMES)
-    assert isinstance(part, str)
     return _ALIASES.get(part, part)
 
 
-def norm_method(method: object) -> str:
+def norm_method(method: str) -> str:
     """How a norm is to be found: "auto", "exact", "sketch" or "probes".
 
     >>> norm_method("products"), norm_method("sketch")
     ('probes', 'sketch')
     """
     check_choice("method", method, NORM_METHODS)
-    assert isinstance(method, str)
     return "probes" if method == "products" else method
 
 

@@ -367,7 +367,7 @@ def check_names(given: object, known: Container[object], hint: str) -> None:
         expect(name in known, f"parameters: unknown name {name!r}; {hint}.")
 
 
-def as_batch(X: object) -> Float[Tensor, "s l d"]:
+def as_batch(X: Tensor) -> Float[Tensor, "s l d"]:
     """A checked batch of sequences, from (L, d) or (B, L, d)."""
     checked = check_tensor("X", X, (2, 3))
     return checked if checked.ndim == 3 else checked[None]

@@ -226,7 +226,7 @@ class BlockSpectra:
                 raise TimeUp
 
         which = "both" if count > 1 else "largest"
-        found = eigenvalues(op, 1, which, tol=_TOLERANCE, seed=self.seed, check_symmetry=False, progress=on_time)
+        found = eigenvalues(op, 1, which, rtol=_TOLERANCE, seed=self.seed, check_symmetry=False, progress=on_time)
         took = self.problem.ranks.agreed(time.monotonic() - start)
         self.pace[name] = took / max(found.products, 1)
         if len(found.values):

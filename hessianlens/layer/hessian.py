@@ -370,8 +370,8 @@ def _derivatives(
                 f"loss: got {type(loss).__name__}, expected a Loss such as SquareLoss(Y), or CustomLoss(function)."
             )
         return loss.derivatives(F)
-    expect(
-        grad is not None and curvature is not None,
-        "loss: nothing to differentiate; give loss=SquareLoss(Y), or both grad=dl/dF and curvature=d2l/dF2.",
-    )
+    if grad is None or curvature is None:
+        raise InputError(
+            "loss: nothing to differentiate; give loss=SquareLoss(Y), or both grad=dl/dF and curvature=d2l/dF2."
+        )
     return given_derivatives(grad, curvature, F)

@@ -52,7 +52,7 @@ def check_outputs(F: object) -> Tensor:
     return outputs
 
 
-def given_derivatives(grad: object, curvature: object, F: Tensor) -> LossDerivatives:
+def given_derivatives(grad: Tensor, curvature: float | Tensor | OutputCurvature, F: Tensor) -> LossDerivatives:
     """A loss known through the two derivatives the user passes, with or without a batch axis."""
     check_outputs(F)
     if not isinstance(grad, Tensor):

@@ -276,7 +276,7 @@ class LowRankCoupledCurvature(OutputCurvature):
         return torch.einsum("sifr,zsr->zsif", self.root, torch.einsum("sjgr,zsjg->zsr", self.root, change))
 
 
-def as_curvature(given: object, like: Tensor) -> OutputCurvature:
+def as_curvature(given: float | Tensor | OutputCurvature, like: Tensor) -> OutputCurvature:
     """Read a curvature: a number, or tensors of increasing detail, for outputs shaped as `like` (B, L, d_V).
 
     ========================  =======================================================

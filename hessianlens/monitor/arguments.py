@@ -22,7 +22,7 @@ class Effort:
     Attributes:
         probes: Random vectors for trace, norm and negative share; the same at every measurement.
         steps: Lanczos steps from each; each is one product.
-        tol: Residual of the largest eigenvalue over its size.
+        rtol: Residual of the largest eigenvalue over its size.
         most: Products for the largest eigenvalue at most.
         seed: Seed of the vectors.
         warm: Whether the search for an eigenvalue begins where the last one ended.
@@ -30,7 +30,7 @@ class Effort:
 
     probes: int = 4
     steps: int = 6
-    tol: float = 0.05
+    rtol: float = 0.05
     most: int = 60
     seed: int = 0
     warm: bool = True
@@ -50,13 +50,13 @@ def check_quantities(asked: str | Sequence[str]) -> tuple[str, ...]:
     return tuple(name for name in QUANTITIES if name in names)
 
 
-def make_effort(probes: int, steps: int, tol: float, *, seed: int = 0, warm: bool = True) -> Effort:
+def make_effort(probes: int, steps: int, rtol: float, *, seed: int = 0, warm: bool = True) -> Effort:
     """How much goes into a measurement, checked."""
     check_whole("probes", probes, 2, why="the interval is their spread")
     check_whole("steps", steps, 2, why="a norm takes two")
-    check_number("tol", tol, 0.0, strictly=True)
+    check_number("rtol", rtol, 0.0, strictly=True)
     check_flag("warm", warm)
-    return Effort(probes, steps, tol, seed=check_seed(seed), warm=warm)
+    return Effort(probes, steps, rtol, seed=check_seed(seed), warm=warm)
 
 
 @dataclass(frozen=True)

@@ -103,7 +103,7 @@ class Measurer:
         effort, warm = self.effort, self.effort.warm
         start = self.vectors.get(name) if warm else None
         pair = leading_eigenpair(
-            op, start, tol=effort.tol, most=effort.most, seed=effort.seed, known=known if warm else None
+            op, start, rtol=effort.rtol, most=effort.most, seed=effort.seed, known=known if warm else None
         )
         self.searched += pair.products
         self.vectors[name] = pair.vector

@@ -82,13 +82,13 @@ class Monitor:
         whole: Whether the model as a whole is watched too.
         probes: Probe vectors (Rademacher) for trace, norm and negative share.
         steps: Lanczos steps from each of them.
-        tol: Residual of largest eigenvalues over their size.
+        rtol: Residual of largest eigenvalues over their size.
         seed: Seed of the probe vectors.
         log: Where records go, one or several: ``"run.jsonl"`` keeps every record at once, survives `kill -9` and is
             gone on with; ``"run.csv"`` is a table; ``"runs/curvature"``, a folder, or a `SummaryWriter` is for
             TensorBoard; ``wandb.run`` for Weights & Biases; a function is called with the record and the history.
         **old: Earlier names: `store`, `csv`, `tensorboard`, `wandb` and `sinks` for `log`; `warm` and `clock` for the
-            attributes `warm_start` and ``pace.clock``.
+            attributes `warm_start` and ``pace.clock``; `tol` for `rtol`.
 
     >>> import hessianlens as hl
     >>> model, task = hl.models.Transformer(d_model=8, d_mlp=16), hl.tasks.Addition(digits=2)
@@ -122,14 +122,14 @@ class Monitor:
         whole: bool = True,
         probes: int = 4,
         steps: int = 6,
-        tol: float = 0.05,
+        rtol: float = 0.05,
         seed: int = 0,
         log: Any = (),
         **old: Any,
     ) -> None:
         targets = [*_old_arguments(old), *(log if isinstance(log, list | tuple) else [log])]
         self.pace = Pace(every, overhead, old.get("clock", time.perf_counter))
-        effort = make_effort(probes, steps, tol, seed=seed, warm=old.get("warm", True))
+        effort = make_effort(probes, steps, old.get("tol", rtol), seed=seed, warm=old.get("warm", True))
         self._measurer = Measurer(check_quantities(quantities), effort)
         check_flag("whole", whole)
         with without_side_effects():
@@ -305,13 +305,16 @@ def _problem(given: Problem | nn.Module, data: object, loss: Any) -> Problem:
     return make_problem(given, data, loss)
 
 
+_PRESENT_NAMES = {"warm": "the attribute warm_start", "clock": "the attribute pace.clock", "tol": "rtol="}
+"""By earlier arguments that are not among those of `log`."""
+
+
 def _old_arguments(given: Mapping[str, Any]) -> list[Any]:
     """Targets of `log` from the arguments that it has replaced, with a warning for every one of them."""
     for name in given:
-        if name not in (*OLD_LOG_NAMES, "warm", "clock"):
+        if name not in (*OLD_LOG_NAMES, *_PRESENT_NAMES):
             raise TypeError(f"Monitor() got an unexpected keyword argument {name!r}")
-        now = {"warm": "the attribute warm_start", "clock": "the attribute pace.clock"}.get(name, "log=")
-        warnings.warn(f"Monitor: {name}= is now {now}", DeprecationWarning, stacklevel=4)
+        warnings.warn(f"Monitor: {name}= is now {_PRESENT_NAMES.get(name, 'log=')}", DeprecationWarning, stacklevel=4)
     return log_from_old_names(given)
 
 

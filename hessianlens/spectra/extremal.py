@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from hessianlens.checks import renamed_arguments
 from hessianlens.display import DisplayableRows, Picture, Spikes
 from hessianlens.errors import check_choice, check_flag, check_number, expect
 from hessianlens.spectra.probes import Probes, check_count, chunk_size
@@ -79,13 +80,14 @@ class Eigenvalues(DisplayableRows):
     __repr__ = __str__
 
 
+@renamed_arguments(tol="rtol")
 @restores_state
 def eigenvalues(
     op: LinearOperator,
     k: int = 1,
     which: str = "largest",
     *,
-    tol: float | None = None,
+    rtol: float | None = None,
     seed: int = 0,
     vectors: bool = False,
     max_iterations: int | None = None,
@@ -104,7 +106,7 @@ def eigenvalues(
         op: A symmetric linear operator or matrix.
         k: How many, at each end if `which` is "both".
         which: "largest" (falling), "smallest" (rising), "both" (rising) or "magnitude" (falling in absolute value).
-        tol: Relative accuracy at which ``eigsh`` stops; by default 1e-10 in float64 and 1e-5 below.
+        rtol: Relative accuracy at which ``eigsh`` stops; by default 1e-10 in float64 and 1e-5 below.
         seed: Seed of the start vector.
         vectors: Whether to keep the eigenvectors.
         max_iterations: Restarts allowed; SciPy's default if omitted.
@@ -128,8 +130,8 @@ def eigenvalues(
     check_flag("vectors", vectors)
     total = 2 * k if which == "both" else k
     expect(total <= n, f"k: got {k} with which={which!r}, expected at most {n} eigenvalues of a {n}x{n} operator.")
-    if tol is not None:
-        check_number("tol", tol, 0.0)
+    if rtol is not None:
+        check_number("rtol", rtol, 0.0)
     if max_iterations is not None:
         check_count("max_iterations", max_iterations, 1, "restarts")
     announce(op, min(n, max(2 * total + 1, _BASIS)))
@@ -140,7 +142,7 @@ def eigenvalues(
         V, products, converged, method, used = _dense(op, total, which, chunk, progress), n, True, "dense", None
     else:
         expect(total < n, f"k: got {total} of {n} eigenvalues, expected fewer for ARPACK; use method='dense'.")
-        V, products, converged = _arpack(op, total, which, tol, start, max_iterations, progress)
+        V, products, converged = _arpack(op, total, which, rtol, start, max_iterations, progress)
         method, used = "arpack", seed
     values, residuals = _rayleigh(op, V, chunk)
     order = _order(values, which)
@@ -160,7 +162,7 @@ def _arpack(
     op: LinearOperator,
     total: int,
     which: str,
-    tol: float | None,
+    rtol: float | None,
     start: Probes,
     max_iterations: int | None,
     progress: Progress | None,
@@ -178,12 +180,12 @@ def _arpack(
     v0 = start.vector(0).numpy()
     if not matvec(v0).any():  # only the zero operator annihilates a random vector; ARPACK refuses to start from it
         return torch.linalg.qr(Probes(n, total, start.seed, "gaussian").matrix(0, total))[0].to(op.device), 1, True
-    if tol is None:
-        tol = 1e-10 if op.dtype == torch.float64 else 1e-5
+    if rtol is None:
+        rtol = 1e-10 if op.dtype == torch.float64 else 1e-5
     linear = sparse.LinearOperator((n, n), matvec=matvec, dtype=np.float64)
     converged = True
     try:
-        _, V = sparse.eigsh(linear, k=total, which=WHICH[which], tol=tol, v0=v0, maxiter=max_iterations)
+        _, V = sparse.eigsh(linear, k=total, which=WHICH[which], tol=rtol, v0=v0, maxiter=max_iterations)
     except sparse.ArpackNoConvergence as failure:
         V, converged = failure.eigenvectors, False
     return torch.from_numpy(np.ascontiguousarray(V)).to(op.device), products, converged

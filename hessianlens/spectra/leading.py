@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from hessianlens.checks import check_shape, check_tensor
+from hessianlens.checks import check_shape, check_tensor, renamed_arguments
 from hessianlens.errors import check_number, check_that, expect
 from hessianlens.spectra.norms import lengths_of
 from hessianlens.spectra.probes import Probes, check_count
@@ -54,17 +54,18 @@ class LeadingEigenpair:
     __repr__ = __str__
 
 
+@renamed_arguments(tol="rtol")
 def leading_eigenpair(
     op: LinearOperator,
     start: Float[Tensor, "n"] | None = None,
     *,
-    tol: float = 0.05,
+    rtol: float = 0.05,
     most: int = 100,
     seed: int = 0,
     basis: int | None = None,
     known: RitzPairs | None = None,
 ) -> LeadingEigenpair:
-    """``A v = lambda v`` with the largest lambda of a symmetric A, to a residual of ``tol |lambda|``.
+    """``A v = lambda v`` with the largest lambda of a symmetric A, to a residual of ``rtol |lambda|``.
 
     Rayleigh-Ritz on the space of all residuals so far, which is that of Lanczos from `start`; where it grows beyond
     `basis` vectors, it starts anew from the best two (a thick restart). The value's own error is of the order of the
@@ -77,7 +78,7 @@ def leading_eigenpair(
     Args:
         op: A symmetric linear operator or matrix.
         start: Where to begin: the vector of an earlier search, on a matrix not far away. Default: a random vector.
-        tol: Residual over the eigenvalue at which the search ends. (Not over the largest in size: beside a large
+        rtol: Residual over the eigenvalue at which the search ends. (Not over the largest in size: beside a large
             negative one, any direction without curvature would pass.)
         most: Products allowed.
         seed: Seed of the random vector.
@@ -91,7 +92,7 @@ def leading_eigenpair(
     (True, True)
     """
     n = check_square(op, "eigenvalues")
-    check_number("tol", tol, 0.0, strictly=True)
+    check_number("rtol", rtol, 0.0, strictly=True)
     check_count("most", most, 1, "the number of products")
     check_that(known is None or isinstance(known, RitzPairs), "known", known, "RitzPairs that a density has kept")
     held = _WORKSPACE // (2 * n * op.dtype.itemsize)
@@ -101,11 +102,11 @@ def leading_eigenpair(
     search = _Search(op, n, width)
     if known is not None and len(known):
         search.take(known)
-    if not search.within(tol) and (start is not None or not search.count):
+    if not search.within(rtol) and (start is not None or not search.count):
         search.enter(_first(op, n, start, seed))
-    while not search.within(tol) and search.products < most and search.grow():
+    while not search.within(rtol) and search.products < most and search.grow():
         pass
-    return search.found(tol)
+    return search.found(rtol)
 
 
 def _first(op: LinearOperator, n: int, start: Tensor | None, seed: int) -> Tensor:
@@ -126,10 +127,10 @@ class _Search:
         self.AV = torch.empty_like(self.V)
         self.T = torch.zeros(width, width, dtype=torch.float64, device="cpu")
 
-    def within(self, tol: float) -> bool:
+    def within(self, rtol: float) -> bool:
         """Whether the best pair is good enough; what rounding leaves of a zero is."""
         rounding = 10 * torch.finfo(self.V.dtype).eps
-        return self.count > 0 and self.residual <= max(tol * abs(self.value), rounding * self.size)
+        return self.count > 0 and self.residual <= max(rtol * abs(self.value), rounding * self.size)
 
     def take(self, known: RitzPairs) -> None:
         """Begin with vectors whose products are known: an orthonormal basis of the best part of their span."""
@@ -191,10 +192,10 @@ class _Search:
         self.T[:count, :count] = (inner + inner.T) / 2
         self._solve()
 
-    def found(self, tol: float) -> LeadingEigenpair:
+    def found(self, rtol: float) -> LeadingEigenpair:
         """The best pair as it is."""
         vector = self._ritz[:, -1] @ self.V[: self.count]
-        return LeadingEigenpair(self.value, vector / _length(vector), self.residual, self.within(tol), self.products)
+        return LeadingEigenpair(self.value, vector / _length(vector), self.residual, self.within(rtol), self.products)
 
 
 def _inner(A: Tensor, B: Tensor) -> Tensor:

@@ -64,7 +64,7 @@ class NextTokenTask(ABC):
         return logits[..., chosen, :], tokens[..., [p + 1 for p in chosen]]
 
 
-def batch_tokens(batch: object) -> Tensor:
+def batch_tokens(batch: Tensor | Mapping[str, Tensor]) -> Tensor:
     """The tokens of a batch, given as a mapping or as the tensor itself."""
     found = batch.get("tokens") if isinstance(batch, Mapping) else batch
     if not isinstance(found, Tensor):

@@ -188,7 +188,7 @@ def spectrum(name: str) -> Record:
         "stderr": diagonal.stderr.flatten()[:6].tolist(),
     }
     for which in ("largest", "smallest"):
-        values = hl.eigenvalues(first, 2, which, tol=1e-12, method="arpack")
+        values = hl.eigenvalues(first, 2, which, rtol=1e-12, method="arpack")
         found[f"eigenvalues, {which}"] = [float(x) for x in values.values]
     found["eigenvalues, dense"] = [float(x) for x in hl.eigenvalues(first, 3, "both", method="dense").values]
     density = hl.density(first, 3, 5, seed=1, method="lanczos")
@@ -233,7 +233,7 @@ def monitored() -> Record:
     model = toy()
     problem = hl.problem(model, labelled(2), "cross_entropy")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    monitor = hl.Monitor(problem, ["layer0.attn.q"], optimizer=optimizer, every=1, overhead=None, tol=1e-8)
+    monitor = hl.Monitor(problem, ["layer0.attn.q"], optimizer=optimizer, every=1, overhead=None, rtol=1e-8)
     ((ids, targets),) = labelled(2)
     for _ in range(2):
         optimizer.zero_grad()

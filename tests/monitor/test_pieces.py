@@ -88,11 +88,11 @@ def test_the_leading_eigenpair_is_that_of_the_dense_matrix(kind: str, basis: int
         A[0, 0] += 100
     expected = torch.linalg.eigvalsh(A)[-1]
     tol = 1e-3 if kind == "negative" else 1e-8  # of an eigenvalue that is a thousandth of the others
-    found = leading_eigenpair(A, tol=tol, most=2000, basis=basis)
+    found = leading_eigenpair(A, rtol=tol, most=2000, basis=basis)
     assert found.converged and abs(found.value - expected) < 1e-6 * A.norm()
     torch.testing.assert_close(A @ found.vector, found.value * found.vector, rtol=0, atol=2e-6 * float(A.norm()))
-    assert not leading_eigenpair(A, tol=1e-12, most=3).converged
-    assert leading_eigenpair(A, found.vector, tol=100 * tol).products <= 2
+    assert not leading_eigenpair(A, rtol=1e-12, most=3).converged
+    assert leading_eigenpair(A, found.vector, rtol=100 * tol).products <= 2
 
 
 class Diagonal:
@@ -128,8 +128,8 @@ def test_what_lanczos_has_met_need_not_be_searched_again() -> None:
     followed[1] = 1
     assert leading_eigenpair(op, followed).value == pytest.approx(50)
     assert leading_eigenpair(op, followed, known=known).value == pytest.approx(80, rel=1e-3)
-    sharper = leading_eigenpair(op, followed, tol=1e-5, known=known, basis=4)
-    assert sharper.converged and sharper.products < leading_eigenpair(op, tol=1e-5).products
+    sharper = leading_eigenpair(op, followed, rtol=1e-5, known=known, basis=4)
+    assert sharper.converged and sharper.products < leading_eigenpair(op, rtol=1e-5).products
 
 
 def test_pairs_as_the_optimiser_sees_them() -> None:
@@ -159,7 +159,7 @@ def watched(**options: object) -> tuple[Monitor, torch.nn.Module]:
 
 
 def test_numbers_are_those_of_the_dense_hessian() -> None:
-    monitor, model = watched(tol=1e-6, probes=20, steps=6)
+    monitor, model = watched(rtol=1e-6, probes=20, steps=6)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     record = monitor.measure(3, optimizer=optimizer, loss=torch.tensor(2.5))
     problem = monitor.problem
@@ -278,7 +278,7 @@ def test_a_run_that_goes_on_counts_its_time_on(tmp_path: Path) -> None:
     [
         ({"quantities": ("hessian",)}, "quantities: got 'hessian'"),
         ({"probes": 1}, "probes: got 1"),
-        ({"tol": 0.0}, "tol: got 0"),
+        ({"rtol": 0.0}, "rtol: got 0"),
         ({"log": 3}, "log: got 3"),
         ({"log": [object()]}, "log: got"),
         ({"data": 3}, "data: got some beside a Problem"),
@@ -293,6 +293,8 @@ def test_old_options() -> None:
     with pytest.warns(DeprecationWarning, match="warm= is now the attribute warm_start"):
         monitor, _ = watched(warm=False)
     assert not monitor.warm_start
+    with pytest.warns(DeprecationWarning, match="tol= is now rtol="), pytest.raises(InputError, match="rtol: got 0"):
+        watched(tol=0.0)
     with pytest.warns(DeprecationWarning), pytest.raises(InputError, match="tensorboard: got 3"):
         watched(tensorboard=3)
     with pytest.raises(TypeError, match="unexpected keyword argument 'stores'"):
@@ -329,7 +331,7 @@ def test_long_vectors_in_single_precision_are_added_up_without_loss() -> None:
     known = RitzPairs()
     for vector in (first, first + 0.02 * noise[1]):
         known.add(vector, size * vector)
-    found = leading_eigenpair(Diagonal(), known=known, tol=0.01, basis=6)
+    found = leading_eigenpair(Diagonal(), known=known, rtol=0.01, basis=6)
     assert found.converged and abs(found.value - 100) < 0.1
 
 

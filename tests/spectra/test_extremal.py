@@ -37,7 +37,7 @@ def test_both_ends_and_automatic_choice() -> None:
 
 @pytest.mark.parametrize("tol", [1e-1, 1e-3, 1e-10])
 def test_residuals_are_true_and_bound_the_error(tol: float) -> None:
-    found = eigenvalues(A, 4, "both", tol=tol, vectors=True, method="arpack")
+    found = eigenvalues(A, 4, "both", rtol=tol, vectors=True, method="arpack")
     V, values = found.vectors, found.values
     assert V is not None
     assert torch.allclose(V.norm(dim=0), torch.ones(8, dtype=DOUBLE))
@@ -48,7 +48,7 @@ def test_residuals_are_true_and_bound_the_error(tol: float) -> None:
 
 def test_what_did_not_converge_is_said() -> None:
     slow = with_spectrum(torch.linspace(0, 1, N, dtype=DOUBLE))
-    found = eigenvalues(slow, 5, tol=0.0, max_iterations=1, method="arpack")
+    found = eigenvalues(slow, 5, rtol=0.0, max_iterations=1, method="arpack")
     assert not found.converged
     assert len(found.values) < 5
     assert "NOT all converged" in str(found)
