@@ -15,12 +15,13 @@ export function activationScene() {
     start: { kind: "family", a0: 0, sigma: 0.1 }, design: ["kind"], second: { kind: "softmax" },
     controls: (s) => [
       { kind: "choice", key: "kind", name: "activation", options: [["family", "slide *a*(0)"], ...kindOptions("softmax", "sigmoid", "exp", "tanh", "linear", "relu_normalised")] },
-      s.kind === "family" && { kind: "slider", key: "a0", name: "*a*(0)", min: 0, max: 1, step: 0.005, says: (x) => short(x) },
-      { kind: "slider", key: "sigma", name: "scale σ of the tokens", min: 0.01, max: 3, log: true, says: (x) => short(x) },
+      s.kind === "family" && { kind: "slider", key: "a0", name: "*a*(0)", min: 0, max: 1, step: 0.005 },
+      { kind: "slider", key: "sigma", name: "scale σ of the tokens", min: 0.01, max: 3, log: true },
     ].filter(Boolean),
     compute: computeActivation, height: (w) => (w > 640 ? 420 : 720), draw: drawActivation, says: activationSays,
     equation: (s) => (s.kind === "family" ? `*a*(*t*) = *a*(0) + sigmoid(*t*) − ½: only *a*(0) moves, *a*′ and *a*″ stay` : "*H*(V,V) = Σ_i *m*_i*m*_i^⊤ ⊗ *C*,   *m*_i = Σ_j *a*(*t*_{ij}) *x*_j"),
     claims: { A10: "softmax is the cause", A12: "without softmax all blocks grow alike", A13: "no spread with sigmoid", A14: "the row normalisation separates" },
+    terms: { "value / query": "The Frobenius norm of the Hessian's value block *H*(V,V) over that of its query block *H*(Q,Q), with the same weights and words." },
     python: (s, n, own) => `${IMPORTS}${pythonHead(theExample(own), s.kind, s.a0)}
 H = hl.attention_hessian(layer, ${s.sigma} * X, loss=hl.SquareLoss(Y))
 value, query = (float(H.full[b, b].frobenius_norm()) for b in "VQ")
@@ -84,5 +85,5 @@ function activationSays(n, s) {
   const times = n.ratio >= 1 ? `${short(n.ratio)} times as large as` : `${short(1 / n.ratio)} times smaller than`;
   if (!n.bend) return `${name}: rows of tiny scores still sum to one, so *a*(0) does not exist. The query block hardly falls, and ${at} the value block is ${times} the query block: the order is turned round.`;
   if (n.start === 0) return `${name}${s.kind === "family" ? "" : " has *a*(0) = 0"}: a score of zero gets no weight. Value and query curvature both fall as σ^${Math.round(n.slopes[0])}; ${at} the value block is ${times} the query block.`;
-  return `${name}${s.kind === "family" ? "" : ` has *a*(0) = ${short(n.start)}`}: words get weight even where the scores say nothing. The value block falls as σ^{${n.slopes[0].toFixed(1)}}, the query block as σ^{${n.slopes[1].toFixed(1)}}; ${at} the value block is ${times} the query block.`;
+  return `${name}${s.kind === "family" ? "" : ` has *a*(0) = ${short(n.start)}`}: words get weight even where the scores say nothing. For small words the value block falls as σ^{${n.slopes[0].toFixed(1)}}, the query block as σ^{${n.slopes[1].toFixed(1)}}; ${at} the value block is ${times} the query block.`;
 }

@@ -1,9 +1,9 @@
 /** Sliders, choices and buttons, as descriptions of elements; every one changes numbers of the state by name. */
 
-import { el, label, spoken, typeset } from "./elements.js";
+import { el, label, short, spoken, typeset } from "./elements.js";
 
 /** A slider of the number `key`; with `log` it moves in powers of ten. */
-export function slider({ key, name, min, max, step, log, says = String, marks = [], plays }, state, update) {
+export function slider({ key, name, min, max, step, log, says = (x) => short(x), marks = [], plays }, state, update) {
   const [to, from] = log ? [Math.log10, (x) => 10 ** x] : [(x) => x, (x) => x];
   const said = says(state[key]);
   const rounded = (x) => Number(from(Number(x)).toPrecision(4));

@@ -17,7 +17,7 @@ export function curvatureScene() {
     controls: (s) => [
       { kind: "choice", key: "along", name: "direction", options: DIRECTIONS },
       { kind: "slider", key: "reach", name: "how far we look", min: 0.1, max: 10, log: true, says: (x) => `± ${short(x)}` },
-      { kind: "slider", key: "step", name: "step", min: -s.reach, max: s.reach, step: s.reach / 50, says: (x) => short(x) },
+      { kind: "slider", key: "step", name: "step", min: -s.reach, max: s.reach, step: s.reach / 50 },
     ],
     compute: computeCurvature, height: () => 380, draw: drawCurvature, says: curvatureSays,
     equation: () => "ℓ(θ + *a u*) ≈ ℓ + *a g*·*u* + ½ *a*² *u*^⊤*Hu*,   *H* = *G* (Gauss–Newton) + *F* (functional)",

@@ -18,7 +18,7 @@ export function depthScene() {
       { kind: "slider", key: "layers", name: "layers *D*", min: 1, max: 3, step: 1 },
       { kind: "choice", key: "kind", name: "activation", options: kindOptions("linear", "softmax") },
       { kind: "toggle", key: "skip", name: "skip connection" }, { kind: "toggle", key: "norm", name: "layer norm in front" },
-      { kind: "slider", key: "sigma", name: "scale σ of the tokens", min: 0.01, max: 3, log: true, says: (x) => short(x) },
+      { kind: "slider", key: "sigma", name: "scale σ of the tokens", min: 0.01, max: 3, log: true },
     ],
     compute: computeDepth, height: () => 400, draw: drawDepth, says: depthSays,
     equation: () => "*F*(*X*) = (*X W*_Q*W*_K^⊤*X*^⊤) *X W*_V uses its input three times: 3 powers after one linear layer, 9 after two, 27 after three, and twice as many in *G* = *J*^⊤*CJ*",
@@ -34,7 +34,8 @@ function depthExample() {
   return { X: randomRows(draw, 5, 3), Y: randomRows(draw, 5, 3), layers: [layer(), layer(), layer()] };
 }
 
-function computeDepth(s) {
+/** The first layer's blocks over the scale of the tokens; for plain linear layers beside the other depths. */
+function computeDepth(s, _, alone = false) {
   const given = depthExample();
   const network = { layers: given.layers.slice(0, s.layers).map((weights) => headOf(weights, s.kind)), skip: Number(s.skip), norm: s.norm ? "pre" : null };
   const first = s.layers > 1 ? "layer0." : "";
@@ -44,16 +45,25 @@ function computeDepth(s) {
   };
   const found = remember(["depth", s.layers, s.kind, s.skip, s.norm], () => SCALES.map(sizes));
   const lines = BLOCKS_SHOWN.map((_, k) => SCALES.map((sigma, j) => [sigma, found[j][k]]));
-  return { lines, slopes: lines.map((points) => slopeAt(points, 1)), now: sizes(s.sigma) };
+  const plain = s.kind === "linear" && !s.skip && !s.norm;
+  const others = plain && !alone ? [1, 2, 3].filter((layers) => layers !== s.layers).map((layers) => [layers, computeDepth({ ...s, layers }, null, true).lines[2]]) : [];
+  return { plain, others, lines, slopes: lines.map((points) => slopeAt(points, 1)), now: sizes(s.sigma) };
 }
 
 function drawDepth(n, s, { width, update }) {
   const least = Math.min(...n.lines.flat().map(([, y]) => y));
-  const ends = s.kind === "linear" && !s.skip && !s.norm ? { low: 1e-110, high: 1e30 } : { low: 10 ** Math.floor(Math.log10(least) - 1) };
+  const ends = n.plain ? { low: 1e-110, high: 1e30 } : { low: 10 ** Math.floor(Math.log10(least) - 1) };
   return growthChart({
-    left: 46, right: width - 12, top: 34, bottom: 350, sigma: s.sigma, move: (sigma) => update({ sigma }), ...ends,
-    lines: BLOCKS_SHOWN.map(([name, , cls], k) => ({ name: `${name}, slope ${n.slopes[k].toFixed(1)}`, cls, points: n.lines[k], side: k === 2 ? "below" : "above", from: [1, 5, 2][k] })),
+    left: 58, right: width - 12, top: 34, bottom: 350, sigma: s.sigma, move: (sigma) => update({ sigma }), ...ends,
+    lines: n.plain ? [...n.others, [s.layers, n.lines[2]]].map(([layers, points]) => depthLine(layers, points, layers === s.layers))
+      : BLOCKS_SHOWN.map(([name, , cls], k) => ({ name: `${name}, slope ${n.slopes[k].toFixed(1)}`, cls, points: n.lines[k], side: k === 2 ? "below" : "above", from: [1, 5, 2][k] })),
   }).marks;
+}
+
+/** Of plain linear layers, whose blocks all grow alike: the query block at one depth. */
+function depthLine(layers, points, chosen) {
+  const name = `${layers} ${layers > 1 ? "layers" : "layer"}, every block: slope ${slopeAt(points).toFixed(0)}`;
+  return { name, cls: chosen ? "full" : "ghost", points, side: layers > 1 ? "below" : "above", from: layers - 1 };
 }
 
 function depthSays(n, s) {

@@ -19,7 +19,7 @@ export function factorsScene() {
     name: "factors", ask: "The words shrink. Which block dies first?",
     hint: "Guess, then drag σ to the left. Point at a formula or a line to find the other.",
     start: { sigma: 1, lit: "" },
-    controls: () => [{ kind: "slider", key: "sigma", name: "scale σ of the tokens", min: 0.01, max: 3, log: true, says: (x) => short(x) }],
+    controls: () => [{ kind: "slider", key: "sigma", name: "scale σ of the tokens", min: 0.01, max: 3, log: true }],
     compute: computeFactors, height: () => 400, draw: drawFactors, says: factorsSays, below: formulas,
     equation: () => "*X* → σ*X*:   a block with *n* factors of *X* goes as σ^n",
     claims: { P25: "exponents of Gauss–Newton", P26: "exponents of the functional part", A7: "the table of exponents", A9: "σ = 0.1 explains two orders", P29: "which part dominates" },
@@ -52,7 +52,7 @@ function lighting(name, update) {
 function drawFactors(n, s, { width, update }) {
   const chart = growthChart({
     left: 42, right: width - 12, top: 34, bottom: 350, sigma: s.sigma, move: (sigma) => update({ sigma }),
-    lines: FORMULAS.map(([name, cls], k) => ({ name: `${width > 560 ? `${name}, slope` : ["VV", "QV", "QQ functional", "QQ GN"][k]} ${slopeAt(n.lines[k], n.lines[k].findIndex(([, y]) => y > 1e-12)).toFixed(1)}`, cls, points: n.lines[k], lit: !s.lit || s.lit === name, side: k < 2 ? "above" : "below", from: width > 560 ? [1, 1, 2, 8][k] : [3, 0, 1, 9][k], on: lighting(name, update) })),
+    lines: FORMULAS.map(([name, cls], k) => ({ name: `${width > 560 ? `${name}, slope` : ["VV", "QV", "QQ functional", "QQ GN"][k]} ${slopeAt(n.lines[k], n.lines[k].findIndex(([, y]) => y > 1e-12)).toFixed(1)}`, cls, points: n.lines[k], lit: !s.lit || s.lit === name, side: ["above", "above", "end", "below"][k], from: width > 560 ? [1, 0, 0, 2][k] : [3, 0, 0, 1][k], on: lighting(name, update) })),
   });
   return [chart.marks, FORMULAS.map(([, cls], k) => n.now[k] > 1e-12 && el("circle", { cx: chart.sx(s.sigma), cy: chart.sy(n.now[k]), r: 6, class: `${cls.split(" ")[0]} dot` }))];
 }

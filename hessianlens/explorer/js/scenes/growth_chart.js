@@ -12,8 +12,8 @@ export function slopeAt(points, k = 0) {
 }
 
 /**
- * The chart: `lines` are {name, cls, points, side, from, lit, on}, their names "above" the line or "below" it, at the
- * point `from`; `move` is given a new sigma.
+ * The chart: `lines` are {name, cls, points, side, from, lit, on}, their names "above" the line or "below" it from the
+ * point `from` on, or above its "end"; `move` is given a new sigma.
  */
 export function growthChart({ left, top, right, bottom, lines, sigma, move, low = 1e-12, high }) {
   const sx = scaleOf(SIGMAS[0], SIGMAS.at(-1), left, right, true);
@@ -21,7 +21,7 @@ export function growthChart({ left, top, right, bottom, lines, sigma, move, low 
   const sy = scaleOf(low, high ?? 10 ** Math.ceil(Math.log10(most)), bottom, top, true);
   return { sx, sy, marks: [
     axisX(sx, bottom, top, "scale σ of the tokens", { ticks: [0.01, 0.1, 1], write: String }),
-    axisY(sy, left, right, "size of the block (Frobenius norm)"),
+    axisY(sy, left, right, "size of the Hessian block (Frobenius norm)"),
     lines.map((line) => drawnLine(line, line.points.filter(([, y]) => y > low && y <= sy.high), sx, sy)),
     el("path", { d: `M${sx(sigma)} ${bottom}V${top}`, class: "cursor" }),
     handle({ sx, x: sigma, py: bottom, step: 0.05, name: "scale of the tokens", says: `σ = ${short(sigma)}`, move: (x) => move(Number(x.toPrecision(3))) }),
@@ -29,11 +29,20 @@ export function growthChart({ left, top, right, bottom, lines, sigma, move, low 
 }
 
 function drawnLine({ name, cls, side, from, lit, on = {} }, points, sx, sy) {
-  const [x, y] = points[Math.min(from, points.length - 1)];
-  const covered = points.filter(([u]) => u >= x && sx(u) < sx(x) + 7.5 * spoken(name).length);
-  const place = side === "below" ? [sx(x) + 14, sy(y) + 16] : [sx(x), Math.min(...covered.map(([, v]) => sy(v))) - 9];
+  const pixels = points.map(([x, y]) => [sx(x), sy(y)]);
+  const [x, y] = pixels[Math.min(from, pixels.length - 1)];
+  const [endX, endY] = pixels.at(-1);
+  const over = Math.min(y, heightAt(pixels, x + 6.8 * spoken(name).length)) - 7;
+  const place = { below: [x + 14, y + 16], above: [x, over], end: [endX, endY - 9] }[side];
   return el("g", { class: `line ${cls} ${lit === false ? "faint" : ""}`, ...on },
-    curve(points, sx, sy, cls), on.tabindex === 0 && curve(points, sx, sy, "touch"), label(...place, name, { cls: "fill" }));
+    curve(points, sx, sy, cls), on.tabindex === 0 && curve(points, sx, sy, "touch"), label(...place, name, { cls: "fill", anchor: side === "end" ? "end" : null }));
+}
+
+/** The height of a line of pixels above `x`. */
+function heightAt(pixels, x) {
+  const k = Math.max(pixels.findIndex(([u]) => u >= x), 0) || pixels.length - 1;
+  const [[u, y], [v, z]] = [pixels[k - 1], pixels[k]];
+  return y + (z - y) * Math.min((x - u) / (v - u), 1);
 }
 
 /** Heights moved apart so that neighbours are at least `gap` away from each other. */

@@ -17,7 +17,7 @@ export function matricesScene() {
       { kind: "choice", key: "design", name: "queries and keys", options: [["two", "two matrices *W*_Q, *W*_K"], ["one", "one matrix *W*_{QK}"]] },
       { kind: "choice", key: "kind", name: "activation", options: kindOptions("linear", "softmax") },
       { kind: "slider", key: "dk", name: "*d*_K", min: 1, max: WIDTH, step: 1 },
-      { kind: "slider", key: "wrong", name: "residual, what is still wrong", min: 0, max: 1, step: 0.02, says: (x) => short(x) },
+      { kind: "slider", key: "wrong", name: "residual, what is still wrong", min: 0, max: 1, step: 0.02 },
     ],
     compute: computeMatrices, height: (_, s) => (s.design === "two" ? 425 : 175), draw: drawMatrices, says: matricesSays,
     equation: () => "*H*_{QK} = T-outer + T-functional,   T-functional = [0 *B*; *B*^⊤ 0] ⊗ *I*: eigenvalues ±λ, each *d*_K times".replace(/[[\]]/g, (c) => (c === "[" ? "(" : ")")),
@@ -86,9 +86,10 @@ function matricesSays(n, s) {
   const total = n.rows.at(-1);
   const count = `${total.signs.negative} of ${total.values.length} eigenvalues are negative`;
   if (s.design === "one") return `One matrix: ${count}. There is no product of two matrices, so there are no ± pairs${total.signs.negative ? `; what is negative comes from the second derivative of ${KINDS[s.kind]}` : ""}.`;
-  const bound = `T-outer has ${n.rows[1].signs.negative} negative ones and the rank ${n.rows[1].signs.rank}, which its bound 2*d*_K*d* − *d*_K^2 = ${n.bound} allows`;
-  if (!s.wrong) return `At a perfect fit the pairs are gone and nothing is negative; ${bound}.`;
-  return `Two matrices: ${count}. The product *W*_Q*W*_K^⊤ brings ${n.pairs.length * s.dk} pairs ±λ, half of them negative, and every residual makes them; ${bound}.`;
+  const own = n.rows[1].signs.negative;
+  const rank = `The rank of T-outer is ${n.rows[1].signs.rank}, at most 2*d*_K*d* − *d*_K^2 = ${n.bound}.`;
+  if (!s.wrong) return `Two matrices, nothing left to learn: the pairs are gone and nothing is negative. ${rank}`;
+  return `Two matrices: ${count}. Their product brings ${n.pairs.length * s.dk} pairs ±λ for as long as something is wrong; ${own ? `T-outer has ${own} negative ones of its own` : "all that is negative comes from them"}. ${rank}`;
 }
 
 function matricesPython(s) {

@@ -16,7 +16,7 @@ export function ratesScene() {
     name: "rates", ask: "Can one step size suit queries and values?",
     hint: "Three optimisers start at the same point. Give value and query a rate of their own.",
     start: { kind: "softmax", sigma: 0.2, same: true, rateV: 100, rateQ: 100, adam: 0.1, steps: 60 }, second: { kind: "tanh" },
-    controls: ratesControls, compute: computeRates, height: (w) => (w > 640 ? 430 : w + 300), draw: drawRates, says: ratesSays,
+    controls: ratesControls, compute: computeRates, height: (w) => (w > 640 ? Math.min(380, w * 0.45) + 52 : w + 300), draw: drawRates, says: ratesSays,
     equation: () => "stable while step size < 2/λ,   λ = *u*^⊤*Hu* at the best point, *u* along *W*_Q or *W*_V",
     claims: { A26: "SGD cannot cope", A27: "sigmoid does not need Adam", A31: "differences of hundreds", A35: "adaptive optimisers necessary" },
     python: ratesPython, prints: (n, s) => [["2 / λ of W_Q", n.limits[0]], ["2 / λ of W_V", n.limits[1]], ...RACERS.map(([name], k) => [name, n.races[k].losses[s.steps]])],
@@ -25,13 +25,13 @@ export function ratesScene() {
 
 function ratesControls(s) {
   const [Q, V] = sliceOf(s).limits;
-  const rate = (key, name, marks) => ({ kind: "slider", key, name, min: 0.01, max: 1e6, log: true, says: (x) => short(x), marks });
+  const rate = (key, name, marks) => ({ kind: "slider", key, name, min: 0.01, max: 1e6, log: true, marks });
   const own = s.same ? [rate("rateV", "step size of both", [[V, "2/λ_V"], [Q, "2/λ_Q"]])] : [rate("rateV", "step size of *W*_V", [[V, "2/λ_V"]]), rate("rateQ", "step size of *W*_Q", [[Q, "2/λ_Q"]])];
   return [
     { kind: "choice", key: "kind", name: "activation", options: kindOptions("softmax", "sigmoid", "tanh") },
     { kind: "toggle", key: "same", name: "one step size for both" }, ...own,
-    { kind: "slider", key: "adam", name: "Adam's step size", min: 0.001, max: 1, log: true, says: (x) => short(x) },
-    { kind: "slider", key: "sigma", name: "scale σ of the tokens", min: 0.05, max: 1.5, log: true, says: (x) => short(x) },
+    { kind: "slider", key: "adam", name: "Adam's step size", min: 0.001, max: 1, log: true },
+    { kind: "slider", key: "sigma", name: "scale σ of the tokens", min: 0.05, max: 1.5, log: true },
     { kind: "slider", key: "steps", name: "steps taken", min: 1, max: MOST, step: 1, plays: true },
   ];
 }

@@ -40,7 +40,7 @@ export function rowScene() {
 function rowControls(s) {
   return [
     { kind: "choice", key: "kind", name: "activation", options: kindOptions("softmax", "sigmoid", "exp", "relu_normalised", "linear", "row_sum") },
-    { kind: "slider", key: "t", name: "temperature *T*", min: 0.1, max: 10, log: true, says: (t) => short(t) },
+    { kind: "slider", key: "t", name: "temperature *T*", min: 0.1, max: 10, log: true },
     { kind: "slider", key: "seen", name: "words in sight (mask)", min: 1, max: s.scores.length, step: 1 },
     { kind: "presets", name: "In the article:", options: PRINTED.map(([text, scores, kind, seen, t, top], k) => [text, { scores, kind, seen, t, top, printed: k + 1 }, s.printed === k + 1]) },
   ];

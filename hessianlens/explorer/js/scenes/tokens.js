@@ -17,9 +17,9 @@ export function tokensScene() {
     start: { X: theExample().X.flat(), query: "4", sharp: 1 }, second: { sharp: 20 },
     controls: () => [
       { kind: "choice", key: "query", name: "the word that looks", options: WORDS.map((word, k) => [String(k), word]) },
-      { kind: "slider", key: "sharp", name: "sharpness: *W*_Q is multiplied by", min: 0.1, max: 100, log: true, says: (x) => short(x) },
+      { kind: "slider", key: "sharp", name: "sharpness: *W*_Q is multiplied by", min: 0.1, max: 100, log: true },
     ],
-    compute: computeTokens, height: (w) => (w > 640 ? 440 : w + 335), draw: drawTokens, says: tokensSays,
+    compute: computeTokens, height: (w) => (w > 640 ? Math.max(330, planeSide(w) + 14) : w + 335), draw: drawTokens, says: tokensSays,
     equation: () => "*M*_1 = Σ_j *A*_{ij} *x*_j,   *M*_2 = Σ_j *A*_{ij} (*x*_j − *M*_1)(*x*_j − *M*_1)^⊤,   *M*_3 likewise with three factors",
     claims: { P36: "M_1 in VV, M_2 and M_3 in QK", A22: "three layers of moments", A23: "peaked attention, no query curvature", P39: "one-hot attention" },
     python: tokensPython, prints: (n) => BLOCKS.map(([name], k) => [name, n.sizes[k]]),
@@ -49,9 +49,13 @@ function lossOfOne(F, Y, query) {
   return { gradient, curvature };
 }
 
+function planeSide(width) {
+  return width > 640 ? Math.min(400, width * 0.48) : width - 8;
+}
+
 function drawTokens(n, s, { width, update }) {
   const wide = width > 640;
-  const side = wide ? Math.min(420, width * 0.48) : width - 8;
+  const side = planeSide(width);
   const [sx, sy] = [scaleOf(-2.2, 2.2, 4, side), scaleOf(-2.2, 2.2, side, 4)];
   const at = (k) => [s.X[2 * k], s.X[2 * k + 1]];
   const [qx, qy] = at(n.query);
@@ -93,7 +97,7 @@ function blockBars(sizes, { left, right, top }) {
   const scale = scaleOf(1e-8, 100, left, right, true);
   const y = (k) => top + 34 + 62 * k;
   return el("g", null,
-    label(left, top, "size of the block (Frobenius norm)", { cls: "name" }), axisX(scale, top + 265, top + 12, "", { ticks: [1e-8, 1e-6, 1e-4, 0.01, 1, 100] }),
+    label(left, top, "size of the Hessian block (Frobenius norm)", { cls: "name" }), axisX(scale, top + 265, top + 12, "", { ticks: [1e-8, 1e-6, 1e-4, 0.01, 1, 100] }),
     BLOCKS.map(([name, cls, , , moment], k) => el("g", { class: cls.slice(0, 1) },
       label(left + 4, y(k) - 8, `${name}: needs ${moment}`, { cls: "fill" }),
       el("rect", { x: left, y: y(k), height: 18, width: Math.max(scale(Math.max(sizes[k], 1e-8)) - left, 1), class: cls.includes("open") ? "bar open" : "bar" }),
