@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 
 import torch
 from scipy.stats import chi2
@@ -22,7 +23,7 @@ from torch import Tensor
 from hessianlens.curvature.linearisation import Linearisation
 from hessianlens.errors import InputError, Refusal
 from hessianlens.memory import SAFE_SHARE, available_bytes
-from hessianlens.network.base.dry_run import DryRun, forward_sizes
+from hessianlens.network.base.dry_run import DryRun, ForwardSizes, written_sizes
 from hessianlens.network.base.question import probe_vectors
 from hessianlens.parts import PARTS
 from hessianlens.problems import Block, Problem
@@ -91,10 +92,15 @@ class Certificate:
 
     # --- plain autograd ----------------------------------------------------------------------------------------------
 
+    @cached_property
+    def _sizes(self) -> ForwardSizes:
+        """A forward pass of the model as its user wrote it."""
+        return written_sizes(self._problem)
+
     @property
     def _summands(self) -> int:
         """Numbers of the outputs, over which gradients are summed."""
-        return int(torch.Size(forward_sizes(self._written).outputs).numel())
+        return int(torch.Size(self._sizes.outputs).numel())
 
     def _reference(self, row: Block, column: Block, split: bool) -> Parts | Refusal:
         names = (row.name, column.name)
@@ -157,7 +163,7 @@ class Certificate:
         blocks = list({block.name: block for pair in pairs for block in pair}.values())
         free = available_bytes(self._written.device)
         asked = sum(block.numel for block in blocks) * self._written.dtype.itemsize
-        if GRAPH_PER_FORWARD * (forward_sizes(self._written).made + asked) <= SAFE_SHARE * free:
+        if GRAPH_PER_FORWARD * (self._sizes.made + asked) <= SAFE_SHARE * free:
             return None
         dry_run = DryRun(self._written)
         held = dry_run.peak(blocks, PARTS, dry_run.sequences)

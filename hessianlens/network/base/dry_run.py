@@ -13,7 +13,7 @@ from hessianlens.errors import InputError
 from hessianlens.memory import LiveBytes
 from hessianlens.models.adapters.batches import as_batches
 from hessianlens.network.base.sampling import GraphSource, Request
-from hessianlens.problems import Batch, Block, Problem, batch_size, move, tensors
+from hessianlens.problems import Batch, Block, LogitsForward, Problem, batch_size, move, tensors
 
 T = TypeVar("T")
 
@@ -28,10 +28,17 @@ def sequences_of(batch: Batch) -> int:
 
 @dataclass(frozen=True)
 class ForwardSizes:
-    """A forward pass: the shape of its outputs, and the bytes of everything that it makes on the way."""
+    """A forward pass.
+
+    Attributes:
+        outputs: The shape of its outputs.
+        made: Bytes of everything that it makes on the way.
+        whole: Whether logits and attention are materialised, so that the model as it is written makes as much.
+    """
 
     outputs: tuple[int, ...]
     made: int
+    whole: bool
 
 
 class DryRun:
@@ -100,9 +107,10 @@ class DryRun:
 
 
 def _forward(problem: Problem) -> ForwardSizes:
-    with problem.scope(), torch.no_grad(), LiveBytes(problem.params.values()) as live:
+    with problem.scope() as met, torch.no_grad(), LiveBytes(problem.params.values()) as live:
         outputs = problem.forward(problem.params, problem.data[0])
-    return ForwardSizes(tuple(outputs.shape), live.made)
+    in_chunks = isinstance(problem.forward, LogitsForward) or getattr(met, "in_chunks", False)
+    return ForwardSizes(tuple(outputs.shape), live.made, not in_chunks)
 
 
 _REMEMBERED: WeakKeyDictionary[Problem, ForwardSizes] = WeakKeyDictionary()
@@ -114,3 +122,10 @@ def forward_sizes(problem: Problem) -> ForwardSizes:
     if found is None:
         found = _REMEMBERED[problem] = DryRun(problem).forward()
     return found
+
+
+def written_sizes(problem: Problem) -> ForwardSizes:
+    """The same of the problem as its user wrote it: without another dry run where it is computed in the same way."""
+    written = problem.as_written()
+    sizes = forward_sizes(problem) if written.data is problem.data else None
+    return sizes if sizes is not None and sizes.whole else forward_sizes(written)
