@@ -1,6 +1,6 @@
 """The public names: `hessianlens` imports a name from here when it is first used.
 
-Twenty-seven names; everything else is one level down, in the modules that are named first.
+Twenty-eight names; everything else is one level down, in the modules that are named first.
 """
 
 from . import attention as attention
@@ -16,6 +16,7 @@ from . import spectra as spectra
 from . import tasks as tasks
 from .attention import MultiHeadAttention, SelfAttention, SingleMatrixAttention, scaled_dot_product_attention
 from .errors import InputError
+from .explorer import explore
 from .inspect import measure
 from .layer import attention_hessian
 from .losses import CrossEntropyLoss, SquareLoss
@@ -47,6 +48,7 @@ __all__ = [
     "directional",
     "eigenvalues",
     "errors",
+    "explore",
     "frobenius",
     "functional",
     "ggn",

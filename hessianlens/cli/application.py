@@ -34,7 +34,9 @@ EXAMPLES = """[bold]Examples[/bold]
 
 [cyan]hessianlens watch runs/checkpoint-* --data text.txt --out run.html[/cyan]    curvature along a training run
 
-[cyan]hessianlens layer[/cyan]    a page about one attention layer, into layer/index.html"""
+[cyan]hessianlens layer[/cyan]    a page about one attention layer, into layer/index.html
+
+[cyan]hessianlens explore[/cyan]    move a small layer and see its exact Hessian follow, in the browser"""
 
 
 def _version(asked: bool) -> None:

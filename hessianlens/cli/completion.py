@@ -53,3 +53,10 @@ def activations() -> list[str]:
     from hessianlens.notation import ACTIVATION_NAMES
 
     return list(ACTIVATION_NAMES)
+
+
+def scenes() -> list[tuple[str, str]]:
+    """Interactive scenes, with their titles."""
+    from hessianlens.explorer import SCENES
+
+    return [(name, title) for name, (title, _) in SCENES.items()]

@@ -15,7 +15,19 @@ from hessianlens.cli import app
 from hessianlens.cli.laboratory import import_laboratory
 from tests.cli.fresh import HEAVY, Answer, Call, answers
 
-COMMANDS = ("claims", "compare", "export", "inspect", "layer", "report", "reproduce", "softmax", "study", "watch")
+COMMANDS = (
+    "claims",
+    "compare",
+    "explore",
+    "export",
+    "inspect",
+    "layer",
+    "report",
+    "reproduce",
+    "softmax",
+    "study",
+    "watch",
+)
 
 
 @pytest.fixture(scope="module")
@@ -144,6 +156,8 @@ REFUSED = {
     "layer --seed -1": "seed: got -1",
     "layer --temperature 0": "temperature: got 0",
     "layer --out plain.txt": "out: cannot write to plain.txt",
+    "explore --no-open --scene nosuch": "scene: got 'nosuch', expected one of 'row'",
+    "explore --no-open --html nosuch/page.html": "html: cannot write 'nosuch/page.html'",
     "softmax": "Missing argument",
     "softmax one": "scores: got 'one', expected a finite number",
     "softmax 1 inf": "scores: got 'inf'",

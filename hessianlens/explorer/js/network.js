@@ -55,7 +55,7 @@ function flat(blocks, find) {
 }
 
 /** The same network with other heads: `change(head, layer, h)`. */
-function withHeads(network, change) {
+export function withHeads(network, change) {
   const layers = layersOf(network).map((layer, k) => {
     const heads = headsOf(layer).map((head, h) => change(head, k, h));
     return layer.heads ? { ...layer, heads } : heads[0];

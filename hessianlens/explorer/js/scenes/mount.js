@@ -7,6 +7,7 @@ import { activationScene } from "./activation.js";
 import { depthScene } from "./depth.js";
 import { curvatureScene } from "./curvature.js";
 import { factorsScene } from "./factors.js";
+import { layerScene } from "./layer.js";
 import { matricesScene } from "./matrices.js";
 import { ratesScene } from "./rates.js";
 import { rowScene } from "./row.js";
@@ -14,7 +15,7 @@ import { tokensScene } from "./tokens.js";
 
 /** The scenes by name, in the order of the story. */
 export function scenes() {
-  return Object.fromEntries([rowScene(), tokensScene(), curvatureScene(), factorsScene(), activationScene(), matricesScene(), depthScene(), ratesScene()].map((scene) => [scene.name, scene]));
+  return Object.fromEntries([rowScene(), tokensScene(), curvatureScene(), factorsScene(), activationScene(), matricesScene(), depthScene(), ratesScene(), layerScene()].map((scene) => [scene.name, scene]));
 }
 
 let mounted = 0;
@@ -148,7 +149,7 @@ function foot(view, state, numbers) {
   const flip = () => { view.code = !view.code; draw(view); };
   return el("div", { class: "foot" },
     el("p", { class: "equation" }, typeset(scene.equation(state))),
-    el("p", { class: "claims" }, "Decides ", Object.entries(scene.claims).map(([id, text], k) => [k ? ", " : "", el("a", { href: `${base}#claim-${id}` }, typeset(`${id} (${text})`))]),
+    Object.keys(scene.claims).length > 0 && el("p", { class: "claims" }, "Decides ", Object.entries(scene.claims).map(([id, text], k) => [k ? ", " : "", el("a", { href: `${base}#claim-${id}` }, typeset(`${id} (${text})`))]),
       Object.entries(scene.terms ?? {}).map(([word, meaning], k) => [k ? ", " : ". In words: ", term(`${view.group}-term${k}`, word, meaning)])),
     el("p", { class: "buttons" },
       el("button", { type: "button", class: "code", "aria-expanded": String(view.code), onclick: flip }, view.code ? "Hide the Python lines" : "The same in Python"),

@@ -1,0 +1,51 @@
+"""`hessianlens explore`: the page of interactive scenes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hessianlens.cli import completion
+from hessianlens.cli.application import app
+from hessianlens.cli.endings import clear_endings
+
+_EXAMPLES = """[bold]Examples[/bold]
+
+[cyan]hessianlens explore[/cyan]    write explore.html and open it
+
+[cyan]hessianlens explore --scene activation --scene matrices --html two.html --no-open[/cyan]"""
+
+
+@app.command(name="explore", epilog=_EXAMPLES)
+def explore(
+    html: Annotated[Path, typer.Option(help="The file to write.")] = Path("explore.html"),
+    scene: Annotated[
+        list[str] | None,
+        typer.Option(help="Only this scene; may be repeated.", autocompletion=completion.scenes),
+    ] = None,
+    opens: Annotated[bool, typer.Option("--open/--no-open", help="Open the file in a browser.")] = True,
+) -> None:
+    """Write the page on which the exact Hessian of a small layer can be moved and seen, and open it.
+
+    One self-contained file: it computes in the browser and asks for nothing from elsewhere.
+    """
+    with clear_endings("no page was written."):
+        from hessianlens.explorer import SCENES, page
+        from hessianlens.files import check_writable, write_whole
+
+        target = check_writable(html, "html")
+        write_whole(target, page(scene or SCENES))
+        typer.echo(f"Page: {html}")
+        if opens and not _opened(target):
+            typer.echo("No browser was found; open the file in one.", err=True)
+
+
+def _opened(path: Path) -> bool:
+    import webbrowser
+
+    try:
+        return webbrowser.open(path.resolve().as_uri())
+    except webbrowser.Error:
+        return False
