@@ -22,7 +22,7 @@ from .layer import attention_hessian
 from .losses import CrossEntropyLoss, SquareLoss
 from .models.adapters import problem
 from .monitor import Monitor
-from .network import block_norms, block_pair_norms, functional, ggn, hessian
+from .network import attention_health, block_norms, block_pair_norms, functional, ggn, hessian
 from .problems import Block, Problem
 from .spectra import density, diagonal, eigenvalues, frobenius, heterogeneity, inertia, trace
 from .updates import directional, optimizer_update
@@ -40,6 +40,7 @@ __all__ = [
     "SingleMatrixAttention",
     "SquareLoss",
     "attention",
+    "attention_health",
     "attention_hessian",
     "block_norms",
     "block_pair_norms",

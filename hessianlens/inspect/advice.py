@@ -9,7 +9,7 @@ from statistics import median
 
 from hessianlens.errors import first_names
 from hessianlens.inspect.table import CurvatureTable, Row, times
-from hessianlens.network.spreads import SATURATED, Spread
+from hessianlens.network.head_health import SATURATED, AttentionHealth, HeadAlarm, LayerAttentionMeans
 
 COMPARABLE_FACTOR = 10.0
 """Blocks whose scales differ by less than this factor can share a learning rate."""
@@ -26,7 +26,7 @@ class Statement:
     """One thing that the numbers say.
 
     Attributes:
-        kind: "scale", "vectors", "dominated", "noise", "flat", "entropy" or "saturated".
+        kind: "scale", "vectors", "dominated", "noise", "flat", "entropy", "saturated" or "head".
         text: The statement, with its number and its reason.
         value: The number.
         blocks: What it is about.
@@ -141,34 +141,53 @@ def _noise(table: CurvatureTable, rows: Sequence[Row]) -> list[Statement]:
     return [Statement("noise", text, share, tuple(row.name for row in noisy))]
 
 
-def attention_statements(spreads: Mapping[str, Spread]) -> list[Statement]:
+def attention_statements(layers: Mapping[str, LayerAttentionMeans]) -> list[Statement]:
     """What attention says: collapsed entropies and saturated rows, each of the worst layer.
 
-    >>> spreads = {"layer0": Spread(2.0, 1.8, 0.9, 0.0), "layer1": Spread(0.02, 0.0, 0.01, 0.9)}
-    >>> [statement.kind for statement in attention_statements(spreads)]
+    >>> even, narrow = LayerAttentionMeans(2.0, 1.8, 0.9, 0.0), LayerAttentionMeans(0.02, 0.0, 0.01, 0.9)
+    >>> [statement.kind for statement in attention_statements({"layer0": even, "layer1": narrow})]
     ['entropy', 'saturated']
     """
     found = []
-    collapsed = {name: spread for name, spread in spreads.items() if spread.share < COLLAPSED}
+    collapsed = {name: means for name, means in layers.items() if means.share < COLLAPSED}
     if collapsed:
         name = min(collapsed, key=lambda n: collapsed[n].share)
-        spread = collapsed[name]
+        means = collapsed[name]
         others = f" ({len(collapsed)} layers below {_percent(COLLAPSED)})" if len(collapsed) > 1 else ""
         text = (
-            f"Entropy collapse: attention of {name} keeps {_percent(spread.share)} of the entropy of equal weights "
-            f"({spread.entropy:.2g} nats, lowest head {spread.lowest:.2g}){others}; such training tends to be "
+            f"Entropy collapse: attention of {name} keeps {_percent(means.share)} of the entropy of equal weights "
+            f"({means.entropy:.2g} nats, lowest head {means.lowest:.2g}){others}; such training tends to be "
             "unstable. Lower the learning rate of its queries and keys, or normalise them."
         )
-        found.append(Statement("entropy", text, spread.share, tuple(collapsed)))
-    name = max(spreads, key=lambda n: spreads[n].saturated, default="")
-    if name and spreads[name].saturated > DOMINATED:
-        share = spreads[name].saturated
+        found.append(Statement("entropy", text, means.share, tuple(collapsed)))
+    name = max(layers, key=lambda n: layers[n].saturated, default="")
+    if name and layers[name].saturated > DOMINATED:
+        share = layers[name].saturated
         text = (
             f"Saturated softmax: {_percent(share)} of the rows of {name} put more than {_percent(SATURATED)} on one "
             "token; the derivatives of its queries and keys all but vanish there."
         )
         found.append(Statement("saturated", text, share, (name,)))
     return found
+
+
+def alarm_statements(health: AttentionHealth) -> list[Statement]:
+    """The alarms of single heads, one statement per kind of alarm that layers as a whole do not raise."""
+    found: dict[str, list[HeadAlarm]] = {}
+    for alarm in health.alarms():
+        found.setdefault(alarm.rule.kind, []).append(alarm)
+    return [_alarm_statement(alarms) for kind, alarms in found.items() if kind != "entropy collapse"]
+
+
+def _alarm_statement(alarms: Sequence[HeadAlarm]) -> Statement:
+    worst = (max if alarms[0].rule.above else min)(alarms, key=lambda alarm: alarm.value)
+    others = f" ({len(alarms)} heads)" if len(alarms) > 1 else ""
+    quantity = worst.rule.quantity.replace("_", " ")
+    text = (
+        f"{worst.rule.kind.capitalize()}: {worst.head} has {quantity} {worst.value:.3g}, threshold "
+        f"{worst.rule.threshold:g}{others}; {worst.rule.remedy}."
+    )
+    return Statement("head", text, worst.value, tuple(alarm.head for alarm in alarms))
 
 
 def _percent(share: float) -> str:

@@ -12,10 +12,10 @@ from torch import Tensor
 
 from hessianlens.errors import InputError, first_names
 from hessianlens.inspect.advice import NotableBlock, notable_blocks
-from hessianlens.inspect.attention_heads import LayerAttention, attention_summary
+from hessianlens.inspect.attention_heads import attention_maps
 from hessianlens.inspect.table import CurvatureTable
-from hessianlens.network.base.attention_calls import AttentionUnseen
 from hessianlens.network.base.progress import Deadline, Watch
+from hessianlens.network.head_health import AttentionHealth, attention_health
 from hessianlens.network.operators import hessian
 from hessianlens.network.pairs import PairNorms, block_pair_norms
 from hessianlens.problems import Problem
@@ -37,7 +37,8 @@ class Diagnostics:
         gradients: Norms of the gradient in each block.
         block_spectra: Eigenvalues and densities.
         pairs: Norms between blocks; None if there was no time.
-        attention: Attention heads; empty if attention was not met.
+        attention: Attention heads; none if attention was not seen.
+        maps: Attention weights of the first sequences, by layer.
         spectral: Divergences between the densities; None if there are fewer than two.
         left_out: What was not looked at, and why.
     """
@@ -48,7 +49,8 @@ class Diagnostics:
     gradients: Mapping[str, float]
     block_spectra: BlockSpectra
     pairs: PairNorms | None
-    attention: Sequence[LayerAttention]
+    attention: AttentionHealth
+    maps: Mapping[str, Tensor]
     spectral: Heterogeneity | None
     left_out: Sequence[str]
 
@@ -87,7 +89,9 @@ def diagnose(
     left_out: list[str] = []
     watch.step("gradients and attention")
     weights, gradients = _sizes(problem, [row.name for row in table.rows])
-    attention = _attention(problem, left_out)
+    attention = problem.cached(AttentionHealth, lambda: attention_health(problem))
+    left_out += attention.left_out
+    maps = attention_maps(problem) if attention.heads else {}
     notable = notable_blocks(table)
     block_spectra = BlockSpectra(problem, deadline, seed, watch)
     chosen = list(dict.fromkeys([*(m.name for m in notable), *spectra]))
@@ -104,7 +108,7 @@ def diagnose(
         left_out.append(f"Eigenvalues, for lack of time: {first_names(unknown)}.")
     left_out += [f"{name}: {why}." for name, why in block_spectra.refused.items()]
     spectral = heterogeneity(block_spectra.densities, normalise=True) if _comparable(block_spectra) else None
-    return Diagnostics(table, notable, weights, gradients, block_spectra, pairs, attention, spectral, left_out)
+    return Diagnostics(table, notable, weights, gradients, block_spectra, pairs, attention, maps, spectral, left_out)
 
 
 def _comparable(block_spectra: BlockSpectra) -> bool:
@@ -131,17 +135,6 @@ def _gradients(problem: Problem, leaves: Mapping[str, Tensor]) -> list[Tensor]:
             # What the loss does not depend on has no gradient, and that is not a gradient of zero.
             total = [t + (math.nan if g is None else g.detach()) for t, g in zip(total, found, strict=True)]
     return total
-
-
-def _attention(problem: Problem, left_out: list[str]) -> list[LayerAttention]:
-    try:
-        found = attention_summary(problem)
-    except AttentionUnseen as unseen:
-        left_out.append(f"Attention: the model cannot be run while it is looked at ({unseen}).")
-        return []
-    if not found:
-        left_out.append("Attention: none was met in this model.")
-    return found
 
 
 def _pairs(

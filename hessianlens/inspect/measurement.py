@@ -14,7 +14,7 @@ from torch import Tensor
 from hessianlens.display import Cells, DisplayableRows, Picture
 from hessianlens.errors import check_number, check_path, check_seed, check_that, check_whole, expect, first_names
 from hessianlens.files import check_writable
-from hessianlens.inspect.advice import Statement, advice_text, attention_statements, table_statements
+from hessianlens.inspect.advice import Statement, advice_text, alarm_statements, attention_statements, table_statements
 from hessianlens.inspect.comparison import Comparison, compare_norms
 from hessianlens.inspect.diagnostics import SECONDS, diagnose
 from hessianlens.inspect.learning_rates import LIMIT, POWER, Group, learning_rate_groups, with_parameters
@@ -23,11 +23,11 @@ from hessianlens.inspect.resources import within_memory
 from hessianlens.inspect.table import CurvatureTable, Row
 from hessianlens.memory import memory_errors_explained
 from hessianlens.network.base.progress import Deadline, Watch, terminations_interrupt, watching
+from hessianlens.network.head_health import AttentionHealth, attention_health
 from hessianlens.network.norm_run import PROBES, NormRun
 from hessianlens.network.norms import REMEDY, BlockNorms
 from hessianlens.network.operators import Pattern
 from hessianlens.network.saved_norms import SavedNorms
-from hessianlens.network.spreads import Spreads, attention_spreads
 from hessianlens.parts import PARTS, check_parts, norm_method
 from hessianlens.problems import Block, Problem, check_problem
 from hessianlens.sizes import parse_time, readable_time
@@ -152,13 +152,17 @@ class BlockMeasurements(DisplayableRows):
         return page.write(target) if self.problem.ranks.first else target
 
     @property
-    def attention(self) -> Spreads:
-        """How spread out attention is, by layer, and what could not be measured; found when it is first asked for."""
-        return self.problem.cached(Spreads, lambda: attention_spreads(self.problem))
+    def attention(self) -> AttentionHealth:
+        """Entropy, logits and moments of every attention head; found when they are first asked for."""
+        return self.problem.cached(AttentionHealth, lambda: attention_health(self.problem))
 
     def statements(self) -> list[Statement]:
         """What the numbers say about training: each statement with the number that it rests on."""
-        return [*table_statements(self.table), *attention_statements(self.attention)]
+        return [
+            *table_statements(self.table),
+            *attention_statements(self.attention.layers),
+            *alarm_statements(self.attention),
+        ]
 
     def advice(self) -> str:
         """The statements as one text."""

@@ -33,7 +33,7 @@ def model_page(
         *sections.pairs(diagnostics),
         *sections.differences(diagnostics),
         *rate_sections(measured, before),
-        *sections.attention(diagnostics.attention, table),
+        *sections.attention(diagnostics.attention, diagnostics.maps, table),
         _limits(subject, measured, diagnostics),
         Section("How to reproduce", [CodeBlock(subject.repeat)]),
     ]
@@ -203,7 +203,7 @@ def _scaling(table: CurvatureTable) -> str:
 
 
 def _attention(before: BlockMeasurements, after: BlockMeasurements) -> Iterator[list[str]]:
-    shares = [{name: spread.share for name, spread in found.attention.items()} for found in (before, after)]
+    shares = [{name: means.share for name, means in found.attention.layers.items()} for found in (before, after)]
     if all(shares):
         lowest = [min(found, key=lambda name: found[name]) for found in shares]
         yield [

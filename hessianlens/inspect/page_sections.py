@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
+
+from torch import Tensor
 
 from hessianlens.attention.state import attention_picture
 from hessianlens.display import Dots, Figure, Grid, Part, Point, Scatter, Section, Side, Spikes, Table, short
-from hessianlens.inspect.attention_heads import MOST_TOKENS, LayerAttention
 from hessianlens.inspect.diagnostics import Diagnostics, SpectrumEnds
 from hessianlens.inspect.table import CurvatureTable, Row
+from hessianlens.network.head_health import AttentionHealth
 from hessianlens.problems import layer_of
 from hessianlens.spectra.signs import RELATIVE_ZERO, in_percent, inertia_of
 
 _HEADINGS = {"full": "|H|", "ggn": "|G|", "functional": "|H - G|"}
 _MAPS = 8
 """Attention maps that are shown."""
+_ALARMS = 5
+"""Alarms of single heads that are written out."""
 _ROUNDING = 1e-12
 """An eigenvalue that is smaller, beside the other end of its spectrum, is zero."""
 _SPLIT = 14
@@ -191,39 +195,40 @@ def differences(diagnostics: Diagnostics) -> Iterator[Section]:
     yield Section("Block heterogeneity", parts)
 
 
-def attention(layers: Sequence[LayerAttention], table: CurvatureTable) -> Iterator[Section]:
-    """Heads: entropy, moments, norms; and maps."""
-    if not layers:
+def attention(health: AttentionHealth, maps: Mapping[str, Tensor], table: CurvatureTable) -> Iterator[Section]:
+    """Heads: alarms, entropies, moments, norms; and maps."""
+    if not health.heads:
         return
-    most = max(len(layer.heads) for layer in layers)
-    shares = [[head.share for head in layer.heads] + [None] * (most - len(layer.heads)) for layer in layers]
-    heads = tuple(f"head {h}" for h in range(most))
-    picture = Grid(
-        tuple(layer.name for layer in layers), heads, shares, "entropy over that of even attention", log=False
-    )
-    columns = ["layer", "head", "entropy", "of even", "largest weight", "|M_1|", "|M_2|", "|M_3|"]
+    columns = ["head", "entropy", "of even", "largest logit", "sink", "Jacobian", "|m|", "spread", "skew"]
     by_head = {row.name: row for row in table.rows if ".head" in row.name}
     norm_kinds = list(dict.fromkeys(name.split(".")[-2] for name in by_head))
     cells = []
-    for layer in layers:
-        for h, head in enumerate(layer.heads):
-            own = [by_head.get(f"{layer.name}.attn.{kind}.head{h}") for kind in norm_kinds]
-            numbers = [head.entropy, head.share, head.largest, *head.moments, *(r.norm if r else None for r in own)]
-            cells.append([layer.name, str(h), *map(short, numbers)])
+    for head in health.heads:
+        own = [by_head.get(f"{head.layer}.attn.{kind}.head{head.head}") for kind in norm_kinds]
+        numbers = [head.entropy, head.share, head.largest_logit, head.sink, head.jacobian, head.mean, head.spread]
+        cells.append([head.name, *map(short, [*numbers, head.skew, *(r.norm if r else None for r in own)])])
     per_head = "" if by_head else " Norms of each head are measured where heads are blocks (--also heads)."
     text = (
         "Even attention has the share 1; a head that always looks at one token has 0, and its query and key blocks are "
-        "then flat. M_1, M_2 and M_3 are mean, covariance and third moment of the values that a row sees: mean norms "
-        f"over all rows of the first batch, the latter two for up to {MOST_TOKENS} tokens.{per_head}"
+        "then flat. All derivatives of queries and keys pass through the Jacobian of softmax. The spread is the trace "
+        "of the second moment of the values that a row sees, which feeds the Gauss-Newton part of the query block; the "
+        f"skew is a contraction of the third, which feeds its functional part.{per_head}"
     )
+    pictures = [Figure(health.grid("share", "entropy over that of even attention"))]
+    pictures.append(Figure(health.grid("largest_logit", "largest logit")))
+    alarms = [f"{alarm}." for alarm in health.alarms()[:_ALARMS]]
     table_of = Table([*columns, *(f"|H| {kind}" for kind in norm_kinds)], cells)
-    maps = [
-        Figure(attention_picture(layer.maps[s, h], f"{layer.name}, head {h}, sequence {s}"))
-        for layer in (layers[0], layers[-1])[: min(2, len(layers))]
-        if layer.maps is not None
-        for s in range(len(layer.maps))
-        for h in range(min(layer.maps.shape[1], 2))
+    yield Section("Attention heads", [*alarms, text, Side(pictures), table_of, *_drawn_maps(maps)])
+
+
+def _drawn_maps(maps: Mapping[str, Tensor]) -> list[Part]:
+    """Some heads of the first and of the last layer, on the first sequences."""
+    shown = list(dict.fromkeys([*list(maps)[:1], *list(maps)[-1:]]))
+    figures = [
+        Figure(attention_picture(maps[name][s, h], f"{name}, head {h}, sequence {s}"))
+        for name in shown
+        for s in range(len(maps[name]))
+        for h in range(min(maps[name].shape[1], 2))
     ][:_MAPS]
     caption = "Rows look at columns, darker where more; the first and the last layer, on the first sequences."
-    drawn: list[Part] = [Side(maps, small=True), caption] if maps else []
-    yield Section("Attention heads", [text, Figure(picture), table_of, *drawn])
+    return [Side(figures, small=True), caption] if figures else []

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from hessianlens.errors import check_choice, check_flag, check_number, check_seed, check_that, check_whole, expect
 
-QUANTITIES = ("top", "trace", "norm", "negative", "gradient", "weight", "entropy", "edge")
+QUANTITIES = ("top", "trace", "norm", "negative", "gradient", "weight", "entropy", "heads", "edge")
 """What can be watched."""
 
 

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any, overload
 from hessianlens.display import Cells, DisplayableRows, Picture, texts
 from hessianlens.errors import InputError, check_choice, check_path, check_that, shown
 from hessianlens.files import spreadsheet_text, write_whole
+from hessianlens.monitor.alarms import head_alarms
 from hessianlens.monitor.page import document, timeline
 from hessianlens.monitor.records import MODEL, Reading, Record, RecordFile
+from hessianlens.network.head_health import HeadAlarm
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -93,6 +95,10 @@ class History(DisplayableRows, Sequence[Record]):
     def __iter__(self) -> Iterator[Record]:
         return iter(self._kept)
 
+    def alarms(self) -> list[HeadAlarm]:
+        """Attention heads that are in trouble at the last record, each with the step since which it is."""
+        return head_alarms(self._kept)
+
     def names(self) -> dict[str, list[str]]:
         """Measured quantities, by what they belong to."""
         found: dict[str, dict[str, None]] = {}
@@ -159,4 +165,7 @@ class History(DisplayableRows, Sequence[Record]):
         if not self._kept:
             return "History of 0 records"
         first, last = self._kept[0].step, self._kept[-1].step
-        return f"History of {len(self)} records, steps {first} to {last}: {', '.join(self.names())}"
+        heads = [name for name, quantities in self.names().items() if "largest_logit" in quantities]
+        others = [name for name in self.names() if name not in heads]
+        counted = [f"{len(heads)} attention heads"] if heads else []
+        return f"History of {len(self)} records, steps {first} to {last}: {', '.join([*others, *counted])}"

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from hessianlens.curvature import HessianOperator, TapeTests, loss_gradient
 from hessianlens.errors import InputError
 from hessianlens.monitor.arguments import Effort
-from hessianlens.monitor.records import MODEL, Reading
+from hessianlens.monitor.records import HEAD_QUANTITIES, MODEL, Reading
 from hessianlens.monitor.stability import Edge
-from hessianlens.network.spreads import attention_spreads
+from hessianlens.network.head_health import attention_health
 from hessianlens.problems import Block, Problem, check_problem
 from hessianlens.spectra import Estimate, LeadingEigenpair, RitzPairs, SpectralDensity, density, leading_eigenpair
 from hessianlens.spectra.norms import norm_from_lengths
@@ -130,18 +130,24 @@ class Measurer:
         return loss, found
 
     def attention(self, problem: Problem, notes: list[str]) -> dict[str, dict[str, Reading]]:
-        """Entropies by layer; what is left out is noted."""
-        spreads = attention_spreads(problem)
-        notes.extend(spreads.left_out)
-        return {
-            f"{name}.attn": {
-                "entropy": Reading.of(spread.entropy),
-                "entropy_lowest_head": Reading.of(spread.lowest),
-                "entropy_share": Reading.of(spread.share),
-                "saturated": Reading.of(spread.saturated),
-            }
-            for name, spread in spreads.items()
-        }
+        """Entropies by layer, and what every head looks at; what is left out is noted."""
+        health = attention_health(problem)
+        notes.extend(health.left_out)
+        found: dict[str, dict[str, Reading]] = {}
+        if "entropy" in self.quantities:
+            for name, means in health.layers.items():
+                found[f"{name}.attn"] = {
+                    "entropy": Reading.of(means.entropy),
+                    "entropy_lowest_head": Reading.of(means.lowest),
+                    "entropy_share": Reading.of(means.share),
+                    "saturated": Reading.of(means.saturated),
+                }
+        if "heads" in self.quantities:
+            for head in health.heads:
+                numbers = {quantity: float(getattr(head, name)) for quantity, name in HEAD_QUANTITIES.items()}
+                known = {quantity: Reading.of(v) for quantity, v in numbers.items() if math.isfinite(v)}
+                found[head.name] = known
+        return found
 
 
 def measure_all(
@@ -168,7 +174,7 @@ def measure_all(
     found.setdefault(MODEL, {})["probe_loss"] = Reading.of(loss)
     for name, members in parts.items():
         found[name] |= measurer.curvature(problem, name, members, edge if name == MODEL else None)
-    if "entropy" in measurer.quantities:
+    if "entropy" in measurer.quantities or "heads" in measurer.quantities:
         found |= measurer.attention(problem, notes)
     return found
 

@@ -26,12 +26,14 @@ from hessianlens.errors import (
 from hessianlens.memory.limits import lacks_memory
 from hessianlens.models.adapters import problem as make_problem
 from hessianlens.models.adapters.assembly import LossLike
+from hessianlens.monitor.alarms import new_alarms
 from hessianlens.monitor.arguments import QUANTITIES, check_quantities, make_effort
 from hessianlens.monitor.history import History
 from hessianlens.monitor.integrations import OLD_LOG_NAMES, Sink, log_from_old_names, make_log
 from hessianlens.monitor.measurement import LiveProblem, Measurer, measure_all
 from hessianlens.monitor.records import Readings, Record, RecordFile
 from hessianlens.monitor.stability import Edge, edge_of
+from hessianlens.network.head_health import HeadAlarm
 from hessianlens.problems import Batch, Block, Problem
 from hessianlens.state_guard import restores_state, without_side_effects
 from hessianlens.updates.optimizers import check_optimizer
@@ -60,6 +62,8 @@ class Monitor:
     ``weight``     the length of the weights
     ``entropy``    by layer: mean entropy of attention, that of the lowest head, its share of the uniform
                    one's, and the share of rows that are ``saturated``, with 99 % on one token
+    ``heads``      by attention head: largest logit, entropy, weight on the first token, norm of softmax's Jacobian,
+                   second and third moments of the values; `alarms` says which head is in trouble
     ``edge``       of the whole model: ``sharpness``, the largest eigenvalue as the optimiser sees it, and ``edge``, its
                    stability threshold: ``2 / lr`` for plain gradient descent (others: `hessianlens.monitor.stability`)
     =============  ==================================================================================================
@@ -102,7 +106,7 @@ class Monitor:
     ...     optimizer.step()
     ...     record = monitor.step()
     >>> monitor
-    Monitor of 3 records at steps 1 to 5: model, layer0.attn.q, layer0.attn
+    Monitor of 3 records at steps 1 to 5: model, layer0.attn.q, layer0.attn, 1 attention heads
     >>> monitor.history[-1].numbers["model"]["edge"].value
     20.0
     """
@@ -213,6 +217,8 @@ class Monitor:
             products=self._measurer.products - before,
             notes=tuple(notes),
         )
+        earlier = [one for one in self.history if one.step < record.step]
+        record = replace(record, notes=(*record.notes, *map(str, new_alarms([*earlier, record]))))
         self.history.add(record)
         for sink in self._sinks:
             sink(record, self.history)
@@ -251,6 +257,11 @@ class Monitor:
             notes.append(f"no edge of stability: {found}")
             return None
         return found
+
+    @property
+    def alarms(self) -> list[HeadAlarm]:
+        """Attention heads that are in trouble now, each with the step since which it is, and what helps."""
+        return self.history.alarms()
 
     # --- what was measured -------------------------------------------------------------------------------------------
 

@@ -29,6 +29,13 @@ NAMES = {
     "entropy_lowest_head": "entropy of the lowest head, nats",
     "entropy_share": "entropy, share of equal weights'",
     "saturated": "rows with over 99 % on one token",
+    "largest_logit": "largest logit of a head",
+    "head_entropy": "entropy of a head, nats",
+    "head_entropy_share": "entropy of a head, share of equal weights'",
+    "sink": "weight on the first token",
+    "jacobian": "norm of softmax's Jacobian",
+    "spread": "second moment of values, trace",
+    "skew": "third moment of values, contracted",
     "sharpness": "sharpness as the optimiser sees it",
     "edge": "edge of stability",
 }
@@ -64,7 +71,19 @@ def document(history: History, title: str) -> Document:
     lead = (
         f"{len(history)} measurements from step {first.step} to step {last.step}, on a probe batch that stays the same."
     )
-    return Document(title, lead, _short(history), [*sections, _cost(history), _numbers(history)])
+    return Document(title, lead, _short(history), [*_alarms(history), *sections, _cost(history), _numbers(history)])
+
+
+def _alarms(history: History) -> list[Section]:
+    """Heads in trouble, one line each."""
+    alarms = history.alarms()
+    if not alarms:
+        return []
+    cells = [
+        [a.rule.kind, a.head, str(a.since), short(a.value), f"{a.rule.threshold:g}", a.rule.remedy] for a in alarms
+    ]
+    table = Table(["alarm", "head", "since step", "value", "threshold", "what people do about it"], cells[:_NOTES])
+    return [Section("Alarms", [table])]
 
 
 def _tells(history: History, quantity: str) -> bool:
@@ -99,6 +118,12 @@ _SECTIONS: Sequence[tuple[str, str, Sequence[str]]] = (
         "A share of 1 is attention that looks at all tokens alike, 0 is attention that looks at one token a row; a "
         "fall towards 0 is entropy collapse.",
         ("entropy_share", "entropy_lowest_head", "saturated"),
+    ),
+    (
+        "Attention heads",
+        "The six heads with the largest last value. Logits that grow without end, and a Jacobian of softmax that goes "
+        "to zero with them, come before a training diverges or stops learning.",
+        ("largest_logit", "jacobian", "sink"),
     ),
 )
 

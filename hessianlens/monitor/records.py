@@ -16,6 +16,16 @@ from hessianlens.spectra.signs import WIDE
 
 SHARES = ("negative", "zero", "positive", "negative_mass")
 """Quantities that are known as intervals; the number of one is shown only where its interval is narrow."""
+HEAD_QUANTITIES = {
+    "largest_logit": "largest_logit",
+    "head_entropy": "entropy",
+    "head_entropy_share": "share",
+    "sink": "sink",
+    "jacobian": "jacobian",
+    "spread": "spread",
+    "skew": "skew",
+}
+"""What is recorded of every attention head, and the attribute of `HeadHealth` that it is."""
 MODEL = "model"
 """The name under which the numbers of all trained parameters together stand."""
 

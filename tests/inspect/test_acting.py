@@ -18,7 +18,7 @@ from hessianlens.inspect.advice import attention_statements, table_statements
 from hessianlens.inspect.learning_rates import write_groups
 from hessianlens.inspect.measurement import BlockMeasurements
 from hessianlens.inspect.table import CurvatureTable, Row
-from hessianlens.network.spreads import Spread, attention_spreads
+from hessianlens.network.head_health import LayerAttentionMeans, attention_health
 from hessianlens.problems import Problem
 from hessianlens.spectra import Estimate
 
@@ -48,11 +48,14 @@ def test_noise_floor_is_that_of_the_precision() -> None:
 
 def test_attention_statements_carry_their_numbers() -> None:
     found = {
-        s.kind: s for s in attention_statements({"layer0": Spread(2, 1, 0.8, 0), "layer1": Spread(0.05, 0, 0.02, 0.9)})
+        s.kind: s
+        for s in attention_statements(
+            {"layer0": LayerAttentionMeans(2, 1, 0.8, 0), "layer1": LayerAttentionMeans(0.05, 0, 0.02, 0.9)}
+        )
     }
     assert found["entropy"].value == 0.02 and "layer1 keeps 2 %" in found["entropy"].text
     assert found["saturated"].value == 0.9 and "90 % of the rows of layer1" in found["saturated"].text
-    assert attention_statements({"layer0": Spread(2, 1, 0.8, 0)}) == []
+    assert attention_statements({"layer0": LayerAttentionMeans(2, 1, 0.8, 0)}) == []
 
 
 def toy(scale: float = 1.0, heads: int = 1) -> tuple[nn.Module, Problem]:
@@ -65,7 +68,7 @@ def toy(scale: float = 1.0, heads: int = 1) -> tuple[nn.Module, Problem]:
 
 
 def test_saturated_attention_is_seen() -> None:
-    spread, sharp = (attention_spreads(toy(scale)[1])["layer0"] for scale in (0.01, 300.0))
+    spread, sharp = (attention_health(toy(scale)[1]).layers["layer0"] for scale in (0.01, 300.0))
     assert spread.share == pytest.approx(1, abs=1e-3) and spread.saturated == 0
     assert sharp.share < 0.1 and sharp.saturated > 0.8
 

@@ -169,8 +169,24 @@ _SUMMED_PRODUCTS = {torch.baddbmm, Tensor.baddbmm}
 _SOFTMAX = {nnf.softmax, torch.softmax, Tensor.softmax}
 
 
-See = Callable[[Tensor, Tensor, Tensor], None]
-"""Is given attention weights ``[s, h, i, j]``, what each row may see, as truths, and values ``[s, h, j, r]``."""
+@dataclass(frozen=True, eq=False)
+class SeenAttention:
+    """One attention by head.
+
+    Attributes:
+        weights: ``[s, h, i, j]``.
+        visible: What each row may see, as truths, of a shape that expands to that of the weights.
+        values: ``[s, h, j, r]``, perhaps with fewer heads.
+        scores: What the weights are made of, scaled, ``[s, h, i, j]``; of no meaning where nothing is visible.
+    """
+
+    weights: Tensor
+    visible: Tensor
+    values: Tensor
+    scores: Tensor
+
+
+See = Callable[[SeenAttention], None]
 
 _HIDDEN = 0.25
 """Scores below this share of the lowest number are hidden by a mask: implementations add or fill in that number."""
@@ -199,7 +215,7 @@ def see_attention(problem: Problem, batch: Batch, see: See) -> None:
     >>> model = hl.models.Transformer(layers=2, d_model=8, heads=2, d_mlp=16, dtype=torch.float64)
     >>> task = hl.tasks.Addition()
     >>> problem = hl.problem(model, task.batch(4, seed=0), task.cross_entropy)
-    >>> see_attention(problem, problem.data[0], lambda weights, visible, values: print(tuple(weights.shape)))
+    >>> see_attention(problem, problem.data[0], lambda seen: print(tuple(seen.weights.shape)))
     (4, 2, 18, 18)
     (4, 2, 18, 18)
     """
@@ -218,9 +234,9 @@ def see_attention(problem: Problem, batch: Batch, see: See) -> None:
         raise AttentionUnseen(" ".join(f"{type(error).__name__}: {error}".split())[:200]) from error
 
 
-def _guarded(see: See, weights: Tensor, visible: Tensor, values: Tensor) -> None:
+def _guarded(see: See, seen: SeenAttention) -> None:
     try:
-        see(weights, visible, values)
+        see(seen)
     except Exception as error:
         raise _SeeFailed from error
 
@@ -249,7 +265,8 @@ class _Every(AttentionCalls):
         if call is not None:
             scores = call.scores.detach()
             visible = scores > _HIDDEN * torch.finfo(scores.dtype).min
-            self._see(*map(_by_head, (torch.softmax(scores, -1), visible, call.v.detach())))
+            parts = torch.softmax(scores, -1), visible, call.v.detach(), scores
+            self._see(SeenAttention(*map(_by_head, parts)))
 
 
 def _by_head(tensor: Tensor) -> Tensor:
@@ -274,7 +291,8 @@ class _OwnAttention(StateChange[None]):
     def _seen(self, module: Attention, X: Tensor) -> Tensor:
         weights = Attention.weights(module, X)
         visible = torch.ones_like(weights, dtype=torch.bool)
-        self.see(weights.detach(), visible.tril() if module.causal else visible, module._mapped("V", X).detach())
+        values, scores = module._mapped("V", X).detach(), module.scores(X).detach()
+        self.see(SeenAttention(weights.detach(), visible.tril() if module.causal else visible, values, scores))
         return weights
 
     def _unseen(self) -> None:
