@@ -46,7 +46,7 @@ function computeFactors(s, own) {
 
 /** What lights up a block when it is pointed at or has the focus. */
 function lighting(name, update) {
-  return { onpointerenter: () => update({ lit: name }), onfocus: () => update({ lit: name }), tabindex: 0 };
+  return { onpointerenter: () => update({ lit: name }), onpointerleave: (e) => e.pointerType === "mouse" && update({ lit: "" }), onfocus: () => update({ lit: name }), tabindex: 0 };
 }
 
 function drawFactors(n, s, { width, update }) {

@@ -18,6 +18,9 @@ export function scenes() {
   return Object.fromEntries([rowScene(), tokensScene(), curvatureScene(), factorsScene(), activationScene(), matricesScene(), depthScene(), ratesScene(), layerScene()].map((scene) => [scene.name, scene]));
 }
 
+/** The address is written when nothing has moved for this long: browsers refuse it many times a second. */
+const WRITE_AFTER_MILLISECONDS = 200;
+
 let mounted = 0;
 
 /**
@@ -35,15 +38,18 @@ export function mount(element, { scene: name, state = {}, onState, base = "labbo
   view.state = checked(view, { ...start, ...state, ...(address ? decoded(fromAddress(name), start) : {}) });
   view.update = (changes) => {
     view.state = checked(view, { ...view.state, ...changes });
-    if (address) toAddress(name, encoded(view.state, start));
+    if (address) {
+      clearTimeout(view.writing);
+      view.writing = setTimeout(() => toAddress(name, encoded(view.state, start)), WRITE_AFTER_MILLISECONDS);
+    }
     onState?.(view.state);
     view.frame ||= requestAnimationFrame(() => draw(view));
   };
   element.classList.add("scene");
-  const watch = new ResizeObserver(() => element.clientWidth !== view.width && draw(view));
+  const watch = new ResizeObserver(() => widthOf(element) !== view.width && draw(view));
   watch.observe(element);
   draw(view);
-  const remove = () => [watch.disconnect(), cancelAnimationFrame(view.frame), patch(element, [])];
+  const remove = () => [watch.disconnect(), cancelAnimationFrame(view.frame), clearTimeout(view.writing), patch(element, [])];
   return { get: () => ({ ...view.state }), set: view.update, ms: () => view.ms, remove };
 }
 
@@ -78,7 +84,7 @@ function checked({ scene, start }, state) {
 
 /** What differs from the first state, as `key:value~key:1,2,3`. */
 function encoded(state, start) {
-  const changed = Object.keys(start).filter((key) => String(state[key]) !== String(start[key]));
+  const changed = Object.keys(start).filter((key) => key !== "lit" && String(state[key]) !== String(start[key]));
   return changed.map((key) => `${key}:${typeof state[key] === "boolean" ? Number(state[key]) : state[key]}`).join("~");
 }
 
@@ -110,11 +116,16 @@ function designs(view) {
   return [state, { ...state, ...Object.fromEntries(Object.keys(scene.second).map((key) => [key, state[`${key}2`]])) }];
 }
 
+/** Whole pixels, so that nothing is scaled. */
+function widthOf(element) {
+  return Math.floor(element.getBoundingClientRect().width);
+}
+
 function draw(view) {
   const { scene, element, state } = view;
   view.frame = 0;
   const began = performance.now();
-  view.width = element.clientWidth;
+  view.width = widthOf(element);
   const shown = designs(view);
   const side = shown.length === 2 && view.width >= 760;
   const width = side ? (view.width - 32) / 2 : view.width;

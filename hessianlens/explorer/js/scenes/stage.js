@@ -64,7 +64,8 @@ export function signMark(x, y, value, size, cls = "") {
 
 /** The drawing of a scene: its elements, and what they show in words. */
 export function drawing(width, height, alt, ...children) {
-  return el("svg", { width, height, role: "group", "aria-label": spoken(alt) }, children);
+  height = Math.round(height);
+  return el("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "group", "aria-label": spoken(alt) }, children);
 }
 
 /**

@@ -8,7 +8,7 @@ import { el, label, short } from "./elements.js";
 import { axisX, drawing, handle, scaleOf } from "./stage.js";
 import { headOf, IMPORTS, pythonHead, stretched, theExample, WORDS } from "./example.js";
 
-export const BLOCKS = [["value", "v", "full", "V", "M_1"], ["query, Gauss–Newton", "q", "outer", "Q", "M_2"], ["query, functional", "q open", "functional", "Q", "M_3"], ["key", "k", "full", "K", "M_2, M_3"]];
+export const BLOCKS = [["value", "v", "full", "V", "M_1"], ["query, Gauss–Newton", "q", "outer", "Q", "M_2"], ["query, functional", "q hollow", "functional", "Q", "M_3"], ["key", "k", "full", "K", "M_2, M_3"]];
 
 export function tokensScene() {
   return {
@@ -100,7 +100,7 @@ function blockBars(sizes, { left, right, top }) {
     label(left, top, "size of the Hessian block (Frobenius norm)", { cls: "name" }), axisX(scale, top + 265, top + 12, "", { ticks: [1e-8, 1e-6, 1e-4, 0.01, 1, 100] }),
     BLOCKS.map(([name, cls, , , moment], k) => el("g", { class: cls.slice(0, 1) },
       label(left + 4, y(k) - 8, `${name}: needs ${moment}`, { cls: "fill" }),
-      el("rect", { x: left, y: y(k), height: 18, width: Math.max(scale(Math.max(sizes[k], 1e-8)) - left, 1), class: cls.includes("open") ? "bar open" : "bar" }),
+      el("rect", { x: left, y: y(k), height: 18, width: Math.max(scale(Math.max(sizes[k], 1e-8)) - left, 1), class: cls.includes("hollow") ? "bar hollow" : "bar" }),
       label(scale(Math.max(sizes[k], 1e-8)) + 6, y(k) + 14, short(sizes[k]), { cls: "number" }))));
 }
 
