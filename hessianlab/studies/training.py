@@ -52,11 +52,12 @@ ACTIVATIONS = study(
     ),
     comparisons=tuple(minus(name, SOFTMAX) for name in OTHERS),
     quick=TrialConfig(tasks=("addition", "characters", "recall"), checkpoints=6),
-    full=replace(FULL, tasks=("addition", "characters", "recall"), steps=2000, conditions=("all",)),
+    full=replace(FULL, tasks=("addition", "characters", "recall"), conditions=("all",)),
     conditions=tuple(
         replace(condition, arms=DOUBTED)
         for condition in (
-            under("500 steps, each rate with ten seeds", steps=500, tuning_seeds=10),
+            under("500 steps, each rate with six seeds", steps=500, tuning_seeds=6),
+            under("2000 steps", ("addition",), steps=2000),
             NATURAL,
             replace(NO_NORM, tasks=("characters", "addition")),
         )
