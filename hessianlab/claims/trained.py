@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from hessianlab.claims.finding import Check, Finding
+from hessianlab.claims.finding import Check, Finding, equal
 from hessianlab.results import Chart
 from hessianlab.wording import several
 from hessianlens.errors import InputError
@@ -45,6 +45,34 @@ def write_record(study: str, numbers: Mapping[str, Any], path: Path = RECORD) ->
         raise InputError(f"{path}: cannot be written ({error.strerror}); record from a checkout you own.") from error
     read_record.cache_clear()
     return path
+
+
+_OF_ONE_RUN = ("preset", "config", "created", "commit", "seconds", "diverged", "intervals", "conditions")
+
+
+def write_replication(study: str, numbers: Mapping[str, Any], path: Path = RECORD) -> Path:
+    """Record a run of a study beside the recorded one: other seeds and another setting, for the same verdicts."""
+    main = read_record(path).get(study)
+    if not main:
+        raise InputError(f"{study}: got a run to compare with, expected a recorded one first; record the study itself.")
+    changed = changed_settings(main["config"], numbers["config"])
+    if not changed:
+        raise InputError(
+            f"{study}: got the recorded settings, expected others; set another seed, e.g. --set seed=5000."
+        )
+    one = {name: numbers[name] for name in _OF_ONE_RUN}
+    others = [o for o in main.get("replications", ()) if changed_settings(main["config"], o["config"]) != changed]
+    return write_record(study, {**main, "replications": [*others, one]}, path)
+
+
+def changed_settings(config: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings that differ, but for those that say what is compared.
+
+    >>> changed_settings({"seed": 0, "batch": 16, "tasks": ["recall"]}, {"seed": 7, "batch": 16, "tasks": []})
+    {'seed': 7}
+    """
+    compared = ("tasks", "conditions")
+    return {name: value for name, value in other.items() if name not in compared and config.get(name) != value}
 
 
 @dataclass(frozen=True)
@@ -113,21 +141,34 @@ class StudyRecord:
         study: Its name.
         path: The file.
         condition: One of `conditions`; empty for the study's own settings.
+        replication: Which of the runs that are recorded beside it; None for the recorded one itself.
 
     >>> scaling = StudyRecord("study_scaling")
     >>> scaling.sentences[0].startswith("On a character language model"), scaling.chart.x_label
     (True, 'steps')
     """
 
-    def __init__(self, study: str, path: Path = RECORD, condition: str = "") -> None:
-        self.study, self.condition, self._path = study, condition, path
-        self._whole: Mapping[str, Any] = read_record(path).get(study, {})
+    def __init__(self, study: str, path: Path = RECORD, condition: str = "", replication: int | None = None) -> None:
+        self.study, self.condition, self._path, self._replication = study, condition, path, replication
+        self._main: Mapping[str, Any] = read_record(path).get(study, {})
+        self._whole = self._main if replication is None else self._main["replications"][replication]
         self._found = self._whole.get("conditions", {}).get(condition, {}) if condition else self._whole
 
     def conditions(self) -> Iterator[StudyRecord]:
         """The study's own settings, and then every condition that was tried beside them."""
         for name in ("", *self._whole.get("conditions", ())):
-            yield StudyRecord(self.study, self._path, name)
+            yield StudyRecord(self.study, self._path, name, self._replication)
+
+    def replications(self) -> Iterator[StudyRecord]:
+        """The runs with other seeds and settings that are recorded beside it."""
+        for place in range(len(self._main.get("replications", ()))):
+            yield StudyRecord(self.study, self._path, replication=place)
+
+    @property
+    def changed(self) -> str:
+        """What a replication sets otherwise, in words."""
+        found = changed_settings(self._main.get("config", {}), self._whole.get("config", {}))
+        return ", ".join(f"{name} {value}" for name, value in found.items())
 
     def where(self, task: str) -> str:
         """Task and condition, for a list.
@@ -288,11 +329,14 @@ def decided(
     silent = all(outcome.state is None for outcome in own)
     undecided = (not supported and not contradicted) or (supported is not contradicted and silent)
     reasons = dict.fromkeys(_reason(effect) for one in own for effect in one.effects if effect.state is None)
+    again = {one.changed: _outcomes(one, effects, tasks) for one in record.replications()}
+    said = (where_it_holds(outcomes), *(f"Run again with {name}: {where_it_holds(o)}" for name, o in again.items()))
     return Finding(
         checks=tuple(check for outcome in outcomes for check in _checks(outcome) if outcome.state is not None),
         conditional=tuple(check for outcome in outcomes for check in _checks(outcome) if outcome.state is True),
         example="; ".join(f"{one.where}: {one.shown}" for one in own),
-        numbers={**numbers, "models": record.models, "where": where_it_holds(outcomes)},
+        support=tuple(_agreement(name, outcomes, others) for name, others in again.items()),
+        numbers={**numbers, "models": record.models, "where": ". ".join(said)},
         undecided="; ".join(reasons) if undecided else "",
         not_seen=not universal,
     )
@@ -310,6 +354,15 @@ def _outcomes(
     ]
     measured = [one for one in found if any(effect.mean is not None for effect in one.effects)]
     return measured if any(one.condition == "" for one in measured) else [found[0], *measured]
+
+
+def _agreement(name: str, outcomes: Sequence[ConditionOutcome], others: Sequence[ConditionOutcome]) -> Check:
+    """Whether a run with other seeds and settings contradicts none of the outcomes that both decide."""
+    known = {(one.task, one.case, one.condition): one.state for one in outcomes if one.state is not None}
+    both = [(known.get((o.task, o.case, o.condition)), o.state) for o in others if o.state is not None]
+    decided_twice = [pair for pair in both if pair[0] is not None]
+    opposite = sum(here is not there for here, there in decided_twice)
+    return equal(f"run again with {name}: of {len(decided_twice)} outcomes decided twice, opposite", opposite, 0)
 
 
 def where_it_holds(outcomes: Sequence[ConditionOutcome]) -> str:

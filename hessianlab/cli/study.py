@@ -77,6 +77,12 @@ def run_studies(
     record: Annotated[
         bool, typer.Option("--record", help="Write the result down for the claims that it decides.")
     ] = False,
+    again: Annotated[
+        bool,
+        typer.Option(
+            "--again", help="Write it down beside the recorded result, as a run with other seeds and settings."
+        ),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Run studies: what attention's design does to training.
@@ -101,8 +107,8 @@ def run_studies(
             print_forecast(planned(plans, store, processes(jobs)))
             return
         results, failures, pictures, progress = _run(plans, store, jobs, backend, address, figures)
-        if record and not failures:
-            _record(results)
+        if (record or again) and not failures:
+            _record(results, again)
     if as_json:
         typer.echo(json.dumps([_in_json(result, pictures) for result in results], indent=2))
     else:
@@ -175,11 +181,11 @@ def _in_json(result: Result, pictures: dict[str, list[str]]) -> dict[str, Any]:
     }
 
 
-def _record(results: Sequence[Result]) -> None:
-    from hessianlab.claims.trained import write_record
+def _record(results: Sequence[Result], again: bool) -> None:
+    from hessianlab.claims.trained import write_record, write_replication
 
     for result in results:
-        path = write_record(result.experiment, _findings(result).in_record(result))
+        path = (write_replication if again else write_record)(result.experiment, _findings(result).in_record(result))
         typer.echo(f"hessianlens: recorded in {path}.", err=True)
 
 

@@ -21,10 +21,10 @@ TEXT = ("characters",)
 CONSTANT = under("a constant rate without warm-up", warm_up=0.0, decay=False)
 NO_NORM = under("no norm", norm=None)
 NATURAL = under("natural text", TEXT, text=DOCUMENTATION)
-WIDE = under("width 128, 500 steps", TEXT, d_model=128, steps=500)
+WIDE = under("width 128 for 500 steps", TEXT, d_model=128, steps=500)
 SMALL_EMBEDDINGS = under("embeddings a tenth as large", embedding_scale=0.1)
 NO_MOMENTUM = under("no momentum", momentum=0.0, sgd_low=-1.0, sgd_high=1.5)
-WIDER = under("width 128, 300 steps", TEXT, d_model=128, steps=300)
+WIDER = under("width 128 for 300 steps", TEXT, d_model=128, steps=300)
 """Conditions that several studies try; others are those of one study."""
 
 
@@ -56,7 +56,7 @@ ACTIVATIONS = study(
     conditions=tuple(
         replace(condition, arms=DOUBTED)
         for condition in (
-            under("500 steps, each rate with six seeds", steps=500, tuning_seeds=6),
+            under("500 steps and six seeds for each rate", steps=500, tuning_seeds=6),
             under("2000 steps", ("addition",), steps=2000),
             NATURAL,
             replace(NO_NORM, tasks=("characters", "addition")),
@@ -137,7 +137,7 @@ QUERY_KEY = study(
         *_steps(300, 3000),
         CONSTANT,
         NO_NORM,
-        under("no norm, embeddings a tenth as large", norm=None, embedding_scale=0.1),
+        under("no norm and embeddings a tenth as large", norm=None, embedding_scale=0.1),
         NO_MOMENTUM,
         NATURAL,
     ),
@@ -237,7 +237,7 @@ BLOCK_RATES = study(
         for condition in (
             *_steps(300),
             NO_NORM,
-            under("no norm, embeddings a tenth as large", norm=None, embedding_scale=0.1),
+            under("no norm and embeddings a tenth as large", norm=None, embedding_scale=0.1),
             NO_MOMENTUM,
             NATURAL,
         )

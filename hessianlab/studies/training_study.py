@@ -277,6 +277,7 @@ class Study(Experiment[TrialConfig]):
             chosen_conditions(preset, self.conditions)
         for condition in self.conditions:
             unknown = set(condition.arms) - set(names)
+            expect("," not in condition.name, f"condition: got {condition.name!r}, expected a name without a comma.")
             expect(not unknown, f"condition: {condition.name} names {sorted(unknown)}, expected arms of the study.")
 
     def statement(self, config: TrialConfig) -> list[str]:

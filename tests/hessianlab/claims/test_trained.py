@@ -13,8 +13,16 @@ from hessianlab.claims import trained
 from hessianlab.claims.catalogue import all_claims
 from hessianlab.claims.finding import Finding, Verdict
 from hessianlab.claims.stored import topic_digest
-from hessianlab.claims.trained import Effect, StudyRecord, decided, read_record, write_record
+from hessianlab.claims.trained import (
+    Effect,
+    StudyRecord,
+    decided,
+    read_record,
+    write_record,
+    write_replication,
+)
 from hessianlab.experiments.registry import STUDIES
+from hessianlens.errors import InputError
 
 
 def effect(low: float, high: float, least: float = 3.0, most: float = 5.0) -> Effect:
@@ -82,6 +90,35 @@ def test_cases_are_decided_apart(tmp_path: Path) -> None:
     assert of(plain=across, normed=outside).verdict is Verdict.NOT_SEEN
     assert of(plain=across, normed=across).verdict is Verdict.OPEN
     assert "on text with plain: slower" in both.checks[0].what
+
+
+def run_of(low: float, high: float, seed: int) -> dict[str, Any]:
+    config = {"d_model": 16, "layers": 1, "steps": 9, "seed": seed, "tasks": ["characters"]}
+    kept = {"created": "", "commit": "", "seconds": 1, "diverged": {}, "conditions": {}}
+    return {"preset": "quick", "config": config, "intervals": {"it": made_up(low, high)}, **kept}
+
+
+def test_a_run_with_other_seeds_has_to_agree(tmp_path: Path) -> None:
+    path = tmp_path / "record.json"
+    with pytest.raises(InputError, match="expected a recorded one first"):
+        write_replication("study", run_of(3.5, 4.5, 7), path)
+    write_record("study", run_of(3.5, 4.5, 0), path)
+    with pytest.raises(InputError, match="got the recorded settings"):
+        write_replication("study", run_of(1.0, 2.0, 0), path)
+
+    def of() -> Finding:
+        record = StudyRecord("study", path)
+        return decided(record, lambda one, task: {"": [one.effect("it", "slower", 3.0, 5.0)]}, {})
+
+    write_replication("study", run_of(1.0, 2.0, 7), path)
+    wrong = of()
+    assert wrong.verdict is Verdict.HOLDS and not wrong.confirmed
+    assert wrong.numbers["where"] == "borne out on text (as set). Run again with seed 7: contradicted on text (as set)"
+    write_replication("study", run_of(3.2, 4.0, 7), path)  # takes the place of the run with the same settings
+    assert of().confirmed and str(of().support[0]).endswith("of 1 outcomes decided twice, opposite: 0 (wanted 0: yes)")
+    write_replication("study", run_of(2.0, 4.0, 8), path)
+    assert [one.changed for one in StudyRecord("study", path).replications()] == ["seed 7", "seed 8"]
+    assert of().confirmed and "of 0 outcomes" in str(of().support[1])
 
 
 def test_what_is_not_recorded_decides_nothing(tmp_path: Path) -> None:
