@@ -57,8 +57,8 @@ ACTIVATIONS = study(
         replace(condition, arms=DOUBTED)
         for condition in (
             under("500 steps and six seeds for each rate", steps=500, tuning_seeds=6),
-            under("2000 steps", ("addition",), steps=2000),
             NATURAL,
+            under("2000 steps", ("addition",), steps=2000),
             replace(NO_NORM, tasks=("characters", "addition")),
         )
     ),

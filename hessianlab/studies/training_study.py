@@ -374,8 +374,8 @@ def study(
         shared = config.parameters()
         return [
             {"task": task, "condition": condition.name, **arm.parameters(), **shared, **dict(condition.changes)}
-            for task in config.tasks
             for condition in chosen_conditions(config, conditions)
+            for task in config.tasks
             if condition.on(task)
             for arm in chosen
             if condition.of(arm.name)
