@@ -242,6 +242,16 @@ class StudyRecord:
         return f"{blocks} of width {config['d_model']}, {taken}, preset {self._whole['preset']}"
 
 
+def protocols_of(method: str) -> list[str]:
+    """What was stated before the runs of the studies that a method names, line by line.
+
+    >>> protocols_of("study_scaling, on text: quotient of the perplexities at the end")[2].startswith("Model: 1 block")
+    True
+    """
+    names = dict.fromkeys(re.findall(r"\bstudy_[a-z_]+", method))
+    return [line for name in names for line in read_record().get(name, {}).get("protocol", ())]
+
+
 def number_or_missing(value: float) -> str:
     """Three digits, or that it was not measured.
 

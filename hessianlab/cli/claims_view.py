@@ -12,6 +12,7 @@ from rich.text import Text
 from hessianlab.claims.definition import DOCUMENTS
 from hessianlab.claims.finding import Check, Verdict
 from hessianlab.claims.ledger import Entry, counts, distinct
+from hessianlab.claims.trained import protocols_of
 
 STYLES = {
     Verdict.HOLDS: "green",
@@ -109,6 +110,8 @@ def _facts(entry: Entry) -> Iterator[tuple[str, RenderableType]]:
         yield "error", Text(entry.error, style="red")
     if finding is not None:
         yield "test", Text(claim.method)
+        if protocol := protocols_of(claim.method):
+            yield "protocol", Text("\n".join(protocol))
         yield "as written", _checks(finding.checks)
         if finding.verdict is Verdict.HOLDS_IF:
             yield "holds if", Text(finding.condition, style=STYLES[Verdict.HOLDS_IF])

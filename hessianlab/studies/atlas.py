@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from hessianlab.experiments.experiment import Experiment, check_config
 from hessianlab.results import Measurement, Parameters, Row
+from hessianlab.wording import several
 from hessianlens.errors import InputError, expect
 
 if TYPE_CHECKING:
@@ -276,7 +277,33 @@ def _attention(model: nn.Module, tokens: Tensor, layer: int) -> list[Row]:
     ]
 
 
-STUDY_ATLAS = Experiment(
+@dataclass(frozen=True)
+class AtlasStudy(Experiment[AtlasConfig]):
+    """An experiment on one model as it is, without training."""
+
+    def statement(self, config: AtlasConfig) -> list[str]:
+        """What is said before the first cell: model, text, layers, and what is measured of each."""
+        layers = f"layers {', '.join(map(str, config.layers))}" if config.layers else "all layers"
+        lengths, detailed = (
+            several(list(map(str, many))) if many else "" for many in (config.lengths, config.in_detail)
+        )
+        detail = (
+            f"In detail, in layers {detailed}: spectra ({config.steps} Lanczos steps), the norms of all pairs of "
+            "blocks, and the lengths after the first."
+        )
+        return [
+            f"Model: {config.model}, {several(config.weights)} weights; float32, no training, no change of a weight.",
+            f"Data: plain English prose that comes with the package, {config.tokens} tokens in sequences of {lengths}; "
+            "the model's own loss, the mean cross-entropy of the next token.",
+            f"Measured in {layers} (of fresh weights every {config.fresh_every} of them): Frobenius norms of the "
+            f"Hessian, its Gauss-Newton and its functional part of every block, from {config.probes} probe vectors, "
+            "and the entropy of every head.",
+            *([detail] if detailed else []),
+            "One model and one text: intervals are over probe vectors or layers; none covers another model or text.",
+        ]
+
+
+STUDY_ATLAS = AtlasStudy(
     name="study_atlas",
     title="The curvature of a trained language model, block by block",
     source="All four documents speak of trained Transformers",

@@ -238,8 +238,6 @@ BLOCK_RATES = study(
             *_steps(300),
             NO_NORM,
             under("no norm and embeddings a tenth as large", norm=None, embedding_scale=0.1),
-            NO_MOMENTUM,
-            NATURAL,
         )
     ),
 )

@@ -366,7 +366,7 @@ def learned_temperature() -> Finding:
     return Finding(
         checks=(sharper, *gains.checks),
         conditional=(sharper, *gains.conditional),
-        support=(at_most("gap between a temperature t and W_Q / t", gap, 1e-14),),
+        support=(at_most("gap between a temperature t and W_Q / t", gap, 1e-14), *gains.support),
         numbers={
             "gain": gain.shown,
             "low": -gain.most,

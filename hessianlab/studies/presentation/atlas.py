@@ -11,6 +11,7 @@ from hessianlab.experiments.statistics import geometric_mean, numbers, rank_corr
 from hessianlab.plots.picture import Presentation, ResultPicture
 from hessianlab.plots.style import panels
 from hessianlab.results import Chart, Panel, Result, Series
+from hessianlab.studies.atlas import STUDY_ATLAS, AtlasConfig
 from hessianlab.studies.presentation.drawing import draw_chart
 from hessianlab.studies.presentation.findings import StudyFindings
 from hessianlab.studies.presentation.paired import Interval, interval, record
@@ -332,7 +333,8 @@ def level_intervals(result: Result) -> dict[str, Interval]:
 
 def in_record(result: Result) -> dict[str, Any]:
     """What is recorded."""
-    return record(result, level_intervals(result), {}, sentences(result), depth_chart(result))
+    protocol = STUDY_ATLAS.statement(AtlasConfig(**result.config))
+    return record(result, level_intervals(result), {}, sentences(result), depth_chart(result), protocol=protocol)
 
 
 FINDINGS = StudyFindings(sentences, in_record, depth_chart)

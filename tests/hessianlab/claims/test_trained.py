@@ -152,6 +152,7 @@ def test_every_study_is_recorded_whole(name: str) -> None:
     recorded = StudyRecord(name)
     trained_here = name != "study_atlas"
     assert ("of width" if trained_here else "smollm2") in recorded.models and "preset" in recorded.models
+    assert read_record()[name]["protocol"], "what was stated before the run is printed with every result"
     assert recorded.sentences and all(sentence.endswith(".") for sentence in recorded.sentences)
     assert recorded.chart is not None and recorded.chart.panels and recorded.chart.caption.endswith(".")
     assert trained_here == any(len(one) == 6 for one in read_record()[name]["intervals"].values()), "effect sizes"

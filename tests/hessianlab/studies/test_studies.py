@@ -118,6 +118,7 @@ def test_plans(name: str) -> None:
     experiment = STUDIES[name]
     assert tuple(experiment.presets) == ("quick", "full") and experiment.question.endswith("?")
     for config in experiment.presets.values():
+        assert experiment.statement(config) and all(line.endswith(".") for line in experiment.statement(config))
         cells = experiment.cells(config)
         written = [json.dumps(cell, sort_keys=True) for cell in cells]
         assert len(set(written)) == len(written) > 1
