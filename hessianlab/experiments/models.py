@@ -66,7 +66,14 @@ ATTENTION_BLOCKS = {"query": "layer0.attn.q", "key": "layer0.attn.k", "value": "
 
 
 def toy_problem(
-    d_model: int, attention: str, seed: int, sequences: int, data_seed: int, carries: str, batches: int = 1
+    d_model: int,
+    attention: str,
+    seed: int,
+    sequences: int,
+    data_seed: int,
+    carries: str,
+    batches: int = 1,
+    embedding_std: float | None = None,
 ) -> Problem:
     """One block and one head in double precision, without attention biases, and the cross-entropy of the answer.
 
@@ -78,8 +85,17 @@ def toy_problem(
         data_seed: Of the data.
         carries: Kind of the batches, as in `hessianlens.tasks.Addition`.
         batches: Number of batches; the loss is the mean over all of them.
+        embedding_std: Standard deviation of the same embeddings; None for that of the other weights.
     """
-    model = Transformer(1, d_model, attention=attention, attention_bias=False, seed=seed, dtype=torch.float64)
+    model = Transformer(
+        1,
+        d_model,
+        attention=attention,
+        attention_bias=False,
+        seed=seed,
+        embedding_std=embedding_std,
+        dtype=torch.float64,
+    )
     task = Addition()
     return problem(model, task.batches(batches, sequences, data_seed, carries), task.cross_entropy)
 

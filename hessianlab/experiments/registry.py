@@ -74,6 +74,7 @@ EXPERIMENTS = Registry(
         "table1": "powers",
         "activation_growth": "activations",
         "activation_offset": "activations",
+        "activation_scales": "activations",
         "depth_growth": "growth",
         "moment_strata": "entropy",
         "parameterisations": "query_key",
@@ -82,6 +83,7 @@ EXPERIMENTS = Registry(
         "temperature_path": "entropy",
         "weight_powers": "powers",
     },
+    {"activation_scales": "activation_scales"},
 )
 """Figures and tables: what `hessianlens reproduce` and a report take if nothing is named."""
 

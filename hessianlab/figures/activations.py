@@ -139,6 +139,81 @@ ACTIVATION_OFFSET = Experiment(
 )
 
 
+@dataclass(frozen=True)
+class ScalesConfig(CheckedConfig, least={"points": 3}, choices={"activations": ACTIVATION_NAMES, "carries": CARRIES}):
+    """Sizes, seeds and the grid of scales.
+
+    Attributes:
+        activations: Names of attention activations.
+        low: Power of ten of the smallest scale, relative to that at initialisation.
+        high: Power of ten of the largest.
+        points: Scales in between, evenly spaced in the logarithm; the initialisation is always one of them.
+    """
+
+    activations: tuple[str, ...] = ("softmax", "sigmoid", "tanh", "linear")
+    d_model: int = 16
+    sequences: int = 64
+    low: float = -1.0
+    high: float = 1.0
+    points: int = 17
+    repeats: int = 20
+    seed: int = 0
+    data_seed: int = 1234
+    carries: str = "none"
+
+
+def scale_factors(low: float, high: float, points: int) -> tuple[float, ...]:
+    """Factors of the initial scale, even in the logarithm; the one nearest to it is moved onto it.
+
+    >>> [round(factor, 2) for factor in scale_factors(-1.0, 1.0, 5)], scale_factors(-1.0, 0.8, 3)[1]
+    ([0.1, 0.32, 1.0, 3.16, 10.0], 1.0)
+    """
+    import numpy as np
+
+    powers = np.linspace(low, high, points)
+    powers[np.abs(powers).argmin()] = 0.0
+    return tuple(float(factor) for factor in 10**powers)
+
+
+def measure_scales(parameters: Parameters) -> Measurement:
+    """Norms of the query, key and value blocks with the embeddings of one network at every scale.
+
+    A factor of 1 is the network of `measure_offset` with the same weights; rows have the standard deviation ``sigma``.
+    """
+    from hessianlab.experiments.models import ATTENTION_BLOCKS, toy_problem
+    from hessianlens.network import block_norms
+
+    asked: Any = parameters
+    initial, start = WEIGHT_SCALE / math.sqrt(asked["d_model"]), weight_at_zero(asked["activation"])
+    data = asked["sequences"], asked["data_seed"], asked["carries"]
+    rows: list[Row] = []
+    for factor in scale_factors(asked["low"], asked["high"], asked["points"]):
+        problem = toy_problem(
+            asked["d_model"], asked["activation"], asked["seed"], *data, embedding_std=factor * initial
+        )
+        norms = block_norms(problem, list(ATTENTION_BLOCKS.values()), parts=("full",), method="exact")
+        for block, place in ATTENTION_BLOCKS.items():
+            value = float(norms[place, "full"].value)
+            own: Row = {"factor": factor, "sigma": factor * initial, "at_zero": start}
+            rows.append({**own, "block": block, "part": "full", "norm": value})
+    return Measurement(tuple(rows))
+
+
+ACTIVATION_SCALES = Experiment(
+    name="activation_scales",
+    title="Value over query against the scale of the tokens",
+    source="Article on softmax and sigmoid, The root of the heterogeneity",
+    question="How many times larger than the query block is the value block, from small embeddings to large ones, with "
+    "softmax and with other activations in its place?",
+    presets={"quick": ScalesConfig(sequences=16, points=9, repeats=6), "paper": ScalesConfig()},
+    cells=grid_cells(
+        ("activation", "seed", "d_model", "sequences", "data_seed", "carries", "low", "high", "points"),
+        {"activation": "activations"},
+    ),
+    measure=measure_scales,
+)
+
+
 GROWTH_BLOCKS = (("Q", "Q"), ("Q", "K"), ("V", "Q"), ("V", "V"))
 GROWTH_PARTS = ("outer", "functional")
 

@@ -9,15 +9,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hessianlab.growth.series import SeriesKey, growth_series
-from hessianlab.plots.style import BLUE, GREEN, MUTED, ORANGE, PURPLE, RED
+from hessianlab.plots.style import INK, MUTED, OBJECTS, PURPLE, RED, SKY, THICK
 from hessianlab.results import Result
 from hessianlens.parts import LAYER_PARTS
 
-_LAYERS = ((BLUE, "-o"), (RED, "-s"), (GREEN, "-^"), (PURPLE, "-D"), (ORANGE, "-v"))
+_LAYERS = ((INK, "-o"), (PURPLE, "-s"), (RED, "-^"), (SKY, "-D"), (MUTED, "-v"))
 """Colour and marker of each layer, input first; deeper models begin again."""
 
-_PART_LINES = {"full": (MUTED, "-", 4.0), "outer": (BLUE, "-o", 1.5), "functional": (ORANGE, "-s", 1.5)}
-"""Colour, marker and width of each part. Full lies below and is wide, since another part often coincides with it."""
+_PART_LINES = {"full": ("-", THICK), "outer": ("-o", 1.5), "functional": ("--s", 1.5)}
+"""Marker and width of each part, in the colour of the block. Full lies below and is wide, since another part often
+coincides with it."""
 
 _PARTS = {"outer": "outer product", "functional": "functional", "full": "full"}
 
@@ -64,7 +65,12 @@ def parts_of_blocks(result: Result) -> Rows:
         row = []
         for block in blocks_of(result):
             own = {key.part: key for key in keys if key[:4] == (grid, depth, layer, block)}
-            lines = [SeriesStyle(own[part], _PARTS[part], *style) for part, style in _PART_LINES.items() if part in own]
+            colour = OBJECTS.get(block, INK)
+            lines = [
+                SeriesStyle(own[part], _PARTS[part], colour, *style)
+                for part, style in _PART_LINES.items()
+                if part in own
+            ]
             row.append(GrowthPanel(f"{_block(block)}{where}{end}", tuple(lines)))
         rows.append(row)
     return rows

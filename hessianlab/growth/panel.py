@@ -14,7 +14,7 @@ from hessianlab.growth.comparison import ComparedPoint, SeriesComparison, agreem
 from hessianlab.growth.exponents import ExponentFit, FitRange
 from hessianlab.growth.layout import GrowthPanel, SeriesStyle
 from hessianlab.growth.series import GrowthSeries, Prediction, SeriesKey
-from hessianlab.plots.style import GRID, INK, MUTED, log_axis
+from hessianlab.plots.style import GRID, INK, MUTED, THICK, log_axis
 from hessianlab.results import Result
 from hessianlab.wording import scientific
 
@@ -154,7 +154,8 @@ def _draw_curve(axes: Axes, line: SeriesStyle, curve: GrowthSeries, text: str) -
     if curve.vanishes:
         axes.plot([], [], linestyle="none", label=text)
         return
-    style: Any = {"color": line.colour, "linewidth": line.width, "markersize": 3.5}
+    pale = 0.4 if line.width >= THICK else 1.0
+    style: Any = {"color": line.colour, "linewidth": line.width, "markersize": 3.5, "alpha": pale}
     axes.plot(curve.sigma, _drawable(curve.mean), line.marker, label=text, **style)
     axes.plot(curve.sigma, _drawable(curve.median), color=line.colour, linestyle=_DOTS, linewidth=1.6, zorder=2.5)
     axes.fill_between(

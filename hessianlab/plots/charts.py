@@ -21,6 +21,7 @@ from hessianlab.plots.style import (
     GREEN,
     INK,
     MUTED,
+    OBJECTS,
     ORANGE,
     PURPLE,
     RED,
@@ -142,7 +143,7 @@ def frame_cells(axes: Axes, columns: Sequence[str], rows: Sequence[str]) -> None
     axes.spines[:].set_visible(False)
 
 
-COLOURS = {"query": BLUE, "value": RED}
+COLOURS = {name: OBJECTS[name] for name in ("query", "value")}
 TITLES = {"softmax": "Softmax attention", "linear": "Linear attention"}
 _MARGIN = 0.5
 
@@ -203,8 +204,8 @@ def draw_spectrum(axes: Axes, values: np.ndarray, top: float) -> None:
     least = _rounding(values)
     index = np.arange(1, len(values) + 1)
     groups = {
-        "positive": (values > least, BLUE, "o"),
-        "negative": (values < -least, ORANGE, "v"),
+        "positive": (values > least, INK, "^"),
+        "negative": (values < -least, INK, "v"),
         "zero": (np.abs(values) <= least, MUTED, "."),
     }
     for chosen, colour, marker in groups.values():
@@ -226,7 +227,7 @@ def draw_mirrored(axes: Axes, values: np.ndarray, top: float, closed_form: np.nd
     least = _rounding(values)
     positive, negative = np.sort(values[values > least])[::-1], np.sort(values[values < -least])
     axes.plot(np.arange(1, len(positive) + 1), -positive, color=MUTED, linewidth=1.4, alpha=0.7)
-    for found, colour, marker in ((positive, BLUE, "o"), (negative, ORANGE, "v")):
+    for found, colour, marker in ((positive, INK, "^"), (negative, INK, "v")):
         axes.plot(np.arange(1, len(found) + 1), found, marker, color=colour, markersize=4.2, markeredgewidth=0)
     for found in () if closed_form is None else (np.sort(closed_form)[::-1], np.sort(closed_form)):
         kept = found[np.abs(found) > least]

@@ -13,15 +13,24 @@ from matplotlib.figure import Figure
 from hessianlab.experiments.statistics import block_ratios, choices, geometric_mean, numbers, select
 from hessianlab.plots.charts import draw_cell, frame_cells
 from hessianlab.plots.picture import Presentation, captioned
-from hessianlab.plots.style import BLUE, GREEN, INK, MUTED, ORANGE, PURPLE, RED, log_axis, panels
+from hessianlab.plots.style import (
+    FUNCTIONAL,
+    GAUSS_NEWTON,
+    INK,
+    KINDS,
+    MUTED,
+    NONE,
+    OBJECTS,
+    OFFSET,
+    ZERO,
+    log_axis,
+    panels,
+)
 from hessianlab.results import Findings, FinishedCell, Result
 from hessianlab.wording import activation_in_words, several, short, span
 
 SEPARATION_FACTOR = 10.0
 """Blocks differ in scale when their root mean square entries differ by more than this factor."""
-
-OFFSET, ZERO, NONE = "a(0) ≠ 0", "a(0) = 0", "no a(0)"
-"""Kinds of activations: with a weight at zero scores, without, and those whose weights have no limit there."""
 
 PLACES = {"transformer": "In the one-block Transformer", "layer": "In a layer alone"}
 
@@ -106,13 +115,12 @@ def _sigmoid(result: Result, place: str) -> str:
     )
 
 
-BLOCKS = {"value": (RED, "s", 0.22), "query": (BLUE, "o", 0.0), "key": (GREEN, "^", -0.22)}
-GROUPS = {
-    OFFSET: (RED, "s"),
-    ZERO: (BLUE, "o"),
-    NONE: (PURPLE, "D"),
+BLOCKS = {
+    "value": (OBJECTS["value"], "s", 0.22),
+    "query": (OBJECTS["query"], "o", 0.0),
+    "key": (OBJECTS["key"], "^", -0.22),
 }
-"""Colour and marker of the kinds of activations."""
+GROUPS = KINDS
 
 _HEADING, _GAP = 0.75, 0.35
 """Lines above and between the groups, in heights of a line."""
@@ -275,9 +283,9 @@ def _outer_gap(result: Result, activation: str) -> float:
 
 
 CURVES: dict[tuple[str, str], tuple[str, Any]] = {
-    ("outer", "QQ"): (BLUE, "-"),
-    ("functional", "QQ"): (ORANGE, (0, (4, 1.5))),
-    ("outer", "VV"): (RED, (0, (1, 1))),
+    ("outer", "QQ"): (OBJECTS["query"], GAUSS_NEWTON),
+    ("functional", "QQ"): (OBJECTS["query"], FUNCTIONAL),
+    ("outer", "VV"): (OBJECTS["value"], GAUSS_NEWTON),
 }
 _EXPONENT_SCALE = Normalize(0, 8)
 CURVE_ACTIVATIONS = ("softmax", "sigmoid", "linear", "relu_normalised")

@@ -18,7 +18,7 @@ from matplotlib.ticker import FixedLocator, NullLocator
 
 from hessianlab.experiments.statistics import numbers, select
 from hessianlab.plots.picture import Presentation, ResultPicture, captioned
-from hessianlab.plots.style import BLUE, GREEN, INK, ORANGE, PURPLE, RED, log_axis, panels
+from hessianlab.plots.style import FUNCTIONAL, GAUSS_NEWTON, INK, OBJECTS, PURPLE, log_axis, panels
 from hessianlab.results import Findings, FinishedCell, Result
 from hessianlab.wording import power_of_ten, short
 
@@ -56,17 +56,16 @@ def strata_sentences(result: Result) -> list[str]:
     ]
 
 
-DASHES: Any = (0, (4, 1.5))
 Lines = Mapping[str, tuple[str, str, Any]]
 MOMENTS: Lines = {
-    "M1": ("‖M₁‖, mean token", RED, "-"),
-    "M2": ("‖M₂‖, covariance", BLUE, "-"),
-    "M3": ("‖M₃‖ along the loss gradient", ORANGE, DASHES),
+    "M1": ("‖M₁‖, mean token", OBJECTS["value"], GAUSS_NEWTON),
+    "M2": ("‖M₂‖, covariance", OBJECTS["query"], GAUSS_NEWTON),
+    "M3": ("‖M₃‖ along the loss gradient", OBJECTS["query"], FUNCTIONAL),
 }
 BLOCK_NAMES: Lines = {
-    "outer VV": ("outer VV, built on M₁", RED, "-"),
-    "outer QQ": ("outer QQ, built on M₂", BLUE, "-"),
-    "functional QQ": ("functional QQ, built on M₃", ORANGE, DASHES),
+    "outer VV": ("outer VV, built on M₁", OBJECTS["value"], GAUSS_NEWTON),
+    "outer QQ": ("outer QQ, built on M₂", OBJECTS["query"], GAUSS_NEWTON),
+    "functional QQ": ("functional QQ, built on M₃", OBJECTS["query"], FUNCTIONAL),
 }
 _LEAST_SHARE, _MOST_SHARE = 1e-6, 1e4
 _FLATTEST, _SHARPEST = 0.9997, 0.003
@@ -186,13 +185,13 @@ _IMMENSE = 1e12
 
 
 PATH_BLOCKS: dict[str, tuple[str, str, Any]] = {
-    "outer VV": ("value block", RED, "-"),
-    "outer QQ": ("query block, outer product", BLUE, "-"),
-    "functional QQ": ("query block, functional", ORANGE, DASHES),
+    "outer VV": ("value block", OBJECTS["value"], GAUSS_NEWTON),
+    "outer QQ": ("query block, outer product", OBJECTS["query"], GAUSS_NEWTON),
+    "functional QQ": ("query block, functional", OBJECTS["query"], FUNCTIONAL),
 }
 SHAPES: dict[tuple[str, str], tuple[str, str, Any]] = {
-    ("entropy", "share_of_uniform"): ("entropy / log L (1: uniform)", GREEN, "-"),
-    ("derivative", "value"): ("norm of the softmax derivative", PURPLE, DASHES),
+    ("entropy", "share_of_uniform"): ("entropy / log L (1: uniform)", INK, GAUSS_NEWTON),
+    ("derivative", "value"): ("norm of the softmax derivative", PURPLE, FUNCTIONAL),
 }
 FRAMES = 9
 """Positions of the slider, evenly along the path."""

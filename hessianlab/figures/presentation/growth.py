@@ -25,7 +25,7 @@ from hessianlab.growth.layout import blocks_of, layers_by_depth, panel_a_depth, 
 from hessianlab.growth.reference import Reference
 from hessianlab.growth.series import GrowthSeries, growth_series
 from hessianlab.plots.picture import Presentation, ResultPicture
-from hessianlab.plots.style import BLUE, INK, MUTED, RED, log_axis, panels
+from hessianlab.plots.style import BLUE, INK, MUTED, PURPLE, log_axis, panels
 from hessianlab.results import Findings, Result
 from hessianlab.wording import raised, several, short
 from hessianlens.layer import linear_attention_growth, linear_mlp_growth
@@ -124,7 +124,7 @@ def _measured(found: DepthExponent) -> str:
     return "none" if found.slope.measured is None else f"{found.slope.measured:.2f}"
 
 
-FAMILY_STYLES = {"linear MLP": (BLUE, "o"), "linear attention": (RED, "s")}
+FAMILY_STYLES = {"linear MLP": (PURPLE, "o"), "linear attention": (BLUE, "s")}
 _LINES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)))
 """Dashes by depth; deeper models begin again."""
 
@@ -203,9 +203,9 @@ def _powers(axes: Axes, found: list[DepthExponent]) -> None:
 
 
 DEPTH_CAPTION = (
-    "How the block of the last layer grows when the data are multiplied by σ: linear MLPs of {depths} layers (blue, "
+    "How the block of the last layer grows when the data are multiplied by σ: linear MLPs of {depths} layers (purple, "
     "the layer's own matrix) and as many chained linear attention layers without softmax, MLP and skip connections "
-    "(red, the query matrix, outer product), both under the square loss. First, geometric means over {repeats} draws "
+    "(blue, the query matrix, outer product), both under the square loss. First, geometric means over {repeats} draws "
     "of weights and data, each divided by its value at the right end; every attention layer uses its input three "
     "times, an MLP layer once. Then the fitted powers with their 95 % interval, and 2 and 2 · 3ᴰ as counted (dashes)."
 )

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from hessianlab.experiments.statistics import choices, numbers, select
 from hessianlab.plots.charts import draw_mirrored, draw_spectrum
 from hessianlab.plots.picture import Presentation, ResultPicture, captioned
-from hessianlab.plots.style import BLUE, GRID, MUTED, ORANGE, RED, log_axis, panels
+from hessianlab.plots.style import GRID, INK, MUTED, PURPLE, log_axis, panels
 from hessianlab.results import Findings, FinishedCell, Result
 from hessianlab.wording import short, span
 
@@ -39,7 +39,7 @@ def parameterisations_sentences(result: Result) -> list[str]:
     ]
 
 
-KINDS = {"dual": ("Two matrices", BLUE, "o", -0.12), "single": ("One matrix", ORANGE, "D", 0.12)}
+KINDS = {"dual": ("Two matrices", INK, "o", -0.12), "single": ("One matrix", PURPLE, "D", 0.12)}
 QUANTITIES = {
     "negative_share": ("Negative curvature", "share of the sum of |eigenvalues|", False),
     "condition": ("Condition number", "largest / smallest non-zero |λ|", True),
@@ -99,7 +99,7 @@ def draw_spectra(result: Result) -> Figure:
 
 CAPTIONS = {
     "spectra": "Eigenvalues of the query-key Hessian with two matrices, and with one that computes the same "
-    "function; blue dots positive, yellow triangles negative.",
+    "function; triangles pointing up positive, pointing down negative.",
     "numbers": "The same function with two query-key matrices and with one: marks are means over draws (geometric "
     "ones on logarithmic axes), bars reach from the smallest to the largest draw.",
 }
@@ -206,7 +206,8 @@ def _label(axes: Axes) -> None:
 
 SPECTRA_CAPTION = (
     "Eigenvalues of the query-key part of one draw with {activation} attention, largest absolute value first: positive "
-    "ones (blue dots) above zero, negative ones (yellow triangles) below, and in grey the positive ones mirrored, so "
+    "ones (triangles pointing up) above zero, negative ones (pointing down) below, and in grey the positive ones "
+    "mirrored, so "
     "that triangles on the grey line have a partner. G is the Gauss-Newton matrix, H − G the rest, H the whole; the "
     "± pairs are the T-functional part of H − G, which one matrix does not have, with its closed form in black: plus "
     "and minus the singular values of a d × d matrix. The axis is linear near zero and logarithmic beyond."
@@ -246,7 +247,7 @@ def rank_sentences(result: Result) -> list[str]:
     return sentences
 
 
-LENGTHS = ((BLUE, "o"), (RED, "D"))
+LENGTHS = ((INK, "o"), (PURPLE, "D"))
 """Colour and marker of the sequence lengths, longest first."""
 
 _WIDTHS, _SHARES = (0.1, 0.125, 0.25, 0.5, 1.0, 2.0), (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)

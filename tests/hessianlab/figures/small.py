@@ -17,6 +17,9 @@ SMALL: dict[str, Any] = {
     "activation_offset": activations.OffsetConfig(
         ("softmax", "sigmoid", "linear"), d_model=2, sequences=2, length=4, repeats=2
     ),
+    "activation_scales": activations.ScalesConfig(
+        ("softmax", "sigmoid", "linear"), d_model=2, sequences=2, points=5, repeats=2
+    ),
     "activation_growth": activations.ActivationGrowthConfig(
         ("softmax", "linear", "tanh"), 3, 2, 4, points=9, repeats=2
     ),

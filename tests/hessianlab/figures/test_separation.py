@@ -14,7 +14,9 @@ from torch.nn.functional import mse_loss
 
 from hessianlab.experiments.models import lone_layer
 from hessianlab.figures import entropy, growth
+from hessianlab.figures.activations import measure_offset, measure_scales
 from hessianlab.figures.powers import WEIGHT_POWERS
+from hessianlab.figures.presentation import activation_scales as scales
 from hessianlab.figures.presentation import activations as offset
 from hessianlab.figures.presentation import entropy as temperature
 from hessianlab.figures.presentation import growth as depth
@@ -76,6 +78,33 @@ def test_ratios_are_grouped_in_the_picture() -> None:
     written = {text.get_text(): text.xy[1] for text in ratio.figure.axes[0].texts}
     heights = dict(zip(labels, ratio.figure.axes[0].get_yticks(), strict=True))
     assert written[offset.OFFSET] < heights["softmax"] < written[offset.ZERO] < heights["linear"]
+
+
+def test_the_initialisation_is_one_of_the_scales_and_the_same_network() -> None:
+    asked = {"seed": 3, "d_model": 4, "sequences": 2, "data_seed": 1234, "carries": "none", "activation": "sigmoid"}
+    found = measure_scales({**asked, "low": -1.0, "high": 0.8, "points": 4})
+    other = measure_offset({**asked, "place": "transformer"})
+    at = {row["block"]: row["norm"] for row in found.rows if row["factor"] == 1.0}
+    norms = {row["block"]: row["norm"] for row in other.rows if row["part"] == "full"}
+    assert at.keys() == norms.keys() and all(at[block] == pytest.approx(norms[block], rel=1e-12) for block in at)
+    assert [row["sigma"] for row in found.rows if row["factor"] == 1.0] == pytest.approx([0.4] * 3)
+    assert {row["at_zero"] for row in found.rows} == {0.5}
+
+
+def test_ratios_over_the_scale_follow_the_numbers() -> None:
+    def power(exponent: float) -> Result:
+        def change(asked, row):
+            grown = row["factor"] ** exponent if asked["activation"] == "softmax" else 1.0
+            return {**row, "norm": 30.0 * grown if row["block"] == "value" else 1.0}
+
+        return changed(small_result("activation_scales"), change)
+
+    falling = scales.scale_sentences(power(-3.0))
+    assert "30 with softmax" in falling[0] and "−3.0 with softmax" in falling[1] and "turns round" in falling[2]
+    rising = scales.scale_sentences(power(1.0))
+    assert " 1.0 with softmax" in rising[1] and "0.0 with linear" in rising[1] and "turns round" not in rising[2:]
+    curve = scales.ratio_curves(power(-3.0))["softmax"]
+    assert curve.at_initialisation == pytest.approx(30) and curve.power == pytest.approx(-3)
 
 
 def output(setting, temperature: float, weights: dict[str, Tensor]) -> Tensor:
