@@ -15,7 +15,7 @@ from hessianlens.layer import AttentionHessian, attention_hessian
 from hessianlens.losses import SquareLoss
 from hessianlens.models import Transformer
 from hessianlens.models.adapters import problem
-from hessianlens.network.routes.last_attention.exact import exact_attention
+from hessianlens.network.routes.last_attention.exact import ExactAttention, exact_attention
 from hessianlens.parts import LAYER_PARTS, part_name
 from hessianlens.problems import Problem
 from hessianlens.tasks import Addition
@@ -100,13 +100,24 @@ def toy_problem(
     return problem(model, task.batches(batches, sequences, data_seed, carries), task.cross_entropy)
 
 
-def diagonal_blocks(problem: Problem) -> Measurement:
-    """One row per block and part, and the histogram of each full block under its own name, bins under ``edges``."""
+def _closed_form(problem: Problem) -> ExactAttention:
     exact = exact_attention(problem)
     if isinstance(exact, Refusal):
         raise InputError(
             f"problem: got a model without closed form ({exact}), expected one such as models.Transformer."
         )
+    return exact
+
+
+def diagonal_norms(problem: Problem) -> dict[str, float]:
+    """Frobenius norm of the full block of each attention weight, by the name readers know."""
+    exact = _closed_form(problem)
+    return {name: exact.norms(problem.blocks[place], ("full",))["full"] for name, place in ATTENTION_BLOCKS.items()}
+
+
+def diagonal_blocks(problem: Problem) -> Measurement:
+    """One row per block and part, and the histogram of each full block under its own name, bins under ``edges``."""
+    exact = _closed_form(problem)
     rows: list[Row] = []
     arrays = {"edges": EDGES}
     for name, place in ATTENTION_BLOCKS.items():

@@ -180,8 +180,7 @@ def measure_scales(parameters: Parameters) -> Measurement:
 
     A factor of 1 is the network of `measure_offset` with the same weights; rows have the standard deviation ``sigma``.
     """
-    from hessianlab.experiments.models import ATTENTION_BLOCKS, toy_problem
-    from hessianlens.network import block_norms
+    from hessianlab.experiments.models import diagonal_norms, toy_problem
 
     asked: Any = parameters
     initial, start = WEIGHT_SCALE / math.sqrt(asked["d_model"]), weight_at_zero(asked["activation"])
@@ -191,11 +190,8 @@ def measure_scales(parameters: Parameters) -> Measurement:
         problem = toy_problem(
             asked["d_model"], asked["activation"], asked["seed"], *data, embedding_std=factor * initial
         )
-        norms = block_norms(problem, list(ATTENTION_BLOCKS.values()), parts=("full",), method="exact")
-        for block, place in ATTENTION_BLOCKS.items():
-            value = float(norms[place, "full"].value)
-            own: Row = {"factor": factor, "sigma": factor * initial, "at_zero": start}
-            rows.append({**own, "block": block, "part": "full", "norm": value})
+        own: Row = {"factor": factor, "sigma": factor * initial, "at_zero": start}
+        rows += [{**own, "block": block, "part": "full", "norm": n} for block, n in diagonal_norms(problem).items()]
     return Measurement(tuple(rows))
 
 
