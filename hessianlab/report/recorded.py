@@ -12,7 +12,7 @@ from hessianlab.claims.trained import StudyRecord, read_record
 from hessianlab.experiments.registry import STUDIES, STUDY
 from hessianlab.plots.single_panels import panel_svgs
 from hessianlab.report.references import linked_source
-from hessianlab.report.story import ANSWERING
+from hessianlab.report.argument import ANSWERING
 from hessianlab.results import Chart
 from hessianlab.studies.presentation.drawing import draw_chart
 from hessianlab.wording import ACTIVATIONS, duration

@@ -9,7 +9,7 @@ from hessianlab.claims.finding import Verdict
 from hessianlab.claims.ledger import Entry, Ledger
 from hessianlab.report import render
 from hessianlab.report.claims import MEANINGS, STYLES, ledger_chapter, verdict_counts
-from tests.hessianlab.report.test_page import SHOWN, TYPE
+from tests.hessianlab.report.test_labbook import SHOWN, TYPE
 from tests.hessianlab.report.test_quotations import entry_with
 
 ONE_OF_EACH = {

@@ -15,8 +15,8 @@ from hessianlab.report import render
 from hessianlab.report.chapter import Answer, Chapter
 from hessianlab.report.quotation import Quotation, agreeing_kinds, answers_yes, shown_quotations
 from hessianlab.report.references import explanations, relations
-from hessianlab.report.story import CHAPTERS
-from tests.hessianlab.report.page_parts import Tags
+from hessianlab.report.argument import CHAPTERS
+from tests.hessianlab.report.labbook_parts import Tags
 from tests.hessianlab.report.results import result
 
 LAB = Path(__file__).parents[3] / "hessianlab"
@@ -240,7 +240,7 @@ def test_an_answer_that_the_ledger_contradicts_says_so_on_the_page(monkeypatch) 
     no = {one.id: one.agrees for one in shown_quotations(softmax.quoted, "no", ledger)}
     assert not any(yes.values()) and all(no.values())
     wrong = Chapter(**{**vars(softmax), "answer": lambda _results, _ledger: Answer("yes", "yes", "It is softmax.")})
-    monkeypatch.setattr("hessianlab.report.page.CHAPTERS", (wrong,))
+    monkeypatch.setattr("hessianlab.report.labbook.CHAPTERS", (wrong,))
     page = render([], ledger)
     assert page.count("which this run, of its size, does not show") == len(softmax.quoted)
 

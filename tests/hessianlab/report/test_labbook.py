@@ -16,11 +16,11 @@ from hessianlab.pages import typeset
 from hessianlab.presentations import findings_of
 from hessianlab.report.exponents import exponent_rows, summary
 from hessianlab.report.figures import command, page_figure
-from hessianlab.report.page import script_hash
+from hessianlab.report.labbook import script_hash
 from hessianlab.report.references import LIST
 from hessianlab.runner import configure
 from tests.hessianlab.figures.small import SMALL
-from tests.hessianlab.report.page_parts import Tags
+from tests.hessianlab.report.labbook_parts import Tags
 from tests.hessianlab.report.results import CLAIMS, GROWTH, NAMES, result
 
 ROOT = Path(__file__).parents[3]

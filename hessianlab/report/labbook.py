@@ -35,7 +35,7 @@ from hessianlab.report.glossary import GLOSSARY, Linker
 from hessianlab.report.quotation import ShownQuotation, counted_verdicts, shown_quotations
 from hessianlab.report.recorded import RecordedStudy, recorded_studies
 from hessianlab.report.references import LIST, PAPER
-from hessianlab.report.story import CHAPTERS, OTHERS, TRAINING, chapter_of_claim, chapter_of_figure, figures_of
+from hessianlab.report.argument import CHAPTERS, OTHERS, TRAINING, chapter_of_claim, chapter_of_figure, figures_of
 from hessianlab.results import Result, collect
 from hessianlab.wording import count, duration, percent
 
@@ -127,7 +127,7 @@ def _brief(answer: Answer) -> str:
 _HERO = "activation_offset"
 """Its first picture, if the run has it, stands on the first screen."""
 
-_SCRIPT = Path(__file__).with_name("report.js")
+_SCRIPT = Path(__file__).with_name("labbook.js")
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,7 @@ def render(
     chapters = [_chapter_content(chapter, answer, figures, ledger) for chapter, answer in answers]
     script = _SCRIPT.read_text(encoding="utf-8")
     return render_template(
-        Path(__file__).with_name("report.html.jinja"),
+        Path(__file__).with_name("labbook.html.jinja"),
         opening=opening(answers, ledger, exponents),
         hero=_hero(figures),
         agreements=_agreements(),

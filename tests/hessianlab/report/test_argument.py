@@ -19,9 +19,9 @@ from hessianlab.report.claims import SURPRISES
 from hessianlab.report.exponents import exponent_rows
 from hessianlab.report.figures import notes
 from hessianlab.report.glossary import GLOSSARY, Linker
-from hessianlab.report.page import opening
+from hessianlab.report.labbook import opening
 from hessianlab.report.references import relations
-from hessianlab.report.story import CHAPTERS, chapter_of_claim, chapter_of_figure, figures_of
+from hessianlab.report.argument import CHAPTERS, chapter_of_claim, chapter_of_figure, figures_of
 from hessianlab.results import Result
 from tests.hessianlab.report.results import result
 
@@ -164,7 +164,7 @@ def recorded(tmp_path, monkeypatch, gaps: Sequence[float], change: float) -> Non
     common["config"] = {"seeds": 6, "layers": 1, "d_model": 16, "steps": 300}
     studies = {"study_optimisers": intervals, "study_block_rates": rates}
     record = {name: {**common, "intervals": found} for name, found in studies.items()}
-    monkeypatch.setattr("hessianlab.report.story.StudyRecord", lambda name: StudyRecord(name, tmp_path / "r.json"))
+    monkeypatch.setattr("hessianlab.report.argument.StudyRecord", lambda name: StudyRecord(name, tmp_path / "r.json"))
     (tmp_path / "r.json").write_text(json.dumps(record), encoding="utf-8")
     read_record.cache_clear()
 
