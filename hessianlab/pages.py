@@ -29,7 +29,7 @@ _RULES: tuple[tuple[str, str], ...] = (
     (r"(?<![\w.])1e([-−]?)0*(\d+)\b", r"10^(\1\2)"),
     (r"(?<=\d)e([-−]?)0*(\d+)\b", rf"{GLUE}×{GLUE}10^(\1\2)"),
     (r"(?<=[\dA-Zs)]) x (?=[\dA-ZdL(])", " × "),
-    (r"(?<=[a-z])_(?=[a-z])", " "),
+    (r"(?<=[a-z]{2})_(?=[a-z])", " "),
     (rf"\b([A-Za-z])_([A-Za-z0-9]+)\b(?:{_EXPONENT})", r"<i>\1</i><sub>\2</sub><sup>\3\4</sup>"),
     (r"\b([A-Za-z])_([A-Za-z0-9]+)\b", r"<i>\1</i><sub>\2</sub>"),
     (_EXPONENT, r"<sup>\1\2</sup>"),
@@ -42,6 +42,8 @@ def typeset(words: object) -> Markup:
 
     >>> print(typeset("d_V^2 at sigma = -0.5, X^6 <= 1e-03 and +-lambda"))
     <i>d</i><sub>V</sub><sup>2</sup> at σ = −0.5, X<sup>6</sup> ≤ 10<sup>−3</sup> and ±λ
+    >>> print(typeset("x_j x_j^T and d_model of cross_entropy"))
+    <i>x</i><sub>j</sub> <i>x</i><sub>j</sub><sup>T</sup> and <i>d</i><sub>model</sub> of cross entropy
     >>> print(typeset("a 3 x 3 grid of sigmoid_log_length, H - H_o, 3 shapes x 2 seeds, T-functional, P3-like"))
     a 3 × 3 grid of sigmoid(t − log L), H − <i>H</i><sub>o</sub>, 3 shapes × 2 seeds, T-functional, P3-like
     """
@@ -60,15 +62,17 @@ def typeset(words: object) -> Markup:
 with needs_extra("lab", "a page"):
     from jinja2 import ChoiceLoader, DictLoader, Environment, FileSystemLoader, StrictUndefined
 
-FILE_NAME = "index.html"
+FILE_NAME, LABBOOK = "index.html", "labbook.html"
+"""The story, or the one page that a command writes; and the page that has everything."""
 
 
-def write_page(directory: Path, html: str) -> Path:
+def write_page(directory: Path, html: str, name: str = FILE_NAME) -> Path:
     """Write the page whole or not at all: under another name first, then renamed.
 
     Args:
         directory: Made if it does not exist.
         html: The page.
+        name: Of the file.
 
     Returns:
         The file written.
@@ -76,7 +80,7 @@ def write_page(directory: Path, html: str) -> Path:
     Raises:
         InputError: If the directory or the file cannot be written.
     """
-    target = directory / FILE_NAME
+    target = directory / name
     try:
         directory.mkdir(parents=True, exist_ok=True)
         write_whole(target, html)

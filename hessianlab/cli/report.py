@@ -1,4 +1,4 @@
-"""`hessianlens report`: reproduce every figure, test every claim, and write one page about it."""
+"""`hessianlens report`: reproduce every figure, test every claim, and write the story and the lab book."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 _EXAMPLES = """[bold]Examples[/bold]
 
-[cyan]hessianlens report[/cyan]    everything in laptop size, into report/index.html
+[cyan]hessianlens report[/cyan]    everything in laptop size, into report/index.html and labbook.html
 
 [cyan]hessianlens report --preset paper --jobs 8[/cyan]    the published sizes; run again to continue
 
 [cyan]hessianlens report fig3a fig7 --set repeats=5 --no-claims[/cyan]
 
-[cyan]hessianlens report --no-run --store results.sqlite[/cyan]    a page about what a store holds; measures nothing"""
+[cyan]hessianlens report --no-run --store results.sqlite[/cyan]    pages about what a store holds; measures nothing"""
 
 
 @app.command(name="report", epilog=_EXAMPLES)
@@ -45,7 +45,8 @@ def write_report(
     run: Annotated[bool, typer.Option(help="Measure what the store lacks; --no-run only reads it.")] = True,
     reference: PublishedMeans = None,
 ) -> None:
-    """Reproduce every figure, test every claim, and write one self-contained page.
+    """Reproduce every figure, test every claim, and write two self-contained pages: a story of ten minutes with
+    scenes to move (index.html), and the lab book that has everything (labbook.html).
 
     Finished cells are kept in the store at once; the same command continues an interrupted run.
     """
@@ -62,17 +63,18 @@ def write_report(
         with open_store(store, readonly=not run) as opened:
             with waiting("Loading the libraries"):
                 from hessianlab.pages import write_page
-                from hessianlab.report import render
+                from hessianlab.report import render_pages
 
                 if claims:
                     plans = [*plans, *_claims_plan(preset)]
             results, failed = _measure(plans, opened, processes(jobs)) if run else (_stored(plans, opened), 0)
             results = [*results, *_stored_studies(opened)]
         ledger, experiments = _ledger(results)
-        page = write_page(out, render(experiments, ledger, published, _command(names or [], preset, settings or [])))
-    _summarise(experiments, ledger, page)
+        pages = render_pages(experiments, ledger, published, _command(names or [], preset, settings or []))
+        written = [write_page(out, html, name) for name, html in pages.items()]
+    _summarise(experiments, ledger, written)
     if failed:
-        stop(f"{failed} cells failed; the page says what is complete.", FINDING)
+        stop(f"{failed} cells failed; the pages say what is complete.", FINDING)
 
 
 def _claims_plan(preset: str) -> list[Plan]:
@@ -126,12 +128,13 @@ def _command(names: Sequence[str], preset: str, settings: Sequence[str]) -> str:
     return " ".join(words)
 
 
-def _summarise(results: Sequence[Result], ledger: Ledger | None, page: Path) -> None:
+def _summarise(results: Sequence[Result], ledger: Ledger | None, pages: Sequence[Path]) -> None:
     from hessianlab.cli.running import print_findings
     from hessianlab.presentations import findings_of
     from hessianlab.report.claims import ledger_summary
     from hessianlab.report.figures import short_name
+    from hessianlab.wording import several
 
     sentences = {short_name(result.experiment): findings_of(result).sentences(result)[:1] for result in results}
     print_findings(sentences | ({"Claims": [ledger_summary(ledger)]} if ledger is not None else {}))
-    typer.echo(f"\nPage: {page}")
+    typer.echo(f"\nPages: {several([str(page) for page in pages])}")

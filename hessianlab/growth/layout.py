@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hessianlab.growth.series import SeriesKey, growth_series
-from hessianlab.plots.style import INK, MUTED, OBJECTS, PURPLE, RED, SKY, THICK
+from hessianlab.plots.style import INK, MUTED, OBJECTS, PURPLE, SKY, THICK
 from hessianlab.results import Result
 from hessianlens.parts import LAYER_PARTS
 
-_LAYERS = ((INK, "-o"), (PURPLE, "-s"), (RED, "-^"), (SKY, "-D"), (MUTED, "-v"))
+_LAYERS = ((INK, "-o"), (PURPLE, "-s"), (SKY, "-^"), (MUTED, "-D"), (INK, "--v"))
 """Colour and marker of each layer, input first; deeper models begin again."""
 
 _PART_LINES = {"full": ("-", THICK), "outer": ("-o", 1.5), "functional": ("--s", 1.5)}

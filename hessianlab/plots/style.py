@@ -21,8 +21,9 @@ from hessianlens.display import PALETTE as PALETTE
 
 INK, MUTED, GRID, BLUE, ORANGE, GREEN, RED, PURPLE, SKY = (light for light, _ in PALETTE.values())
 
-OBJECTS = {"query": BLUE, "key": GREEN, "value": ORANGE}
-"""One colour per object, in every figure, scene and page: Q blue, K green, V orange."""
+OBJECTS = {"query": BLUE, "key": GREEN, "value": RED}
+"""One colour per object, in every figure, scene and page: Q blue, K green, V the dark orange of the palette, in which
+a name can still be read on white."""
 
 GAUSS_NEWTON, FUNCTIONAL = "-", (0, (4, 1.5))
 """Dashes of the parts: the Gauss-Newton part is solid, the functional part dashed, the Hessian itself thick."""
@@ -31,7 +32,7 @@ THICK = 3.6
 
 OFFSET, ZERO, NONE = "a(0) ≠ 0", "a(0) = 0", "no a(0)"
 """Kinds of activations: with a weight at zero scores, without, and those whose weights have no limit there."""
-KINDS = {OFFSET: (PURPLE, "s"), ZERO: (INK, "o"), NONE: (RED, "D")}
+KINDS = {OFFSET: (PURPLE, "s"), ZERO: (INK, "o"), NONE: (SKY, "D")}
 """Colour and marker of the kinds of activations, none of them the colour of a weight."""
 
 WIDTH, HEIGHT = 4.6, 3.5

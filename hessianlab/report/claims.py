@@ -14,9 +14,9 @@ from hessianlab.claims.finding import Verdict
 from hessianlab.claims.ledger import Entry, Ledger, computed, counts, surprise
 from hessianlab.plots.charts import claim_figure
 from hessianlab.plots.single_panels import panel_svgs
+from hessianlab.report.argument import CHAPTERS, chapter_of_claim
 from hessianlab.report.quotation import counted_verdicts
 from hessianlab.report.references import Relation, code_address, relations
-from hessianlab.report.argument import CHAPTERS, chapter_of_claim
 from hessianlab.wording import count
 
 SURPRISES = ("A10", "A13", "B20", "B9", "A24", "P29", "A30", "C10")

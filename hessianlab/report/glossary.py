@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 from hessianlab.pages import typeset
 from hessianlab.report.exponents import RULE
@@ -81,13 +81,12 @@ class Linker:
 
     def __init__(self) -> None:
         self._left = {word.slug: re.compile(rf"(?<![\w-])(?:{word.pattern})(?![\w-])") for word in GLOSSARY}
-        self._meaning = {word.slug: word.meaning for word in GLOSSARY}
 
     def __call__(self, words: object) -> Markup:
         """Text with its first technical words linked.
 
         >>> print(Linker()("The block of the queries"))
-        The <a class="word" href="#word-block" title="The part of ...">block</a> of the <a ...>queries</a>
+        The <a class="word" href="#word-block">block</a> of the <a class="word" href="#word-query">queries</a>
         """
         text = str(words)
         spans: list[tuple[int, int, str]] = []
@@ -102,8 +101,7 @@ class Linker:
         end = 0
         for start, stop, slug in spans:
             yield typeset(text[end:start])
-            title = escape(self._meaning[slug])
-            yield Markup(f'<a class="word" href="#word-{slug}" title="{title}">{typeset(text[start:stop])}</a>')
+            yield Markup(f'<a class="word" href="#word-{slug}">{typeset(text[start:stop])}</a>')
             end = stop
         yield typeset(text[end:])
 

@@ -76,7 +76,10 @@
       for (const box of boxes) box.checked = false;
       filter();
     };
-    panel.addEventListener("input", () => { arrange(); filter(); });
+    panel.addEventListener("input", (event) => {
+      if (event.target === sort) arrange();
+      else filter();
+    });
     panel.addEventListener("submit", (event) => event.preventDefault());
     panel.querySelector("button[name=reset]").addEventListener("click", reset);
     panel.querySelector("button[name=unfold]").addEventListener("click", (event) => {
@@ -96,6 +99,7 @@
     const show = () => {
       frames.forEach((frame, number) => { frame.hidden = number !== Number(range.value); });
       label.textContent = frames[Number(range.value)].dataset.label;
+      range.setAttribute("aria-valuetext", label.textContent);
     };
     range.addEventListener("input", show);
     slider.classList.add("live");

@@ -1,9 +1,7 @@
-"""The whole page: its first screen, chapters with answers, figures and claims, and the appendix."""
+"""The lab book, which has everything: its first screen, chapters with answers, figures and claims, and the appendix."""
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,15 +16,16 @@ from hessianlab.experiments.registry import EXPERIMENTS
 from hessianlab.growth.agreements import read_agreements
 from hessianlab.growth.reference import Reference
 from hessianlab.pages import render_template
+from hessianlab.report.argument import OTHERS, TRAINING, chapter_of_claim, chapter_of_figure, figures_of
 from hessianlab.report.chapter import Answer, Chapter
 from hessianlab.report.claims import Tile, VerdictCount, ledger_chapter, tiles, verdict_counts
+from hessianlab.report.contents import Contents, contents_of
 from hessianlab.report.exponents import (
     COLUMNS,
     AgreementCount,
     ExponentRow,
     by_counting,
     by_the_paper,
-    exponent_rows,
     summary,
     why_they_differ,
 )
@@ -35,9 +34,9 @@ from hessianlab.report.glossary import GLOSSARY, Linker
 from hessianlab.report.quotation import ShownQuotation, counted_verdicts, shown_quotations
 from hessianlab.report.recorded import RecordedStudy, recorded_studies
 from hessianlab.report.references import LIST, PAPER
-from hessianlab.report.argument import CHAPTERS, OTHERS, TRAINING, chapter_of_claim, chapter_of_figure, figures_of
 from hessianlab.results import Result, collect
 from hessianlab.wording import count, duration, percent
+from hessianlens.explorer.page import script_hash
 
 
 @dataclass(frozen=True)
@@ -127,7 +126,7 @@ def _brief(answer: Answer) -> str:
 _HERO = "activation_offset"
 """Its first picture, if the run has it, stands on the first screen."""
 
-_SCRIPT = Path(__file__).with_name("labbook.js")
+_SCRIPTS = tuple(Path(__file__).with_name(name) for name in ("reading.js", "labbook.js"))
 
 
 @dataclass(frozen=True)
@@ -144,27 +143,28 @@ class ChapterContent:
     link: Linker
 
 
-def render(
+def render_labbook(
     results: Sequence[Result],
     ledger: Ledger | None = None,
     reference: Reference | None = None,
     command: str = "hessianlens report",
+    contents: Contents | None = None,
 ) -> str:
     """The page: self-contained, and every number on it comes from the arguments.
 
     Args:
         results: Of every experiment that the page shall show; its chapters have an order of their own.
         ledger: The tested claims, if there are any.
+        contents: What `contents_of` makes of both, if it is at hand.
         reference: Published numbers to compare with, if they are at hand.
         command: What repeats the whole page.
     """
-    found = {result.experiment: result for result in results}
-    exponents = exponent_rows(results)
-    answers = [(chapter, chapter.answer(found, ledger)) for chapter in CHAPTERS]
+    contents = contents or contents_of(results, ledger)
+    found, exponents, answers = contents.results, contents.exponents, contents.answers
     elsewhere = notes(found)
     figures = {name: page_figure(result, reference, elsewhere.get(name, ())) for name, result in found.items()}
     chapters = [_chapter_content(chapter, answer, figures, ledger) for chapter, answer in answers]
-    script = _SCRIPT.read_text(encoding="utf-8")
+    script = "".join(file.read_text(encoding="utf-8") for file in _SCRIPTS)
     return render_template(
         Path(__file__).with_name("labbook.html.jinja"),
         opening=opening(answers, ledger, exponents),
@@ -192,11 +192,6 @@ def render(
         script=Markup(script),
         script_hash=script_hash(script),
     )
-
-
-def script_hash(script: str) -> str:
-    """What a content-security policy allows a script by; it counts every character between the tags."""
-    return "sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
 
 def _agreements() -> list[dict[str, str]]:

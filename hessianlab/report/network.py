@@ -203,9 +203,9 @@ def answer_norm(results: Results, _ledger: Ledger | None) -> Answer | None:
         for fit in fits
         if fit.series.last and fit.range.name in ("small", "large")
     ]
-    folds = _folds(results)
-    if len(folds) == 2 and folds["with layer norm"] < _EVEN * folds["without"]:
-        words = " instead of ".join(f"{short(fold)}-fold" for fold in folds.values())
+    change = folds(results)
+    if len(change) == 2 and change["with layer norm"] < _EVEN * change["without"]:
+        words = " instead of ".join(f"{short(fold)}-fold" for fold in change.values())
         same = f", and the same power up to σ = {end}" if _alike(small) else ""
         return Answer("yes", f"yes: {words}{same}", sentence, tuple(numbers))
     if not _alike(small):
@@ -232,11 +232,12 @@ def _alike(pair: tuple[ExponentFit, ExponentFit]) -> bool:
 
 def _spread(results: Results) -> str:
     """By how much the ratio of the blocks changes over all scales, with the norm and without."""
-    ratios = [f"{short(fold)}-fold {words}" for words, fold in _folds(results).items()]
+    ratios = [f"{short(fold)}-fold {words}" for words, fold in folds(results).items()]
     return f" Over all σ measured the ratio of the two blocks changes {', '.join(ratios)}."
 
 
-def _folds(results: Results) -> dict[str, float]:
+def folds(results: Results) -> dict[str, float]:
+    """By how much the ratio of the blocks changes over all scales, with layer norm and without."""
     named = {"with layer norm": "fig3b", "without": "fig3a"}
     return {words: _change(results[name]) for words, name in named.items() if name in results}
 

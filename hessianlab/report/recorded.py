@@ -11,8 +11,8 @@ from markupsafe import Markup, escape
 from hessianlab.claims.trained import StudyRecord, read_record
 from hessianlab.experiments.registry import STUDIES, STUDY
 from hessianlab.plots.single_panels import panel_svgs
-from hessianlab.report.references import linked_source
 from hessianlab.report.argument import ANSWERING
+from hessianlab.report.references import linked_source
 from hessianlab.results import Chart
 from hessianlab.studies.presentation.drawing import draw_chart
 from hessianlab.wording import ACTIVATIONS, duration

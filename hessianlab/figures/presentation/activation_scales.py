@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +13,7 @@ from matplotlib.figure import Figure
 
 from hessianlab.experiments.statistics import choices, geometric_mean, log_log_slope, numbers, select
 from hessianlab.plots.picture import Presentation, captioned
-from hessianlab.plots.style import INK, KINDS, MUTED, NONE, OFFSET, ZERO, log_axis, panels
+from hessianlab.plots.style import KINDS, MUTED, NONE, OFFSET, ZERO, log_axis, panels
 from hessianlab.results import Findings, Result
 from hessianlab.wording import MINUS, activation_in_words, several, short
 
@@ -105,8 +106,8 @@ def draw_scales(result: Result) -> Figure:
     return figure
 
 
-def draw_ratio_curves(axes: Axes, curves: Mapping[str, RatioCurve]) -> None:
-    """Curves, bands over the draws, names at the left end, and the values at initialisation."""
+def draw_ratio_curves(axes: Axes, curves: Mapping[str, RatioCurve], write: Callable[[float], str] = short) -> None:
+    """Curves and bands over the draws; beside the mark at initialisation the name and the ratio, as `write` has it."""
     for axis in "xy":
         log_axis(axes, axis)
     for one in curves.values():
@@ -115,7 +116,7 @@ def draw_ratio_curves(axes: Axes, curves: Mapping[str, RatioCurve]) -> None:
         axes.fill_between(one.sigma, one.drawn.min(0), one.drawn.max(0), color=colour, alpha=0.12, linewidth=0)
         axes.plot(one.sigma, one.mean, color=colour, linestyle=style, linewidth=2.2)
         axes.plot(one.sigma[one.start], one.at_initialisation, marker, color=colour, markersize=7)
-    _name_curves(axes, list(curves.values()))
+    _name_curves(axes, list(curves.values()), write)
     first = next(iter(curves.values()))
     start = float(first.sigma[first.start])
     axes.axvline(start, color=MUTED, linestyle=(0, (1, 2)), linewidth=1.2, zorder=0)
@@ -126,27 +127,19 @@ def draw_ratio_curves(axes: Axes, curves: Mapping[str, RatioCurve]) -> None:
     axes.set_ylabel("‖value block‖ / ‖query block‖")
 
 
-def _name_curves(axes: Axes, curves: Sequence[RatioCurve]) -> None:
-    """Every name above the left end of its curve; below, where the next curve is close."""
-    ends = [float(np.log10(one.mean[0])) for one in curves]
-    for place, one in enumerate(curves):
-        close = any(abs(ends[place] - other) < 0.6 for other in ends[:place])
+def _name_curves(axes: Axes, curves: Sequence[RatioCurve], write: Callable[[float], str]) -> None:
+    """Every name with its ratio at initialisation beside the mark there, on the side that other curves leave free."""
+    free = ((9, 3, "left", "bottom"), (-8, -4, "right", "top"), (-8, 6, "right", "bottom"), (-8, -6, "right", "top"))
+    for one, (right, up, across, along) in zip(curves, itertools.cycle(free), strict=False):
         axes.annotate(
-            f"{activation_in_words(one.activation)}",
-            (one.sigma[0], one.mean[0]),
-            (2, -7 if close else 7),
+            f"{activation_in_words(one.activation)} {write(one.at_initialisation)}×",
+            (one.sigma[one.start], one.at_initialisation),
+            (right, up),
             textcoords="offset points",
-            va="top" if close else "bottom",
+            ha=across,
+            va=along,
             color=KINDS[one.kind][0],
             weight="bold",
-        )
-        axes.annotate(
-            f"{short(one.at_initialisation)}×",
-            (one.sigma[one.start], one.at_initialisation),
-            (8, -6 if close else 6),
-            textcoords="offset points",
-            va="top" if close else "bottom",
-            color=INK,
         )
 
 

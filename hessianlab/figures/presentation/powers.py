@@ -14,7 +14,7 @@ from hessianlab.experiments.statistics import numbers, select
 from hessianlab.figures.powers import BLOCKS, PARTS, WEIGHTS
 from hessianlab.plots.charts import draw_cell, frame_cells
 from hessianlab.plots.picture import Presentation, ResultPicture, captioned
-from hessianlab.plots.style import GRID, INK, MUTED, RED, panels
+from hessianlab.plots.style import GRID, INK, MUTED, PURPLE, panels
 from hessianlab.results import Findings, Result, Row, Scalar
 from hessianlab.wording import scientific, several, short
 
@@ -84,7 +84,7 @@ def _entry(axes: Axes, y: float, title: str, rows: list[dict[str, Scalar]]) -> N
     gap = numbers([r for r in rows if r["quantity"] == "factorisation gap"], "value").max()
     shown = ",  ".join(f"{_SYMBOLS[n]} {_range(values)}" for n, values in measured.items())
     blocks = len({r["block"] for r in powers["Sigma"]})
-    verdict, colour = ("as printed", INK) if agrees else ("not as printed", RED)
+    verdict, colour = ("as printed", INK) if agrees else ("not as printed", PURPLE)
     lines = (
         (f"{title}, printed: {_product(printed)}", INK),
         (f"measured powers:  {shown}", INK),
@@ -222,7 +222,7 @@ def _cell(axes: Axes, power: Power, where: str | None) -> None:
         text = f"{value:d}" if where is None else f"{value + 0.0:.2f}".replace("-0.00", "0.00").replace("-", "−")
     draw_cell(axes, (x, y), value, text, _SCALE)
     if where is not None and not agrees(power, where):
-        axes.add_patch(Rectangle((x - 0.45, y - 0.43), 0.9, 0.86, fill=False, edgecolor=RED, linewidth=2.6))
+        axes.add_patch(Rectangle((x - 0.45, y - 0.43), 0.9, 0.86, fill=False, edgecolor=PURPLE, linewidth=2.6))
 
 
 WEIGHT_CAPTION = (

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from hessianlab.experiments.statistics import choices, numbers, select
 from hessianlab.plots.picture import Presentation, ResultPicture
-from hessianlab.plots.style import BLUE, GREEN, INK, MUTED, ORANGE, PURPLE, RED, SKY, log_axis, panels
+from hessianlab.plots.style import INK, MUTED, OBJECTS, PURPLE, SKY, log_axis, panels
 from hessianlab.results import Chart, Panel, Result, Series
 from hessianlab.studies.presentation.findings import QUANTITIES, StudyFindings, courses
 from hessianlab.studies.presentation.paired import difference, of_condition
@@ -20,7 +20,9 @@ from hessianlab.studies.training_study import TASKS, Contrast, Study
 
 Line: TypeAlias = str | tuple[float, tuple[float, float]]
 
-COLOURS = (BLUE, RED, GREEN, ORANGE, PURPLE, SKY)
+COLOURS = (INK, PURPLE, SKY, MUTED)
+OWN_COLOURS = {"queries": OBJECTS["query"], "keys": OBJECTS["key"], "values": OBJECTS["value"]}
+"""Weight matrices have a colour each, on every page; other series take the colours that no matrix has."""
 STYLES: tuple[Line, ...] = ("-", (0, (4, 1.5)), (0, (1, 1)))
 
 _APART = 0.18
@@ -87,13 +89,14 @@ def _no_magnifier(axes: Axes) -> None:
 
 def _band(axes: Axes, series: Series, place: int) -> None:
     colour, style = look_of(place)
+    colour = OWN_COLOURS.get(series.name, colour)
     axes.fill_between(series.x, series.low, series.high, color=colour, alpha=0.15, linewidth=0)
     marker = "o" if len(series.x) < 8 else None
     axes.plot(series.x, series.mean, color=colour, linestyle=style, marker=marker, markersize=4, label=series.name)
 
 
 def _marks(axes: Axes, series: Series, place: int, shift: float) -> None:
-    colour, _ = look_of(place)
+    colour = OWN_COLOURS.get(series.name, look_of(place)[0])
     at = [x + shift for x in series.x]
     axes.vlines(at, series.low, series.high, color=colour, linewidth=1.6)
     axes.plot(at, series.mean, "o", color=colour, markersize=5, label=series.name)
@@ -114,9 +117,9 @@ def draw_differences(result: Result, comparisons: Sequence[Contrast], quantity: 
                 if found.seeds < 2:
                     axes.text(0, y, "diverged", ha="center", va="center", color=MUTED)
                     continue
-                fill = BLUE if found.decided else "white"
-                axes.plot([found.low, found.high], [y, y], color=BLUE, linewidth=2)
-                axes.plot([found.mean], [y], "o", color=BLUE, markerfacecolor=fill, markersize=7)
+                fill = INK if found.decided else "white"
+                axes.plot([found.low, found.high], [y, y], color=INK, linewidth=2)
+                axes.plot([found.mean], [y], "o", color=INK, markerfacecolor=fill, markersize=7)
             axes.axvline(0, color=INK, linewidth=1)
             axes.set_yticks(range(len(comparisons)), [_comparison_in_lines(one.name) for one in comparisons])
             axes.set_ylim(len(comparisons) - 0.5, -0.5)

@@ -15,13 +15,13 @@ from hessianlab.claims.ledger import Entry, Ledger
 from hessianlab.claims.trained import StudyRecord, read_record
 from hessianlab.experiments.registry import EXPERIMENTS
 from hessianlab.plots.style import luminance, readable_on
+from hessianlab.report.argument import CHAPTERS, chapter_of_claim, chapter_of_figure, figures_of
 from hessianlab.report.claims import SURPRISES
 from hessianlab.report.exponents import exponent_rows
 from hessianlab.report.figures import notes
 from hessianlab.report.glossary import GLOSSARY, Linker
 from hessianlab.report.labbook import opening
 from hessianlab.report.references import relations
-from hessianlab.report.argument import CHAPTERS, chapter_of_claim, chapter_of_figure, figures_of
 from hessianlab.results import Result
 from tests.hessianlab.report.results import result
 

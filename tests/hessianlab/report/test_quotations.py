@@ -12,10 +12,10 @@ from hessianlab.claims.catalogue import all_claims, find
 from hessianlab.claims.finding import Check, Finding, Verdict
 from hessianlab.claims.ledger import RECORDED_VERDICTS, Entry, Ledger, read_verdicts
 from hessianlab.report import render
+from hessianlab.report.argument import CHAPTERS
 from hessianlab.report.chapter import Answer, Chapter
 from hessianlab.report.quotation import Quotation, agreeing_kinds, answers_yes, shown_quotations
 from hessianlab.report.references import explanations, relations
-from hessianlab.report.argument import CHAPTERS
 from tests.hessianlab.report.labbook_parts import Tags
 from tests.hessianlab.report.results import result
 

@@ -1,0 +1,2 @@
+document.documentElement.classList.add("moving");
+mountAll(document);

@@ -1,0 +1,421 @@
+"""The sentences of the story, each computed from results or the ledger and linked to its place in the lab book.
+
+A link is written ``[words](#address)``; the address is one of the lab book: a chapter, a figure, the ledger, a recorded
+study, or a word of the glossary. A sentence whose numbers the run lacks is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from hessianlab.claims.trained import StudyRecord
+from hessianlab.experiments.statistics import block_ratios, choices, geometric_mean, numbers, select
+from hessianlab.figures.presentation.activations import a_zero_decides, kinds, ratios
+from hessianlab.figures.presentation.entropy import MOMENT_BLOCKS, curve
+from hessianlab.figures.presentation.growth import depth_exponents
+from hessianlab.growth.exponents import ExponentFit
+from hessianlab.plots.style import NONE, OFFSET, ZERO
+from hessianlab.report.argument import ANSWERING, INTERVENING, rank_correlation_interval
+from hessianlab.report.chapter import agreeing, fits_of, top_layer
+from hessianlab.report.contents import Contents
+from hessianlab.report.exponents import by_counting
+from hessianlab.report.network import folds
+from hessianlab.report.quotation import counted_verdicts
+from hessianlab.results import Result
+from hessianlab.wording import MINUS, activation_in_words, count, percent, scientific, several, short, span
+
+Sentences = Callable[[Contents], Sequence[str]]
+
+_PLACE = "transformer"
+
+
+def softmax_is_not_the_cause(contents: Contents) -> bool:
+    """Whether exactly the activations with a(0) != 0 separate the blocks, and softmax is one of several."""
+    result = contents.results.get("activation_offset")
+    if result is None or _PLACE not in choices(result, "place") or not a_zero_decides(result, _PLACE):
+        return False
+    return sum(kind == OFFSET for kind in kinds(result).values()) > 1
+
+
+def separation(contents: Contents) -> dict[str, float]:
+    """Norm of the value block over that of the query block at initialisation, by activation: the one number."""
+    curves = contents.ratio_curves()
+    if curves:
+        return {name: one.at_initialisation for name, one in curves.items()}
+    result = contents.results.get("activation_offset")
+    return ratios(result, _PLACE) if result and _PLACE in choices(result, "place") else {}
+
+
+def title(contents: Contents) -> str:
+    """What was found, in a line."""
+    if softmax_is_not_the_cause(contents):
+        return "Softmax is not what makes attention’s curvature uneven"
+    return "What makes attention’s curvature uneven?"
+
+
+def finding(contents: Contents) -> list[str]:
+    """The first paragraph."""
+    found = separation(contents)
+    sentences = []
+    if "softmax" in found:
+        sentences.append(
+            "In a fresh Transformer the loss is far more curved along the weights of the values than along those of "
+            f"the queries: with softmax the value [block](#word-block) of the [Hessian](#word-hessian) is "
+            f"[{about(found['softmax'])} times](#activation_scales) the query block."
+        )
+    if {"softmax", "sigmoid"} <= found.keys():
+        sentences.append(
+            f"Put a sigmoid in its place, on the same weights, and it is [{about(found['sigmoid'])} "
+            "times](#activation_scales)."
+        )
+    small = [name for name in ("tanh", "linear") if name in found]
+    if small:
+        values = several([f"{about(found[name])} with {activation_in_words(name)}" for name in small])
+        sentences.append(f"With others it is [about even](#activation_scales): {values}.")
+    if softmax_is_not_the_cause(contents):
+        sentences.append("What decides is [a(0)](#softmax): the weight that a token gets when its score is zero.")
+    return sentences
+
+
+def one_number(contents: Contents) -> list[str]:
+    """Why the lab book has other values of the same ratio."""
+    found, sentences = separation(contents), []
+    if "softmax" in found:
+        sentences.append(
+            f"“Value over query” is one number on this page: the ratio of the [norms](#word-norm) of two blocks of "
+            f"equal size, {about(found['softmax'])} with softmax."
+        )
+    if "fig1" in contents.results:
+        median = geometric_mean(block_ratios(contents.results["fig1"], kind="blocks"))
+        sentences.append(
+            f"The paper compares typical entries instead; their [medians](#fig1) differ {about(median)}-fold, since a "
+            "few large entries make up most of a norm."
+        )
+    return sentences
+
+
+def curvature(_contents: Contents) -> list[str]:
+    """What a Hessian, a block and the two parts are."""
+    return [
+        "The loss is a landscape over all weights, and the [Hessian](#word-hessian) is its curvature: how fast the "
+        "slope "
+        "changes in every direction.",
+        "A [block](#word-block) of it belongs to one weight matrix: Q makes the queries, K the keys, V the values.",
+        "Every block is a sum of two parts: the [Gauss-Newton part](#word-outer) takes the network for linear and "
+        "never "
+        "bends down; the [functional part](#word-functional) is the bend of the network itself, times what is still "
+        "wrong with its output, and bends both ways.",
+        "The more curved a direction is, the [shorter the step](#training) that gradient descent survives along it.",
+        "So if blocks are curved differently, [one learning rate](#training) has to serve directions that ask for "
+        "different ones.",
+    ]
+
+
+def score_rows(contents: Contents) -> list[str]:
+    """What activations make of a row of scores, and at zero."""
+    sentences = [
+        "A query meets every key, which gives a row of scores, and the [activation](#word-activation) turns scores "
+        "into "
+        "weights.",
+        "Softmax divides by the sum of the row, so that its weights [sum to one](#softmax); a sigmoid treats every "
+        "score by itself.",
+        "Tokens start [small](#word-sigma), and so scores start near zero.",
+    ]
+    result = contents.results.get("activation_offset")
+    if result:
+        starts = {name: select(result, activation=name)[0]["at_zero"] for name in choices(result, "activation")}
+        given = [(name, float(start)) for name, start in starts.items() if start]
+        none = [activation_in_words(name) for name, start in starts.items() if start == 0]
+        positive = several([f"{about(start)} with {activation_in_words(name)}" for name, start in given])
+        sentences.append(
+            f"There a token gets the weight [a(0)](#activation_offset): {positive}"
+            f"{f', but nothing with {several(none)}' if none else ''} (18 tokens)."
+        )
+    verdicts = contents.verdicts("C")
+    if verdicts:
+        sentences.append(
+            "The buttons load rows that an [article on softmax](#document-C) prints; of "
+            f"{count(len(verdicts), 'claim')} "
+            f"in it, [{counted_verdicts(verdicts)}](#claims)."
+        )
+    return sentences
+
+
+def moments(contents: Contents) -> list[str]:
+    """Which moment each block is built on, and what is left of it near one-hot attention."""
+    sentences = [
+        "A row of weights on points in the plane has a [mean, a covariance and a skewness](#word-moment).",
+        "The value block is built on the mean, the Gauss-Newton part of the query block on the covariance, its "
+        "functional part on the [third moment](#moments).",
+    ]
+    result = contents.results.get("moment_strata")
+    if result is None:
+        return sentences
+    gap = max(float(numbers(select(result, quantity=name), "gap").max()) for name in MOMENT_BLOCKS)
+    value, query = (_left(result, name) for name in ("outer VV", "outer QQ"))
+    return [
+        *sentences,
+        f"Rebuilt from these, the blocks differ from the exact ones by [{short(gap)}](#moment_strata) of the whole "
+        "Hessian, which is rounding.",
+        "Now sharpen attention until it looks at one token: a single point has a mean, but no spread.",
+        f"The value block stays (times [{short(value)}](#moment_strata)) and the query block dies: "
+        f"[{short(query)}](#moment_strata) of its Gauss-Newton part is left.",
+    ]
+
+
+def _left(result: Result, name: str) -> float:
+    path = curve(result, name)
+    return float(np.median(path[:, -1] / path[:, 0]))
+
+
+def factors(contents: Contents) -> list[str]:
+    """Powers of sigma: counted, measured, and what they make of the ratio."""
+    sentences = [
+        "Multiply all tokens by a small number [σ](#word-sigma): every X in a formula brings one factor of it.",
+        "The Gauss-Newton part of the query block has six of them, its functional part five, the value block "
+        "[two](#data).",
+    ]
+    fits = top_layer(fits_of(contents.results, "fig3a"))
+    wanted = [("query", "outer"), ("query", "functional"), ("value", "full")]
+    if all(key in fits for key in wanted):
+        powers = several([f"{_power(fits[key])}" for key in wanted])
+        sentences.append(f"Measured slopes in a Transformer: [{powers}](#fig3a).")
+    tally = by_counting(contents.exponents)
+    if tally.decided:
+        sentences.append(
+            f"Over all blocks, layers and models of the lab book, [{tally.agree} of {tally.decided}](#exponents) "
+            "counted "
+            "powers are the measured ones."
+        )
+    softmax = contents.ratio_curves().get("softmax")
+    if softmax is not None and softmax.power is not None:
+        sentences.append(
+            f"So the smaller the tokens, the wider the gap: value over query goes as σ to the power "
+            f"[{_signed(softmax.power)}](#activation_scales)."
+        )
+    if softmax is not None and softmax.crossing is not None:
+        sentences.append(
+            f"From about [σ = {softmax.crossing:.2g}](#activation_scales) on, softmax saturates and the query block is "
+            "the larger one."
+        )
+    return sentences
+
+
+def _power(fit: ExponentFit) -> str:
+    return fit.power
+
+
+def _signed(value: float) -> str:
+    return f"{value:.1f}".replace("-", MINUS)
+
+
+def activation(contents: Contents) -> list[str]:
+    """Why a(0) decides."""
+    return [
+        "Look at what stands in the two formulas: the value block contains the [attention weights](#word-activation) "
+        "themselves, the query block only their slopes, since a query acts through the scores alone.",
+        "If a(0) is not zero, small scores leave every weight near a(0), a [constant](#softmax): it brings no factor "
+        "of "
+        "σ, and the value block keeps its two.",
+        "If a(0) is zero, a weight is as small as its score, of order σ²; it enters twice, and the value block has "
+        "[two plus four](#activation_growth), six factors, as many as the query block.",
+    ]
+
+
+def activations_measured(contents: Contents) -> list[str]:
+    """The measured ratios by kind, and what normalisation does."""
+    result = contents.results.get("activation_offset")
+    if result is None or not softmax_is_not_the_cause(contents):
+        return []
+    found, kind = ratios(result, _PLACE), kinds(result)
+    groups = {which: {n: r for n, r in found.items() if kind[n] == which} for which in (OFFSET, ZERO, NONE)}
+    sentences = [
+        f"The same weights and data under {count(len(found), 'activation')}: with a(0) ≠ 0 value over query is "
+        f"[{_listed(groups[OFFSET])}](#activation_offset); with a(0) = 0, "
+        f"[{_listed(groups[ZERO])}](#activation_offset)."
+    ]
+    if groups[NONE]:
+        sentences.append(
+            "Rows that sum to one are not the reason: sigmoid and exp do not have them and separate the blocks more "
+            "than "
+            f"softmax, while [{_listed(groups[NONE])}](#activation_offset), whose rows do, turn the order round."
+        )
+    return sentences
+
+
+def _listed(found: Mapping[str, float]) -> str:
+    return several([f"{about(ratio)} with {activation_in_words(name)}" for name, ratio in found.items()])
+
+
+def matrices(contents: Contents) -> list[str]:
+    """One query-key matrix or two: negative curvature, pairs, rank."""
+    sentences = [
+        "Queries and keys only meet in a product, so [one matrix](#query-key) could do the work of both.",
+        "Two matrices add a part that one has not, the [T-functional part](#word-t-functional), whose eigenvalues "
+        "come in "
+        "pairs of opposite sign.",
+    ]
+    results = contents.results
+    if "query_key_spectra" in results:
+        pairs = select(results["query_key_spectra"], part="pairs")
+        right = sum(row["multiplicity"] == row["predicted_multiplicity"] for row in pairs)
+        sentences.append(
+            f"In [{right} of {len(pairs)}](#query_key_spectra) settings every pair comes as often as the formula says."
+        )
+    if "parameterisations" in results:
+        share = {
+            kind: float(
+                numbers(select(results["parameterisations"], parameters=kind, part="full"), "negative_share").mean()
+            )
+            for kind in ("dual", "single")
+        }
+        sentences.append(
+            f"Yet the split is only part of the story: [{percent(share['dual'])}](#parameterisations) of the spectrum "
+            "is "
+            f"negative with two matrices, and still {percent(share['single'])} with one that computes the same "
+            "function, "
+            "from softmax’s own second derivative."
+            if share["single"] >= 0.01
+            else f"[{percent(share['dual'])}](#parameterisations) of the spectrum is negative with two matrices, "
+            f"{percent(share['single'])} with one."
+        )
+    if "rank_fraction" in results:
+        rows = results["rank_fraction"].rows()
+        rank, formula = numbers(rows, "rank"), numbers(rows, "formula")
+        sentences.append(
+            f"The rank of what one matrix also has follows an exact formula in [{int((rank == formula).sum())} of "
+            f"{len(rank)}](#rank_fraction) cases."
+        )
+    return sentences
+
+
+def depth(contents: Contents) -> list[str]:
+    """Powers by depth, what skips leave of them, and what the norm does."""
+    sentences = []
+    results = contents.results
+    if "depth_growth" in results:
+        found = depth_exponents(results["depth_growth"])
+        own = {
+            family: [f"{one.slope.measured:.0f}" for one in found if one.family == family and one.slope.measured]
+            for family in ("linear attention", "linear MLP")
+        }
+        if all(own.values()):
+            sentences.append(
+                "Every attention layer multiplies its input by itself: chained without skips, "
+                f"{several([str(one.depth) for one in found if one.family == 'linear attention'])} layers of linear "
+                f"attention grow as σ to the power [{several(own['linear attention'])}](#depth_growth), an MLP always "
+                "as "
+                f"[{own['linear MLP'][-1]}](#depth_growth)."
+            )
+    stacked = [fit for fit in fits_of(results, "fig6") if fit.predicted is not None]
+    right, decided = agreeing(stacked)
+    if decided:
+        sentences.append(
+            "Transformers have skip connections, which pass tokens on as they are, and for small tokens "
+            f"[{right} of {decided}](#fig6) powers of deep ones are those of a single layer."
+        )
+    change = folds(results)
+    if len(change) == 2:
+        with_norm, without = (_fold(change[name]) for name in ("with layer norm", "without"))
+        sentences.append(
+            "A [layer norm](#word-layer-norm) gives every token the same length before attention sees it: over all "
+            "scales "
+            f"measured, value over query then changes [{with_norm}-fold](#fig3b) instead of {without}-fold."
+        )
+        sentences.append(
+            "It does so with softmax and without: it evens out the [size of the data](#norm), whatever the activation."
+        )
+    return sentences
+
+
+def _fold(value: float) -> str:
+    return about(value) if value < 1e6 else scientific(value, 0)
+
+
+def training(_contents: Contents) -> list[str]:
+    """What recorded studies of training say about unequal blocks."""
+    found, changed = StudyRecord(ANSWERING), StudyRecord(INTERVENING)
+    related = rank_correlation_interval(found)
+    sentences = [
+        "Unequal blocks are a fine reason why Adam, which scales every weight by itself, should beat plain gradient "
+        "descent ([SGD](#training)), and more so where blocks differ more.",
+        "That is a statement about runs, so [small models were trained](#recorded-study_optimisers).",
+    ]
+    if related is not None and related.mean is not None:
+        decided = {True: "so they go together", False: "so they do not", None: "which decides nothing"}[related.state]
+        sentences.append(
+            f"Over {related.seeds} designs Adam’s lead and the spread of the blocks have the rank correlation "
+            f"[{_two(related.mean)}](#recorded-study_optimisers) (95 % interval {_two(related.low)} to "
+            f"{_two(related.high)}), {decided}."
+        )
+    effect = changed.effect("characters: loss, SGD, rates by curvature minus SGD", "", most=0.0)
+    if effect.mean is not None:
+        says = {True: "it comes nearer to Adam", False: "it ends worse", None: "nothing was found to change"}
+        sentences.append(
+            "Give SGD a learning rate per block, set by the measured curvature, and "
+            f"[{says[effect.state]}](#recorded-study_block_rates): its loss changes by {_two(effect.mean)} nats "
+            f"({_two(effect.low)} to {_two(effect.high)})."
+        )
+    return sentences
+
+
+def about(value: float) -> str:
+    """Two digits, which is what a story needs; the lab book has three.
+
+    >>> about(1403.2), about(73.3), about(0.8652), about(1.1)
+    ('1,400', '73', '0.87', '1.1')
+    """
+    if value != 0 and not 1e-3 <= abs(value) < 1e6:
+        return short(value)
+    rounded = float(f"{value:.1e}")
+    return f"{rounded:,.0f}" if abs(rounded) >= 10 else f"{rounded:.2g}"
+
+
+def _two(value: float) -> str:
+    return f"{value:.2f}".replace("-", MINUS)
+
+
+def consequences(contents: Contents) -> list[str]:
+    """What may be concluded for training, and what not."""
+    answer = contents.answer("training")
+    sentences = []
+    if softmax_is_not_the_cause(contents):
+        sentences.append(
+            "To have even blocks at the start, another normalisation does not help; an activation with "
+            "[a(0) = 0](#activation_offset), larger tokens or a [layer norm](#norm) in front do."
+        )
+    if answer is not None:
+        verdict = answer.verdict[:1].upper() + answer.verdict[1:]
+        sentences.append(
+            f"Whether even blocks train better is another question; the answer here: [{verdict}](#training)."
+        )
+    asked = [entry.verdict for entry in contents.ledger or () if entry.claim.topic == "training"]
+    if asked:
+        sentences.append(f"Of {count(len(asked), 'claim')} about trained models [{counted_verdicts(asked)}](#claims).")
+    return sentences
+
+
+def trained_model(_contents: Contents) -> list[str]:
+    """The atlas of a trained language model."""
+    record = StudyRecord("study_atlas")
+    chart = record.chart
+    if chart is None:
+        return []
+    panel = next((one for one in chart.panels if one.title == "values over queries"), None)
+    sentences = [
+        f"All of the above is a model at its start; the [atlas](#recorded-study_atlas) looks at {record.model}."
+    ]
+    if panel is None:
+        return sentences
+    for one in panel.series:
+        mean = float(np.exp(np.mean(np.log(one.mean))))
+        below = sum(value < 1 for value in one.mean)
+        less = f", and less than 1 in {below} of {len(one.mean)} layers" if below else ""
+        sentences.append(
+            f"With {one.name} weights the root mean square eigenvalue of the values is "
+            f"[{about(mean)} times](#recorded-study_atlas) that of the queries ({span(one.mean, about)} over "
+            f"layers{less})."
+        )
+    return sentences

@@ -1,0 +1,304 @@
+"""The story: what was found in ten minutes, one question, one scene and one paragraph at a time.
+
+Every sentence leads to its place in the lab book, every scene has a static picture for readers without script and for
+paper, and claims stand with the verdict of the ledger.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from markupsafe import Markup, escape
+
+from hessianlab.claims.definition import DOCUMENTS
+from hessianlab.pages import LABBOOK, render_template, typeset
+from hessianlab.plots.single_panels import panel_svgs
+from hessianlab.plots.style import to_svg
+from hessianlab.report import sentences as told
+from hessianlab.report import stills
+from hessianlab.report.argument import TRAINING
+from hessianlab.report.attention import MOMENTS, QUERY_KEY, SOFTMAX
+from hessianlab.report.chapter import Chapter
+from hessianlab.report.claims import STYLES
+from hessianlab.report.contents import Contents
+from hessianlab.report.glossary import GLOSSARY
+from hessianlab.report.network import BLOCKS, DATA, DEPTH, NORM
+from hessianlab.report.quotation import ShownQuotation, shown_quotations
+from hessianlab.report.sentences import Sentences
+from hessianlab.report.stills import Still
+from hessianlab.results import collect
+from hessianlens.explorer import module_source
+from hessianlens.explorer.page import script_hash, style
+
+_LINK = re.compile(r"\[([^\]]+)\]\(#([\w-]+)\)")
+_MEANINGS = {f"word-{word.slug}": word.meaning for word in GLOSSARY}
+_SOURCES = Path(__file__).parent
+
+
+@dataclass(frozen=True)
+class Section:
+    """A question with its scene.
+
+    Attributes:
+        scene: Name of the scene in the explorer.
+        short: A word or two for the list of chapters.
+        question: What is asked.
+        paragraphs: The answer: what computes the sentences of each paragraph.
+        notes: Sentences for the margin.
+        chapters: Of the lab book; the claims that their answers rest on stand below the scene.
+        still: The picture without script.
+    """
+
+    scene: str
+    short: str
+    question: str
+    paragraphs: tuple[Sentences, ...]
+    notes: tuple[Sentences, ...]
+    chapters: tuple[Chapter, ...]
+    still: Still
+
+    @property
+    def slug(self) -> str:
+        """The address on the page; none of the lab book begins so."""
+        return f"see-{self.scene}"
+
+
+SECTIONS: tuple[Section, ...] = (
+    Section(
+        "curvature",
+        "Curvature",
+        "What is curvature, and why should it be even?",
+        (told.curvature,),
+        (told.one_number,),
+        (BLOCKS,),
+        stills.block_sizes,
+    ),
+    Section(
+        "row",
+        "Scores",
+        "What becomes of a row of scores?",
+        (told.score_rows,),
+        (),
+        (),
+        stills.score_row,
+    ),
+    Section(
+        "tokens",
+        "Tokens",
+        "What does a query see of its tokens?",
+        (told.moments,),
+        (),
+        (MOMENTS,),
+        stills.sharpening,
+    ),
+    Section(
+        "factors",
+        "Powers",
+        "Which block dies first when the tokens shrink?",
+        (told.factors,),
+        (),
+        (DATA,),
+        stills.slopes,
+    ),
+    Section(
+        "activation",
+        "a(0)",
+        "So is it softmax?",
+        (told.activation, told.activations_measured),
+        (),
+        (SOFTMAX,),
+        stills.by_activation,
+    ),
+    Section(
+        "matrices",
+        "Two matrices",
+        "Is the split into queries and keys why the loss bends down?",
+        (told.matrices,),
+        (),
+        (QUERY_KEY,),
+        stills.negative_shares,
+    ),
+    Section(
+        "depth",
+        "Depth",
+        "Does depth make it worse, and what does a norm leave?",
+        (told.depth,),
+        (),
+        (DEPTH, NORM),
+        stills.powers_by_depth,
+    ),
+    Section(
+        "rates",
+        "Training",
+        "Does training need two learning rates?",
+        (told.training,),
+        (),
+        (TRAINING,),
+        stills.adams_lead,
+    ),
+)
+
+
+@dataclass(frozen=True)
+class ShownSection:
+    """A section as the page shows it."""
+
+    section: Section
+    paragraphs: tuple[tuple[Markup, ...], ...]
+    notes: tuple[Markup, ...]
+    quoted: tuple[ShownQuotation, ...]
+    still: tuple[Markup, ...]
+    chapters: tuple[Chapter, ...]
+
+
+class LabBookLinks:
+    """Sets sentences with their links into the lab book.
+
+    Args:
+        addresses: Those of the lab book; a link to one that this run lacks leads to its beginning.
+    """
+
+    def __init__(self, addresses: Collection[str]) -> None:
+        self._addresses = addresses
+        self.used: set[str] = set()
+        """Words of the glossary that were linked so far."""
+
+    def __call__(self, sentence: str) -> Markup:
+        """A sentence.
+
+        >>> print(LabBookLinks({"fig1"})("See [x_j^T](#fig1)."))
+        See <a href="labbook.html#fig1"><i>x</i><sub>j</sub><sup>T</sup></a>.
+        """
+        return Markup("").join(self._pieces(sentence))
+
+    def _pieces(self, sentence: str) -> Iterator[Markup]:
+        end = 0
+        for link in _LINK.finditer(sentence):
+            yield typeset(sentence[end : link.start()])
+            words, address = link.groups()
+            word = Markup(' class="word"') if address in _MEANINGS else ""
+            self.used.update({address} & _MEANINGS.keys())
+            yield Markup('<a{} href="{}">{}</a>').format(word, self.place(address), typeset(words))
+            end = link.end()
+        yield typeset(sentence[end:])
+
+    def place(self, address: str) -> str:
+        """A place in the lab book."""
+        return f"{LABBOOK}#{address}" if address in self._addresses else LABBOOK
+
+
+def plain(sentence: str) -> str:
+    """A sentence without its links, as it is read out.
+
+    >>> plain("See [Figure 1](#fig1).")
+    'See Figure 1.'
+    """
+    return _LINK.sub(r"\1", sentence)
+
+
+def render_story(contents: Contents, labbook: str, command: str = "hessianlens report") -> str:
+    """The page: self-contained, and every number on it comes from the arguments or a recorded study.
+
+    Args:
+        contents: Of the run.
+        labbook: The other page, whose addresses links lead to.
+        command: What repeats both pages.
+    """
+    link = LabBookLinks(set(re.findall(r'\sid="([\w-]+)"', labbook)))
+    scenes = f"{module_source()}{(_SOURCES / 'scenes.js').read_text(encoding='utf-8')}"
+    redirect, script = ((_SOURCES / name).read_text(encoding="utf-8") for name in ("redirect.js", "reading.js"))
+    sections = [_shown(section, contents, link) for section in SECTIONS]
+    finding, consequences, trained = (
+        _set(sentences, contents, link) for sentences in (told.finding, told.consequences, told.trained_model)
+    )
+    return render_template(
+        _SOURCES / "story.html.jinja",
+        title=told.title(contents),
+        finding=finding,
+        hero=_still(stills.hero, contents, "hero-narrow", told.finding),
+        wide_hero=_still(stills.wide_hero, contents, "hero-wide", told.finding, wide=True),
+        literature=_literature(contents),
+        sections=sections,
+        consequences=consequences,
+        trained=trained,
+        atlas=_still(stills.atlas, contents, "atlas", told.trained_model),
+        claims=len(contents.ledger or ()),
+        figures=len(contents.results),
+        STYLES=STYLES,
+        command=command,
+        link=link,
+        meanings=_meanings(sections, link),
+        provenance=collect(),
+        scene_style=Markup(style()),
+        scripts={
+            "redirect": Markup(redirect),
+            "reading": Markup(script),
+            "scenes": Markup(_checked(scenes)),
+        },
+        hashes=" ".join(f"'{script_hash(one)}'" for one in (redirect, script, scenes)),
+    )
+
+
+def _meanings(sections: Sequence[ShownSection], link: LabBookLinks) -> dict[str, str]:
+    """What linked words and claims mean, by address: shown where they stand."""
+    claims = {f"claim-{one.id}": one.statement for section in sections for one in section.quoted}
+    return {address: _MEANINGS[address] for address in _MEANINGS if address in link.used} | claims
+
+
+def _checked(script: str) -> str:
+    """A script that does not end its element early."""
+    if re.search(r"</script|<!--", script, re.IGNORECASE):
+        raise ValueError("explorer: the module has a text that ends a script element; write it in two pieces.")
+    return script
+
+
+def _set(sentences: Sentences, contents: Contents, link: LabBookLinks) -> tuple[Markup, ...]:
+    return tuple(link(sentence) for sentence in sentences(contents))
+
+
+def _shown(section: Section, contents: Contents, link: LabBookLinks) -> ShownSection:
+    quoted: list[ShownQuotation] = []
+    for chapter in section.chapters:
+        answer = contents.answer(chapter.slug)
+        quoted += shown_quotations(chapter.quoted, answer.kind, contents.ledger) if answer else ()
+    return ShownSection(
+        section,
+        tuple(filter(None, (_set(paragraph, contents, link) for paragraph in section.paragraphs))),
+        tuple(sentence for note in section.notes for sentence in _set(note, contents, link)),
+        tuple(quoted),
+        _still(section.still, contents, section.slug, section.paragraphs[-1]),
+        section.chapters,
+    )
+
+
+def _still(still: Still, contents: Contents, name: str, said: Sentences, wide: bool = False) -> tuple[Markup, ...]:
+    """The panels of a picture; what is read out in its place is the finding, in the words of the page."""
+    figure = still(contents)
+    if figure is None:
+        return ()
+    words = escape(" ".join(plain(sentence) for sentence in said(contents)[-2:]))
+    svgs = [to_svg(figure, name, str(words))] if wide else panel_svgs(figure, name, str(words))
+    return tuple(map(Markup, svgs))
+
+
+_LITERATURE = ("P34", "A10")
+"""What was seen, and what was concluded from it."""
+
+
+def _literature(contents: Contents) -> list[dict[str, str]]:
+    """What was said of softmax, in other words, with the verdicts of the ledger."""
+    entries = {entry.claim.id: entry for entry in contents.ledger or ()}
+    return [
+        {
+            "id": id,
+            "of": DOCUMENTS[entries[id].claim.document],
+            "statement": entries[id].claim.statement,
+            "verdict": str(entries[id].verdict),
+            "style": STYLES[str(entries[id].verdict)],
+        }
+        for id in _LITERATURE
+        if id in entries and entries[id].verdict is not None
+    ]
