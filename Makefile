@@ -56,7 +56,7 @@ golden: $(STAMP)  ## compare today's numbers with the recorded ones (python -m t
 mutants: $(STAMP)  ## break the code in many small ways, one at a time, and see whether a test fails
 	@$(ONE_THREAD) $(BIN)/python -m tests.mutants
 
-report: $(STAMP)  ## reproduce every figure in laptop size, test every claim, write report/index.html
+report: $(STAMP)  ## reproduce every figure in laptop size, test every claim, write the story (report/index.html) and the lab book
 	@$(BIN)/hessianlens report --out report
 
 bench: $(STAMP)  ## run the benchmarks

@@ -180,3 +180,15 @@ def short(value: float) -> str:
     if value == 0 or -4 < math.floor(math.log10(abs(value))) < 6:
         return f"{value:.3g}" if abs(value) < 999.5 else f"{value:,.0f}"
     return number(value)
+
+
+def about(value: float) -> str:
+    """Two digits, which is what a story needs; the lab book has three.
+
+    >>> about(1403.2), about(73.3), about(0.8652), about(1.1)
+    ('1,400', '73', '0.87', '1.1')
+    """
+    if value != 0 and not 1e-3 <= abs(value) < 1e6:
+        return short(value)
+    rounded = float(f"{value:.1e}")
+    return f"{rounded:,.0f}" if abs(rounded) >= 10 else f"{rounded:.2g}"

@@ -45,9 +45,9 @@ def write_report(
     run: Annotated[bool, typer.Option(help="Measure what the store lacks; --no-run only reads it.")] = True,
     reference: PublishedMeans = None,
 ) -> None:
-    """Reproduce every figure, test every claim, and write two self-contained pages: a story of ten minutes with
-    scenes to move (index.html), and the lab book that has everything (labbook.html).
+    """Reproduce every figure, test every claim, and write two self-contained pages.
 
+    index.html is a story of ten minutes with scenes to move, labbook.html has everything.
     Finished cells are kept in the store at once; the same command continues an interrupted run.
     """
     with clear_endings(f"what was measured is kept in {store}; run the same command again to continue."):

@@ -16,7 +16,7 @@ from hessianlab.plots.charts import claim_figure
 from hessianlab.plots.single_panels import panel_svgs
 from hessianlab.report.argument import CHAPTERS, chapter_of_claim
 from hessianlab.report.quotation import counted_verdicts
-from hessianlab.report.references import Relation, code_address, relations
+from hessianlab.report.references import Relation, code_address, code_at, relations
 from hessianlab.wording import count
 
 SURPRISES = ("A10", "A13", "B20", "B9", "A24", "P29", "A30", "C10")
@@ -188,6 +188,7 @@ def _entry_fields(entry: Entry, related: Sequence[Relation]) -> dict[str, Any]:
         "folded": _folded(entry),
         "whole": _whole(entry),
         "code": code_address(entry.location),
+        "source_code": code_at(entry.location),
         "story": chapter,
         "related": related,
         "svgs": [Markup(svg) for svg in svgs],

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, metadata
+from pathlib import Path
 
 from markupsafe import Markup, escape
 
@@ -78,18 +80,34 @@ def _linked(piece: str) -> Markup:
     return Markup(f'<a href="{place_of(meant.letter)}">{text}</a>') if meant else text
 
 
-BESIDE = ".."
-"""From the folder that `make report` writes into, the checkout."""
+CHECKOUT = Path(__file__).parents[2]
+"""What locations of code are relative to."""
 
 
 def code_address(location: str) -> str:
-    """Where ``file:line`` can be read.
+    """Where ``file:line`` can be read on the web; empty if the package names no address of its sources.
 
-    >>> code_address("hessianlab/claims/check.py:12").endswith("/hessianlab/claims/check.py#L12")
-    True
+    A page may be moved or sent, so that no path beside it is an address.
     """
     path, _, line = location.partition(":")
-    return f"{_root()}/{path}" + (f"#L{line}" if line else "")
+    return f"{_root()}/{path}" + (f"#L{line}" if line else "") if _root() else ""
+
+
+def code_at(location: str) -> str:
+    """The function, or the section of a text, that begins at ``file:line``: it goes wherever the page goes.
+
+    >>> print(code_at("hessianlab/report/references.py:1"))
+    \"\"\"References of the page: ...
+    """
+    path, _, line = location.partition(":")
+    try:
+        lines = (CHECKOUT / path).read_text(encoding="utf-8").splitlines(keepends=True)[int(line or 1) - 1 :]
+    except OSError:
+        return ""
+    if not path.endswith(".py"):
+        end = next((n for n, text in enumerate(lines) if n and text.startswith("[")), len(lines))
+        return "".join(lines[:end]).rstrip()
+    return "".join(inspect.getblock(lines)).rstrip()
 
 
 @cache
@@ -99,7 +117,7 @@ def _root() -> str:
     except PackageNotFoundError:
         named = []
     addresses = dict(entry.split(", ", 1) for entry in named if ", " in entry)
-    return f"{addresses['Source'].rstrip('/')}/blob/main" if "Source" in addresses else BESIDE
+    return f"{addresses['Source'].rstrip('/')}/blob/main" if "Source" in addresses else ""
 
 
 _WHY = {

@@ -30,8 +30,7 @@ from hessianlab.plots.style import (
 )
 from hessianlab.report.argument import ANSWERING
 from hessianlab.report.contents import Contents
-from hessianlab.report.sentences import about
-from hessianlab.wording import activation_in_words, percent
+from hessianlab.wording import about, activation_in_words, percent
 
 Still = Callable[[Contents], Figure | None]
 

@@ -17,6 +17,7 @@ from hessianlab.claims.definition import DOCUMENTS
 from hessianlab.pages import LABBOOK, render_template, typeset
 from hessianlab.plots.single_panels import panel_svgs
 from hessianlab.plots.style import to_svg
+from hessianlab.report import network_sentences as networks
 from hessianlab.report import sentences as told
 from hessianlab.report import stills
 from hessianlab.report.argument import TRAINING
@@ -125,7 +126,7 @@ SECTIONS: tuple[Section, ...] = (
         "depth",
         "Depth",
         "Does depth make it worse, and what does a norm leave?",
-        (told.depth,),
+        (networks.depth,),
         (),
         (DEPTH, NORM),
         stills.powers_by_depth,
@@ -134,7 +135,7 @@ SECTIONS: tuple[Section, ...] = (
         "rates",
         "Training",
         "Does training need two learning rates?",
-        (told.training,),
+        (networks.training,),
         (),
         (TRAINING,),
         stills.adams_lead,
@@ -212,7 +213,7 @@ def render_story(contents: Contents, labbook: str, command: str = "hessianlens r
     redirect, script = ((_SOURCES / name).read_text(encoding="utf-8") for name in ("redirect.js", "reading.js"))
     sections = [_shown(section, contents, link) for section in SECTIONS]
     finding, consequences, trained = (
-        _set(sentences, contents, link) for sentences in (told.finding, told.consequences, told.trained_model)
+        _set(sentences, contents, link) for sentences in (told.finding, networks.consequences, networks.trained_model)
     )
     return render_template(
         _SOURCES / "story.html.jinja",
@@ -224,7 +225,7 @@ def render_story(contents: Contents, labbook: str, command: str = "hessianlens r
         sections=sections,
         consequences=consequences,
         trained=trained,
-        atlas=_still(stills.atlas, contents, "atlas", told.trained_model),
+        atlas=_still(stills.atlas, contents, "atlas", networks.trained_model),
         claims=len(contents.ledger or ()),
         figures=len(contents.results),
         STYLES=STYLES,

@@ -12,7 +12,7 @@ from typer.core import TyperCommand
 from hessianlens.cli import completion
 from hessianlens.cli.torchrun import is_first
 
-PageFolder = Annotated[Path, typer.Option(help="Directory for index.html; made if it does not exist.")]
+PageFolder = Annotated[Path, typer.Option(help="Directory for the page; made if it does not exist.")]
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print everything as JSON on standard output.")]
 

@@ -6,7 +6,7 @@ import pytest
 
 from hessianlab.claims.catalogue import find
 from hessianlab.claims.ledger import run
-from hessianlab.report import render
+from hessianlab.report import render_labbook
 from tests.hessianlab.figures.small import SMALL
 from tests.hessianlab.report.results import CLAIMS, NAMES, result
 
@@ -15,7 +15,7 @@ from tests.hessianlab.report.results import CLAIMS, NAMES, result
 def report() -> str:
     """A page with a few small figures, those with frames too, and some claims."""
     framed = [name for name in ("temperature_path",) if name in SMALL]
-    return render([result(name) for name in (*NAMES, *framed)], run(find(CLAIMS)))
+    return render_labbook([result(name) for name in (*NAMES, *framed)], run(find(CLAIMS)))
 
 
 @pytest.fixture(scope="session")

@@ -16,11 +16,11 @@ from hessianlab.pages import typeset
 from hessianlab.presentations import findings_of
 from hessianlab.report.exponents import exponent_rows, summary
 from hessianlab.report.figures import command, page_figure
-from hessianlab.report.labbook import script_hash
 from hessianlab.report.references import LIST
 from hessianlab.runner import configure
+from hessianlens.explorer.page import script_hash
 from tests.hessianlab.figures.small import SMALL
-from tests.hessianlab.report.labbook_parts import Tags
+from tests.hessianlab.report.page_parts import Tags
 from tests.hessianlab.report.results import CLAIMS, GROWTH, NAMES, result
 
 ROOT = Path(__file__).parents[3]
@@ -32,13 +32,26 @@ def test_well_formed_and_self_contained(report: str) -> None:
     assert tags.open == [] and len(tags.ids) == len(set(tags.ids))
     assert all(link.startswith(("#", "data:")) for link in tags.loaded), "a page loads nothing"
     outside = {link for link in tags.links if not link.startswith("#")}
-    beside = {link for link in outside if link.startswith("../")}
-    assert outside - beside == {address for document in LIST for _, address in document.links}
-    for link in beside:
-        file, _, line = link.removeprefix("../").partition("#L")
-        lines = (ROOT / file).read_text(encoding="utf-8").splitlines()
-        assert not line or lines[int(line) - 1].startswith(("@claim(", "[")), "the line where a claim is tested or told"
+    assert outside == {address for document in LIST for _, address in document.links} | {"index.html"}
     assert {link[1:] for link in tags.links if link.startswith("#")} <= set(tags.ids)
+
+
+def test_the_code_of_a_claim_goes_wherever_the_page_goes(report: str) -> None:
+    shown = re.findall(r"<summary><code>([^<]*)</code></summary><pre><code>(.*?)</code></pre>", report, flags=re.S)
+    assert len(shown) == len(CLAIMS)
+    for location, code in shown:
+        file, _, line = location.partition(":")
+        lines = (ROOT / file).read_text(encoding="utf-8").splitlines()
+        told = unescape(code).splitlines()
+        assert told == lines[int(line) - 1 : int(line) - 1 + len(told)] and told[0].startswith(("@claim(", "["))
+        after = lines[int(line) - 1 + len(told) :]
+        assert len(told) > 2 and (not after or not after[0].strip()), "it ends where the function or the section does"
+
+
+def test_tables_have_captions_and_headings_a_scope(report: str) -> None:
+    tables = re.findall(r"<table.*?</table>", report, flags=re.S)
+    assert tables and all("<caption>" in table for table in tables)
+    assert all("<th" in table and not re.search(r"<th(?! scope)(?=[ >])", table) for table in tables)
 
 
 def test_the_one_script_is_allowed_by_its_hash(report: str) -> None:
@@ -168,6 +181,12 @@ def test_search_filters_and_sort(page, report_file):
     assert set(page.run(SHOWN)[:2]) == {"C10", "C28"} and len(page.run(SHOWN)) == len(CLAIMS)
     page.run(TYPE, "select[name=sort]", "")
     assert page.run(SHOWN) == list(CLAIMS)
+    page.run(
+        "window.moved = 0;"
+        "new MutationObserver(l => moved += l.length).observe(ledger, { childList: true, subtree: true })"
+    )
+    page.run(TYPE, "input[name=search]", "temperature")
+    assert page.run("return new Promise(done => setTimeout(() => done(moved), 50))") == 0, "searching moves no entry"
 
 
 @pytest.mark.browser
@@ -183,6 +202,34 @@ def test_an_address_opens_its_claim(page, report_file):
 
 
 @pytest.mark.browser
+def test_a_word_says_what_it_means_where_it_stands(page, report_file):
+    page.open(report_file)
+    page.run("document.querySelector('a.word').focus()")
+    page.run("document.activeElement.click()")  # what Enter and a tap do
+    said = page.run(
+        "return [meaning.matches(':popover-open'), meaning.textContent, document.querySelector('a.word').hash]"
+    )
+    meaning = page.run("return document.querySelector(arguments[0]).nextElementSibling.textContent", said[2])
+    assert (
+        said[0]
+        and meaning in said[1]
+        and page.run("return document.activeElement.parentElement.parentElement.id") == "meaning"
+    )
+    page.run("meaning.hidePopover()")
+    assert page.run("return document.activeElement.matches('a.word')"), "the reader is back where the word stands"
+
+
+@pytest.mark.browser
+def test_the_chapter_that_is_read_is_marked(page, report_file):
+    page.open(report_file, fragment="#exponents")
+    marked = "return Array.from(document.querySelectorAll('.contents [aria-current]')).map(a => a.hash)"
+    page.run("return new Promise(done => setTimeout(done, 100))")
+    assert page.run(marked) == ["#exponents"]
+    page.run("scrollTo(0, 0); return new Promise(done => setTimeout(done, 100))")
+    assert page.run(marked) == ["#top"]
+
+
+@pytest.mark.browser
 def test_frames_are_shown_one_at_a_time(page, report_file):
     page.open(report_file, width=390)
     frames = page.run("return document.querySelectorAll('.slider .frame').length")
@@ -194,6 +241,9 @@ def test_frames_are_shown_one_at_a_time(page, report_file):
     before = page.run(label)
     for place in (frames - 1, 0):
         page.run(TYPE, ".slider input", str(place))
+        assert page.run("return document.querySelector('.slider input').getAttribute('aria-valuetext')") == page.run(
+            label
+        )
         assert page.run(visible) == place and page.run(shown) == 1
     assert page.run(label) != before
 

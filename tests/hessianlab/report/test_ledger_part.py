@@ -7,7 +7,7 @@ import pytest
 
 from hessianlab.claims.finding import Verdict
 from hessianlab.claims.ledger import Entry, Ledger
-from hessianlab.report import render
+from hessianlab.report import render_labbook
 from hessianlab.report.claims import MEANINGS, STYLES, ledger_chapter, verdict_counts
 from tests.hessianlab.report.test_labbook import SHOWN, TYPE
 from tests.hessianlab.report.test_quotations import entry_with
@@ -26,7 +26,7 @@ LEDGER = Ledger(tuple(entry_with(id, verdict) for id, verdict in ONE_OF_EACH.ite
 @pytest.fixture(scope="module")
 def ledger_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     file = tmp_path_factory.mktemp("ledger") / "index.html"
-    file.write_text(render([], LEDGER), encoding="utf-8")
+    file.write_text(render_labbook([], LEDGER), encoding="utf-8")
     return file
 
 

@@ -11,12 +11,12 @@ import pytest
 from hessianlab.claims.catalogue import all_claims, find
 from hessianlab.claims.finding import Check, Finding, Verdict
 from hessianlab.claims.ledger import RECORDED_VERDICTS, Entry, Ledger, read_verdicts
-from hessianlab.report import render
+from hessianlab.report import render_labbook
 from hessianlab.report.argument import CHAPTERS
 from hessianlab.report.chapter import Answer, Chapter
 from hessianlab.report.quotation import Quotation, agreeing_kinds, answers_yes, shown_quotations
 from hessianlab.report.references import explanations, relations
-from tests.hessianlab.report.labbook_parts import Tags
+from tests.hessianlab.report.page_parts import Tags
 from tests.hessianlab.report.results import result
 
 LAB = Path(__file__).parents[3] / "hessianlab"
@@ -186,11 +186,12 @@ class QuotingPage(HTMLParser):
             return
         here = self.open[-1] if self.open else {}
         for id in CLAIM_ID.findall(data):
-            if "quoted" in classes and here.get("href") == f"#claim-{id}":
+            place = here.get("href", "").removeprefix("labbook.html")
+            if "quoted" in classes and place == f"#claim-{id}":
                 self.quoted.append(id)
                 if data != f"{id} {self.verdicts[id]}" or here["data-verdict"] != self.verdicts[id]:
                     self.wrong.append(f"{data!r}: the ledger has {self.verdicts[id]!r}")
-            elif not (here.get("href") == f"#claim-{id}" and data == id):  # a bare link says nothing
+            elif not (place == f"#claim-{id}" and data == id):  # a bare link says nothing
                 self.wrong.append(f"{data.strip()!r} names {id} without its verdict")
 
 
@@ -210,7 +211,7 @@ def quoting_page() -> Iterator[str]:
         for module in ("figures", "recorded", "claims"):
             patch.setattr(f"hessianlab.report.{module}.panel_svgs", lambda *_: [])
         patch.setattr("hessianlab.report.recorded.draw_chart", lambda *_: None)
-        yield render([result(name) for name in PAGE_FIGURES], recorded_ledger())
+        yield render_labbook([result(name) for name in PAGE_FIGURES], recorded_ledger())
 
 
 def test_no_sentence_of_the_page_says_another_verdict(quoting_page: str) -> None:
@@ -240,8 +241,8 @@ def test_an_answer_that_the_ledger_contradicts_says_so_on_the_page(monkeypatch) 
     no = {one.id: one.agrees for one in shown_quotations(softmax.quoted, "no", ledger)}
     assert not any(yes.values()) and all(no.values())
     wrong = Chapter(**{**vars(softmax), "answer": lambda _results, _ledger: Answer("yes", "yes", "It is softmax.")})
-    monkeypatch.setattr("hessianlab.report.labbook.CHAPTERS", (wrong,))
-    page = render([], ledger)
+    monkeypatch.setattr("hessianlab.report.contents.CHAPTERS", (wrong,))
+    page = render_labbook([], ledger)
     assert page.count("which this run, of its size, does not show") == len(softmax.quoted)
 
 

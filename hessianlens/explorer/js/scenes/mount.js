@@ -124,6 +124,7 @@ function widthOf(element) {
 function draw(view) {
   const { scene, element, state } = view;
   view.frame = 0;
+  if (!element.clientWidth) return; // not shown, as on paper: drawn as soon as there is room
   const began = performance.now();
   view.width = widthOf(element);
   const shown = designs(view);

@@ -1,0 +1,141 @@
+"""Sentences of the story on whole networks: depth, norms, training, and a trained model; links as in `sentences`."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from hessianlab.claims.trained import StudyRecord
+from hessianlab.figures.presentation.growth import depth_exponents
+from hessianlab.report.argument import ANSWERING, INTERVENING, rank_correlation_interval
+from hessianlab.report.chapter import agreeing, fits_of
+from hessianlab.report.contents import Contents
+from hessianlab.report.network import folds
+from hessianlab.report.quotation import counted_verdicts
+from hessianlab.report.sentences import softmax_is_not_the_cause
+from hessianlab.wording import MINUS, about, count, scientific, several, span
+
+
+def depth(contents: Contents) -> list[str]:
+    """Powers by depth, what skips leave of them, and what the norm does."""
+    sentences = []
+    results = contents.results
+    if "depth_growth" in results:
+        found = depth_exponents(results["depth_growth"])
+        own = {
+            family: [f"{one.slope.measured:.0f}" for one in found if one.family == family and one.slope.measured]
+            for family in ("linear attention", "linear MLP")
+        }
+        if all(own.values()):
+            sentences.append(
+                "Every attention layer multiplies its input by itself: chained without skips, "
+                f"{several([str(one.depth) for one in found if one.family == 'linear attention'])} layers of linear "
+                f"attention grow as σ to the power [{several(own['linear attention'])}](#depth_growth), an MLP always "
+                "as "
+                f"[{own['linear MLP'][-1]}](#depth_growth)."
+            )
+    stacked = [fit for fit in fits_of(results, "fig6") if fit.predicted is not None]
+    right, decided = agreeing(stacked)
+    if decided:
+        sentences.append(
+            "Transformers have skip connections, which pass tokens on as they are, and for small tokens "
+            f"[{right} of {decided}](#fig6) powers of deep ones are those of a single layer."
+        )
+    change = folds(results)
+    if len(change) == 2:
+        with_norm, without = (_fold(change[name]) for name in ("with layer norm", "without"))
+        sentences.append(
+            "A [layer norm](#word-layer-norm) gives every token the same length before attention sees it: over all "
+            "scales "
+            f"measured, value over query then changes [{with_norm}-fold](#fig3b) instead of {without}-fold."
+        )
+        sentences.append(
+            "It does so with softmax and without: it evens out the [size of the data](#norm), whatever the activation."
+        )
+    return sentences
+
+
+def _fold(value: float) -> str:
+    return about(value) if value < 1e6 else scientific(value, 0)
+
+
+def training(_contents: Contents) -> list[str]:
+    """What recorded studies of training say about unequal blocks."""
+    found, changed = StudyRecord(ANSWERING), StudyRecord(INTERVENING)
+    related = rank_correlation_interval(found)
+    sentences = [
+        "Unequal blocks are a fine reason why Adam, which scales every weight by itself, should beat plain gradient "
+        "descent ([SGD](#training)), and more so where blocks differ more.",
+        "That is a statement about runs, so [small models were trained](#recorded-study_optimisers).",
+    ]
+    if related is not None and related.mean is not None:
+        decided = {True: "so they go together", False: "so they do not", None: "which decides nothing"}[related.state]
+        sentences.append(
+            f"Over {related.seeds} designs Adam’s lead and the spread of the blocks have the rank correlation "
+            f"[{_two(related.mean)}](#recorded-study_optimisers) (95 % interval {_two(related.low)} to "
+            f"{_two(related.high)}), {decided}."
+        )
+    effect = changed.effect("characters: loss, SGD, rates by curvature minus SGD", "", most=0.0)
+    if effect.mean is not None:
+        says = {True: "it comes nearer to Adam", False: "it ends worse", None: "nothing was found to change"}
+        sentences.append(
+            "Give SGD a learning rate per block, set by the measured curvature, and "
+            f"[{says[effect.state]}](#recorded-study_block_rates): its loss changes by {_two(effect.mean)} nats "
+            f"({_two(effect.low)} to {_two(effect.high)})."
+        )
+    return sentences
+
+
+def _two(value: float) -> str:
+    return f"{value:.2f}".replace("-", MINUS)
+
+
+def consequences(contents: Contents) -> list[str]:
+    """What may be concluded for training, and what not."""
+    answer = contents.answer("training")
+    sentences = []
+    if softmax_is_not_the_cause(contents):
+        sentences.append(
+            "To have even blocks at the start, another normalisation does not help; an activation with "
+            "[a(0) = 0](#activation_offset), larger tokens or a [layer norm](#norm) in front do."
+        )
+    if answer is not None:
+        verdict = answer.verdict[:1].upper() + answer.verdict[1:]
+        sentences.append(
+            f"Whether even blocks train better is another question; the answer here: [{verdict}](#training)."
+        )
+    asked = [entry.verdict for entry in contents.ledger or () if entry.claim.topic == "training"]
+    if asked:
+        sentences.append(f"Of {count(len(asked), 'claim')} about trained models [{counted_verdicts(asked)}](#claims).")
+    return sentences
+
+
+def trained_model(_contents: Contents) -> list[str]:
+    """The atlas of a trained language model."""
+    record = StudyRecord("study_atlas")
+    chart = record.chart
+    if chart is None:
+        return []
+    panel = next((one for one in chart.panels if one.title == "values over queries"), None)
+    sentences = [
+        f"All of the above is a model at its start; the [atlas](#recorded-study_atlas) looks at {_name(record)}."
+    ]
+    if panel is None:
+        return sentences
+    for one in panel.series:
+        mean = float(np.exp(np.mean(np.log(one.mean))))
+        below = sum(value < 1 for value in one.mean)
+        less = f", and less than 1 in {below} of {len(one.mean)} layers" if below else ""
+        sentences.append(
+            f"With {one.name} weights the root mean square eigenvalue of the values is "
+            f"[{about(mean)} times](#recorded-study_atlas) that of the queries ({span(one.mean, about)} over "
+            f"layers{less})."
+        )
+    return sentences
+
+
+def _name(record: StudyRecord) -> str:
+    """The model in full, as the first sentence of the study has it."""
+    full = re.match(r"In (\S+) ", next(iter(record.sentences), ""))
+    return full[1] if full else record.model
