@@ -24,13 +24,14 @@ def call(*arguments: str) -> Any:
 def test_a_page_from_a_run_and_the_same_page_from_the_store() -> None:
     first = call("fig8", *TINY, "--no-claims")
     assert first.exit_code == 0, first.output
-    assert "Figure 8" in first.stdout and "report/index.html" in first.stdout
-    page = Path("report/index.html").read_text(encoding="utf-8")
+    assert "Figure 8" in first.stdout and "report/index.html and report/labbook.html" in " ".join(first.stdout.split())
+    assert 'href="labbook.html#exponents"' in Path("report/index.html").read_text(encoding="utf-8")
+    page = Path("report/labbook.html").read_text(encoding="utf-8")
     place = '<article class="figure" id="fig8">'
     assert place in page and 'id="claims"' not in page
     read = call("--no-run", "--out", "again")
     assert read.exit_code == 0, read.output
-    again = Path("again/index.html").read_text(encoding="utf-8")
+    again = Path("again/labbook.html").read_text(encoding="utf-8")
     assert again[again.index(place) : again.index("<dl>", again.index(place))] in page
     with open_store("hessianlens.sqlite", readonly=True) as store:
         assert list(last_complete_runs(store)) == ["fig8"]
