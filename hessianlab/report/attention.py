@@ -9,8 +9,9 @@ import numpy as np
 from hessianlab.claims.finding import Verdict
 from hessianlab.claims.ledger import Ledger
 from hessianlab.experiments.statistics import block_ratios, choices, geometric_mean, numbers, select
-from hessianlab.figures.presentation.activations import OFFSET, ZERO, a_zero_decides, kinds, ratios
+from hessianlab.figures.presentation.activations import a_zero_decides, kinds, ratios
 from hessianlab.figures.presentation.entropy import MOMENT_BLOCKS, curve
+from hessianlab.plots.style import OFFSET, ZERO
 from hessianlab.presentations import findings_of
 from hessianlab.report.chapter import Answer, Chapter, Number, Results
 from hessianlab.report.quotation import Kind, QuotedClaim, answers_yes

@@ -262,7 +262,7 @@ def adams_lead(_contents: Contents) -> Figure | None:
     with panels(1, width=NARROW, height=2.5) as (figure, (axes,)):
         for y, effect in enumerate(effects):
             axes.plot([effect.low, effect.high], [y, y], color=INK, linewidth=1.6)
-            axes.plot([effect.mean], [y], "o", color=INK, markersize=6)
+            axes.plot([float(effect.mean or 0)], [y], "o", color=INK, markersize=6)
         axes.axvline(0, color=MUTED, linewidth=1, zorder=0)
         axes.set_yticks(range(len(names)), [f"{kind}, {norm}" for kind, norm in names])
         axes.set_ylim(len(names) - 0.5, -0.5)

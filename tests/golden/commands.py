@@ -91,7 +91,7 @@ def page_titles() -> dict[str, Any]:
             monitor.step()
         pages["run"] = monitor.page("run.html")
         code = call("report", "fig8", *TINY_REPORT, "--no-claims", "--out", "report")
-        pages["report"] = Path("report") / "index.html"
+        pages |= {"story": Path("report") / "index.html", "lab book": Path("report") / "labbook.html"}
         return {"exit code of the report": code, "titles": {name: title(page) for name, page in pages.items()}}
 
 

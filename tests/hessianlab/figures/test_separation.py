@@ -21,6 +21,7 @@ from hessianlab.figures.presentation import activations as offset
 from hessianlab.figures.presentation import entropy as temperature
 from hessianlab.figures.presentation import growth as depth
 from hessianlab.figures.presentation import powers
+from hessianlab.plots.style import OFFSET, ZERO
 from hessianlab.presentations import pictures_of
 from hessianlab.results import FinishedCell, Measurement, Result
 from tests.hessianlab.figures.small import small_result
@@ -51,9 +52,9 @@ def offsets(ratio: dict[str, float]) -> Result:
 
 def test_a_zero_is_measured() -> None:
     assert offset.kinds(small_result("activation_offset")) == {
-        "softmax": offset.OFFSET,
-        "sigmoid": offset.OFFSET,
-        "linear": offset.ZERO,
+        "softmax": OFFSET,
+        "sigmoid": OFFSET,
+        "linear": ZERO,
     }
 
 
@@ -77,7 +78,7 @@ def test_ratios_are_grouped_in_the_picture() -> None:
     assert labels[-1] == "linear" and set(labels) == {"softmax", "sigmoid", "linear"}
     written = {text.get_text(): text.xy[1] for text in ratio.figure.axes[0].texts}
     heights = dict(zip(labels, ratio.figure.axes[0].get_yticks(), strict=True))
-    assert written[offset.OFFSET] < heights["softmax"] < written[offset.ZERO] < heights["linear"]
+    assert written[OFFSET] < heights["softmax"] < written[ZERO] < heights["linear"]
 
 
 def test_the_initialisation_is_one_of_the_scales_and_the_same_network() -> None:
