@@ -223,7 +223,8 @@ class SpectralDensity(DisplayableRows):
         """The density convolved with a normal distribution, ``sum_j w_j N(lambda; theta_j, sigma^2)``.
 
         The intervals hold the error over the probes (that of squared lengths, as the smoothed density is
-        ``v^T f(A) v`` with ``f >= 0``) and the error of the quadrature (`smoothing_error`).
+        ``v^T f(A) v`` with ``f >= 0``, and no less than that of a share of directions of the same size, since few
+        probes tell little of their spread) and the error of the quadrature (`smoothing_error`).
 
         Args:
             n: Number of grid points.
@@ -243,6 +244,11 @@ class SpectralDensity(DisplayableRows):
         relative = torch.where(value > 0, stderr / value, 0).tolist()
         ends = value.new_tensor([squared_lengths(_LEVEL, self.probes, each) for each in relative])
         low_end, high_end = value * ends.T
+        # With f <= top, v^T (f / top) v scatters no more than a share, also where few probes show little of that.
+        top = 1 / (sigma * math.sqrt(2 * math.pi))
+        shares = (value / top).clamp(0, 1).tolist()
+        soft = top * value.new_tensor([share_of_directions(_LEVEL, p, self.dimension, self.probes) for p in shares])
+        low_end, high_end = torch.minimum(low_end, soft[:, 0]), torch.maximum(high_end, soft[:, 1])
         return DensityCurve(grid, value, stderr, sigma, (low_end - off).clamp_min(0), high_end + off)
 
     def default_sigma(self) -> float:

@@ -118,10 +118,12 @@ def test_the_default_width_is_one_that_the_steps_resolve() -> None:
     assert exact.smoothing_error(1e-9) == exact.resolved_sigma() == 0
 
 
+@pytest.mark.parametrize("block", ["embed", "layer0.attn.v"])
 @pytest.mark.parametrize("probes", PROBES)
 @pytest.mark.parametrize("sigma", [None, 1 / 200])
-def test_smoothed_density_with_few_steps(probes: int, sigma: float | None) -> None:
-    A = toy_block("embed")
+def test_smoothed_density_with_few_steps(block: str, probes: int, sigma: float | None) -> None:
+    """Values have few large eigenvalues: of their size a handful of probes says little, and less of its spread."""
+    A = toy_block(block)
     exact = density(A, method="dense")
     low, high = exact.support
     width = None if sigma is None else sigma * (high - low)
