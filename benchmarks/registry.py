@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 from benchmarks import (
     attention,
     block_norms,
     block_product,
     dense_hessian,
+    explorer,
     gpt2,
     layer_product,
     layer_trace,
@@ -92,5 +94,9 @@ RUNNERS: dict[str, Runner] = (
     {name: _comparison(b) for name, b in BENCHMARKS.items()}
     | {scaling.NAME: _scaling()}
     | {b.name: Runner(b.title, b.steps, b.run) for b in (*NETWORKS, *TRAININGS, *WATCHED)}
+    | {
+        name: Runner(explorer.title(size), explorer.steps, partial(explorer.run, name))
+        for name, size in explorer.SIZES.items()
+    }
     | {ranks_product.NAME: Runner(ranks_product.TITLE, lambda options: 1, ranks_product.run)}
 )

@@ -55,7 +55,7 @@ def activations() -> list[str]:
     return list(ACTIVATION_NAMES)
 
 
-def scenes() -> list[tuple[str, str]]:
+def scene_names() -> list[tuple[str, str]]:
     """Interactive scenes, with their titles."""
     from hessianlens.explorer import SCENES
 

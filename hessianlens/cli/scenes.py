@@ -19,11 +19,11 @@ _EXAMPLES = """[bold]Examples[/bold]
 
 
 @app.command(name="explore", epilog=_EXAMPLES)
-def explore(
+def write_scenes(
     html: Annotated[Path, typer.Option(help="The file to write.")] = Path("explore.html"),
     scene: Annotated[
         list[str] | None,
-        typer.Option(help="Only this scene; may be repeated.", autocompletion=completion.scenes),
+        typer.Option(help="Only this scene; may be repeated.", autocompletion=completion.scene_names),
     ] = None,
     opens: Annotated[bool, typer.Option("--open/--no-open", help="Open the file in a browser.")] = True,
 ) -> None:
