@@ -1,6 +1,6 @@
 """The public names: `hessianlens` imports a name from here when it is first used.
 
-Twenty-eight names; everything else is one level down, in the modules that are named first.
+Twenty-nine names; everything else is one level down, in the modules that are named first.
 """
 
 from . import attention as attention

@@ -36,7 +36,7 @@ from hessianlab.report.recorded import RecordedStudy, recorded_studies
 from hessianlab.report.references import LIST, PAPER
 from hessianlab.results import Result, collect
 from hessianlab.wording import count, duration, percent
-from hessianlens.explorer.page import script_hash
+from hessianlens.explorer.standalone import script_hash
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ from hessianlab.report.sentences import Sentences
 from hessianlab.report.stills import Still
 from hessianlab.results import collect
 from hessianlens.explorer import module_source
-from hessianlens.explorer.page import script_hash, style
+from hessianlens.explorer.standalone import script_hash, style
 
 _LINK = re.compile(r"\[([^\]]+)\]\(#([\w-]+)\)")
 _MEANINGS = {f"word-{word.slug}": word.meaning for word in GLOSSARY}

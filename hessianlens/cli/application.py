@@ -22,7 +22,7 @@ app = typer.Typer(
 
 EXAMPLES = """[bold]Examples[/bold]
 
-[cyan]hessianlens report[/cyan]    every figure in laptop size and every claim: a story (report/index.html) and a lab book
+[cyan]hessianlens report[/cyan]    every figure in laptop size, every claim: a story (report/index.html), a lab book
 
 [cyan]hessianlens reproduce fig3a --preset paper --figures figures[/cyan]
 

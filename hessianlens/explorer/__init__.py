@@ -5,7 +5,7 @@ in the documentation, in a page of its own (`page`, ``hessianlens explore``) and
 """
 
 from hessianlens.explorer.module import module_source
-from hessianlens.explorer.page import SCENES, page
+from hessianlens.explorer.standalone import SCENES, page
 from hessianlens.explorer.widget import explore
 
 __all__ = ["SCENES", "explore", "module_source", "page"]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from hessianlens.errors import InputError, check_that, needs_extra
 from hessianlens.explorer.module import module_source
-from hessianlens.explorer.page import style
+from hessianlens.explorer.standalone import style
 from hessianlens.parts import LAYER_PARTS
 
 if TYPE_CHECKING:

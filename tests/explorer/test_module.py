@@ -11,7 +11,7 @@ import pytest
 from hessianlens import explorer
 from hessianlens.errors import InputError
 from hessianlens.explorer.module import assembled, ordered, read_source
-from hessianlens.explorer.page import content_policy, mounting_script
+from hessianlens.explorer.standalone import content_policy, mounting_script
 
 
 def test_the_module_is_whole():

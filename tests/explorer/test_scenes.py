@@ -15,7 +15,7 @@ from selenium.webdriver.common.keys import Keys
 from hessianlab.claims.catalogue import claim_topics
 from hessianlens import explorer
 from hessianlens.display import PALETTE
-from hessianlens.explorer.page import style
+from hessianlens.explorer.standalone import style
 
 pytestmark = pytest.mark.browser
 

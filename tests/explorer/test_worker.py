@@ -16,7 +16,7 @@ import hessianlens as hl
 from hessianlens.attention.activations import ElementwiseFunction, Sigmoid, SoftCapped
 from hessianlens.errors import InputError
 from hessianlens.explorer.module import module_source
-from hessianlens.explorer.page import content_policy, style
+from hessianlens.explorer.standalone import content_policy, style
 from hessianlens.explorer.widget import BROWSER_MAX_WEIGHTS, LayerQuestion, head_as_numbers, widget_source
 from hessianlens.parts import LAYER_PARTS
 

@@ -18,7 +18,7 @@ from hessianlab.report.exponents import exponent_rows, summary
 from hessianlab.report.figures import command, page_figure
 from hessianlab.report.references import LIST
 from hessianlab.runner import configure
-from hessianlens.explorer.page import script_hash
+from hessianlens.explorer.standalone import script_hash
 from tests.hessianlab.figures.small import SMALL
 from tests.hessianlab.report.page_parts import Tags
 from tests.hessianlab.report.results import CLAIMS, GROWTH, NAMES, result

@@ -19,7 +19,7 @@ from hessianlab.report.sentences import finding, separation, title
 from hessianlab.report.story import SECTIONS, render_story
 from hessianlab.results import Result
 from hessianlab.wording import about
-from hessianlens.explorer.page import SCENES, script_hash
+from hessianlens.explorer.standalone import SCENES, script_hash
 from tests.hessianlab.figures.small import SMALL
 from tests.hessianlab.figures.test_separation import changed
 from tests.hessianlab.report.page_parts import Tags

@@ -19,7 +19,7 @@ FILES = (
     "hessianlab/plots/style.py",
     "hessianlab/store/code.py",
     "hessianlens/cli/group.py",
-    "hessianlens/explorer/page.py",
+    "hessianlens/explorer/standalone.py",
 )
 
 
@@ -50,7 +50,7 @@ def test_a_file_that_measures_changes_the_digest(root: Path, name: str) -> None:
         "hessianlab/plots/style.py",
         "hessianlab/store/code.py",
         "hessianlens/cli/group.py",
-        "hessianlens/explorer/page.py",
+        "hessianlens/explorer/standalone.py",
         "hessianlab/experiments/registry.py",
         "hessianlab/figures/presentation/block_entries.py",
         "hessianlab/growth/series.py",
