@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from hessianlens.notation import ACTIVATION_TITLES
+
 if TYPE_CHECKING:
     import numpy as np
 
@@ -15,19 +17,15 @@ _NEARLY_NOTHING = 1e-12
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
-ACTIVATIONS = {
-    "sigmoid_log_length": f"sigmoid(t {MINUS} log L)",
-    "relu_normalised": "relu / sum",
-    "row_sum": "linear / sum",
-}
-"""Names that say the formula: t is a score, L the length of the sequence, the sum that of the row."""
+ACTIVATIONS = ACTIVATION_TITLES
+"""Names that say the formula, the same in every text, table, picture and scene."""
 
 
 def activation_in_words(name: str) -> str:
     """An attention activation as every text, table and picture calls it.
 
     >>> activation_in_words("relu_normalised"), activation_in_words("softmax")
-    ('relu / sum', 'softmax')
+    ('ReLU / row sum', 'softmax')
     """
     return ACTIVATIONS.get(name, name.replace("_", " "))
 

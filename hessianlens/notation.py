@@ -40,5 +40,13 @@ ACTIVATION_NAMES = (
 )
 """Attention activations by name; `attention.activations.ACTIVATIONS` has what they stand for, which takes torch."""
 
+ACTIVATION_TITLES = {
+    "relu": "ReLU",
+    "sigmoid_log_length": "sigmoid(t \N{MINUS SIGN} log L)",
+    "relu_normalised": "ReLU / row sum",
+    "row_sum": "scores / row sum",
+}
+"""What readers call an activation, where that is not its name: t is a score, L the length of the sequence."""
+
 CARRIES = ("none", "chains", "mixed")
 """Batches of the addition task: digits as drawn, with carry chains, or one batch of five with them."""

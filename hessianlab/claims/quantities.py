@@ -22,6 +22,7 @@ from hessianlab.claims.samples import (
     softmax_rows,
 )
 from hessianlab.experiments.statistics import log_log_slope
+from hessianlab.wording import activation_in_words
 from hessianlens.attention import SelfAttention
 from hessianlens.layer import AttentionHessian, attention_hessian
 from hessianlens.losses import SquareLoss
@@ -207,13 +208,6 @@ ACTIVATION_SHAPES = ((6, 4, 3), (5, 3, 3), (7, 3, 4))
 NOT_NORMALISED = ("linear", "relu", "tanh", "sigmoid", "exp")
 """Activations that act on every score by itself."""
 
-_ACTIVATION_NAMES = {
-    "relu": "ReLU",
-    "relu_normalised": "ReLU over its row sum",
-    "sigmoid_log_length": "sigmoid with bias -log L",
-}
-"""Activations whose name in the library is not how one would say it."""
-
 Shape = tuple[int, int, int]
 
 
@@ -221,9 +215,9 @@ def named(activation: str) -> str:
     """An activation as readers know it.
 
     >>> named("softmax"), named("relu_normalised")
-    ('softmax', 'ReLU over its row sum')
+    ('softmax', 'ReLU / row sum')
     """
-    return _ACTIVATION_NAMES.get(activation, activation)
+    return activation_in_words(activation)
 
 
 def layer(activation: str, seed: int, shape: Shape) -> SelfAttention:

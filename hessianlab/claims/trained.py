@@ -258,7 +258,7 @@ def number_or_missing(value: float) -> str:
     >>> number_or_missing(2.0), number_or_missing(math.nan)
     ('2', '(not measured)')
     """
-    return "(not measured)" if math.isnan(value) else f"{value:.3g}"
+    return "(not measured)" if math.isnan(value) else f"{value + 0.0:.3g}"  # + 0.0 makes -0 a plain 0
 
 
 def _where(task: str, condition: str, case: str = "") -> str:

@@ -49,7 +49,7 @@ GLOSSARY: tuple[Word, ...] = (
          "instead of means."),
     Word("activation", "Activation, a(0)", r"activations?|a\(0\)", "The function that turns scores into attention "
          "weights; softmax is the usual one. a(0) is its value at a score of zero. “linear” takes the scores as they "
-         "are; “relu / sum” and “linear / sum” divide relu(t), or the scores t themselves, by the sum of their row, "
+         "are; “ReLU / row sum” and “scores / row sum” divide max(t, 0), or t itself, by the sum of their row, "
          "and have no value where all scores are zero; “sigmoid(t − log L)” subtracts the logarithm of the length L."),
     Word("agrees", "Agrees, differs, open", r"agrees?|cannot be decided", f"{RULE} Other figures state their own "
          "tolerance."),

@@ -77,7 +77,7 @@ def caused_by_softmax() -> Finding:
                 (abs(found[a]) for a in vanishing),
                 0.5,
             ),
-            at_most("orders for ReLU over its row sum: the query block is the larger", found["relu_normalised"], -0.5),
+            at_most("orders for ReLU / row sum: the query block is the larger", found["relu_normalised"], -0.5),
         ),
         example="orders of magnitude between W_V and W_Q: "
         + ", ".join(f"{named(a)} {o:+.1f}" for a, o in found.items())

@@ -181,17 +181,17 @@ def inside_and_outside() -> Finding:
         checks=(
             at_least("spread of powers, softmax", spread["softmax"], 1),
             at_least(
-                "spread of powers, ReLU over its row sum: normalising, W_Q inside, W_V outside",
+                "spread of powers, ReLU / row sum: normalising, W_Q inside, W_V outside",
                 spread["relu_normalised"],
                 1,
             ),
             at_most("spread of powers, sigmoid: not normalising", spread["sigmoid"], 1),
         ),
         support=(
-            at_most("spread of powers, ReLU over its row sum", spread["relu_normalised"], WITHIN),
+            at_most("spread of powers, ReLU / row sum", spread["relu_normalised"], WITHIN),
             at_least("spread of powers, sigmoid", spread["sigmoid"], 3.9),
             at_least("spread of powers, exp without normalisation", spread["exp"], 3.9),
-            equal("rows of ReLU over its row sum at scores (1, 3) and (0.01, 0.03)", one[0], one[1]),
+            equal("rows of ReLU / row sum at scores (1, 3) and (0.01, 0.03)", one[0], one[1]),
         ),
         example="; ".join(f"{named(a)}: {outer_powers(a)}" for a in ("softmax", "relu_normalised", "sigmoid")) + ".",
         curves=_curves(("softmax", "sigmoid", "relu_normalised")),

@@ -26,7 +26,7 @@ gives no number."""
 
 ALTERNATIVES = {
     "row_sum": "weights by row sum",
-    "relu_normalised": "ReLU over its row sum",
+    "relu_normalised": "ReLU / row sum",
     "relu_length": "ReLU over the length",
     "linear": "raw dot products",
 }

@@ -229,8 +229,9 @@ OFFSET_CAPTIONS = {
     "ratio": "The same weights and the same data; only the activation of the attention scores changes. How many times "
     "larger the entries of the value block are than those of the query block (root mean squares): marks are geometric "
     "means over draws of the weights, bars reach from the smallest to the largest draw. Activations are grouped by "
-    "a(0), the weight that a token gets whose score is zero; those that divide a row by its own sum (“relu / sum”, "
-    "“linear / sum”) have no such value. In “sigmoid(t − log L)” t is a score and L the length of the sequence.",
+    "a(0), the weight that a token gets whose score is zero; those that divide a row by its own sum (“ReLU / row "
+    "sum”, “scores / row sum”) have no such value. In “sigmoid(t − log L)” t is a score and L the length of the "
+    "sequence.",
     "sizes": "The blocks behind these ratios: root mean square entry of each diagonal block; marks are geometric means "
     "over draws of the weights, bars reach from the smallest to the largest draw.",
 }

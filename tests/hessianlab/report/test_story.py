@@ -18,8 +18,10 @@ from hessianlab.report.labbook import render_labbook
 from hessianlab.report.sentences import finding, separation, title
 from hessianlab.report.story import SECTIONS, render_story
 from hessianlab.results import Result
-from hessianlab.wording import about
+from hessianlab.wording import about, activation_in_words
+from hessianlens.explorer.module import SOURCES
 from hessianlens.explorer.standalone import SCENES, script_hash
+from hessianlens.notation import ACTIVATION_NAMES
 from tests.hessianlab.figures.small import SMALL
 from tests.hessianlab.figures.test_separation import changed
 from tests.hessianlab.report.page_parts import Tags
@@ -121,6 +123,13 @@ def test_no_sentence_of_the_story_says_another_verdict(contents: Contents, story
     assert shown and shown <= set(found.quoted) <= named
     wrong = read_page(story.replace("A10 fails</a>", "A10 holds</a>"), whole_ledger())
     assert wrong.wrong == ["'A10 holds': the ledger has 'fails'"]
+
+
+def test_scenes_call_activations_as_texts_do() -> None:
+    shown = (SOURCES / "scenes" / "example.js").read_text(encoding="utf-8")
+    table = dict(re.findall(r'(\w+): "([^"]+)"', shown[shown.index("KINDS = {") :].partition("}")[0]))
+    names = {name: activation_in_words(name) for name in table if name in ACTIVATION_NAMES}
+    assert len(names) >= 8 and {name: table[name] for name in names} == names
 
 
 def separated(ratio: dict[str, float]) -> Contents:
