@@ -40,6 +40,8 @@ def look_of(place: int) -> tuple[str, Line]:
 def draw_chart(chart: Chart, width: float = 4.4, height: float = 3.4) -> Figure:
     """All panels, each of the given size in inches, and one legend."""
     rows = -(-len(chart.panels) // chart.columns)
+    if _slanted(chart.names):
+        width, height = max(width, 0.8 * len(chart.names)), height + 0.9
     with panels(chart.columns, rows, width=width, height=height) as (figure, all_axes):
         for axes, panel in zip(all_axes, chart.panels, strict=False):
             _draw_panel(axes, panel, chart)
@@ -74,9 +76,26 @@ def _draw_panel(axes: Axes, panel: Panel, chart: Chart) -> None:
         log_axis(axes, "y")
     else:
         _no_magnifier(axes)
-    if chart.names:
+    if _slanted(chart.names):
+        axes.set_xticks(
+            range(len(chart.names)), chart.names, fontsize=8, rotation=30, ha="right", rotation_mode="anchor"
+        )
+    elif chart.names:
         axes.set_xticks(range(len(chart.names)), [_name_in_lines(name) for name in chart.names], fontsize=8)
     axes.set_title(panel.title)
+
+
+_ROOM = 100
+"""Letters of all names together that fit side by side under an axis."""
+
+
+def _slanted(names: Sequence[str]) -> bool:
+    """Whether names are too long to stand side by side.
+
+    >>> _slanted(("softmax", "linear")), _slanted(("a constant rate without warm-up",) * 4)
+    (False, True)
+    """
+    return sum(map(len, names)) > _ROOM
 
 
 def _no_magnifier(axes: Axes) -> None:
