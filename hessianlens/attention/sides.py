@@ -2,7 +2,7 @@
 
 A layer's scores see a weight of queries or keys through three things: what it is multiplied with (``u_n``), the
 Jacobian from there to the queries (``M_n``), and the second derivative along the gradient with respect to the queries
-(the `Bend`). Rotary positions and norms, in either order, are made of these.
+(the `InputCurvature`). Rotary positions and norms, in either order, are made of these.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from hessianlens.attention.query_key_norm import NormalisedRows, QueryKeyNorm
 from hessianlens.attention.token_maps import Rotation, Scaling, TokenMap, composed
 
 
-class Bend(ABC):
+class InputCurvature(ABC):
     """The second derivatives of queries, or of keys, with respect to what their parameters put out."""
 
     @abstractmethod
@@ -26,7 +26,7 @@ class Bend(ABC):
         """``sum_e w_ne d^2 q_ne / dz dz'`` by the names of two parameters; of (a, b) and (b, a) only one is there."""
 
     @abstractmethod
-    def at(self, kept: Int[Tensor, " n"]) -> Bend:
+    def at(self, kept: Int[Tensor, " n"]) -> InputCurvature:
         """That of some tokens only."""
 
 
@@ -38,17 +38,17 @@ class Side:
         rows: As they meet in the scores, ``[s, n, k]``.
         inputs: What every parameter is multiplied with, ``u_n``, ``[s, n, .]``.
         maps: From what a parameter puts out to the rows; None for the identity.
-        bend: Their second derivatives; None where they are linear in all parameters together.
+        curvature: Their second derivatives; None where they are linear in all parameters together.
     """
 
     rows: Float[Tensor, "s n k"]
     inputs: Mapping[str, Float[Tensor, "s n p"]]
     maps: Mapping[str, TokenMap | None]
-    bend: Bend | None = None
+    curvature: InputCurvature | None = None
 
 
 @dataclass(frozen=True, eq=False)
-class NormBend(Bend):
+class NormCurvature(InputCurvature):
     """That of ``gain * n(z)``.
 
     Attributes:
@@ -80,7 +80,7 @@ class NormBend(Bend):
         found = {names: R.mT @ matrices for names, matrices in found.items()}
         return found | {(self.weight, self.weight): found[self.weight, self.weight] @ R}
 
-    def at(self, kept: Int[Tensor, " n"]) -> NormBend:
+    def at(self, kept: Int[Tensor, " n"]) -> NormCurvature:
         """That of some tokens only."""
         before, behind = (None if each is None else each.at(kept) for each in (self.before, self.behind))
         return replace(self, normalised=self.normalised.at(kept), before=before, behind=behind)
@@ -125,5 +125,5 @@ def normed_side(
         inputs[f"gain_{name}"], maps[f"gain_{name}"] = ones, composed([Scaling(normalised.rows), behind])
     if norm.shift is not None:
         inputs[f"shift_{name}"], maps[f"shift_{name}"] = ones, behind
-    bend = NormBend(name, None if gain is None else f"gain_{name}", normalised, gain, before, behind)
-    return Side(q if behind is None else behind.turn(q), inputs, maps, bend)
+    curvature = NormCurvature(name, None if gain is None else f"gain_{name}", normalised, gain, before, behind)
+    return Side(q if behind is None else behind.turn(q), inputs, maps, curvature)

@@ -13,7 +13,7 @@ from hessianlens.attention.activations import Activation
 from hessianlens.attention.entropy import attention_entropy
 from hessianlens.attention.row_tangent import RowTangent
 from hessianlens.attention.rows import RowMatrices
-from hessianlens.attention.sides import Bend, Side
+from hessianlens.attention.sides import InputCurvature, Side
 from hessianlens.attention.token_maps import TokenMap
 from hessianlens.display import DisplayableRows, Entries, Grid, Picture
 
@@ -123,8 +123,8 @@ class HeadState(DisplayableRows):
         score_pair: Two parameters whose product forms the scores, if there are two.
         query_names: Parameters of the queries.
         key_names: Parameters of the keys.
-        query_bend: Second derivatives of the queries; None where they are linear in their parameters.
-        key_bend: Those of the keys.
+        query_curvature: Second derivatives of the queries; None where they are linear in their parameters.
+        key_curvature: Those of the keys.
         value_pair: Two parameters whose product forms the values, if there are two.
     """
 
@@ -142,8 +142,8 @@ class HeadState(DisplayableRows):
     value_pair: tuple[str, str] | None = None
     query_names: tuple[str, ...] = ()
     key_names: tuple[str, ...] = ()
-    query_bend: Bend | None = None
-    key_bend: Bend | None = None
+    query_curvature: InputCurvature | None = None
+    key_curvature: InputCurvature | None = None
 
     @cached_property
     def output(self) -> Float[Tensor, "s i f"]:
@@ -180,8 +180,10 @@ class HeadState(DisplayableRows):
 
     def with_sides(self, queries: Side, keys: Side) -> HeadState:
         """The same head, with how its queries and keys are made of their parameters."""
-        names, bends = (tuple(queries.inputs), tuple(keys.inputs)), (queries.bend, keys.bend)
-        return replace(self, query_names=names[0], key_names=names[1], query_bend=bends[0], key_bend=bends[1])
+        names, curvatures = (tuple(queries.inputs), tuple(keys.inputs)), (queries.curvature, keys.curvature)
+        return replace(
+            self, query_names=names[0], key_names=names[1], query_curvature=curvatures[0], key_curvature=curvatures[1]
+        )
 
     def at(self, kept: Int[Tensor, " n"]) -> HeadState:
         """The same head at some of its query tokens only; every token stays a key."""
@@ -198,7 +200,7 @@ class HeadState(DisplayableRows):
             weights=weights,
             score_ports=score_ports,
             value_ports=value_ports,
-            query_bend=None if self.query_bend is None else self.query_bend.at(kept),
+            query_curvature=None if self.query_curvature is None else self.query_curvature.at(kept),
         )
 
     def apart(self) -> HeadState:
@@ -232,17 +234,19 @@ class HeadState(DisplayableRows):
             values = shifted(values)
         return replace(self, tokens=tokens, values=values, score_ports=score_ports, value_ports=value_ports)
 
-    def bending(self, score_gradient: Float[Tensor, "s i l"]) -> dict[tuple[str, str], Float[Tensor, "s n p r"]]:
+    def input_curvatures(
+        self, score_gradient: Float[Tensor, "s i l"]
+    ) -> dict[tuple[str, str], Float[Tensor, "s n p r"]]:
         """Second derivatives of queries and of keys along the gradient of the loss, by two parameters of one side.
 
         Args:
             score_gradient: ``E / s``, the gradient of the loss with respect to the scores, over the scale.
         """
         found: dict[tuple[str, str], Tensor] = {}
-        if self.query_bend is not None:
-            found |= self.query_bend.along(score_gradient @ self.score_ports[self.query_names[0]].matrix)
-        if self.key_bend is not None:
-            found |= self.key_bend.along(score_gradient.mT @ self.score_ports[self.key_names[0]].vector)
+        if self.query_curvature is not None:
+            found |= self.query_curvature.along(score_gradient @ self.score_ports[self.query_names[0]].matrix)
+        if self.key_curvature is not None:
+            found |= self.key_curvature.along(score_gradient.mT @ self.score_ports[self.key_names[0]].vector)
         return found
 
     def may_shift(self, port: ScorePort) -> bool:

@@ -1,7 +1,7 @@
 """A function with two derivatives in closed form, for autograd and torch.func, in reverse and forward mode.
 
-Four functions are each other's derivatives: y, its change (`_Pushed`), the gradient of ``<g, y>`` (`_Pulled`) and how
-that changes (`_Bent`), each in closed form. What a third derivative would need raises an error.
+Four functions are each other's derivatives: y, its change (`_Jvp`), the gradient of ``<g, y>`` (`_Vjp`) and how
+that changes (`_Hvp`), each in closed form. What a third derivative would need raises an error.
 """
 
 from __future__ import annotations
@@ -185,16 +185,16 @@ class Value(_Twice):
         if g is None:
             return (*frame.nothing(), *frame.unmoved(), None)
         wanted = ctx.needs_input_grad[: frame.inputs]
-        return (*_Pulled.apply(*tensors, g, frame.asking(wanted)), *frame.unmoved(), None)
+        return (*_Vjp.apply(*tensors, g, frame.asking(wanted)), *frame.unmoved(), None)
 
     @staticmethod
     def jvp(ctx: Any, *changes: Any) -> Tensor:
         """``dy``."""
         frame, tensors, _ = _split(ctx)
-        return _Pushed.apply(*tensors, *changes[: frame.inputs], frame)
+        return _Jvp.apply(*tensors, *changes[: frame.inputs], frame)
 
 
-class _Pushed(_Twice):
+class _Jvp(_Twice):
     """``dy``, linear in the changes of the inputs."""
 
     @staticmethod
@@ -211,9 +211,9 @@ class _Pushed(_Twice):
         primal: Any = frame.nothing()
         tangent: Any = frame.nothing()
         if g is not None and any(here):
-            primal = _Bent.apply(*tensors, g, *change, frame.asking((*here, False)))[:n]
+            primal = _Hvp.apply(*tensors, g, *change, frame.asking((*here, False)))[:n]
         if g is not None and any(there):
-            tangent = _Pulled.apply(*tensors, g, frame.asking(there))
+            tangent = _Vjp.apply(*tensors, g, frame.asking(there))
         return (*primal, *frame.unmoved(), *tangent, None)
 
     @staticmethod
@@ -222,14 +222,14 @@ class _Pushed(_Twice):
         again, second = changes[: frame.inputs], changes[frame.tensors : frame.tensors + frame.inputs]
         total = None
         if _some(again):
-            total = _PushedTwice.apply(*tensors, *change, *again, frame)
+            total = _SecondJvp.apply(*tensors, *change, *again, frame)
         if _some(second):
-            total = _sum(total, _Pushed.apply(*tensors, *second, frame))
+            total = _sum(total, _Jvp.apply(*tensors, *second, frame))
         assert total is not None
         return total
 
 
-class _Pulled(_Twice):
+class _Vjp(_Twice):
     """The gradient of ``<g, y>`` with respect to the inputs, linear in g."""
 
     @staticmethod
@@ -244,7 +244,7 @@ class _Pulled(_Twice):
         if not _some(change):
             return (*frame.nothing(), *frame.unmoved(), None, None)
         wanted = (*needs[: frame.inputs], needs[frame.tensors])
-        *primal, moved = _Bent.apply(*tensors, g, *change, frame.asking(wanted))
+        *primal, moved = _Hvp.apply(*tensors, g, *change, frame.asking(wanted))
         return (*primal, *frame.unmoved(), moved, None)
 
     @staticmethod
@@ -253,13 +253,13 @@ class _Pulled(_Twice):
         again, its_own = changes[: frame.inputs], changes[frame.tensors]
         total: Any = frame.nothing()
         if _some(again):
-            total = _Bent.apply(*tensors, g, *again, frame.asking((*frame.wanted, False)))[:-1]
+            total = _Hvp.apply(*tensors, g, *again, frame.asking((*frame.wanted, False)))[:-1]
         if its_own is not None:
-            total = _added(total, _Pulled.apply(*tensors, its_own, frame))
+            total = _added(total, _Vjp.apply(*tensors, its_own, frame))
         return total
 
 
-class _Bent(_Twice):
+class _Hvp(_Twice):
     """How the gradient of ``<g, y>`` changes with the inputs, and how y does: linear in g and the changes."""
 
     @staticmethod
@@ -275,18 +275,18 @@ class _Bent(_Twice):
         *turned, moved = above
         n, needs = frame.inputs, ctx.needs_input_grad
         here, of_g, there = needs[:n], needs[frame.tensors], needs[frame.tensors + 1 : frame.tensors + 1 + n]
-        bending = _some(turned)
-        if bending and any(here):
+        second_order = _some(turned)
+        if second_order and any(here):
             raise frame.form.third
         primal: Any = frame.nothing()
         if moved is not None and any(here):
-            primal = _Bent.apply(*tensors, moved, *change, frame.asking((*here, False)))[:n]
-        by_g = _PushedTwice.apply(*tensors, *change, *turned, frame) if bending and of_g else None
+            primal = _Hvp.apply(*tensors, moved, *change, frame.asking((*here, False)))[:n]
+        by_g = _SecondJvp.apply(*tensors, *change, *turned, frame) if second_order and of_g else None
         by_change: Any = frame.nothing()
-        if bending and any(there):
-            by_change = _Bent.apply(*tensors, g, *turned, frame.asking((*there, False)))[:n]
+        if second_order and any(there):
+            by_change = _Hvp.apply(*tensors, g, *turned, frame.asking((*there, False)))[:n]
         if moved is not None and any(there):
-            by_change = _added(by_change, _Pulled.apply(*tensors, moved, frame.asking(there)))
+            by_change = _added(by_change, _Vjp.apply(*tensors, moved, frame.asking(there)))
         return (*primal, *frame.unmoved(), by_g, *by_change, None)
 
     @staticmethod
@@ -294,7 +294,7 @@ class _Bent(_Twice):
         raise ctx.frame.form.third
 
 
-class _PushedTwice(_Twice):
+class _SecondJvp(_Twice):
     """The second derivative of y along two changes of the inputs, linear in each."""
 
     @staticmethod

@@ -8,7 +8,7 @@ follow from that.
 from hessianlens.display.chart import Picture, short
 from hessianlens.display.charts import Curve, Dot, Dots, Line, Point, Scatter, Share, Shares, Spikes, Timeline
 from hessianlens.display.displayable import MOST_ROWS, Cells, Displayable, DisplayableRows, facts, texts
-from hessianlens.display.document import CodeBlock, Document, Figure, Part, Section, Side, Table
+from hessianlens.display.document import CodeBlock, Document, Figure, Part, Section, SideBySide, Table
 from hessianlens.display.heat_maps import Entries, Grid
 from hessianlens.display.markup import PALETTE, page_style
 
@@ -34,7 +34,7 @@ __all__ = [
     "Section",
     "Share",
     "Shares",
-    "Side",
+    "SideBySide",
     "Spikes",
     "Table",
     "Timeline",

@@ -61,7 +61,7 @@ class CodeBlock:
 
 
 @dataclass(frozen=True)
-class Side:
+class SideBySide:
     """Figures side by side; small ones closer to each other."""
 
     figures: Sequence[Figure]
@@ -74,7 +74,7 @@ class Side:
         )
 
 
-Part = str | Figure | Table | CodeBlock | Side
+Part = str | Figure | Table | CodeBlock | SideBySide
 
 
 @dataclass(frozen=True)

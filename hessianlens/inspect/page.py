@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from hessianlens.display import CodeBlock, Document, Dots, Figure, Part, Section, Side, Table, short
+from hessianlens.display import CodeBlock, Document, Dots, Figure, Part, Section, SideBySide, Table, short
 from hessianlens.errors import InputError, first_names
 from hessianlens.inspect import page_sections as sections
 from hessianlens.inspect.comparison import Change, Comparison
@@ -182,7 +182,7 @@ def change_section(before: Before, after: BlockMeasurements, model: str, loss: s
     parts: list[Part] = [
         Table(["", "before", "after"], facts),
         f"{found.summary} {text}",
-        Side([Figure(picture, title=title) for title, picture in _pictures(found)]),
+        SideBySide([Figure(picture, title=title) for title, picture in _pictures(found)]),
         Table(
             ["block", "before", "after", "factor", "difference", "95 % interval", ""],
             [_cells(change) for change in found.of_first_part()],

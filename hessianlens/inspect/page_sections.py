@@ -9,7 +9,7 @@ from itertools import combinations
 from torch import Tensor
 
 from hessianlens.attention.state import attention_picture
-from hessianlens.display import Dots, Figure, Grid, Part, Point, Scatter, Section, Side, Spikes, Table, short
+from hessianlens.display import Dots, Figure, Grid, Part, Point, Scatter, Section, SideBySide, Spikes, Table, short
 from hessianlens.inspect.diagnostics import Diagnostics, SpectrumEnds
 from hessianlens.inspect.table import CurvatureTable, Row
 from hessianlens.network.head_health import AttentionHealth
@@ -64,7 +64,7 @@ def norms(table: CurvatureTable) -> Section:
     columns = ["block", "parameters", *(_HEADINGS[part] for part in parts), "rest / G", "scale"]
     cells = [_cells(table, row, parts) for row in table.rows]
     grid = list(_by_kind(table))
-    return Section("Block norms", [text, *grid, Side(figures), Table(columns, cells, folded="In numbers")])
+    return Section("Block norms", [text, *grid, SideBySide(figures), Table(columns, cells, folded="In numbers")])
 
 
 def _dots(rows: Sequence[Row], parts: Sequence[str]) -> Dots:
@@ -114,7 +114,7 @@ def against(diagnostics: Diagnostics) -> Section:
         "little curvature can be moved far. Plain gradient descent on a block alone is stable below 2 / its largest "
         "eigenvalue. A dash: not found in the time given, or no gradient reaches it."
     )
-    return Section("Curvature against gradients and weights", [text, Side(pictures), Table([*columns, ""], cells)])
+    return Section("Curvature against gradients and weights", [text, SideBySide(pictures), Table([*columns, ""], cells)])
 
 
 def _rounded(ends: SpectrumEnds) -> tuple[float, float]:
@@ -142,7 +142,7 @@ def spectra(diagnostics: Diagnostics) -> Section:
         cells.append([name, *map(in_percent, shares), str(found.moment(1))])
     if not figures:
         parts = ["There was no time for densities; more of it helps, or fewer blocks."]
-    parts += [Side(figures)] if figures else []
+    parts += [SideBySide(figures)] if figures else []
     columns = ["block", "negative", "zero", "positive", "negative curvature", "mean eigenvalue"]
     text = (
         f"Zero: up to {RELATIVE_ZERO:g} of the largest eigenvalue in size. Where eigenvalues were not counted, shares "
@@ -157,7 +157,7 @@ def spectra(diagnostics: Diagnostics) -> Section:
         text = ", ".join(f"{names[k]} {short(values[k])}" for k in order[:5])
         spikes = Spikes([values[k] for k in order], "largest eigenvalue of every block, by size")
         low = Spikes(sorted(end.smallest for end in ends.values()), "smallest eigenvalue of every block")
-        parts.append(Side([Figure(spikes, f"The largest: {text}."), Figure(low, "Below zero: the loss bends down.")]))
+        parts.append(SideBySide([Figure(spikes, f"The largest: {text}."), Figure(low, "Below zero: the loss bends down.")]))
     return Section("Spectra", parts)
 
 
@@ -218,7 +218,7 @@ def attention(health: AttentionHealth, maps: Mapping[str, Tensor], table: Curvat
     pictures.append(Figure(health.grid("largest_logit", "largest logit")))
     alarms = [f"{alarm}." for alarm in health.alarms()[:_ALARMS]]
     table_of = Table([*columns, *(f"|H| {kind}" for kind in norm_kinds)], cells)
-    yield Section("Attention heads", [*alarms, text, Side(pictures), table_of, *_drawn_maps(maps)])
+    yield Section("Attention heads", [*alarms, text, SideBySide(pictures), table_of, *_drawn_maps(maps)])
 
 
 def _drawn_maps(maps: Mapping[str, Tensor]) -> list[Part]:
@@ -231,4 +231,4 @@ def _drawn_maps(maps: Mapping[str, Tensor]) -> list[Part]:
         for h in range(min(maps[name].shape[1], 2))
     ][:_MAPS]
     caption = "Rows look at columns, darker where more; the first and the last layer, on the first sequences."
-    return [Side(figures, small=True), caption] if figures else []
+    return [SideBySide(figures, small=True), caption] if figures else []

@@ -88,9 +88,9 @@ class HeadDiagonals:
             return None
         squares = self._score_squares(port, curvature, parts).flatten(0, 1)
         found = port.vector.flatten(0, 1).square().T @ squares / self._head.scale**2
-        bend = self._tangent.bend(name) if parts.t_functional and port.turn is not None else None
-        if bend is not None:
-            found += port.vector.flatten(0, 1).square().T @ bend.diagonal(dim1=-2, dim2=-1).flatten(0, 1)
+        of_inputs = self._tangent.input_curvature(name) if parts.t_functional and port.turn is not None else None
+        if of_inputs is not None:
+            found += port.vector.flatten(0, 1).square().T @ of_inputs.diagonal(dim1=-2, dim2=-1).flatten(0, 1)
         return found if port.vector_axis == 0 else found.T
 
     def _value_diagonal(self, port: ValuePort, curvature: UncoupledCurvature, parts: Summands) -> Tensor:

@@ -84,10 +84,10 @@ def score_pair_terms(head: HeadState, row: str, column: str, gradient: Tensor) -
         return [_merged_term(head, gradient)] if plain else [_met_term(head, *ports, gradient)]
     if not any(row in side and column in side for side in sides):
         return []
-    bends = head.bending(_score_gradient(head, gradient) / head.scale)
-    if (row, column) in bends:
-        return [_bent_term(head.score_ports[row], head.score_ports[column], bends[row, column])]
-    return None if (column, row) in bends else []
+    curvatures = head.input_curvatures(_score_gradient(head, gradient) / head.scale)
+    if (row, column) in curvatures:
+        return [_curvature_term(head.score_ports[row], head.score_ports[column], curvatures[row, column])]
+    return None if (column, row) in curvatures else []
 
 
 def _merged_term(head: HeadState, gradient: Tensor) -> Term:
@@ -115,7 +115,7 @@ def _met_term(head: HeadState, query: ScorePort, key: ScorePort, gradient: Tenso
     return Term(1 / head.scale, factors)
 
 
-def _bent_term(row: ScorePort, column: ScorePort, matrices: Tensor) -> Term:
+def _curvature_term(row: ScorePort, column: ScorePort, matrices: Tensor) -> Term:
     """Two parameters of one side."""
     factors = (Factor("u", "sia", row.inputs), Factor("u", "sic", column.inputs), Factor("D", "sibd", matrices))
     return Term(1.0, factors)

@@ -116,25 +116,25 @@ class HeadTangent:
         return self.rows.vjp(self._vjp_to_weights.clone()[None], None)[0].div_(self.head.scale)
 
     @cached_property
-    def _bending(self) -> set[str]:
+    def _curved(self) -> set[str]:
         """Parameters of queries or keys that these are not linear in."""
         head = self.head
-        sides = ((head.query_bend, head.query_names), (head.key_bend, head.key_names))
-        return {name for bend, names in sides if bend is not None for name in names}
+        sides = ((head.query_curvature, head.query_names), (head.key_curvature, head.key_names))
+        return {name for curvature, names in sides if curvature is not None for name in names}
 
     @cached_property
-    def _bends(self) -> dict[str, dict[str, Tensor]]:
+    def _input_curvatures(self) -> dict[str, dict[str, Tensor]]:
         """Second derivatives of queries and keys along the gradient of the loss, in either order of two parameters."""
         found: dict[str, dict[str, Tensor]] = {}
-        if self._bending:
-            for (row, column), matrices in self.head.bending(self._score_gradient).items():
+        if self._curved:
+            for (row, column), matrices in self.head.input_curvatures(self._score_gradient).items():
                 found.setdefault(row, {})[column] = matrices
                 found.setdefault(column, {})[row] = matrices if row == column else matrices.mT
         return found
 
-    def bend(self, name: str) -> Tensor | None:
+    def input_curvature(self, name: str) -> Tensor | None:
         """That of a parameter with itself; None if there is none."""
-        return self._bends.get(name, {}).get(name)
+        return self._input_curvatures.get(name, {}).get(name)
 
     @cached_property
     def _vjp_to_weights(self) -> Tensor:
@@ -204,8 +204,13 @@ class HeadTangent:
             found += [*self.rows.kept(), self._gradient]
         if any(set(self._opposite(name)) & set(names) for name in names):
             found.append(self._score_gradient)
-        asked = self._bending & set(names) if functional else set()
-        return found + [self._bends[a][b] for a in asked for b in asked if b in self._bends.get(a, {}) and a <= b]
+        asked = self._curved & set(names) if functional else set()
+        return found + [
+            self._input_curvatures[a][b]
+            for a in asked
+            for b in asked
+            if b in self._input_curvatures.get(a, {}) and a <= b
+        ]
 
     # --- forward -----------------------------------------------------------------------------------------------------
 
@@ -221,7 +226,7 @@ class HeadTangent:
             alone: ``c_i`` if ``C_i = c_i I`` and nothing but scores of this head is changed and asked for.
         """
         moved = {name: self._turned(name, each.each) for name, each in projected.items()}
-        found = HeadChange(vectors, moved, {name: projected[name].each for name in projected if name in self._bending})
+        found = HeadChange(vectors, moved, {name: projected[name].each for name in projected if name in self._curved})
         scores = self._scores(found) if parts.outer or parts.functional else None
         if scores is not None:
             by_vector = scores.view(vectors, *self.head.weights.shape)
@@ -293,7 +298,7 @@ class HeadTangent:
         for name in asked:
             gradient = self._score_rows(name, change, dE, parts)
             gradient = None if gradient is None else self._turned(name, gradient, back=True)
-            gradient = self._with_bends(name, change, gradient) if parts.t_functional else gradient
+            gradient = self._with_input_curvature(name, change, gradient) if parts.t_functional else gradient
             if gradient is not None:
                 found[name] = gradient, None
         for name in names:
@@ -339,9 +344,9 @@ class HeadTangent:
         queries, keys = self.head.query_names, self.head.key_names
         return keys if name in queries else queries if name in keys else ()
 
-    def _with_bends(self, name: str, change: HeadChange, gradient: Tensor | None) -> Tensor | None:
+    def _with_input_curvature(self, name: str, change: HeadChange, gradient: Tensor | None) -> Tensor | None:
         """A gradient with what second derivatives of queries or keys add to it."""
-        for other, matrices in self._bends.get(name, {}).items():
+        for other, matrices in self._input_curvatures.get(name, {}).items():
             moved = change.untouched.get(other)
             if moved is not None:
                 by_vector = moved.unflatten(0, (change.vectors, -1))

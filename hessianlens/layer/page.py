@@ -13,7 +13,19 @@ from torch import Tensor
 
 from hessianlens.attention.moments import first_moment, second_moment
 from hessianlens.attention.state import HeadState, attention_picture
-from hessianlens.display import CodeBlock, Curve, Document, Entries, Figure, Grid, Part, Section, Side, Table, short
+from hessianlens.display import (
+    CodeBlock,
+    Curve,
+    Document,
+    Entries,
+    Figure,
+    Grid,
+    Part,
+    Section,
+    SideBySide,
+    Table,
+    short,
+)
 from hessianlens.layer.query_key import eigenvalue_pairs
 from hessianlens.operators.grid import block_name
 from hessianlens.parts import LAYER_PARTS
@@ -167,7 +179,7 @@ def _blocks(H: AttentionHessian, rows: Sequence[dict[str, Any]]) -> Section:
         "The Hessian is the sum of an outer product (Gauss-Newton), the curvature of the loss seen through first "
         "derivatives of the layer, and a functional part, the layer's own second derivative weighted by what is still "
         "wrong with its output. The norm of a block says how much curvature it holds in total.",
-        Side(maps),
+        SideBySide(maps),
     ]
     if H.full.shape[0] <= _MOST_ENTRIES:
         borders = tuple((block_name(name), math.prod(shape)) for name, shape in H.full.rows.items())
@@ -225,7 +237,7 @@ def _bending(spectra: Sequence[Spectrum]) -> Section:
         "A negative eigenvalue is a direction along which the loss bends downwards; its size limits no step. The outer "
         "product of a convex loss has none."
     )
-    return Section("Spectrum", [text, Table(columns, cells), Side(drawn)])
+    return Section("Spectrum", [text, Table(columns, cells), SideBySide(drawn)])
 
 
 def _pairs(H: AttentionHessian) -> Iterator[Section]:
@@ -239,7 +251,7 @@ def _pairs(H: AttentionHessian) -> Iterator[Section]:
         "Queries and keys meet only as a product. This gives the Hessian a part whose eigenvalues come in pairs, one "
         "up and one down: it bends the loss downwards along as many directions as upwards, whatever the data."
     )
-    yield Section("Query-key pairs", [text, Side(pictures)])
+    yield Section("Query-key pairs", [text, SideBySide(pictures)])
 
 
 def _attention(heads: Sequence[HeadState]) -> Section:
@@ -270,7 +282,7 @@ def _attention(heads: Sequence[HeadState]) -> Section:
         f"Each row is a token that looks, each column one that it looks at. {moments_text} Norms are means over the "
         "rows, the entropy is in nats."
     )
-    return Section("Attention maps", [text, Side(maps, small=True), Table(columns, cells)])
+    return Section("Attention maps", [text, SideBySide(maps, small=True), Table(columns, cells)])
 
 
 def _moments(head: HeadState) -> list[tuple[float | None, float | None]]:

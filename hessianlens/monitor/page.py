@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from statistics import median
 from typing import TYPE_CHECKING
 
-from hessianlens.display import Document, Figure, Line, Section, Side, Table, Timeline, short
+from hessianlens.display import Document, Figure, Line, Section, SideBySide, Table, Timeline, short
 from hessianlens.monitor.records import MODEL, SHARES, Reading
 from hessianlens.sizes import readable_time
 from hessianlens.spectra.signs import WIDE
@@ -63,7 +63,7 @@ def document(history: History, title: str) -> Document:
         return Document(title, "Nothing has been measured yet.", [], [])
     drawn = {q for has in history.names().values() for q in has if _tells(history, q)}
     sections = [
-        Section(heading, [words, Side([Figure(timeline(history, q)) for q in there])])
+        Section(heading, [words, SideBySide([Figure(timeline(history, q)) for q in there])])
         for heading, words, quantities in _SECTIONS
         if (there := [q for q in quantities if q in drawn])
     ]

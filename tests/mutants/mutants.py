@@ -205,7 +205,7 @@ MUTANTS = (
     Mutant(
         "turned keys are shifted",
         "rotary",
-        "return self.activation.shift_invariant and not turned",
+        "return self.activation.shift_invariant and port.key_turn is None",
         "return self.activation.shift_invariant",
     ),
     Mutant(
@@ -455,8 +455,8 @@ MUTANTS = (
     Mutant(
         "the sampled Hessian is its Gauss-Newton part",
         "norms",
-        'found["full"] = found["ggn"] + found["functional"]',
-        'found["full"] = found["ggn"]',
+        'found["full"] = found["ggn"] + found["functional"]\n        return block.name',
+        'found["full"] = found["ggn"]\n        return block.name',
     ),
     Mutant(
         "pairs of blocks are sampled from one side",

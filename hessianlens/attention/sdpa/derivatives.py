@@ -138,12 +138,12 @@ def second_jvp(x: AttentionOperands, rule: AttentionRule, first: Parts, second: 
     for piece in pieces(x, rule):
         chunk, rows = piece.chunk, piece.rows
         u, t = (change.at(chunk) for change in changes)
-        bend = None if u is None or t is None else rows.second_jvp(u, t)
+        second_order = None if u is None or t is None else rows.second_jvp(u, t)
         for dq, dk in ((first[0], second[1]), (second[0], first[1])):
             if dq is not None and dk is not None:
                 through = rows.jvp(rule.scale * (chunk.of_queries(dq) @ chunk.of_keys(dk).mT))
-                bend = through if bend is None else bend + through
-        total = _moved(piece, bend, None)
+                second_order = through if second_order is None else second_order + through
+        total = _moved(piece, second_order, None)
         for moved, dv in ((u, second[2]), (t, first[2])):
             if moved is not None and dv is not None:
                 total = total + piece.dropped(rows.jvp(moved)) @ chunk.of_keys(dv)

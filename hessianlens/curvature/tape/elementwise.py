@@ -17,13 +17,13 @@ class ElementwiseStep(Step):
         inputs: Number of x.
         output: Number of y.
         slope: f', a number where it is the same everywhere.
-        bend: f''; None if it is zero.
+        second_slope: f''; None if it is zero.
     """
 
-    def __init__(self, inputs: Sequence[int], output: int, slope: Tensor | float, bend: Tensor | None) -> None:
+    def __init__(self, inputs: Sequence[int], output: int, slope: Tensor | float, second_slope: Tensor | None) -> None:
         super().__init__(inputs, output)
-        self.slope, self.bend = slope, bend
-        self.reads_moved = bend is not None
+        self.slope, self.second_slope = slope, second_slope
+        self.reads_moved = second_slope is not None
 
     def forward(self, moved: Tangents) -> Tensor:
         """``f' dx``."""
@@ -33,16 +33,16 @@ class ElementwiseStep(Step):
 
     def keep(self, g: Tensor) -> None:
         """``f'' g`` is all that is needed of both."""
-        self.bend = None if self.bend is None else self.bend * g
+        self.second_slope = None if self.second_slope is None else self.second_slope * g
 
     def backward(
         self, u: Tensor | None, moved: Tangents, result: Tensor | None, wanted: Sequence[bool]
     ) -> list[Cotangent]:
         """``f' u + (f'' g) dx``."""
-        dx = moved[0] if moved and self.bend is not None else None
-        if dx is None or self.bend is None:
+        dx = moved[0] if moved and self.second_slope is not None else None
+        if dx is None or self.second_slope is None:
             return [None if u is None else self._sloped(u)]
-        found = self.bend * dx
+        found = self.second_slope * dx
         if u is not None:
             found = found.add_(u) if self._plain else found.addcmul_(u, self._slope_of(u))
         return [found]
@@ -72,10 +72,10 @@ def derivatives(function: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Tensor
         if not y.requires_grad:
             return 0.0, None
         (slope,) = torch.autograd.grad(y.sum(), leaf, create_graph=True)
-        bend = None
+        second_slope = None
         if slope.requires_grad:
-            (bend,) = torch.autograd.grad(slope.sum(), leaf, allow_unused=True)
-    return _number(slope.detach()), None if bend is None or not bool(bend.any()) else bend
+            (second_slope,) = torch.autograd.grad(slope.sum(), leaf, allow_unused=True)
+    return _number(slope.detach()), None if second_slope is None or not bool(second_slope.any()) else second_slope
 
 
 def _number(slope: Tensor) -> Tensor | float:

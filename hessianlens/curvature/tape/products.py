@@ -20,7 +20,7 @@ def folded(steps: Sequence[Step]) -> list[Step]:
     uses = Counter(node for step in steps for node in step.inputs)
     gone: set[Step] = set()
     for step in steps:
-        if not isinstance(step, ElementwiseStep) or step.bend is not None or not _is_number(step.slope):
+        if not isinstance(step, ElementwiseStep) or step.second_slope is not None or not _is_number(step.slope):
             continue
         before = maker.get(step.inputs[0])
         source = _source(before, maker, uses)

@@ -218,16 +218,20 @@ def score_rule(raw: Tensor, scores: Tensor, shape: Sequence[int]) -> ScoreRule |
     """
     with torch.enable_grad():
         slope = entrywise_slope(scores, raw, graph=True)
-        bend = None if slope is None else entrywise_slope(slope, raw) if slope.requires_grad else torch.zeros_like(raw)
-    if slope is None or bend is None:
+        second_slope = (
+            None if slope is None else entrywise_slope(slope, raw) if slope.requires_grad else torch.zeros_like(raw)
+        )
+    if slope is None or second_slope is None:
         return Refusal("its scores are not made of the products of queries and keys one by one")
-    values, slope, bend, products = (tensor.detach().reshape(*shape) for tensor in (scores, slope, bend, raw))
+    values, slope, second_slope, products = (
+        tensor.detach().reshape(*shape) for tensor in (scores, slope, second_slope, raw)
+    )
     visible = values > torch.finfo(values.dtype).min / 2
     # A row that is hidden by large numbers only, not by infinite ones, sees everything alike.
     visible |= ~visible.any(-1, keepdim=True) & values.isfinite().all(-1, keepdim=True)
     if not bool(visible.any()):
         return Refusal("none of its scores is visible")
-    if not bool(bend[visible].any()):
+    if not bool(second_slope[visible].any()):
         return _straight(products, values, slope, visible)
     return _capped(products, values, slope, visible)
 
