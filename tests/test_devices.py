@@ -27,7 +27,7 @@ from tests.curvature import networks
 from tests.curvature.networks import pairs
 from tests.losses.test_linear_cross_entropy import CASES as HEADS
 from tests.losses.test_linear_cross_entropy import differentiated as differentiated_head
-from tests.losses.test_linear_cross_entropy import ours as unformed
+from tests.losses.test_linear_cross_entropy import ours as fused
 from tests.oracles.comparison import assert_same
 from tests.variants import layers, losses, randn, tokens
 
@@ -127,11 +127,11 @@ def test_losses_of_logits_that_are_formed_or_not(logits: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in HEADS if name in ("plain", "everything")])
 def test_cross_entropy_that_can_be_differentiated_twice(name: str) -> None:
-    expected = differentiated_head(unformed, *HEADS[name])
+    expected = differentiated_head(fused, *HEADS[name])
 
     def here(*given: Any, **options: Any) -> Tensor:
         with elsewhere():
-            return unformed(*given, **options)
+            return fused(*given, **options)
 
     for one, other in zip(differentiated_head(here, *HEADS[name]), expected, strict=True):
         assert_same(one.detach(), other.detach(), name)

@@ -25,8 +25,8 @@ from hessianlens.network.saved_norms import SavedNorms
 from hessianlens.problems import Block
 from hessianlens.spectra import Estimate, eigenvalues, inertia
 from hessianlens.spectra.estimate import ends_in_percent
-from hessianlens.spectra.extremal import Eigenvalues
-from hessianlens.spectra.signs import RELATIVE_ZERO, Inertia
+from hessianlens.spectra.extremal_eigenvalues import Eigenvalues
+from hessianlens.spectra.inertias import RELATIVE_ZERO, Inertia
 from hessianlens.state_guard import restores_state
 
 _SHARE_PROBES, _SHARE_STEPS = 5, 128

@@ -17,9 +17,9 @@ from hessianlens.monitor.stability import Edge
 from hessianlens.network.head_health import attention_health
 from hessianlens.problems import Block, Problem, check_problem
 from hessianlens.spectra import Estimate, LeadingEigenpair, RitzPairs, SpectralDensity, density, leading_eigenpair
+from hessianlens.spectra.inertias import RELATIVE_ZERO, inertia_of
 from hessianlens.spectra.norms import norm_from_lengths
 from hessianlens.spectra.products import LinearOperator
-from hessianlens.spectra.signs import RELATIVE_ZERO, inertia_of
 
 _FROM_SPECTRUM = ("trace", "norm", "negative")
 

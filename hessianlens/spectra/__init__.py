@@ -4,15 +4,15 @@ from hessianlens.spectra.compose import heterogeneity, inertia
 from hessianlens.spectra.densities import density
 from hessianlens.spectra.entries import diagonal, median_entry
 from hessianlens.spectra.estimate import Estimate, VectorEstimate
-from hessianlens.spectra.extremal import Eigenvalues, eigenvalues
+from hessianlens.spectra.extremal_eigenvalues import Eigenvalues, eigenvalues
 from hessianlens.spectra.heterogeneities import Heterogeneity
-from hessianlens.spectra.leading import LeadingEigenpair, leading_eigenpair
+from hessianlens.spectra.inertias import Inertia
+from hessianlens.spectra.lanczos_quadrature import RitzPairs
+from hessianlens.spectra.leading_eigenpairs import LeadingEigenpair, leading_eigenpair
 from hessianlens.spectra.norms import frobenius
 from hessianlens.spectra.probes import Probes
-from hessianlens.spectra.signs import Inertia
 from hessianlens.spectra.spectrum import CumulativeDistribution, DensityCurve, SpectralDensity
 from hessianlens.spectra.traces import trace
-from hessianlens.spectra.tridiagonal import RitzPairs
 
 __all__ = [
     "CumulativeDistribution",

@@ -13,6 +13,7 @@ from hessianlens.spectra.densities import LARGEST_DENSE, density, density_at_zer
 from hessianlens.spectra.entries import median_entry
 from hessianlens.spectra.estimate import Estimate
 from hessianlens.spectra.heterogeneities import Heterogeneity, ratio_heterogeneity, spectral_heterogeneity
+from hessianlens.spectra.inertias import Inertia, check_thresholds, inertia_of
 from hessianlens.spectra.norms import frobenius
 from hessianlens.spectra.probes import check_count, check_seed
 from hessianlens.spectra.products import (
@@ -23,7 +24,6 @@ from hessianlens.spectra.products import (
     check_square,
     in_closed_form,
 )
-from hessianlens.spectra.signs import Inertia, check_thresholds, inertia_of
 from hessianlens.spectra.spectrum import SpectralDensity
 from hessianlens.spectra.traces import trace
 from hessianlens.state_guard import restores_state

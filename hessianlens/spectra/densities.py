@@ -6,6 +6,7 @@ import torch
 
 from hessianlens.errors import check_choice, check_flag, check_that
 from hessianlens.memory import ensure_fits
+from hessianlens.spectra.lanczos_quadrature import RitzPairs, gauss_quadrature, lanczos
 from hessianlens.spectra.probes import Probes, check_count, chunk_size
 from hessianlens.spectra.products import (
     LinearOperator,
@@ -18,7 +19,6 @@ from hessianlens.spectra.products import (
     symmetric_dense,
 )
 from hessianlens.spectra.spectrum import SpectralDensity
-from hessianlens.spectra.tridiagonal import RitzPairs, gauss_quadrature, lanczos
 from hessianlens.state_guard import restores_state
 
 METHODS = ("auto", "lanczos", "dense")

@@ -12,7 +12,7 @@ import hessianlens as hl
 from hessianlens.memory import LiveBytes
 from hessianlens.models.adapters import draft_problem
 from hessianlens.models.adapters.trial_run import run_dry
-from hessianlens.models.adapters.unembedding import UnformedCall
+from hessianlens.models.adapters.unembedding import FusedLossCall
 from tests.curvature.networks import tokens
 
 LONG = 32768
@@ -52,7 +52,7 @@ def test_a_batch_that_does_not_fit_is_refused_before_it_runs(untouched: None) ->
 def test_a_draft_runs_nothing(untouched: None) -> None:
     data = {"input_ids": tokens(8, LONG)}
     draft = draft_problem(gpt2("sdpa", vocabulary=50257), data, dtype=torch.float64)
-    assert isinstance(draft.forward, UnformedCall)
+    assert isinstance(draft.forward, FusedLossCall)
     told = "\n".join(draft.notes)
     assert f"logits (8 x {LONG} x 50257" in told and "in chunks that keep no matrix of L x L" in told
     assert hl.network.forecast(draft, draft.select("layer0.attn.q")).sequences == 8

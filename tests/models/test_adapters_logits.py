@@ -27,7 +27,7 @@ from tests.network.sites.families import FAMILIES, token_ids
 from tests.oracles.comparison import assert_same
 from tests.variants import randn
 
-UNFORMED = "logits .* are not materialised while differentiating"
+FUSED = "logits .* are not materialised while differentiating"
 
 
 def _family(name: str) -> Callable[..., Problem]:
@@ -46,7 +46,7 @@ MODELS: dict[str, Callable[..., Problem]] = {
 FORMED = {"pooled encoder, loss between sequences"}
 
 
-def _is_unformed(problem: Problem) -> bool:
+def _is_fused(problem: Problem) -> bool:
     return isinstance(problem.forward, LogitsForward)
 
 
@@ -65,7 +65,7 @@ def _parameters(problem: Problem) -> list[str]:
 @pytest.mark.parametrize("name", MODELS)
 def test_every_model_gives_the_same_numbers_with_and_without_logits(name: str) -> None:
     whole, chunked = (MODELS[name](logits=how, verify=False) for how in ("whole", "chunked"))
-    assert not _is_unformed(whole) and _is_unformed(chunked) is (name not in FORMED)
+    assert not _is_fused(whole) and _is_fused(chunked) is (name not in FORMED)
     if name in FORMED:
         return
     names = _parameters(whole)
@@ -112,13 +112,13 @@ def test_a_tape_leaves_the_last_map_to_the_graph() -> None:
 def test_logits_are_not_formed_where_they_are_large(monkeypatch: pytest.MonkeyPatch) -> None:
     model, data = hugging_face.gpt2(), {"input_ids": tokens()}
     size = tokens().numel() * VOCAB * 8
-    for limit, unformed in ((size, True), (size + 1, False)):
+    for limit, fused in ((size, True), (size + 1, False)):
         monkeypatch.setattr(unembedding, "_LARGE_BYTES", limit)
         for check in (True, False):
             problem = hl.problem(model, data, check=check)
-            assert _is_unformed(problem) is unformed
-            assert any(re.search(UNFORMED, note) for note in problem.notes) is unformed
-        assert not _is_unformed(hl.problem(model, data, logits="whole"))
+            assert _is_fused(problem) is fused
+            assert any(re.search(FUSED, note) for note in problem.notes) is fused
+        assert not _is_fused(hl.problem(model, data, logits="whole"))
 
 
 class Ended(nn.Module):
@@ -153,8 +153,8 @@ def test_how_a_model_may_end(name: str) -> None:
     model = Ended(end).double()
     data = (randn(3, 4, WIDTH), torch.randint(VOCAB - 1, (3, 4), generator=torch.Generator().manual_seed(0)))
     problem = hl.problem(model, data, nn.CrossEntropyLoss(label_smoothing=0.2), logits="chunked", verify=False)
-    assert _is_unformed(problem) is (reason is None)
-    assert any(re.search(UNFORMED if reason is None else f"held as a whole: .*{reason}", n) for n in problem.notes)
+    assert _is_fused(problem) is (reason is None)
+    assert any(re.search(FUSED if reason is None else f"held as a whole: .*{reason}", n) for n in problem.notes)
     plain = hl.problem(model, data, nn.CrossEntropyLoss(label_smoothing=0.2), logits="whole", verify=False)
     names = [name for name in _parameters(plain) if "inner" in name]
     for one, other in zip(
@@ -178,7 +178,7 @@ def test_losses_of_pytorch_and_their_reductions(name: str) -> None:
         hl.problem(model, [{"input_ids": tokens(n, seed=n)} for n in (2, 1)], LOSSES[name], logits=how, **options)
         for how in ("whole", "chunked")
     )
-    assert _is_unformed(chunked)
+    assert _is_fused(chunked)
     found, expected = (hl.hessian(problem, "layer0.attn.q", method="products") for problem in (chunked, whole))
     assert_same(found @ randn(found.shape[1]), expected @ randn(found.shape[1]), name, 1e-9)
 
@@ -199,7 +199,7 @@ def test_a_model_that_ends_otherwise_on_another_batch_has_its_logits_materialise
     model = Ended(lambda x, last: last(x) if len(x) == 2 else x[..., :VOCAB]).double()
     batches = [(randn(n, 4, WIDTH), torch.zeros(n, 4, dtype=torch.long)) for n in (2, 3)]
     problem = hl.problem(model, batches, "cross_entropy", logits="chunked", verify=False)
-    assert not _is_unformed(problem) and any("held as a whole: on batch 1, " in note for note in problem.notes)
+    assert not _is_fused(problem) and any("held as a whole: on batch 1, " in note for note in problem.notes)
     expected = hl.problem(model, batches, "cross_entropy", logits="whole", verify=False)
     assert_same(problem.total_loss(), expected.total_loss())
     unchecked = hl.problem(model, batches, "cross_entropy", logits="chunked", check=False, verify=False)

@@ -1,4 +1,4 @@
-"""Mutants are kept up with the code: every snippet is found exactly once, and what killed it is a test that is there."""
+"""Mutants follow the code: every snippet is found exactly once, and what killed it is a file of tests that is there."""
 
 from __future__ import annotations
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from hessianlens.spectra import density, inertia
+from hessianlens.spectra.lanczos_quadrature import gauss_quadrature, lanczos
 from hessianlens.spectra.probes import Probes
-from hessianlens.spectra.tridiagonal import gauss_quadrature, lanczos
 from tests.spectra.registry import SYMMETRIC, symmetric, with_spectrum
 from tests.variants import DOUBLE, randn
 

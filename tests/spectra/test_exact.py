@@ -9,7 +9,7 @@ from torch import Tensor
 
 from hessianlens.operators import StructuredOperator, TokenSum
 from hessianlens.spectra import density, diagonal, eigenvalues, frobenius, inertia, median_entry, trace
-from hessianlens.spectra.tridiagonal import gauss_quadrature, lanczos
+from hessianlens.spectra.lanczos_quadrature import gauss_quadrature, lanczos
 from tests.spectra.registry import ANY, SQUARE, SYMMETRIC, rtol, structured
 from tests.variants import DOUBLE
 

@@ -71,7 +71,7 @@ class LossTape(Behind):
         return self._tape.held_bytes(others)
 
 
-class UnformedLogits(Behind):
+class FusedLogits(Behind):
     """A loss of features in front of a linear map whose outputs are not formed."""
 
     kinds = frozenset({"linear_cross_entropy"})
@@ -169,4 +169,4 @@ def _made(problem: Problem, batch: Batch, leaves: Tensors) -> tuple[Tape, Behind
     own = {leaf.untyped_storage().data_ptr() for leaf in leaves.values()}
     if any(t is not None and t.untyped_storage().data_ptr() in own for t in (logits.weight, logits.bias)):
         raise Unrecordable("the last linear map, whose outputs are not formed, is one of them")
-    return network, UnformedLogits(InFrontOfLogits(loss, logits, batch))
+    return network, FusedLogits(InFrontOfLogits(loss, logits, batch))

@@ -24,7 +24,7 @@ from hessianlens.models.adapters.outputs import arguments, as_tensor, call
 from hessianlens.models.adapters.precision import is_half
 from hessianlens.models.adapters.scope import evaluated, own_kernels
 from hessianlens.models.adapters.torch_losses import TorchShare
-from hessianlens.models.adapters.unembedding import LastMap, UnformedCall, logits_note
+from hessianlens.models.adapters.unembedding import FusedLossCall, LastMap, logits_note
 from hessianlens.problems import Batch, BatchLoss, Problem, move
 
 _NOISE_EPS = 100
@@ -115,7 +115,7 @@ class ModelComparison:
 
     @property
     def _is_replaced(self) -> bool:
-        return self.chunks or isinstance(self.problem.forward, UnformedCall)
+        return self.chunks or isinstance(self.problem.forward, FusedLossCall)
 
     def _here(self, batch: Batch) -> tuple[Tensor, float, str]:
         """Materialised outputs and the loss as the problem computes it."""
@@ -130,7 +130,7 @@ class ModelComparison:
         with own_kernels(self.model), torch.no_grad(), LastMap(params) as maps:
             outputs = call(self.model, params, batch, with_targets=self.with_targets)
         last, eps = maps.found(self.model, outputs), torch.finfo(made.dtype).eps
-        chunked = isinstance(made.forward, UnformedCall)
+        chunked = isinstance(made.forward, FusedLossCall)
         if chunked and isinstance(last, Refusal):
             return outputs, math.nan, f"on batch {number}, {last}"
         with torch.no_grad():
@@ -138,7 +138,7 @@ class ModelComparison:
                 here = float(made.batch_loss(params, batch))
             value = float(self._share(outputs, batch))
             same = same_value(here, value, eps, lambda at: self._share(at, batch), outputs)
-        if isinstance(made.forward, UnformedCall) and not (same and last == made.forward.last):
+        if isinstance(made.forward, FusedLossCall) and not (same and last == made.forward.last):
             return (
                 outputs,
                 here,
@@ -154,7 +154,7 @@ class ModelComparison:
     def _materialised(self, outputs: Tensor, reason: str) -> ModelComparison:
         """The same with materialised logits, and a note on why."""
         forward = self.problem.forward
-        assert isinstance(forward, UnformedCall)
+        assert isinstance(forward, FusedLossCall)
         whole = partial(call, self.model, with_targets=self.with_targets, halves=forward.halves)
         notes = (*_without_logits(self.problem.notes), logits_note(outputs, Refusal(reason)))
         return replace(self, problem=replace(self.problem, forward=whole, notes=notes))

@@ -16,7 +16,7 @@ from hessianlens.models.adapters.outputs import call, checked_call, counted_call
 from hessianlens.models.adapters.precision import is_half
 from hessianlens.models.adapters.scope import differentiable_twice
 from hessianlens.models.adapters.torch_losses import TorchShare
-from hessianlens.models.adapters.unembedding import LastMap, Unembedding, UnformedCall, are_large, logits_note
+from hessianlens.models.adapters.unembedding import FusedLossCall, LastMap, Unembedding, are_large, logits_note
 from hessianlens.problems import Batch, Forward, Problem, move, tensors
 from hessianlens.sizes import readable
 
@@ -77,7 +77,7 @@ def ended(made: Problem, seen: TrialRun, logits: str, with_targets: bool) -> tup
     elif isinstance(made.loss.share, TorchShare) and not made.loss.share.classes_last(seen.outputs, made.data[0]):
         last = Refusal(f"{made.loss.share.loss.name} reads the classes from axis 1")
     note = logits_note(seen.outputs, last)
-    return UnformedCall(model, last, with_targets, halves) if isinstance(last, Unembedding) else whole, (note,)
+    return FusedLossCall(model, last, with_targets, halves) if isinstance(last, Unembedding) else whole, (note,)
 
 
 @dataclass(frozen=True, eq=False)

@@ -196,7 +196,7 @@ class _Stop(_Maps):
 
 
 @dataclass(frozen=True, eq=False)
-class UnformedCall(LogitsForward):
+class FusedLossCall(LogitsForward):
     """A model as a function of parameters and batch that can end in front of its last linear map.
 
     Attributes:

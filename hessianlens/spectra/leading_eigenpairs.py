@@ -10,10 +10,10 @@ from torch import Tensor
 
 from hessianlens.checks import check_shape, check_tensor, renamed_arguments
 from hessianlens.errors import check_number, check_that, expect
+from hessianlens.spectra.lanczos_quadrature import RitzPairs
 from hessianlens.spectra.norms import lengths_of
 from hessianlens.spectra.probes import Probes, check_count
 from hessianlens.spectra.products import LinearOperator, check_square, multiply
-from hessianlens.spectra.tridiagonal import RitzPairs
 
 _WORKSPACE = 2**30
 """Bytes of search vectors and their products that are held at once."""
