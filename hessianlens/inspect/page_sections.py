@@ -114,7 +114,9 @@ def against(diagnostics: Diagnostics) -> Section:
         "little curvature can be moved far. Plain gradient descent on a block alone is stable below 2 / its largest "
         "eigenvalue. A dash: not found in the time given, or no gradient reaches it."
     )
-    return Section("Curvature against gradients and weights", [text, SideBySide(pictures), Table([*columns, ""], cells)])
+    return Section(
+        "Curvature against gradients and weights", [text, SideBySide(pictures), Table([*columns, ""], cells)]
+    )
 
 
 def _rounded(ends: SpectrumEnds) -> tuple[float, float]:
@@ -157,7 +159,9 @@ def spectra(diagnostics: Diagnostics) -> Section:
         text = ", ".join(f"{names[k]} {short(values[k])}" for k in order[:5])
         spikes = Spikes([values[k] for k in order], "largest eigenvalue of every block, by size")
         low = Spikes(sorted(end.smallest for end in ends.values()), "smallest eigenvalue of every block")
-        parts.append(SideBySide([Figure(spikes, f"The largest: {text}."), Figure(low, "Below zero: the loss bends down.")]))
+        parts.append(
+            SideBySide([Figure(spikes, f"The largest: {text}."), Figure(low, "Below zero: the loss bends down.")])
+        )
     return Section("Spectra", parts)
 
 
