@@ -40,7 +40,7 @@ _SOURCES = Path(__file__).parent
 
 
 @dataclass(frozen=True)
-class Section:
+class StorySection:
     """A question with its scene.
 
     Attributes:
@@ -67,8 +67,8 @@ class Section:
         return f"see-{self.scene}"
 
 
-SECTIONS: tuple[Section, ...] = (
-    Section(
+SECTIONS: tuple[StorySection, ...] = (
+    StorySection(
         "curvature",
         "Curvature",
         "What is curvature, and why should it be even?",
@@ -77,7 +77,7 @@ SECTIONS: tuple[Section, ...] = (
         (BLOCKS,),
         stills.block_sizes,
     ),
-    Section(
+    StorySection(
         "row",
         "Scores",
         "What becomes of a row of scores?",
@@ -86,7 +86,7 @@ SECTIONS: tuple[Section, ...] = (
         (),
         stills.score_row,
     ),
-    Section(
+    StorySection(
         "tokens",
         "Tokens",
         "What does a query see of its tokens?",
@@ -95,7 +95,7 @@ SECTIONS: tuple[Section, ...] = (
         (MOMENTS,),
         stills.sharpening,
     ),
-    Section(
+    StorySection(
         "factors",
         "Powers",
         "Which block dies first when the tokens shrink?",
@@ -104,7 +104,7 @@ SECTIONS: tuple[Section, ...] = (
         (DATA,),
         stills.slopes,
     ),
-    Section(
+    StorySection(
         "activation",
         "a(0)",
         "So is it softmax?",
@@ -113,7 +113,7 @@ SECTIONS: tuple[Section, ...] = (
         (SOFTMAX,),
         stills.by_activation,
     ),
-    Section(
+    StorySection(
         "matrices",
         "Two matrices",
         "Is the split into queries and keys why the loss bends down?",
@@ -122,7 +122,7 @@ SECTIONS: tuple[Section, ...] = (
         (QUERY_KEY,),
         stills.negative_shares,
     ),
-    Section(
+    StorySection(
         "depth",
         "Depth",
         "Does depth make it worse, and what does a norm leave?",
@@ -131,7 +131,7 @@ SECTIONS: tuple[Section, ...] = (
         (DEPTH, NORM),
         stills.powers_by_depth,
     ),
-    Section(
+    StorySection(
         "rates",
         "Training",
         "Does training need two learning rates?",
@@ -147,7 +147,7 @@ SECTIONS: tuple[Section, ...] = (
 class ShownSection:
     """A section as the page shows it."""
 
-    section: Section
+    section: StorySection
     paragraphs: tuple[tuple[Markup, ...], ...]
     notes: tuple[Markup, ...]
     quoted: tuple[ShownQuotation, ...]
@@ -260,7 +260,7 @@ def _set(sentences: Sentences, contents: Contents, link: LabBookLinks) -> tuple[
     return tuple(link(sentence) for sentence in sentences(contents))
 
 
-def _shown(section: Section, contents: Contents, link: LabBookLinks) -> ShownSection:
+def _shown(section: StorySection, contents: Contents, link: LabBookLinks) -> ShownSection:
     quoted: list[ShownQuotation] = []
     for chapter in section.chapters:
         answer = contents.answer(chapter.slug)
