@@ -159,7 +159,7 @@ class Problem(DisplayableRows):
 
         What matches no block may match parts of some: ``layer0.attn.q.head3``, ``layer*.attn.k.head0``. A name is taken
         as it is, also one with characters of a glob: ``w[0]`` is the block of that name, if there is one, and never
-        ``w0``.
+        ``w0``. The name of a parameter stands for the blocks that lie in it.
         """
         one = isinstance(pattern, (str, Tensor)) or not isinstance(pattern, Iterable)
         patterns: list[Any] = [pattern] if one else list(pattern)
@@ -174,9 +174,11 @@ class Problem(DisplayableRows):
         return [block for name, block in every.items() if name in chosen]
 
     def _named(self, name: str, every: Mapping[str, Block]) -> dict[str, Block]:
-        """The block of exactly this name, or of this alias."""
+        """The block of exactly this name, or of this alias; the blocks of the parameter of this name."""
         own = name if name in every else self.aliases.get(name, name)
-        return {own: every[own]} if own in every else {}
+        if own in every:
+            return {own: every[own]}
+        return {block.name: block for block in self.blocks.values() if block.parameter == name}
 
     def _matching(self, pattern: str, every: Mapping[str, Block]) -> dict[str, Block]:
         """The blocks that a glob or an expression matches; if there are none, the parts of blocks."""

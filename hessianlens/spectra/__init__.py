@@ -5,6 +5,7 @@ from hessianlens.spectra.densities import density
 from hessianlens.spectra.entries import diagonal, median_entry
 from hessianlens.spectra.estimate import Estimate, VectorEstimate
 from hessianlens.spectra.extremal_eigenvalues import Eigenvalues, eigenvalues
+from hessianlens.spectra.geometry import Sharpness, sharpness
 from hessianlens.spectra.heterogeneities import Heterogeneity
 from hessianlens.spectra.inertias import Inertia
 from hessianlens.spectra.lanczos_quadrature import RitzPairs
@@ -24,6 +25,7 @@ __all__ = [
     "LeadingEigenpair",
     "Probes",
     "RitzPairs",
+    "Sharpness",
     "SpectralDensity",
     "VectorEstimate",
     "density",
@@ -34,5 +36,6 @@ __all__ = [
     "inertia",
     "leading_eigenpair",
     "median_entry",
+    "sharpness",
     "trace",
 ]

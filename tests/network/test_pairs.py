@@ -176,3 +176,15 @@ def test_a_key_bias_that_is_turned_with_its_position_is_not_flat() -> None:
     name = "layer1.attn.k.bias"
     expected = hl.hessian(problem, name, method="products").frobenius_norm()
     assert hl.block_norms(problem, name, method="exact")[name, "full"].value == pytest.approx(float(expected)) != 0
+
+
+def test_names_as_the_problem_has_them() -> None:
+    """Blocks, patterns and parameters: the keys of `problem.blocks`, and the names that the model itself has."""
+    model, task = hl.models.Transformer(d_model=4, d_mlp=8, dtype=torch.float64), hl.tasks.Addition(digits=1)
+    problem = hl.problem(model, task.batch(2, seed=0), task.cross_entropy)
+    names = ["embed", "layer0.attn.q"]
+    wanted = hl.block_pair_norms(problem, names, method="products", probes=3)
+    parameters = [problem.blocks[name].parameter for name in names]
+    found = hl.block_pair_norms(problem, parameters, method="products", probes=3)
+    assert found.names == wanted.names == tuple(names) and torch.equal(found.values(), wanted.values())
+    assert hl.block_pair_norms(problem, {name: problem.blocks[name] for name in names}, probes=3).names == tuple(names)

@@ -1,0 +1,188 @@
+r"""Sharpness in the geometry of an optimiser: the largest ``d' A d`` over the unit ball of its norm.
+
+An optimiser that steps along ``argmax <g, d>`` over the unit ball of a norm - gradient descent (Euclidean), sign
+descent and Lion (maximum norm), Muon (spectral norm of each matrix) - meets the curvature
+
+    S = max_{|d| <= 1} d' A d,
+
+and a step ``-lr |g|* d(g)``, with the dual norm ``|.|*``, can raise the loss of a quadratic only if ``S > 2 / lr``. In
+the Euclidean norm S is the largest eigenvalue. In the others it is found from below: ``d <- argmax <(A + s) d, .>``
+never lowers ``d' A d`` for s at least as large as the most negative eigenvalue, and ends at a local maximum.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from hessianlens.checks import check_shape, check_tensor
+from hessianlens.errors import check_choice, check_seed, check_that, check_whole, expect
+from hessianlens.spectra.probes import Probes
+from hessianlens.spectra.products import LinearOperator, check_square, multiply
+
+GEOMETRIES = ("euclidean", "max", "spectral")
+"""Norms of updates: gradient descent, sign descent and Lion, Muon."""
+_RISE = 1e-12
+"""A relative rise below which a step has led nowhere."""
+_TURN = 1e-6
+"""A relative turn below which a step is none."""
+
+
+@dataclass(frozen=True, eq=False)
+class Sharpness:
+    """The largest curvature found over a unit ball.
+
+    Attributes:
+        value: ``d' A d``, a lower bound of the maximum; attained at `direction`.
+        direction: d, of norm one.
+        geometry: The norm.
+        converged: Whether every start ended at a local maximum.
+        spread: Lowest local maximum over the highest, of all starts: 1 if they agree.
+        products: Number of products with A.
+    """
+
+    value: float
+    direction: Float[Tensor, "n"]
+    geometry: str
+    converged: bool
+    spread: float
+    products: int
+
+    def __repr__(self) -> str:
+        state = "" if self.converged else ", NOT converged"
+        return f"{self.value:.6g} ({self.geometry} norm, from below, {self.products} matvecs{state})"
+
+    __str__ = __repr__
+
+
+def sharpness(
+    op: LinearOperator,
+    geometry: str = "euclidean",
+    *,
+    shapes: Sequence[tuple[int, ...]] | None = None,
+    start: Float[Tensor, "n"] | None = None,
+    starts: int = 4,
+    most: int = 100,
+    seed: int = 0,
+) -> Sharpness:
+    """``max d' A d`` over the unit ball of a norm, by generalised power iteration from several starts.
+
+    Args:
+        op: A symmetric linear operator or matrix.
+        geometry: "euclidean", "max" (the largest entry; sign descent, Lion) or "spectral" (the largest singular
+            value of every matrix, the Euclidean norm of vectors; Muon).
+        shapes: Shapes of the blocks that rows and columns are made of, in order; default: one vector.
+        start: Where one of the searches begins, such as the direction of an earlier one.
+        starts: Random starts beside it.
+        most: Products per start.
+        seed: Seed of the random starts.
+
+    >>> A = torch.tensor([[2.0, -1.0], [-1.0, 2.0]], dtype=torch.float64)
+    >>> sharpness(A).value, sharpness(A, "max").value  # at (1, -1): 6, over a ball of larger vectors
+    (3.0..., 6.0)
+    """
+    n = check_square(op, "eigenvalues")
+    check_choice("geometry", geometry, GEOMETRIES)
+    check_whole("starts", starts, 0 if start is not None else 1)
+    check_whole("most", most, 2)
+    oracle = _oracle(geometry, _shapes(shapes, n))
+    begin = [Probes(n, starts + 1, check_seed(seed), "gaussian", op.dtype, op.device).vector(k) for k in range(starts)]
+    if start is not None:
+        check_shape("start", check_tensor("start", start, (1,)), (n,), "one number for every row")
+        expect(bool(start.any()), "start: got a vector of zeros, expected a direction.")
+        begin.insert(0, start.to(device=op.device, dtype=op.dtype))
+    found = [_ascend(op, oracle(vector), oracle, most) for vector in begin]
+    best = max(found, key=lambda one: one.value)
+    lowest = min(one.value for one in found)
+    return Sharpness(
+        best.value,
+        best.direction,
+        geometry,
+        all(one.converged for one in found),
+        lowest / best.value if best.value > 0 else math.nan,
+        sum(one.products for one in found),
+    )
+
+
+Oracle = Callable[[Tensor], Tensor]
+"""``argmax <g, d>`` over the unit ball."""
+
+
+@dataclass(frozen=True, eq=False)
+class _LocalMaximum:
+    value: float
+    direction: Tensor
+    converged: bool
+    products: int
+
+
+def _ascend(op: LinearOperator, d: Tensor, oracle: Oracle, most: int) -> _LocalMaximum:
+    """Steps that never lower ``d' A d``: the shift is doubled where one would, and halved where nothing moves."""
+    product, made, shift, too_small = _product(op, d), 1, 0.0, -1.0
+    value = _inner(d, product)
+    least = max(float(product.norm() / d.norm()), abs(value) / _inner(d, d)) / 16
+    while made < most:
+        following = oracle(product + shift * d)
+        if _same(following, d):
+            smaller = shift / 2 if shift > least else 0.0
+            if smaller <= too_small or shift == 0:
+                return _LocalMaximum(value, d, True, made)
+            shift = smaller
+            continue
+        image, made = _product(op, following), made + 1
+        reached = _inner(following, image)
+        if reached > value + _RISE * abs(value):
+            d, product, value, too_small = following, image, reached, -1.0
+        else:  # A has negative directions: take smaller turns
+            too_small, shift = shift, max(2 * shift, least)
+    return _LocalMaximum(value, d, False, made)
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    return bool((one - other).norm() <= _TURN * other.norm())
+
+
+def _product(op: LinearOperator, d: Tensor) -> Tensor:
+    return multiply(op, d[:, None])[:, 0]
+
+
+def _inner(x: Tensor, y: Tensor) -> float:
+    return float((x.double() * y.double()).sum())
+
+
+def _shapes(shapes: Sequence[tuple[int, ...]] | None, n: int) -> list[tuple[int, ...]]:
+    known: list[tuple[int, ...]] = [(n,)] if shapes is None else [tuple(map(int, shape)) for shape in shapes]
+    check_that(sum(math.prod(shape) for shape in known) == n, "shapes", known, f"shapes with {n} entries together")
+    return known
+
+
+def _oracle(geometry: str, shapes: Sequence[tuple[int, ...]]) -> Oracle:
+    if geometry == "euclidean":
+        return _normalised
+    if geometry == "max":
+        return lambda g: torch.where(g < 0, -1.0, 1.0).to(g)
+    sizes = [math.prod(shape) for shape in shapes]
+
+    def polar(g: Tensor) -> Tensor:
+        pieces = zip(g.split(sizes), shapes, strict=True)
+        return torch.cat([_polar_factor(piece, shape) for piece, shape in pieces])
+
+    return polar
+
+
+def _polar_factor(g: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """``U V'`` of a matrix ``U S V'``; a vector is divided by its length."""
+    if len(shape) < 2:
+        return _normalised(g)
+    U, _, Vh = torch.linalg.svd(g.reshape(shape[0], -1), full_matrices=False)
+    return (U @ Vh).flatten()
+
+
+def _normalised(g: Tensor) -> Tensor:
+    length = g.norm()
+    return g / length if float(length) > 0 else torch.full_like(g, 1 / math.sqrt(len(g)))
