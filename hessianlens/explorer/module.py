@@ -8,7 +8,7 @@ whose text the Web Worker runs too. Comments and blank lines stay in the files.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path, PurePosixPath
@@ -31,13 +31,13 @@ class SourceFile:
 
     Attributes:
         path: Where it is, relative to ``js/``.
-        imports: The files it imports from, in the same way.
+        imports: The names it imports, by the file they come from, in the same way.
         exports: Names it exports.
         body: Its text without imports, without the word export, and without lines of comments.
     """
 
     path: str
-    imports: tuple[str, ...]
+    imports: Mapping[str, tuple[str, ...]]
     exports: tuple[str, ...]
     body: str
 
@@ -52,10 +52,10 @@ def read_source(path: str, text: str) -> SourceFile:
 
     >>> file = read_source("a/b.js", 'import { c } from "../c.js";' + chr(10) + "export const d = c;")
     >>> file.imports, file.exports, file.body
-    (('c.js',), ('d',), 'const d = c;')
+    ({'c.js': ('c',)}, ('d',), 'const d = c;')
     """
     folder = PurePosixPath(path).parent
-    imports = tuple(_resolved(folder, found) for _, found in _IMPORT.findall(text))
+    imports = {_resolved(folder, found): tuple(re.findall(r"\w+", names)) for names, found in _IMPORT.findall(text)}
     body = re.sub(r"\n{2,}", "\n", _COMMENT.sub("", _EXPORT.sub("", _IMPORT.sub("", text))))
     left = re.search(r"^(import|export)\b.*", body, re.MULTILINE)
     if left:
@@ -76,7 +76,7 @@ def _resolved(folder: PurePosixPath, target: str) -> str:
 def ordered(files: Sequence[SourceFile]) -> list[SourceFile]:
     """Files in an order in which each follows what it imports.
 
-    >>> a, b = SourceFile("a", ("b",), (), ""), SourceFile("b", (), (), "")
+    >>> a, b = SourceFile("a", {"b": ()}, (), ""), SourceFile("b", {}, (), "")
     >>> [file.path for file in ordered([a, b])]
     ['b', 'a']
     """
@@ -90,8 +90,11 @@ def ordered(files: Sequence[SourceFile]) -> list[SourceFile]:
             return
         if path not in named:
             raise ValueError(f"{above[-1]}: imports {path}, which is no file of the module.")
-        for wanted in named[path].imports:
+        for wanted, names in named[path].imports.items():
             place(wanted, (*above, path))
+            left = set(names).difference(named[wanted].exports) if wanted != NUMBERS else set()
+            if left:
+                raise ValueError(f"{path}: imports {', '.join(sorted(left))}, which {wanted} does not export.")
         placed[path] = named[path]
 
     for file in files:

@@ -38,6 +38,7 @@ def test_files_keep_what_they_do_not_export():
         ({"a.js": "export default 1;\n"}, "expected named imports"),
         ({"a.js": 'import { b } from "./b.js";\n'}, "imports b.js, which is no file"),
         ({"a.js": 'import { b } from "./b.js";\n', "b.js": 'import { a } from "./a.js";\n'}, "imports itself"),
+        ({"a.js": 'import { b } from "./b.js";\n', "b.js": "const b = 1;\n"}, "imports b, which b.js does not export"),
         ({"a.js": "export const c = 1;\n", "b.js": "export const c = 2;\n"}, "c: exported by two files"),
     ],
 )

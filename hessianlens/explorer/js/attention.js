@@ -11,7 +11,7 @@ import { activationRow, asActivation, centred, curvatureTerms, jacobianTimes, re
 import { addOuters, addScaled, allRows, dot, matmul, plus, rowOf, scaled, transpose, zeros } from "./linalg.js";
 
 /** Which keys a query sees, row by row. */
-export function visibility({ causal = false, mask = null }, length) {
+function visibility({ causal = false, mask = null }, length) {
   const sees = (i, j) => (!causal || j <= i) && (!mask || Boolean(mask[i][j]));
   return Array.from({ length }, (_, i) => Array.from({ length }, (_, j) => sees(i, j)));
 }
@@ -157,11 +157,4 @@ export function moments({ X, rows }, i) {
     covariance: c.map((u) => c.map((v) => sum(u, v))),
     third: c.map((u) => c.map((v) => c.map((w) => sum(u, v, w)))),
   };
-}
-
-/** Rank of the T-outer-product Hessian for softmax and generic weights: `k (r_X + r_C - k)`. */
-export function tOuterRank(length, width, inner) {
-  const [tokens, differences] = [Math.min(length, width), Math.min(length - 1, width)];
-  const k = Math.min(inner, tokens, differences);
-  return k * (tokens + differences - k);
 }

@@ -8,13 +8,14 @@ import { el, label, short } from "./elements.js";
 import { axisX, scaleOf, signMark } from "./stage.js";
 import { headOf, theExample } from "./example.js";
 
-const MOST_PAIRS = 6;
-const MOST_ROWS = 21;
+/** Pairs of blocks are shown of so many blocks; and so many rows in all. */
+const MOST_PAIRS = 3;
+const MOST_ROWS = 12;
 
 export function layerScene() {
   return {
     name: "layer", ask: "Which block of this layer has the curvature?",
-    hint: "Scale the tokens, sharpen the attention, then let what is still wrong go to zero.",
+    hint: "Thin is Gauss–Newton, dashed functional, thick the Hessian. Scale the tokens, sharpen the attention, let what is still wrong go to zero.",
     start: { sigma: 1, temperature: 1, wrong: 1 },
     controls: () => [
       { kind: "slider", key: "sigma", name: "scale σ of the tokens", min: 0.01, max: 10, log: true, says: (x) => short(x) },
@@ -71,9 +72,9 @@ function drawLayer(n, s, { width }) {
   if (!n || n.error) return [label(12, 40, n ? n.error : "Computing ...", { cls: "word" })];
   const rows = rowsOf(n).slice(0, MOST_ROWS);
   const most = Math.max(...rows.flatMap((row) => PARTS.map((part) => row[part])), 1e-300);
-  const sx = scaleOf(most * 1e-8, most, Math.min(130, width / 4), width - 12, true);
+  const sx = scaleOf(most * 1e-6, most, Math.min(130, width / 4), width - 12, true);
   const pitch = Math.min(34, 300 / rows.length);
-  const powers = [8, 6, 4, 2, 0].map((k) => 10 ** (Math.floor(Math.log10(most)) - k)).filter((x) => x >= sx.low);
+  const powers = [6, 4, 2, 0].map((k) => 10 ** (Math.floor(Math.log10(most)) - k)).filter((x) => x >= sx.low);
   return [
     axisX(sx, 325, 10, "norm of the block (Frobenius)", { ticks: powers }),
     rows.map((row, k) => bars(row, 14 + k * pitch, pitch, sx)),
