@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,14 +18,10 @@ from matplotlib.ticker import FuncFormatter, NullLocator
 
 from hessianlab.claims.finding import Curves
 from hessianlab.plots.style import (
-    BLUE,
-    GREEN,
     INK,
     MUTED,
     OBJECTS,
-    ORANGE,
     PURPLE,
-    RED,
     SKY,
     log_axis,
     panel,
@@ -89,7 +86,9 @@ _LINE = 0.44
 """Inches of a row: its name, and its interval below."""
 
 
-_COLOURS = (BLUE, ORANGE, GREEN, RED, PURPLE, SKY)
+_COLOURS = (INK, PURPLE, SKY, MUTED)
+_BLOCKS = {"query": r"W_Q|quer|QQ", "key": r"W_K\b|\bkeys?\b|KK", "value": r"W_V|value|VV"}
+"""What a curve of a block is called; other curves take colours that no block has."""
 _LINES = ("-", "--", "-.", ":")
 _DPI = 150
 
@@ -104,7 +103,7 @@ def claim_figure(curves: Curves, title: str) -> Figure:
     with panel(5.6, 3.9) as (figure, axes):
         for n, (name, (x, y)) in enumerate(curves.curves.items()):
             line = _LINES[n % len(_LINES)]
-            axes.plot(x, y, line, marker="o", markersize=2.5, color=_COLOURS[n % len(_COLOURS)], label=name)
+            axes.plot(x, y, line, marker="o", markersize=2.5, color=_curve_colour(name, n), label=name)
         for which, logarithmic in (("x", curves.log_x), ("y", curves.log_y)):
             if logarithmic:
                 log_axis(axes, which)
@@ -113,6 +112,12 @@ def claim_figure(curves: Curves, title: str) -> Figure:
         if len(curves.curves) > 1:
             axes.legend()
     return figure
+
+
+def _curve_colour(name: str, place: int) -> str:
+    """The colour of the one block that a curve names; else one by its place."""
+    named = [block for block, pattern in _BLOCKS.items() if re.search(pattern, name)]
+    return OBJECTS[named[0]] if len(named) == 1 else _COLOURS[place % len(_COLOURS)]
 
 
 def write_claim_figure(curves: Curves, title: str, path: Path) -> Path:

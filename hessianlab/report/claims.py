@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from hessianlab.claims.definition import DOCUMENTS
 from hessianlab.claims.finding import Verdict
@@ -177,7 +177,7 @@ def _entry_fields(entry: Entry, related: Sequence[Relation]) -> dict[str, Any]:
     curves = entry.finding.curves if entry.finding else None
     empty = {"checks": [], "conditional": [], "support": [], "condition": "", "correction": "", "example": ""}
     name = f"curves-{entry.claim.id}"
-    svgs = panel_svgs(claim_figure(curves, ""), name, f"curves of claim {entry.claim.id}") if curves else []
+    svgs = panel_svgs(claim_figure(curves, ""), name, _spoken(entry)) if curves else []
     chapter = chapter_of_claim(entry.claim)
     return {
         **empty,
@@ -193,6 +193,11 @@ def _entry_fields(entry: Entry, related: Sequence[Relation]) -> dict[str, Any]:
         "related": related,
         "svgs": [Markup(svg) for svg in svgs],
     }
+
+
+def _spoken(entry: Entry) -> str:
+    """What is read out in place of the curves of a claim: what they decide."""
+    return str(escape(f"{entry.claim.statement} {verdict_of(entry).capitalize()}: {_folded(entry)}"))
 
 
 def _folded(entry: Entry) -> str:

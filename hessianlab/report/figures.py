@@ -169,15 +169,17 @@ def page_figure(result: Result, reference: Reference | None = None, elsewhere: S
     experiment = registered(result.experiment)
     growth = growth_of(result)
     compared = growth.compared(result, reference) if growth else []
+    found = tuple(findings_of(result).sentences(result))
+    spoken = f"{experiment.title}. {found[0]}" if found else experiment.title
     return PageFigure(
         name=experiment.name,
         label=short_name(experiment.name),
         title=experiment.title,
         source=linked_source(experiment.source),
         question=experiment.question,
-        findings=tuple(findings_of(result).sentences(result)),
+        findings=found,
         elsewhere=tuple(elsewhere),
-        pictures=tuple(page_pictures(pictures_of(result, reference), experiment.name, experiment.title)),
+        pictures=tuple(page_pictures(pictures_of(result, reference), experiment.name, experiment.title, spoken)),
         published=tuple(series.in_words() for series in compared),
         published_summary=agreement_in_words(compared),
         command=command(result),
@@ -189,20 +191,23 @@ def page_figure(result: Result, reference: Reference | None = None, elsewhere: S
     )
 
 
-def page_pictures(pictures: Sequence[ResultPicture], name: str, title: str) -> list[PagePicture]:
+def page_pictures(pictures: Sequence[ResultPicture], name: str, title: str, finding: str = "") -> list[PagePicture]:
     """Pictures in their order: frames become one, and so do neighbours with the same caption.
 
     Args:
         pictures: Used up.
         name: Unique on the page.
         title: Read out in place of the drawings.
+        finding: Read out in place of the first one, which shows it.
     """
+    said = {id(picture): f"{title}: {picture.name}" for picture in pictures}
+    said |= {id(picture): finding for picture in pictures[:1] if finding}
     shown: list[PagePicture] = []
     for (framed, caption, reading, folded), group in groupby(
         pictures, lambda p: (bool(p.frame), p.caption, p.reading, p.folded)
     ):
         own = list(group)
-        drawn = [_panels(picture, name, title) for picture in own]
+        drawn = [_panels(picture, name, said[id(picture)]) for picture in own]
         if framed and len(own) > 1:
             frames = tuple(Frame(svgs, picture.frame) for svgs, picture in zip(drawn, own, strict=True))
             shown.append(PagePicture((), caption, reading, frames, folded))
@@ -221,9 +226,8 @@ def _code(name: str) -> Iterator[tuple[str, str]]:
         yield file, code_address(file)
 
 
-def _panels(picture: ResultPicture, name: str, title: str) -> tuple[Markup, ...]:
-    words = str(escape(f"{title}: {picture.name}"))
-    return tuple(Markup(svg) for svg in panel_svgs(picture.figure, f"{name}-{picture.name}", words))
+def _panels(picture: ResultPicture, name: str, words: str) -> tuple[Markup, ...]:
+    return tuple(Markup(svg) for svg in panel_svgs(picture.figure, f"{name}-{picture.name}", str(escape(words))))
 
 
 Reading = Callable[[Result], str]

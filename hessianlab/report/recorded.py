@@ -64,7 +64,7 @@ def _recorded_study(name: str, found: Mapping[str, Any]) -> RecordedStudy:
         question=study.question,
         models=StudyRecord(name).models if "steps" in found["config"] else "",
         sentences=_first(found["sentences"]),
-        svgs=_drawn(chart, f"recorded-{name}", study.title),
+        svgs=_drawn(chart, f"recorded-{name}", " ".join((f"{study.title}.", *_first(found["sentences"])[:1]))),
         caption=chart.caption,
         condition_svgs=_drawn(by_condition, f"conditions-{name}", study.title) if by_condition else (),
         condition_caption=by_condition.caption if by_condition else "",
