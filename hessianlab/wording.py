@@ -185,8 +185,10 @@ def about(value: float) -> str:
 
     >>> about(1403.2), about(73.3), about(0.8652), about(1.1)
     ('1,400', '73', '0.87', '1.1')
+    >>> about(-0.00799)
+    '−0.008'
     """
     if value != 0 and not 1e-3 <= abs(value) < 1e6:
         return short(value)
     rounded = float(f"{value:.1e}")
-    return f"{rounded:,.0f}" if abs(rounded) >= 10 else f"{rounded:.2g}"
+    return (f"{rounded:,.0f}" if abs(rounded) >= 10 else f"{rounded:.2g}").replace("-", MINUS)

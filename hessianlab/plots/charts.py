@@ -151,6 +151,8 @@ def frame_cells(axes: Axes, columns: Sequence[str], rows: Sequence[str]) -> None
 COLOURS = {name: OBJECTS[name] for name in ("query", "value")}
 TITLES = {"softmax": "Softmax attention", "linear": "Linear attention"}
 _MARGIN = 0.5
+_SIDES = ("right", "left")
+"""Where names stand above two histograms: that of the smaller entries ends at its peak, the other begins there."""
 
 
 def draw_histograms(result: Result) -> Figure:
@@ -168,7 +170,7 @@ def draw_histograms(result: Result) -> Figure:
             axes.set_title(f"{TITLES.get(kind, f'{kind} attention')}, {len(cells)} draws")
             axes.set_xlabel("|entry| of the Hessian block (loss / weight²)")
         all_axes[0].set_ylabel("share of entries (% in 0.1 decade)")
-        # Room for the legends; the panels share their axes.
+        # Room for the names; the panels share their axes.
         all_axes[0].set_ylim(0, 1.4 * max(axes.dataLim.y1 for axes in all_axes))
         _powers_of_ten(all_axes[0], [cell for cells in groups.values() for cell in cells])
     return figure
@@ -176,16 +178,19 @@ def draw_histograms(result: Result) -> Figure:
 
 def _panel(axes: Axes, cells: list[FinishedCell]) -> None:
     edges = cells[0].measurement.arrays["edges"]
+    names: dict[str, tuple[float, float, str]] = {}
     for name, colour in COLOURS.items():
         counts = np.sum([cell.measurement.arrays[name] for cell in cells], axis=0)
         share = 100 * counts / counts.sum()
         axes.stairs(share, edges, color=colour, fill=True, alpha=0.25)
         middle = float(np.interp(0.5, np.cumsum(counts) / counts.sum(), edges[1:]))
-        label = f"{name} block, median {scientific(10**middle)}"
-        style: Any = "-" if name == "value" else (0, (4, 1.5))
-        axes.stairs(share, edges, color=colour, linewidth=1.6, linestyle=style, label=label)
+        axes.stairs(share, edges, color=colour, linewidth=1.6)
         axes.vlines(middle, 0, share[np.searchsorted(edges, middle) - 1], color=colour, linewidth=1)
-    axes.legend(loc="upper left")
+        names[name] = middle, float(share.max()), colour
+    for (name, (middle, top, colour)), side in zip(sorted(names.items(), key=lambda n: n[1][0]), _SIDES, strict=False):
+        words = f"{name} block,\nmedian {scientific(10**middle)}"
+        place: Any = {"textcoords": "offset points", "ha": side, "va": "bottom", "color": colour, "weight": "bold"}
+        axes.annotate(words, (middle, top), (-3 if side == "right" else 3, 4), **place)
 
 
 def _powers_of_ten(axes: Axes, cells: list[FinishedCell]) -> None:

@@ -73,7 +73,7 @@ SOFTMAX = Chapter(
     "raw scores differ from softmax in more than one respect. Putting other functions in its place shows which respect "
     "matters: the value a(0) of the activation at a score of zero. Where it is not zero, values pass even if scores "
     "are small, and the value block stays large while the query block, which only acts through the scores, shrinks.",
-    figures=("activation_offset", "fig4", "activation_growth", "temperature_path"),
+    figures=("activation_offset", "activation_scales", "fig4", "activation_growth", "temperature_path"),
     topics=("activation", "softmax", "temperature"),
     answer=answer_softmax,
     quoted=(

@@ -13,6 +13,7 @@ from markupsafe import Markup, escape
 
 from hessianlab.experiments.registry import STUDIES, STUDY, registered, registry_of
 from hessianlab.experiments.statistics import block_ratios, choices, geometric_mean, numbers, select
+from hessianlab.figures.presentation.activation_scales import ratio_curves
 from hessianlab.figures.presentation.activations import ratios
 from hessianlab.figures.presentation.growth import depth_exponents
 from hessianlab.figures.presentation.query_key import negative_share
@@ -282,6 +283,7 @@ QUANTITIES = (
         {
             "fig1": lambda result: short(geometric_mean(block_ratios(result, "rms", kind="blocks"))),
             "activation_offset": _offset,
+            "activation_scales": lambda result: short(ratio_curves(result)["softmax"].at_initialisation),
         },
     ),
     Quantity(

@@ -81,8 +81,8 @@ def training(_contents: Contents) -> list[str]:
         says = {True: "it comes nearer to Adam", False: "it ends worse", None: "nothing was found to change"}
         sentences.append(
             "Give SGD a learning rate per block, set by the measured curvature, and "
-            f"[{says[effect.state]}](#recorded-study_block_rates): its loss changes by {_two(effect.mean)} nats "
-            f"({_two(effect.low)} to {_two(effect.high)})."
+            f"[{says[effect.state]}](#recorded-study_block_rates): its loss changes by {about(effect.mean)} nats "
+            f"({about(effect.low)} to {about(effect.high)})."
         )
     return sentences
 
