@@ -208,8 +208,8 @@ def test_scenes_are_alive_and_remember_where_they_are(page, folder):
         "slider.value = slider.max; slider.dispatchEvent(new Event('input', { bubbles: true }))"
     )
     assert until(lambda: page.run(ACTIVATION) != before)
+    assert until(lambda: "activation=" in page.run("return location.href"))
     after, address = page.run(ACTIVATION), page.run("return location.href")
-    assert "activation=" in address
     page.run("location.reload()")
     assert until(lambda: page.run(ACTIVATION) == after) and page.run("return location.href") == address
 
