@@ -110,7 +110,7 @@ WRONG = {
         "[us, vs]",
     ),
     "a mask that is not obeyed": ("Boolean(mask[i][j])", "true"),
-    "a scale that forgets the temperature": ("(head.temperature ?? 1) *", ""),
+    "a scale that forgets the temperature": ("const scale = (head.temperature ?? 1) *", "const scale ="),
     "no T-functional part": ("plus(symmetrised(half.functional), tFunctional)", "symmetrised(half.functional)"),
 }
 
