@@ -84,7 +84,6 @@ def _section(name: str) -> str:
     return tag(
         "section",
         tag("h2", escape(title)),
-        tag("p", escape(question), class_="question"),
-        tag("div", "<noscript>This scene needs JavaScript.</noscript>", data_scene=name),
+        tag("div", tag("noscript", escape(f"{question} This scene needs JavaScript.")), data_scene=name),
         id=name,
     )

@@ -47,11 +47,12 @@ function computeActivation(s, own) {
 function drawActivation(n, s, { width, update }) {
   const wide = width > 640;
   const split = wide ? Math.min(width * 0.34, 300) : width;
+  const upper = n.values[1][1] > 0.9 * n.queries[1][1];
   const chart = growthChart({
     left: wide ? split + 70 : 42, right: width - 8, top: wide ? 90 : 340, bottom: wide ? 370 : 670, sigma: s.sigma, move: (sigma) => update({ sigma }),
     lines: [
-      { name: `value block, slope ${n.slopes[0].toFixed(1)}`, cls: "v full", points: n.values, side: "above", from: 1 },
-      { name: `query block, slope ${n.slopes[1].toFixed(1)}`, cls: "q full", points: n.queries, side: "below", from: 4 },
+      { name: `value block, slope ${n.slopes[0].toFixed(1)}`, cls: "v full", points: n.values, side: upper ? "above" : "below", from: upper ? 1 : 4 },
+      { name: `query block, slope ${n.slopes[1].toFixed(1)}`, cls: "q full", points: n.queries, side: upper ? "below" : "above", from: upper ? 4 : 1 },
     ],
   });
   const x = chart.sx(s.sigma);

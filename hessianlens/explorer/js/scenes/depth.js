@@ -9,6 +9,9 @@ import { headOf, IMPORTS, kindOptions, randomRows, remember, targetsOf, tensors 
 const SCALES = SIGMAS.filter((_, k) => k % 2 === 0);
 const BLOCKS_SHOWN = [["value", "V", "v outer"], ["key", "K", "k outer"], ["query", "Q", "q outer"]];
 
+/** Where the names of three lines stand: the upper, the middle, the lower one. */
+const PLACES = [{ side: "above", from: 1 }, { side: "below", from: 1 }, { side: "below", from: 5 }];
+
 export function depthScene() {
   return {
     name: "depth", ask: "What do more layers do to curvature?",
@@ -27,11 +30,11 @@ export function depthScene() {
   };
 }
 
-/** Five tokens of width 3 and three layers of 21 weights each. */
+/** Five tokens of width 4 and three layers of 32 weights each; a draw whose norms are not near zero variance. */
 function depthExample() {
   const draw = normals(5);
-  const layer = () => ({ W_Q: randomRows(draw, 3, 2), W_K: randomRows(draw, 3, 2), W_V: randomRows(draw, 3, 3) });
-  return { X: randomRows(draw, 5, 3), Y: randomRows(draw, 5, 3), layers: [layer(), layer(), layer()] };
+  const layer = () => ({ W_Q: randomRows(draw, 4, 2), W_K: randomRows(draw, 4, 2), W_V: randomRows(draw, 4, 4) });
+  return { X: randomRows(draw, 5, 4), Y: randomRows(draw, 5, 4), layers: [layer(), layer(), layer()] };
 }
 
 /** The first layer's blocks over the scale of the tokens; for plain linear layers beside the other depths. */
@@ -56,8 +59,13 @@ function drawDepth(n, s, { width, update }) {
   return growthChart({
     left: 58, right: width - 12, top: 34, bottom: 350, sigma: s.sigma, move: (sigma) => update({ sigma }), ...ends,
     lines: n.plain ? [...n.others, [s.layers, n.lines[2]]].map(([layers, points]) => depthLine(layers, points, layers === s.layers))
-      : BLOCKS_SHOWN.map(([name, , cls], k) => ({ name: `${name}, slope ${n.slopes[k].toFixed(1)}`, cls, points: n.lines[k], side: k === 2 ? "below" : "above", from: [1, 5, 2][k] })),
+      : BLOCKS_SHOWN.map(([name, , cls], k) => ({ name: `${name}, slope ${n.slopes[k].toFixed(1).replace("-", "−")}`, cls, points: n.lines[k], ...PLACES[rankAtLeft(n.lines, k)] })),
   }).marks;
+}
+
+/** How many lines begin above this one. */
+function rankAtLeft(lines, k) {
+  return lines.filter((points, j) => points[1][1] > lines[k][1][1] || (points[1][1] === lines[k][1][1] && j < k)).length;
 }
 
 /** Of plain linear layers, whose blocks all grow alike: the query block at one depth. */
@@ -71,7 +79,7 @@ function depthSays(n, s) {
   const ratio = n.now[0] / n.now[2];
   const blocks = `At σ = ${short(s.sigma)} the value block of the first layer is ${short(ratio)} times the query block.`;
   const tenth = `so a tenth of σ costs the query block a factor of 10^{${Math.round(Q)}}`;
-  if (s.norm) return `Layer norm takes the scale of the tokens away: the slopes are ${V.toFixed(1)} and ${Q.toFixed(1)}${s.skip && s.layers > 1 ? ", though the skip connection still carries σ" : ""}. What it leaves is the difference between blocks. ${blocks}`;
+  if (s.norm) return `Layer norm takes the scale of the tokens away: the slopes are ${short(V, 1)} and ${short(Q, 1)}${s.skip && s.layers > 1 ? ", though the skip connection still carries σ" : ""}. What it leaves is the difference between blocks. ${blocks}`;
   if (s.skip) return `With a skip connection the tokens pass by, and the powers no longer multiply: slopes ${V.toFixed(1)} for value and ${Q.toFixed(1)} for query at any depth. ${blocks}`;
   if (s.kind === "linear") return `${s.layers} linear ${s.layers > 1 ? "layers" : "layer"}: every block of the first layer falls as σ^{${Math.round(Q)}}, ${tenth}. That is twice ${3 ** s.layers}, since every layer uses its input three times.`;
   return `${s.layers} softmax ${s.layers > 1 ? "layers" : "layer"}: the value block falls as σ^{${V.toFixed(1)}}, the query block as σ^{${Q.toFixed(1)}}, ${tenth}. ${blocks}`;

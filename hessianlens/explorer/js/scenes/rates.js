@@ -15,7 +15,7 @@ export function ratesScene() {
   return {
     name: "rates", ask: "Can one step size suit queries and values?",
     hint: "Three optimisers start at the same point. Give value and query a rate of their own.",
-    start: { kind: "softmax", sigma: 0.2, same: true, rateV: 100, rateQ: 100, adam: 0.1, steps: 60 }, second: { kind: "tanh" },
+    start: { kind: "softmax", sigma: 0.2, same: true, rateV: 300, rateQ: 300, adam: 0.1, steps: 60 }, second: { kind: "tanh" },
     controls: ratesControls, compute: computeRates, height: (w) => (w > 640 ? Math.min(380, w * 0.45) + 52 : w + 300), draw: drawRates, says: ratesSays,
     equation: () => "stable while step size < 2/λ,   λ = *u*^⊤*Hu* at the best point, *u* along *W*_Q or *W*_V",
     claims: { A26: "SGD cannot cope", A27: "sigmoid does not need Adam", A31: "differences of hundreds", A35: "adaptive optimisers necessary" },
@@ -122,7 +122,7 @@ function runner(k, [x, y]) {
 function drawLosses(n, s, { left, right, top, bottom }, update) {
   const start = n.races[0].losses[0];
   const sx = scaleOf(0, MOST, left, right);
-  const sy = scaleOf(start * 1e-10, start * 10, bottom, top, true);
+  const sy = scaleOf(start * 1e-8, start * 10, bottom, top, true);
   const shown = n.races.map(({ losses }) => losses.slice(0, s.steps + 1).map((y, k) => [k, clamp(y, sy.low, sy.high)]).filter(([, y]) => Number.isFinite(y)));
   const places = apart(shown.map((points) => sy(points.at(-1)[1]) + 4), 17);
   return [
@@ -140,7 +140,7 @@ function ratesSays(n, s) {
   const limits = `With ${KINDS[s.kind]} the value weights are stable up to a step size of ${short(V)}, the query weights up to ${short(Q)}.`;
   if (broken.length) return `${limits} The ${broken.join(" and ")} step is beyond its limit, so SGD cannot settle. Losses after ${s.steps} steps: ${ends}.`;
   if (s.same) return `${limits} One step size for both has to respect the ${fast} block, which leaves the ${slow} block ${short(Math.max(Q / V, V / Q), 2)} times slower than it could be. Losses after ${s.steps} steps: ${ends}.`;
-  return `${limits} With a rate each, SGD needs no Adam here. Losses after ${s.steps} steps: ${ends}.`;
+  return `${limits} With a rate each, plain SGD is ${n.races[0].losses[s.steps] < n.races[2].losses[s.steps] ? "ahead of" : "behind"} Adam on this slice. Losses after ${s.steps} steps: ${ends}.`;
 }
 
 function ratesPython(s) {

@@ -3,7 +3,7 @@
 import { activationRow, entropy, jacobian } from "../activations.js";
 import { norm, toRows } from "../linalg.js";
 import { el, label, short } from "./elements.js";
-import { axisY, drawing, handle, scaleOf, signMark } from "./stage.js";
+import { axisY, drawing, handle, scaleOf, signMark, ticksOf } from "./stage.js";
 import { KINDS, kindOptions } from "./example.js";
 
 /** Rows of the softmax article: [button, scores, activation, words seen, temperature, top of the axis, printed weights]. */
@@ -78,7 +78,7 @@ function drawRow(n, s, { width, update }) {
   const bars = Math.min(54, (right - left) / count - 12);
   const bar = (k, scale, value, cls) => el("rect", { x: place(k) - bars / 2, width: bars, y: Math.min(scale(value), scale(0)), height: Math.abs(scale(value) - scale(0)), class: cls });
   return [
-    axisY(up, left, right, "score *t*"), axisY(down, left, right, "weight", { ticks: [0, down.high > 3 ? Math.round(down.high / 2) : 0.5, down.high > 3 ? Math.round(down.high * 0.85) : 1] }),
+    axisY(up, left, right, "score *t*"), axisY(down, left, right, "weight", { ticks: ticksOf(down, 3) }),
     s.scores.map((score, k) => [
       bar(k, up, score, n.seen[k] ? "score" : "score unseen"),
       label(place(k), 206, n.words[k], { anchor: "middle", cls: n.seen[k] ? "word" : "muted" }),

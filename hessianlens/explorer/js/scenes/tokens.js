@@ -14,10 +14,10 @@ export function tokensScene() {
   return {
     name: "tokens", ask: "What does a word's curvature see of the others?",
     hint: "Drag the words, then sharpen the attention: what dies first?",
-    start: { X: theExample().X.flat(), query: "4", sharp: 1 }, second: { sharp: 20 },
+    start: { X: theExample().X.flat(), query: "4", sharp: 1 }, second: { sharp: 60 },
     controls: () => [
       { kind: "choice", key: "query", name: "the word that looks", options: WORDS.map((word, k) => [String(k), word]) },
-      { kind: "slider", key: "sharp", name: "sharpness: *W*_Q is multiplied by", min: 0.1, max: 100, log: true },
+      { kind: "slider", key: "sharp", name: "sharpness: *W*_Q is multiplied by", min: 0.1, max: 1000, log: true },
     ],
     compute: computeTokens, height: (w) => (w > 640 ? Math.max(330, planeSide(w) + 14) : w + 335), draw: drawTokens, says: tokensSays,
     equation: () => "*M*_1 = Σ_j *A*_{ij} *x*_j,   *M*_2 = Σ_j *A*_{ij} (*x*_j − *M*_1)(*x*_j − *M*_1)^⊤,   *M*_3 likewise with three factors",
@@ -107,8 +107,8 @@ function blockBars(sizes, { left, right, top }) {
 function tokensSays(n) {
   const word = `“${WORDS[n.query]}”`;
   const top = n.A.indexOf(Math.max(...n.A));
-  const [V, Q, F] = n.sizes;
-  if (n.A[top] > 0.97) return `${word} reads almost only “${WORDS[top]}”. The ellipse is a point and the query block dies with it: ${short(Math.max(Q, F))}, while the value block, which needs no more than the mean, keeps ${short(V)}.`;
+  const [V, Q, F, K] = n.sizes;
+  if (n.A[top] > 0.97) return `${word} reads almost only “${WORDS[top]}”. The ellipse is a point and the query block dies with it: ${short(Math.max(Q, F))}, while the value block, which needs no more than the mean, keeps ${short(V)}. The key block (${short(K)}) has the longer queries in it too, and dies later.`;
   return `${word} reads as many as ${short(n.read, 2)} words alike. The value block needs only their mean and is ${short(V)}; the query block needs the ellipse (Gauss–Newton, ${short(Q)}) and the skew (functional, ${short(F)}).`;
 }
 
