@@ -227,6 +227,27 @@ HOSTILE = [
 ]
 
 
+HOSTILE_ELSEWHERE = [
+    ("tokens", "X:1,2~query:7~sharp:0"),
+    ("row", "scores:1e400,2~seen:2.5~printed:-3"),
+    ("row", "scores:1~seen:9~kind:toString"),
+    ("curvature", "reach:-5~step:9e99~along:0"),
+    ("factors", "sigma:-1~lit:__proto__"),
+    ("matrices", "dk:2.5~design:constructor"),
+    ("depth", "layers:9~norm:yes"),
+    ("rates", "kind:constructor~steps:1.5~rateV:0"),
+]
+
+
+@pytest.mark.every_case
+@pytest.mark.parametrize(("name", "state"), HOSTILE_ELSEWHERE)
+def test_a_broken_address_leaves_a_scene_that_works(page, file, name, state):
+    opened(page, file, name, state)
+    says = page.run("return document.querySelector('.says').textContent")
+    assert len(says) > 40 and "NaN" not in says and "undefined" not in says
+    assert page.console_errors() == []
+
+
 @pytest.mark.parametrize("state", HOSTILE)
 def test_nothing_in_the_address_breaks_a_scene_or_runs(page, file, state):
     opened(page, file, "activation", state)

@@ -12,7 +12,7 @@ export function activationScene() {
   return {
     name: "activation", ask: "Is it softmax that separates value from query?",
     hint: "Lift *a*(0), the weight of a score of zero, and watch the orange line.",
-    start: { kind: "family", a0: 0, sigma: 0.1 }, design: ["kind"], second: { kind: "softmax" },
+    start: { kind: "family", a0: 0, sigma: 0.1 }, second: { kind: "softmax" },
     controls: (s) => [
       { kind: "choice", key: "kind", name: "activation", options: [["family", "slide *a*(0)"], ...kindOptions("softmax", "sigmoid", "exp", "tanh", "linear", "relu_normalised")] },
       s.kind === "family" && { kind: "slider", key: "a0", name: "*a*(0)", min: 0, max: 1, step: 0.005 },

@@ -3,7 +3,7 @@
 import { el, label, short, spoken, typeset } from "./elements.js";
 
 /** A slider of the number `key`; with `log` it moves in powers of ten. */
-export function slider({ key, name, min, max, step, log, says = (x) => short(x), marks = [], plays }, state, update) {
+export function slider({ key, name, min, max, step, log, says = (x) => short(x), marks, plays }, state, update) {
   const [to, from] = log ? [Math.log10, (x) => 10 ** x] : [(x) => x, (x) => x];
   const said = says(state[key]);
   const rounded = (x) => Number(from(Number(x)).toPrecision(4));
@@ -15,8 +15,8 @@ export function slider({ key, name, min, max, step, log, says = (x) => short(x),
       "aria-valuetext": spoken(said), oninput: (e) => update({ [key]: rounded(e.target.value) }),
     }),
     plays && el("button", { type: "button", class: "play", onclick: (e) => play(e.currentTarget, key, max, update) }, "▶ Play"),
-    marks.length > 0 && el("svg", { class: "marks", width: "100%", height: 18 },
-      marks.map(([x, text]) => share(x) >= 0 && share(x) <= 1 && label(`${3 + 94 * share(x)}%`, 12, `▲ ${text}`, { anchor: share(x) > 0.6 ? "end" : "start" }))));
+    marks && el("svg", { class: "marks", width: "100%", height: 18 },
+      marks().map(([x, text]) => share(x) >= 0 && share(x) <= 1 && label(`${3 + 94 * share(x)}%`, 12, `▲ ${text}`, { anchor: share(x) > 0.6 ? "end" : "start" }))));
 }
 
 /** Run a slider from its first step to its last in four seconds; at once for those who want no motion. */

@@ -2,7 +2,7 @@
 
 import { block, hessian, merged } from "../network.js";
 import { inertia, matrix, normals, plus, scaled, slice, symmetricEigen } from "../linalg.js";
-import { el, label, short } from "./elements.js";
+import { el, label } from "./elements.js";
 import { axisX, scaleOf, signMark } from "./stage.js";
 import { headOf, IMPORTS, KINDS, kindOptions, pythonHead, randomRows, remember } from "./example.js";
 

@@ -1,7 +1,7 @@
 /** Scenes in a page: `mount` one in an element, `mountAll` in every `<div data-scene="NAME">`; their state in the address. */
 
 import { control, term } from "./controls.js";
-import { drawing } from "./stage.js";
+import { clamp, drawing } from "./stage.js";
 import { el, patch, typeset } from "./elements.js";
 import { activationScene } from "./activation.js";
 import { depthScene } from "./depth.js";
@@ -15,7 +15,8 @@ import { tokensScene } from "./tokens.js";
 
 /** The scenes by name, in the order of the story. */
 export function scenes() {
-  return Object.fromEntries([rowScene(), tokensScene(), curvatureScene(), factorsScene(), activationScene(), matricesScene(), depthScene(), ratesScene(), layerScene()].map((scene) => [scene.name, scene]));
+  const made = [rowScene, tokensScene, curvatureScene, factorsScene, activationScene, matricesScene, depthScene, ratesScene, layerScene];
+  return Object.fromEntries(made.map((make) => make()).map((scene) => [scene.name, scene]));
 }
 
 /** The address is written when nothing has moved for this long: browsers refuse it many times a second. */
@@ -66,20 +67,26 @@ function doubled(design = {}) {
 /** A state with nothing in it but numbers in range, known options and lists of numbers, whatever was in the address. */
 function checked({ scene, start }, state) {
   const kept = {};
-  for (const [key, first] of Object.entries(start)) {
-    const value = state[key];
-    const numbers = Array.isArray(first) && Array.isArray(value) && value.length > 0 && value.length <= 12 && value.every(Number.isFinite);
-    const plain = !Array.isArray(first) && typeof value === typeof first && (typeof value !== "number" || Number.isFinite(value));
-    kept[key] = numbers || plain ? value : first;
-  }
-  for (const one of scene.controls(kept)) {
-    for (const key of [one.key, `${one.key}2`]) {
-      if (!(key in kept)) continue;
-      if (one.kind === "slider") kept[key] = Math.min(Math.max(kept[key], one.min), one.max);
-      if (one.kind === "choice" && !one.options.some(([value]) => value === kept[key])) kept[key] = start[key];
+  for (const [key, first] of Object.entries(start)) kept[key] = isLike(first, state[key], scene.fewest) ? state[key] : first;
+  for (let pass = 0; pass < 2; pass++) {  // the range of one may depend on another
+    for (const one of scene.controls(kept)) {
+      for (const key of [one.key, `${one.key}2`]) if (key in kept) kept[key] = allowed(one, kept[key], start[key]);
     }
   }
   return kept;
+}
+
+/** Whether a value is of the kind of the first one; lists are as long, or have `fewest` numbers at least. */
+function isLike(first, value, fewest) {
+  if (!Array.isArray(first)) return typeof value === typeof first && (typeof value !== "number" || Number.isFinite(value));
+  const long = Array.isArray(value) && value.length <= first.length && value.length >= (fewest ?? first.length);
+  return long && value.every((x) => Number.isFinite(x) && Math.abs(x) <= 1000);
+}
+
+function allowed({ kind, min, max, step, options }, value, first) {
+  if (kind === "choice") return options.some(([known]) => known === value) ? value : first;
+  if (kind !== "slider") return value;
+  return clamp(step === 1 ? Math.round(value) : value, min, max);
 }
 
 /** What differs from the first state, as `key:value~key:1,2,3`. */

@@ -24,9 +24,10 @@ export function ratesScene() {
 }
 
 function ratesControls(s) {
-  const [Q, V] = sliceOf(s).limits;
+  const limit = (k, text) => () => [[sliceOf(s).limits[k], text]];
+  const both = () => [...limit(1, "2/λ_V")(), ...limit(0, "2/λ_Q")()];
   const rate = (key, name, marks) => ({ kind: "slider", key, name, min: 0.01, max: 1e6, log: true, marks });
-  const own = s.same ? [rate("rateV", "step size of both", [[V, "2/λ_V"], [Q, "2/λ_Q"]])] : [rate("rateV", "step size of *W*_V", [[V, "2/λ_V"]]), rate("rateQ", "step size of *W*_Q", [[Q, "2/λ_Q"]])];
+  const own = s.same ? [rate("rateV", "step size of both", both)] : [rate("rateV", "step size of *W*_V", limit(1, "2/λ_V")), rate("rateQ", "step size of *W*_Q", limit(0, "2/λ_Q"))];
   return [
     { kind: "choice", key: "kind", name: "activation", options: kindOptions("softmax", "sigmoid", "tanh") },
     { kind: "toggle", key: "same", name: "one step size for both" }, ...own,

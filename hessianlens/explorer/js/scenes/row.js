@@ -3,7 +3,7 @@
 import { activationRow, entropy, jacobian } from "../activations.js";
 import { norm, toRows } from "../linalg.js";
 import { el, label, short } from "./elements.js";
-import { axisY, drawing, handle, scaleOf, signMark, ticksOf } from "./stage.js";
+import { axisY, handle, scaleOf, signMark, ticksOf } from "./stage.js";
 import { KINDS, kindOptions } from "./example.js";
 
 /** Rows of the softmax article: [button, scores, activation, words seen, temperature, top of the axis, printed weights]. */
@@ -25,8 +25,8 @@ export function rowScene() {
   return {
     name: "row", ask: "What does a row of scores become?",
     hint: "Drag the scores. “The cat sat on the …”: the last word has scored the four before it.",
-    start: { scores: [2.8, 1.2, 0.5, 3.1], kind: "softmax", t: 1, seen: 4, top: 6, printed: 0 },
-    design: ["kind"], second: { kind: "sigmoid" },
+    start: { scores: [2.8, 1.2, 0.5, 3.1], kind: "softmax", t: 1, seen: 4, printed: 0 },
+    fewest: 2, second: { kind: "sigmoid" },
     controls: rowControls, compute: computeRow, height: (w) => (w > 640 ? 430 : 740), draw: drawRow, says: rowSays,
     equation: (s) => ({
       softmax: "*p*_j = exp(*t*_j/*T*) / Σ_l exp(*t*_l/*T*),   ∂*p*/∂*t* = (diag *p* − *p p*^⊤) / *T*",
@@ -42,7 +42,7 @@ function rowControls(s) {
     { kind: "choice", key: "kind", name: "activation", options: kindOptions("softmax", "sigmoid", "exp", "relu_normalised", "linear", "row_sum") },
     { kind: "slider", key: "t", name: "temperature *T*", min: 0.1, max: 10, log: true },
     { kind: "slider", key: "seen", name: "words in sight (mask)", min: 1, max: s.scores.length, step: 1 },
-    { kind: "presets", name: "In the article:", options: PRINTED.map(([text, scores, kind, seen, t, top], k) => [text, { scores, kind, seen, t, top, printed: k + 1 }, s.printed === k + 1]) },
+    { kind: "presets", name: "In the article:", options: PRINTED.map(([text, scores, kind, seen, t], k) => [text, { scores, kind, seen, t, printed: k + 1 }, s.printed === k + 1]) },
   ];
 }
 
@@ -55,7 +55,7 @@ function computeRow(s) {
   const words = s.scores.length === 4 ? NAMES : s.scores.map((x) => short(x));
   const example = PRINTED[s.printed - 1];
   const printed = example && same(s, example) ? example[6] : [];
-  return { seen, weights, J, sum, words, printed, wrong: printed.map((text, k) => misprinted(text, weights[k])), entropy: entropy(weights), size: norm(J.flat()) };
+  return { top: example?.[5] ?? 6, seen, weights, J, sum, words, printed, wrong: printed.map((text, k) => misprinted(text, weights[k])), entropy: entropy(weights), size: norm(J.flat()) };
 }
 
 function same(s, [, scores, kind, seen, t]) {
@@ -73,7 +73,7 @@ function drawRow(n, s, { width, update }) {
   const count = s.scores.length;
   const [left, right] = [46, wide ? width * 0.56 : width - 4];
   const place = (k) => left + ((right - left) * (k + 0.5)) / count;
-  const up = scaleOf(-s.top / 2, s.top, 180, 34);
+  const up = scaleOf(-n.top / 2, n.top, 180, 34);
   const down = scaleOf(Math.min(0, ...n.weights) * 1.15, Math.max(1, ...n.weights) * 1.12, 395, 252);
   const bars = Math.min(54, (right - left) / count - 12);
   const bar = (k, scale, value, cls) => el("rect", { x: place(k) - bars / 2, width: bars, y: Math.min(scale(value), scale(0)), height: Math.abs(scale(value) - scale(0)), class: cls });
@@ -90,7 +90,7 @@ function drawRow(n, s, { width, update }) {
     el("path", { d: `M${left} ${down(0)}H${right}M${left} ${up(0)}H${right}`, class: "zero" }),
     wide ? drawJacobian(n, right + 60, 64, Math.min(64, (width - right - 90) / count)) : drawJacobian(n, 60, 474, Math.min(64, (width - 64) / count)),
     s.scores.map((score, k) => handle({
-      sy: up, y: score, px: place(k), step: s.top / 60, name: `score of ${n.words[k]}`, says: `score ${short(score)}, weight ${short(n.weights[k])}`,
+      sy: up, y: score, px: place(k), step: n.top / 60, name: `score of ${n.words[k]}`, says: `score ${short(score)}, weight ${short(n.weights[k])}`,
       move: (_, y) => update({ scores: s.scores.map((old, j) => (j === k ? Number(y.toFixed(2)) : old)) }),
     })),
   ];

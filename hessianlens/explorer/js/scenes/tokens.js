@@ -5,10 +5,10 @@ import { block, hessian } from "../network.js";
 import { entropy } from "../activations.js";
 import { matrix, norm, symmetricEigen, zeros } from "../linalg.js";
 import { el, label, short } from "./elements.js";
-import { axisX, drawing, handle, scaleOf } from "./stage.js";
+import { axisX, handle, scaleOf } from "./stage.js";
 import { headOf, IMPORTS, pythonHead, stretched, theExample, WORDS } from "./example.js";
 
-export const BLOCKS = [["value", "v", "full", "V", "M_1"], ["query, Gauss–Newton", "q", "outer", "Q", "M_2"], ["query, functional", "q hollow", "functional", "Q", "M_3"], ["key", "k", "full", "K", "M_2, M_3"]];
+const BLOCKS = [["value", "v", "full", "V", "M_1"], ["query, Gauss–Newton", "q", "outer", "Q", "M_2"], ["query, functional", "q hollow", "functional", "Q", "M_3"], ["key", "k", "full", "K", "M_2, M_3"]];
 
 export function tokensScene() {
   return {
