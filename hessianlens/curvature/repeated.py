@@ -1,10 +1,10 @@
 """Many HVPs with one batch: by a tape that passes its test, or else through autograd's graph.
 
-Where a model is large enough a tape is faster than the graph, and takes no longer to make. It is tested on an HVP that
-came from the graph, by which a model with derivatives of its own making is found out, and stays with the graph. An
-excerpt of the batch is enough for that: then the tape is made before the first HVP. If the batch cannot be cut, the
-first HVPs come from its graph, and are the test; unless whoever knows how many will follow says so (`Repeated.expect`),
-and they are many. A tape with steps of kinds that were not in the test is tested on the batch.
+Where a model is large enough a tape multiplies faster than the graph. It is tested on an HVP that came from the graph,
+by which a model with derivatives of its own making is found out, and stays with the graph. A single HVP is cheapest
+through the graph: the first ones come from there, and are the test; unless whoever knows how many will follow says so
+(`Repeated.expect`), and they are many. Then an excerpt of the batch is the test, and the tape is made before the first
+HVP. A tape with steps of kinds that were not in the test is tested on the batch.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ TAPE_MIN_HVPS_DONE = 2
 """Products through the graph before a tape is made, where it must be put to the test on the whole batch."""
 TAPE_MIN_HVPS_EXPECTED = 6
 """Products that are known to follow, from which on a tape pays even if it is put to the test on the whole batch."""
+TAPE_MIN_HVPS_BY_EXCERPT = 3
+"""Products that are known to follow, from which on a tape pays if an excerpt of the batch is enough for its test."""
 EXCERPT_MAX_SHARE = 0.25
 """Share of a batch up to which a test costs little."""
 TAPE_MIN_MULTIPLY_ADDS = 3e8
@@ -186,8 +188,10 @@ class Repeated:
             return False
         if self._made >= TAPE_MIN_HVPS_DONE:
             return True
-        soon = self._coming >= TAPE_MIN_HVPS_EXPECTED or (self._excerpts and self._smallest <= EXCERPT_MAX_SHARE)
-        return tape_can_pay_off(self.problem, self.batch) and soon
+        if self._coming < TAPE_MIN_HVPS_BY_EXCERPT or not tape_can_pay_off(self.problem, self.batch):
+            return False
+        cheap = self._excerpts and self._smallest <= EXCERPT_MAX_SHARE
+        return cheap or self._coming >= TAPE_MIN_HVPS_EXPECTED
 
     @property
     def _smallest(self) -> float:

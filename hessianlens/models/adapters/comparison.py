@@ -20,12 +20,12 @@ from torch.nn.modules.loss import _Loss
 from hessianlens.derivatives.graph import leaves_of
 from hessianlens.errors import Refusal, expect
 from hessianlens.models.adapters.class_loss import ClassLoss
-from hessianlens.models.adapters.outputs import arguments, as_tensor, call
-from hessianlens.models.adapters.precision import is_half
-from hessianlens.models.adapters.scope import evaluated, own_kernels
+from hessianlens.models.adapters.outputs import as_tensor, call
+from hessianlens.models.adapters.own_run import FirstBatch, floating_dtypes, has_own_digits, own_result
+from hessianlens.models.adapters.scope import own_kernels
 from hessianlens.models.adapters.torch_losses import TorchShare
 from hessianlens.models.adapters.unembedding import FusedLossCall, LastMap, logits_note
-from hessianlens.problems import Batch, BatchLoss, Problem, move
+from hessianlens.problems import Batch, BatchLoss, Problem
 
 _NOISE_EPS = 100
 """Units in the last place by which outputs are moved to see how much of a loss is rounding."""
@@ -72,6 +72,7 @@ class ModelComparison:
         with_targets: Whether the model is handed the targets too.
         asked: Narrower dtypes that some steps of the model ask for.
         chunks: Whether attention may go through chunks.
+        first: What is known of the first batch.
     """
 
     model: nn.Module
@@ -80,6 +81,7 @@ class ModelComparison:
     with_targets: bool
     asked: frozenset[torch.dtype]
     chunks: bool
+    first: FirstBatch | None = None
 
     def checked(self) -> Problem:
         """The problem, with materialised logits where others would change the loss, and with notes on what was found.
@@ -119,10 +121,14 @@ class ModelComparison:
 
     def _here(self, batch: Batch) -> tuple[Tensor, float, str]:
         """Materialised outputs and the loss as the problem computes it."""
-        made = self.problem
+        made, known = self.problem, self._known(batch)
         with made.scope(), torch.no_grad():
-            outputs = made.forward(made.params, batch)
+            outputs = made.forward(made.params, batch) if known is None else known.outputs
             return outputs, float(made.loss(outputs, batch)), ""
+
+    def _known(self, batch: Batch) -> FirstBatch | None:
+        """What a trial run has shown of a batch."""
+        return self.first if self.first is not None and self.first.batch is batch else None
 
     def _against_plain(self, number: int, batch: Batch) -> tuple[Tensor, float, str]:
         """Outputs by PyTorch's own attention, the loss here, and why the logits must be materialised; empty if not."""
@@ -161,12 +167,13 @@ class ModelComparison:
 
     def _against_own(self, number: int, batch: Batch, here: float) -> list[str]:
         """Notes on the loss of the model itself, in its own dtype; none if it is the same, or cannot be found."""
-        dtypes = {p.dtype for p in self.model.parameters() if p.is_floating_point()}
-        precisions = {*dtypes, *self.asked, self.problem.dtype}
-        placed = all(p.device == self.problem.device for p in self.model.parameters())
-        if any(map(is_half, precisions)) or not placed:  # then no digits are left to compare, or no place to do it
+        precisions = {*floating_dtypes(self.model), *self.asked, self.problem.dtype}
+        if not has_own_digits(self.model, precisions, self.problem.device):
             return []
-        result = self._own_result(move(batch, next(iter(dtypes)) if len(dtypes) == 1 else None, None))
+        known = self._known(batch)
+        result = None if known is None else known.own
+        if result is None:
+            result = own_result(self.model, batch, self.with_targets)
         if result is None:
             return []
         outputs = as_tensor(result).to(self.problem.dtype)
@@ -239,19 +246,6 @@ class ModelComparison:
             "with other parameters; expected a function of outputs and batch, since the curvature of what it reads "
             "from the model would be lost. Let the model return that with its outputs, or leave it out.",
         )
-
-    def _own_result(self, batch: Batch) -> object | None:
-        """What the model itself returns; None if it cannot be run so."""
-        args, options = arguments(batch, self.with_targets)
-        state = {**dict(self.model.named_parameters()), **dict(self.model.named_buffers())}
-        kept = {name: tensor.detach() for name, tensor in state.items()}
-        try:
-            with evaluated(self.model), torch.no_grad():
-                result: object = functional_call(self.model, kept, args, options)
-                as_tensor(result)
-        except Exception:  # half of the data in another dtype, a kernel that is not there: the problem has run
-            return None
-        return result
 
     def _expect_tensor_is_meant(self, result: object, batch: Batch, eps: float) -> None:
         """A user's function that takes what the model returns must not mean another of its tensors."""

@@ -128,10 +128,12 @@ def arguments(batch: Batch, with_targets: bool) -> tuple[tuple[object, ...], dic
     return args, options
 
 
-def checked_call(model: nn.Module, params: Mapping[str, Tensor], batch: Batch, with_targets: bool) -> Tensor:
-    """As `call`, with every id looked at before it is looked up: on a GPU a failed lookup ends the process."""
+def checked_call(
+    model: nn.Module, params: Mapping[str, Tensor], batch: Batch, with_targets: bool
+) -> tuple[Tensor, frozenset[torch.dtype]]:
+    """As `counted_call`, with every id looked at before it is looked up: on a GPU a failed lookup ends the process."""
     with Lookups(params, inputs_of(batch)):
-        return call(model, params, batch, with_targets=with_targets)
+        return counted_call(model, params, batch, with_targets)
 
 
 def _shapes(inputs: Batch) -> str:

@@ -70,10 +70,10 @@ class Wide(OperationMode):
 
     def operation(self, func: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """Run `func` with every narrower dtype it asks for replaced, if it acts on a tensor of the precision."""
-        own = None
-        if getattr(func, "__name__", "") != "__get__":  # a shape or a dtype is looked up
-            own = self._first_own(args)
-            own = self._first_own(named.values()) if own is None else own
+        if getattr(func, "__name__", "") == "__get__":  # a shape or a dtype is looked up
+            return func(*args, **named)
+        own = self._first_own(args)
+        own = self._first_own(named.values()) if own is None else own
         if own is None:
             if self._too_large(args, named):
                 if func in _FACTORIES:
