@@ -203,6 +203,7 @@ ESTIMATES: dict[str, Callable[[Any], Any]] = {
     "all of the diagonal": lambda op: hl.diagonal(op, probes=op.shape[0]),
     "frobenius": lambda op: hl.frobenius(op, probes=4),
     "eigenvalues": lambda op: hl.eigenvalues(op, k=2, vectors=True),
+    "eigenvalues, lanczos": lambda op: hl.eigenvalues(op, k=2, method="lanczos"),
     "eigenvalues, arpack": lambda op: hl.eigenvalues(op, k=2, method="arpack"),
     "density": lambda op: hl.density(op, probes=3, steps=4, method="lanczos"),
     "density, dense": lambda op: hl.density(op, method="dense"),

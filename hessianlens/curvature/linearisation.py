@@ -7,6 +7,8 @@ at what they would be formed of),
 
 all come from one forward pass: ``s(u) = J_c^T u`` is built once with a graph; differentiating ``<s(u), v>`` with
 respect to the row parameters gives the functional product and with respect to u gives ``J v``, in one backward pass.
+
+Several vectors at once, ``[vector, *parameter]``, go through the same graph in one vectorised backward pass.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from hessianlens.curvature.endings import ending
+from hessianlens.curvature.endings import AtOutputs, ending
 from hessianlens.curvature.missing_derivatives import culprit
 from hessianlens.derivatives.graph import OnceOnly, marked, once_only, refusal, refusals_of
 from hessianlens.derivatives.potential import cannot_be_differentiated_twice
@@ -98,64 +100,89 @@ class Linearisation:
         """The gradient with respect to all parameters, from the graph that `split` keeps for its products."""
         return {name: vjp.detach() for name, vjp in self._transposed_graph.items()}
 
-    def transposed(self, cotangents: Sequence[Tensor], names: Sequence[str]) -> dict[str, Tensor]:
+    def transposed(
+        self, cotangents: Sequence[Tensor], names: Sequence[str], several: bool = False
+    ) -> dict[str, Tensor]:
         """``J^T u``."""
-        found = self._grad(self.end.tensors, self._leaves(names), cotangents, graph=False)
+        found = self._grad(self.end.tensors, self._leaves(names), cotangents, graph=False, several=several)
         return dict(zip(names, found, strict=True))
 
-    def loss_curvature(self, tangents: Sequence[Tensor]) -> list[Tensor]:
+    def loss_curvature(self, tangents: Sequence[Tensor], several: bool = False) -> list[Tensor]:
         """``C u``: the Gauss-Newton part of the loss where the network ends, times a vector."""
-        found = self.end.outer(tangents)
-        return self._grad(self._slopes, self._points, tangents, graph=False) if found is None else found
+        found = None if several else self.end.outer(tangents)
+        return (
+            self._grad(self._slopes, self._points, tangents, graph=False, several=several) if found is None else found
+        )
 
-    def hessian(self, tangents: Mapping[str, Tensor], names: Sequence[str]) -> dict[str, Tensor]:
-        """``H v``: rows `names`, columns those of `tangents`, by double backward through the loss."""
+    @property
+    def takes_several(self) -> bool:
+        """Whether several vectors can be multiplied at once; closed forms at the end of a network take one."""
+        return isinstance(self.end, AtOutputs)
+
+    def hessian(self, tangents: Mapping[str, Tensor], names: Sequence[str], several: bool = False) -> dict[str, Tensor]:
+        """``H v``: rows `names`, columns those of `tangents`, by double backward through the loss.
+
+        Args:
+            tangents: By parameter, one vector; or several, along an axis in front.
+            names: Parameters of the rows.
+            several: Whether there are several.
+        """
         columns, rows = tuple(tangents), self._leaves(names)
         self._expect_twice(self._once_in_loss, self._leaves(columns), rows)
         if columns not in self._gradients:
             ones = torch.ones_like(self.loss)
             self._gradients[columns] = self._grad([self.loss], self._leaves(columns), [ones], graph=True)
-        found = self._grad(self._gradients[columns], rows, list(tangents.values()), graph=False)
+        found = self._grad(self._gradients[columns], rows, list(tangents.values()), graph=False, several=several)
         return dict(zip(names, found, strict=True))
 
-    def gauss_newton(self, tangents: Mapping[str, Tensor], names: Sequence[str]) -> dict[str, Tensor]:
+    def gauss_newton(
+        self, tangents: Mapping[str, Tensor], names: Sequence[str], several: bool = False
+    ) -> dict[str, Tensor]:
         """``G v``, which takes the tangent of the outputs that a functional product comes with."""
-        return self.split(tangents, names)[0]
+        return self.split(tangents, names, several)[0]
 
-    def functional(self, tangents: Mapping[str, Tensor], names: Sequence[str]) -> dict[str, Tensor]:
+    def functional(
+        self, tangents: Mapping[str, Tensor], names: Sequence[str], several: bool = False
+    ) -> dict[str, Tensor]:
         """``(H - G) v``, which is no difference."""
-        return self._functional(tangents, names)[0]
+        return self._functional(tangents, names, several)[0]
 
     def split(
-        self, tangents: Mapping[str, Tensor], names: Sequence[str]
+        self, tangents: Mapping[str, Tensor], names: Sequence[str], several: bool = False
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Gauss-Newton and functional products, ``G v`` and ``(H - G) v``, from one graph; neither is a difference."""
-        functional, ends = self._functional(tangents, names)
-        return self.transposed(self.loss_curvature(ends), names), functional
+        functional, ends = self._functional(tangents, names, several)
+        return self.transposed(self.loss_curvature(ends, several), names, several), functional
 
     def _functional(
-        self, tangents: Mapping[str, Tensor], names: Sequence[str]
+        self, tangents: Mapping[str, Tensor], names: Sequence[str], several: bool
     ) -> tuple[dict[str, Tensor], list[Tensor]]:
         """``(H - G) v``, and ``J v``, which comes with it."""
         columns, rows = tuple(tangents), self._leaves(names)
         # The Jacobian's product with a tangent takes a second derivative too, whatever the rows.
         self._expect_twice(self._once_in_outputs, self._leaves(columns), self._leaves(columns))
         vjp = [self._transposed_graph[name] for name in columns]
-        found = self._grad(vjp, [*rows, *self._dummies], list(tangents.values()), graph=False)
+        found = self._grad(vjp, [*rows, *self._dummies], list(tangents.values()), graph=False, several=several)
         functional, ends = dict(zip(names, found, strict=False)), found[len(rows) :]
-        downstream = self.end.inner(ends)
+        downstream = None if several else self.end.inner(ends)
         if downstream is not None:
             more = self.transposed(downstream, names)
             functional = {name: part + more[name] for name, part in functional.items()}
         return functional, ends
 
     def _grad(
-        self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], weights: Sequence[Tensor], graph: bool
+        self,
+        outputs: Sequence[Tensor],
+        inputs: Sequence[Tensor],
+        weights: Sequence[Tensor],
+        graph: bool,
+        several: bool = False,
     ) -> list[Tensor]:
         """Vector-Jacobian product; zero where an input plays no part. The graph stays for further products."""
         alive = [(o, w) for o, w in zip(outputs, weights, strict=True) if o.requires_grad]
+        shapes = [(*weights[0].shape[:1], *x.shape) if several else tuple(x.shape) for x in inputs]
         if not alive:
-            return [torch.zeros_like(x) for x in inputs]
+            return [x.new_zeros(shape) for x, shape in zip(inputs, shapes, strict=True)]
         with refusals_of(self._culprit), torch.set_grad_enabled(graph):
             found = torch.autograd.grad(
                 [o for o, _ in alive],
@@ -164,8 +191,9 @@ class Linearisation:
                 retain_graph=True,
                 create_graph=graph,
                 allow_unused=True,
+                is_grads_batched=several,
             )
-        return [torch.zeros_like(x) if d is None else d for x, d in zip(inputs, found, strict=True)]
+        return [x.new_zeros(shape) if d is None else d for x, shape, d in zip(inputs, shapes, found, strict=True)]
 
     def _expect_twice(self, found: Sequence[OnceOnly], columns: Sequence[Tensor], rows: Sequence[Tensor]) -> None:
         """No Function between columns and rows hands out constants for derivatives: None then means zero."""

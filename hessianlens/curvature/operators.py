@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 
 import torch
@@ -106,9 +105,21 @@ class BlockPairOperator(Operator):
             if at.taped is not None:
                 self.method = "tangent passes over a tape"
 
-    @abstractmethod
-    def product(self, at: Repeated, tangents: Tangents) -> Mapping[str, Tensor]:
-        """The product of one batch's matrix with parameter-shaped tangents, on the row parameters."""
+    part: str
+    """Which of the products of `hessianlens.curvature.Linearisation` it is."""
+
+    def product(self, at: Repeated, tangents: Tangents, several: bool = False) -> Mapping[str, Tensor]:
+        """The product of one batch's matrix with parameter-shaped tangents, on the row parameters.
+
+        Args:
+            at: The batch.
+            tangents: By parameter, one vector; or several, along an axis in front.
+            several: Whether there are several.
+        """
+        if several:
+            return at.several(self.part, tangents, self.row_parameters)[0]
+        found: Mapping[str, Tensor] = getattr(at, self.part)(tangents, self.row_parameters)
+        return found
 
     def _matmat(self, X: list[Tensor]) -> list[Tensor]:
         verify(self.problem, self.row_parameters, [block.parameter for block in self.columns])
@@ -121,12 +132,26 @@ class BlockPairOperator(Operator):
         result = [torch.zeros(*block.shape, vectors, dtype=self.dtype, device=self.device) for block in self.rows]
         for at in self.linearisations():
             at.expect(max(vectors, self._coming))
-            for k in range(vectors):
-                found = self.product(at, self._embed([x[..., k] for x in X]))
-                for block, out in zip(self.rows, result, strict=True):
-                    out[..., k] += block.take(found[block.parameter])
+            k = 0
+            while k < vectors:
+                width = at.vectors_at_once(vectors - k)
+                for number, found in enumerate(self._products(at, X, k, width)):
+                    for block, out in zip(self.rows, result, strict=True):
+                        out[..., k + number] += block.take(found[block.parameter])
+                k += width
         self._coming = max(self._coming - vectors, 0)
         return result
+
+    def _products(self, at: Repeated, X: list[Tensor], first: int, count: int) -> Iterator[Mapping[str, Tensor]]:
+        """Products of one batch's matrix with some of the vectors."""
+        tangents = [self._embed([x[..., k] for x in X]) for k in range(first, first + count)]
+        if count == 1:
+            yield self.product(at, tangents[0])
+            return
+        stacked = {name: torch.stack([one[name] for one in tangents]) for name in tangents[0]}
+        found = self.product(at, stacked, several=True)
+        for k in range(count):
+            yield {name: product[k] for name, product in found.items()}
 
     def _embed(self, pieces: Sequence[Tensor]) -> Tangents:
         """Vectors of the column blocks as tensors shaped as their parameters; blocks of one parameter add up."""
@@ -152,9 +177,7 @@ class BlockPairOperator(Operator):
 class HessianOperator(BlockPairOperator):
     """``H[r, c] = sum_batches d^2 loss / dr dc``, exact products by double backward."""
 
-    def product(self, at: Repeated, tangents: Tangents) -> Mapping[str, Tensor]:
-        """``H v`` of one batch."""
-        return at.hessian(tangents, self.row_parameters)
+    part = "hessian"
 
 
 class GaussNewtonOperator(BlockPairOperator):
@@ -162,18 +185,13 @@ class GaussNewtonOperator(BlockPairOperator):
 
     method = "Jacobian products"
     gradients_per_product = 3.0
-
-    def product(self, at: Repeated, tangents: Tangents) -> Mapping[str, Tensor]:
-        """``G v`` of one batch."""
-        return at.gauss_newton(tangents, self.row_parameters)
+    part = "gauss_newton"
 
 
 class FunctionalOperator(BlockPairOperator):
     """``H - G = sum_batches sum_k g_k d^2 f_k / dr dc``: computed as such, not as a difference of larger matrices."""
 
-    def product(self, at: Repeated, tangents: Tangents) -> Mapping[str, Tensor]:
-        """``(H - G) v`` of one batch."""
-        return at.functional(tangents, self.row_parameters)
+    part = "functional"
 
 
 MATRIX_FREE: dict[str, type[BlockPairOperator]] = {

@@ -5,11 +5,16 @@ by which a model with derivatives of its own making is found out, and stays with
 through the graph: the first ones come from there, and are the test; unless whoever knows how many will follow says so
 (`Repeated.expect`), and they are many. Then an excerpt of the batch is the test, and the tape is made before the first
 HVP. A tape with steps of kinds that were not in the test is tested on the batch.
+
+In small models calls from Python take the time. There several vectors go through the graph at once. How many is counted
+from sizes, never from a clock: the same calls give the same numbers, bit by bit. Every graph's first vector is also
+multiplied by itself, and must give the same.
 """
 
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -20,6 +25,8 @@ from hessianlens.curvature.excerpts import candidates
 from hessianlens.curvature.linearisation import Linearisation
 from hessianlens.curvature.tape import TapedLinearisation, Unrecordable
 from hessianlens.curvature.verification import verify_steps
+from hessianlens.errors import InputError
+from hessianlens.memory import lacks_memory
 from hessianlens.problems import Batch, Problem, tensors
 
 TAPE_MIN_HVPS_DONE = 2
@@ -32,6 +39,15 @@ EXCERPT_MAX_SHARE = 0.25
 """Share of a batch up to which a test costs little."""
 TAPE_MIN_MULTIPLY_ADDS = 3e8
 """Multiply-adds of a forward pass below which the graph, with fewer calls from Python, is as fast."""
+TAPE_MIN_MULTIPLY_ADDS_IF_MANY = 2e7
+"""The same where many HVPs will follow, over which making the tape is spread."""
+TAPE_MANY_HVPS = 40
+"""HVPs that are many."""
+VECTORS_MULTIPLY_ADDS = 4.5e7
+"""Multiply-adds of a forward pass, times vectors, up to which vectors go through a graph at once."""
+VECTORS_AT_ONCE = (3, 16)
+"""Fewest and most vectors at once."""
+_SMALL = "its tensors are so small that a tape would be no faster"
 _ROUNDING = 1e3
 """Units in the last place of the longest product by which both ways may differ."""
 
@@ -49,10 +65,19 @@ class _Request:
 
     def of(self, source: Linearisation | TapedLinearisation) -> Parts:
         """The answer of a graph or a tape."""
-        if self.kind == "split":
-            return source.split(self.tangents, self.names)
-        found: dict[str, Tensor] = getattr(source, self.kind)(self.tangents, self.names)
-        return (found,)
+        found = getattr(source, self.kind)(self.tangents, self.names)
+        return found if self.kind == "split" else (found,)
+
+    def of_several(self, graph: Linearisation) -> Parts:
+        """The answers of a graph, along an axis in front."""
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "There is a performance drop")  # of a step that is then looped over
+            found = getattr(graph, self.kind)(self.tangents, self.names, several=True)
+        return found if self.kind == "split" else (found,)
+
+    def single(self, k: int) -> _Request:
+        """The same for one of several vectors."""
+        return _Request(self.kind, {name: v[k] for name, v in self.tangents.items()}, self.names)
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,13 +98,17 @@ class TapeTest:
     kinds: frozenset[str] = frozenset()
 
 
+class GraphTests(dict[frozenset[str], str]):
+    """Why several vectors cannot go through the graphs of some parameters at once; empty where they can."""
+
+
 class TapeTests(dict[frozenset[str], TapeTest]):
     """The tests of the tapes of a problem, by the parameters that they differentiate."""
 
 
-def tape_can_pay_off(problem: Problem, batch: Batch) -> bool:
+def tape_can_pay_off(problem: Problem, batch: Batch, least: float | None = None) -> bool:
     """Whether a tape may be worthwhile, as far as that can be known before anything has run."""
-    return _numbers(batch) * _weights(problem) >= TAPE_MIN_MULTIPLY_ADDS
+    return _numbers(batch) * _weights(problem) >= (TAPE_MIN_MULTIPLY_ADDS if least is None else least)
 
 
 def _weights(problem: Problem) -> int:
@@ -103,6 +132,7 @@ class Repeated:
         self._last: _Reference | None = None
         self._excerpts = True  # until they turn out to say nothing
         self._tests = problem.cached(TapeTests, TapeTests)
+        self._graph_tests = problem.cached(GraphTests, GraphTests)
 
     @property
     def graph(self) -> Linearisation:
@@ -130,6 +160,8 @@ class Repeated:
         """How products are made now, and the reason; empty as long as there were too few to choose."""
         if self.taped is not None:
             return "repeated HVPs by tangent passes over a tape, which gives the same as autograd's graph"
+        if self._graph_tests.get(frozenset(self.names)) == "":
+            return "repeated HVPs through autograd's graph, several vectors at once, since its tensors are small"
         return f"repeated HVPs through autograd's graph: {self.refusal}" if self.refusal else ""
 
     def hessian(self, tangents: Tangents, names: Sequence[str]) -> dict[str, Tensor]:
@@ -148,6 +180,57 @@ class Repeated:
         """``G v`` and ``(H - G) v`` from what they share."""
         gauss_newton, rest = self._product("split", tangents, names)
         return gauss_newton, rest
+
+    def several(self, kind: str, tangents: Tangents, names: Sequence[str]) -> Parts:
+        """Products with several vectors, along an axis in front; one after the other where `vectors_at_once` is one.
+
+        Args:
+            kind: "hessian", "gauss_newton", "functional" or "split", which has two parts.
+            tangents: By parameter, the vectors.
+            names: Parameters of the rows.
+        """
+        asked = _Request(kind, dict(tangents), tuple(names))
+        count = len(next(iter(tangents.values())))
+        if count > 1 and self.vectors_at_once(count) > 1:
+            found = self._at_once(asked)
+            if found is not None:
+                self._made, self._coming = self._made + count, self._coming - count
+                return found
+        singles = [self._product(kind, asked.single(k).tangents, names) for k in range(count)]
+        return tuple(
+            {name: torch.stack([one[name] for one in part]) for name in names} for part in zip(*singles, strict=True)
+        )
+
+    def vectors_at_once(self, count: int) -> int:
+        """How many of so many vectors go through the graph at once; counted from sizes."""
+        if self.taped is not None or self._graph_tests.get(frozenset(self.names)):
+            return 1
+        if self.problem.device.type == "meta" or tape_can_pay_off(self.problem, self.batch):
+            return 1
+        work = max(_numbers(self.batch), 1) * _weights(self.problem)
+        if work * VECTORS_AT_ONCE[0] > VECTORS_MULTIPLY_ADDS or not self.graph.takes_several:
+            return 1
+        work = max(work, self.graph.end.positions * _weights(self.problem), 1)
+        width = min(count, VECTORS_AT_ONCE[1], int(VECTORS_MULTIPLY_ADDS // work))
+        return width if width >= VECTORS_AT_ONCE[0] else 1
+
+    def _at_once(self, asked: _Request) -> Parts | None:
+        """The products by one vectorised pass; None where that fails, or is not what a single pass gives."""
+        key = frozenset(self.names)
+        try:
+            found = asked.of_several(self.graph)
+        except (RuntimeError, NotImplementedError, InputError) as error:  # a step that cannot be vectorised
+            if lacks_memory(error):
+                raise
+            self._graph_tests[key] = "a step cannot be vectorised"
+            return None
+        if key not in self._graph_tests:
+            single = asked.single(0).of(self.graph)
+            first = tuple({name: part[name][0] for name in part} for part in found)
+            same = _same(first, single, self.problem.dtype)
+            self._graph_tests[key] = "" if same else "vectorised, a step has other derivatives"
+            return found if same else None
+        return found
 
     def expect(self, products: int) -> None:
         """Say how many products will follow at least."""
@@ -182,16 +265,23 @@ class Repeated:
     @property
     def _due(self) -> bool:
         """Whether a tape is to be tried; one that stood its test for another batch costs no more than a graph."""
-        if self.refusal is not None:
+        many = self._coming >= TAPE_MANY_HVPS
+        if self.refusal is not None and not (many and self.refusal == _SMALL):
             return self.refusal == ""
         if self.problem.device.type == "meta":  # without contents there is nothing to compare
             return False
-        if self._made >= TAPE_MIN_HVPS_DONE:
+        if self._made >= TAPE_MIN_HVPS_DONE and self.refusal is None:
             return True
-        if self._coming < TAPE_MIN_HVPS_BY_EXCERPT or not tape_can_pay_off(self.problem, self.batch):
+        if self._coming < TAPE_MIN_HVPS_BY_EXCERPT or not tape_can_pay_off(self.problem, self.batch, self._least_work):
             return False
         cheap = self._excerpts and self._smallest <= EXCERPT_MAX_SHARE
         return cheap or self._coming >= TAPE_MIN_HVPS_EXPECTED
+
+    @property
+    def _least_work(self) -> float:
+        """Multiply-adds of a forward pass below which a tape is no faster."""
+        many = self._coming >= TAPE_MANY_HVPS
+        return min(TAPE_MIN_MULTIPLY_ADDS, TAPE_MIN_MULTIPLY_ADDS_IF_MANY) if many else TAPE_MIN_MULTIPLY_ADDS
 
     @property
     def _smallest(self) -> float:
@@ -200,7 +290,7 @@ class Repeated:
 
     def _try(self, asked: _Request) -> None:
         """Make a tape and put it to the test, or remember why not."""
-        test = self._test
+        test = None if self.refusal == _SMALL else self._test
         try:
             if test is None:
                 reference = self._last or self._reference_of_excerpt(asked)
@@ -249,19 +339,28 @@ class Repeated:
     def _tested(self, reference: _Reference) -> TapeTest:
         """Whether a tape gives what the graph gives; if the test was with the whole batch, the tape stays."""
         whole = reference.batch is self.batch
-        if reference.work * _numbers(self.batch) < TAPE_MIN_MULTIPLY_ADDS * _numbers(reference.batch):
-            return TapeTest("its tensors are so small that a tape would be no faster")
+        if reference.work * _numbers(self.batch) < self._least_work * _numbers(reference.batch):
+            return TapeTest(_SMALL)
         if whole:
             self.release_graph()  # never both at once
         taped = TapedLinearisation(self.problem, reference.batch, self.names)
         found = reference.asked.of(taped)
-        size = max(_length(part) for part in reference.parts)
-        error = max(_length(_difference(*both)) for both in zip(found, reference.parts, strict=True))
-        if not error <= _ROUNDING * torch.finfo(self.problem.dtype).eps * size:
-            off = f"a product differs by {error / max(size, 1e-300):.1g}"
+        if not _same(found, reference.parts, self.problem.dtype):
+            off = f"a product differs by {_relative_difference(found, reference.parts):.1g}"
             return TapeTest(f"its derivatives are not those of its steps ({off})")
         self.taped = taped if whole else None
         return TapeTest("", taped.kinds)
+
+
+def _relative_difference(found: Parts, expected: Parts) -> float:
+    """Between products, of the longest part."""
+    size = max(_length(part) for part in expected)
+    return max(_length(_difference(*both)) for both in zip(found, expected, strict=True)) / max(size, 1e-300)
+
+
+def _same(found: Parts, expected: Parts, dtype: torch.dtype) -> bool:
+    """Whether products are the same up to rounding."""
+    return _relative_difference(found, expected) <= _ROUNDING * torch.finfo(dtype).eps
 
 
 def _numbers(batch: Batch) -> int:

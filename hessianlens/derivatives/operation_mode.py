@@ -32,7 +32,7 @@ class OperationMode(TorchFunctionMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         """As PyTorch calls it."""
-        return self.operation(func, args, dict(kwargs or {}))
+        return self.operation(func, args, dict(kwargs) if kwargs else {})
 
     def operation(self, func: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """The result of an operation.

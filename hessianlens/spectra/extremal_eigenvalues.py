@@ -14,8 +14,17 @@ from torch import Tensor
 from hessianlens.checks import renamed_arguments
 from hessianlens.display import DisplayableRows, Picture, Spikes
 from hessianlens.errors import check_choice, check_flag, check_number, expect
-from hessianlens.spectra.probes import Probes, check_count, chunk_size
+from hessianlens.memory import ensure_fits
+from hessianlens.spectra.krylov import (
+    STEPS_BEFORE_FIRST_LOOK,
+    KrylovEigenpairs,
+    KrylovSearch,
+    basis_size,
+    krylov_eigenpairs,
+)
+from hessianlens.spectra.probes import Probes, check_count
 from hessianlens.spectra.products import (
+    AsymmetricOperator,
     LinearOperator,
     Progress,
     announce,
@@ -23,17 +32,14 @@ from hessianlens.spectra.products import (
     check_square,
     check_symmetric,
     multiply,
-    multiply_in_chunks,
     symmetric_dense,
 )
 from hessianlens.state_guard import restores_state
 
 WHICH = {"largest": "LA", "smallest": "SA", "both": "BE", "magnitude": "LM"}
 """Our name -> ARPACK's."""
-METHODS = ("auto", "arpack", "dense")
+METHODS = ("auto", "lanczos", "arpack", "dense")
 _DENSE_UP_TO = 200
-_BASIS = 20
-"""Vectors of ARPACK's basis at least, each of which is a product."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,14 +48,14 @@ class Eigenvalues(DisplayableRows):
 
     Attributes:
         values: The eigenvalues, in the order of `which`.
-        residuals: ``|A v - lambda v|`` for unit vectors v, computed afresh; a symmetric A has an eigenvalue at most
-            this far from each value.
+        residuals: ``|A v - lambda v|`` for unit vectors v, from the products that were made; a symmetric A has an
+            eigenvalue at most this far from each value.
         vectors: Unit eigenvectors as columns, if asked for.
         converged: Whether all eigenvalues asked for were found to the tolerance; if not, those found are given.
         products: Number of products with A; the columns of a dense matrix count as products.
         which: "largest", "smallest", "both" or "magnitude".
         seed: Seed of the start vector; None for a dense matrix.
-        method: "arpack" or "dense".
+        method: "lanczos", "arpack" or "dense".
     """
 
     values: Float[Tensor, "k"]
@@ -98,19 +104,20 @@ def eigenvalues(
 ) -> Eigenvalues:
     """``A v = lambda v`` at one end or both ends of the spectrum of a symmetric operator, with true residuals.
 
-    SciPy's ``eigsh`` (implicitly restarted Lanczos) for large operators; the dense matrix for up to 200 rows, or where
-    more than half of all eigenvalues are asked for. As any Krylov method from one vector, ``eigsh`` may miss copies of
-    a multiple eigenvalue.
+    Lanczos with thick restarts for large operators: it looks for convergence after every product, and its residuals
+    take none. SciPy's ``eigsh`` (implicitly restarted Lanczos) makes 20 products before it looks, and is there for
+    comparison. The dense matrix for up to 200 rows, or where more than half of all eigenvalues are asked for. As any
+    Krylov method from one vector, Lanczos may miss copies of a multiple eigenvalue.
 
     Args:
         op: A symmetric linear operator or matrix.
         k: How many, at each end if `which` is "both".
         which: "largest" (falling), "smallest" (rising), "both" (rising) or "magnitude" (falling in absolute value).
-        rtol: Relative accuracy at which ``eigsh`` stops; by default 1e-10 in float64 and 1e-5 below.
+        rtol: Residual over the eigenvalue at which it stops; by default 1e-10 in float64 and 1e-5 below.
         seed: Seed of the start vector.
         vectors: Whether to keep the eigenvectors.
-        max_iterations: Restarts allowed; SciPy's default if omitted.
-        method: "auto", "arpack" or "dense".
+        max_iterations: Restarts allowed; ten times the number of rows if omitted.
+        method: "auto", "lanczos", "arpack" or "dense".
         chunk: Vectors multiplied at once, where there are several.
         check_symmetry: Whether to test ``u^T A v = v^T A u`` on one random pair first.
         progress: Called with the products so far and their total; 0 where the total is not known.
@@ -134,70 +141,126 @@ def eigenvalues(
         check_number("rtol", rtol, 0.0)
     if max_iterations is not None:
         check_count("max_iterations", max_iterations, 1, "restarts")
-    announce(op, min(n, max(2 * total + 1, _BASIS)))
-    if check_symmetry:
+    if method == "auto":
+        method = "dense" if n <= _DENSE_UP_TO or 2 * total > n else "lanczos"
+    announce(op, n if method == "dense" else min(n, 2 * total + STEPS_BEFORE_FIRST_LOOK))
+    if check_symmetry and method != "lanczos":  # which sees by itself
         check_symmetric(op, seed)
-    start = Probes(n, 1, seed, "gaussian")
-    if method == "dense" or (method == "auto" and (n <= _DENSE_UP_TO or 2 * total > n)):
-        V, products, converged, method, used = _dense(op, total, which, chunk, progress), n, True, "dense", None
-    else:
-        expect(total < n, f"k: got {total} of {n} eigenvalues, expected fewer for ARPACK; use method='dense'.")
-        V, products, converged = _arpack(op, total, which, rtol, start, max_iterations, progress)
-        method, used = "arpack", seed
-    values, residuals = _rayleigh(op, V, chunk)
-    order = _order(values, which)
-    kept = V[:, order] if vectors else None
-    return Eigenvalues(values[order], residuals[order], kept, converged, products + len(order), which, used, method)
-
-
-def _dense(op: LinearOperator, total: int, which: str, chunk: int | None, progress: Progress | None) -> Tensor:
-    values, V = torch.linalg.eigh(symmetric_dense(op, chunk, progress))
-    n = len(values)
-    if which == "both":
-        return V[:, [*range(total // 2), *range(n - total // 2, n)]]
-    return V[:, _order(values, which)[:total]]
-
-
-def _arpack(
-    op: LinearOperator,
-    total: int,
-    which: str,
-    rtol: float | None,
-    start: Probes,
-    max_iterations: int | None,
-    progress: Progress | None,
-) -> tuple[Tensor, int, bool]:
-    """Eigenvectors, the number of products and whether all converged."""
-    products, n = 0, start.dim
-
-    def matvec(v: np.ndarray) -> np.ndarray:
-        nonlocal products
-        products += 1
-        if progress is not None:
-            progress(products, 0)
-        return multiply(op, torch.from_numpy(v).reshape(n, 1))[:, 0].double().cpu().numpy()
-
-    v0 = start.vector(0).numpy()
-    if not matvec(v0).any():  # only the zero operator annihilates a random vector; ARPACK refuses to start from it
-        return torch.linalg.qr(Probes(n, total, start.seed, "gaussian").matrix(0, total))[0].to(op.device), 1, True
     if rtol is None:
         rtol = 1e-10 if op.dtype == torch.float64 else 1e-5
-    linear = sparse.LinearOperator((n, n), matvec=matvec, dtype=np.float64)
-    converged = True
+    used = None if method == "dense" else seed
+    if method == "dense":
+        found = _dense(op, total, which, chunk, progress)
+    else:
+        expect(total < n, f"k: got {total} of {n} eigenvalues, expected fewer for Lanczos; use method='dense'.")
+        given = _SearchOptions(op, total, which, rtol, seed, max_iterations, check_symmetry, progress)
+        found = _arpack(given) if method == "arpack" else _lanczos(given)
+    order = _order(found.values, which)
+    kept = found.vectors[:, order] if vectors else None
+    return Eigenvalues(
+        found.values[order], found.residuals[order], kept, found.converged, found.products, which, used, method
+    )
+
+
+def _dense(
+    op: LinearOperator, total: int, which: str, chunk: int | None, progress: Progress | None
+) -> KrylovEigenpairs:
+    matrix = symmetric_dense(op, chunk, progress)
+    values, V = torch.linalg.eigh(matrix)
+    V = V[:, _wanted(values, which)[:total]]
+    return _rayleigh(V, matrix @ V, True, len(matrix))
+
+
+@dataclass(frozen=True, eq=False)
+class _SearchOptions:
+    """What an iterative method is given: the arguments of `eigenvalues`."""
+
+    op: LinearOperator
+    total: int
+    which: str
+    rtol: float
+    seed: int
+    max_iterations: int | None
+    check_symmetry: bool
+    progress: Progress | None
+
+
+def _lanczos(given: _SearchOptions) -> KrylovEigenpairs:
+    """With thick restarts; products between Lanczos vectors also tell whether the operator is symmetric."""
+    op, n, total = given.op, int(given.op.shape[0]), given.total
+    starts = Probes(n, n, given.seed, "gaussian", device=op.device)
+    size, eps = basis_size(n, total), torch.finfo(op.dtype).eps
+    ensure_fits("The Lanczos vectors", (size + 1, n), torch.float64, op.device, "ask for fewer eigenvalues")
+    made = _Counted(op, given.progress)
+    search = KrylovSearch(made, starts.vector, total, lambda values: _wanted(values, given.which), size)
+    search.step()
+    if search.annihilated:  # only the zero operator annihilates a random vector
+        return _of_zero(op, total, given.seed)
+    restarts = 10 * n if given.max_iterations is None else given.max_iterations
+    found = krylov_eigenpairs(search, given.rtol, 4 * eps, restarts)
+    difference, length = search.asymmetry
+    if given.check_symmetry and not difference <= eps**0.5 * 2 * length:
+        raise AsymmetricOperator(difference, 2 * length, length)
+    return found
+
+
+class _Counted:
+    """Products with float64 vectors, counted."""
+
+    def __init__(self, op: LinearOperator, progress: Progress | None) -> None:
+        self.op, self.progress, self.products = op, progress, 0
+
+    def __call__(self, v: Tensor) -> Tensor:
+        self.products += 1
+        if self.progress is not None:
+            self.progress(self.products, 0)
+        return multiply(self.op, v[:, None])[:, 0].double()
+
+
+def _arpack(given: _SearchOptions) -> KrylovEigenpairs:
+    """By ``eigsh``; residuals take one product each."""
+    op, n, made = given.op, int(given.op.shape[0]), _Counted(given.op, given.progress)
+    start = Probes(n, 1, given.seed, "gaussian").vector(0).numpy()
+
+    def matvec(v: np.ndarray) -> np.ndarray:
+        return made(torch.from_numpy(v).reshape(n)).cpu().numpy()
+
+    if not matvec(start).any():  # only the zero operator annihilates a random vector; ARPACK refuses to start from it
+        return _of_zero(op, given.total, given.seed)
+    linear, converged = sparse.LinearOperator((n, n), matvec=matvec, dtype=np.float64), True
     try:
-        _, V = sparse.eigsh(linear, k=total, which=WHICH[which], tol=rtol, v0=v0, maxiter=max_iterations)
+        _, found = sparse.eigsh(
+            linear, k=given.total, which=WHICH[given.which], tol=given.rtol, v0=start, maxiter=given.max_iterations
+        )
     except sparse.ArpackNoConvergence as failure:
-        V, converged = failure.eigenvectors, False
-    return torch.from_numpy(np.ascontiguousarray(V)).to(op.device), products, converged
+        found, converged = failure.eigenvectors, False
+    V = torch.from_numpy(np.ascontiguousarray(found)).to(op.device)
+    AV = torch.stack([made(v) for v in V.T], 1) if V.shape[1] else V
+    return _rayleigh(V, AV, converged, made.products)
 
 
-def _rayleigh(op: LinearOperator, V: Float[Tensor, "n k"], chunk: int | None) -> tuple[Tensor, Tensor]:
+def _of_zero(op: LinearOperator, total: int, seed: int) -> KrylovEigenpairs:
+    """Any vectors are eigenvectors."""
+    n = int(op.shape[0])
+    V = torch.linalg.qr(Probes(n, total, seed, "gaussian").matrix(0, total))[0].to(op.device)
+    zeros = torch.zeros(total, dtype=V.dtype, device=V.device)
+    return KrylovEigenpairs(zeros, V, zeros, True, 1)
+
+
+def _rayleigh(V: Float[Tensor, "n k"], AV: Float[Tensor, "n k"], converged: bool, products: int) -> KrylovEigenpairs:
     """``lambda = v^T A v`` of unit vectors, and ``|A v - lambda v|``."""
-    if V.shape[1] == 0:
-        return V[0], V[0]
-    AV = multiply_in_chunks(op, V, chunk_size(chunk, V.shape[0], V.shape[1])).double()
     values = (V * AV).sum(0)
-    return values, (AV - V * values).norm(dim=0)
+    return KrylovEigenpairs(values, V, (AV - V * values).norm(dim=0), converged, products)
+
+
+def _wanted(values: Float[Tensor, "m"], which: str) -> Tensor:
+    """All indices, those that are asked for first; of both ends in turn."""
+    if which != "both":
+        return _order(values, which)
+    rising = torch.argsort(values, stable=True)
+    n = len(rising)
+    ends = torch.stack([rising, rising.flip(0)], 1).flatten()  # smallest, largest, second smallest, ...
+    return ends[:n]
 
 
 def _order(values: Float[Tensor, "k"], which: str) -> Tensor:

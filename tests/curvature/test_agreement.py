@@ -48,23 +48,26 @@ def test_every_part_of_every_case_has_something_to_find(name: str) -> None:
 class WithoutLossCurvature(GaussNewtonOperator):
     """``J^T J`` instead of ``J^T C J``."""
 
-    def product(self, at, tangents) -> Mapping[str, Tensor]:
-        at.graph.loss_curvature = lambda tangent: tangent
-        return super().product(at, tangents)
+    def product(self, at, tangents, several=False) -> Mapping[str, Tensor]:
+        at.graph.loss_curvature = lambda tangent, several=False: tangent
+        return super().product(at, tangents, several)
 
 
 class TwiceTheGradient(FunctionalOperator):
     """The functional part at a loss gradient that is twice as large."""
 
-    def product(self, at, tangents) -> Mapping[str, Tensor]:
-        return {name: 2 * value for name, value in super().product(at, tangents).items()}
+    def product(self, at, tangents, several=False) -> Mapping[str, Tensor]:
+        return {name: 2 * value for name, value in super().product(at, tangents, several).items()}
 
 
 class GaussNewtonAsHessian(HessianOperator):
     """The Hessian without its functional part."""
 
-    def product(self, at, tangents) -> Mapping[str, Tensor]:
-        return at.split(tangents, self.row_parameters)[0]
+    def product(self, at, tangents, several=False) -> Mapping[str, Tensor]:
+        split = (
+            at.several("split", tangents, self.row_parameters) if several else at.split(tangents, self.row_parameters)
+        )
+        return split[0]
 
 
 class FirstBatchOnly(HessianOperator):

@@ -208,9 +208,18 @@ def _by_graph(problem: Problem, v: Tensor) -> Tensor:
     return at.hessian({"inner.weight": v.reshape(3, WIDTH)}, ["inner.weight"])["inner.weight"].flatten()
 
 
-def test_a_tape_is_there_for_the_first_product(large: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_single_product_takes_no_tape(large: None, monkeypatch: pytest.MonkeyPatch) -> None:
     problem = _problem(Worded(torch.tanh), _tokens(3), verify=False)
     op, v = hl.hessian(problem, "inner.weight", method="products"), randn(3 * WIDTH)
+    expected, seen = _by_graph(problem, v), _graph_products(monkeypatch)
+    assert_same(op @ v, expected, "the first product", 1e-12)
+    assert seen == [(3, LONG)] and op.method == "double backward"
+
+
+def test_a_tape_is_there_for_the_first_of_a_few_products(large: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = _problem(Worded(torch.tanh), _tokens(3), verify=False)
+    op, v = hl.hessian(problem, "inner.weight", method="products"), randn(3 * WIDTH)
+    op.announce(repeated.TAPE_MIN_HVPS_BY_EXCERPT)
     expected = _by_graph(problem, v)
     seen = _graph_products(monkeypatch)
     assert_same(op @ v, expected, "the first product", 1e-12)
@@ -226,6 +235,7 @@ def test_a_tape_with_steps_of_other_kinds_is_tested_on_its_batch(
 ) -> None:
     problem = _problem(Worded(rare), _tokens(3, rare=True), verify=False)
     op, v = hl.hessian(problem, "inner.weight", method="products"), randn(3 * WIDTH)
+    op.announce(3)
     expected = _by_graph(problem, v)
     seen = _graph_products(monkeypatch)
     assert_same(op @ v, expected, "the first product", 1e-12)
@@ -252,6 +262,7 @@ def test_one_test_serves_fewer_parameters_too(large: None, monkeypatch: pytest.M
     seen = _graph_products(monkeypatch)
     for pattern in (["inner.weight", "outer.weight"], "inner.weight", "outer.weight"):
         op = hl.hessian(problem, pattern, method="products")
+        op.announce(3)
         op @ randn(op.shape[1])
         assert "tape" in op.method
     assert seen == [(1, 16)]
@@ -260,6 +271,7 @@ def test_one_test_serves_fewer_parameters_too(large: None, monkeypatch: pytest.M
 # --- products that are announced -------------------------------------------------------------------------------------
 
 LOOPS: dict[str, Callable[[Any], object]] = {
+    "eigenvalues, lanczos": lambda op: hl.eigenvalues(op, method="lanczos"),
     "eigenvalues": lambda op: hl.eigenvalues(op, method="arpack"),
     "density": lambda op: hl.density(op, probes=2, steps=4, method="lanczos"),
     "trace": lambda op: hl.trace(op, probes=8, chunk=1),

@@ -235,9 +235,7 @@ def _checked(
     if _is_own(loss):
         for number, batch in enumerate(made.data):
             _expect_own_loss(model, made, number, batch)
-    compared = ModelComparison(
-        model, made, loss, with_targets, seen.asked, kernel != "math", seen.first
-    ).checked()
+    compared = ModelComparison(model, made, loss, with_targets, seen.asked, kernel != "math", seen.first).checked()
     if compared.forward is not made.forward:
         assert made.written is not None
         compared = replace(compared, written=replace(made.written, instead_of=(compared.forward, compared.loss)))

@@ -92,8 +92,9 @@ class Wide(OperationMode):
         elif func in _CASTS_LIKE and own is args[0] and any(map(self._is_narrow, args[1:])):
             args = tuple(self._widened(value) for value in args)
         else:
-            args = tuple(self._replaced(value) for value in args)
-            named = {name: self._replaced(value) for name, value in named.items()}
+            args = tuple([self._replaced(value) if isinstance(value, torch.dtype) else value for value in args])
+            if named:
+                named = {name: self._replaced(value) for name, value in named.items()}
         kind = own.device.type
         if not (torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)):
             return func(*args, **named)

@@ -21,6 +21,7 @@ from hessianlens.models.adapters.unembedding import FusedLossCall, LastMap, Unem
 from hessianlens.problems import Batch, Forward, Problem, move, tensors
 from hessianlens.sizes import readable
 
+
 @dataclass(frozen=True, eq=False)
 class TrialRun:
     """What a first run showed.

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
+from itertools import groupby
 from typing import Protocol
 
 import torch
@@ -107,18 +108,36 @@ class GraphSource:
     def draw(self, requests: Sequence[Request]) -> Iterator[Drawn]:
         """The lengths of all products asked for, block by block and probe by probe."""
         names = tuple(dict.fromkeys(request.block.parameter for request in requests))
-        wanted = ((r.block, r.probes(self.problem, self.seed), k) for r in requests for k in range(r.start, r.stop))
         if len(self.problem.data) == 1:
             at = self._graph(names)
             at.expect(sum(request.stop - request.start for request in requests))
-            for item in wanted:
-                yield self._drawn(item, partial(self._product, at, item))
+            for request in requests:
+                yield from self._drawn_from(at, request)
             return
         self._kept = None
-        for chunk in self._chunks(list(wanted)):
+        drawn = [(r, r.probes(self.problem, self.seed)) for r in requests if r.start < r.stop]
+        wanted = [(r.block, probes, k) for r, probes in drawn for k in range(r.start, r.stop)]
+        for chunk in self._chunks(wanted):
             sums: list[Products] = []
             for number, item in enumerate(chunk):
                 yield self._drawn(item, partial(self._summed, names, chunk, number, sums))
+
+    def _drawn_from(self, at: Repeated, request: Request) -> Iterator[Drawn]:
+        """The lengths of products with one batch, some vectors at once where that is faster."""
+        k = request.start
+        probes = request.probes(self.problem, self.seed) if k < request.stop else None
+        while probes is not None and k < request.stop:
+            width = at.vectors_at_once(request.stop - k)
+            products: list[Products] = []
+
+            def share(number: int, first: int = k, width: int = width, products: list[Products] = products) -> Products:
+                if not products:
+                    products += self._products(at, request.block, probes, first, width)
+                return products[number]
+
+            for number in range(width):
+                yield self._drawn((request.block, probes, k + number), partial(share, number))
+            k += width
 
     def release(self) -> None:
         """Drop the graph, or the tape, that is kept."""
@@ -149,11 +168,20 @@ class GraphSource:
             for batch in self.problem.data:
                 at = Repeated(self.problem, batch, names)
                 at.expect(len(chunk))
-                for total, item in zip(made, chunk, strict=True):
-                    for part, found in self._product(at, item).items():
+                for total, products in zip(made, self._products_of(at, chunk), strict=True):
+                    for part, found in products.items():
                         total[part] += found
             sums += made
         return sums[number]
+
+    def _products_of(self, at: Repeated, wanted: Sequence[Wanted]) -> Iterator[Products]:
+        """Products with one batch; some vectors of a block at once where that is faster."""
+        for _, same in groupby(wanted, key=lambda item: (item[0].name, item[1])):
+            items = list(same)
+            while items:
+                (block, probes, first), width = items[0], at.vectors_at_once(len(items))
+                yield from self._products(at, block, probes, first, width)
+                del items[:width]
 
     @property
     def _asked(self) -> tuple[str, ...]:
@@ -165,21 +193,34 @@ class GraphSource:
         like = self.problem.params[block.parameter]
         return {part: torch.zeros(block.shape, dtype=like.dtype, device=like.device) for part in self._asked}
 
+    def _products(self, at: Repeated, block: Block, probes: Probes, first: int, count: int) -> list[Products]:
+        """Products with one batch, in the parts that are made, from what they share."""
+        if count == 1:
+            return [self._product(at, (block, probes, first))]
+        like = self.problem.params[block.parameter]
+        vectors = probes.matrix(first, first + count).T.reshape(count, *block.shape)
+        tangents = {block.parameter: torch.stack([block.embed(vector, like) for vector in vectors])}
+        found = at.several(self._kind, tangents, [block.parameter])
+        self.way = at.way
+        products = [part[block.parameter] for part in found]
+        return [{part: block.take(d[k]) for part, d in zip(self._asked, products, strict=True)} for k in range(count)]
+
+    @property
+    def _kind(self) -> str:
+        """What is asked of a graph or a tape."""
+        if len(self.parts) > 1:
+            return "split"
+        return {"full": "hessian", "ggn": "gauss_newton", "functional": "functional"}[self.parts[0]]
+
     def _product(self, at: Repeated, item: Wanted) -> Products:
         """One product with one batch, in the parts that are made, from what they share."""
         block, probes, k = item
         vector = probes.vector(k).reshape(block.shape)
         tangents = {block.parameter: block.embed(vector, self.problem.params[block.parameter])}
-        rows = [block.parameter]
-        if len(self.parts) == 1:
-            (part,) = self.parts
-            product = {"full": at.hessian, "ggn": at.gauss_newton, "functional": at.functional}[part]
-            found = {part: block.take(product(tangents, rows)[block.parameter])}
-        else:
-            split = at.split(tangents, rows)
-            found = {part: block.take(d[block.parameter]) for part, d in zip(self._asked, split, strict=True)}
+        found = getattr(at, self._kind)(tangents, [block.parameter])
         self.way = at.way
-        return found
+        parts = found if self._kind == "split" else (found,)
+        return {part: block.take(d[block.parameter]) for part, d in zip(self._asked, parts, strict=True)}
 
     def _drawn(self, item: Wanted, share: Callable[[], Products]) -> Drawn:
         """The lengths of a product in all parts asked for, of which every process makes its share."""
