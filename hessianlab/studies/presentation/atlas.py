@@ -42,10 +42,13 @@ GROUPS = {
 }
 """Groups in the order in which the literature on sharpness has them, the flattest first."""
 
-_NAMES = {"smollm2": "SmolLM2-135M-Instruct"}
+_NAMES = {"smollm2": "SmolLM2-135M-Instruct", "minilm": "all-MiniLM-L6-v2"}
 """Models by the names under which people know them."""
 
-_NOTES = {"smollm2": " Its embedding is also its unembedding."}
+_NOTES = {
+    "smollm2": " Its embedding is also its unembedding.",
+    "minilm": " Its norms stand behind attention and behind the MLP, not before them.",
+}
 
 Key = tuple[str, int]
 """Weights and length."""

