@@ -274,8 +274,8 @@ def test_a_killed_study_continues_and_any_number_of_jobs_gives_the_same_bytes(tm
 
 
 def test_a_report_tells_the_studies_that_a_store_has() -> None:
-    from hessianlab.report import render
+    from hessianlab.report import render_labbook
 
-    page = render([small_result("study_scaling")], None, None, "hessianlens report")
+    page = render_labbook([small_result("study_scaling")], None, None, "hessianlens report")
     assert "Scaled or unscaled scores, in training" in page and "hessianlens study scaling --preset quick" in page
     assert "paired over seeds" in page
