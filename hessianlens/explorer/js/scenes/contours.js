@@ -3,9 +3,13 @@
 /** The levels are even steps of the square root of the height, so that a bowl has rings of even width. */
 export function contours(f, side, cells, levels = 12) {
   const step = side / cells;
-  const height = Array.from({ length: cells + 1 }, (_, i) => Array.from({ length: cells + 1 }, (_, j) => Math.sqrt(f(i * step, j * step))));
+  const height = Array.from({ length: cells + 1 }, (_, i) =>
+    Array.from({ length: cells + 1 }, (_, j) => Math.sqrt(f(i * step, j * step))),
+  );
   const top = Math.max(...height.flat());
-  return Array.from({ length: levels }, (_, k) => ((k + 0.5) / levels) ** 1.5 * top).flatMap((level) => segments(height, level, step));
+  return Array.from({ length: levels }, (_, k) => ((k + 0.5) / levels) ** 1.5 * top).flatMap((level) =>
+    segments(height, level, step),
+  );
 }
 
 /** Through every cell the line between the two places where its edges have this height. */
@@ -13,7 +17,12 @@ function segments(height, level, step) {
   const found = [];
   for (let i = 0; i + 1 < height.length; i++) {
     for (let j = 0; j + 1 < height.length; j++) {
-      const corners = [[i, j], [i + 1, j], [i + 1, j + 1], [i, j + 1]];
+      const corners = [
+        [i, j],
+        [i + 1, j],
+        [i + 1, j + 1],
+        [i, j + 1],
+      ];
       const crossings = corners.flatMap(([a, b], k) => {
         const [c, d] = corners[(k + 1) % 4];
         const [low, high] = [height[a][b] - level, height[c][d] - level];

@@ -7,23 +7,58 @@ import { axisX, axisY, clamp, curve, handle, scaleOf } from "./stage.js";
 import { apart } from "./growth_chart.js";
 import { headOf, IMPORTS, pythonHead, quadratic, targetsOf, theExample } from "./example.js";
 
-const DIRECTIONS = [["Q", "a query weight"], ["V", "a value weight"], ["steep", "steepest"], ["most", "most curved"], ["least", "most negative"]];
+const DIRECTIONS = [
+  ["Q", "a query weight"],
+  ["V", "a value weight"],
+  ["steep", "steepest"],
+  ["most", "most curved"],
+  ["least", "most negative"],
+];
 
 export function curvatureScene() {
   return {
-    name: "curvature", ask: "What do two second derivatives see of a loss?",
+    name: "curvature",
+    ask: "What do two second derivatives see of a loss?",
     hint: "Choose a direction of the 12 weights, then drag the step along it.",
-    start: { along: "Q", step: 0.5, reach: 1.5 }, second: { along: "V" },
+    start: { along: "Q", step: 0.5, reach: 1.5 },
+    second: { along: "V" },
     controls: (s) => [
       { kind: "choice", key: "along", name: "direction", options: DIRECTIONS },
-      { kind: "slider", key: "reach", name: "how far we look", min: 0.1, max: 10, log: true, says: (x) => `± ${short(x)}` },
+      {
+        kind: "slider",
+        key: "reach",
+        name: "how far we look",
+        min: 0.1,
+        max: 10,
+        log: true,
+        says: (x) => `± ${short(x)}`,
+      },
       { kind: "slider", key: "step", name: "step", min: -s.reach, max: s.reach, step: s.reach / 50 },
     ],
-    compute: computeCurvature, height: () => 380, draw: drawCurvature, says: curvatureSays,
+    compute: computeCurvature,
+    height: () => 380,
+    draw: drawCurvature,
+    says: curvatureSays,
     equation: () => "ℓ(θ + *a u*) ≈ ℓ + *a g*·*u* + ½ *a*² *u*^⊤*Hu*,   *H* = *G* (Gauss–Newton) + *F* (functional)",
-    claims: { P1: "H = G + F", A4: "G cannot bend down", P44: "softmax makes blocks indefinite", P45: "linear attention: no negative block" },
-    terms: { "Gauss–Newton": "The part of the Hessian that comes from the curvature of the loss alone, as if the layer were linear in its weights: *G* = *J*^⊤*CJ*. It never bends down.", functional: "The rest: second derivatives of the layer's output, weighted by what is still wrong with it. It vanishes at a perfect fit, and it may bend down." },
-    python: curvaturePython, prints: (n) => [["Hessian", n.full], ["Gauss-Newton", n.outer], ["functional", n.functional], ["loss at the step", n.there]],
+    claims: {
+      P1: "H = G + F",
+      A4: "G cannot bend down",
+      P44: "softmax makes blocks indefinite",
+      P45: "linear attention: no negative block",
+    },
+    terms: {
+      "Gauss–Newton":
+        "The part of the Hessian that comes from the curvature of the loss alone, as if the layer were linear in its weights: *G* = *J*^⊤*CJ*. It never bends down.",
+      functional:
+        "The rest: second derivatives of the layer's output, weighted by what is still wrong with it. It vanishes at a perfect fit, and it may bend down.",
+    },
+    python: curvaturePython,
+    prints: (n) => [
+      ["Hessian", n.full],
+      ["Gauss-Newton", n.outer],
+      ["functional", n.functional],
+      ["loss at the step", n.there],
+    ],
   };
 }
 
@@ -43,7 +78,8 @@ function computeCurvature(s, own) {
 /** A unit vector of all weights; the largest entry of an eigenvector is positive. */
 function directionOf(H, along) {
   const n = H.full.rows;
-  const of = (name) => Float64Array.from({ length: n }, (_, k) => +(k === H.blocks.find((one) => one.name === name).start));
+  const of = (name) =>
+    Float64Array.from({ length: n }, (_, k) => +(k === H.blocks.find((one) => one.name === name).start));
   if (along === "Q" || along === "V") return of(along);
   if (along === "steep") return H.gradient.map((x) => -x / norm(H.gradient));
   const { vectors } = symmetricEigen(H.full, { vectors: true });
@@ -59,23 +95,55 @@ function drawCurvature(n, s, { width, update }) {
   const sy = scaleOf(low - 0.5 * room, high + 0.25 * room, 320, 34);
   const cls = { Q: "q", V: "v" }[s.along] ?? "";
   const points = (f) => n.steps.map((a) => [a, f(a)]).filter(([, y]) => y >= sy.low && y <= sy.high);
-  const lines = [["full", "Hessian"], ["outer", "Gauss–Newton"], ["functional", "functional"]];
+  const lines = [
+    ["full", "Hessian"],
+    ["outer", "Gauss–Newton"],
+    ["functional", "functional"],
+  ];
   const drawn = lines.map(([part, name]) => ({ part, name, points: points(n.parabola(n[part])) }));
   return [
-    axisX(sx, 320, 34, "step *a* along the direction *u*"), axisY(sy, 46, width - 122, "loss"),
-    curve(n.steps.map((a, k) => [a, n.losses[k]]), sx, sy, "truth"),
-    el("g", { class: cls }, drawn.map(({ part, points: own }) => curve(own, sx, sy, part)), endLabels(drawn, n, sx, sy)),
-    el("path", { d: `M${sx(s.step)} 320V${sy(n.there)}`, class: "cursor" }), el("circle", { cx: sx(s.step), cy: sy(n.there), r: 5, class: "dot" }),
-    handle({ sx, x: clamp(s.step, -s.reach, s.reach), py: 320, step: s.reach / 50, name: "step along the direction", says: `step ${short(s.step)}, loss ${short(n.there)}`, move: (a) => update({ step: Number(a.toPrecision(3)) }) }),
+    axisX(sx, 320, 34, "step *a* along the direction *u*"),
+    axisY(sy, 46, width - 122, "loss"),
+    curve(
+      n.steps.map((a, k) => [a, n.losses[k]]),
+      sx,
+      sy,
+      "truth",
+    ),
+    el(
+      "g",
+      { class: cls },
+      drawn.map(({ part, points: own }) => curve(own, sx, sy, part)),
+      endLabels(drawn, n, sx, sy),
+    ),
+    el("path", { d: `M${sx(s.step)} 320V${sy(n.there)}`, class: "cursor" }),
+    el("circle", { cx: sx(s.step), cy: sy(n.there), r: 5, class: "dot" }),
+    handle({
+      sx,
+      x: clamp(s.step, -s.reach, s.reach),
+      py: 320,
+      step: s.reach / 50,
+      name: "step along the direction",
+      says: `step ${short(s.step)}, loss ${short(n.there)}`,
+      move: (a) => update({ step: Number(a.toPrecision(3)) }),
+    }),
   ];
 }
 
 /** Names at the right ends. */
 function endLabels(drawn, n, sx, sy) {
-  const twin = (part, k) => drawn.slice(0, k).some((other) => Math.abs(n[other.part] - n[part]) < 1e-9 * Math.abs(n.full));
-  const entries = drawn.map(({ part, name }, k) => [n.parabola(n[part])(sx.high), `${twin(part, k) ? "= " : ""}${name}`, "fill"]);
+  const twin = (part, k) =>
+    drawn.slice(0, k).some((other) => Math.abs(n[other.part] - n[part]) < 1e-9 * Math.abs(n.full));
+  const entries = drawn.map(({ part, name }, k) => [
+    n.parabola(n[part])(sx.high),
+    `${twin(part, k) ? "= " : ""}${name}`,
+    "fill",
+  ]);
   entries.push([n.losses[80], "the loss", "muted"]);
-  const heights = apart(entries.map(([y]) => clamp(sy(y), 44, 270) + 4), 18);
+  const heights = apart(
+    entries.map(([y]) => clamp(sy(y), 44, 270) + 4),
+    18,
+  );
   return entries.map(([, name, cls], k) => label(sx(sx.high) + 8, heights[k], name, { cls }));
 }
 
@@ -89,7 +157,13 @@ function curvatureSays(n, s) {
 
 function curvaturePython(s, n, own) {
   const eigen = (k) => `u = torch.linalg.eigh(full).eigenvectors[:, ${k}]\nu = u * u[u.abs().argmax()].sign()`;
-  const u = { Q: "u = torch.zeros_like(theta)\nu[0] = 1.0", V: "u = torch.zeros_like(theta)\nu[W_Q.numel() + W_K.numel()] = 1.0", steep: "u = -torch.func.grad(loss)(theta)\nu = u / u.norm()", most: eigen(-1), least: eigen(0) }[s.along];
+  const u = {
+    Q: "u = torch.zeros_like(theta)\nu[0] = 1.0",
+    V: "u = torch.zeros_like(theta)\nu[W_Q.numel() + W_K.numel()] = 1.0",
+    steep: "u = -torch.func.grad(loss)(theta)\nu = u / u.norm()",
+    most: eigen(-1),
+    least: eigen(0),
+  }[s.along];
   return `${IMPORTS}${pythonHead(theExample(own))}
 H = hl.attention_hessian(layer, X, loss=hl.SquareLoss(Y))
 full = H.full[:].to_dense()

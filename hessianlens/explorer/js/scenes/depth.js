@@ -7,26 +7,49 @@ import { growthChart, SIGMAS, slopeAt } from "./growth_chart.js";
 import { headOf, IMPORTS, kindOptions, randomRows, remember, targetsOf, tensors } from "./example.js";
 
 const SCALES = SIGMAS.filter((_, k) => k % 2 === 0);
-const BLOCKS_SHOWN = [["value", "V", "v outer"], ["key", "K", "k outer"], ["query", "Q", "q outer"]];
+const BLOCKS_SHOWN = [
+  ["value", "V", "v outer"],
+  ["key", "K", "k outer"],
+  ["query", "Q", "q outer"],
+];
 
 /** Where the names of three lines stand: the upper, the middle, the lower one. */
-const PLACES = [{ side: "above", from: 1 }, { side: "below", from: 1 }, { side: "below", from: 5 }];
+const PLACES = [
+  { side: "above", from: 1 },
+  { side: "below", from: 1 },
+  { side: "below", from: 5 },
+];
 
 export function depthScene() {
   return {
-    name: "depth", ask: "What do more layers do to curvature?",
+    name: "depth",
+    ask: "What do more layers do to curvature?",
     hint: "Stack layers, then give them a skip connection and a layer norm.",
-    start: { layers: 2, kind: "linear", skip: false, norm: false, sigma: 0.3 }, second: { norm: true },
+    start: { layers: 2, kind: "linear", skip: false, norm: false, sigma: 0.3 },
+    second: { norm: true },
     controls: () => [
       { kind: "slider", key: "layers", name: "layers *D*", min: 1, max: 3, step: 1 },
       { kind: "choice", key: "kind", name: "activation", options: kindOptions("linear", "softmax") },
-      { kind: "toggle", key: "skip", name: "skip connection" }, { kind: "toggle", key: "norm", name: "layer norm in front" },
+      { kind: "toggle", key: "skip", name: "skip connection" },
+      { kind: "toggle", key: "norm", name: "layer norm in front" },
       { kind: "slider", key: "sigma", name: "scale σ of the tokens", min: 0.01, max: 3, log: true },
     ],
-    compute: computeDepth, height: () => 400, draw: drawDepth, says: depthSays,
-    equation: () => "*F*(*X*) = (*X W*_Q*W*_K^⊤*X*^⊤) *X W*_V uses its input three times: 3 powers after one linear layer, 9 after two, 27 after three, and twice as many in *G* = *J*^⊤*CJ*",
-    claims: { P46: "three to the power of depth", A28: "18 and 54", P47: "a linear MLP stays at 2", P51: "layer norm evens blocks out", A29: "the same", P60: "large tokens" },
-    python: depthPython, prints: (n) => BLOCKS_SHOWN.map(([name], k) => [name, n.now[k]]),
+    compute: computeDepth,
+    height: () => 400,
+    draw: drawDepth,
+    says: depthSays,
+    equation: () =>
+      "*F*(*X*) = (*X W*_Q*W*_K^⊤*X*^⊤) *X W*_V uses its input three times: 3 powers after one linear layer, 9 after two, 27 after three, and twice as many in *G* = *J*^⊤*CJ*",
+    claims: {
+      P46: "three to the power of depth",
+      A28: "18 and 54",
+      P47: "a linear MLP stays at 2",
+      P51: "layer norm evens blocks out",
+      A29: "the same",
+      P60: "large tokens",
+    },
+    python: depthPython,
+    prints: (n) => BLOCKS_SHOWN.map(([name], k) => [name, n.now[k]]),
   };
 }
 
@@ -40,7 +63,11 @@ function depthExample() {
 /** The first layer's blocks over the scale of the tokens; for plain linear layers beside the other depths. */
 function computeDepth(s, _, alone = false) {
   const given = depthExample();
-  const network = { layers: given.layers.slice(0, s.layers).map((weights) => headOf(weights, s.kind)), skip: Number(s.skip), norm: s.norm ? "pre" : null };
+  const network = {
+    layers: given.layers.slice(0, s.layers).map((weights) => headOf(weights, s.kind)),
+    skip: Number(s.skip),
+    norm: s.norm ? "pre" : null,
+  };
   const first = s.layers > 1 ? "layer0." : "";
   const sizes = (sigma) => {
     const H = hessian(network, scaled(matrix(given.X), sigma), targetsOf(given));
@@ -49,7 +76,12 @@ function computeDepth(s, _, alone = false) {
   const found = remember(["depth", s.layers, s.kind, s.skip, s.norm], () => SCALES.map(sizes));
   const lines = BLOCKS_SHOWN.map((_, k) => SCALES.map((sigma, j) => [sigma, found[j][k]]));
   const plain = s.kind === "linear" && !s.skip && !s.norm;
-  const others = plain && !alone ? [1, 2, 3].filter((layers) => layers !== s.layers).map((layers) => [layers, computeDepth({ ...s, layers }, null, true).lines[2]]) : [];
+  const others =
+    plain && !alone
+      ? [1, 2, 3]
+          .filter((layers) => layers !== s.layers)
+          .map((layers) => [layers, computeDepth({ ...s, layers }, null, true).lines[2]])
+      : [];
   return { plain, others, lines, slopes: lines.map((points) => slopeAt(points, 1)), now: sizes(s.sigma) };
 }
 
@@ -57,15 +89,28 @@ function drawDepth(n, s, { width, update }) {
   const least = Math.min(...n.lines.flat().map(([, y]) => y));
   const ends = n.plain ? { low: 1e-110, high: 1e30 } : { low: 10 ** Math.floor(Math.log10(least) - 1) };
   return growthChart({
-    left: 58, right: width - 12, top: 34, bottom: 350, sigma: s.sigma, move: (sigma) => update({ sigma }), ...ends,
-    lines: n.plain ? [...n.others, [s.layers, n.lines[2]]].map(([layers, points]) => depthLine(layers, points, layers === s.layers))
-      : BLOCKS_SHOWN.map(([name, , cls], k) => ({ name: `${name}, slope ${n.slopes[k].toFixed(1).replace("-", "−")}`, cls, points: n.lines[k], ...PLACES[rankAtLeft(n.lines, k)] })),
+    left: 58,
+    right: width - 12,
+    top: 34,
+    bottom: 350,
+    sigma: s.sigma,
+    move: (sigma) => update({ sigma }),
+    ...ends,
+    lines: n.plain
+      ? [...n.others, [s.layers, n.lines[2]]].map(([layers, points]) => depthLine(layers, points, layers === s.layers))
+      : BLOCKS_SHOWN.map(([name, , cls], k) => ({
+          name: `${name}, slope ${n.slopes[k].toFixed(1).replace("-", "−")}`,
+          cls,
+          points: n.lines[k],
+          ...PLACES[rankAtLeft(n.lines, k)],
+        })),
   }).marks;
 }
 
 /** How many lines begin above this one. */
 function rankAtLeft(lines, k) {
-  return lines.filter((points, j) => points[1][1] > lines[k][1][1] || (points[1][1] === lines[k][1][1] && j < k)).length;
+  return lines.filter((points, j) => points[1][1] > lines[k][1][1] || (points[1][1] === lines[k][1][1] && j < k))
+    .length;
 }
 
 /** Of plain linear layers, whose blocks all grow alike: the query block at one depth. */
@@ -79,9 +124,12 @@ function depthSays(n, s) {
   const ratio = n.now[0] / n.now[2];
   const blocks = `At σ = ${short(s.sigma)} the value block of the first layer is ${short(ratio)} times the query block.`;
   const tenth = `so a tenth of σ costs the query block a factor of 10^{${Math.round(Q)}}`;
-  if (s.norm) return `Layer norm takes the scale of the tokens away: the slopes are ${short(V, 1)} and ${short(Q, 1)}${s.skip && s.layers > 1 ? ", though the skip connection still carries σ" : ""}. What it leaves is the difference between blocks. ${blocks}`;
-  if (s.skip) return `With a skip connection the tokens pass by, and the powers no longer multiply: slopes ${V.toFixed(1)} for value and ${Q.toFixed(1)} for query at any depth. ${blocks}`;
-  if (s.kind === "linear") return `${s.layers} linear ${s.layers > 1 ? "layers" : "layer"}: every block of the first layer falls as σ^{${Math.round(Q)}}, ${tenth}. That is twice ${3 ** s.layers}, since every layer uses its input three times.`;
+  if (s.norm)
+    return `Layer norm takes the scale of the tokens away: the slopes are ${short(V, 1)} and ${short(Q, 1)}${s.skip && s.layers > 1 ? ", though the skip connection still carries σ" : ""}. What it leaves is the difference between blocks. ${blocks}`;
+  if (s.skip)
+    return `With a skip connection the tokens pass by, and the powers no longer multiply: slopes ${V.toFixed(1)} for value and ${Q.toFixed(1)} for query at any depth. ${blocks}`;
+  if (s.kind === "linear")
+    return `${s.layers} linear ${s.layers > 1 ? "layers" : "layer"}: every block of the first layer falls as σ^{${Math.round(Q)}}, ${tenth}. That is twice ${3 ** s.layers}, since every layer uses its input three times.`;
   return `${s.layers} softmax ${s.layers > 1 ? "layers" : "layer"}: the value block falls as σ^{${V.toFixed(1)}}, the query block as σ^{${Q.toFixed(1)}}, ${tenth}. ${blocks}`;
 }
 

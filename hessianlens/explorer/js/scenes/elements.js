@@ -4,7 +4,11 @@ const SVG = "http://www.w3.org/2000/svg";
 
 /** A description of an element. Attributes that begin with "on" are handlers; those that are false are left out. */
 export function el(tag, attributes, ...children) {
-  return { tag, attributes: attributes ?? {}, children: children.flat(Infinity).filter((c) => c !== null && c !== undefined && c !== false) };
+  return {
+    tag,
+    attributes: attributes ?? {},
+    children: children.flat(Infinity).filter((c) => c !== null && c !== undefined && c !== false),
+  };
 }
 
 /** Make the children of `parent` those described; nodes of the same kind in the same place are kept. */
@@ -20,7 +24,8 @@ function patchOne(parent, node, child) {
     return;
   }
   const key = child.attributes.key;
-  if (!node || node.localName !== child.tag || node.patchKey !== key) node = put(parent, node, created(parent, child.tag));
+  if (!node || node.localName !== child.tag || node.patchKey !== key)
+    node = put(parent, node, created(parent, child.tag));
   node.patchKey = key;
   setAttributes(node, child.attributes);
   patch(node, child.children);
@@ -74,7 +79,10 @@ export function typeset(text) {
 
 /** The same read aloud. */
 export function spoken(text) {
-  return pieces(text).map(([kind, own]) => (kind === "sup" ? ` to the ${own}` : own)).join("").replace(/−/g, "minus ");
+  return pieces(text)
+    .map(([kind, own]) => (kind === "sup" ? ` to the ${own}` : own))
+    .join("")
+    .replace(/−/g, "minus ");
 }
 
 /** A label in a drawing; `anchor` is start, middle or end. */
@@ -86,7 +94,12 @@ export function label(x, y, text, { anchor, cls, unit } = {}) {
     shift = wanted;
     return span;
   });
-  return el("text", { x, y, "text-anchor": anchor, class: cls }, spans, unit && el("tspan", { dy: -shift, dx: 10, class: "unit" }, unit));
+  return el(
+    "text",
+    { x, y, "text-anchor": anchor, class: cls },
+    spans,
+    unit && el("tspan", { dy: -shift, dx: 10, class: "unit" }, unit),
+  );
 }
 
 /** A number with three digits, as markup: 1.23, 0.0012, 1.2×10^{−7}. */

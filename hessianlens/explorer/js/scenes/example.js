@@ -6,11 +6,36 @@ export const WORDS = ["The", "cat", "sat", "on", "the"];
 
 /** The given example, or that of the story. */
 export function theExample(given) {
-  return given ?? {
-    X: [[0.3, -1], [1.2, 0.5], [-0.2, 1.1], [-1.2, -0.2], [0.8, -0.9]],
-    W_Q: [[-1.7, 1.2], [-0.4, -0.5]], W_K: [[-0.4, 0.6], [0.9, 0.3]], W_V: [[0.3, -0.5], [-0.3, 1.9]],
-    Y: [[-2.3, -0.5], [0.6, -0.6], [0.7, 0.9], [-1, -0.8], [1.7, 1.1]],
-  };
+  return (
+    given ?? {
+      X: [
+        [0.3, -1],
+        [1.2, 0.5],
+        [-0.2, 1.1],
+        [-1.2, -0.2],
+        [0.8, -0.9],
+      ],
+      W_Q: [
+        [-1.7, 1.2],
+        [-0.4, -0.5],
+      ],
+      W_K: [
+        [-0.4, 0.6],
+        [0.9, 0.3],
+      ],
+      W_V: [
+        [0.3, -0.5],
+        [-0.3, 1.9],
+      ],
+      Y: [
+        [-2.3, -0.5],
+        [0.6, -0.6],
+        [0.7, 0.9],
+        [-1, -0.8],
+        [1.7, 1.1],
+      ],
+    }
+  );
 }
 
 /** A layer with the weights of an example; `family` is the sigmoid moved so that a(0) is `start`. */
@@ -32,18 +57,29 @@ export function stretched(rows, factor) {
 
 /** Matrices as lines of Python. */
 export function tensors(named) {
-  return Object.entries(named).map(([name, rows]) => `${name} = torch.tensor(${JSON.stringify(rows)}, dtype=torch.float64)`).join("\n");
+  return Object.entries(named)
+    .map(([name, rows]) => `${name} = torch.tensor(${JSON.stringify(rows)}, dtype=torch.float64)`)
+    .join("\n");
 }
 
 /** An example and its layer as lines of Python. */
 export function pythonHead(given, kind = "softmax", start = 0) {
-  const chosen = { softmax: "", family: `, activation=lambda row: torch.sigmoid(row) - 0.5 + ${start}` }[kind] ?? `, activation="${kind}"`;
+  const chosen =
+    { softmax: "", family: `, activation=lambda row: torch.sigmoid(row) - 0.5 + ${start}` }[kind] ??
+    `, activation="${kind}"`;
   return `${tensors(given)}\nlayer = hl.SelfAttention(W_Q, W_K, W_V${chosen})`;
 }
 
 /** Names of activations as they are shown. */
 export const KINDS = {
-  softmax: "softmax", sigmoid: "sigmoid", exp: "exp", tanh: "tanh", linear: "linear", relu: "ReLU", relu_normalised: "ReLU / row sum", row_sum: "scores / row sum",
+  softmax: "softmax",
+  sigmoid: "sigmoid",
+  exp: "exp",
+  tanh: "tanh",
+  linear: "linear",
+  relu: "ReLU",
+  relu_normalised: "ReLU / row sum",
+  row_sum: "scores / row sum",
 };
 
 export function kindOptions(...names) {
@@ -69,5 +105,7 @@ export function remember(key, make) {
 
 /** Rows of normal numbers with one digit, for lines of Python that can be read. */
 export function randomRows(draw, count, width, deviation = 1) {
-  return Array.from({ length: count }, () => Array.from({ length: width }, () => Number((deviation * draw()).toFixed(1))));
+  return Array.from({ length: count }, () =>
+    Array.from({ length: width }, () => Number((deviation * draw()).toFixed(1))),
+  );
 }

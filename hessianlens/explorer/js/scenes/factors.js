@@ -10,20 +10,51 @@ import { headOf, IMPORTS, pythonHead, remember, targetsOf, theExample } from "./
 const FORMULAS = [
   ["value", "v full", "outer", "V", "V", 2, "*H*(V,V) = Σ_i [m]_i [m]_i^⊤ ⊗ *C*"],
   ["query with value", "outer", "outer", "Q", "V", 4, "*G*(Q,V) = Σ_i [x]_i [m]_i^⊤ ⊗ *W*_K^⊤ ⟨[x] [x]^⊤⟩ *W*_V *C*"],
-  ["query, functional", "q functional", "functional", "Q", "Q", 5, "*F*(Q,Q) = Σ_i [x]_i [x]_i^⊤ ⊗ *W*_K^⊤ ⟨[x] [x]^⊤ ([x]·*W*_V*g*_i)⟩ *W*_K"],
-  ["query, Gauss–Newton", "q outer", "outer", "Q", "Q", 6, "*G*(Q,Q) = Σ_i [x]_i [x]_i^⊤ ⊗ *W*_K^⊤ ⟨[x] [x]^⊤⟩ *W*_V *C W*_V^⊤ ⟨[x] [x]^⊤⟩ *W*_K"],
+  [
+    "query, functional",
+    "q functional",
+    "functional",
+    "Q",
+    "Q",
+    5,
+    "*F*(Q,Q) = Σ_i [x]_i [x]_i^⊤ ⊗ *W*_K^⊤ ⟨[x] [x]^⊤ ([x]·*W*_V*g*_i)⟩ *W*_K",
+  ],
+  [
+    "query, Gauss–Newton",
+    "q outer",
+    "outer",
+    "Q",
+    "Q",
+    6,
+    "*G*(Q,Q) = Σ_i [x]_i [x]_i^⊤ ⊗ *W*_K^⊤ ⟨[x] [x]^⊤⟩ *W*_V *C W*_V^⊤ ⟨[x] [x]^⊤⟩ *W*_K",
+  ],
 ];
 
 export function factorsScene() {
   return {
-    name: "factors", ask: "The words shrink. Which block dies first?",
+    name: "factors",
+    ask: "The words shrink. Which block dies first?",
     hint: "Guess, then drag σ to the left. Point at a formula or a line to find the other.",
     start: { sigma: 1, lit: "" },
     controls: () => [{ kind: "slider", key: "sigma", name: "scale σ of the tokens", min: 0.01, max: 3, log: true }],
-    compute: computeFactors, height: () => 400, draw: drawFactors, says: factorsSays, below: formulas,
+    compute: computeFactors,
+    height: () => 400,
+    draw: drawFactors,
+    says: factorsSays,
+    below: formulas,
     equation: () => "*X* → σ*X*:   a block with *n* factors of *X* goes as σ^n",
-    claims: { P25: "exponents of Gauss–Newton", P26: "exponents of the functional part", A7: "the table of exponents", A9: "σ = 0.1 explains two orders", P29: "which part dominates" },
-    terms: { m: "*m*_i = Σ_j *A*_ij *x*_j, the mean of the tokens that word *i* sees; *A* itself stays where it is as the scores go to zero, so *m* counts as one *x*.", "⟨ ⟩": "mean over what word *i* attends to, of tokens relative to their mean: the covariance ⟨*x x*^⊤⟩, or the third moment" },
+    claims: {
+      P25: "exponents of Gauss–Newton",
+      P26: "exponents of the functional part",
+      A7: "the table of exponents",
+      A9: "σ = 0.1 explains two orders",
+      P29: "which part dominates",
+    },
+    terms: {
+      m: "*m*_i = Σ_j *A*_ij *x*_j, the mean of the tokens that word *i* sees; *A* itself stays where it is as the scores go to zero, so *m* counts as one *x*.",
+      "⟨ ⟩":
+        "mean over what word *i* attends to, of tokens relative to their mean: the covariance ⟨*x x*^⊤⟩, or the third moment",
+    },
     python: (s, n, own) => `${IMPORTS}${pythonHead(theExample(own))}
 H = hl.attention_hessian(layer, ${s.sigma} * X, loss=hl.SquareLoss(Y))
 ${FORMULAS.map(([name, , part, row, column]) => `print("${name}", float(H.${part}["${row}", "${column}"].frobenius_norm()))`).join("\n")}`,
@@ -41,33 +72,81 @@ function computeFactors(s, own) {
   const found = remember(["factors", given], () => SIGMAS.map(sizes));
   const lines = FORMULAS.map((_, k) => SIGMAS.map((sigma, j) => [sigma, found[j][k]]));
   const [now, near] = [sizes(s.sigma), sizes(s.sigma * 1.01)];
-  return { lines, now, slopes: now.map((y, k) => slopeAt([[s.sigma, y], [s.sigma * 1.01, near[k]]])) };
+  return {
+    lines,
+    now,
+    slopes: now.map((y, k) =>
+      slopeAt([
+        [s.sigma, y],
+        [s.sigma * 1.01, near[k]],
+      ]),
+    ),
+  };
 }
 
 /** What lights up a block when it is pointed at or has the focus. */
 function lighting(name, update) {
-  return { onpointerenter: () => update({ lit: name }), onpointerleave: (e) => e.pointerType === "mouse" && update({ lit: "" }), onfocus: () => update({ lit: name }), tabindex: 0 };
+  return {
+    onpointerenter: () => update({ lit: name }),
+    onpointerleave: (e) => e.pointerType === "mouse" && update({ lit: "" }),
+    onfocus: () => update({ lit: name }),
+    tabindex: 0,
+  };
 }
 
 function drawFactors(n, s, { width, update }) {
   const chart = growthChart({
-    left: 42, right: width - 12, top: 34, bottom: 350, sigma: s.sigma, move: (sigma) => update({ sigma }),
-    lines: FORMULAS.map(([name, cls], k) => ({ name: `${width > 560 ? `${name}, slope` : ["VV", "QV", "QQ functional", "QQ GN"][k]} ${slopeAt(n.lines[k], n.lines[k].findIndex(([, y]) => y > 1e-12)).toFixed(1)}`, cls, points: n.lines[k], lit: !s.lit || s.lit === name, side: ["above", "above", "end", "below"][k], from: width > 560 ? [1, 0, 0, 2][k] : [3, 0, 0, 1][k], on: lighting(name, update) })),
+    left: 42,
+    right: width - 12,
+    top: 34,
+    bottom: 350,
+    sigma: s.sigma,
+    move: (sigma) => update({ sigma }),
+    lines: FORMULAS.map(([name, cls], k) => ({
+      name: `${width > 560 ? `${name}, slope` : ["VV", "QV", "QQ functional", "QQ GN"][k]} ${slopeAt(
+        n.lines[k],
+        n.lines[k].findIndex(([, y]) => y > 1e-12),
+      ).toFixed(1)}`,
+      cls,
+      points: n.lines[k],
+      lit: !s.lit || s.lit === name,
+      side: ["above", "above", "end", "below"][k],
+      from: width > 560 ? [1, 0, 0, 2][k] : [3, 0, 0, 1][k],
+      on: lighting(name, update),
+    })),
   });
-  return [chart.marks, FORMULAS.map(([, cls], k) => n.now[k] > 1e-12 && el("circle", { cx: chart.sx(s.sigma), cy: chart.sy(n.now[k]), r: 6, class: `${cls.split(" ")[0]} dot` }))];
+  return [
+    chart.marks,
+    FORMULAS.map(
+      ([, cls], k) =>
+        n.now[k] > 1e-12 &&
+        el("circle", { cx: chart.sx(s.sigma), cy: chart.sy(n.now[k]), r: 6, class: `${cls.split(" ")[0]} dot` }),
+    ),
+  ];
 }
 
 /** The formulas, with every X marked and counted. */
 function formulas(n, s, update) {
-  return el("ol", { class: "formulas" }, FORMULAS.map(([name, cls, , , , count, text], k) =>
-    el("li", { class: `${cls} ${s.lit === name ? "lit" : ""}`, ...lighting(name, update) },
-      el("strong", null, name), el("span", { class: "equation" }, typeset(text)), el("b", null, `${count} factors, slope now ${n.slopes[k].toFixed(2)}`))));
+  return el(
+    "ol",
+    { class: "formulas" },
+    FORMULAS.map(([name, cls, , , , count, text], k) =>
+      el(
+        "li",
+        { class: `${cls} ${s.lit === name ? "lit" : ""}`, ...lighting(name, update) },
+        el("strong", null, name),
+        el("span", { class: "equation" }, typeset(text)),
+        el("b", null, `${count} factors, slope now ${n.slopes[k].toFixed(2)}`),
+      ),
+    ),
+  );
 }
 
 function factorsSays(n, s) {
   const [V, , , Q] = n.now;
   const off = FORMULAS.some(([, , , , , count], k) => Math.abs(n.slopes[k] - count) > 0.3);
   const now = `At σ = ${short(s.sigma)} the value block is ${short(V)} and the query block (Gauss–Newton) ${short(Q)}.`;
-  if (off) return `${now} Here the scores are large and attention itself moves with σ, so the slopes (${n.slopes.map((x) => x.toFixed(1)).join(", ")}) are not the counts 2, 4, 5, 6 yet.`;
+  if (off)
+    return `${now} Here the scores are large and attention itself moves with σ, so the slopes (${n.slopes.map((x) => x.toFixed(1)).join(", ")}) are not the counts 2, 4, 5, 6 yet.`;
   return `${now} The query block dies first: for every tenth of σ it loses a factor of 10^6, the value block 10^2. The slopes are the counts of *X*.`;
 }

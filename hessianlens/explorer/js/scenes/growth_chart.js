@@ -19,13 +19,32 @@ export function growthChart({ left, top, right, bottom, lines, sigma, move, low 
   const sx = scaleOf(SIGMAS[0], SIGMAS.at(-1), left, right, true);
   const most = Math.max(...lines.flatMap(({ points }) => points.map(([, y]) => y)));
   const sy = scaleOf(low, high ?? 10 ** Math.ceil(Math.log10(most)), bottom, top, true);
-  return { sx, sy, marks: [
-    axisX(sx, bottom, top, "scale σ of the tokens", { ticks: [0.01, 0.1, 1], write: String }),
-    axisY(sy, left, right, "size of the Hessian block (Frobenius norm)"),
-    lines.map((line) => drawnLine(line, line.points.filter(([, y]) => y > low && y <= sy.high), sx, sy)),
-    el("path", { d: `M${sx(sigma)} ${bottom}V${top}`, class: "cursor" }),
-    handle({ sx, x: sigma, py: bottom, step: 0.05, name: "scale of the tokens", says: `σ = ${short(sigma)}`, move: (x) => move(Number(x.toPrecision(3))) }),
-  ] };
+  return {
+    sx,
+    sy,
+    marks: [
+      axisX(sx, bottom, top, "scale σ of the tokens", { ticks: [0.01, 0.1, 1], write: String }),
+      axisY(sy, left, right, "size of the Hessian block (Frobenius norm)"),
+      lines.map((line) =>
+        drawnLine(
+          line,
+          line.points.filter(([, y]) => y > low && y <= sy.high),
+          sx,
+          sy,
+        ),
+      ),
+      el("path", { d: `M${sx(sigma)} ${bottom}V${top}`, class: "cursor" }),
+      handle({
+        sx,
+        x: sigma,
+        py: bottom,
+        step: 0.05,
+        name: "scale of the tokens",
+        says: `σ = ${short(sigma)}`,
+        move: (x) => move(Number(x.toPrecision(3))),
+      }),
+    ],
+  };
 }
 
 function drawnLine({ name, cls, side, from, lit, on = {} }, points, sx, sy) {
@@ -34,13 +53,22 @@ function drawnLine({ name, cls, side, from, lit, on = {} }, points, sx, sy) {
   const [endX, endY] = pixels.at(-1);
   const over = Math.min(y, heightAt(pixels, x + 6.8 * spoken(name).length)) - 7;
   const place = { below: [x + 14, y + 16], above: [x, over], end: [endX, endY - 9] }[side];
-  return el("g", { class: `line ${cls} ${lit === false ? "faint" : ""}`, ...on },
-    curve(points, sx, sy, cls), on.tabindex === 0 && curve(points, sx, sy, "touch"), label(...place, name, { cls: "fill", anchor: side === "end" ? "end" : null }));
+  return el(
+    "g",
+    { class: `line ${cls} ${lit === false ? "faint" : ""}`, ...on },
+    curve(points, sx, sy, cls),
+    on.tabindex === 0 && curve(points, sx, sy, "touch"),
+    label(...place, name, { cls: "fill", anchor: side === "end" ? "end" : null }),
+  );
 }
 
 /** The height of a line of pixels above `x`. */
 function heightAt(pixels, x) {
-  const k = Math.max(pixels.findIndex(([u]) => u >= x), 0) || pixels.length - 1;
+  const k =
+    Math.max(
+      pixels.findIndex(([u]) => u >= x),
+      0,
+    ) || pixels.length - 1;
   const [[u, y], [v, z]] = [pixels[k - 1], pixels[k]];
   return y + (z - y) * Math.min((x - u) / (v - u), 1);
 }
@@ -49,6 +77,8 @@ function heightAt(pixels, x) {
 export function apart(heights, gap) {
   const order = heights.map((_, k) => k).sort((a, b) => heights[a] - heights[b]);
   const moved = [...heights];
-  order.forEach((k, place) => { if (place) moved[k] = Math.max(moved[k], moved[order[place - 1]] + gap); });
+  order.forEach((k, place) => {
+    if (place) moved[k] = Math.max(moved[k], moved[order[place - 1]] + gap);
+  });
   return moved;
 }

@@ -10,20 +10,55 @@ const WIDTH = 4;
 
 export function matricesScene() {
   return {
-    name: "matrices", ask: "Same function, same loss. Same curvature?",
+    name: "matrices",
+    ask: "Same function, same loss. Same curvature?",
     hint: "Merge the two matrices, shrink *d*_K, then let what is still wrong go to zero.",
-    start: { design: "two", kind: "linear", dk: 2, wrong: 1 }, second: { design: "one" },
+    start: { design: "two", kind: "linear", dk: 2, wrong: 1 },
+    second: { design: "one" },
     controls: () => [
-      { kind: "choice", key: "design", name: "queries and keys", options: [["two", "two matrices *W*_Q, *W*_K"], ["one", "one matrix *W*_{QK}"]] },
+      {
+        kind: "choice",
+        key: "design",
+        name: "queries and keys",
+        options: [
+          ["two", "two matrices *W*_Q, *W*_K"],
+          ["one", "one matrix *W*_{QK}"],
+        ],
+      },
       { kind: "choice", key: "kind", name: "activation", options: kindOptions("linear", "softmax") },
       { kind: "slider", key: "dk", name: "*d*_K", min: 1, max: WIDTH, step: 1 },
       { kind: "slider", key: "wrong", name: "residual, what is still wrong", min: 0, max: 1, step: 0.02 },
     ],
-    compute: computeMatrices, height: (_, s) => (s.design === "two" ? 425 : 175), draw: drawMatrices, says: matricesSays,
-    equation: () => "*H*_{QK} = T-outer + T-functional,   T-functional = [0 *B*; *B*^⊤ 0] ⊗ *I*: eigenvalues ±λ, each *d*_K times".replace(/[[\]]/g, (c) => (c === "[" ? "(" : ")")),
-    claims: { B5: "the Hessians differ", B9: "T-outer is never negative", B12: "hollow blocks, pairs ±λ", B13: "how many are not zero", B14: "linear attention too", B16: "the rank is bounded", B21: "mixed signs need T-functional" },
-    terms: { "T-functional": "What the product *W*_Q*W*_K^⊤ adds to the curvature, because each matrix multiplies the other. One matrix has no such part.", "T-outer": "All other curvature of queries and keys: that of the one matrix, seen through two." },
-    python: matricesPython, prints: (n) => n.rows.flatMap(({ name, values, signs }) => [[`${name}: negative`, signs.negative], [`${name}: rank`, signs.rank], [`${name}: smallest`, values[0]]]),
+    compute: computeMatrices,
+    height: (_, s) => (s.design === "two" ? 425 : 175),
+    draw: drawMatrices,
+    says: matricesSays,
+    equation: () =>
+      "*H*_{QK} = T-outer + T-functional,   T-functional = [0 *B*; *B*^⊤ 0] ⊗ *I*: eigenvalues ±λ, each *d*_K times".replace(
+        /[[\]]/g,
+        (c) => (c === "[" ? "(" : ")"),
+      ),
+    claims: {
+      B5: "the Hessians differ",
+      B9: "T-outer is never negative",
+      B12: "hollow blocks, pairs ±λ",
+      B13: "how many are not zero",
+      B14: "linear attention too",
+      B16: "the rank is bounded",
+      B21: "mixed signs need T-functional",
+    },
+    terms: {
+      "T-functional":
+        "What the product *W*_Q*W*_K^⊤ adds to the curvature, because each matrix multiplies the other. One matrix has no such part.",
+      "T-outer": "All other curvature of queries and keys: that of the one matrix, seen through two.",
+    },
+    python: matricesPython,
+    prints: (n) =>
+      n.rows.flatMap(({ name, values, signs }) => [
+        [`${name}: negative`, signs.negative],
+        [`${name}: rank`, signs.rank],
+        [`${name}: smallest`, values[0]],
+      ]),
   };
 }
 
@@ -31,14 +66,24 @@ export function matricesScene() {
 function matricesExample(dk) {
   const draw = normals(7);
   const rows = (count, width) => randomRows(draw, count, width);
-  const [X, W_Q, W_K, W_V, R] = [rows(6, WIDTH), rows(WIDTH, WIDTH), rows(WIDTH, WIDTH), rows(WIDTH, WIDTH), rows(6, WIDTH)];
+  const [X, W_Q, W_K, W_V, R] = [
+    rows(6, WIDTH),
+    rows(WIDTH, WIDTH),
+    rows(WIDTH, WIDTH),
+    rows(WIDTH, WIDTH),
+    rows(6, WIDTH),
+  ];
   return { X, W_Q: W_Q.map((row) => row.slice(0, dk)), W_K: W_K.map((row) => row.slice(0, dk)), W_V, R };
 }
 
 /** The spectra, and the largest eigenvalue of either design, so that the axis stays where it is. */
 function computeMatrices(s) {
-  const ends = (design) => spectra({ ...s, design, wrong: 1 }).rows.flatMap(({ values }) => [-values[0], values.at(-1)]);
-  return { ...spectra(s), reach: 1.1 * remember(["reach", s.kind, s.dk], () => Math.max(...ends("two"), ...ends("one"))) };
+  const ends = (design) =>
+    spectra({ ...s, design, wrong: 1 }).rows.flatMap(({ values }) => [-values[0], values.at(-1)]);
+  return {
+    ...spectra(s),
+    reach: 1.1 * remember(["reach", s.kind, s.dk], () => Math.max(...ends("two"), ...ends("one"))),
+  };
 }
 
 function spectra(s) {
@@ -48,13 +93,18 @@ function spectra(s) {
     const { values } = symmetricEigen(M);
     return { name, values, signs: inertia(values) };
   };
-  if (s.design === "one") return { rows: [row("query-key", block(hessian(merged(layer), X, loss), "full", "QK", "QK"))], pairs: [] };
+  if (s.design === "one")
+    return { rows: [row("query-key", block(hessian(merged(layer), X, loss), "full", "QK", "QK"))], pairs: [] };
   const H = hessian(layer, X, loss);
   const count = 2 * WIDTH * s.dk;
   const [full, between] = [H.full, H.tFunctional].map((M) => slice(M, 0, 0, count, count));
   const hollow = row("T-functional", between);
   const pairs = Array.from(hollow.values).filter((x, k) => x > 1e-12 && k % s.dk === 0);
-  return { rows: [hollow, row("T-outer", plus(full, between, -1)), row("query-key", full)], pairs, bound: 2 * s.dk * WIDTH - s.dk ** 2 };
+  return {
+    rows: [hollow, row("T-outer", plus(full, between, -1)), row("query-key", full)],
+    pairs,
+    bound: 2 * s.dk * WIDTH - s.dk ** 2,
+  };
 }
 
 function drawMatrices(n, s, { width }) {
@@ -64,7 +114,9 @@ function drawMatrices(n, s, { width }) {
   const bottom = 125 * n.rows.length + 10;
   const powers = (width > 560 ? [1, 0.1, 0.01] : [1, 0.1]).map((p) => p * 10 ** Math.floor(Math.log10(reach)));
   return [
-    axisX(at, bottom, 20, "eigenvalue (cube-root scale)", { ticks: [...powers.map((p) => -p), 0, ...powers.reverse()] }),
+    axisX(at, bottom, 20, "eigenvalue (cube-root scale)", {
+      ticks: [...powers.map((p) => -p), 0, ...powers.reverse()],
+    }),
     n.rows.map((row, k) => strip(row, k, n, s, at, width)),
   ];
 }
@@ -74,18 +126,36 @@ function strip({ name, values, signs }, k, n, s, at, width) {
   const y = 125 * k + 92;
   const pairs = name === "T-functional" ? n.pairs : [];
   const none = values.length - signs.rank;
-  return el("g", { class: "spectrum" },
+  return el(
+    "g",
+    { class: "spectrum" },
     label(12, y - 72, name, { cls: "word" }),
-    label(12, y - 54, `${signs.negative} negative, ${none} zero${pairs.length ? `; ${pairs.length} pairs ±λ${s.dk > 1 ? `, each ${s.dk} times` : ""}` : ""}`, { cls: "name" }),
+    label(
+      12,
+      y - 54,
+      `${signs.negative} negative, ${none} zero${pairs.length ? `; ${pairs.length} pairs ±λ${s.dk > 1 ? `, each ${s.dk} times` : ""}` : ""}`,
+      { cls: "name" },
+    ),
     el("path", { d: `M12 ${y}H${width - 12}`, class: "zero" }),
-    pairs.map((value, j) => el("path", { d: `M${at(-value)} ${y}A${at(value) - at(0)} ${16 + 8 * j} 0 0 1 ${at(value)} ${y}`, class: "pair" })),
-    Array.from(values, (value, j) => Math.abs(value) > 1e-12 && signMark(at(value), y + (pairs.length ? 12 * (j % s.dk) : 0), value, 4.5)));
+    pairs.map((value, j) =>
+      el("path", {
+        d: `M${at(-value)} ${y}A${at(value) - at(0)} ${16 + 8 * j} 0 0 1 ${at(value)} ${y}`,
+        class: "pair",
+      }),
+    ),
+    Array.from(
+      values,
+      (value, j) =>
+        Math.abs(value) > 1e-12 && signMark(at(value), y + (pairs.length ? 12 * (j % s.dk) : 0), value, 4.5),
+    ),
+  );
 }
 
 function matricesSays(n, s) {
   const total = n.rows.at(-1);
   const count = `${total.signs.negative} of ${total.values.length} eigenvalues are negative`;
-  if (s.design === "one") return `One matrix: ${count}. There is no product of two matrices, so there are no ± pairs${total.signs.negative ? `; what is negative comes from the second derivative of ${KINDS[s.kind]}` : ""}.`;
+  if (s.design === "one")
+    return `One matrix: ${count}. There is no product of two matrices, so there are no ± pairs${total.signs.negative ? `; what is negative comes from the second derivative of ${KINDS[s.kind]}` : ""}.`;
   const own = n.rows[1].signs.negative;
   const rank = `The rank of T-outer is ${n.rows[1].signs.rank}, at most 2*d*_K*d* − *d*_K^2 = ${n.bound}.`;
   if (!s.wrong) return `Two matrices, nothing left to learn: the pairs are gone and nothing is negative. ${rank}`;
@@ -94,7 +164,10 @@ function matricesSays(n, s) {
 
 function matricesPython(s) {
   const given = matricesExample(s.dk);
-  const grids = s.design === "one" ? '{"query-key": H.full["QK", "QK"].to_dense()}' : '{"T-functional": H.t_functional[:].to_dense(), "T-outer": H.t_outer[:].to_dense()}\nparts["query-key"] = parts["T-functional"] + parts["T-outer"]';
+  const grids =
+    s.design === "one"
+      ? '{"query-key": H.full["QK", "QK"].to_dense()}'
+      : '{"T-functional": H.t_functional[:].to_dense(), "T-outer": H.t_outer[:].to_dense()}\nparts["query-key"] = parts["T-functional"] + parts["T-outer"]';
   return `${IMPORTS}${pythonHead(given, s.kind)}
 H = hl.attention_hessian(${s.design === "one" ? `hl.SingleMatrixAttention(W_Q @ W_K.T / ${s.dk}**0.5, W_V, activation="${s.kind}")` : "layer"}, X, loss=hl.SquareLoss(layer(X) - ${s.wrong} * R))
 parts = ${grids}

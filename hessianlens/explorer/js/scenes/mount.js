@@ -15,7 +15,17 @@ import { tokensScene } from "./tokens.js";
 
 /** The scenes by name, in the order of the story. */
 export function scenes() {
-  const made = [rowScene, tokensScene, curvatureScene, factorsScene, activationScene, matricesScene, depthScene, ratesScene, layerScene];
+  const made = [
+    rowScene,
+    tokensScene,
+    curvatureScene,
+    factorsScene,
+    activationScene,
+    matricesScene,
+    depthScene,
+    ratesScene,
+    layerScene,
+  ];
   return Object.fromEntries(made.map((make) => make()).map((scene) => [scene.name, scene]));
 }
 
@@ -31,11 +41,23 @@ let mounted = 0;
  *   `base` is the page of the claims; `address` false leaves the page's address alone; `example` another layer.
  * @returns {get, set, ms, remove}: the state, a change of it, the time of the last drawing, and the end.
  */
-export function mount(element, { scene: name, state = {}, onState, base = "labbook.html", address = true, example } = {}) {
+export function mount(
+  element,
+  { scene: name, state = {}, onState, base = "labbook.html", address = true, example } = {},
+) {
   const scene = scenes()[name];
   if (!scene) throw new Error(`scene: got ${name}; expected one of ${Object.keys(scenes()).join(", ")}.`);
   const start = { ...scene.start, two: false, ...doubled(scene.second) };
-  const view = { scene, start, element, base, example, group: `scene-${name}-${(mounted += 1)}`, code: false, frame: 0 };
+  const view = {
+    scene,
+    start,
+    element,
+    base,
+    example,
+    group: `scene-${name}-${(mounted += 1)}`,
+    code: false,
+    frame: 0,
+  };
   view.state = checked(view, { ...start, ...state, ...(address ? decoded(fromAddress(name), start) : {}) });
   view.update = (changes) => {
     view.state = checked(view, { ...view.state, ...changes });
@@ -50,13 +72,19 @@ export function mount(element, { scene: name, state = {}, onState, base = "labbo
   const watch = new ResizeObserver(() => widthOf(element) !== view.width && draw(view));
   watch.observe(element);
   draw(view);
-  const remove = () => [watch.disconnect(), cancelAnimationFrame(view.frame), clearTimeout(view.writing), patch(element, [])];
+  const remove = () => [
+    watch.disconnect(),
+    cancelAnimationFrame(view.frame),
+    clearTimeout(view.writing),
+    patch(element, []),
+  ];
   return { get: () => ({ ...view.state }), set: view.update, ms: () => view.ms, remove };
 }
 
 export function mountAll(root = document, options = {}) {
-  return Array.from(root.querySelectorAll("[data-scene]")).filter(({ dataset }) => dataset.scene in scenes()).map((element) =>
-    mount(element, { scene: element.dataset.scene, base: element.dataset.base, ...options }));
+  return Array.from(root.querySelectorAll("[data-scene]"))
+    .filter(({ dataset }) => dataset.scene in scenes())
+    .map((element) => mount(element, { scene: element.dataset.scene, base: element.dataset.base, ...options }));
 }
 
 /** The design of the second drawing, under names of its own. */
@@ -67,8 +95,10 @@ function doubled(design = {}) {
 /** A state with nothing in it but numbers in range, known options and lists of numbers, whatever was in the address. */
 function checked({ scene, start }, state) {
   const kept = {};
-  for (const [key, first] of Object.entries(start)) kept[key] = isLike(first, state[key], scene.fewest) ? state[key] : first;
-  for (let pass = 0; pass < 2; pass++) {  // the range of one may depend on another
+  for (const [key, first] of Object.entries(start))
+    kept[key] = isLike(first, state[key], scene.fewest) ? state[key] : first;
+  for (let pass = 0; pass < 2; pass++) {
+    // the range of one may depend on another
     for (const one of scene.controls(kept)) {
       for (const key of [one.key, `${one.key}2`]) if (key in kept) kept[key] = allowed(one, kept[key], start[key]);
     }
@@ -78,7 +108,8 @@ function checked({ scene, start }, state) {
 
 /** Whether a value is of the kind of the first one; lists are as long, or have `fewest` numbers at least. */
 function isLike(first, value, fewest) {
-  if (!Array.isArray(first)) return typeof value === typeof first && (typeof value !== "number" || Number.isFinite(value));
+  if (!Array.isArray(first))
+    return typeof value === typeof first && (typeof value !== "number" || Number.isFinite(value));
   const long = Array.isArray(value) && value.length <= first.length && value.length >= (fewest ?? first.length);
   return long && value.every((x) => Number.isFinite(x) && Math.abs(x) <= 1000);
 }
@@ -100,7 +131,10 @@ function decoded(text, start) {
     if (Array.isArray(start[key])) return own.split(",").map(Number);
     return { number: Number, boolean: (x) => x === "1", string: String }[typeof start[key]](own);
   };
-  const pairs = text.split("~").map((part) => part.split(":")).filter(([key, own]) => own !== undefined && Object.hasOwn(start, key));
+  const pairs = text
+    .split("~")
+    .map((part) => part.split(":"))
+    .filter(([key, own]) => own !== undefined && Object.hasOwn(start, key));
   return Object.fromEntries(pairs.map(([key, own]) => [key, read(key, own)]));
 }
 
@@ -141,9 +175,18 @@ function draw(view) {
   const own = (one) => scene.second && state.two && Object.hasOwn(scene.second, one.key);
   const wanted = scene.controls(state);
   patch(element, [
-    el("h3", { class: "ask" }, typeset(scene.ask)), el("p", { class: "hint" }, typeset(scene.hint)),
-    el("div", { class: side ? "panels side" : "panels" }, shown.map((one, k) => panel(view, one, numbers[k], k, width, wanted.filter(own)))),
-    el("div", { class: "controls" }, wanted.filter((one) => !own(one)).map((one) => control(one, state, view.update, view.group))),
+    el("h3", { class: "ask" }, typeset(scene.ask)),
+    el("p", { class: "hint" }, typeset(scene.hint)),
+    el(
+      "div",
+      { class: side ? "panels side" : "panels" },
+      shown.map((one, k) => panel(view, one, numbers[k], k, width, wanted.filter(own))),
+    ),
+    el(
+      "div",
+      { class: "controls" },
+      wanted.filter((one) => !own(one)).map((one) => control(one, state, view.update, view.group)),
+    ),
     foot(view, shown[0], numbers[0]),
   ]);
   view.ms = performance.now() - began;
@@ -153,27 +196,80 @@ function panel(view, state, numbers, k, width, controls) {
   const { scene, group } = view;
   const write = (changes) => view.update(k ? doubledWhere(scene.second, changes) : changes);
   const sentence = scene.says(numbers, state);
-  return el("figure", null,
+  return el(
+    "figure",
+    null,
     controls.map((one) => control(one, state, write, `${group}-${k}`)),
     drawing(width, scene.height(width, state), sentence, scene.draw(numbers, state, { width, update: write })),
-    el("figcaption", { class: "says", "aria-live": "polite" }, typeset(sentence)), scene.below?.(numbers, state, write));
+    el("figcaption", { class: "says", "aria-live": "polite" }, typeset(sentence)),
+    scene.below?.(numbers, state, write),
+  );
 }
 
 function doubledWhere(design, changes) {
-  return Object.fromEntries(Object.entries(changes).map(([key, value]) => [Object.hasOwn(design, key) ? `${key}2` : key, value]));
+  return Object.fromEntries(
+    Object.entries(changes).map(([key, value]) => [Object.hasOwn(design, key) ? `${key}2` : key, value]),
+  );
 }
 
 function foot(view, state, numbers) {
   const { scene, base, update } = view;
-  const flip = () => { view.code = !view.code; draw(view); };
-  return el("div", { class: "foot" },
+  const flip = () => {
+    view.code = !view.code;
+    draw(view);
+  };
+  return el(
+    "div",
+    { class: "foot" },
     el("p", { class: "equation" }, typeset(scene.equation(state))),
-    Object.keys(scene.claims).length > 0 && el("p", { class: "claims" }, "Decides ", Object.entries(scene.claims).map(([id, text], k) => [k ? ", " : "", el("a", { href: `${base}#claim-${id}` }, typeset(`${id} (${text})`))]),
-      Object.entries(scene.terms ?? {}).map(([word, meaning], k) => [k ? ", " : ". In words: ", term(`${view.group}-term${k}`, word, meaning)])),
-    el("p", { class: "buttons" },
-      el("button", { type: "button", class: "code", "aria-expanded": String(view.code), onclick: flip }, view.code ? "Hide the Python lines" : "The same in Python"),
-      scene.second && el("button", { type: "button", class: "two", "aria-pressed": String(state.two), onclick: () => update({ two: !state.two }) }, state.two ? "One drawing" : "Compare two"),
-      el("button", { type: "button", class: "reset", onclick: () => update(view.start) }, "Start again")),
-    view.code && el("div", { class: "python" }, el("pre", { class: "lines", tabindex: 0 }, scene.python(state, numbers, view.example)),
-      el("pre", { class: "prints", tabindex: 0 }, scene.prints(numbers, state).map(([name, value]) => `${name} ${Number(value.toPrecision(10))}`).join("\n"))));
+    Object.keys(scene.claims).length > 0 &&
+      el(
+        "p",
+        { class: "claims" },
+        "Decides ",
+        Object.entries(scene.claims).map(([id, text], k) => [
+          k ? ", " : "",
+          el("a", { href: `${base}#claim-${id}` }, typeset(`${id} (${text})`)),
+        ]),
+        Object.entries(scene.terms ?? {}).map(([word, meaning], k) => [
+          k ? ", " : ". In words: ",
+          term(`${view.group}-term${k}`, word, meaning),
+        ]),
+      ),
+    el(
+      "p",
+      { class: "buttons" },
+      el(
+        "button",
+        { type: "button", class: "code", "aria-expanded": String(view.code), onclick: flip },
+        view.code ? "Hide the Python lines" : "The same in Python",
+      ),
+      scene.second &&
+        el(
+          "button",
+          {
+            type: "button",
+            class: "two",
+            "aria-pressed": String(state.two),
+            onclick: () => update({ two: !state.two }),
+          },
+          state.two ? "One drawing" : "Compare two",
+        ),
+      el("button", { type: "button", class: "reset", onclick: () => update(view.start) }, "Start again"),
+    ),
+    view.code &&
+      el(
+        "div",
+        { class: "python" },
+        el("pre", { class: "lines", tabindex: 0 }, scene.python(state, numbers, view.example)),
+        el(
+          "pre",
+          { class: "prints", tabindex: 0 },
+          scene
+            .prints(numbers, state)
+            .map(([name, value]) => `${name} ${Number(value.toPrecision(10))}`)
+            .join("\n"),
+        ),
+      ),
+  );
 }

@@ -23,21 +23,32 @@ export function ticksOf(s, most = 5) {
   const step = Math.max([1, 2, 5, 10].find((m) => m * power >= rough * 0.999) * power, s.log ? 1 : 0);
   const first = Math.ceil(a / step - 1e-9);
   const count = Math.floor(b / step + 1e-9) - first + 1;
-  return Array.from({ length: Math.max(count, 0) }, (_, k) => (s.log ? 10 ** Math.round((first + k) * step) : Number(((first + k) * step).toPrecision(9))));
+  return Array.from({ length: Math.max(count, 0) }, (_, k) =>
+    s.log ? 10 ** Math.round((first + k) * step) : Number(((first + k) * step).toPrecision(9)),
+  );
 }
 
 /** A horizontal axis at `y` with lines up to `top`. */
 export function axisX(s, y, top, name, { ticks = ticksOf(s), write = short } = {}) {
-  return el("g", { class: "axis" },
+  return el(
+    "g",
+    { class: "axis" },
     ticks.map((t) => [el("path", { d: `M${s(t)} ${y}V${top}` }), label(s(t), y + 18, write(t), { anchor: "middle" })]),
-    name && label(Math.max(s.from, s.to), y + 37, name, { anchor: "end", cls: "name" }));
+    name && label(Math.max(s.from, s.to), y + 37, name, { anchor: "end", cls: "name" }),
+  );
 }
 
 /** A vertical axis at `x` with lines to `right`; its name stands above it. */
 export function axisY(s, x, right, name, { ticks = ticksOf(s), write = short } = {}) {
-  return el("g", { class: "axis" },
-    ticks.map((t) => [el("path", { d: `M${x} ${s(t)}H${right}` }), label(x - 6, s(t) + 4, write(t), { anchor: "end" })]),
-    name && label(x - 34, Math.min(s.from, s.to) - 14, name, { cls: "name" }));
+  return el(
+    "g",
+    { class: "axis" },
+    ticks.map((t) => [
+      el("path", { d: `M${x} ${s(t)}H${right}` }),
+      label(x - 6, s(t) + 4, write(t), { anchor: "end" }),
+    ]),
+    name && label(x - 34, Math.min(s.from, s.to) - 14, name, { cls: "name" }),
+  );
 }
 
 /** A line through points, broken where a number is not finite or far off the scale. */
@@ -58,14 +69,21 @@ export function curve(points, sx, sy, cls) {
 /** A sign by its shape: a filled square above zero, an open diamond below; the area goes with the size. */
 export function signMark(x, y, value, size, cls = "") {
   const r = Math.max(size, 0.7);
-  const d = value >= 0 ? `M${x - r} ${y - r}h${2 * r}v${2 * r}h${-2 * r}z` : `M${x} ${y - 1.3 * r}l${1.3 * r} ${1.3 * r}l${-1.3 * r} ${1.3 * r}l${-1.3 * r} ${-1.3 * r}z`;
+  const d =
+    value >= 0
+      ? `M${x - r} ${y - r}h${2 * r}v${2 * r}h${-2 * r}z`
+      : `M${x} ${y - 1.3 * r}l${1.3 * r} ${1.3 * r}l${-1.3 * r} ${1.3 * r}l${-1.3 * r} ${-1.3 * r}z`;
   return el("path", { d, class: `${value >= 0 ? "positive" : "negative"} ${cls}` });
 }
 
 /** The drawing of a scene: its elements, and what they show in words. */
 export function drawing(width, height, alt, ...children) {
   height = Math.round(height);
-  return el("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "group", "aria-label": spoken(alt) }, children);
+  return el(
+    "svg",
+    { width, height, viewBox: `0 0 ${width} ${height}`, role: "group", "aria-label": spoken(alt) },
+    children,
+  );
 }
 
 /**
@@ -76,30 +94,54 @@ export function handle({ sx, sy, x, y, px, py, step, name, says, move, cls = "",
   const [cx, cy] = [sx ? sx(x) : px, sy ? sy(y) : py];
   const along = sy ?? sx;
   const value = sy ? y : x;
-  return el("g", {
-    class: `handle ${cls}`, tabindex: 0, role: "slider", transform: `translate(${cx.toFixed(1)} ${cy.toFixed(1)})`,
-    "aria-label": name, "aria-valuemin": along.low, "aria-valuemax": along.high, "aria-valuenow": Number(value.toPrecision(4)),
-    "aria-valuetext": spoken(says), "aria-orientation": sx ? "horizontal" : "vertical",
-    "aria-roledescription": sx && sy ? "point, moved by the arrow keys" : null,
-    onpointerdown: (e) => { e.currentTarget.setPointerCapture(e.pointerId); e.currentTarget.focus({ preventScroll: true }); },
-    onpointermove: (e) => {
-      if (!e.currentTarget.hasPointerCapture(e.pointerId)) return;
-      const box = e.currentTarget.ownerSVGElement.getBoundingClientRect();
-      move(sx && sx.invert(e.clientX - box.left), sy && sy.invert(e.clientY - box.top));
+  return el(
+    "g",
+    {
+      class: `handle ${cls}`,
+      tabindex: 0,
+      role: "slider",
+      transform: `translate(${cx.toFixed(1)} ${cy.toFixed(1)})`,
+      "aria-label": name,
+      "aria-valuemin": along.low,
+      "aria-valuemax": along.high,
+      "aria-valuenow": Number(value.toPrecision(4)),
+      "aria-valuetext": spoken(says),
+      "aria-orientation": sx ? "horizontal" : "vertical",
+      "aria-roledescription": sx && sy ? "point, moved by the arrow keys" : null,
+      onpointerdown: (e) => {
+        e.currentTarget.setPointerCapture(e.pointerId);
+        e.currentTarget.focus({ preventScroll: true });
+      },
+      onpointermove: (e) => {
+        if (!e.currentTarget.hasPointerCapture(e.pointerId)) return;
+        const box = e.currentTarget.ownerSVGElement.getBoundingClientRect();
+        move(sx && sx.invert(e.clientX - box.left), sy && sy.invert(e.clientY - box.top));
+      },
+      onkeydown: (e) => {
+        const by = keyStep(e, !sx, !sy);
+        if (!by) return;
+        e.preventDefault();
+        move(sx && nudged(sx, x, by[0], step), sy && nudged(sy, y, by[1], step));
+      },
     },
-    onkeydown: (e) => {
-      const by = keyStep(e, !sx, !sy);
-      if (!by) return;
-      e.preventDefault();
-      move(sx && nudged(sx, x, by[0], step), sy && nudged(sy, y, by[1], step));
-    },
-  }, el("circle", { r: 18, class: "hit" }), shape ?? el("circle", { r: 7, class: "knob" }));
+    el("circle", { r: 18, class: "hit" }),
+    shape ?? el("circle", { r: 7, class: "knob" }),
+  );
 }
 
 /** How far a key moves: [along x, along y] in steps; on one axis every arrow counts. */
 function keyStep(event, onlyY, onlyX) {
   const far = event.shiftKey ? 10 : 1;
-  const keys = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, 1], ArrowDown: [0, -1], PageUp: [0, 10], PageDown: [0, -10], Home: [-1e9, -1e9], End: [1e9, 1e9] };
+  const keys = {
+    ArrowLeft: [-1, 0],
+    ArrowRight: [1, 0],
+    ArrowUp: [0, 1],
+    ArrowDown: [0, -1],
+    PageUp: [0, 10],
+    PageDown: [0, -10],
+    Home: [-1e9, -1e9],
+    End: [1e9, 1e9],
+  };
   const found = keys[event.key];
   if (!found) return null;
   const [x, y] = found.map((k) => k * far);
