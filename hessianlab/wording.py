@@ -123,6 +123,15 @@ def several(words: Sequence[str]) -> str:
     return words[-1] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
 
 
+def either(words: Sequence[str]) -> str:
+    """Alternatives in a sentence.
+
+    >>> either(["a", "b", "c"]), either(["a"])
+    ('a, b or c', 'a')
+    """
+    return words[-1] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
+
+
 def count(n: int, noun: str) -> str:
     """How many of a thing.
 

@@ -34,6 +34,10 @@ class Contents:
         """Of a chapter by its address."""
         return next((answer for chapter, answer in self.answers if chapter.slug == slug), None)
 
+    def verdict(self, claim: str) -> Verdict | None:
+        """Of a claim by its id; None if it was not tested."""
+        return next((entry.verdict for entry in self.ledger or () if entry.claim.id == claim), None)
+
     def verdicts(self, document: str) -> list[Verdict | None]:
         """Of the claims of a document by its letter."""
         return [entry.verdict for entry in self.ledger or () if entry.claim.document == document]

@@ -6,6 +6,7 @@ import re
 
 import numpy as np
 
+from hessianlab.claims.finding import Verdict
 from hessianlab.claims.trained import StudyRecord
 from hessianlab.figures.presentation.growth import depth_exponents
 from hessianlab.report.argument import ANSWERING, INTERVENING, rank_correlation_interval
@@ -14,7 +15,7 @@ from hessianlab.report.contents import Contents
 from hessianlab.report.network import folds
 from hessianlab.report.quotation import counted_verdicts
 from hessianlab.report.sentences import softmax_is_not_the_cause
-from hessianlab.wording import MINUS, about, count, scientific, several, span
+from hessianlab.wording import MINUS, about, count, either, scientific, several, span
 
 
 def depth(contents: Contents) -> list[str]:
@@ -50,9 +51,11 @@ def depth(contents: Contents) -> list[str]:
             "scales "
             f"measured, value over query then changes [{with_norm}-fold](#fig3b) instead of {without}-fold."
         )
-        sentences.append(
-            "It does so with softmax and without: it evens out the [size of the data](#norm), whatever the activation."
-        )
+        if contents.verdict("A30") is Verdict.FAILS:
+            sentences.append(
+                "It does so with softmax and without: it evens out the [size of the data](#norm), whatever the "
+                "activation."
+            )
     return sentences
 
 
@@ -96,10 +99,11 @@ def consequences(contents: Contents) -> list[str]:
     answer = contents.answer("training")
     sentences = []
     if softmax_is_not_the_cause(contents):
-        sentences.append(
-            "To have even blocks at the start, another normalisation does not help; an activation with "
-            "[a(0) = 0](#activation_offset), larger tokens or a [layer norm](#norm) in front do."
-        )
+        softmax, norm = contents.ratio_curves().get("softmax"), contents.answer("norm")
+        ways = ["an activation with [a(0) = 0](#activation_offset)"]
+        ways += ["[larger tokens](#activation_scales)"] if softmax is not None and softmax.crossing is not None else []
+        ways += ["a [layer norm](#norm) in front"] if norm is not None and norm.kind == "yes" else []
+        sentences.append(f"What makes blocks even at the start is not a normalisation of the rows, but {either(ways)}.")
     if answer is not None:
         verdict = answer.verdict[:1].upper() + answer.verdict[1:]
         sentences.append(

@@ -22,6 +22,7 @@ from hessianlab.plots.style import (
     INK,
     KINDS,
     MUTED,
+    NONE,
     OBJECTS,
     PURPLE,
     THICK,
@@ -41,9 +42,16 @@ ARTICLE_SCORES = {"cat": 2.8, "sat": 1.2, "on": 0.5, "the": 3.1}
 """The words and scores of the article on softmax: the running example."""
 
 
-def _named(axes: Axes, text: str, at: tuple[float, float], colour: str, offset: tuple[float, float] = (4, 4)) -> None:
+def _named(
+    axes: Axes,
+    text: str,
+    at: tuple[float, float],
+    colour: str,
+    offset: tuple[float, float] = (4, 4),
+    side: str = "left",
+) -> None:
     """A name beside a curve, in its colour, in place of a legend."""
-    place: Any = {"textcoords": "offset points", "annotation_clip": False}
+    place: Any = {"textcoords": "offset points", "annotation_clip": False, "ha": side}
     axes.annotate(text, at, offset, color=colour, weight="bold", **place)
 
 
@@ -86,7 +94,7 @@ def block_sizes(contents: Contents) -> Figure | None:
             )
         axes.set(xlim=(-0.6, 2.9), ylim=(-0.6, 3.1), aspect="equal")
         axes.set_axis_off()
-        axes.set_title("Blocks of the Hessian, areas as their norms")
+        axes.set_title("Norms of the blocks, as areas")
     return figure
 
 
@@ -112,13 +120,20 @@ def score_row(_contents: Contents) -> Figure:
                 at = group * (len(scores) + 1) + np.arange(len(scores))
                 axes.bar(at, weights, color=PURPLE if name != "tanh" else INK, width=0.8)
                 for x, weight in zip(at, weights, strict=True):
-                    axes.annotate(f"{weight:.2g}", (x, weight), (0, 2), textcoords="offset points", ha="center", size=9)
+                    axes.annotate(
+                        _decimals(float(weight)), (x, weight), (0, 2), textcoords="offset points", ha="center", size=9
+                    )
             axes.set_xticks([group * 5 + 1.5 for group in range(len(names))], names)
             axes.set(ylim=(0, 1.25), yticks=[0, 1])
             axes.tick_params(axis="x", length=0)
             axes.grid(visible=False)
             axes.set_title(title)
     return figure
+
+
+def _decimals(weight: float) -> str:
+    """Two decimals without the zero before them, which leaves room for the next one."""
+    return f"{weight:.2f}".removeprefix("0").removesuffix(".00") or "0"
 
 
 def sharpening(contents: Contents) -> Figure | None:
@@ -162,9 +177,8 @@ def slopes(contents: Contents) -> Figure | None:
         for name, block, part, style, width in lines:
             one = series[SeriesKey(0, 1, 0, block, part)]
             axes.plot(one.sigma, one.mean, color=OBJECTS[block], linestyle=style, linewidth=width)
-            low = part == "outer"
-            at = 1 if low else 3
-            _named(axes, name, (one.sigma[at], one.mean[at]), OBJECTS[block], (8, -14) if low else (-6, 12))
+            at, offset, side = (4, (12, -8), "left") if part == "outer" else (4, (-4, 8), "right")
+            _named(axes, name, (one.sigma[at], one.mean[at]), OBJECTS[block], offset, side)
         axes.set_xlabel("scale of the tokens σ")
         axes.set_title("Norm of the blocks, and counted slopes")
     return figure
@@ -198,12 +212,13 @@ def by_activation(contents: Contents) -> Figure | None:
 
 
 def _headings(axes: Axes, order: Sequence[str], kind: Any) -> None:
-    """The kind of every group at the right edge, in its middle."""
+    """The kind of every group beside its middle, on the side where it has no marks."""
     for which, (colour, _) in KINDS.items():
         own = [y for y, name in enumerate(order) if kind[name] == which]
         if own:
-            place: Any = {"ha": "right", "va": "center", "weight": "bold", "size": 9}
-            axes.text(0.99, float(np.mean(own)), which, color=colour, transform=axes.get_yaxis_transform(), **place)
+            x, side = (0.98, "right") if which == NONE else (0.04, "left")
+            place: Any = {"ha": side, "va": "center", "weight": "bold", "size": 9}
+            axes.text(x, float(np.mean(own)), which, color=colour, transform=axes.get_yaxis_transform(), **place)
 
 
 def negative_shares(contents: Contents) -> Figure | None:
@@ -216,13 +231,14 @@ def negative_shares(contents: Contents) -> Figure | None:
         for name, words in (("dual", "two matrices"), ("single", "one matrix"))
     }
     with panels(1, width=NARROW, height=1.7) as (figure, (axes,)):
-        for y, (words, found) in enumerate(shares.items()):
+        for y, found in enumerate(shares.values()):
             mean = float(found.mean())
             axes.plot([found.min(), found.max()], [y, y], color=INK, linewidth=1.6)
             axes.plot([mean], [y], "v", color=INK, markersize=8)
             _named(axes, percent(mean), (mean, y), INK, (-8, 8))
-            axes.text(0.005, y, words, va="center")
-        axes.set(xlim=(0, 0.6), ylim=(1.5, -0.7), yticks=[])
+        axes.set(xlim=(0, 0.7), ylim=(1.5, -0.7))
+        axes.set_yticks(range(len(shares)), list(shares))
+        axes.tick_params(axis="y", length=0)
         axes.xaxis.set_major_formatter(lambda value, _: percent(value))
         axes.set_title("Negative share of the curvature")
     return figure
@@ -241,9 +257,9 @@ def powers_by_depth(contents: Contents) -> Figure | None:
             axes.plot([one.depth for one in own], measured, marker=marker, color=colour, markersize=7)
             for one, value in zip(own, measured, strict=True):
                 _named(axes, f"{value:.0f}", (one.depth, value), colour, (-4, 9))
-            _named(axes, family, (own[0].depth, measured[0]), colour, (14, -4 if family == "linear MLP" else -8))
+            _named(axes, family, (own[0].depth, measured[0]), colour, (14, -16 if family == "linear MLP" else -8))
         axes.set_yscale("log")
-        axes.set(ylim=(1, 150), xlim=(0.7, 3.4), xticks=sorted({one.depth for one in found}), yticks=[])
+        axes.set(ylim=(0.7, 150), xlim=(0.7, 3.4), xticks=sorted({one.depth for one in found}), yticks=[])
         axes.minorticks_off()
         axes.set_xlabel("layers")
         axes.set_title("Power of σ, by depth")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import time
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from hessianlab.claims.finding import Verdict
 from hessianlab.claims.ledger import Ledger
 from hessianlab.report.contents import Contents, contents_of
 from hessianlab.report.labbook import render_labbook
+from hessianlab.report.network_sentences import depth
 from hessianlab.report.sentences import finding, separation, title
 from hessianlab.report.story import SECTIONS, render_story
 from hessianlab.results import Result
@@ -150,6 +152,16 @@ def test_the_finding_follows_the_numbers() -> None:
     other = separated({"softmax": 90.0, "sigmoid": 2.0, "linear": 1.2})
     assert title(other).endswith("?") and not any("What decides" in sentence for sentence in finding(other))
     assert separation(contents_of([], None)) == {} and finding(contents_of([], None)) == []
+
+
+def test_what_is_said_of_the_norm_follows_the_ledger() -> None:
+    results = [result("fig3a"), dataclasses.replace(result("fig3a"), experiment="fig3b")]
+    said = [
+        " ".join(depth(contents_of(results, Ledger((entry_with("A30", verdict),)))))
+        for verdict in (Verdict.FAILS, Verdict.HOLDS)
+    ]
+    assert "with softmax and without" in said[0] and "with softmax and without" not in said[1]
+    assert all("layer norm" in text for text in said)
 
 
 def test_a_run_without_figures_has_a_story_too() -> None:
