@@ -213,63 +213,54 @@ function doubledWhere(design, changes) {
 }
 
 function foot(view, state, numbers) {
-  const { scene, base, update } = view;
+  return el(
+    "div",
+    { class: "foot" },
+    el("p", { class: "equation" }, typeset(view.scene.equation(state))),
+    claimLinks(view),
+    buttons(view, state),
+    view.code && pythonLines(view, state, numbers),
+  );
+}
+
+/** The claims that a scene decides, and the words that explain themselves. */
+function claimLinks({ scene, base, group }) {
+  const claims = Object.entries(scene.claims);
+  const link = ([id, text], k) => [k ? ", " : "", el("a", { href: `${base}#claim-${id}` }, typeset(`${id} (${text})`))];
+  const word = ([own, meaning], k) => [k ? ", " : ". In words: ", term(`${group}-term${k}`, own, meaning)];
+  return (
+    claims.length > 0 &&
+    el("p", { class: "claims" }, "Decides ", claims.map(link), Object.entries(scene.terms ?? {}).map(word))
+  );
+}
+
+function buttons(view, { two }) {
+  const button = (name, text, onclick, more) => el("button", { type: "button", class: name, onclick, ...more }, text);
   const flip = () => {
     view.code = !view.code;
     draw(view);
   };
   return el(
+    "p",
+    { class: "buttons" },
+    button("code", view.code ? "Hide the Python lines" : "The same in Python", flip, {
+      "aria-expanded": String(view.code),
+    }),
+    view.scene.second &&
+      button("two", two ? "One drawing" : "Compare two", () => view.update({ two: !two }), {
+        "aria-pressed": String(two),
+      }),
+    button("reset", "Start again", () => view.update(view.start)),
+  );
+}
+
+/** The lines of Python for what is on screen, and what they print. */
+function pythonLines({ scene, example }, state, numbers) {
+  const prints = scene.prints(numbers, state).map(([name, value]) => `${name} ${Number(value.toPrecision(10))}`);
+  return el(
     "div",
-    { class: "foot" },
-    el("p", { class: "equation" }, typeset(scene.equation(state))),
-    Object.keys(scene.claims).length > 0 &&
-      el(
-        "p",
-        { class: "claims" },
-        "Decides ",
-        Object.entries(scene.claims).map(([id, text], k) => [
-          k ? ", " : "",
-          el("a", { href: `${base}#claim-${id}` }, typeset(`${id} (${text})`)),
-        ]),
-        Object.entries(scene.terms ?? {}).map(([word, meaning], k) => [
-          k ? ", " : ". In words: ",
-          term(`${view.group}-term${k}`, word, meaning),
-        ]),
-      ),
-    el(
-      "p",
-      { class: "buttons" },
-      el(
-        "button",
-        { type: "button", class: "code", "aria-expanded": String(view.code), onclick: flip },
-        view.code ? "Hide the Python lines" : "The same in Python",
-      ),
-      scene.second &&
-        el(
-          "button",
-          {
-            type: "button",
-            class: "two",
-            "aria-pressed": String(state.two),
-            onclick: () => update({ two: !state.two }),
-          },
-          state.two ? "One drawing" : "Compare two",
-        ),
-      el("button", { type: "button", class: "reset", onclick: () => update(view.start) }, "Start again"),
-    ),
-    view.code &&
-      el(
-        "div",
-        { class: "python" },
-        el("pre", { class: "lines", tabindex: 0 }, scene.python(state, numbers, view.example)),
-        el(
-          "pre",
-          { class: "prints", tabindex: 0 },
-          scene
-            .prints(numbers, state)
-            .map(([name, value]) => `${name} ${Number(value.toPrecision(10))}`)
-            .join("\n"),
-        ),
-      ),
+    { class: "python" },
+    el("pre", { class: "lines", tabindex: 0 }, scene.python(state, numbers, example)),
+    el("pre", { class: "prints", tabindex: 0 }, prints.join("\n")),
   );
 }
