@@ -15,7 +15,7 @@ GROWTH_FACTOR = 2.0
 """By so much they grow over these records, at least."""
 GROWTH_ACCELERATION = 1.25
 """The last rise over the first, at least: logits that grow linearly raise no alarm."""
-GROWTH_FROM = 10.0
+GROWTH_FROM = 20.0
 """Logits below this are not yet worth an alarm."""
 _QUANTITY = {attribute: quantity for quantity, attribute in HEAD_QUANTITIES.items()}
 GROWTH = AlarmRule(
