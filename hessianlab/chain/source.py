@@ -17,7 +17,8 @@ from hessianlens.errors import Refusal
 from hessianlens.network.base.question import Limits
 from hessianlens.network.base.sampling import WORKSPACE, Drawn, Request, length, probe_source
 from hessianlens.network.planner import planner_of
-from hessianlens.network.routes.last_attention.exact import CLOSED_FORM, ExactAttention
+from hessianlens.network.routes.last_attention.exact import ExactAttention
+from hessianlens.network.routes.last_attention.site import CLOSED_FORM
 from hessianlens.problems import Block, Problem
 
 _NAME = re.compile(r"layer(\d+)\.attn\.([qkvo])(\.bias)?")

@@ -139,19 +139,6 @@ def _squeezebert() -> Problem:
     return hl.problem(scrambled(transformers.SqueezeBertForMaskedLM(config).double()), data)
 
 
-def _qwen3() -> Problem:
-    config = transformers.Qwen3Config(
-        vocab_size=VOCAB,
-        hidden_size=WIDTH,
-        intermediate_size=3,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        head_dim=2,
-    )
-    return hl.problem(scrambled(transformers.Qwen3ForCausalLM(config).double()), {"input_ids": tokens()})
-
-
 COUPLED: dict[str, Callable[[], Problem]] = {
     "one sequence, no batch axis": lambda: networks.toy_problem(data=(tokens()[0], tokens(1, seed=5)[0])),
     "loss between sequences": lambda: _coupled(lambda out, batch: contrast(out.mean(1), batch)),
@@ -179,16 +166,11 @@ REFUSED: dict[str, tuple[Callable[[], Problem], str]] = {
     ),
     "LoRA around c_attn": (
         lambda: hl.problem(hugging_face.gpt2_with_lora(), {"input_ids": tokens()}),
-        "its queries come from 2 linear maps, not from one",
+        "its values come from 2 linear maps, not from one",
     ),
     "LoRA around c_attn that adds nothing yet": (
         lambda: hl.problem(_untrained(), {"input_ids": tokens()}),
-        "its queries come from 2 linear maps, not from one",
-    ),
-    "norms of queries and keys": (
-        _qwen3,
-        "its queries are multiplied with model.layers.0.self_attn.q_norm.weight entry by entry, as by a norm, behind "
-        "the last linear map",
+        "its values come from 2 linear maps, not from one",
     ),
     "choices": (_multiple_choice, "what lies behind it couples the 3 sequences of an example, such as choices"),
     "keys of other tokens": (lambda: problem_of("T5"), "its queries and keys belong to different tokens"),
@@ -231,10 +213,9 @@ def test_choices_of_an_example_are_taken_together() -> None:
 
 def test_the_reason_is_told_where_a_block_of_that_layer_is_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hessianlens.network.operators.Limits", lambda *given: Limits(*given or (3,)))
-    problem = _qwen3()
+    problem = hl.problem(scrambled(Bent().double()), pairs(2), "cross_entropy")
     assert hl.hessian(problem, "layer0.attn.k").why.endswith(
-        "the closed form of attention does not fit: its queries are multiplied with "
-        "model.layers.0.self_attn.q_norm.weight entry by entry, as by a norm, behind the last linear map"
+        "the closed form of attention does not fit: its scores pass through a nonlinearity that is not a soft cap"
     )
     assert "closed form of attention" not in hl.hessian(problem, "layer0.mlp.in").why
 

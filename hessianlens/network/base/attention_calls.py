@@ -30,6 +30,9 @@ from hessianlens.state_guard import ReplacedAttribute, Restore, StateChange
 class AttentionCall:
     """One attention, ``output = softmax(scores(q k^T)) v``.
 
+    With a sink, ``exp(scores) / (1 + sum exp(scores))`` takes the place of softmax: scores are those beside that of the
+    sink, less that one.
+
     Attributes:
         q: Queries as they meet the keys, ``[..., i, e]``.
         k: Keys, ``[..., j, e]``.
@@ -37,6 +40,7 @@ class AttentionCall:
         raw: ``q k^T``, ``[..., i, j]``, a leaf.
         scores: What softmax is taken of, on the graph of `raw`.
         output: What is put out, ``[..., i, r]``.
+        sink: Whether there is one more column of scores, without a value.
     """
 
     q: Tensor
@@ -45,6 +49,7 @@ class AttentionCall:
     raw: Tensor
     scores: Tensor
     output: Tensor
+    sink: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,6 +61,7 @@ class _Pending:
     raw: Tensor
     scores: Tensor | None = None
     weights: Tensor | None = None
+    sink: bool = False
 
 
 class AttentionCalls(OperationMode):
@@ -63,12 +69,20 @@ class AttentionCalls(OperationMode):
 
     Attributes:
         last: It; None if there was none.
+        earlier: Queries, keys and values of those before it.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.last: AttentionCall | None = None
+        self.earlier: list[tuple[Tensor, Tensor, Tensor]] = []
         self._pending: _Pending | None = None
+
+    def _met(self, call: AttentionCall) -> None:
+        """The last one from now on."""
+        if self.last is not None:
+            self.earlier.append((self.last.q, self.last.k, self.last.v))
+        self.last = call
 
     def operation(self, func: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """Every operation of PyTorch's passes here."""
@@ -114,14 +128,15 @@ class AttentionCalls(OperationMode):
         if attn_mask is not None:
             hides = attn_mask.dtype == torch.bool
             scores = scores.masked_fill(~attn_mask, -torch.inf) if hides else scores + attn_mask
-        self.last, self._pending = AttentionCall(query, key, value, raw, scores, output), None
+        self._met(AttentionCall(query, key, value, raw, scores, output))
+        self._pending = None
         return output
 
     def _product(self, func: Callable[..., Any], left: Tensor, right: Tensor) -> Tensor:
         """Of weights with values, or of queries with keys."""
         pending, found = self._pending, func(left, right)
         if pending is not None and pending.scores is not None and _same(pending.weights, left):
-            self.last = AttentionCall(pending.q, pending.k, right, pending.raw, pending.scores, found)
+            self._met(AttentionCall(pending.q, pending.k, right, pending.raw, pending.scores, found, pending.sink))
             self._pending = None
             return found
         raw = _leaf(found)
@@ -148,11 +163,16 @@ class AttentionCalls(OperationMode):
     def _weighed(self, scores: Tensor, weights: Tensor) -> None:
         """Rows of scores have become weights."""
         pending = self._pending
-        if pending is None or not scores.requires_grad or scores.numel() != pending.raw.numel():
+        if pending is None or not scores.requires_grad:
+            return
+        sink = scores.shape[-1] == pending.raw.shape[-1] + 1
+        if sink:  # the last column, as where a learned number is put beside the scores
+            scores, weights = scores[..., :-1] - scores[..., -1:], weights[..., :-1]
+        if scores.numel() != pending.raw.numel():
             return
         (slope,) = torch.autograd.grad(scores.sum(), pending.raw, retain_graph=True, allow_unused=True)
         if slope is not None:
-            self._pending = _Pending(pending.q, pending.k, pending.raw, scores, weights)
+            self._pending = _Pending(pending.q, pending.k, pending.raw, scores, weights, sink)
 
 
 def _same(weights: Tensor | None, left: Tensor) -> bool:
@@ -265,8 +285,9 @@ class _Every(AttentionCalls):
         if call is not None:
             scores = call.scores.detach()
             visible = scores > _HIDDEN * torch.finfo(scores.dtype).min
-            parts = torch.softmax(scores, -1), visible, call.v.detach(), scores
-            self._see(SeenAttention(*map(_by_head, parts)))
+            extended = torch.nn.functional.pad(scores, (0, 1)) if call.sink else scores
+            weights = torch.softmax(extended, -1)[..., : scores.shape[-1]]
+            self._see(SeenAttention(*map(_by_head, (weights, visible, call.v.detach(), scores))))
 
 
 def _by_head(tensor: Tensor) -> Tensor:

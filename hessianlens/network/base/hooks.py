@@ -65,6 +65,7 @@ class Hooks(OperationMode):
         parameters: The tensors to watch, by name; they are known again by identity.
         deltas: What to add behind the operation of a number; nothing where there is none.
         cut: Whether what a weight or gain puts out becomes a leaf, so that what follows depends on the last ones only.
+        cut_gains: With `cut`, whether gains are among them.
 
     Attributes:
         record: What was seen.
@@ -81,9 +82,14 @@ class Hooks(OperationMode):
     """
 
     def __init__(
-        self, parameters: Mapping[str, Tensor], deltas: Mapping[int, Tensor] | None = None, cut: bool = False
+        self,
+        parameters: Mapping[str, Tensor],
+        deltas: Mapping[int, Tensor] | None = None,
+        cut: bool = False,
+        cut_gains: bool = True,
     ) -> None:
         super().__init__()
+        self._uncut = {Kind.SHIFT} if cut_gains else {Kind.SHIFT, Kind.GAIN}
         self.record, self._deltas, self._cut = ParameterUses(), dict(deltas or {}), cut
         self.leaves: dict[int, Tensor] = {}
         self.shifts: dict[int, str] = {}
@@ -277,7 +283,7 @@ class Hooks(OperationMode):
         site, self._sites = self._sites, self._sites + 1
         for name, kind, inputs, places in uses:
             self.record.uses.append(Use(name, kind, site, inputs, tuple(z.shape), places))
-        if self._cut and any(kind is not Kind.SHIFT for _, kind, *_ in uses):
+        if self._cut and any(kind not in self._uncut for _, kind, *_ in uses):
             self.leaves[site] = z.detach().requires_grad_()
             z = self.leaves[site].clone()  # the model may go on in place
             self._cuts[id(z)] = site

@@ -26,13 +26,12 @@ from hessianlens.network.routes.last_attention.positionwise import (
     position_derivatives,
 )
 from hessianlens.network.routes.last_attention.products import PiecePlace, piece_grid
-from hessianlens.network.routes.last_attention.site import AttentionSite, frozen_copy
+from hessianlens.network.routes.last_attention.site import CLOSED_FORM, AttentionSite, frozen_copy
+from hessianlens.network.routes.last_attention.smooth import SmoothAttention
 from hessianlens.network.routes.linear_map import LinearMapPlan, LinearMaps
 from hessianlens.operators import ArrangedGrid, BlockGrid, StructuredOperator
 from hessianlens.problems import Block, Problem
 
-CLOSED_FORM = {"q": "Q", "k": "K", "v": "O", "o": "U"}
-"""Names of q, k, v and o in `FactoredValueAttention`, whose W_O W_U is our W_V W_O."""
 _MIXES = Refusal("what lies behind it mixes positions")
 
 
@@ -66,7 +65,22 @@ class ExactAttention:
 
     def covers(self, blocks: Sequence[Block]) -> bool:
         """Whether every block is a weight or bias of this layer, or whole heads of one."""
-        return all(self._role(block) is not None for block in blocks)
+        return all(self._roles(block) for block in blocks)
+
+    def _roles(self, block: Block) -> tuple[str, ...]:
+        """The projections that a block of this layer makes up: one, or keys and values that come from one map."""
+        role = self._role(block)
+        if role is not None:
+            return (role,)
+        params, projections = self.problem.params, self.sites[0].projections
+        within = {name: own.pieces_within(block, params) for name, own in projections.items() if name != "o"}
+        found = {name: rest for name, (pieces, rest) in within.items() if pieces}
+        if not found or frozenset.intersection(*found.values()):
+            return ()
+        each = [
+            feature for name in found for n in within[name][0] for feature in projections[name].features[n].tolist()
+        ]
+        return tuple(found) if len(set(each)) == len(each) else ()
 
     def _role(self, block: Block) -> str | None:
         """The projection, q, k, v or o, that a block of this layer belongs to."""
@@ -78,7 +92,7 @@ class ExactAttention:
         if self._role(block) != "k" or not self._is_bias("k", block):
             return False
         heads = [head for site in self.sites for head in site.layer.heads]
-        turned = any(isinstance(head, RotaryAttention) for head in heads)
+        turned = any(isinstance(head, (RotaryAttention, SmoothAttention)) for head in heads)
         return not turned and all(as_activation(head.activation).shift_invariant for head in heads)
 
     def is_output(self, block: Block) -> bool:
@@ -160,7 +174,8 @@ class ExactAttention:
         if len(self.sites) > 1:
             return None
         name = self._role(block)
-        assert name is not None
+        if name is None:
+            return None
         (site,), (derivatives,) = self.sites, self.derivatives
         projection = site.projections[name]
         pieces = projection.pieces(block, self.problem.params)
@@ -178,17 +193,15 @@ class ExactAttention:
 
     def _parts(self, block: Block) -> dict[Hashable, PiecePlace]:
         """Where the heads of a block lie in the layer, by block and piece."""
-        role = self._role(block)
-        assert role is not None
-        projection, name = self.sites[0].projections[role], CLOSED_FORM[role]
-        pieces = projection.pieces(block, self.problem.params)
-        assert pieces is not None
-        rows, weights = self.rows(role, self._is_bias(role, block)), self.sites[0].layer.parameters
         found: dict[Hashable, PiecePlace] = {}
-        for piece in pieces:
-            heads = tuple((name, h) for h in projection.sharing(piece))
-            height, width = weights[heads[0]].shape
-            found[block.name, piece] = PiecePlace(heads, rows, (height, width))
+        for role in self._roles(block):
+            projection, name = self.sites[0].projections[role], CLOSED_FORM[role]
+            pieces, _ = projection.pieces_within(block, self.problem.params)
+            rows, weights = self.rows(role, self._is_bias(role, block)), self.sites[0].layer.parameters
+            for piece in pieces:
+                heads = tuple((name, h) for h in projection.sharing(piece))
+                height, width = weights[heads[0]].shape
+                found[block.name, role, piece] = PiecePlace(heads, rows, (height, width))
         return found
 
     def rows(self, name: str, bias: bool) -> slice:
@@ -198,9 +211,8 @@ class ExactAttention:
         return slice(-1, None) if bias else slice(0, -1)
 
     def _cut(self, block: Block) -> Callable[[Tensor], list[Tensor]]:
-        role = self._role(block)
-        assert role is not None
-        return self.sites[0].projections[role].cut(block, self.problem.params)
+        cuts = [self.sites[0].projections[role].cut(block, self.problem.params) for role in self._roles(block)]
+        return lambda tensor: [piece for cut in cuts for piece in cut(tensor)]
 
 
 def output_plan(maps: LinearMaps, site: AttentionSite) -> LinearMapPlan | Refusal:

@@ -8,8 +8,8 @@ it, the answer is why.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -29,6 +29,7 @@ from hessianlens.network.base.hooks import Hooks
 from hessianlens.network.base.recognition import close
 from hessianlens.network.base.uses import Kind, Use
 from hessianlens.network.routes.last_attention.operands import (
+    NO_SOURCE,
     Operand,
     RotatedFactor,
     ScoreRule,
@@ -40,6 +41,13 @@ from hessianlens.network.routes.last_attention.operands import (
     turned,
 )
 from hessianlens.network.routes.last_attention.site import AttentionSite, HeadProjection, heads_of, toy_site, with_ones
+from hessianlens.network.routes.last_attention.smooth import (
+    SmoothOperand,
+    SmoothSource,
+    bends,
+    smooth_heads,
+    smooth_operand,
+)
 from hessianlens.problems import Batch, Problem
 
 _CALLED = {"q": "its queries", "k": "its keys", "v": "its values"}
@@ -52,14 +60,21 @@ def locate_attention(problem: Problem, batch: Batch) -> AttentionSite | Refusal:
         problem: From `hessianlens.problem`.
         batch: One batch of it.
     """
-    with problem.scope(), torch.enable_grad(), Hooks(problem.params, cut=True) as hooks, AttentionCalls() as calls:
+    found = _located(problem, batch, cut_gains=False)
+    if isinstance(found, Refusal) and found.reason.endswith(NO_SOURCE.reason):
+        return _located(problem, batch, cut_gains=True)  # which operation takes the place of the map
+    return found
+
+
+def _located(problem: Problem, batch: Batch, cut_gains: bool) -> AttentionSite | Refusal:
+    hooked = Hooks(problem.params, cut=True, cut_gains=cut_gains)
+    with problem.scope(), torch.enable_grad(), hooked as hooks, AttentionCalls() as calls:
         problem.forward(problem.params, batch)
     if calls.last is None:
         return Refusal("no attention with softmax was seen")
     with torch.enable_grad():
-        return _AttentionSurroundings(
-            problem, hooks, calls.last, _sequences(calls.last, max(1, sequences_of(batch)))
-        ).site()
+        sequences = _sequences(calls.last, max(1, sequences_of(batch)))
+        return _AttentionSurroundings(problem, hooks, calls.last, sequences, calls.earlier).site()
 
 
 def _sequences(call: AttentionCall, examples: int) -> int:
@@ -76,6 +91,7 @@ class _AttentionSurroundings:
     hooks: Hooks
     call: AttentionCall
     sequences: int
+    others: Sequence[tuple[Tensor, ...]]
 
     def site(self) -> AttentionSite | Refusal:
         by_head = {name: self._by_head(getattr(self.call, name)) for name in ("q", "k", "v", "raw", "output")}
@@ -84,16 +100,96 @@ class _AttentionSurroundings:
         q, k, v, raw, output = (tensor for tensor in by_head.values() if tensor is not None)
         if raw.shape[-1] != raw.shape[-2]:
             return Refusal("its queries and keys belong to different tokens")
-        operands: dict[str, Operand] = {}
-        for name, tensor in (("q", q), ("k", k), ("v", v)):
-            found = self._operand(tensor.expand(-1, raw.shape[1], -1, -1))
-            if isinstance(found, Refusal):
-                return Refusal(f"{_CALLED[name]} {found}")
-            operands[name] = found
         rule = score_rule(self.call.raw, self.call.scores, raw.shape)
         if isinstance(rule, Refusal):
             return rule
+        taken = {n: t.expand(-1, raw.shape[1], -1, -1) for n, t in (("q", q), ("k", k), ("v", v))}
+        found = self._rotated(taken, rule, output)
+        return self._smooth(taken, rule, output) if isinstance(found, Refusal) else found
+
+    def _rotated(self, taken: Mapping[str, Tensor], rule: ScoreRule, output: Tensor) -> AttentionSite | Refusal:
+        """The site where queries and keys are rotated products."""
+        operands: dict[str, Operand] = {}
+        for name, tensor in taken.items():
+            found = self._operand(tensor)
+            if isinstance(found, Refusal):
+                return Refusal(f"{_CALLED[name]} {found}")
+            operands[name] = found
         return self._joined(operands, rule, output)
+
+    def _smooth(self, taken: Mapping[str, Tensor], rule: ScoreRule, output: Tensor) -> AttentionSite | Refusal:
+        """The site where queries or keys are any smooth function of what their maps put out."""
+        found: dict[str, SmoothOperand] = {}
+        for name in "qk":
+            operand = smooth_operand(taken[name], self.hooks.leaves)
+            if isinstance(operand, Refusal):
+                return Refusal(f"{_CALLED[name]} {operand}")
+            strange = [source.site for source in operand.sources if self._weight(source.site) is None]
+            if strange:
+                return Refusal(f"{_CALLED[name]} {self._other_source(taken[name], strange[0])}")
+            found[name] = operand
+        v = self._operand(taken["v"])
+        if isinstance(v, Refusal):
+            return Refusal(f"{_CALLED['v']} {v}")
+        value = plain(v.maps)
+        if value is None or float(value.cos[0, 0]) != 1:
+            return Refusal("its values are changed behind their linear map")
+        out = self._output_map(output)
+        if out is None:
+            return Refusal("what it puts out is changed before its output projection")
+        elsewhere = self._used_elsewhere([v, *found["q"].sources, *found["k"].sources], out[0])
+        if elsewhere is not None:
+            return elsewhere
+        return self._smooth_joined(found, replace(v, features=v.features[:, value.order]), rule, output, out)
+
+    def _smooth_joined(
+        self,
+        found: Mapping[str, SmoothOperand],
+        v: Operand,
+        rule: ScoreRule,
+        output: Tensor,
+        out: tuple[Use, Grouping],
+    ) -> AttentionSite | Refusal:
+        sources: dict[str, SmoothSource | Operand] = {"v": v}
+        for name, operand in found.items():
+            sources |= {f"{name}{k + 1 if k else ''}": source for k, source in enumerate(operand.sources)}
+        projections, tokens = dict[str, HeadProjection](), dict[str, Tensor]()
+        for name, source in sources.items():
+            use = self._weight(source.site)
+            assert use is not None and use.inputs is not None
+            projections[name] = HeadProjection(use, self._shift(source.site), source.features.cpu(), source.heads)
+            tokens[name] = source.grouping.arrange(use.inputs.detach().flatten(0, -2))
+        if len({found.shape[:2] for found in tokens.values()}) > 1:
+            return Refusal("its queries, keys and values are made of different positions")
+        taken = torch.arange(output.shape[1] * output.shape[3], device="cpu").reshape(output.shape[1], -1)
+        projections["o"] = HeadProjection(out[0], None, taken, of_inputs=True)
+        layer, X = smooth_heads(
+            found,
+            {name: own.matrices(self._values(own.use)) for name, own in projections.items()},
+            {n: None if own.shift is None else self._rows(own.shift, own) for n, own in projections.items()},
+            tokens,
+            {name: own.heads for name, own in projections.items()},
+            [
+                _score_options(rule, head, found["q"].rows.shape[3], 1.0, self.call.sink)
+                for head in range(output.shape[1])
+            ],
+        )
+        return AttentionSite(layer, X, projections, out[1])
+
+    def _used_elsewhere(self, sources: Sequence[SmoothSource | Operand], out: Use) -> Refusal | None:
+        """Whether what this attention takes of its maps goes anywhere else, as where layers share keys and values."""
+        weights = [use for use in self.hooks.record.uses if use.kind in (Kind.IN_OUT, Kind.OUT_IN) and use is not out]
+        ends = [use.inputs for use in weights if use.inputs is not None]
+        ends += [tensor for call in self.others for tensor in call]
+        for end in ends:
+            if not end.requires_grad or end.grad_fn is None:
+                continue
+            leaves = [self.hooks.leaves[source.site] for source in sources]
+            slopes = torch.autograd.grad(end, leaves, torch.ones_like(end), retain_graph=True, allow_unused=True)
+            for source, slope in zip(sources, slopes, strict=True):
+                if slope is not None and bool(slope[..., source.features.flatten().to(slope.device)].any()):
+                    return Refusal("its keys or values are used by another layer too")
+        return None
 
     def _operand(self, taken: Tensor) -> Operand | Refusal:
         site = source_of(taken, self.hooks.leaves)
@@ -101,6 +197,8 @@ class _AttentionSurroundings:
             return site
         if self._weight(site) is None:
             return self._other_source(taken, site)
+        if bends(taken, [self.hooks.leaves[site]]):
+            return Refusal("are no linear function of what their map puts out")
         return operand_of(taken, site, self.hooks.leaves[site])
 
     def _other_source(self, taken: Tensor, site: int) -> Refusal:
@@ -148,7 +246,10 @@ class _AttentionSurroundings:
             rows,
             heads,
             FactoredValueAttention if turning.tables is None else RotaryAttention,
-            [_options(turning, rule, head, projections["q"].features.shape[1]) for head in range(output.shape[1])],
+            [
+                _options(turning, rule, head, projections["q"].features.shape[1], self.call.sink)
+                for head in range(output.shape[1])
+            ],
         )
         biased = any(own is not None for own in rows.values())
         return AttentionSite(layer, with_ones(tokens) if biased else tokens, projections, grouping)
@@ -240,11 +341,19 @@ def _by_sequence(operand: Operand, found: RotatedFactor) -> Tensor:
     return torch.stack([operand.grouping.arrange(table) for table in (found.cos, found.sin)])
 
 
-def _options(turning: _Turning, rule: ScoreRule, head: int, width: int) -> dict[str, Any]:
+def _options(turning: _Turning, rule: ScoreRule, head: int, width: int, sink: bool) -> dict[str, Any]:
     """What one head takes beside its weights."""
-    found: dict[str, Any] = {"temperature": 1 / (rule.scale * turning.factor * math.sqrt(width))}
+    found = _score_options(rule, head, width, turning.factor, sink)
     if turning.tables is not None:
         found["cos"], found["sin"] = turning.tables
+    return found
+
+
+def _score_options(rule: ScoreRule, head: int, width: int, factor: float, sink: bool) -> dict[str, Any]:
+    """How one head makes weights of products; a sink's logit is part of the bias."""
+    found: dict[str, Any] = {"temperature": 1 / (rule.scale * factor * math.sqrt(width))}
+    if sink:
+        found["sink"] = 0.0
     if rule.cap is not None:
         found["activation"] = SoftCapped(rule.cap)
     if rule.bias is not None:

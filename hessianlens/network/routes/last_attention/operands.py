@@ -18,6 +18,8 @@ from hessianlens.errors import Refusal
 from hessianlens.network.base.coupling import Grouping, groupings
 from hessianlens.network.base.recognition import close, entrywise_slope
 
+NO_SOURCE = Refusal("do not come from a linear map")
+
 
 @dataclass(frozen=True, eq=False)
 class Operand:
@@ -46,7 +48,7 @@ def source_of(taken: Tensor, leaves: Mapping[int, Tensor]) -> int | Refusal:
         leaves: What the maps before it put out, by site.
     """
     if not taken.requires_grad:
-        return Refusal("do not come from a linear map")
+        return NO_SOURCE
     slopes = torch.autograd.grad(taken, list(leaves.values()), random_like(taken), retain_graph=True, allow_unused=True)
     used = [site for site, slope in zip(leaves, slopes, strict=True) if slope is not None]
     if len(used) != 1:
@@ -62,45 +64,47 @@ def operand_of(taken: Tensor, site: int, leaf: Tensor) -> Operand | Refusal:
         site: The map.
         leaf: What it puts out.
     """
-    features = _features(taken, leaf)
+    features = features_by_head(taken, leaf)
     if isinstance(features, Refusal):
         return features
     pieces, heads = features
-    grouping = _grouping(taken, leaf)
+    if pieces.shape[1] != taken.shape[-1]:
+        return Refusal(f"take other than {taken.shape[-1]} features a head")
+    grouping = grouping_of(taken, leaf)
     if grouping is None:
         return Refusal("mix positions behind their linear map")
     maps = _maps(taken, leaf, pieces[0])
     return Operand(site, pieces, heads, grouping, maps)
 
 
-def _vjp(taken: Tensor, leaf: Tensor, cotangent: Tensor) -> Tensor:
-    """``[position, feature]``."""
+def vjp_by_position(taken: Tensor, leaf: Tensor, cotangent: Tensor) -> Tensor:
+    """What a cotangent of an operand is at the map's outputs, ``[position, feature]``."""
     (found,) = torch.autograd.grad(taken, leaf, cotangent, retain_graph=True)
     return found.reshape(-1, leaf.shape[-1])
 
 
-def _features(taken: Tensor, leaf: Tensor) -> tuple[Tensor, int] | Refusal:
-    """Features by piece, and how many heads share one."""
+def features_by_head(taken: Tensor, leaf: Tensor) -> tuple[Tensor, int] | Refusal:
+    """Features of a map by piece, ``[piece, p]``, and how many heads share one; a refusal where they are not alike."""
     drawn, found = random_like(taken), []
     for head in range(taken.shape[1]):
         cotangent = torch.zeros_like(drawn)
         cotangent[:, head] = drawn[:, head]
-        found.append(tuple((_vjp(taken, leaf, cotangent) != 0).any(0).nonzero()[:, 0].tolist()))
+        found.append(tuple((vjp_by_position(taken, leaf, cotangent) != 0).any(0).nonzero()[:, 0].tolist()))
     pieces = list(dict.fromkeys(found))
     share, rest = divmod(len(found), len(pieces))
-    if any(len(piece) != taken.shape[-1] for piece in pieces):
-        return Refusal(f"take other than {taken.shape[-1]} features a head")
+    if len({len(piece) for piece in pieces}) > 1:
+        return Refusal("take other numbers of features from head to head")
     if rest or found != [piece for piece in pieces for _ in range(share)]:
         return Refusal("share heads in an unknown order")
     return torch.tensor(pieces, device="cpu"), share
 
 
-def _grouping(taken: Tensor, leaf: Tensor) -> Grouping | None:
+def grouping_of(taken: Tensor, leaf: Tensor) -> Grouping | None:
     """How the positions of the map are those of the sequences."""
     sequences, _, length, _ = taken.shape
     drawn = random_like(taken)
     numbers = 1 + torch.arange(sequences * length, device=taken.device).reshape(sequences, 1, length, 1)
-    alone, numbered = (_vjp(taken, leaf, cotangent) for cotangent in (drawn, numbers * drawn))
+    alone, numbered = (vjp_by_position(taken, leaf, cotangent) for cotangent in (drawn, numbers * drawn))
     for grouping in groupings(tuple(leaf.shape), sequences):
         if grouping.groups == sequences and grouping.members == length:
             expected = grouping.flatten(numbers[:, 0]) * alone
@@ -115,7 +119,7 @@ def _maps(taken: Tensor, leaf: Tensor, features: Tensor) -> Tensor:
     for e in range(taken.shape[-1]):
         cotangent = torch.zeros_like(taken)
         cotangent[:, 0, :, e] = 1
-        rows.append(_vjp(taken, leaf, cotangent)[:, features.to(leaf.device)])
+        rows.append(vjp_by_position(taken, leaf, cotangent)[:, features.to(leaf.device)])
     return torch.stack(rows, 1)
 
 

@@ -50,7 +50,7 @@ class LastAttentionRoute:
             blocks: What is asked for.
             limits: The most that it may cost.
         """
-        asked = [block for block in blocks if ".attn." in block.name and self.maps.may_act_alone(block)]
+        asked = [block for block in blocks if "attn." in block.name and self.maps.may_act_alone(block)]
         if not asked:
             return NOT_LAST_ATTENTION
         cost, free = closed_form_cost(self.problem, asked), available_bytes(self.problem.device)

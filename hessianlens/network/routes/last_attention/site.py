@@ -22,6 +22,8 @@ from hessianlens.network.base.uses import Kind, Piece, Use, piece_of
 from hessianlens.problems import Batch, Block, Problem
 
 Behind = Callable[[Tensor], Tensor]
+CLOSED_FORM = {"q": "Q", "k": "K", "v": "O", "o": "U", "q2": "Q2", "k2": "K2", "q3": "Q3", "k3": "K3"}
+"""Names of the maps in the closed form, whose W_O W_U is our W_V W_O; some have several behind queries or keys."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,17 +55,22 @@ class HeadProjection:
 
     def pieces(self, block: Block, params: Mapping[str, Tensor]) -> tuple[int, ...] | None:
         """The pieces that a block of the weight or bias consists of; None if it does not consist of whole ones."""
+        chosen, rest = self.pieces_within(block, params)
+        return chosen if chosen and not rest else None
+
+    def pieces_within(self, block: Block, params: Mapping[str, Tensor]) -> tuple[tuple[int, ...], frozenset[int]]:
+        """The whole pieces that a block of the weight or bias has, and its features beside them."""
         piece = self._piece(block, params)
         if piece is None:
-            return None
-        own = self._own(piece)
-        chosen = [number for number, features in enumerate(self.features.tolist()) if set(features) <= set(own)]
-        return tuple(chosen) if len(own) == len(chosen) * self.features.shape[1] else None
+            return (), frozenset()
+        own = frozenset(self._own(piece))
+        chosen = [number for number, features in enumerate(self.features.tolist()) if own.issuperset(features)]
+        return tuple(chosen), own.difference(*(self.features[number].tolist() for number in chosen))
 
     def cut(self, block: Block, params: Mapping[str, Tensor]) -> Callable[[Tensor], list[Tensor]]:
         """Cuts a tensor of the block's shape into its pieces, each in the order ``x @ W``; a bias is a row."""
-        piece, pieces = self._piece(block, params), self.pieces(block, params)
-        assert piece is not None and pieces is not None
+        piece, (pieces, _) = self._piece(block, params), self.pieces_within(block, params)
+        assert piece is not None
         place = {feature: number for number, feature in enumerate(self._own(piece))}
         chosen = [[place[feature] for feature in self.features[number].tolist()] for number in pieces]
 

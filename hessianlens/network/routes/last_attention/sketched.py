@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 from hessianlens.errors import Refusal
 from hessianlens.layer.hessian import AttentionHessian
 from hessianlens.layer.sketch import SeveralBlocks, Unfolding
-from hessianlens.network.routes.last_attention.exact import CLOSED_FORM, ExactAttention
+from hessianlens.network.routes.last_attention.exact import ExactAttention
+from hessianlens.network.routes.last_attention.site import CLOSED_FORM
 from hessianlens.problems import Block
 from hessianlens.sketching import MatrixSampler, Sampler, Ways, measured
 from hessianlens.spectra import Estimate
@@ -41,6 +42,9 @@ class SketchedAttention:
             method: "auto" or "sketch".
             rtol: Half the width of an interval, over the norm.
         """
+        if self._source._role(block) is None:
+            norms = self._source.norms(block, parts)
+            return {part: Estimate.exactly(norm) for part, norm in norms.items()}, "keys and values come from one map"
         found: Found = {}
         exact: dict[str, float] = {}
         reason = ""

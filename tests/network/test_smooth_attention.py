@@ -1,0 +1,100 @@
+"""The last attention of models with norms of queries and keys, sinks and latent keys: against plain double backward."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import transformers
+
+import hessianlens as hl
+from hessianlens.network.routes.last_attention import ExactAttention, exact_attention
+from hessianlens.network.routes.last_attention.smooth import SmoothAttention
+from hessianlens.problems import Problem
+from tests.curvature.networks import VOCAB, scrambled, tokens
+from tests.oracles.comparison import assert_same
+from tests.variants import randn
+
+SIZES = {
+    "vocab_size": VOCAB,
+    "hidden_size": 4,
+    "intermediate_size": 3,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "head_dim": 4,
+    "num_key_value_heads": 1,
+    "pad_token_id": 0,
+}
+
+
+def _llm(kind: str, **more) -> Problem:
+    config = getattr(transformers, f"{kind}Config")(**{**SIZES, **more})
+    config._attn_implementation = "eager"
+    model = getattr(transformers, f"{kind}ForCausalLM")(config).double()
+    return hl.problem(scrambled(model), {"input_ids": tokens()})
+
+
+LATENT = {
+    "q_lora_rank": 3,
+    "kv_lora_rank": 3,
+    "qk_nope_head_dim": 2,
+    "qk_rope_head_dim": 2,
+    "v_head_dim": 2,
+    "first_k_dense_replace": 2,
+    "num_key_value_heads": 2,
+    "head_dim": 2,
+}
+MODELS: dict[str, tuple[Callable[[], Problem], bool]] = {
+    "Qwen3: norm of every head": (lambda: _llm("Qwen3"), True),
+    "Qwen3 with biases": (lambda: _llm("Qwen3", attention_bias=True), True),
+    "Gemma3: 1 + gain, sliding window": (lambda: _llm("Gemma3", sliding_window=3, query_pre_attn_scalar=4), True),
+    "OLMo2: norm of all heads together": (lambda: _llm("Olmo2", hidden_size=8), True),
+    "GPT-OSS: sinks": (lambda: _llm("GptOss", num_local_experts=2, num_experts_per_tok=1), False),
+    "DeepSeek-V3: latent queries, keys and values": (lambda: _llm("DeepseekV3", **LATENT), True),
+}
+
+
+def _located(name: str) -> tuple[Problem, ExactAttention]:
+    problem = MODELS[name][0]()
+    found = exact_attention(problem)
+    assert isinstance(found, ExactAttention), found
+    smooth = all(isinstance(head, SmoothAttention) for head in found.sites[0].layer.heads)
+    assert smooth == MODELS[name][1]
+    return problem, found
+
+
+@pytest.mark.expensive
+@pytest.mark.parametrize("name", MODELS)
+def test_every_pair_of_blocks(name: str) -> None:
+    problem, found = _located(name)
+    blocks = [b for b in problem.blocks.values() if found.covers([b]) and "head" not in b.name]
+    assert len(blocks) >= 3
+    for row in blocks:
+        for column in blocks:
+            V = randn(column.numel, 2)
+            for part, make in {"full": hl.hessian, "ggn": hl.ggn, "functional": hl.functional}.items():
+                expected = make(problem, row.name, column.name, method="products") @ V
+                error = (found.operator(part, row, column) @ V - expected).norm()
+                size = (hl.ggn(problem, row.name, column.name, method="products") @ V).norm()
+                assert error <= 1e-9 * max(float(expected.norm()), float(size)) + 1e-15, (
+                    f"{part} {row.name} {column.name}"
+                )
+
+
+@pytest.mark.expensive
+@pytest.mark.parametrize("name", MODELS)
+def test_norms_and_the_public_calls(name: str) -> None:
+    problem, found = _located(name)
+    for block in [b for b in problem.blocks.values() if found.covers([b]) and not b.name.endswith("k.bias")]:
+        op = hl.hessian(problem, block.name)
+        assert op.exact
+        dense = op.to_dense()
+        products = hl.hessian(problem, block.name, method="products") @ torch.eye(block.numel, dtype=dense.dtype)
+        assert_same(dense, products, block.name, 1e-9)
+        assert abs(found.norms(block, ["full"])["full"] / float(products.norm()) - 1) < 1e-9
+
+
+def test_a_window_and_a_sink_are_part_of_the_heads() -> None:
+    _, found = _located("GPT-OSS: sinks")
+    assert {head.sink for head in found.sites[0].layer.heads} == {0.0}
