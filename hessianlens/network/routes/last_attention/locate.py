@@ -44,7 +44,7 @@ from hessianlens.network.routes.last_attention.site import AttentionSite, HeadPr
 from hessianlens.network.routes.last_attention.smooth import (
     SmoothOperand,
     SmoothSource,
-    bends,
+    is_curved,
     smooth_heads,
     smooth_operand,
 )
@@ -197,7 +197,7 @@ class _AttentionSurroundings:
             return site
         if self._weight(site) is None:
             return self._other_source(taken, site)
-        if bends(taken, [self.hooks.leaves[site]]):
+        if is_curved(taken, [self.hooks.leaves[site]]):
             return Refusal("are no linear function of what their map puts out")
         return operand_of(taken, site, self.hooks.leaves[site])
 

@@ -71,7 +71,7 @@ class HeadNorms:
         heads = [h for piece in pieces for h in piece]
         alone = len(heads) == len(pieces)
         plain = all(type(head) is FactoredValueAttention for head in self.layer.heads)
-        if name not in ("O", "U") and any(head.query_bend or head.key_bend for head in self._heads):
+        if name not in ("O", "U") and any(head.query_curvature or head.key_curvature for head in self._heads):
             return None
         with torch.no_grad():
             if name == "Q" and alone:

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from hessianlens.attention.head import KeyTokens, RawScores
 from hessianlens.attention.layer import FactoredValueAttention, MultiHeadAttention
-from hessianlens.attention.sides import Bend, Side
+from hessianlens.attention.sides import InputCurvature, Side
 from hessianlens.attention.state import ScorePort, ValuePort
 from hessianlens.attention.token_maps import MatrixMap
 from hessianlens.derivatives.potential import random_like
@@ -62,12 +62,12 @@ class SmoothOperand:
     Attributes:
         rows: ``[sequence, head, position, e]``, on the graph of the leaves.
         sources: The maps.
-        bends: Whether some second derivative is not zero.
+        curved: Whether some second derivative is not zero.
     """
 
     rows: Tensor
     sources: tuple[SmoothSource, ...]
-    bends: bool
+    curved: bool
 
     def maps(self) -> list[list[Tensor]]:
         """``M_n`` by source and head, ``[sequence, position, e, p]``; heads that share nothing are found together."""
@@ -91,7 +91,7 @@ class SmoothOperand:
 
 
 @dataclass(frozen=True, eq=False)
-class GraphBend(Bend):
+class GraphCurvature(InputCurvature):
     """Second derivatives by autograd, through the graph from some leaves to the queries or keys of one head.
 
     Attributes:
@@ -139,7 +139,7 @@ class GraphBend(Bend):
             found.append(by_sequence if self.kept is None else by_sequence[:, self.kept])
         return found
 
-    def at(self, kept: Int[Tensor, " n"]) -> GraphBend:
+    def at(self, kept: Int[Tensor, " n"]) -> GraphCurvature:
         """That of some positions only."""
         return replace(self, kept=kept if self.kept is None else self.kept[kept])
 
@@ -164,23 +164,17 @@ def smooth_operand(taken: Tensor, leaves: Mapping[int, Tensor]) -> SmoothOperand
         if grouping is None:
             return Refusal("mix positions behind their linear map")
         sources.append(SmoothSource(site, leaves[site], *found, grouping))
-    operand = SmoothOperand(taken, tuple(sources), bends(taken, [source.leaf for source in sources]))
-    held = (
-        taken.shape[0]
-        * taken.shape[1]
-        * taken.shape[2]
-        * taken.element_size()
-        * sum(
-            source.features.shape[1] * (taken.shape[3] + operand.bends * source.features.shape[1]) for source in sources
-        )
-    )
+    operand = SmoothOperand(taken, tuple(sources), is_curved(taken, [source.leaf for source in sources]))
+    widths = [source.features.shape[1] for source in sources]
+    numbers = taken[..., 0].numel() * sum(p * (taken.shape[3] + operand.curved * p) for p in widths)
+    held = numbers * taken.element_size()
     free = available_bytes(taken.device)
     if held > SAFE_SHARE * free:
         return Refusal(f"have derivatives that would hold {readable(held)}, and {readable(free)} are free")
     return operand
 
 
-def bends(taken: Tensor, leaves: Sequence[Tensor]) -> bool:
+def is_curved(taken: Tensor, leaves: Sequence[Tensor]) -> bool:
     """Whether some second derivative is not zero."""
     with torch.enable_grad():
         slopes = torch.autograd.grad(taken, leaves, random_like(taken), create_graph=True, retain_graph=True)
@@ -203,9 +197,13 @@ def _sides(operand: SmoothOperand, names: Sequence[str], inputs: Sequence[Tensor
     maps, found = operand.maps(), []
     rows = operand.rows.detach()
     for head in range(rows.shape[1]):
-        bend = GraphBend(tuple(names), operand.sources, operand.rows[:, head], head) if operand.bends else None
+        curvature = (
+            GraphCurvature(tuple(names), operand.sources, operand.rows[:, head], head) if operand.curved else None
+        )
         own = {name: MatrixMap(maps[k][head]) for k, name in enumerate(names)}
-        found.append(Side(rows[:, head], dict(zip(names, inputs, strict=True)), own, bend))
+        found.append(
+            Side(rows[:, head], dict(zip(names, inputs, strict=True)), own, curvature if operand.curved else None)
+        )
     return found
 
 
