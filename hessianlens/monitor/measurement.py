@@ -21,6 +21,12 @@ from hessianlens.spectra.inertias import RELATIVE_ZERO, inertia_of
 from hessianlens.spectra.norms import norm_from_lengths
 from hessianlens.spectra.products import LinearOperator
 
+HVPS_PER_SEARCH = 4
+"""HVPs of the first search for a largest eigenvalue, about."""
+GRADIENTS_PER_HVP = 4.0
+"""Gradients of the probe batch that an HVP takes with the work on its vectors, at most about."""
+GRADIENTS_OF_VERIFICATION = 40.0
+"""Gradients that the check of second derivatives and further first calls take, about."""
 _FROM_SPECTRUM = ("trace", "norm", "negative")
 
 
@@ -76,6 +82,18 @@ class Measurer:
             found["edge"] = Reading.of(edge.limit)
         self.products += op.products
         return found
+
+    def gradient(self, problem: Problem, blocks: Sequence[Block]) -> Mapping[str, Tensor]:
+        """The gradient of some blocks, from which a measurement's price is forecast."""
+        return loss_gradient(problem, list(dict.fromkeys(block.parameter for block in blocks)))[1]
+
+    def gradients(self, whole: bool, blocks: int) -> float:
+        """Gradients that a first measurement takes, about."""
+        effort, spectra = self.effort, any(quantity in self.quantities for quantity in _FROM_SPECTRUM)
+        each = effort.probes * effort.steps if spectra else 0
+        searches = ("top" in self.quantities) * (blocks + whole) + ("edge" in self.quantities and whole)
+        hvps = each * (blocks + whole) + HVPS_PER_SEARCH * searches
+        return GRADIENTS_PER_HVP * hvps + GRADIENTS_OF_VERIFICATION
 
     def _spectrum(self, op: CountingOperator, known: RitzPairs) -> SpectralDensity:
         effort = self.effort

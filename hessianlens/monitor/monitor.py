@@ -80,8 +80,8 @@ class Monitor:
         loss: The loss, if a model is given; as for `hessianlens.problem`.
         optimizer: The optimiser, for learning rate and edge; may be given with every step instead.
         every: Steps between measurements, at least.
-        overhead: Time of measurements over that of training, at most; None for no limit. The first measurement is
-            made at once, and paid for before the second.
+        overhead: Time of measurements over that of training, at most, from the first step to any other; None for no
+            limit. The first measurement waits until it is paid for, by a forecast from one gradient of the probe batch.
         quantities: Among those above; default: all.
         whole: Whether the model as a whole is watched too.
         probes: Probe vectors (Rademacher) for trace, norm and negative share.
@@ -192,9 +192,28 @@ class Monitor:
             **given: Numbers to be recorded with it, such as ``loss``; also ``lr``, if there is no optimiser to ask.
         """
         self._step = self._step + 1 if step is None else check_whole("step", step, 0)
+        if self.pace.asks_for_forecast:
+            self.pace.forecast = self._forecast()
         if not self.pace.due(self._step):
             return None
         return self.measure(self._step, optimizer=optimizer, **given)
+
+    @restores_state
+    def _forecast(self) -> float | None:
+        """Seconds of the first measurement: those of the last one of an earlier process, or so many gradients."""
+        costs = [record.cost for record in self.history if record.numbers]
+        if costs:
+            return costs[-1]
+        trained = self._live.trained() if self.whole else []
+        with self.pace.pricing(), without_side_effects():
+            try:
+                for _ in range(2):  # the first one also makes what stays
+                    began = self.pace.clock()
+                    self._measurer.gradient(self._live.now(), [*trained, *self.blocks])
+            except (InputError, RuntimeError, MemoryError):  # the measurement will say why
+                return None
+            gradient = self.pace.clock() - began
+        return gradient * self._measurer.gradients(bool(trained), len(self.blocks))
 
     @restores_state
     def measure(self, step: int | None = None, *, optimizer: Any = None, **given: float) -> Record:
@@ -285,6 +304,8 @@ class Monitor:
         return self.history._repr_html_()
 
     def __repr__(self) -> str:
+        if not len(self.history) and self.pace.forecast is not None:
+            return f"Monitor without a record: {self.pace.waiting}"
         return repr(self.history).replace("History of", "Monitor of").replace("records, steps", "records at steps")
 
     # --- the loops of others -----------------------------------------------------------------------------------------
@@ -342,19 +363,25 @@ Clock = Callable[[], float]
 
 
 class Pace:
-    """Spaces measurements out.
+    """Spaces measurements out, so that each is paid for before it is made.
 
-    A measurement is made where at least `every` steps have passed since the last one, and if ``spent + last <= overhead
-    * trained``: the time that measurements have taken, with one more as long as the last, stays within a share of the
-    time of training. The first one is made at once; until the run has paid for it there is no other.
+    A measurement is made where at least `every` steps have passed since the last one, and if
+
+        debt + forecast <= overhead * (time trained since the last measurement)
+
+    The forecast is the time of the last measurement, or for the first one what was said of it; the debt is by how much
+    the last one took longer than its forecast. So measurements take at most this share of the time from the first step
+    to any other, and from the end of one measurement to that of any later one. Without a forecast the first one is made
+    at once, and paid for before the second.
 
     Args:
         every: Steps between measurements, at least.
         overhead: Time of measurements over that of training; None for no limit.
         clock: Seconds that pass; `time.perf_counter` by default.
+        forecast: Seconds that the first measurement will take; None if that is not known.
 
     >>> now = 0.0
-    >>> pace = Pace(every=1, overhead=0.1, clock=lambda: now)
+    >>> pace = Pace(every=1, overhead=0.1, clock=lambda: now, forecast=2.0)
     >>> due = []
     >>> for step in range(1, 60):
     ...     now += 1.0  # a step takes one second, a measurement two
@@ -363,16 +390,24 @@ class Pace:
     ...             now += 2.0
     ...         due.append(step)
     >>> due, round(pace.share, 3)
-    ([1, 41], 0.069)
+    ([21, 41], 0.069)
     """
 
-    def __init__(self, every: int = 1, overhead: float | None = 0.1, clock: Clock = time.perf_counter) -> None:
+    def __init__(
+        self,
+        every: int = 1,
+        overhead: float | None = 0.1,
+        clock: Clock = time.perf_counter,
+        forecast: float | None = None,
+    ) -> None:
         self.every = check_whole("every", every, 1)
         self.overhead = None if overhead is None else check_number("overhead", overhead, 0.0, strictly=True)
-        check_function("clock", clock, "a function that returns seconds")
+        check_function("clock", clock, "a function that tells the seconds")
+        self.forecast = None if forecast is None else check_number("forecast", forecast, 0.0)
         self.clock, self.spent, self.last = clock, 0.0, 0.0
         self._start: float | None = None
         self._measured: int | None = None
+        self._debt = self._paid_until = 0.0
 
     @property
     def trained(self) -> float:
@@ -384,24 +419,63 @@ class Pace:
         """Time of measurements over that of training, so far."""
         return self.spent / self.trained if self.trained > 0 else float("inf") if self.spent else 0.0
 
+    @property
+    def asks_for_forecast(self) -> bool:
+        """Whether the first measurement waits for somebody to say what it will take."""
+        return self.overhead is not None and self.forecast is None and self._measured is None
+
     def due(self, step: int) -> bool:
         """Whether it is time for a measurement."""
         if self._start is None:
             self._start = self.clock()
-        if self._measured is None:
+        if self._measured is None and (self.forecast is None or self.overhead is None):
             return True
         # A step before the last measured one is a run that was taken back to a checkpoint.
-        waited = step - self._measured >= self.every or step < self._measured
-        return waited and (self.overhead is None or self.spent + self.last <= self.overhead * self.trained)
+        waited = self._measured is None or step - self._measured >= self.every or step < self._measured
+        return waited and (self.overhead is None or self._debt + (self.forecast or 0.0) <= self._earned)
+
+    @property
+    def waiting(self) -> str:
+        """How long the next measurement takes, and how much of that is paid for."""
+        if self.overhead is None or self.forecast is None:
+            return "the next measurement is not waited for"
+        needed, earned = self._debt + self.forecast, self._earned
+        return (
+            f"the next measurement takes about {self.forecast:.2g} s, of which {min(1.0, earned / needed):.0%} are "
+            f"paid for by {self.overhead:.0%} of the time of training; overhead=None measures at once"
+        )
+
+    @property
+    def _earned(self) -> float:
+        """Seconds that may go into measurements since the last one."""
+        return 0.0 if self.overhead is None else self.overhead * (self.trained - self._paid_until)
+
+    @contextmanager
+    def pricing(self) -> Iterator[None]:
+        """The time that passes inside is that of work which a forecast is made from."""
+        with self._spending():
+            yield
 
     @contextmanager
     def measuring(self, step: int) -> Iterator[None]:
         """The time that passes inside is not training."""
+        before = self.spent
+        try:
+            with self._spending():
+                yield
+        finally:
+            self._measured, self.last = step, self.spent - before
+            self.forecast = self.last
+
+    @contextmanager
+    def _spending(self) -> Iterator[None]:
         began = self.clock()
         if self._start is None:
             self._start = began
+        earned = self._earned
         try:
             yield
         finally:
-            self._measured, self.last = step, self.clock() - began
-            self.spent += self.last
+            took = self.clock() - began
+            self.spent += took
+            self._debt, self._paid_until = max(0.0, self._debt + took - earned), self.trained

@@ -11,6 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from hessianlens.errors import check_that, check_whole
+from hessianlens.spectra.summation import paired_inner_products, row_lengths
 
 Multiply = Callable[[Tensor], Tensor]
 
@@ -51,12 +52,12 @@ def lanczos(
     scale = torch.zeros(c, dtype=torch.float64, device=start.device)
     for j in range(steps):
         w = multiply(basis[:, j].T).T.to(storage)
-        alpha[:, j] = (w * basis[:, j]).sum(1, dtype=torch.float64)
-        scale = torch.maximum(scale, torch.linalg.vector_norm(w, dim=1, dtype=torch.float64))
+        alpha[:, j] = paired_inner_products(w, basis[:, j])
+        scale = torch.maximum(scale, row_lengths(w))
         if j + 1 == n and seen is None:
             break
         w = _orthogonalise(w, basis[:, : j + 1])
-        size = torch.linalg.vector_norm(w, dim=1, dtype=torch.float64)
+        size = row_lengths(w)
         beta[:, j] = torch.where(size > _rounding(n, storage) * scale, size, 0) if j + 1 < n else 0
         if j + 1 == steps:
             break

@@ -11,9 +11,9 @@ from torch import Tensor
 from hessianlens.checks import check_shape, check_tensor, renamed_arguments
 from hessianlens.errors import check_number, check_that, expect
 from hessianlens.spectra.lanczos_quadrature import RitzPairs
-from hessianlens.spectra.norms import lengths_of
 from hessianlens.spectra.probes import Probes, check_count
 from hessianlens.spectra.products import LinearOperator, check_square, multiply
+from hessianlens.spectra.summation import inner_products, row_lengths
 
 _WORKSPACE = 2**30
 """Bytes of search vectors and their products that are held at once."""
@@ -23,8 +23,6 @@ _KEPT = 2
 """Vectors that it starts anew from."""
 _LOST = 1e-6
 """A direction that is left with this share of its length has been searched already."""
-_AT_ONCE = 2**16
-"""Entries of every row whose products are added up at once."""
 _DEPENDENT = 1e-4
 """Known vectors are cut to the directions whose squared lengths are above this share of the largest."""
 
@@ -199,12 +197,9 @@ class _Search:
 
 
 def _inner(A: Tensor, B: Tensor) -> Tensor:
-    """``A B^T`` of long rows, added up in double precision: in single, millions of summands leave three digits."""
-    found = torch.zeros(len(A), len(B), dtype=torch.float64, device=A.device)
-    for a, b in zip(A.split(_AT_ONCE, 1), B.split(_AT_ONCE, 1), strict=True):
-        found.addmm_(a.double(), b.double().T)
-    return found.cpu()
+    """``A B^T`` of long rows."""
+    return inner_products(A, B).cpu()
 
 
 def _length(vector: Tensor) -> float:
-    return float(lengths_of(vector[:, None]))
+    return float(row_lengths(vector[None])[0])

@@ -23,9 +23,11 @@ from hessianlens.spectra import RitzPairs, density, leading_eigenpair
 
 @pytest.mark.parametrize("cost", [0.01, 0.5, 7.0])
 @pytest.mark.parametrize("overhead", [0.05, 0.1, 0.5])
-def test_measurements_stay_within_their_share(cost: float, overhead: float) -> None:
+@pytest.mark.parametrize("forecast", [None, 1.0])
+def test_measurements_stay_within_their_share(cost: float, overhead: float, forecast: float | None) -> None:
     now = 0.0
-    pace = Pace(every=3, overhead=overhead, clock=lambda: now)
+    forecast = None if forecast is None else cost * forecast
+    pace = Pace(every=3, overhead=overhead, clock=lambda: now, forecast=forecast)
     measured = []
     for step in range(1, 1001):
         now += 1.0
@@ -33,11 +35,40 @@ def test_measurements_stay_within_their_share(cost: float, overhead: float) -> N
             with pace.measuring(step):
                 now += cost
             measured.append(step)
-            assert len(measured) == 1 or pace.spent <= overhead * pace.trained + 1e-9
-    assert measured[0] == 1 and len(measured) > 1
+            unpaid = forecast is None and len(measured) == 1
+            assert unpaid or pace.spent <= overhead * pace.trained + 1e-9
+    assert (measured[0] == 1) == (forecast is None or overhead * 1 >= cost) and len(measured) > 1
     assert all(later - earlier >= 3 for earlier, later in pairwise(measured))
     # It is not timid either: what it may spend it spends, unless `every` holds it back.
-    assert len(measured) >= min(1000 // 3, math.floor(overhead * 999 / cost))
+    assert len(measured) >= min(1000 // 3, math.floor(overhead * 999 / cost) - 1)
+
+
+def test_any_window_between_measurements_is_paid_for() -> None:
+    """Costs that vary and steps of two lengths: what one measurement takes too long the next one waits for."""
+    now, ends = 0.0, [(0.0, 0.0)]
+    pace = Pace(every=1, overhead=0.1, clock=lambda: now, forecast=1.0)
+    for step in range(1, 2000):
+        now += 1.0 if step % 100 < 50 else 0.1
+        if pace.due(step):
+            with pace.measuring(step):
+                now += (1.0, 3.0, 0.5)[step % 3]
+            ends.append((pace.trained, pace.spent))
+    assert len(ends) > 20
+    for k, (trained, spent) in enumerate(ends):
+        for later, more in ends[k + 1 :]:
+            # A measurement that takes longer than the one before it is paid for afterwards.
+            assert more - spent <= 0.1 * (later - trained) + 3.0
+
+
+def test_the_price_of_a_forecast_is_paid_too() -> None:
+    now = 0.0
+    pace = Pace(every=1, overhead=0.1, clock=lambda: now)
+    assert pace.asks_for_forecast
+    with pace.pricing():
+        now += 1.0
+    pace.forecast = 2.0
+    due = next(step for step in range(1, 100) if (now := now + 1.0) and pace.due(step))
+    assert due == 30 and not pace.asks_for_forecast and pace.spent == 1.0
 
 
 def test_a_run_that_goes_back_is_measured_at_once() -> None:
@@ -349,3 +380,26 @@ def test_a_page_leaves_out_shares_that_are_not_known() -> None:
     )
     assert "Not drawn: share of negative eigenvalues" in vague[0] and "0.312" not in vague[0]
     assert vague[1] == {"top": 2.0, "negative_low": 0.3, "negative_high": 0.3 + 0.6}
+
+
+def test_a_watched_run_spends_nothing_that_it_has_not_earned() -> None:
+    """A whole monitor with a clock that counts its own calls: the first record comes late and says why."""
+    task = hl.tasks.Addition()
+    model = hl.models.Transformer(layers=1, d_model=8, d_mlp=8)
+    problem = hl.problem(model, task.batch(2, seed=0), task.cross_entropy)
+    monitor, steps = Monitor(problem, every=1, quantities=("weight", "gradient")), 0
+    now = 0.0
+
+    def clock() -> float:
+        nonlocal now
+        now += 0.01  # every look at the clock takes a moment
+        return now
+
+    monitor.pace.clock = clock
+    while not len(monitor.history):
+        steps, now = steps + 1, now + 0.1
+        monitor.step()
+        if steps == 1:
+            assert repr(monitor).startswith("Monitor without a record: the next measurement takes about")
+    assert steps > 5
+    assert monitor.pace.spent - monitor.pace.last <= 0.1 * monitor.pace.trained
