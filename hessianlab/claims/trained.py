@@ -320,10 +320,11 @@ def decided(
 ) -> Finding:
     """The finding of a claim about trained models from its effects under every condition that was tried.
 
-    It holds if it is borne out under the study's own settings and contradicted nowhere; it holds if a condition is met
-    where it is borne out under some conditions, or in some cases, and contradicted in others, and the text lists both;
-    where it is contradicted and never borne out, a statement without a condition fails, and one about models in use is
-    not seen at this size. Otherwise the seeds do not decide.
+    It holds if it is borne out under the study's own settings (or the first condition, if nothing was measured under
+    these) and contradicted nowhere; it holds if a condition is met where it is borne out under some conditions, or in
+    some cases, and contradicted in others, and the text lists both; where it is contradicted and never borne out, a
+    statement without a condition fails, and one about models in use is not seen at this size. Otherwise the seeds do
+    not decide.
 
     Args:
         record: The study.
@@ -333,7 +334,7 @@ def decided(
         universal: Whether it is said of all models, so that one that contradicts it is a counterexample.
     """
     outcomes = _outcomes(record, effects, tasks)
-    own = [one for one in outcomes if (one.task, one.condition) == (tasks[0], record.condition)]
+    own = [one for one in outcomes if (one.task, one.condition) == (outcomes[0].task, outcomes[0].condition)]
     states = [outcome.state for outcome in outcomes]
     supported, contradicted = True in states, False in states
     silent = all(outcome.state is None for outcome in own)
@@ -355,7 +356,7 @@ def decided(
 def _outcomes(
     record: StudyRecord, effects: Callable[[StudyRecord, str], Cases], tasks: Sequence[str]
 ) -> list[ConditionOutcome]:
-    """By condition, task and case; those without a measurement are left out, but for the study's own settings."""
+    """By condition, task and case; those without a measurement are left out, unless there is none at all."""
     found = [
         outcome_of(task, one.condition, of_case, case)
         for one in record.conditions()
@@ -363,7 +364,7 @@ def _outcomes(
         for case, of_case in effects(one, task).items()
     ]
     measured = [one for one in found if any(effect.mean is not None for effect in one.effects)]
-    return measured if any(one.condition == "" for one in measured) else [found[0], *measured]
+    return measured or found[:1]
 
 
 def _agreement(name: str, outcomes: Sequence[ConditionOutcome], others: Sequence[ConditionOutcome]) -> Check:

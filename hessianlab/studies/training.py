@@ -36,6 +36,7 @@ def _steps(*numbers: int) -> tuple[Condition, ...]:
 SOFTMAX = "softmax"
 RELU_LENGTH = "relu_length"
 OTHERS = ("sigmoid", "sigmoid_log_length", "relu_normalised", RELU_LENGTH, "linear", "row_sum")
+SIX_SEEDS = under("500 steps and six seeds for each rate", steps=500, tuning_seeds=6)
 DOUBTED = (SOFTMAX, "relu_normalised", RELU_LENGTH, "linear", "row_sum")
 """Softmax, and the alternatives of which an article says that they do not work, or work worse."""
 
@@ -53,11 +54,11 @@ ACTIVATIONS = study(
     ),
     comparisons=tuple(minus(name, SOFTMAX) for name in OTHERS),
     quick=TrialConfig(tasks=("addition", "characters", "recall"), checkpoints=6),
-    full=replace(FULL, tasks=("addition", "characters", "recall"), conditions=("all",)),
+    full=replace(FULL, tasks=("addition", "characters", "recall"), conditions=(SIX_SEEDS.name, NATURAL.name)),
     conditions=tuple(
         replace(condition, arms=DOUBTED)
         for condition in (
-            under("500 steps and six seeds for each rate", steps=500, tuning_seeds=6),
+            SIX_SEEDS,
             NATURAL,
             under("2000 steps", ("addition",), steps=2000),
             replace(NO_NORM, tasks=("characters", "addition")),

@@ -31,6 +31,14 @@ def _layers(record: StudyRecord, weights: str) -> list[int]:
     return sorted(int(name.removeprefix(start)) for name in record.names() if name.startswith(start))
 
 
+def _in_the_encoder(record: StudyRecord) -> str:
+    """The mean over layers in the sentence encoder that is recorded beside the language model."""
+    for other in record.replications():
+        if other.model == "minilm":
+            return _factor(other.effect(f"trained, 16 tokens: {GAP}", "values over queries"))
+    return "(not measured)"
+
+
 def _factor(effect: Effect) -> str:
     return "(not measured)" if effect.mean is None else f"{math.exp(effect.mean):.3g}"
 
@@ -57,6 +65,7 @@ def gap_in_a_trained_model() -> Finding:
             "fresh": _factor(_gap(found, "fresh")),
             "small": len(small),
             "layers": len(layers),
+            "encoder": _in_the_encoder(found),
         },
         undecided="" if layers else "the atlas is not recorded",
     )

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
-from hessianlab.claims.definition import claim
-from hessianlab.claims.finding import Finding
+import torch
+
+from hessianlab.claims.definition import claim, seeds
+from hessianlab.claims.finding import Finding, at_most
+from hessianlab.claims.samples import normal
 from hessianlab.claims.trained import TASK_NAMES, Cases, Effect, StudyRecord, decided, number_or_missing
+from hessianlens.attention import SelfAttention
 
 SCALING, ACTIVATIONS = "study_scaling", "study_activations"
 OPTIMISERS, QUERY_KEY, TEMPERATURE = "study_optimisers", "study_query_key", "study_temperature"
@@ -23,6 +28,9 @@ _NORMS = (("no norm", "plain"), ("pre-norm", "normed"))
 BEHIND, FAR_BEHIND = 0.05, 0.1
 """Shares of the loss, or of what is right, by which a model is behind another, and far behind: ours, where a document
 gives no number."""
+
+NOT_NOTHING = 0.01
+"""A difference of shares that is more than none: seeds that all agree have an interval of no width."""
 
 ALTERNATIVES = {
     "row_sum": "weights by row sum",
@@ -85,6 +93,12 @@ def peaked_without_scaling() -> Finding:
     return decided(found, effects, {**numbers, **sums}, (TEXT, SUMS))
 
 
+def _behind(record: StudyRecord, task: str, arm: str) -> str:
+    """By how many per cent the mean share that is right is below that of softmax; a seed that fails counts once."""
+    right, base = (record.mean(f"{task}: accuracy of {name}") for name in (arm, "softmax"))
+    return number_or_missing(100 * (1 - right / base))
+
+
 @claim("C13")
 def without_the_exponential() -> Finding:
     """Behind softmax, and flatter: both, for each alternative apart."""
@@ -114,7 +128,7 @@ def raw_dot_products() -> Finding:
         return {"": [record.relative("accuracy", task, "linear", what, most=-FAR_BEHIND)]}
 
     tasks = (TEXT, SUMS, RECALL)
-    right = {task: found.formatted(f"{task}: relative accuracy, linear over softmax", -100) for task in tasks}
+    right = {task: _behind(found, task, "linear") for task in tasks}
     losses = {
         "loss": found.formatted(f"{TEXT}: loss of linear"),
         "softmax": found.formatted(f"{TEXT}: loss of softmax"),
@@ -131,12 +145,22 @@ def relu_attention() -> Finding:
         what = "share right over softmax's, minus 1"
         return {ALTERNATIVES[arm]: [record.relative("accuracy", task, arm, what, -0.15, -0.05)] for arm in RELU}
 
-    numbers = {
-        f"{task}_{arm}": found.formatted(f"{task}: relative accuracy, {arm} over softmax", -100)
-        for task in tasks
-        for arm in RELU
-    }
+    numbers = {f"{task}_{arm}": _behind(found, task, arm) for task in tasks for arm in RELU}
     return decided(found, effects, numbers, tasks)
+
+
+def _fewer_rates_work(arms: Sequence[str]) -> Finding:
+    """Whether a smaller share of the learning rates works than with softmax."""
+    found, tasks = StudyRecord(ACTIVATIONS), (TEXT, SUMS, RECALL)
+
+    def effects(record: StudyRecord, task: str) -> Cases:
+        what = "share of the learning rates that work, minus softmax's"
+        name = f"{task}: share of rates that work, {{}} minus softmax"
+        return {ALTERNATIVES[arm]: [record.effect(name.format(arm), what, most=-NOT_NOTHING)] for arm in arms}
+
+    tried = StudyRecord(ACTIVATIONS, condition=SIX_SEEDS)
+    shares = {arm: tried.mean(f"{TEXT}: share of rates that work, {arm}") for arm in ("softmax", *arms)}
+    return decided(found, effects, shares, tasks)
 
 
 @claim("C32")
@@ -148,8 +172,27 @@ def linear_cost_and_selection() -> Finding:
         what = "share right with raw dot products over softmax's, minus 1"
         return {"": [record.relative("accuracy", task, "linear", what, most=-BEHIND)]}
 
-    numbers = {task: found.formatted(f"{task}: relative accuracy, linear over softmax", -100) for task in tasks}
-    return decided(found, effects, numbers, tasks)
+    return decided(found, effects, {task: _behind(found, task, "linear") for task in tasks}, tasks)
+
+
+@claim("C49")
+def relu_is_harder_to_train() -> Finding:
+    """By the share of learning rates that work, and whether the scale of W_Q and W_K does anything."""
+    changes = []
+    for seed in seeds(5):
+        head = SelfAttention.random(8, 4, seed=seed, dtype=torch.float64, activation="relu_normalised")
+        larger = SelfAttention(10 * head.W_Q, 10 * head.W_K, head.W_V, activation="relu_normalised")
+        X = normal(seed, 9, 8)
+        changes.append(float((larger.attention(X) - head.attention(X)).abs().max()))
+    what = "change of the weights of ReLU over its row sum with tenfold W_Q and W_K"
+    finding = _fewer_rates_work(RELU)
+    return replace(finding, support=(*finding.support, at_most(what, changes, 1e-12)))
+
+
+@claim("C50")
+def unnormalised_training_is_unstable() -> Finding:
+    """By the share of learning rates that work, with raw dot products."""
+    return _fewer_rates_work(("linear",))
 
 
 @claim("C42")

@@ -131,6 +131,7 @@ CITED: dict[tuple[str, str], str] = {
     ("C43", "C27"): NAMED,
     ("C45", "C6"): NAMED,
     ("C46", "C4"): NAMED,
+    ("C50", "C44"): NAMED,
 }
 """What the text of a claim says of another claim that it cites: a verdict, or nothing, if it only names it."""
 
