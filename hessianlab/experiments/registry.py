@@ -78,6 +78,7 @@ EXPERIMENTS = Registry(
         "depth_growth": "growth",
         "moment_strata": "entropy",
         "parameterisations": "query_key",
+        "query_key_norm": "query_key_norm",
         "query_key_spectra": "query_key",
         "rank_fraction": "query_key",
         "temperature_path": "entropy",

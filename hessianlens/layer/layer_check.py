@@ -187,7 +187,14 @@ class LayerCheck:
             for row, column in _GROWTH_BLOCKS:
                 norms = [_norm(H.part(part)[row, column]) for H in scaled]
                 exponent = _exponent(sigmas, norms)
-                predicted = predicted_growth(self.layer.activation, part, row, column)
+                predicted = predicted_growth(
+                    self.layer.activation,
+                    part,
+                    row,
+                    column,
+                    query_norm=self.layer.query_norm is not None,
+                    key_norm=self.layer.key_norm is not None,
+                )
                 found.append(BlockGrowth(part, row, column, exponent, predicted, growth_verdict(exponent, predicted)))
         return found
 

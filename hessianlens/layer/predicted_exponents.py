@@ -6,6 +6,11 @@ then ``m = A X`` goes as ``1 + 2 k_A``, ``V^T J K`` as ``2 + 2 k_J``, and each b
 powers are found from the activation's own functions, not from a table: a(0) is non-zero for softmax (k_A = 0), zero
 with non-zero slope for tanh (k_A = 1); a''(0) is zero for a plain sigmoid, so its functional query block grows two
 powers faster than that of softmax.
+
+A norm of queries or of keys takes the scale of the tokens out of these: scores go as ``sigma^tau`` with ``tau = 2``
+less one for each norm, and so does their derivative by a weight, because the Jacobian of a norm grows as one over sigma
+where its input shrinks. With both norms nothing depends on sigma but the values: all outer-product blocks go as
+``sigma^2``, all functional ones as ``sigma``.
 """
 
 from __future__ import annotations
@@ -79,8 +84,49 @@ def _power(activation: Activation, at_large: Tensor, at_small: Tensor) -> int | 
     return nearest
 
 
+@dataclass(frozen=True)
+class ScorePowers:
+    """Powers of sigma in the scores.
+
+    Attributes:
+        query_norm: Whether queries are normalised.
+        key_norm: Whether keys are.
+    """
+
+    query_norm: bool = False
+    key_norm: bool = False
+
+    @property
+    def scores(self) -> int:
+        """That of the scores themselves."""
+        return 2 - self.query_norm - self.key_norm
+
+    def derivative(self, name: str) -> int:
+        """That of their derivative by a parameter: none for the logit of a sink."""
+        return 0 if name == "sink" else self.scores
+
+    def are_split(self, row: str, column: str) -> bool:
+        """Whether two parameters share a second derivative of the scores, a T-functional block."""
+        sides = [_SIDES.get(name) for name in (row, column)]
+        if None in sides or sides[0] != sides[1]:
+            return None not in sides
+        normed = self.query_norm if sides[0] == "Q" else self.key_norm
+        return normed and (row, column) != (f"gain_{sides[0]}", f"gain_{sides[0]}")
+
+
+_SIDES = {"Q": "Q", "gain_Q": "Q", "K": "K", "gain_K": "K"}
+
+
 def predicted_growth(
-    activation: ActivationLike, part: str, row: str, column: str, *, residual_power: int = 0, length: int = 6
+    activation: ActivationLike,
+    part: str,
+    row: str,
+    column: str,
+    *,
+    residual_power: int = 0,
+    length: int = 6,
+    query_norm: bool = False,
+    key_norm: bool = False,
 ) -> int | None:
     """The exponent of sigma of a block's norm as sigma -> 0; ``None`` for a block that is identically zero.
 
@@ -89,11 +135,13 @@ def predicted_growth(
     Args:
         activation: Name, `Activation` or function of a row.
         part: "outer" (or "ggn"), "functional", "t_functional", or "full" for the smaller of the exponents present.
-        row: "Q", "K", "V" or "QK" (a single query-key matrix).
+        row: "Q", "K", "V", "QK" (a single query-key matrix), "gain_Q", "gain_K" (of norms) or "sink" (its logit).
         column: The same.
         residual_power: Power of sigma in the loss gradient itself: 0 for a fixed residual, 1 if it scales with sigma.
         length: Tokens of a sequence. Only very short ones matter: with two tokens a uniform softmax row is symmetric
             and its third moment vanishes, so that the functional query block grows faster.
+        query_norm: Whether queries are normalised, with an eps that is nothing beside their mean square.
+        key_norm: The same for keys.
 
     >>> {pair: predicted_growth("softmax", "outer", *pair) for pair in ("QQ", "QV", "VV")}
     {'QQ': 6, 'QV': 4, 'VV': 2}
@@ -102,42 +150,43 @@ def predicted_growth(
     ...     predicted_growth("sigmoid", "functional", "Q", "Q"),
     ... )
     (5, 7)
+    >>> {
+    ...     pair: predicted_growth("softmax", "outer", *pair, query_norm=True, key_norm=True)
+    ...     for pair in ("QQ", "QV", "VV")
+    ... }
+    {'QQ': 2, 'QV': 2, 'VV': 2}
     """
     check_choice("part", part, (*LAYER_PARTS, "t_functional", "ggn"))
     part = "outer" if part == "ggn" else part
     for name in (row, column):
-        check_choice("row and column", name, ("Q", "K", "V", "QK"))
+        check_choice("row and column", name, ("Q", "K", "V", "QK", "gain_Q", "gain_K", "sink"))
     check_whole("residual_power", residual_power, 0)
-    powers = activation_powers(activation, length)
+    powers, scores = activation_powers(activation, length), ScorePowers(query_norm, key_norm)
     if part == "full":
-        found = [_exponent(powers, p, row, column, residual_power) for p in ("outer", "functional")]
-        present = [e for e in found if e is not None]
-        return min(present, default=None)
-    return _exponent(powers, part, row, column, residual_power)
+        found = [_exponent(powers, scores, p, row, column, residual_power) for p in ("outer", "functional")]
+        return min((e for e in found if e is not None), default=None)
+    return _exponent(powers, scores, part, row, column, residual_power)
 
 
-def _exponent(powers: ActivationPowers, part: str, row: str, column: str, residual_power: int) -> int | None:
-    values = [name for name in (row, column) if name == "V"]
+def _exponent(
+    powers: ActivationPowers, scores: ScorePowers, part: str, row: str, column: str, residual_power: int
+) -> int | None:
+    def through(power: int | None, *names: str) -> int | None:
+        """Values, a derivative of the activation, and the derivatives of the scores by some parameters."""
+        return None if power is None else 1 + scores.scores * power + sum(map(scores.derivative, names))
+
     if part == "outer":
-        derivative = {True: _plus(powers.value, 1), False: _plus(powers.jacobian, 3)}
-        sides = [derivative[name == "V"] for name in (row, column)]
+        sides = [through(powers.value) if name == "V" else through(powers.jacobian, name) for name in (row, column)]
         return None if None in sides else sum(s for s in sides if s is not None)
-    through_slope = _plus(powers.jacobian, 3 + residual_power)
-    if part == "t_functional":
-        return through_slope if {row, column} == {"Q", "K"} else None
-    if len(values) == 2:
-        return None
-    if len(values) == 1:
-        return through_slope
-    through_curvature = _plus(powers.curvature, 5 + residual_power)
-    if {row, column} != {"Q", "K"}:
-        return through_curvature
-    return min((e for e in (through_curvature, through_slope) if e is not None), default=None)
-
-
-def _plus(power: int | None, fixed: int) -> int | None:
-    """``2 power + fixed``: scores go as sigma squared."""
-    return None if power is None else 2 * power + fixed
+    of_scores = [name for name in (row, column) if name != "V"]
+    found: list[int | None] = []
+    if len(of_scores) == 1 and part == "functional":
+        found.append(through(powers.jacobian, *of_scores))
+    if len(of_scores) == 2 and part == "functional":
+        found.append(through(powers.curvature, row, column))
+    if len(of_scores) == 2 and scores.are_split(row, column):
+        found.append(through(powers.jacobian, "Q"))
+    return min((e + residual_power for e in found if e is not None), default=None)
 
 
 def linear_attention_growth(depth: int) -> int:

@@ -101,3 +101,28 @@ def test_two_tokens_have_no_third_moment() -> None:
 
     assert predicted_growth("softmax", "functional", "Q", "Q", length=2) == 7
     assert math.log10(norm(1e-2) / norm(1e-3)) == pytest.approx(7, abs=0.02)
+
+
+NORMED = {"both": (True, True), "queries": (True, False), "keys": (False, True), "neither": (False, False)}
+
+
+@pytest.mark.parametrize("activation", ["softmax", "sigmoid"])
+@pytest.mark.parametrize("norms", NORMED)
+def test_exponents_behind_norms_of_queries_and_keys(norms: str, activation: str) -> None:
+    """Every block of every part at two small scales, gains and a sink included."""
+    given = dict(zip(("query_norm", "key_norm"), NORMED[norms], strict=True))
+    gain = 1 + randn(3, seed=8) / 4
+    options = {name: hl.attention.QueryKeyNorm(gain=gain, eps=0.0) for name, normed in given.items() if normed}
+    sink = {"sink": randn(1, seed=9)} if activation == "softmax" else {}
+    layer = hl.SelfAttention.random(4, 3, 4, dtype=torch.float64, activation=activation, **options, **sink)
+    X, g = randn(6, 4, seed=5), randn(6, 4, seed=6)
+    scales = (1e-3, 5e-4)
+    large, small = (hl.attention_hessian(layer, s * X, grad=g, curvature=1.0) for s in scales)
+    for part, row, column in itertools.product(("outer", "functional"), layer.parameters, layer.parameters):
+        predicted = hl.layer.predicted_growth(activation, part, row, column, **given)
+        norms_found = [float(H.part(part)[row, column].frobenius_norm()) for H in (large, small)]
+        if predicted is None:
+            assert max(norms_found) < 1e-15, (part, row, column)
+        else:
+            exponent = math.log(norms_found[0] / norms_found[1]) / math.log(2)
+            assert abs(exponent - predicted) < 0.02, (part, row, column, exponent, predicted)

@@ -54,6 +54,6 @@ def test_blocks_grow_as_the_activation_predicts(activation: str) -> None:
 
 
 def test_a_wrong_prediction_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hessianlens.layer.layer_check.predicted_growth", lambda *arguments: 9)
+    monkeypatch.setattr("hessianlens.layer.layer_check.predicted_growth", lambda *arguments, **norms: 9)
     found = check_of(5, 4, 2, seed=0).growth()
     assert {one.verdict for one in found} == {"differ", "zero here"}
