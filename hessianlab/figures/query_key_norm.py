@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hessianlab.experiments.experiment import CheckedConfig, Experiment
+from hessianlab.experiments.experiment import CheckedConfig, Experiment, grid_cells
 from hessianlab.results import Measurement, Parameters, Row
 
 if TYPE_CHECKING:
@@ -18,28 +18,23 @@ NORMS = {"none": (False, False), "queries": (True, False), "keys": (False, True)
 
 BLOCKS = ("QQ", "KK", "VV")
 PARTS = ("outer", "functional", "full")
-NO_SINK = "none"
+SCALES = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
+"""Of the tokens."""
+GAINS = (0.1, 0.3, 1.0, 3.0, 10.0)
+"""Of both norms."""
+LOGITS = (-4.0, -2.0, 0.0, 2.0, 4.0, 6.0, 8.0)
+"""Of a sink."""
 
 
 @dataclass(frozen=True)
 class QueryKeyNormConfig(CheckedConfig, least={"length": 3}):
-    """Sizes, scales of the tokens, gains of both norms, logits of a sink, and seeds."""
+    """Sizes and seeds."""
 
     d_model: int = 8
     d_k: int = 4
     length: int = 12
-    scales: tuple[float, ...] = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
-    gains: tuple[float, ...] = (0.1, 0.3, 1.0, 3.0, 10.0)
-    logits: tuple[float, ...] = (-4.0, -2.0, 0.0, 2.0, 4.0, 6.0, 8.0)
     repeats: int = 30
     seed: int = 0
-
-
-def _cells(config: QueryKeyNormConfig) -> list[dict[str, Any]]:
-    sizes = {"d_model": config.d_model, "d_k": config.d_k, "length": config.length}
-    lists = {"scales": list(config.scales), "gains": list(config.gains), "logits": list(config.logits)}
-    seeds = range(config.seed, config.seed + config.repeats)
-    return [{"seed": seed, **sizes, **lists} for seed in seeds]
 
 
 def measure_query_key_norm(parameters: Parameters) -> Measurement:
@@ -47,11 +42,11 @@ def measure_query_key_norm(parameters: Parameters) -> Measurement:
     asked: Any = parameters
     rows: list[Row] = []
     for norm in NORMS:
-        for scale in asked["scales"]:
+        for scale in SCALES:
             rows += _block_rows(_layer(asked, norm, scale=scale), scan="tokens", norm=norm, at=scale)
-    for gain in asked["gains"]:
+    for gain in GAINS:
         rows += _block_rows(_layer(asked, "both", gain=gain), scan="gain", norm="both", at=gain)
-    for logit in (None, *asked["logits"]):
+    for logit in (None, *LOGITS):
         setting = _layer(asked, "none", sink=logit)
         rows += _block_rows(setting, scan="sink", norm="none", at=logit)
         rows += _moment_rows(setting, logit)
@@ -114,6 +109,6 @@ QUERY_KEY_NORM = Experiment(
     question="Does QK-norm close the gap between the blocks of queries and of values, what do its gains do, what "
     "remains of the powers of the tokens' scale, and what does a sink do to the moments?",
     presets={"quick": QueryKeyNormConfig(repeats=5), "paper": QueryKeyNormConfig()},
-    cells=_cells,
+    cells=grid_cells(("seed", "d_model", "d_k", "length")),
     measure=measure_query_key_norm,
 )

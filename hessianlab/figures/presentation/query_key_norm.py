@@ -46,33 +46,32 @@ def without_sink(result: Result, quantity: str) -> float:
 
 def norm_sentences(result: Result) -> list[str]:
     """The gap along the scale of the tokens, the powers, the gains, and the sink."""
-    said = []
-    for norm, name in (("none", "Without a norm"), ("both", "With norms of both")):
-        scales, found = ratio(result, "outer", scan="tokens", norm=norm)
-        said.append(
-            f"{name} the Gauss-Newton block of queries is {short(float(found[0]))} of that of values for tokens of "
-            f"scale {scales[0]:g}, and {short(float(found[-1]))} of it at scale {scales[-1]:g}."
-        )
+    scales, plain = ratio(result, "outer", scan="tokens", norm="none")
+    _, normed = ratio(result, "outer", scan="tokens", norm="both")
     blocks = ("outer QQ", "functional QQ", "outer VV")
-    fitted = {
-        norm: several([f"{powers(result, block, norm):.2f} ({block})" for block in blocks]) for norm in ("none", "both")
-    }
-    said.append(f"Powers of the scale of small tokens: {fitted['none']} without norms, {fitted['both']} with both.")
+    fitted = {norm: several([f"{powers(result, block, norm):.2f}" for block in blocks]) for norm in ("none", "both")}
+    gap = (
+        f"From tokens of scale {scales[0]:g} to {scales[-1]:g} the Gauss-Newton block of queries goes from "
+        f"{short(float(plain[0]))} to {short(float(plain[-1]))} of that of values without norms, and from "
+        f"{short(float(normed[0]))} to {short(float(normed[-1]))} with norms of queries and keys; the powers of "
+        "small tokens in the Gauss-Newton and functional block of queries and in that of values are "
+        f"{fitted['none']} without norms and {fitted['both']} with both."
+    )
     gains, found = ratio(result, "outer", scan="gain")
     best = int(found.argmax())
-    said.append(
+    gained = (
         f"A gain g on both norms moves the ratio from {short(float(found[0]))} (g = {gains[0]:g}) to "
         f"{short(float(found[best]))} (g = {gains[best]:g}) and {short(float(found[-1]))} (g = {gains[-1]:g})."
     )
     logits, taken = at_each(result, "sink", scan="sink")
     sunk = {name: at_each(result, name, scan="sink")[1][-1] for name in _MOMENTS}
     left = {name: short(float(value / without_sink(result, name))) for name, value in sunk.items()}
-    said.append(
+    sink = (
         f"A sink of logit {logits[-1]:g} takes {taken[-1]:.0%} of the weight. It leaves "
         f"{left['first moment']} of the first moment and {left['second moment']} of the second, {left['outer VV']} of "
         f"the Gauss-Newton block of values and {left['outer QQ']} of that of queries."
     )
-    return said
+    return [gap, gained, sink]
 
 
 _LINES = {

@@ -24,7 +24,7 @@ SMALL: dict[str, Any] = {
         ("softmax", "linear", "tanh"), 3, 2, 4, points=9, repeats=2
     ),
     "moment_strata": entropy.StrataConfig(3, 2, 5, points=4, repeats=2),
-    "query_key_norm": query_key_norm.QueryKeyNormConfig(3, 2, 4, (0.01, 0.03, 1.0), (0.5, 2.0), (0.0, 4.0), repeats=2),
+    "query_key_norm": query_key_norm.QueryKeyNormConfig(3, 2, 4, repeats=2),
     "query_key_spectra": query_key.SpectraConfig(d_model=3, d_k=2, length=6, repeats=2),
     "rank_fraction": query_key.RankConfig(3, (1, 2, 4), (6, 2), repeats=1),
     "temperature_path": entropy.TemperatureConfig(3, 2, 4, points=5, repeats=2),
