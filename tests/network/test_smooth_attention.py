@@ -7,12 +7,14 @@ from collections.abc import Callable
 import pytest
 import torch
 import transformers
+from torch import Tensor, nn
 
 import hessianlens as hl
 from hessianlens.network.routes.last_attention import ExactAttention, exact_attention
 from hessianlens.network.routes.last_attention.smooth import SmoothAttention
 from hessianlens.problems import Problem
-from tests.curvature.networks import VOCAB, scrambled, tokens
+from tests.curvature import networks
+from tests.curvature.networks import LENGTH, VOCAB, scrambled, tokens
 from tests.oracles.comparison import assert_same
 from tests.variants import randn
 
@@ -29,7 +31,7 @@ SIZES = {
 
 
 def _llm(kind: str, **more) -> Problem:
-    config = getattr(transformers, f"{kind}Config")(**{**SIZES, **more})
+    config = getattr(transformers, f"{kind}{'Text' if kind == 'Gemma3' else ''}Config")(**{**SIZES, **more})
     config._attn_implementation = "eager"
     model = getattr(transformers, f"{kind}ForCausalLM")(config).double()
     return hl.problem(scrambled(model), {"input_ids": tokens()})
@@ -53,6 +55,32 @@ MODELS: dict[str, tuple[Callable[[], Problem], bool]] = {
     "GPT-OSS: sinks": (lambda: _llm("GptOss", num_local_experts=2, num_experts_per_tok=1), False),
     "DeepSeek-V3: latent queries, keys and values": (lambda: _llm("DeepseekV3", **LATENT), True),
 }
+
+
+class NormedWithSink(networks.NanoAttention):
+    """QK-norm and a sink in one attention."""
+
+    def __init__(self, bias: bool) -> None:
+        super().__init__(bias)
+        self.sinks = nn.Parameter(torch.tensor([0.3, -0.4]))
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (z.unflatten(-1, (self.n_head, -1)).transpose(1, 2) for z in self.c_attn(x).chunk(3, -1))
+        q, k = (z * (z.square().mean(-1, keepdim=True) + 1e-3).rsqrt() for z in (q, k))
+        future = torch.ones(LENGTH, LENGTH).triu(1) > 0
+        scores = (q @ k.transpose(-1, -2)).masked_fill(future, -torch.inf)
+        sinks = self.sinks[None, :, None, None].expand(len(x), -1, LENGTH, 1)
+        weights = torch.cat([scores, sinks], -1).softmax(-1)[..., :-1]
+        return self.c_proj((weights @ v).transpose(1, 2).flatten(2))
+
+
+def _normed_with_sink() -> Problem:
+    model = networks.NanoGPT(layers=1)
+    model.transformer["h"][0].attn = NormedWithSink(True)
+    return hl.problem(scrambled(model.double()), networks.pairs(2), "cross_entropy")
+
+
+MODELS["norm and sink in one"] = (_normed_with_sink, True)
 
 
 def _located(name: str) -> tuple[Problem, ExactAttention]:

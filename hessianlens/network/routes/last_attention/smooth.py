@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.nn import functional as nnf
 
 from hessianlens.attention.head import KeyTokens, RawScores
 from hessianlens.attention.layer import FactoredValueAttention, MultiHeadAttention
@@ -110,12 +111,16 @@ class GraphCurvature(InputCurvature):
 
     def along(self, cotangents: Float[Tensor, "s n k"]) -> dict[tuple[str, str], Float[Tensor, "s n p r"]]:
         """One double backward for every output of the maps that the head takes."""
-        w = cotangents
+        length = self.rows.shape[1]
+        w = cotangents[:, :length]
         if self.kept is not None:
             w = torch.zeros_like(self.rows)
             w[:, self.kept] = cotangents
         with torch.enable_grad():
-            return self._along(w.detach())
+            found = self._along(w.detach())
+        if cotangents.shape[1] <= length:
+            return found
+        return {names: nnf.pad(D, _BELOW_MATRICES) for names, D in found.items()}  # a sink has no key
 
     def _along(self, w: Tensor) -> dict[tuple[str, str], Tensor]:
         leaves, found = [source.leaf for source in self.sources], dict[tuple[str, str], Tensor]()
@@ -232,17 +237,34 @@ class SmoothAttention(FactoredValueAttention):
         """They are those of the network."""
 
     def _raw_scores(self, X: Tensor, keys: KeyTokens) -> RawScores:
-        q, k = self.queries, self.keys
+        q, k = self.queries, self._with_sink_key(self.keys)
         ports = {name: ScorePort(u, "x", 0, k.rows, "k", query_turn=q.maps[name]) for name, u in q.inputs.items()}
         ports |= {name: ScorePort(q.rows, "q", 1, u, "x", key_turn=k.maps[name]) for name, u in k.inputs.items()}
         scale = self.temperature * q.rows.shape[-1] ** 0.5
         return RawScores(q.rows @ k.rows.mT, scale, ports, ("Q", "K"), q, k)
 
+    def _with_sink_key(self, keys: Side) -> Side:
+        """Keys with a row of zeros for a sink, if there is one."""
+        if self.sink is None:
+            return keys
+        maps = {name: MatrixMap(nnf.pad(own.matrices(), _BELOW_MATRICES)) for name, own in keys.maps.items() if own}
+        inputs = {name: nnf.pad(u, _BELOW) for name, u in keys.inputs.items()}
+        return replace(keys, rows=nnf.pad(keys.rows, _BELOW), inputs=inputs, maps=maps)
+
+    @property
+    def _values_of(self) -> Tensor:
+        """What values are made of, a sink's row of zeros included."""
+        return self.content if self.sink is None else nnf.pad(self.content, _BELOW)
+
     def _value_map(self, X: Tensor) -> Tensor:
-        return self.content @ self.W_O @ self.W_U
+        return self._values_of @ self.W_O @ self.W_U
 
     def _value_ports(self, X: Tensor, A: Tensor) -> tuple[dict[str, ValuePort], tuple[str, str] | None]:
-        return super()._value_ports(self.content, A)
+        return super()._value_ports(self._values_of, A)
+
+
+_BELOW, _BELOW_MATRICES = (0, 0, 0, 1), (0, 0, 0, 0, 0, 1)
+"""One more token."""
 
 
 def smooth_heads(
