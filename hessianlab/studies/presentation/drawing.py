@@ -25,8 +25,11 @@ OWN_COLOURS = {"queries": OBJECTS["query"], "keys": OBJECTS["key"], "values": OB
 """Weight matrices have a colour each, on every page; other series take the colours that no matrix has."""
 STYLES: tuple[Line, ...] = ("-", (0, (4, 1.5)), (0, (1, 1)))
 
-_APART = 0.18
-"""Between the marks of two series at one name."""
+SHAPES = ("o", "s", "^", "D")
+"""Of marks: colours repeat with another shape."""
+
+_APART, _WIDEST = 0.18, 0.8
+"""Between the marks of two series at one name, and the most for all of them together."""
 
 _LEAST_SPAN = 0.02
 """Of an axis, over its largest value."""
@@ -42,6 +45,7 @@ def draw_chart(chart: Chart, width: float = 4.4, height: float = 3.4) -> Figure:
     rows = -(-len(chart.panels) // chart.columns)
     if _slanted(chart.names):
         width, height = max(width, 0.8 * len(chart.names)), height + 0.9
+    height += 0.2 * max(0, len(chart.legend) - _LEGEND_ROWS) / rows
     with panels(chart.columns, rows, width=width, height=height) as (figure, all_axes):
         for axes, panel in zip(all_axes, chart.panels, strict=False):
             _draw_panel(axes, panel, chart)
@@ -69,7 +73,8 @@ def _draw_panel(axes: Axes, panel: Panel, chart: Chart) -> None:
     for series in panel.series:
         place = chart.legend.index(series.name)
         if chart.names:
-            _marks(axes, series, place, _APART * (place - (len(chart.legend) - 1) / 2))
+            apart = min(_APART, _WIDEST / len(chart.legend))
+            _marks(axes, series, place, apart * (place - (len(chart.legend) - 1) / 2))
         else:
             _band(axes, series, place)
     if panel.log_y:
@@ -85,8 +90,11 @@ def _draw_panel(axes: Axes, panel: Panel, chart: Chart) -> None:
     axes.set_title(panel.title)
 
 
-_ROOM = 100
-"""Letters of all names together that fit side by side under an axis."""
+_ROOM = 60
+"""Letters of names of equal length that fit side by side under an axis."""
+
+_LEGEND_ROWS = 4
+"""Lines of a legend for which there is room below a chart."""
 
 
 def _slanted(names: Sequence[str]) -> bool:
@@ -95,7 +103,7 @@ def _slanted(names: Sequence[str]) -> bool:
     >>> _slanted(("softmax", "linear")), _slanted(("a constant rate without warm-up",) * 4)
     (False, True)
     """
-    return sum(map(len, names)) > _ROOM
+    return max(map(len, names), default=0) * len(names) > _ROOM
 
 
 def _no_magnifier(axes: Axes) -> None:
@@ -118,7 +126,8 @@ def _marks(axes: Axes, series: Series, place: int, shift: float) -> None:
     colour = OWN_COLOURS.get(series.name, look_of(place)[0])
     at = [x + shift for x in series.x]
     axes.vlines(at, series.low, series.high, color=colour, linewidth=1.6)
-    axes.plot(at, series.mean, "o", color=colour, markersize=5, label=series.name)
+    shape = SHAPES[place // len(COLOURS) % len(SHAPES)]
+    axes.plot(at, series.mean, shape, color=colour, markersize=5, label=series.name)
 
 
 def _name_in_lines(name: str) -> str:

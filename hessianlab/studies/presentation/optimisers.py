@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -97,6 +97,11 @@ def ends(result: Result) -> Chart:
     )
 
 
+def _on(task: str, tasks: Sequence[str]) -> str:
+    """The task, for the title of a panel, where there is more than one."""
+    return f", {TASKS[task]}" if len(tasks) > 1 else ""
+
+
 def gap_chart(result: Result) -> Chart:
     """Adam's advantage by setting, and the unlikeness of the blocks at initialisation by the same settings."""
 
@@ -105,15 +110,16 @@ def gap_chart(result: Result) -> Chart:
         logs = series("block ratio", enumerate(found))
         return Series(logs.name, logs.x, *(tuple(map(math.exp, each)) for each in (logs.mean, logs.low, logs.high)))
 
+    tasks = choices(result, "task")
     panels_of = [
         (
             Panel(
-                f"loss of SGD minus loss of Adam (nats), {TASKS[task]}",
+                f"loss of SGD minus loss of Adam (nats){_on(task, tasks)}",
                 (series("gap", enumerate(difference(result, task, gap(*setting)) for setting in SETTINGS)),),
             ),
-            Panel(f"largest over smallest block curvature, {TASKS[task]}", (unlikeness(task),), log_y=True),
+            Panel(f"largest over smallest block curvature{_on(task, tasks)}", (unlikeness(task),), log_y=True),
         )
-        for task in choices(result, "task")
+        for task in tasks
     ]
     return Chart(
         "Loss of SGD minus that of Adam at the end of training, each at its own tuned learning rate, and the largest "
