@@ -106,7 +106,7 @@ TEMPERATURE = study(
     arms=(Arm(FIXED), Arm(LEARNED, redundant="temperature"), Arm(CONTROL, redundant="value gain")),
     comparisons=(minus(LEARNED, FIXED), minus(CONTROL, FIXED), minus(LEARNED, CONTROL)),
     quick=TrialConfig(tasks=("characters",), layers=2, heads=2, checkpoints=8),
-    full=replace(FULL, tasks=("characters",), layers=2, conditions=("all",)),
+    full=replace(FULL, tasks=("characters",), layers=2, conditions=("300 steps",)),
     conditions=(*_steps(300), CONSTANT, NATURAL),
 )
 
