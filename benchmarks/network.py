@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from benchmarks import certificate, provenance
+from benchmarks import certificate, everyday, provenance
 from benchmarks.harness import QUICK_ROUNDS, Options, Tick, clock, disturbance, interleave
 from benchmarks.last_layer import as_intervals
 from benchmarks.memory import PeakMeter, measure_apart
@@ -89,6 +89,10 @@ class NetworkBenchmark:
 
 
 NETWORKS = (
+    *(
+        NetworkBenchmark(name, title, setting, target, 9)
+        for name, title, setting, target in everyday.settings()
+    ),
     NetworkBenchmark(
         "network_norms", "Six norms of the literature's model", exact_norms, 30, 7, further=equal_accuracy
     ),

@@ -88,7 +88,7 @@ def in_gradients(timed: tuple[Timing, ...], number: int) -> str:
     each = {t.name: t.ratio.median / unit / number for t in timed if t.name != GRADIENT}
     costs = ", ".join(f"{name} {cost:.2f}" for name, cost in each.items())
     told = f"In units of one gradient of the same block, everything else frozen, a product costs: {costs}."
-    if number == 1:
+    if number != PROBES:
         return told
     met = ", ".join(f"{name}: {'met' if each[name] <= ENOUGH else 'NOT met'}" for name in each if name.startswith(OURS))
     return f"{told} The goal is at most {ENOUGH} each, building included; {met}."

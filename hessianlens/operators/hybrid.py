@@ -68,7 +68,7 @@ class HybridOperator(Operator):
         check_function("plan", plan, "a function that gives the plan of a closed form, or a Refusal")
         super().__init__(list(hvps._in_shape), list(hvps._out_shape))
         self.hvps, self._make_plan, self._min_matvecs = hvps, plan, min_matvecs
-        self._matvecs = 0
+        self._made = self._matvecs = 0
         self._closed: StructuredOperator | None = None
         self._dropped: Refusal | None = None
 
@@ -150,10 +150,11 @@ class HybridOperator(Operator):
         """Say how many matvecs will follow: a closed form that multiplies faster is then built before the first."""
         super().announce(products)
         self.hvps.announce(products)
-        self._matvecs = max(self._matvecs, products)
+        self._matvecs = max(self._matvecs, self._made + products)
 
     def _matmat(self, X: list[Tensor]) -> list[Tensor]:
-        self._matvecs += X[0].shape[-1]
+        self._made += X[0].shape[-1]
+        self._matvecs = max(self._matvecs, self._made)  # those that were announced are not counted twice
         if self._multiplies_in_closed_form():
             return self._answer(lambda op: op._matmat(X))
         return self.hvps._matmat(X)

@@ -18,6 +18,7 @@ from tests.cli.fresh import HEAVY, Answer, Call, answers
 COMMANDS = (
     "claims",
     "compare",
+    "doctor",
     "explore",
     "export",
     "inspect",

@@ -1,0 +1,58 @@
+"""`hessianlens doctor`: what is installed, and whether it works on a device."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+import typer
+
+from hessianlens.cli.application import app
+from hessianlens.cli.endings import FINDING, clear_endings
+from hessianlens.cli.options import AsJson
+from hessianlens.cli.status_line import waiting
+
+_EXAMPLES = """[bold]Examples[/bold]
+
+[cyan]hessianlens doctor[/cyan]    versions and devices, and a check on the CPU
+
+[cyan]hessianlens doctor --gpu --json[/cyan]    the same on the first GPU, to be sent back"""
+
+
+@app.command(name="doctor", epilog=_EXAMPLES)
+def check_installation(
+    gpu: Annotated[bool, typer.Option("--gpu", help="Check the first GPU instead of the CPU.")] = False,
+    device: Annotated[str, typer.Option(help="Check this device, e.g. cuda:1.", metavar="DEVICE")] = "",
+    as_json: AsJson = False,
+) -> None:
+    """Show what is installed, compare a device with the CPU and take the time of an HVP in gradients."""
+    with clear_endings("nothing was checked."):
+        with waiting("Loading the libraries"):
+            from hessianlens.errors import expect
+            from hessianlens.self_check import device_check, devices, versions
+        present = devices()
+        expect(not gpu or len(present) > 1, "gpu: PyTorch finds none here, expected a build of PyTorch with a driver.")
+        chosen = device or (present[1] if gpu else "cpu")
+        with waiting(f"Checking {chosen}"):
+            rows = device_check(chosen)
+    if as_json:
+        typer.echo(json.dumps({"versions": versions(), "devices": present, "device": chosen, "rows": rows}, indent=2))
+    else:
+        _print({**versions(), "devices": ", ".join(present), "checked": chosen}, rows)
+    if not all(row.get("ok", True) for row in rows):
+        raise typer.Exit(FINDING)
+
+
+def _print(known: dict[str, str], rows: list[dict[str, Any]]) -> None:
+    for name, value in known.items():
+        typer.echo(f"{name:24}{value}")
+    typer.echo("")
+    for row in rows:
+        if "ok" in row:
+            state = "agrees with the CPU" if row["ok"] else "DIFFERS from the CPU" if "difference" in row else "FAILED"
+            detail = row.get("error") or f"by {row['difference']:.1g}"
+            typer.echo(f"{row['what']:44}{state}, {detail}")
+        elif "milliseconds" in row:
+            typer.echo(f"{row['what']:44}{row['milliseconds']:.2f} ms")
+        else:
+            typer.echo(f"{row['what']:44}{row['gradients']:.2f} gradients")
