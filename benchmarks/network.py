@@ -89,10 +89,7 @@ class NetworkBenchmark:
 
 
 NETWORKS = (
-    *(
-        NetworkBenchmark(name, title, setting, target, 9)
-        for name, title, setting, target in everyday.settings()
-    ),
+    *(NetworkBenchmark(name, title, setting, target, 9) for name, title, setting, target in everyday.settings()),
     NetworkBenchmark(
         "network_norms", "Six norms of the literature's model", exact_norms, 30, 7, further=equal_accuracy
     ),
