@@ -60,13 +60,16 @@ MODELS: dict[str, tuple[Callable[[], Problem], bool]] = {
 class NormedWithSink(networks.NanoAttention):
     """QK-norm and a sink in one attention."""
 
+    normed = True
+
     def __init__(self, bias: bool) -> None:
         super().__init__(bias)
         self.sinks = nn.Parameter(torch.tensor([0.3, -0.4]))
 
     def forward(self, x: Tensor) -> Tensor:
         q, k, v = (z.unflatten(-1, (self.n_head, -1)).transpose(1, 2) for z in self.c_attn(x).chunk(3, -1))
-        q, k = (z * (z.square().mean(-1, keepdim=True) + 1e-3).rsqrt() for z in (q, k))
+        if self.normed:
+            q, k = (z * (z.square().mean(-1, keepdim=True) + 1e-3).rsqrt() for z in (q, k))
         future = torch.ones(LENGTH, LENGTH).triu(1) > 0
         scores = (q @ k.transpose(-1, -2)).masked_fill(future, -torch.inf)
         sinks = self.sinks[None, :, None, None].expand(len(x), -1, LENGTH, 1)
@@ -74,13 +77,20 @@ class NormedWithSink(networks.NanoAttention):
         return self.c_proj((weights @ v).transpose(1, 2).flatten(2))
 
 
-def _normed_with_sink() -> Problem:
+class WithSink(NormedWithSink):
+    """A sink alone."""
+
+    normed = False
+
+
+def _nano(attention: type[nn.Module]) -> Problem:
     model = networks.NanoGPT(layers=1)
-    model.transformer["h"][0].attn = NormedWithSink(True)
+    model.transformer["h"][0].attn = attention(True)
     return hl.problem(scrambled(model.double()), networks.pairs(2), "cross_entropy")
 
 
-MODELS["norm and sink in one"] = (_normed_with_sink, True)
+MODELS["norm and sink in one"] = (lambda: _nano(NormedWithSink), True)
+MODELS["sink alone"] = (lambda: _nano(WithSink), False)
 
 
 def _located(name: str) -> tuple[Problem, ExactAttention]:
@@ -121,6 +131,13 @@ def test_norms_and_the_public_calls(name: str) -> None:
         products = hl.hessian(problem, block.name, method="products") @ torch.eye(block.numel, dtype=dense.dtype)
         assert_same(dense, products, block.name, 1e-9)
         assert abs(found.norms(block, ["full"])["full"] / float(products.norm()) - 1) < 1e-9
+
+
+def test_a_bias_of_keys_counts_beside_a_sink() -> None:
+    problem, found = _located("sink alone")
+    (bias,) = [block for name, block in problem.blocks.items() if name.endswith("attn.k.bias")]
+    assert found.covers([bias]) and not found.is_flat(bias)
+    assert found.norms(bias, ["full"])["full"] > 1e-6
 
 
 def test_a_window_and_a_sink_are_part_of_the_heads() -> None:

@@ -93,7 +93,8 @@ class ExactAttention:
             return False
         heads = [head for site in self.sites for head in site.layer.heads]
         turned = any(isinstance(head, (RotaryAttention, SmoothAttention)) for head in heads)
-        return not turned and all(as_activation(head.activation).shift_invariant for head in heads)
+        sunk = any(head.sink is not None for head in heads)  # a sink's key has no bias
+        return not (turned or sunk) and all(as_activation(head.activation).shift_invariant for head in heads)
 
     def is_output(self, block: Block) -> bool:
         """Whether a block belongs to the output projection."""
