@@ -29,7 +29,7 @@ def ratio(result: Result, part: str, **wanted: str) -> tuple[np.ndarray, np.ndar
     return places, queries / at_each(result, "outer VV", **wanted)[1]
 
 
-def powers(result: Result, quantity: str, norm: str) -> float:
+def fitted_power(result: Result, quantity: str, norm: str) -> float:
     """The power of the tokens' scale in a block, at small scales."""
     places, values = at_each(result, quantity, scan="tokens", norm=norm)
     small = places <= LARGEST_SMALL_SCALE
@@ -49,7 +49,9 @@ def norm_sentences(result: Result) -> list[str]:
     scales, plain = ratio(result, "outer", scan="tokens", norm="none")
     _, normed = ratio(result, "outer", scan="tokens", norm="both")
     blocks = ("outer QQ", "functional QQ", "outer VV")
-    fitted = {norm: several([f"{powers(result, block, norm):.2f}" for block in blocks]) for norm in ("none", "both")}
+    fitted = {
+        norm: several([f"{fitted_power(result, block, norm):.2f}" for block in blocks]) for norm in ("none", "both")
+    }
     gap = (
         f"From tokens of scale {scales[0]:g} to {scales[-1]:g} the Gauss-Newton block of queries goes from "
         f"{short(float(plain[0]))} to {short(float(plain[-1]))} of that of values without norms, and from "
