@@ -42,7 +42,7 @@ def answer_training(_results: Results, ledger: Ledger | None) -> Answer | None:
     """
     asked = [entry for entry in ledger or () if entry.claim.topic == TOPIC]
     found = StudyRecord(ANSWERING)
-    gaps = {(kind, norm): _gap(found, kind, norm) for kind in _KINDS for norm in _NORMS}
+    gaps = optimiser_gaps(found)
     related = rank_correlation_interval(found)
     if not asked or related is None or any(effect.mean is None for effect in gaps.values()):
         return None
@@ -74,6 +74,11 @@ def answer_training(_results: Results, ledger: Ledger | None) -> Answer | None:
     if related.state and changed.state:
         return Answer("yes", "yes, in the small models trained here", sentence, numbers)
     return Answer("open", f"not shown: {_missing(related, changed)}", sentence, numbers)
+
+
+def optimiser_gaps(found: StudyRecord) -> dict[tuple[str, str], Effect]:
+    """The loss of SGD minus that of Adam by activation and norm."""
+    return {(kind, norm): _gap(found, kind, norm) for kind in _KINDS for norm in _NORMS}
 
 
 def _gap(found: StudyRecord, kind: str, norm: str) -> Effect:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from hessianlab.claims.finding import Verdict
-from hessianlab.claims.ledger import Ledger
+from hessianlab.claims.ledger import Entry, Ledger
 from hessianlab.wording import several
 
 Kind: TypeAlias = Literal["yes", "no", "if", "open"]
@@ -67,12 +67,17 @@ def named_only(*ids: str) -> tuple[QuotedClaim, ...]:
 
 @dataclass(frozen=True)
 class ShownQuotation:
-    """A quoted claim as the page shows it: its verdict in the ledger, and whether the answer agrees with that."""
+    """A quoted claim as the page shows it: its verdict in the ledger, and whether the answer agrees with that.
+
+    Attributes:
+        condition: What a claim that holds under a condition needs; else empty.
+    """
 
     id: str
     verdict: Verdict
     statement: str
     agrees: bool
+    condition: str = ""
 
 
 def shown_quotations(quoted: Iterable[QuotedClaim], kind: Kind, ledger: Ledger | None) -> tuple[ShownQuotation, ...]:
@@ -83,8 +88,14 @@ def shown_quotations(quoted: Iterable[QuotedClaim], kind: Kind, ledger: Ledger |
         entry = entries.get(claim.id)
         if entry is not None and entry.verdict is not None:
             agrees = claim.agrees(kind, entry.verdict)
-            found.append(ShownQuotation(claim.id, entry.verdict, entry.claim.statement, agrees))
+            found.append(ShownQuotation(claim.id, entry.verdict, entry.claim.statement, agrees, _condition(entry)))
     return tuple(found)
+
+
+def _condition(entry: Entry) -> str:
+    if entry.verdict is not Verdict.HOLDS_IF or entry.finding is None:
+        return ""
+    return entry.finding.condition.rstrip(".")
 
 
 def agreeing_kinds(quoted: Iterable[QuotedClaim], verdicts: Mapping[str, Verdict]) -> set[Kind]:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from hessianlab.claims.finding import Verdict
 from hessianlab.experiments.statistics import block_ratios, choices, geometric_mean, numbers, select
 from hessianlab.figures.presentation.activations import a_zero_decides, kinds, ratios
 from hessianlab.figures.presentation.entropy import MOMENT_BLOCKS, curve
@@ -20,11 +21,17 @@ from hessianlab.report.contents import Contents
 from hessianlab.report.exponents import by_counting
 from hessianlab.report.quotation import counted_verdicts
 from hessianlab.results import Result
-from hessianlab.wording import MINUS, about, activation_in_words, count, percent, several, short
+from hessianlab.wording import MINUS, about, activation_in_words, count, either, percent, several, short
 
 Sentences = Callable[[Contents], Sequence[str]]
 
 _PLACE = "transformer"
+
+_ALIKE = 2.0
+"""Blocks whose norms differ by no more than this factor are called alike."""
+
+SEEN, CONCLUDED = "P34", "A10"
+"""Claims on softmax: what was seen without it, and what was concluded from that."""
 
 
 def softmax_is_not_the_cause(contents: Contents) -> bool:
@@ -73,6 +80,27 @@ def finding(contents: Contents) -> list[str]:
     if softmax_is_not_the_cause(contents):
         sentences.append("What decides is [a(0)](#softmax): the weight that a token gets when its score is zero.")
     return sentences
+
+
+def reconciled(contents: Contents) -> list[str]:
+    """Why what was seen without softmax can hold, and the conclusion that softmax is the cause fail."""
+    found = separation(contents)
+    seen = [name for name in ("linear", "tanh") if name in found]
+    verdicts = [contents.verdict(claim) for claim in (SEEN, CONCLUDED)]
+    if verdicts != [Verdict.HOLDS, Verdict.FAILS] or not seen or not {"softmax", "sigmoid"} <= found.keys():
+        return []
+    if (
+        not all(1 / _ALIKE <= found[name] <= _ALIKE for name in seen)
+        or not _ALIKE < found["softmax"] < found["sigmoid"]
+    ):
+        return []
+    alike = several([about(found[name]) for name in seen])
+    return [
+        f"That holds and the next claim fails: without softmax, with {either(seen)}, queries and values are alike "
+        f"(value over query [{alike}](#activation_scales)), but softmax is not the cause, since a sigmoid, which is no "
+        f"softmax either, separates them more: [{about(found['sigmoid'])} times](#activation_scales) against "
+        f"{about(found['softmax'])}."
+    ]
 
 
 def one_number(contents: Contents) -> list[str]:
@@ -157,9 +185,15 @@ def moments(contents: Contents) -> list[str]:
         "Hessian, which is rounding.",
         "Now [sharpen](#moment_strata) attention until it looks at one token: a single point has a mean, but no "
         "spread.",
-        f"The value block stays (times [{short(value)}](#moment_strata)) and the query block dies: "
+        f"The value block {_changes(value)} and the query block dies: "
         f"[{short(query)}](#moment_strata) of its Gauss-Newton part is left.",
     ]
+
+
+def _changes(ratio: float) -> str:
+    if ratio >= 1:
+        return f"stays, and even grows [{about(ratio)}-fold](#moment_strata),"
+    return f"keeps [{percent(ratio)}](#moment_strata) of its norm"
 
 
 def _left(result: Result, name: str) -> float:
@@ -189,8 +223,9 @@ def factors(contents: Contents) -> list[str]:
     softmax = contents.ratio_curves().get("softmax")
     if softmax is not None and softmax.power is not None:
         sentences.append(
-            f"So the smaller the tokens, the wider the gap: value over query goes as σ to the power "
-            f"[{_signed(softmax.power)}](#activation_scales)."
+            "Of two parts the one with fewer factors is the larger for small tokens, so the whole query block goes "
+            "with its functional part: the smaller the tokens, the wider the gap, and value over query goes as σ to "
+            f"the power [{_signed(softmax.power)}](#activation_scales)."
         )
     if softmax is not None and softmax.crossing is not None:
         sentences.append(
@@ -217,7 +252,19 @@ def activation(contents: Contents) -> list[str]:
         "of "
         "σ, and the value block keeps its two.",
         "If a(0) is zero, a weight is as small as its score, of order σ²; it enters twice, and the value block has "
-        "[two plus four](#activation_growth), six factors, as many as the query block.",
+        "[two plus four](#activation_growth), six factors, as many as the Gauss-Newton part of the query block.",
+    ]
+
+
+def another_layer(contents: Contents) -> list[str]:
+    """Why the scene has other values of the same ratio."""
+    found = separation(contents)
+    if "softmax" not in found:
+        return []
+    return [
+        "The scene is another, much smaller model: one layer of few weights, at the σ of its slider. Its ratios are "
+        f"its own; the [{about(found['softmax'])} with softmax](#activation_scales) of the text is a whole Transformer "
+        "as it is initialised."
     ]
 
 

@@ -303,5 +303,6 @@ def atlas(_contents: Contents) -> Figure | None:
             _named(axes, f"{one.name} weights", (one.x[middle], one.mean[middle]), colour, (0, 9))
         axes.axhline(1, color=MUTED, linewidth=1, zorder=0)
         axes.set_xlabel("layer")
-        axes.set_title("Values over queries")
+        axes.set_ylabel("values over queries")
+        axes.set_title("Root mean square eigenvalues")
     return figure

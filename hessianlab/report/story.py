@@ -109,7 +109,7 @@ SECTIONS: tuple[StorySection, ...] = (
         "a(0)",
         "So is it softmax?",
         (told.activation, told.activations_measured),
-        (),
+        (told.another_layer,),
         (SOFTMAX,),
         stills.by_activation,
     ),
@@ -136,7 +136,7 @@ SECTIONS: tuple[StorySection, ...] = (
         "Training",
         "Does training need two learning rates?",
         (networks.training,),
-        (),
+        (networks.race,),
         (TRAINING,),
         stills.adams_lead,
     ),
@@ -212,8 +212,9 @@ def render_story(contents: Contents, labbook: str, command: str = "hessianlens r
     scenes = f"{module_source()}{(_SOURCES / 'scenes.js').read_text(encoding='utf-8')}"
     redirect, script = ((_SOURCES / name).read_text(encoding="utf-8") for name in ("redirect.js", "reading.js"))
     sections = [_shown(section, contents, link) for section in SECTIONS]
-    finding, consequences, trained = (
-        _set(sentences, contents, link) for sentences in (told.finding, networks.consequences, networks.trained_model)
+    finding, reconciled, consequences, trained = (
+        _set(sentences, contents, link)
+        for sentences in (told.finding, told.reconciled, networks.consequences, networks.trained_model)
     )
     return render_template(
         _SOURCES / "story.html.jinja",
@@ -221,6 +222,7 @@ def render_story(contents: Contents, labbook: str, command: str = "hessianlens r
         finding=finding,
         hero=_still(stills.hero, contents, "hero-narrow", told.finding),
         wide_hero=_still(stills.wide_hero, contents, "hero-wide", told.finding, wide=True),
+        reconciled=reconciled,
         literature=_literature(contents),
         sections=sections,
         consequences=consequences,
@@ -234,6 +236,7 @@ def render_story(contents: Contents, labbook: str, command: str = "hessianlens r
         meanings=_meanings(sections, link),
         provenance=collect(),
         scene_style=Markup(style()),
+        scene_verdicts=_scene_verdicts(scenes, contents),
         scripts={
             "redirect": Markup(redirect),
             "reading": Markup(script),
@@ -285,7 +288,17 @@ def _still(still: Still, contents: Contents, name: str, said: Sentences, wide: b
     return tuple(map(Markup, svgs))
 
 
-_LITERATURE = ("P34", "A10")
+def _scene_verdicts(scenes: str, contents: Contents) -> dict[str, str]:
+    """Verdicts of the claims that scenes decide: a scene says which, the page what became of them."""
+    decided = set(re.findall(r"\b([PABC]\d{1,2}): \"", scenes))
+    return {
+        entry.claim.id: str(entry.verdict)
+        for entry in contents.ledger or ()
+        if entry.claim.id in decided and entry.verdict is not None
+    }
+
+
+_LITERATURE = (told.SEEN, told.CONCLUDED)
 """What was seen, and what was concluded from it."""
 
 

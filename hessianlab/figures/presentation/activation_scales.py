@@ -53,9 +53,18 @@ class RatioCurve:
 
     @property
     def crossing(self) -> float | None:
-        """The first scale from which on the query block is the larger one; None if it never is."""
-        smaller = np.flatnonzero(self.mean < 1)
-        return float(self.sigma[smaller[0]]) if len(smaller) else None
+        """The scale from which on the query block is the larger one; None if it is not at the largest scale.
+
+        On the line between the measured scales, both axes logarithmic, as it is drawn.
+        """
+        larger = np.flatnonzero(self.mean >= 1)
+        if not len(larger):
+            return float(self.sigma[0])
+        last = larger[-1]
+        if last + 1 == len(self.sigma):
+            return None
+        (x, y), (x_next, y_next) = np.log([(self.sigma[k], self.mean[k]) for k in (last, last + 1)])
+        return float(np.exp(x + (x_next - x) * y / (y - y_next)))
 
 
 def ratio_curves(result: Result) -> dict[str, RatioCurve]:

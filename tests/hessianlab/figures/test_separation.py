@@ -106,6 +106,8 @@ def test_ratios_over_the_scale_follow_the_numbers() -> None:
     assert " 1.0 with softmax" in rising[1] and "0.0 with linear" in rising[1] and "turns round" not in rising[2:]
     curve = scales.ratio_curves(power(-3.0))["softmax"]
     assert curve.at_initialisation == pytest.approx(30) and curve.power == pytest.approx(-3)
+    assert curve.crossing == pytest.approx(curve.sigma[curve.start] * 30 ** (1 / 3)), "between the measured scales"
+    assert scales.ratio_curves(power(1.0))["softmax"].crossing is None
 
 
 def output(setting, temperature: float, weights: dict[str, Tensor]) -> Tensor:

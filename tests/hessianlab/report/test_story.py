@@ -14,10 +14,12 @@ import pytest
 from hessianlab.claims.catalogue import all_claims
 from hessianlab.claims.finding import Verdict
 from hessianlab.claims.ledger import Ledger
+from hessianlab.claims.trained import StudyRecord
+from hessianlab.report.argument import ANSWERING, optimiser_gaps
 from hessianlab.report.contents import Contents, contents_of
 from hessianlab.report.labbook import render_labbook
-from hessianlab.report.network_sentences import depth
-from hessianlab.report.sentences import finding, separation, title
+from hessianlab.report.network_sentences import depth, training
+from hessianlab.report.sentences import finding, reconciled, separation, title
 from hessianlab.report.story import SECTIONS, render_story
 from hessianlab.results import Result
 from hessianlab.wording import about, activation_in_words
@@ -31,6 +33,7 @@ from tests.hessianlab.report.results import GROWTH, result
 from tests.hessianlab.report.test_quotations import entry_with, ledger_verdicts, read_page
 
 MOST_WORDS, MOST_BYTES = 2500, 800_000
+SCENE_FILES = sorted((SOURCES / "scenes").glob("*.js"))
 FIGURES = [name for name in (*SMALL, *GROWTH) if name not in ("fig2", "fig4", "temperature_path")]
 
 
@@ -154,6 +157,48 @@ def test_the_finding_follows_the_numbers() -> None:
     assert separation(contents_of([], None)) == {} and finding(contents_of([], None)) == []
 
 
+def test_two_quotations_on_softmax_are_reconciled_where_the_ledger_and_the_numbers_agree() -> None:
+    small = separated({"softmax": 90.0, "sigmoid": 1440.0, "linear": 1.2})
+    other = separated({"softmax": 90.0, "sigmoid": 60.0, "linear": 1.2})
+
+    def said(contents: Contents, conclusion: Verdict) -> list[str]:
+        ledger = Ledger((entry_with("P34", Verdict.HOLDS), entry_with("A10", conclusion)))
+        return reconciled(dataclasses.replace(contents, ledger=ledger))
+
+    (sentence,) = said(small, Verdict.FAILS)
+    assert all(words in sentence for words in ("with linear, ", "[1.2]", "[1,400 times]", "against 90"))
+    assert said(small, Verdict.HOLDS) == [] and said(other, Verdict.FAILS) == []
+    assert said(separated({"softmax": 90.0, "sigmoid": 1440.0, "linear": 30.0}), Verdict.FAILS) == [], "not alike"
+
+
+def test_scenes_have_the_verdicts_of_the_claims_they_decide(story: str) -> None:
+    rules = dict(re.findall(r'\.claims a\[href\$="#claim-(\w+)"\]::after { content: " ([\w ]+)"; }', story))
+    named = {id for scene in SCENE_FILES for id in re.findall(r"\b([PABC]\d+): \"", scene.read_text("utf-8"))}
+    verdicts = {entry.claim.id: str(entry.verdict) for entry in whole_ledger()}
+    assert rules["B9"] == "fails" and rules == {id: verdicts[id] for id in verdicts.keys() & named}
+
+
+def test_the_ledger_is_explained_once_and_conditions_stand_behind_their_verdicts(story: str) -> None:
+    first, *others = re.findall(r'<p class="quoted">(.*?)</p>', story, flags=re.S)
+    total = len(whole_ledger())
+    assert f"each of {total} claims" in first and others and not any("claims of a paper" in other for other in others)
+    conditional = re.findall(r">\w+ holds if</a> ([^<,]+)\.", story)
+    assert conditional[0] == "it is so" and set(conditional[1:]) == {"the same is so"}
+    assert len(conditional) == story.count("holds if</a>")
+
+
+def test_explanations_come_before_scenes(story: str) -> None:
+    for section in SECTIONS:
+        own = story[story.index(f'id="{section.slug}"') :]
+        assert own.index('class="answer"') < own.index('class="stage"') < own.index("</section>")
+
+
+def test_what_is_said_of_adam_is_recorded() -> None:
+    said = " ".join(training(contents_of([], None)))
+    gaps = [gap.mean for gap in optimiser_gaps(StudyRecord(ANSWERING)).values()]
+    assert f"of {len(gaps)}](#recorded-study_optimisers) designs, by {about(min(gaps))} to {about(max(gaps))}" in said
+
+
 def test_what_is_said_of_the_norm_follows_the_ledger() -> None:
     results = [result("fig3a"), dataclasses.replace(result("fig3a"), experiment="fig3b")]
     said = [
@@ -237,7 +282,7 @@ def test_old_addresses_lead_to_the_lab_book(page, folder, address):
 @pytest.mark.browser
 def test_words_and_claims_say_what_they_mean(page, folder):
     page.open(folder / "index.html", width=390)
-    for chosen in ("a.word", ".quoted a"):
+    for chosen in ("a.word", ".quoted a[data-meaning]"):
         page.run("document.querySelector(arguments[0]).click()", chosen)
         assert page.run("return meaning.matches(':popover-open') && meaning.innerText.length > 20")
         more = page.run("return meaning.querySelector(':scope > p a').getAttribute('href')")
