@@ -86,8 +86,8 @@ def training(_contents: Contents) -> list[str]:
         says = {True: "it comes nearer to Adam", False: "it ends worse", None: "nothing was found to change"}
         sentences.append(
             "Give SGD a learning rate per block, set by the measured curvature, and "
-            f"[{says[effect.state]}](#recorded-study_block_rates): its loss changes by {about(effect.mean)} nats "
-            f"({about(effect.low)} to {about(effect.high)})."
+            f"[{says[effect.state]}](#recorded-study_block_rates): its loss "
+            f"{loss_change(effect.mean, effect.low, effect.high)}."
         )
         sentences += _even(changed)
     return sentences
@@ -126,6 +126,18 @@ def _even(changed: StudyRecord) -> list[str]:
         f"In that study, with layer norm in front, Adam is not shown to lead at all: [{about(gap.mean)} "
         f"nats](#recorded-study_block_rates) ({about(gap.low)} to {about(gap.high)})."
     ]
+
+
+def loss_change(mean: float, low: float, high: float) -> str:
+    """By how much a loss rises or falls, with its interval; it changes where the interval has zero in it.
+
+    >>> loss_change(-0.008, -0.013, -0.0032)
+    'falls by 0.008 nats (0.0032 to 0.013)'
+    """
+    if low <= 0 <= high:
+        return f"changes by {about(mean)} nats ({about(low)} to {about(high)})"
+    verb, ends = ("rises", (low, high)) if mean > 0 else ("falls", (-high, -low))
+    return f"{verb} by {about(abs(mean))} nats ({about(ends[0])} to {about(ends[1])})"
 
 
 def _two(value: float) -> str:

@@ -18,7 +18,7 @@ from hessianlab.claims.trained import StudyRecord
 from hessianlab.report.argument import ANSWERING, optimiser_gaps
 from hessianlab.report.contents import Contents, contents_of
 from hessianlab.report.labbook import render_labbook
-from hessianlab.report.network_sentences import depth, training
+from hessianlab.report.network_sentences import depth, loss_change, training
 from hessianlab.report.sentences import finding, reconciled, separation, title
 from hessianlab.report.story import SECTIONS, render_story
 from hessianlab.results import Result
@@ -128,6 +128,18 @@ def test_no_sentence_of_the_story_says_another_verdict(contents: Contents, story
     assert shown and shown <= set(found.quoted) <= named
     wrong = read_page(story.replace("A10 fails</a>", "A10 holds</a>"), whole_ledger())
     assert wrong.wrong == ["'A10 holds': the ledger has 'fails'"]
+
+
+@pytest.mark.parametrize(
+    ("mean", "low", "high", "words"),
+    [
+        (0.008, 0.0032, 0.013, "rises by 0.008 nats (0.0032 to 0.013)"),
+        (-0.008, -0.013, -0.0032, "falls by 0.008 nats (0.0032 to 0.013)"),
+        (0.002, -0.001, 0.005, "changes by 0.002 nats (−0.001 to 0.005)"),
+    ],
+)
+def test_a_loss_rises_or_falls_where_its_interval_says_so(mean, low, high, words) -> None:
+    assert loss_change(mean, low, high) == words
 
 
 def test_scenes_call_activations_as_texts_do() -> None:
