@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import io
+import math
 import re
 import time
+from pathlib import Path
 
 import pytest
 
 pytest.importorskip("selenium")
 from selenium.webdriver.common.keys import Keys
 
+import hessianlab
 from hessianlab.claims.catalogue import claim_topics
 from hessianlens import explorer
 from hessianlens.display import PALETTE
 from hessianlens.explorer.standalone import style
 
 pytestmark = pytest.mark.browser
+
+REPORT = Path(hessianlab.__file__).parent / "report"
 
 SETTINGS = {
     "row": [
@@ -295,6 +300,80 @@ def test_words_are_explained_by_touch_and_keyboard(page, file):
     assert page.run("return document.querySelector('.meaning').matches(':popover-open')")
     page.driver.switch_to.active_element.send_keys(Keys.ESCAPE)
     assert not page.run("return document.querySelector('.meaning').matches(':popover-open')")
+
+
+def test_a_meaning_stands_by_its_word_until_one_looks_elsewhere(page, file):
+    opened(page, file, "curvature")
+    is_open = "return document.querySelector('.meaning').matches(':popover-open')"
+    word = page.driver.find_element("css selector", ".term button")
+    for leave in ("scrollBy(0, -60)", "document.querySelector('button.code').focus()"):
+        page.run("scrollTo(0, document.body.scrollHeight)")
+        word.click()
+        assert page.run(is_open)
+        button, meaning = page.run(
+            "return ['.term button', '.meaning'].map((one) => document.querySelector(one).getBoundingClientRect())"
+        )
+        assert min(abs(meaning["top"] - button["bottom"]), abs(button["top"] - meaning["bottom"])) < 8
+        assert meaning["left"] >= 0 and abs(meaning["left"] - button["left"]) < 400
+        page.run(leave)
+        settled(page)
+        assert not page.run(is_open), leave
+
+
+def test_no_rule_of_the_pages_around_reaches_into_a_scene(page, file):
+    sheets = [(REPORT / name).read_text(encoding="utf-8") for name in ("reading.css.jinja", "story.css.jinja")]
+    page.open(file("all"), fragment="?row=printed:2~seen:2")
+    reached = page.run(
+        "const rules = arguments[0].flatMap((text) => { const sheet = new CSSStyleSheet(); sheet.replaceSync(text);"
+        " const all = (list) => Array.from(list).flatMap("
+        "  (r) => r.selectorText ? [r.selectorText] : all(r.cssRules ?? []));"
+        " return all(sheet.cssRules); }).flatMap((s) => s.split(/,\\s*/)).filter((s) => s.includes('.'));"
+        "const parts = Array.from(document.querySelectorAll('.scene *'));"
+        "return [rules.length, rules.filter((s) => parts.some((e) => e.matches(s)))]",
+        sheets,
+    )
+    assert reached[0] > 30 and reached[1] == []
+
+
+def test_a_mark_of_a_slider_stands_where_its_knob_would_stop(page, file):
+    opened(page, file, "rates", "same:0")
+    page.run("document.querySelector('button.code').click()")
+    prints = dict(numbers_of(page.run("return document.querySelector('.prints').textContent")))
+    shares = page.run(
+        "return Array.from(document.querySelectorAll('.marks'), (marks) => {"
+        " const box = (e) => e.getBoundingClientRect();"
+        " const track = marks.parentNode.querySelector('input');"
+        " const [tip, way] = [box(marks.querySelector('text')), box(track)];"
+        " return [track.name, (tip.x + tip.width / 2 - way.x - 8) / (way.width - 16)]; })"
+    )
+    assert [key for key, _ in shares] == ["rateV", "rateQ"]
+    for key, share in shares:
+        limit = prints[f"2 / λ of W_{key[-1]}"]
+        assert share == pytest.approx((math.log10(limit) + 2) / 8, abs=0.01)
+
+
+def test_the_race_says_what_it_shows(page, file):
+    says = "return document.querySelector('.says').textContent"
+    opened(page, file, "rates", "same:0~steps:200")
+    assert "Two equal step sizes" in page.run(says) and "plain SGD" not in page.run(says)
+    names, axis = page.run(
+        "const y = (e) => e.getBoundingClientRect().bottom;"
+        "const names = Array.from(document.querySelectorAll('.scene figure svg text'))"
+        ".filter((e) => ['SGD', 'momentum', 'Adam'].includes(e.textContent));"
+        "return [names.map(y), y(document.querySelector('.handle .knob'))]"
+    )
+    assert len(names) == 3 and max(names) <= axis
+    opened(page, file, "rates", "kind:tanh~rateV:1000000~sigma:1~steps:200")
+    assert "SGD diverged" in page.run(says) and "10220" not in page.run(says)
+
+
+def test_a_printed_row_is_pressed_only_while_it_is_the_row(page, file):
+    opened(page, file, "row", "printed:2~seen:2")
+    pressed = "return document.querySelectorAll('.presets [aria-pressed=true]').length"
+    assert page.run(pressed) == 1
+    page.driver.find_element("css selector", "input[name=t]").send_keys(Keys.ARROW_RIGHT)
+    settled(page)
+    assert page.run(pressed) == 0
 
 
 def test_a_picture_states_its_finding_and_sliders_their_values(page, file):

@@ -8,6 +8,8 @@ import { axisX, axisY, curve, handle, scaleOf } from "./stage.js";
 import { growthChart, SIGMAS, slopeAt } from "./growth_chart.js";
 import { headOf, IMPORTS, KINDS, kindOptions, pythonHead, remember, targetsOf, theExample } from "./example.js";
 
+const COUNTED = ["no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"];
+
 export function activationScene() {
   return {
     name: "activation",
@@ -78,6 +80,7 @@ function computeActivation(s, own) {
     values,
     queries,
     slopes: [slopeAt(values), slopeAt(queries)],
+    factors: ["functional", "outer"].map((part) => slopeAt(found.map(({ sigma, norms }) => [sigma, norms.Q[part]]))),
     bend,
     start: bend ? bend(0) : NaN,
   };
@@ -165,5 +168,12 @@ function activationSays(n, s) {
     return `${name}: rows of tiny scores still sum to one, so *a*(0) does not exist. The query block hardly falls, and ${at} the value block is ${times} the query block: the order is turned round.`;
   if (n.start === 0)
     return `${name}${s.kind === "family" ? "" : " has *a*(0) = 0"}: a score of zero gets no weight. Value and query curvature both fall as σ^${Math.round(n.slopes[0])}; ${at} the value block is ${times} the query block.`;
-  return `${name}${s.kind === "family" ? "" : ` has *a*(0) = ${short(n.start)}`}: words get weight even where the scores say nothing. For small words the value block falls as σ^{${n.slopes[0].toFixed(1)}}, the query block as σ^{${n.slopes[1].toFixed(1)}}; ${at} the value block is ${times} the query block.`;
+  return `${name}${s.kind === "family" ? "" : ` has *a*(0) = ${short(n.start)}`}: words get weight even where the scores say nothing. For small words the value block falls as σ^{${n.slopes[0].toFixed(1)}}, the query block as σ^{${n.slopes[1].toFixed(1)}}${partsSaid(n)}; ${at} the value block is ${times} the query block.`;
+}
+
+/** How many tokens each part of the query block has as factors: its power of small σ. */
+function partsSaid({ factors }) {
+  const [functional, outer] = factors.map((slope) => COUNTED[Math.round(slope)]);
+  if (!functional || !outer) return "";
+  return ` (its functional part has ${functional} factors of *X*, its Gauss–Newton part ${outer}, and the larger part decides)`;
 }

@@ -1,6 +1,11 @@
 /** Sliders, choices and buttons, as descriptions of elements; every one changes numbers of the state by name. */
 
 import { el, label, short, spoken, typeset } from "./elements.js";
+import { clamp } from "./stage.js";
+
+/** Of words that are explained, in pixels: room below that is enough, and how far they stay from the edges. */
+const ROOM_BELOW_PIXELS = 200;
+const EDGE_PIXELS = 8;
 
 /** A slider of the number `key`; with `log` it moves in powers of ten. */
 export function slider({ key, name, min, max, step, log, says = (x) => short(x), marks, plays }, state, update) {
@@ -10,7 +15,7 @@ export function slider({ key, name, min, max, step, log, says = (x) => short(x),
   const share = (x) => (to(x) - to(min)) / (to(max) - to(min));
   return el(
     "label",
-    { class: `control slider ${key}`, key },
+    { class: `control slider scene-${key}`, key },
     el("span", null, typeset(name)),
     el("output", null, typeset(said)),
     el("input", {
@@ -29,17 +34,24 @@ export function slider({ key, name, min, max, step, log, says = (x) => short(x),
         { type: "button", class: "play", onclick: (e) => play(e.currentTarget, key, max, update) },
         "▶ Play",
       ),
-    marks &&
-      el(
-        "svg",
-        { class: "marks", width: "100%", height: 18 },
-        marks().map(
-          ([x, text]) =>
-            share(x) >= 0 &&
-            share(x) <= 1 &&
-            label(`${3 + 94 * share(x)}%`, 12, `▲ ${text}`, { anchor: share(x) > 0.6 ? "end" : "start" }),
-        ),
-      ),
+    marks && sliderMarks(marks().map(([x, text]) => [share(x), text])),
+  );
+}
+
+/** Marks below a slider, at shares of its way: a tip where the middle of the knob would be, and a name beside it. */
+function sliderMarks(marks) {
+  const seen = marks.filter(([share]) => share >= 0 && share <= 1).sort(([a], [b]) => a - b);
+  const isLeft = (share, k) => (seen.length > 1 ? k === 0 && share > 0.15 : share > 0.6);
+  return el(
+    "svg",
+    { class: "marks", height: 18 },
+    seen.map(([share, text], k) => {
+      const [x, left] = [`${100 * share}%`, isLeft(share, k)];
+      return [
+        label(x, 12, "▲", { anchor: "middle" }),
+        el("g", { transform: `translate(${left ? -9 : 9} 0)` }, label(x, 12, text, { anchor: left ? "end" : "start" })),
+      ];
+    }),
   );
 }
 
@@ -60,7 +72,7 @@ function play(button, key, max, update) {
 export function choice({ key, name, options }, state, update, group) {
   return el(
     "fieldset",
-    { class: `control choice ${key}`, key },
+    { class: `control choice scene-${key}`, key },
     el("legend", null, typeset(name)),
     el(
       "div",
@@ -87,7 +99,7 @@ export function choice({ key, name, options }, state, update, group) {
 export function toggle({ key, name }, state, update) {
   return el(
     "label",
-    { class: `control toggle ${key}`, key },
+    { class: `control toggle scene-${key}`, key },
     el("input", {
       type: "checkbox",
       name: key,
@@ -118,14 +130,45 @@ export function presets({ name, options }, state, update) {
   );
 }
 
-/** A word that explains itself when it is pressed. */
+/** A word that explains itself when it is pressed, beside it and until one looks elsewhere. */
 export function term(id, word, meaning) {
+  const onblur = ({ currentTarget, relatedTarget }) => {
+    const own = currentTarget.parentNode;
+    if (!own.contains(relatedTarget)) hide(own.lastChild);
+  };
+  const onbeforetoggle = (e) => e.newState === "open" && anchor(e.target);
   return el(
     "span",
     { class: "term" },
-    el("button", { type: "button", popovertarget: id }, word),
-    el("span", { id, popover: "auto", class: "meaning" }, typeset(meaning)),
+    el("button", { type: "button", popovertarget: id, onblur }, word),
+    el("span", { id, popover: "auto", class: "meaning", tabindex: -1, onblur, onbeforetoggle }, typeset(meaning)),
   );
+}
+
+function hide(meaning) {
+  if (meaning.matches(":popover-open")) meaning.hidePopover();
+}
+
+/** Put a meaning below its button, or above it where there is no room, until the button moves. */
+function anchor(meaning) {
+  const button = meaning.previousSibling;
+  const { left, top, bottom } = button.getBoundingClientRect();
+  const { clientWidth, clientHeight } = document.documentElement;
+  const below = clientHeight - bottom > Math.min(ROOM_BELOW_PIXELS, top);
+  const width = Math.min(parseFloat(getComputedStyle(meaning).maxWidth), clientWidth);
+  Object.assign(meaning.style, {
+    left: `${clamp(left, EDGE_PIXELS, Math.max(EDGE_PIXELS, clientWidth - width - EDGE_PIXELS))}px`,
+    top: below ? `${bottom + 4}px` : "auto",
+    bottom: below ? "auto" : `${clientHeight - top + 4}px`,
+  });
+  const listening = new AbortController();
+  const { signal } = listening;
+  const follow = () => {
+    if (Math.abs(button.getBoundingClientRect().top - top) > 1) hide(meaning);
+  };
+  document.addEventListener("scroll", follow, { capture: true, passive: true, signal });
+  window.addEventListener("resize", () => hide(meaning), { signal });
+  meaning.addEventListener("toggle", (e) => e.newState === "closed" && listening.abort(), { signal });
 }
 
 /** The control that a scene asks for. */

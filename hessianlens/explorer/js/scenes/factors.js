@@ -1,7 +1,7 @@
 /** Count the X's: every token in the formula of a block is a power of the scale of the tokens. */
 
 import { block, hessian } from "../network.js";
-import { matrix, norm, scaled } from "../linalg.js";
+import { matmul, matrix, norm, scaled, transpose } from "../linalg.js";
 import { el, short, typeset } from "./elements.js";
 import { growthChart, SIGMAS, slopeAt } from "./growth_chart.js";
 import { headOf, IMPORTS, pythonHead, remember, targetsOf, theExample } from "./example.js";
@@ -30,6 +30,12 @@ const FORMULAS = [
   ],
 ];
 
+/** Norms below this are rounding, and the chart has no room for them. */
+const SMALLEST_NORM = 1e-20;
+
+/** Scores of this size move attention itself. */
+const LARGE_SCORE = 1;
+
 export function factorsScene() {
   return {
     name: "factors",
@@ -51,7 +57,7 @@ export function factorsScene() {
       P29: "which part dominates",
     },
     terms: {
-      m: "*m*_i = Σ_j *A*_ij *x*_j, the mean of the tokens that word *i* sees; *A* itself stays where it is as the scores go to zero, so *m* counts as one *x*.",
+      m: "*m*_i = Σ_j *A*_{ij} *x*_j, the mean of the tokens that word *i* sees; *A* itself stays where it is as the scores go to zero, so *m* counts as one *x*.",
       "⟨ ⟩":
         "mean over what word *i* attends to, of tokens relative to their mean: the covariance ⟨*x x*^⊤⟩, or the third moment",
     },
@@ -71,10 +77,13 @@ function computeFactors(s, own) {
   };
   const found = remember(["factors", given], () => SIGMAS.map(sizes));
   const lines = FORMULAS.map((_, k) => SIGMAS.map((sigma, j) => [sigma, found[j][k]]));
+  const least = Math.min(...lines.flatMap((points) => points.map(([, y]) => y).filter((y) => y > 0)));
   const [now, near] = [sizes(s.sigma), sizes(s.sigma * 1.01)];
   return {
     lines,
+    low: Math.max(10 ** Math.floor(Math.log10(least / 2)), SMALLEST_NORM),
     now,
+    score: s.sigma ** 2 * largestScore(layer, X),
     slopes: now.map((y, k) =>
       slopeAt([
         [s.sigma, y],
@@ -82,6 +91,12 @@ function computeFactors(s, own) {
       ]),
     ),
   };
+}
+
+/** The largest score of the tokens in size, `max |x_i W_Q W_K^⊤ x_j^⊤| / √d_K`; it grows as σ². */
+function largestScore({ weights: { Q, K } }, X) {
+  const scores = matmul(matmul(X, Q), transpose(matmul(X, K)));
+  return scores.data.reduce((most, t) => Math.max(most, Math.abs(t)), 0) / Math.sqrt(Q.cols);
 }
 
 /** What lights up a block when it is pointed at or has the focus. */
@@ -101,11 +116,12 @@ function drawFactors(n, s, { width, update }) {
     top: 34,
     bottom: 350,
     sigma: s.sigma,
+    low: n.low,
     move: (sigma) => update({ sigma }),
     lines: FORMULAS.map(([name, cls], k) => ({
       name: `${width > 560 ? `${name}, slope` : ["VV", "QV", "QQ functional", "QQ GN"][k]} ${slopeAt(
         n.lines[k],
-        n.lines[k].findIndex(([, y]) => y > 1e-12),
+        n.lines[k].findIndex(([, y]) => y > n.low),
       ).toFixed(1)}`,
       cls,
       points: n.lines[k],
@@ -119,7 +135,7 @@ function drawFactors(n, s, { width, update }) {
     chart.marks,
     FORMULAS.map(
       ([, cls], k) =>
-        n.now[k] > 1e-12 &&
+        n.now[k] > n.low &&
         el("circle", { cx: chart.sx(s.sigma), cy: chart.sy(n.now[k]), r: 6, class: `${cls.split(" ")[0]} dot` }),
     ),
   ];
@@ -146,7 +162,10 @@ function factorsSays(n, s) {
   const [V, , , Q] = n.now;
   const off = FORMULAS.some(([, , , , , count], k) => Math.abs(n.slopes[k] - count) > 0.3);
   const now = `At σ = ${short(s.sigma)} the value block is ${short(V)} and the query block (Gauss–Newton) ${short(Q)}.`;
+  const slopes = `the slopes (${n.slopes.map((x) => x.toFixed(1)).join(", ")}) are not the counts 2, 4, 5, 6 yet`;
+  if (off && n.score >= LARGE_SCORE)
+    return `${now} Here scores reach ${short(n.score, 2)} and attention itself moves with σ, so ${slopes}.`;
   if (off)
-    return `${now} Here the scores are large and attention itself moves with σ, so the slopes (${n.slopes.map((x) => x.toFixed(1)).join(", ")}) are not the counts 2, 4, 5, 6 yet.`;
+    return `${now} Scores reach only ${short(n.score, 2)} here, but terms of the next order in σ still add to the first, so ${slopes}.`;
   return `${now} The query block dies first: for every tenth of σ it loses a factor of 10^6, the value block 10^2. The slopes are the counts of *X*.`;
 }

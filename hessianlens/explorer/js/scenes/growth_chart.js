@@ -73,12 +73,15 @@ function heightAt(pixels, x) {
   return y + (z - y) * Math.min((x - u) / (v - u), 1);
 }
 
-/** Heights moved apart so that neighbours are at least `gap` away from each other. */
-export function apart(heights, gap) {
+/** Heights moved apart so that neighbours are at least `gap` away from each other, and none is below `most`. */
+export function apart(heights, gap, most = Infinity) {
   const order = heights.map((_, k) => k).sort((a, b) => heights[a] - heights[b]);
   const moved = [...heights];
   order.forEach((k, place) => {
     if (place) moved[k] = Math.max(moved[k], moved[order[place - 1]] + gap);
+  });
+  order.reverse().forEach((k, place) => {
+    moved[k] = Math.min(moved[k], place ? moved[order[place - 1]] - gap : most);
   });
   return moved;
 }

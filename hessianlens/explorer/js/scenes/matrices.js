@@ -133,7 +133,7 @@ function strip({ name, values, signs }, k, n, s, at, width) {
     label(
       12,
       y - 54,
-      `${signs.negative} negative, ${none} zero${pairs.length ? `; ${pairs.length} pairs ±λ${s.dk > 1 ? `, each ${s.dk} times` : ""}` : ""}`,
+      `${signs.negative} negative, ${none} zero${pairs.length ? `; ${pairs.length} ${pairs.length === 1 ? "pair" : "pairs"} ±λ${s.dk > 1 ? `, each ${s.dk} times` : ""}` : ""}`,
       { cls: "name" },
     ),
     el("path", { d: `M12 ${y}H${width - 12}`, class: "zero" }),
@@ -153,13 +153,19 @@ function strip({ name, values, signs }, k, n, s, at, width) {
 
 function matricesSays(n, s) {
   const total = n.rows.at(-1);
-  const count = `${total.signs.negative} of ${total.values.length} eigenvalues are negative`;
+  const count = `${total.signs.negative} of ${total.values.length} eigenvalues ${total.signs.negative === 1 ? "is" : "are"} negative`;
   if (s.design === "one")
     return `One matrix: ${count}. There is no product of two matrices, so there are no ± pairs${total.signs.negative ? `; what is negative comes from the second derivative of ${KINDS[s.kind]}` : ""}.`;
   const own = n.rows[1].signs.negative;
   const rank = `The rank of T-outer is ${n.rows[1].signs.rank}, at most 2*d*_K*d* − *d*_K^2 = ${n.bound}.`;
   if (!s.wrong) return `Two matrices, nothing left to learn: the pairs are gone and nothing is negative. ${rank}`;
-  return `Two matrices: ${count}. Their product brings ${n.pairs.length * s.dk} pairs ±λ for as long as something is wrong; ${own ? `T-outer has ${own} negative ones of its own` : "all that is negative comes from them"}. ${rank}`;
+  const pairs = n.pairs.length * s.dk;
+  const from = own
+    ? `T-outer has ${own} negative ${own > 1 ? "eigenvalues" : "eigenvalue"} of its own`
+    : total.signs.negative
+      ? "all that is negative comes from them"
+      : "T-outer outweighs their negative halves";
+  return `Two matrices: ${count}. Their product brings ${pairs} ${pairs === 1 ? "pair" : "pairs"} ±λ for as long as something is wrong; ${from}. ${rank}`;
 }
 
 function matricesPython(s) {

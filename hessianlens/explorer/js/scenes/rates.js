@@ -9,6 +9,9 @@ import { contours } from "./contours.js";
 import { headOf, IMPORTS, KINDS, kindOptions, pythonHead, quadratic, remember, theExample } from "./example.js";
 
 const MOST = 200;
+
+/** A loss so many times that of the start has diverged. */
+const DIVERGED_TIMES = 1e6;
 const RACERS = [
   ["SGD", 0, "M-5 0a5 5 0 1 0 10 0a5 5 0 1 0 -10 0z"],
   ["momentum", 0.9, "M-5 -5h10v10h-10z"],
@@ -196,6 +199,7 @@ function drawLosses(n, s, { left, right, top, bottom }, update) {
   const places = apart(
     shown.map((points) => sy(points.at(-1)[1]) + 4),
     17,
+    bottom,
   );
   return [
     axisX(sx, bottom, top, "steps", { ticks: [0, 50, 100, 150, 200] }),
@@ -221,16 +225,18 @@ function ratesSays(n, s) {
   const [Q, V] = n.limits;
   const [slow, fast] = Q > V ? ["query", "value"] : ["value", "query"];
   const broken = ["query", "value"].filter((_, k) => n.rates[k] > n.limits[k]);
-  const ends = RACERS.map(
-    ([name], k) =>
-      `${name} ${Number.isFinite(n.races[k].losses[s.steps]) ? short(n.races[k].losses[s.steps], 2) : "∞"}`,
-  ).join(", ");
+  const ends = RACERS.map(([name], k) => `${name} ${lossSaid(n.races[k].losses, s.steps)}`).join(", ");
   const limits = `With ${KINDS[s.kind]} the value weights are stable up to a step size of ${short(V)}, the query weights up to ${short(Q)}.`;
   if (broken.length)
-    return `${limits} The ${broken.join(" and ")} step is beyond its limit, so SGD cannot settle. Losses after ${s.steps} steps: ${ends}.`;
-  if (s.same)
-    return `${limits} One step size for both has to respect the ${fast} block, which leaves the ${slow} block ${short(Math.max(Q / V, V / Q), 2)} times slower than it could be. Losses after ${s.steps} steps: ${ends}.`;
+    return `${limits} The ${broken.join(" and ")} ${broken.length > 1 ? "steps are beyond their limits" : "step is beyond its limit"}, so SGD cannot settle. Losses after ${s.steps} steps: ${ends}.`;
+  if (n.rates[0] === n.rates[1])
+    return `${limits} ${s.same ? "One step size for both has" : "Two equal step sizes are as good as one: it has"} to respect the ${fast} block, which leaves the ${slow} block ${short(Math.max(Q / V, V / Q), 2)} times slower than it could be. Losses after ${s.steps} steps: ${ends}.`;
   return `${limits} With a rate each, plain SGD is ${n.races[0].losses[s.steps] < n.races[2].losses[s.steps] ? "ahead of" : "behind"} Adam on this slice. Losses after ${s.steps} steps: ${ends}.`;
+}
+
+/** A loss in words, or that there is none to speak of. */
+function lossSaid(losses, step) {
+  return losses[step] <= DIVERGED_TIMES * losses[0] ? short(losses[step], 2) : "diverged";
 }
 
 function ratesPython(s) {

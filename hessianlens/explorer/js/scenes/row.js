@@ -70,7 +70,7 @@ function rowControls(s) {
       options: PRINTED.map(([text, scores, kind, seen, t], k) => [
         text,
         { scores, kind, seen, t, printed: k + 1 },
-        s.printed === k + 1,
+        s.printed === k + 1 && same(s, PRINTED[k]),
       ]),
     },
   ];
@@ -133,7 +133,7 @@ function drawRow(n, s, { width, update }) {
     axisY(up, left, right, "score *t*"),
     axisY(down, left, right, "weight", { ticks: ticksOf(down, 3) }),
     s.scores.map((score, k) => [
-      bar(k, up, score, n.seen[k] ? "score" : "score unseen"),
+      bar(k, up, score, n.seen[k] ? "score" : "score scene-unseen"),
       label(place(k), 206, n.words[k], { anchor: "middle", cls: n.seen[k] ? "word" : "muted" }),
       el("path", { d: `M${place(k)} 212v14m-4 -5l4 5l4 -5`, class: "arrow" }),
       bar(k, down, n.weights[k], "weight"),
@@ -165,7 +165,7 @@ function printedMark(x, scale, text, wrong, width) {
   const y = scale(Number(text.replace("−", "-")));
   return el(
     "g",
-    { class: wrong ? "misprint" : "printed" },
+    { class: wrong ? "scene-misprint" : "printed" },
     el("path", { d: `M${x - width / 2 - 5} ${y}h${width + 10}` }),
     label(x, scale(0) + (wrong ? 18 : 18), `${wrong ? "✗" : "✓"} ${text}`, { anchor: "middle" }),
   );

@@ -171,7 +171,7 @@ function blockBars(sizes, { left, right, top }) {
           y: y(k),
           height: 18,
           width: Math.max(scale(Math.max(sizes[k], 1e-8)) - left, 1),
-          class: cls.includes("hollow") ? "bar hollow" : "bar",
+          class: cls.includes("hollow") ? "scene-bar hollow" : "scene-bar",
         }),
         label(scale(Math.max(sizes[k], 1e-8)) + 6, y(k) + 14, short(sizes[k]), { cls: "number" }),
       ),
