@@ -60,6 +60,7 @@ PURE = {
     "activations",
     "attention_entropy",
     "eigenvalue_pairs",
+    "explore",
     "first_moment",
     "linear_cross_entropy",  # part of the user's own graph
     "load_param_groups",

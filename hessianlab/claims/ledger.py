@@ -256,7 +256,7 @@ def computed(entries: Iterable[Entry]) -> list[Entry]:
 
     >>> from hessianlab.claims.ledger import run
     >>> from hessianlab.claims.catalogue import find
-    >>> [entry.claim.id for entry in computed(run(find(["C8", "C32"])))]
+    >>> [entry.claim.id for entry in computed(run(find(["C8", "P66"])))]
     ['C8']
     """
     return [entry for entry in entries if entry.finding is not None and entry.verdict is not Verdict.OPEN]

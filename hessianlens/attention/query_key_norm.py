@@ -17,7 +17,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from hessianlens.attention.token_maps import TokenMap
-from hessianlens.checks import check_shape, check_tensor
+from hessianlens.checks import check_dense, check_shape, check_tensor
 from hessianlens.errors import check_choice, check_number, expect
 
 KINDS = ("rms", "layer")
@@ -69,6 +69,8 @@ class QueryKeyNorm:
 
     def normalised(self, z: Float[Tensor, "*n k"]) -> NormalisedRows:
         """Rows over their length, without gain and shift."""
+        check_dense("z", z)
+        expect(z.ndim > 0 and z.is_floating_point(), "z: got no rows of floating numbers, expected some.")
         away = z - z.mean(-1, keepdim=True) if self.kind == "layer" else z
         length = (away.square().mean(-1, keepdim=True) + self.eps).sqrt()
         inverse = 1 / torch.where(length == 0, torch.ones_like(length), length)
@@ -77,6 +79,8 @@ class QueryKeyNorm:
     def __call__(self, z: Float[Tensor, "*n k"]) -> Float[Tensor, "*n k"]:
         """``gain * n(z) + shift``."""
         found = self.normalised(z).rows
+        for own, vector in self.parameters.items():
+            check_shape(own, vector, (z.shape[-1],), "one entry for every column of z")
         found = found if self.gain is None else found * self.gain
         return found if self.shift is None else found + self.shift
 

@@ -82,7 +82,7 @@ def diagnose(
     >>> problem = hl.problem(model, task.batch(4, seed=0), task.cross_entropy)
     >>> table = hl.measure(problem, "layer0.attn.?", probes=2, budget=None, progress=False).table
     >>> diagnostics = diagnose(problem, table, Deadline(30))
-    >>> [m.name in diagnostics.block_spectra.ends for m in diagnostics.notable], len(diagnostics.attention)
+    >>> [m.name in diagnostics.block_spectra.ends for m in diagnostics.notable], len(diagnostics.attention.heads)
     ([True, True, True], 1)
     """
     watch = watch or Watch()

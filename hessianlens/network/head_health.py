@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from hessianlens.display import Cells, DisplayableRows, Grid, Picture, short
-from hessianlens.errors import RankError, Refusal
+from hessianlens.errors import RankError, Refusal, check_choice, expect
 from hessianlens.network.base.attention_calls import AttentionUnseen, SeenAttention, attention_names, see_attention
 from hessianlens.problems import Problem, check_problem
 from hessianlens.state_guard import restores_state
@@ -247,6 +247,8 @@ class AttentionHealth(DisplayableRows):
             quantity: An attribute of `HeadHealth`.
             label: What it is.
         """
+        check_choice("quantity", quantity, _NUMBERS)
+        expect(bool(self.heads), "grid: there is nothing to draw, no attention was seen in this model.")
         layers = list(dict.fromkeys(head.layer for head in self.heads))
         most = 1 + max(head.head for head in self.heads)
         known = {(h.layer, h.head): float(getattr(h, quantity)) for h in self.heads}

@@ -156,7 +156,10 @@ def _inner(x: Tensor, y: Tensor) -> float:
 
 
 def _shapes(shapes: Sequence[tuple[int, ...]] | None, n: int) -> list[tuple[int, ...]]:
-    known: list[tuple[int, ...]] = [(n,)] if shapes is None else [tuple(map(int, shape)) for shape in shapes]
+    sound = isinstance(shapes, Sequence) and all(isinstance(shape, (tuple, list, torch.Size)) for shape in shapes)
+    check_that(shapes is None or sound, "shapes", shapes, "shapes of matrices and vectors, such as [(4, 3), (3,)]")
+    known: list[tuple[int, ...]]
+    known = [(n,)] if shapes is None else [tuple(check_whole("shapes", k) for k in shape) for shape in shapes]
     check_that(sum(math.prod(shape) for shape in known) == n, "shapes", known, f"shapes with {n} entries together")
     return known
 

@@ -54,6 +54,8 @@ def optimizer_update(
     {'weight': tensor([[-0.5000, -0.5000]])}
     """
     check_that(isinstance(model, nn.Module), "model", model, "the nn.Module that is trained")
+    sound = isinstance(gradients, Mapping) and all(isinstance(tensor, Tensor) for tensor in gradients.values())
+    check_that(gradients is None or sound, "gradients", gradients, "tensors by name of parameter, or None")
     inner = check_optimizer(optimizer)
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     trained = [parameter for group in inner.param_groups for parameter in group["params"]]

@@ -45,7 +45,7 @@ def as_direction(problem: Problem, update: Update, gradient: Callable[[], dict[s
         return Direction(problem, _tangents(problem, update))
     if isinstance(update, tuple) and len(update) == 2 and all(_is_weights(each) for each in update):
         return _of_checkpoints(problem, *map(_weights, update))
-    if callable(update) and not isinstance(update, nn.Module):
+    if callable(update) and not isinstance(update, (nn.Module, type)):
         found = update(gradient())
         check_that(isinstance(found, Mapping), "update", found, "a function that gives tensors by name of parameter")
         return Direction(problem, _tangents(problem, found), (_FULL_GRADIENT,))

@@ -116,6 +116,7 @@ SHOWN: dict[str, Callable[[], Any]] = {
     "block norms": norms,
     "parts of a block": lambda: norms()[EVIL],
     "pair norms": pair_norms,
+    "attention health": lambda: hl.attention_health(problem()),
     "estimate": lambda: hl.spectra.Estimate(3.2, 0.04, 20, 0, skewed=True),
     "one probe": lambda: hl.spectra.Estimate(3.2, float("inf"), 1, 0, skewed=True),
     "exact": lambda: hl.spectra.Estimate.exactly(-0.5),

@@ -190,7 +190,7 @@ def _spectra() -> Iterator[Recipe]:
         yield Recipe("trace, sketched", lambda: hl.trace, {**given, **_given(probes=4, method="hutch++")})
         yield Recipe("frobenius", lambda: hl.frobenius, {**given, **_given(**common, distribution="gaussian")})
         yield Recipe("diagonal", lambda: hl.diagonal, {**given, **_given(**common)})
-        eigen = _given(k=1, which="largest", seed=0, method="auto", tol=1e-6, vectors=True, max_iterations=50)
+        eigen = _given(k=1, which="largest", seed=0, method="auto", rtol=1e-6, vectors=True, max_iterations=50)
         yield Recipe("eigenvalues", lambda: hl.eigenvalues, {**given, **eigen})
         yield Recipe("density", lambda: hl.density, {**given, **_given(**steps)})
         yield Recipe("inertia", lambda: hl.inertia, {**given, **_given(**steps, threshold=1e-9)})
@@ -209,13 +209,17 @@ def _spectra() -> Iterator[Recipe]:
     yield Recipe("Estimate.from_samples", lambda: hl.spectra.Estimate.from_samples, samples)
     probes = _given(dim=4, count=3, seed=0, distribution="sphere", stream=0)
     yield Recipe("Probes", lambda: hl.spectra.Probes, probes)
-    search = _given(start=lambda: randn(5), tol=0.1, most=9, seed=0, basis=3)
+    search = _given(start=lambda: randn(5), rtol=0.1, most=9, seed=0, basis=3)
     search |= _given(known=lambda: hl.spectra.RitzPairs())
     yield Recipe("leading_eigenpair", lambda: hl.spectra.leading_eigenpair, {"op": symmetric, **search})
     yield Recipe("RitzPairs", lambda: hl.spectra.RitzPairs, _given(each=2))
+    turned = _given(
+        geometry="spectral", shapes=lambda: [(2, 2), (1,)], start=lambda: randn(5), starts=2, most=9, seed=0
+    )
+    yield Recipe("sharpness", lambda: hl.spectra.sharpness, {"op": symmetric, **turned})
     results = (
-        "CumulativeDistribution DensityCurve Eigenvalues Heterogeneity Inertia LeadingEigenpair SpectralDensity "
-        "VectorEstimate"
+        "CumulativeDistribution DensityCurve Eigenvalues Heterogeneity Inertia LeadingEigenpair Sharpness "
+        "SpectralDensity VectorEstimate"
     )
     for name in results.split():
         yield Recipe(name, lambda name=name: getattr(hl.spectra, name), {}, 0.1, result=False)
@@ -269,6 +273,16 @@ def _networks() -> Iterator[Recipe]:
     yield Recipe("block_pair_norms", lambda: hl.block_pair_norms, {**chosen, **_given(part="full")})
     timed = {**chosen, **_given(budget=0.05, parts=("full",), rtol=0.1, method="auto", max_memory=None, progress=False)}
     yield Recipe("measure", lambda: hl.measure, timed, 0.3)
+    yield Recipe("attention_health", lambda: hl.attention_health, {"problem": problem}, 0.3)
+    along = _given(by="layer", parts=("full",), along=(0.5, 1.0), progress=False)
+    for update in (sgd, lambda: {"0.weight": randn(2, 3)}, lambda: lambda gradient: gradient):
+        yield Recipe("directional", lambda: hl.directional, {"problem": mlp_problem, "update": update, **along}, 0.5)
+    normed = _given(kind="layer", gain=lambda: randn(3), shift=lambda: randn(3), eps=1e-6)
+    yield Recipe("QueryKeyNorm", lambda: hl.attention.QueryKeyNorm, normed)
+    yield Recipe("explore", lambda: hl.explore, _given(layer=layer, X=_X, targets=None), 0.2, result=False)
+    step = _given(optimizer=sgd, model=lambda: mlp_problem().source)
+    step |= _given(gradients=lambda: {n: torch.ones_like(p) for n, p in mlp_problem().source.named_parameters()})
+    yield Recipe("optimizer_update", lambda: hl.optimizer_update, step)
     some = {"problem": mlp_problem, **_given(blocks=lambda: list(mlp_problem().blocks.values()), probes=2, parts=3)}
     yield Recipe("forecast", lambda: hl.network.forecast, some)
     yield Recipe("fit_memory", lambda: hl.network.fit_memory, {"problem": mlp_problem, **_given(max_memory="1 GiB")})
@@ -285,7 +299,13 @@ def _networks() -> Iterator[Recipe]:
     toys = _given(model=toy, data=lambda: task().batch(2, seed=0), loss=lambda: task().cross_entropy)
     yield Recipe("problem, toy", lambda: hl.problem, toys, 0.5)
     yield Recipe("a problem", lambda: mlp_problem, {}, 2)
-    results = (hl.layer.AttentionHessian, hl.network.BlockNorms, hl.network.Forecast, hl.network.PairNorms)
+    results = (
+        hl.layer.AttentionHessian,
+        hl.network.AttentionHealth,
+        hl.network.BlockNorms,
+        hl.network.Forecast,
+        hl.network.PairNorms,
+    )
     for kind in (*results, hl.inspect.BlockMeasurements, hl.Problem, hl.Block):
         yield Recipe(kind.__name__, lambda kind=kind: kind, {}, 0.1, result=False)
     yield Recipe("InputError", lambda: hl.InputError, {"0": lambda: "text"}, 0.1, result=False)
@@ -335,7 +355,7 @@ def _watching() -> Iterator[Recipe]:
     watching = hl.monitor
     yield Recipe("Monitor", lambda: hl.Monitor, {"problem": mlp_problem, **_given(blocks="0.*", optimizer=sgd)}, 0.5)
     paced = _given(every=2, overhead=None, quantities=("top", "edge"), whole=True)
-    effort = _given(probes=2, steps=2, tol=0.1, seed=0, log=())
+    effort = _given(probes=2, steps=2, rtol=0.1, seed=0, log=())
     yield Recipe("Monitor, told how", lambda: hl.Monitor, {"problem": mlp_problem, **paced, **effort}, 0.5)
     yield Recipe("monitor.measure", lambda: monitor().measure, _given(step=3, optimizer=sgd, loss=0.5), 0.5)
     parts = _given(optimizer=sgd, model=lambda: mlp_problem().source, blocks=lambda: mlp_problem().select("0.weight"))

@@ -243,8 +243,8 @@ MUTANTS = (
     Mutant(
         "a product holds the last batch only",
         "products",
-        "out[..., k] += block.take(found[block.parameter])",
-        "out[..., k] = block.take(found[block.parameter])",
+        "out[..., k + number] += block.take(found[block.parameter])",
+        "out[..., k + number] = block.take(found[block.parameter])",
     ),
     Mutant(
         "blocks of one parameter overwrite each other in a vector",
@@ -353,14 +353,14 @@ MUTANTS = (
     Mutant(
         "a key bias under rotary positions counts as flat",
         "pairs",
-        "return not turned and all(as_activation(head.activation).shift_invariant for head in heads)",
+        "return not (turned or sunk) and all(as_activation(head.activation).shift_invariant for head in heads)",
         "return all(as_activation(head.activation).shift_invariant for head in heads)",
     ),
     Mutant(
         "a key bias counts as flat under every activation",
         "pairs",
-        "return not turned and all(as_activation(head.activation).shift_invariant for head in heads)",
-        "return not turned",
+        "return not (turned or sunk) and all(as_activation(head.activation).shift_invariant for head in heads)",
+        "return not (turned or sunk)",
     ),
     Mutant(
         "pairs of sequences count once in the norms of several parts",
