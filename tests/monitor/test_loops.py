@@ -41,7 +41,8 @@ def test_a_run_of_the_trainer_is_watched_killed_resumed_and_shown(resumed: Path)
     history = History.read(resumed / "run.jsonl")
     # Saved at step 6: what was measured behind it belongs to a run that is not this one.
     assert [record.step for record in history] == [1, 3, 5, 7, 9, 11]
-    assert set(history.names()) == {"model", "layer0.attn.q", "layer0.attn.v", "layer0.attn"}
+    heads = {f"layer0.attn.head{head}" for head in (0, 1)}
+    assert set(history.names()) == {"model", "layer0.attn.q", "layer0.attn.v", "layer0.attn", *heads}
     assert all({"sharpness", "edge"} <= set(record.numbers["model"]) for record in history)
     assert all(set(record.given) >= {"lr"} for record in history) and "loss" in history[-1].given
     losses = [reading.value for reading in history["probe_loss"][1]]

@@ -71,7 +71,7 @@ def test_more_probes_hold_no_more_memory(micro_batch: int | None) -> None:
                 pass
         return live.peak
 
-    assert peak(30) <= peak(3)
+    assert peak(52) <= peak(34)  # sixteen at most go through one graph at once
 
 
 def test_blocks_of_a_layer_share_a_graph(monkeypatch: pytest.MonkeyPatch) -> None:
