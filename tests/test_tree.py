@@ -29,12 +29,12 @@ def modules() -> list[str]:
 
 
 def test_the_contributors_tree_has_every_folder_and_module_of_the_packages() -> None:
-    shown = tree("docs/contributing.md")
+    shown = tree("docs/contributing/development.md")
     assert [name for name in folders() if f" {name}/ " not in shown] == []
     assert [name for name in modules() if f" {name}" not in shown] == []
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/contributing.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/contributing/development.md"])
 def test_what_a_tree_names_is_there(page: str) -> None:
     named = re.findall(r"(?<![\w/.])([a-z_][\w/]*(?:\.py|/))(?=[\s,);:])", tree(page))
     assert len(named) > 15

@@ -99,7 +99,7 @@ def as_printed(what: str, values: Sequence[float], printed: Sequence[str]) -> Ch
 
 
 class Verdict(StrEnum):
-    """The six possible verdicts; docs/claims.md has the rules.
+    """The six possible verdicts; docs/laboratory/claims.md has the rules.
 
     ``holds``: in everything that was tried. ``holds if``: in some of it, and the condition that separates was found.
     ``fails``: a counterexample to what is said without a condition. ``misprint``: a slip of the pen whose correction is

@@ -180,7 +180,7 @@ class BlockMeasurements(DisplayableRows):
             base_lr: The learning rate of the median parameter.
             power: 1 makes steps the inverse of curvature, as Newton's would be; 0 ignores it. The default, 0.5, lies
                 between them, since the curvature of one batch is not that of all of training; a small trial
-                (docs/looking.md) found no power better than one rate beyond chance, and with AdamW worse.
+                (docs/how-to/looking.md) found no power better than one rate beyond chance, and with AdamW worse.
             limit: The largest factor, up or down.
 
         >>> import hessianlens as hl

@@ -31,7 +31,7 @@ class StructuredOperator(Operator):
     Rows and columns are indexed by parameter tensors, vectorised row-major. All of curvlinops' algebra works
     (``@`` with vectors, matrices and tensor lists, ``+ - * /``, ``.adjoint()``, ``.to_scipy()``); sums and scalings of
     structured operators stay structured. Exact means: no sampling, only the rounding of the dtype, relative to the
-    largest entries of the matrix (docs/operators.md says more).
+    largest entries of the matrix (docs/explanation/operators.md says more).
     """
 
     method = "closed form"

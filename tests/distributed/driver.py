@@ -66,15 +66,15 @@ def command(arguments: list[str], folder: Path, name: str) -> Callable[[int, str
 
 
 def documented(folder: Path) -> Callable[[int, str], None]:
-    """The script of docs/distributed.md in one of two processes."""
-    text = (Path(__file__).parents[2] / "docs" / "distributed.md").read_text()
+    """The script of docs/how-to/distributed.md in one of two processes."""
+    text = (Path(__file__).parents[2] / "docs" / "how-to" / "distributed.md").read_text()
     script = text.partition("```python\n")[2].partition("```")[0]
 
     def run(rank: int, port: str) -> None:
         os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "RANK": str(rank), "WORLD_SIZE": "2"}
         torch.set_num_threads(1)
         os.dup2(os.open(folder / f"documented{rank}.out", os.O_WRONLY | os.O_CREAT), 1)
-        exec(compile(script, "docs/distributed.md", "exec"), {})
+        exec(compile(script, "docs/how-to/distributed.md", "exec"), {})
         sys.stdout.flush()
 
     return run

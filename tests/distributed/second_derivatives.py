@@ -1,4 +1,4 @@
-"""What PyTorch does to the second derivatives of models that are cut over processes, as docs/distributed.md says it."""
+"""PyTorch and second derivatives of models that are cut over processes: what docs/how-to/distributed.md says."""
 
 from __future__ import annotations
 

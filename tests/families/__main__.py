@@ -1,6 +1,6 @@
 """Walk all text classes of transformers, and write down by which route each kind of block is found.
 
-    python -m tests.families --write docs/families.json [--types gpt2 llama ...]
+    python -m tests.families --write docs/reference/families.json [--types gpt2 llama ...]
 
 Beside the JSON a table with one row per model type is written, as Markdown. Both are written after every type, and
 types that the file has already are left out: a walk that was stopped goes on where it was.
@@ -66,7 +66,7 @@ def table(walk: dict[str, Any]) -> str:
         "a plain double backward in float64, to a relative error of 1e-8.",
         f"{sum(row['compared'] for row in rows):,} comparisons, {sum(len(row['wrong']) for row in rows)} wrong. "
         "What is not named here is answered by HVPs.",
-        "`python -m tests.families --write docs/families.json` walks all classes and writes this table.",
+        "`python -m tests.families --write docs/reference/families.json` walks all classes and writes this table.",
         "",
         f"{len(types)} model types, {len(rows)} classes: {len(built) - len(refused)} compared, {len(refused)} refused, "
         f"{len(rows) - len(built)} not built.",

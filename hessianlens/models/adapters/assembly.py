@@ -89,13 +89,14 @@ def problem(
             "chunked", `linear_cross_entropy` of this library takes its place, and only those of some tokens are there
             at a time; "auto", they are not where they would be large.
         check: Run the first batch twice and compare, to catch randomness; and compare the loss of every batch with that
-            of the model itself, in two forward passes (docs/models.md says what follows).
+            of the model itself, in two forward passes (docs/how-to/models.md says what follows).
         verify: With the first measurement, compare autograd's second derivatives to differences of the gradient on an
             excerpt of one sequence, to catch modules that hide part of their derivative; costs a few gradients of it a
             layer.
         process_group: A group of `torch.distributed`, such as ``torch.distributed.group.WORLD``, whose processes hold a
             share of the data each: `data` is this one's, of any size, or None. The loss is that of all data, and so is
-            every product and all that comes from products. Each process must make the same calls (docs/distributed.md).
+            every product and all that comes from products. Each process must make the same calls
+            (docs/how-to/distributed.md).
 
     >>> layer = nn.Sequential(nn.Linear(3, 2))
     >>> p = problem(layer, (torch.zeros(4, 3), torch.tensor([0, 1, 1, 0])), "cross_entropy")
