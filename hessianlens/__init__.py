@@ -14,6 +14,8 @@ if safe_path.is_program():  # before anything is imported that does not belong t
 
 import lazy_loader
 
+from hessianlens.renames import with_earlier_names
+
 __version__ = "0.1.0"
 
 # `__init__.pyi` says which name comes from where. A name is imported when it is first used, so that the command line
@@ -39,11 +41,4 @@ _EARLIER = {
 """Where names of earlier versions are now."""
 
 
-def __getattr__(name: str) -> object:
-    if name not in _EARLIER:
-        return _public_name(name)
-    import warnings
-
-    warnings.warn(f"hessianlens.{name} is now hessianlens.{_EARLIER[name]}", DeprecationWarning, stacklevel=2)
-    module, _, inner = _EARLIER[name].partition(".")
-    return getattr(_public_name(module), inner) if inner else _public_name(module)
+__getattr__ = with_earlier_names(__name__, _public_name, _EARLIER)

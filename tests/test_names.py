@@ -213,3 +213,10 @@ def test_few_public_names() -> None:
 def test_old_names_still_work(old: str, new: str) -> None:
     with pytest.warns(DeprecationWarning, match=f"hessianlens.{old} is now hessianlens.{new}"):
         assert getattr(hl, old) is attrgetter(new)(hl)
+
+
+@pytest.mark.every_case
+@pytest.mark.parametrize(("old", "new"), hl.monitor._EARLIER.items())
+def test_old_names_of_the_monitor_still_work(old: str, new: str) -> None:
+    with pytest.warns(DeprecationWarning, match=f"hessianlens.monitor.{old} is now hessianlens.monitor.{new}"):
+        assert getattr(hl.monitor, old) is getattr(hl.monitor, new)

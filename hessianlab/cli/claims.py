@@ -12,7 +12,7 @@ from hessianlab.cli import options
 from hessianlab.cli.options import Address, Backend, Jobs, StoreFile
 from hessianlab.cli.running import STORE, processes, run_with_progress
 from hessianlens.cli.application import app
-from hessianlens.cli.endings import FINDING, clear_endings
+from hessianlens.cli.exit_codes import FINDING, errors_as_exit_codes
 from hessianlens.cli.options import AsJson
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def judge_claims(
     What is found is kept in the store at once: the same command continues an interrupted run, and tests nothing twice.
     Exit code 1 if a verdict is not the recorded one, or a test or its correction did not pass.
     """
-    with clear_endings("nothing was recorded."):
+    with errors_as_exit_codes("nothing was recorded."):
         from hessianlab.claims.ledger import selected_ids, with_verdict
         from hessianlab.runner import check_workers
         from hessianlens.errors import expect

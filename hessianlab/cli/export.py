@@ -11,7 +11,7 @@ import typer
 from hessianlab.cli import options
 from hessianlab.cli.running import STORE
 from hessianlens.cli.application import app
-from hessianlens.cli.endings import clear_endings
+from hessianlens.cli.exit_codes import errors_as_exit_codes
 
 if TYPE_CHECKING:
     from hessianlab.store import Run
@@ -41,7 +41,7 @@ def export_runs(
 
     Prints the name of every file written.
     """
-    with clear_endings("every file that was printed is complete."):
+    with errors_as_exit_codes("every file that was printed is complete."):
         from hessianlab.store import last_complete_runs, open_store
         from hessianlab.store.export import FORMATS, export_run
         from hessianlens.errors import check_choice, expect

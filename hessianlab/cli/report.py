@@ -10,7 +10,7 @@ import typer
 from hessianlab.cli.options import Experiments, Jobs, Preset, PublishedMeans, Settings, StoreFile
 from hessianlab.cli.running import STORE, chosen_experiments, processes, published_means, run_with_progress
 from hessianlens.cli.application import app
-from hessianlens.cli.endings import FINDING, clear_endings, stop
+from hessianlens.cli.exit_codes import FINDING, errors_as_exit_codes, stop
 from hessianlens.cli.options import PageFolder
 from hessianlens.cli.status_line import waiting
 
@@ -50,7 +50,7 @@ def write_report(
     index.html is a story of ten minutes with scenes to move, labbook.html has everything.
     Finished cells are kept in the store at once; the same command continues an interrupted run.
     """
-    with clear_endings(f"what was measured is kept in {store}; run the same command again to continue."):
+    with errors_as_exit_codes(f"what was measured is kept in {store}; run the same command again to continue."):
         chosen = chosen_experiments(names or [])
         from hessianlab.runner import check_workers, configure
         from hessianlab.store import open_store

@@ -27,7 +27,7 @@ from hessianlab.cli.running import (
     run_with_progress,
 )
 from hessianlens.cli.application import app
-from hessianlens.cli.endings import FINDING, clear_endings, stop
+from hessianlens.cli.exit_codes import FINDING, errors_as_exit_codes, stop
 from hessianlens.cli.options import AsJson
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def reproduce_figures(
     The same command continues an interrupted run.
     Cells that other code has measured are never used.
     """
-    with clear_endings("nothing was measured."):
+    with errors_as_exit_codes("nothing was measured."):
         experiments = chosen_experiments(names or [])
         from hessianlab.runner import check_workers, configure
         from hessianlab.store import open_store

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from hessianlab.wording import duration
-from hessianlens.cli.endings import INTERRUPTED, stop
+from hessianlens.cli.exit_codes import INTERRUPTED, stop
 from hessianlens.cli.status_line import waiting
 
 if TYPE_CHECKING:

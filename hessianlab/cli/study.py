@@ -25,7 +25,7 @@ from hessianlab.cli.running import (
     run_with_progress,
 )
 from hessianlens.cli.application import app
-from hessianlens.cli.endings import FINDING, clear_endings, stop
+from hessianlens.cli.exit_codes import FINDING, errors_as_exit_codes, stop
 from hessianlens.cli.options import AsJson
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def run_studies(
     Each says what it expects and what it will spend before it runs, and reports paired differences with intervals.
     Every finished cell is kept at once; the same command continues an interrupted run.
     """
-    with clear_endings("nothing was measured."):
+    with errors_as_exit_codes("nothing was measured."):
         from hessianlab.runner import check_workers, configure
 
         experiments = _chosen(names or [], listed)

@@ -280,7 +280,7 @@ def _spectrum(known: Problem, name: str, steps: int, seed: int) -> Row:
     """Ends of the spectrum, trace and share of negative curvature, from two Lanczos runs."""
     from hessianlens.network import hessian
     from hessianlens.spectra import density
-    from hessianlens.spectra.inertias import inertia_of
+    from hessianlens.spectra.inertia_shares import inertia_of
 
     found = density(hessian(known, name), probes=2, steps=steps, seed=seed)
     values, shares = found.nodes.flatten(), found.weights.flatten() / len(found.nodes)

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor, einsum
 
 from hessianlens.near_one_hot import Peak
-from hessianlens.operators.ranges import shifted, size_exponents
+from hessianlens.operators.exponent_scaling import ldexp_in_steps, size_exponents
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,12 +62,12 @@ class RowMatrices:
             sizes.append(sum(size_exponents([self.left, self.right])))
         return max(sizes, default=0)
 
-    def shifted(self, exponent: int) -> RowMatrices:
+    def ldexp(self, exponent: int) -> RowMatrices:
         """``2^exponent R_i``."""
         if not exponent:
             return self
         diagonal, left, dense = (
-            None if part is None else shifted(part, exponent) for part in (self.diagonal, self.left, self.dense)
+            None if part is None else ldexp_in_steps(part, exponent) for part in (self.diagonal, self.left, self.dense)
         )
         return RowMatrices(self.shape, diagonal, left, self.right, dense)
 

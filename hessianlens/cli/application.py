@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from hessianlens.cli.endings import BAD_INPUT, stop
+from hessianlens.cli.exit_codes import BAD_INPUT, stop
 from hessianlens.cli.group import CommandGroup
 from hessianlens.cli.torchrun import check_started, refuse_several
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from hessianlens.cli.application import app
-from hessianlens.cli.endings import FINDING, clear_endings
+from hessianlens.cli.exit_codes import FINDING, errors_as_exit_codes
 from hessianlens.cli.options import AsJson
 from hessianlens.cli.status_line import waiting
 
@@ -26,7 +26,7 @@ def check_installation(
     as_json: AsJson = False,
 ) -> None:
     """Show what is installed, compare a device with the CPU and take the time of an HVP in gradients."""
-    with clear_endings("nothing was checked."):
+    with errors_as_exit_codes("nothing was checked."):
         with waiting("Loading the libraries"):
             from hessianlens.errors import expect
             from hessianlens.self_check import device_check, devices, versions

@@ -12,7 +12,7 @@ import typer
 
 from hessianlens.cli import completion
 from hessianlens.cli.application import app
-from hessianlens.cli.endings import BAD_INPUT, INTERRUPTED, clear_endings, stop
+from hessianlens.cli.exit_codes import BAD_INPUT, INTERRUPTED, errors_as_exit_codes, stop
 from hessianlens.cli.inspect_view import (
     ANNOUNCED_LOADING_SECONDS,
     announce_cost,
@@ -160,7 +160,7 @@ def _measure(
 ) -> None:
     """Measure one model, or two and their differences; print, and write files."""
     started, place = time.monotonic(), own_device(asked["device"])
-    with first_prints(), clear_endings("nothing had been measured yet."), joined(place) as group:
+    with first_prints(), errors_as_exit_codes("nothing had been measured yet."), joined(place) as group:
         from hessianlens.inspect.settings import Extras
 
         with together(group):

@@ -12,7 +12,7 @@ import typer
 
 from hessianlens.cli import completion
 from hessianlens.cli.application import app
-from hessianlens.cli.endings import FINDING, clear_endings
+from hessianlens.cli.exit_codes import FINDING, errors_as_exit_codes
 from hessianlens.cli.options import AsJson, PageFolder
 from hessianlens.cli.status_line import waiting
 
@@ -109,7 +109,7 @@ def show_layer(
     One self-contained file, as `H.page()` writes it: blocks, spectra, eigenvalue pairs and attention; before them how
     closed form, Hessian-vector products and dense autograd agree, and how the blocks grow with the tokens.
     """
-    with clear_endings("the page is either complete or as it was before."):
+    with errors_as_exit_codes("the page is either complete or as it was before."):
         from hessianlens.files import check_directory
 
         check_directory(out)

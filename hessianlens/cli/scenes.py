@@ -9,7 +9,7 @@ import typer
 
 from hessianlens.cli import completion
 from hessianlens.cli.application import app
-from hessianlens.cli.endings import clear_endings
+from hessianlens.cli.exit_codes import errors_as_exit_codes
 
 _EXAMPLES = """[bold]Examples[/bold]
 
@@ -31,7 +31,7 @@ def write_scenes(
 
     One self-contained file: it computes in the browser and asks for nothing from elsewhere.
     """
-    with clear_endings("no page was written."):
+    with errors_as_exit_codes("no page was written."):
         from hessianlens.explorer import SCENES, page
         from hessianlens.files import check_writable, write_whole
 

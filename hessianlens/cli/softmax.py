@@ -11,7 +11,7 @@ import typer
 
 from hessianlens.cli import completion
 from hessianlens.cli.application import app
-from hessianlens.cli.endings import clear_endings
+from hessianlens.cli.exit_codes import errors_as_exit_codes
 from hessianlens.cli.options import AsJson
 from hessianlens.cli.status_line import waiting
 
@@ -43,7 +43,7 @@ def show_softmax(
 
     Weights, entropy and gradient of several activations side by side, and where each number format overflows.
     """
-    with clear_endings("nothing was computed."):
+    with errors_as_exit_codes("nothing was computed."):
         row, hidden, names = _numbers(scores), _positions(mask, len(scores)), _names(activation)
         from hessianlens.errors import check_number
 

@@ -20,7 +20,7 @@ def check_started() -> None:
     """What `torchrun` says of the processes can be true; a command ends with a sentence otherwise."""
     if not _started_by_torchrun():
         return
-    from hessianlens.cli.endings import BAD_INPUT, stop
+    from hessianlens.cli.exit_codes import BAD_INPUT, stop
 
     ranges = {"WORLD_SIZE": (1, _MOST), "RANK": (0, _MOST), "LOCAL_RANK": (0, _MOST), "MASTER_PORT": (1, 65535)}
     for name, (least, most) in ranges.items():
@@ -105,7 +105,7 @@ def refuse_several(command: str) -> None:
     """End a command that runs in one process with a sentence, where `torchrun` has started several."""
     if started() == 1:
         return
-    from hessianlens.cli.endings import BAD_INPUT, stop
+    from hessianlens.cli.exit_codes import BAD_INPUT, stop
 
     with first_prints():
         message = f"{command}: got {started()} processes from torchrun, expected one; inspect is what runs in several."

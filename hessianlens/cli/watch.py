@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hessianlens.cli.application import app
-from hessianlens.cli.endings import clear_endings
+from hessianlens.cli.exit_codes import errors_as_exit_codes
 from hessianlens.cli.options import (
     AsJson,
     DataFile,
@@ -91,7 +91,7 @@ def watch_checkpoints(
     its negative part, and the sizes of gradient and weights.
     With --out FILE.jsonl it goes on where it stopped, even after kill -9.
     """
-    with clear_endings("what was measured is in the .jsonl file, if one was named."):
+    with errors_as_exit_codes("what was measured is in the .jsonl file, if one was named."):
         from hessianlens.errors import check_number
         from hessianlens.inspect.settings import Settings
         from hessianlens.monitor.arguments import check_quantities, find_checkpoints, make_effort

@@ -19,7 +19,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from hessianlens.curvature.endings import AtOutputs, ending
+from hessianlens.curvature.loss_boundary import OutputsBoundary, loss_boundary_of
 from hessianlens.curvature.missing_derivatives import culprit
 from hessianlens.derivatives.graph import OnceOnly, marked, once_only, refusal, refusals_of
 from hessianlens.derivatives.potential import cannot_be_differentiated_twice
@@ -38,7 +38,7 @@ class Linearisation:
     def __init__(self, problem: Problem, batch: Batch, names: Sequence[str]) -> None:
         self.leaves = {name: problem.params[name].detach().requires_grad_() for name in names}
         with problem.scope(), torch.enable_grad():
-            self.end = ending(problem, {**problem.params, **self.leaves}, batch)
+            self.end = loss_boundary_of(problem, {**problem.params, **self.leaves}, batch)
         self.problem, self.batch = problem, batch
         self._gradients: dict[tuple[str, ...], list[Tensor]] = {}
 
@@ -117,7 +117,7 @@ class Linearisation:
     @property
     def takes_several(self) -> bool:
         """Whether several vectors can be multiplied at once; closed forms at the end of a network take one."""
-        return isinstance(self.end, AtOutputs)
+        return isinstance(self.end, OutputsBoundary)
 
     def hessian(self, tangents: Mapping[str, Tensor], names: Sequence[str], several: bool = False) -> dict[str, Tensor]:
         """``H v``: rows `names`, columns those of `tangents`, by double backward through the loss.

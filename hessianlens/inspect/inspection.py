@@ -26,7 +26,7 @@ from hessianlens.problems import Block
 from hessianlens.spectra import Estimate, eigenvalues, inertia
 from hessianlens.spectra.estimate import ends_in_percent
 from hessianlens.spectra.extremal_eigenvalues import Eigenvalues
-from hessianlens.spectra.inertias import RELATIVE_ZERO, Inertia
+from hessianlens.spectra.inertia_shares import RELATIVE_ZERO, Inertia
 from hessianlens.state_guard import restores_state
 
 _SHARE_PROBES, _SHARE_STEPS = 5, 128

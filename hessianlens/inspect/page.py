@@ -13,7 +13,7 @@ from hessianlens.inspect.diagnostics import Diagnostics
 from hessianlens.inspect.measurement import BlockMeasurements
 from hessianlens.inspect.table import CurvatureTable, times
 from hessianlens.problems import Problem, batch_size, layer_of
-from hessianlens.spectra.inertias import RELATIVE_ZERO, WIDE, Inertia, in_percent, inertia_of
+from hessianlens.spectra.inertia_shares import RELATIVE_ZERO, WIDE, Inertia, in_percent, inertia_of
 
 _WIDE = 0.5
 """Relative half-width of an interval that a reader is warned of."""

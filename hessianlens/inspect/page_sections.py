@@ -14,7 +14,7 @@ from hessianlens.inspect.diagnostics import Diagnostics, SpectrumEnds
 from hessianlens.inspect.table import CurvatureTable, Row
 from hessianlens.network.head_health import AttentionHealth
 from hessianlens.problems import layer_of
-from hessianlens.spectra.inertias import RELATIVE_ZERO, in_percent, inertia_of
+from hessianlens.spectra.inertia_shares import RELATIVE_ZERO, in_percent, inertia_of
 
 _HEADINGS = {"full": "|H|", "ggn": "|G|", "functional": "|H - G|"}
 _MAPS = 8

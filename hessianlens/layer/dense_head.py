@@ -20,7 +20,7 @@ from torch import Tensor
 
 from hessianlens.layer.head_tangent import HeadTangent, Summands
 from hessianlens.losses import LossDerivatives
-from hessianlens.operators.ranges import size_exponents
+from hessianlens.operators.exponent_scaling import size_exponents
 
 _FACTORS, _ROOM = 6, 24
 """Factors that meet in an entry, and bits left for sums."""

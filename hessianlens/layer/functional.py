@@ -20,7 +20,7 @@ from hessianlens.attention.token_maps import TokenMap
 from hessianlens.errors import expect
 from hessianlens.layer.expansion import COLUMN_LETTERS_UNCOUPLED, ROW_LETTERS, response_terms, vector_factor
 from hessianlens.operators import Factor, Term
-from hessianlens.operators.ranges import shifted, size_exponents, taken_out
+from hessianlens.operators.exponent_scaling import exponents_to_factor_out, ldexp_in_steps, size_exponents
 
 
 def value_score_terms(head: HeadState, value: str, score: str, gradient: Tensor) -> list[Term]:
@@ -55,16 +55,16 @@ def score_pair_matrix(head: HeadState, gradient: Tensor) -> Tensor:
         "B (x) I; use H.t_functional.",
     )
     B, exponent = _score_pair(head, gradient)
-    return shifted(B, exponent)
+    return ldexp_in_steps(B, exponent)
 
 
 def _score_pair(head: HeadState, gradient: Tensor) -> tuple[Tensor, int]:
     """The same, and a power of two that was taken out of it."""
     tensors = (gradient, head.values, head.queries, head.tokens)
     sizes = [*size_exponents(tensors), head.jacobian.size_exponent()]
-    g, v, x, y, j = taken_out(sizes, gradient.dtype)
-    vjp = head.jacobian.shifted(-j).transpose().apply_rows(head.vjp_to_weights(shifted(gradient, -g - v))[None])[0]
-    queries, tokens = shifted(head.queries, -x), shifted(head.tokens, -y)
+    g, v, x, y, j = exponents_to_factor_out(sizes, gradient.dtype)
+    vjp = head.jacobian.ldexp(-j).transpose().apply_rows(head.vjp_to_weights(ldexp_in_steps(gradient, -g - v))[None])[0]
+    queries, tokens = ldexp_in_steps(head.queries, -x), ldexp_in_steps(head.tokens, -y)
     return torch.tensordot(queries, vjp @ tokens, dims=([0, 1], [0, 1])) / head.scale, g + v + x + y + j
 
 

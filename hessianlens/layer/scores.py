@@ -32,7 +32,13 @@ from hessianlens.layer.expansion import (
 )
 from hessianlens.losses import LowRankTokenCurvature, ScalarCurvature, UncoupledCurvature
 from hessianlens.operators import Factor, Term
-from hessianlens.operators.ranges import raised, shifted, size_exponent, size_exponents, taken_out
+from hessianlens.operators.exponent_scaling import (
+    exponents_to_factor_out,
+    ldexp_in_steps,
+    scale_term,
+    size_exponent,
+    size_exponents,
+)
 
 _CHUNK_BYTES = 4 * 2**20
 """Of what is formed of some tokens at a time, however large the result is."""
@@ -74,20 +80,20 @@ class ScoreCurvature:
         heads = (self.row, self.column)
         values = size_exponents([*(head.values for head in heads), self.gradient])
         sizes = [*(head.jacobian.size_exponent() for head in heads), *values]
-        return _Exponents(*taken_out(sizes, self.gradient.dtype))
+        return _Exponents(*exponents_to_factor_out(sizes, self.gradient.dtype))
 
     @cached_property
     def _activation_curvature(self) -> tuple[RowMatrices, int]:
         """``D_i(w_i)``, and the power of two that was taken out of it."""
         out = self._exponents.row_values + self._exponents.gradient
-        found = self.row.curvature(shifted(self.gradient, -out))
+        found = self.row.curvature(ldexp_in_steps(self.gradient, -out))
         more = found.size_exponent() if any(self._exponents) else 0
-        return found.shifted(-more), out + more
+        return found.ldexp(-more), out + more
 
     @cached_property
     def outer_matrices(self) -> Tensor:
         """``J_i^T V C_i V^T J_i`` for every token."""
-        return shifted(self._outer, self._exponents.outer)
+        return ldexp_in_steps(self._outer, self._exponents.outer)
 
     @cached_property
     def _outer(self) -> Tensor:
@@ -102,10 +108,10 @@ class ScoreCurvature:
 
     def _jacobian(self, head: HeadState) -> RowMatrices:
         out = self._exponents.row_jacobian if head is self.row else self._exponents.column_jacobian
-        return head.jacobian.shifted(-out)
+        return head.jacobian.ldexp(-out)
 
     def _values(self, head: HeadState) -> Tensor:
-        return shifted(
+        return ldexp_in_steps(
             head.values, -(self._exponents.row_values if head is self.row else self._exponents.column_values)
         )
 
@@ -145,7 +151,7 @@ class ScoreCurvature:
     def _sum(self, outer: Tensor, start: int, stop: int) -> Tensor:
         rows, out = self._activation_curvature
         total = self._exponent("full")
-        return _add(shifted(outer, self._exponents.outer - total), rows.tokens(start, stop).shifted(out - total))
+        return _add(ldexp_in_steps(outer, self._exponents.outer - total), rows.tokens(start, stop).ldexp(out - total))
 
     def terms(self, row: ScorePort, column: ScorePort, part: str) -> list[Term]:
         """The block between two score parameters; `part` is "outer", "functional" or "full".
@@ -179,7 +185,7 @@ class ScoreCurvature:
         M = Factor("M" if full else "Mo", "silm", self._full if full else self._outer)
         left, right = self._vectors(row, column)
         P, R = matrix_factor(row, ROW_LETTERS), matrix_factor(column, COLUMN_LETTERS_UNCOUPLED)
-        return [raised(Term(self._scale, (left, P, M, R, right)), self._exponent(part))]
+        return [scale_term(Term(self._scale, (left, P, M, R, right)), self._exponent(part))]
 
     def _parameter_form(self, row: ScorePort, column: ScorePort, part: str) -> list[Term]:
         """``G_i = P^T M_i P'`` a token, formed a few tokens at a time so that no large M is ever held."""
@@ -188,16 +194,19 @@ class ScoreCurvature:
         G = row.matrix.new_empty(sequences, queries, *widths)
         per_token = 4 * sequences * length * max(length, *widths) * G.element_size()
         step = max(1, _CHUNK_BYTES // per_token)
-        out, other = taken_out(size_exponents([row.matrix, column.matrix]), G.dtype)
+        out, other = exponents_to_factor_out(size_exponents([row.matrix, column.matrix]), G.dtype)
         for start in range(0, queries, step):
             stop = min(start + step, queries)
             M = self._rows(part, start, stop)
-            P, R = shifted(row.matrices_at(start, stop), -out), shifted(column.matrices_at(start, stop), -other)
+            P, R = (
+                ldexp_in_steps(row.matrices_at(start, stop), -out),
+                ldexp_in_steps(column.matrices_at(start, stop), -other),
+            )
             G[:, start:stop] = P.transpose(-1, -2) @ (M @ R)
         left, right = self._vectors(row, column)
         between = "si" + ROW_LETTERS.split(row)[1] + COLUMN_LETTERS_UNCOUPLED.split(column)[1]
         term = Term(self._scale, (left, Factor("G" if part == "full" else "Go", between, G), right))
-        return [raised(term, self._exponent(part) + out + other)]
+        return [scale_term(term, self._exponent(part) + out + other)]
 
     def _low_rank_terms(self, row: ScorePort, column: ScorePort, curvature: LowRankTokenCurvature) -> list[Term]:
         """``R_i^T V^T J_i P`` on both sides: for losses whose curvature has few directions a token."""
@@ -208,12 +217,12 @@ class ScoreCurvature:
         ):
             met = einsum("slf,sifr->silr", self._values(head), curvature.root)
             seen = self._jacobian(head).transpose().apply(met)
-            (out,) = taken_out([size_exponent(port.matrix)], seen.dtype)
-            P, total = shifted(port.matrices, -out), total + out
+            (out,) = exponents_to_factor_out([size_exponent(port.matrix)], seen.dtype)
+            P, total = ldexp_in_steps(port.matrices, -out), total + out
             Z = einsum("slq,silr->siqr" if P.ndim == 3 else "silq,silr->siqr", P, seen)
             sides.append(Factor(f"R'S{port.matrix_name}", f"si{letter}r", Z))
         left, right = self._vectors(row, column)
-        return [raised(Term(self._scale, (left, sides[0], sides[1], right)), total)]
+        return [scale_term(Term(self._scale, (left, sides[0], sides[1], right)), total)]
 
     def _functional_terms(self, row: ScorePort, column: ScorePort) -> list[Term]:
         """``P^T D_i P'`` with D kept as diagonal plus low rank."""
@@ -225,17 +234,17 @@ class ScoreCurvature:
         if _by_pair(row, column):
             open_rows = row_terms(D, "D", ROW_LETTERS, COLUMN_LETTERS_UNCOUPLED)
             found = [Term(self._scale * t.coefficient, (left, P, *t.factors, R, right)) for t in open_rows]
-            return [raised(term, out) for term in found]
-        one, two = taken_out(size_exponents([row.matrix, column.matrix]), row.matrix.dtype)
+            return [scale_term(term, out) for term in found]
+        one, two = exponents_to_factor_out(size_exponents([row.matrix, column.matrix]), row.matrix.dtype)
         between = sandwich_terms(
             D,
-            (P.name, shifted(row.matrices, -one), ROW_LETTERS.split(row)[1]),
-            (R.name, shifted(column.matrices, -two), COLUMN_LETTERS_UNCOUPLED.split(column)[1]),
+            (P.name, ldexp_in_steps(row.matrices, -one), ROW_LETTERS.split(row)[1]),
+            (R.name, ldexp_in_steps(column.matrices, -two), COLUMN_LETTERS_UNCOUPLED.split(column)[1]),
             "D",
             ROW_LETTERS,
         )
         found = [Term(self._scale * term.coefficient, (left, *term.factors, right)) for term in between]
-        return [raised(term, out + one + two) for term in found]
+        return [scale_term(term, out + one + two) for term in found]
 
 
 def _by_pair(row: ScorePort, column: ScorePort) -> bool:

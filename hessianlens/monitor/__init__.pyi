@@ -1,8 +1,8 @@
 """The names of this package and the files they come from."""
 
+from .edge_of_stability import StabilityEdge, stability_edge
 from .history import History
 from .monitor import Monitor
 from .records import Reading, Record
-from .stability import Edge, edge_of
 
-__all__ = ["Edge", "History", "Monitor", "Reading", "Record", "edge_of"]
+__all__ = ["History", "Monitor", "Reading", "Record", "StabilityEdge", "stability_edge"]

@@ -19,10 +19,10 @@ from hessianlens.errors import InputError, Refusal
 from hessianlens.inspect.preparation import OpenedModel, open_model
 from hessianlens.inspect.settings import Settings
 from hessianlens.monitor.arguments import Checkpoint, Effort
+from hessianlens.monitor.edge_of_stability import StabilityEdge, stability_edge
 from hessianlens.monitor.history import History
 from hessianlens.monitor.measurement import LiveProblem, Measurer, measure_all
 from hessianlens.monitor.records import Record, RecordFile
-from hessianlens.monitor.stability import Edge, edge_of
 from hessianlens.problems import Block
 
 _WEIGHTS = (".safetensors", ".bin")
@@ -100,7 +100,7 @@ class CheckpointRun:
 
     def _edge(
         self, checkpoint: Checkpoint, opened: OpenedModel, whole: Sequence[Block], notes: list[str]
-    ) -> Edge | None:
+    ) -> StabilityEdge | None:
         if "edge" not in self._measurer.quantities:
             return None
         model = opened.problem.source
@@ -132,7 +132,7 @@ _PLAIN = re.compile(r"bias|layernorm|rmsnorm|(?:^|\.)norm(?:$|\.)|_norm(?:$|\.)"
 """Names of parameters without weight decay, which the Trainer puts into a second group beside those of LayerNorm."""
 
 
-def saved_edge(folder: Path, model: nn.Module, blocks: Sequence[Block], lr: float | None) -> Edge | Refusal:
+def saved_edge(folder: Path, model: nn.Module, blocks: Sequence[Block], lr: float | None) -> StabilityEdge | Refusal:
     """The edge at a checkpoint; a refusal where there is none.
 
     Args:
@@ -142,9 +142,9 @@ def saved_edge(folder: Path, model: nn.Module, blocks: Sequence[Block], lr: floa
         lr: A learning rate of plain gradient descent, to be taken in place of what was saved.
     """
     if lr is not None:
-        return Edge(2 / lr, None, None, lr)
+        return StabilityEdge(2 / lr, None, None, lr)
     optimizer = _restored(folder / FILE, model)
-    return optimizer if isinstance(optimizer, Refusal) else edge_of(optimizer, model, blocks)
+    return optimizer if isinstance(optimizer, Refusal) else stability_edge(optimizer, model, blocks)
 
 
 def _restored(file: Path, model: nn.Module) -> torch.optim.Optimizer | Refusal:

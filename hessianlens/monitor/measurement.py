@@ -12,12 +12,12 @@ from torch import Tensor, nn
 from hessianlens.curvature import HessianOperator, TapeTests, loss_gradient
 from hessianlens.errors import InputError
 from hessianlens.monitor.arguments import Effort
+from hessianlens.monitor.edge_of_stability import StabilityEdge
 from hessianlens.monitor.records import HEAD_QUANTITIES, MODEL, Reading
-from hessianlens.monitor.stability import Edge
 from hessianlens.network.head_health import attention_health
 from hessianlens.problems import Block, Problem, check_problem
 from hessianlens.spectra import Estimate, LeadingEigenpair, RitzPairs, SpectralDensity, density, leading_eigenpair
-from hessianlens.spectra.inertias import RELATIVE_ZERO, inertia_of
+from hessianlens.spectra.inertia_shares import RELATIVE_ZERO, inertia_of
 from hessianlens.spectra.norms import norm_from_lengths
 from hessianlens.spectra.products import LinearOperator
 
@@ -61,7 +61,9 @@ class Measurer:
     products: int = 0
     searched: int = 0
 
-    def curvature(self, problem: Problem, name: str, blocks: Sequence[Block], edge: Edge | None) -> dict[str, Reading]:
+    def curvature(
+        self, problem: Problem, name: str, blocks: Sequence[Block], edge: StabilityEdge | None
+    ) -> dict[str, Reading]:
         """The spectrum's numbers of one matrix, and with an edge the sharpness that the optimiser sees."""
         wanted = [quantity for quantity in ("top", *_FROM_SPECTRUM) if quantity in self.quantities]
         if not wanted and edge is None:
@@ -173,7 +175,7 @@ def measure_all(
     problem: Problem,
     whole: Sequence[Block],
     blocks: Sequence[Block],
-    edge: Edge | None,
+    edge: StabilityEdge | None,
     notes: list[str],
 ) -> dict[str, dict[str, Reading]]:
     """All numbers of a measurement by what they belong to.

@@ -28,11 +28,11 @@ from hessianlens.models.adapters import problem as make_problem
 from hessianlens.models.adapters.assembly import LossLike
 from hessianlens.monitor.alarms import new_alarms
 from hessianlens.monitor.arguments import QUANTITIES, check_quantities, make_effort
+from hessianlens.monitor.edge_of_stability import StabilityEdge, stability_edge
 from hessianlens.monitor.history import History
 from hessianlens.monitor.integrations import OLD_LOG_NAMES, Sink, log_from_old_names, make_log
 from hessianlens.monitor.measurement import LiveProblem, Measurer, measure_all
 from hessianlens.monitor.records import Readings, Record, RecordFile
-from hessianlens.monitor.stability import Edge, edge_of
 from hessianlens.network.head_health import HeadAlarm
 from hessianlens.problems import Batch, Block, Problem
 from hessianlens.state_guard import restores_state, without_side_effects
@@ -65,7 +65,7 @@ class Monitor:
     ``heads``      by attention head: largest logit, entropy, weight on the first token, norm of softmax's Jacobian,
                    second and third moments of the values; `alarms` says which head is in trouble
     ``edge``       of the whole model: ``sharpness``, the largest eigenvalue as the optimiser sees it, and ``edge``, its
-                   stability threshold: ``2 / lr`` for plain gradient descent (others: `hessianlens.monitor.stability`)
+                   stability threshold: ``2 / lr`` for plain gradient descent (others: `monitor.edge_of_stability`)
     =============  ==================================================================================================
 
     The probes of trace, norm and negative share are the same at every step: what moves in a curve is the model.
@@ -268,10 +268,10 @@ class Monitor:
             warnings.warn(f"hessianlens: step {self._step} was {notes[-1]}", RuntimeWarning, stacklevel=4)
             return {}, notes
 
-    def _edge(self, optimizer: Any, trained: Sequence[Block], notes: list[str]) -> Edge | None:
+    def _edge(self, optimizer: Any, trained: Sequence[Block], notes: list[str]) -> StabilityEdge | None:
         if "edge" not in self._measurer.quantities or not trained or optimizer is None:
             return None
-        found = edge_of(optimizer, self._live.model, trained)
+        found = stability_edge(optimizer, self._live.model, trained)
         if isinstance(found, Refusal):
             notes.append(f"no edge of stability: {found}")
             return None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from hessianlens.display import Document, Figure, Line, Section, SideBySide, Table, Timeline, short
 from hessianlens.monitor.records import MODEL, SHARES, Reading
 from hessianlens.sizes import readable_time
-from hessianlens.spectra.inertias import WIDE
+from hessianlens.spectra.inertia_shares import WIDE
 
 if TYPE_CHECKING:
     from hessianlens.monitor.history import History

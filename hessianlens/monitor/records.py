@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from hessianlens.errors import check_that
 from hessianlens.files import JsonLines
 from hessianlens.spectra import Estimate
-from hessianlens.spectra.inertias import WIDE
+from hessianlens.spectra.inertia_shares import WIDE
 
 SHARES = ("negative", "zero", "positive", "negative_mass")
 """Quantities that are known as intervals; the number of one is shown only where its interval is narrow."""

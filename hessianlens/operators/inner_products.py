@@ -14,8 +14,8 @@ import torch
 
 from hessianlens.notation import COLUMN_AXES, ROW_AXES, SEQUENCE
 from hessianlens.operators.contraction import contract, cost, index_sizes
+from hessianlens.operators.exponent_scaling import balance_factors, normalise_term
 from hessianlens.operators.factor import Factor
-from hessianlens.operators.ranges import balanced, unit
 from hessianlens.operators.scaled import Scaled
 from hessianlens.operators.term import Term
 
@@ -33,10 +33,10 @@ def squared_norm(terms: Sequence[Term], device: torch.device) -> Scaled:
     units: list[Unit] = []
     parts: list[Scaled] = []
     for term in terms:
-        one = unit(term)
+        one = normalise_term(term)
         found = _self_inner(one)
         if _lost(found, one):
-            one = unit(balanced(term))
+            one = normalise_term(balance_factors(term))
             found = _self_inner(one)
         parts.append(found)
         parts += [_inner(one, other).times(2.0) for other in units]
@@ -54,12 +54,16 @@ def squared_norm_cost(terms: Sequence[Term]) -> float:
 def inner_product(mine: Sequence[Term], theirs: Sequence[Term], device: torch.device) -> Scaled:
     """The Frobenius inner product of two sums of terms."""
     parts = []
-    others = [(other, unit(other)) for other in theirs]
+    others = [(other, normalise_term(other)) for other in theirs]
     for term in mine:
-        one = unit(term)
+        one = normalise_term(term)
         for other, two in others:
             found = _inner(one, two)
-            parts.append(_inner(unit(balanced(term)), unit(balanced(other))) if _lost(found, one) else found)
+            parts.append(
+                _inner(normalise_term(balance_factors(term)), normalise_term(balance_factors(other)))
+                if _lost(found, one)
+                else found
+            )
     return Scaled.total(parts, device)
 
 

@@ -15,12 +15,12 @@ from hessianlens.failures import explained
 from hessianlens.notation import COLUMN_AXES, ROW_AXES, VECTORS
 from hessianlens.operators.base import StructuredOperator, check_parameter, check_place
 from hessianlens.operators.contraction import cost
-from hessianlens.operators.dense import accumulate
+from hessianlens.operators.dense_block import accumulate_term
+from hessianlens.operators.exponent_scaling import equalise_factors
 from hessianlens.operators.factor import Factor
 from hessianlens.operators.inner_products import inner_product, squared_norm
 from hessianlens.operators.operator import Operator
 from hessianlens.operators.product import Product
-from hessianlens.operators.ranges import evened
 from hessianlens.operators.scaled import Scaled
 from hessianlens.operators.term import Term
 
@@ -123,7 +123,7 @@ class TokenSum(StructuredOperator):
     @cached_property
     def _even(self) -> tuple[Term, ...]:
         """The terms with factors of one size, where products of their factors might leave the range of the dtype."""
-        return tuple(evened(term, self.dtype) for term in self.terms)
+        return tuple(equalise_factors(term, self.dtype) for term in self.terms)
 
     def _zeros(self, *shape: int) -> Tensor:
         return torch.zeros(shape, dtype=self.dtype, device=self.device)
@@ -164,7 +164,7 @@ class TokenSum(StructuredOperator):
             return
         entries = target.unflatten(1, self._in_shape[0]).unflatten(0, self._out_shape[0])
         for k, term in enumerate(self._even):
-            accumulate(entries, term.factors, term.coefficient, first=k == 0)
+            accumulate_term(entries, term.factors, term.coefficient, first=k == 0)
         if not self.terms:
             target.zero_()
 

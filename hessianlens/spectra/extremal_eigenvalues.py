@@ -15,13 +15,6 @@ from hessianlens.checks import renamed_arguments
 from hessianlens.display import DisplayableRows, Picture, Spikes
 from hessianlens.errors import check_choice, check_flag, check_number, expect
 from hessianlens.memory import ensure_fits
-from hessianlens.spectra.krylov import (
-    STEPS_BEFORE_FIRST_LOOK,
-    KrylovEigenpairs,
-    KrylovSearch,
-    basis_size,
-    krylov_eigenpairs,
-)
 from hessianlens.spectra.probes import Probes, check_count
 from hessianlens.spectra.products import (
     AsymmetricOperator,
@@ -33,6 +26,13 @@ from hessianlens.spectra.products import (
     check_symmetric,
     multiply,
     symmetric_dense,
+)
+from hessianlens.spectra.thick_restart_lanczos import (
+    STEPS_BEFORE_FIRST_LOOK,
+    RitzEigenpairs,
+    ThickRestartLanczos,
+    basis_size,
+    lanczos_eigenpairs,
 )
 from hessianlens.state_guard import restores_state
 
@@ -162,9 +162,7 @@ def eigenvalues(
     )
 
 
-def _dense(
-    op: LinearOperator, total: int, which: str, chunk: int | None, progress: Progress | None
-) -> KrylovEigenpairs:
+def _dense(op: LinearOperator, total: int, which: str, chunk: int | None, progress: Progress | None) -> RitzEigenpairs:
     matrix = symmetric_dense(op, chunk, progress)
     values, V = torch.linalg.eigh(matrix)
     V = V[:, _wanted(values, which)[:total]]
@@ -185,19 +183,19 @@ class _SearchOptions:
     progress: Progress | None
 
 
-def _lanczos(given: _SearchOptions) -> KrylovEigenpairs:
+def _lanczos(given: _SearchOptions) -> RitzEigenpairs:
     """With thick restarts; products between Lanczos vectors also tell whether the operator is symmetric."""
     op, n, total = given.op, int(given.op.shape[0]), given.total
     starts = Probes(n, n, given.seed, "gaussian", device=op.device)
     size, eps = basis_size(n, total), torch.finfo(op.dtype).eps
     ensure_fits("The Lanczos vectors", (size + 1, n), torch.float64, op.device, "ask for fewer eigenvalues")
     made = _Counted(op, given.progress)
-    search = KrylovSearch(made, starts.vector, total, lambda values: _wanted(values, given.which), size)
+    search = ThickRestartLanczos(made, starts.vector, total, lambda values: _wanted(values, given.which), size)
     search.step()
     if search.annihilated:  # only the zero operator annihilates a random vector
         return _of_zero(op, total, given.seed)
     restarts = 10 * n if given.max_iterations is None else given.max_iterations
-    found = krylov_eigenpairs(search, given.rtol, 4 * eps, restarts)
+    found = lanczos_eigenpairs(search, given.rtol, 4 * eps, restarts)
     difference, length = search.asymmetry
     if given.check_symmetry and not difference <= eps**0.5 * 2 * length:
         raise AsymmetricOperator(difference, 2 * length, length)
@@ -217,7 +215,7 @@ class _Counted:
         return multiply(self.op, v[:, None])[:, 0].double()
 
 
-def _arpack(given: _SearchOptions) -> KrylovEigenpairs:
+def _arpack(given: _SearchOptions) -> RitzEigenpairs:
     """By ``eigsh``; residuals take one product each."""
     op, n, made = given.op, int(given.op.shape[0]), _Counted(given.op, given.progress)
     start = Probes(n, 1, given.seed, "gaussian").vector(0).numpy()
@@ -239,18 +237,18 @@ def _arpack(given: _SearchOptions) -> KrylovEigenpairs:
     return _rayleigh(V, AV, converged, made.products)
 
 
-def _of_zero(op: LinearOperator, total: int, seed: int) -> KrylovEigenpairs:
+def _of_zero(op: LinearOperator, total: int, seed: int) -> RitzEigenpairs:
     """Any vectors are eigenvectors."""
     n = int(op.shape[0])
     V = torch.linalg.qr(Probes(n, total, seed, "gaussian").matrix(0, total))[0].to(op.device)
     zeros = torch.zeros(total, dtype=V.dtype, device=V.device)
-    return KrylovEigenpairs(zeros, V, zeros, True, 1)
+    return RitzEigenpairs(zeros, V, zeros, True, 1)
 
 
-def _rayleigh(V: Float[Tensor, "n k"], AV: Float[Tensor, "n k"], converged: bool, products: int) -> KrylovEigenpairs:
+def _rayleigh(V: Float[Tensor, "n k"], AV: Float[Tensor, "n k"], converged: bool, products: int) -> RitzEigenpairs:
     """``lambda = v^T A v`` of unit vectors, and ``|A v - lambda v|``."""
     values = (V * AV).sum(0)
-    return KrylovEigenpairs(values, V, (AV - V * values).norm(dim=0), converged, products)
+    return RitzEigenpairs(values, V, (AV - V * values).norm(dim=0), converged, products)
 
 
 def _wanted(values: Float[Tensor, "m"], which: str) -> Tensor:

@@ -359,11 +359,11 @@ def _watching() -> Iterator[Recipe]:
     yield Recipe("Monitor, told how", lambda: hl.Monitor, {"problem": mlp_problem, **paced, **effort}, 0.5)
     yield Recipe("monitor.measure", lambda: monitor().measure, _given(step=3, optimizer=sgd, loss=0.5), 0.5)
     parts = _given(optimizer=sgd, model=lambda: mlp_problem().source, blocks=lambda: mlp_problem().select("0.weight"))
-    yield Recipe("edge_of", lambda: watching.edge_of, parts)
+    yield Recipe("stability_edge", lambda: watching.stability_edge, parts)
     yield Recipe("History", lambda: watching.History, _given(records=lambda: list(monitor().history)))
     yield Recipe("Reading.of", lambda: watching.Reading.of, _given(number=1.0))
     yield Recipe("load_param_groups", lambda: hl.inspect.load_param_groups, _given(path=groups_file, model=linear), 0.5)
-    for name in ("Edge", "Reading", "Record"):
+    for name in ("StabilityEdge", "Reading", "Record"):
         yield Recipe(name, lambda name=name: getattr(watching, name), {}, 0.1, result=False)
 
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as nnf
 
 import hessianlens as hl
-from hessianlens.curvature import Linearisation, endings
+from hessianlens.curvature import Linearisation, loss_boundary
 from hessianlens.curvature.tape import TapedLinearisation, Unrecordable
 from hessianlens.losses.fused_cross_entropy import Part
 from hessianlens.models.adapters import unembedding
@@ -76,8 +76,10 @@ def test_every_model_gives_the_same_numbers_with_and_without_logits(name: str) -
 
 
 def test_a_wrong_part_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = endings.InFrontOfLogits.curved
-    monkeypatch.setattr(endings.InFrontOfLogits, "curved", lambda self, tangents, _: right(self, tangents, Part.FULL))
+    right = loss_boundary.LogitsBoundary.curved
+    monkeypatch.setattr(
+        loss_boundary.LogitsBoundary, "curved", lambda self, tangents, _: right(self, tangents, Part.FULL)
+    )
     with pytest.raises(AssertionError):
         test_every_model_gives_the_same_numbers_with_and_without_logits("GPT-2")
 

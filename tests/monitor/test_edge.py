@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from hessianlens.errors import Refusal
 from hessianlens.monitor.checkpoints import saved_edge
-from hessianlens.monitor.stability import Edge, edge_of
+from hessianlens.monitor.edge_of_stability import StabilityEdge, stability_edge
 from hessianlens.problems import Block
 
 Make = Callable[[Any], torch.optim.Optimizer]
@@ -67,11 +67,11 @@ def settle(optimizer: torch.optim.Optimizer) -> None:
                 state.update(grad_avg=torch.full_like(p, 0.2))
 
 
-def sharpness(edge: Edge, H: Tensor) -> float:
+def sharpness(edge: StabilityEdge, H: Tensor) -> float:
     return float(torch.linalg.eigvalsh(edge.seen(H) @ torch.eye(len(H), dtype=H.dtype))[-1])
 
 
-def curved(edge: Edge, share: float) -> Tensor:
+def curved(edge: StabilityEdge, share: float) -> Tensor:
     """A Hessian, not diagonal, whose sharpness is a share of the limit."""
     Q = torch.linalg.qr(torch.randn(3, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64))[0]
     H = Q @ torch.diag(torch.tensor([1.0, 0.4, 0.1], dtype=torch.float64)) @ Q.T
@@ -86,8 +86,8 @@ def growth(make: Callable[[Any], torch.optim.Optimizer], share: float) -> float:
     model = Bowl()
     optimizer = make(model.parameters())
     settle(optimizer)
-    edge = edge_of(optimizer, model, blocks(model))
-    assert isinstance(edge, Edge)
+    edge = stability_edge(optimizer, model, blocks(model))
+    assert isinstance(edge, StabilityEdge)
     H, sizes = curved(edge, share), []
     for _ in range(60):
         optimizer.zero_grad()
@@ -129,12 +129,12 @@ def test_groups_with_learning_rates_of_their_own() -> None:
 )
 def test_where_there_is_no_edge_it_is_said_why(make: Make, words: str) -> None:
     model = Bowl()
-    found = edge_of(make(model.parameters()), model, blocks(model))
+    found = stability_edge(make(model.parameters()), model, blocks(model))
     assert isinstance(found, Refusal) and words in found.reason
 
 
-def same(one: Edge | Refusal, other: Edge | Refusal) -> bool:
-    assert isinstance(one, Edge) and isinstance(other, Edge)
+def same(one: StabilityEdge | Refusal, other: StabilityEdge | Refusal) -> bool:
+    assert isinstance(one, StabilityEdge) and isinstance(other, StabilityEdge)
     pairs = ((one.scale, other.scale), (one.decay, other.decay))
     return one.limit == other.limit and all(torch.equal(a, b) if a is not None else b is None for a, b in pairs)
 
@@ -145,7 +145,7 @@ def test_the_edge_of_a_saved_optimiser_is_that_of_the_optimiser(name: str, tmp_p
     optimizer = OPTIMISERS[name](model.parameters())
     settle(optimizer)
     torch.save(optimizer.state_dict(), tmp_path / "optimizer.pt")
-    assert same(saved_edge(tmp_path, Bowl(), blocks(model), None), edge_of(optimizer, model, blocks(model)))
+    assert same(saved_edge(tmp_path, Bowl(), blocks(model), None), stability_edge(optimizer, model, blocks(model)))
 
 
 class Normed(nn.Module):
@@ -166,14 +166,14 @@ def test_groups_in_the_order_of_the_trainer(tmp_path: Path) -> None:
         parameter.grad = torch.full_like(parameter, k + 1.0)
     optimizer.step()
     torch.save(optimizer.state_dict(), tmp_path / "optimizer.pt")
-    assert same(saved_edge(tmp_path, Normed(), blocks(model), None), edge_of(optimizer, model, blocks(model)))
+    assert same(saved_edge(tmp_path, Normed(), blocks(model), None), stability_edge(optimizer, model, blocks(model)))
 
 
 def test_where_a_checkpoint_has_no_optimiser_it_is_said(tmp_path: Path) -> None:
     model = Bowl()
     assert "--lr draws" in str(saved_edge(tmp_path, model, blocks(model), None))
     plain = saved_edge(tmp_path, model, blocks(model), 0.5)
-    assert isinstance(plain, Edge) and plain.limit == 4 and plain.scale is None
+    assert isinstance(plain, StabilityEdge) and plain.limit == 4 and plain.scale is None
     (tmp_path / "optimizer.pt").write_bytes(b"no file of torch")
     assert "cannot be read" in str(saved_edge(tmp_path, model, blocks(model), None))
     for other in (Normed().parameters(), [{"params": [p], "lr": 0.1 + p.numel()} for p in model.parameters()]):

@@ -14,10 +14,10 @@ import torch
 import hessianlens as hl
 from hessianlens.errors import InputError
 from hessianlens.monitor import History, Monitor, Reading, Record
+from hessianlens.monitor.edge_of_stability import StabilityEdge
 from hessianlens.monitor.monitor import Pace
 from hessianlens.monitor.page import document
 from hessianlens.monitor.records import RecordFile
-from hessianlens.monitor.stability import Edge
 from hessianlens.spectra import RitzPairs, density, leading_eigenpair
 
 
@@ -167,7 +167,7 @@ def test_what_lanczos_has_met_need_not_be_searched_again() -> None:
 def test_pairs_as_the_optimiser_sees_them() -> None:
     A = torch.randn(9, 9, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     A, x = A + A.T, torch.arange(1.0, 10.0, dtype=torch.float64)
-    edge = Edge(2.0, torch.linspace(0.5, 2, 9), torch.linspace(0.1, 0.3, 9), 1.0)
+    edge = StabilityEdge(2.0, torch.linspace(0.5, 2, 9), torch.linspace(0.1, 0.3, 9), 1.0)
     known = RitzPairs()
     known.add(x, A @ x)
     (vector, product) = next(iter(edge.seen_pairs(known)))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 TESTS: dict[str, tuple[str, ...]] = {
-    "operators": ("operators/test_structure.py", "operators/test_properties.py", "operators/test_ranges.py"),
+    "operators": ("operators/test_structure.py", "operators/test_properties.py", "operators/test_exponent_scaling.py"),
     "arranged": ("network/test_attention_products.py", "network/test_exact.py"),
     "large": ("layer/test_large_paths.py", "operators/test_structure.py", "operators/test_properties.py"),
     "layer": ("layer/test_tangent.py", "layer/test_dense.py", "layer/test_witnesses.py"),

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from torch import Tensor
 
-from hessianlens.curvature.endings import InFrontOfLogits
+from hessianlens.curvature.loss_boundary import LogitsBoundary
 from hessianlens.curvature.tape.recording import Unrecordable
 from hessianlens.curvature.tape.tape import Tape
 from hessianlens.losses.fused_cross_entropy import Part
@@ -76,7 +76,7 @@ class FusedLogits(Behind):
 
     kinds = frozenset({"linear_cross_entropy"})
 
-    def __init__(self, end: InFrontOfLogits) -> None:
+    def __init__(self, end: LogitsBoundary) -> None:
         self._end = end
         (self.slope,) = end.slope()
 
@@ -169,4 +169,4 @@ def _made(problem: Problem, batch: Batch, leaves: Tensors) -> tuple[Tape, Behind
     own = {leaf.untyped_storage().data_ptr() for leaf in leaves.values()}
     if any(t is not None and t.untyped_storage().data_ptr() in own for t in (logits.weight, logits.bias)):
         raise Unrecordable("the last linear map, whose outputs are not formed, is one of them")
-    return network, FusedLogits(InFrontOfLogits(loss, logits, batch))
+    return network, FusedLogits(LogitsBoundary(loss, logits, batch))

@@ -21,16 +21,17 @@ from hessianlens.memory import ensure_fits
 from hessianlens.models.adapters.batches import SPANS, check_ids, check_micro_batch, targets_of
 from hessianlens.models.adapters.class_loss import ClassLoss
 from hessianlens.models.adapters.comparison import ModelComparison
-from hessianlens.models.adapters.heads import decodes, head_kind, no_own_loss
+from hessianlens.models.adapters.fused_kernels import attention_notes, replacement_of_fused
 from hessianlens.models.adapters.long_attention import KERNELS, LONG
 from hessianlens.models.adapters.losses import NOTE, StatedLoss, callable_loss, named_loss, with_decoder_inputs
 from hessianlens.models.adapters.micro_batches import cut_problem
 from hessianlens.models.adapters.outputs import as_tensor, call, wants_targets
 from hessianlens.models.adapters.precision import in_precision_of, precision_note, weights_note, widest_dtype
-from hessianlens.models.adapters.scope import attention_notes, differentiable_twice, is_compiled, stand_in
 from hessianlens.models.adapters.shares import expect_same_weights, own_batches, typical_batches
+from hessianlens.models.adapters.task_heads import decodes, head_kind, no_own_loss
 from hessianlens.models.adapters.torch_losses import derived_loss, recognised, torch_loss
 from hessianlens.models.adapters.trial_run import TrialRun, ended, ensure_batches_fit, first_run, run_dry
+from hessianlens.models.adapters.twice_differentiable import differentiable_twice, is_compiled
 from hessianlens.models.adapters.unembedding import LOGITS
 from hessianlens.models.adapters.weights import check_weights
 from hessianlens.models.adapters.wrappers import unwrapped
@@ -171,7 +172,7 @@ def _assembled(model: nn.Module, data: object, loss: LossLike, asked: _ProblemOp
     found = discover(model, heads=asked.heads)
     kernel = "math" if _short(typical) and asked.attention == "auto" else asked.attention
     longest = _longest(typical)
-    scope = partial(differentiable_twice, model, kernel, stand_in(model, kernel, longest))
+    scope = partial(differentiable_twice, model, kernel, replacement_of_fused(model, kernel, longest))
     with scope():
         with_targets = wants_targets(model, params, typical[0])
     first = (*looked_through, *found.notes, *_compiled_note(model))

@@ -11,7 +11,7 @@ from torch.func import functional_call
 
 from hessianlens.models.adapters.outputs import arguments, as_tensor
 from hessianlens.models.adapters.precision import is_half
-from hessianlens.models.adapters.scope import evaluated
+from hessianlens.models.adapters.twice_differentiable import evaluated
 from hessianlens.problems import Batch, move
 
 

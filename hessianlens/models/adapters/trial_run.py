@@ -15,8 +15,8 @@ from hessianlens.models.adapters.long_attention import LongAttention
 from hessianlens.models.adapters.outputs import as_tensor, call, checked_call, counted_call
 from hessianlens.models.adapters.own_run import FirstBatch, has_own_digits, own_result
 from hessianlens.models.adapters.precision import is_half
-from hessianlens.models.adapters.scope import differentiable_twice
 from hessianlens.models.adapters.torch_losses import TorchShare
+from hessianlens.models.adapters.twice_differentiable import differentiable_twice
 from hessianlens.models.adapters.unembedding import FusedLossCall, LastMap, Unembedding, are_large, logits_note
 from hessianlens.problems import Batch, Forward, Problem, move, tensors
 from hessianlens.sizes import readable

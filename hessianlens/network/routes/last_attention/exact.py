@@ -13,7 +13,7 @@ from torch import Tensor
 from hessianlens.attention.activations import as_activation
 from hessianlens.attention.rotary import RotaryAttention
 from hessianlens.errors import Refusal
-from hessianlens.models.adapters.scope import differentiable_twice
+from hessianlens.models.adapters.twice_differentiable import differentiable_twice
 from hessianlens.models.transformer import Transformer
 from hessianlens.network.base.dry_run import forward_sizes, sequences_of
 from hessianlens.network.routes.last_attention.locate import find_site

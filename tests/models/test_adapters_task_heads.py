@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as nnf
 
 import hessianlens as hl
-from hessianlens.models.adapters.heads import head_kind, no_own_loss
+from hessianlens.models.adapters.task_heads import head_kind, no_own_loss
 from tests.curvature import hugging_face, networks
 from tests.curvature.agreement import same_operator
 from tests.curvature.networks import LENGTH, VOCAB, scrambled, tokens

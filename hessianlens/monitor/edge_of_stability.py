@@ -47,7 +47,7 @@ _COMPARABLE_FACTOR = 1.02
 
 
 @dataclass(frozen=True, eq=False)
-class Edge:
+class StabilityEdge:
     """How an optimiser sees curvature, and its stability threshold.
 
     Attributes:
@@ -94,7 +94,7 @@ class _PreconditionedOperator:
         return found if self._scale is None else found * self._scale
 
 
-def edge_of(optimizer: Any, model: nn.Module, blocks: Sequence[Block]) -> Edge | Refusal:
+def stability_edge(optimizer: Any, model: nn.Module, blocks: Sequence[Block]) -> StabilityEdge | Refusal:
     """The edge of an optimiser at this moment; a refusal where there is none.
 
     Args:
@@ -104,7 +104,7 @@ def edge_of(optimizer: Any, model: nn.Module, blocks: Sequence[Block]) -> Edge |
 
     >>> layer = nn.Linear(2, 1)
     >>> blocks = [Block.of(name, name, p) for name, p in layer.named_parameters()]
-    >>> edge_of(torch.optim.SGD(layer.parameters(), lr=0.1, momentum=0.9), layer, blocks).limit
+    >>> stability_edge(torch.optim.SGD(layer.parameters(), lr=0.1, momentum=0.9), layer, blocks).limit
     38.0
     """
     check_that(isinstance(model, nn.Module), "model", model, "the nn.Module that is trained")
@@ -139,7 +139,7 @@ class _Piece:
     decay: float = 0.0
 
 
-def _joined(pieces: Sequence[_Piece], blocks: Sequence[Block]) -> Edge | Refusal:
+def _joined(pieces: Sequence[_Piece], blocks: Sequence[Block]) -> StabilityEdge | Refusal:
     lr = max(piece.lr for piece in pieces)
     if lr <= 0 or min(piece.lr for piece in pieces) <= 0:
         return Refusal("a learning rate is zero")
@@ -152,7 +152,7 @@ def _joined(pieces: Sequence[_Piece], blocks: Sequence[Block]) -> Edge | Refusal
     decay = None
     if any(piece.decay for piece in pieces):
         decay = torch.cat([torch.full((b.numel,), p.decay, device="cpu") for p, b in zip(pieces, blocks, strict=True)])
-    return Edge(limits[0] / lr, scale, decay, lr)
+    return StabilityEdge(limits[0] / lr, scale, decay, lr)
 
 
 def _scale(piece: _Piece, block: Block, lr: float) -> Tensor:

@@ -21,7 +21,7 @@ _OF_A_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 @contextmanager
-def clear_endings(kept: str) -> Iterator[None]:
+def errors_as_exit_codes(kept: str) -> Iterator[None]:
     """Turn `InputError` and what the system says of a file into exit code 2, and Ctrl-C into 130.
 
     Args:

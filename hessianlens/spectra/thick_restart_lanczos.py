@@ -20,7 +20,7 @@ _ROUNDING = 10
 
 
 @dataclass(frozen=True, eq=False)
-class KrylovEigenpairs:
+class RitzEigenpairs:
     """Eigenpairs that were found.
 
     Attributes:
@@ -48,7 +48,7 @@ def basis_size(n: int, total: int) -> int:
     return min(n, max(2 * total + 1, BASIS_MIN, min(BASIS_MAX + 2 * total, affordable)))
 
 
-class KrylovSearch:
+class ThickRestartLanczos:
     """Orthonormal q_0, ..., q_j with ``A Q = Q H + w e_j^T``: H is kept whole, so that residuals are those of A itself.
 
     Ritz pairs are those of ``(H + H^T) / 2``. For ``v = Q y``
@@ -179,7 +179,7 @@ class KrylovSearch:
         self._count, self._ritz = k, None
         self.restarts += 1
 
-    def found(self, good: Tensor) -> KrylovEigenpairs:
+    def found(self, good: Tensor) -> RitzEigenpairs:
         """The wanted pairs that are within the tolerance.
 
         Args:
@@ -190,7 +190,7 @@ class KrylovSearch:
         vectors = self._Q[: self._count].T @ Y[:, chosen].to(self._Q)
         lengths = vectors.norm(dim=0)
         where = vectors.device
-        return KrylovEigenpairs(
+        return RitzEigenpairs(
             values[chosen].to(where),
             vectors / lengths,
             self.residuals(chosen).to(where),
@@ -199,7 +199,7 @@ class KrylovSearch:
         )
 
 
-def krylov_eigenpairs(search: KrylovSearch, tol: float, floor: float, max_restarts: int) -> KrylovEigenpairs:
+def lanczos_eigenpairs(search: ThickRestartLanczos, tol: float, floor: float, max_restarts: int) -> RitzEigenpairs:
     """Lanczos steps until all wanted pairs are within the tolerance, the space is complete or restarts are used up.
 
     Args:
@@ -210,8 +210,8 @@ def krylov_eigenpairs(search: KrylovSearch, tol: float, floor: float, max_restar
 
     >>> A = torch.diag(torch.arange(1.0, 101.0, dtype=torch.float64))
     >>> ones = torch.ones(100, dtype=torch.float64)
-    >>> search = KrylovSearch(lambda v: A @ v, lambda k: ones, 1, lambda values: torch.argsort(-values), 20)
-    >>> found = krylov_eigenpairs(search, 1e-8, 1e-15, 1000)
+    >>> search = ThickRestartLanczos(lambda v: A @ v, lambda k: ones, 1, lambda values: torch.argsort(-values), 20)
+    >>> found = lanczos_eigenpairs(search, 1e-8, 1e-15, 1000)
     >>> found.values, bool((A @ found.vectors - 100 * found.vectors).norm() <= 1e-6)
     (tensor([100.], dtype=torch.float64), True)
     """

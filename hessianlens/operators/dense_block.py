@@ -15,7 +15,7 @@ from hessianlens.operators.factor import Factor
 _AXES = ROW_AXES + COLUMN_AXES
 
 
-def accumulate(entries: Tensor, factors: Sequence[Factor], coefficient: float, first: bool) -> None:
+def accumulate_term(entries: Tensor, factors: Sequence[Factor], coefficient: float, first: bool) -> None:
     """Add a product of factors to ``entries[a, b, c, d]``; the first one overwrites what is there.
 
     An identity between a row and a column axis touches the diagonal of those two axes only. Otherwise, where it needs

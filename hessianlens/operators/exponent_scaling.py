@@ -39,12 +39,12 @@ def size_exponents(tensors: Sequence[Tensor]) -> list[int]:
     return [math.frexp(number)[1] for number in largest.tolist()]
 
 
-def taken_out(sizes: Sequence[int], dtype: torch.dtype) -> list[int]:
+def exponents_to_factor_out(sizes: Sequence[int], dtype: torch.dtype) -> list[int]:
     """The exponents to take out of factors of these sizes before they are multiplied.
 
     None at all where no product of them comes near the end of the range: the rest of it is for what else they meet.
 
-    >>> taken_out([3, -2], torch.float64), taken_out([500, 3], torch.float64)
+    >>> exponents_to_factor_out([3, -2], torch.float64), exponents_to_factor_out([500, 3], torch.float64)
     ([0, 0], [500, 3])
     """
     limit = math.log2(torch.finfo(dtype).max) / _FACTORS
@@ -52,7 +52,7 @@ def taken_out(sizes: Sequence[int], dtype: torch.dtype) -> list[int]:
     return [0] * len(sizes) if above <= limit and -below <= limit else list(sizes)
 
 
-def raised(term: Term, exponent: int) -> Term:
+def scale_term(term: Term, exponent: int) -> Term:
     """The term times ``2^exponent``, shared among its factors so that all of them have one size.
 
     They then fit wherever their product does.
@@ -68,7 +68,7 @@ def raised(term: Term, exponent: int) -> Term:
     return Term(term.coefficient, tuple(factors))
 
 
-def shifted(tensor: Tensor, exponent: int) -> Tensor:
+def ldexp_in_steps(tensor: Tensor, exponent: int) -> Tensor:
     """``tensor 2^exponent`` in steps that its dtype can hold."""
     while exponent:
         step = max(-100, min(100, exponent))
@@ -76,7 +76,7 @@ def shifted(tensor: Tensor, exponent: int) -> Tensor:
     return tensor
 
 
-def evened(term: Term, dtype: torch.dtype) -> Term:
+def equalise_factors(term: Term, dtype: torch.dtype) -> Term:
     """The same term; with factors of one size, where some of their products might leave the range of `dtype`."""
     held = [k for k, f in enumerate(term.factors) if f.tensor is not None]
     sizes = {k: size_exponent(f.tensor) for k, f in enumerate(term.factors) if f.tensor is not None}
@@ -94,7 +94,7 @@ def evened(term: Term, dtype: torch.dtype) -> Term:
     return Term(math.ldexp(term.coefficient, -own), tuple(factors))
 
 
-def unit(term: Term) -> tuple[Term, int]:
+def normalise_term(term: Term) -> tuple[Term, int]:
     """The term with factors and coefficient of largest entry about one, and the power of two that was taken out.
 
     In single precision at least: sums over many entries would overflow in half precision.
@@ -105,12 +105,12 @@ def unit(term: Term) -> tuple[Term, int]:
         if f.tensor is not None:
             wide = f.tensor if f.tensor.element_size() >= 4 else f.tensor.float()
             size = size_exponent(wide)
-            f, total = Factor(f.name, f.indices, shifted(wide, -size)), total + size
+            f, total = Factor(f.name, f.indices, ldexp_in_steps(wide, -size)), total + size
         factors.append(f)
     return Term(math.ldexp(term.coefficient, -own), tuple(factors)), total
 
 
-def balanced(term: Term) -> Term:
+def balance_factors(term: Term) -> Term:
     """The same term in double precision with factors of one size for every token: none is large where another is small.
 
     Wherever one factor vanishes the others are set to zero too, so that they do not set the scale.
@@ -160,4 +160,4 @@ def _spread(values: Tensor, factor: Factor, letters: str) -> Tensor:
 
 def _times(factor: Factor, exponent: int) -> Factor:
     assert factor.tensor is not None
-    return factor if exponent == 0 else Factor(factor.name, factor.indices, shifted(factor.tensor, exponent))
+    return factor if exponent == 0 else Factor(factor.name, factor.indices, ldexp_in_steps(factor.tensor, exponent))

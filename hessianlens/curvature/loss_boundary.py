@@ -16,7 +16,7 @@ from hessianlens.problems import Batch, ClassesLoss, Logits, LogitsForward, Prob
 Tensors = tuple[Tensor, ...]
 
 
-class Ending(ABC):
+class LossBoundary(ABC):
     """The tensors x at which a network ends, and the loss l behind them.
 
     Attributes:
@@ -51,7 +51,7 @@ class Ending(ABC):
         return None
 
 
-class AtOutputs(Ending):
+class OutputsBoundary(LossBoundary):
     """A network that ends at its outputs."""
 
     def __init__(self, problem: Problem, params: Mapping[str, Tensor], batch: Batch) -> None:
@@ -74,7 +74,7 @@ class AtOutputs(Ending):
         return outputs.numel() // max(outputs.shape[-1] if outputs.ndim else 1, 1)
 
 
-class InFrontOfLogits(Ending):
+class LogitsBoundary(LossBoundary):
     """A network that ends at the features, the weight and the bias of its last linear map."""
 
     def __init__(self, loss: ClassesLoss, logits: Logits, batch: Batch) -> None:
@@ -158,8 +158,8 @@ def _formed(logits: Logits) -> Tensor:
     return found if logits.softcap is None else logits.softcap * torch.tanh(found / logits.softcap)
 
 
-def ending(problem: Problem, params: Mapping[str, Tensor], batch: Batch) -> Ending:
+def loss_boundary_of(problem: Problem, params: Mapping[str, Tensor], batch: Batch) -> LossBoundary:
     """Where the network of a problem ends, at some parameters and a batch."""
     if isinstance(problem.forward, LogitsForward) and isinstance(problem.loss, ClassesLoss):
-        return InFrontOfLogits(problem.loss, problem.forward.logits(params, batch), batch)
-    return AtOutputs(problem, params, batch)
+        return LogitsBoundary(problem.loss, problem.forward.logits(params, batch), batch)
+    return OutputsBoundary(problem, params, batch)
