@@ -90,7 +90,8 @@ class Monitor:
         seed: Seed of the probe vectors.
         log: Where records go, one or several: ``"run.jsonl"`` keeps every record at once, survives `kill -9` and is
             gone on with; ``"run.csv"`` is a table; ``"runs/curvature"``, a folder, or a `SummaryWriter` is for
-            TensorBoard; ``wandb.run`` for Weights & Biases; a function is called with the record and the history.
+            TensorBoard; ``wandb.run`` for Weights & Biases; a function is called with a dictionary of numbers and the
+            step, as ``accelerator.log``, ``mlflow.log_metrics`` and ``trackio.log`` take them.
         **old: Earlier names: `store`, `csv`, `tensorboard`, `wandb` and `sinks` for `log`; `warm` and `clock` for the
             attributes `warm_start` and ``pace.clock``; `tol` for `rtol`.
 
@@ -309,6 +310,17 @@ class Monitor:
         return repr(self.history).replace("History of", "Monitor of").replace("records, steps", "records at steps")
 
     # --- the loops of others -----------------------------------------------------------------------------------------
+
+    def attach(self, trainer: Any) -> Monitor:
+        """Measure in the loop of a `Trainer` of Hugging Face or Lightning; the numbers appear in its own log.
+
+        What its reporters and loggers are (TensorBoard, Weights & Biases, MLflow ...) is for the trainer to say. Single
+        attention heads stay in `history`; the log shows the extremes of every layer.
+        """
+        from hessianlens.monitor.integrations import attach
+
+        attach(self, trainer)
+        return self
 
     def trainer_callback(self) -> Any:
         """A callback for the `Trainer` of Hugging Face transformers: ``Trainer(..., callbacks=[this])``."""

@@ -107,6 +107,7 @@ def test_bad_checkpoints(tmp_path: Path) -> None:
 @pytest.mark.filterwarnings("ignore")
 def test_lightning(tmp_path: Path) -> None:
     from pytorch_lightning import LightningModule, Trainer
+    from pytorch_lightning.loggers.logger import DummyLogger
 
     class Small(LightningModule):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -119,6 +120,16 @@ def test_lightning(tmp_path: Path) -> None:
         def configure_optimizers(self) -> torch.optim.Optimizer:
             return torch.optim.SGD(self.parameters(), lr=0.1)
 
+    class Board(DummyLogger):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.calls: list[tuple[int, dict[str, float]]] = []
+
+        def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+            self.calls.append((step or 0, metrics))
+
+    board = Board()
+
     def fit(watched: bool) -> tuple[dict[str, torch.Tensor], Monitor | None]:
         torch.manual_seed(0)
         module = Small()
@@ -127,17 +138,19 @@ def test_lightning(tmp_path: Path) -> None:
         monitor = None
         if watched:
             monitor = Monitor(module.inner, "*", data=batch, loss="cross_entropy", every=1, overhead=None)
-        Trainer(
+        trainer = Trainer(
             max_epochs=1,
             accumulate_grad_batches=2,
-            callbacks=[] if monitor is None else [monitor.lightning_callback()],
-            logger=False,
+            logger=board if watched else False,
             enable_checkpointing=False,
             enable_progress_bar=False,
             enable_model_summary=False,
             accelerator="cpu",
             default_root_dir=str(tmp_path),
-        ).fit(module, data)
+        )
+        if monitor is not None:
+            assert monitor.attach(trainer) is monitor
+        trainer.fit(module, data)
         return module.state_dict(), monitor
 
     (alone, _), (beside, monitor) = fit(False), fit(True)
@@ -145,3 +158,33 @@ def test_lightning(tmp_path: Path) -> None:
     assert monitor.history[0].numbers["model"]["edge"].value == pytest.approx(20)
     assert monitor.history[0].given["loss"] > 0
     assert all(torch.equal(alone[name], beside[name]) for name in alone)
+    ours = [(step, metrics) for step, metrics in board.calls if "hessianlens/top" in metrics]
+    assert [step for step, _ in ours] == [1, 2]
+    assert ours[1][1]["hessianlens/top"] == monitor.history[1].numbers["model"]["top"].value
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_log_of_the_trainer_shows_what_was_measured(tmp_path: Path) -> None:
+    from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments
+
+    reported: list[dict[str, Any]] = []
+
+    class Reporter(TrainerCallback):  # type: ignore[misc]
+        def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
+            reported.append(dict(logs))
+
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=9, n_positions=6, n_embd=8, n_layer=1, n_head=2))
+    ids = torch.arange(24).reshape(4, 6) % 9
+    arguments = TrainingArguments(
+        output_dir=str(tmp_path), max_steps=4, logging_steps=1, report_to="none", use_cpu=True, disable_tqdm=True
+    )
+    data = [{"input_ids": row, "labels": row} for row in ids]
+    trainer = Trainer(model=model, args=arguments, train_dataset=data, callbacks=[Reporter()])
+    monitor = Monitor(model, data={"input_ids": ids, "labels": ids}, every=2, overhead=None).attach(trainer)
+    trainer.train()
+    ours = [entry for entry in trainer.state.log_history if "hessianlens/top" in entry]
+    assert [entry["step"] for entry in ours] == [record.step for record in monitor.history] == [1, 3]
+    assert ours[0]["hessianlens/top"] == monitor.history[0].numbers["model"]["top"].value
+    assert sum("hessianlens/top" in logs for logs in reported) == 2
+    assert "hessianlens/layer0.attn/largest_logit" in ours[0] and not any(".head" in name for name in ours[0])
+    assert sum("loss" in entry for entry in trainer.state.log_history) == 4  # none of its own is lost

@@ -264,8 +264,10 @@ def test_logs(tmp_path: Path, old_names: bool, recwarn: pytest.WarningsRecorder)
         "csv": tmp_path / "run.csv",
         "tensorboard": tmp_path / "board",
         "wandb": run,
-        "sinks": [lambda record, history: told.append(len(history))],
+        "sinks": [lambda one, history: told.append(len(history))],
     }
+    if not old_names:
+        places["sinks"] = [lambda record, history: told.append(len(history))]
     log = [*list(places.values())[:-1], *places["sinks"]]
     options: dict[str, object] = {"quantities": ("top", "gradient"), **(places if old_names else {"log": log})}
     if old_names:
@@ -287,6 +289,43 @@ def test_logs(tmp_path: Path, old_names: bool, recwarn: pytest.WarningsRecorder)
     assert said == ({f"Monitor: {name}= is now log=" for name in places} if old_names else set())
     frame = monitor.to_frame().set_index("step")
     assert frame.loc[5, "layer0.attn.v/gradient"] > 0
+
+
+class _Tracker:
+    """Functions that take numbers and a step, as trackers of experiments have them."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[dict[str, float], int]] = []
+
+    def log_metrics(self, metrics: dict[str, float], step: int) -> None:
+        self.calls.append((metrics, step))
+
+
+def test_a_function_is_given_numbers_and_the_step() -> None:
+    tracker = _Tracker()
+    monitor, _ = watched(log=tracker.log_metrics, quantities=("top", "gradient"))
+    monitor.step(5, loss=2.0)
+    numbers, step = tracker.calls[0]
+    assert step == 5 and all(isinstance(value, float) for value in numbers.values())
+    assert numbers == {f"hessianlens/{name}": value for name, value in monitor.history[0].flat().items()}
+    assert numbers["hessianlens/loss"] == 2.0
+
+
+def test_a_run_of_wandb_keeps_its_own_step() -> None:
+    run = FakeRun()
+    FakeRun.__module__ = "wandb.sdk.wandb_run"
+    try:
+        monitor, _ = watched(log=run.log, quantities=("gradient",))
+        monitor.step(5)
+    finally:
+        FakeRun.__module__ = __name__
+    assert run.logged[0]["hessianlens/step"] == 5
+
+
+def test_a_monitor_is_attached_to_trainers_only() -> None:
+    monitor, _ = watched(quantities=("gradient",))
+    with pytest.raises(hl.errors.InputError, match=r"trainer: got Linear, expected a Trainer .* call monitor.step"):
+        monitor.attach(torch.nn.Linear(2, 2))
 
 
 def test_a_run_that_goes_on_counts_its_time_on(tmp_path: Path) -> None:
