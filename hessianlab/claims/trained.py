@@ -36,8 +36,11 @@ def read_record(path: Path = RECORD) -> Mapping[str, Any]:
 
 
 def write_record(study: str, numbers: Mapping[str, Any], path: Path = RECORD) -> Path:
-    """Record what one study found; what is recorded of others stays."""
-    kept = {**read_record(path), study: numbers}
+    """Record what one study found; what is recorded of others stays, and so do runs beside it with other settings."""
+    before = read_record(path).get(study, {})
+    same = "config" in before and not changed_settings(before["config"], numbers.get("config", {}))
+    beside = {name: before[name] for name in ("replications",) if same and name in before}
+    kept = {**read_record(path), study: {**beside, **numbers}}
     text = json.dumps({name: kept[name] for name in sorted(kept)}, indent=1, ensure_ascii=False)
     try:
         path.write_text(_NUMBERS.sub(lambda row: " ".join(row[0].split()), text) + "\n", encoding="utf-8")

@@ -175,17 +175,19 @@ def _in_json(result: Result, pictures: dict[str, list[str]]) -> dict[str, Any]:
         "preset": result.preset,
         "config": dict(result.config),
         "findings": findings.sentences(result),
-        "numbers": findings.in_record(result),
+        "numbers": findings.in_record(result, {}),
         "table": findings.table(result) or None,
         "figures": pictures.get(result.experiment, []),
     }
 
 
 def _record(results: Sequence[Result], again: bool) -> None:
-    from hessianlab.claims.trained import write_record, write_replication
+    from hessianlab.claims.trained import read_record, write_record, write_replication
 
     for result in results:
-        path = (write_replication if again else write_record)(result.experiment, _findings(result).in_record(result))
+        known = {} if again else read_record().get(result.experiment, {})
+        numbers = _findings(result).in_record(result, known)
+        path = (write_replication if again else write_record)(result.experiment, numbers)
         typer.echo(f"hessianlens: recorded in {path}.", err=True)
 
 

@@ -25,7 +25,7 @@ WIDE = under("width 128 for 500 steps", TEXT, d_model=128, steps=500)
 SMALL_EMBEDDINGS = under("embeddings a tenth as large", embedding_scale=0.1)
 NO_NORM_SMALL_EMBEDDINGS = under("no norm and embeddings a tenth as large", norm=None, embedding_scale=0.1)
 NO_MOMENTUM = under("no momentum", momentum=0.0, sgd_low=-1.0, sgd_high=1.5)
-WIDER = under("width 128 for 300 steps", TEXT, d_model=128, steps=300)
+WIDER = under("width 128 for 300 steps with six seeds", TEXT, d_model=128, steps=300, seeds=6)
 """Conditions that several studies try; others are those of one study."""
 
 
@@ -37,6 +37,7 @@ SOFTMAX = "softmax"
 RELU_LENGTH = "relu_length"
 OTHERS = ("sigmoid", "sigmoid_log_length", "relu_normalised", RELU_LENGTH, "linear", "row_sum")
 SIX_SEEDS = under("500 steps and six seeds for each rate", steps=500, tuning_seeds=6)
+WIDER_LONGER = under("width 128 for 500 steps with six seeds", TEXT, d_model=128, steps=500, seeds=6)
 DOUBTED = (SOFTMAX, "relu_normalised", RELU_LENGTH, "linear", "row_sum")
 """Softmax, and the alternatives of which an article says that they do not work, or work worse."""
 
@@ -54,12 +55,15 @@ ACTIVATIONS = study(
     ),
     comparisons=tuple(minus(name, SOFTMAX) for name in OTHERS),
     quick=TrialConfig(tasks=("addition", "characters", "recall"), checkpoints=6),
-    full=replace(FULL, tasks=("addition", "characters", "recall"), conditions=(SIX_SEEDS.name, NATURAL.name)),
+    full=replace(
+        FULL, tasks=("addition", "characters", "recall"), conditions=(SIX_SEEDS.name, NATURAL.name, WIDER_LONGER.name)
+    ),
     conditions=tuple(
         replace(condition, arms=DOUBTED)
         for condition in (
             SIX_SEEDS,
             NATURAL,
+            WIDER_LONGER,
             under("2000 steps", ("addition",), steps=2000),
             replace(NO_NORM, tasks=("characters", "addition")),
         )
@@ -142,6 +146,7 @@ QUERY_KEY = study(
         NO_NORM_SMALL_EMBEDDINGS,
         NO_MOMENTUM,
         NATURAL,
+        WIDER,
     ),
 )
 
@@ -196,13 +201,14 @@ OPTIMISERS = study(
         FULL,
         tasks=("characters",),
         curvatures=1,
-        conditions=("300 steps", SMALL_EMBEDDINGS.name, NO_MOMENTUM.name),
+        conditions=("300 steps", SMALL_EMBEDDINGS.name, NO_MOMENTUM.name, WIDER.name),
     ),
     conditions=tuple(
         replace(condition, arms=arms, changes=(*condition.changes, ("curvatures", 0)))
         for condition, arms in (
             *((condition, NOT_LINEAR) for condition in (*_steps(300), SMALL_EMBEDDINGS, CONSTANT, NATURAL)),
-            *((condition, OF_SOFTMAX) for condition in (NO_MOMENTUM, *_steps(3000), WIDER)),
+            *((condition, OF_SOFTMAX) for condition in (NO_MOMENTUM, *_steps(3000))),
+            (WIDER, NOT_LINEAR),
         )
     ),
 )
@@ -210,6 +216,9 @@ OPTIMISERS = study(
 
 SGD, ADAM, MEASURED, SEARCHED = "SGD", "Adam", "SGD, rates by curvature", "SGD, rates searched"
 ADAM_BLOCKS = "Adam, one second moment per block"
+WIDER_FIVE_RATES = replace(
+    WIDER, name="width 128 for 300 steps with six seeds and five rates", changes=(*WIDER.changes, ("rates", 5))
+)
 
 BLOCK_RATES = study(
     name="study_block_rates",
@@ -236,11 +245,21 @@ BLOCK_RATES = study(
     ),
     quick=TrialConfig(tasks=("characters",), rates=7, checkpoints=8),
     full=replace(
-        FULL, tasks=("characters",), rates=9, conditions=("300 steps", NO_NORM.name, NO_NORM_SMALL_EMBEDDINGS.name)
+        FULL,
+        tasks=("characters",),
+        rates=9,
+        conditions=("300 steps", NO_NORM.name, NO_NORM_SMALL_EMBEDDINGS.name, WIDER_FIVE_RATES.name),
     ),
     conditions=tuple(
         replace(condition, arms=(SGD, ADAM, MEASURED, ADAM_BLOCKS))
-        for condition in (*_steps(300), NO_NORM, NO_NORM_SMALL_EMBEDDINGS, NO_MOMENTUM, NATURAL)
+        for condition in (
+            *_steps(300),
+            NO_NORM,
+            NO_NORM_SMALL_EMBEDDINGS,
+            NO_MOMENTUM,
+            NATURAL,
+            WIDER_FIVE_RATES,
+        )
     ),
 )
 

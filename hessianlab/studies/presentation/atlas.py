@@ -334,7 +334,7 @@ def level_intervals(result: Result) -> dict[str, Interval]:
     return found
 
 
-def in_record(result: Result) -> dict[str, Any]:
+def in_record(result: Result, _known: object = None) -> dict[str, Any]:
     """What is recorded."""
     protocol = STUDY_ATLAS.statement(AtlasConfig(**result.config))
     return record(result, level_intervals(result), {}, sentences(result), depth_chart(result), protocol=protocol)

@@ -180,7 +180,7 @@ def multiples(result: Result) -> Chart:
     )
 
 
-def in_numbers(result: Result) -> dict[str, Any]:
+def in_numbers(result: Result, _known: object = None) -> dict[str, Any]:
     """What is recorded."""
     protocol = STUDY_DESIGN.statement(DesignConfig(**result.config))
     levels, differences = level_intervals(result), contrasts(result)

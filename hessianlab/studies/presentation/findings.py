@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from itertools import permutations, product
 from typing import Any
 
 from hessianlab.experiments.statistics import choices, select
@@ -16,14 +17,16 @@ from hessianlab.studies.presentation.paired import (
     diverged,
     in_numbers,
     interval,
+    interval_of,
     of_condition,
+    plain_config,
     record,
     study_comparisons,
     study_levels,
     study_lost,
     tried,
 )
-from hessianlab.studies.training_study import TASKS, Condition, Contrast, Study, TrialConfig
+from hessianlab.studies.training_study import TASKS, Contrast, Study, TrialConfig, chosen_conditions
 from hessianlab.wording import MINUS, count, several, short
 
 
@@ -147,40 +150,84 @@ def study_sentences(result: Result, study: Study, extra: Sequence[str] = ()) -> 
     ]
 
 
-def condition_sentences(result: Result, study: Study) -> list[str]:
-    """Every comparison of losses under every condition, a sentence per task and comparison."""
+Recorded = Mapping[str, Any]
+"""What is recorded of a result."""
+
+
+def recorded_difference(recorded: Recorded, condition: str, task: str, comparison: Contrast) -> Interval | None:
+    """A difference in loss under a condition, the study's own settings if empty; None if it is not recorded."""
+    found = recorded["conditions"][condition] if condition else recorded
+    row = found["intervals"].get(f"{task}: loss, {comparison.name}")
+    return interval_of(row) if row else None
+
+
+def condition_sentences(recorded: Recorded, study: Study) -> list[str]:
+    """Every comparison of losses under every condition, a sentence per task and comparison; then by width."""
     found = []
-    for task in choices(result, "task"):
-        there = [one for one in tried(result, study) if one.on(task)]
-        for comparison in study.comparisons if there else ():
-            measured = [(one, difference(of_condition(result, one), task, comparison)) for one in there]
-            parts = [f"{interval_in_words(value)} with {one.name}" for one, value in measured if value.seeds]
-            if not parts:
-                continue
-            own = interval_in_words(difference(of_condition(result), task, comparison))
+    for task, comparison in product(recorded["config"]["tasks"], study.comparisons):
+        measured = {name: recorded_difference(recorded, name, task, comparison) for name in recorded["conditions"]}
+        parts = [f"{interval_in_words(value)} with {name}" for name, value in measured.items() if value]
+        own = recorded_difference(recorded, "", task, comparison)
+        if parts and own:
             found.append(
-                f"On {TASKS[task]}, loss, {comparison.name}: {own} with the settings above; {'; '.join(parts)}."
+                f"On {TASKS[task]}, loss, {comparison.name}: {interval_in_words(own)} with the settings above; "
+                f"{'; '.join(parts)}."
             )
+    return [*found, *width_sentences(recorded, study)]
+
+
+SAME_AT_ANY_WIDTH = ("d_model", "steps", "seeds", "tuning_seeds", "rates", "curvatures")
+"""Settings in which two conditions may differ and still show a trend with the width, if the steps are as many."""
+
+
+def width_sentences(recorded: Recorded, study: Study) -> list[str]:
+    """Every comparison at two widths, after as many steps."""
+    config, changes = recorded["config"], {"": {}} | {n: one["changes"] for n, one in recorded["conditions"].items()}
+    found = []
+    for wide, narrow in permutations(changes, 2):
+        here, there = ({**config, **changes[name]} for name in (wide, narrow))
+        if "d_model" not in changes[wide] or "d_model" in changes[narrow] or here["steps"] != there["steps"]:
+            continue
+        if set(changes[wide]) | set(changes[narrow]) <= set(SAME_AT_ANY_WIDTH):
+            found += _by_width(recorded, study, (narrow, wide), (there["d_model"], here["d_model"]), here["steps"])
     return found
 
 
-def condition_chart(result: Result, study: Study) -> Chart:
+def _by_width(
+    recorded: Recorded, study: Study, conditions: tuple[str, str], widths: tuple[int, int], steps: int
+) -> list[str]:
+    sentences = []
+    for task in recorded["config"]["tasks"]:
+        parts = []
+        for comparison in study.comparisons:
+            pair = [recorded_difference(recorded, name, task, comparison) for name in conditions]
+            if all(pair):
+                shown = [f"{interval_in_words(v)} at {w}" for v, w in zip(pair, widths, strict=True) if v is not None]
+                parts.append(f"{comparison.name} {', '.join(shown)}")
+        if parts:
+            sentences.append(f"On {TASKS[task]}, loss after {steps} steps by width: {'; '.join(parts)}.")
+    return sentences
+
+
+def condition_chart(recorded: Recorded, study: Study) -> Chart:
     """Every comparison of losses by condition, a panel per task."""
-    conditions = [Condition(), *tried(result, study)]
+    conditions = ["", *recorded["conditions"]]
 
     def line(task: str, comparison: Contrast) -> Series:
-        found = (difference(of_condition(result, one), task, comparison) for one in conditions)
-        return series(comparison.name, enumerate(found))
+        found = (recorded_difference(recorded, name, task, comparison) for name in conditions)
+        return series(comparison.name, ((x, one) for x, one in enumerate(found) if one is not None))
 
-    tasks = choices(result, "task")
     return Chart(
         "Differences in validation loss at the end of training, paired over seeds, by condition; every arm is tuned "
         "and trained anew under each. Marks are means, bars 95 % intervals.",
         "",
         "difference in loss (nats)",
-        tuple(Panel(TASKS[task], tuple(line(task, one) for one in study.comparisons)) for task in tasks),
+        tuple(
+            Panel(TASKS[task], tuple(line(task, one) for one in study.comparisons))
+            for task in recorded["config"]["tasks"]
+        ),
         columns=1,
-        names=tuple(condition.name or "as stated" for condition in conditions),
+        names=tuple(name or "as stated" for name in conditions),
     )
 
 
@@ -237,13 +284,13 @@ class StudyFindings(Findings):
     """Sentences, the numbers behind them as they are recorded, and the chart that shows the answer.
 
     Attributes:
-        in_record: What is recorded of a result.
+        in_record: What is recorded of a result, beside what is recorded already of the same settings (or nothing).
         chart: What the study asks about, in numbers, under its own settings.
         table: Lines of a table, by heading; none where sentences say it all.
         conditions: The differences in loss by condition; None if no other condition was tried.
     """
 
-    in_record: Callable[[Result], dict[str, Any]]
+    in_record: Callable[[Result, Recorded], dict[str, Any]]
     chart: Callable[[Result], Chart]
     table: Callable[[Result], list[dict[str, str]]] = lambda result: []
     conditions: Callable[[Result], Chart | None] = lambda result: None
@@ -262,27 +309,55 @@ def study_findings(
         return levels, study_comparisons(result, study), study_lost(result)
 
     def sentences(result: Result) -> list[str]:
-        own = of_condition(result)
-        return [*study_sentences(own, study, extra(own)), *condition_sentences(result, study)]
+        return list(in_record(result, {})["sentences"])
 
     def picture(result: Result) -> Chart:
         return chart(of_condition(result))
 
     def by_condition(result: Result) -> Chart | None:
-        return condition_chart(result, study) if tried(result, study) else None
+        return condition_chart(in_record(result, {}), study) if tried(result, study) else None
 
-    def in_record(result: Result) -> dict[str, Any]:
+    def in_record(result: Result, known: Recorded) -> dict[str, Any]:
         own = of_condition(result)
-        levels, compared, lost = numbers(own)
-        others = {
+        here = {
             condition.name: {
                 "changes": dict(condition.changes),
                 **in_numbers(*numbers(of_condition(result, condition))),
             }
             for condition in tried(result, study)
         }
-        protocol = study.statement(TrialConfig(**result.config))
-        words, conditions = sentences(result), by_condition(result)
-        return record(own, levels, compared, words, picture(result), lost, others, protocol, conditions)
+        others = in_their_order({**known_conditions(known, result), **here}, study)
+        preset, config = result.preset, dict(result.config)
+        if others.keys() != here.keys():
+            preset, config = settings_of(study, {**config, "conditions": tuple(others)}, preset)
+        levels, compared, lost = numbers(own)
+        protocol = study.statement(TrialConfig(**config))
+        found = record(own, levels, compared, (), picture(result), lost, others, protocol)
+        found |= {"preset": preset, "config": plain_config(config)}
+        words = [*study_sentences(own, study, extra(own)), *condition_sentences(found, study)]
+        charts = {"condition_chart": condition_chart(found, study).plain()} if others else {}
+        return {**found, "sentences": words, **charts}
 
     return StudyFindings(sentences, in_record, picture, conditions=by_condition)
+
+
+def known_conditions(known: Recorded, result: Result) -> Mapping[str, Any]:
+    """Conditions that are recorded of the same settings: they stay beside those that are tried now."""
+    if not known:
+        return {}
+    one, other = ({**config, "conditions": ()} for config in (known["config"], plain_config(result.config)))
+    return known["conditions"] if one == other else {}
+
+
+def in_their_order(found: Mapping[str, Any], study: Study) -> dict[str, Any]:
+    """Conditions as the study lists them."""
+    return {one.name: found[one.name] for one in study.conditions if one.name in found}
+
+
+def settings_of(study: Study, config: Mapping[str, Any], otherwise: str) -> tuple[str, dict[str, Any]]:
+    """The preset with these settings and conditions, as it writes them; the settings under another name if none is."""
+    for name, preset in study.presets.items():
+        names = tuple(one.name for one in chosen_conditions(preset, study.conditions)[1:])
+        if {**asdict(preset), "conditions": names} == dict(config):
+            return name, asdict(preset)
+    return otherwise, dict(config)

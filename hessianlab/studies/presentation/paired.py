@@ -154,25 +154,28 @@ def record(
     lost: Mapping[str, int] | None = None,
     conditions: Mapping[str, Mapping[str, Any]] | None = None,
     protocol: Sequence[str] = (),
-    by_condition: Chart | None = None,
 ) -> dict[str, Any]:
-    """Plain data: where the result comes from, intervals by name (comparisons with their effect size), words, charts.
+    """Plain data: where the result comes from, intervals by name (comparisons with their effect size), words, a chart.
 
-    `chart` shows what the study asks about, `by_condition` differences in loss, where other conditions were tried.
+    `chart` shows what the study asks about.
     """
     return {
         "preset": result.preset,
-        "config": {name: list(v) if isinstance(v, tuple) else v for name, v in result.config.items()},
+        "config": plain_config(result.config),
         "created": result.provenance.created,
         "commit": result.provenance.commit,
         "seconds": round(result.seconds),
         "protocol": list(protocol),
         "sentences": list(sentences),
         "chart": chart.plain(),
-        **({"condition_chart": by_condition.plain()} if by_condition else {}),
         **in_numbers(levels, comparisons, lost or {}),
         "conditions": dict(conditions or {}),
     }
+
+
+def plain_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings as they are read back from a file."""
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in config.items()}
 
 
 def in_numbers(
@@ -182,6 +185,16 @@ def in_numbers(
     found = {name: _row(value) for name, value in levels.items() if value.seeds > 1}
     found |= {name: [*_row(v), _finite(v.effect)] for name, v in comparisons.items() if v.seeds > 1}
     return {"diverged": {name: number for name, number in lost.items() if number}, "intervals": found}
+
+
+def interval_of(row: Sequence[float | None]) -> Interval:
+    """From a recorded row, whose last number may be an effect size.
+
+    >>> interval_of([0.5, 0.25, 0.75, 5, None]).decided
+    True
+    """
+    mean, low, high, seeds, reach = (math.nan if value is None else value for value in row[:5])
+    return Interval(mean, low, high, int(seeds), reach)
 
 
 def study_levels(result: Result) -> dict[str, Interval]:

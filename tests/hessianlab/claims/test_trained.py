@@ -121,6 +121,16 @@ def test_a_run_with_other_seeds_has_to_agree(tmp_path: Path) -> None:
     assert of().confirmed and "of 0 outcomes" in str(of().support[1])
 
 
+def test_runs_beside_a_study_stay_as_long_as_its_settings_do(tmp_path: Path) -> None:
+    path = tmp_path / "record.json"
+    write_record("study", run_of(3.5, 4.5, 0), path)
+    write_replication("study", run_of(3.2, 4.0, 7), path)
+    write_record("study", {**run_of(3.6, 4.4, 0), "conditions": {"300 steps": {"intervals": {}}}}, path)
+    assert [one.changed for one in StudyRecord("study", path).replications()] == ["seed 7"]
+    write_record("study", run_of(3.6, 4.4, 1), path)
+    assert list(StudyRecord("study", path).replications()) == []
+
+
 def test_what_is_not_recorded_decides_nothing(tmp_path: Path) -> None:
     recorded = StudyRecord("nosuch", tmp_path / "record.json")
     missing = recorded.effect("x", "it", least=1.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import asdict, replace
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 from hessianlab.results import Chart, FinishedCell, Measurement, Result, collect
 from hessianlab.studies.presentation.findings import caveats, compared, level_sentences, study_findings
 from hessianlab.studies.presentation.paired import by_seed, difference, diverged, first_reached, interval, slowdown
-from hessianlab.studies.training_study import Arm, Contrast, minus, study, under
+from hessianlab.studies.training_study import Arm, Condition, Contrast, minus, study, under
 from tests.hessianlab.studies.tiny import TINY
 
 STUDY = study("study_test", "t", "q?", "h", [Arm("a"), Arm("b")], [minus("a", "b")], TINY, TINY)
@@ -41,7 +42,7 @@ def test_conditions_are_compared_apart() -> None:
     other = made({"a": [3.1, 4.0, 5.1, 6.1, 7.1], "b": [1.0, 2.0, 3.0, 4.0, 5.0]})
     cells = [replace(cell, parameters={**cell.parameters, "condition": short.name}) for cell in other.cells]
     result = replace(own, cells=(*own.cells, *cells))
-    found = study_findings(tried).in_record(result)
+    found = study_findings(tried).in_record(result, {})
     assert found["intervals"]["addition: loss, a minus b"][0] == pytest.approx(0.08)
     under_short = found["conditions"]["3 steps"]
     assert under_short["changes"] == {"steps": 3}
@@ -50,6 +51,30 @@ def test_conditions_are_compared_apart() -> None:
     assert Chart.of(found["chart"]).y_label == "validation loss (nats)", "what the study asks about, as without them"
     chart = Chart.of(found["condition_chart"])
     assert chart.names == ("as stated", "3 steps") and chart.panels[0].series[0].mean == pytest.approx((0.08, 2.08))
+
+
+def test_conditions_of_the_same_settings_are_recorded_one_after_the_other() -> None:
+    short, wide = under("3 steps", steps=3), under("width 8 for 3 steps", steps=3, d_model=8)
+    full = replace(TINY, conditions=("all",))
+    tried = study("study_test", "t", "q?", "h", [Arm("a"), Arm("b")], [minus("a", "b")], TINY, full, "s", [short, wide])
+    findings, own = study_findings(tried), made({"a": [1.1, 2.1, 3.0, 4.1, 5.1], "b": [1.0, 2.0, 3.0, 4.0, 5.0]})
+
+    def run(condition: Condition, offset: float) -> Result:
+        other = made({"a": [offset + k for k in range(5)], "b": [float(k) for k in range(5)]})
+        cells = [replace(cell, parameters={**cell.parameters, "condition": condition.name}) for cell in other.cells]
+        return replace(own, preset="custom", cells=(*own.cells, *cells))
+
+    second = json.loads(json.dumps(findings.in_record(run(wide, 0.5), {})))
+    assert list(second["conditions"]) == [wide.name] and second["preset"] == "custom"
+    both = findings.in_record(run(short, 0.2), second)
+    assert list(both["conditions"]) == [short.name, wide.name], "in the order of the study"
+    assert (both["preset"], both["config"]["conditions"]) == ("full", ["all"])
+    assert Chart.of(both["condition_chart"]).panels[0].series[0].mean == pytest.approx((0.08, 0.2, 0.5))
+    assert "with 3 steps; +0.5" in " ".join(both["sentences"]) and "with width 8" in " ".join(both["sentences"])
+    (trend,) = (sentence for sentence in both["sentences"] if "by width" in sentence)
+    assert "+0.2 [+0.2, +0.2] at 4, +0.5 [+0.5, +0.5] at 8" in trend
+    other = replace(run(short, 0.2), config={**own.config, "batch": 3})
+    assert list(findings.in_record(other, second)["conditions"]) == [short.name], "other settings: nothing is kept"
 
 
 def test_differences_are_paired_by_seed() -> None:
@@ -65,7 +90,7 @@ def test_a_seed_that_diverged_is_left_out_and_told() -> None:
     assert diverged(result, "addition", "a") == 1
     assert "1 of 5 diverged" in level_sentences(result)[0]
     assert any("favours a (addition)" in sentence for sentence in caveats(result))
-    assert FINDINGS.in_record(result)["diverged"] == {"addition: a": 1}
+    assert FINDINGS.in_record(result, {})["diverged"] == {"addition: a": 1}
 
 
 def test_a_difference_of_differences() -> None:
@@ -111,7 +136,7 @@ def test_rates_at_the_edge_are_confessed() -> None:
 
 
 def test_what_is_recorded() -> None:
-    found = FINDINGS.in_record(made({"a": [1.0, 2.0, 3.0, 4.0, 5.0], "b": [0.0, 1.0, 2.0, 3.0, 4.5]}))
+    found = FINDINGS.in_record(made({"a": [1.0, 2.0, 3.0, 4.0, 5.0], "b": [0.0, 1.0, 2.0, 3.0, 4.5]}), {})
     assert found["preset"] == "quick"
     assert found["intervals"]["addition: loss of a"][0] == 3.0
     assert found["intervals"]["addition: loss, a minus b"][3] == 5

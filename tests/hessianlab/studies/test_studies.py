@@ -157,7 +157,7 @@ def test_words_and_pictures(name: str) -> None:
     assert all(picture.caption.endswith(".") for picture in pictures)
     assert len(table_of(result)) == (2 if name == "study_design" else 0)
     assert isinstance(findings, StudyFindings)
-    numbers = json.loads(json.dumps(findings.in_record(result)))
+    numbers = json.loads(json.dumps(findings.in_record(result, {})))
     assert numbers["preset"] == "custom" and numbers["sentences"] == sentences
     assert {len(row) for row in numbers["intervals"].values()} <= {5, 6}, "as FIELDS has it, and an effect size"
     assert any(len(row) == 6 for row in numbers["intervals"].values())
