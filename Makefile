@@ -16,7 +16,7 @@ PIP   := $(BIN)/python -m pip -qq --disable-pip-version-check
 ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lint test test-all golden mutants report bench format clean
+.PHONY: help setup lint test test-all golden mutants docs report bench format clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -56,6 +56,10 @@ golden: $(STAMP)  ## compare today's numbers with the recorded ones (python -m t
 mutants: $(STAMP)  ## break the code in many small ways, one at a time, and see whether a test fails
 	@$(ONE_THREAD) $(BIN)/python -m tests.mutants
 
+docs: $(STAMP)  ## build the site, and run its gallery: docs/_build/html/index.html (warnings are errors, nothing is fetched)
+	@$(ONE_THREAD) $(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
+	@echo "Open docs/_build/html/index.html"
+
 report: $(STAMP)  ## reproduce every figure in laptop size, test every claim, write the story (report/index.html) and the lab book
 	@$(BIN)/hessianlens report --out report
 
@@ -67,5 +71,5 @@ format: $(STAMP)  ## format the code and apply safe lint fixes
 	@$(BIN)/ruff format .
 
 clean:  ## delete .venv, the report and every cache
-	@rm -rf $(VENV) report build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	@rm -rf $(VENV) report build dist docs/_build docs/gallery docs/*/generated .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

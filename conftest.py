@@ -6,3 +6,5 @@ install("hessianlens")
 install("hessianlab")
 
 pytest_plugins = ["tests.browser", "tests.tiers"]
+
+collect_ignore = ["docs/conf.py"]

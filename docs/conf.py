@@ -1,0 +1,84 @@
+"""How Sphinx builds the site: `make docs`. Nothing is fetched while it is built, and nothing when it is read."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+DOCS = Path(__file__).resolve().parent
+sys.path[:0] = [str(DOCS.parent), str(DOCS)]
+
+from generate import write_pages  # noqa: E402
+
+import hessianlens  # noqa: E402
+
+write_pages(DOCS)
+
+project = "hessianlens"
+author = "the hessianlens developers"
+copyright = author
+version = release = hessianlens.__version__
+
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx.ext.viewcode",
+    "sphinx_copybutton",
+    "sphinxcontrib.katex",
+    "sphinx_gallery.gen_gallery",
+]
+exclude_patterns = ["_build", "generate"]
+nitpicky = False
+default_role = "code"
+
+# --- Markdown
+myst_enable_extensions = ["colon_fence", "dollarmath"]
+myst_heading_anchors = 4
+
+# --- Formulas: rendered while the site is built where Node.js is at hand, otherwise by the page, from the same files
+katex_css_path = "katex/katex.min.css"
+katex_prerender = shutil.which("node") is not None
+
+# --- Docstrings
+autodoc_member_order = "bysource"
+autodoc_typehints = "none"
+autodoc_class_signature = "mixed"
+napoleon_google_docstring = True
+napoleon_numpy_docstring = False
+napoleon_use_ivar = True
+copybutton_prompt_text = r">>> |\.\.\. |\$ "
+copybutton_prompt_is_regexp = True
+copybutton_only_copy_prompt_lines = False
+
+# --- Gallery
+sphinx_gallery_conf = {
+    "examples_dirs": "../examples",
+    "gallery_dirs": "gallery",
+    "backreferences_dir": "gallery/backreferences",
+    "doc_module": ("hessianlens",),
+    "filename_pattern": r"/[a-z_]+\.py",
+    "download_all_examples": False,
+    "show_memory": False,
+    "write_computation_times": False,
+    "show_signature": False,
+    "remove_config_comments": True,
+    "min_reported_time": 60,
+    "abort_on_example_error": True,
+    "within_subsection_order": "FileNameSortKey",
+    "matplotlib_animations": False,
+}
+
+# --- Appearance
+html_theme = "furo"
+html_title = f"hessianlens {release}"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_show_sphinx = False
+html_copy_source = False
+html_theme_options = {
+    "source_repository": "https://github.com/hessianlens/hessianlens/",
+    "source_branch": "main",
+    "source_directory": "docs/",
+}
