@@ -28,7 +28,7 @@ from benchmarks.harness import Options, Tick, spread
 from benchmarks.last_layer import gpt2, text
 from benchmarks.results import OURS, PEER, SET_UP, Result, Timing
 from benchmarks.wording import times
-from hessianlens.problems import Problem, narrowed
+from hessianlens.problems import Problem, narrow_batch
 from hessianlens.sizes import readable
 
 NAME, TITLE = "ranks_product", "A product with a block whose data two processes share, one thread each"
@@ -95,7 +95,7 @@ def work(size: Size) -> dict[str, object]:
     words = text(size.words, size.batch, size.length, seed=1)
     bounds = [size.batch * k // size.processes for k in (rank, rank + 1)]
     batch = {"input_ids": words, "labels": words}
-    shared = hl.problem(model, narrowed(batch, *bounds), process_group=distributed.group.WORLD)
+    shared = hl.problem(model, narrow_batch(batch, *bounds), process_group=distributed.group.WORLD)
     alone = hl.problem(model, batch)
     together, single = (hl.hessian(p, size.block, method="products") for p in (shared, alone))
     v = torch.randn(together.shape[1], generator=torch.Generator().manual_seed(3))

@@ -258,14 +258,14 @@ class Chart:
 _COLUMNS = ("x", "mean", "low", "high")
 
 
-def rounded(value: float) -> float:
+def round_to_stored(value: float) -> float:
     """To as many digits as are kept.
 
-    >>> rounded(1 / 3)
+    >>> round_to_stored(1 / 3)
     0.33333
     """
     return float(f"{value:.{_DIGITS}g}") if math.isfinite(value) else value
 
 
 def _rounded(values: Sequence[float]) -> list[float]:
-    return [rounded(value) for value in values]
+    return [round_to_stored(value) for value in values]

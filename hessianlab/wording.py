@@ -30,10 +30,10 @@ def activation_in_words(name: str) -> str:
     return ACTIVATIONS.get(name, name.replace("_", " "))
 
 
-def raised(exponent: int) -> str:
+def superscript(exponent: int) -> str:
     """A whole number as an exponent.
 
-    >>> f"x{raised(-54)}"
+    >>> f"x{superscript(-54)}"
     'x⁻⁵⁴'
     """
     return str(exponent).translate(_SUPERSCRIPT)
@@ -45,7 +45,7 @@ def power_of_ten(exponent: float) -> str:
     >>> power_of_ten(-3)
     '10⁻³'
     """
-    return f"10{raised(round(exponent))}"
+    return f"10{superscript(round(exponent))}"
 
 
 def scientific(value: float, digits: int = 1) -> str:

@@ -11,7 +11,7 @@ from typing import ParamSpec, TypeVar
 import torch
 from torch import Tensor
 
-from hessianlens.errors import InputError, expect, shown
+from hessianlens.errors import InputError, describe_value, expect
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -94,7 +94,7 @@ def check_precision(name: str, dtype: object) -> torch.dtype:
     hessianlens.errors.InputError: dtype: got torch.bfloat16, expected torch.float32 or torch.float64.
     """
     if not isinstance(dtype, torch.dtype) or dtype not in PRECISIONS:
-        raise InputError(f"{name}: got {shown(dtype)}, expected torch.float32 or torch.float64.")
+        raise InputError(f"{name}: got {describe_value(dtype)}, expected torch.float32 or torch.float64.")
     return dtype
 
 
@@ -128,7 +128,7 @@ def check_device(device: object, allow_meta: bool = False) -> torch.device:
         torch.zeros(1, device=found)
     except (RuntimeError, AssertionError, NotImplementedError, TypeError, ValueError) as error:
         raise InputError(
-            f"device: got {shown(device)}, which cannot be used here; expected one such as cpu or cuda."
+            f"device: got {describe_value(device)}, which cannot be used here; expected one such as cpu or cuda."
         ) from error
     expect(
         allow_meta or found.type != "meta",
@@ -140,7 +140,7 @@ def check_device(device: object, allow_meta: bool = False) -> torch.device:
 def check_dtype(dtype: object) -> torch.dtype:
     """A floating dtype."""
     if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point or dtype.itemsize < _NARROWEST:
-        raise InputError(f"dtype: got {shown(dtype)}, expected a floating dtype such as torch.float64.")
+        raise InputError(f"dtype: got {describe_value(dtype)}, expected a floating dtype such as torch.float64.")
     return dtype
 
 

@@ -72,11 +72,11 @@ def expect(condition: bool, message: str) -> None:
         raise InputError(message)
 
 
-def shown(value: object) -> str:
+def describe_value(value: object) -> str:
     """A value in a message: one short line, whatever it is.
 
     >>> import torch
-    >>> shown("both"), shown(torch.zeros(3, 4)), shown([0] * 100)
+    >>> describe_value("both"), describe_value(torch.zeros(3, 4)), describe_value([0] * 100)
     ("'both'", 'Tensor of shape (3, 4)', '[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 ...')
     """
     shape = getattr(value, "shape", None)
@@ -97,22 +97,22 @@ def check_that(condition: bool, name: str, value: object, wanted: str) -> None:
     hessianlens.errors.InputError: causal: got 3, expected True or False.
     """
     if not condition:
-        raise InputError(f"{name}: got {shown(value)}, expected {wanted}.")
+        raise InputError(f"{name}: got {describe_value(value)}, expected {wanted}.")
 
 
 def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
     """`value` is one of the named choices."""
     listed = list(choices)
     known = isinstance(value, Hashable) and value in listed  # an array in a list is no question of true or false
-    expect(known, f"{name}: got {shown(value)}, expected one of {', '.join(map(repr, listed))}.")
+    expect(known, f"{name}: got {describe_value(value)}, expected one of {', '.join(map(repr, listed))}.")
 
 
-def meant(given: object, known: Iterable[object], most: int = 12, otherwise: str = "expected one of") -> str:
+def suggest_names(given: object, known: Iterable[object], most: int = 12, otherwise: str = "expected one of") -> str:
     """What a name that is not known may have been meant to be, as the end of a message.
 
-    >>> meant("layer0.atn.q", ["layer0.attn.q", "layer0.attn.k"])
+    >>> suggest_names("layer0.atn.q", ["layer0.attn.q", "layer0.attn.k"])
     'did you mean layer0.attn.q or layer0.attn.k?'
-    >>> meant(3, ["Q", "K"])
+    >>> suggest_names(3, ["Q", "K"])
     'expected one of Q, K.'
     """
     names = [str(name) for name in known]
@@ -149,13 +149,15 @@ def check_whole(name: str, value: object, least: int = 1, most: int | None = Non
         if least <= number and (most is None or number <= most):
             return number
     wanted = f"of at least {least}" if most is None else f"from {least} to {most}"
-    raise InputError(f"{name}: got {shown(value)}, expected a whole number {wanted}{f' ({why})' if why else ''}.")
+    raise InputError(
+        f"{name}: got {describe_value(value)}, expected a whole number {wanted}{f' ({why})' if why else ''}."
+    )
 
 
 def check_number(name: str, value: object, lowest: float = -math.inf, strictly: bool = False) -> float:
     """A finite number, not below `lowest` (or, strictly, above it)."""
     if isinstance(value, bool) or not isinstance(value, Real) or not _is_finite(value):
-        raise InputError(f"{name}: got {shown(value)}, expected a finite number.")
+        raise InputError(f"{name}: got {describe_value(value)}, expected a finite number.")
     number = float(value)
     inside = number > lowest if strictly else number >= lowest
     wanted = f"above {lowest:g}" if strictly else f"of at least {lowest:g}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hessianlens.errors import InputError, check_choice, shown
+from hessianlens.errors import InputError, check_choice, describe_value
 
 PARTS = ("full", "ggn", "functional")
 """The Hessian, its Gauss-Newton part, and the difference of the two."""
@@ -46,6 +46,6 @@ def check_parts(parts: Sequence[str]) -> tuple[str, ...]:
     ('full', 'ggn')
     """
     if isinstance(parts, str) or not isinstance(parts, Sequence) or not parts:
-        got = "none" if isinstance(parts, Sequence) and not parts else shown(parts)
+        got = "none" if isinstance(parts, Sequence) and not parts else describe_value(parts)
         raise InputError(f"parts: got {got}, expected some of {', '.join(map(repr, PARTS))}, as a tuple.")
     return tuple(dict.fromkeys(part_name(part, "parts") for part in parts))

@@ -15,12 +15,12 @@ Transform = Callable[[Callable[..., Tensor]], Callable[..., Tensor]]
 Plain = Callable[..., Any]
 
 
-def each(function: Callable[..., Tensor], *samples: Tensor) -> Tensor:
+def map_samples(function: Callable[..., Tensor], *samples: Tensor) -> Tensor:
     """``function`` of every sample along the first axis, at once where it can be, else one after the other.
 
     A function whose control flow looks at its numbers (``if row.sum() > 0``) cannot be vectorised, and is looped over.
 
-    >>> each(lambda row: row / row.sum() if row.sum() > 0 else row, torch.tensor([[1.0, 3.0], [-1.0, -1.0]]))
+    >>> map_samples(lambda row: row / row.sum() if row.sum() > 0 else row, torch.tensor([[1.0, 3.0], [-1.0, -1.0]]))
     tensor([[ 0.2500,  0.7500],
             [-1.0000, -1.0000]])
     """
@@ -34,19 +34,19 @@ def each(function: Callable[..., Tensor], *samples: Tensor) -> Tensor:
     return found
 
 
-def each_jacobian(function: Callable[..., Tensor], *samples: Tensor) -> Tensor:
+def sample_jacobians(function: Callable[..., Tensor], *samples: Tensor) -> Tensor:
     """The derivative by the first argument at every sample, constants for autograd.
 
-    >>> each_jacobian(lambda row: row.sum() ** 2, torch.ones(1, 2))
+    >>> sample_jacobians(lambda row: row.sum() ** 2, torch.ones(1, 2))
     tensor([[4., 4.]])
     """
     return _derivatives(torch.func.jacrev, jacobian, function, samples)
 
 
-def each_hessian(function: Callable[..., Tensor], *samples: Tensor) -> Tensor:
+def sample_hessians(function: Callable[..., Tensor], *samples: Tensor) -> Tensor:
     """The second derivative of a scalar function by the first argument at every sample, constants for autograd.
 
-    >>> each_hessian(lambda row: row.sum() ** 2, torch.ones(1, 2))
+    >>> sample_hessians(lambda row: row.sum() ** 2, torch.ones(1, 2))
     tensor([[[2., 2.],
              [2., 2.]]])
     """
@@ -58,7 +58,7 @@ def _derivatives(
 ) -> Tensor:
     """By a transform of PyTorch's; one after the other where a `torch.autograd.Function` was not written for those."""
     try:
-        return each(transform(function), *samples).detach()
+        return map_samples(transform(function), *samples).detach()
     except RuntimeError as error:
         if "setup_context" not in str(error):
             raise

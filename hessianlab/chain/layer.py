@@ -113,30 +113,30 @@ class TangentCoefficients:
     def forward(self, dX: Tensor) -> tuple[Tensor, LayerTangents]:
         """Tangents of what leaves the layer, its skip connection included, [s, i, p, d]."""
         queries = dX if self.kept is None else dX.index_select(1, self.kept)
-        dT = c.each(queries, self.a).add_(c.swapped(c.each(dX, self.b)))
+        dT = c.inner_products(queries, self.a).add_(c.swap_tokens(c.inner_products(dX, self.b)))
         dA = c.rows(dT, self.J.transpose(-1, -2))
-        dy = c.add_turned(queries * self.residual, c.mixed(self.A, dX), self.W)
+        dy = c.add_apply_matrix(queries * self.residual, c.mix_tokens(self.A, dX), self.W)
         return c.add_times(dy, dA, self.Z), LayerTangents(dX, queries, dT, dA)
 
     def outer(self, u: Tensor) -> Tensor:
         """Cotangents of the tokens from those of what leaves the layer, under fixed derivatives."""
-        E = c.rows(c.each(u, self.Z), self.J)
-        found = c.mixed(self.A.transpose(1, 2), c.turned(u, self.W.T))
-        c.add_times(found, c.swapped(E), self.b)
+        E = c.rows(c.inner_products(u, self.Z), self.J)
+        found = c.mix_tokens(self.A.transpose(1, 2), c.apply_matrix(u, self.W.T))
+        c.add_times(found, c.swap_tokens(E), self.b)
         return self._with_queries(found, c.add_times(u * self.residual, E, self.a))
 
     def functional(self, u: Tensor | None, moved: LayerTangents) -> Tensor:
         """The same with the change of the gradient under tangents; u is None where no cotangent comes from above."""
-        at_weights = c.swapped(c.each(moved.tokens, self.vjp))
+        at_weights = c.swap_tokens(c.inner_products(moved.tokens, self.vjp))
         if u is not None:
-            at_weights = c.each(u, self.Z).add_(at_weights)
+            at_weights = c.inner_products(u, self.Z).add_(at_weights)
         E = c.rows(at_weights, self.J).add_(c.rows(moved.scores, self.D))
-        found = c.mixed(self.e.transpose(1, 2), c.turned(moved.queries, self.M))
+        found = c.mix_tokens(self.e.transpose(1, 2), c.apply_matrix(moved.queries, self.M))
         if u is not None:
-            c.add_mixed(found, self.A.transpose(1, 2), c.turned(u, self.W.T))
+            c.add_mix_tokens(found, self.A.transpose(1, 2), c.apply_matrix(u, self.W.T))
         both = torch.cat([E, moved.weights], 1)
-        c.add_times(found, c.swapped(both), torch.cat([self.b, self.vjp], 1))
-        at_queries = c.turned(c.mixed(self.e, moved.tokens), self.M.T)
+        c.add_times(found, c.swap_tokens(both), torch.cat([self.b, self.vjp], 1))
+        at_queries = c.apply_matrix(c.mix_tokens(self.e, moved.tokens), self.M.T)
         if u is not None:
             at_queries.add_(u, alpha=self.residual)
         return self._with_queries(found, c.add_times(at_queries, E, self.a))

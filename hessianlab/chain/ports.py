@@ -54,7 +54,7 @@ class Port:
         self.partner = None if self.partner is None else self.partner[:, seen].to(dtype)
         self.rows = rows[:, seen].to(dtype)
         values = vectors.values.to(dtype)
-        self.applied = c.applied(self.rows, values if self.readout is None else values @ self.readout)
+        self.applied = c.apply_matrices(self.rows, values if self.readout is None else values @ self.readout)
         self.left = tuple(torch.empty_like(self.applied) for _ in range(2))
 
     def enter(self, linear: TangentCoefficients, chosen: slice) -> tuple[Tensor, Tensor | None]:
@@ -62,8 +62,8 @@ class Port:
         applied = self.applied[chosen]
         if self.partner is None:
             return applied, None
-        dT = c.each(applied, self.partner[chosen])
-        dT = dT if self.name == "Q" else c.swapped(dT).contiguous()
+        dT = c.inner_products(applied, self.partner[chosen])
+        dT = dT if self.name == "Q" else c.swap_tokens(dT).contiguous()
         return c.times(c.rows(dT, linear.J.transpose(-1, -2)), linear.Z), dT
 
     def leave(self, linear: TangentCoefficients, chosen: slice, both: tuple[Tensor, Tensor], dT: Tensor | None) -> None:
@@ -72,13 +72,13 @@ class Port:
             if self.partner is None:
                 into[chosen] = u
                 continue
-            E = c.rows(c.each(u, linear.Z), linear.J)
+            E = c.rows(c.inner_products(u, linear.Z), linear.J)
             if own is not None:
                 E.add_(c.rows(own, linear.D))
-            into[chosen] = c.times(E if self.name == "Q" else c.swapped(E), self.partner[chosen])
+            into[chosen] = c.times(E if self.name == "Q" else c.swap_tokens(E), self.partner[chosen])
 
     def products(self) -> tuple[Tensor, Tensor]:
         """Both parts of the products, ``[vector, row, column]``, in all sequences of the group."""
-        found = [c.collected(self.rows, u) for u in self.left]
+        found = [c.apply_transposed(self.rows, u) for u in self.left]
         first, second = found if self.readout is None else [product @ self.readout.T for product in found]
         return first, second

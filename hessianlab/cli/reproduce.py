@@ -15,7 +15,7 @@ from hessianlab.cli.running import (
     catalogue,
     chosen_experiments,
     draw,
-    planned,
+    planned_progress,
     print_catalogue,
     print_failures,
     print_findings,
@@ -142,7 +142,7 @@ def _list(experiments: Sequence[Experiment[Any]], path: Path, as_json: bool) -> 
 
 
 def _forecast(plans: Sequence[Plan], path: Path, jobs: int, as_json: bool) -> None:
-    progress = planned(plans, path, jobs)
+    progress = planned_progress(plans, path, jobs)
     if as_json:
         typer.echo(json.dumps(_outcome(progress, [], [], {}, [], {}, path), indent=2))
     else:

@@ -242,7 +242,7 @@ def catalogue(experiments: Sequence[Experiment[Any]], path: Path) -> list[dict[s
     return entries
 
 
-def planned(plans: Sequence[Plan], path: Path, jobs: int) -> Progress:
+def planned_progress(plans: Sequence[Plan], path: Path, jobs: int) -> Progress:
     """What a run would do, given what the store has."""
     from hessianlab.runner import start_progress, tasks_to_do
     from hessianlab.store import leftovers, open_store

@@ -15,7 +15,7 @@ from hessianlab.cli.running import (
     STORE,
     catalogue,
     draw,
-    planned,
+    planned_progress,
     print_catalogue,
     print_failures,
     print_forecast,
@@ -104,7 +104,7 @@ def run_studies(
         if not as_json:
             _state(plans)
         if dry_run:
-            print_forecast(planned(plans, store, processes(jobs)))
+            print_forecast(planned_progress(plans, store, processes(jobs)))
             return
         results, failures, pictures, progress = _run(plans, store, jobs, backend, address, figures)
         if (record or again) and not failures:

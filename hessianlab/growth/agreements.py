@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from hessianlab.growth.comparison import SeriesComparison, share_within
-from hessianlab.results import Result, rounded
+from hessianlab.results import Result, round_to_stored
 from hessianlens.errors import InputError, expect
 
 RECORD = Path(__file__).parent / "agreements.json"
@@ -70,10 +70,10 @@ def agreement_of(result: Result, compared: Sequence[SeriesComparison]) -> Figure
         series=len(kept),
         points=sum(len(one.sound) for one in kept),
         left_out=sum(one.left_out for one in kept),
-        ratio=rounded(ratio),
-        ratio_error=rounded(error),
-        within_2=rounded(share_within(kept, 2)),
-        within_3=rounded(share_within(kept, 3)),
+        ratio=round_to_stored(ratio),
+        ratio_error=round_to_stored(error),
+        within_2=round_to_stored(share_within(kept, 2)),
+        within_3=round_to_stored(share_within(kept, 3)),
     )
 
 

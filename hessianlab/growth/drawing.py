@@ -16,7 +16,7 @@ from hessianlab.growth.panel import HOW_TO_READ, caption, draw_panel
 from hessianlab.growth.reference import Reference
 from hessianlab.growth.series import GrowthSeries, SeriesKey, growth_series
 from hessianlab.plots.picture import ResultPicture
-from hessianlab.plots.style import INK, styled
+from hessianlab.plots.style import INK, figure_style
 from hessianlab.results import Result
 
 _TICKS = (10.0, 5.0, 2.0, 1.5, 1.25, 1.1, 1.05, 1.02)
@@ -119,7 +119,7 @@ def draw_growth(result: Result, rows: Rows, fits: Sequence[ExponentFit], compare
     keys = [[line.key for panel in row for line in panel.lines] for row in rows]
     strips = [any(comparable(compared[key]) for key in own if key in compared) for own in keys]
     heights = [height for strip in strips for height in ((_HEIGHT, _STRIP) if strip else (_HEIGHT,))]
-    with styled():
+    with figure_style():
         figure = Figure(figsize=(columns * _WIDTHS.get(columns, 4.0), sum(heights)), layout="constrained")
         grid = figure.add_gridspec(len(heights), columns, height_ratios=heights)
         line = 0

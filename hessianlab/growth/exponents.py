@@ -11,7 +11,14 @@ import numpy as np
 from hessianlab.experiments.statistics import mean_interval
 from hessianlab.growth.comparison import SeriesComparison, compare
 from hessianlab.growth.reference import Reference
-from hessianlab.growth.series import GrowthSeries, Prediction, SeriesKey, counted, growth_series, published
+from hessianlab.growth.series import (
+    GrowthSeries,
+    Prediction,
+    SeriesKey,
+    counted_exponent,
+    growth_series,
+    published_exponent,
+)
 from hessianlab.results import Findings, Result, Scalar
 from hessianlab.wording import MINUS, short
 from hessianlens.parts import LAYER_PARTS
@@ -178,7 +185,7 @@ def exponent_fits(result: Result) -> list[ExponentFit]:
             if points < LEAST_POINTS:
                 continue
             slope = fit_slope(series, where)
-            ours, theirs = (rule(result.config, key, where.name) for rule in (counted, published))
+            ours, theirs = (rule(result.config, key, where.name) for rule in (counted_exponent, published_exponent))
             agrees, paper_agrees = (agreement(slope, series.vanishes, prediction) for prediction in (ours, theirs))
             found.append(ExponentFit(result.experiment, key, where, points, *slope, ours, theirs, agrees, paper_agrees))
     return found

@@ -135,14 +135,14 @@ Prediction: TypeAlias = int | Literal["zero"] | None
 _LETTERS = {"query": "Q", "value": "V"}
 
 
-def counted(config: Mapping[str, Any], key: SeriesKey, span: str) -> Prediction:
+def counted_exponent(config: Mapping[str, Any], key: SeriesKey, span: str) -> Prediction:
     """The exponent that counting powers of sigma gives for this series in the range named `span`.
 
     Without norm, every layer's tokens go as sigma, so each layer has the exponents of a single one, with one exception:
     a lower layer's values enter the scores of later layers, and its functional value block is not zero.
 
     >>> softmax = {"model": "transformer", "attention": "softmax", "norm": None}
-    >>> [counted(softmax, SeriesKey(0, 2, layer, "value", "functional"), "small") for layer in (0, 1)]
+    >>> [counted_exponent(softmax, SeriesKey(0, 2, layer, "value", "functional"), "small") for layer in (0, 1)]
     [3, 'zero']
     """
     if config["model"] == "linear_mlp":
@@ -192,11 +192,11 @@ def _counted_pre_norm(key: SeriesKey, span: str) -> Prediction:
     return None
 
 
-def published(config: Mapping[str, Any], key: SeriesKey, span: str) -> Prediction:
+def published_exponent(config: Mapping[str, Any], key: SeriesKey, span: str) -> Prediction:
     """The exponent the paper draws or states for this series in the range named `span`; None where it states none.
 
     >>> linear = {"model": "transformer", "attention": "linear", "norm": None}
-    >>> [published(linear, SeriesKey(0, 2, 0, "query", "full"), span) for span in ("small", "large")]
+    >>> [published_exponent(linear, SeriesKey(0, 2, 0, "query", "full"), span) for span in ("small", "large")]
     [None, 18]
     """
     if config["model"] == "linear_mlp":

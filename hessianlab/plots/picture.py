@@ -10,7 +10,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from hessianlab.plots.style import styled
+from hessianlab.plots.style import figure_style
 from hessianlab.results import Findings, Result
 from hessianlens.errors import InputError
 from hessianlens.files import write_whole
@@ -84,7 +84,7 @@ def save(figure: Figure, folder: Path, name: str) -> tuple[Path, ...]:
     paths = tuple(folder / f"{name}.{ending}" for ending in _METADATA)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with styled():
+        with figure_style():
             for path, metadata in zip(paths, _METADATA.values(), strict=True):
                 drawn = io.BytesIO()
                 figure.savefig(drawn, format=path.suffix[1:], dpi=_DPI, metadata=metadata)

@@ -24,7 +24,7 @@ from matplotlib.figure import Figure
 from matplotlib.legend import Legend
 from matplotlib.text import Text
 
-from hessianlab.plots.style import styled, to_svg
+from hessianlab.plots.style import figure_style, to_svg
 
 NARROW = 3.6
 """Inches: 346 CSS pixels, the column of a page that is 390 wide."""
@@ -83,7 +83,7 @@ def each_panel(figure: Figure, render: Callable[[Figure], Drawn], width: float =
     >>> each_panel(figure, lambda panel: [axes.get_ylabel() for axes in panel.axes if axes.get_visible()])
     [['norm'], ['norm']]
     """
-    with styled():
+    with figure_style():
         groups = _groups(figure)
         sizes = [[_size(axes) for axes in group] for group in groups]
         _lend_labels(groups)

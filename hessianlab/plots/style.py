@@ -78,7 +78,7 @@ def panel(width: float = WIDTH, height: float = HEIGHT) -> Iterator[tuple[Figure
         yield figure, figure.add_subplot()
 
 
-def styled() -> AbstractContextManager[None]:
+def figure_style() -> AbstractContextManager[None]:
     """The style of every figure, for as long as the context lasts and without global state."""
     return mpl.rc_context(_RC)
 
@@ -96,7 +96,7 @@ def panels(
         height: Of one panel.
         **sharing: ``sharex`` and ``sharey`` as for matplotlib's `Figure.subplots`.
     """
-    with styled():
+    with figure_style():
         figure = Figure(figsize=(columns * width, rows * height), layout="constrained")
         yield figure, list(figure.subplots(rows, columns, squeeze=False, **sharing).flat)
 
@@ -159,7 +159,7 @@ def to_svg(figure: Figure, name: str, description: str) -> str:
 def _drawn(figure: Figure) -> str:
     """The SVG document, transparent; drawn once, where `Figure.savefig` draws twice."""
     buffer, before = io.StringIO(), (figure.canvas, figure.dpi)
-    with styled(), _transparent(figure):
+    with figure_style(), _transparent(figure):
         figure.dpi = _DPI
         FigureCanvasSVG(figure).print_svg(buffer, metadata={"Date": None})
     figure.canvas, figure.dpi = before

@@ -52,11 +52,11 @@ def local_workers(jobs: int) -> Iterator[Workers]:
     if jobs == 1:
         yield Workers(1, lambda orders: (measure_cell(order) for order in orders))
         return
-    with closing(_Crew(jobs)) as crew:
+    with closing(_WorkerProcesses(jobs)) as crew:
         yield Workers(jobs, lambda orders: _answers(orders, crew))
 
 
-def _answers(orders: Iterable[Order], crew: _Crew) -> Generator[CellAnswer, None, None]:
+def _answers(orders: Iterable[Order], crew: _WorkerProcesses) -> Generator[CellAnswer, None, None]:
     """Answers from all processes at once; a cell that ended its process is tried again when the others are done.
 
     The system kills a process that takes too much memory, which may be too much only beside others.
@@ -71,7 +71,7 @@ def _answers(orders: Iterable[Order], crew: _Crew) -> Generator[CellAnswer, None
         yield _alone(order, crew)
 
 
-def _alone(order: Order, crew: _Crew) -> CellAnswer:
+def _alone(order: Order, crew: _WorkerProcesses) -> CellAnswer:
     """A cell with nothing beside it; given up if that ends its process every time."""
     for _ in range(_ATTEMPTS):
         ((_, answer),) = crew.outcomes([order])
@@ -80,7 +80,7 @@ def _alone(order: Order, crew: _Crew) -> CellAnswer:
     return CellAnswer(order[0], None, f"the process that measured it {answer}")
 
 
-class _Crew:
+class _WorkerProcesses:
     """Processes that are started when there is something to do for them, and replaced when they end."""
 
     def __init__(self, size: int) -> None:

@@ -96,7 +96,7 @@ def run(
         with opening as workers, taking_part(store) as leases:
             progress.workers = workers.count
             to_do = {task.key: task for task in tasks}
-            keeper = _Keeper(store, leases, provenance, to_do, plans, numbers, progress, failures, on_progress)
+            keeper = _ResultWriter(store, leases, provenance, to_do, plans, numbers, progress, failures, on_progress)
             while keeper.to_do:
                 with closing(workers.answers(keeper.orders())) as answers:  # whatever ends this, the rest is called off
                     for answer in answers:
@@ -107,7 +107,7 @@ def run(
 
 
 @dataclass
-class _Keeper:
+class _ResultWriter:
     """Gives orders and takes answers: into the store, and into the state of the run."""
 
     store: Store

@@ -30,7 +30,7 @@ def configure(experiments: Sequence[Experiment[Any]], preset: str, settings: Seq
         changed = config
         for name, text in pairs.items():
             if has_field(config, name):
-                changed = replaced(changed, name, text)
+                changed = replace_field(changed, name, text)
                 used.add(name)
         plans.append(Plan(experiment, changed, preset if changed == config else "custom"))
     for name in pairs.keys() - used:
@@ -54,11 +54,11 @@ def has_field(config: Any, name: str) -> bool:
     return name in field_names(config)
 
 
-def replaced(config: Any, name: str, text: str) -> Any:
+def replace_field(config: Any, name: str, text: str) -> Any:
     """A configuration with one field read from text."""
     first, _, rest = name.partition(".")
     if rest:
-        value = replaced(getattr(config, first), rest, text)
+        value = replace_field(getattr(config, first), rest, text)
     else:
         value = parse(name, text, get_type_hints(type(config))[first])
     return dataclasses.replace(config, **{first: value})

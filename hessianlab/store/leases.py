@@ -25,7 +25,7 @@ SILENCE_SECONDS = 60.0
 
 
 @dataclass
-class Taken:
+class Lease:
     """What there is to do.
 
     Attributes:
@@ -50,9 +50,9 @@ class Leases:
         self.owner = uuid.uuid4().hex
         self._swept = -SILENCE_SECONDS
 
-    def take(self, keys: Iterable[str]) -> Taken:
+    def take(self, keys: Iterable[str]) -> Lease:
         """The first cell that is neither finished nor in the hands of another run, and what was passed on the way."""
-        taken = Taken()
+        taken = Lease()
         with self._store.transaction():
             self._sweep()
             for key in keys:
@@ -114,7 +114,7 @@ def _goes_on(host: object, pid: object, born: object, seen: object) -> bool:
 def taking_part(store: Store) -> Iterator[Leases]:
     """Take part in the work on a store: other runs see that this one goes on, until the context ends."""
     leases, over = Leases(store), threading.Event()
-    beats = threading.Thread(target=_beat, args=(store, leases.owner, over), daemon=True)
+    beats = threading.Thread(target=_renew, args=(store, leases.owner, over), daemon=True)
     beats.start()
     try:
         yield leases
@@ -125,7 +125,7 @@ def taking_part(store: Store) -> Iterator[Leases]:
             leases.end()
 
 
-def _beat(store: Store, owner: str, over: threading.Event) -> None:
+def _renew(store: Store, owner: str, over: threading.Event) -> None:
     """From a thread with a connection of its own: the run itself may be busy with one cell for hours."""
     while not over.wait(BEAT_SECONDS):
         with suppress(InputError):  # whatever it is, the run itself meets it, too

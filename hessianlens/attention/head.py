@@ -199,17 +199,21 @@ class AttentionHead(DisplayableRows, AttentionOptions, ABC):
             f"X: got tokens of width {X.shape[-1]}, expected {self.d_model} (the rows of W_{self.names[0]}).",
         )
         keys = KeyTokens.of(X, self.sink is not None)
-        met = self._raw_scores(X, keys)
-        ports, T, visible = self._with_sink(met, *self._masked(met.raw / met.scale, X))
+        scores = self._raw_scores(X, keys)
+        ports, T, visible = self._with_sink(scores, *self._masked(scores.raw / scores.scale, X))
         A = self._activation.value(T, visible)
         value_ports, value_pair = self._value_ports(keys.rows, A)
         V = self._value_map(keys.rows)
         state = HeadState(
-            *(X, keys.rows, T, visible, A, V, met.scale, self._activation), ports, value_ports, met.pair, value_pair
+            *(X, keys.rows, T, visible, A, V, scores.scale, self._activation),
+            ports,
+            value_ports,
+            scores.pair,
+            value_pair,
         )
-        if met.query_side is None or met.key_side is None:
+        if scores.query_side is None or scores.key_side is None:
             return state
-        return state.with_sides(met.query_side, met.key_side)
+        return state.with_sides(scores.query_side, scores.key_side)
 
     def _masked(self, T: Tensor, X: Tensor) -> tuple[Tensor, Tensor]:
         """Scores with the bias, and which of them take part; a sink always does."""
@@ -219,18 +223,18 @@ class AttentionHead(DisplayableRows, AttentionOptions, ABC):
             bias = None if bias is None else torch.nn.functional.pad(bias, (0, 1))
         return T if bias is None else T + bias, visible
 
-    def _with_sink(self, met: RawScores, T: Tensor, visible: Tensor) -> tuple[dict[str, ScorePort], Tensor, Tensor]:
+    def _with_sink(self, scores: RawScores, T: Tensor, visible: Tensor) -> tuple[dict[str, ScorePort], Tensor, Tensor]:
         """The scores with the logit of the sink, a score port for it if it is a parameter, and what is visible."""
         if self.sink is None:
-            return met.ports, T, visible
+            return scores.ports, T, visible
         last = T.new_zeros(T.shape[-1])
         last[-1] = 1
         if not isinstance(self.sink, Tensor):
-            return met.ports, T + float(self.sink) * last, visible
+            return scores.ports, T + float(self.sink) * last, visible
         ones = T.new_ones(*T.shape[:2], 1)
-        column = (met.scale * last)[None, :, None].expand(len(T), -1, -1)
+        column = (scores.scale * last)[None, :, None].expand(len(T), -1, -1)
         port = ScorePort(ones, "1", 0, column, "e")
-        return {**met.ports, "sink": port}, T + self.sink.reshape(()) * last, visible
+        return {**scores.ports, "sink": port}, T + self.sink.reshape(()) * last, visible
 
     def attention(self, X: Float[Tensor, "*s l d"]) -> Float[Tensor, "*s l l"]:
         """The attention weights ``A``, for `attention_entropy`, the moments and plots; without that of a sink."""

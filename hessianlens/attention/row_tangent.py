@@ -53,7 +53,7 @@ class RowTangent:
         """``D(w)`` as diagonal and columns; None if it is dense."""
         return self._curvature.columns()
 
-    def kept(self) -> list[Tensor]:
+    def held_tensors(self) -> list[Tensor]:
         """The numbers that a product reads."""
         parts = [(m.diagonal, m.left, m.right, m.dense) for m in (self._jacobian(), self._curvature)]
         return [tensor for part in parts for tensor in part if tensor is not None]

@@ -40,7 +40,7 @@ def attention_weights(
     >>> attention_weights(torch.tensor([1.0, 2.0]), mask=torch.tensor([False, False]))
     tensor([0., 0.])
     """
-    chosen, rows, visible = prepared(scores, activation, mask, temperature)
+    chosen, rows, visible = activation_inputs(scores, activation, mask, temperature)
     return chosen.value(rows, visible).reshape(scores.shape)
 
 
@@ -55,7 +55,7 @@ def log_softmax(
     >>> log_softmax(torch.tensor([0.0, 200.0])), torch.softmax(torch.tensor([0.0, 200.0]), -1).log()
     (tensor([-200.,    0.]), tensor([-inf, 0.]))
     """
-    _, rows, visible = prepared(scores, "softmax", mask, temperature)
+    _, rows, visible = activation_inputs(scores, "softmax", mask, temperature)
     hidden = rows.masked_fill(~visible, -torch.inf)
     top = hidden.amax(-1, keepdim=True).clamp(min=torch.finfo(rows.dtype).min).detach()
     total = (hidden - top).exp().sum(-1, keepdim=True)
@@ -105,12 +105,12 @@ def weights_jacobian(
     tensor([[ 0.5000, -0.5000],
             [-0.5000,  0.5000]])
     """
-    chosen, rows, visible = prepared(scores, activation, mask, temperature)
+    chosen, rows, visible = activation_inputs(scores, activation, mask, temperature)
     found: RowMatrices = chosen.jacobian(rows, visible)
     return found.to_dense().reshape(*scores.shape, scores.shape[-1]).to(scores.dtype) / temperature
 
 
-def prepared(
+def activation_inputs(
     scores: object, activation: ActivationLike, mask: object, temperature: float
 ) -> tuple[Activation, Float[Tensor, "1 n l"], Bool[Tensor, "1 n l"]]:
     """The activation, the scores over the temperature and what each row sees, as activations take them."""

@@ -9,7 +9,8 @@ from jaxtyping import Float
 from torch import Tensor, einsum
 
 from hessianlens.near_one_hot import Peak
-from hessianlens.operators.exponent_scaling import ldexp_in_steps, size_exponents
+from hessianlens.operators.exponent_scaling import size_exponents
+from hessianlens.operators.scaled import ldexp
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +68,7 @@ class RowMatrices:
         if not exponent:
             return self
         diagonal, left, dense = (
-            None if part is None else ldexp_in_steps(part, exponent) for part in (self.diagonal, self.left, self.dense)
+            None if part is None else ldexp(part, exponent) for part in (self.diagonal, self.left, self.dense)
         )
         return RowMatrices(self.shape, diagonal, left, self.right, dense)
 

@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from hessianlens.attention.query_key_norm import NormalisedRows, QueryKeyNorm
-from hessianlens.attention.token_maps import Rotation, Scaling, TokenMap, composed
+from hessianlens.attention.token_maps import Rotation, Scaling, TokenMap, compose_maps
 
 
 class InputCurvature(ABC):
@@ -120,9 +120,9 @@ def normed_side(
     q = normalised.rows if gain is None else normalised.rows * gain
     q = q if norm.shift is None else q + norm.shift * ones
     scaling = None if gain is None else Scaling(gain[None, None])
-    inputs, maps = {name: X}, {name: composed([before, normalised, scaling, behind])}
+    inputs, maps = {name: X}, {name: compose_maps([before, normalised, scaling, behind])}
     if norm.gain is not None:
-        inputs[f"gain_{name}"], maps[f"gain_{name}"] = ones, composed([Scaling(normalised.rows), behind])
+        inputs[f"gain_{name}"], maps[f"gain_{name}"] = ones, compose_maps([Scaling(normalised.rows), behind])
     if norm.shift is not None:
         inputs[f"shift_{name}"], maps[f"shift_{name}"] = ones, behind
     curvature = NormCurvature(name, None if gain is None else f"gain_{name}", normalised, gain, before, behind)

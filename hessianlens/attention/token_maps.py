@@ -207,7 +207,7 @@ class ComposedMap(TokenMap):
         return ComposedMap(tuple(each.at(kept) for each in self.maps))
 
 
-def composed(maps: Sequence[TokenMap | None]) -> TokenMap | None:
+def compose_maps(maps: Sequence[TokenMap | None]) -> TokenMap | None:
     """Maps in the order in which they act, without those that are none; None if none is left."""
     found = tuple(each for each in maps if each is not None)
     return None if not found else found[0] if len(found) == 1 else ComposedMap(found)

@@ -40,11 +40,11 @@ from hessianlens.cli.options import (
     Rtol,
     Seed,
     Sequences,
-    listed,
     output_files,
+    split_words,
 )
 from hessianlens.cli.status_line import waiting
-from hessianlens.cli.torchrun import first_prints, is_first, joined, own_device, together
+from hessianlens.cli.torchrun import first_prints, is_first, own_device, process_group, refuse_together
 
 if TYPE_CHECKING:
     from hessianlens.inspect.inspection import Inspection
@@ -160,10 +160,10 @@ def _measure(
 ) -> None:
     """Measure one model, or two and their differences; print, and write files."""
     started, place = time.monotonic(), own_device(asked["device"])
-    with first_prints(), errors_as_exit_codes("nothing had been measured yet."), joined(place) as group:
+    with first_prints(), errors_as_exit_codes("nothing had been measured yet."), process_group(place) as group:
         from hessianlens.inspect.settings import Extras
 
-        with together(group):
+        with refuse_together(group):
             extras = Extras.parse(also or [])
             files = output_files(out or [], ("html", "csv", "json", "jsonl", "groups"))
             settings, second = _settings(asked, (model, other), place, extras, files.get("jsonl"))
@@ -207,7 +207,12 @@ def _settings(
 
     from hessianlens.inspect.settings import Settings
 
-    given = {**asked, "device": place, "blocks": tuple(asked["blocks"] or ()), "parts": tuple(listed(asked["parts"]))}
+    given = {
+        **asked,
+        "device": place,
+        "blocks": tuple(asked["blocks"] or ()),
+        "parts": tuple(split_words(asked["parts"])),
+    }
     settings = Settings(model=models[0], per_head=extras.heads, resume=resume, **given)
     return settings, None if models[1] is None else replace(settings, model=models[1])
 

@@ -90,7 +90,7 @@ Sequences = Annotated[int | None, typer.Option(help="Sequences to take from the 
 Length = Annotated[int | None, typer.Option(help="Tokens of a sequence, at most.")]
 
 
-def listed(text: str) -> list[str]:
+def split_words(text: str) -> list[str]:
     """Words with commas between them."""
     return [word.strip() for word in text.split(",") if word.strip()]
 
@@ -139,17 +139,17 @@ class RenamedOptions(TyperCommand):
         """As typer does, after a translation."""
         own = {name for parameter in self.params for name in parameter.opts}
         known = {old: new for old, new in self.renamed.items() if new.split()[0] in own}
-        words, notes = translated(args, known)
+        words, notes = translate_options(args, known)
         if not ctx.resilient_parsing and is_first():
             for note in notes:
                 typer.echo(f"hessianlens: {note}", err=True)
         return super().parse_args(ctx, words)
 
 
-def translated(args: Sequence[str], renamed: Mapping[str, str]) -> tuple[list[str], list[str]]:
+def translate_options(args: Sequence[str], renamed: Mapping[str, str]) -> tuple[list[str], list[str]]:
     """Arguments with the options of today, and one note per option that is written otherwise now.
 
-    >>> translated(["toy", "--csv", "a.csv", "--pairs"], RenamedOptions.renamed)
+    >>> translate_options(["toy", "--csv", "a.csv", "--pairs"], RenamedOptions.renamed)
     (['toy', '--out', 'csv:a.csv', '--also', 'pairs'],
      ['--csv a.csv is now --out a.csv', '--pairs is now --also pairs'])
     """

@@ -25,7 +25,7 @@ def check_started() -> None:
     ranges = {"WORLD_SIZE": (1, _MOST), "RANK": (0, _MOST), "LOCAL_RANK": (0, _MOST), "MASTER_PORT": (1, 65535)}
     for name, (least, most) in ranges.items():
         text = os.environ.get(name, str(least))
-        most = started() - 1 if name == "RANK" else most  # WORLD_SIZE has been looked at by then
+        most = started_processes() - 1 if name == "RANK" else most  # WORLD_SIZE has been looked at by then
         if not (text.isascii() and text.isdecimal() and len(text) < 20 and least <= int(text) <= most):
             expected = f"expected a whole number from {least} to {most}"
             stop(f"{name}: got {text!r}, {expected}; unset it, or let torchrun set it.", BAD_INPUT)
@@ -35,14 +35,14 @@ def _started_by_torchrun() -> bool:
     return all(name in os.environ for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"))
 
 
-def started() -> int:
+def started_processes() -> int:
     """How many processes `torchrun` has started for this command; 1 without it."""
     return int(os.environ["WORLD_SIZE"]) if _started_by_torchrun() else 1
 
 
 def is_first() -> bool:
     """Whether this process prints and writes files."""
-    return started() == 1 or os.environ["RANK"] == "0"
+    return started_processes() == 1 or os.environ["RANK"] == "0"
 
 
 @contextmanager
@@ -62,17 +62,17 @@ def own_device(device: str) -> str:
     >>> own_device("cpu")
     'cpu'
     """
-    return f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if device == "cuda" and started() > 1 else device
+    return f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if device == "cuda" and started_processes() > 1 else device
 
 
 @contextmanager
-def joined(device: str) -> Iterator[object]:
+def process_group(device: str) -> Iterator[object]:
     """The group of the processes that `torchrun` has started; None without it.
 
     Args:
         device: Where this process computes.
     """
-    if started() == 1:
+    if started_processes() == 1:
         yield None
         return
     from datetime import timedelta
@@ -89,7 +89,7 @@ def joined(device: str) -> Iterator[object]:
 
 
 @contextmanager
-def together(group: object) -> Iterator[None]:
+def refuse_together(group: object) -> Iterator[None]:
     """A scope in which what one process refuses is refused by all; without a group it imports nothing."""
     if group is None:
         yield
@@ -97,16 +97,16 @@ def together(group: object) -> Iterator[None]:
     from hessianlens.distributed import ranks_of
 
     ranks: Ranks = ranks_of(group)
-    with ranks.jointly("the arguments"):
+    with ranks.raise_together("the arguments"):
         yield
 
 
 def refuse_several(command: str) -> None:
     """End a command that runs in one process with a sentence, where `torchrun` has started several."""
-    if started() == 1:
+    if started_processes() == 1:
         return
     from hessianlens.cli.exit_codes import BAD_INPUT, stop
 
     with first_prints():
-        message = f"{command}: got {started()} processes from torchrun, expected one; inspect is what runs in several."
-        stop(message, BAD_INPUT)
+        given = f"{command}: got {started_processes()} processes from torchrun"
+        stop(f"{given}, expected one; inspect is what runs in several.", BAD_INPUT)

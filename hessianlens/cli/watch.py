@@ -20,8 +20,8 @@ from hessianlens.cli.options import (
     MaxMemory,
     RenamedOptions,
     Sequences,
-    listed,
     output_files,
+    split_words,
 )
 from hessianlens.cli.status_line import waiting
 
@@ -110,7 +110,7 @@ def watch_checkpoints(
             sequences=sequences,
             length=length,
         )
-        asked = check_quantities(listed(quantities))
+        asked = check_quantities(split_words(quantities))
         if lr is not None:
             check_number("lr", lr, 0.0, strictly=True)
         effort = make_effort(probes, steps, tol, seed=seed)

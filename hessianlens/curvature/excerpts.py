@@ -16,10 +16,10 @@ from torch import Tensor
 
 from hessianlens.curvature.linearisation import Linearisation
 from hessianlens.derivatives.difference import STEPS
-from hessianlens.derivatives.graph import custom_functions, in_half_precision, kinds, kinked
+from hessianlens.derivatives.graph import custom_functions, has_kink, in_half_precision, kinds
 from hessianlens.errors import InputError
 from hessianlens.memory import available_bytes
-from hessianlens.problems import Batch, Problem, batch_size, mapped, pieces, tensors
+from hessianlens.problems import Batch, Problem, batch_size, map_tensors, pieces, tensors
 
 _VECTORS = 10
 """Vectors as long as the asked parameters that are held at once."""
@@ -43,7 +43,7 @@ def excerpt(problem: Problem, names: Sequence[str]) -> Piece | None:
     return (at, gradient) if plays else None
 
 
-def representative(problem: Problem, names: Sequence[str], cut: bool = True) -> Piece | None:
+def representative_sequence(problem: Problem, names: Sequence[str], cut: bool = True) -> Piece | None:
     """One sequence and its gradient; the first batch where model or loss need several sequences, or have no gradient.
 
     None if there is no precision in which a difference would say something.
@@ -76,7 +76,7 @@ def _in_precision(problem: Problem, names: Sequence[str]) -> Linearisation | Non
     if own is None:
         return wide
     unseen = custom_functions(own.loss) - (set() if wide is None else custom_functions(wide.loss))
-    return own if unseen and problem.dtype in STEPS and not kinked(own.loss) else wide
+    return own if unseen and problem.dtype in STEPS and not has_kink(own.loss) else wide
 
 
 def verification_bytes(problem: Problem, names: Sequence[str]) -> int:
@@ -114,7 +114,9 @@ def candidates(first: Batch) -> Iterator[Batch]:
     yield first
 
 
-def showing(problem: Problem, batch: Batch, names: Sequence[str], missing: Collection[str]) -> Iterator[Batch]:
+def sequences_with_steps(
+    problem: Problem, batch: Batch, names: Sequence[str], missing: Collection[str]
+) -> Iterator[Batch]:
     """Sequences of a batch that take steps of some kinds; the batch itself if there are kinds that no single one takes.
 
     Args:
@@ -167,7 +169,7 @@ def _shortened(one: Batch) -> Batch | None:
     cut = [[tensor[:, start : start + _POSITIONS] for tensor in several] for start in starts]
     distinct = [sum(_distinct(part) for part in parts) for parts in cut]
     start = starts[max(range(len(starts)), key=distinct.__getitem__)]
-    return mapped(lambda tensor: tensor[:, start : start + _POSITIONS] if tensor.ndim > 1 else tensor, one)
+    return map_tensors(lambda tensor: tensor[:, start : start + _POSITIONS] if tensor.ndim > 1 else tensor, one)
 
 
 def _distinct(part: Tensor) -> int:

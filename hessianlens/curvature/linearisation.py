@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 
 from hessianlens.curvature.loss_boundary import OutputsBoundary, loss_boundary_of
-from hessianlens.curvature.missing_derivatives import culprit
-from hessianlens.derivatives.graph import OnceOnly, marked, once_only, refusal, refusals_of
+from hessianlens.curvature.missing_derivatives import locate_missing_derivative
+from hessianlens.derivatives.graph import OnceOnly, once_only, once_only_reason, refusal, refusals_of
 from hessianlens.derivatives.potential import cannot_be_differentiated_twice
 from hessianlens.problems import Batch, Problem
 
@@ -183,7 +183,7 @@ class Linearisation:
         shapes = [(*weights[0].shape[:1], *x.shape) if several else tuple(x.shape) for x in inputs]
         if not alive:
             return [x.new_zeros(shape) for x, shape in zip(inputs, shapes, strict=True)]
-        with refusals_of(self._culprit), torch.set_grad_enabled(graph):
+        with refusals_of(self._locate_missing_derivative), torch.set_grad_enabled(graph):
             found = torch.autograd.grad(
                 [o for o, _ in alive],
                 list(inputs),
@@ -199,10 +199,10 @@ class Linearisation:
         """No Function between columns and rows hands out constants for derivatives: None then means zero."""
         for one in found:
             if one.reaches(columns) and one.reaches(rows):
-                raise refusal(self._culprit(), marked(one.function))
+                raise refusal(self._locate_missing_derivative(), once_only_reason(one.function))
 
-    def _culprit(self) -> str:
-        found = culprit(self.problem, self.batch, list(self.leaves), cannot_be_differentiated_twice)
+    def _locate_missing_derivative(self) -> str:
+        found = locate_missing_derivative(self.problem, self.batch, list(self.leaves), cannot_be_differentiated_twice)
         return found or "model: a step outside of its modules"
 
 
@@ -219,5 +219,5 @@ def loss_gradient(problem: Problem, names: Sequence[str]) -> tuple[float, dict[s
                 total[name] += slope
         return [loss, *total.values()]
 
-    loss, *gradient = problem.ranks.summed("the gradient of the loss", share)
+    loss, *gradient = problem.ranks.all_reduce("the gradient of the loss", share)
     return float(loss), dict(zip(names, gradient, strict=True))

@@ -109,15 +109,15 @@ class LogitsBoundary(LossBoundary):
 
     def outer(self, tangents: Sequence[Tensor]) -> list[Tensor]:
         """By a closed form."""
-        return self.curved(tangents, Part.OUTER)
+        return self.second_derivative(tangents, Part.OUTER)
 
     def inner(self, tangents: Sequence[Tensor]) -> list[Tensor] | None:
         """By a closed form; features alone enter a linear map linearly."""
         if self._moving == [0] and self.logits.softcap is None:
             return None
-        return self.curved(tangents, Part.FUNCTIONAL)
+        return self.second_derivative(tangents, Part.FUNCTIONAL)
 
-    def curved(self, tangents: Sequence[Tensor], part: Part) -> list[Tensor]:
+    def second_derivative(self, tangents: Sequence[Tensor], part: Part) -> list[Tensor]:
         """A part of the second derivative of l, along tangents of x."""
         change: list[Tensor | None] = [None, None, None]
         for k, tangent in zip(self._moving, tangents, strict=True):
@@ -127,7 +127,7 @@ class LogitsBoundary(LossBoundary):
             found = form.hvp(*tensors, g=g, change=tuple(change), wanted=self._wanted(form), pushing=False, part=part)
         return self._shaped(found)
 
-    def slope(self) -> list[Tensor]:
+    def gradient(self) -> list[Tensor]:
         """The gradient of l."""
         form, tensors, g = self._closed
         with torch.no_grad():

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from hessianlens.derivatives.potential import Point, Potential, random_like
-from hessianlens.problems import Batch, Problem, mapped, tensors
+from hessianlens.problems import Batch, Problem, map_tensors, tensors
 from hessianlens.state_guard import Restore, StateChange
 
 _HOOKS = ("_forward_hooks", "_forward_hooks_with_kwargs", "_forward_hooks_always_called")
@@ -19,7 +19,7 @@ Fault = Callable[[Potential, Point], bool]
 """Whether a function of named tensors has a fault."""
 
 
-def culprit(problem: Problem, batch: Batch, names: Sequence[str], fault: Fault) -> str | None:
+def locate_missing_derivative(problem: Problem, batch: Batch, names: Sequence[str], fault: Fault) -> str | None:
     """The innermost module that has a fault by itself, such as ``model: layers.1.act (GELU)``, or ``loss``.
 
     Modules are tried while the model runs, at what they are given there, as functions of what depends on the chosen
@@ -86,7 +86,7 @@ def _alone(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
 
     def potential(at: Mapping[str, Tensor]) -> Tensor:
         inputs = (at[f"input {k}"] for k in range(len(needed)))
-        here, named = mapped(lambda tensor: next(inputs) if tensor.requires_grad else tensor, (args, kwargs))
+        here, named = map_tensors(lambda tensor: next(inputs) if tensor.requires_grad else tensor, (args, kwargs))
         return _weighted(functional_call(module, {name: at[name] for name in own}, here, named))
 
     return potential, {name: tensor.detach() for name, tensor in point.items()}

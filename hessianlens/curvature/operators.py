@@ -124,7 +124,7 @@ class BlockPairOperator(Operator):
     def _matmat(self, X: list[Tensor]) -> list[Tensor]:
         verify(self.problem, self.row_parameters, [block.parameter for block in self.columns])
         names = [[block.name for block in blocks] for blocks in (self.rows, self.columns)]
-        return list(self.problem.ranks.summed(f"{type(self).__name__} of {names}", lambda: self._share(X), X))
+        return list(self.problem.ranks.all_reduce(f"{type(self).__name__} of {names}", lambda: self._share(X), X))
 
     def _share(self, X: list[Tensor]) -> list[Tensor]:
         """What the data of this process adds to a product."""

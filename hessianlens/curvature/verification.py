@@ -16,10 +16,10 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from hessianlens.curvature.excerpts import Piece, excerpt, representative, showing
+from hessianlens.curvature.excerpts import Piece, excerpt, representative_sequence, sequences_with_steps
 from hessianlens.curvature.linearisation import Linearisation
-from hessianlens.curvature.missing_derivatives import culprit
-from hessianlens.derivatives import hidden
+from hessianlens.curvature.missing_derivatives import locate_missing_derivative
+from hessianlens.derivatives import missing_derivative_reason
 from hessianlens.derivatives.difference import (
     VALUE,
     Agreement,
@@ -27,7 +27,7 @@ from hessianlens.derivatives.difference import (
     DirectionSample,
     Rows,
     compare,
-    confirmed,
+    confirm,
 )
 from hessianlens.derivatives.graph import kinds, narrower, padding
 from hessianlens.derivatives.potential import hides_a_derivative, random_direction, scale_of
@@ -99,7 +99,7 @@ def verify_steps(at: Linearisation) -> None:
         if found.kinds is None or found.wrong or taken <= found.kinds:
             continue
         wrong = ""
-        for batch in showing(problem, at.batch, list(at.leaves), taken - found.kinds):
+        for batch in sequences_with_steps(problem, at.batch, list(at.leaves), taken - found.kinds):
             wrong = wrong or _thoroughly(replace(problem, data=[batch]), asked, cut=False).wrong
         if not wrong or problem.ranks.size == 1:  # what one process knows by itself must not change what it asks next
             known[asked] = _Known(wrong, found.kinds | taken)
@@ -114,7 +114,7 @@ def _known_to_all(problem: Problem, asked: Asked) -> _Known:
         own.append(_examined(problem, asked) if problem.data else _Known("", None))
         return own[0].wrong
 
-    found = problem.ranks.shared("second derivatives", look)
+    found = problem.ranks.all_gather("second derivatives", look)
     elsewhere = next((f"rank {rank}: {wrong}" for rank, wrong in enumerate(found) if wrong), "")
     return own[0] if own[0].wrong else replace(own[0], wrong=elsewhere)
 
@@ -142,7 +142,7 @@ def _checked_on_excerpt(problem: Problem, asked: Asked) -> frozenset[str] | None
 def _thoroughly(problem: Problem, asked: Asked, cut: bool = True) -> _Known:
     """What a whole sequence says, or the batch if it is not to be cut."""
     rows, columns = _ordered(problem, asked)
-    one = representative(problem, list(dict.fromkeys([*rows, *columns])), cut)
+    one = representative_sequence(problem, list(dict.fromkeys([*rows, *columns])), cut)
     return _Known("", None) if one is None else _Known(_wrong(problem, one, rows, columns), kinds(one[0].loss))
 
 
@@ -157,13 +157,13 @@ def _wrong(problem: Problem, one: Piece, rows: list[str], columns: list[str]) ->
     at, left_open = one[0], False
     check = _Check(*one, rows, columns)
     for chosen in _layers(problem, columns):
-        found = confirmed(partial(check.along, chosen))
+        found = confirm(partial(check.along, chosen))
         left_open = left_open or found.verdict is Agreement.OPEN
         if found.verdict is Agreement.WRONG:
-            where = culprit(at.problem, at.batch, names, hides_a_derivative)
+            where = locate_missing_derivative(at.problem, at.batch, names, hides_a_derivative)
             return _message(where or f"model: a step between {chosen[0]} and the loss", found)
     # A module by itself may be judged where the network as a whole, with all its kinks, cannot.
-    where = culprit(at.problem, at.batch, names, hides_a_derivative) if left_open else None
+    where = locate_missing_derivative(at.problem, at.batch, names, hides_a_derivative) if left_open else None
     return "" if where is None else _message(where)
 
 
@@ -172,7 +172,8 @@ def _message(where: str, found: DerivativeComparison | None = None) -> str:
     if found is not None:
         what = "the loss" if found.row == VALUE else f"the gradient of {found.row}"
         measured = f" (in a random direction {what} changes by {found.found:.3g}, by autograd {found.claimed:.3g})"
-    return f"{hidden(where, measured)}, or verify=False in hessianlens.problem for numbers that lack this part."
+    reason = missing_derivative_reason(where, measured)
+    return f"{reason}, or verify=False in hessianlens.problem for numbers that lack this part."
 
 
 # --- what is compared ------------------------------------------------------------------------------------------------

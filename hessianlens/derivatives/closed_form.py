@@ -126,7 +126,7 @@ def own_precision(one_pass: Callable[Concatenate[Any, P], R]) -> Callable[Concat
     return without_autocast
 
 
-def written(own: Tensor, operation: str, *others: Any) -> Tensor:
+def apply_in_place(own: Tensor, operation: str, *others: Any) -> Tensor:
     """An operation such as ``mul``, written over `own`; not inside vmap, where the result may be larger than that."""
     batched = any(isinstance(t, Tensor) and torch._C._functorch.is_batchedtensor(t) for t in (own, *others))
     found: Tensor = getattr(own, operation if batched else f"{operation}_")(*others)
@@ -135,7 +135,7 @@ def written(own: Tensor, operation: str, *others: Any) -> Tensor:
 
 def times(own: Tensor, other: Tensor) -> Tensor:
     """``own o other``, written over `own` where that is possible."""
-    return written(own, "mul", other)
+    return apply_in_place(own, "mul", other)
 
 
 def _sum(a: Tensor | None, b: Tensor | None) -> Tensor | None:
@@ -150,7 +150,7 @@ def _some(parts: Sequence[Any]) -> bool:
     return any(part is not None for part in parts)
 
 
-class _Twice(Function):
+class _TwiceDifferentiable(Function):
     """What the functions share: they keep their tensors, and torch.func makes their batched form."""
 
     generate_vmap_rule = True
@@ -169,7 +169,7 @@ def _split(ctx: Any) -> tuple[FormRequest, tuple[Any, ...], tuple[Any, ...]]:
     return frame, saved[: frame.tensors], saved[frame.tensors :]
 
 
-class Value(_Twice):
+class Value(_TwiceDifferentiable):
     """``y(x)``; its arguments are the tensors of the form and a `FormRequest`."""
 
     @staticmethod
@@ -194,7 +194,7 @@ class Value(_Twice):
         return _Jvp.apply(*tensors, *changes[: frame.inputs], frame)
 
 
-class _Jvp(_Twice):
+class _Jvp(_TwiceDifferentiable):
     """``dy``, linear in the changes of the inputs."""
 
     @staticmethod
@@ -229,7 +229,7 @@ class _Jvp(_Twice):
         return total
 
 
-class _Vjp(_Twice):
+class _Vjp(_TwiceDifferentiable):
     """The gradient of ``<g, y>`` with respect to the inputs, linear in g."""
 
     @staticmethod
@@ -259,7 +259,7 @@ class _Vjp(_Twice):
         return total
 
 
-class _Hvp(_Twice):
+class _Hvp(_TwiceDifferentiable):
     """How the gradient of ``<g, y>`` changes with the inputs, and how y does: linear in g and the changes."""
 
     @staticmethod
@@ -294,7 +294,7 @@ class _Hvp(_Twice):
         raise ctx.frame.form.third
 
 
-class _SecondJvp(_Twice):
+class _SecondJvp(_TwiceDifferentiable):
     """The second derivative of y along two changes of the inputs, linear in each."""
 
     @staticmethod

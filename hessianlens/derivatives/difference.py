@@ -126,7 +126,7 @@ def compare(
     return max(verdicts, key=lambda one: one.verdict.value)
 
 
-def confirmed(in_direction: Callable[[int], DerivativeComparison]) -> DerivativeComparison:
+def confirm(in_direction: Callable[[int], DerivativeComparison]) -> DerivativeComparison:
     """The verdict in a first direction; if it is that a claim is wrong, only if it is the same in others.
 
     Args:

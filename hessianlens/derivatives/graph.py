@@ -137,10 +137,10 @@ def padding(result: Tensor) -> list[tuple[Tensor, int]]:
     return found
 
 
-def kinked(result: Tensor) -> bool:
+def has_kink(result: Tensor) -> bool:
     """Whether a step is known to have a derivative that jumps.
 
-    >>> kinked(torch.ones(1, requires_grad=True).relu()), kinked(torch.ones(1, requires_grad=True).tanh())
+    >>> has_kink(torch.ones(1, requires_grad=True).relu()), has_kink(torch.ones(1, requires_grad=True).tanh())
     (True, False)
     """
     return any(node.name().startswith(_KINKS) or "Pool" in node.name() for node in _nodes(result.grad_fn))
@@ -186,7 +186,7 @@ def refusal(where: str, why: str) -> InputError:
     )
 
 
-def marked(function: str) -> str:
+def once_only_reason(function: str) -> str:
     """The reason, for a Function that `once_only` found."""
     return f"the backward of its {function} is marked @once_differentiable, which autograd would take for a constant"
 
@@ -195,7 +195,7 @@ def expect_twice_differentiable(where: str, result: Tensor) -> None:
     """Refuse a result with a Function on the way to its leaves that can be differentiated once only."""
     found = once_only(result)
     if found:
-        raise refusal(where, marked(found[0].function))
+        raise refusal(where, once_only_reason(found[0].function))
 
 
 def _nodes(root: Any) -> Iterator[Any]:

@@ -11,7 +11,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from hessianlens.derivatives.difference import Agreement, DerivativeComparison, DirectionSample, compare, confirmed
+from hessianlens.derivatives.difference import Agreement, DerivativeComparison, DirectionSample, compare, confirm
 from hessianlens.derivatives.graph import is_refusal, narrower, once_only, padding
 
 Point = Mapping[str, Tensor]
@@ -59,7 +59,7 @@ def cannot_be_differentiated_twice(potential: Potential, point: Point) -> bool:
 
 def hides_a_derivative(potential: Potential, point: Point) -> bool:
     """Whether autograd's derivatives are clearly not those of the function."""
-    return confirmed(partial(_compared, potential, point)).verdict is Agreement.WRONG
+    return confirm(partial(_compared, potential, point)).verdict is Agreement.WRONG
 
 
 def _compared(potential: Potential, point: Point, number: int) -> DerivativeComparison:

@@ -41,11 +41,11 @@ def expect_true_derivatives(where: str, function: Callable[[Tensor], Tensor], at
             if slope is not None and slope.requires_grad:
                 torch.autograd.grad(slope.sum(), leaf, allow_unused=True)
     if _hides(function, point.double()):
-        raise InputError(hidden(where) + ".")
+        raise InputError(missing_derivative_reason(where) + ".")
     _remember(source)
 
 
-def hidden(where: str, measured: str = "") -> str:
+def missing_derivative_reason(where: str, measured: str = "") -> str:
     """What is said of a part whose derivatives lack something.
 
     Args:

@@ -40,10 +40,10 @@ def short(value: float | None, digits: int = 3) -> str:
     return text.replace("-", "−")
 
 
-def shortened(text: str, most: int) -> str:
+def shorten_name(text: str, most: int) -> str:
     """A name that fits, with its beginning and its end.
 
-    >>> shortened("decoder.layer11.attn.query.bias", 20)
+    >>> shorten_name("decoder.layer11.attn.query.bias", 20)
     'decoder.la…uery.bias'
     """
     if len(text) <= most:

@@ -23,7 +23,7 @@ from hessianlens.display.chart import (
     Segments,
     Words,
     short,
-    shortened,
+    shorten_name,
 )
 from hessianlens.errors import check_that
 
@@ -137,7 +137,7 @@ class Dots(Picture):
         """Lines below each other, one colour per series."""
         dots = [dot for row in self.series.values() for dot in row if dot is not None and not self._vanishes(dot)]
         x = Axis.around([end for dot in dots for end in self._ends(dot)], self.label, 250, self.log, grid=True)
-        y = Axis.of_names([shortened(name, _MOST_LETTERS) for name in self.names], 20 * len(self.names), down=True)
+        y = Axis.of_names([shorten_name(name, _MOST_LETTERS) for name in self.names], 20 * len(self.names), down=True)
         marks: list[Mark] = []
         for s, row in enumerate(self.series.values()):
             colour = SERIES[s % len(SERIES)]
@@ -357,5 +357,5 @@ class Timeline(Picture):
         for line in self.lines:
             colour = "muted" if line.limit else next(colours)
             marks += line.marks(colour, y)
-            legend.append(Key(shortened(line.name, 40), colour, "dashes" if line.limit else "line"))
+            legend.append(Key(shorten_name(line.name, 40), colour, "dashes" if line.limit else "line"))
         return ChartModel(x, y, marks, legend, legend_below=True)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from hessianlens.display.chart import LETTER, Axis, ChartModel, HeatMap, Picture, Segments, short, shortened
+from hessianlens.display.chart import LETTER, Axis, ChartModel, HeatMap, Picture, Segments, short, shorten_name
 
 _MOST_LETTERS = 26
 _WRITTEN_COLUMNS = 8
@@ -54,7 +54,7 @@ class Grid(Picture):
         if numbered:
             every = 1 if wide >= 22 else 2
             heads = tuple(str(k + 1) if k % every == 0 else "" for k in range(width)) if wide >= 16 else ()
-        texts = [(f"{k + 1}  " if numbered else "") + shortened(name, _MOST_LETTERS) for k, name in enumerate(names)]
+        texts = [(f"{k + 1}  " if numbered else "") + shorten_name(name, _MOST_LETTERS) for k, name in enumerate(names)]
         x = Axis.of_names(heads or [""] * width, wide * width, opposite=True)
         y = Axis.of_names(texts or [""] * height, tall * height, down=True)
         return ChartModel(x, y, [self.heat_map(written)], caption=self.label)

@@ -20,7 +20,7 @@ from torch import Tensor, distributed
 
 from hessianlens.distributed.ranks import SINGLE_RANK, Ranks
 from hessianlens.errors import InputError, RankError, check_that
-from hessianlens.failures import line
+from hessianlens.failures import error_line
 
 _WHOLE = {8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.int8}
 
@@ -89,7 +89,7 @@ class RankGroup(Ranks):
 
     # --- what is asked of it -----------------------------------------------------------------------------------------
 
-    def summed(
+    def all_reduce(
         self, what: str, compute: Callable[[], Sequence[Tensor]], given: Sequence[Tensor] = ()
     ) -> Sequence[Tensor]:
         """Tensors of every process, added up."""
@@ -105,19 +105,19 @@ class RankGroup(Ranks):
         self.traffic.seconds += time.perf_counter() - start
         return found
 
-    def shared(self, what: str, compute: Callable[[], T]) -> list[T]:
+    def all_gather(self, what: str, compute: Callable[[], T]) -> list[T]:
         """What every process finds, in the order of the processes."""
         with self._matched(lambda: what):
             found = compute()
         return self._gathered(found)
 
     @contextmanager
-    def jointly(self, what: str) -> Iterator[None]:
+    def raise_together(self, what: str) -> Iterator[None]:
         """What is raised inside by one process is raised by all of them."""
         with self._matched(lambda: what):
             yield
 
-    def agreed(self, number: float) -> float:
+    def broadcast(self, number: float) -> float:
         """The first process's number."""
         return self._handshake("a number of the first process", _FINE, number)
 
@@ -165,7 +165,7 @@ class RankGroup(Ranks):
     def _tell_failure(self, own: Exception | None) -> None:
         """Raise what another process has failed with; a process that has failed itself goes on with its own."""
         of_input = isinstance(own, InputError)
-        said = None if own is None else (str(own) if of_input else line(own), of_input)
+        said = None if own is None else (str(own) if of_input else error_line(own), of_input)
         everyone = self._gathered(said)
         if own is not None:
             return

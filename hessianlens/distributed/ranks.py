@@ -60,7 +60,7 @@ class Ranks:
         size: How many there are.
         traffic: What went between them.
 
-    >>> SINGLE_RANK.rank, SINGLE_RANK.size, SINGLE_RANK.agreed(2.0), SINGLE_RANK.shared("a number", lambda: 3)
+    >>> SINGLE_RANK.rank, SINGLE_RANK.size, SINGLE_RANK.broadcast(2.0), SINGLE_RANK.all_gather("a number", lambda: 3)
     (0, 1, 2.0, [3])
     """
 
@@ -72,7 +72,7 @@ class Ranks:
         """Whether this process prints and writes files."""
         return self.rank == 0
 
-    def summed(
+    def all_reduce(
         self, what: str, compute: Callable[[], Sequence[Tensor]], given: Sequence[Tensor] = ()
     ) -> Sequence[Tensor]:
         """Tensors of every process, added up; all processes get the same numbers.
@@ -85,7 +85,7 @@ class Ranks:
         check_function("compute", compute, "a function that gives tensors")
         return compute()
 
-    def shared(self, what: str, compute: Callable[[], T]) -> list[T]:
+    def all_gather(self, what: str, compute: Callable[[], T]) -> list[T]:
         """What every process finds, in the order of the processes.
 
         Args:
@@ -95,7 +95,7 @@ class Ranks:
         return [compute()]
 
     @contextmanager
-    def jointly(self, what: str) -> Iterator[None]:
+    def raise_together(self, what: str) -> Iterator[None]:
         """What is raised inside by one process is raised by all of them.
 
         Args:
@@ -103,7 +103,7 @@ class Ranks:
         """
         yield
 
-    def agreed(self, number: float) -> float:
+    def broadcast(self, number: float) -> float:
         """The first process's number, such as a time, which other clocks would tell differently."""
         return number
 

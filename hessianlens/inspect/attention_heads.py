@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from hessianlens.network.base.attention_calls import SeenAttention, attention_names, see_attention
+from hessianlens.network.base.attention_calls import ObservedAttention, attention_names, observe_attention
 from hessianlens.problems import Problem, batch_size
 
 _SEQUENCES = 2
@@ -25,13 +25,13 @@ def attention_maps(problem: Problem) -> dict[str, Tensor]:
     """
     found: list[Tensor | None] = []
 
-    def see(seen: SeenAttention) -> None:
+    def see(seen: ObservedAttention) -> None:
         short = max(seen.weights.shape[-2:]) <= _MOST_TOKENS
         found.append(seen.weights[:_SEQUENCES].clone() if short else None)
 
     if not problem.data:  # a rank without data
         return {}
     assert batch_size(problem.data[0]) > 0
-    see_attention(problem, problem.data[0], see)
+    observe_attention(problem, problem.data[0], see)
     names = attention_names(problem, len(found))
     return {name: weights for name, weights in zip(names, found, strict=True) if weights is not None}

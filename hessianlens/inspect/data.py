@@ -17,7 +17,7 @@ from hessianlens.inspect.settings import check_amounts
 from hessianlens.memory import ensure_fits
 from hessianlens.models.adapters.batches import as_batches, targets_of
 from hessianlens.models.adapters.trial_run import output_shape
-from hessianlens.problems import Batch, batch_size, narrowed
+from hessianlens.problems import Batch, batch_size, narrow_batch
 
 MASKED_SHARE = 0.15
 _DEFAULT_LENGTH, _DEFAULT_SEQUENCES = 32, 8
@@ -224,7 +224,7 @@ def share_of(batches: Sequence[Batch], rank: int, size: int) -> list[Batch]:
         count = batch_size(batch)
         first, last = max(start - before, 0), min(stop - before, count)
         if first < last:
-            found.append(batch if last - first == count else narrowed(batch, first, last))
+            found.append(batch if last - first == count else narrow_batch(batch, first, last))
         before += count
     return found
 
@@ -244,7 +244,7 @@ def caveats(loaded: LoadedModel, data: Data) -> tuple[str, ...]:
     return (*found, *([data.made_up] if data.made_up else []))
 
 
-def advised(advice: str, loaded: LoadedModel, data: Data) -> str:
+def advice_with_caveats(advice: str, loaded: LoadedModel, data: Data) -> str:
     """Advice behind what it cannot say; none at all where the loss itself was made up."""
     drawn = caveats(loaded, data)
     if loaded.head == "encoder" and data.made_up:

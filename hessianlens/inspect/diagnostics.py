@@ -120,7 +120,7 @@ def _sizes(problem: Problem, names: Sequence[str]) -> tuple[dict[str, float], di
     blocks = {name: problem.blocks[name] for name in names}
     wanted = list(dict.fromkeys(block.parameter for block in blocks.values()))
     leaves = {name: problem.params[name].detach().requires_grad_() for name in wanted}
-    total = dict(zip(wanted, problem.ranks.summed("gradients", lambda: _gradients(problem, leaves)), strict=True))
+    total = dict(zip(wanted, problem.ranks.all_reduce("gradients", lambda: _gradients(problem, leaves)), strict=True))
     weights = {name: float(b.take(problem.params[b.parameter].detach()).double().norm()) for name, b in blocks.items()}
     return weights, {name: float(b.take(total[b.parameter]).double().norm()) for name, b in blocks.items()}
 
@@ -220,7 +220,7 @@ class BlockSpectra:
 
         which = "both" if count > 1 else "largest"
         found = eigenvalues(op, 1, which, rtol=_TOLERANCE, seed=self.seed, check_symmetry=False, progress=on_time)
-        took = self.problem.ranks.agreed(time.monotonic() - start)
+        took = self.problem.ranks.broadcast(time.monotonic() - start)
         self.pace[name] = took / max(found.products, 1)
         if len(found.values):
             self.ends[name] = SpectrumEnds(float(found.values.min()), float(found.values.max()), found.converged)

@@ -68,7 +68,7 @@ def config_model(
 ) -> tuple[nn.Module, str]:
     """A model with random weights from a configuration: a type such as ``gpt2``, or a file; and its head."""
     transformers = transformers_package()
-    with _Quietly(transformers), _explained(f"config {specification.name!r}"):
+    with _QuietTransformers(transformers), _explained(f"config {specification.name!r}"):
         config = _configuration(transformers, specification)
         found = _head(transformers, config, head)
         _give_start_token(config)
@@ -87,7 +87,7 @@ def saved_model(name: str, head: str) -> tuple[nn.Module, str]:
     check_there(Specification("saved", name))
     alone = local_only(name)
     hint = _HINT if alone and not Path(name).is_dir() else ""
-    with _Quietly(transformers), _explained(repr(name), hint):
+    with _QuietTransformers(transformers), _explained(repr(name), hint):
         config = transformers.AutoConfig.from_pretrained(name, local_files_only=alone)
         found = _head(transformers, config, head)
         return getattr(transformers, HEADS[found]).from_pretrained(name, local_files_only=alone), found
@@ -102,7 +102,7 @@ def tokenizer_of(source: str | None, model: str) -> Any:
     # Without its files transformers may make an empty tokenizer of the model's type, to which every word is unknown.
     there = not Path(source).is_dir() or any(file.name in _TOKENIZERS for file in Path(source).iterdir())
     expect(there, f"data: text needs a tokenizer, and there is none in {source!r}; {remedy}.")
-    with _Quietly(transformers):
+    with _QuietTransformers(transformers):
         try:
             return transformers.AutoTokenizer.from_pretrained(source, local_files_only=local_only(source))
         except Exception as error:  # a tokenizer may be unreadable in as many ways as there are kinds of it
@@ -183,7 +183,7 @@ def _head(transformers: Any, config: Any, asked: str) -> str:
     return "encoder"
 
 
-class _Quietly(StateChange[None]):
+class _QuietTransformers(StateChange[None]):
     """Without bars and remarks of transformers and of the hub, whose settings are put back."""
 
     def __init__(self, transformers: Any) -> None:
@@ -255,14 +255,14 @@ def _answers(address: tuple[str, int]) -> bool:
     """In a thread: to look up a name may take far longer than to learn that there is no network."""
     found = threading.Event()
 
-    def knock() -> None:
+    def connect() -> None:
         try:
             socket.create_connection(address, timeout=_SECONDS).close()
             found.set()
         except OSError:
             pass
 
-    thread = threading.Thread(target=knock, daemon=True)
+    thread = threading.Thread(target=connect, daemon=True)
     thread.start()
     thread.join(_SECONDS)
     return found.is_set()

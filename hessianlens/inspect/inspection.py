@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from hessianlens.errors import RankError
-from hessianlens.inspect.data import advised
+from hessianlens.inspect.data import advice_with_caveats
 from hessianlens.inspect.diagnostics import SECONDS, diagnose
 from hessianlens.inspect.measurement import BlockMeasurements, outcome, run_until
-from hessianlens.inspect.page import Before, Subject, model_page
+from hessianlens.inspect.page import Baseline, Subject, model_page
 from hessianlens.inspect.preparation import OpenedModel
 from hessianlens.inspect.quantisation import RoundingCost
 from hessianlens.inspect.settings import PROBES
@@ -101,7 +101,7 @@ class Inspection:
 
     def advice(self) -> str:
         """What the scales say about training, and what they cannot say."""
-        return advised(self.measured.advice(), self.opened.loaded, self.opened.data)
+        return advice_with_caveats(self.measured.advice(), self.opened.loaded, self.opened.data)
 
     def run(self, watch: Watch | None = None) -> None:
         """Measure; an interruption, or the end of another process, ends the run and leaves what is done.
@@ -188,7 +188,7 @@ class Inspection:
             repeat=command,
             advice=self.advice(),
         )
-        former = None if before is None else Before(before.measured, before._model, before._loss)
+        former = None if before is None else Baseline(before.measured, before._model, before._loss)
         page = model_page(subject, self.measured, diagnostics, former)
         return page.write(path) if opened.problem.ranks.first else path
 

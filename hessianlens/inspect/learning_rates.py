@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import nn
 
-from hessianlens.errors import InputError, check_number, check_path, check_that, expect, shown
+from hessianlens.errors import InputError, check_number, check_path, check_that, describe_value, expect
 from hessianlens.files import write_whole
 from hessianlens.inspect.table import CurvatureTable
 from hessianlens.problems import Problem
@@ -44,7 +44,7 @@ class Group:
 def learning_rate_groups(
     problem: Problem, table: CurvatureTable, base_lr: float, power: float = POWER, limit: float = LIMIT
 ) -> list[Group]:
-    """Groups by kind and factor; `hessianlens.inspect.Measured.param_groups` says how the factors come about."""
+    """Groups by kind and factor; `hessianlens.inspect.BlockMeasurements.param_groups` says how the factors come about."""
     check_number("base_lr", base_lr, 0.0, strictly=True)
     check_number("power", power, 0.0)
     check_that(check_number("limit", limit) >= 1, "limit", limit, "a factor of at least 1")
@@ -104,14 +104,19 @@ def with_parameters(groups: Sequence[Group], model: object) -> list[dict[str, An
     made, seen = [], set[int]()
     for group in groups:
         unknown = [name for name in group.parameters if name not in by_name]
-        expect(not unknown, f"groups: the model has no parameter {shown(unknown[:1])}, expected groups made for it.")
+        expect(
+            not unknown,
+            f"groups: the model has no parameter {describe_value(unknown[:1])}, expected groups made for it.",
+        )
         own = {id(by_name[name]): by_name[name] for name in group.parameters}
         twice = [name for name in group.parameters if id(by_name[name]) in seen]
-        expect(not twice, f"groups: {shown(twice[:1])} is in two groups, expected every parameter in one.")
+        expect(not twice, f"groups: {describe_value(twice[:1])} is in two groups, expected every parameter in one.")
         seen |= own.keys()
         made.append({"params": list(own.values()), "lr": group.lr, "kind": group.kind, "why": group.why})
     left = [name for key, name in trained.items() if key not in seen]
-    expect(not left, f"groups: {shown(left[:1])} is trained but in no group, expected groups made for this model.")
+    expect(
+        not left, f"groups: {describe_value(left[:1])} is trained but in no group, expected groups made for this model."
+    )
     return made
 
 

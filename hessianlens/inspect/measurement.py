@@ -126,7 +126,7 @@ class BlockMeasurements(DisplayableRows):
             budget: Time for the closer look, in seconds or such as "5m"; a minute by default.
             progress: Show a bar.
         """
-        from hessianlens.inspect.page import Before, model_page, subject_of  # which reads all of this class
+        from hessianlens.inspect.page import Baseline, model_page, subject_of  # which reads all of this class
 
         check_that(
             before is None or isinstance(before, BlockMeasurements), "before", before, "what hessianlens.measure gave"
@@ -147,7 +147,7 @@ class BlockMeasurements(DisplayableRows):
         former = None
         if before is not None:
             then = subject_of(before.problem, how, "", "")
-            former = Before(before, then.model, then.loss)
+            former = Baseline(before, then.model, then.loss)
         page = model_page(subject, self, diagnostics, former)
         return page.write(target) if self.problem.ranks.first else target
 

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hessianlens.errors import InputError, check_choice, check_number, check_seed, check_whole, expect, meant
+from hessianlens.errors import InputError, check_choice, check_number, check_seed, check_whole, expect, suggest_names
 from hessianlens.models.arguments import (
     MLP_ACTIVATION_NAMES,
     QUERY_KEY,
@@ -99,7 +99,7 @@ def check_known(complaint: str, name: str, known: Iterable[str]) -> None:
     """A name is among the known ones; if not, the complaint goes on with what may have been meant."""
     names = sorted(known)
     if name not in names:
-        raise InputError(f"model: {complaint}; {meant(name, names, 20)}")
+        raise InputError(f"model: {complaint}; {suggest_names(name, names, 20)}")
 
 
 def _options(text: str, separator: str) -> dict[str, Value]:

@@ -20,7 +20,7 @@ _WIDE = 0.5
 
 
 def model_page(
-    subject: Subject, measured: BlockMeasurements, diagnostics: Diagnostics, before: Before | None = None
+    subject: Subject, measured: BlockMeasurements, diagnostics: Diagnostics, before: Baseline | None = None
 ) -> Document:
     """Everything that is known, what matters first; what has changed, if there is something to compare with."""
     table = diagnostics.table
@@ -142,7 +142,7 @@ def subject_of(problem: Problem, how: str, repeat: str, advice: str) -> Subject:
 
 def _described(problem: Problem) -> str:
     """How much data there is, in all processes."""
-    counts = problem.ranks.shared("data", lambda: (sum(map(batch_size, problem.data)), len(problem.data)))
+    counts = problem.ranks.all_gather("data", lambda: (sum(map(batch_size, problem.data)), len(problem.data)))
     sequences, batches = (sum(count[k] for count in counts) for k in (0, 1))
     return f"{sequences} sequences in {batches} batches"
 
@@ -152,7 +152,7 @@ _SPLIT = 14
 
 
 @dataclass(frozen=True, eq=False)
-class Before:
+class Baseline:
     """What a page is compared with.
 
     Attributes:
@@ -166,7 +166,7 @@ class Before:
     loss: str
 
 
-def change_section(before: Before, after: BlockMeasurements, model: str, loss: str) -> Section:
+def change_section(before: Baseline, after: BlockMeasurements, model: str, loss: str) -> Section:
     """Both models side by side."""
     found = before.measured.compare(after)
     facts = [
@@ -230,7 +230,7 @@ def _cells(change: Change) -> list[str]:
     return [change.block, *numbers, ends, "" if change.sure else "may be none"]
 
 
-def rate_sections(measured: BlockMeasurements, before: Before | None) -> Iterator[Section]:
+def rate_sections(measured: BlockMeasurements, before: Baseline | None) -> Iterator[Section]:
     """Learning-rate groups that the curvature speaks for; nothing where there is no model to make them for."""
     try:
         groups = measured.groups(1.0)

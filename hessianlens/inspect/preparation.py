@@ -18,7 +18,7 @@ from hessianlens.inspect.resources import choose_blocks, fitting_width, longest_
 from hessianlens.inspect.settings import PROBES, Settings
 from hessianlens.models.adapters import draft_problem
 from hessianlens.models.adapters import problem as make_problem
-from hessianlens.models.adapters.long_attention import LONG
+from hessianlens.models.adapters.fused_kernels import LONG
 from hessianlens.models.adapters.trial_run import run_dry
 from hessianlens.network.forecasting import Forecast
 from hessianlens.problems import Batch, Block, Problem, batch_size
@@ -165,12 +165,12 @@ def prepare_model(settings: Settings, process_group: Any = None) -> PreparedMode
     if longest_sequence(data.batches) < LONG:
         return prepared
     ranks = ranks_of(process_group)
-    with ranks.jointly("a forecast"):
+    with ranks.raise_together("a forecast"):
         batches = _own_share(data, process_group) or data.batches
         problem = draft_problem(loaded.model, batches, data.loss, dtype=dtype, device=device, heads=settings.per_head)
         seconds = pass_seconds(problem)
         draft = _draft(prepared, problem, seconds or 0.0)
-    known = ranks.agreed(-1.0 if seconds is None else seconds)
+    known = ranks.broadcast(-1.0 if seconds is None else seconds)
     return replace(prepared, draft=draft, pass_seconds=None if known < 0 else known)
 
 

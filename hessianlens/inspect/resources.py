@@ -15,7 +15,7 @@ from hessianlens.memory import SAFE_SHARE, available_bytes
 from hessianlens.models.adapters.micro_batches import cut_problem
 from hessianlens.network.base.sampling import GraphSource, Request
 from hessianlens.network.forecasting import Forecast, forecast
-from hessianlens.problems import Batch, Block, Problem, batch_size, layer_groups, mapped, narrowed
+from hessianlens.problems import Batch, Block, Problem, batch_size, layer_groups, map_tensors, narrow_batch
 from hessianlens.sizes import parse_size, readable
 
 
@@ -81,7 +81,7 @@ def within_memory(
     `InputError` names the setting that would fit if cutting the batches is not enough. Of several processes each cuts
     its own; what does not fit in one of them is refused by all.
     """
-    with problem.ranks.jointly("memory"):
+    with problem.ranks.raise_together("memory"):
         made, width = fitting_width(problem, blocks, probes, parts, max_memory)
         if width >= made.sequences:
             return problem, made
@@ -158,7 +158,9 @@ def excerpt_of(batch: Batch, tokens: int) -> Batch:
     >>> excerpt_of({"input_ids": torch.zeros(2, 5), "labels": torch.zeros(2)}, 3)
     {'input_ids': tensor([[0., 0., 0.]]), 'labels': tensor([0.])}
     """
-    return mapped(lambda tensor: tensor[:, :tokens] if 2 <= tensor.ndim <= 3 else tensor, narrowed(batch, 0, 1))
+    return map_tensors(
+        lambda tensor: tensor[:, :tokens] if 2 <= tensor.ndim <= 3 else tensor, narrow_batch(batch, 0, 1)
+    )
 
 
 def pass_seconds(problem: Problem) -> float | None:

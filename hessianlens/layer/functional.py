@@ -20,7 +20,8 @@ from hessianlens.attention.token_maps import TokenMap
 from hessianlens.errors import expect
 from hessianlens.layer.expansion import COLUMN_LETTERS_UNCOUPLED, ROW_LETTERS, response_terms, vector_factor
 from hessianlens.operators import Factor, Term
-from hessianlens.operators.exponent_scaling import exponents_to_factor_out, ldexp_in_steps, size_exponents
+from hessianlens.operators.exponent_scaling import exponents_to_factor_out, size_exponents
+from hessianlens.operators.scaled import ldexp
 
 
 def value_score_terms(head: HeadState, value: str, score: str, gradient: Tensor) -> list[Term]:
@@ -55,7 +56,7 @@ def score_pair_matrix(head: HeadState, gradient: Tensor) -> Tensor:
         "B (x) I; use H.t_functional.",
     )
     B, exponent = _score_pair(head, gradient)
-    return ldexp_in_steps(B, exponent)
+    return ldexp(B, exponent)
 
 
 def _score_pair(head: HeadState, gradient: Tensor) -> tuple[Tensor, int]:
@@ -63,8 +64,8 @@ def _score_pair(head: HeadState, gradient: Tensor) -> tuple[Tensor, int]:
     tensors = (gradient, head.values, head.queries, head.tokens)
     sizes = [*size_exponents(tensors), head.jacobian.size_exponent()]
     g, v, x, y, j = exponents_to_factor_out(sizes, gradient.dtype)
-    vjp = head.jacobian.ldexp(-j).transpose().apply_rows(head.vjp_to_weights(ldexp_in_steps(gradient, -g - v))[None])[0]
-    queries, tokens = ldexp_in_steps(head.queries, -x), ldexp_in_steps(head.tokens, -y)
+    vjp = head.jacobian.ldexp(-j).transpose().apply_rows(head.vjp_to_weights(ldexp(gradient, -g - v))[None])[0]
+    queries, tokens = ldexp(head.queries, -x), ldexp(head.tokens, -y)
     return torch.tensordot(queries, vjp @ tokens, dims=([0, 1], [0, 1])) / head.scale, g + v + x + y + j
 
 
@@ -81,7 +82,7 @@ def score_pair_terms(head: HeadState, row: str, column: str, gradient: Tensor) -
     if row in sides[0] and column in sides[1]:
         ports = head.score_ports[row], head.score_ports[column]
         plain = (row, column) == head.score_pair and all(port.turn is None for port in ports)
-        return [_merged_term(head, gradient)] if plain else [_met_term(head, *ports, gradient)]
+        return [_merged_term(head, gradient)] if plain else [_product_term(head, *ports, gradient)]
     if not any(row in side and column in side for side in sides):
         return []
     curvatures = head.input_curvatures(_score_gradient(head, gradient) / head.scale)
@@ -96,7 +97,7 @@ def _merged_term(head: HeadState, gradient: Tensor) -> Term:
     return Term(1.0, (Factor("B", "ac", score_pair_matrix(head, gradient)), Factor.identity("bd", width)))
 
 
-def _met_term(head: HeadState, query: ScorePort, key: ScorePort, gradient: Tensor) -> Term:
+def _product_term(head: HeadState, query: ScorePort, key: ScorePort, gradient: Tensor) -> Term:
     """A parameter of the queries and one of the keys."""
     first, second = query.query_turn, key.key_turn
     between: list[Factor] = []

@@ -196,12 +196,12 @@ class HeadTangent:
         """Outputs back through the readout."""
         return outputs if self._readout is None else outputs @ self._readout.T
 
-    def kept(self, names: Sequence[str], functional: bool) -> list[Tensor]:
+    def held_tensors(self, names: Sequence[str], functional: bool) -> list[Tensor]:
         """The numbers that a product between some of the parameters reads, beside those of their inputs."""
         found = [self.head.weights, self._values]
         found += [self._other(name) for name in names if name in self.score_ports]
         if functional:
-            found += [*self.rows.kept(), self._gradient]
+            found += [*self.rows.held_tensors(), self._gradient]
         if any(set(self._opposite(name)) & set(names) for name in names):
             found.append(self._score_gradient)
         asked = self._curved & set(names) if functional else set()

@@ -12,7 +12,7 @@ from torch import Tensor
 from hessianlens.attention.layer import SelfAttention
 from hessianlens.checks import check_precision, check_tensor
 from hessianlens.display import DisplayableRows, Picture, Spikes
-from hessianlens.errors import InputError, check_number, check_whole, shown
+from hessianlens.errors import InputError, check_number, check_whole, describe_value
 from hessianlens.layer.functional import score_pair_matrix
 from hessianlens.layer.hessian import AttentionHessian
 
@@ -82,7 +82,9 @@ def eigenvalue_pairs(H: AttentionHessian, head: int = 0) -> EigenvaluePairs:
     True
     """
     if not isinstance(H, AttentionHessian):
-        raise InputError(f"H: got {shown(H)}, expected an AttentionHessian, from hessianlens.attention_hessian.")
+        raise InputError(
+            f"H: got {describe_value(H)}, expected an AttentionHessian, from hessianlens.attention_hessian."
+        )
     check_whole("head", head, 0, len(H.heads) - 1)
     state = H.heads[head]
     if state.score_pair is None:
@@ -139,7 +141,7 @@ def gauge_directions(layer: SelfAttention) -> Float[Tensor, "n g"]:
     torch.Size([20, 4])
     """
     if not isinstance(layer, SelfAttention):
-        raise InputError(f"layer: got {shown(layer)}, expected a SelfAttention.")
+        raise InputError(f"layer: got {describe_value(layer)}, expected a SelfAttention.")
     check_precision("layer", layer.W_Q.dtype)
     k = layer.d_k
     units = torch.eye(k * k, dtype=layer.W_Q.dtype, device=layer.W_Q.device).reshape(k * k, k, k)

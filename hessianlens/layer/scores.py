@@ -32,13 +32,8 @@ from hessianlens.layer.expansion import (
 )
 from hessianlens.losses import LowRankTokenCurvature, ScalarCurvature, UncoupledCurvature
 from hessianlens.operators import Factor, Term
-from hessianlens.operators.exponent_scaling import (
-    exponents_to_factor_out,
-    ldexp_in_steps,
-    scale_term,
-    size_exponent,
-    size_exponents,
-)
+from hessianlens.operators.exponent_scaling import exponents_to_factor_out, scale_term, size_exponent, size_exponents
+from hessianlens.operators.scaled import ldexp
 
 _CHUNK_BYTES = 4 * 2**20
 """Of what is formed of some tokens at a time, however large the result is."""
@@ -86,14 +81,14 @@ class ScoreCurvature:
     def _activation_curvature(self) -> tuple[RowMatrices, int]:
         """``D_i(w_i)``, and the power of two that was taken out of it."""
         out = self._exponents.row_values + self._exponents.gradient
-        found = self.row.curvature(ldexp_in_steps(self.gradient, -out))
+        found = self.row.curvature(ldexp(self.gradient, -out))
         more = found.size_exponent() if any(self._exponents) else 0
         return found.ldexp(-more), out + more
 
     @cached_property
     def outer_matrices(self) -> Tensor:
         """``J_i^T V C_i V^T J_i`` for every token."""
-        return ldexp_in_steps(self._outer, self._exponents.outer)
+        return ldexp(self._outer, self._exponents.outer)
 
     @cached_property
     def _outer(self) -> Tensor:
@@ -111,9 +106,7 @@ class ScoreCurvature:
         return head.jacobian.ldexp(-out)
 
     def _values(self, head: HeadState) -> Tensor:
-        return ldexp_in_steps(
-            head.values, -(self._exponents.row_values if head is self.row else self._exponents.column_values)
-        )
+        return ldexp(head.values, -(self._exponents.row_values if head is self.row else self._exponents.column_values))
 
     @cached_property
     def _gram(self) -> Tensor:
@@ -151,7 +144,7 @@ class ScoreCurvature:
     def _sum(self, outer: Tensor, start: int, stop: int) -> Tensor:
         rows, out = self._activation_curvature
         total = self._exponent("full")
-        return _add(ldexp_in_steps(outer, self._exponents.outer - total), rows.tokens(start, stop).ldexp(out - total))
+        return _add(ldexp(outer, self._exponents.outer - total), rows.tokens(start, stop).ldexp(out - total))
 
     def terms(self, row: ScorePort, column: ScorePort, part: str) -> list[Term]:
         """The block between two score parameters; `part` is "outer", "functional" or "full".
@@ -199,8 +192,8 @@ class ScoreCurvature:
             stop = min(start + step, queries)
             M = self._rows(part, start, stop)
             P, R = (
-                ldexp_in_steps(row.matrices_at(start, stop), -out),
-                ldexp_in_steps(column.matrices_at(start, stop), -other),
+                ldexp(row.matrices_at(start, stop), -out),
+                ldexp(column.matrices_at(start, stop), -other),
             )
             G[:, start:stop] = P.transpose(-1, -2) @ (M @ R)
         left, right = self._vectors(row, column)
@@ -218,7 +211,7 @@ class ScoreCurvature:
             met = einsum("slf,sifr->silr", self._values(head), curvature.root)
             seen = self._jacobian(head).transpose().apply(met)
             (out,) = exponents_to_factor_out([size_exponent(port.matrix)], seen.dtype)
-            P, total = ldexp_in_steps(port.matrices, -out), total + out
+            P, total = ldexp(port.matrices, -out), total + out
             Z = einsum("slq,silr->siqr" if P.ndim == 3 else "silq,silr->siqr", P, seen)
             sides.append(Factor(f"R'S{port.matrix_name}", f"si{letter}r", Z))
         left, right = self._vectors(row, column)
@@ -238,8 +231,8 @@ class ScoreCurvature:
         one, two = exponents_to_factor_out(size_exponents([row.matrix, column.matrix]), row.matrix.dtype)
         between = sandwich_terms(
             D,
-            (P.name, ldexp_in_steps(row.matrices, -one), ROW_LETTERS.split(row)[1]),
-            (R.name, ldexp_in_steps(column.matrices, -two), COLUMN_LETTERS_UNCOUPLED.split(column)[1]),
+            (P.name, ldexp(row.matrices, -one), ROW_LETTERS.split(row)[1]),
+            (R.name, ldexp(column.matrices, -two), COLUMN_LETTERS_UNCOUPLED.split(column)[1]),
             "D",
             ROW_LETTERS,
         )

@@ -27,7 +27,7 @@ _WORKSPACE_BYTES = 2**21
 
 
 @dataclass(frozen=True, eq=False)
-class Entrance:
+class ParameterInput:
     """Where a parameter enters the layer.
 
     Attributes:
@@ -57,7 +57,7 @@ class MatvecRoute:
         alone: ``c_i`` where that is all that scores of a single head need of the loss.
     """
 
-    inputs: dict[Name, Entrance]
+    inputs: dict[Name, ParameterInput]
     asked: dict[int, dict[str, Name]]
     merged_columns: dict[int, dict[str, Name]]
     merged_rows: dict[int, dict[str, Name]]
@@ -110,12 +110,12 @@ class LayerTangent:
         return Projection(self._states[0].tokens)
 
     @cached_property
-    def entrances(self) -> dict[Name, Entrance]:
+    def entrances(self) -> dict[Name, ParameterInput]:
         """Where every parameter enters, merged ones included."""
         first, tokens = self._states[0], self._tokens
         queries = tokens if first.queries is first.tokens else Projection(first.queries)
         known: dict[tuple[str, int], Projection] = {("tokens", first.tokens.shape[1]): tokens}
-        found: dict[Name, Entrance] = {}
+        found: dict[Name, ParameterInput] = {}
 
         def projection(state: HeadState, rows: Tensor) -> Projection:
             """That of all heads for their tokens, of which a head with a sink has one more."""
@@ -127,8 +127,8 @@ class LayerTangent:
         for name, (h, own) in self._places.items():
             state, value = self._states[h], self._states[h].value_ports.get(own)
             rows = projection(state, state.score_ports[own].inputs if value is None else value.content)
-            found[name] = Entrance(h, own, rows, self.heads[h].may_shift(own) and rows.lopsided)
-        found.update({(MERGED, h): Entrance(h, MERGED, queries, relative=False) for h in self.merged})
+            found[name] = ParameterInput(h, own, rows, self.heads[h].may_shift(own) and rows.lopsided)
+        found.update({(MERGED, h): ParameterInput(h, MERGED, queries, relative=False) for h in self.merged})
         return found
 
     @cached_property
@@ -283,7 +283,7 @@ class PartTangent(ProductSource):
         one, two = ([self._layer.place(name) for name in names] for names in (rows, columns))
         return self._layer.dense.write(one, two, self._parts, target)
 
-    def kept(self, rows: Names, columns: Names) -> list[Tensor]:
+    def held_tensors(self, rows: Names, columns: Names) -> list[Tensor]:
         """Inputs of the weights, what their heads keep, and the curvature of the loss."""
         layer, route = self._layer, self._layer.route(rows, columns)
         at = list(route.inputs.values())
@@ -291,7 +291,7 @@ class PartTangent(ProductSource):
         found = [entrance.input.rows for entrance in at]
         for h, head in enumerate(layer.heads):
             own = [entrance.own for entrance in at if entrance.head == h]
-            found += head.kept(own, self._parts.functional) if own else []
+            found += head.held_tensors(own, self._parts.functional) if own else []
         found += layer.loss.curvature.tensors() if self._parts.outer else []
         found += [weight for h in {**route.merged_columns, **route.merged_rows} for weight in layer.merged[h].weights]
         meeting = [pair for pair in route.pairs if getattr(self._parts, pair.summand) and pair.meets(rows, columns)]

@@ -10,11 +10,11 @@ from torch import Tensor
 
 from hessianlens.derivatives import expect_true_derivatives
 from hessianlens.errors import InputError, check_choice
-from hessianlens.failures import explained
+from hessianlens.failures import failures_as_input_errors
 from hessianlens.losses.base import Loss, LossDerivatives, check_outputs
 from hessianlens.losses.curvature_forms import CoupledCurvature, TokenCurvature
 from hessianlens.memory import ensure_fits
-from hessianlens.per_sample import each_hessian, each_jacobian
+from hessianlens.per_sample import sample_hessians, sample_jacobians
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +41,7 @@ class CustomLoss(Loss):
         check_choice("couples", self.couples, ("tokens", "none"))
 
     def _each(self, outputs: Tensor) -> Tensor:
-        with explained("function: it failed", f"it was given outputs of shape {tuple(outputs.shape)}"):
+        with failures_as_input_errors("function: it failed", f"it was given outputs of shape {tuple(outputs.shape)}"):
             found = self.function(outputs)
         if not isinstance(found, Tensor) or found.numel() != 1:
             got = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
@@ -73,8 +73,8 @@ class CustomLoss(Loss):
         )
         if len(samples):
             expect_true_derivatives("function", self._each, samples[0], self.function)
-        gradient = each_jacobian(self._each, samples).reshape(F.shape)
-        second = each_hessian(self._each, samples)
+        gradient = sample_jacobians(self._each, samples).reshape(F.shape)
+        second = sample_hessians(self._each, samples)
         if self.couples == "none":
             return LossDerivatives(gradient, TokenCurvature(second.reshape(B, L, f, f)))
         return LossDerivatives(gradient, CoupledCurvature(second.reshape(B, L, f, L, f)))

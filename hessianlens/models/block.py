@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from hessianlens.errors import InputError, check_number, check_whole, shown
+from hessianlens.errors import InputError, check_number, check_whole, describe_value
 from hessianlens.models.arguments import check_norm
 from hessianlens.models.attention import Attention
 
@@ -70,7 +70,8 @@ def _activation(given: object) -> tuple[Callable[[Tensor], Tensor], str]:
     if callable(given):
         return given, str(getattr(given, "__name__", type(given).__name__))
     raise InputError(
-        f"mlp_activation: got {shown(given)}, expected one of {', '.join(MLP_ACTIVATIONS)}, or a function of a tensor."
+        f"mlp_activation: got {describe_value(given)}, expected one of {', '.join(MLP_ACTIVATIONS)}, or a function of "
+        "a tensor."
     )
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from hessianlens.attention.activations import ActivationLike
 from hessianlens.checks import check_dense, check_dtype
-from hessianlens.errors import InputError, check_flag, check_number, check_seed, check_whole, expect, shown
+from hessianlens.errors import InputError, check_flag, check_number, check_seed, check_whole, describe_value, expect
 from hessianlens.memory import ensure_fits
 from hessianlens.models.arguments import head_width
 from hessianlens.models.attention import Attention
@@ -200,7 +200,8 @@ class Transformer(nn.Module):
         depth = len(self.blocks)
         if isinstance(layer, bool) or not isinstance(layer, int) or not -depth <= layer < depth:
             raise InputError(
-                f"layer: got {shown(layer)}, expected 0 .. {depth - 1}, or -{depth} .. -1 counted from the end."
+                f"layer: got {describe_value(layer)}, expected 0 .. {depth - 1}, or -{depth} .. -1 counted from the "
+                "end."
             )
         return layer % depth
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 from hessianlens.display import Cells, DisplayableRows, Picture, texts
-from hessianlens.errors import InputError, check_choice, check_path, check_that, shown
+from hessianlens.errors import InputError, check_choice, check_path, check_that, describe_value
 from hessianlens.files import spreadsheet_text, write_whole
 from hessianlens.monitor.alarms import head_alarms
 from hessianlens.monitor.page import document, timeline
@@ -53,7 +53,7 @@ class History(DisplayableRows, Sequence[Record]):
         file = check_path("path", path, "the name of a monitor's store")
         if not file.is_file():
             raise InputError(
-                f"path: got {shown(os.fspath(file))}, but there is no such file; expected a monitor's store."
+                f"path: got {describe_value(os.fspath(file))}, but there is no such file; expected a monitor's store."
             )
         return cls(RecordFile(path).read())
 
@@ -80,7 +80,7 @@ class History(DisplayableRows, Sequence[Record]):
             if not -len(self) <= key < len(self):
                 raise IndexError(f"{key}, expected the place of one of {len(self)} records")
             return self._kept[key]
-        raise KeyError(f"{shown(key)}, expected a place, a slice, a quantity, or an owner with a quantity")
+        raise KeyError(f"{describe_value(key)}, expected a place, a slice, a quantity, or an owner with a quantity")
 
     def _series(self, owner: str, quantity: str) -> Series:
         having = [record for record in self._kept if quantity in record.numbers.get(owner, {})]

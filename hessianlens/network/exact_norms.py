@@ -48,11 +48,11 @@ class ExactProgress:
 
     def done(self, answer: Choice) -> None:
         """An answer is there, and with it all that was planned for it."""
-        self._watch.spared(self._left.pop(id(answer)) - self._made)
+        self._watch.skip(self._left.pop(id(answer)) - self._made)
         self._made = 0.0
 
 
-def assigned(answers: Sequence[Choice], places: int) -> list[int]:
+def assign_ranks(answers: Sequence[Choice], places: int) -> list[int]:
     """Which of several processes finds each answer: those that share their products together, the costly ones first.
 
     Args:
@@ -134,7 +134,7 @@ class ExactNorms:
         groups = self._agreed(unknown, probes)
         self._expect_exact([block for block in unknown if block.name in self.why])
         ranks, everything = self.problem.ranks, [pair for answers in groups for pair in answers]
-        places = assigned([answer for _, answer in everything], ranks.size)
+        places = assign_ranks([answer for _, answer in everything], ranks.size)
         own = [pair for pair, place in zip(everything, places, strict=True) if place == ranks.rank]
         own_answers = [answer for _, answer in own]
         planned = (
@@ -170,7 +170,7 @@ class ExactNorms:
             own.extend(self._answers(group, probes) for group in layer_groups(blocks))
             return {block.name: self.why[block.name] for block in blocks if block.name in self.why}
 
-        for refused in self.problem.ranks.shared("closed forms", look):
+        for refused in self.problem.ranks.all_gather("closed forms", look):
             self.why = {**refused, **self.why}
         return [[(block, answer) for block, answer in group if block.name not in self.why] for group in own]
 
@@ -185,7 +185,7 @@ class ExactNorms:
             }
             return {name: (norms, self.why[name]) for name, norms in known.items()}
 
-        for rank, computed in enumerate(self.problem.ranks.shared("exact norms", solve)):
+        for rank, computed in enumerate(self.problem.ranks.all_gather("exact norms", solve)):
             for name, (norms, why) in computed.items():
                 self.why[name] = why
                 if norms and rank != self.problem.ranks.rank:

@@ -237,7 +237,7 @@ def ensure_fits_in_memory(
         parts: Number of parts asked for.
         together: Whether all blocks share one graph, as they do for pairs.
     """
-    with problem.ranks.jointly("memory"):
+    with problem.ranks.raise_together("memory"):
         if problem.data:
             _ensure_share_fits(problem, blocks, probes, parts, together)
 
@@ -275,7 +275,7 @@ def fit_memory(problem: Problem, max_memory: str | float | None = None) -> Probl
     """
     check_problem(problem)
     limit = None if max_memory is None else parse_size(max_memory)
-    with problem.ranks.jointly("memory"):
+    with problem.ranks.raise_together("memory"):
         return _fitted(problem, limit)
 
 

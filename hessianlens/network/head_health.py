@@ -29,7 +29,12 @@ from torch import Tensor
 
 from hessianlens.display import Cells, DisplayableRows, Grid, Picture, short
 from hessianlens.errors import RankError, Refusal, check_choice, expect
-from hessianlens.network.base.attention_calls import AttentionUnseen, SeenAttention, attention_names, see_attention
+from hessianlens.network.base.attention_calls import (
+    AttentionNotObserved,
+    ObservedAttention,
+    attention_names,
+    observe_attention,
+)
 from hessianlens.problems import Problem, check_problem
 from hessianlens.state_guard import restores_state
 
@@ -281,7 +286,7 @@ def attention_health(problem: Problem) -> AttentionHealth:
     """
     check_problem(problem)
     try:
-        found = problem.ranks.shared("what attention looks at", lambda: _local_sums(problem))
+        found = problem.ranks.all_gather("what attention looks at", lambda: _local_sums(problem))
     except RankError as error:  # the others were interrupted: nothing else depends on this
         return AttentionHealth((), [f"Attention: {error}"])
     layers: list[_HeadSums] = []
@@ -306,8 +311,8 @@ def _local_sums(problem: Problem) -> list[_HeadSums] | Refusal:
     for batch in problem.data:
         seen: list[_HeadSums] = []
         try:
-            see_attention(problem, batch, lambda attention: seen.append(_HeadSums.of(attention)))  # noqa: B023
-        except AttentionUnseen as unseen:
+            observe_attention(problem, batch, lambda attention: seen.append(_HeadSums.of(attention)))  # noqa: B023
+        except AttentionNotObserved as unseen:
             return Refusal(str(unseen))
         layers = [a.plus(b) for a, b in zip(layers, seen, strict=True)] if layers else seen
     return layers
@@ -330,7 +335,7 @@ class _HeadSums:
     logits: Tensor
 
     @classmethod
-    def of(cls, seen: SeenAttention) -> _HeadSums:
+    def of(cls, seen: ObservedAttention) -> _HeadSums:
         """One batch."""
         A = seen.weights.double()
         visible = seen.visible.expand_as(A)

@@ -7,7 +7,7 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any, overload
 
 from hessianlens.display import MOST_ROWS, Cells, DisplayableRows, Dots, Picture
-from hessianlens.errors import check_number, check_seed, check_that, check_whole, expect, meant, shown
+from hessianlens.errors import check_number, check_seed, check_that, check_whole, describe_value, expect, suggest_names
 from hessianlens.layer import AttentionHessian
 from hessianlens.memory import memory_errors_explained
 from hessianlens.network.base.progress import Deadline, Watch, watching
@@ -18,7 +18,7 @@ from hessianlens.network.operators import Pattern
 from hessianlens.network.saved_norms import SavedNorms
 from hessianlens.parts import PART_NAMES, PARTS, check_parts, norm_method, part_name
 from hessianlens.problems import Problem, check_problem
-from hessianlens.sketching import block_ways, measured
+from hessianlens.sketching import estimate_norm, norm_methods
 from hessianlens.spectra import Estimate
 from hessianlens.state_guard import restores_state
 
@@ -65,9 +65,13 @@ class BlockNorms(Mapping[tuple[Any, str], Estimate], DisplayableRows):
         block, part = own if isinstance(own, tuple) and len(own) == 2 else (own, None)
         names, parts = (list(dict.fromkeys(place[k] for place in self._found)) for k in (0, 1))
         if isinstance(part, str) and block in names:
-            return f"{shown(key)}: {shown(part)} was not measured; {meant(part, parts)}"
-        close = meant(block, names)
-        return f"{shown(key)}, {example}; {close}" if close.startswith("did") else f"{shown(key)}, {example}"
+            return f"{describe_value(key)}: {describe_value(part)} was not measured; {suggest_names(part, parts)}"
+        close = suggest_names(block, names)
+        return (
+            f"{describe_value(key)}, {example}; {close}"
+            if close.startswith("did")
+            else f"{describe_value(key)}, {example}"
+        )
 
     def __iter__(self) -> Iterator[tuple[Any, str]]:
         return iter(self._found)
@@ -132,7 +136,7 @@ class PartNorms(Mapping[str, Estimate], DisplayableRows):
     def __getitem__(self, part: str) -> Estimate:
         own = part_name(part) if isinstance(part, str) and part in PART_NAMES else part
         if own not in self._found:
-            raise KeyError(f"{shown(part)}; {meant(part, self._found)}")
+            raise KeyError(f"{describe_value(part)}; {suggest_names(part, self._found)}")
         return self._found[own]
 
     def __iter__(self) -> Iterator[str]:
@@ -291,8 +295,8 @@ def layer_block_norms(
                 found[(row, column), part], reasons[part] = found[(column, row), part], why[column, row]
                 continue
             watch.step(f"{row}, {column}, {part}")
-            ways = block_ways(H, part, row, column, seed, watch.products)
-            found[(row, column), part], reasons[part] = measured(ways, method, rtol)
+            ways = norm_methods(H, part, row, column, seed, watch.products)
+            found[(row, column), part], reasons[part] = estimate_norm(ways, method, rtol)
         same = len(set(reasons.values())) == 1
         texts = [reasons[parts[0]]] if same else [f"{part}: {reason}" for part, reason in reasons.items()]
         why[row, column] = "; ".join(texts)
@@ -309,5 +313,5 @@ def _pairs(H: AttentionHessian, blocks: object) -> list[Pair]:
     )
     assert isinstance(blocks, Sequence)
     for name in (name for pair in blocks for name in pair):
-        expect(name in names, f"blocks: got {shown(name)}, expected one of {', '.join(map(repr, names))}.")
+        expect(name in names, f"blocks: got {describe_value(name)}, expected one of {', '.join(map(repr, names))}.")
     return [(row, column) for row, column in blocks]

@@ -124,7 +124,7 @@ class _Blocks:
             own.append(self._own_choices(planner, limits))
             return str(own[0]) if isinstance(own[0], Refusal) else ""
 
-        refusals = self.problem.ranks.shared("closed forms", look)
+        refusals = self.problem.ranks.all_gather("closed forms", look)
         refused = next(filter(None, refusals), "")
         return Refusal(refused) if refused else own[0]
 

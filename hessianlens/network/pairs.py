@@ -14,7 +14,7 @@ from torch import Tensor
 
 from hessianlens.curvature import MATRIX_FREE, BlockPairOperator, verify
 from hessianlens.display import Cells, DisplayableRows, Grid, Picture
-from hessianlens.errors import Refusal, check_choice, check_seed, check_whole, expect, meant, shown
+from hessianlens.errors import Refusal, check_choice, check_seed, check_whole, describe_value, expect, suggest_names
 from hessianlens.network.base import thresholds
 from hessianlens.network.base.question import NO_LIMITS, Limits, Question
 from hessianlens.network.base.sampling import WORKSPACE
@@ -50,8 +50,8 @@ class PairNorms(DisplayableRows):
     def __getitem__(self, key: tuple[str, str]) -> Estimate:
         if not isinstance(key, Hashable) or key not in self.estimates:
             wrong = [name for name in key if name not in self.names] if isinstance(key, tuple) else []
-            close = f"; {meant(wrong[0], self.names, 8)}" if wrong else ""
-            raise KeyError(f"{shown(key)}, expected two of the blocks {', '.join(self.names[:8])}{close}")
+            close = f"; {suggest_names(wrong[0], self.names, 8)}" if wrong else ""
+            raise KeyError(f"{describe_value(key)}, expected two of the blocks {', '.join(self.names[:8])}{close}")
         return self.estimates[key]
 
     def values(self) -> Tensor:
@@ -173,7 +173,7 @@ def _exact(
         return set(own)
 
     with nullcontext() if planner.refusal else planner.maps.together(blocks):
-        everywhere = set.intersection(*problem.ranks.shared("closed forms of pairs", look))
+        everywhere = set.intersection(*problem.ranks.all_gather("closed forms of pairs", look))
         choices = {pair: choice for pair, choice in own.items() if pair in everywhere}
         if names := {name for pair in choices for name in pair}:
             verify(problem, [block.parameter for block in blocks if block.name in names])

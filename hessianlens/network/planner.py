@@ -15,7 +15,7 @@ from typing import TypeVar
 from torch import Tensor
 
 from hessianlens.errors import Refusal
-from hessianlens.failures import line
+from hessianlens.failures import error_line
 from hessianlens.memory import lacks_memory
 from hessianlens.network.base.all_data import on_all_data
 from hessianlens.network.base.question import Cost, Limits, Norms, Question, Route, probe_vectors
@@ -194,7 +194,7 @@ def _run(route: Route, work: Callable[[], T]) -> T | Refusal:
     except RuntimeError as error:
         if lacks_memory(error):
             raise
-        return Refusal(f"{route.name} cannot be computed, since the model does not run with hooks: {line(error)}")
+        return Refusal(f"{route.name} cannot be computed, since the model does not run with hooks: {error_line(error)}")
 
 
 def planner_of(problem: Problem) -> Planner:

@@ -37,7 +37,7 @@ class SavedNorms:
             raise InputError(f"resume: exact norms cannot be had, {everything}; leave it out.")
         header = {"format": _FORMAT, "problem": fingerprint(everything)}
         self._file = JsonLines(path, "resume", header, "exact norms")
-        self._known = problem.ranks.shared("norms of an earlier run", self._read)[0]
+        self._known = problem.ranks.all_gather("norms of an earlier run", self._read)[0]
 
     def _read(self) -> dict[str, dict[str, Any]]:
         """What the file holds; the first of several processes looks for all of them."""

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from hessianlens.errors import InputError, check_function, check_number, check_that, check_whole, shown
-from hessianlens.failures import explained
+from hessianlens.errors import InputError, check_function, check_number, check_that, check_whole, describe_value
+from hessianlens.failures import failures_as_input_errors
 from hessianlens.operators.base import StructuredOperator
 from hessianlens.operators.grid import BlockGrid
 from hessianlens.operators.operator import Operator
@@ -41,7 +41,7 @@ class ArrangedGrid(StructuredOperator):
         columns: Arrangement,
     ) -> None:
         if not isinstance(grid, BlockGrid):
-            raise InputError(f"grid: got {shown(grid)}, expected a BlockGrid.")
+            raise InputError(f"grid: got {describe_value(grid)}, expected a BlockGrid.")
         for name, shape, cut in (("rows", out_shape, rows), ("columns", in_shape, columns)):
             sizes = isinstance(shape, Sequence) and not isinstance(shape, str)
             check_that(sizes, name, shape, "the shape of a parameter")
@@ -124,5 +124,5 @@ class ArrangedGrid(StructuredOperator):
 def _order(cut: Arrangement, shape: tuple[int, ...]) -> Tensor:
     """For every entry of the grid's order, its place in the parameter."""
     numbers = torch.arange(int(torch.Size(shape).numel()), device="cpu").reshape(shape)
-    with explained("rows and columns: the cut failed", f"it was given a tensor of shape {tuple(shape)}"):
+    with failures_as_input_errors("rows and columns: the cut failed", f"it was given a tensor of shape {tuple(shape)}"):
         return torch.cat([piece.reshape(-1) for piece in cut(numbers)])

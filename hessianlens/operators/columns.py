@@ -14,7 +14,7 @@ from torch import Tensor
 from hessianlens.errors import expect
 from hessianlens.memory import ensure_fits
 from hessianlens.operators.checked import LinearOperator
-from hessianlens.operators.scaled import Scaled, shifted
+from hessianlens.operators.scaled import Scaled, ldexp
 
 _WORKSPACE = 2**25
 """Numbers of the columns that are held at once."""
@@ -61,4 +61,4 @@ def square_by_columns(op: LinearOperator) -> Scaled:
 def _square(entries: Tensor) -> Scaled:
     """The sum of squares of numbers whose squares need not fit."""
     exponent = math.frexp(float(entries.abs().max()))[1]
-    return Scaled(shifted(entries.double(), -exponent).square().sum(), 2 * exponent)
+    return Scaled(ldexp(entries.double(), -exponent).square().sum(), 2 * exponent)

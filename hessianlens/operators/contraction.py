@@ -57,7 +57,7 @@ def contract(factors: Sequence[Factor], output: str, coefficient: float = 1.0) -
     >>> contract([x, Factor("x", "nc", x.tensor), Factor.identity("ac", 2)], "")
     tensor(30.)
     """
-    program = compiled(_signature(factors), output)
+    program = compile_contraction(_signature(factors), output)
     operands = [tensor for f in factors if (tensor := f.tensor) is not None]
     itemsize = operands[0].element_size()
     budget = max(WORKSPACE_BYTES, itemsize * sum(t.numel() for t in operands))
@@ -68,7 +68,7 @@ def contract(factors: Sequence[Factor], output: str, coefficient: float = 1.0) -
 
 def cost(factors: Sequence[Factor], output: str) -> float:
     """Arithmetic operations of `contract`, without running it."""
-    return compiled(_signature(factors), output).operations
+    return compile_contraction(_signature(factors), output).operations
 
 
 def index_sizes(factors: Sequence[Factor]) -> dict[str, int]:
@@ -109,7 +109,7 @@ def _contract_in_slices(
 
 
 @lru_cache(maxsize=8192)
-def compiled(signature: Signature, output: str) -> Program:
+def compile_contraction(signature: Signature, output: str) -> Program:
     """Work out the cheapest pairwise contraction for factors of this signature."""
     sizes = {x: n for letters, shape, _ in signature for x, n in zip(letters, shape, strict=True)}
     terms, extras, multiplicity = _without_identities(signature, output, sizes)

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from hessianlens.notation import COLUMN_AXES, ROW_AXES, SEQUENCE
 from hessianlens.operators.factor import Factor
+from hessianlens.operators.scaled import ldexp
 from hessianlens.operators.term import Term
 
 _ROOM = 24
@@ -68,14 +69,6 @@ def scale_term(term: Term, exponent: int) -> Term:
     return Term(term.coefficient, tuple(factors))
 
 
-def ldexp_in_steps(tensor: Tensor, exponent: int) -> Tensor:
-    """``tensor 2^exponent`` in steps that its dtype can hold."""
-    while exponent:
-        step = max(-100, min(100, exponent))
-        tensor, exponent = tensor * 2.0**step, exponent - step
-    return tensor
-
-
 def equalise_factors(term: Term, dtype: torch.dtype) -> Term:
     """The same term; with factors of one size, where some of their products might leave the range of `dtype`."""
     held = [k for k, f in enumerate(term.factors) if f.tensor is not None]
@@ -105,7 +98,7 @@ def normalise_term(term: Term) -> tuple[Term, int]:
         if f.tensor is not None:
             wide = f.tensor if f.tensor.element_size() >= 4 else f.tensor.float()
             size = size_exponent(wide)
-            f, total = Factor(f.name, f.indices, ldexp_in_steps(wide, -size)), total + size
+            f, total = Factor(f.name, f.indices, ldexp(wide, -size)), total + size
         factors.append(f)
     return Term(math.ldexp(term.coefficient, -own), tuple(factors)), total
 
@@ -160,4 +153,4 @@ def _spread(values: Tensor, factor: Factor, letters: str) -> Tensor:
 
 def _times(factor: Factor, exponent: int) -> Factor:
     assert factor.tensor is not None
-    return factor if exponent == 0 else Factor(factor.name, factor.indices, ldexp_in_steps(factor.tensor, exponent))
+    return factor if exponent == 0 else Factor(factor.name, factor.indices, ldexp(factor.tensor, exponent))

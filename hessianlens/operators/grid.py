@@ -9,8 +9,17 @@ import torch
 from torch import Tensor
 
 from hessianlens.display import Cells, Grid, Picture
-from hessianlens.errors import InputError, check_flag, check_function, check_number, check_that, expect, meant, shown
-from hessianlens.failures import explained
+from hessianlens.errors import (
+    InputError,
+    check_flag,
+    check_function,
+    check_number,
+    check_that,
+    describe_value,
+    expect,
+    suggest_names,
+)
+from hessianlens.failures import failures_as_input_errors
 from hessianlens.operators.base import IMMEDIATE_MAX_MULTIPLY_ADDS, StructuredOperator, check_place, check_shape
 from hessianlens.operators.mirrored import write_transposed
 from hessianlens.operators.operator import Operator
@@ -77,12 +86,16 @@ class BlockGrid(StructuredOperator):
             self._select(column, self.columns)
             mirrored = self._built.get((column, row)) if self._symmetric else None
             if mirrored is None:
-                with explained("build: it failed", f"it was asked for the block of {row!r} and {column!r}"):
+                with failures_as_input_errors(
+                    "build: it failed", f"it was asked for the block of {row!r} and {column!r}"
+                ):
                     block: object = self._build(row, column)
             else:
                 block = mirrored.adjoint()
             if not isinstance(block, StructuredOperator):
-                raise InputError(f"build: returned {shown(block)} for {row!r} and {column!r}, expected an operator.")
+                raise InputError(
+                    f"build: returned {describe_value(block)} for {row!r} and {column!r}, expected an operator."
+                )
             expect(
                 block._out_shape == [self.rows[row]] and block._in_shape == [self.columns[column]],
                 f"build: returned a block {block.shape[0]}x{block.shape[1]} for {row!r} and {column!r}, expected one "
@@ -96,7 +109,7 @@ class BlockGrid(StructuredOperator):
             return self
         if not isinstance(key, tuple) or len(key) != 2 or key in list(self.rows):
             raise InputError(
-                f"Block {shown(key)}: expected two names, rows and columns, such as {self._example()}, "
+                f"Block {describe_value(key)}: expected two names, rows and columns, such as {self._example()}, "
                 "or [:] for the whole matrix."
             )
         rows, one_row = self._select(key[0], self.rows)
@@ -127,7 +140,7 @@ class BlockGrid(StructuredOperator):
         if isinstance(key, slice):
             expect(
                 key == slice(None),
-                f"Block slice {shown(key)}: only the full slice : is understood; give a list of names.",
+                f"Block slice {describe_value(key)}: only the full slice : is understood; give a list of names.",
             )
             return list(names), False
         if isinstance(key, list):
@@ -136,10 +149,10 @@ class BlockGrid(StructuredOperator):
             chosen, single = [key], True
         for name in chosen:
             if not _known(name, names):
-                known = meant(name, map(repr, names), otherwise="this matrix has")
-                raise InputError(f"Block {shown(name)}: unknown name; {known}")
+                known = suggest_names(name, map(repr, names), otherwise="this matrix has")
+                raise InputError(f"Block {describe_value(name)}: unknown name; {known}")
         expect(len(chosen) > 0, "Block list: got no name, expected at least one.")
-        expect(len(set(chosen)) == len(chosen), f"Block list: got {shown(chosen)}, expected every name once.")
+        expect(len(set(chosen)) == len(chosen), f"Block list: got {describe_value(chosen)}, expected every name once.")
         return chosen, single
 
     def _blocks(self) -> list[tuple[int, int, StructuredOperator]]:
@@ -156,7 +169,7 @@ class BlockGrid(StructuredOperator):
 
     def _factors(self) -> list[Tensor]:
         if self._product is not None:
-            return self._product.kept()
+            return self._product.held_tensors()
         return [tensor for _, _, block in self._blocks() for tensor in block._factors()]
 
     def _matmat(self, X: list[Tensor]) -> list[Tensor]:

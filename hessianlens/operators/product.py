@@ -24,7 +24,7 @@ class ProductSource(ABC):
         """Multiply-adds of a product with a vector."""
 
     @abstractmethod
-    def kept(self, rows: Names, columns: Names) -> list[Tensor]:
+    def held_tensors(self, rows: Names, columns: Names) -> list[Tensor]:
         """The numbers that a product reads, some of them possibly more than once."""
 
     def trace(self, name: Hashable) -> Tensor | None:
@@ -63,9 +63,9 @@ class Product:
         """Multiply-adds of a product with a vector."""
         return self.source.multiply_adds(self.rows, self.columns)
 
-    def kept(self) -> list[Tensor]:
+    def held_tensors(self) -> list[Tensor]:
         """The numbers that a product reads."""
-        return self.source.kept(self.rows, self.columns)
+        return self.source.held_tensors(self.rows, self.columns)
 
     def trace(self) -> Tensor | None:
         """The trace of a block, if it is a diagonal one and its trace does not take it."""
@@ -121,9 +121,9 @@ class _Combination(ProductSource):
         """Those of the summands."""
         return sum(source.multiply_adds(rows, columns) for _, source in self.terms)
 
-    def kept(self, rows: Names, columns: Names) -> list[Tensor]:
+    def held_tensors(self, rows: Names, columns: Names) -> list[Tensor]:
         """Those of the summands."""
-        return [tensor for _, source in self.terms for tensor in source.kept(rows, columns)]
+        return [tensor for _, source in self.terms for tensor in source.held_tensors(rows, columns)]
 
     def trace(self, name: Hashable) -> Tensor | None:
         """Those of the summands, if all of them are known."""

@@ -44,7 +44,7 @@ class Scaled:
         shift = math.frexp(float(value.detach()))[1]
         if abs(shift) < _MODERATE:
             return Scaled(value, self.exponent)
-        return Scaled(shifted(value, -shift), self.exponent + shift)
+        return Scaled(ldexp(value, -shift), self.exponent + shift)
 
     def times(self, number: float) -> Scaled:
         """A multiple."""
@@ -59,7 +59,7 @@ class Scaled:
     def number(self, dtype: torch.dtype, what: str) -> Tensor:
         """The number itself, refused where a finite one does not fit in `dtype`."""
         even = self.even()
-        found = shifted(even.mantissa, min(even.exponent, 2000)).to(dtype)
+        found = ldexp(even.mantissa, min(even.exponent, 2000)).to(dtype)
         if bool(torch.isinf(found)) and bool(torch.isfinite(even.mantissa)):
             tens = math.log10(abs(float(even.mantissa.detach()))) + even.exponent * math.log10(2)
             wider = "convert the operator's numbers with .double(), or " if dtype != torch.float64 else ""
@@ -70,9 +70,22 @@ class Scaled:
         return found
 
 
-def shifted(value: Tensor, exponent: int) -> Tensor:
-    """``value 2^exponent``; no step leaves the range of the numbers unless the result does."""
+def ldexp(tensor: Tensor, exponent: int) -> Tensor:
+    """``tensor 2^exponent``; no step leaves the range of its numbers unless the result does."""
+    most = _MODERATE if tensor.dtype != torch.float64 else 1000
     while exponent:
-        step = max(-1000, min(1000, exponent))
-        value, exponent = value * math.ldexp(1.0, step), exponent - step
-    return value
+        step = max(-most, min(most, exponent))
+        tensor, exponent = tensor * math.ldexp(1.0, step), exponent - step
+    return tensor
+
+
+def largest_entry(values: Tensor) -> float:
+    """The largest absolute entry, found without a copy; 1 if all are zero."""
+    low, high = values.aminmax()
+    return max(-float(low), float(high)) or 1.0
+
+
+def scale_to_unit_maximum(values: Tensor) -> tuple[Tensor, float]:
+    """Values of largest entry 1, and that entry: products of four of them then neither overflow nor underflow."""
+    largest = largest_entry(values)
+    return values / largest, largest

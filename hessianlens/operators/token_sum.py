@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from hessianlens.errors import InputError, check_number, check_that, expect
-from hessianlens.failures import explained
+from hessianlens.failures import failures_as_input_errors
 from hessianlens.notation import COLUMN_AXES, ROW_AXES, VECTORS
 from hessianlens.operators.base import StructuredOperator, check_parameter, check_place
 from hessianlens.operators.contraction import cost
@@ -83,7 +83,9 @@ class TokenSum(StructuredOperator):
         """The summands."""
         given = self._given
         if callable(given):
-            with explained("terms: the function failed", "it was given nothing, and must give the summands"):
+            with failures_as_input_errors(
+                "terms: the function failed", "it was given nothing, and must give the summands"
+            ):
                 given = given()
         _check_terms(given)
         terms = tuple(_with_numbers(term, self.dtype, self.device).simplified() for term in given)
@@ -117,7 +119,7 @@ class TokenSum(StructuredOperator):
 
     def _factors(self) -> list[Tensor]:
         if self._product is not None:
-            return self._product.kept()
+            return self._product.held_tensors()
         return [f.tensor for term in self.terms for f in term.factors if f.tensor is not None]
 
     @cached_property

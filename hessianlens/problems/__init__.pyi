@@ -1,11 +1,11 @@
 """The names of this package and the files they come from."""
 
-from .batch import Batch, batch_size, mapped, move, narrowed, pieces, tensors
+from .batch import Batch, batch_size, map_tensors, move, narrow_batch, pieces, tensors
 from .block import Block, layer_groups, layer_of
 from .logits import Classes, ClassesLoss, Logits, LogitsForward
 from .problem import BatchLoss, Forward, Problem, check_problem
+from .reference_computation import CutBatches, ReferenceComputation, uncut_batches
 from .selection import matches
-from .written import CutBatches, Written, uncut_batches
 
 __all__ = [
     "Batch",
@@ -18,15 +18,15 @@ __all__ = [
     "Logits",
     "LogitsForward",
     "Problem",
-    "Written",
+    "ReferenceComputation",
     "batch_size",
     "check_problem",
     "layer_groups",
     "layer_of",
-    "mapped",
+    "map_tensors",
     "matches",
     "move",
-    "narrowed",
+    "narrow_batch",
     "pieces",
     "tensors",
     "uncut_batches",

@@ -15,7 +15,9 @@ Batch = Any
 
 def move(batch: Batch, dtype: torch.dtype | None, device: torch.device | str | None) -> Batch:
     """A batch with its floating tensors in another dtype and all of its tensors on another device."""
-    return mapped(lambda tensor: tensor.to(device=device, dtype=dtype if tensor.is_floating_point() else None), batch)
+    return map_tensors(
+        lambda tensor: tensor.to(device=device, dtype=dtype if tensor.is_floating_point() else None), batch
+    )
 
 
 def batch_size(batch: Batch) -> int:
@@ -29,13 +31,13 @@ def batch_size(batch: Batch) -> int:
 def pieces(batch: Batch, size: int) -> Iterator[Batch]:
     """A batch cut along its first axis into pieces of at most `size` sequences; what has no such axis stays whole."""
     for start in range(0, batch_size(batch), size):
-        yield narrowed(batch, start, start + size)
+        yield narrow_batch(batch, start, start + size)
 
 
-def narrowed(batch: Batch, start: int, stop: int) -> Batch:
+def narrow_batch(batch: Batch, start: int, stop: int) -> Batch:
     """The sequences `start` to `stop` of a batch; what has no axis of sequences stays whole.
 
-    >>> narrowed((torch.arange(4), torch.ones(1)), 1, 3)
+    >>> narrow_batch((torch.arange(4), torch.ones(1)), 1, 3)
     (tensor([1, 2]), tensor([1.]))
     """
     total = batch_size(batch)
@@ -50,22 +52,22 @@ def narrowed(batch: Batch, start: int, stop: int) -> Batch:
             )
         return tensor[start:stop]
 
-    return mapped(cut, batch)
+    return map_tensors(cut, batch)
 
 
-def mapped(function: Callable[[Tensor], Tensor], batch: Batch) -> Batch:
+def map_tensors(function: Callable[[Tensor], Tensor], batch: Batch) -> Batch:
     """A batch with a function applied to each of its tensors.
 
-    >>> mapped(torch.neg, {"a": (torch.ones(1), "name")})
+    >>> map_tensors(torch.neg, {"a": (torch.ones(1), "name")})
     {'a': (tensor([-1.]), 'name')}
     """
     if isinstance(batch, Tensor):
         return function(batch)
     if isinstance(batch, Mapping):
-        return {key: mapped(function, value) for key, value in batch.items()}
+        return {key: map_tensors(function, value) for key, value in batch.items()}
     if isinstance(batch, (tuple, list)):
         make = getattr(type(batch), "_make", type(batch))  # named tuples
-        return make([mapped(function, value) for value in batch])
+        return make([map_tensors(function, value) for value in batch])
     return batch
 
 

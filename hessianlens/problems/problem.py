@@ -18,12 +18,12 @@ from torch import Tensor
 from hessianlens.checks import check_device, check_precision
 from hessianlens.display import DisplayableRows, Dot, Dots, Picture
 from hessianlens.distributed import SINGLE_RANK, Ranks
-from hessianlens.errors import InputError, check_that, meant, shown
+from hessianlens.errors import InputError, check_that, describe_value, suggest_names
 from hessianlens.problems.batch import Batch, move
 from hessianlens.problems.block import Block
 from hessianlens.problems.logits import ClassesLoss, LogitsForward
+from hessianlens.problems.reference_computation import CutBatches, ReferenceComputation, uncut_batches
 from hessianlens.problems.selection import matches
-from hessianlens.problems.written import CutBatches, Written, uncut_batches
 from hessianlens.state_guard import restores_state
 
 T = TypeVar("T")
@@ -69,7 +69,7 @@ class Problem(DisplayableRows):
     parts: Mapping[str, Sequence[Block]] = field(default_factory=dict)
     verify: bool = True
     ranks: Ranks = SINGLE_RANK
-    written: Written | None = None
+    written: ReferenceComputation | None = None
     _cache: dict[type, Any] = field(default_factory=dict, init=False)
 
     def cached(self, kind: type[T], make: Callable[[], T]) -> T:
@@ -195,7 +195,9 @@ class Problem(DisplayableRows):
         return found
 
     def _unknown(self, pattern: str) -> str:
-        return f"blocks: nothing matches {pattern!r}; {meant(pattern, self.blocks, otherwise='this problem has')}"
+        return (
+            f"blocks: nothing matches {pattern!r}; {suggest_names(pattern, self.blocks, otherwise='this problem has')}"
+        )
 
     def alone(self) -> Problem:
         """This process's share of the problem, without the others: what is found of it is found here only."""
@@ -213,7 +215,7 @@ class Problem(DisplayableRows):
                 parts = [self.batch_loss(weights, batch) for batch in self.data]
             return [torch.stack(parts).sum() if parts else torch.zeros((), dtype=self.dtype, device=self.device)]
 
-        (total,) = self.ranks.summed("the loss", share)
+        (total,) = self.ranks.all_reduce("the loss", share)
         return total
 
     def batch_loss(self, params: Mapping[str, Tensor], batch: Batch) -> Tensor:
@@ -232,6 +234,7 @@ def check_problem(problem: object) -> Problem:
     """
     if not isinstance(problem, Problem):
         raise InputError(
-            f"problem: got {shown(problem)}, expected a Problem; make one with hessianlens.problem(model, data, loss)."
+            f"problem: got {describe_value(problem)}, expected a Problem; make one with "
+            "hessianlens.problem(model, data, loss)."
         )
     return problem

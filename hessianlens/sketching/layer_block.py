@@ -11,13 +11,13 @@ from hessianlens.layer import AttentionHessian
 from hessianlens.operators import TokenSum
 from hessianlens.operators.inner_products import squared_norm_cost
 from hessianlens.sketching.matrices import MatrixSampler
-from hessianlens.sketching.sampler import LEAST, PILOT, OnProbes, Sampler, sampled
+from hessianlens.sketching.sampler import LEAST, PILOT, OnProbes, Sampler, estimate_to_rtol
 from hessianlens.sketching.vectors import VectorSampler
 from hessianlens.spectra import Estimate
 
 
 @dataclass(frozen=True, eq=False)
-class Ways:
+class NormMethods:
     """How the norm of a block can be had.
 
     Attributes:
@@ -33,7 +33,7 @@ class Ways:
     probes: Callable[[], Sampler] | None = None
 
 
-def measured(ways: Ways, method: str, rtol: float) -> tuple[Estimate, str]:
+def estimate_norm(ways: NormMethods, method: str, rtol: float) -> tuple[Estimate, str]:
     """The norm and why it was found in this way.
 
     Args:
@@ -54,7 +54,7 @@ def measured(ways: Ways, method: str, rtol: float) -> tuple[Estimate, str]:
     least = sampler.left_cost + (PILOT + LEAST) * sampler.probe_cost
     if price <= least:
         return Estimate.exactly(ways.exact()), _exactly(price, f"a sketch {_amount(least)} at least")
-    found = sampled(sampler, rtol, price)
+    found = estimate_to_rtol(sampler, rtol, price)
     if isinstance(found, float):
         return Estimate.exactly(ways.exact()), _exactly(
             price, f"{rtol:.2g} by a sketch a further {_amount(found)}, by its {PILOT} pilot probes"
@@ -63,13 +63,13 @@ def measured(ways: Ways, method: str, rtol: float) -> tuple[Estimate, str]:
     return _trusted(ways, found, f"a sketch takes about {_amount(spent)} multiply-adds, the exact sum {_amount(price)}")
 
 
-def _without_sketch(ways: Ways, refusal: Refusal, rtol: float) -> tuple[Estimate, str]:
+def _without_sketch(ways: NormMethods, refusal: Refusal, rtol: float) -> tuple[Estimate, str]:
     """Exact, or by random vectors where that is far cheaper."""
     price = ways.exact_cost()
     sampler = None if ways.probes is None else ways.probes()
     if sampler is None or price <= (PILOT + LEAST) * sampler.probe_cost:
         return Estimate.exactly(ways.exact()), f"there is no sketch: {refusal}"
-    found = sampled(sampler, rtol, price)
+    found = estimate_to_rtol(sampler, rtol, price)
     if isinstance(found, float):
         return Estimate.exactly(ways.exact()), f"there is no sketch: {refusal}; " + _exactly(
             price, f"{rtol:.2g} by probes a further {_amount(found)}"
@@ -78,12 +78,12 @@ def _without_sketch(ways: Ways, refusal: Refusal, rtol: float) -> tuple[Estimate
 
 
 def _without_limit(sampler: Sampler, rtol: float) -> Estimate:
-    found = sampled(sampler, rtol)
+    found = estimate_to_rtol(sampler, rtol)
     assert isinstance(found, Estimate)
     return found
 
 
-def _trusted(ways: Ways, found: Estimate, why: str) -> tuple[Estimate, str]:
+def _trusted(ways: NormMethods, found: Estimate, why: str) -> tuple[Estimate, str]:
     """An estimate, unless its summands cancel so far that the sum may be anything."""
     if found.value > 0 and math.isfinite(found.value):
         return found, why
@@ -101,7 +101,9 @@ def _amount(multiply_adds: float) -> str:
 Name = Hashable
 
 
-def block_ways(H: AttentionHessian, part: str, row: Name, column: Name, seed: int, on_probes: OnProbes) -> Ways:
+def norm_methods(
+    H: AttentionHessian, part: str, row: Name, column: Name, seed: int, on_probes: OnProbes
+) -> NormMethods:
     """How the norm of one block can be had.
 
     Args:
@@ -124,7 +126,7 @@ def block_ways(H: AttentionHessian, part: str, row: Name, column: Name, seed: in
         assert isinstance(block, TokenSum)
         return squared_norm_cost(block.terms) if counted is None else counted
 
-    return Ways(
+    return NormMethods(
         exact=lambda: float(grid[row, column].frobenius_norm()),
         exact_cost=exact_cost,
         sketch=sketch,

@@ -101,7 +101,7 @@ class MatrixSampler(Sampler):
         right = signs[:, split:].reshape(-1, RANK, self._block.right)[:count]
         yield from zip(left.split(self._at_once), right.split(self._at_once), strict=True)
 
-    def deepened(self, rtol: float, count: int) -> int | None:
+    def deepen(self, rtol: float, count: int) -> int | None:
         """Directions of the pilot pay where its responses say much about each other."""
         pilot = Points.joined(self._pilot)
         full = self._directions is not None and len(self._directions) + len(pilot) > _MOST_DIRECTIONS

@@ -70,7 +70,7 @@ class Sampler(ABC):
     def prepare(self) -> None:  # noqa: B027
         """What comes before the first sample."""
 
-    def deepened(self, rtol: float, count: int) -> int | None:
+    def deepen(self, rtol: float, count: int) -> int | None:
         """Make more of the square known from the pilot where that is cheaper than so many samples.
 
         Returns the samples that it takes then, judged by the pilot.
@@ -119,7 +119,7 @@ def samples_needed(mean: float, spread: float, known: float, rtol: float) -> int
     return high
 
 
-def sampled(sampler: Sampler, rtol: float, limit: float = math.inf) -> Estimate | float:
+def estimate_to_rtol(sampler: Sampler, rtol: float, limit: float = math.inf) -> Estimate | float:
     """An estimate with about this relative half-width; its further cost if that passes the limit.
 
     A pilot decides how many samples it takes; they are new ones, and none is looked at before the end. So their mean is
@@ -134,7 +134,7 @@ def sampled(sampler: Sampler, rtol: float, limit: float = math.inf) -> Estimate 
     while True:
         pilot = sampler.pilot()
         count = samples_needed(float(pilot.mean()), float(pilot.std()), sampler.known, rtol)
-        deeper = sampler.deepened(rtol, count)
+        deeper = sampler.deepen(rtol, count)
         if deeper is not None and deeper > _SURE:
             continue
         count = min(count if deeper is None else deeper, sampler.complete)

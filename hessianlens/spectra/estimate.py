@@ -14,7 +14,7 @@ from torch import Tensor
 
 from hessianlens.checks import check_dense
 from hessianlens.display import Curve, DisplayableRows, Dot, Dots, Picture
-from hessianlens.errors import check_that, check_whole, expect, shown
+from hessianlens.errors import check_that, check_whole, describe_value, expect
 from hessianlens.spectra.intervals import check_level, squared_lengths, student
 
 EXACT_METHODS = ("exact", "basis", "dense")
@@ -205,7 +205,7 @@ class VectorEstimate(DisplayableRows):
 
     def __getitem__(self, index: int) -> Estimate:
         if isinstance(index, bool) or not isinstance(index, Integral) or not -len(self) <= index < len(self):
-            raise IndexError(f"index: got {shown(index)}, expected a whole number below {len(self)}.")
+            raise IndexError(f"index: got {describe_value(index)}, expected a whole number below {len(self)}.")
         return Estimate(
             float(self.value[index]), float(self.stderr[index]), self.probes, self.seed, self.method, self.dof
         )

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from hessianlens.display import Cells, DisplayableRows, Grid, Picture
-from hessianlens.errors import InputError, check_flag, check_that, expect, meant, shown
+from hessianlens.errors import InputError, check_flag, check_that, describe_value, expect, suggest_names
 from hessianlens.spectra.estimate import Estimate, PowerProduct, with_interval
 from hessianlens.spectra.intervals import squared_lengths
 from hessianlens.spectra.spectrum import SpectralDensity, check_sigma
@@ -66,7 +66,7 @@ class Heterogeneity(DisplayableRows):
         check_that(isinstance(pair, tuple) and len(pair) == 2, "pair", pair, "the names of two blocks")
         for name in pair:
             if name not in self.names:
-                raise InputError(f"block: got {shown(name)}; {meant(name, self.names)}")
+                raise InputError(f"block: got {describe_value(name)}; {suggest_names(name, self.names)}")
         i, j = (self.names.index(name) for name in pair)
         mean, value = self.mean, float(self.pairwise[i, j])
         if i == j:

@@ -9,8 +9,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from hessianlens.errors import InputError, check_function, check_that, expect, shown
-from hessianlens.failures import explained
+from hessianlens.errors import InputError, check_function, check_that, describe_value, expect
+from hessianlens.failures import failures_as_input_errors
 from hessianlens.memory import ensure_fits
 from hessianlens.operators import Operator
 from hessianlens.spectra.probes import Probes, chunk_size
@@ -90,11 +90,15 @@ def announce(op: LinearOperator, products: int) -> None:
 def multiply(op: LinearOperator, vectors: Float[Tensor, "columns k"]) -> Float[Tensor, "rows k"]:
     """``op @ vectors``, detached and finite; of a matrix in half precision in single, as its sums might overflow."""
     matrix = op.float() if isinstance(op, Tensor) and op.dtype.itemsize < torch.float32.itemsize else op
-    with explained("op: a product with it failed", f"it was given vectors of shape {tuple(vectors.shape)}"):
+    with failures_as_input_errors(
+        "op: a product with it failed", f"it was given vectors of shape {tuple(vectors.shape)}"
+    ):
         product = matrix @ vectors.to(device=matrix.device, dtype=matrix.dtype)
     expected = (int(op.shape[0]), vectors.shape[1])
     if not isinstance(product, Tensor) or tuple(product.shape) != expected:
-        raise InputError(f"op: a product with vectors is {shown(product)}, expected a tensor of shape {expected}.")
+        raise InputError(
+            f"op: a product with vectors is {describe_value(product)}, expected a tensor of shape {expected}."
+        )
     product = product.detach()
     # A sum is finite only if every entry is, and takes a tenth of the time. That of very large entries may overflow.
     if not bool(product.sum().isfinite()) and not bool(torch.isfinite(product).all()):

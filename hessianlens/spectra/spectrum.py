@@ -14,8 +14,8 @@ from torch import Tensor
 
 from hessianlens.checks import check_dense, check_shape, check_tensor
 from hessianlens.display import Cells, Curve, DisplayableRows, Picture, facts
-from hessianlens.errors import InputError, check_function, check_number, check_that, expect, shown
-from hessianlens.failures import explained
+from hessianlens.errors import InputError, check_function, check_number, check_that, describe_value, expect
+from hessianlens.failures import failures_as_input_errors
 from hessianlens.spectra.canonical import share_bounds
 from hessianlens.spectra.estimate import EXACT_METHODS, Estimate, mean_and_stderr
 from hessianlens.spectra.intervals import share_of_directions, squared_lengths
@@ -168,11 +168,13 @@ class SpectralDensity(DisplayableRows):
         `cdf` and `hessianlens.inertia`.
         """
         check_function("function", function, "a function of eigenvalues")
-        with explained("function: it failed", f"it was given eigenvalues of shape {tuple(self.nodes.shape)}"):
+        with failures_as_input_errors(
+            "function: it failed", f"it was given eigenvalues of shape {tuple(self.nodes.shape)}"
+        ):
             values = function(self.nodes)
         if not isinstance(values, Tensor) or values.shape != self.nodes.shape:
             wanted = f"a number for every eigenvalue, {tuple(self.nodes.shape)}"
-            raise InputError(f"function: returned {shown(values)}, expected {wanted}.")
+            raise InputError(f"function: returned {describe_value(values)}, expected {wanted}.")
         return self.estimate((self.weights * values).sum(1))
 
     def moment(self, power: int) -> Estimate:
@@ -324,7 +326,7 @@ class SpectralDensity(DisplayableRows):
 def check_sigma(sigma: float) -> float:
     """A positive width."""
     if isinstance(sigma, bool) or not isinstance(sigma, Real) or not 0 < sigma < math.inf:
-        raise InputError(f"sigma: got {shown(sigma)}, expected a positive width of the smoothing.")
+        raise InputError(f"sigma: got {describe_value(sigma)}, expected a positive width of the smoothing.")
     return float(sigma)
 
 

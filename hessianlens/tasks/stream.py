@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from hessianlens.errors import check_function, check_seed, check_whole
-from hessianlens.failures import explained
+from hessianlens.failures import failures_as_input_errors
 
 Batch = dict[str, Tensor]
 """A batch: ``{"tokens": (B, L) int64}``, so that ``model(**batch)`` works."""
@@ -41,6 +41,6 @@ class BatchStream:
     def __iter__(self) -> Iterator[Batch]:
         source = torch.Generator().manual_seed(int(self.seed))
         for _ in range(self.count):
-            with explained("draw: it failed", "it was given a torch.Generator"):
+            with failures_as_input_errors("draw: it failed", "it was given a torch.Generator"):
                 batch = self.draw(source)
             yield batch

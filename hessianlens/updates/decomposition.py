@@ -99,7 +99,7 @@ def _measured(
                 watch.products(1 / len(problem.data))
         return total
 
-    slopes, *matrices = problem.ranks.summed("the curvature of an update", share)
+    slopes, *matrices = problem.ranks.all_reduce("the curvature of an update", share)
     found = {part: (m + m.T) / 2 for part, m in zip(asked, matrices, strict=True)}
     if len(parts) > 1 and "full" in parts:
         found["full"] = found["ggn"] + found["functional"]

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hessianlens.errors import InputError, check_that, expect, first_names, meant, shown
+from hessianlens.errors import InputError, check_that, describe_value, expect, first_names, suggest_names
 from hessianlens.problems import Problem
 from hessianlens.updates.optimizers import optimizer_update, unwrapped_optimizer
 
@@ -57,8 +57,8 @@ def as_direction(problem: Problem, update: Update, gradient: Callable[[], dict[s
         )
         return Direction(problem, _tangents(problem, dict(zip(names, update, strict=True))))
     raise InputError(
-        f"update: got {shown(update)}, expected tensors by name of parameter, a list of them, an optimiser, a function "
-        "of the gradient, or a pair of state dictionaries (before, after)."
+        f"update: got {describe_value(update)}, expected tensors by name of parameter, a list of them, an optimiser, a "
+        "function of the gradient, or a pair of state dictionaries (before, after)."
     )
 
 
@@ -89,7 +89,7 @@ def _tangents(problem: Problem, given: Mapping[str, Any]) -> dict[str, Tensor]:
     known, found = _trainable(problem), dict[str, Tensor]()
     for name, tensor in given.items():
         if name not in known:
-            raise InputError(f"update: {name!r} is no parameter of this model; {meant(name, sorted(known), 6)}")
+            raise InputError(f"update: {name!r} is no parameter of this model; {suggest_names(name, sorted(known), 6)}")
         check_that(isinstance(tensor, Tensor), f"update: {name}", tensor, "a tensor")
         like = problem.params[name]
         expect(

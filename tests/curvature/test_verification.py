@@ -358,7 +358,7 @@ def test_what_was_wrong_is_remembered(monkeypatch) -> None:
     problem = hl.problem(stack(Applied(DetachedTanh)), pairs(), "cross_entropy")
     with pytest.raises(hl.InputError) as first:
         _verify_all(problem)
-    monkeypatch.setattr("hessianlens.curvature.verification.representative", None)
+    monkeypatch.setattr("hessianlens.curvature.verification.representative_sequence", None)
     with pytest.raises(hl.InputError) as again:
         _verify_all(problem)
     assert str(first.value) == str(again.value)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from hessianlens.derivatives.difference import VALUE, Agreement, DirectionSample, compare, confirmed
+from hessianlens.derivatives.difference import VALUE, Agreement, DirectionSample, compare, confirm
 from hessianlens.derivatives.potential import cannot_be_differentiated_twice, hides_a_derivative
 from tests.curvature.refused import (
     CoarseTanh,
@@ -44,7 +44,7 @@ def _verdict(
 
         return compare(sample, {"x": claim(v)}, {"x": 1.0}, dtype, narrower)
 
-    return confirmed(in_direction)
+    return confirm(in_direction)
 
 
 def _sines(x: Tensor) -> Tensor:

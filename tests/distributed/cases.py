@@ -23,7 +23,7 @@ from hessianlens.errors import InputError, RankError
 from hessianlens.network.base import all_data
 from hessianlens.network.base.sampling import GraphSource, Request
 from hessianlens.network.saved_norms import SavedNorms
-from hessianlens.problems import Batch, Problem, narrowed, pieces
+from hessianlens.problems import Batch, Problem, narrow_batch, pieces
 from tests.distributed import second_derivatives
 
 
@@ -86,7 +86,7 @@ def text_data() -> tuple[Tensor, Tensor]:
 
 def share(batch: Batch, rank: int, size: int) -> Batch | None:
     """Uneven shares: three sequences, two, and none."""
-    return None if rank == 2 else narrowed(batch, *((0, 3), (3, 5))[rank])
+    return None if rank == 2 else narrow_batch(batch, *((0, 3), (3, 5))[rank])
 
 
 def small() -> tuple[nn.Module, Any, Batch]:
@@ -399,16 +399,16 @@ def a_process_that_does_not_come_is_named(place: Place) -> None:
     group = distributed.new_group([0, 1, 2], timeout=timedelta(seconds=4))
     ranks = ranks_of(group)
     assert isinstance(ranks, RankGroup) and ranks.timeout == timedelta(seconds=4)
-    ranks.agreed(0.0)
+    ranks.broadcast(0.0)
     if place.rank == 1:
         time.sleep(9)
         return
     start = time.monotonic()
     with refusal("rank 1 of 3 did not come within", RankError):
-        ranks.agreed(0.0)
+        ranks.broadcast(0.0)
     assert time.monotonic() - start < 30
     with refusal("did not come", RankError):  # at once
-        ranks.agreed(0.0)
+        ranks.broadcast(0.0)
 
 
 @case

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from hessianlab.plots.single_panels import LEAST_POINTS, NARROW, each_panel, panel_svgs
-from hessianlab.plots.style import panels, styled
+from hessianlab.plots.style import figure_style, panels
 
 
 def shared_figure() -> Figure:
@@ -55,7 +55,7 @@ def test_every_panel_has_what_it_shared_with_its_neighbours() -> None:
 
 
 def test_a_strip_and_a_colour_bar_stay_with_their_panel() -> None:
-    with styled():
+    with figure_style():
         figure = Figure(figsize=(8, 5), layout="constrained")
         grid = figure.add_gridspec(2, 2, height_ratios=(3, 1))
         above, strip, image = (figure.add_subplot(grid[place]) for place in ((0, 0), (1, 0), (slice(2), 1)))

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 import hessianlens as hl
-from hessianlens.operators.exponent_scaling import ldexp_in_steps
+from hessianlens.operators.scaled import ldexp
 from tests.variants import ALL_ACTIVATIONS, randn
 
 WIDTH, KEYS, LENGTH = 3, 2, 4
@@ -40,14 +40,14 @@ def hessian(
     def one(head: int) -> hl.SelfAttention:
         W_Q, W_K = randn(WIDTH, KEYS, seed=5 * head + 1).to(dtype), randn(WIDTH, KEYS, seed=5 * head + 2).to(dtype)
         W_V = randn(WIDTH, WIDTH, seed=5 * head + 3).to(dtype)
-        weights = ldexp_in_steps(W_Q, q), ldexp_in_steps(W_K, -q - 2 * x), ldexp_in_steps(W_V, v)
+        weights = ldexp(W_Q, q), ldexp(W_K, -q - 2 * x), ldexp(W_V, v)
         return hl.SelfAttention(*weights, activation=activation)
 
     layer = one(0) if heads == 1 else hl.MultiHeadAttention([one(head) for head in range(heads)])
     X, g = randn(1, length, WIDTH, seed=7).to(dtype), randn(1, length, WIDTH, seed=8).to(dtype)
     root = randn(WIDTH, WIDTH, seed=9).to(dtype)
-    C = ldexp_in_steps((root @ root.T).expand(1, length, WIDTH, WIDTH).contiguous(), c)
-    return hl.attention_hessian(layer, ldexp_in_steps(X, x), grad=ldexp_in_steps(g, y), curvature=C)
+    C = ldexp((root @ root.T).expand(1, length, WIDTH, WIDTH).contiguous(), c)
+    return hl.attention_hessian(layer, ldexp(X, x), grad=ldexp(g, y), curvature=C)
 
 
 def exponents(scale: tuple[int, ...], dtype: torch.dtype, row: str, column: str) -> tuple[int, int]:
@@ -132,7 +132,7 @@ def test_exponentials_whose_squares_do_not_fit(
     X, g = randn(1, length, WIDTH, seed=7), randn(1, length, WIDTH, seed=8)
     scores = (X @ W_Q @ (X @ W_K).mT).flatten() / math.sqrt(keys)
     largest = float(scores[scores.abs().argmax()])  # of either sign: it becomes the positive `score`
-    weights = ldexp_in_steps(W_Q * score / largest, bits), ldexp_in_steps(W_K, -bits), W_V
+    weights = ldexp(W_Q * score / largest, bits), ldexp(W_K, -bits), W_V
     layer = hl.SelfAttention(*(weight.to(dtype) for weight in weights), activation="exp")
     C = torch.eye(WIDTH, dtype=dtype).expand(1, length, WIDTH, WIDTH).contiguous()
     H = hl.attention_hessian(layer, X.to(dtype), grad=g.to(dtype), curvature=C)
@@ -142,7 +142,7 @@ def test_exponentials_whose_squares_do_not_fit(
         assert bool(torch.isfinite(dense).all())
         tolerance = 1e-8 if dtype == torch.float64 else 1e-2
         size = math.frexp(float(dense.abs().max()))[1]
-        check_norm(op, logarithm_of_norm([(ldexp_in_steps(dense.double(), -size), size)]), tolerance, part)
+        check_norm(op, logarithm_of_norm([(ldexp(dense.double(), -size), size)]), tolerance, part)
     for part, row, column in product(("outer", "full"), "KV", "KV"):
         with pytest.raises(hl.InputError, match="frobenius_norm: it is about 10"):
             getattr(H, part)[row, column].frobenius_norm()

@@ -76,9 +76,9 @@ def test_every_model_gives_the_same_numbers_with_and_without_logits(name: str) -
 
 
 def test_a_wrong_part_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = loss_boundary.LogitsBoundary.curved
+    right = loss_boundary.LogitsBoundary.second_derivative
     monkeypatch.setattr(
-        loss_boundary.LogitsBoundary, "curved", lambda self, tangents, _: right(self, tangents, Part.FULL)
+        loss_boundary.LogitsBoundary, "second_derivative", lambda self, tangents, _: right(self, tangents, Part.FULL)
     )
     with pytest.raises(AssertionError):
         test_every_model_gives_the_same_numbers_with_and_without_logits("GPT-2")

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as nnf
 
 import hessianlens as hl
-from hessianlens.models.adapters.precision import Wide
+from hessianlens.models.adapters.precision import WidenedPrecision
 from tests.curvature.networks import LENGTH, VOCAB, scrambled, tokens
 from tests.oracles.autograd import DenseHessian
 from tests.oracles.comparison import assert_same
@@ -154,7 +154,7 @@ CASTS: dict[str, Callable[[Tensor], Tensor]] = {
 
 @pytest.mark.parametrize("name", CASTS)
 def test_what_stays_float64(name: str) -> None:
-    with Wide(DOUBLE):
+    with WidenedPrecision(DOUBLE):
         assert CASTS[name](torch.ones(3, 3, dtype=DOUBLE)).dtype == DOUBLE
 
 
@@ -177,7 +177,7 @@ HALF_CASTS: dict[str, Callable[[Tensor], Tensor]] = {
 @pytest.mark.parametrize("name", HALF_CASTS)
 def test_what_does_not_become_half(name: str, dtype: torch.dtype) -> None:
     x = torch.full((3, 3), 1 + 2.0**-20, dtype=dtype)
-    with Wide(dtype):
+    with WidenedPrecision(dtype):
         found = HALF_CASTS[name](x)
     assert found.dtype == dtype
     assert not torch.equal(found, found.bfloat16().to(dtype))
@@ -186,7 +186,7 @@ def test_what_does_not_become_half(name: str, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, DOUBLE])
 def test_autocast_has_no_effect(dtype: torch.dtype) -> None:
     x = randn(3, 3).to(dtype)
-    with Wide(dtype) as seen, torch.autocast("cpu", dtype=torch.bfloat16):
+    with WidenedPrecision(dtype) as seen, torch.autocast("cpu", dtype=torch.bfloat16):
         found = x @ x
     assert torch.equal(found, x @ x)
     assert seen.asked == {torch.bfloat16}
@@ -195,7 +195,7 @@ def test_autocast_has_no_effect(dtype: torch.dtype) -> None:
 def test_numbers_that_only_float64_holds_are_made_in_it() -> None:
     """A mask with the least number of the scores' precision (XGLM), where torch would take float32."""
     least = torch.finfo(DOUBLE).min
-    with Wide(DOUBLE):
+    with WidenedPrecision(DOUBLE):
         assert torch.full((), least).item() == torch.tensor(least).item() == least
         mask = torch.tensor([0.0, 1.0])  # CANINE: zero times what float32 takes for infinity
         assert torch.equal(mask * least, torch.tensor([-0.0, least], dtype=DOUBLE))
@@ -220,12 +220,12 @@ def test_experts_run_in_float64_and_stay_grouped_for_the_user() -> None:
 
 def test_what_is_left_as_it_is() -> None:
     """The narrow itself, whole numbers and wider numbers: buckets of relative positions depend on float32 rounding."""
-    with Wide(DOUBLE) as seen:
+    with WidenedPrecision(DOUBLE) as seen:
         assert torch.ones(2).to(torch.float32).dtype == torch.float32
         assert torch.arange(LENGTH).float().dtype == torch.float32
         assert torch.zeros(2, dtype=torch.float32).dtype == torch.float32
         assert torch.ones(2, dtype=DOUBLE).to(torch.long).dtype == torch.long
-    with Wide(torch.float32) as single:
+    with WidenedPrecision(torch.float32) as single:
         assert torch.ones(2).to(torch.float32).dtype == torch.float32
         assert torch.ones(2).double().dtype == DOUBLE
     assert seen.asked == single.asked == set()

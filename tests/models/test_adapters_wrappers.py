@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim.swa_utils import AveragedModel
 
 import hessianlens as hl
-from hessianlens.models.adapters.wrappers import unwrapped
+from hessianlens.models.adapters.wrappers import unwrap_model
 from tests.curvature import hugging_face, networks
 from tests.curvature.agreement import same_operator
 from tests.curvature.networks import tokens
@@ -129,7 +129,7 @@ def test_a_module_of_ones_own_that_holds_another_is_no_wrapper() -> None:
             return 2 * self.module(x)
 
     model = Scaled()
-    assert unwrapped(model) == (model, ())
+    assert unwrap_model(model) == (model, ())
 
 
 def test_prompts_are_not_lost() -> None:

@@ -13,8 +13,8 @@ from hessianlens.network.base.hooks import Hooks
 from hessianlens.network.base.uses import Kind
 from hessianlens.network.planner import planner_of
 from hessianlens.network.routes.linear_map import LinearMapPlan, LinearMaps, batch_graph, cached_curvature, plan
-from hessianlens.network.routes.linear_map.batch_graph import recorded
-from hessianlens.network.routes.linear_map.norms import counted_twice, downstream_elementwise
+from hessianlens.network.routes.linear_map.batch_graph import record_uses
+from hessianlens.network.routes.linear_map.norms import downstream_elementwise, weight_off_diagonal
 from hessianlens.operators import BlockGrid
 from hessianlens.problems import Block, Problem
 from tests.curvature import networks
@@ -168,7 +168,7 @@ def test_the_curvature_before_an_elementwise_function_follows_from_that_behind(n
             for strip in following.strips(curvature, slope, features, size):
                 for part in ("ggn", "functional"):
                     whole = getattr(expected, part).squeeze(3).squeeze(1)
-                    rows = counted_twice(whole[:, strip.start : strip.start + size, strip.start :].clone())
+                    rows = weight_off_diagonal(whole[:, strip.start : strip.start + size, strip.start :].clone())
                     assert_same(strip.part(part), rows, f"{block.name} {part}", 1e-9)
     assert first
 
@@ -246,7 +246,7 @@ def test_nothing_but_curvature_is_kept_with_a_problem() -> None:
 
 
 def test_a_wide_block_is_refused_without_a_forward_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan, "recorded", lambda *_: pytest.fail("the model was run"))
+    monkeypatch.setattr(plan, "record_uses", lambda *_: pytest.fail("the model was run"))
     problem = problem_of("toy")
     said = LinearMaps(problem).plan(*[problem.blocks["layer0.mlp.in"]] * 2, 2)
     assert said.reason == "exact needs 3 or more HVPs, above the limit of 2; method='exact' allows it"
@@ -314,7 +314,7 @@ class Odd(nn.Module):
 def test_uses_are_told_apart() -> None:
     data = (torch.randn(2, 4, 3), torch.zeros(2, 4, dtype=torch.int64))
     problem: Problem = hl.problem(Odd(), data, "cross_entropy")
-    record = recorded(problem, problem.data[0])
+    record = record_uses(problem, problem.data[0])
     assert record.only_use("twice").reason == "it is used in several places"
     assert record.only_use("cut").reason == "it enters the network through __getitem__"
     assert record.only_use("nothing").reason == "it was not seen to enter through a linear map"

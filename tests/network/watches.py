@@ -27,7 +27,7 @@ class Counting(Watch):
         self.done += count
         self.passed += count
 
-    def spared(self, count: float) -> None:
+    def skip(self, count: float) -> None:
         self.passed += count
 
     def end(self) -> None:

@@ -88,14 +88,14 @@ def test_nothing_of_the_size_of_a_block_is_formed() -> None:
     X = randn(2, 20, 64)
     H = hl.attention_hessian(layer, X, hl.SquareLoss(randn(2, 20, 64, seed=1)))
     entries = (64 * 48) ** 2
-    contraction.compiled.cache_clear()
+    contraction.compile_contraction.cache_clear()
     for row in "QKV":
         for column in "QKV":
             op = H.full[row, column]
             assert op.held_bytes < 0.05 * entries * 8
             op @ randn(op.shape[1])
             op.frobenius_norm()
-    assert contraction.compiled.cache_info().currsize > 0
+    assert contraction.compile_contraction.cache_info().currsize > 0
 
 
 def test_blocks_are_built_once_and_mirrored() -> None:

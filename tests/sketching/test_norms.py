@@ -10,8 +10,8 @@ import torch
 import hessianlens as hl
 from hessianlens.layer.sketch import Unfolding
 from hessianlens.network.base.progress import Watch
-from hessianlens.sketching import MatrixSampler, Sampler, block_ways, measured, sampled
-from hessianlens.sketching.layer_block import Ways
+from hessianlens.sketching import MatrixSampler, Sampler, estimate_norm, estimate_to_rtol, norm_methods
+from hessianlens.sketching.layer_block import NormMethods
 from hessianlens.sketching.sampler import LEAST, PILOT
 from hessianlens.spectra import Estimate
 from tests.variants import losses, rotary, self_attention, square_loss, tokens
@@ -41,7 +41,7 @@ def _sampler(H: hl.layer.AttentionHessian, row: str, column: str, seed: int) -> 
 
 
 def _relative(H: hl.layer.AttentionHessian, row: str, column: str, rtol: float) -> tuple[list[Estimate], float]:
-    found = [sampled(_sampler(H, row, column, seed), rtol) for seed in range(SEEDS)]
+    found = [estimate_to_rtol(_sampler(H, row, column, seed), rtol) for seed in range(SEEDS)]
     return [one for one in found if isinstance(one, Estimate)], float(H.full[row, column].frobenius_norm())
 
 
@@ -77,7 +77,7 @@ def test_more_directions_than_the_rank_leave_nothing_to_sample() -> None:
 
 def test_small_blocks_end_with_a_basis() -> None:
     H = _layer("normal", width=3, length=5)
-    found, why = measured(block_ways(H, "full", "Q", "K", 0, lambda made: None), "sketch", 1e-6)
+    found, why = estimate_norm(norm_methods(H, "full", "Q", "K", 0, lambda made: None), "sketch", 1e-6)
     assert found.method == "basis" and found.exact and why == "method='sketch' was asked for"
     assert found.value == pytest.approx(float(H.full["Q", "K"].frobenius_norm()), rel=1e-10)
 
@@ -136,8 +136,8 @@ class _Known(Sampler):
     ],
 )
 def test_auto_takes_the_cheaper_way_and_says_why(spread: float, cost: float, method: str, why: str) -> None:
-    ways = Ways(lambda: 1.0, lambda: 1e4, lambda: _Known(spread, cost))
-    found, reason = measured(ways, "auto", 0.02)
+    ways = NormMethods(lambda: 1.0, lambda: 1e4, lambda: _Known(spread, cost))
+    found, reason = estimate_norm(ways, "auto", 0.02)
     assert found.method == method and why in reason and "1e+04" in reason
 
 

@@ -27,7 +27,7 @@ from hessianlab.growth.series import GrowthSeries, growth_series
 from hessianlab.plots.picture import Presentation, ResultPicture
 from hessianlab.plots.style import BLUE, INK, MUTED, PURPLE, log_axis, panels
 from hessianlab.results import Findings, Result
-from hessianlab.wording import raised, several, short
+from hessianlab.wording import several, short, superscript
 from hessianlens.layer import linear_attention_growth, linear_mlp_growth
 
 
@@ -167,9 +167,9 @@ def _name_curves(axes: Axes, found: list[DepthExponent]) -> None:
         at = one.series.sigma[0], first[0] / first[1]
         if one.family != "linear MLP":
             layers = f"{one.depth} layer{'s' if one.depth > 1 else ''}"
-            axes.annotate(f"{layers}: σ{raised(one.predicted)}", at, (6, -4), color=colour, va="top", **place)
+            axes.annotate(f"{layers}: σ{superscript(one.predicted)}", at, (6, -4), color=colour, va="top", **place)
         elif one.depth == 1:
-            axes.annotate(f"MLPs: σ{raised(one.predicted)}", at, (0, 7), color=colour, **place)
+            axes.annotate(f"MLPs: σ{superscript(one.predicted)}", at, (0, 7), color=colour, **place)
     axes.margins(y=0.1)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from hessianlab.experiments.statistics import choices, detectable, mean_interval, select
-from hessianlab.results import Chart, Result, rounded
+from hessianlab.results import Chart, Result, round_to_stored
 from hessianlab.studies.training_study import Condition, Contrast, Study
 
 LEVEL = 0.95
@@ -234,4 +234,4 @@ def _row(found: Interval) -> list[float | None]:
 
 
 def _finite(value: float) -> float | None:
-    return rounded(value) if math.isfinite(value) else None
+    return round_to_stored(value) if math.isfinite(value) else None

@@ -13,7 +13,7 @@ from hessianlens.attention.activations.base import Activation, Scores, Visible, 
 from hessianlens.attention.rows import RowMatrices
 from hessianlens.derivatives import expect_true_derivatives
 from hessianlens.errors import InputError, check_function, check_number
-from hessianlens.failures import explained
+from hessianlens.failures import failures_as_input_errors
 from hessianlens.state_guard import restores_state
 
 _TRIED = 64
@@ -130,7 +130,9 @@ class ElementwiseFunction(Elementwise):
         return torch.where(visible, _expect_same_shape(self.name, self._called(filled), filled), 0)
 
     def _called(self, scores: Tensor) -> Tensor:
-        with explained(f"activation {self.name}: it failed", f"it was given scores of shape {tuple(scores.shape)}"):
+        with failures_as_input_errors(
+            f"activation {self.name}: it failed", f"it was given scores of shape {tuple(scores.shape)}"
+        ):
             return self.function(scores)
 
     @restores_state

@@ -11,8 +11,8 @@ from hessianlens.attention.activations.base import Activation, Scores, Visible, 
 from hessianlens.attention.rows import RowMatrices
 from hessianlens.derivatives import expect_true_derivatives
 from hessianlens.errors import InputError, check_function
-from hessianlens.failures import explained
-from hessianlens.per_sample import each, each_hessian, each_jacobian
+from hessianlens.failures import failures_as_input_errors
+from hessianlens.per_sample import map_samples, sample_hessians, sample_jacobians
 
 
 class RowFunction(Activation):
@@ -33,7 +33,7 @@ class RowFunction(Activation):
         self.function, self.name = function, function_name(function, name)
 
     def _call(self, row: Tensor) -> Tensor:
-        with explained(f"activation {self.name}: it failed", f"it was given a row of {len(row)} scores"):
+        with failures_as_input_errors(f"activation {self.name}: it failed", f"it was given a row of {len(row)} scores"):
             weights = self.function(row)
         if not isinstance(weights, Tensor) or weights.shape != row.shape:
             got = tuple(weights.shape) if isinstance(weights, Tensor) else type(weights).__name__
@@ -51,14 +51,14 @@ class RowFunction(Activation):
         """The function of the visible part of every row, zero elsewhere."""
         result = torch.zeros_like(scores)
         for rows, seen in _groups(visible):
-            result = _put(result, rows, seen, each(self._call, _flat(scores)[rows][:, seen]))
+            result = _put(result, rows, seen, map_samples(self._call, _flat(scores)[rows][:, seen]))
         return result
 
     def jacobian(self, scores: Scores, visible: Visible) -> RowMatrices:
         """Dense row derivatives by reverse-mode autograd."""
         dense = scores.new_zeros(*scores.shape, scores.shape[-1]).flatten(0, 1)
         for rows, seen in _groups(visible):
-            found = each_jacobian(self._call, self._tried(_flat(scores)[rows][:, seen]))
+            found = sample_jacobians(self._call, self._tried(_flat(scores)[rows][:, seen]))
             dense[rows[:, None, None], seen[None, :, None], seen[None, None, :]] = found
         return RowMatrices(tuple(scores.shape), dense=dense.unflatten(0, scores.shape[:2]))
 
@@ -70,7 +70,7 @@ class RowFunction(Activation):
             return (self._call(row) * w).sum()
 
         for rows, seen in _groups(visible):
-            found = each_hessian(weighted, self._tried(_flat(scores)[rows][:, seen]), _flat(weights)[rows][:, seen])
+            found = sample_hessians(weighted, self._tried(_flat(scores)[rows][:, seen]), _flat(weights)[rows][:, seen])
             dense[rows[:, None, None], seen[None, :, None], seen[None, None, :]] = found
         return RowMatrices(tuple(scores.shape), dense=dense.unflatten(0, scores.shape[:2]))
 

@@ -89,6 +89,6 @@ class SoftmaxTangent(RowTangent):
         A, Ac = self._value, self._value * self._centred
         return RowColumns(Ac, ((-1.0, Ac, A), (-1.0, A, Ac)))
 
-    def kept(self) -> list[Tensor]:
+    def held_tensors(self) -> list[Tensor]:
         """Weights, and the centred gradient with respect to them."""
         return [self._value, self._centred]

@@ -104,7 +104,7 @@ def chunks(operands: AttentionOperands, rule: AttentionRule) -> Iterator[Chunk]:
                 return
 
 
-def hidden(chunk: Chunk, rule: AttentionRule, visible: Tensor | None, device: torch.device) -> Tensor | None:
+def masked_entries(chunk: Chunk, rule: AttentionRule, visible: Tensor | None, device: torch.device) -> Tensor | None:
     """Which entries (.., .., r, c) of a chunk are not seen; None if all of them are."""
     found = None if visible is None else ~chunk.of_scores(visible)
     if not rule.causal and rule.window is None:

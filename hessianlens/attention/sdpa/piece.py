@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hessianlens.attention.sdpa.chunking import AttentionOperands, Chunk, chunks, hidden
+from hessianlens.attention.sdpa.chunking import AttentionOperands, Chunk, chunks, masked_entries
 from hessianlens.attention.sdpa.row_rules import AttentionRows, rows_of
 from hessianlens.attention.sdpa.settings import AttentionRule
 from hessianlens.errors import expect
@@ -38,7 +38,7 @@ def pieces(x: AttentionOperands, rule: AttentionRule) -> Iterator[ChunkPiece]:
         q, k = chunk.of_queries(x.q), chunk.of_keys(x.k)
         scores = (q @ k.mT).mul_(rule.scale)
         bias = None if x.bias is None else _below_each_other(chunk.of_scores(x.bias), groups, scores)
-        dark = hidden(chunk, rule, x.visible, x.q.device)
+        dark = masked_entries(chunk, rule, x.visible, x.q.device)
         if dark is not None:
             dark = _below_each_other(dark, groups, scores)
         kept = _kept(scores, chunk, rule)

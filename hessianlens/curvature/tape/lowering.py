@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from hessianlens.curvature.tape.elementwise import ElementwiseStep, derivatives
-from hessianlens.curvature.tape.products import EntrywiseProduct, MatrixProduct, Sum, folded
-from hessianlens.curvature.tape.rearranging import rearranged
+from hessianlens.curvature.tape.products import EntrywiseProduct, MatrixProduct, Sum, fuse_scaled_products
+from hessianlens.curvature.tape.rearranging import rearrangement_steps
 from hessianlens.curvature.tape.recording import Call, Recording, Ref, with_softmax
 from hessianlens.curvature.tape.rows import LogSoftmax, SoftmaxStep, Standardised
 from hessianlens.curvature.tape.single_operation import ClosedFormStep, Local
@@ -18,7 +18,7 @@ from hessianlens.curvature.tape.step import Step
 from hessianlens.derivatives.one_operation import form_of
 
 
-def lowered(recording: Recording) -> list[Step]:
+def lower_to_steps(recording: Recording) -> list[Step]:
     """The steps between the leaves and the output, in order; what leads nowhere is left out.
 
     Calls that act on every entry by itself, one after the other, become one step with two derivatives.
@@ -42,7 +42,7 @@ class _Lowering:
         for call in self.calls:
             if not (len(call.outputs) == 1 and call.outputs[0] in inner):
                 found.extend(self._steps_of(call))
-        return folded(found)
+        return fuse_scaled_products(found)
 
     # --- chains of calls that act on every entry by itself ------------------------------------------------------------
 
@@ -107,7 +107,7 @@ class _Lowering:
             assert output is not None
             return [self._chain(output)]
         known = _KNOWN.get(call.name)
-        found = (known(self, call) if known is not None else None) or rearranged(call, self.values.__getitem__)
+        found = (known(self, call) if known is not None else None) or rearrangement_steps(call, self.values.__getitem__)
         return found or [
             self._local(call, k, n) for k, n in enumerate(call.outputs) if n is not None and n in self.used
         ]

@@ -14,7 +14,7 @@ from hessianlens.curvature.tape.elementwise import ElementwiseStep
 from hessianlens.curvature.tape.step import Cotangent, LinearStep, Step, Tangents, plus
 
 
-def folded(steps: Sequence[Step]) -> list[Step]:
+def fuse_scaled_products(steps: Sequence[Step]) -> list[Step]:
     """The same steps, with ``y = c (a b)`` as one of them, also where the product is seen in another shape between."""
     maker = {step.output: step for step in steps}
     uses = Counter(node for step in steps for node in step.inputs)

@@ -54,7 +54,7 @@ class ConcatStep(Step):
 Values = Callable[[int], Tensor]
 
 
-def rearranged(call: Call, values: Values) -> list[Step] | None:
+def rearrangement_steps(call: Call, values: Values) -> list[Step] | None:
     """The steps of a call that only rearranges, repeats or sums numbers; None if it does something else.
 
     Args:

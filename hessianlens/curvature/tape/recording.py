@@ -53,11 +53,11 @@ class Call:
 
     def replay(self, value: Callable[[int], Any]) -> Any:
         """Run it again with other tensors in place of those that depend on the leaves."""
-        args, kwargs = filled((self.args, self.kwargs), value)
+        args, kwargs = fill_references((self.args, self.kwargs), value)
         return self.func(*args, **kwargs)
 
 
-def filled(tree: Any, value: Callable[[int], Any]) -> Any:
+def fill_references(tree: Any, value: Callable[[int], Any]) -> Any:
     """Arguments with a value for every `Ref`."""
     return _mapped(lambda leaf: value(leaf.node) if isinstance(leaf, Ref) else leaf, tree)
 
@@ -109,14 +109,14 @@ class Recording:
         return frozenset([*(call.name for call in self.calls), *(["cut"] if self.cut else [])])
 
 
-def recorded(function: Callable[[Mapping[str, Tensor]], Tensor], leaves: Mapping[str, Tensor]) -> Recording:
+def record_function(function: Callable[[Mapping[str, Tensor]], Tensor], leaves: Mapping[str, Tensor]) -> Recording:
     """A function of named tensors, written down.
 
     Args:
         function: From tensors to a tensor.
         leaves: Where it is taken; with respect to these there will be derivatives.
 
-    >>> found = recorded(lambda at: (at["x"] * 2).tanh(), {"x": torch.ones(3)})
+    >>> found = record_function(lambda at: (at["x"] * 2).tanh(), {"x": torch.ones(3)})
     >>> [call.name for call in found.calls], found.output
     (['mul', 'tanh'], 2)
     """

@@ -7,9 +7,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from hessianlens.curvature.tape.lowering import MATRIX_PRODUCTS, lowered
+from hessianlens.curvature.tape.lowering import MATRIX_PRODUCTS, lower_to_steps
 from hessianlens.curvature.tape.rearranging import REARRANGING
-from hessianlens.curvature.tape.recording import Unrecordable, recorded
+from hessianlens.curvature.tape.recording import Unrecordable, record_function
 from hessianlens.curvature.tape.step import Cotangent, PartialCotangent, Step
 
 
@@ -36,14 +36,14 @@ class Tape:
     """
 
     def __init__(self, function: Callable[[Mapping[str, Tensor]], Tensor], leaves: Mapping[str, Tensor]) -> None:
-        recording = recorded(function, leaves)
+        recording = record_function(function, leaves)
         if recording.output is None or recording.output in recording.leaves.values():
             raise Unrecordable("its result does not depend on them through any step")
         self.output = recording.values[recording.output]
         self.kinds = recording.kinds - REARRANGING - MATRIX_PRODUCTS
         self._leaves, self._last = recording.leaves, recording.output
         self._shapes = {node: value.shape for node, value in recording.values.items()}
-        self.steps: list[Step] = lowered(recording)
+        self.steps: list[Step] = lower_to_steps(recording)
         self._zeros = {name: leaf.detach() for name, leaf in leaves.items()}
         self._held = {node for step in self.steps if step.reads_moved for node in step.inputs}
         self._held |= {step.output for step in self.steps if step.reads_result}

@@ -16,7 +16,7 @@ from hessianlens.problems import Batch, ClassesLoss, Logits, LogitsForward, Prob
 _X = "outputs"
 
 
-class Behind(ABC):
+class OutputLoss(ABC):
     """A loss of x, where a network's tape ends.
 
     Attributes:
@@ -44,7 +44,7 @@ class Behind(ABC):
         return 0
 
 
-class LossTape(Behind):
+class LossTape(OutputLoss):
     """A loss of outputs, on a tape of its own."""
 
     def __init__(self, problem: Problem, batch: Batch, outputs: Tensor) -> None:
@@ -71,18 +71,18 @@ class LossTape(Behind):
         return self._tape.held_bytes(others)
 
 
-class FusedLogits(Behind):
+class FusedLogits(OutputLoss):
     """A loss of features in front of a linear map whose outputs are not formed."""
 
     kinds = frozenset({"linear_cross_entropy"})
 
     def __init__(self, end: LogitsBoundary) -> None:
         self._end = end
-        (self.slope,) = end.slope()
+        (self.slope,) = end.gradient()
 
     def full(self, tangent: Tensor) -> Tensor:
         """By a closed form."""
-        return self._end.curved([tangent], Part.FULL)[0]
+        return self._end.second_derivative([tangent], Part.FULL)[0]
 
     def outer(self, tangent: Tensor) -> Tensor:
         """By a closed form."""
@@ -152,20 +152,20 @@ class TapedLinearisation:
         return None if tangent is None else product(tangent)
 
 
-def _made(problem: Problem, batch: Batch, leaves: Tensors) -> tuple[Tape, Behind]:
+def _made(problem: Problem, batch: Batch, leaves: Tensors) -> tuple[Tape, OutputLoss]:
     """The tape of the network, and what lies behind it."""
     forward, loss = problem.forward, problem.loss
     if not isinstance(forward, LogitsForward) or not isinstance(loss, ClassesLoss):
         network = Tape(lambda at: problem.forward({**problem.params, **at}, batch), leaves)
         return network, LossTape(problem, batch, network.output.detach())
-    met: list[Logits] = []
+    found: list[Logits] = []
 
     def features(at: Tensors) -> Tensor:
-        met.append(forward.logits({**problem.params, **at}, batch))
-        return met[0].hidden
+        found.append(forward.logits({**problem.params, **at}, batch))
+        return found[0].hidden
 
     network = Tape(features, leaves)
-    (logits,) = met
+    (logits,) = found
     own = {leaf.untyped_storage().data_ptr() for leaf in leaves.values()}
     if any(t is not None and t.untyped_storage().data_ptr() in own for t in (logits.weight, logits.bias)):
         raise Unrecordable("the last linear map, whose outputs are not formed, is one of them")

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from hessianlens.attention.state import ScorePort
 from hessianlens.layer.sketch.score_matrices import ScoreMatrices
-from hessianlens.layer.sketch.unfolding import RANK, Points, TokenPairs, Unfolding, normalised
+from hessianlens.layer.sketch.unfolding import RANK, Points, TokenPairs, Unfolding
+from hessianlens.operators.scaled import scale_to_unit_maximum
 
 _WORKSPACE_BYTES = 2**25
 """Room for random matrices between the tokens of a sequence."""
@@ -28,9 +29,9 @@ class ScoreBlock(Unfolding):
     def __init__(self, matrices: ScoreMatrices, row: ScorePort, column: ScorePort, pair: Tensor | None = None) -> None:
         self._M, self._B = matrices, pair
         self.left, self.right = row.matrix.shape[-1], column.matrix.shape[-1]
-        (self._P, p), (self._R, r) = normalised(row.matrix), normalised(column.matrix)
-        u, a = normalised(row.vector.flatten(0, 1))
-        v, b = (u, a) if column.vector is row.vector else normalised(column.vector.flatten(0, 1))
+        (self._P, p), (self._R, r) = scale_to_unit_maximum(row.matrix), scale_to_unit_maximum(column.matrix)
+        u, a = scale_to_unit_maximum(row.vector.flatten(0, 1))
+        v, b = (u, a) if column.vector is row.vector else scale_to_unit_maximum(column.vector.flatten(0, 1))
         self._pairs = TokenPairs(u, v)
         self.unit = p * r * a * b / (matrices.row.scale * matrices.column.scale)
 

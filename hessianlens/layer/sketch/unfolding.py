@@ -160,10 +160,3 @@ class TokenPairs:
         """Multiply-adds of one Y."""
         n = len(self.u)
         return float(n * n if self.by_gram else n * self.u.shape[1] * self.v.shape[1])
-
-
-def normalised(values: Tensor) -> tuple[Tensor, float]:
-    """Values of largest entry 1, and that entry; 1 if all are zero."""
-    low, high = values.aminmax()
-    largest = max(-float(low), float(high)) or 1.0
-    return values / largest, largest

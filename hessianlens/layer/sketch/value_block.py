@@ -7,8 +7,9 @@ from torch import Tensor
 from torch.linalg import vecdot
 
 from hessianlens.attention.state import ValuePort
-from hessianlens.layer.sketch.unfolding import RANK, Points, TokenPairs, Unfolding, normalised
+from hessianlens.layer.sketch.unfolding import RANK, Points, TokenPairs, Unfolding
 from hessianlens.losses import TokenCurvature, UncoupledCurvature
+from hessianlens.operators.scaled import scale_to_unit_maximum
 
 _WORKSPACE_BYTES = 2**25
 """Room for products of random vectors with the curvatures of all tokens."""
@@ -25,8 +26,8 @@ class ValueBlock(Unfolding):
 
     def __init__(self, row: ValuePort, column: ValuePort, curvature: UncoupledCurvature) -> None:
         self.left, self.right, self._curvature = row.width, column.width, curvature
-        u, a = normalised(row.vector.flatten(0, 1))
-        v, b = (u, a) if column.vector is row.vector else normalised(column.vector.flatten(0, 1))
+        u, a = scale_to_unit_maximum(row.vector.flatten(0, 1))
+        v, b = (u, a) if column.vector is row.vector else scale_to_unit_maximum(column.vector.flatten(0, 1))
         self._pairs, self.unit, self._shape = TokenPairs(u, v), a * b, row.vector.shape[:2]
         self._R, self._S = row.readout, column.readout
         self._features = self.left if row.readout is None else row.readout.shape[-1]

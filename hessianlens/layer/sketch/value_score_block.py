@@ -16,8 +16,9 @@ from torch.linalg import vecdot
 from hessianlens.attention.rows import RowMatrices
 from hessianlens.attention.state import HeadState, ScorePort, ValuePort
 from hessianlens.layer.head_tangent import Summands
-from hessianlens.layer.sketch.unfolding import RANK, Points, Unfolding, normalised
+from hessianlens.layer.sketch.unfolding import RANK, Points, Unfolding
 from hessianlens.losses import LossDerivatives, ScalarCurvature, UncoupledCurvature
+from hessianlens.operators.scaled import scale_to_unit_maximum
 
 _WORKSPACE_BYTES = 2**25
 """Room for what a stack of random matrices makes of every pair of tokens."""
@@ -48,7 +49,7 @@ class ValueScoreBlock(Unfolding):
         self.left, self.right = value.width, score.matrix.shape[-1]
         self._head, self._curvature, self._gradient = column, loss.curvature, loss.gradient
         self._outer, self._functional = parts.outer, parts.functional and row is column
-        (self._P, p), (self._v, v) = normalised(score.matrix), normalised(score.vector)
+        (self._P, p), (self._v, v) = scale_to_unit_maximum(score.matrix), scale_to_unit_maximum(score.vector)
         self._m, self._Z, self._R = value.vector, value.content, value.readout
         self.unit = p * v / column.scale
 

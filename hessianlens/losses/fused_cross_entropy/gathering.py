@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from hessianlens.derivatives.closed_form import Parts, written
+from hessianlens.derivatives.closed_form import Parts, apply_in_place
 from hessianlens.losses.fused_cross_entropy.row_parts import CrossEntropyOperands, TokenRows
 
 
@@ -54,13 +54,13 @@ class CrossEntropyGradients:
             if at is None:
                 continue
             if self._wanted[0] and weight is not None:
-                features = at @ weight if features is None else written(features, "addmm", at, weight)
+                features = at @ weight if features is None else apply_in_place(features, "addmm", at, weight)
             if self._wanted[1] and h is not None:
-                self._weight = at.mT @ h if self._weight is None else written(self._weight, "addmm", at.mT, h)
+                self._weight = at.mT @ h if self._weight is None else apply_in_place(self._weight, "addmm", at.mT, h)
         if self._wanted[0]:
             self._features.add(rows.h.new_zeros(rows.h.shape) if features is None else features)
         if self._wanted[2] and linear is not None:
-            self._bias = linear.sum(0) if self._bias is None else written(self._bias, "add", linear.sum(0))
+            self._bias = linear.sum(0) if self._bias is None else apply_in_place(self._bias, "add", linear.sum(0))
 
     def whole(self) -> Parts:
         """The three, None where not wanted."""

@@ -10,7 +10,7 @@ from itertools import islice
 import torch
 from torch import Tensor
 
-from hessianlens.derivatives.closed_form import Parts, times, written
+from hessianlens.derivatives.closed_form import Parts, apply_in_place, times
 from hessianlens.losses.fused_cross_entropy.settings import CrossEntropyRule
 
 
@@ -51,7 +51,7 @@ def rows(x: CrossEntropyOperands, rule: CrossEntropyRule) -> Iterator[TokenRows]
 
 def _plus(total: Tensor | None, left: Tensor, right: Tensor) -> Tensor:
     """``total + left right``, written over the total."""
-    return left @ right if total is None else written(total, "addmm", left, right)
+    return left @ right if total is None else apply_in_place(total, "addmm", left, right)
 
 
 def _dot(a: Tensor, b: Tensor) -> Tensor:
@@ -87,11 +87,11 @@ class TokenRows:
 
     def _linear(self) -> Tensor:
         z = self.h @ self._x.weight.mT
-        z = z if self._x.bias is None else written(z, "add", self._x.bias)
+        z = z if self._x.bias is None else apply_in_place(z, "add", self._x.bias)
         return self._scaled(z)
 
     def _scaled(self, z: Tensor) -> Tensor:
-        return z if self._rule.scale == 1 else written(z, "mul", self._rule.scale)
+        return z if self._rule.scale == 1 else apply_in_place(z, "mul", self._rule.scale)
 
     def _logits(self) -> Tensor:
         return self._linear() if self._rule.softcap is None else self._capped * self._rule.softcap
@@ -137,7 +137,7 @@ class TokenRows:
         if weight is not None:
             found = _plus(found, self.h, weight.mT)
         if bias is not None:
-            found = bias.expand(len(self.h), -1).clone() if found is None else written(found, "add", bias)
+            found = bias.expand(len(self.h), -1).clone() if found is None else apply_in_place(found, "add", bias)
         return None if found is None else self._scaled(found)
 
     def crossed(self, first: Parts, second: Parts) -> Tensor | None:
@@ -163,15 +163,15 @@ class TokenRows:
     def slope(self, g: Tensor, linear: bool = True) -> Tensor:
         """``g (m p - t)``, the gradient at the logits; at the linear map if that is asked for."""
         found = self.chances * (g * self._mass)[:, None]
-        found = written(found, "scatter_add", -1, self._at, -(g * self._hit)[:, None])
+        found = apply_in_place(found, "scatter_add", -1, self._at, -(g * self._hit)[:, None])
         if self._rule.smoothing:
             spread = (self._rule.smoothing / found.shape[-1]) * (g * self._counted)[:, None]
-            found = written(found, "sub", spread if self._x.classes is None else spread * self._x.classes)
+            found = apply_in_place(found, "sub", spread if self._x.classes is None else spread * self._x.classes)
         return times(found, self._first) if linear and self._rule.softcap is not None else found
 
     def turned(self, g: Tensor, change: Tensor) -> Tensor:
         """``g m (diag(p) - p p^T) v``: how the gradient at the logits changes with them; v may be written over."""
-        centred = written(change, "sub", self.mean(change)[:, None])
+        centred = apply_in_place(change, "sub", self.mean(change)[:, None])
         return times(times(centred, self.chances), (g * self._mass)[:, None])
 
     def curved(self, slope: Tensor, change: Tensor) -> Tensor:

@@ -16,27 +16,26 @@ from torch.nn.modules.loss import _Loss
 from hessianlens.checks import check_device, check_precision
 from hessianlens.distributed import SINGLE_RANK, Ranks, ranks_of
 from hessianlens.errors import InputError, check_choice, check_flag, expect
-from hessianlens.failures import explained
+from hessianlens.failures import failures_as_input_errors
 from hessianlens.memory import ensure_fits
 from hessianlens.models.adapters.batches import SPANS, check_ids, check_micro_batch, targets_of
 from hessianlens.models.adapters.class_loss import ClassLoss
 from hessianlens.models.adapters.comparison import ModelComparison
-from hessianlens.models.adapters.fused_kernels import attention_notes, replacement_of_fused
-from hessianlens.models.adapters.long_attention import KERNELS, LONG
+from hessianlens.models.adapters.fused_kernels import KERNELS, LONG, attention_notes, replacement_of_fused
 from hessianlens.models.adapters.losses import NOTE, StatedLoss, callable_loss, named_loss, with_decoder_inputs
 from hessianlens.models.adapters.micro_batches import cut_problem
 from hessianlens.models.adapters.outputs import as_tensor, call, wants_targets
 from hessianlens.models.adapters.precision import in_precision_of, precision_note, weights_note, widest_dtype
 from hessianlens.models.adapters.shares import expect_same_weights, own_batches, typical_batches
 from hessianlens.models.adapters.task_heads import decodes, head_kind, no_own_loss
-from hessianlens.models.adapters.torch_losses import derived_loss, recognised, torch_loss
-from hessianlens.models.adapters.trial_run import TrialRun, ended, ensure_batches_fit, first_run, run_dry
+from hessianlens.models.adapters.torch_losses import derived_loss, recognise_torch_loss, torch_loss
+from hessianlens.models.adapters.trial_run import TrialRun, end_before_logits, ensure_batches_fit, first_run, run_dry
 from hessianlens.models.adapters.twice_differentiable import differentiable_twice, is_compiled
 from hessianlens.models.adapters.unembedding import LOGITS
 from hessianlens.models.adapters.weights import check_weights
-from hessianlens.models.adapters.wrappers import unwrapped
+from hessianlens.models.adapters.wrappers import unwrap_model
 from hessianlens.models.discovery import discover
-from hessianlens.problems import Batch, ClassesLoss, CutBatches, Problem, Written, move, tensors
+from hessianlens.problems import Batch, ClassesLoss, CutBatches, Problem, ReferenceComputation, move, tensors
 from hessianlens.state_guard import restores_state
 
 if TYPE_CHECKING:
@@ -111,7 +110,7 @@ def problem(
     check_choice("attention", attention, KERNELS)
     check_choice("logits", logits, LOGITS)
     ranks = ranks_of(process_group)
-    with ranks.jointly("a problem"):
+    with ranks.raise_together("a problem"):
         asked = _ProblemOptions(reduction, dtype, device, micro_batch, heads, attention, logits, check, verify)
         return _assembled(model, data, loss, asked, ranks)
 
@@ -159,7 +158,7 @@ class _ProblemOptions:
 
 
 def _assembled(model: nn.Module, data: object, loss: LossLike, asked: _ProblemOptions, ranks: Ranks) -> Problem:
-    model, looked_through = unwrapped(model)
+    model, looked_through = unwrap_model(model)
     check_weights(model)
     check_micro_batch(asked.micro_batch)
     uncut, decoder_notes = _batches(model, data, ranks)
@@ -194,13 +193,13 @@ def _assembled(model: nn.Module, data: object, loss: LossLike, asked: _ProblemOp
     )
     seen = _first_look(model, replace(made, data=typical), with_targets, asked)
     if seen is not None:
-        forward, about_logits = ended(replace(made, data=typical), seen, asked.logits, with_targets)
+        forward, about_logits = end_before_logits(replace(made, data=typical), seen, asked.logits, with_targets)
         made = replace(
             made,
             forward=forward,
             notes=(
                 *first,
-                *attention_notes(model, kernel, longest, seen.met),
+                *attention_notes(model, kernel, longest, seen.attention),
                 *about_logits,
                 *last,
                 *precision_note(seen.asked, target_dtype),
@@ -244,9 +243,9 @@ def _checked(
     return compared if asked.micro_batch is None else cut_problem(compared, asked.micro_batch, "micro_batch")
 
 
-def _written(model: nn.Module, made: Problem, with_targets: bool, additive: bool) -> Written:
+def _written(model: nn.Module, made: Problem, with_targets: bool, additive: bool) -> ReferenceComputation:
     """The same with materialised logits, plain attention and the loss as a plain function of outputs."""
-    return Written(
+    return ReferenceComputation(
         forward=partial(call, model, with_targets=with_targets),
         loss=made.loss.share if isinstance(made.loss, ClassLoss) else made.loss,
         scope=partial(differentiable_twice, model, "math"),
@@ -293,7 +292,7 @@ def _stated_loss(
 ) -> StatedLoss:
     targets = targets_of(typical)
     kind = head_kind(model, targets)
-    torchs_own = recognised(loss)
+    torchs_own = recognise_torch_loss(loss)
     if torchs_own is not None:
         return torch_loss(torchs_own, data, reduction, kind == "causal", ranks)
     if isinstance(loss, _Loss):
@@ -334,7 +333,7 @@ def _targets_note(model: nn.Module, with_targets: bool) -> tuple[str, ...]:
 def _own_result(model: nn.Module, params: Mapping[str, Tensor], batch: Mapping[str, object]) -> object:
     """What a model returns with labels, without the kind of problem that Hugging Face notes in its configuration."""
     what, remedy = f"loss: {type(model).__name__} could not compute its own", "give a function of outputs and batch"
-    with explained(what, remedy), in_precision_of(params.values()):
+    with failures_as_input_errors(what, remedy), in_precision_of(params.values()):
         return functional_call(model, dict(params), (), dict(batch))
 
 

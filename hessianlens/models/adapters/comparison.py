@@ -199,7 +199,7 @@ class ModelComparison:
         if not callable(self.loss) or isinstance(self._share, TorchShare):
             return
         leaves = {name: p.detach().requires_grad_() for name, p in self.model.named_parameters()}
-        around = _Around(self.model, partial(self._share, outputs.detach(), batch))
+        around = _FunctionModule(self.model, partial(self._share, outputs.detach(), batch))
         with torch.enable_grad():
             value = functional_call(around, {f"model.{name}": leaf for name, leaf in leaves.items()}, ())
         reached = {id(leaf) for leaf in leaves_of(value)}
@@ -268,7 +268,7 @@ class ModelComparison:
         )
 
 
-class _Around(nn.Module):
+class _FunctionModule(nn.Module):
     """A function that may use a model, as a module that has the model's parameters."""
 
     def __init__(self, model: nn.Module, function: Callable[[], Tensor]) -> None:

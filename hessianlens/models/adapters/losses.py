@@ -12,7 +12,7 @@ from torch.nn import functional as nnf
 
 from hessianlens.distributed import SINGLE_RANK, Ranks
 from hessianlens.errors import InputError, check_choice, expect
-from hessianlens.failures import explained
+from hessianlens.failures import failures_as_input_errors
 from hessianlens.models.adapters.batches import inputs_of, targets_of
 from hessianlens.models.adapters.class_loss import ClassLoss, next_ones
 from hessianlens.models.adapters.precision import in_precision_of
@@ -84,11 +84,11 @@ def callable_loss(
 ) -> StatedLoss:
     """A user's function of outputs and batch, averaged over batches in proportion to their sizes, or summed."""
     check_choice("reduction", reduction, ("mean", "sum"))
-    sequences = sum(ranks.shared("sequences", lambda: sum(batch_size(batch) for batch in data)))
+    sequences = sum(ranks.all_gather("sequences", lambda: sum(batch_size(batch) for batch in data)))
 
     def share(out: Tensor, batch: Batch) -> Tensor:
         remedy = f"it was given outputs of shape {tuple(out.shape)} and the batch"
-        with explained("loss: the given function failed", remedy), in_precision_of([out]):
+        with failures_as_input_errors("loss: the given function failed", remedy), in_precision_of([out]):
             value = function(out, batch)
         expect(
             isinstance(value, Tensor) and value.numel() == 1,
@@ -186,12 +186,12 @@ def _denominator(
     if reduction == "sum":
         return 1.0, f"{name}, summed over everything"
     if reduction == "sequence":
-        sequences = sum(ranks.shared("sequences", lambda: sum(batch_size(batch) for batch in data)))
+        sequences = sum(ranks.all_gather("sequences", lambda: sum(batch_size(batch) for batch in data)))
         return float(sequences), f"{name}, summed within a sequence, mean over {sequences} sequences"
     if name != "cross_entropy":
-        entries = sum(ranks.shared("entries", lambda: _entries(data)))
+        entries = sum(ranks.all_gather("entries", lambda: _entries(data)))
         return float(max(entries, 1)), f"{name}, mean over all {entries} entries"
-    counted = ranks.shared("targets", lambda: _counted(data, shift, ignore_index))
+    counted = ranks.all_gather("targets", lambda: _counted(data, shift, ignore_index))
     count, width = sum(count for count, _ in counted), max(width for _, width in counted)
     expect(width > 1, "targets: got sequences of one token, expected at least two to predict the next one.")
     expect(count > 0, f"targets: every target is {ignore_index}, expected at least one with a loss.")

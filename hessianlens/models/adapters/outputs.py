@@ -13,7 +13,7 @@ from torch.nn import functional as nnf
 
 from hessianlens.derivatives.operation_mode import OperationMode
 from hessianlens.errors import InputError, expect
-from hessianlens.failures import explained
+from hessianlens.failures import failures_as_input_errors
 from hessianlens.models.adapters.batches import TOKENS, inputs_of, named_tensors, targets_of
 from hessianlens.models.adapters.precision import in_precision_of
 from hessianlens.problems import Batch
@@ -98,7 +98,7 @@ def counted_call(
         return functional_call(model, dict(params), args, options)
 
     remedy = f"it was given {_shapes(inputs)}, compare that with its forward"
-    with explained(f"model: {type(model).__name__} could not be run on the data", remedy):
+    with failures_as_input_errors(f"model: {type(model).__name__} could not be run on the data", remedy):
         try:
             with in_precision_of(params.values(), halves) as seen:
                 result = run()

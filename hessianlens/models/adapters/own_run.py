@@ -11,7 +11,7 @@ from torch.func import functional_call
 
 from hessianlens.models.adapters.outputs import arguments, as_tensor
 from hessianlens.models.adapters.precision import is_half
-from hessianlens.models.adapters.twice_differentiable import evaluated
+from hessianlens.models.adapters.twice_differentiable import evaluation_mode
 from hessianlens.problems import Batch, move
 
 
@@ -58,7 +58,7 @@ def own_result(model: nn.Module, batch: Batch, with_targets: bool) -> object | N
     state = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     kept = {name: tensor.detach() for name, tensor in state.items()}
     try:
-        with evaluated(model), torch.no_grad():
+        with evaluation_mode(model), torch.no_grad():
             result: object = functional_call(model, kept, args, options)
             as_tensor(result)
     except Exception:  # half of the data in another dtype, a kernel that is not there: the problem has run

@@ -43,7 +43,7 @@ _FACTORIES = {torch.full, torch.tensor, torch.scalar_tensor}
 _MULTIPLICATIONS = {torch.mul, torch.Tensor.mul, torch.Tensor.__mul__, torch.Tensor.__rmul__}
 
 
-class Wide(OperationMode):
+class WidenedPrecision(OperationMode):
     """Keeps tensors of one precision in it where a model asks for a narrower one.
 
     Norms of LLaMA-like models and eager attention cast to float32 and back, which is meant to *raise* the precision of
@@ -57,7 +57,7 @@ class Wide(OperationMode):
     Attributes:
         asked: Narrower dtypes that were asked for.
 
-    >>> with Wide(torch.float64) as seen:
+    >>> with WidenedPrecision(torch.float64) as seen:
     ...     kept = torch.ones(2, dtype=torch.float64).to(torch.float32)
     >>> kept.dtype, seen.asked
     (torch.float64, {torch.float32})
@@ -152,7 +152,7 @@ class Wide(OperationMode):
         )
 
 
-def in_precision_of(values: Iterable[Tensor], halves: bool = True) -> AbstractContextManager[Wide | None]:
+def in_precision_of(values: Iterable[Tensor], halves: bool = True) -> AbstractContextManager[WidenedPrecision | None]:
     """A scope in which nothing is computed in less than the precision of the first floating tensor of `values`.
 
     Args:
@@ -166,7 +166,7 @@ def in_precision_of(values: Iterable[Tensor], halves: bool = True) -> AbstractCo
     first = next((value for value in values if value.is_floating_point()), None)
     if first is None or first.dtype not in _NARROWER or (first.dtype == torch.float32 and not halves):
         return nullcontext()
-    return Wide(first.dtype)
+    return WidenedPrecision(first.dtype)
 
 
 def is_half(dtype: torch.dtype) -> bool:

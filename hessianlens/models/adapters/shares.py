@@ -12,7 +12,7 @@ from hessianlens.distributed import Ranks
 from hessianlens.distributed.all_reduce import checksum
 from hessianlens.errors import InputError, expect
 from hessianlens.models.adapters.batches import as_batches, is_batch
-from hessianlens.problems import Batch, batch_size, mapped, move, pieces
+from hessianlens.problems import Batch, batch_size, map_tensors, move, pieces
 
 
 def own_batches(data: object, ranks: Ranks) -> list[Batch]:
@@ -51,13 +51,13 @@ def typical_batches(
     """
     if ranks.size == 1:
         return batches, ()
-    counts = ranks.shared("sequences", lambda: sum(map(batch_size, batches)))
+    counts = ranks.all_gather("sequences", lambda: sum(map(batch_size, batches)))
     expect(any(counts), f"data: got no sequence at all on any of {ranks.size} ranks, expected some.")
     note = (f"{sum(counts)} sequences on {ranks.size} ranks: {', '.join(map(str, counts))}",)
     if all(counts):
         return batches, note
     owner = next(rank for rank, count in enumerate(counts) if count)
-    found = ranks.shared("a sequence", lambda: _one(batches[0]) if ranks.rank == owner else None)[owner]
+    found = ranks.all_gather("a sequence", lambda: _one(batches[0]) if ranks.rank == owner else None)[owner]
     return batches or [move(found, None, device)], note
 
 
@@ -65,14 +65,14 @@ def _one(batch: Batch) -> Batch:
     """The first sequence of a batch, to be sent; the batch, if it cannot be cut."""
     with suppress(InputError):
         batch = next(pieces(batch, 1))
-    return mapped(lambda tensor: tensor.cpu().clone(), batch)
+    return map_tensors(lambda tensor: tensor.cpu().clone(), batch)
 
 
 def expect_same_weights(params: Mapping[str, Tensor], ranks: Ranks) -> None:
     """All processes have the same model: names, shapes, numbers."""
     if ranks.size == 1:
         return
-    everyone = ranks.shared("weights", lambda: {name: checksum([tensor]) for name, tensor in params.items()})
+    everyone = ranks.all_gather("weights", lambda: {name: checksum([tensor]) for name, tensor in params.items()})
     for rank, other in enumerate(everyone):
         if other != everyone[0]:
             different = [name for name in {**everyone[0], **other} if other.get(name) != everyone[0].get(name)]

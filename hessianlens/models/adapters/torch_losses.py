@@ -20,7 +20,7 @@ from torch.nn.modules.loss import _Loss
 
 from hessianlens.distributed import SINGLE_RANK, Ranks
 from hessianlens.errors import InputError, expect
-from hessianlens.failures import explained
+from hessianlens.failures import failures_as_input_errors
 from hessianlens.models.adapters.class_loss import ClassLoss, next_ones
 from hessianlens.models.adapters.losses import IGNORED, StatedLoss, callable_loss, check_classes, labels, targets_like
 from hessianlens.problems import Batch
@@ -71,12 +71,15 @@ class TorchLoss:
         return float(len(seen)) if self.weight is None else float(self.weight.to(targets.device)[seen].double().sum())
 
 
-def recognised(loss: object) -> TorchLoss | None:
+def recognise_torch_loss(loss: object) -> TorchLoss | None:
     """One of PyTorch's losses of outputs and targets; None for any other function, and for classes derived from them.
 
-    >>> recognised(nn.CrossEntropyLoss(ignore_index=0)).ignore_index, recognised(partial(nnf.mse_loss)).name
+    >>> (
+    ...     recognise_torch_loss(nn.CrossEntropyLoss(ignore_index=0)).ignore_index,
+    ...     recognise_torch_loss(partial(nnf.mse_loss)).name,
+    ... )
     (0, 'mse_loss')
-    >>> recognised(lambda outputs, batch: outputs.sum()) is None
+    >>> recognise_torch_loss(lambda outputs, batch: outputs.sum()) is None
     True
     """
     if isinstance(loss, _Loss):
@@ -139,7 +142,7 @@ class TorchShare:
         if count == 0:  # PyTorch's mean over nothing is not a number
             return (0 * out).sum()
         outputs, taken = self._taken(out[:, :-1] if self.shift else out, targets)
-        with explained(f"loss: {self.loss.name} failed", f"it was given {_shapes(outputs, taken)}"):
+        with failures_as_input_errors(f"loss: {self.loss.name} failed", f"it was given {_shapes(outputs, taken)}"):
             value = self.loss.call(outputs, taken)
         return value * (1.0 if self.loss.reduction == "sum" else count / self.total)
 
@@ -218,7 +221,9 @@ def torch_loss(
         reduction in ("mean", own),
         f"reduction: got {reduction!r}, but {found.name} itself has reduction={own!r}; set it there.",
     )
-    total = sum(ranks.shared("targets", lambda: sum(found.counted(_targets(found, batch, shift)) for batch in data)))
+    total = sum(
+        ranks.all_gather("targets", lambda: sum(found.counted(_targets(found, batch, shift)) for batch in data))
+    )
     expect(total > 0, f"targets: {found.name} counts none of them (ignore_index={found.ignore_index}), expected some.")
     share = TorchShare(found, total, shift)
     words = f"{'next-token ' if shift else ''}{found.name}, " + (

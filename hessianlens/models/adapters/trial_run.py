@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from hessianlens.errors import InputError, Refusal, expect
 from hessianlens.memory import SAFE_SHARE, LiveBytes, available_bytes
 from hessianlens.models.adapters.class_loss import ClassLoss
-from hessianlens.models.adapters.long_attention import LongAttention
+from hessianlens.models.adapters.fused_kernels import LongAttention
 from hessianlens.models.adapters.outputs import as_tensor, call, checked_call, counted_call
 from hessianlens.models.adapters.own_run import FirstBatch, has_own_digits, own_result
 from hessianlens.models.adapters.precision import is_half
@@ -29,14 +29,14 @@ class TrialRun:
     Attributes:
         outputs: Its outputs.
         asked: Narrower dtypes that were asked for.
-        met: Attention that it came to.
+        attention: Attention that it came to.
         last: The last linear map.
         first: The batch with its outputs, where two runs of it agreed.
     """
 
     outputs: Tensor
     asked: frozenset[torch.dtype]
-    met: LongAttention
+    attention: LongAttention
     last: Unembedding | Refusal
     first: FirstBatch | None = None
 
@@ -48,13 +48,13 @@ def first_run(model: nn.Module, made: Problem, with_targets: bool, check: bool) 
     as other kernels give, the first one is repeated.
     """
     batch = made.data[0]
-    with made.scope() as met, torch.no_grad():
+    with made.scope() as attention, torch.no_grad():
         with LastMap(made.params) as maps:
             outputs, asked = checked_call(model, made.params, batch, with_targets)
         last = maps.found(model, outputs)
-    assert isinstance(met, LongAttention)
+    assert isinstance(attention, LongAttention)
     if not check:
-        return TrialRun(outputs, asked, met, last)
+        return TrialRun(outputs, asked, attention, last)
     expect(
         bool(torch.isfinite(outputs).all()),
         "model: its outputs on the first batch are not finite; look for NaN or infinity in the data and the weights.",
@@ -66,7 +66,7 @@ def first_run(model: nn.Module, made: Problem, with_targets: bool, check: bool) 
     with torch.no_grad():
         value = made.loss(outputs, batch)
     expect(bool(torch.isfinite(value)), f"loss: got {float(value)} on the first batch, expected a finite number.")
-    return TrialRun(outputs, asked, met, last, FirstBatch(batch, outputs, None if are_large(outputs) else own))
+    return TrialRun(outputs, asked, attention, last, FirstBatch(batch, outputs, None if are_large(outputs) else own))
 
 
 def _same(one: Tensor, other: Tensor) -> bool:
@@ -82,7 +82,9 @@ def _expect_same(first: Tensor, again: Tensor) -> None:
         )
 
 
-def ended(made: Problem, seen: TrialRun, logits: str, with_targets: bool) -> tuple[Forward, tuple[str, ...]]:
+def end_before_logits(
+    made: Problem, seen: TrialRun, logits: str, with_targets: bool
+) -> tuple[Forward, tuple[str, ...]]:
     """The forward pass, which may end in front of its last linear map, and what is said of that."""
     model, halves = made.source, any(map(is_half, seen.asked))
     assert isinstance(model, nn.Module)

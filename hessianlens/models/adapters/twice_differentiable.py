@@ -11,8 +11,7 @@ import torch
 from torch import nn
 from torch.utils import checkpoint as activation_checkpoints
 
-from hessianlens.models.adapters.fused_kernels import fused_attention, grouped_experts
-from hessianlens.models.adapters.long_attention import LongAttention
+from hessianlens.models.adapters.fused_kernels import LongAttention, fused_attention, grouped_experts
 from hessianlens.state_guard import Restore, StateChange, function_modes, restore_function_modes, tensors_of
 
 
@@ -41,26 +40,26 @@ def differentiable_twice(
 
 
 def own_kernels(model: nn.Module) -> AbstractContextManager[object]:
-    """As `evaluated`; a Hugging Face model that insists on a fused implementation of its own runs the eager one.
+    """As `evaluation_mode`; a Hugging Face model that insists on a fused implementation of its own runs the eager one.
 
     For values alone: PyTorch's attention takes whatever kernel it likes best.
 
     Args:
         model: The model.
     """
-    return _Evaluated(model, "eager")
+    return _EvaluationMode(model, "eager")
 
 
-def evaluated(model: nn.Module) -> AbstractContextManager[object]:
+def evaluation_mode(model: nn.Module) -> AbstractContextManager[object]:
     """Evaluation mode without dropout, as the model is written, with its own attention kernels.
 
     Args:
         model: The model.
     """
-    return _Evaluated(model)
+    return _EvaluationMode(model)
 
 
-class _Evaluated(StateChange[Any]):
+class _EvaluationMode(StateChange[Any]):
     """Evaluation mode, nothing compiled, no cache; with another implementation of fused attention if one is named."""
 
     def __init__(self, model: nn.Module, instead: str | None = None) -> None:
@@ -104,7 +103,7 @@ class _Evaluated(StateChange[Any]):
         model.eval()
 
 
-class _CalledOnce:
+class _WithoutCheckpoint:
     """Reentrant checkpointing without the checkpoint."""
 
     @staticmethod
@@ -121,7 +120,7 @@ def _without_recomputation(*_: object, **__: object) -> Iterator[None]:
 _UNCHECKPOINTED = {
     name: instead
     for name, instead in (
-        ("CheckpointFunction", _CalledOnce),
+        ("CheckpointFunction", _WithoutCheckpoint),
         ("_checkpoint_without_reentrant_generator", _without_recomputation),
     )
     if hasattr(activation_checkpoints, name)
@@ -130,7 +129,7 @@ _UNCHECKPOINTED = {
 parameters once more and not those that it was differentiated with: that part would count as a constant."""
 
 
-class _DifferentiableTwice(_Evaluated):
+class _DifferentiableTwice(_EvaluationMode):
     """The scope of `differentiable_twice`."""
 
     def __init__(self, model: nn.Module, kernel: str = "math", instead: str = "eager") -> None:
@@ -143,8 +142,8 @@ class _DifferentiableTwice(_Evaluated):
         _set_kernels({name: name == "math" for name in _KERNELS})
         for experts in grouped_experts(self.model):
             experts._experts_implementation = "eager"
-        met = LongAttention(self.kernel)
-        return met if self.kernel == "math" else met.__enter__()
+        attention = LongAttention(self.kernel)
+        return attention if self.kernel == "math" else attention.__enter__()
 
 
 _KERNELS = tuple(

@@ -178,11 +178,11 @@ class Unembedding:
     softcap: float | None = None
 
 
-class _Reached(BaseException):
+class _LastMapReached(BaseException):
     """The last linear map is about to run; no error, which a model might catch."""
 
 
-class _Stop(_Maps):
+class _StopAtLastMap(_Maps):
     """A scope in which a model ends in front of its last linear map."""
 
     def __init__(self, params: Mapping[str, Tensor], parameter: str) -> None:
@@ -192,7 +192,7 @@ class _Stop(_Maps):
     def about_to_run(self, found: _Map) -> None:
         """Ends the model."""
         self.reached = found
-        raise _Reached
+        raise _LastMapReached
 
 
 @dataclass(frozen=True, eq=False)
@@ -217,11 +217,11 @@ class FusedLossCall(LogitsForward):
 
     def logits(self, params: Mapping[str, Tensor], batch: Batch) -> Logits:
         """What the outputs would be formed of."""
-        stop = _Stop(params, self.last.parameter)
+        stop = _StopAtLastMap(params, self.last.parameter)
         try:
             with stop:
                 self(params, batch)
-        except _Reached:
+        except _LastMapReached:
             pass
         if stop.reached is None:
             raise InputError(

@@ -19,12 +19,12 @@ _INSIDE = {
 """Classes that only pass on what they are called with, and where they keep the model."""
 
 
-def unwrapped(model: nn.Module) -> tuple[nn.Module, tuple[str, ...]]:
+def unwrap_model(model: nn.Module) -> tuple[nn.Module, tuple[str, ...]]:
     """The model inside any number of wrappers, and a note for each of these, the outermost first.
 
     Classes are recognised by the names of their ancestors, so that none of their packages has to be there.
 
-    >>> inner, notes = unwrapped(nn.DataParallel(nn.Linear(2, 2)))
+    >>> inner, notes = unwrap_model(nn.DataParallel(nn.Linear(2, 2)))
     >>> inner, notes
     (Linear(in_features=2, out_features=2, bias=True), ('DataParallel: the module inside is differentiated',))
     """

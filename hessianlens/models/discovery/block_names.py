@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor, nn
 
-from hessianlens.models.discovery.name_rules import TABLE, Rule, registered
+from hessianlens.models.discovery.name_rules import TABLE, Rule, registered_rules
 from hessianlens.models.discovery.paths import Name, inside, layer_splits, module_at, parent, plain_splits, read_names
 
 _PROJECTIONS = {f"{kind}.{role}" for kind in ("attn", "cross") for role in ("q", "k", "v", "o", "qk", "qkv")}
@@ -40,7 +40,7 @@ class ParameterClaim:
 def read_claims(model: nn.Module, parameters: Iterable[str]) -> list[ParameterClaim]:
     """A claim for every parameter; without roles everywhere if there is no attention in the model."""
     blank = [ParameterClaim(parameter, name) for parameter, name in read_names(parameters).items()]
-    rules = (*registered(), *TABLE)
+    rules = (*registered_rules(), *TABLE)
     claims = _with_attention([_numbered(model, claim, rules) for claim in blank])
     if not any(claim.stack is not None for claim in claims):
         claims = _with_attention(_unnumbered(model, blank, rules))

@@ -17,7 +17,7 @@ from hessianlens.models.discovery.result import (
     Discovery,
     architecture_notes,
     head_notes,
-    listed,
+    list_names,
     packing_notes,
     tie_notes,
     unknown_notes,
@@ -69,7 +69,7 @@ def discover(model: nn.Module, heads: bool = False) -> Discovery:
     parameters: dict[str, Tensor] = dict(model.named_parameters(remove_duplicate=False))
     expect(bool(parameters), f"model: {type(model).__name__} has no parameters, expected at least one.")
     lazy = [name for name, tensor in parameters.items() if is_lazy(tensor)]
-    expect(not lazy, f"model: the parameters {listed(lazy)} have no shape yet; run the model once on a batch.")
+    expect(not lazy, f"model: the parameters {list_names(lazy)} have no shape yet; run the model once on a batch.")
 
     claims, groups = read_claims(model, parameters), groups_of(parameters)
     named = name_claims(model, claims)

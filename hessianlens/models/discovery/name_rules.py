@@ -59,11 +59,11 @@ class Rule:
         expect(bool(self.roles) and all(self.roles), f"roles: got {self.roles!r}, expected at least one name.")
         counted = isinstance(self.shards, int) and self.shards > 0
         expect(counted, f"shards: got {self.shards!r}, expected a number of stretches, 1 or more.")
-        compiled(self.pattern)
+        compile_pattern(self.pattern)
 
     def roles_of(self, path: str, owner: str) -> tuple[str, ...]:
         """The roles of a path, or nothing if the rule does not apply."""
-        found = compiled(self.pattern).fullmatch(path)
+        found = compile_pattern(self.pattern).fullmatch(path)
         if found is None or (self.owner and re.fullmatch(self.owner, owner) is None):
             return ()
         attention = found.groupdict().get("around") or ""
@@ -73,7 +73,7 @@ class Rule:
 
 
 @cache
-def compiled(pattern: str) -> re.Pattern[str]:
+def compile_pattern(pattern: str) -> re.Pattern[str]:
     """The regular expression behind a rule's pattern."""
     full = pattern
     for name, expression in _TOKENS.items():
@@ -112,7 +112,7 @@ def unregister_rule(rule: Rule) -> None:
     _REGISTERED.remove(rule)
 
 
-def registered() -> tuple[Rule, ...]:
+def registered_rules() -> tuple[Rule, ...]:
     """Rules added by `register_rule`, the latest first."""
     return tuple(_REGISTERED)
 

@@ -17,12 +17,12 @@ _OUTER = ("module", "base_model.model")
 _INNER = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "base_layer")
 
 
-def unwrapped(parameters: Iterable[str]) -> dict[str, str]:
+def unwrap_names(parameters: Iterable[str]) -> dict[str, str]:
     """Parameters' names in the model without wrappers that compile it, distribute it or hold adapters.
 
     As they are if two parameters would have one name.
 
-    >>> list(unwrapped(["module._orig_mod.h.0.weight", "module._orig_mod.h.1.base_layer.weight"]).values())
+    >>> list(unwrap_names(["module._orig_mod.h.0.weight", "module._orig_mod.h.1.base_layer.weight"]).values())
     ['h.0.weight', 'h.1.weight']
     """
     plain = {name: ".".join(part for part in name.split(".") if part not in _INNER) for name in parameters}
@@ -156,7 +156,7 @@ def read_names(parameters: Iterable[str]) -> dict[str, Name]:
     >>> [(name.path, name.suffix) for name in found.values()]
     [('h.0.q', ''), ('h.0.q', '.lora_a'), ('h.0.q', '.lora_b.other')]
     """
-    plain = unwrapped(parameters)
+    plain = unwrap_names(parameters)
     added = _added(plain.values())
     inside = _inside({layer for layer, _ in added.values()}, [name for name in plain.values() if name not in added])
     copied = {found["before"] for found in map(_COPY.fullmatch, plain.values()) if found}

@@ -15,10 +15,10 @@ from hessianlens.problems import Block
 _DEPTH = ("num_hidden_layers", "num_layers", "n_layer", "n_layers")
 
 
-def listed(names: Iterable[str], shown: int = 4) -> str:
+def list_names(names: Iterable[str], shown: int = 4) -> str:
     """The first few of some names.
 
-    >>> listed("abcdef")
+    >>> list_names("abcdef")
     'a, b, c, d, ... (6 in all)'
     """
     found = list(names)
@@ -32,7 +32,7 @@ def architecture_notes(model: nn.Module, layers: Sequence[str]) -> list[str]:
         return [f"{kind} is not an architecture known here: every parameter is a block under its own name."]
     stacks = list(dict.fromkeys(name.rpartition("layer")[0].rstrip(".") for name in layers))
     if len(stacks) > 1:
-        return [f"{kind} has several stacks of layers: their names begin with {listed(filter(None, stacks))}."]
+        return [f"{kind} has several stacks of layers: their names begin with {list_names(filter(None, stacks))}."]
     config = getattr(model, "config", None)
     stated = next((v for v in (getattr(config, name, None) for name in _DEPTH) if isinstance(v, int)), 0)
     if stated <= len(layers):
@@ -45,11 +45,11 @@ def packing_notes(interleaved: Sequence[str], uncut: Sequence[str]) -> list[str]
     lines = []
     if interleaved:
         lines.append(
-            f"{listed(_kinds(interleaved))}: read as q, k, v of one head (or group) after the other; each is one "
+            f"{list_names(_kinds(interleaved))}: read as q, k, v of one head (or group) after the other; each is one "
             "block, its heads in order."
         )
     if uncut:
-        lines.append(f"{listed(uncut)}: packed in an order that is not known here, so it is one block.")
+        lines.append(f"{list_names(uncut)}: packed in an order that is not known here, so it is one block.")
     return lines
 
 
@@ -83,9 +83,9 @@ def unknown_notes(own: Sequence[str], contested: Sequence[str], layers: Sequence
     """Parameters that keep their own names in a model that is known otherwise."""
     lines = []
     if own and layers:
-        lines.append(f"No common name is known for {listed(own)}: blocks under the parameters' own names.")
+        lines.append(f"No common name is known for {list_names(own)}: blocks under the parameters' own names.")
     if contested:
-        lines.append(f"Several parameters would have one name: {listed(contested)} keep their own.")
+        lines.append(f"Several parameters would have one name: {list_names(contested)} keep their own.")
     return lines
 
 
@@ -93,7 +93,7 @@ def head_notes(headless: Sequence[str]) -> list[str]:
     """Attentions whose heads are not known."""
     if not headless:
         return []
-    return [f"The number of heads of {listed(headless)} is not stated or does not fit: no blocks by head there."]
+    return [f"The number of heads of {list_names(headless)} is not stated or does not fit: no blocks by head there."]
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ class Discovery:
         """A block by its name or by any other name of a shared parameter."""
         found = self.blocks.get(self.aliases.get(name, name))
         if found is None:
-            raise InputError(f"name: there is no block {name!r}; this model has {listed(self.blocks, 12)}.")
+            raise InputError(f"name: there is no block {name!r}; this model has {list_names(self.blocks, 12)}.")
         return found
 
     def head_blocks(self, layer: int | str, role: str) -> list[Block]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from hessianlens.distributed import SINGLE_RANK
 from hessianlens.errors import Refusal
 from hessianlens.memory import SAFE_SHARE, available_bytes
-from hessianlens.problems import Batch, Problem, mapped, move, tensors
+from hessianlens.problems import Batch, Problem, map_tensors, move, tensors
 from hessianlens.sizes import readable
 
 MOST_BYTES = 2**28
@@ -43,12 +43,14 @@ def on_all_data(problem: Problem) -> Problem | Refusal:
 
 
 def _gathered(problem: Problem) -> Problem | Refusal:
-    sizes = problem.ranks.shared("sizes of the data", lambda: (_bytes(problem.data), available_bytes(problem.device)))
+    sizes = problem.ranks.all_gather(
+        "sizes of the data", lambda: (_bytes(problem.data), available_bytes(problem.device))
+    )
     held, free = sum(size for size, _ in sizes), min(free for _, free in sizes)
     if held > min(MOST_BYTES, SAFE_SHARE * free):
         return Refusal(f"a closed form needs the data of all {problem.ranks.size} ranks in each, {readable(held)}")
-    here = [mapped(lambda tensor: tensor.cpu(), batch) for batch in problem.data]
-    everything = [batch for share in problem.ranks.shared("data", lambda: here) for batch in share]
+    here = [map_tensors(lambda tensor: tensor.cpu(), batch) for batch in problem.data]
+    everything = [batch for share in problem.ranks.all_gather("data", lambda: here) for batch in share]
     return replace(problem, data=[move(batch, None, problem.device) for batch in everything], ranks=SINGLE_RANK)
 
 

@@ -2,7 +2,7 @@
 
 Models differ in how they name and nest their attention. All of them multiply queries with keys, turn each row of scores
 into weights, and multiply these with values, by a fused call or in three steps. `AttentionCalls` sees both, and
-keeps the last; `see_attention` shows all of them in order.
+keeps the last; `observe_attention` shows all of them in order.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class AttentionCalls(OperationMode):
         self.earlier: list[tuple[Tensor, Tensor, Tensor]] = []
         self._pending: _Pending | None = None
 
-    def _met(self, call: AttentionCall) -> None:
+    def _record(self, call: AttentionCall) -> None:
         """The last one from now on."""
         if self.last is not None:
             self.earlier.append((self.last.q, self.last.k, self.last.v))
@@ -128,7 +128,7 @@ class AttentionCalls(OperationMode):
         if attn_mask is not None:
             hides = attn_mask.dtype == torch.bool
             scores = scores.masked_fill(~attn_mask, -torch.inf) if hides else scores + attn_mask
-        self._met(AttentionCall(query, key, value, raw, scores, output))
+        self._record(AttentionCall(query, key, value, raw, scores, output))
         self._pending = None
         return output
 
@@ -136,7 +136,7 @@ class AttentionCalls(OperationMode):
         """Of weights with values, or of queries with keys."""
         pending, found = self._pending, func(left, right)
         if pending is not None and pending.scores is not None and _same(pending.weights, left):
-            self._met(AttentionCall(pending.q, pending.k, right, pending.raw, pending.scores, found, pending.sink))
+            self._record(AttentionCall(pending.q, pending.k, right, pending.raw, pending.scores, found, pending.sink))
             self._pending = None
             return found
         raw = _leaf(found)
@@ -190,7 +190,7 @@ _SOFTMAX = {nnf.softmax, torch.softmax, Tensor.softmax}
 
 
 @dataclass(frozen=True, eq=False)
-class SeenAttention:
+class ObservedAttention:
     """One attention by head.
 
     Attributes:
@@ -206,21 +206,21 @@ class SeenAttention:
     scores: Tensor
 
 
-See = Callable[[SeenAttention], None]
+See = Callable[[ObservedAttention], None]
 
 _HIDDEN = 0.25
 """Scores below this share of the lowest number are hidden by a mask: implementations add or fill in that number."""
 
 
-class AttentionUnseen(Exception):
+class AttentionNotObserved(Exception):
     """A model that cannot be run while its attention is looked at; the text says why."""
 
 
-class _SeeFailed(Exception):
+class _ObserverFailed(Exception):
     """Not the model but the one who looks has failed."""
 
 
-def see_attention(problem: Problem, batch: Batch, see: See) -> None:
+def observe_attention(problem: Problem, batch: Batch, see: See) -> None:
     """Run the model on a batch and show every attention to `see`, which keeps what it wants of it.
 
     Args:
@@ -235,7 +235,7 @@ def see_attention(problem: Problem, batch: Batch, see: See) -> None:
     >>> model = hl.models.Transformer(layers=2, d_model=8, heads=2, d_mlp=16, dtype=torch.float64)
     >>> task = hl.tasks.Addition()
     >>> problem = hl.problem(model, task.batch(4, seed=0), task.cross_entropy)
-    >>> see_attention(problem, problem.data[0], lambda seen: print(tuple(seen.weights.shape)))
+    >>> observe_attention(problem, problem.data[0], lambda seen: print(tuple(seen.weights.shape)))
     (4, 2, 18, 18)
     (4, 2, 18, 18)
     """
@@ -243,22 +243,22 @@ def see_attention(problem: Problem, batch: Batch, see: See) -> None:
     own = [module for module in modules if isinstance(module, Attention)]
     guarded = partial(_guarded, see)
     try:
-        with problem.scope(), torch.enable_grad(), _OwnAttention(own, guarded) if own else _Every(guarded):
+        with problem.scope(), torch.enable_grad(), _OwnAttention(own, guarded) if own else _ObservedCalls(guarded):
             problem.forward(problem.params, batch)
-    except _SeeFailed as failed:
+    except _ObserverFailed as failed:
         assert failed.__cause__ is not None
         raise failed.__cause__ from None
     except (RuntimeError, TypeError, ValueError, NotImplementedError) as error:
         if isinstance(error, InputError) or lacks_memory(error):
             raise
-        raise AttentionUnseen(" ".join(f"{type(error).__name__}: {error}".split())[:200]) from error
+        raise AttentionNotObserved(" ".join(f"{type(error).__name__}: {error}".split())[:200]) from error
 
 
-def _guarded(see: See, seen: SeenAttention) -> None:
+def _guarded(see: See, seen: ObservedAttention) -> None:
     try:
         see(seen)
     except Exception as error:
-        raise _SeeFailed from error
+        raise _ObserverFailed from error
 
 
 def attention_names(problem: Problem, count: int) -> list[str]:
@@ -268,7 +268,7 @@ def attention_names(problem: Problem, count: int) -> list[str]:
     return layers if len(layers) == count else [f"attention {number}" for number in range(count)]
 
 
-class _Every(AttentionCalls):
+class _ObservedCalls(AttentionCalls):
     """Shows each attention as soon as it is met, so that none has to be kept."""
 
     def __init__(self, see: See) -> None:
@@ -287,7 +287,7 @@ class _Every(AttentionCalls):
             visible = scores > _HIDDEN * torch.finfo(scores.dtype).min
             extended = torch.nn.functional.pad(scores, (0, 1)) if call.sink else scores
             weights = torch.softmax(extended, -1)[..., : scores.shape[-1]]
-            self._see(SeenAttention(*map(_by_head, (weights, visible, call.v.detach(), scores))))
+            self._see(ObservedAttention(*map(_by_head, (weights, visible, call.v.detach(), scores))))
 
 
 def _by_head(tensor: Tensor) -> Tensor:
@@ -313,7 +313,7 @@ class _OwnAttention(StateChange[None]):
         weights = Attention.weights(module, X)
         visible = torch.ones_like(weights, dtype=torch.bool)
         values, scores = module._mapped("V", X).detach(), module.scores(X).detach()
-        self.see(SeenAttention(weights.detach(), visible.tril() if module.causal else visible, values, scores))
+        self.see(ObservedAttention(weights.detach(), visible.tril() if module.causal else visible, values, scores))
         return weights
 
     def _unseen(self) -> None:

@@ -107,9 +107,9 @@ class DryRun:
 
 
 def _forward(problem: Problem) -> ForwardSizes:
-    with problem.scope() as met, torch.no_grad(), LiveBytes(problem.params.values()) as live:
+    with problem.scope() as attention, torch.no_grad(), LiveBytes(problem.params.values()) as live:
         outputs = problem.forward(problem.params, problem.data[0])
-    in_chunks = isinstance(problem.forward, LogitsForward) or getattr(met, "in_chunks", False)
+    in_chunks = isinstance(problem.forward, LogitsForward) or getattr(attention, "in_chunks", False)
     return ForwardSizes(tuple(outputs.shape), live.made, not in_chunks)
 
 

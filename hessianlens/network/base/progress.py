@@ -42,7 +42,7 @@ class Deadline:
     @property
     def left(self) -> float:
         """Seconds that are left."""
-        return float("inf") if self.seconds is None else self.ranks.agreed(self.seconds - self.elapsed)
+        return float("inf") if self.seconds is None else self.ranks.broadcast(self.seconds - self.elapsed)
 
     def part(self, share: float) -> Deadline:
         """A share of the time, from the same start."""
@@ -72,7 +72,7 @@ class Watch:
     def products(self, count: float) -> None:
         """So many further products are done; part of one where there are several batches."""
 
-    def spared(self, count: float) -> None:
+    def skip(self, count: float) -> None:
         """So many of the products that were planned were not needed."""
 
     def end(self) -> None:
@@ -108,7 +108,7 @@ class BarWatch(Watch):
         else:
             self.bar.update(self._task, completed=min(self._deadline.elapsed, self._deadline.seconds), made=made)
 
-    def spared(self, count: float) -> None:
+    def skip(self, count: float) -> None:
         """Moves the bar, and counts nothing."""
         if self._deadline.seconds is None:
             self.bar.update(self._task, advance=count)
@@ -157,7 +157,7 @@ def watching(progress: bool | Watch) -> Iterator[Watch]:
     if isinstance(progress, Watch):
         yield progress
     elif progress and _has_rich():
-        with _Displayed(product_bar()) as bar:
+        with _ProgressDisplay(product_bar()) as bar:
             yield BarWatch(bar)
     else:
         yield Watch()
@@ -168,10 +168,10 @@ def terminations_interrupt() -> AbstractContextManager[None]:
 
     Signals reach the main thread only; elsewhere the scope does nothing.
     """
-    return _Handled() if threading.current_thread() is threading.main_thread() else nullcontext()
+    return _SignalHandler() if threading.current_thread() is threading.main_thread() else nullcontext()
 
 
-class _Handled(StateChange[None]):
+class _SignalHandler(StateChange[None]):
     """SIGTERM raises KeyboardInterrupt."""
 
     def record(self) -> Restore:
@@ -192,7 +192,7 @@ def _set_handler(handler: Any) -> None:
     signal.signal(signal.SIGTERM, handler)
 
 
-class _Displayed(StateChange["Progress"]):
+class _ProgressDisplay(StateChange["Progress"]):
     """A bar on the terminal, whose cursor is hidden for the time being, and through which all output goes."""
 
     def __init__(self, bar: Progress) -> None:
@@ -252,6 +252,6 @@ class DeadlinePace:
             start = time.monotonic()
             if next(products, _ENDED) is _ENDED:
                 return True
-            took = self.deadline.ranks.agreed(time.monotonic() - start)
+            took = self.deadline.ranks.broadcast(time.monotonic() - start)
             self._slowest[name] = max(took, self._slowest.get(name, 0.0))
             self._latest = name

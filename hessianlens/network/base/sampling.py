@@ -226,7 +226,7 @@ class GraphSource:
         """The lengths of a product in all parts asked for, of which every process makes its share."""
         block, _, k = item
         said = f"product {k} of {block.name} in {self.parts}"
-        summed = self.problem.ranks.summed(said, lambda: list(share().values()))
+        summed = self.problem.ranks.all_reduce(said, lambda: list(share().values()))
         found = dict(zip(self._asked, summed, strict=True))
         if "full" in self.parts and "full" not in found:
             found["full"] = found["ggn"] + found["functional"]

@@ -14,7 +14,7 @@ from hessianlens.errors import Refusal
 from hessianlens.network.base.attention_calls import AttentionCalls
 from hessianlens.network.base.uses import Kind, Use
 from hessianlens.network.routes.last_attention.locate import find_site
-from hessianlens.network.routes.last_attention.operands import ScoreRule, pairs_of, plain, score_rule, turned
+from hessianlens.network.routes.last_attention.operands import ScoreRule, pairs_of, plain, rotated_factor, score_rule
 from hessianlens.network.routes.last_attention.site import (
     AttentionSite,
     HeadProjection,
@@ -203,13 +203,13 @@ def test_turns_of_neighbours_and_of_halves() -> None:
     R[:, 4, 5] = R[:, 5, 4] = 1
     assert pairs_of(R) == [(0, 1), (2, 3), (4, 5)] and plain(R) is None
     rows = [0, 2, 4, 1, 3, 5]
-    found = turned(R, rows)
+    found = rotated_factor(R, rows)
     x = randn(3, 6)
     first, second = (x[:, found.order] * found.cos).chunk(2, -1)
     halves = x[:, found.order].chunk(2, -1)
     rotated = torch.cat([-halves[1], halves[0]], -1) * found.sin + torch.cat([first, second], -1)
     assert_same(rotated, (R @ x[..., None])[..., 0][:, rows], "turned")
-    assert turned(R + 1e-3 * torch.ones(6, 6), rows) is None
+    assert rotated_factor(R + 1e-3 * torch.ones(6, 6), rows) is None
     scaled = plain(3 * torch.eye(4)[[2, 0, 1, 3]].expand(5, 4, 4))
     assert scaled.order.tolist() == [2, 0, 1, 3] and float(scaled.cos[0, 0]) == 3
 

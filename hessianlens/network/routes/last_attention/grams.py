@@ -97,19 +97,7 @@ def weighted_gram(weights: Tensor, G: Tensor, H: Tensor, symmetric: bool) -> Ten
     return torch.stack(parts).sum()
 
 
-def normalised(values: Tensor) -> tuple[Tensor, float]:
-    """Values of largest entry 1, and that entry: products of four of them then neither overflow nor underflow."""
-    largest = largest_of(values)
-    return values / largest, largest
-
-
-def largest_of(values: Tensor) -> float:
-    """The largest absolute entry, found without a copy; 1 if all are zero."""
-    low, high = values.aminmax()
-    return max(-float(low), float(high)) or 1.0
-
-
-def each_normalised(values: Tensor, dims: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """The same for every slice along the axes that are not named; the entries in double precision, 0 for no entry."""
+def scale_each_to_unit_maximum(values: Tensor, dims: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """The same for every slice along the other axes than `dims`; the entries in double precision, 0 for no entry."""
     largest = values.abs().amax(tuple(dims), keepdim=True)
     return values / torch.where(largest == 0, torch.ones_like(largest), largest), largest.flatten().double()

@@ -36,9 +36,9 @@ from hessianlens.network.routes.last_attention.operands import (
     operand_of,
     pairs_of,
     plain,
+    rotated_factor,
     score_rule,
     source_of,
-    turned,
 )
 from hessianlens.network.routes.last_attention.site import AttentionSite, HeadProjection, heads_of, toy_site, with_ones
 from hessianlens.network.routes.last_attention.smooth import (
@@ -324,7 +324,7 @@ def _turning(operands: Mapping[str, Operand]) -> _Turning | Refusal:
     if pairs[0] is None or pairs[0] != pairs[1]:
         return changed
     rows = [first for first, _ in pairs[0]] + [second for _, second in pairs[0]]
-    of_queries, of_keys = (turned(operand.maps, rows) for operand in (q, k))
+    of_queries, of_keys = (rotated_factor(operand.maps, rows) for operand in (q, k))
     if of_queries is None or of_keys is None:
         return changed
     tables = [_by_sequence(operand, found) for operand, found in ((q, of_queries), (k, of_keys))]

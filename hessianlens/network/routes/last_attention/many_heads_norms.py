@@ -25,13 +25,13 @@ from hessianlens.losses import TokenCurvature, UncoupledCurvature
 from hessianlens.losses.curvature_forms import FactoredTokenCurvature
 from hessianlens.network.routes.last_attention.grams import (
     LARGEST_BYTES,
-    each_normalised,
-    normalised,
     norms_of_parts,
+    scale_each_to_unit_maximum,
     score_products,
     weighted_gram,
 )
 from hessianlens.network.routes.last_attention.positionwise import PositionDerivatives
+from hessianlens.operators.scaled import scale_to_unit_maximum
 
 
 class HeadNorms:
@@ -88,7 +88,7 @@ class HeadNorms:
 
     def _queries(self, heads: Sequence[int], rows: slice) -> tuple[Tensor, Tensor] | None:
         first = self._heads[heads[0]]
-        x, size = normalised(first.score_ports["Q"].vector[..., rows].flatten(0, 1))
+        x, size = scale_to_unit_maximum(first.score_ports["Q"].vector[..., rows].flatten(0, 1))
         if 2 * first.scores.numel() * first.scores.shape[-1] * x.element_size() > LARGEST_BYTES:
             return None
         weights = (x @ x.T).square()
@@ -97,7 +97,7 @@ class HeadNorms:
             ports = [self._heads[k].score_ports["Q"] for k in (h, other)]
             K, L = (port.matrices_at(0, first.scores.shape[1])[:, None] for port in ports)
             small = (K.transpose(-1, -2) @ self._score_matrices(h, other) @ L).transpose(0, 1).flatten(1, 2).flatten(2)
-            G, sizes = each_normalised(small, dims=(1, 2))
+            G, sizes = scale_each_to_unit_maximum(small, dims=(1, 2))
             total.add(_own_products(weights, G), sizes * size**2, times)
             largest = torch.maximum(largest, sizes.cpu())
         return total.inner, largest
@@ -111,10 +111,10 @@ class HeadNorms:
         length = first.scores.shape[-1]
         if length > P.shape[-1] or 2 * first.scores.numel() * length * P.element_size() > LARGEST_BYTES:
             return None
-        P, size = normalised(P)
-        vectors = {h: normalised(self._heads[h].score_ports["K"].vector) for h in heads}
+        P, size = scale_to_unit_maximum(P)
+        vectors = {h: scale_to_unit_maximum(self._heads[h].score_ports["K"].vector) for h in heads}
         for h, other, times in _pairs(heads):
-            M, sizes = each_normalised(self._score_matrices(h, other), dims=(0, 2, 3, 4))
+            M, sizes = scale_each_to_unit_maximum(self._score_matrices(h, other), dims=(0, 2, 3, 4))
             (p, length_p), (q, length_q) = vectors[h], vectors[other]
             total.add(score_products(p, q, P, M), sizes * size**2 * length_p * length_q, times)
             largest = torch.maximum(largest, sizes.cpu())
@@ -147,7 +147,7 @@ class HeadNorms:
 
     def _values(self, pieces: Sequence[Sequence[int]], rows: slice) -> tuple[Tensor, Tensor] | None:
         heads = [h for piece in pieces for h in piece]
-        m = {h: normalised(self._heads[h].value_ports["O"].vector[..., rows].flatten(0, 1)) for h in heads}
+        m = {h: scale_to_unit_maximum(self._heads[h].value_ports["O"].vector[..., rows].flatten(0, 1)) for h in heads}
         total, largest = _Sum(), torch.zeros(2, dtype=torch.float64, device="cpu")
         for piece, other, times in _pairs(pieces):
             found = {(h, g): self._value_matrices(h, g) for h in piece for g in other}
@@ -168,7 +168,7 @@ class HeadNorms:
         parts = [None if part is None else part.block(h, other).flatten(0, 1).flatten(1) for part in self._curvature]
         assert parts[0] is not None
         known = [torch.zeros_like(parts[0]) if part is None else part for part in parts]
-        return each_normalised(torch.stack(known), dims=(1, 2))
+        return scale_each_to_unit_maximum(torch.stack(known), dims=(1, 2))
 
 
 @dataclass(frozen=True, eq=False)

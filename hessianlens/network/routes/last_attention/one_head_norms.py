@@ -23,14 +23,13 @@ from hessianlens.losses import TokenCurvature, UncoupledCurvature
 from hessianlens.losses.curvature_forms import FactoredTokenCurvature
 from hessianlens.network.routes.last_attention.grams import (
     LARGEST_BYTES,
-    each_normalised,
-    largest_of,
-    normalised,
     norms_of_parts,
+    scale_each_to_unit_maximum,
     score_products,
     weighted_gram,
 )
 from hessianlens.network.routes.last_attention.positionwise import PositionDerivatives
+from hessianlens.operators.scaled import largest_entry, scale_to_unit_maximum
 
 _TILE = 8
 """Width of the tiles of a symmetric matrix; those below the diagonal are left out."""
@@ -75,9 +74,9 @@ def _score_products(
     if found.head is not None:
         functional = functional + _score_curvature(head, TokenCurvature(found.head), found.gradient)
     M = torch.stack([_score_curvature(head, found.ggn, found.gradient), functional], 1) / head.scale**2
-    P, sizes = normalised(matrix)
-    p, lengths = normalised(vectors)
-    M, largest = each_normalised(M, dims=(0, 2, 3, 4))
+    P, sizes = scale_to_unit_maximum(matrix)
+    p, lengths = scale_to_unit_maximum(vectors)
+    M, largest = scale_each_to_unit_maximum(M, dims=(0, 2, 3, 4))
     return score_products(p, p, P, M), largest * (sizes * lengths) ** 2
 
 
@@ -87,7 +86,7 @@ def _score_curvature(head: HeadState, curvature: UncoupledCurvature, gradient: T
 
 def _value_products(port: ValuePort, found: PositionDerivatives, rows: slice) -> tuple[Tensor, Tensor] | None:
     """The same of a value or output block, a strip of the matrices after the other."""
-    p, lengths = normalised(port.vector[..., rows].flatten(0, 1))
+    p, lengths = scale_to_unit_maximum(port.vector[..., rows].flatten(0, 1))
     sides = [_sides(found.ggn, port.readout)]
     if found.head is not None:
         sides.append(_sides(TokenCurvature(found.head), port.readout))
@@ -115,16 +114,16 @@ def _sides(curvature: UncoupledCurvature, readout: Tensor | None) -> tuple[Tenso
     assert isinstance(curvature, TokenCurvature)
     C = curvature.matrices.flatten(0, 1)
     W = torch.eye(C.shape[-1], dtype=C.dtype, device=C.device) if readout is None else readout
-    (left, one), (right, other) = _read_out(C, readout), normalised(W)
+    (left, one), (right, other) = _read_out(C, readout), scale_to_unit_maximum(W)
     return left, right.expand(len(C), -1, -1), one * other
 
 
 def _read_out(matrices: Tensor, readout: Tensor | None) -> tuple[Tensor, float]:
     """``W R_n`` of largest entry 1, and that entry."""
     if readout is None:
-        return normalised(matrices)
+        return scale_to_unit_maximum(matrices)
     found = readout @ matrices
-    largest = largest_of(found)
+    largest = largest_entry(found)
     return found.div_(largest), largest
 
 

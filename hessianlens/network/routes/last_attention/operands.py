@@ -157,7 +157,7 @@ def pairs_of(maps: Tensor) -> list[tuple[int, int]] | None:
     return sorted(found)
 
 
-def turned(maps: Tensor, rows: Sequence[int]) -> RotatedFactor | None:
+def rotated_factor(maps: Tensor, rows: Sequence[int]) -> RotatedFactor | None:
     """The maps with their rows in some order, the partners of the first half in the second; None if they do not fit.
 
     Args:

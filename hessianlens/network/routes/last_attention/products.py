@@ -83,9 +83,9 @@ class PieceProducts(ProductSource):
         """Those of the layer."""
         return self._layer.multiply_adds(self._heads(rows), self._heads(columns))
 
-    def kept(self, rows: Names, columns: Names) -> list[Tensor]:
+    def held_tensors(self, rows: Names, columns: Names) -> list[Tensor]:
         """Those of the layer."""
-        return self._layer.kept(self._heads(rows), self._heads(columns))
+        return self._layer.held_tensors(self._heads(rows), self._heads(columns))
 
     def trace(self, name: Hashable) -> Tensor | None:
         """Where one head uses the piece."""

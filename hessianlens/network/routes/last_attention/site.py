@@ -21,7 +21,7 @@ from hessianlens.network.base.coupling import Grouping
 from hessianlens.network.base.uses import Kind, Piece, Use, piece_of
 from hessianlens.problems import Batch, Block, Problem
 
-Behind = Callable[[Tensor], Tensor]
+Downstream = Callable[[Tensor], Tensor]
 CLOSED_FORM = {"q": "Q", "k": "K", "v": "O", "o": "U", "q2": "Q2", "k2": "K2", "q3": "Q3", "k3": "K3"}
 """Names of the maps in the closed form, whose W_O W_U is our W_V W_O; some have several behind queries or keys."""
 
@@ -118,8 +118,8 @@ class AttentionSite:
     tokens: Tensor
     projections: Mapping[str, HeadProjection]
     grouping: Grouping
-    downstream: Behind | None = None
-    narrowed: Callable[[Tensor], Behind] | None = None
+    downstream: Downstream | None = None
+    narrowed: Callable[[Tensor], Downstream] | None = None
 
     @property
     def biased(self) -> bool:
@@ -205,7 +205,7 @@ def toy_site(model: Transformer, batch: Batch) -> AttentionSite | Refusal:
     projections = _projections(attention, f"blocks.{last}.attention.")
     shift = 0 if attention.b_O is None else attention.b_O
 
-    def narrowed(positions: Tensor | slice) -> Behind:
+    def narrowed(positions: Tensor | slice) -> Downstream:
         entering = residual[:, positions]
         return lambda F: model.unembed(block.join(F + shift, entering))
 

@@ -14,7 +14,7 @@ from hessianlens.layer.sketch import SeveralBlocks, Unfolding
 from hessianlens.network.routes.last_attention.exact import ExactAttention
 from hessianlens.network.routes.last_attention.site import CLOSED_FORM
 from hessianlens.problems import Block
-from hessianlens.sketching import MatrixSampler, Sampler, Ways, measured
+from hessianlens.sketching import MatrixSampler, NormMethods, Sampler, estimate_norm
 from hessianlens.spectra import Estimate
 
 Found = dict[str, Estimate]
@@ -59,7 +59,7 @@ class SketchedAttention:
                 found[part] = Estimate.exactly(0.0)
                 continue
             ways = self._ways(block, part, len(parts), lambda part=part: exactly(part))  # type: ignore[misc]
-            found[part], why = measured(ways, method, rtol)
+            found[part], why = estimate_norm(ways, method, rtol)
             reason = reason or why
         if exact:
             return {part: Estimate.exactly(norm) for part, norm in exact.items()}, reason
@@ -70,7 +70,7 @@ class SketchedAttention:
         _, role, _ = self._place(block)
         return part == "functional" and role in ("O", "U") and self._source.derivatives[0].head is None
 
-    def _ways(self, block: Block, part: str, parts: int, exact: Callable[[], float]) -> Ways:
+    def _ways(self, block: Block, part: str, parts: int, exact: Callable[[], float]) -> NormMethods:
         name = f"{block.name} {part}"
 
         def sketch() -> Sampler | Refusal:
@@ -79,7 +79,7 @@ class SketchedAttention:
                 return unfolded
             return MatrixSampler(unfolded, name, self._seed, self._on_probes, self._source.sites[0].tokens)
 
-        return Ways(exact, lambda: self._exact_cost(block) / parts, sketch)
+        return NormMethods(exact, lambda: self._exact_cost(block) / parts, sketch)
 
     def _exact_cost(self, block: Block) -> float:
         """Of the exact norms of all parts together, which share their pairs of tokens."""

@@ -20,7 +20,7 @@ from hessianlens.network.routes.linear_map.readout import Readout, readout_of
 from hessianlens.problems import Batch, Problem
 
 
-def recorded(problem: Problem, batch: Batch) -> ParameterUses:
+def record_uses(problem: Problem, batch: Batch) -> ParameterUses:
     """How every parameter enters the network, from one forward pass; what it is multiplied with is not kept."""
     with problem.scope(), torch.no_grad(), Hooks(problem.params) as hooks:
         problem.forward(problem.params, batch)

@@ -28,12 +28,12 @@ from hessianlens.network.routes.linear_map.batch_graph import Graphs, HookedBatc
 from hessianlens.network.routes.linear_map.cached_curvature import Curvatures
 from hessianlens.network.routes.linear_map.curvature import SiteCurvature
 from hessianlens.network.routes.linear_map.norms import (
-    Strip,
+    RowPanel,
     downstream_elementwise,
-    held_strips,
+    row_panels,
+    row_panels_by_products,
     rows_at_once,
     streamed_norms,
-    strips_by_products,
 )
 from hessianlens.network.routes.linear_map.plan import BEHIND_BYTES, KEPT_BYTES, LinearMapPlan, LinearMapPlanner
 from hessianlens.network.routes.linear_map.readout import Readout, readout_norm
@@ -52,7 +52,7 @@ def sides_of(hooked: HookedBatch, piece: Piece, grouping: Grouping) -> tuple[Ten
     return arranged[..., piece.inputs], None
 
 
-def curved(matrix: Tensor, p: Tensor | None, q: Tensor | None) -> Term:
+def curvature_term(matrix: Tensor, p: Tensor | None, q: Tensor | None) -> Term:
     """``sum p[n,l,a] q[n,m,c] C[n,l,b,m,d]``; without p or q the sum over their members is taken at once."""
     letters = "nlbmd"
     if p is None:
@@ -73,10 +73,10 @@ def _term(found: Factor, p: Tensor | None, q: Tensor | None, like: Tensor) -> Te
     return _squeezed(Term(1.0, (*sides, found)))
 
 
-def moving(moved: Tensor, p: Tensor | None, slope: Tensor, gain: bool) -> Term:
+def gradient_term(moved: Tensor, p: Tensor | None, slope: Tensor, gain: bool) -> Term:
     """``sum p[n,l,a] (da[n,m,c] / dz[n,l,b]) g[n,m,d]``; a gain has ``c = d``, and an axis of one in its place."""
     if gain:
-        return curved(moved * slope[:, None, None], p, None)
+        return curvature_term(moved * slope[:, None, None], p, None)
     one = torch.ones(1, dtype=slope.dtype, device=slope.device)
     if p is None:
         factors = (Factor("1", "a", one), Factor("J", "nbmc", moved.sum(1)), Factor("g", "nmd", slope))
@@ -213,11 +213,11 @@ class LinearMaps:
                 matrix = matrix * row_gain[..., None, None]
             if column_gain is not None:
                 matrix = matrix * column_gain[:, None, None]
-            terms = [curved(matrix, p, q)]
+            terms = [curvature_term(matrix, p, q)]
             if part != "ggn" and found.moved is not None:
                 slope = columns.arrange(hooked.slope(column.use.site))[..., column.features]
                 moved = found.moved if row_gain is None else found.moved * row_gain[..., None, None]
-                terms.append(moving(moved, p, slope, gain=column.use.kind is Kind.GAIN))
+                terms.append(gradient_term(moved, p, slope, gain=column.use.kind is Kind.GAIN))
         return terms
 
     def norms(self, plan: LinearMapPlan, parts: Sequence[str]) -> Norms:
@@ -253,17 +253,17 @@ class LinearMaps:
                     self._curvatures.find(apart, number)
             yield several
 
-    def _strips(self, plan: LinearMapPlan) -> Iterator[Strip]:
+    def _strips(self, plan: LinearMapPlan) -> Iterator[RowPanel]:
         """The curvature at what a map puts out, a strip after the other; not held as a whole if that is much."""
         (piece,), ((grouping, _),) = plan.row, plan.groups
         size = rows_at_once(piece, grouping, self.problem.dtype.itemsize)
         if not plan.in_rows:
-            return held_strips(self._curvatures.between(plan, 0), size)
+            return row_panels(self._curvatures.between(plan, 0), size)
         found = self._strips_backwards(piece, size)
         hooked = self.graphs.hooked_batch(0, (piece,), 0 if found else plan.products)
-        return found or strips_by_products(hooked, piece, grouping, size, self.tick)
+        return found or row_panels_by_products(hooked, piece, grouping, size, self.tick)
 
-    def _strips_backwards(self, piece: Piece, size: int) -> Iterator[Strip] | None:
+    def _strips_backwards(self, piece: Piece, size: int) -> Iterator[RowPanel] | None:
         """The curvature at a map's outputs from that at the next map's, where that has fewer; None if it cannot be."""
         if (following := downstream_elementwise(self.problem, self.problem.data[0], piece.use.site)) is None:
             return None

@@ -41,7 +41,7 @@ _FEWEST_ROWS = 32
 
 
 @dataclass(frozen=True, eq=False)
-class Strip:
+class RowPanel:
     """Some rows of the symmetric curvature at every position, ``[position, row, feature]``, from the first one on.
 
     Entries behind the square on the diagonal are multiplied with the root of two: they count for their mirror images.
@@ -63,10 +63,10 @@ class Strip:
         return self.ggn if name == "ggn" else self.ggn + self.functional
 
 
-def counted_twice(strip: Tensor) -> Tensor:
+def weight_off_diagonal(strip: Tensor) -> Tensor:
     """A strip as it comes, with what stands behind the square on its diagonal multiplied by the root of two, in place.
 
-    >>> counted_twice(torch.ones(1, 1, 2))
+    >>> weight_off_diagonal(torch.ones(1, 1, 2))
     tensor([[[1.0000, 1.4142]]])
     """
     strip[..., strip.shape[1] :] *= math.sqrt(2)
@@ -74,7 +74,7 @@ def counted_twice(strip: Tensor) -> Tensor:
 
 
 def streamed_norms(
-    hooked: HookedBatch, pieces: Sequence[Piece], strips: Iterable[Strip], parts: Sequence[str], problem: Problem
+    hooked: HookedBatch, pieces: Sequence[Piece], strips: Iterable[RowPanel], parts: Sequence[str], problem: Problem
 ) -> list[Norms]:
     """Norms of blocks with themselves, where no two positions are coupled; a weight and its bias in one pass.
 
@@ -204,7 +204,7 @@ def rows_at_once(piece: Piece, grouping: Grouping, itemsize: int) -> int:
     return max(1, _CHUNK_BYTES // (grouping.groups * len(piece.features) * itemsize))
 
 
-def held_strips(found: SiteCurvature, size: int) -> Iterator[Strip]:
+def row_panels(found: SiteCurvature, size: int) -> Iterator[RowPanel]:
     """Strips of a curvature that is held, every position by itself.
 
     Args:
@@ -215,13 +215,13 @@ def held_strips(found: SiteCurvature, size: int) -> Iterator[Strip]:
     bends, size = bool(functional.any()), max(size, _FEWEST_ROWS)
     for start in range(0, ggn.shape[-1], size):
         cut = slice(start, start + size)
-        rest = counted_twice(functional[:, cut, start:].clone()) if bends else None
-        yield Strip(start, counted_twice(ggn[:, cut, start:].clone()), rest)
+        rest = weight_off_diagonal(functional[:, cut, start:].clone()) if bends else None
+        yield RowPanel(start, weight_off_diagonal(ggn[:, cut, start:].clone()), rest)
 
 
-def strips_by_products(
+def row_panels_by_products(
     hooked: HookedBatch, piece: Piece, grouping: Grouping, size: int, tick: Callable[[], None]
-) -> Iterator[Strip]:
+) -> Iterator[RowPanel]:
     """One matvec per row.
 
     Args:
@@ -238,8 +238,8 @@ def strips_by_products(
         tick()
         if len(held) == size or place == len(piece.features) - 1:
             start = place + 1 - len(held)
-            parts = (counted_twice(torch.stack(rows, 1)[..., start:]) for rows in zip(*held, strict=True))
-            yield Strip(start, *parts)
+            parts = (weight_off_diagonal(torch.stack(rows, 1)[..., start:]) for rows in zip(*held, strict=True))
+            yield RowPanel(start, *parts)
             held = []
 
 
@@ -259,7 +259,7 @@ class FollowingMap:
     first: Tensor
     second: Tensor
 
-    def strips(self, downstream: SiteCurvature, slope: Tensor, features: Tensor, size: int) -> Iterator[Strip]:
+    def strips(self, downstream: SiteCurvature, slope: Tensor, features: Tensor, size: int) -> Iterator[RowPanel]:
         """Both parts of ``C_s``.
 
         Args:
@@ -278,7 +278,7 @@ class FollowingMap:
             columns[:, size:] *= math.sqrt(2)
             rows = [self._strip(C, W, first[:, cut], columns, start, to) for C, to in zip(parts, room, strict=True)]
             rows[1].diagonal(dim1=1, dim2=2).add_(own[:, cut])
-            yield Strip(start, *rows)
+            yield RowPanel(start, *rows)
 
     @staticmethod
     def _strip(C: Tensor, W: Tensor, rows: Tensor, columns: Tensor, start: int, room: Tensor) -> Tensor:

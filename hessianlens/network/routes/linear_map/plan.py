@@ -11,7 +11,7 @@ from hessianlens.network.base.coupling import Grouping, groupings
 from hessianlens.network.base.dry_run import sequences_of
 from hessianlens.network.base.hooks import OtherOrder
 from hessianlens.network.base.uses import Kind, ParameterUses, Piece, piece_of
-from hessianlens.network.routes.linear_map.batch_graph import Graphs, recorded
+from hessianlens.network.routes.linear_map.batch_graph import Graphs, record_uses
 from hessianlens.network.routes.linear_map.curvature import grouping_of
 from hessianlens.network.routes.linear_map.norms import streamed_bytes
 from hessianlens.problems import Block, Problem, layer_of
@@ -192,7 +192,7 @@ class LinearMapPlanner:
     @cached_property
     def records(self) -> list[ParameterUses]:
         """How parameters enter, at each batch."""
-        return [recorded(self.problem, batch) for batch in self.problem.data]
+        return [record_uses(self.problem, batch) for batch in self.problem.data]
 
     def pieces(self, block: Block) -> list[Piece] | Refusal:
         """A block as a piece of its map, at each batch; a refusal if it is none."""

@@ -17,7 +17,7 @@ from hessianlens.problems.batch import Batch, move, pieces
 
 
 @dataclass(frozen=True, eq=False)
-class Written:
+class ReferenceComputation:
     """Forward pass, loss and scope of a problem as its user wrote it.
 
     Attributes:
