@@ -44,7 +44,7 @@ class Group:
 def learning_rate_groups(
     problem: Problem, table: CurvatureTable, base_lr: float, power: float = POWER, limit: float = LIMIT
 ) -> list[Group]:
-    """Groups by kind and factor; `hessianlens.inspect.BlockMeasurements.param_groups` says how the factors come about."""
+    """Groups by kind and factor; `BlockMeasurements.param_groups` says how the factors come about."""
     check_number("base_lr", base_lr, 0.0, strictly=True)
     check_number("power", power, 0.0)
     check_that(check_number("limit", limit) >= 1, "limit", limit, "a factor of at least 1")
