@@ -9,7 +9,8 @@ from statistics import median
 
 from hessianlens.errors import first_names
 from hessianlens.inspect.table import CurvatureTable, Row, times
-from hessianlens.network.head_health import SATURATED, AttentionHealth, HeadAlarm, LayerAttentionMeans
+from hessianlens.network.head_health import AttentionHealth, HeadAlarm, LayerAttentionMeans
+from hessianlens.network.head_sums import SATURATED
 
 COMPARABLE_FACTOR = 10.0
 """Blocks whose scales differ by less than this factor can share a learning rate."""

@@ -15,7 +15,7 @@ import hessianlens as hl
 from hessianlens.errors import InputError
 from hessianlens.monitor import History, Monitor, Reading, Record
 from hessianlens.monitor.edge_of_stability import StabilityEdge
-from hessianlens.monitor.monitor import Pace
+from hessianlens.monitor.pace import Pace
 from hessianlens.monitor.page import document
 from hessianlens.monitor.records import RecordFile
 from hessianlens.spectra import RitzPairs, density, leading_eigenpair
