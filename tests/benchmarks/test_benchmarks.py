@@ -78,7 +78,8 @@ def test_every_peer_computes_what_the_library_computes(benchmark, name):
     ours = next(c for c in suite.competitors if c.role == OURS).prepare(problem)()
     theirs = suite.competitor(name).prepare(problem)()
     if suite.check in (check, attention.check):
-        assert torch.allclose(theirs, ours, rtol=1e-10, atol=1e-12)
+        rounding = 1e-10 if ours.dtype == torch.float64 else 1e-5  # of the largest entry
+        assert (theirs - ours).abs().max() <= rounding * ours.abs().max()
     elif name == "hessianlens, exact":  # beside a sketch, of which it is no copy
         norms = torch.stack([torch.stack([block.norm() for block in row]) for row in dense_blocks(problem)])
         assert torch.allclose(theirs, norms, rtol=1e-10)
