@@ -7,6 +7,7 @@ from hessianlens.operators.commutation import commutation_matrix
 from hessianlens.operators.factor import Factor
 from hessianlens.operators.grid import BlockGrid
 from hessianlens.operators.hybrid import HybridOperator
+from hessianlens.operators.kronecker import KroneckerFit
 from hessianlens.operators.operator import Operator
 from hessianlens.operators.term import Term
 from hessianlens.operators.token_sum import TokenSum
@@ -16,6 +17,7 @@ __all__ = [
     "BlockGrid",
     "Factor",
     "HybridOperator",
+    "KroneckerFit",
     "LinearCombination",
     "Operator",
     "StructuredOperator",

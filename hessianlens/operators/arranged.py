@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -11,6 +13,7 @@ from hessianlens.errors import InputError, check_function, check_number, check_t
 from hessianlens.failures import failures_as_input_errors
 from hessianlens.operators.base import StructuredOperator
 from hessianlens.operators.grid import BlockGrid
+from hessianlens.operators.kronecker import Rearranged
 from hessianlens.operators.operator import Operator
 from hessianlens.operators.scaled import Scaled
 
@@ -98,6 +101,35 @@ class ArrangedGrid(StructuredOperator):
             raise InputError(f"other: got {type(other).__name__}, expected a grid arranged in the same way.")
         return self.grid._frobenius_inner(other.grid)
 
+    def _rearranged(self) -> Rearranged:
+        """Block by block, where every block of the grid is a rectangle of the parameter, perhaps transposed."""
+        places = [
+            [_rectangle(piece, shape[1]) for piece in cut(_numbers(shape))] if len(shape) == 2 else [None]
+            for cut, shape in ((self._rows, self._out_shape[0]), (self._columns, self._in_shape[0]))
+        ]
+        rows, columns = ([one for one in side if one is not None] for side in places)
+        transposed = {one.transposed for one in (*rows, *columns)}
+        if (len(rows), len(columns)) != tuple(map(len, places)) or len(transposed) > 1:
+            return super()._rearranged()
+        turned = transposed == {True}
+        pairs = list(
+            itertools.product(zip(self.grid.rows, rows, strict=True), zip(self.grid.columns, columns, strict=True))
+        )
+        blocks = [(self.grid.block(r, c)._rearranged(), one, other) for (r, one), (c, other) in pairs]
+        (a, b), (c, d) = self._out_shape[0], self._in_shape[0]
+
+        def times(Y: Tensor, first: bool) -> Tensor:
+            sizes = (a, c) if first else (b, d)
+            found = Y.new_zeros(*sizes, Y.shape[-1])
+            for block, one, other in blocks:
+                taken, put = (1, 0) if first else (0, 1)
+                act = block.times if first != turned else block.adjoint
+                piece = Y[one.axes[taken][:, None], other.axes[taken][None, :]]
+                found[one.axes[put][:, None], other.axes[put][None, :]] += act(piece)
+            return found
+
+        return Rearranged(lambda Y: times(Y, True), lambda X: times(X, False), blocks[0][0].why)
+
     def _same_arrangement(self, other: ArrangedGrid) -> bool:
         return torch.equal(self._row_order, other._row_order) and torch.equal(self._column_order, other._column_order)
 
@@ -121,8 +153,32 @@ class ArrangedGrid(StructuredOperator):
         return self.grid.algebra()
 
 
+@dataclass(frozen=True, eq=False)
+class _Rectangle:
+    """A block's place in a matrix: entry i, j is that at ``axes[0][i], axes[1][j]``, of the transpose the other way."""
+
+    axes: tuple[Tensor, Tensor]
+    transposed: bool
+
+
+def _rectangle(numbers: Tensor, width: int) -> _Rectangle | None:
+    """Where numbers stand in the matrix of this width that they count through; None if they form no rectangle."""
+    if numbers.ndim != 2:
+        return None
+    for transposed in (False, True):
+        places = numbers.T if transposed else numbers
+        first, second = places[:, 0] // width, places[0] % width
+        if torch.equal(places, first[:, None] * width + second[None, :]):
+            return _Rectangle((first, second), transposed)
+    return None
+
+
+def _numbers(shape: tuple[int, ...]) -> Tensor:
+    return torch.arange(int(torch.Size(shape).numel()), device="cpu").reshape(shape)
+
+
 def _order(cut: Arrangement, shape: tuple[int, ...]) -> Tensor:
     """For every entry of the grid's order, its place in the parameter."""
-    numbers = torch.arange(int(torch.Size(shape).numel()), device="cpu").reshape(shape)
+    numbers = _numbers(shape)
     with failures_as_input_errors("rows and columns: the cut failed", f"it was given a tensor of shape {tuple(shape)}"):
         return torch.cat([piece.reshape(-1) for piece in cut(numbers)])

@@ -13,6 +13,7 @@ from torch import Tensor
 from hessianlens.display import Cells, facts
 from hessianlens.errors import Refusal, check_function, check_that
 from hessianlens.operators.base import StructuredOperator
+from hessianlens.operators.kronecker import Rearranged
 from hessianlens.operators.operator import Operator
 from hessianlens.operators.scaled import Scaled
 from hessianlens.state_guard import restores_state
@@ -209,6 +210,9 @@ class HybridOperator(Operator):
 
     def _frobenius_square(self) -> Scaled:
         return self._answer(lambda op: op._frobenius_square())
+
+    def _rearranged(self) -> Rearranged:
+        return self._answer(lambda op: op._rearranged())
 
     def _cells(self) -> Cells:
         """What is known without running anything."""

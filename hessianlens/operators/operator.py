@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 from hessianlens.display import Cells, Displayable, Entries, Picture, facts
-from hessianlens.errors import check_number, check_that, check_whole, expect
+from hessianlens.errors import check_number, check_seed, check_that, check_whole, expect
 from hessianlens.memory import ensure_fits
 from hessianlens.operators.checked import CheckedOperator, LinearOperator
 from hessianlens.operators.columns import diagonal_by_columns, square_by_columns, write_columns
+from hessianlens.operators.kronecker import KroneckerFit, Rearranged, leading_triplets
 from hessianlens.operators.scaled import Scaled
 from hessianlens.state_guard import restores_state
 
@@ -120,6 +121,80 @@ class Operator(Displayable, CheckedOperator):
     def frobenius_norm(self) -> Tensor:
         """The Frobenius norm itself; its square need not fit in the dtype. Refused if the norm does not."""
         return self._frobenius_square().root().number(self.dtype, "frobenius_norm")
+
+    @restores_state
+    def kronecker_fit(self, rank: int = 1, *, seed: int = 0) -> KroneckerFit:
+        """The nearest ``sum_r A_r (x) B_r`` in Frobenius norm, and its exact error (Van Loan and Pitsianis, 1993).
+
+        A sum over tokens is not formed for it: ``sum_n p_n p_n' (x) G_n`` is rearranged into
+        ``sum_n vec(p_n p_n') vec(G_n)'``, whose leading singular triplets come from products with its factors. Where
+        nothing but matvecs is known, the dense matrix is formed; ``fit.why`` says which.
+
+        Args:
+            rank: How many Kronecker products.
+            seed: Seed of the first directions of the search.
+
+        >>> from hessianlens.operators import Factor, Term, TokenSum
+        >>> p, G = torch.eye(3)[:2], torch.stack([torch.eye(2), 2 * torch.ones(2, 2)])
+        >>> factors = Factor("p", "na", p), Factor("G", "nbd", G), Factor("p", "nc", p)
+        >>> op = TokenSum.of([Term(1.0, factors)], (3, 2), (3, 2))
+        >>> op.kronecker_fit(), op.kronecker_fit(rank=2).relative_error < 1e-3
+        (KroneckerFit of 1 product: 23... % of the norm is left, True)
+        """
+        (a, b), (c, d) = self._matrix_shapes("kronecker_fit")
+        check_whole("rank", rank, 1)
+        expect(rank <= min(a * c, b * d), f"rank: got {rank}, expected at most {min(a * c, b * d)} for this block.")
+        check_seed(seed)
+        rearranged, norm = self._rearranged(), float(self._frobenius_square().root().number(torch.float64, "norm"))
+        like = torch.empty((), dtype=self.dtype, device=self.device)
+        U, s, V = leading_triplets(rearranged, (a, c), (b, d), rank, like=like, seed=seed)
+        pairs = [
+            (root * U[:, r].reshape(a, c), root * V[:, r].reshape(b, d)) for r, root in enumerate(s.sqrt().tolist())
+        ]
+        return KroneckerFit(tuple(pairs), tuple(s.tolist()), norm, rearranged.why)
+
+    @restores_state
+    def kronecker_distance(self, A: Tensor, B: Tensor) -> float:
+        """``|H - A (x) B|``, the distance from KFAC's, Shampoo's or anyone's factors, as exact as `kronecker_fit`.
+
+        Args:
+            A: The factor of the first axis of both parameters.
+            B: The factor of the second.
+
+        >>> from hessianlens.operators import Factor, Term, TokenSum
+        >>> op = TokenSum.of([Term(2.0, (Factor("1", "ac", torch.eye(3)), Factor.identity("bd", 2)))], (3, 2), (3, 2))
+        >>> op.kronecker_distance(torch.eye(3), 2 * torch.eye(2)), op.kronecker_distance(torch.eye(3), torch.eye(2))
+        (0.0, 2.44...)
+        """
+        (a, b), (c, d) = self._matrix_shapes("kronecker_distance")
+        for name, given, shape in (("A", A, (a, c)), ("B", B, (b, d))):
+            sound = isinstance(given, Tensor) and tuple(given.shape) == shape
+            check_that(sound, name, given, f"a matrix of shape {shape}")
+        norm = float(self._frobenius_square().root().number(torch.float64, "norm"))
+        image = self._rearranged().times(B.to(self.device, self.dtype)[..., None])[..., 0].double()
+        inner = float((A.to(image) * image).sum())
+        size = float(A.double().norm()) * float(B.double().norm())
+        return math.sqrt(max(0.0, norm * norm - 2 * inner + size * size))
+
+    def _matrix_shapes(self, what: str) -> tuple[tuple[int, int], tuple[int, int]]:
+        shapes = [*self._out_shape, *self._in_shape]
+        expect(
+            len(shapes) == 2 and all(len(shape) == 2 for shape in shapes),
+            f"{what}: the block is between parameters of shapes {', '.join(str(tuple(s)) for s in shapes)}; expected "
+            "two matrices, take one block of a grid.",
+        )
+        (a, b), (c, d) = map(tuple, shapes)
+        return (a, b), (c, d)
+
+    def _rearranged(self) -> Rearranged:
+        """From the dense matrix; operators in closed form have something better."""
+        (a, b), (c, d) = self._matrix_shapes("kronecker_fit")
+        R = self.to_dense().reshape(a, b, c, d).permute(0, 2, 1, 3).reshape(a * c, b * d)
+        return Rearranged(
+            lambda Y: (R @ Y.reshape(b * d, -1)).reshape(a, c, -1),
+            lambda X: (R.T @ X.reshape(a * c, -1)).reshape(b, d, -1),
+            "from the dense matrix",
+        )
 
     def _dense_into(self, target: Tensor) -> None:
         """Write the matrix into a (view of a) tensor of its shape."""

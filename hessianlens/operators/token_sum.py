@@ -19,6 +19,7 @@ from hessianlens.operators.dense_block import accumulate_term
 from hessianlens.operators.exponent_scaling import equalise_factors
 from hessianlens.operators.factor import Factor
 from hessianlens.operators.inner_products import inner_product, squared_norm
+from hessianlens.operators.kronecker import Rearranged
 from hessianlens.operators.operator import Operator
 from hessianlens.operators.product import Product
 from hessianlens.operators.scaled import Scaled
@@ -186,6 +187,15 @@ class TokenSum(StructuredOperator):
 
     def _frobenius_square(self) -> Scaled:
         return squared_norm(self.terms, self.device)
+
+    def _rearranged(self) -> Rearranged:
+        """Contractions of the factors with matrices on the axes b, d or a, c."""
+        (a, b), (c, d) = self._out_shape[0], self._in_shape[0]
+        return Rearranged(
+            lambda Y: self._sum("ac" + VECTORS, (a, c, Y.shape[-1]), Factor("Y", "bd" + VECTORS, Y)),
+            lambda X: self._sum("bd" + VECTORS, (b, d, X.shape[-1]), Factor("X", "ac" + VECTORS, X)),
+            "from the sum over tokens",
+        )
 
     def restricted(self, rows: tuple[slice, slice], columns: tuple[slice, slice]) -> TokenSum:
         """The same block between rectangular pieces of the two parameters.
