@@ -1,8 +1,7 @@
 """The ES module of the explorer, put together from the files in ``js/``.
 
-Every file becomes a function that returns what it exports, called once, each behind the files that it imports from.
-What a file does not export stays its own. The numerical files together become a function of their own, ``numbers``,
-whose text the Web Worker runs too. Comments and blank lines stay in the files.
+Every file stands behind those it imports from; no two of them have the same name at their top. The numerical files
+together become a function, ``numbers``, whose text the Web Worker runs too. Comments and indentation stay in the files.
 """
 
 from __future__ import annotations
@@ -13,16 +12,21 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path, PurePosixPath
 
+from hessianlens.explorer.minifier import minify
+
 SOURCES = Path(__file__).with_name("js")
 NUMBERS = "numbers.js"
 """What the other files import from as if it were a file: the function ``numbers`` made of the numerical ones."""
+
+PUBLIC = ("numbers", "mount", "mountAll", "scenes", "compute", "Background", "layerExample", "notebook")
+"""What the module exports; ``numbers()`` has the numerical functions."""
 
 _HEADER = (
     "// hessianlens: the exact Hessian of attention layers. The sources, with the equations: hessianlens/explorer/js\n"
 )
 _IMPORT = re.compile(r"^import \{([^}]*)\} from \"([^\"]+)\";\n", re.MULTILINE)
-_COMMENT = re.compile(r"^ *(?:/\*\*.*?\*/|//[^\n]*)\n", re.MULTILINE | re.DOTALL)
 _EXPORT = re.compile(r"^export (?=((?:async )?function\*?|const|class) (\w+))", re.MULTILINE)
+_TOP = re.compile(r"^(?:(?:async )?function\*?|const|let|class) (\w+)", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -33,7 +37,7 @@ class SourceFile:
         path: Where it is, relative to ``js/``.
         imports: The names it imports, by the file they come from, in the same way.
         exports: Names it exports.
-        body: Its text without imports, without the word export, and without lines of comments.
+        body: Its text without imports and without the word export.
     """
 
     path: str
@@ -41,10 +45,10 @@ class SourceFile:
     exports: tuple[str, ...]
     body: str
 
-    def definition(self) -> str:
-        """``const {exports} = (() => {...})();``."""
-        names = ", ".join(self.exports)
-        return f"const {{ {names} }} = (() => {{\n{self.body}return {{ {names} }};\n}})();\n"
+    @property
+    def names(self) -> list[str]:
+        """Names that are declared outside of any function."""
+        return _TOP.findall(self.body)
 
 
 def read_source(path: str, text: str) -> SourceFile:
@@ -56,7 +60,7 @@ def read_source(path: str, text: str) -> SourceFile:
     """
     folder = PurePosixPath(path).parent
     imports = {_resolved(folder, found): tuple(re.findall(r"\w+", names)) for names, found in _IMPORT.findall(text)}
-    body = re.sub(r"\n{2,}", "\n", _COMMENT.sub("", _EXPORT.sub("", _IMPORT.sub("", text))))
+    body = _EXPORT.sub("", _IMPORT.sub("", text))
     left = re.search(r"^(import|export)\b.*", body, re.MULTILINE)
     if left:
         raise ValueError(f"{path}: got {left[0]!r}; expected named imports and exported functions, constants, classes.")
@@ -103,28 +107,37 @@ def ordered(files: Sequence[SourceFile]) -> list[SourceFile]:
 
 
 def assembled(files: Sequence[SourceFile]) -> str:
-    """One ES module of all files, which exports whatever any of them does."""
-    names = [name for file in files for name in file.exports]
+    """One ES module of all files, which exports those of `PUBLIC` that they have."""
+    names = [name for file in files for name in file.names]
     twice = {name for name in names if names.count(name) > 1}
     if twice:
-        raise ValueError(f"{', '.join(sorted(twice))}: exported by two files; expected one name for one thing.")
+        raise ValueError(f"{', '.join(sorted(twice))}: at the top of two files; expected one name for one thing.")
     behind = {file.path for file in files if NUMBERS in file.imports or "/" in file.path}
     numerical = ordered([file for file in files if file.path not in behind])
     drawing = [file for file in ordered(files) if file.path in behind]
-    numbers = ", ".join(name for file in numerical for name in file.exports)
-    inner = "".join(file.definition() for file in numerical)
-    head = f"function numbers() {{\n{inner}return {{ {numbers} }};\n}}\nconst {{ {numbers} }} = numbers();\n"
-    rest = "".join(file.definition() for file in drawing)
-    return f"{_HEADER}{head}{rest}export {{ {', '.join(names)} }};\n"
+    numbers = [name for file in numerical for name in file.exports]
+    wanted = {name for file in drawing for imported in file.imports.values() for name in imported}
+    used = ", ".join(name for name in numbers if name in wanted)
+    inner = "".join(file.body for file in numerical)
+    head = f"function numbers() {{\n{inner}return {{ {', '.join(numbers)} }};\n}}\nconst {{ {used} }} = numbers();\n"
+    rest = "".join(file.body for file in drawing)
+    public = [name for name in PUBLIC if name in ("numbers", *names)]
+    return f"{head}{rest}export {{ {', '.join(public)} }};\n"
 
 
 @cache
 def module_source() -> str:
-    """The text of the whole module: numbers and scenes, without imports.
+    """The text of the whole module: numbers and scenes, without imports, minified.
 
-    >>> "export {" in module_source(), "import {" in module_source()
+    >>> "export{" in module_source(), "import{" in module_source()
     (True, False)
     """
+    return f"{_HEADER}{minify(plain_source())}\n"
+
+
+@cache
+def plain_source() -> str:
+    """The same before it is minified."""
     paths = sorted(SOURCES.rglob("*.js"))
     return assembled(
         [read_source(path.relative_to(SOURCES).as_posix(), path.read_text(encoding="utf-8")) for path in paths]

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.func import grad, hessian, jacrev
 
 import hessianlens as hl
-from hessianlens.explorer import module_source
+from hessianlens.explorer.module import module_source, plain_source
 from hessianlens.parts import LAYER_PARTS
 from tests.explorer.settings import ALL_ACTIVATIONS, ANSWER, KINDS, LOSSES, MASKS, Setting, module_page, setting
 
@@ -120,9 +120,9 @@ WRONG = {
 @pytest.mark.parametrize("name", WRONG)
 def test_a_wrong_form_is_noticed(page, tmp_path, settings, name):
     right, wrong = WRONG[name]
-    assert module_source().count(right) == 1
+    assert plain_source().count(right) == 1
     some = settings[:40]
-    found = answers(page, tmp_path, HESSIANS, [one.given for one in some], module_source().replace(right, wrong))
+    found = answers(page, tmp_path, HESSIANS, [one.given for one in some], plain_source().replace(right, wrong))
     assert any(disagreements(one, its) for one, its in zip(some, found, strict=True))
 
 
