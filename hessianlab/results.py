@@ -38,7 +38,7 @@ class Measurement:
     arrays: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 
-_LIBRARIES = ("torch", "numpy", "scipy", "curvlinops-for-pytorch", "opt_einsum", "matplotlib")
+_LIBRARIES = ("torch", "numpy", "scipy", "opt_einsum", "matplotlib")
 
 
 @dataclass(frozen=True)

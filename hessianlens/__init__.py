@@ -16,7 +16,7 @@ import lazy_loader
 
 from hessianlens.renames import with_earlier_names
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # `__init__.pyi` says which name comes from where. A name is imported when it is first used, so that the command line
 # can answer --help without torch.

@@ -27,7 +27,7 @@ from hessianlens.models import Transformer
 from hessianlens.models.adapters import problem as make_problem
 from hessianlens.problems import Problem
 
-LIBRARIES = ("hessianlens", "torch", "numpy", "scipy", "curvlinops-for-pytorch", "transformers", "matplotlib", "pandas")
+LIBRARIES = ("hessianlens", "torch", "numpy", "scipy", "transformers", "matplotlib", "pandas")
 """Whose versions are reported."""
 AGREEMENT = 1e-3
 """Relative difference between a device and the CPU in float32 that is rounding."""

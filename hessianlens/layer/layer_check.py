@@ -23,7 +23,7 @@ from hessianlens.errors import InputError
 from hessianlens.layer.hessian import AttentionHessian, attention_hessian
 from hessianlens.layer.predicted_exponents import predicted_growth
 from hessianlens.losses import SquareLoss
-from hessianlens.operators import BlockGrid, StructuredOperator
+from hessianlens.operators import BlockGrid, StructuredOperator, TokenSum
 from hessianlens.parts import LAYER_PARTS
 
 AGREEMENT_RTOL = 1e-10
@@ -217,7 +217,11 @@ def relative_difference(found: Tensor, reference: Tensor) -> float:
 
 def _from_terms(grid: BlockGrid) -> Tensor:
     """The matrix from the printed terms of its blocks, whatever shorter way there is at its size."""
-    return torch.cat([torch.cat([grid[r, c].written_out().to_dense() for c in grid.columns], 1) for r in grid.rows])
+    return torch.cat([torch.cat([_dense_from_terms(grid[r, c]) for c in grid.columns], 1) for r in grid.rows])
+
+
+def _dense_from_terms(block: StructuredOperator) -> Tensor:
+    return (block.written_out() if isinstance(block, TokenSum) else block).to_dense()
 
 
 def _norm(block: StructuredOperator) -> float:

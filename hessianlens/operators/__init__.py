@@ -1,4 +1,4 @@
-"""Matrices through their products or in factored form, on curvlinops' linear-operator interface."""
+"""Matrices through their products or in factored form, with curvlinops' interface."""
 
 from hessianlens.operators.arranged import ArrangedGrid
 from hessianlens.operators.base import StructuredOperator

@@ -1,4 +1,4 @@
-"""What every structured matrix can do exactly, on top of curvlinops' linear-operator interface."""
+"""What every structured matrix can do exactly, beyond its products with vectors."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ IMMEDIATE_MAX_MULTIPLY_ADDS = 3e8
 class StructuredOperator(Operator):
     """A matrix kept in factored form: its products, trace, diagonal and Frobenius geometry are exact and cheap.
 
-    Rows and columns are indexed by parameter tensors, vectorised row-major. All of curvlinops' algebra works
+    Rows and columns are indexed by parameter tensors, vectorised row-major. The algebra is curvlinops'
     (``@`` with vectors, matrices and tensor lists, ``+ - * /``, ``.adjoint()``, ``.to_scipy()``); sums and scalings of
     structured operators stay structured. Exact means: no sampling, only the rounding of the dtype, relative to the
     largest entries of the matrix (docs/explanation/operators.md says more).

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from curvlinops._torch_base import PyTorchLinearOperator as LinearOperator  # the only place; it has no public name
 from torch import Tensor
 
 from hessianlens.checks import check_dense
 from hessianlens.errors import InputError, expect
+from hessianlens.operators.tensor_list_operator import TensorListOperator, is_linear_operator
 from hessianlens.state_guard import restores_state
 
-__all__ = ["CheckedOperator", "LinearOperator"]
 
-
-class CheckedOperator(LinearOperator):
-    """curvlinops' interface, with `InputError` for vectors and operators that do not fit."""
+class CheckedOperator(TensorListOperator):
+    """A linear operator with `InputError` for vectors and operators that do not fit."""
 
     def _check_input_and_preprocess(self, X: Any) -> Any:
         vectors = X if isinstance(X, list) else [X]
@@ -37,7 +35,7 @@ class CheckedOperator(LinearOperator):
 
     @restores_state
     def __matmul__(self, X: Any) -> Any:
-        if isinstance(X, LinearOperator):
+        if is_linear_operator(X):
             expect(
                 self._in_shape == X._out_shape,
                 f"operator: got one with {X.shape[0]} rows, expected {self.shape[1]} on the same parameters.",

@@ -13,14 +13,14 @@ from torch import Tensor
 
 from hessianlens.errors import expect
 from hessianlens.memory import ensure_fits
-from hessianlens.operators.checked import LinearOperator
 from hessianlens.operators.scaled import Scaled, ldexp
+from hessianlens.operators.tensor_list_operator import TensorListOperator
 
 _WORKSPACE = 2**25
 """Numbers of the columns that are held at once."""
 
 
-def columns_of(op: LinearOperator) -> Iterator[tuple[int, Tensor]]:
+def columns_of(op: TensorListOperator) -> Iterator[tuple[int, Tensor]]:
     """Some columns of the matrix at a time, with the number of the first of them."""
     rows, count = op.shape
     most = max(1, min(count, _WORKSPACE // max(rows, count)))
@@ -37,7 +37,7 @@ def columns_of(op: LinearOperator) -> Iterator[tuple[int, Tensor]]:
         yield start, found
 
 
-def write_columns(op: LinearOperator, target: Tensor) -> None:
+def write_columns(op: TensorListOperator, target: Tensor) -> None:
     """Write the matrix into a tensor of its shape."""
     rows, count = op.shape
     if rows < count:
@@ -46,12 +46,12 @@ def write_columns(op: LinearOperator, target: Tensor) -> None:
         target[:, start : start + found.shape[1]] = found
 
 
-def diagonal_by_columns(op: LinearOperator) -> Tensor:
+def diagonal_by_columns(op: TensorListOperator) -> Tensor:
     """The diagonal of a square matrix."""
     return torch.cat([found.diagonal(-start) for start, found in columns_of(op)])
 
 
-def square_by_columns(op: LinearOperator) -> Scaled:
+def square_by_columns(op: TensorListOperator) -> Scaled:
     """The squared Frobenius norm; neither the matrix is held, nor need the square fit in the dtype."""
     rows, count = op.shape
     thin = op.adjoint() if rows < count else op

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from hessianlens.errors import check_number, check_that, expect
-from hessianlens.operators.checked import LinearOperator
 from hessianlens.operators.operator import Operator
+from hessianlens.operators.tensor_list_operator import TensorListOperator, is_linear_operator
 
 
 class LinearCombination(Operator):
@@ -36,8 +36,8 @@ class LinearCombination(Operator):
     True
     """
 
-    def __init__(self, terms: Sequence[tuple[float, LinearOperator]]) -> None:
-        flat: list[tuple[float, LinearOperator]] = []
+    def __init__(self, terms: Sequence[tuple[float, TensorListOperator]]) -> None:
+        flat: list[tuple[float, TensorListOperator]] = []
         for number, op in _checked(terms):
             flat += [(number * c, A) for c, A in op.terms] if isinstance(op, LinearCombination) else [(number, op)]
         expect(
@@ -45,7 +45,7 @@ class LinearCombination(Operator):
             "scalar: the numbers of a multiple of a multiple have an infinite product, expected a finite one.",
         )
         super().__init__(flat[0][1]._in_shape, flat[0][1]._out_shape)
-        self.terms: tuple[tuple[float, LinearOperator], ...] = tuple(flat)
+        self.terms: tuple[tuple[float, TensorListOperator], ...] = tuple(flat)
 
     @property
     def exact(self) -> bool:  # type: ignore[override]  # a summand may learn that only when it is asked
@@ -112,14 +112,14 @@ class LinearCombination(Operator):
         return f"LinearCombination {self.shape[0]}x{self.shape[1]} {dtype}, {self.product_cost}:\n{summands}"
 
 
-def _checked(terms: object) -> list[tuple[float, LinearOperator]]:
+def _checked(terms: object) -> list[tuple[float, TensorListOperator]]:
     """Numbers with operators between the same parameters, on one device."""
     pairs = isinstance(terms, Sequence) and all(isinstance(pair, tuple) and len(pair) == 2 for pair in terms)
     check_that(pairs and bool(terms), "terms", terms, "pairs of a number and an operator, at least one")
     assert isinstance(terms, Sequence)
     for number, op in terms:
         check_number("scalar", number)
-        check_that(isinstance(op, LinearOperator), "operator", op, "a linear operator of this package or curvlinops")
+        check_that(is_linear_operator(op), "operator", op, "a linear operator of this package or curvlinops")
     first = terms[0][1]
     for _, op in terms[1:]:
         expect(
@@ -131,15 +131,15 @@ def _checked(terms: object) -> list[tuple[float, LinearOperator]]:
     return list(terms)
 
 
-def _shown(op: LinearOperator) -> str:
+def _shown(op: TensorListOperator) -> str:
     return repr(op) if isinstance(op, Operator) else f"{type(op).__name__} {op.shape[0]}x{op.shape[1]}"
 
 
-def _method(op: LinearOperator) -> str:
+def _method(op: TensorListOperator) -> str:
     return op.method if isinstance(op, Operator) else f"products of {type(op).__name__}"
 
 
-def _why(summands: Sequence[LinearOperator]) -> str:
+def _why(summands: Sequence[TensorListOperator]) -> str:
     if len(summands) == 1 and isinstance(summands[0], Operator):
         return summands[0].why
     through = [op for op in summands if not (isinstance(op, Operator) and op.exact)]

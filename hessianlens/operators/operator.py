@@ -12,10 +12,11 @@ from torch import Tensor
 from hessianlens.display import Cells, Displayable, Entries, Picture, facts
 from hessianlens.errors import check_number, check_seed, check_that, check_whole, expect
 from hessianlens.memory import ensure_fits
-from hessianlens.operators.checked import CheckedOperator, LinearOperator
+from hessianlens.operators.checked import CheckedOperator
 from hessianlens.operators.columns import diagonal_by_columns, square_by_columns, write_columns
 from hessianlens.operators.kronecker import KroneckerFit, Rearranged, leading_triplets
 from hessianlens.operators.scaled import Scaled
+from hessianlens.operators.tensor_list_operator import TensorListOperator, is_linear_operator
 from hessianlens.state_guard import restores_state
 
 _ITERATIONS = 20
@@ -256,7 +257,7 @@ class Operator(Displayable, CheckedOperator):
     # --- algebra -----------------------------------------------------------------------------------------------------
 
     def __add__(self, other: Any) -> Operator:
-        if not isinstance(other, LinearOperator):
+        if not is_linear_operator(other):
             return NotImplemented
         return _combination((1.0, self), (1.0, other))
 
@@ -265,7 +266,7 @@ class Operator(Displayable, CheckedOperator):
         return self if isinstance(other, int) and other == 0 else NotImplemented
 
     def __sub__(self, other: Any) -> Operator:
-        if not isinstance(other, LinearOperator):
+        if not is_linear_operator(other):
             return NotImplemented
         return self + (other * -1.0 if isinstance(other, Operator) else _combination((-1.0, other)))
 
@@ -282,7 +283,7 @@ class Operator(Displayable, CheckedOperator):
         return self * -1.0
 
 
-def _combination(*terms: tuple[float, LinearOperator]) -> Operator:
+def _combination(*terms: tuple[float, TensorListOperator]) -> Operator:
     from hessianlens.operators.combination import LinearCombination  # which is itself an operator
 
     return LinearCombination(terms)

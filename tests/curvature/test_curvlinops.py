@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from curvlinops import GGNLinearOperator, HessianLinearOperator
+from curvlinops import CGInverseLinearOperator, GGNLinearOperator, HessianLinearOperator, hutchinson_trace
+from curvlinops.examples import TensorLinearOperator
 from scipy.sparse.linalg import eigsh
 from torch import Tensor, nn
 
@@ -83,3 +84,23 @@ def test_estimators_take_matrix_free_operators() -> None:
     estimate = hl.trace(op, probes=8, seed=0)
     assert abs(estimate.value - float(dense.trace())) < 5 * estimate.stderr + 1e-12
     assert np.allclose(float(hl.eigenvalues(op, 1).values[0]), float(torch.linalg.eigvalsh(dense)[-1]))
+
+
+def test_operators_go_through_the_algebra_inverses_and_estimators_of_curvlinops() -> None:
+    """As they are, without a subclass in common; only a product with theirs on the left asks for one."""
+    problem = hl.problem(networks.mlp(), pairs(4, classes=3, length=None), "cross_entropy")
+    ours, ggn = hl.hessian(problem, "0.bias", method="products"), hl.ggn(problem, "0.bias", method="products")
+    dense = ours.to_dense()
+    other = randn(*dense.shape)
+    theirs, v = TensorLinearOperator(other), randn(len(dense))
+    assert_same((theirs + ours) @ v, (other + dense) @ v, "theirs + ours")
+    assert_same((theirs - ours) @ v, (other - dense) @ v, "theirs - ours")
+    assert_same((ours @ theirs) @ v, dense @ other @ v, "ours theirs")
+    assert_same((ours @ theirs).adjoint() @ v, other.T @ dense @ v, "(ours theirs)^T")
+    assert_same((theirs @ ours.to_curvlinops()) @ v, other @ dense @ v, "theirs ours")
+    damped = ggn + TensorLinearOperator(torch.eye(len(dense), dtype=torch.float64))
+    inverse = CGInverseLinearOperator(damped, tolerance=1e-12)
+    assert_same(inverse @ v, torch.linalg.solve(damped.to_dense(), v), "CG", 1e-6)
+    torch.manual_seed(0)
+    traces = torch.stack([hutchinson_trace(ours, 3) for _ in range(300)])
+    assert abs(float(traces.mean() - dense.trace())) < 5 * float(traces.std()) / 300**0.5

@@ -22,8 +22,10 @@ from tests.oracles.properties import (
 
 
 def right_kind(op: Operator, dense: Tensor) -> None:
-    """One interface, and curvlinops' under it."""
-    assert isinstance(op, Operator) and isinstance(op, PyTorchLinearOperator)
+    """One interface, and curvlinops' where it is asked for."""
+    assert isinstance(op, Operator) and isinstance(op.to_curvlinops(), PyTorchLinearOperator)
+    v = torch.linspace(-1, 1, dense.shape[1], dtype=dense.dtype)
+    assert_same(op.to_curvlinops() @ v, dense @ v, "op.to_curvlinops() @ v")
     assert tuple(op.shape) == tuple(dense.shape) and op.dtype == dense.dtype and op.device == dense.device
     for found in (op.to_dense(), op.frobenius_norm(), op @ dense[0]):
         assert found.dtype == op.dtype
