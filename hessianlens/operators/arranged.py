@@ -31,7 +31,8 @@ class ArrangedGrid(StructuredOperator):
         grid: The matrix by blocks.
         out_shape: Shape of the parameter that indexes the rows.
         in_shape: Shape of the parameter that indexes the columns.
-        rows: Cuts a tensor of `out_shape` into the tensors of the grid's rows, taking every entry exactly once.
+        rows: Cuts a tensor of `out_shape` into the tensors of the grid's rows, taking no entry twice. Entries that
+            it does not take, such as those of tokens that do not occur, have rows of zeros.
         columns: The same for the columns.
     """
 
@@ -68,7 +69,7 @@ class ArrangedGrid(StructuredOperator):
         flat = X[0].reshape(self.shape[1], -1)[self._column_order.to(X[0].device)]
         product = self.grid @ flat
         assert isinstance(product, Tensor)
-        result = torch.empty_like(product)
+        result = product.new_zeros(self.shape[0], product.shape[1])
         result[self._row_order.to(result.device)] = product
         return [result.reshape(*self._out_shape[0], -1)]
 
@@ -80,8 +81,9 @@ class ArrangedGrid(StructuredOperator):
         return arranged
 
     def _dense_into(self, target: Tensor) -> None:
-        dense = torch.empty_like(target)
+        dense = target.new_empty(len(self._row_order), len(self._column_order))
         self.grid._dense_into(dense)
+        target.zero_()
         target[self._row_order[:, None], self._column_order[None, :]] = dense
 
     def _trace(self) -> Tensor:
@@ -91,7 +93,7 @@ class ArrangedGrid(StructuredOperator):
         if not torch.equal(self._row_order, self._column_order):
             raise InputError("diagonal: the rows and columns of this matrix are arranged differently; it has none.")
         diagonal = self.grid._diagonal()
-        return torch.empty_like(diagonal).index_copy(0, self._row_order, diagonal)
+        return diagonal.new_zeros(self.shape[0]).index_copy(0, self._row_order.to(diagonal.device), diagonal)
 
     def _frobenius_square(self) -> Scaled:
         return self.grid._frobenius_square()

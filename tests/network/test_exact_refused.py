@@ -267,13 +267,6 @@ def test_a_model_that_cannot_be_copied() -> None:
     assert_same(op @ v, hl.hessian(problem, "layer0.attn.q", method="products") @ v, "q", 1e-9)
 
 
-def test_a_lookup_has_no_closed_form() -> None:
-    problem = problem_of("toy")
-    with pytest.raises(hl.InputError, match=r"but it enters the network through embedding; expected"):
-        hl.hessian(problem, "embed", method="exact")
-    assert not hl.hessian(problem, "embed").exact
-
-
 @pytest.mark.parametrize("make", [hl.hessian, hl.ggn, hl.functional])
 def test_bad_input(make) -> None:
     problem = exact_problem_of("softmax")

@@ -24,7 +24,7 @@ from tests.oracles.network import PARTS
 from tests.oracles.properties import PROPERTIES
 from tests.variants import randn
 
-LOOKUPS = ("embed", "pos", "embed.patch", "encoder.layer0.attn.relative_bias")
+LOOKUPS = ("embed.patch",)
 """Blocks that enter otherwise."""
 ANY = float("inf")
 

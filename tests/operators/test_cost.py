@@ -47,6 +47,7 @@ def test_print_says_what_a_product_costs() -> None:
     problem = networks.toy_problem(2)
     for op, gradients in ((hl.hessian(problem, "embed"), 2), (hl.ggn(problem, "embed"), 3)):
         assert op.product_cost == f"about {gradients} gradients per matvec"
-        assert op.cost == f"{op.product_cost}; its norm or its entries take {op.shape[0]} matvecs"
-        assert str(op).endswith("float64 (HVPs)")
-        assert str(op.hvps).endswith(f"{op.method}, {op.product_cost}")
+        assert op.cost.startswith(f"{op.product_cost}; its norm, trace, diagonal and entries from a closed form: ")
+        assert op.hvps.cost == f"{op.product_cost}; its norm or its entries take {op.shape[0]} matvecs"
+        assert str(op).endswith("float64 (exact on demand: 17 HVPs)")
+        assert str(op.hvps).endswith(f"double backward, {op.product_cost}")

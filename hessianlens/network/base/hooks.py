@@ -1,8 +1,9 @@
 """Where parameters enter a running network: `Hooks` watches every operation that takes one of them.
 
-A weight that enters as ``z = a W + b`` (or ``a W^T + b``, or as the gain of a norm, ``z = a * w + b``) is located at
-the operation itself, whatever the model is called and however its modules are nested. A zero ``delta`` is added to z
-there: derivatives with respect to it are derivatives with respect to what the weight feeds.
+A weight that enters as ``z = a W + b`` (or ``a W^T + b``, as the gain of a norm, ``z = a * w + b``, or as a table whose
+rows are looked up, ``z = W[rows]``) is located at the operation itself, whatever the model is called and however its
+modules are nested. A zero ``delta`` is added to z there: derivatives with respect to it are derivatives with respect to
+what the weight feeds.
 """
 
 from __future__ import annotations
@@ -63,7 +64,8 @@ class Hooks(OperationMode):
 
     Args:
         parameters: The tensors to watch, by name; they are known again by identity.
-        deltas: What to add behind the operation of a number; nothing where there is none.
+        deltas: What to add behind the operation of a number; nothing where there is none. For a table whose rows are
+            looked up it may have the shape of the table: it is then looked up too.
         cut: Whether what a weight or gain puts out becomes a leaf, so that what follows depends on the last ones only.
         cut_gains: With `cut`, whether gains are among them.
 
@@ -89,7 +91,7 @@ class Hooks(OperationMode):
         cut_gains: bool = True,
     ) -> None:
         super().__init__()
-        self._uncut = {Kind.SHIFT} if cut_gains else {Kind.SHIFT, Kind.GAIN}
+        self._uncut = {Kind.SHIFT, Kind.LOOK_UP} if cut_gains else {Kind.SHIFT, Kind.LOOK_UP, Kind.GAIN}
         self.record, self._deltas, self._cut = ParameterUses(), dict(deltas or {}), cut
         self.leaves: dict[int, Tensor] = {}
         self.shifts: dict[int, str] = {}
@@ -249,6 +251,45 @@ class Hooks(OperationMode):
         z = z.unflatten(-1, [sizes[x] for x in kept_W])
         return z.permute([[*kept_a, *kept_W].index(x) for x in out])
 
+    def _look_up(
+        self,
+        func: Callable[..., Any],
+        input: Tensor,
+        weight: Tensor,
+        padding_idx: int | None = None,
+        max_norm: float | None = None,
+        norm_type: float = 2.0,
+        scale_grad_by_freq: bool = False,
+        sparse: bool = False,
+    ) -> Any:
+        """Rows of a table; a row that is padding has no gradient, and one that is clipped is no linear map."""
+        args = (input, weight, padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse)
+        if max_norm is not None or scale_grad_by_freq or sparse or self._seen(input) is not None:
+            return self._other(func, args, {})
+        rows = input if padding_idx is None else input.masked_fill(input == padding_idx % len(weight), -1)
+        return self._rows(func, args, weight, rows)
+
+    def _selected(self, func: Callable[..., Any], table: Tensor, dim: int, index: Tensor) -> Any:
+        """``index_select`` of rows."""
+        if dim not in (0, -table.ndim):
+            return self._other(func, (table, dim, index), {})
+        return self._rows(func, (table, dim, index), table, index)
+
+    def _indexed(self, func: Callable[..., Any], table: Tensor, key: Any) -> Any:
+        """``table[:n]`` or ``table[rows]``."""
+        whole = isinstance(key, Tensor) and not key.is_floating_point() and key.dtype not in (torch.bool, torch.uint8)
+        if not (isinstance(key, slice) or (whole and key.ndim > 0)):
+            return self._other(func, (table, key), {})
+        numbers = torch.arange(len(table), device=key.device if isinstance(key, Tensor) else "cpu")
+        return self._rows(func, (table, key), table, numbers[key])
+
+    def _rows(self, func: Callable[..., Any], args: tuple[Any, ...], table: Tensor, rows: Tensor) -> Any:
+        """What a function takes out of a table, which rows it is."""
+        seen = self._seen(table)
+        if seen is None or seen.transposed or seen.places is not None or table.ndim != 2:
+            return self._other(func, args, {})
+        return self._hooked(func(*args), [(seen.parameter, Kind.LOOK_UP, None, None)], rows.detach())
+
     def _converted(self, func: Callable[..., Any], tensor: Tensor, *args: Any, **named: Any) -> Any:
         """The same numbers in another dtype or place."""
         found, seen = func(tensor, *args, **named), self._seen(tensor)
@@ -279,10 +320,10 @@ class Hooks(OperationMode):
         self._kept.append(tensor)
         return tensor
 
-    def _hooked(self, z: Tensor, uses: list[_Taken]) -> Tensor:
+    def _hooked(self, z: Tensor, uses: list[_Taken], rows: Tensor | None = None) -> Tensor:
         site, self._sites = self._sites, self._sites + 1
         for name, kind, inputs, places in uses:
-            self.record.uses.append(Use(name, kind, site, inputs, tuple(z.shape), places))
+            self.record.uses.append(Use(name, kind, site, inputs, tuple(z.shape), places, rows))
         if self._cut and any(kind not in self._uncut for _, kind, *_ in uses):
             self.leaves[site] = z.detach().requires_grad_()
             z = self.leaves[site].clone()  # the model may go on in place
@@ -290,9 +331,12 @@ class Hooks(OperationMode):
             self._kept.append(z)
         if site not in self._deltas:
             return z
-        if self._deltas[site].shape != z.shape:
+        delta = self._deltas[site]
+        if rows is not None and delta.ndim == 2 and delta.shape != z.shape:  # one for each row of the table
+            delta = delta[rows.clamp_min(0)] * (rows >= 0)[..., None]
+        if delta.shape != z.shape:
             raise OtherOrder("the model calls other linear maps, or in another order, where gradients are computed")
-        return z + self._deltas[site]
+        return z + delta
 
 
 _LINEAR = nnf.linear
@@ -330,6 +374,9 @@ def _handlers() -> dict[Any, Callable[..., Any]]:
         Hooks._product: (torch.matmul, torch.mm, Tensor.matmul, Tensor.mm, Tensor.__matmul__),
         Hooks._times: (torch.mul, Tensor.mul, Tensor.__mul__, Tensor.__rmul__, torch.multiply, Tensor.multiply),
         Hooks._plus: (torch.add, Tensor.add, Tensor.__add__, Tensor.__radd__),
+        Hooks._look_up: (nnf.embedding,),
+        Hooks._selected: (torch.index_select, Tensor.index_select),
+        Hooks._indexed: (Tensor.__getitem__,),
         Hooks._layer_norm: (nnf.layer_norm, torch.layer_norm),
         Hooks._rms_norm: (nnf.rms_norm, torch.rms_norm) if hasattr(nnf, "rms_norm") else (),
         Hooks._transposed: (torch.t, Tensor.t, torch.transpose, Tensor.transpose, *_PROPERTIES),

@@ -6,7 +6,7 @@ which outputs of a map a block joins.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 import torch
@@ -23,6 +23,7 @@ class Kind(Enum):
     OUT_IN = "a W^T"
     GAIN = "a * w"
     SHIFT = "+ w"
+    LOOK_UP = "W[rows]"
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,6 +38,8 @@ class Use:
         outputs: Shape of z, ``[..., f]``.
         places: Where its numbers lie in the parameter, ``[p, f]`` or ``[f]``, if that was rearranged before; None if it
             enters as it is, or transposed.
+        rows: Rows of a table that are looked up, ``[...]``, as z is the product with one-hot vectors of these; -1 where
+            what is looked up counts as a constant, as padding does.
     """
 
     parameter: str
@@ -45,6 +48,11 @@ class Use:
     inputs: Tensor | None
     outputs: tuple[int, ...]
     places: Tensor | None = None
+    rows: Tensor | None = None
+
+    def by_table(self, table: Tensor) -> Use:
+        """The same look-up of a table with fewer rows than a sequence has positions: z is its rows."""
+        return replace(self, outputs=tuple(table.shape), rows=torch.arange(len(table), device=table.device))
 
     def matrix(self, parameter: Tensor) -> Tensor:
         """The parameter as it enters: inputs by outputs, or a vector."""
@@ -84,7 +92,8 @@ class Piece:
         use: How its parameter enters.
         inputs: Numbers of the inputs that it takes; a single zero for gains and shifts, which take none.
         features: Numbers of the outputs that it feeds.
-        order: Where inputs by outputs lie in the block, if it was rearranged before it entered.
+        order: Where inputs by outputs lie in the block, if it was rearranged before it entered, or is a table of which
+            some rows are looked up only; nothing depends on the others.
     """
 
     block: Block
@@ -101,7 +110,7 @@ class Piece:
     @property
     def weighs(self) -> bool:
         """Whether it multiplies inputs into outputs, rather than scale or shift these one by one."""
-        return self.use.kind in (Kind.IN_OUT, Kind.OUT_IN)
+        return self.use.kind in (Kind.IN_OUT, Kind.OUT_IN, Kind.LOOK_UP)
 
     def cut(self, tensor: Tensor) -> list[Tensor]:
         """A tensor shaped as the block, as inputs by outputs."""
@@ -111,22 +120,29 @@ class Piece:
             return [tensor]
         return [tensor.T] if self.use.kind is Kind.OUT_IN else [tensor.reshape(1, -1)]
 
+    def one_hot(self, dtype: torch.dtype) -> Tensor:
+        """What a table is multiplied with, as if it were a weight: ``[position, row]``, for the rows of the piece."""
+        assert self.use.rows is not None
+        rows = self.use.rows.reshape(-1, 1)
+        return (rows == self.inputs.to(rows.device)).to(dtype)
+
     def join(self, matrix: Tensor) -> Tensor:
-        """The inverse of `cut`: inputs by outputs, as a tensor shaped as the block."""
+        """The inverse of `cut`: inputs by outputs, as a tensor shaped as the block, with zeros elsewhere."""
         if self.order is not None:
-            flat = torch.empty_like(matrix).reshape(-1)
+            flat = matrix.new_zeros(self.block.numel)
             flat[self.order.reshape(-1).to(matrix.device)] = matrix.reshape(-1)
             return flat.reshape(self.block.shape)
         return (matrix.T if self.use.kind is Kind.OUT_IN else matrix).reshape(self.block.shape)
 
 
-def piece_of(block: Block, use: Use, like: Tensor) -> Piece | None:
+def piece_of(block: Block, use: Use, like: Tensor, occurring: Tensor | None = None) -> Piece | None:
     """The piece of a map that a block is; None if its entries do not join some inputs with some outputs.
 
     Args:
         block: The block.
         use: How its parameter enters.
         like: The parameter.
+        occurring: Rows of a table that are looked up anywhere; those of this use, if it is not given.
 
     >>> whole = torch.zeros(4, 6)
     >>> head = Block.of("q.head1", "w", whole, (slice(None), slice(2, 4)))
@@ -143,6 +159,12 @@ def piece_of(block: Block, use: Use, like: Tensor) -> Piece | None:
         for size, shape in zip(like.shape, ((-1, 1), (1, -1)), strict=True)
     )
     first, second = block.take(rows)[:, 0], block.take(columns)[0]
+    if use.kind is Kind.LOOK_UP:
+        assert use.rows is not None
+        looked_up = use.rows if occurring is None else occurring
+        taken = torch.isin(first, looked_up.cpu()).nonzero()[:, 0]
+        order = taken[:, None] * len(second) + torch.arange(len(second), device="cpu")
+        return Piece(block, use, first[taken], second, order)
     inputs, features = (first, second) if use.kind is Kind.IN_OUT else (second, first)
     return Piece(block, use, inputs, features)
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
+from hessianlens.network.base.uses import Kind
 from hessianlens.network.routes.linear_map.backpropagation import BackpropagatedCurvature
 from hessianlens.network.routes.linear_map.batch_graph import Graphs
 from hessianlens.network.routes.linear_map.curvature import SiteCurvature, site_curvatures
@@ -58,7 +59,9 @@ class Curvatures:
     def _from_last_map(self, plan: LinearMapPlan, number: int) -> SiteCurvature | None:
         """The curvature at one map from all that lies behind it, step by step; None if that has no simple form."""
         row, column, (grouping, _) = plan.row[number], plan.column[number], plan.groups[number]
-        if row.use.site != column.use.site or grouping.members > 1 or row.use.site >= self._last_site():
+        if row.use.kind is Kind.LOOK_UP or row.use.site != column.use.site or grouping.members > 1:
+            return None
+        if row.use.site >= self._last_site():
             return None
         readout = self._graphs.readout(number)
         # A few features of a wide map are found sooner by products.

@@ -6,9 +6,10 @@ derivatives of the loss between the outputs of two maps, s and t,
     H[W_s, W_t] = sum_ij a_si a_tj^T (x) C_ij  +  sum_ij (da_tj / dz_si) (x) g_tj
 
 over the positions i, j that the loss couples; the second sum, with ``g = dl/dz``, is there where what goes into t moves
-with what comes out of s. Biases have ``a = 1``, gains of norms ``z = a * w``. Behind the last attention layer, and for
-its queries, no two positions are coupled, and one product a feature of z gives C at all of them at once; elsewhere the
-positions of a sequence are, and it takes one for every position and feature.
+with what comes out of s. Biases have ``a = 1``, gains of norms ``z = a * w``; a table of embeddings is multiplied with
+the one-hot vectors of its tokens, so that rows and columns of equal tokens are summed. Behind the last attention layer,
+and for its queries, no two positions are coupled, and one product a feature of z gives C at all of them at once;
+elsewhere the positions of a sequence are, and it takes one for every position and feature.
 """
 
 from __future__ import annotations
@@ -43,6 +44,8 @@ from hessianlens.problems import Block, Problem
 
 def sides_of(hooked: HookedBatch, piece: Piece, grouping: Grouping) -> tuple[Tensor | None, Tensor | None]:
     """The inputs of a weight, and those of a gain; ``[group, member, feature]`` both."""
+    if piece.use.kind is Kind.LOOK_UP:
+        return grouping.arrange(piece.one_hot(hooked.problem.dtype)), None
     inputs = hooked.inputs(piece.use.parameter)
     if inputs is None:
         return None, None

@@ -6,11 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+import torch
+from torch import Tensor
+
 from hessianlens.errors import InputError, Refusal
 from hessianlens.network.base.coupling import Grouping, groupings
 from hessianlens.network.base.dry_run import sequences_of
 from hessianlens.network.base.hooks import OtherOrder
-from hessianlens.network.base.uses import Kind, ParameterUses, Piece, piece_of
+from hessianlens.network.base.uses import Kind, ParameterUses, Piece, Use, piece_of
 from hessianlens.network.routes.linear_map.batch_graph import Graphs, record_uses
 from hessianlens.network.routes.linear_map.curvature import grouping_of
 from hessianlens.network.routes.linear_map.norms import streamed_bytes
@@ -53,7 +56,8 @@ class LinearMapPlan:
     def streams(self) -> bool:
         """Whether its norms can be found row by row: a block with itself, no positions coupled, in a single batch."""
         (first, _), *others = self.groups
-        return not others and first.members == 1 and self.row[0].block is self.column[0].block
+        itself = self.row[0].block is self.column[0].block and self.row[0].use.kind is not Kind.LOOK_UP
+        return not others and first.members == 1 and itself
 
     @property
     def in_rows(self) -> bool:
@@ -73,12 +77,18 @@ class LinearMapPlan:
         together = max(first.members for first, _ in self.groups)
         axes, groups = self.row[0].use.outputs[:-1], self.groups[0][0].groups
         one = "a sequence" if len(axes) == 1 or groups in axes else "an example, in several sequences,"
-        how = (
-            "the loss couples no two positions of what it puts out"
-            if together == 1
-            else f"the {together} positions of {one} are taken together"
-        )
-        return f"it enters through a linear map, and {how}; {self.products} HVPs"
+        which = f"the {together} positions of {one}"
+        if looked_up(self.row) and len(self.row[0].inputs) == together:
+            which = f"the {together} rows of the table"
+        alone = "the loss couples no two positions of what it puts out"
+        how = alone if together == 1 else f"{which} are taken together"
+        entry = "by look-up, a linear map of one-hot vectors" if looked_up(self.row) else "through a linear map"
+        return f"it enters {entry}, and {how}; {self.products} HVPs"
+
+
+def looked_up(pieces: Sequence[Piece]) -> bool:
+    """Whether a block is a table of embeddings."""
+    return pieces[0].use.kind is Kind.LOOK_UP
 
 
 def too_many_hvps(needed: float, limit: float, more: str = "") -> Refusal:
@@ -134,13 +144,15 @@ class LinearMapPlanner:
             return rows
         if isinstance(columns, Refusal):
             return columns
-        if rows[0].use.site > columns[0].use.site:
+        if _comes_later(rows[0], columns[0]):
             other = self.plan(column, row, most_products)
             return other if isinstance(other, Refusal) else replace(other, turned=True)
         chosen: list[tuple[Grouping, Grouping]] = []
         for number, (first, second) in enumerate(zip(rows, columns, strict=True)):
             sequences = max(1, sequences_of(self.problem.data[number]))
             options = [list(groupings(piece.use.outputs, sequences)) for piece in (first, second)]
+            if looked_up(rows) or looked_up(columns):  # positions are embedded once for all sequences
+                options = [_with_whole_batch(found) for found in options]
             if not self.may_act_alone(row) or not self.may_act_alone(column):
                 options = [[one for one in side if one.members > 1 or one.groups == sequences] for side in options]
             affordable = [one for one in options[0] if one.members * len(first.features) <= most_products]
@@ -172,12 +184,18 @@ class LinearMapPlanner:
 
     def may_act_alone(self, block: Block) -> bool:
         """Attention couples what comes before it, so that only the last layer is worth a trial."""
-        layer, attention = layer_of(block.name), [name for name in self.problem.blocks if ".attn." in name]
+        layer, attention = layer_of(block.name), self._attentions
+        if attention and isinstance(pieces := self.pieces(block), list) and looked_up(pieces):
+            return False
         if layer is None or not attention:
             return True
         stack = layer.rstrip("0123456789")
         same = [own for own in map(layer_of, attention) if own is not None and own.startswith(stack)]
         return all(int(layer[len(stack) :]) >= int(own[len(stack) :]) for own in same)
+
+    @cached_property
+    def _attentions(self) -> list[str]:
+        return [name for name in self.problem.blocks if ".attn." in name]
 
     def _bytes(
         self, rows: Sequence[Piece], columns: Sequence[Piece], chosen: Sequence[tuple[Grouping, Grouping]]
@@ -196,14 +214,21 @@ class LinearMapPlanner:
 
     def pieces(self, block: Block) -> list[Piece] | Refusal:
         """A block as a piece of its map, at each batch; a refusal if it is none."""
-        pieces = []
+        uses, pieces = list[Use](), list[Piece]()
         for record in self.records:
             use = record.only_use(block.parameter)
             if isinstance(use, Refusal):
                 return use
             if len(use.outputs) < 2:
                 return Refusal("it is used outside of any sequence")
-            piece = piece_of(block, use, self.problem.params[block.parameter])
+            uses.append(use)
+        like = self.problem.params[block.parameter]
+        if self._attentions and all(use.rows is not None and len(like) < use.rows.shape[-1] for use in uses):
+            uses = [use.by_table(like) for use in uses]
+        tokens = [use.rows.reshape(-1) for use in uses if use.rows is not None]
+        occurring = _distinct(torch.cat(tokens), like) if tokens else None
+        for use in uses:
+            piece = piece_of(block, use, like, occurring)
             if piece is None:
                 return Refusal("it joins other than some inputs with some outputs of its map")
             pieces.append(piece)
@@ -213,3 +238,31 @@ class LinearMapPlanner:
     def last_site(self) -> int:
         """The last map of the network."""
         return max((use.site for use in self.records[0].uses if use.kind in (Kind.IN_OUT, Kind.OUT_IN)), default=-1)
+
+
+def _comes_later(row: Piece, column: Piece) -> bool:
+    """Whether rows and columns are to be exchanged, so that what goes into the columns' map may move with the rows'.
+
+    Nothing moves what a table is multiplied with. Of two tables the one with fewer positions gives the rows.
+    """
+    if row.use.kind is column.use.kind is Kind.LOOK_UP:
+        return _numbers(row.use) > _numbers(column.use)
+    return row.use.site > column.use.site
+
+
+def _numbers(use: Use) -> int:
+    return int(torch.Size(use.outputs).numel())
+
+
+def _with_whole_batch(found: list[Grouping]) -> list[Grouping]:
+    """The same with all positions of a batch in one group, which takes the most HVPs."""
+    last = found[-1]
+    return found if last.groups == 1 else [*found, Grouping(1, found[0].groups * found[0].members)]
+
+
+def _distinct(rows: Tensor, table: Tensor) -> Tensor:
+    """Rows that occur, in order; all of them, where no numbers are known."""
+    if rows.is_meta:
+        return torch.arange(len(table), device="cpu")
+    found = rows.unique().cpu()
+    return found[found >= 0]
